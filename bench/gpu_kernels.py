@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul
-from sardonyx.providers.torch.kernels.nbits_matmul import Digits, Weights
-from sardonyx.providers.torch.kernels.normalize import normed
+from sardonyx.providers.torch.kernels.nbits_matmul import FixedPointRows, PackedWeights
+from sardonyx.providers.torch.kernels.normalize import normalize
 
 BLOCK = 32
 # hidden, inner, heads, shared heads, layers, vocabulary
@@ -24,15 +24,15 @@ SIZES = {"1b": (2048, 8192, 32, 8, 16, 32064), "phi3-mini": (3072, 8192, 32, 32,
 CONTEXT = 4096
 
 
-def weights(k: int, n: int) -> Weights:
+def weights(k: int, n: int) -> PackedWeights:
     """Random weights of 4 bits in blocks of 32, float32 scales, zero points of 4 bits."""
     q = torch.randint(-(2**31), 2**31 - 1, (n, k // 8), dtype=torch.int32, device="cuda")
     scale = torch.rand(n, k // BLOCK, device="cuda") * (0.5 / math.sqrt(k))
     zero = torch.randint(0, 255, (n, k // BLOCK // 2), dtype=torch.uint8, device="cuda")
-    return Weights(q, scale, zero, 8, k, 1)
+    return PackedWeights(q, scale, zero, 8, k, 1)
 
 
-def size_bytes(w: Weights) -> int:
+def size_bytes(w: PackedWeights) -> int:
     return sum(t.nbytes for t in (w.q, w.scale, w.zero) if t is not None)
 
 
@@ -68,19 +68,19 @@ def products(name: str) -> None:
     head = hidden // heads
     gain = (torch.rand(hidden, device="cuda") + 0.5, 1e-5)
     x, h = torch.randn(1, hidden, device="cuda"), torch.randn(1, inner, device="cuda")
-    few, many = nbits_matmul.digits(x), nbits_matmul.digits(h)
-    shapes: dict[str, tuple[int, int, Callable[[Weights], Any]]] = {
+    few, many = nbits_matmul.fixed_point(x), nbits_matmul.fixed_point(h)
+    shapes: dict[str, tuple[int, int, Callable[[PackedWeights], Any]]] = {
         "norm + qkv": (hidden, (heads + 2 * shared) * head,
-                       lambda w: nbits_matmul.rows_product(x, w, norm=gain, leads=True)),
+                       lambda w: nbits_matmul.nbits_gemv(x, w, norm=gain, next_waits=True)),
         "o + residual": (hidden, hidden,
-                         lambda w: nbits_matmul.rows_product(few, w, residual=x, leads=True)),
+                         lambda w: nbits_matmul.nbits_gemv(few, w, residual=x, next_waits=True)),
         "norm + gate, up": (hidden, 2 * inner,
-                            lambda w: nbits_matmul.rows_digits(
-                                x, w, norm=gain, gated=True, leads=True)),
+                            lambda w: nbits_matmul.nbits_gemv_fixed_point(
+                                x, w, norm=gain, gated=True, next_waits=True)),
         "down + residual": (inner, hidden,
-                            lambda w: nbits_matmul.rows_product(many, w, residual=x, leads=True)),
+                            lambda w: nbits_matmul.nbits_gemv(many, w, residual=x, next_waits=True)),
         "norm + lm_head": (hidden, vocab,
-                           lambda w: nbits_matmul.rows_product(x, w, norm=gain, leads=True)),
+                           lambda w: nbits_matmul.nbits_gemv(x, w, norm=gain, next_waits=True)),
     }  # fmt: skip
     for what, (k, n, call) in shapes.items():
         count = max(2, min(40, 400_000_000 // (k * n * 5 // 8)))
@@ -101,39 +101,43 @@ def tokens(name: str) -> None:
     angles = torch.randn(CONTEXT, head // 2, device="cuda")
     rotary = attention_decode.Rotary(angles.cos(), angles.sin())
     heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head))
-    room = attention_decode.workspace(caches[0][0], n_heads, 1)
+    workspace = attention_decode.new_workspace(caches[0][0], n_heads, 1)
     gain = (torch.rand(hidden, device="cuda") + 0.5, 1e-5)
     x = torch.randn(1, hidden, device="cuda")
     n_bytes = sum(size_bytes(w) for layer in stack for w in layer) + size_bytes(last)
 
-    def attention(q: torch.Tensor, cache: Any, lasts: torch.Tensor) -> Digits:
+    def attention(q: torch.Tensor, cache: Any, seqlens: torch.Tensor) -> FixedPointRows:
         parts = attention_decode.split_packed(q.view(1, 1, -1), heads)
-        made = attention_decode.attend_digits(parts, cache, lasts, heads, rotary, room, leads=True)
-        assert isinstance(made, Digits)
-        return Digits(made.words, made.value.view(1, -1))
+        y = attention_decode.attend_fixed_point(
+            parts, cache, seqlens, heads, rotary, workspace, next_waits=True
+        )
+        assert isinstance(y, FixedPointRows)
+        return FixedPointRows(y.words, y.value.view(1, -1))
 
-    def token(lasts: torch.Tensor) -> torch.Tensor:
+    def token(seqlens: torch.Tensor) -> torch.Tensor:
         s = x
         for (qkv, o, both, down), cache in zip(stack, caches, strict=True):
-            q = nbits_matmul.rows_product(s, qkv, norm=gain, leads=True)
-            s = nbits_matmul.rows_product(attention(q, cache, lasts), o, residual=s, leads=True)
-            h = nbits_matmul.rows_digits(s, both, norm=gain, gated=True, leads=True)
-            s = nbits_matmul.rows_product(h, down, residual=s, leads=True)
-        return nbits_matmul.rows_product(s, last, norm=gain)
+            q = nbits_matmul.nbits_gemv(s, qkv, norm=gain, next_waits=True)
+            s = nbits_matmul.nbits_gemv(
+                attention(q, cache, seqlens), o, residual=s, next_waits=True
+            )
+            h = nbits_matmul.nbits_gemv_fixed_point(s, both, norm=gain, gated=True, next_waits=True)
+            s = nbits_matmul.nbits_gemv(h, down, residual=s, next_waits=True)
+        return nbits_matmul.nbits_gemv(s, last, norm=gain)
 
     packed = torch.randn(1, shapes[0][1], device="cuda")
     for length in (30, 128, 512, 2048):
-        lasts = torch.tensor([length], dtype=torch.int32, device="cuda")
-        calls = [lambda c=c, at=lasts: attention(packed, c, at) for c in caches]  # type: ignore[misc]
+        seqlens = torch.tensor([length], dtype=torch.int32, device="cuda")
+        calls = [lambda c=c, at=seqlens: attention(packed, c, at) for c in caches]  # type: ignore[misc]
         us = graph_us(calls) / layers
         show(f"{name} attention over {length}", us, 2 * 4 * shared * head * length)
-        show(f"{name} token at {length}", graph_us([lambda at=lasts: token(at)]), n_bytes)
+        show(f"{name} token at {length}", graph_us([lambda at=seqlens: token(at)]), n_bytes)
 
 
 def norms() -> None:
     x, other = (torch.randn(4096, 3072, device="cuda") for _ in "ab")
     gain = torch.rand(3072, device="cuda")
-    us = graph_us([lambda: normed(x, gain, None, 1e-5, skip=other, is_rms=True)] * 4) / 4
+    us = graph_us([lambda: normalize(x, gain, None, 1e-5, skip=other, is_rms=True)] * 4) / 4
     show("norm with residual 4096x3072", us, 4 * x.nbytes)
 
 

@@ -21,8 +21,8 @@ from sardonyx.ops.nbits.internal import form_of, weights_of
 from sardonyx.providers.torch.attention import group_query as grouped
 from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul, usable
 from sardonyx.providers.torch.kernels.chain import Chain
-from sardonyx.providers.torch.kernels.nbits_unpack import matrix
-from sardonyx.providers.torch.kernels.normalize import normed
+from sardonyx.providers.torch.kernels.nbits_unpack import dequantize
+from sardonyx.providers.torch.kernels.normalize import normalize
 from sardonyx.providers.torch.kernels.rotary import rotary
 from tests.torch.few_bits_model import gated_block
 
@@ -78,14 +78,14 @@ def test_the_interpreter_makes_kernels_usable() -> None:
 def test_few_rows(k: int, n: int, rows: int, form: dict[str, Any]) -> None:
     weights, w = _packed(k, n, **form)
     x = torch.from_numpy(_rng().standard_normal((rows, k)).astype(np.float32))
-    _near(nbits_matmul.rows_product(x, weights), x.double() @ w)
-    _near(matrix(weights, torch.float32).t(), w, 1e-6)
+    _near(nbits_matmul.nbits_gemv(x, weights), x.double() @ w)
+    _near(dequantize(weights, torch.float32).t(), w, 1e-6)
 
 
 def test_few_rows_of_halves() -> None:
     weights, w = _packed(64, 24)
     x = torch.from_numpy(_rng().standard_normal((1, 64)).astype(np.float32)).bfloat16()
-    y = nbits_matmul.rows_product(x, weights)
+    y = nbits_matmul.nbits_gemv(x, weights)
     assert y.dtype == torch.bfloat16
     _near(y, x.double() @ w, 5e-3)
 
@@ -95,8 +95,8 @@ def test_what_is_not_finite_stays_so(bad: float) -> None:
     weights, _ = _packed(64, 8)
     x = torch.ones(1, 64)
     x[0, 40] = bad
-    assert not nbits_matmul.rows_product(x, weights).isfinite().any()
-    assert not nbits_matmul.rows_product(torch.zeros(1, 64), weights).any()
+    assert not nbits_matmul.nbits_gemv(x, weights).isfinite().any()
+    assert not nbits_matmul.nbits_gemv(torch.zeros(1, 64), weights).any()
 
 
 def test_k_major_weights_are_signed_or_not() -> None:
@@ -110,31 +110,31 @@ def test_k_major_weights_are_signed_or_not() -> None:
         packed = nbits_matmul.pack(fields, torch.from_numpy(scale), None, form)
         x = torch.from_numpy(rng.standard_normal((1, 96)).astype(np.float32))
         w = torch.from_numpy(steps.astype(np.float64) * np.repeat(scale, 32, axis=0))
-        _near(nbits_matmul.rows_product(x, packed), x.double() @ w)
+        _near(nbits_matmul.nbits_gemv(x, packed), x.double() @ w)
 
 
 def test_a_gated_product_with_a_norm_and_digits_for_the_next() -> None:
     first, w = _packed(64, 80)
     second, w2 = _packed(40, 12)
     x, gain = torch.randn(1, 64), torch.rand(64)
-    made = nbits_matmul.rows_digits(x, first, norm=(gain, 1e-5), gated=True)
-    assert torch.equal(made.words, nbits_matmul.digits(made.value).words)
+    made = nbits_matmul.nbits_gemv_fixed_point(x, first, norm=(gain, 1e-5), gated=True)
+    assert torch.equal(made.words, nbits_matmul.fixed_point(made.value).words)
     v = x.double() / torch.sqrt((x.double() ** 2).mean() + 1e-5) * gain.double() @ w
     gate, up = v.chunk(2, -1)
     v = gate * torch.sigmoid(gate) * up
     _near(made.value, v)
     residual = torch.randn(1, 12)
-    _near(nbits_matmul.rows_product(made, second, residual=residual), v @ w2 + residual.double())
+    _near(nbits_matmul.nbits_gemv(made, second, residual=residual), v @ w2 + residual.double())
 
 
 def test_a_product_that_prepares_the_norm_after_it() -> None:
     first, w = _packed(64, 40)
     second, w2 = _packed(40, 12)
     x, residual, gain = torch.randn(2, 64), torch.randn(2, 40), torch.rand(40)
-    made = nbits_matmul.rows_digits(x, first, residual=residual, then=(gain, 1e-5))
+    made = nbits_matmul.nbits_gemv_fixed_point(x, first, residual=residual, next_norm=(gain, 1e-5))
     v = x.double() @ w + residual.double()
     v = v / torch.sqrt((v * v).mean(-1, keepdim=True) + 1e-5) * gain.double()
-    _near(nbits_matmul.rows_product(made, second), v @ w2)
+    _near(nbits_matmul.nbits_gemv(made, second), v @ w2)
 
 
 ATTENTION = [
@@ -162,7 +162,7 @@ def test_attention(row: tuple[Any, ...]) -> None:
     qkv = floats(batch, tokens, (n_heads + 2 * shared) * head)
     k, v = (floats(batch, shared, capacity, head) for _ in range(2))
     cos, sin = (floats(capacity, pairs) if pairs else None for _ in range(2))
-    lasts = np.array(ends, np.int32)
+    seqlens = np.array(ends, np.int32)
     attrs = {
         **{name: getattr(a, "default", a) for name, a in group_query.attrs.items()},
         "num_heads": n_heads, "kv_num_heads": shared, "do_rotary": int(pairs > 0),
@@ -170,7 +170,7 @@ def test_attention(row: tuple[Any, ...]) -> None:
     }  # fmt: skip
     total = np.array(max(ends) + 1, np.int32)
     y, k_all, v_all, _ = group_query.run(
-        [qkv, None, None, k, v, lasts, total, cos, sin, *[None] * 7], attrs
+        [qkv, None, None, k, v, seqlens, total, cos, sin, *[None] * 7], attrs
     )
     heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head), window, cap)
     turn = (
@@ -180,9 +180,9 @@ def test_attention(row: tuple[Any, ...]) -> None:
     )
     caches = (torch.from_numpy(k.copy()), torch.from_numpy(v.copy()))
     parts = attention_decode.split_packed(torch.from_numpy(qkv), heads)
-    room = attention_decode.workspace(caches[0], n_heads, tokens)
-    got = attention_decode.attend(parts, caches, torch.from_numpy(lasts), heads, turn, room)
-    assert not room.counts.any()
+    workspace = attention_decode.new_workspace(caches[0], n_heads, tokens)
+    got = attention_decode.attend(parts, caches, torch.from_numpy(seqlens), heads, turn, workspace)
+    assert not workspace.counts.any()
     np.testing.assert_allclose(got.numpy(), y, rtol=0, atol=2e-6)
     for b, end in enumerate(ends):
         np.testing.assert_allclose(caches[0][b, :, : end + 1], k_all[b, :, : end + 1], atol=1e-6)
@@ -198,14 +198,14 @@ def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
 
 
 def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouped, "_place", None)  # which widens lengths
+    monkeypatch.setattr(grouped, "_cache_position", None)  # which widens lengths
     attrs = {
         **{name: getattr(a, "default", a) for name, a in group_query.attrs.items()},
         "num_heads": 4, "kv_num_heads": 2, "do_rotary": 0, "local_window_size": -1,
         "softcap": 0.0, "scale": None,
     }  # fmt: skip
-    lasts, total = torch.tensor([7], dtype=torch.int32), np.array(20, np.int32)
-    given = (torch.randn(1, 1, 128), None, None, *torch.randn(2, 1, 2, 20, 16), lasts, total)
+    seqlens, total = torch.tensor([7], dtype=torch.int32), np.array(20, np.int32)
+    given = (torch.randn(1, 1, 128), None, None, *torch.randn(2, 1, 2, 20, 16), seqlens, total)
     y, *_ = grouped.group_query(*given, shares=True, **attrs)
     assert y.shape == (1, 1, 64)
 
@@ -214,11 +214,11 @@ def test_attention_with_digits() -> None:
     heads = attention_decode.Heads(4, 2, 0.2)
     caches = (torch.randn(1, 2, 100, 32), torch.randn(1, 2, 100, 32))
     parts = attention_decode.split_packed(torch.randn(1, 1, 256), heads)
-    made = attention_decode.attend_digits(
+    made = attention_decode.attend_fixed_point(
         parts, caches, torch.tensor([90], dtype=torch.int32), heads
     )
-    assert isinstance(made, nbits_matmul.Digits)
-    assert torch.equal(made.words, nbits_matmul.digits(made.value).words)
+    assert isinstance(made, nbits_matmul.FixedPointRows)
+    assert torch.equal(made.words, nbits_matmul.fixed_point(made.value).words)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -226,7 +226,7 @@ def test_attention_with_digits() -> None:
 def test_norm(dtype: torch.dtype, is_centred: bool) -> None:
     x, other = (torch.randn(3, 50).to(dtype) for _ in range(2))
     gain, bias = torch.rand(50).to(dtype), torch.rand(50).to(dtype)
-    y, _, _, total = normed(x, gain, bias, 1e-5, skip=other, is_rms=not is_centred)
+    y, _, _, total = normalize(x, gain, bias, 1e-5, skip=other, is_rms=not is_centred)
     v = x.double() + other.double()
     _near(total, v, 1e-3 if dtype == torch.float16 else 1e-6)
     v = v - v.mean(-1, keepdim=True) if is_centred else v
@@ -357,12 +357,12 @@ def test_digits_are_given_to_those_alone_that_read_them(
 
 def test_a_graph_keeps_the_room_that_it_was_recorded_with(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(1, 2, 8, 16)
-    monkeypatch.setattr(grouped, "_is_recorded", lambda _: True)
-    room = grouped._room(cache, 4, 1)
-    monkeypatch.setattr(grouped, "_is_recorded", lambda _: False)
-    passing = grouped._room(cache, 4, 2)
-    for batch in range(2, grouped._MOST_ROOMS + 3):
-        grouped._room(cache.expand(batch, -1, -1, -1), 4, 1)
-    assert len(grouped._ROOMS) <= grouped._MOST_ROOMS
-    assert grouped._room(cache, 4, 1) is room
-    assert grouped._room(cache, 4, 2) is not passing
+    monkeypatch.setattr(grouped, "_is_capturing", lambda _: True)
+    workspace = grouped._workspace(cache, 4, 1)
+    monkeypatch.setattr(grouped, "_is_capturing", lambda _: False)
+    passing = grouped._workspace(cache, 4, 2)
+    for batch in range(2, grouped._MAX_WORKSPACES + 3):
+        grouped._workspace(cache.expand(batch, -1, -1, -1), 4, 1)
+    assert len(grouped._WORKSPACES) <= grouped._MAX_WORKSPACES
+    assert grouped._workspace(cache, 4, 1) is workspace
+    assert grouped._workspace(cache, 4, 2) is not passing

@@ -37,7 +37,9 @@ def concat(node: Node) -> Lowered:
     rank = node.outputs[0].tensor.rank
     axis = axis_of(node.attrs["axis"], rank)
     grows = ((0, 0, axis),) if axis + 1 < rank else ()
-    return Call("concat", tuple(node.inputs), (axis,), grows=grows, is_concat=True, writes_rows=True)
+    return Call(
+        "concat", tuple(node.inputs), (axis,), grows=grows, is_concat=True, writes_rows=True
+    )
 
 
 def split(node: Node) -> Lowered:

@@ -1,4 +1,4 @@
-"""What an op is in torch: one function over tensors, and what it wants to be told."""
+"""The kernel of an op in torch: a function over tensors, and how it is to be called."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ PLAIN: Final = REALS | WHOLE | {BOOL}
 
 
 def takes_all(node: Node) -> str:
-    """No reason to refuse a node."""
+    """Refuse no node."""
     return ""
 
 
 @frozen
 class Packing:
-    """Constants that a function takes as one thing, made of them once on the device."""
+    """Constants that a function receives as one prepacked object, built once on the device."""
 
-    inputs: tuple[int, ...]  # where they all are constants; the others come as None then
-    make: Callable[..., Any]  # of the tensors, and of the node's attributes by keyword
+    # Applies if all of these are constants. The first becomes the object, the others None.
+    inputs: tuple[int, ...]
+    make: Callable[..., Any]  # from the tensors, with the node's attributes as keywords
 
 
 @frozen
 class TorchKernel:
-    """An op's function: called as the op's numpy reference is, with tensors in place of arrays.
+    """An op's function, with the signature of the op's numpy reference, over tensors.
 
-    It makes new tensors or views, and never writes to what it is given, but where it is told to by
-    the keyword `shares`.
+    It returns new tensors or views, and never writes to its inputs, except where the keyword
+    `shares` allows it.
     """
 
     function: Callable[..., Any]
     types: frozenset[DType] = PLAIN  # of all inputs and outputs but those in `host`
-    host: tuple[int, ...] = ()  # inputs that it reads on the host: they come as numpy arrays
-    numbers: tuple[int, ...] = ()  # those that come as arrays if they are one constant number
-    columns: tuple[int, ...] = ()  # constant matrices [K, N], whose rows should be aligned
-    images: tuple[int, ...] = ()  # constants of images, with their channels last in memory
-    sized: bool = False  # also wants `shapes`: for each output a tuple of sizes, None if open
-    syncs: bool = False  # waits for the device, so that it cannot be captured in a CUDA graph
-    # (input, output): told that each of these is one memory, it writes there.
+    host: tuple[int, ...] = ()  # inputs read on the host: passed as numpy arrays
+    numbers: tuple[int, ...] = ()  # inputs passed as arrays if they are constant scalars
+    columns: tuple[int, ...] = ()  # constant matrices [K, N] to be stored with aligned rows
+    images: tuple[int, ...] = ()  # 4-d constants to be stored channels-last
+    sized: bool = False  # takes `shapes`: a tuple of sizes per output, None if data-dependent
+    syncs: bool = False  # synchronizes with the device: cannot be captured in a CUDA graph
+    # (input, output) pairs: with the keyword `shares` true, they are the same memory (in place).
     shares: tuple[tuple[int, int], ...] = ()
     packing: Packing | None = None
-    leads: bool = False  # takes `leads`: a kernel of ours comes next, and may begin early
-    digits: bool = False  # takes `digits`: the first output goes to products of few bits alone
-    refuses: Callable[[Node], str] = takes_all  # why a node is not taken; empty if it is
+    # Takes `next_waits`: the next kernel is one of ours and may start early (dependent launch).
+    dependent_launch: bool = False
+    # Takes `gives_fixed_point`: only n-bit matmuls read the first output.
+    fixed_point: bool = False
+    refuses: Callable[[Node], str] = takes_all  # the reason for a refusal; empty if accepted
 
     def is_array(self, position: int, value: Value | None) -> bool:
-        """Whether an input comes as an array."""
+        """Return whether an input is passed as a numpy array."""
         if position in self.host:
             return True
         const = None if value is None else value.const

@@ -250,8 +250,8 @@ def _with_leads(lines: list[Line]) -> list[Line]:
     launching = [i for i, line in enumerate(lines) if line.node.op.name not in _VIEWS]
     for i, after in pairwise(launching):
         rows = [KERNELS.get(lines[j].node.op.key) for j in (i, after)]
-        if all(row is not None and row.leads for row in rows):
-            lines[i] = replace(lines[i], keywords={**lines[i].keywords, "leads": True})
+        if all(row is not None and row.dependent_launch for row in rows):
+            lines[i] = replace(lines[i], keywords={**lines[i].keywords, "next_waits": True})
     return lines
 
 
@@ -300,9 +300,9 @@ def _line(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Line:
     shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
     is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
     keywords = node.attrs
-    if row.digits and _feeds_few_bits(region, node):
-        keywords = {**keywords, "digits": True}
-    if key == FEW and not _is_for_few_bits(region, node.outputs[0]):
+    if row.fixed_point and _feeds_nbits_matmuls(region, node):
+        keywords = {**keywords, "gives_fixed_point": True}
+    if key == FEW and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
         keywords = {**keywords, "makes_digits": 0}
     return Line(
         node,
@@ -315,15 +315,15 @@ def _line(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Line:
     )
 
 
-def _feeds_few_bits(region: Region, node: Node) -> bool:
+def _feeds_nbits_matmuls(region: Region, node: Node) -> bool:
     """Whether a node's first output is x of products of few bits without a norm, and no more."""
     out = node.outputs[0]
-    return _is_for_few_bits(region, out) and all(
+    return _is_read_by_nbits_matmuls(region, out) and all(
         slot == 0 and n.inputs[4] is None and n.graph is node.graph for n, slot in out.uses
     )
 
 
-def _is_for_few_bits(region: Region, value: Value) -> bool:
+def _is_read_by_nbits_matmuls(region: Region, value: Value) -> bool:
     """Whether all that read a value know digits: products of few bits in its region."""
     return value not in region.outputs and all(n.op.key == FEW for n, _ in value.uses)
 

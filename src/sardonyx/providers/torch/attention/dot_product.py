@@ -1,4 +1,4 @@
-"""Attention: softmax(Q K^T) V with masks, windows, a cache of keys and values, shared heads."""
+"""Attention of ONNX: softmax(Q K^T) V with masks, windows, KV cache and grouped heads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def attention(
     shapes: Any,
     **attrs: Any,
 ) -> tuple[Tensor, ...]:
-    """The output, keys and values with those of the past, and scores where they are asked for."""
+    """Return the output, present keys and values, and the scores if the node has that output."""
     s = Settings(**attrs)
     is_packed = q.dim() == 3
     if is_packed:
@@ -44,34 +44,34 @@ def attention(
         offset = past_key.shape[2]
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
     factor = 1 / math.sqrt(q.shape[3] or 1) if s.scale is None else s.scale
-    shown: tuple[Tensor, ...] = ()
-    if _is_one_call(s, q, v, len(shapes)):
+    qk: tuple[Tensor, ...] = ()
+    if _is_fused(s, q, v, len(shapes)):
         is_causal = bool(s.is_causal) and _starts_at_zero(s, mask, nonpad, offset)
         seen = None if is_causal else _visible(s, q, k, nonpad, offset)
         bias = _mask(mask, seen, k.shape[2], q.dtype)
         y = attended(q, k, v, bias, scale=factor, is_causal=is_causal, blind=UNSEEN)
     else:
         bias = _mask(mask, _visible(s, q, k, nonpad, offset), k.shape[2], q.dtype)
-        y, scores = _stepwise(s, (q, k, v), bias, factor)
-        shown = (scores,)
-    return (pack(y) if is_packed else y), k, v, *shown
+        y, scores = _unfused(s, (q, k, v), bias, factor)
+        qk = (scores,)
+    return (pack(y) if is_packed else y), k, v, *qk
 
 
-def _is_one_call(s: Settings, q: Tensor, v: Tensor, outputs: int) -> bool:
-    """Whether torch's own attention does all that is asked for."""
+def _is_fused(s: Settings, q: Tensor, v: Tensor, outputs: int) -> bool:
+    """Return whether torch's fused attention covers the node."""
     is_wide = s.softmax_precision is None or precision(s.softmax_precision).bits >= F32.bits
     return outputs < 4 and s.softcap <= 0 and is_wide and q.dtype == v.dtype
 
 
 def _starts_at_zero(s: Settings, mask: Tensor | None, nonpad: Tensor | None, offset: int) -> bool:
-    """Whether the first row stands at the first key, and places alone say what a row sees."""
+    """Return whether torch's causal flag applies: row i sees exactly the keys up to i."""
     return mask is None and nonpad is None and not offset and s.left_window_size < 0
 
 
 def _visible(
     s: Settings, q: Tensor, k: Tensor, nonpad: Tensor | None, offset: int
 ) -> Tensor | None:
-    """Which keys each query may see, by position alone; None when it may see all."""
+    """Return the mask of keys visible by position; None if all are."""
     rows, total = q.shape[2], k.shape[2]
     left, right = s.left_window_size, 0 if s.is_causal else s.right_window_size
     if nonpad is None and left < 0 and (right < 0 or right + offset >= total - 1):
@@ -83,18 +83,18 @@ def _visible(
         count = nonpad[:, None, None, None]
         own, seen = own + (count - rows), keys < count
     if right >= 0:
-        near = keys <= own + right
-        seen = near if seen is None else seen & near
+        in_window = keys <= own + right
+        seen = in_window if seen is None else seen & in_window
     if left >= 0:
-        near = keys >= own - left
-        seen = near if seen is None else seen & near
+        in_window = keys >= own - left
+        seen = in_window if seen is None else seen & in_window
     return seen
 
 
 def _mask(
     mask: Tensor | None, seen: Tensor | None, total: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """What the mask and positions leave: a tensor of bools, or of numbers to add; None for all."""
+    """Combine mask and positions: a bool mask or a bias to add; None if all keys are visible."""
     if mask is None:
         return seen
     missing = total - mask.shape[-1]
@@ -106,34 +106,35 @@ def _mask(
     return mask if seen is None else torch.where(seen, mask, -INF)
 
 
-def _stepwise(
+def _unfused(
     s: Settings, operands: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, factor: float
 ) -> tuple[Tensor, Tensor]:
-    """The output, and the scores that the node shows. Every step rounds to the type of Q."""
+    """Return the output and the scores output. Every step rounds to the type of Q, as ONNX says."""
     q, k, v = operands
     dtype = q.dtype
+    # Both operands are scaled by the root, which keeps float16 products in range.
     root = torch.full((), math.sqrt(factor), dtype=dtype, device=q.device)
     scores = grouped_matmul(wide(q * root), wide(k * root).transpose(2, 3)).to(dtype)
-    shown = scores
+    qk = scores
     if s.softcap > 0:
         cap = torch.full((), s.softcap, dtype=dtype, device=q.device)
         scores = torch.tanh(scores / cap) * cap
     if s.qk_matmul_output_mode == CAPPED:
-        shown = scores
+        qk = scores
     if bias is not None and bias.dtype == torch.bool:
         bias = torch.zeros((), dtype=dtype, device=q.device).where(bias, -INF)
     if bias is not None:
         scores = scores + bias
     if s.qk_matmul_output_mode == BIASED:
-        shown = scores
+        qk = scores
     kind = dtype if s.softmax_precision is None else TORCH[precision(s.softmax_precision)]
     probabilities = torch.softmax(scores, -1, dtype=kind).to(dtype)
     if bias is not None and bias.shape[-1]:
-        # A query that may see no key gives zeros; the bias tells, since scores may hold NaN.
+        # A row without visible keys gives zeros; the bias decides, because scores may be NaN.
         probabilities = torch.where(bias.amax(-1, keepdim=True) == -INF, 0, probabilities)
     if s.qk_matmul_output_mode == PROBABILITIES:
-        shown = probabilities
-    return grouped_matmul(wide(probabilities), wide(v)).to(dtype), shown
+        qk = probabilities
+    return grouped_matmul(wide(probabilities), wide(v)).to(dtype), qk
 
 
 KERNELS: Final[TorchKernels] = {(ONNX, "Attention"): TorchKernel(attention, PLAIN, sized=True)}

@@ -1,4 +1,4 @@
-"""Attention of our own, as passes make it of a product, a softmax and a product."""
+"""The internal Attention op, which passes build from matmul, softmax and matmul."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ def attention(
     sink: Tensor | None = None,
     **attrs: Any,
 ) -> Tensor:
-    """softmax(scale * q k^T + mask) v over the keys that each row sees."""
+    """Return softmax(scale * q k^T + mask) v over the visible keys of each row."""
     is_plain = spans is None and sink is None and not attrs["smooth"] and attrs["softcap"] <= 0
-    is_square = q.dim() == k.dim() == v.dim() == 4 and k.shape[1] == v.shape[1]
-    way = _way(q, k, mask, attrs) if is_plain and is_square else None
-    if way is None or not k.shape[-2]:
-        y = _stepwise((q, k, v), mask, spans, sink, attrs)
+    is_four_dim = q.dim() == k.dim() == v.dim() == 4 and k.shape[1] == v.shape[1]
+    masking = _masking(q, k, mask, attrs) if is_plain and is_four_dim else None
+    if masking is None or not k.shape[-2]:
+        y = _unfused((q, k, v), mask, spans, sink, attrs)
     else:
         if not q.shape[0] == k.shape[0] == v.shape[0]:
             batch = next(x.shape[0] for x in (q, k, v) if x.shape[0] != 1)
             q, k, v = (x.expand(batch, -1, -1, -1) for x in (q, k, v))
-        is_causal = way == "causal"
+        is_causal = masking == "causal"
         blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]
         y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
     return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
 
 
-def _way(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -> str | None:
-    """Which single call does the same; None if none does."""
+def _masking(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -> str | None:
+    """Return the masking of torch's fused attention that applies; None if none does."""
     rows, keys = q.shape[-2], k.shape[-2]
     if attrs["group"] == 1 and q.shape[1] != k.shape[1]:
         return None
@@ -61,19 +61,19 @@ def _way(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -> st
     return "causal" if attrs["behind"] == 0 and mask is None and starts_together else None
 
 
-def _stepwise(
+def _unfused(
     operands: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
     spans: Tensor | None,
     sink: Tensor | None,
     attrs: dict[str, Any],
 ) -> Tensor:
-    """The same by products and a softmax, in float32."""
+    """Return the attention by matmuls and a softmax in float32."""
     q, k, v = operands
     scores = scores_of(q, k, attrs["scale"], attrs["softcap"])
     if mask is not None:
         scores = scores + mask
-    hidden = _unseen(scores, spans, attrs)
+    hidden = _hidden_keys(scores, spans, attrs)
     if hidden is not None:
         scores = torch.where(hidden, -INF, scores)
     extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -INF
@@ -81,8 +81,8 @@ def _stepwise(
     return grouped_matmul(weights, wide(v)).to(q.dtype)
 
 
-def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tensor | None:
-    """Which scores are those of keys that their row does not see, by places alone."""
+def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tensor | None:
+    """Return the mask of scores hidden by position (window, causality, spans); None if none."""
     rows, keys = scores.shape[-2:]
     before, behind = attrs["before"], attrs["behind"]
     if spans is None and before < 0 and behind < 0:
@@ -99,22 +99,22 @@ def _unseen(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tens
         far = key < own - before
         hidden = far if hidden is None else hidden | far
     if behind >= 0:
-        ahead = key > own + behind
-        hidden = ahead if hidden is None else hidden | ahead
+        later = key > own + behind
+        hidden = later if hidden is None else hidden | later
     return hidden
 
 
 def settled_mask(x: Tensor, *, to: int, marks: int) -> Tensor:
-    """A mask in the type of queries; `marks` makes rows that shut out every key NaN."""
+    """Return a mask in the type of queries; with `marks`, fully masked rows become NaN."""
     dtype = by_onnx(to)
     assert dtype is not None
     kind = TORCH[dtype]
     if not x.dim() or not x.shape[-1]:
         return x.to(kind)
-    held = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))
+    finite = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))
     if not marks:
-        return held.to(kind)
-    return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, held).to(kind)
+        return finite.to(kind)
+    return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, finite).to(kind)
 
 
 KERNELS: Final[TorchKernels] = {

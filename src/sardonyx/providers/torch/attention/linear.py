@@ -1,4 +1,4 @@
-"""LinearAttention: a recurrent state of one matrix per head, written and read token by token."""
+"""LinearAttention: one state matrix per head, updated by the (gated) delta rule token by token."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _TYPES: Final = frozenset((F32, F16, BF16))
 
 
 def linear(*inputs: Any, **attrs: Any) -> tuple[Tensor, Tensor]:
-    """The rows that tokens read, and the last state, or a window of the last ones."""
+    """Return the output rows, and the last state or a window of the last states."""
     query, _, _, past, *_ = tensors = list(filled(inputs, 6))
     window = attrs.get("state_window", 0)
     if window and past is not None:
         tensors[3] = past[-1]
     y, states = _recurrence(tensors, attrs, window or 1)
-    kept = query.dtype if past is None else past.dtype
+    state_type = query.dtype if past is None else past.dtype
     if not window:
-        return y, states[-1].to(kept)
+        return y, states[-1].to(state_type)
     empty = [torch.zeros_like(states[0])] * (window - len(states))
-    return y, torch.stack((*empty, *states)).to(kept)
+    return y, torch.stack((*empty, *states)).to(state_type)
 
 
 def _recurrence(
     tensors: list[Any], attrs: dict[str, Any], window: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """The rows that tokens read, and the states after so many of the last tokens, the last last."""
+    """Return the output rows, and the states after the last `window` tokens, oldest first."""
     query, key, value, past, decay, beta = tensors
     heads, q_heads = attrs["kv_num_heads"], attrs["q_num_heads"]
     groups = max(q_heads // heads, 1)
@@ -42,15 +42,15 @@ def _recurrence(
     q = _by_token(query, q_heads).repeat_interleave(heads // q_heads or 1, 2)
     length, batch, _, size = q.shape
     q = q.reshape(length, batch, heads, groups, size)
-    keep = None if decay is None else torch.exp(_decay(decay, heads, size))[..., None]
+    retain = None if decay is None else torch.exp(_decay(decay, heads, size))[..., None]
     rate = None if beta is None else _by_token(beta, beta.shape[2])
     state = k.new_zeros((batch, heads, size, v.shape[3])) if past is None else past.float()
     out, states = [], [] if length else [state]
     for t in range(length):
-        if keep is not None:
-            state = state * keep[t]
+        if retain is not None:
+            state = state * retain[t]
         write = v[t]
-        if rate is not None:  # only what the state does not say already is written
+        if rate is not None:  # delta rule: write the error of the state's prediction of v
             write = rate[t] * (write - torch.matmul(k[t][:, :, None], state)[:, :, 0])
         state = state + k[t][..., None] * write[:, :, None]
         out.append(torch.matmul(q[t], state))
@@ -62,13 +62,13 @@ def _recurrence(
 
 
 def _by_token(x: Tensor, heads: int) -> Tensor:
-    """[batch, length, heads * size] as float32 [length, batch, heads, size]."""
+    """Return [batch, length, heads * size] as float32 [length, batch, heads, size]."""
     batch, length, hidden = x.shape
     return x.reshape(batch, length, heads, hidden // heads).transpose(0, 1).float()
 
 
 def _decay(decay: Tensor, heads: int, size: int) -> Tensor:
-    """Log decay of each key feature, or one for all of a head."""
+    """Return the log decay per key feature, or per head."""
     if decay.shape[2] not in (heads, heads * size):
         raise InvalidArgument(
             f"decay has {decay.shape[2]} numbers per token: one for each of {heads} heads, "

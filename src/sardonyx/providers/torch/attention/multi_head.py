@@ -1,4 +1,4 @@
-"""MultiHeadAttention of com.microsoft, and that of decoders with one row at a time."""
+"""MultiHeadAttention and DecoderMaskedMultiHeadAttention of com.microsoft."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
-LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key that a row must not see
+LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key hidden by causality
 
 
 def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    """The output, keys and values with those of the past, and scores where they are asked for."""
+    """Return the output, present keys and values, and the scores if the node has that output."""
     x, heads = Inputs(*filled(inputs, 10)), attrs["num_heads"]
-    q, k, v = _biased(x, _heads(x, heads))
+    q, k, v = _add_bias(x, _heads(x, heads))
     past = 0
     caches = [k, v]
     if x.past_length is not None:
         past = one_int(x.past_length, "past_sequence_length")
-        caches = [appended(o, n, past) for o, n in ((x.past_key, k), (x.past_value, v))]
+        caches = [append_to_cache(o, n, past) for o, n in ((x.past_key, k), (x.past_value, v))]
         k, v = (c[:, :, : past + k.shape[2]] for c in caches)
     elif x.past_key is not None:
         past = x.past_key.shape[2]
         caches = [torch.cat(p, 2) for p in ((x.past_key, k), (x.past_value, v))]
         k, v = caches
     low = attrs["mask_filter_value"]
-    mask = None if x.padding is None else _padding(x.padding, k.shape[2], low)
+    mask = None if x.padding is None else _padding_bias(x.padding, k.shape[2], low)
     if x.added is not None:
         mask = wide(x.added) if mask is None else mask + wide(x.added)
     may_blind = x.added is not None or low == -INF
@@ -51,7 +51,7 @@ def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
 
 
 def _heads(x: Inputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value as [batch, heads, rows, head]."""
+    """Return query, key and value as [batch, heads, rows, head]."""
     if x.query.dim() == 5:
         q, k, v = x.query.permute(3, 0, 2, 1, 4)
         return q, k, v
@@ -64,19 +64,19 @@ def _heads(x: Inputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, unpack(x.key, heads), unpack(x.value, heads)
 
 
-def _biased(x: Inputs, parts: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """Each part with its share of the bias; keys that are laid out as a cache have it already."""
+def _add_bias(x: Inputs, qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Add the projection bias; keys in cache layout have it already."""
     if x.bias is None:
-        return parts
-    q, k, v = parts
+        return qkv
+    q, k, v = qkv
     heads, width = q.shape[1], q.shape[1] * q.shape[3]
     biases = x.bias[:width], x.bias[width : 2 * width], x.bias[2 * width :]
-    q, *rest = (p + b.view(1, heads, 1, -1) for p, b in zip(parts, biases, strict=True))
+    q, *rest = (p + b.view(1, heads, 1, -1) for p, b in zip(qkv, biases, strict=True))
     return (q, rest[0], rest[1]) if x.key is None or x.key.dim() != 4 else (q, k, v)
 
 
-def appended(cache: Tensor, new: Tensor, past: int) -> Tensor:
-    """A cache with new rows behind those of the past, and zeros where there is room for more."""
+def append_to_cache(cache: Tensor, new: Tensor, past: int) -> Tensor:
+    """Return a cache of the same capacity with new rows after the past ones, then zeros."""
     if past < 0 or past + new.shape[2] > cache.shape[2]:
         raise InvalidArgument(
             f"{new.shape[2]} new rows behind {past} do not fit into a cache of {cache.shape[2]}"
@@ -85,48 +85,48 @@ def appended(cache: Tensor, new: Tensor, past: int) -> Tensor:
     return torch.cat((cache[:, :, :past], new, rest), 2)
 
 
-def _padding(padding: Tensor, keys: int, low: float | None) -> Tensor:
-    """What a mask of keys adds to the scores [batch, heads, rows, keys]."""
+def _padding_bias(padding: Tensor, keys: int, low: float | None) -> Tensor:
+    """Return a key padding mask as a bias of the scores [batch, heads, rows, keys]."""
     if padding.dim() == 1:
         padding = torch.arange(keys, device=padding.device) < padding[:, None]
     rows = 1 if padding.dim() == 2 else padding.shape[1]
-    return shut_out(padding.view(padding.shape[0], 1, rows, keys) > 0, low)
+    return mask_to_bias(padding.view(padding.shape[0], 1, rows, keys) > 0, low)
 
 
-def shut_out(seen: Tensor, low: float | None) -> Tensor:
-    """0 for keys that are seen, else a low number."""
-    nothing = torch.zeros((), device=seen.device)
-    return nothing.where(seen, SHUT_OUT if low is None else low)
+def mask_to_bias(seen: Tensor, low: float | None) -> Tensor:
+    """Return 0 for visible keys, else a low number."""
+    zero = torch.zeros((), device=seen.device)
+    return zero.where(seen, SHUT_OUT if low is None else low)
 
 
 def attend(
-    parts: tuple[Tensor, Tensor, Tensor],
+    qkv: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
     past: int,
     attrs: dict[str, Any],
     may_blind: bool,
 ) -> Tensor:
-    """softmax(q k^T + mask) v; `may_blind` says that the mask may shut out all keys of a row."""
-    q, k, v = parts
+    """Return softmax(q k^T + mask) v; `may_blind`: the mask may hide all keys of a row."""
+    q, k, v = qkv
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
     is_causal = bool(attrs["unidirectional"]) and q.shape[2] > 1
     if is_causal and (mask is not None or past):
-        mask = _behind(mask, past, q, k)
+        mask = _causal_bias(mask, past, q, k)
         is_causal = False
     blind = STAYS if may_blind else UNSEEN
     return attended(q, k, v, mask, scale=scale, is_causal=is_causal, blind=blind)
 
 
-def _behind(mask: Tensor | None, past: int, q: Tensor, k: Tensor) -> Tensor:
-    """The mask with keys behind a row's place shut out."""
+def _causal_bias(mask: Tensor | None, past: int, q: Tensor, k: Tensor) -> Tensor:
+    """Return the bias with keys after a row's position hidden."""
     rows = torch.arange(q.shape[2], device=q.device)[:, None]
     seen = torch.arange(k.shape[2], device=q.device) <= rows + past
-    start = torch.zeros((), device=q.device) if mask is None else mask
-    return torch.where(seen, start, LOWEST)[(None,) * (2 if mask is None else 0)]
+    bias = torch.zeros((), device=q.device) if mask is None else mask
+    return torch.where(seen, bias, LOWEST)[(None,) * (2 if mask is None else 0)]
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[str, Any]) -> Tensor:
-    """What the softmax is taken of."""
+    """Return the scores before the softmax."""
     scores = scores_of(q, k, attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1))
     if mask is not None:
         scores = scores + mask
@@ -137,18 +137,18 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[st
     return scores.to(q.dtype)
 
 
-def masked(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    """Attention of one new row."""
+def decoder_masked(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """Return the attention of one new row."""
     x = Masked(*filled(inputs, 11))
     if x.key is None:
         x = Masked(*x.query.chunk(3, 2), *filled(inputs, 11)[3:])
     return multi_head(*x.arranged(attrs), shapes=shapes, **multi_head_attrs(attrs))
 
 
-def _beams(slot: int) -> Any:
+def _refuses_beams(slot: int) -> Any:
     def refuses(node: Node) -> str:
         if len(node.inputs) > slot and node.inputs[slot] is not None:
-            return "its cache_indirection (beams that share a cache) has no function in torch"
+            return "cache_indirection (beams that share a KV cache) has no kernel in torch"
         return ""
 
     return refuses
@@ -156,9 +156,9 @@ def _beams(slot: int) -> Any:
 
 KERNELS: Final[TorchKernels] = {
     (MICROSOFT, "MultiHeadAttention"): TorchKernel(
-        multi_head, _TYPES, host=(8,), sized=True, refuses=_beams(9)
+        multi_head, _TYPES, host=(8,), sized=True, refuses=_refuses_beams(9)
     ),
     (MICROSOFT, "DecoderMaskedMultiHeadAttention"): TorchKernel(
-        masked, _TYPES, host=(7, 8), sized=True, refuses=_beams(9)
+        decoder_masked, _TYPES, host=(7, 8), sized=True, refuses=_refuses_beams(9)
     ),
 }

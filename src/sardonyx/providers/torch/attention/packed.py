@@ -1,4 +1,4 @@
-"""Batches without their padding: texts one behind the other, each of which attends to itself."""
+"""Attention of packed (unpadded) batches: concatenated sequences, each attending to itself."""
 
 from __future__ import annotations
 
@@ -20,40 +20,39 @@ _TYPES: Final = frozenset((F32, F16, I32))
 
 
 def packed(*inputs: Any, **attrs: Any) -> Tensor:
-    """Attention of an input that is projected to query, key and value first."""
+    """PackedAttention: the input is projected to query, key and value first."""
     x, weights, bias, offsets, ends, added = filled(inputs, 6)
     widths: Any = widths_of(weights.shape[1], attrs)
-    parts = torch.split_with_sizes(torch.addmm(bias, x, weights), widths, 1)
-    return _attended(list(parts), (offsets, ends), added, attrs)
+    qkv = torch.split_with_sizes(torch.addmm(bias, x, weights), widths, 1)
+    return _attend_packed(list(qkv), (offsets, ends), added, attrs)
 
 
 def multi_packed(*inputs: Any, **attrs: Any) -> Tensor:
-    """Attention of query, key and value, which may lie in one tensor."""
+    """PackedMultiHeadAttention: query, key and value, perhaps in one tensor."""
     query, key, value, bias, offsets, ends, added = filled(inputs, 7)
-    parts = [query, key, value]
+    qkv = [query, key, value]
     if key is None:
-        parts = [query[:, :, i].flatten(1) for i in range(3)]
+        qkv = [query[:, :, i].flatten(1) for i in range(3)]
     if bias is not None:
-        widths = [part.shape[1] for part in parts]
-        pieces = torch.split_with_sizes(bias, widths)
-        parts = [part + piece for part, piece in zip(parts, pieces, strict=True)]
-    return _attended(parts, (offsets, ends), added, attrs)
+        biases = torch.split_with_sizes(bias, [t.shape[1] for t in qkv])
+        qkv = [t + b for t, b in zip(qkv, biases, strict=True)]
+    return _attend_packed(qkv, (offsets, ends), added, attrs)
 
 
-def _attended(
-    parts: list[Tensor], texts: tuple[Tensor, Tensor], added: Tensor | None, attrs: dict[str, Any]
+def _attend_packed(
+    qkv: list[Tensor], sequences: tuple[Tensor, Tensor], added: Tensor | None, attrs: dict[str, Any]
 ) -> Tensor:
-    """Each token sees those of its own text."""
-    offsets, ends = texts
-    tokens, heads = parts[0].shape[0], attrs["num_heads"]
-    q, k, v = (p.reshape(tokens, heads, p.shape[1] // heads).transpose(0, 1)[None] for p in parts)
-    places = torch.arange(tokens, device=ends.device, dtype=ends.dtype)
-    owner = torch.searchsorted(ends[1:].contiguous(), places, right=True)
+    """Return attention in which each token sees the tokens of its own sequence."""
+    offsets, ends = sequences
+    tokens, heads = qkv[0].shape[0], attrs["num_heads"]
+    q, k, v = (p.reshape(tokens, heads, p.shape[1] // heads).transpose(0, 1)[None] for p in qkv)
+    positions = torch.arange(tokens, device=ends.device, dtype=ends.dtype)
+    owner = torch.searchsorted(ends[1:].contiguous(), positions, right=True)
     owner = owner.clamp(max=max(offsets.shape[0] - 1, 0))
     mask = owner[:, None] == owner
     blind = UNSEEN
     if added is not None:
-        own = (places - ends[owner]).long().clamp(0, added.shape[2] - 1)
+        own = (positions - ends[owner]).long().clamp(0, added.shape[2] - 1)
         whose = owner.clamp(max=added.shape[0] - 1)
         bias = added[whose[:, None], :, own[:, None], own].permute(2, 0, 1)
         mask, blind = torch.where(mask, bias, -INF)[None], STAYS
@@ -62,16 +61,16 @@ def _attended(
     return y[0].transpose(0, 1).flatten(1)
 
 
-def restored(x: Tensor, offsets: Tensor) -> Tensor:
-    """Tokens at their places in a batch, and zeros where its padding is."""
-    room = offsets.numel()
-    places = offsets.reshape(-1)[: x.shape[0]].long().clamp(0, max(room - 1, 0))
-    y = x.new_zeros((room, x.shape[1])).index_copy_(0, places, x)
+def restore_padding(x: Tensor, offsets: Tensor) -> Tensor:
+    """Return the tokens at their positions in a padded batch, with zeros as padding."""
+    n_tokens = offsets.numel()
+    positions = offsets.reshape(-1)[: x.shape[0]].long().clamp(0, max(n_tokens - 1, 0))
+    y = x.new_zeros((n_tokens, x.shape[1])).index_copy_(0, positions, x)
     return y.view(*offsets.shape, x.shape[1])
 
 
 KERNELS: Final[TorchKernels] = {
     (MICROSOFT, "PackedAttention"): TorchKernel(packed, _TYPES),
     (MICROSOFT, "PackedMultiHeadAttention"): TorchKernel(multi_packed, _TYPES),
-    (MICROSOFT, "RestorePadding"): TorchKernel(restored, _TYPES),
+    (MICROSOFT, "RestorePadding"): TorchKernel(restore_padding, _TYPES),
 }

@@ -1,4 +1,4 @@
-"""Biases of attention by the distance between query and key."""
+"""Relative position bias of attention (T5 buckets), and its gated form."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def _relative(
     rows, keys = one_int(query, "query_length"), one_int(key, "key_length")
     if min(rows, keys) < 0:
         raise InvalidArgument(f"query_length {rows} and key_length {keys} must not be negative")
-    place = torch.arange(max(rows, keys), device=table.device)
-    apart = place[:keys] - place[:rows, None]
+    position = torch.arange(max(rows, keys), device=table.device)
+    distance = position[:keys] - position[:rows, None]
     count = table.shape[0] // 2 if is_bidirectional else table.shape[0]
-    length = apart.abs() if is_bidirectional else (-apart).clamp(min=0)
-    bucket = torch.zeros_like(apart)
-    for start in _starts(count, max_distance, max(rows, keys)):
+    length = distance.abs() if is_bidirectional else (-distance).clamp(min=0)
+    bucket = torch.zeros_like(distance)
+    for start in _bucket_starts(count, max_distance, max(rows, keys)):
         bucket += length >= start
     if is_bidirectional:
-        bucket += (apart > 0) * count
-    # The table's rows are those of its transpose: all numbers of a head lie side by side.
+        bucket += (distance > 0) * count
+    # The table is stored transposed: all numbers of a head are contiguous.
     return table.reshape(table.shape[1], table.shape[0])[:, bucket].unsqueeze(0)
 
 
-def _starts(count: int, max_distance: int, size: int) -> list[int]:
-    """From which distances on the next bucket counts; those beyond the sizes are left out."""
+def _bucket_starts(count: int, max_distance: int, size: int) -> list[int]:
+    """Return the first distance of each bucket but the first: exact ones, then logarithmic ones."""
     exact = count // 2
-    far = np.arange(exact, max(size, exact), dtype=np.float32)
+    distance = np.arange(exact, max(size, exact), dtype=np.float32)
     with np.errstate(all="ignore"):
-        ratio = np.log(far / np.float32(exact)) / np.float32(math.log(max_distance / exact))
-        later = np.nan_to_num(ratio * np.float32(count - exact)).astype(np.int64)
-    buckets = np.concatenate((np.arange(exact), np.minimum(exact + later, count - 1)))
+        ratio = np.log(distance / np.float32(exact)) / np.float32(math.log(max_distance / exact))
+        bucket = np.nan_to_num(ratio * np.float32(count - exact)).astype(np.int64)
+    buckets = np.concatenate((np.arange(exact), np.minimum(exact + bucket, count - 1)))
     return [int(np.searchsorted(buckets, b)) for b in range(1, int(buckets.max(initial=0)) + 1)]
 
 
@@ -61,14 +61,14 @@ def _gated(
     q = wide(query) + query_bias
     q = q.reshape(*q.shape[:2], num_heads, -1).transpose(1, 2)
     gates = torch.matmul(q, wide(weight)) + bias
-    halves = gates.reshape(*gates.shape[:3], 2, -1).sum(-1)
-    u, r = torch.sigmoid(halves).unsqueeze(-1).unbind(-2)
+    sums = gates.reshape(*gates.shape[:3], 2, -1).sum(-1)
+    u, r = torch.sigmoid(sums).unsqueeze(-1).unbind(-2)
     return ((u * (r * scale - 1) + 2) * positions).to(query.dtype)
 
 
 def _refuses_packed(node: Node) -> str:
     if len(node.inputs) > 6 and node.inputs[6] is not None:
-        return "its function takes rows with their padding: leave token_offset out"
+        return "the kernel takes padded batches only: omit token_offset"
     return ""
 
 

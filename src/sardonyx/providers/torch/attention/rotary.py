@@ -1,4 +1,4 @@
-"""Rotary embeddings: pairs of features turned by an angle that depends on the position."""
+"""Rotary position embedding (RoPE): pairs of features rotated by position-dependent angles."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sardonyx.providers.torch.precision import wide
 _TYPES: Final = frozenset((F32, F16, BF16, I64))
 
 
-def taken(tables: tuple[Tensor, Tensor], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of tables of cosines and sines in float32; a place outside reads the nearest."""
+def gather_angles(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Return float32 cosines and sines of positions, which are clamped to the tables."""
     rows, pairs = tables[0].shape
-    held = places.reshape(-1).clamp(0, max(rows - 1, 0))
-    cos, sin = (wide(t.index_select(0, held)).view(*places.shape, pairs) for t in tables)
+    clamped = positions.reshape(-1).clamp(0, max(rows - 1, 0))
+    cos, sin = (wide(t.index_select(0, clamped)).view(*positions.shape, pairs) for t in tables)
     return cos, sin
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
-    """Pairs of the first features of x, turned by angles that broadcast to half of them."""
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
+    """Return x with the first 2 * cos.shape[-1] features rotated in pairs, in float32."""
     half = cos.shape[-1]
     even, odd = slice(0, half), slice(half, 2 * half)
     if interleaved:
@@ -40,43 +40,43 @@ def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
     return y.to(x.dtype)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor, places: Tensor, interleaved: int) -> Tensor:
-    """Pairs of features of [batch, heads, rows, head], turned by the angles of their places."""
+def rotate_at(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, interleaved: int) -> Tensor:
+    """Return [batch, heads, rows, head], rotated by the angles of positions [batch, rows]."""
     if x.numel() and cos.numel() and usable(x.device):
         from sardonyx.providers.torch.kernels import rotary as kernel
 
-        given = (t.contiguous() for t in (cos, sin, places.expand(x.shape[0], -1)))
-        y = kernel.rotary(x.transpose(1, 2), *given, is_interleaved=bool(interleaved))
+        tables = (t.contiguous() for t in (cos, sin, positions.expand(x.shape[0], -1)))
+        y = kernel.rotary(x.transpose(1, 2), *tables, is_interleaved=bool(interleaved))
         return y.transpose(1, 2)
-    c, s = taken((cos, sin), places)
-    return turned(x, c[:, None], s[:, None], interleaved)
+    c, s = gather_angles((cos, sin), positions)
+    return rotate(x, c[:, None], s[:, None], interleaved)
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, ids: Tensor | None = None, **attrs: Any) -> Tensor:
-    """The standard op: angles of each token, or tables and positions."""
+    """RotaryEmbedding of ONNX: angles per token, or tables with position ids."""
     tokens = x if x.dim() == 4 else unpack(x, attrs["num_heads"])
     if ids is None:
-        y = turned(tokens, wide(cos)[:, None], wide(sin)[:, None], attrs["interleaved"])
+        y = rotate(tokens, wide(cos)[:, None], wide(sin)[:, None], attrs["interleaved"])
     else:
-        y = rotated(tokens, cos, sin, ids, attrs["interleaved"])
+        y = rotate_at(tokens, cos, sin, ids, attrs["interleaved"])
     return y if x.dim() == 4 else pack(y)
 
 
 def microsoft_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any) -> Tensor:
-    """Positions of all tokens, or of the first of each text."""
+    """RotaryEmbedding of com.microsoft: positions of all tokens, or of the first token only."""
     if not x.numel():
         return x
     tokens = _heads(x, cos, attrs)
-    places = ids
+    positions = ids
     if ids.dim() == 1:
         rows = torch.arange(tokens.shape[2], device=x.device)
-        places = (ids + rows).expand(x.shape[0], -1)
-    y = rotated(tokens, cos, sin, places, attrs["interleaved"])
+        positions = (ids + rows).expand(x.shape[0], -1)
+    y = rotate_at(tokens, cos, sin, positions, attrs["interleaved"])
     return y if x.dim() == 4 else pack(y)
 
 
 def _heads(x: Tensor, cos: Tensor, attrs: dict[str, Any]) -> Tensor:
-    """[batch, heads, rows, head], whichever way heads are laid out."""
+    """Return x as [batch, heads, rows, head]."""
     if x.dim() == 4:
         return x
     heads = heads_of(x.shape[2], cos.shape[1], attrs)
@@ -85,21 +85,21 @@ def _heads(x: Tensor, cos: Tensor, attrs: dict[str, Any]) -> Tensor:
 
 
 def multi_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any) -> Tensor:
-    """Each pair of features turns by one of a token's three positions."""
+    """Multi-axis RoPE: each pair is rotated by one of a token's three positions (time, y, x)."""
     if not x.numel():
         return x
     tokens = _heads(x, cos, attrs)
-    c, s = (_mixed(angles, attrs)[:, None] for angles in taken((cos, sin), ids))
-    y = turned(tokens, c, s, attrs["interleaved"])
+    c, s = (_mixed(angles, attrs)[:, None] for angles in gather_angles((cos, sin), ids))
+    y = rotate(tokens, c, s, attrs["interleaved"])
     return y if x.dim() == 4 else pack(y)
 
 
 def _mixed(angles: Tensor, attrs: dict[str, Any]) -> Tensor:
-    """From [3, batch, rows, pairs], of each pair those of its stream."""
+    """Return [batch, rows, pairs] from [3, batch, rows, pairs]: each pair from its own axis."""
     streams = streams_of(attrs).tolist()
     if attrs["mrope_layout"] == 0:
-        parts = torch.split_with_sizes(angles, list(attrs["mrope_section"]), -1)
-        return torch.cat([part[stream] for stream, part in enumerate(parts)], -1)
+        sections = torch.split_with_sizes(angles, list(attrs["mrope_section"]), -1)
+        return torch.cat([section[i] for i, section in enumerate(sections)], -1)
     return torch.stack([angles[stream, ..., i] for i, stream in enumerate(streams)], -1)
 
 

@@ -1,4 +1,4 @@
-"""Triton kernels for what torch has no fast call for. Importing this package imports no Triton."""
+"""Triton kernels where torch has no fast function. Importing this does not import Triton."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @functools.cache
 def is_interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, on the CPU."""
+    """Return whether kernels run in Triton's interpreter, on the CPU."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
@@ -26,7 +26,7 @@ def _has_triton() -> bool:
 
 
 def usable(device: torch.device) -> bool:
-    """Whether the kernels run on a device."""
+    """Return whether the kernels run on a device: NVIDIA, compute capability 8.0 or later."""
     if not _has_triton():
         return False
     if is_interpreted():
@@ -36,14 +36,14 @@ def usable(device: torch.device) -> bool:
     return _capability(device.index or 0) >= (8, 0)
 
 
-def overlaps(device: torch.device) -> bool:
-    """Whether a kernel may begin before the one in front of it ends, and wait inside."""
+def has_dependent_launch(device: torch.device) -> bool:
+    """Return whether a device has programmatic dependent launch (compute capability 9.0)."""
     return device.type == "cuda" and _capability(device.index or 0) >= (9, 0)
 
 
 @functools.cache
 def n_processors(device: torch.device) -> int:
-    """How many programs run side by side at least."""
+    """Return the number of streaming multiprocessors; 2 for the interpreter."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count

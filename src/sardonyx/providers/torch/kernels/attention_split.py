@@ -1,4 +1,9 @@
-"""The kernel of attention for one new token, or few: a program for a part of each query head."""
+"""Flash decoding per query head: attention of up to four new tokens without matrix units.
+
+As in `attention_cached`, keys are split among programs, and the last one merges the states. A
+program serves one query head, so heads that share a KV head read its keys once each: L2 serves the
+repeated reads, and more programs keep more loads in flight.
+"""
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
@@ -7,196 +12,206 @@ import triton
 import triton.language as tl
 
 from sardonyx.providers.torch.kernels.attention_cached import (
-    gathered,
-    pairs_of,
-    powers,
-    span_of,
-    spot_of,
-    written,
+    exp2_below,
+    load_tile,
+    merge_splits,
+    rotary_position,
+    rotation_pairs,
+    split_range,
+    store_output,
 )
-from sardonyx.providers.torch.kernels.intrinsics import let_next, wait_before
+from sardonyx.providers.torch.kernels.intrinsics import launch_dependents, wait_for_previous
 
 
 @triton.jit
-def _tile(p, start, high, sizes: tl.constexpr):
-    """Keys or values [keys, features] from `start` on; zeros from `high` on."""
-    tile: tl.constexpr = sizes[1]
+def _angles(cos, sin, position, rotary: tl.constexpr, sizes: tl.constexpr):
+    """Return cosines and signed sines [features] of one position."""
     features: tl.constexpr = sizes[2]
-    head: tl.constexpr = sizes[3]
-    row = start + tl.arange(0, tile)[:, None]
-    feature = tl.arange(0, features)[None, :]
-    return tl.load(p + row * head + feature, (row < high) & (feature < head), 0.0)
-
-
-@triton.jit
-def _angles(cos, sin, spot, turn: tl.constexpr, sizes: tl.constexpr):
-    """Cosines and sines [features] of a place, with the signs of what they are multiplied by."""
-    features: tl.constexpr = sizes[2]
-    pairs: tl.constexpr = turn[0]
+    pairs: tl.constexpr = rotary[0]
     feature = tl.arange(0, features)
     if pairs == 0:
         return tl.full([features], 1.0, tl.float32), tl.zeros([features], tl.float32)
-    pair, _, sign = pairs_of(feature, turn)
-    turns = feature < 2 * pairs
-    c = tl.load(cos + spot * pairs + pair, turns, 1.0).to(tl.float32)
-    return c, sign * tl.load(sin + spot * pairs + pair, turns, 0.0).to(tl.float32)
+    pair, _, sign = rotation_pairs(feature, rotary)
+    is_rotated = feature < 2 * pairs
+    c = tl.load(cos + position * pairs + pair, is_rotated, 1.0).to(tl.float32)
+    return c, sign * tl.load(sin + position * pairs + pair, is_rotated, 0.0).to(tl.float32)
 
 
 @triton.jit
-def _all_angles(cos, sin, spots, first, turn: tl.constexpr, sizes: tl.constexpr):
-    """The angles of each new token."""
+def _token_angles(cos, sin, positions, first, rotary: tl.constexpr, sizes: tl.constexpr):
+    """Return the angles of each new token."""
     n_new: tl.constexpr = sizes[5]
     angles = ()
     for t in tl.static_range(n_new):
-        angles = angles + (_angles(cos, sin, spot_of(spots, first, t, turn), turn, sizes),)
+        position = rotary_position(positions, first, t, rotary)
+        angles = angles + (_angles(cos, sin, position, rotary, sizes),)
     return angles
 
 
 @triton.jit
-def _halves(p, turn: tl.constexpr, sizes: tl.constexpr):
-    """The features of a head, and those that they are paired with."""
+def _head_and_partners(p, rotary: tl.constexpr, sizes: tl.constexpr):
+    """Return the features of a head, and the features they are paired with in the rotation."""
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
-    pairs: tl.constexpr = turn[0]
+    pairs: tl.constexpr = rotary[0]
     feature = tl.arange(0, features)
     value = tl.load(p + feature, feature < head, 0.0).to(tl.float32)
     if pairs == 0:
         return value, value
-    _, partner, _ = pairs_of(feature, turn)
+    _, partner, _ = rotation_pairs(feature, rotary)
     return value, tl.load(p + partner, feature < 2 * pairs, 0.0).to(tl.float32)
 
 
 @triton.jit
-def _all_halves(p, stride, turn: tl.constexpr, sizes: tl.constexpr):
-    """The halves of each new token's head."""
+def _load_queries(p, stride, rotary: tl.constexpr, sizes: tl.constexpr):
+    """Return head and partner features of each new token's query."""
     n_new: tl.constexpr = sizes[5]
-    halves = ()
+    queries = ()
     for t in tl.static_range(n_new):
-        halves = halves + (_halves(p + t * stride, turn, sizes),)
-    return halves
+        queries = queries + (_head_and_partners(p + t * stride, rotary, sizes),)
+    return queries
 
 
 @triton.jit
-def _joined(state, queries, k, v, key, first, limits, sizes: tl.constexpr):
-    """States with more keys. Each key of a tile has its own, so that no thread waits for another.
+def _rotate_queries(loaded, angles, scale, invalid, sizes: tl.constexpr):
+    """Return the rotated and scaled queries; `invalid`, 0 or NaN, is added."""
+    rows: tl.constexpr = sizes[0]
+    queries = ()
+    for i in tl.static_range(rows):
+        c, s = angles[i]
+        value, other = loaded[i]
+        queries = queries + ((value * c + other * s) * scale + invalid,)
+    return queries
 
-    A state is (tops [keys], sums [keys], weighted values [keys, features]) for each query.
+
+@triton.jit
+def _softmax_update(state, queries, k, v, key, first, limits, sizes: tl.constexpr):
+    """Online softmax with a separate state for each key of a tile: no reductions across threads.
+
+    A state is (maxima [keys], denominators [keys], weighted values [keys, features]) per query.
     """
     high, window, softcap = limits
     rows: tl.constexpr = sizes[0]
     has_cap: tl.constexpr = sizes[4]
-    joined = ()
+    updated = ()
     for i in tl.static_range(rows):
         top, total, values = state[i]
-        place = first + i
+        position = first + i
         score = tl.sum(k * queries[i][None, :], 1)
-        if has_cap:
+        if has_cap:  # softcap * tanh(score / softcap)
             score = softcap * (2 / (1 + tl.exp(-2 * score / softcap)) - 1)
-        seen = (key < high) & (key <= place) & (key > place - window)
+        seen = (key < high) & (key <= position) & (key > position - window)
+        # log2(e), so that exponentials are powers of two, which have an instruction.
         score = tl.where(seen, score * 1.4426950408889634, float("-inf"))
-        higher = tl.maximum(top, score)
-        fade = powers(top, higher)
-        power = powers(score, higher)
-        more = values * fade[:, None] + power[:, None] * v
-        joined = joined + ((higher, total * fade + power, more),)
-    return joined
+        new_top = tl.maximum(top, score)
+        decay = exp2_below(top, new_top)
+        weight = exp2_below(score, new_top)
+        more = values * decay[:, None] + weight[:, None] * v
+        updated = updated + ((new_top, total * decay + weight, more),)
+    return updated
 
 
 @triton.jit
-def _stacked(parts, few: tl.constexpr):
-    """Tensors side by side along a new last axis; the last fills up to the power of two."""
-    if few == 1:
-        stack = tl.expand_dims(parts[0], -1)
-    elif few == 2:
-        stack = tl.join(parts[0], parts[1])
+def _stack(tensors, rows: tl.constexpr):
+    """Stack tensors along a new last axis of a power of two; the last one is repeated as padding.
+
+    tl.join doubles the last axis, so a stack of four is a tree of joins.
+    """
+    if rows == 1:
+        stack = tl.expand_dims(tensors[0], -1)
+    elif rows == 2:
+        stack = tl.join(tensors[0], tensors[1])
     else:
-        last: tl.constexpr = len(parts) - 1
-        both = tl.join(tl.join(parts[0], parts[2]), tl.join(parts[1], parts[last]))
-        stack = tl.reshape(both, parts[0].shape + [4])
+        last: tl.constexpr = len(tensors) - 1
+        both = tl.join(tl.join(tensors[0], tensors[2]), tl.join(tensors[1], tensors[last]))
+        stack = tl.reshape(both, tensors[0].shape + [4])
     return stack
 
 
 @triton.jit
-def _apart(x, few: tl.constexpr):
-    """What `_stacked` put together [n, few], as tensors [n]."""
-    if few == 1:
-        parts = (tl.reshape(x, [x.shape[0]]),)
-    elif few == 2:
-        parts = tl.split(x)
+def _unstack(x, rows: tl.constexpr):
+    """Undo `_stack`: tensors [n] of a stack [n, rows]."""
+    if rows == 1:
+        tensors = (tl.reshape(x, [x.shape[0]]),)
+    elif rows == 2:
+        tensors = tl.split(x)
     else:
         even, odd = tl.split(tl.reshape(x, [x.shape[0], 2, 2]))
         a, c = tl.split(even)
         b, d = tl.split(odd)
-        parts = (a, b, c, d)
-    return parts
+        tensors = (a, b, c, d)
+    return tensors
 
 
 @triton.jit
-def _leave(state, mine, sizes: tl.constexpr):
-    """Stores what the keys of tiles have in sum: tops, sums and weighted values."""
+def _store_state(state, p, sizes: tl.constexpr):
+    """Reduce the per-key states and store maxima, denominators and values for `merge_splits`.
+
+    All queries are stacked first, so that each reduction across threads happens once.
+    """
     rows: tl.constexpr = sizes[0]
     features: tl.constexpr = sizes[2]
-    few: tl.constexpr = sizes[6]
+    stored_rows: tl.constexpr = sizes[6]
     tops = ()
     totals = ()
     for i in tl.static_range(rows):
         tops = tops + (state[i][0],)
         totals = totals + (state[i][1],)
-    stack = _stacked(tops, few)
+    stack = _stack(tops, stored_rows)
     top = tl.max(stack, 0)
-    power = powers(stack, top[None, :])
-    total = tl.sum(_stacked(totals, few) * power, 0)
-    each = _apart(power, few)
+    weight = exp2_below(stack, top[None, :])
+    total = tl.sum(_stack(totals, stored_rows) * weight, 0)
+    weights = _unstack(weight, stored_rows)
     values = ()
     for i in tl.static_range(rows):
-        values = values + (state[i][2] * each[i][:, None],)
-    row = tl.arange(0, few)
-    tl.store(mine + row, top)
-    tl.store(mine + few + row, total)
+        values = values + (state[i][2] * weights[i][:, None],)
+    row = tl.arange(0, stored_rows)
+    tl.store(p + row, top)
+    tl.store(p + stored_rows + row, total)
     at = row[None, :] * features + tl.arange(0, features)[:, None]
-    tl.store(mine + 2 * few + at, tl.sum(_stacked(values, few), 0))
+    tl.store(p + 2 * stored_rows + at, tl.sum(_stack(values, stored_rows), 0))
 
 
 @triton.jit
-def _new_tokens(k_new, v_new, turn: tl.constexpr, sizes: tl.constexpr, stride):
-    """Keys in halves and values [features] of each new token."""
+def _load_new(k_new, v_new, rotary: tl.constexpr, sizes: tl.constexpr, stride):
+    """Return (key, its partners, value) [features] of each new token."""
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
     feature = tl.arange(0, features)
-    fresh = ()
+    new = ()
     for t in tl.static_range(n_new):
         value = tl.load(v_new + t * stride + feature, feature < head, 0.0)
-        fresh = fresh + (_halves(k_new + t * stride, turn, sizes) + (value,),)
-    return fresh
+        new = new + (_head_and_partners(k_new + t * stride, rotary, sizes) + (value,),)
+    return new
 
 
 @triton.jit
-def _kept(fresh, angles, caches, first, span, sizes: tl.constexpr):
-    """The new tokens' keys and values, as the cache has them; those of the span go there."""
+def _update_cache(new, angles, caches, first, span, sizes: tl.constexpr):
+    """Rotate the new keys and store those of the span; return all keys and values as stored."""
     k_cache, v_cache = caches
     low, high = span
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
     feature = tl.arange(0, features)
-    kept = ()
+    stored = ()
     for t in tl.static_range(n_new):
         c, s = angles[t]
-        value, other, v = fresh[t]
+        value, other, v = new[t]
         k = (value * c + other * s).to(k_cache.dtype.element_ty)
         v = v.to(v_cache.dtype.element_ty)
         key = first + t
         ok = (feature < head) & (key >= low) & (key < high)
         tl.store(k_cache + key * head + feature, k, ok)
         tl.store(v_cache + key * head + feature, v, ok)
-        kept = kept + ((k.to(tl.float32), v.to(tl.float32)),)
-    return kept
+        stored = stored + ((k.to(tl.float32), v.to(tl.float32)),)
+    return stored
 
 
 @triton.jit
-def _attended(queries, kept, tiles, caches, span, limits, sizes: tl.constexpr):
-    """The states of a span of keys, new ones among them; its first tiles are there."""
+def _attend_span(queries, new, tiles, caches, span, limits, sizes: tl.constexpr):
+    """Return the states of a span of keys, new ones included; its first tiles are loaded."""
     k, v = tiles
     k_cache, v_cache = caches
     first, low, high = span
@@ -211,86 +226,84 @@ def _attended(queries, kept, tiles, caches, span, limits, sizes: tl.constexpr):
         state = state + ((top, tl.zeros([tile], tl.float32), none),)
     for start in tl.range(low, high, tile, num_stages=1):
         key = start + tl.arange(0, tile)
-        k_ahead = _tile(k_cache, start + tile, high, sizes)
-        v_ahead = _tile(v_cache, start + tile, high, sizes)
+        # Software prefetch, as in `attention_cached`.
+        next_k = load_tile(k_cache, start + tile, high, sizes)
+        next_v = load_tile(v_cache, start + tile, high, sizes)
         k = k.to(tl.float32)
         v = v.to(tl.float32)
-        for t in tl.static_range(n_new):  # what the cache has there is older
+        for t in tl.static_range(n_new):  # the tile was loaded before the new rows were stored
             is_new = (key == first + t)[:, None]
-            k = tl.where(is_new, kept[t][0][None, :], k)
-            v = tl.where(is_new, kept[t][1][None, :], v)
-        state = _joined(state, queries, k, v, key, first, limits, sizes)
-        k = k_ahead
-        v = v_ahead
+            k = tl.where(is_new, new[t][0][None, :], k)
+            v = tl.where(is_new, new[t][1][None, :], v)
+        state = _softmax_update(state, queries, k, v, key, first, limits, sizes)
+        k = next_k
+        v = next_v
     return state
 
 
 @triton.jit
-def attend_few_kernel(
-    q, k_new, v_new, cos, sin, places, lasts, k_cache, v_cache, y, out, scratch, counts,
+def per_head_decode_kernel(
+    q, k_new, v_new, cos, sin, position_ids, seqlens, k_cache, v_cache, y, out, scratch, counts,
     scale, window, softcap, q_stride, k_stride, capacity,
-    group: tl.constexpr, n_shared: tl.constexpr, sizes: tl.constexpr,
-    turn: tl.constexpr, overlap: tl.constexpr,
+    group: tl.constexpr, n_kv_heads: tl.constexpr, sizes: tl.constexpr,
+    rotary: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
-    """As `attend_kernel`, for each head of queries: those that share keys read them from the cache.
+    """Grid (splits, query heads, batch); arguments as for `grouped_decode_kernel`.
 
-    Lengths are read before the kernel in front has ended, as a guess that is looked at again: most
-    are from long before, and all else can be asked for at once.
+    Lengths are read speculatively before the previous kernel has ended, and checked afterwards:
+    they rarely come from that kernel, and all other loads can then be issued at once.
     """
-    let_next(overlap)
-    me = tl.program_id(0)
-    number = tl.program_id(1)
+    launch_dependents(overlap)
+    split = tl.program_id(0)
+    q_head = tl.program_id(1)
     n_heads = tl.num_programs(1)
     batch = tl.program_id(2)
-    rows: tl.constexpr = sizes[0]
     features: tl.constexpr = sizes[2]
     head: tl.constexpr = sizes[3]
     n_new: tl.constexpr = sizes[5]
-    few: tl.constexpr = sizes[6]
+    stored_rows: tl.constexpr = sizes[6]
     tile: tl.constexpr = sizes[1]
-    shared = number // group
-    block = (batch * n_shared + shared).to(tl.int64) * capacity * head
+    kv_head = q_head // group
+    block = (batch * n_kv_heads + kv_head).to(tl.int64) * capacity * head
     k_cache += block
     v_cache += block
-    caches = (k_cache, v_cache)
-    guess = tl.load(lasts + batch, cache_modifier=".cg")
-    first, begin, length, n_parts = span_of(guess, capacity, window, n_new, tile, True)
-    low = begin + me * length
+    guess = tl.load(seqlens + batch, cache_modifier=".cg")
+    first, begin, length, n_splits = split_range(guess, capacity, window, n_new, tile, True)
+    low = begin + split * length
     high = tl.minimum(first + n_new, low + length)
-    wait_before(overlap)
-    angles = _all_angles(cos, sin, (None, 0), first, turn, sizes)
-    k = _tile(k_cache, low, high, sizes)
-    v = _tile(v_cache, low, high, sizes)
-    halves = _all_halves(q + (batch * n_new * q_stride + number * head), q_stride, turn, sizes)
-    start = batch * n_new * k_stride + shared * head
-    fresh = _new_tokens(k_new + start, v_new + start, turn, sizes, k_stride)
-    last = tl.load(lasts + batch, cache_modifier=".cg")
+    wait_for_previous(overlap)
+    angles = _token_angles(cos, sin, (None, 0), first, rotary, sizes)
+    k = load_tile(k_cache, low, high, sizes)
+    v = load_tile(v_cache, low, high, sizes)
+    loaded = _load_queries(q + (batch * n_new * q_stride + q_head * head), q_stride, rotary, sizes)
+    start = batch * n_new * k_stride + kv_head * head
+    new = _load_new(k_new + start, v_new + start, rotary, sizes, k_stride)
+    last = tl.load(seqlens + batch, cache_modifier=".cg")
     if last != guess:
-        first, begin, length, n_parts = span_of(last, capacity, window, n_new, tile, True)
-        low = begin + me * length
+        first, begin, length, n_splits = split_range(last, capacity, window, n_new, tile, True)
+        low = begin + split * length
         high = tl.minimum(first + n_new, low + length)
-        k = _tile(k_cache, low, high, sizes)
-        v = _tile(v_cache, low, high, sizes)
-        angles = _all_angles(cos, sin, (None, 0), first, turn, sizes)
-    if places is not None:
-        angles = _all_angles(cos, sin, (places, batch * n_new), first, turn, sizes)
-    bad = tl.where(last + 1 == first + n_new, 0.0, float("nan"))
-    queries = ()
-    for i in tl.static_range(rows):
-        c, s = angles[i]
-        value, other = halves[i]
-        queries = queries + ((value * c + other * s) * scale + bad,)
-    if me < n_parts:
-        end = tl.where(number % group == 0, high, low)  # one of those that share stores
-        kept = _kept(fresh, angles, caches, first, (low, end), sizes)
+        k = load_tile(k_cache, low, high, sizes)
+        v = load_tile(v_cache, low, high, sizes)
+        angles = _token_angles(cos, sin, (None, 0), first, rotary, sizes)
+    if position_ids is not None:
+        angles = _token_angles(cos, sin, (position_ids, batch * n_new), first, rotary, sizes)
+    # A sequence that does not fit in the cache was clamped: its result is NaN.
+    invalid = tl.where(last + 1 == first + n_new, 0.0, float("nan"))
+    queries = _rotate_queries(loaded, angles, scale, invalid, sizes)
+    if split < n_splits:
+        caches = (k_cache, v_cache)
+        # One head of a group stores; an empty span for the others.
+        end = tl.where(q_head % group == 0, high, low)
+        stored = _update_cache(new, angles, caches, first, (low, end), sizes)
         limits = (high, window, softcap)
-        state = _attended(queries, kept, (k, v), caches, (first, low, high), limits, sizes)
-        scratch += (batch * n_heads + number) * (tl.num_programs(0) * few * (features + 2))
-        _leave(state, scratch + me * (few * (features + 2)), sizes)
-        tl.debug_barrier()  # all threads have stored before one says so
-        count = counts + batch * n_heads + number
-        if tl.atomic_add(count, 1) == n_parts - 1:
-            tl.store(count, 0)
+        state = _attend_span(queries, stored, (k, v), caches, (first, low, high), limits, sizes)
+        slot = batch * n_heads + q_head
+        scratch += slot * (tl.num_programs(0) * stored_rows * (features + 2))
+        _store_state(state, scratch + split * (stored_rows * (features + 2)), sizes)
+        tl.debug_barrier()  # all threads have stored before one of them counts the split
+        if tl.atomic_add(counts + slot, 1) == n_splits - 1:
+            tl.store(counts + slot, 0)  # ready for the next launch
             y += batch * (n_new * n_heads * head)
-            where = (1, number, n_heads)
-            written(y, out, gathered(scratch, n_parts, sizes), few, where, sizes)
+            merged = merge_splits(scratch, n_splits, sizes)
+            store_output(y, out, merged, stored_rows, (1, q_head, n_heads), sizes)

@@ -1,9 +1,14 @@
-"""Chains of elementwise ops as one kernel each, generated from their code."""
+"""Chains of elementwise ops as one generated Triton kernel.
+
+Axes that all operands traverse contiguously are merged, so most chains are one- or two-dimensional.
+A kernel is generated per instruction sequence and broadcast pattern; strides are arguments.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import linecache
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,43 +24,43 @@ from sardonyx.providers.torch.kernels.launch import launch
 if TYPE_CHECKING:
     from sardonyx.ops.elementwise.chain import Code
 
-MOST_AXES: Final = 4  # after those that lie in a row are one
-_MOST_PLANS: Final = 64  # of a chain that are kept
-_ELEMENTS: Final = 1024  # of a program
+_MAX_AXES: Final = 4  # after merging; each outer axis costs a division per row
+_MAX_PLANS: Final = 64  # per chain, then the cache is cleared
+_ELEMENTS: Final = 1024  # per program: eight per thread of four warps
 
 
 @frozen
-class Plan:
-    """How a chain runs on operands of given shapes and strides."""
+class LaunchPlan:
+    """The kernel and launch arguments of a chain for operands of given shapes and strides."""
 
     kernel: Any
-    shape: tuple[int, ...]  # of the result, and
-    strides: tuple[int, ...]  # its strides
+    shape: tuple[int, ...]  # of the result
+    strides: tuple[int, ...]  # of the result
     grid: tuple[int, int, int]
     numbers: tuple[int, ...]  # rows, columns, sizes of inner axes, strides
     tile: tuple[int, int]
 
 
 class Chain:
-    """A code as kernels, one for each way in which its operands broadcast."""
+    """A code (a sequence of instructions) with its kernels, one per broadcast pattern."""
 
     def __init__(self, code: Code) -> None:
         self.code = code
         self.dtype = TORCH[code[-1].dtype]
-        self.plans: dict[tuple[Any, ...], Plan | None] = {}
+        self.plans: dict[tuple[Any, ...], LaunchPlan | None] = {}
 
     def __call__(self, *operands: Tensor) -> Tensor | None:
-        """The result; None where there is no kernel for these operands."""
+        """Return the result; None if there is no kernel for these operands."""
         key = tuple((x.dtype, x.shape, x.stride()) for x in operands)
         if key not in self.plans:
-            if len(self.plans) >= _MOST_PLANS:
+            if len(self.plans) >= _MAX_PLANS:
                 self.plans.clear()
             self.plans[key] = self.plan(operands)
         plan = self.plans[key]
         return None if plan is None else self.run(plan, operands)
 
-    def run(self, plan: Plan, operands: Sequence[Tensor]) -> Tensor:
-        """The result by a plan made for operands like these."""
+    def run(self, plan: LaunchPlan, operands: Sequence[Tensor]) -> Tensor:
+        """Return the result, by a plan for operands of these types, shapes and strides."""
         y = torch.empty_strided(
             plan.shape, plan.strides, dtype=self.dtype, device=operands[0].device
         )
@@ -63,48 +68,40 @@ class Chain:
             launch(plan.kernel, plan.grid, (*operands, y, *plan.numbers), plan.tile, 4)
         return y
 
-    def plan(self, operands: Sequence[Tensor]) -> Plan | None:
-        """How to run on operands of these types, shapes and strides; None if it cannot be done."""
+    def plan(self, operands: Sequence[Tensor]) -> LaunchPlan | None:
+        """Return a plan for operands of these types, shapes and strides; None if not supported."""
         types = [d.name if (d := ours(x.dtype)) is not None else "" for x in operands]
         lines = body(self.code, types)
         shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
-        order = _order(operands, shape)
-        sizes = [shape[i] for i in order]
-        strides = [_spread(x, len(shape)) for x in operands]
-        axes = _merged(sizes, [[s[i] for i in order] for s in strides])
-        if lines is None or len(axes) > MOST_AXES:
+        axis_order = _axis_order(operands, shape)
+        sizes = [shape[i] for i in axis_order]
+        strides = [_broadcast_strides(x, len(shape)) for x in operands]
+        axes = _merge_axes(sizes, [[s[i] for i in axis_order] for s in strides])
+        if lines is None or len(axes) > _MAX_AXES:
             return None
         kernel = _kernel(tuple(lines), len(operands), _pattern(axes, len(operands)))
-        if len(axes) == 1:
-            n_rows, n_columns = 1, axes[0][0]
-        else:
-            n_rows, n_columns = _product(a[0] for a in axes[:-1]), axes[-1][0]
+        # The innermost axis is the columns, the others together the rows; tiles fill a program.
+        n_rows, n_columns = math.prod(a[0] for a in axes[:-1]), axes[-1][0]
         columns = min(_ELEMENTS, 1 << max(0, n_columns - 1).bit_length())
         rows = max(1, min(_ELEMENTS // columns, 1 << max(0, n_rows - 1).bit_length()))
         grid = (-(-n_columns // columns), -(-n_rows // rows), 1)
-        if grid[1] > 65535:  # the most that this axis of a grid takes
+        if grid[1] > 65535:  # CUDA's limit of this grid axis
             return None
         numbers = (n_rows, n_columns, *(a[0] for a in axes[1:-1]), *_strides(axes))
+        # The result is dense, with the operands' axis order in memory (e.g. channels-last).
         y_strides = [0] * len(shape)
         step = 1
-        for i in reversed(order):
+        for i in reversed(axis_order):
             y_strides[i] = step
             step *= max(1, shape[i])
-        return Plan(kernel, tuple(shape), tuple(y_strides), grid, numbers, (rows, columns))
+        return LaunchPlan(kernel, tuple(shape), tuple(y_strides), grid, numbers, (rows, columns))
 
 
 Axis = tuple[int, tuple[int, ...]]  # size, stride of each operand
 
 
-def _product(sizes: Any) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
-def _order(operands: Sequence[Tensor], shape: Sequence[int]) -> list[int]:
-    """The axes from the outermost in memory to the innermost, as the largest operand has them."""
+def _axis_order(operands: Sequence[Tensor], shape: Sequence[int]) -> list[int]:
+    """Return the axes from outermost to innermost in memory, as in the first full-size operand."""
     whole = [x for x in operands if x.shape == shape]
     if not whole or whole[0].is_contiguous():
         return list(range(len(shape)))
@@ -112,14 +109,14 @@ def _order(operands: Sequence[Tensor], shape: Sequence[int]) -> list[int]:
     return sorted(range(len(shape)), key=lambda i: (-strides[i], i))
 
 
-def _spread(x: Tensor, rank: int) -> list[int]:
-    """Strides for the axes of the result: 0 where an operand is the same along one."""
+def _broadcast_strides(x: Tensor, rank: int) -> list[int]:
+    """Return strides for the axes of the result: 0 where an operand is broadcast."""
     own = [0 if n == 1 else s for n, s in zip(x.shape, x.stride(), strict=True)]
     return [0] * (rank - len(own)) + own
 
 
-def _merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Axis]:
-    """The axes, outermost first; two that every operand walks as one are one."""
+def _merge_axes(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Axis]:
+    """Return the axes, outermost first; adjacent axes contiguous in all operands are merged."""
     axes: list[Axis] = []
     for i, size in enumerate(sizes):
         if size == 1:
@@ -133,7 +130,7 @@ def _merged(sizes: Sequence[int], strides: Sequence[Sequence[int]]) -> list[Axis
 
 
 def _pattern(axes: Sequence[Axis], n: int) -> tuple[str, ...]:
-    """For each operand how it walks each axis: not, one by one (the innermost), or by a stride."""
+    """Return per operand and axis: "0" broadcast, "1" contiguous (innermost only), "s" strided."""
     last = len(axes) - 1
     return tuple(
         "".join(
@@ -145,7 +142,7 @@ def _pattern(axes: Sequence[Axis], n: int) -> tuple[str, ...]:
 
 
 def _strides(axes: Sequence[Axis]) -> list[int]:
-    """The strides that are arguments, in the order of the pattern."""
+    """Return the strides of axes marked "s", in the order of the pattern."""
     last = len(axes) - 1
     n = len(axes[0][1])
     return [
@@ -158,15 +155,15 @@ _KERNELS: Final[dict[tuple[Any, ...], Any]] = {}
 
 
 def _kernel(lines: tuple[str, ...], n: int, pattern: tuple[str, ...]) -> Any:
-    """The kernel for a body and a pattern, made once."""
+    """Return the kernel for a body and a pattern, cached."""
     key = (lines, n, pattern)
     if key not in _KERNELS:
-        _KERNELS[key] = _compiled(_source(lines, n, pattern))
+        _KERNELS[key] = _compile(_kernel_source(lines, n, pattern))
     return _KERNELS[key]
 
 
-def _source(lines: tuple[str, ...], n: int, pattern: tuple[str, ...]) -> str:
-    """The text of a kernel: program (i, j) takes columns from i on and rows from j on."""
+def _kernel_source(lines: tuple[str, ...], n: int, pattern: tuple[str, ...]) -> str:
+    """Return the source of a kernel: program (i, j) computes tile i of columns, tile j of rows."""
     rank = len(pattern[0])
     names = [f"p{i}" for i in range(n)] + ["py", "n_rows", "n_columns"]
     names += [f"size{k}" for k in range(1, rank - 1)]
@@ -179,43 +176,48 @@ def _source(lines: tuple[str, ...], n: int, pattern: tuple[str, ...]) -> str:
         "column = tl.program_id(0) * columns + tl.arange(0, columns)[None, :]",
         "ok = (row < n_rows) & (column < n_columns)",
         "rest = row.to(tl.int64)",
-        "wait_before(overlap)",
+        "wait_for_previous(overlap)",
     ]
+    # The indices of the outer axes, from the row number.
     for k in range(rank - 2, 0, -1):
         text += [f"at{k} = rest % size{k}", f"rest = rest // size{k}"]
     text += ["at0 = rest", f"at{rank - 1} = column"]
-    for i, walks in enumerate(pattern):
-        parts = [
-            f"at{k}" if walk == "1" else f"at{k} * stride{i}_{k}"
-            for k, walk in enumerate(walks) if walk != "0"
+    for i, accesses in enumerate(pattern):
+        terms = [
+            f"at{k}" if access == "1" else f"at{k} * stride{i}_{k}"
+            for k, access in enumerate(accesses) if access != "0"
         ]  # fmt: skip
-        if parts:
-            text.append(f"x{i} = tl.load(p{i} + {' + '.join(parts)}, ok)")
+        if terms:
+            text.append(f"x{i} = tl.load(p{i} + {' + '.join(terms)}, ok)")
         else:
             text.append(f"x{i} = tl.load(p{i} + row * 0 + column * 0)")
     text += lines
-    text.append(f"y = v{_last(lines)} + tl.zeros([rows, columns], v{_last(lines)}.dtype)")
+    last = f"v{_last_value(lines)}"
+    # Adding zeros broadcasts a result of scalars to the tile.
+    text.append(f"y = {last} + tl.zeros([rows, columns], {last}.dtype)")
     text.append(
         "tl.store(py + row.to(tl.int64) * n_columns + column, y.to(py.dtype.element_ty), ok)"
     )
     return "\n".join([*text[:2], *("    " + line for line in text[2:])]) + "\n"
 
 
-def _last(lines: tuple[str, ...]) -> int:
+def _last_value(lines: tuple[str, ...]) -> int:
+    """Return the number of the last value v.. that the lines compute."""
     return sum(1 for line in lines if line.startswith("v")) - 1
 
 
-def _compiled(source: str) -> Any:
-    """The function of a source, which Triton reads from the cache of lines."""
+def _compile(source: str) -> Any:
+    """Return the function of a source. Triton reads the source by inspect, hence linecache."""
     import triton
     import triton.language as tl
 
-    from sardonyx.providers.torch.kernels.intrinsics import wait_before
+    from sardonyx.providers.torch.kernels.intrinsics import wait_for_previous
 
     name = f"<chain {hashlib.sha256(source.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    known = {k: v for k, v in vars(maths).items() if not k.startswith("_")}
-    space: dict[str, Any] = {**known, "triton": triton, "tl": tl, "wait_before": wait_before}
-    space["__name__"] = "sardonyx.providers.torch.kernels.chain"
-    exec(compile(source, name, "exec"), space)
-    return space["chain"]
+    functions = {k: v for k, v in vars(maths).items() if not k.startswith("_")}
+    namespace: dict[str, Any] = {**functions, "triton": triton, "tl": tl}
+    namespace["wait_for_previous"] = wait_for_previous
+    namespace["__name__"] = "sardonyx.providers.torch.kernels.chain"
+    exec(compile(source, name, "exec"), namespace)
+    return namespace["chain"]

@@ -1,4 +1,7 @@
-"""The source of a kernel for a chain of elementwise ops: our identifiers and numbers only."""
+"""Generates the source of the Triton kernel of a chain of elementwise ops.
+
+The source is built from fixed identifiers and numbers only, never from strings of the model.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from sardonyx.ops.elementwise.chain import Code, Instruction
 
-_HALVES: Final = ("f16", "bf16")
-_FLOATS: Final = ("f32", "f64", *_HALVES)
-# Element types that kernels compute with, as Triton calls them. Halves are float32 inside.
+_SIXTEEN_BITS: Final = ("f16", "bf16")
+_FLOATS: Final = ("f32", "f64", *_SIXTEEN_BITS)
+# Triton's names of the element types. 16-bit floats are widened to float32 for computation.
 _TYPES: Final = {
     "f32": "tl.float32", "f64": "tl.float64", "f16": "tl.float16", "bf16": "tl.bfloat16",
     "i8": "tl.int8", "i16": "tl.int16", "i32": "tl.int32", "i64": "tl.int64",
@@ -23,7 +26,7 @@ Emit = Callable[[Sequence[str], Attrs], str]
 
 
 def number(value: float) -> str:
-    """A float as source."""
+    """Return a float as source text."""
     value = float(value)
     if value != value or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
@@ -59,18 +62,23 @@ def _clip(v: Sequence[str], a: Attrs) -> str:
 
 def _is_inf(v: Sequence[str], a: Attrs) -> str:
     x = v[0]
-    signs = [s for s, wanted in (("-", "detect_negative"), ("", "detect_positive")) if a[wanted]]
+    signs = [s for s, name in (("-", "detect_negative"), ("", "detect_positive")) if a[name]]
     return " | ".join(f'({x} == float("{s}inf"))' for s in signs) or f"({x} != {x}) & ({x} == {x})"
+
+
+def _elu(v: Sequence[str], a: Attrs) -> str:
+    x, alpha = v[0], number(a["alpha"])
+    return f"tl.where({x} < 0, {alpha} * expm1_negative({x}), {x})"
 
 
 def _selu(v: Sequence[str], a: Attrs) -> str:
     x, alpha, gamma = v[0], number(a["alpha"]), number(a["gamma"])
-    return f"({gamma} * tl.where({x} > 0, {x}, {alpha} * below({x})))"
+    return f"({gamma} * tl.where({x} > 0, {x}, {alpha} * expm1_negative({x})))"
 
 
 def _celu(v: Sequence[str], a: Attrs) -> str:
     x, alpha = v[0], number(a["alpha"])
-    inner = f"{alpha} * expm1(divided({x}, full({x}, {alpha})))"
+    inner = f"{alpha} * expm1(divide({x}, full({x}, {alpha})))"
     return f"(maximum({x}, full({x}, 0)) + minimum({inner}, full({x}, 0)))"
 
 
@@ -94,24 +102,23 @@ def _gelu(v: Sequence[str], a: Attrs) -> str:
 
 
 def _mean(v: Sequence[str], a: Attrs) -> str:
-    return f"divided({' + '.join(v)}, full({v[0]}, {len(v)}))"
+    return f"divide({' + '.join(v)}, full({v[0]}, {len(v)}))"
 
 
-# By what the op takes: floats, floats and integers, truth values; and gives.
-_FLOAT: Final[dict[str, Emit]] = {
+# Emitters by the operand types of the op: floats; floats and integers; bools; integers.
+_FLOAT_OPS: Final[dict[str, Emit]] = {
     "Ceil": _call("tl.ceil"), "Floor": _call("tl.floor"), "Round": _call("rint"),
     "Sqrt": _call("sqrt"), "Exp": _call("exp"), "Log": _call("log"),
-    "Reciprocal": lambda v, a: f"divided(full({v[0]}, 1), {v[0]})",
+    "Reciprocal": lambda v, a: f"divide(full({v[0]}, 1), {v[0]})",
     "Sin": _call("tl.sin"), "Cos": _call("tl.cos"), "Tanh": _call("tanh"), "Erf": _call("erf"),
-    "Sigmoid": _call("sigmoid"), "Div": lambda v, a: f"divided({v[0]}, {v[1]})",
+    "Sigmoid": _call("sigmoid"), "Div": lambda v, a: f"divide({v[0]}, {v[1]})",
     "Sum": lambda v, a: f"({' + '.join(v)})", "Mean": _mean,
     "LeakyRelu": lambda v, a: f"tl.where({v[0]} < 0, {v[0]} * {number(a['alpha'])}, {v[0]})",
-    "Elu": lambda v, a: f"tl.where({v[0]} < 0, {number(a['alpha'])} * below({v[0]}), {v[0]})",
-    "Selu": _selu, "Celu": _celu,
+    "Elu": _elu, "Selu": _selu, "Celu": _celu,
     "HardSigmoid": lambda v, a: _hard(v[0], a["alpha"], a["beta"]),
     "HardSwish": lambda v, a: f"({v[0]} * {_hard(v[0], 1 / 6, 0.5)})",
     "Softplus": _call("softplus"),
-    "Softsign": lambda v, a: f"divided({v[0]}, 1 + tl.abs({v[0]}))",
+    "Softsign": lambda v, a: f"divide({v[0]}, 1 + tl.abs({v[0]}))",
     "ThresholdedRelu": _threshold,
     "Shrink": _shrink, "Mish": lambda v, a: f"({v[0]} * tanh(softplus({v[0]})))",
     "Swish": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}))",
@@ -121,7 +128,7 @@ _FLOAT: Final[dict[str, Emit]] = {
     "FastGelu": lambda v, a: f"gelu_by_tanh({' + '.join(x for x in v if x)})",
     "IsNaN": lambda v, a: f"({v[0]} != {v[0]})", "IsInf": _is_inf,
 }  # fmt: skip
-_NUMBER: Final[dict[str, Emit]] = {
+_NUMBER_OPS: Final[dict[str, Emit]] = {
     "Abs": _call("tl.abs"), "Neg": lambda v, a: f"(-{v[0]})", "Sign": _call("sign"),
     "Add": _infix("+"), "Sub": _infix("-"), "Mul": _infix("*"),
     "Equal": _infix("=="), "Greater": _infix(">"), "Less": _infix("<"),
@@ -130,69 +137,70 @@ _NUMBER: Final[dict[str, Emit]] = {
     "Relu": lambda v, a: f"maximum({v[0]}, full({v[0]}, 0))",
     "PRelu": lambda v, a: f"tl.where({v[0]} < 0, {v[0]} * {v[1]}, {v[0]})",
 }  # fmt: skip
-_TRUTH: Final[dict[str, Emit]] = {
+_BOOL_OPS: Final[dict[str, Emit]] = {
     "Not": lambda v, a: f"({v[0]} == 0)",
     "And": _infix("&"), "Or": _infix("|"), "Xor": _infix("^"),
 }  # fmt: skip
-_BITS: Final[dict[str, Emit]] = {
+_BITWISE_OPS: Final[dict[str, Emit]] = {
     "BitwiseNot": lambda v, a: f"(~{v[0]})",
     "BitwiseAnd": _infix("&"), "BitwiseOr": _infix("|"), "BitwiseXor": _infix("^"),
 }  # fmt: skip
-# Constants above are float32 in kernels: in float64 ops that have any, or that stand on functions
-# of float32, would lose half of their digits.
-_ANY_WIDTH: Final = frozenset((*_NUMBER, "Div", "Sum", "Sqrt", "Reciprocal", "Ceil", "Floor"))
+# Ops that are exact in float64, too. The others use float32 constants or float32 functions, which
+# would lose half of the mantissa.
+_FLOAT64_OPS: Final = frozenset((*_NUMBER_OPS, "Div", "Sum", "Sqrt", "Reciprocal", "Ceil", "Floor"))
 
 
 def _emit(name: str, types: Sequence[str]) -> Emit | None:
-    """How an op on operands of these types is written; None if it is not."""
+    """Return the emitter of an op for operands of these types; None if it is not supported."""
     for table, allowed in (
-        (_FLOAT, _FLOATS), (_NUMBER, (*_FLOATS, *_INTS)), (_TRUTH, ("bool",)), (_BITS, _INTS),
+        (_FLOAT_OPS, _FLOATS), (_NUMBER_OPS, (*_FLOATS, *_INTS)), (_BOOL_OPS, ("bool",)),
+        (_BITWISE_OPS, _INTS),
     ):  # fmt: skip
         if name in table and all(t in allowed for t in types):
-            is_double = "f64" in types and name not in _ANY_WIDTH
-            return None if is_double else table[name]
+            is_inexact = "f64" in types and name not in _FLOAT64_OPS
+            return None if is_inexact else table[name]
     return None
 
 
 def _cast(x: str, source: str, to: str) -> str | None:
-    """A conversion, with the rounding that it brings."""
+    """Return a conversion; None if it would round twice."""
     if to == "bool":
         return f"({x} != 0)"
-    if to in _HALVES:
+    if to in _SIXTEEN_BITS:
         if source not in ("f32", "f16", "bf16", "bool", "i8", "i16", "u8"):
             return None
         return f"{x}.to(tl.float32).to({_TYPES[to]}).to(tl.float32)"
-    if source in _FLOATS and to in _INTS:  # small ones by way of a wider one, whose low bits stay
+    if source in _FLOATS and to in _INTS:  # via a wide integer, whose low bits wrap as in ONNX
         wide = "tl.int64" if to == "i64" else "tl.int32"
         return f"{x}.to({wide}).to({_TYPES[to]})"
     return f"{x}.to({_TYPES[to]})"
 
 
 def expression(instruction: Instruction, values: Sequence[str], types: Sequence[str]) -> str | None:
-    """An instruction over named values of these types; None if it has none."""
+    """Return an instruction's expression over named values; None if it is not supported."""
     name = instruction.op[1]
     to = instruction.dtype.name
-    given = [values[i] if i >= 0 else "" for i in instruction.args]
-    known = [types[i] for i in instruction.args if i >= 0]
-    if to not in _TYPES or any(t not in _TYPES for t in known):
+    operands = [values[i] if i >= 0 else "" for i in instruction.args]
+    operand_types = [types[i] for i in instruction.args if i >= 0]
+    if to not in _TYPES or any(t not in _TYPES for t in operand_types):
         return None
     if name == "Cast":
-        return _cast(given[0], known[0], to)
+        return _cast(operands[0], operand_types[0], to)
     if name == "Where":
-        return f"tl.where({given[0]}, {given[1]}, {given[2]})"
-    emit = _emit(name, known)
-    return None if emit is None else emit(given, dict(instruction.attrs))
+        return f"tl.where({operands[0]}, {operands[1]}, {operands[2]})"
+    emit = _emit(name, operand_types)
+    return None if emit is None else emit(operands, dict(instruction.attrs))
 
 
 def body(code: Code, operands: Sequence[str]) -> list[str] | None:
-    """Lines that compute v.. from the operands x0, x1, ..; None if an op cannot be written."""
+    """Return lines that compute v0, v1, .. from x0, x1, ..; None if an op is not supported."""
     if any(t not in _TYPES for t in operands):
         return None
     lines = []
     values = [f"x{i}" for i in range(len(operands))]
     types = list(operands)
     for i, t in enumerate(operands):
-        if t in _HALVES:
+        if t in _SIXTEEN_BITS:
             lines.append(f"x{i} = x{i}.to(tl.float32)")
     for i, instruction in enumerate(code):
         text = expression(instruction, values, types)

@@ -1,4 +1,8 @@
-"""What kernels share: waiting for the kernel before, instructions that Triton has no name for."""
+"""Programmatic dependent launch (PDL), and instructions that Triton has no function for.
+
+With PDL a kernel may be resident before its predecessor on the stream has ended: it loads weights
+and other constants meanwhile, and waits before it reads what the predecessor writes.
+"""
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return,assignment"
 
 from __future__ import annotations
@@ -11,27 +15,27 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from sardonyx.providers.torch.kernels import is_interpreted
 
-_PLAIN: Final = tl.constexpr(is_interpreted())  # the interpreter knows no assembly
+_INTERPRETED: Final = tl.constexpr(is_interpreted())  # the interpreter has no inline assembly
 
 
 @triton.jit
-def let_next(overlap: tl.constexpr):
-    """The kernel after this one may begin, if it waits before it reads what this one writes."""
+def launch_dependents(overlap: tl.constexpr):
+    """Let the next kernel on the stream start now; it must call `wait_for_previous`."""
     if overlap == 2:
         gdc_launch_dependents()
 
 
 @triton.jit
-def wait_before(overlap: tl.constexpr):
-    """What the kernel before this one wrote can be read."""
+def wait_for_previous(overlap: tl.constexpr):
+    """Wait until the previous kernel has ended and its writes are visible."""
     if overlap:
         gdc_wait()
 
 
 @triton.jit
 def dot4(a, b, c):
-    """c plus the products of the four unsigned bytes of a and the four signed ones of b."""
-    if _PLAIN:
+    """Return c + the dot product of four unsigned bytes of a and four signed bytes of b (dp4a)."""
+    if _INTERPRETED:
         for i in tl.static_range(4):
             c += ((a >> (8 * i)) & 255) * ((b << (24 - 8 * i)) >> 24)
         return c
@@ -42,14 +46,14 @@ def dot4(a, b, c):
 
 @triton.jit
 def rounded(x):
-    """The nearest whole number, the even one of two, as int32; 0 for NaN."""
-    if _PLAIN:
-        bits = 12582912.0  # 1.5 * 2^23: adding it leaves no place for fractions
-        return tl.where(x == x, x + bits - bits, 0.0).to(tl.int32)
+    """Return x rounded to the nearest int32, ties to even; 0 for NaN."""
+    if _INTERPRETED:
+        magic = 12582912.0  # 1.5 * 2^23: the sum has no fraction bits, so the addition rounds
+        return tl.where(x == x, x + magic - magic, 0.0).to(tl.int32)
     return tl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [x], tl.int32, True, 1)
 
 
 @triton.jit
-def larger(a, b):
-    """The larger of two, NaN if one is."""
+def nan_max(a, b):
+    """Return the maximum; NaN if either is NaN."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)

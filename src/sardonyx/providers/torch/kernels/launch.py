@@ -1,4 +1,9 @@
-"""Starting kernels with little work on the host."""
+"""Launches Triton kernels with little work on the host.
+
+Triton's own launcher binds arguments and builds a specialization key in Python on each call, which
+takes longer than a small kernel runs. Here compiled kernels are looked up by a cheaper key and
+started directly.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +11,66 @@ from typing import Any, Final
 
 import torch
 
-from sardonyx.providers.torch.kernels import is_interpreted, overlaps
+from sardonyx.providers.torch.kernels import has_dependent_launch, is_interpreted
 
 _COMPILED: Final[dict[tuple[Any, ...], Any]] = {}
-_MOST: Final = 1 << 14  # ways to start kernels that are remembered
+_MAX_COMPILED: Final = 1 << 14  # then the cache is cleared: keys contain numbers that may vary
 
 
 def launch(
     kernel: Any,
     grid: tuple[int, int, int],
-    given: tuple[Any, ...],
+    arguments: tuple[Any, ...],
     constants: tuple[Any, ...],
     n_warps: int,
-    leads: bool = False,
+    next_waits: bool = False,
 ) -> None:
-    """Starts a Triton kernel on tensors, None and numbers, then constants, in their order.
+    """Launch a Triton kernel on arguments (tensors, None, numbers), then constants, by position.
 
-    The first tensor names the device. The last constant of a kernel, `overlap`, comes from here: 1
-    lets it wait for the one before, and 2 lets the one after begin early, too. `leads` says that
-    this is safe: that the next kernel is one of ours. Those of libraries may begin early as well,
-    and not all of them wait.
+    The first argument is a tensor and determines the device. The last constant of each kernel,
+    `overlap`, is set here: 1 makes it wait for the previous kernel, and 2 also lets the next one
+    start early. `next_waits` says that this is safe, because the next kernel is one of ours, which
+    wait. Kernels of libraries may start early as well, and not all of them wait.
     """
-    device = given[0].device
+    device = arguments[0].device
     if is_interpreted():
-        kernel[grid](*given, *constants, 0)
+        kernel[grid](*arguments, *constants, 0)
         return
     index = device.index or 0
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
-            launch(kernel, grid, given, constants, n_warps, leads)
+            launch(kernel, grid, arguments, constants, n_warps, next_waits)
         return
-    # What a kernel is compiled for: types, whether addresses are multiples of 16, numbers.
-    overlap = (2 if leads else 1) if overlaps(device) else 0
-    told: list[Any] = [kernel, index, n_warps, constants, overlap]
-    plain: list[Any] = []  # addresses, which the launcher takes as they are
-    for x in given:
-        if isinstance(x, torch.Tensor):
-            address = x.data_ptr()
-            plain.append(address)
-            told.append((x.dtype, address & 15 == 0))
-        else:
-            plain.append(x)
-            told.append(x)
-    key = tuple(told)
+    # Triton specializes on types, 16-byte alignment and properties of integers. The key holds the
+    # integers themselves, which is stricter, and cheaper to build.
+    overlap = (2 if next_waits else 1) if has_dependent_launch(device) else 0
+    key, raw_arguments = _specialization(arguments, (kernel, index, n_warps, constants, overlap))
     compiled = _COMPILED.get(key)
     if compiled is None:
-        if len(_COMPILED) >= _MOST:
+        if len(_COMPILED) >= _MAX_COMPILED:
             _COMPILED.clear()
         _COMPILED[key] = kernel[grid](
-            *given, *constants, overlap, num_warps=n_warps, launch_pdl=bool(overlap)
+            *arguments, *constants, overlap, num_warps=n_warps, launch_pdl=bool(overlap)
         )
         return
     compiled.run(
         *grid, torch._C._cuda_getCurrentRawStream(index), compiled.function,
-        compiled.packed_metadata, None, None, None, *plain, *constants, overlap,
+        compiled.packed_metadata, None, None, None, *raw_arguments, *constants, overlap,
     )  # fmt: skip
+
+
+def _specialization(
+    arguments: tuple[Any, ...], compiled_for: tuple[Any, ...]
+) -> tuple[tuple[Any, ...], list[Any]]:
+    """Return the key of the compiled kernel, and the arguments with tensors as addresses."""
+    key = list(compiled_for)
+    raw: list[Any] = []
+    for x in arguments:
+        if isinstance(x, torch.Tensor):
+            address = x.data_ptr()
+            raw.append(address)
+            key.append((x.dtype, address & 15 == 0))
+        else:
+            raw.append(x)
+            key.append(x)
+    return tuple(key), raw

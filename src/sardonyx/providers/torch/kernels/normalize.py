@@ -1,20 +1,17 @@
-"""Normalizations of rows, with the sum before them, in one launch."""
+"""Layer norm and RMS norm of rows, with the skip connection before them, in one launch."""
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc,no-any-return"
 
 from __future__ import annotations
-
-from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sardonyx.providers.torch.kernels.intrinsics import wait_before
+from sardonyx.providers.torch.kernels.intrinsics import wait_for_previous
 from sardonyx.providers.torch.kernels.launch import launch
 
-MOST_COLUMNS: Final = 16384  # that one program holds
-Normed = tuple[Tensor, Tensor, Tensor, Tensor]  # y, mean, inverse deviation, sum
+Normalized = tuple[Tensor, Tensor, Tensor, Tensor]  # y, mean, inverse std deviation, input sum
 
 
 @triton.jit
@@ -22,8 +19,8 @@ def norm_kernel(
     x, skip, bias, gain, shift, y, total, mean, inverse, eps,
     columns: tl.constexpr, block: tl.constexpr, is_rms: tl.constexpr, overlap: tl.constexpr,
 ):  # fmt: skip
-    """One row for each program: the sum of what is given, over its deviation."""
-    wait_before(overlap)
+    """One row per program: x + skip + bias, normalized; computed in float32."""
+    wait_for_previous(overlap)
     row = tl.program_id(0)
     first = row.to(tl.int64) * columns
     at = tl.arange(0, block)
@@ -35,22 +32,23 @@ def norm_kernel(
         value += tl.load(bias + at, ok, 0.0).to(tl.float32)
     if total is not None:
         tl.store(total + first + at, value.to(total.dtype.element_ty), ok)
-    centre = tl.zeros([], tl.float32)
+    center = tl.zeros([], tl.float32)
     if not is_rms:
-        centre = tl.sum(value, 0) / columns
-    apart = tl.where(ok, value - centre, 0.0)
-    deviation = 1 / tl.sqrt(tl.sum(apart * apart, 0) / columns + eps)
-    result = apart * deviation
+        center = tl.sum(value, 0) / columns
+    # Two passes over registers, not E[x^2] - E[x]^2, which cancels.
+    centered = tl.where(ok, value - center, 0.0)
+    inv_std = 1 / tl.sqrt(tl.sum(centered * centered, 0) / columns + eps)
+    result = centered * inv_std
     if gain is not None:
         result *= tl.load(gain + at, ok, 0.0).to(tl.float32)
     if shift is not None:
         result += tl.load(shift + at, ok, 0.0).to(tl.float32)
     tl.store(y + first + at, result.to(y.dtype.element_ty), ok)
-    tl.store(mean + row, centre)
-    tl.store(inverse + row, deviation)
+    tl.store(mean + row, center)
+    tl.store(inverse + row, inv_std)
 
 
-def normed(
+def normalize(
     x: Tensor,
     gain: Tensor | None,
     shift: Tensor | None,
@@ -59,8 +57,8 @@ def normed(
     skip: Tensor | None = None,
     bias: Tensor | None = None,
     is_rms: bool = False,
-) -> Normed:
-    """The last axis of x + skip + bias normalized; the sum is x itself where nothing is added."""
+) -> Normalized:
+    """Return x + skip + bias normalized along the last axis; without skip, the input sum is x."""
     columns = x.shape[-1]
     x = x.contiguous()
     y, total = torch.empty_like(x), x if skip is None else torch.empty_like(x)
@@ -68,9 +66,10 @@ def normed(
     inverse = torch.empty_like(mean)
     if x.numel():
         block = triton.next_power_of_2(columns)
+        # About 16 elements per thread, so that a row stays in registers.
         warps = 4 if block <= 2048 else 8 if block <= 4096 else 16
-        skips, sums = (None, None) if skip is None else (skip.contiguous(), total)
-        given = (x, skips, bias, gain, shift, y, sums, mean, inverse, eps)
+        skips, totals = (None, None) if skip is None else (skip.contiguous(), total)
+        arguments = (x, skips, bias, gain, shift, y, totals, mean, inverse, eps)
         rows = x.numel() // columns
-        launch(norm_kernel, (rows, 1, 1), given, (columns, block, is_rms), warps)
+        launch(norm_kernel, (rows, 1, 1), arguments, (columns, block, is_rms), warps)
     return y, mean, inverse, total

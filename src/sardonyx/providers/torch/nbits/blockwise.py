@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits in blocks with a scale each: products with them, rows of tables."""
+"""Weights of 2, 4 or 8 bits with block scales: dequantization, matmul, gathers from tables."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sardonyx.providers.torch.epilogue import finished, unfinished
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
 
 _REALS: Final = frozenset((F32, F16, BF16))
-_STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
+_CODES: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
 _INDEX: Final = frozenset((I32, I64))
 
 
 def unpacked(packed: Tensor, bits: int, is_signed: bool = False) -> Tensor:
-    """Bytes as numbers of few bits along the last axis, low bits first."""
+    """Return the n-bit codes in bytes along the last axis, low bits first."""
     if bits == 8:
         return packed.view(torch.int8) if is_signed else packed
     low = (1 << bits) - 1
-    fields = [packed >> shift & low for shift in range(0, 8 - bits, bits)]
-    fields.append(packed >> 8 - bits)
-    numbers = torch.stack(fields, -1).flatten(-2)
-    if is_signed:  # the sign bit of a field counts for less than nothing
+    codes = [packed >> shift & low for shift in range(0, 8 - bits, bits)]
+    codes.append(packed >> 8 - bits)  # the highest code needs no mask
+    numbers = torch.stack(codes, -1).flatten(-2)
+    if is_signed:  # sign extension: flip the sign bit, then subtract its weight
         half = 1 << bits - 1
         return (numbers ^ half).view(torch.int8) - half
     return numbers
@@ -38,35 +38,35 @@ def unpacked(packed: Tensor, bits: int, is_signed: bool = False) -> Tensor:
 def dequantized(
     q: Tensor, scale: Tensor, zero: Tensor | float, form: Form, dtype: torch.dtype
 ) -> Tensor:
-    """The weights [K, N] in a type, rounded once; of rows of k, it is a transposed view."""
-    steps = unpacked(q, form.bits, form.is_signed) if form.is_blocked else q
+    """Return the weights [K, N] in a type, rounded once; a transposed view unless k-major."""
+    codes = unpacked(q, form.bits, form.is_signed) if form.is_blocked else q
     if isinstance(zero, Tensor) and form.is_blocked and not zero.is_floating_point():
         zero = unpacked(zero.reshape(form.n, -1), form.bits, form.is_signed)
         zero = zero[:, : form.n_blocks]
     is_float_zero = isinstance(zero, Tensor) and zero.is_floating_point()
-    # Steps less whole zero points are exact in halves; anything else is computed wide.
+    # Codes minus integer zero points are exact in 16-bit floats; all else is computed in float32.
     kind = dtype if scale.dtype == dtype and not is_float_zero else torch.float32
     scales = _by_block(scale, form).to(kind)
-    move = _by_block(zero, form).to(kind) if isinstance(zero, Tensor) else zero
+    shift = _by_block(zero, form).to(kind) if isinstance(zero, Tensor) else zero
     is_whole = form.is_blocked or form.k % form.block == 0
     if not is_whole:
-        scales = _spread(scales, form)
-        move = _spread(move, form) if isinstance(move, Tensor) else move
+        scales = _expand_blocks(scales, form)
+        shift = _expand_blocks(shift, form) if isinstance(shift, Tensor) else shift
     elif form.is_k_major:
-        steps = steps.reshape(form.n_blocks, form.block, form.n)
+        codes = codes.reshape(form.n_blocks, form.block, form.n)
     else:
-        steps = steps.reshape(form.n, form.n_blocks, form.block)
-    made = steps.to(kind)
-    if isinstance(move, Tensor) or move:
-        made = made - move
-    made = (made * scales).to(dtype)
+        codes = codes.reshape(form.n, form.n_blocks, form.block)
+    weights = codes.to(kind)
+    if isinstance(shift, Tensor) or shift:
+        weights = weights - shift
+    weights = (weights * scales).to(dtype)
     if form.is_k_major:
-        return made.reshape(form.k, form.n)
-    return made.reshape(form.n, -1)[:, : form.k].T
+        return weights.reshape(form.k, form.n)
+    return weights.reshape(form.n, -1)[:, : form.k].T
 
 
 def _by_block(values: Tensor, form: Form) -> Tensor:
-    """Numbers of blocks and columns, shaped to broadcast to steps in blocks."""
+    """Return scales or zero points, shaped to broadcast to codes by block."""
     if values.numel() == 1:
         return values.reshape(1, 1, 1)
     if form.is_k_major:
@@ -74,8 +74,8 @@ def _by_block(values: Tensor, form: Form) -> Tensor:
     return values.reshape(form.n, -1, 1)
 
 
-def _spread(values: Tensor, form: Form) -> Tensor:
-    """The same for steps that are not whole blocks: a number for each of them, or for all."""
+def _expand_blocks(values: Tensor, form: Form) -> Tensor:
+    """Return one value per code, where the last block is partial; or one for all."""
     axis = 0 if form.is_k_major else 1
     if values.shape[axis] == 1:
         return values.squeeze(1 if form.is_k_major else 2)
@@ -84,20 +84,20 @@ def _spread(values: Tensor, form: Form) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _form(shape: tuple[int, ...], settings: tuple[int, ...]) -> Form:
+def _form(shape: tuple[int, ...], attrs: tuple[int, ...]) -> Form:
     names = ("K", "N", "bits", "block_size", "k_major", "signed")
-    return form_of(shape, dict(zip(names, settings, strict=True)))
+    return form_of(shape, dict(zip(names, attrs, strict=True)))
 
 
-def weighed(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x times weights, plus a bias, rounded once."""
+def matmul_bias(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x times weights, plus a bias, rounded once."""
     if bias is None:
         return torch.matmul(x, weights)
     y = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weights)
     return y.view(*x.shape[:-1], weights.shape[1])
 
 
-def product(
+def matmul_dequantized(
     x: Tensor,
     q: Tensor,
     scale: Tensor,
@@ -106,11 +106,11 @@ def product(
     code: Code | None,
     **attrs: Any,
 ) -> Tensor:
-    """x times weights in any form, and what follows."""
+    """Return x times weights of any layout, followed by the fused epilogue."""
     names = ("K", "N", "bits", "block_size", "k_major", "signed")
     form = _form(tuple(q.shape), tuple(attrs[name] for name in names))
     weights = dequantized(q, scale, attrs["zero_default"] if zero is None else zero, form, x.dtype)
-    return finished(weighed(x, weights), operands, code)
+    return finished(matmul_bias(x, weights), operands, code)
 
 
 def matmul_nbits(
@@ -122,30 +122,30 @@ def matmul_nbits(
     bias: Tensor | None = None,
     **attrs: Any,
 ) -> Tensor:
-    """a times weights in rows of whole blocks; `g_idx` says which block a row of them is of."""
+    """Return a times weights; `g_idx` gives the block of each row of K (act-order GPTQ)."""
     n, bits = attrs["N"], attrs["bits"]
-    settings = (attrs["K"], n, bits, attrs["block_size"], 0, 0)
-    form = _form(tuple(b.shape), settings)
+    sizes = (attrs["K"], n, bits, attrs["block_size"], 0, 0)
+    form = _form(tuple(b.shape), sizes)
     points = float(1 << bits - 1) if zero is None else zero
     if g_idx is None:
         weights = dequantized(b, scales, points, form, a.dtype)
     else:
         weights = _regrouped(b, (scales, points), g_idx, form).to(a.dtype)
-    return weighed(a, weights, bias)
+    return matmul_bias(a, weights, bias)
 
 
 def _regrouped(
     b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, form: Form
 ) -> Tensor:
-    """Weights [K, N] whose rows name their blocks, in float32."""
+    """Return float32 weights [K, N] whose rows have explicit block numbers."""
     scales, zero = blocks
-    # A number outside would end a GPU's context: it reads the nearest block.
+    # An index out of range would abort the CUDA context, so it is clamped.
     group = g_idx[: form.k].long().clamp(0, form.n_blocks - 1)
-    steps = unpacked(b, form.bits).reshape(form.n, -1)[:, : form.k].float()
+    codes = unpacked(b, form.bits).reshape(form.n, -1)[:, : form.k].float()
     if isinstance(zero, Tensor):
         rows = zero.reshape(form.n, -1)
         zero = (rows if zero.is_floating_point() else unpacked(rows, form.bits))[:, group].float()
-    return ((steps - zero) * scales.reshape(form.n, -1)[:, group].float()).T
+    return ((codes - zero) * scales.reshape(form.n, -1)[:, group].float()).T
 
 
 def gather_blocks(
@@ -157,7 +157,7 @@ def gather_blocks(
     shapes: Any,
     **attrs: Any,
 ) -> Tensor:
-    """Rows of a table of few bits, as the type of its scales."""
+    """Return gathered rows of a quantized table, in the type of its scales."""
     rank = data.dim()
     axis, at = attrs["gather_axis"] % rank, attrs["quantize_axis"] % rank
     is_packed = axis < rank - 1 and shapes[0][-1] != data.shape[-1]
@@ -177,7 +177,7 @@ def gather_dequantized(
     shapes: Any,
     **attrs: Any,
 ) -> Tensor:
-    """The same for the op of our own, whose scales may be one for all or one for each place."""
+    """As `gather_blocks`, for the internal op: scales may also be per tensor or per index."""
     axis, at, block = attrs["axis"], attrs["quantize_axis"], attrs["block_size"]
     is_packed = axis < data.dim() - 1 and shapes[0][-1] != data.shape[-1]
     if scale.numel() == 1 or not block:
@@ -201,29 +201,29 @@ def _gathered(
     spec: tuple[int, int, int],
     packed_bits: int,
 ) -> Tensor:
-    """The float32 numbers at indices along an axis; an index outside reads zeros."""
+    """Return dequantized float32 values at indices along an axis; an index out of range gives 0."""
     data, scale, zero = rows
-    axis, at, block = spec
+    axis, at, _ = spec
     size = data.shape[axis]
-    place = torch.where(indices < 0, indices + size, indices).reshape(-1)
-    is_inside = (place >= 0) & (place < size)
-    place = place.clamp(0, max(size - 1, 0))
-    steps = data.index_select(axis, place)
+    index = torch.where(indices < 0, indices + size, indices).reshape(-1)
+    is_inside = (index >= 0) & (index < size)
+    index = index.clamp(0, max(size - 1, 0))
+    codes = data.index_select(axis, index)
     if packed_bits:
-        steps = unpacked(steps, packed_bits)
+        codes = unpacked(codes, packed_bits)
         zero = unpacked(zero, packed_bits) if isinstance(zero, Tensor) else zero
     if isinstance(zero, Tensor):
-        zero = _taken(zero.narrow(-1, 0, scale.shape[-1]), place, spec, steps.shape[at])
-    y = (steps.float() - zero) * _taken(scale, place, (axis, at, block), steps.shape[at])
+        zero = _per_element(zero.narrow(-1, 0, scale.shape[-1]), index, spec, codes.shape[at])
+    y = (codes.float() - zero) * _per_element(scale, index, spec, codes.shape[at])
     y = torch.where(is_inside.reshape(-1, *(1,) * (data.dim() - 1 - axis)), y, 0)
     return y.reshape(*y.shape[:axis], *indices.shape, *y.shape[axis + 1 :])
 
 
-def _taken(values: Tensor, place: Tensor, spec: tuple[int, int, int], size: int) -> Tensor:
-    """What belongs to blocks along an axis, at the places that are read, one for each element."""
+def _per_element(values: Tensor, index: Tensor, spec: tuple[int, int, int], size: int) -> Tensor:
+    """Return the scales or zero points of gathered elements, expanded from blocks."""
     axis, at, block = spec
     if values.shape[axis] > 1:
-        own = torch.div(place, block, rounding_mode="floor") if axis == at and block else place
+        own = torch.div(index, block, rounding_mode="floor") if axis == at and block else index
         values = values.index_select(axis, own)
     if at != axis and values.shape[at] > 1 and block > 1:
         values = values.repeat_interleave(block, at).narrow(at, 0, size)
@@ -231,12 +231,12 @@ def _taken(values: Tensor, place: Tensor, spec: tuple[int, int, int], size: int)
 
 
 KERNELS: Final[TorchKernels] = {
-    (INTERNAL, "MatMulNBits"): TorchKernel(product, PLAIN | _STEPS, refuses=unfinished),
+    (INTERNAL, "MatMulNBits"): TorchKernel(matmul_dequantized, PLAIN | _CODES, refuses=unfinished),
     (MICROSOFT, "MatMulNBits"): TorchKernel(matmul_nbits, _REALS | {U8, I32}),
     (MICROSOFT, "GatherBlockQuantized"): TorchKernel(
-        gather_blocks, _REALS | _STEPS | _INDEX, sized=True
+        gather_blocks, _REALS | _CODES | _INDEX, sized=True
     ),
     (INTERNAL, "GatherDequantized"): TorchKernel(
-        gather_dequantized, _REALS | _STEPS | _INDEX, sized=True
+        gather_dequantized, _REALS | _CODES | _INDEX, sized=True
     ),
 }

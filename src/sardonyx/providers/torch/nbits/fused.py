@@ -1,7 +1,9 @@
-"""Products with weights of few bits, between the norm before them and what decoders do next."""
+"""Matmul with n-bit weights, fused with the RMS norm before and the gate or residual after."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -19,8 +21,8 @@ from sardonyx.providers.torch.precision import wide
 
 
 @frozen(eq=False)
-class Plain:
-    """Weights as the model has them, one number to a byte or in whole blocks."""
+class BlockwiseWeights:
+    """Weights in the model's layout: one code per byte, or packed bytes of whole blocks."""
 
     q: Tensor
     scale: Tensor
@@ -28,12 +30,12 @@ class Plain:
     form: Form
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
-        """The weights [N, K]."""
+        """Return the dequantized weights [N, K]."""
         return dequantized(self.q, self.scale, self.zero, self.form, dtype).T
 
 
 def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
-    """Weights as kernels of ours read them, where there are any; else as they are."""
+    """Return the weights packed for our kernels where these apply, else unchanged."""
     form = form_of(tuple(q.shape), attrs)
     default = attrs["zero_default"]
     if usable(q.device):
@@ -41,19 +43,19 @@ def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
 
         if nbits_matmul.fits(form, tuple(scale.shape)):
             return nbits_matmul.pack(q, scale, zero, form, default)
-    return Plain(q, scale, default if zero is None else zero, form)
+    return BlockwiseWeights(q, scale, default if zero is None else zero, form)
 
 
 def _matrix(weights: Any, dtype: torch.dtype) -> Tensor:
-    if isinstance(weights, Plain):
+    if isinstance(weights, BlockwiseWeights):
         return weights.matrix(dtype)
-    from sardonyx.providers.torch.kernels.nbits_unpack import matrix
+    from sardonyx.providers.torch.kernels.nbits_unpack import dequantize
 
-    return matrix(weights, dtype)
+    return dequantize(weights, dtype)
 
 
-def _floats(x: Any) -> Any:
-    """A tensor, or the one that digits are of."""
+def _to_tensor(x: Any) -> Any:
+    """Return a tensor; of rows in fixed point, their float values."""
     return x if x is None or isinstance(x, Tensor) else x.value
 
 
@@ -68,39 +70,23 @@ def few_bits(
     *,
     epsilon: float,
     gated: int,
-    leads: bool = False,
+    next_waits: bool = False,
     **attrs: Any,
 ) -> Any:
-    """One launch for few rows; else a product with the weights as a matrix, and the rest by torch.
+    """Return the fused matmul: one GEMV launch for a few rows, else dequantization and torch.
 
-    Weights that are no constants come with their scale and zero points. Between such products few
-    rows go as digits, of which `x` and `residual` may then be some.
+    Weights that are not constant come with their scales and zero points. Between consecutive nodes
+    of this op, a few rows are passed in fixed point: `x` and `residual` may be FixedPointRows.
     """
     if isinstance(weights, Tensor):
         assert scale is not None
         default = attrs["zero_default"] if zero is None else zero
-        weights = Plain(weights, scale, default, form_of(tuple(weights.shape), attrs))
-    residual = _floats(residual)
-    if isinstance(weights, Plain):
-        x = _floats(x)
-    else:
-        from sardonyx.providers.torch.kernels import nbits_matmul
-
-        if (
-            isinstance(x, nbits_matmul.Digits)
-            or 0 < x.numel() <= nbits_matmul.MOST_ROWS * x.shape[-1]
-        ):
-            is_normal = gain is None or isinstance(x, nbits_matmul.Digits)
-            fused = {
-                "norm": None if is_normal else (gain, epsilon),
-                "residual": residual,
-                "gated": bool(gated),
-                "leads": leads,
-            }
-            if not attrs["makes_digits"]:
-                return nbits_matmul.rows_product(x, weights, **fused)
-            then = None if next_gain is None else (next_gain, attrs["next_epsilon"])
-            return nbits_matmul.rows_digits(x, weights, then=then, **fused)
+        weights = BlockwiseWeights(weights, scale, default, form_of(tuple(weights.shape), attrs))
+    residual = _to_tensor(residual)
+    if isinstance(weights, BlockwiseWeights):
+        x = _to_tensor(x)
+    elif (gemv := _gemv(x, weights, gain, epsilon, next_gain, attrs)) is not None:
+        return gemv(residual=residual, gated=bool(gated), next_waits=next_waits)
     rows = x
     if gain is not None:
         rows = torch.rms_norm(wide(x), (x.shape[-1],), wide(gain), epsilon).to(x.dtype)
@@ -111,9 +97,31 @@ def few_bits(
     return y if residual is None else y + residual
 
 
+def _gemv(
+    x: Any,
+    weights: Any,
+    gain: Tensor | None,
+    epsilon: float,
+    next_gain: Tensor | None,
+    attrs: dict[str, Any],
+) -> Callable[..., Any] | None:
+    """Return the GEMV launch for x with its norms; None if x has too many rows for it."""
+    from sardonyx.providers.torch.kernels import nbits_matmul
+
+    is_fixed = isinstance(x, nbits_matmul.FixedPointRows)
+    if not is_fixed and not 0 < x.numel() <= nbits_matmul.MAX_ROWS * x.shape[-1]:
+        return None
+    # Rows in fixed point: the kernel that produced them has applied the norm already.
+    norm = None if gain is None or is_fixed else (gain, epsilon)
+    if not attrs["makes_digits"]:
+        return partial(nbits_matmul.nbits_gemv, x, weights, norm=norm)
+    next_norm = None if next_gain is None else (next_gain, attrs["next_epsilon"])
+    return partial(nbits_matmul.nbits_gemv_fixed_point, x, weights, norm=norm, next_norm=next_norm)
+
+
 _TYPES: Final = frozenset((F32, F16, BF16)) | STEPS | FLOATS
 KERNELS: Final[TorchKernels] = {
     (INTERNAL, "FewBits"): TorchKernel(
-        few_bits, _TYPES, packing=Packing((1, 2, 3), pack), leads=True
+        few_bits, _TYPES, packing=Packing((1, 2, 3), pack), dependent_launch=True
     ),
 }

@@ -1,4 +1,4 @@
-"""Normalizations: numbers brought to mean 0 and variance 1, or to norm 1, over some axes."""
+"""Batch, instance, group, layer, RMS, Lp and local response normalization."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.precision import in_wide, wide, wide_type
 
 Sizes = torch.Size
-# Their wrappers in torch.nn.functional cost as much again in a run of few elements.
+# The wrappers in torch.nn.functional double the time of small calls.
 _BATCH_NORM: Final[Callable[..., Tensor]] = torch.batch_norm
 _RMS_NORM: Final[Callable[..., Tensor]] = torch.rms_norm
-
-
+# Of the Triton kernel, which holds a whole row in the registers of a program.
+_MAX_KERNEL_COLUMNS: Final = 16384
 _KERNEL_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def has_norm(x: Tensor) -> bool:
-    """Whether a kernel of ours normalizes rows of a tensor."""
-    return x.dtype in _KERNEL_TYPES and 0 < x.shape[-1] <= 16384 and usable(x.device)
+    """Return whether the Triton kernel applies to rows of a tensor."""
+    return x.dtype in _KERNEL_TYPES and 0 < x.shape[-1] <= _MAX_KERNEL_COLUMNS and usable(x.device)
 
 
 def _batch_norm(
@@ -52,11 +52,11 @@ def _batch_norm_training(
     factor = scale.to(images.dtype).reshape(shape) * torch.rsqrt(now_var + attrs["epsilon"])
     y = (images - now_mean) * factor + b.to(images.dtype).reshape(shape)
     keep = attrs["momentum"]
-    ran = (
+    running = (
         (wide(old) * keep + now.reshape(-1) * (1 - keep)).to(old.dtype)
         for old, now in ((mean, now_mean), (var, now_var))
     )
-    return y.reshape(x.shape).to(x.dtype), *ran
+    return y.reshape(x.shape).to(x.dtype), *running
 
 
 def _instance_norm(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float) -> Tensor:
@@ -81,12 +81,12 @@ def _layer_norm(
     over, saved = _normalized(x, axis), _stash(stash_type)
     fits = scale.shape == over and (b is None or b.shape == over)
     if fits and len(over) == 1 and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normed
+        from sardonyx.providers.torch.kernels.normalize import normalize
 
-        y, mean, inverse, _ = normed(x, scale, b, epsilon)
+        y, mean, inverse, _ = normalize(x, scale, b, epsilon)
     elif fits and not (x.is_cpu and x.dtype is not wide_type(x.dtype)):
         y, mean, inverse = torch.native_layer_norm(x, over, scale, b, epsilon)
-    else:  # torch's CPU kernel would round the statistics of halves
+    else:  # torch's CPU kernel would round the statistics to 16-bit floats
         y, mean, inverse = torch.native_layer_norm(wide(x), over, None, None, epsilon)
         y = y * wide(scale)
         y = (y if b is None else y + wide(b)).to(x.dtype)
@@ -96,7 +96,7 @@ def _layer_norm(
 
 
 def _normalized(x: Tensor, axis: int) -> Sizes:
-    """The sizes of the axes that a normalization goes over."""
+    """Return the sizes of the normalized axes."""
     return x.shape[axis_of(axis, x.ndim) :]
 
 
@@ -109,9 +109,9 @@ def _stash(stash_type: int) -> torch.dtype:
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int) -> Tensor:
     over = _normalized(x, axis)
     if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normed
+        from sardonyx.providers.torch.kernels.normalize import normalize
 
-        return normed(x, scale, None, epsilon, is_rms=True)[0]
+        return normalize(x, scale, None, epsilon, is_rms=True)[0]
     if scale.shape == over and scale.dtype is x.dtype:
         return _RMS_NORM(x, over, scale, epsilon)
     return _scaled(x, _inverse_rms(x, len(over), epsilon), scale)
@@ -122,9 +122,9 @@ def _simplified(
 ) -> tuple[Tensor, Tensor]:
     over, saved = _normalized(x, axis), _stash(stash_type)
     if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normed
+        from sardonyx.providers.torch.kernels.normalize import normalize
 
-        y, _, inverse, _ = normed(x, scale, None, epsilon, is_rms=True)
+        y, _, inverse, _ = normalize(x, scale, None, epsilon, is_rms=True)
         return y, inverse.to(saved)
     if scale.shape == over and scale.dtype is x.dtype:
         y, inverse = rms_norm(x, over, scale, epsilon)
@@ -136,8 +136,8 @@ def _simplified(
 def rms_norm(
     x: Tensor, over: Sequence[int], scale: Tensor, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """x over the root of its mean square along its last axes, scaled, and the root's inverse."""
-    if hasattr(torch.ops.aten, "_fused_rms_norm"):  # of torch 2.8 and later
+    """Return the RMS norm over the last axes, and the inverse root mean square."""
+    if hasattr(torch.ops.aten, "_fused_rms_norm"):  # torch 2.8 and later
         y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
         return y, inverse
     inverse = _inverse_rms(x, len(over), epsilon)
@@ -145,7 +145,7 @@ def rms_norm(
 
 
 def _inverse_rms(x: Tensor, count: int, epsilon: float) -> Tensor:
-    """One over the root of the mean square of the last so many axes."""
+    """Return 1 / sqrt(mean square + epsilon) over the last `count` axes."""
     square = wide(x).square().mean(tuple(range(-count, 0)), keepdim=True)
     return torch.rsqrt(square + epsilon)
 
@@ -160,8 +160,8 @@ def _lp_norm(x: Tensor, *, axis: int, p: int) -> Tensor:
 
 
 def _lrn(x: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
-    around = [*(0,) * (2 * x.ndim - 4), (size - 1) // 2, size // 2]
-    total = F.pad(x * x, around).unfold(1, size, 1).sum(-1)
+    padding = [*(0,) * (2 * x.ndim - 4), (size - 1) // 2, size // 2]
+    total = F.pad(x * x, padding).unfold(1, size, 1).sum(-1)
     return x / (bias + alpha / size * total) ** beta
 
 

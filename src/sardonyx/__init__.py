@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.base.bundle import bundle_of
+from sardonyx.base.import_cache import import_cache
 
-with bundle_of(__spec__):
-    import sardonyx.preload  # noqa: F401 - imported for its side effect: it imports the ops of most models
+with import_cache(__spec__):
+    import sardonyx.preload  # noqa: F401 - it imports the ops of most models
     from sardonyx.errors import SardonyxError
     from sardonyx.ort.enums import (
         ExecutionMode,
         ExecutionOrder,
         GraphOptimizationLevel,
-        OrtAllocatorType,
-        OrtCompileApiFlags,
-        OrtDeviceMemoryType,
         OrtDeviceVendorId,
         OrtExecutionProviderDevicePolicy,
-        OrtHardwareDeviceType,
-        OrtMemoryInfoDeviceType,
-        OrtMemType,
-        OrtSparseFormat,
     )
     from sardonyx.ort.environment import (
         disable_telemetry_events,
@@ -58,6 +51,15 @@ if TYPE_CHECKING:
         create_and_register_allocator_v2,
     )
     from sardonyx.ort.device import OrtDevice
+    from sardonyx.ort.device_enums import (
+        OrtAllocatorType,
+        OrtCompileApiFlags,
+        OrtDeviceMemoryType,
+        OrtHardwareDeviceType,
+        OrtMemoryInfoDeviceType,
+        OrtMemType,
+        OrtSparseFormat,
+    )
     from sardonyx.ort.ep_devices import (
         OrtEpAssignedNode,
         OrtEpAssignedSubgraph,
@@ -88,8 +90,11 @@ _LAZY: Final = {
     "ModelCompiler": "sardonyx.session.model_compiler",
     "ModelMetadata": "sardonyx.ort.node_arg",
     "NodeArg": "sardonyx.ort.node_arg",
+    "OrtAllocatorType": "sardonyx.ort.device_enums",
     "OrtArenaCfg": "sardonyx.ort.allocators",
+    "OrtCompileApiFlags": "sardonyx.ort.device_enums",
     "OrtDevice": "sardonyx.ort.device",
+    "OrtDeviceMemoryType": "sardonyx.ort.device_enums",
     "OrtEpAssignedNode": "sardonyx.ort.ep_devices",
     "OrtEpAssignedSubgraph": "sardonyx.ort.ep_devices",
     "OrtEpContextData": "sardonyx.ort.ep_devices",
@@ -97,7 +102,11 @@ _LAZY: Final = {
     "OrtEpDevice": "sardonyx.ort.ep_devices",
     "OrtExternalInitializerInfo": "sardonyx.session.model_compiler",
     "OrtHardwareDevice": "sardonyx.ort.ep_devices",
+    "OrtHardwareDeviceType": "sardonyx.ort.device_enums",
+    "OrtMemType": "sardonyx.ort.device_enums",
     "OrtMemoryInfo": "sardonyx.ort.allocators",
+    "OrtMemoryInfoDeviceType": "sardonyx.ort.device_enums",
+    "OrtSparseFormat": "sardonyx.ort.device_enums",
     "OrtSyncStream": "sardonyx.ort.ep_devices",
     "OrtValue": "sardonyx.ort.ort_value",
     "PrepackedWeightsContainer": "sardonyx.weights.layouts",

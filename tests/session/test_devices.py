@@ -19,12 +19,8 @@ from sardonyx.capi.onnxruntime_pybind11_state import OrtValueVector
 from sardonyx.errors import ValueFault
 from sardonyx.ort import ep_devices
 from sardonyx.ort.device import torch_name
-from sardonyx.ort.enums import (
-    OrtAllocatorType,
-    OrtDeviceMemoryType,
-    OrtExecutionProviderDevicePolicy,
-    OrtMemType,
-)
+from sardonyx.ort.device_enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemType
+from sardonyx.ort.enums import OrtExecutionProviderDevicePolicy
 from sardonyx.place.provider import HOST
 from sardonyx.providers import probe
 

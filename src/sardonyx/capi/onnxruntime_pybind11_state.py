@@ -34,22 +34,24 @@ from sardonyx.ort.allocators import (
     create_and_register_allocator_v2,
 )
 from sardonyx.ort.device import OrtDevice
-from sardonyx.ort.dlpack import is_dlpack_uint8_tensor
-from sardonyx.ort.enums import (
+from sardonyx.ort.device_enums import (
     ArenaExtendStrategy,
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
     OrtAllocatorType,
     OrtCompileApiFlags,
     OrtCompiledModelCompatibility,
     OrtDeviceEpIncompatibilityReason,
     OrtDeviceMemoryType,
-    OrtExecutionProviderDevicePolicy,
     OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
     OrtSparseFormat,
+)
+from sardonyx.ort.dlpack import is_dlpack_uint8_tensor
+from sardonyx.ort.enums import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    OrtExecutionProviderDevicePolicy,
 )
 from sardonyx.ort.environment import (
     disable_telemetry_events,

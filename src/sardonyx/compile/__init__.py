@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.base.collector import Paused
+from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.log import logger
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.base.stages import Stages
@@ -73,7 +73,7 @@ class Compiled:
 
 def compile(source: Any, options: Options) -> Compiled:
     """Compile a model from a file, bytes or buffers."""
-    with Paused():  # garbage collection
+    with GcPause():
         stages = Stages(options.check)
         model_bytes = read_source(source, options)
         compiled = _from_pack(model_bytes, options, stages)

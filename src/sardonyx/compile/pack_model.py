@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from sardonyx.base.collector import Paused
+from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.records import frozen
 from sardonyx.base.stages import Stages
 from sardonyx.compile import (
@@ -56,7 +56,7 @@ def pack(source: Any, options: Options, request: Request) -> Written:
     from sardonyx.pack.target import check_pack
 
     source = _read_packable(source, options)
-    with Paused():
+    with GcPause():
         model = load_and_lower(source, options, Stages(options.check))
         _check_target(request.path, source)
         check_pack(request.path)
@@ -90,7 +90,7 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     from sardonyx.save.stub import stub
 
     source = _read_packable(source, options)
-    with Paused():
+    with GcPause():
         model = load_and_lower(source, options, Stages(options.check))
         for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
             _check_target(path, source)  # first: the error of `check` suggests to remove the file

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.ort.device import OrtDevice
-from sardonyx.ort.enums import (
+from sardonyx.ort.device_enums import (
     OrtAllocatorType,
     OrtDeviceMemoryType,
-    OrtDeviceVendorId,
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
+from sardonyx.ort.enums import OrtDeviceVendorId
 
 _NAMES: Final = (
     "Cpu", "Cuda", "CudaPinned", "DML", "Hip", "HipPinned", "QnnHtpShared", "WebGPU_Buffer",

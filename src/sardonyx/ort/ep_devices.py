@@ -11,15 +11,15 @@ from sardonyx.base.records import field, frozen
 from sardonyx.errors import NoSuchFile, ValueFault
 from sardonyx.ort.allocators import OrtMemoryInfo
 from sardonyx.ort.device import device_values, get_vendor_id_for_device_type
-from sardonyx.ort.enums import (
+from sardonyx.ort.device_enums import (
     OrtAllocatorType,
     OrtCompiledModelCompatibility,
     OrtDeviceMemoryType,
-    OrtDeviceVendorId,
     OrtHardwareDeviceType,
     OrtMemoryInfoDeviceType,
     OrtMemType,
 )
+from sardonyx.ort.enums import OrtDeviceVendorId
 from sardonyx.providers.probe import cuda_may_work
 
 _CPU_INFO = "/proc/cpuinfo"

@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.ort.device import OrtDevice, check_cpu
-from sardonyx.ort.enums import OrtSparseFormat
+from sardonyx.ort.device_enums import OrtSparseFormat
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,6 @@ from weakref import ref
 from sardonyx._native import BlockPool
 from sardonyx.base.locks import Lock
 from sardonyx.errors import InvalidArgument
-from sardonyx.ort.allocators import shared_limit_bytes
 from sardonyx.ort.options import RunOptions
 from sardonyx.program.native import NO_LIMIT, RunSettings
 
@@ -38,8 +37,12 @@ def pool_for(settings: RunSettings) -> BlockPool:
 
 def run_limit_bytes(own: int, shares: bool) -> int:
     """Return the smaller of a session's own limit and the shared pool's; 0 means no limit."""
-    limits = [b for b in (own, shared_limit_bytes() if shares else 0) if b]
-    return min((*limits, NO_LIMIT))
+    limits = [own]
+    if shares:
+        from sardonyx.ort.allocators import shared_limit_bytes  # few sessions share a pool
+
+        limits.append(shared_limit_bytes())
+    return min((*filter(None, limits), NO_LIMIT))
 
 
 def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:

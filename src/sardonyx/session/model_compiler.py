@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.base.atomic_file import writing
-from sardonyx.base.collector import Paused
+from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.records import frozen, replace
 from sardonyx.compile import Options, load_model
 from sardonyx.errors import Fail, InvalidArgument
@@ -16,7 +16,8 @@ from sardonyx.graph.const import Const, Ref
 from sardonyx.graph.infer import infer
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.ort.enums import GraphOptimizationLevel, OrtCompileApiFlags
+from sardonyx.ort.device_enums import OrtCompileApiFlags
+from sardonyx.ort.enums import GraphOptimizationLevel
 from sardonyx.ort.options import SessionOptions
 from sardonyx.ort.ort_value import OrtValue
 from sardonyx.save import MAX_BYTES, SaveOptions, save, serialized
@@ -151,7 +152,7 @@ class ModelCompiler:
             )
         options: Options = compile_options(self._options, frozenset(), None)
         source = read_model(self._model, options.load.folder, options.load.in_memory)
-        with Paused():
+        with GcPause():
             options.check()
             # A saved model must be valid for any sizes, and any values of inputs with a default.
             load = replace(options.load, split_names=True, fixes_defaults=False)

@@ -1,11 +1,11 @@
-"""Classes of named fields: made, compared, shown, changed and refused as dataclasses are."""
+"""Records: defined, compared, shown, copied and protected as dataclasses are."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import weakref
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -160,3 +160,38 @@ def test_a_field_that_a_base_has_too_counts_once() -> None:
     assert field_names(Derived) == ("number", "seen")
     assert repr(Derived()).endswith("Derived(number=5, seen=[5])")
     assert Derived() == Derived(5) != Derived(6)
+
+
+class LazyAnnotations(type):
+    """As in Python 3.14: the class dict has no annotations, the attribute computes them."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> LazyAnnotations:
+        annotations = body.pop("__annotations__", None) or body.get("__lazy__", {})
+        return super().__new__(cls, name, bases, {**body, "__lazy__": annotations})
+
+    @property
+    def __annotations__(cls) -> dict[str, Any]:  # type: ignore[override]
+        annotations: dict[str, Any] = cls.__dict__["__lazy__"]
+        return annotations
+
+
+def test_annotations_that_are_evaluated_lazily() -> None:
+    @frozen
+    class Lazy(metaclass=LazyAnnotations):
+        x: int
+        y: int = 2
+
+        unit: ClassVar[str] = "m"
+
+    assert field_names(Lazy) == ("x", "y")
+    assert Lazy(1) == Lazy(1, 2) != Lazy(2)
+    assert Lazy.unit == "m"
+
+
+def test_annotations_of_a_base_are_not_those_of_a_class_without_any() -> None:
+    @frozen
+    class Same(Point):
+        pass
+
+    assert Same.__slots__ == ()
+    assert field_names(Same) == field_names(Point)

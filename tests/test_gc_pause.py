@@ -1,0 +1,56 @@
+"""The pause of the garbage collector ends as it began, and can be switched off."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import sardonyx
+from sardonyx.base.gc_pause import GcPause
+
+
+@pytest.fixture(autouse=True)
+def enabled_gc() -> Iterator[None]:
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_state_is_restored(was_enabled: bool) -> None:
+    (gc.enable if was_enabled else gc.disable)()
+    with GcPause():
+        assert not gc.isenabled()
+        with GcPause():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled() is was_enabled
+
+
+def test_state_is_restored_after_an_error() -> None:
+    with pytest.raises(sardonyx.SardonyxError):
+        sardonyx.InferenceSession(b"no model")
+    assert gc.isenabled()
+
+
+def test_nothing_is_frozen() -> None:
+    """Neither the import nor a session moves objects of the program to another generation."""
+    code = (
+        "import gc\nkept = [[]]\nbefore = gc.get_threshold()\nimport sardonyx, sardonyx.models\n"
+        "assert gc.isenabled() and gc.get_freeze_count() == 0 and gc.get_threshold() == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(("value", "is_paused"), [("0", False), ("1", True)])
+def test_switch(value: str, is_paused: bool) -> None:
+    code = (
+        "import gc\nfrom sardonyx.base.gc_pause import GcPause\n"
+        f"with GcPause():\n    assert gc.isenabled() is {not is_paused}"
+    )
+    environment = {**os.environ, "SARDONYX_GC_PAUSE": value}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -1,10 +1,12 @@
-"""The file with the code of all modules: written once, read later, and never in the way."""
+"""The import cache: written once, read later, never stale, and never before another import hook."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -13,98 +15,227 @@ import sardonyx
 from sardonyx import _native
 
 CODE = """
-import sardonyx, sardonyx.base.atomic_file, sardonyx.graph, inspect
+import sardonyx, sardonyx.base.atomic_file, sardonyx.graph, inspect, importlib.util
 loader = sardonyx.compile.__spec__.loader
 print(type(loader).__module__, sardonyx.base.atomic_file.__doc__.split(":")[0])
 assert "def writing" in inspect.getsource(sardonyx.base.atomic_file)
 assert sardonyx.graph.__path__ == [sardonyx.graph.__file__.rpartition("/")[0]]
-assert type(sardonyx.compile.__spec__.loader).__name__ in ("_Loader", "SourceFileLoader")
+assert sardonyx.graph.__cached__ == importlib.util.cache_from_source(sardonyx.graph.__file__)
+assert sardonyx.compile.__spec__.loader.get_code("sardonyx.compile") is not None
 """
-PLAIN, BUNDLED = "_frozen_importlib_external", "sardonyx.base.bundle"
-SAYS = "Atomic file writes"
+PLAIN, CACHED = "_frozen_importlib_external", "sardonyx.base.import_cache"
+OTHER = "Says something else"
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package whose sources may change."""
-    source, there = Path(sardonyx.__file__).parent, tmp_path / "sardonyx"
+    source, copy = Path(sardonyx.__file__).parent, tmp_path / "sardonyx"
     for path in source.rglob("*.py"):
         if "torch" not in path.parts and "train" not in path.parts:
-            copy = there / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(path.read_bytes())
-    (there / Path(_native.__file__).name).symlink_to(_native.__file__)
-    return there
+            target = copy / path.relative_to(source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+    (copy / Path(_native.__file__).name).symlink_to(_native.__file__)
+    return copy
 
 
-def imported(package: Path, **variables: str) -> list[str]:
-    """Which loader a module has, and what another one says of itself."""
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    environment = {**kept, "PYTHONPATH": str(package.parent), **variables}
-    environment["PYTHONPYCACHEPREFIX"] = str(package.parent / "cache")
-    ran = subprocess.run(
-        [sys.executable, "-c", CODE], env=environment, capture_output=True, text=True
-    )
+def run_python(package: Path, code: str, *flags: str, **variables: str) -> list[str]:
+    """Run code with this package in a fresh process that may write .pyc files."""
+    unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "SARDONYX_IMPORT_CACHE")
+    environment = {k: v for k, v in os.environ.items() if k not in unset}
+    environment |= {"PYTHONPATH": str(package.parent), **variables}
+    command = [sys.executable, *flags, "-c", code]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert not ran.stderr, ran.stderr
     return ran.stdout.strip().split(" ", 1)
 
 
-def bundles(package: Path) -> list[Path]:
-    return list((package.parent / "cache").rglob("*.bundle"))
+def imported(package: Path, *flags: str, **variables: str) -> list[str]:
+    """Return the module of a loader, and the first words of another module's docstring."""
+    return run_python(package, CODE, *flags, **variables)
 
 
-def test_the_first_import_writes_what_later_ones_read(package: Path) -> None:
-    assert imported(package, PYTHONDONTWRITEBYTECODE="1") == [PLAIN, SAYS]
-    assert not bundles(package)
-    assert imported(package) == [PLAIN, SAYS]
-    (bundle,) = bundles(package)
-    written = bundle.stat().st_mtime_ns
-    assert imported(package) == [BUNDLED, SAYS]
-    assert bundle.stat().st_mtime_ns == written
+def caches(package: Path) -> list[Path]:
+    return list(package.parent.rglob("_import_cache.*.bin"))
 
 
-def test_a_changed_source_counts(package: Path) -> None:
+def first_words(path: Path) -> str:
+    return path.read_text().removeprefix('"""').split(":")[0]
+
+
+@pytest.fixture
+def module(package: Path) -> Path:
+    return package / "base/atomic_file.py"
+
+
+def test_the_first_import_writes_what_later_ones_read(package: Path, module: Path) -> None:
+    says = first_words(module)
+    assert imported(package, PYTHONDONTWRITEBYTECODE="1") == [PLAIN, says]
+    assert not caches(package)
+    assert imported(package) == [PLAIN, says]
+    (cache,) = caches(package)
+    assert cache == package / f"_import_cache.{sys.implementation.cache_tag}.bin"
+    written = cache.stat().st_mtime_ns
+    assert imported(package) == [CACHED, says]
+    assert imported(package, PYTHONDONTWRITEBYTECODE="1") == [CACHED, says]
+    assert cache.stat().st_mtime_ns == written
+
+
+def test_it_can_be_switched_off(package: Path) -> None:
+    assert imported(package, SARDONYX_IMPORT_CACHE="0")[0] == PLAIN
+    assert not caches(package)
     imported(package)
-    module = package / "base/atomic_file.py"
-    module.write_text(module.read_text().replace(SAYS, "Says something else"))
-    assert imported(package) == [BUNDLED, "Says something else"]
-    assert imported(package) == [BUNDLED, "Says something else"]
+    assert imported(package, SARDONYX_IMPORT_CACHE="0")[0] == PLAIN
+
+
+def test_pycache_prefix(package: Path) -> None:
+    prefix = str(package.parent / "prefix")
+    imported(package, PYTHONPYCACHEPREFIX=prefix)
+    (cache,) = caches(package)
+    assert str(cache).startswith(prefix)
+    assert imported(package, PYTHONPYCACHEPREFIX=prefix)[0] == CACHED
+
+
+def test_optimized_code_is_not_cached(package: Path) -> None:
+    imported(package)
+    assert run_python(package, CODE.replace("assert", "0 and"), "-O")[0] == PLAIN
+
+
+def test_a_changed_source_counts(package: Path, module: Path) -> None:
+    imported(package)
+    module.write_text(module.read_text().replace(first_words(module), OTHER))
+    assert imported(package) == [PLAIN, OTHER]
+    assert imported(package) == [CACHED, OTHER]
+
+
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["written", "renamed"])
+def test_a_source_of_equal_time_and_size_counts(
+    package: Path, module: Path, is_replaced: bool
+) -> None:
+    """As in an upgrade of a wheel that an installer gives fixed times."""
+    for path in package.rglob("*.py"):
+        os.utime(path, (1, 1))
+    imported(package)
+    says = first_words(module)
+    other = says.swapcase()
+    upgraded = package / "upgraded" if is_replaced else module
+    upgraded.write_text(module.read_text().replace(says, other, 1))
+    os.utime(upgraded, (1, 1))
+    upgraded.rename(module)
+    # Python's own .pyc is as stale as the cache would be; installers replace it.
+    shutil.rmtree(module.parent / "__pycache__")
+    assert imported(package) == [PLAIN, other]
+    assert imported(package) == [CACHED, other]
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no bundle", b"\x00" * 64], ids=["empty", "text", "zeros"]
+    "content", [b"", b"no cache", b"\x00" * 64], ids=["placeholder", "text", "zeros"]
 )
-def test_a_broken_file_is_written_again(package: Path, content: bytes) -> None:
+def test_a_file_without_a_cache_is_replaced(package: Path, content: bytes) -> None:
     imported(package)
-    (bundle,) = bundles(package)
-    bundle.write_bytes(content)
-    assert imported(package) == [PLAIN, SAYS]
-    assert imported(package) == [BUNDLED, SAYS]
+    (cache,) = caches(package)
+    cache.write_bytes(content)
+    assert imported(package)[0] == PLAIN
+    assert imported(package)[0] == CACHED
+
+
+def test_a_damaged_file_is_replaced(package: Path) -> None:
+    imported(package)
+    (cache,) = caches(package)
+    cache.write_bytes(cache.read_bytes()[:-100])
+    assert imported(package)[0] == PLAIN
+    assert imported(package)[0] == CACHED
 
 
 def test_a_folder_that_cannot_be_written(package: Path) -> None:
-    (package.parent / "cache").write_text("not a folder")
-    assert imported(package) == [PLAIN, SAYS]
+    prefix = package.parent / "prefix"
+    prefix.write_text("not a folder")
+    assert imported(package, PYTHONPYCACHEPREFIX=str(prefix))[0] == PLAIN
 
 
-def test_a_source_that_changes_during_the_import(package: Path) -> None:
-    """Code of before is not taken for that of the file as it is now."""
-    imported(package)
-    module, other = package / "base/atomic_file.py", package / "session/model_compiler.py"
-    changed = module.read_text().replace(SAYS, "Says something else")
-    other.write_text(other.read_text() + "\n")
+def test_several_processes_at_once(package: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPATH"] = str(package.parent)
+    command = [sys.executable, "-c", "import sardonyx"]
+    started = [subprocess.Popen(command, env=environment) for _ in range(4)]
+    assert [process.wait() for process in started] == [0] * 4
+    assert [path.name for path in package.glob("*_import_cache*")] == [caches(package)[0].name]
+    assert imported(package)[0] == CACHED
+
+
+def test_a_source_that_changes_during_the_import(package: Path, module: Path) -> None:
+    """Code that was read before the change is not taken for that of the new source."""
+    changed = module.read_text().replace(first_words(module), OTHER)
     code = f"import sardonyx.base.atomic_file\nopen({str(module)!r}, 'w').write({changed!r})\n"
-    last = package / "ort/options.py"
-    assert "import sardonyx.base.atomic_file" not in last.read_text()
+    last = package / "preload.py"
     last.write_text(last.read_text() + code)
     imported(package)
-    assert imported(package)[1] == "Says something else"
+    last.write_text(last.read_text().removesuffix(code))
+    assert imported(package)[1] == OTHER
+    assert imported(package) == [CACHED, OTHER]
 
 
 def test_a_module_that_is_barred(package: Path) -> None:
-    code = "import sys\nsys.modules['sardonyx.train'] = None\nimport sardonyx\n"
-    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment["PYTHONPYCACHEPREFIX"] = str(package.parent / "cache")
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-    assert bundles(package)
+    run_python(package, "import sys\nsys.modules['sardonyx.train'] = None\nimport sardonyx")
+    assert caches(package)
+
+
+FINDER = """
+import sys
+from importlib.machinery import PathFinder
+class Finder:
+    seen = []
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.startswith("sardonyx."):
+            cls.seen.append(name)
+            return PathFinder.find_spec(name, path, target)
+sys.meta_path.insert({place}, Finder)
+"""
+
+
+def test_other_finders_come_first(package: Path) -> None:
+    """Those before PathFinder see every module, and those after it as few as ever."""
+    imported(package)
+    front = FINDER.format(place="sys.meta_path.index(PathFinder)")
+    assert run_python(package, front + CODE)[0] == PLAIN
+    back = FINDER.format(place="len(sys.meta_path)")
+    assert run_python(package, back + CODE + "assert not Finder.seen")[0] == CACHED
+
+
+HOOK = """
+import sys
+def hook(path):
+    raise ImportError
+sys.path_hooks.insert(0, hook)
+"""
+
+
+def test_other_path_hooks_come_first(package: Path) -> None:
+    imported(package)
+    assert run_python(package, HOOK + CODE)[0] == PLAIN
+
+
+def test_uninstalling_removes_the_cache(package: Path, tmp_path: Path) -> None:
+    """The wheel has an empty file in the place of the cache, so that it is listed in RECORD."""
+    pytest.importorskip("pip")
+    venv.create(tmp_path / "venv")
+    (site,) = (tmp_path / "venv/lib").glob("python3*/site-packages")
+    package = package.rename(site / "sardonyx")
+    placeholder = package / f"_import_cache.{sys.implementation.cache_tag}.bin"
+    placeholder.touch()
+    info = site / "sardonyx-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sardonyx\nVersion: 0.1.0\n")
+    files = [p for p in site.rglob("*") if p.is_file() and not p.is_symlink()]
+    record = "".join(f"{p.relative_to(site)},,\n" for p in (*files, info / "RECORD"))
+    (info / "RECORD").write_text(record)
+    imported(package)
+    assert imported(package)[0] == CACHED
+    assert placeholder.stat().st_size
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "venv/bin/python")]
+    subprocess.run([*pip, "uninstall", "-qy", "sardonyx"], check=True)
+    assert [path.name for path in package.rglob("*") if path.is_file()] == [
+        Path(_native.__file__).name  # a link out of the environment, which pip leaves alone
+    ]

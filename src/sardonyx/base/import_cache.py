@@ -25,14 +25,15 @@ from typing import Any, Final
 
 _PACKAGE: Final = "sardonyx"
 _FOLDER: Final = os.path.dirname(os.path.dirname(__file__))  # of the package
-_STAMP: Final = (2, sys.version, _FOLDER)  # format, and what the byte code depends on
+_STAMP: Final = (3, sys.version, _FOLDER)  # format, and what the byte code depends on
 _LENGTH_BYTES: Final = 8  # of the first field of the file, which gives the length of the header
 _VARIABLE: Final = "SARDONYX_IMPORT_CACHE"
 
 # Identity of a source file. Modification time and size do not suffice: installers may set a fixed
 # time, so that an upgrade can leave both unchanged. No program can set the change time (ctime).
 Identity = tuple[int, int, int, int]
-Header = dict[str, tuple[str, bool, Identity]]  # by module: source path, is a package, identity
+# By module: source path, path of the .pyc, whether it is a package, identity of the source.
+Header = dict[str, tuple[str, str | None, bool, Identity]]
 
 
 class _CachedLoader(SourceFileLoader):
@@ -58,10 +59,10 @@ class ImportCache:
         """Return the spec of a cached module."""
         if name not in self._codes:
             return None
-        file, is_package, _ = self._modules[name]
+        file, cached, is_package, _ = self._modules[name]
         loader = _CachedLoader(name, file, self._codes)
         spec = ModuleSpec(name, loader, origin=file, is_package=is_package)
-        spec.has_location = True  # derives `cached` from the origin
+        spec.has_location, spec.cached = True, cached
         if spec.submodule_search_locations is not None:
             spec.submodule_search_locations.append(os.path.dirname(file))
         return spec
@@ -119,7 +120,7 @@ def _read(path: str) -> tuple[Header, dict[str, CodeType]]:
         if (
             stamp == _STAMP
             and code_bytes == len(data) - begin
-            and all(_identity(source) == state for source, _, state in modules.values())
+            and all(_identity(source) == known for source, *_, known in modules.values())
         ):
             return modules, marshal.loads(data[begin:])
     except (OSError, EOFError, ValueError, TypeError):  # absent, the empty placeholder, damaged
@@ -138,8 +139,9 @@ def _write(path: str) -> None:
             continue
         if type(spec.loader) is SourceFileLoader:  # not the native extension
             source = spec.loader.path
+            is_package = spec.submodule_search_locations is not None
             # Before the code is read: a source that changes in between then has another identity.
-            modules[name] = source, spec.submodule_search_locations is not None, _identity(source)
+            modules[name] = source, spec.cached, is_package, _identity(source)
             codes[name] = spec.loader.get_code(name)
     code = marshal.dumps(codes)  # in one piece: modules share their strings
     header = marshal.dumps((_STAMP, len(code), modules))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fnmatch import fnmatchcase
 from typing import Final
 
 from sardonyx.base.records import field, frozen, mutable
@@ -60,7 +59,11 @@ class PlacementPreferences:
 
     def mark(self, graph: Graph) -> None:
         """Tells nodes which assignment is theirs, so that passes keep those of others apart."""
-        for node in graph.all_nodes() if self.assignments else ():
+        if not self.assignments:
+            return
+        from fnmatch import fnmatchcase  # few sessions assign nodes
+
+        for node in graph.all_nodes():
             matching = (fnmatchcase(node.name, a.pattern) for a in self.assignments)
             node.wish = next((i for i, matches in enumerate(matching, 1) if matches), 0)
 

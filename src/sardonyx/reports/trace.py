@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from _thread import get_native_id
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +69,7 @@ class Profile:
 
     def add(self, category: str, name: str, start: float, end: float) -> None:
         """Add an event that is not a step."""
-        self._append(Event(category, name, start, end, dict, threading.get_native_id()))
+        self._append(Event(category, name, start, end, dict, get_native_id()))
 
     def _append(self, event: Event) -> None:
         if len(self.events) < MAX_EVENTS:
@@ -79,7 +79,7 @@ class Profile:
         """Add a step, on the track of its thread or of a parallel lane."""
         n_more = len(step.nodes) - 1
         name = f"{step.name}_and_{n_more}_more" if n_more else f"{step.name}_kernel_time"
-        thread = threading.get_native_id() + lane * _MAX_THREAD_ID
+        thread = get_native_id() + lane * _MAX_THREAD_ID
         self._append(Event("Node", name, start, end, lambda: _step_args(step), thread, step))
 
     def add_stages(self, stages: Stages, origin: str) -> None:

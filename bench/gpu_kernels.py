@@ -78,7 +78,8 @@ def products(name: str) -> None:
                             lambda w: nbits_matmul.nbits_gemv_fixed_point(
                                 x, w, norm=gain, gated=True, next_waits=True)),
         "down + residual": (inner, hidden,
-                            lambda w: nbits_matmul.nbits_gemv(many, w, residual=x, next_waits=True)),
+                            lambda w: nbits_matmul.nbits_gemv(many, w, residual=x,
+                                                               next_waits=True)),
         "norm + lm_head": (hidden, vocab,
                            lambda w: nbits_matmul.nbits_gemv(x, w, norm=gain, next_waits=True)),
     }  # fmt: skip

@@ -285,7 +285,7 @@ def test_examples_have_the_interface_of_onnxruntimes(name: str) -> None:
 def test_an_example_that_is_not_there(tmp_path: Path) -> None:
     code = "import onnxruntime.datasets as d; d.get_example('../__init__.py')"
     done = run(*AS_ONNXRUNTIME, "-c", code, cwd=tmp_path)
-    assert "FileNotFoundError: there is no example '../__init__.py'; the examples are" in done.stderr
+    assert "there is no example '../__init__.py'; the examples are" in done.stderr
 
 
 def product() -> onnx.ModelProto:

@@ -298,10 +298,10 @@ class _TimelineBuilder:
             slots[slot].kind = "output"
         part.touch(slots)
         for step in part.order:
-            self._step(step.node, step.kernel, len(self.arenas))
-        said = part.laid_out
-        self.arenas.append(Arena(said["arena_bytes"], said["lower_bound"]))
-        self.local_bytes = max(self.local_bytes, said["local_bytes"])
+            self._add_step(step.node, step.kernel, len(self.arenas))
+        plan = part.plan
+        self.arenas.append(Arena(plan["arena_bytes"], plan["lower_bound"]))
+        self.local_bytes = max(self.local_bytes, plan["local_bytes"])
 
 
 class _PlannedPart:
@@ -346,7 +346,7 @@ class _PlannedPart:
             values[number] = record
         for step in self.order:
             if step.is_concat:
-                self._join(step, values, dims)
+                self._mark_concat_inputs(step, values, dims)
         for record in values.values():
             if record.lender != ABSENT and record.kind == "value":
                 record.part = 0

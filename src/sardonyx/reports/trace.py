@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from _thread import get_native_id
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,7 +69,7 @@ class Profile:
 
     def add(self, category: str, name: str, start: float, end: float) -> None:
         """Add an event that is not a step."""
-        self._append(Event(category, name, start, end, dict, get_native_id()))
+        self._append(Event(category, name, start, end, dict, threading.get_native_id()))
 
     def _append(self, event: Event) -> None:
         if len(self.events) < MAX_EVENTS:
@@ -79,7 +79,7 @@ class Profile:
         """Add a step, on the track of its thread or of a parallel lane."""
         n_more = len(step.nodes) - 1
         name = f"{step.name}_and_{n_more}_more" if n_more else f"{step.name}_kernel_time"
-        thread = get_native_id() + lane * _MAX_THREAD_ID
+        thread = threading.get_native_id() + lane * _MAX_THREAD_ID
         self._append(Event("Node", name, start, end, lambda: _step_args(step), thread, step))
 
     def add_stages(self, stages: Stages, origin: str) -> None:
@@ -106,11 +106,11 @@ class Profile:
         parts = list(segment.all_parts())
         for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
-            assert isinstance(part, SegmentBuilder), "control flow takes no time of its own"
-            look = self._look(part, index, times.names[run])
-            made = part.steps[index]
-            step = TimedStep((id(part), index), (made.node,), "cpu", made.kernel, look)
-            self._keep_step(step, begin / 1e9, end / 1e9, lane)
+            assert isinstance(part, SegmentBuilder), "control flow has no time of its own"
+            operands = self._lazy_operands(part, index, times.names[run])
+            flat = part.steps[index]
+            step = TimedStep((id(part), index), (flat.node,), "cpu", flat.kernel, operands)
+            self._append_step(step, begin / 1e9, end / 1e9, lane)
 
     def _lazy_operands(
         self, part: SegmentBuilder, index: int, names: list[int]

@@ -79,8 +79,8 @@ class GradientBuilder(Builder):
         """A value where the mask holds, else 0."""
         return self.Where(mask, x, self.const(0, x.tensor.dtype))
 
-    def turned(self, x: Value) -> Value:
-        """A matrix, or a stack of them, transposed."""
+    def transposed(self, x: Value) -> Value:
+        """Transpose the last two axes."""
         rank = ranked(x).rank
         return self.Transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 

@@ -12,7 +12,7 @@ from typing import Any
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.fused import UNSEEN
-from sardonyx.ops.attention.group_query import Inputs
+from sardonyx.ops.attention.group_query import GroupQueryInputs
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.attention import to_float32
 from sardonyx.passes.multi_head import (
@@ -28,7 +28,7 @@ from sardonyx.passes.rule import known_size, need, ranked
 
 def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose GroupQueryAttention."""
-    x, attrs = Inputs(*inputs_of(node, 16)), node.attrs
+    x, attrs = GroupQueryInputs(*inputs_of(node, 16)), node.attrs
     ranked(*[v for v in node.inputs if v is not None])
     need(len(node.outputs) < 4 or not node.outputs[3].is_used, "the scores are an output")
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
@@ -60,7 +60,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     return merge_heads(b, y, heads * head), *append.outputs[:2]
 
 
-def _heads(b: Builder, x: Inputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
+def _heads(b: Builder, x: GroupQueryInputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
     """Query, key and value as [batch, heads, rows, head], normalized if the node has weights."""
     operands = list(_split(b, x, attrs["num_heads"], attrs["kv_num_heads"]))
     for i, weight in enumerate((x.q_norm, x.k_norm)):
@@ -70,7 +70,9 @@ def _heads(b: Builder, x: Inputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
     return tuple(b.Transpose(each, perm=HEADS_FIRST) for each in operands)
 
 
-def _append(b: Builder, node: Node, x: Inputs, operands: tuple[Value, ...], span: Value) -> Node:
+def _append(
+    b: Builder, node: Node, x: GroupQueryInputs, operands: tuple[Value, ...], span: Value
+) -> Node:
     """The node that appends keys and values to the cache, and rotates queries and keys."""
     q, k, v = operands
     rotary = (q, x.cos, x.sin, x.positions) if node.attrs["do_rotary"] else ()
@@ -87,7 +89,7 @@ def _append(b: Builder, node: Node, x: Inputs, operands: tuple[Value, ...], span
     return append
 
 
-def _split(b: Builder, x: Inputs, heads: int, shared: int) -> tuple[Value, ...]:
+def _split(b: Builder, x: GroupQueryInputs, heads: int, shared: int) -> tuple[Value, ...]:
     """Query, key and value as [batch, rows, heads, head], from one packed input or three."""
     # Three inputs: each has its own number of heads.
     if x.key is not None:

@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.graph.dtype import I32, I64, U32
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.attention.rotary_contrib import heads_of, streams_of
+from sardonyx.ops.attention.rotary_contrib import mrope_streams, packed_heads
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.fused import to_first, to_last
 from sardonyx.ops.elementwise.fused_activation import SETTINGS
@@ -208,7 +208,7 @@ def multi_rotary(b: Builder, node: Node) -> Outputs:
     """MRotaryEmbedding: each column of the caches follows one of three position ids."""
     all_ranked(node)
     x, ids, *caches = (given(node, i) for i in range(4))
-    streams = streams_of(node.attrs)
+    streams = mrope_streams(node.attrs)
     # Columns are gathered per position stream and concatenated: undone by the inverse permutation.
     order = np.argsort(streams, kind="stable")
     # Negative ids are made out of range: Gather would count them from the end.
@@ -228,7 +228,7 @@ def multi_rotary(b: Builder, node: Node) -> Outputs:
         angles.append(whole)
     heads = None
     if x.tensor.rank == 3:
-        heads = heads_of(x.tensor.dims[2], caches[0].tensor.dims[1], node.attrs)
+        heads = packed_heads(x.tensor.dims[2], caches[0].tensor.dims[1], node.attrs)
         need(isinstance(heads, int), "the number of heads is unknown")
     width, interleaved = 2 * len(streams), node.attrs["interleaved"]
     made = b.RotaryEmbedding(

@@ -15,13 +15,13 @@ import numpy as np
 from sardonyx.graph.dtype import BOOL, F32, I32
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.attention.decoder import Masked, multi_head_attrs, projected_attrs
-from sardonyx.ops.attention.dot_product import Settings
+from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs, projected_attrs
+from sardonyx.ops.attention.dot_product import AttentionAttrs
 from sardonyx.ops.attention.fused import UNSEEN
-from sardonyx.ops.attention.multi_head import SHUT_OUT
-from sardonyx.ops.attention.multi_head import Inputs as MultiHead
-from sardonyx.ops.attention.projected import Inputs as Projected
-from sardonyx.ops.attention.projected import widths_of
+from sardonyx.ops.attention.multi_head import MASKED_SCORE
+from sardonyx.ops.attention.multi_head import MultiHeadInputs as MultiHead
+from sardonyx.ops.attention.projected import ProjectedInputs as Projected
+from sardonyx.ops.attention.projected import qkv_widths
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.attention import KERNEL_TYPES, to_float32
 from sardonyx.passes.rule import known_size, need, ranked
@@ -88,7 +88,7 @@ def _as_outputs(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
 
 def _additive_mask(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
     """0 where a key is seen, a low score elsewhere, with these axes inserted."""
-    zero, masked = b.const(0.0, F32), b.const(SHUT_OUT if low is None else low, F32)
+    zero, masked = b.const(0.0, F32), b.const(MASKED_SCORE if low is None else low, F32)
     return b.Unsqueeze(b.Where(seen, zero, masked), b.ints(*axes))
 
 
@@ -120,13 +120,13 @@ def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]
 def decoder_masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose DecoderMaskedMultiHeadAttention, which may have a packed QKV input."""
     # `arranged` maps the inputs to those of MultiHeadAttention.
-    x = Masked(*inputs_of(node, 11))
+    x = DecoderInputs(*inputs_of(node, 11))
     ranked(*[v for v in node.inputs if v is not None])
     # Without a key, `query` holds query, key and value side by side.
     if x.key is None:
         parts = b.node("Split", x.query, axis=2, num_outputs=3, outputs=3).outputs
-        x = Masked(*parts, *inputs_of(node, 11)[3:])
-    arranged = MultiHead(*x.arranged(node.attrs))
+        x = DecoderInputs(*parts, *inputs_of(node, 11)[3:])
+    arranged = MultiHead(*x.as_multi_head(node.attrs))
     return _multi_head(b, arranged, node, multi_head_attrs(node.attrs))
 
 
@@ -147,7 +147,7 @@ def _multi_head(
             _within_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
         )
         mask = _additive_mask(b, is_seen, low, (1,) if rank == 3 else (1, 2))
-    mask = _added(b, mask, to_float32(b, x.added))
+    mask = _added(b, mask, to_float32(b, x.attention_bias))
     scores = None
     if _is_output_used(node, 3):
         y, scores = _decomposed(b, (q, *present), mask, attrs)
@@ -184,7 +184,10 @@ def _over_shared_buffer(
 ) -> tuple[Value | None, ...]:
     """Attention over a cache with reserved rows; past_length says where new rows go."""
     need(not _is_output_used(node, 3), "the scores are an output")
-    need(x.padding is None and x.added is None, "the mask has fewer columns than there are keys")
+    need(
+        x.padding is None and x.attention_bias is None,
+        "the mask has fewer columns than there are keys",
+    )
     need(x.indirection is None, "beams share a cache")
     (q, k, v), past = operands, (x.past_key, x.past_value)
     need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
@@ -295,7 +298,7 @@ def attend_projected(
 ) -> tuple[Value | None, ...]:
     """Attention over a projection whose columns are query, key and value."""
     heads = attrs["num_heads"]
-    sizes = [known_size(s) for s in widths_of(known_size(whole.tensor.dims[2]), attrs)]
+    sizes = [known_size(s) for s in qkv_widths(known_size(whole.tensor.dims[2]), attrs)]
     if len(set(sizes)) == 1:  # of equal width: split by heads, which are views of the projection
         parts = b.node(
             "Split", split_heads(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3
@@ -310,7 +313,7 @@ def attend_projected(
         past = b.Squeeze(key_and_value[0], b.ints(0)), b.Squeeze(key_and_value[1], b.ints(0))
     present = _appended(b, k, v, past)
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
-    mask = _added(b, mask, to_float32(b, x.added))
+    mask = _added(b, mask, to_float32(b, x.attention_bias))
     y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
     if not has_present:
         return (y,)
@@ -352,7 +355,7 @@ def _mask_window(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
 
 def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose the standard Attention."""
-    s = Settings(**node.attrs)
+    s = AttentionAttrs(**node.attrs)
     _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
     q, k, v = (given(node, i) for i in range(3))
     ranked(*[x for x in node.inputs if x is not None])
@@ -385,7 +388,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     return (y, *_as_outputs(b, present)) if is_cached else (y,)
 
 
-def _need_supported(node: Node, s: Settings, q: Value, v: Value) -> None:
+def _need_supported(node: Node, s: AttentionAttrs, q: Value, v: Value) -> None:
     """Abandon unless the kernel has what a standard Attention asks for."""
     need(not _is_output_used(node, 3), "the scores are an output")
     need(s.softmax_precision in (None, F32.onnx), "the softmax has another type")

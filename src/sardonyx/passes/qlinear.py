@@ -188,7 +188,7 @@ def _gemm(b: Builder, node: Node) -> Outputs:
 
 def _attention(b: Builder, node: Node) -> Outputs:
     """QAttention: a quantized projection, then attention in float32."""
-    from sardonyx.ops.attention.projected import Inputs
+    from sardonyx.ops.attention.projected import ProjectedInputs
     from sardonyx.ops.attention.quantized import projected_attrs
     from sardonyx.passes.multi_head import attend_projected
 
@@ -199,7 +199,7 @@ def _attention(b: Builder, node: Node) -> Outputs:
         x, w, _scalar(b, x_scale), _scalar(b, x_zero), w_scale, w_zero, bias, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
-    inputs = Inputs(x, w, bias, mask, past, None, None)
+    inputs = ProjectedInputs(x, w, bias, mask, past, None, None)
     # The cache is an output of its own; without a reader it is not computed.
     has_present = len(node.outputs) > 1 and node.outputs[1].is_used
     return attend_projected(b, inputs, whole, projected_attrs(node.attrs), has_present)

@@ -77,7 +77,7 @@ LINEAR = [
         domain=DOMAIN,
         q_num_heads=3,
         kv_num_heads=2,
-        match="share out",
+        match="does not divide",
     ),
     fails(
         "LinearAttention",

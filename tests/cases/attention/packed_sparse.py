@@ -76,7 +76,7 @@ PACKED = [
     ),
     no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS, num_heads=5, match="weights"),
     no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS[:3], num_heads=2, match="cumulative"),
-    no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS + 1, num_heads=2, match="does not part"),
+    no("PackedAttention", TOKENS, *WEIGHTS, OFFSETS, ENDS + 1, num_heads=2, match="does not split"),
     ms("PackedMultiHeadAttention", *QKV, f32(28), OFFSETS, ENDS, num_heads=2, **NOT_ON_CPU),
     ms(
         "PackedMultiHeadAttention",
@@ -199,7 +199,7 @@ PAGED = [
     paged(f16(5, 64), None, None, *ROWS_OF_TWO[3:], local_window_size=2),
     paged(*ROWS_OF_TWO, None, None, i32(15, 4, 5, -1, 10), f16(4), is_causal=0),
     paged(*ROWS_OF_TWO, None, None, None, None, f16(8), f16(8)),
-    no_paged(*ROWS_OF_TWO[:5], i32(0, 4, 6), i32(3, 6), TABLE, match="does not part 5 tokens"),
+    no_paged(*ROWS_OF_TWO[:5], i32(0, 4, 6), i32(3, 6), TABLE, match="does not split 5 tokens"),
     no_paged(*ROWS_OF_TWO[:6], i32(3, 12), TABLE, match="no block for position 12"),
     no_paged(*ROWS_OF_TWO[:7], TABLE + 3, match="outside"),
     no_paged(*ROWS_OF_TWO, kv_cache_layout="LATENT", match="kv_cache_layout"),

@@ -1,4 +1,4 @@
-"""Caches of keys and values: what lowering makes of attention that remembers what it has seen."""
+"""Key-value caches: the internal ops that attention ops with a past are lowered to."""
 
 from __future__ import annotations
 
@@ -21,54 +21,57 @@ _TYPES: Final = {
     "P": frozenset((I64,)),
 }
 
-# For each of the batch, the place of its first new row, and how many keys it has with the new ones.
+# [batch, 2]: per batch entry the position of its first new row, and its number of keys including
+# the new ones.
 spans: Final = Op(
     "Spans",
     1,
-    # Lengths less 1 with their total, or counts with the keys; of query and keys, which are
-    # [batch, heads, rows, head], only the sizes matter.
+    # Either seqlens_k (lengths - 1) and the total length, or nonpad_kv_seqlen counts and the keys.
+    # Of query and keys, [batch, heads, rows, head], only the sizes are read.
     "lengths:L total:I? query:T keys:T?",
     "y:I",
     types=_TYPES,
     domain=INTERNAL,
 )
 
-# New rows go behind those of the past; query and key are turned by the angles of their places.
+# Appends new rows to the cache; with cos and sin, query and key are rotated by position (RoPE).
 append: Final = Op(
     "Append",
     1,
     "key:T value:T past_key:T? past_value:T? spans:I? total:I? query:T? cos:T? sin:T? positions:P?",
-    "present_key:T present_value:T turned:T?",
-    attrs={"interleaved": 0},  # pairs of features are neighbours, not halves of a head
+    "present_key:T present_value:T rotated_query:T?",
+    attrs={"interleaved": 0},  # RoPE pairs are (2i, 2i+1), not (i, i + half)
     types=_TYPES,
     domain=INTERNAL,
 )
 
 
-def first_rows(seqlens: Array, total: int, rows: int) -> tuple[Array, Array]:
-    """Where the new rows of each of the batch go, and how many keys there are then."""
+def append_ranges(seqlens: Array, total: int, rows: int) -> tuple[Array, Array]:
+    """Return per batch entry the position of its first new row and its number of keys after them.
+
+    A prompt (as many new rows as the total length) starts at 0, whatever seqlens_k says: shorter
+    prompts of the batch are padded at the end.
+    """
     ends = seqlens.reshape(-1).astype(np.int64) + 1
     wrong = ends[(ends < 1) | (ends > max(total, 1))]
     if wrong.size:
         raise InvalidArgument(f"seqlens_k {int(wrong[0]) - 1} is outside [0, {total})")
     firsts = np.zeros_like(ends) if rows == total else ends - rows
     if firsts.size and firsts.min() < 0:
-        raise InvalidArgument(
-            f"seqlens_k {int(ends.min()) - 1} is less than {rows} new rows make it"
-        )
+        raise InvalidArgument(f"seqlens_k {int(ends.min()) - 1} is too small for {rows} new rows")
     return firsts, ends
 
 
-def rotated(x: Array, cos: Array, sin: Array, places: Array, interleaved: int) -> Array:
-    """Pairs of features of [batch, heads, rows, head], turned by the angles of their places."""
-    wrong = places[(places < 0) | (places >= cos.shape[0])]
+def rotated(x: Array, cos: Array, sin: Array, positions: Array, interleaved: int) -> Array:
+    """Rotary embedding (RoPE) of [batch, heads, rows, head]: feature pairs rotated by position."""
+    wrong = positions[(positions < 0) | (positions >= cos.shape[0])]
     if wrong.size:
         raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
     half = cos.shape[1]
     even, odd = slice(0, half), slice(half, 2 * half)
     if interleaved:
         even, odd = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    c, s = wide(cos)[places][:, None], wide(sin)[places][:, None]
+    c, s = wide(cos)[positions][:, None], wide(sin)[positions][:, None]
     result = np.array(x)
     first, second = wide(x[..., even]), wide(x[..., odd])
     with np.errstate(all="ignore"):
@@ -77,8 +80,8 @@ def rotated(x: Array, cos: Array, sin: Array, places: Array, interleaved: int) -
     return result
 
 
-def longer(g: Scope, total: Fact, past: Size) -> Size:
-    """The length of a cache that is to hold `total` keys: as long as it was, or longer."""
+def cache_length(g: Scope, total: Fact, past: Size) -> Size:
+    """Return the length of a cache that holds `total` keys: max(total, past)."""
     if total.sym is None or len(total.sym) != 1:
         return g.fresh("total")
     number = total.sym[0]
@@ -95,15 +98,15 @@ def _(g: Scope, lengths: Fact, total: Fact | None, query: Fact, keys: Fact | Non
 def _(lengths: Array, total: Array | None, query: Array, keys: Array | None) -> Array:
     rows = query.shape[2]
     if keys is not None:
-        check_counts(lengths, keys.shape[2])
+        check_key_counts(lengths, keys.shape[2])
         firsts, ends = lengths - rows, lengths
     else:
-        firsts, ends = first_rows(lengths, one_int(total, "total_sequence_length"), rows)
+        firsts, ends = append_ranges(lengths, one_int(total, "total_sequence_length"), rows)
     return np.stack((firsts, ends), axis=1).astype(np.int32)
 
 
-def check_counts(counts: Array, keys: int) -> None:
-    """Refuses more keys than there are."""
+def check_key_counts(counts: Array, keys: int) -> None:
+    """Raise unless every count is within [0, keys]."""
     wrong = counts[(counts < 0) | (counts > keys)]
     if wrong.size:
         raise InvalidArgument(f"nonpad_kv_seqlen {int(wrong[0])} is outside [0, {keys}]")
@@ -116,7 +119,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert value is not None
     batch, heads, rows, head = key.dims
     past = 0 if past_key is None else past_key.dims[2]
-    length = past + rows if total is None else longer(g, total, past)
+    length = past + rows if total is None else cache_length(g, total, past)
     if key.rank != 4:
         raise InvalidGraph(f"keys are [batch, heads, rows, head], not {key}")
     cache = key.shaped((batch, heads, length, head))
@@ -126,7 +129,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 
 @append.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    key, value, past_key, past_value, spans, total, query, cos, sin, given = inputs
+    key, value, past_key, past_value, spans, total, query, cos, sin, position_ids = inputs
     assert key is not None
     assert value is not None
     batch, _, rows, _ = key.shape
@@ -134,26 +137,28 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     length = past + rows if total is None else max(past, one_int(total, "the length"))
     firsts = np.full(batch, past) if spans is None else spans[:, 0]
     if firsts.size and (firsts.max() > past or firsts.max() + rows > length):
-        raise InvalidArgument(f"{rows} new rows go behind {firsts.max()}, and there are {past}")
+        raise InvalidArgument(f"{rows} new rows start at {firsts.max()}, and the past has {past}")
     extra: tuple[Array, ...] = ()
     if cos is not None:
         assert sin is not None
         assert query is not None
-        places = np.asarray(firsts[:, None] + np.arange(rows))
-        if given is not None:
-            is_first = total is not None and rows == one_int(total, "the length")
-            places = given.reshape(-1)[:1] + places - firsts[:, None] if is_first else given
-        key = rotated(key, cos, sin, places, attrs["interleaved"])
-        extra = (rotated(query, cos, sin, places, attrs["interleaved"]),)
-    made = []
+        positions = np.asarray(firsts[:, None] + np.arange(rows))
+        if position_ids is not None:
+            # As in onnxruntime, a prompt uses position_ids[0] only and counts up from there.
+            is_prompt = total is not None and rows == one_int(total, "the length")
+            prompt = position_ids.reshape(-1)[:1] + positions - firsts[:, None]
+            positions = prompt if is_prompt else position_ids
+        key = rotated(key, cos, sin, positions, attrs["interleaved"])
+        extra = (rotated(query, cos, sin, positions, attrs["interleaved"]),)
+    caches = []
     for old, new in ((past_key, key), (past_value, value)):
         cache = np.zeros((*new.shape[:2], length, new.shape[3]), new.dtype)
         for b in range(batch):
             if old is not None:
                 cache[b, :, : firsts[b]] = old[b, :, : firsts[b]]
             cache[b, :, firsts[b] : firsts[b] + rows] = new[b]
-        made.append(cache)
-    return (*made, *extra)
+        caches.append(cache)
+    return (*caches, *extra)
 
 
 OPS: Final = (append, spans)

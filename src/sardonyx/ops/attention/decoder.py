@@ -1,4 +1,4 @@
-"""Attention of decoders, one row at a time, over caches that past and present may share."""
+"""Decoder attention of com.microsoft: one query row per step, with caches that may be shared."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
 
 
 @frozen
-class Masked:
-    """The inputs of a node by name: facts, arrays or values."""
+class DecoderInputs:
+    """The inputs of DecoderMaskedMultiHeadAttention by name: facts, arrays or values."""
 
     query: Any
     key: Any
     value: Any
     mask: Any
-    added: Any
+    attention_bias: Any
     past_key: Any
     past_value: Any
     past_length: Any
@@ -61,47 +61,47 @@ class Masked:
     indirection: Any
     bias: Any
 
-    def arranged(self, attrs: dict[str, Any]) -> tuple[Any, ...]:
-        """The same as MultiHeadAttention has them; keys of cross attention have no past."""
+    def as_multi_head(self, attrs: dict[str, Any]) -> tuple[Any, ...]:
+        """The inputs in MultiHeadAttention's order; keys of cross-attention have no past."""
         is_shared = attrs["past_present_share_buffer"] and self.past_key is not None
-        behind = (self.past_length, self.indirection) if is_shared else (None, None)
-        before = (self.query, self.key, self.value, self.bias, self.mask, self.added)
-        return (*before, self.past_key, self.past_value, *behind)
+        buffer = (self.past_length, self.indirection) if is_shared else (None, None)
+        operands = (self.query, self.key, self.value, self.bias, self.mask, self.attention_bias)
+        return (*operands, self.past_key, self.past_value, *buffer)
 
 
 def multi_head_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes that MultiHeadAttention shares."""
-    kept = {k: attrs[k] for k in ("mask_filter_value", "num_heads", "scale")}
-    return {**kept, "unidirectional": 0}
+    """The attributes of the equivalent MultiHeadAttention."""
+    shared = {k: attrs[k] for k in ("mask_filter_value", "num_heads", "scale")}
+    return {**shared, "unidirectional": 0}
 
 
 @masked.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = Masked(*inputs), attrs["num_heads"]
+    x, heads = DecoderInputs(*inputs), attrs["num_heads"]
     same_rank(3, query=x.query)
     if heads < 1:
         raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
     g.equal(x.query.dims[1], 1, "a decoder's query has one row")
     if attrs["past_present_share_buffer"] and (x.past_key is None) != (x.past_length is None):
         raise InvalidGraph("past_key and past_sequence_length go together: one is missing")
-    if x.key is None:
+    if x.key is None:  # query, key and value are concatenated along the last axis of query
         batch, rows, width = x.query.dims
         g.divides(3 * heads, width, "num_heads does not split query, key and value")
-        x = Masked(*(Fact(x.query.dtype, (batch, rows, width // 3)),) * 3, *inputs[3:])
+        x = DecoderInputs(*(Fact(x.query.dtype, (batch, rows, width // 3)),) * 3, *inputs[3:])
     rule = multi_head.infer_rule
     assert rule is not None
-    made: tuple[Fact, ...] = rule(g, *x.arranged(attrs), **multi_head_attrs(attrs))
-    return made
+    facts: tuple[Fact, ...] = rule(g, *x.as_multi_head(attrs), **multi_head_attrs(attrs))
+    return facts
 
 
 @masked.reference
 def _(*inputs: Array | None, **attrs: Any) -> Any:
-    x = Masked(*filled(inputs, 11))
+    x = DecoderInputs(*filled(inputs, 11))
     if x.key is None:
-        x = Masked(*np.split(x.query, 3, axis=2), *filled(inputs, 11)[3:])
+        x = DecoderInputs(*np.split(x.query, 3, axis=2), *filled(inputs, 11)[3:])
     rule = multi_head.reference_rule
     assert rule is not None
-    return rule(*x.arranged(attrs), **multi_head_attrs(attrs))
+    return rule(*x.as_multi_head(attrs), **multi_head_attrs(attrs))
 
 
 masked_self: Final = Op(
@@ -124,7 +124,7 @@ masked_self: Final = Op(
 
 
 def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of Attention that does the same."""
+    """The attributes of the equivalent com.microsoft Attention."""
     rest = {"qkv_hidden_sizes": None, "rotary_embedding_dim": 0, "unidirectional": 0}
     return {**attrs, **rest}
 
@@ -135,7 +135,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert x is not None
     if inputs[8] is not None:
         raise InvalidGraph(
-            "beams of one cache (cache_indirection) are not known here; "
+            "cache_indirection (beam search) is not supported here; "
             "use DecoderMaskedMultiHeadAttention"
         )
     same_rank(3, input=x)
@@ -143,8 +143,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     rule = projected.infer_rule
     assert rule is not None
     length = inputs[6] if attrs["past_present_share_buffer"] else None
-    made: tuple[Fact, ...] = rule(g, *inputs[:6], length, **projected_attrs(attrs))
-    return made
+    facts: tuple[Fact, ...] = rule(g, *inputs[:6], length, **projected_attrs(attrs))
+    return facts
 
 
 @masked_self.reference
@@ -171,17 +171,14 @@ def _flag(fact: Fact) -> bool | None:
     return None if fact.sym is None or len(fact.sym) != 1 else bool(fact.sym[0])
 
 
-@seq_first.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    query, key, q_weight, kv_weight, bias, mask, old, old_value, *flags = inputs
+def _check_seq_first(g: Scope, inputs: tuple[Fact | None, ...], heads: int, head: Size) -> None:
+    query, key, q_weight, kv_weight, bias, mask, past_key, past_value, *flags = inputs
     assert query is not None
     assert key is not None
     assert q_weight is not None
     assert kv_weight is not None
     assert bias is not None
-    same_rank(3, query=query, key=key)
-    rows, batch, hidden = query.dims
-    heads, head = heads_of(g, attrs["num_heads"], hidden, "num_heads")
+    _, batch, hidden = query.dims
     same_dims(g, key.dims, (key.dims[0], batch, hidden), "key")
     same_dims(g, q_weight.dims, (hidden, hidden), "q_weight")
     same_dims(g, kv_weight.dims, (hidden, 2 * hidden), "kv_weight")
@@ -189,21 +186,33 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     if mask is not None:
         same_rank(2, key_padding_mask=mask)
         same_dims(g, mask.dims, (batch, mask.dims[1]), "key_padding_mask")
-    for name, cache in (("key_cache", old), ("value_cache", old_value)):
+    for name, cache in (("key_cache", past_key), ("value_cache", past_value)):
         if cache is not None:
             same_rank(4, **{name: cache})
             same_dims(g, cache.dims, (batch, heads, cache.dims[2], head), name)
-    if old is not None and old_value is not None:
-        g.equal(old.dims[2], old_value.dims[2], "key_cache and value_cache differ in length")
+    if past_key is not None and past_value is not None:
+        g.equal(past_key.dims[2], past_value.dims[2], "key_cache and value_cache differ in length")
     for flag in flags:
         if flag is not None:
-            g.equal(product(flag.dims), 1, "static_kv, use_past and the like are one truth each")
+            g.equal(product(flag.dims), 1, "static_kv, use_past and the other flags are scalars")
+
+
+@seq_first.infer
+def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    query, key, past_key, *flags = inputs[0], inputs[1], inputs[6], *inputs[8:]
+    assert query is not None
+    assert key is not None
+    same_rank(3, query=query, key=key)
+    rows, batch, hidden = query.dims
+    heads, head = heads_of(g, attrs["num_heads"], hidden, "num_heads")
+    _check_seq_first(g, inputs, heads, head)
+    # static_kv: cross-attention, whose keys come from `key` once and are cached as they are.
     is_static, uses_past = (_flag(f) for f in flags[:2] if f is not None)
     length: Size = g.fresh("keys")
     if uses_past is False and is_static is not None:
         length = key.dims[0] if is_static else rows
-    elif uses_past and is_static is not None and old is not None:
-        length = old.dims[2] if is_static else old.dims[2] + rows
+    elif uses_past and is_static is not None and past_key is not None:
+        length = past_key.dims[2] if is_static else past_key.dims[2] + rows
     cache = query.shaped((batch, heads, length, head))
     return query.plain(), cache, cache
 
@@ -230,20 +239,20 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         if uses_past:
             k, v = (np.concatenate(p, axis=2) for p in ((old_key, k), (old_value, v)))
     low = attrs["mask_filter_value"]
-    shut = np.zeros((1, 1, 1, 1), np.float32)
+    mask_bias = np.zeros((1, 1, 1, 1), np.float32)
     if is_masked and mask is not None:  # true where a key is padding
         if mask.shape[1] != k.shape[2]:
             raise InvalidArgument(
                 f"key_padding_mask is for {mask.shape[1]} keys, and there are {k.shape[2]}"
             )
         lowest = np.float32(-10000 if low is None else low)
-        shut = np.where(mask[:, None, None, :], lowest, np.float32(0))
-    y, _ = attend(q, k, v, shut, 0, {"scale": None, "unidirectional": 0})
+        mask_bias = np.where(mask[:, None, None, :], lowest, np.float32(0))
+    y, _ = attend(q, k, v, mask_bias, 0, {"scale": None, "unidirectional": 0})
     return pack(y).swapaxes(0, 1).copy(), np.ascontiguousarray(k), np.ascontiguousarray(v)
 
 
 def _projection(x: Array, weight: Array, bias: Array, heads: int) -> Array:
-    """[rows, batch, hidden] as [batch, heads, rows, head] of its product."""
+    """Project [rows, batch, hidden] and return it as [batch, heads, rows, head]."""
     y = np.matmul(wide(x), wide(weight)) + wide(bias)
     return unpack(y.swapaxes(0, 1), heads).astype(x.dtype)
 

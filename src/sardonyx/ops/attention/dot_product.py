@@ -1,4 +1,4 @@
-"""Attention: softmax(Q K^T) V with masks, windows, a cache of keys and values, shared heads."""
+"""Attention: softmax(Q K^T) V with masks, sliding windows, key-value caches and grouped heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, filled, wide
-from sardonyx.ops.attention.cache import check_counts
+from sardonyx.ops.attention.cache import check_key_counts
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
     heads_of,
@@ -28,7 +28,7 @@ from sardonyx.ops.attention.heads import (
     unpack,
 )
 
-RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # what qk_matmul_output_mode asks for
+RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # qk_matmul_output_mode: the stage that is returned
 
 attention: Final = Op(
     "Attention",
@@ -51,7 +51,7 @@ attention: Final = Op(
 
 
 @frozen
-class Settings:
+class AttentionAttrs:
     """The attributes of an Attention node."""
 
     is_causal: int
@@ -65,7 +65,7 @@ class Settings:
     softmax_precision: int | None
 
     def check(self) -> None:
-        """Refuses values that the definition does not know."""
+        """Raise for values outside the op's specification."""
         if self.qk_matmul_output_mode not in range(4):
             raise InvalidGraph(
                 f"qk_matmul_output_mode {self.qk_matmul_output_mode} is none of 0, 1, 2, 3"
@@ -78,8 +78,8 @@ class Settings:
 
 
 @frozen
-class Sizes:
-    """The dims of the three inputs, whichever way their heads are laid out."""
+class AttentionSizes:
+    """The sizes of Q, K and V, from packed 3-D or from 4-D inputs."""
 
     batch: Size
     q_heads: Size
@@ -92,7 +92,7 @@ class Sizes:
 
 @attention.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    s = Settings(**attrs)
+    s = AttentionAttrs(**attrs)
     s.check()
     q, k, v, mask, past_key, past_value, nonpad = inputs
     assert q is not None
@@ -100,11 +100,11 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert v is not None
     same_rank(q.rank, K=k, V=v)
     d = _packed(g, s, q.dims, k.dims, v.dims) if q.rank == 3 else _unpacked(g, q, k, v)
-    g.divides(d.kv_heads, d.q_heads, "the heads of K and V do not share out those of Q")
+    g.divides(d.kv_heads, d.q_heads, "the heads of K and V do not divide those of Q")
     past = _past(g, d, past_key, past_value)
     if nonpad is not None:
         if past_key is not None:
-            raise InvalidGraph("nonpad_kv_seqlen goes with a cache outside, not with past_key")
+            raise InvalidGraph("nonpad_kv_seqlen and past_key exclude each other")
         same_dims(g, nonpad.dims, (d.batch,), "nonpad_kv_seqlen")
     total = past + d.keys
     if mask is not None:
@@ -118,17 +118,17 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     )
 
 
-def _packed(g: Scope, s: Settings, q: Shape, k: Shape, v: Shape) -> Sizes:
+def _packed(g: Scope, s: AttentionAttrs, q: Shape, k: Shape, v: Shape) -> AttentionSizes:
     q_heads, head = heads_of(g, s.q_num_heads, q[2], "q_num_heads")
     kv_heads, k_head = heads_of(g, s.kv_num_heads, k[2], "kv_num_heads")
     _, v_head = heads_of(g, s.kv_num_heads, v[2], "kv_num_heads")
     batch = g.equal(g.equal(q[0], k[0], "batches differ"), v[0], "batches differ")
     head = g.equal(head, k_head, "heads of Q and K have different sizes")
     keys = g.equal(k[1], v[1], "K and V have different lengths")
-    return Sizes(batch, q_heads, q[1], head, kv_heads, keys, v_head)
+    return AttentionSizes(batch, q_heads, q[1], head, kv_heads, keys, v_head)
 
 
-def _unpacked(g: Scope, q: Fact, k: Fact, v: Fact) -> Sizes:
+def _unpacked(g: Scope, q: Fact, k: Fact, v: Fact) -> AttentionSizes:
     if q.rank != 4:
         raise InvalidGraph(f"Q has rank {q.rank}, and must have 3 or 4: it is {q}")
     batch, q_heads, rows, head = q.dims
@@ -136,11 +136,11 @@ def _unpacked(g: Scope, q: Fact, k: Fact, v: Fact) -> Sizes:
     kv_heads = g.equal(k.dims[1], v.dims[1], "K and V have different numbers of heads")
     keys = g.equal(k.dims[2], v.dims[2], "K and V have different lengths")
     head = g.equal(head, k.dims[3], "heads of Q and K have different sizes")
-    return Sizes(batch, q_heads, rows, head, kv_heads, keys, v.dims[3])
+    return AttentionSizes(batch, q_heads, rows, head, kv_heads, keys, v.dims[3])
 
 
-def _past(g: Scope, d: Sizes, key: Fact | None, value: Fact | None) -> Size:
-    """The length of the cache that the new keys and values go behind."""
+def _past(g: Scope, d: AttentionSizes, key: Fact | None, value: Fact | None) -> Size:
+    """Return the length of the cache before the new keys and values are appended."""
     if key is None or value is None:
         if key is not value:
             raise InvalidGraph("past_key and past_value go together: one of them is missing")
@@ -163,7 +163,7 @@ def _check_mask(g: Scope, mask: Fact, outer: Shape, total: Size) -> None:
 
 @attention.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    s = Settings(**attrs)
+    s = AttentionAttrs(**attrs)
     q, k, v, mask, past_key, past_value, nonpad = filled(inputs, 7)
     assert q is not None
     assert k is not None
@@ -178,16 +178,16 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     v = np.array(v) if past_value is None else np.concatenate((past_value, v), axis=2)
     span = (q.shape[2], k.shape[2])
     bias = _bias(mask, span[1], q.dtype)
-    seen = _visible(s, nonpad, span, offset)
-    if seen is not None:
-        bias = np.where(seen, bias, -np.inf).astype(bias.dtype)
-    out, shown = _attend(s, q, k, v, bias)
+    visible = _visible(s, nonpad, span, offset)
+    if visible is not None:
+        bias = np.where(visible, bias, -np.inf).astype(bias.dtype)
+    out, qk_output = _attend(s, q, k, v, bias)
     y = (pack(out) if is_packed else out).astype(q.dtype)
-    return y, k, v, shown.astype(q.dtype)
+    return y, k, v, qk_output.astype(q.dtype)
 
 
 def _bias(mask: Array | None, total: int, dtype: Any) -> Array:
-    """What the mask adds to the scores; keys behind its end are shut out."""
+    """Return the additive mask; keys after the mask's last column get -inf, as the spec says."""
     if mask is None:
         return wide(np.zeros(1, dtype))
     if mask.dtype == np.bool_:
@@ -199,51 +199,58 @@ def _bias(mask: Array | None, total: int, dtype: Any) -> Array:
     return np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, missing)], constant_values=-np.inf)
 
 
-def _visible(s: Settings, nonpad: Array | None, span: tuple[int, int], offset: int) -> Array | None:
-    """Which keys each query may see, by position alone; None when it may see all."""
+def _visible(
+    s: AttentionAttrs, nonpad: Array | None, span: tuple[int, int], offset: int
+) -> Array | None:
+    """Return which keys each query may see by position (causal, window, padding); None for all."""
     rows, total = span
     keys = np.arange(total)
     first = np.array([offset])
-    seen: Array | None = None
+    visible: Array | None = None
     if nonpad is not None:
-        check_counts(nonpad, total)
+        check_key_counts(nonpad, total)
         first = nonpad - rows
-        seen = (keys < nonpad[:, None])[:, None, None, :]
-    ahead = keys - (first[:, None] + np.arange(rows))[:, None, :, None]
+        visible = (keys < nonpad[:, None])[:, None, None, :]
+    # Key position minus query position: [batch or 1, 1, rows, keys].
+    distance = keys - (first[:, None] + np.arange(rows))[:, None, :, None]
     left, right = s.left_window_size, 0 if s.is_causal else s.right_window_size
     if right >= 0:
-        seen = ahead <= right if seen is None else seen & (ahead <= right)
+        visible = distance <= right if visible is None else visible & (distance <= right)
     if left >= 0:
-        seen = ahead >= -left if seen is None else seen & (ahead >= -left)
-    return seen
+        visible = distance >= -left if visible is None else visible & (distance >= -left)
+    return visible
 
 
-def _attend(s: Settings, q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, Array]:
-    """The output, and the scores that the node shows. Every step rounds to the type of Q."""
+def _attend(s: AttentionAttrs, q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, Array]:
+    """Return the output and the scores selected by qk_matmul_output_mode.
+
+    Every step rounds to the type of Q. Q and K are each scaled by sqrt(scale), as in the spec's
+    reference: a product of unscaled float16 rows can overflow.
+    """
     dtype = q.dtype
     factor = 1 / math.sqrt(q.shape[3] or 1) if s.scale is None else s.scale
     with np.errstate(all="ignore"):
         root = wide(np.sqrt(np.float64(factor)).astype(dtype).reshape(1))
         keys = rounded(wide(k) * root, dtype).swapaxes(2, 3)
         scores = rounded(grouped_matmul(rounded(wide(q) * root, dtype), keys), dtype)
-        shown = scores
+        qk_output = scores
         if s.softcap > 0:
             cap = wide(np.array([s.softcap]).astype(dtype))
             scores = rounded(np.tanh(rounded(scores / cap, dtype)), dtype)
             scores = rounded(scores * cap, dtype)
         if s.qk_matmul_output_mode == CAPPED:
-            shown = scores
+            qk_output = scores
         scores = rounded(scores + bias, dtype)
         if s.qk_matmul_output_mode == BIASED:
-            shown = scores
+            qk_output = scores
         kind = dtype if s.softmax_precision is None else precision(s.softmax_precision).np
         probabilities = rounded(softmax(scores, kind), dtype)
         # A query that may see no key gives zeros; the bias tells, since scores may hold NaN.
         is_blind = bias.max(axis=-1, keepdims=True, initial=-np.inf) == -np.inf
         probabilities = np.where(is_blind, probabilities.dtype.type(0), probabilities)
         if s.qk_matmul_output_mode == PROBABILITIES:
-            shown = probabilities
-        return grouped_matmul(probabilities, wide(v)), shown
+            qk_output = probabilities
+        return grouped_matmul(probabilities, wide(v)), qk_output
 
 
 OPS: Final = (attention,)

@@ -1,4 +1,4 @@
-"""FlexAttention: attention whose scores and probabilities pass through graphs of the user."""
+"""FlexAttention: attention whose scores and probabilities are modified by user subgraphs."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def _(g: Scope, q: Fact, k: Fact, v: Fact, **attrs: Any) -> Fact:
 
 
 def _shapes(g: Scope, q: Fact, k: Fact, v: Fact) -> tuple[Shape, Shape]:
-    """The shapes of scores and output."""
+    """Return the shapes of the scores and the output."""
     same_rank(4, Q=q, K=k, V=v)
     batch, heads, rows, head = q.dims
     _, kv_heads, keys, _ = k.dims
     same_dims(g, k.dims, (batch, kv_heads, keys, head), "K")
     same_dims(g, v.dims, (batch, kv_heads, keys, v.dims[3]), "V")
-    g.divides(kv_heads, heads, "the heads of K and V do not share out those of Q")
+    g.divides(kv_heads, heads, "the heads of K and V do not divide those of Q")
     return (batch, heads, rows, keys), (batch, heads, rows, v.dims[3])
 
 
@@ -72,18 +72,22 @@ def _softmax_type(dtype: DType, number: int | None) -> DType:
     return F64 if dtype is F64 else F32
 
 
-def _check_body(g: Scope, name: str, wanted: Fact, made: list[Any]) -> None:
-    if len(made) != 1 or not isinstance(made[0], Fact) or made[0].dtype is not wanted.dtype:
-        raise InvalidGraph(f"{name} must return one {wanted}, and returns {made}")
-    shape: Shape | None = made[0].shape
-    if shape is not None and wanted.shape is not None:
-        same_dims(g, shape, wanted.dims, f"what {name} returns")
+def _check_body(g: Scope, name: str, expected: Fact, returned: list[Any]) -> None:
+    if (
+        len(returned) != 1
+        or not isinstance(returned[0], Fact)
+        or returned[0].dtype is not expected.dtype
+    ):
+        raise InvalidGraph(f"{name} must return one {expected}, and returns {returned}")
+    shape: Shape | None = returned[0].shape
+    if shape is not None and expected.shape is not None:
+        same_dims(g, shape, expected.dims, f"what {name} returns")
 
 
 @flex.reference
 def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
     dtype = q.dtype
-    try:  # their ranks may not have been known before
+    try:  # ranks may have been unknown to inference
         _shapes(Scope(), *(Fact(F32, x.shape) for x in (q, k, v)))
     except InvalidGraph as error:
         raise InvalidArgument(error.what) from None

@@ -1,4 +1,4 @@
-"""Attention as one step: what lowering makes of a product, a softmax and a product."""
+"""The internal fused attention (flash attention on the CPU) and the mask it reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
 from sardonyx.ops.inference import broadcast_shapes
 
-STAYS, ZEROES, UNSEEN = range(3)  # what a row without a number for its result gives
+STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `zeroes`
 
 attention: Final = Op(
     "Attention",
@@ -24,16 +24,16 @@ attention: Final = Op(
     "y:T",
     attrs={
         "scale": 1.0,
-        "zeroes": STAYS,  # NaN; zeros; or zeros only where a row sees no key
+        "zeroes": STAYS,  # NaN stays; becomes zeros; or becomes zeros only in rows that see no key
         "rows_first": 0,  # the output is [.., rows, heads, width], not [.., heads, rows, width]
-        "group": 1,  # heads of q that share one of k and v
-        "before": -1,  # keys before its own place that a row sees; -1 for all
-        "behind": -1,  # and behind it
-        "at_end": 0,  # the last row stands at the last key; else spans, or the first at the first
+        "group": 1,  # query heads per key-value head (grouped-query attention)
+        "before": -1,  # window: keys before its own position that a row sees; -1 for all
+        "behind": -1,  # window: keys after its own position; 0 is causal, -1 for all
+        "at_end": 0,  # the last row is at the last key; else positions are from spans or start at 0
         "softcap": 0.0,
-        "smooth": 0,  # a key of score 0 and value 0 more
-        "bf16": 0,  # both sides of both products are rounded to it
-        "is_settled": 0,  # the mask is one that `Mask` made
+        "smooth": 0,  # smooth softmax: one more key with score 0 and value 0
+        "bf16": 0,  # operands of both matrix products are rounded to bfloat16
+        "is_settled": 0,  # the mask is the output of a `Mask` node
     },
     types={
         "T": frozenset((F32, F16, BF16)),
@@ -44,7 +44,7 @@ attention: Final = Op(
 )
 
 
-def _turned(shape: Shape) -> Shape:
+def _rows_first(shape: Shape) -> Shape:
     return (*shape[:-3], shape[-2], shape[-3], shape[-1])
 
 
@@ -68,22 +68,22 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
         for a, b in zip(reversed(mask.dims), reversed(scores), strict=False):
             g.equal_or_one(a, b, "the mask does not broadcast to the scores")
     y = (*lead, q.dims[-2], v.dims[-1])
-    return q.shaped(_turned(y) if attrs["rows_first"] else y)
+    return q.shaped(_rows_first(y) if attrs["rows_first"] else y)
 
 
-def _unseen(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) -> Array:
-    """Which scores are those of keys that their row does not see, by places alone."""
+def _hidden_keys(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) -> Array:
+    """Return which scores belong to keys that their row does not see by position."""
     rows, keys = shape[-2:]
     first = np.array([keys - rows if attrs["at_end"] else 0])
     end = np.array([keys])
     if spans is not None:
         first, end = spans[:, 0], np.minimum(spans[:, 1], keys)
-    ahead = np.arange(keys) - (first[:, None] + np.arange(rows))[..., None]
-    hidden = np.broadcast_to(np.arange(keys) >= end[:, None, None], ahead.shape)
+    distance = np.arange(keys) - (first[:, None] + np.arange(rows))[..., None]
+    hidden = np.broadcast_to(np.arange(keys) >= end[:, None, None], distance.shape)
     if attrs["before"] >= 0:
-        hidden = hidden | (ahead < -attrs["before"])
+        hidden = hidden | (distance < -attrs["before"])
     if attrs["behind"] >= 0:
-        hidden = hidden | (ahead > attrs["behind"])
+        hidden = hidden | (distance > attrs["behind"])
     if len(shape) == 2:
         return np.asarray(hidden[0])
     return np.asarray(np.expand_dims(hidden, tuple(range(1, len(shape) - 2))))
@@ -91,7 +91,10 @@ def _unseen(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) 
 
 @attention.reference
 def _(*inputs: Array | None, **attrs: Any) -> Any:
-    """softmax(scale * q k^T + mask) v over the keys that each row sees."""
+    """softmax(scale * q k^T + mask) v over the keys that each row sees.
+
+    The attention sink and the smooth softmax add exp(sink) or exp(0) to the softmax's denominator.
+    """
     q, k, v, mask, spans, sink = inputs
     assert q is not None
     assert k is not None
@@ -109,7 +112,7 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
             scores = np.tanh(scores / np.float32(attrs["softcap"])) * np.float32(attrs["softcap"])
         if mask is not None:
             scores = scores + mask
-        scores = np.where(_unseen(scores.shape, spans, attrs), -np.inf, scores).astype(q.dtype)
+        scores = np.where(_hidden_keys(scores.shape, spans, attrs), -np.inf, scores).astype(q.dtype)
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
         extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -np.inf
         top = np.maximum(top, np.asarray(extra, q.dtype))
@@ -143,19 +146,22 @@ def _(g: Scope, x: Fact, *, to: int, marks: int) -> Fact:
 
 @mask_op.reference
 def _(x: Array, *, to: int, marks: int) -> Array:
-    """A mask in the type of the queries; a row that shuts out every key is NaN if it is to be."""
+    """Convert a mask to the queries' type, clamped to its range so that only -inf stays -inf.
+
+    With `marks`, a row that masks out every key becomes NaN, as its softmax would.
+    """
     dtype = by_onnx(to)
     assert dtype is not None
     rows = wide(x)
     if not rows.shape or not rows.shape[-1]:
         return rows.astype(dtype.np)
-    import ml_dtypes  # slow to import, and only the reference of half types asks for it
+    import ml_dtypes  # slow to import, and only this reference needs it
 
     least = np.float32(ml_dtypes.finfo(dtype.np).min)  # type: ignore[no-untyped-call]
-    held = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
+    clamped = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
     is_blind = np.isneginf(rows).all(axis=-1, keepdims=True)
     with np.errstate(all="ignore"):
-        return np.where(is_blind & bool(marks), np.float32(np.nan), held).astype(dtype.np)
+        return np.where(is_blind & bool(marks), np.float32(np.nan), clamped).astype(dtype.np)
 
 
 OPS: Final = (attention, mask_op)

@@ -1,4 +1,4 @@
-"""The gradient of Attention, by its parts: scores and their softmax are computed again."""
+"""The gradient of Attention, by decomposition: scores and softmax are recomputed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def _(b: GradientBuilder, node: Node) -> list[Value | None]:
     if is_packed:
         q = _heads(b, q, attrs["q_num_heads"])
         k, v = (_heads(b, x, attrs["kv_num_heads"]) for x in (k, v))
-    shared = _shared(q, k)
-    keys, values = _repeated(b, k, shared), _repeated(b, v, shared)
-    scores = b.Mul(b.MatMul(q, b.turned(keys)), _scale(q, attrs["scale"]))
+    group = _group_size(q, k)
+    keys, values = _repeated(b, k, group), _repeated(b, v, group)
+    scores = b.Mul(b.MatMul(q, b.transposed(keys)), _scale(q, attrs["scale"]))
     if attrs["softcap"] > 0:
         cap = attrs["softcap"]
         scores = b.Mul(b.Tanh(b.Mul(scores, 1 / cap)), cap)
@@ -42,61 +42,62 @@ def _heads(b: GradientBuilder, x: Value, count: int) -> Value:
     return b.Transpose(b.Reshape(x, b.ints(0, 0, count, -1)), perm=(0, 2, 1, 3))
 
 
-def _scale(q: Value, given_scale: float | None) -> float:
+def _scale(q: Value, scale: float | None) -> float:
     width = ranked(q).dims[3]
-    if given_scale is not None:
-        return given_scale
+    if scale is not None:
+        return scale
     if not isinstance(width, int):
         raise NotImplemented("the width of the heads is not known", hint="give the attribute scale")
     return 1 / math.sqrt(width or 1)
 
 
-def _shared(q: Value, k: Value) -> int:
-    """How many heads of Q share one of K."""
-    many, few = ranked(q).dims[1], ranked(k).dims[1]
-    if same(many, few) is True:
+def _group_size(q: Value, k: Value) -> int:
+    """Return the number of heads of Q per head of K."""
+    q_heads, kv_heads = ranked(q).dims[1], ranked(k).dims[1]
+    if same(q_heads, kv_heads) is True:
         return 1
-    if not isinstance(many, int) or not isinstance(few, int):
+    if not isinstance(q_heads, int) or not isinstance(kv_heads, int):
         raise NotImplemented("the number of heads is not known", hint="give the inputs fixed heads")
-    return many // few
+    return q_heads // kv_heads
 
 
 def _repeated(b: GradientBuilder, x: Value, times: int) -> Value:
-    """Each head so many times in a row."""
+    """Repeat each head `times` times, adjacent."""
     if times == 1:
         return x
     sizes = b.shape(x)
     batch, heads = (b.Slice(sizes, b.ints(i), b.ints(i + 1)) for i in range(2))
     rest = b.Slice(sizes, b.ints(2), b.ints(4))
-    room = b.Concat(batch, heads, b.ints(times), rest, axis=0)
-    copies = b.Expand(b.Unsqueeze(x, b.ints(2)), room)
+    grouped_shape = b.Concat(batch, heads, b.ints(times), rest, axis=0)
+    copies = b.Expand(b.Unsqueeze(x, b.ints(2)), grouped_shape)
     return b.Reshape(copies, b.Concat(batch, b.Mul(heads, times), rest, axis=0))
 
 
 def _weights(b: GradientBuilder, node: Node, scores: Value) -> Value:
-    """The softmax over the keys that a query may see; one that sees none has zeros."""
+    """Return the softmax over the visible keys; zeros for a query that sees none."""
     dtype = scores.tensor.dtype
+    # Finite, and half the range, so that adding a score to it cannot overflow to -inf and NaN.
     lowest = b.const(float(np.finfo(np.float32).min) / 2 if dtype.bits > 16 else -3e4, dtype)
-    seen, mask = _visible(b, node, scores), optional(node, 3)
+    visible, mask = _visible(b, node, scores), optional(node, 3)
     if mask is not None:
         if same(ranked(mask).dims[-1], ranked(scores).dims[-1]) is not True:
             raise NotImplemented(
                 "an attn_mask with fewer columns than keys has no gradient", hint="pad the mask"
             )
         if mask.tensor.dtype is BOOL:
-            seen = mask if seen is None else b.And(seen, mask)
+            visible = mask if visible is None else b.And(visible, mask)
         else:
             bias = b.cast(mask, dtype)
             scores = b.Add(scores, b.Max(bias, lowest))
             is_open = b.Greater(bias, lowest)
-            seen = is_open if seen is None else b.And(seen, is_open)
-    if seen is None:
+            visible = is_open if visible is None else b.And(visible, is_open)
+    if visible is None:
         return b.Softmax(scores, axis=-1)
-    return b.where(seen, b.Softmax(b.Where(seen, scores, lowest), axis=-1))
+    return b.where(visible, b.Softmax(b.Where(visible, scores, lowest), axis=-1))
 
 
 def _visible(b: GradientBuilder, node: Node, scores: Value) -> Value | None:
-    """Which keys each query may see by position; None when it may see all."""
+    """Return which keys each query may see by position; None for all."""
     attrs = node.attrs
     left, right = attrs["left_window_size"], 0 if attrs["is_causal"] else attrs["right_window_size"]
     if left < 0 and right < 0:
@@ -105,11 +106,11 @@ def _visible(b: GradientBuilder, node: Node, scores: Value) -> Value | None:
         b.Squeeze(b.Slice(b.shape(scores), b.ints(i), b.ints(i + 1)), b.ints(0)) for i in (2, 3)
     ]
     rows, keys = (b.Range(b.const(0, I64), end, b.const(1, I64)) for end in ends)
-    ahead = b.Sub(keys, b.Unsqueeze(rows, b.ints(1)))
-    seen = None
+    distance = b.Sub(keys, b.Unsqueeze(rows, b.ints(1)))
+    visible = None
     if right >= 0:
-        seen = b.LessOrEqual(ahead, right)
+        visible = b.LessOrEqual(distance, right)
     if left >= 0:
-        near = b.GreaterOrEqual(ahead, -left)
-        seen = near if seen is None else b.And(seen, near)
-    return seen
+        near = b.GreaterOrEqual(distance, -left)
+        visible = near if visible is None else b.And(visible, near)
+    return visible

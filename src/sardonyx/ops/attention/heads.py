@@ -1,4 +1,4 @@
-"""What the attention ops share: packed heads, heads shared by groups, softmax in a chosen type."""
+"""Shared by the attention ops: packed heads, grouped heads, softmax in a given precision."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.arrays import Array, wide
 
-MAX_HEADS: Final = 1 << 24  # more would be features, and none of them in a head
+MAX_HEADS: Final = 1 << 24  # a bound that no model reaches; keeps products of sizes in int64
 PRECISIONS: Final[dict[int, DType]] = {d.onnx: d for d in (F32, F16, F64, BF16)}
 
 
 def precision(number: int) -> DType:
-    """The type behind a softmax_precision attribute."""
-    found = PRECISIONS.get(number)
-    if found is None:
+    """Return the type that a softmax_precision attribute names."""
+    dtype = PRECISIONS.get(number)
+    if dtype is None:
         raise InvalidGraph(f"softmax_precision {number} is none of {sorted(PRECISIONS)}")
-    return found
+    return dtype
 
 
 def rounded(x: Array, dtype: Any) -> Array:
-    """Wide numbers cut to what `dtype` can hold, still in the type that arithmetic is done in."""
+    """Round to `dtype` and return in the type that arithmetic is done in (float32 for halves)."""
     with np.errstate(all="ignore"):
         return wide(x.astype(dtype, copy=False))
 
 
 def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int, Size]:
-    """The number of heads in a packed dimension, and the size of one."""
+    """Return the number of heads in a packed dimension, and the size of one."""
     if heads is None or not 1 <= heads <= MAX_HEADS:
         raise InvalidGraph(f"{what} is {heads}, and must be 1 or more when heads are packed")
     g.divides(heads, hidden, f"{what} does not split the packed heads")
@@ -52,7 +52,7 @@ def pack(x: Array) -> Array:
 
 
 def grouped_matmul(a: Array, b: Array) -> Array:
-    """Each head of `a` times the head of `b` that its group shares, one product for the group."""
+    """Multiply each head of `a` by its group's head of `b`, with one matrix product per group."""
     batch, heads, rows, inner = a.shape
     shared = b.shape[1]
     if shared not in (0, heads):
@@ -63,7 +63,7 @@ def grouped_matmul(a: Array, b: Array) -> Array:
 
 def softmax(scores: Array, dtype: Any) -> Array:
     """Softmax over the last axis in `dtype`; a row that is all -inf gives NaN, as in Softmax."""
-    # A narrow type is asked for by name here, so each step is done in it, sums included.
+    # softmax_precision is explicit, so every step is done in that type, the sum included.
     x = scores.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
         if x.shape[-1]:
@@ -71,16 +71,24 @@ def softmax(scores: Array, dtype: Any) -> Array:
         return wide(x / x.sum(axis=-1, keepdims=True))
 
 
+def rms_normalized(x: Array, weight: Array, epsilon: float) -> Array:
+    """RMS normalization of each head (query and key norm): x / sqrt(mean(x^2) + eps) * weight."""
+    with np.errstate(all="ignore"):
+        square = np.square(wide(x)).mean(axis=-1, keepdims=True)
+        y = wide(x) / np.sqrt(square + np.float32(epsilon)) * wide(weight)
+        return np.asarray(y.astype(x.dtype))
+
+
 def same_rank(rank: int, **facts: Fact) -> None:
-    """Refuses inputs of another rank."""
+    """Raise unless every input has this rank."""
     for name, fact in facts.items():
         if fact.rank != rank:
             raise InvalidGraph(f"{name} has rank {fact.rank}, and must have {rank}: it is {fact}")
 
 
-def same_dims(g: Scope, found: Shape, wanted: Shape, what: str) -> None:
-    """Needs two shapes to be equal."""
-    if len(found) != len(wanted):
-        raise InvalidGraph(f"{what} has rank {len(found)}, and must have {len(wanted)}")
-    for a, b in zip(found, wanted, strict=True):
+def same_dims(g: Scope, actual: Shape, expected: Shape, what: str) -> None:
+    """Require two shapes to be equal."""
+    if len(actual) != len(expected):
+        raise InvalidGraph(f"{what} has rank {len(actual)}, and must have {len(expected)}")
+    for a, b in zip(actual, expected, strict=True):
         g.equal(a, b, f"{what} has another size than its neighbours")

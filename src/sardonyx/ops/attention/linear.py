@@ -1,4 +1,8 @@
-"""LinearAttention: a recurrent state of one matrix per head, written and read token by token."""
+"""LinearAttention: a recurrent state matrix per head, updated token by token.
+
+S_t = exp(g_t) S_(t-1) + k_t (b_t (v_t - k_t^T S_(t-1)))^T, o_t = scale * q_t S_t: the gated delta
+rule; without decay the delta rule, without beta (gated) linear attention.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from sardonyx.ops.arrays import Array, filled
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
 
 _TYPES: Final = frozenset((F16, BF16, F32))
-# rule: whether it takes decay, whether it takes beta
+# update rule -> (needs decay, needs beta)
 _RULES: Final = {
     b"linear": (False, False),
     b"gated": (True, False),
@@ -49,25 +53,25 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     assert query is not None
     assert key is not None
     assert value is not None
-    check_rule(attrs["update_rule"], decay, beta)
-    kept = query.dtype if state is None else state.dtype
+    check_update_rule(attrs["update_rule"], decay, beta)
+    state_dtype = query.dtype if state is None else state.dtype
     if any(f is not None and f.shape is None for f in inputs):
-        return Fact(query.dtype, None), Fact(kept, None)
+        return Fact(query.dtype, None), Fact(state_dtype, None)
     if attrs["q_num_heads"] > 0 and attrs["kv_num_heads"] > 0:
-        g.divides(attrs["kv_num_heads"], attrs["q_num_heads"], SHARED_OUT)
-    y, wanted = recurrence_shapes(g, inputs, attrs)
+        g.divides(attrs["kv_num_heads"], attrs["q_num_heads"], UNGROUPED)
+    y, state_shape = recurrence_shapes(g, inputs, attrs)
     if state is not None:
-        same_dims(g, state.dims, wanted, "past_state")
-    return Fact(query.dtype, y), Fact(kept, wanted)
+        same_dims(g, state.dims, state_shape, "past_state")
+    return Fact(query.dtype, y), Fact(state_dtype, state_shape)
 
 
-SHARED_OUT: Final = "kv_num_heads does not share out q_num_heads"
+UNGROUPED: Final = "kv_num_heads does not divide q_num_heads"
 
 
 def recurrence_shapes(
     g: Scope, inputs: Sequence[Any], attrs: dict[str, Any]
 ) -> tuple[Shape, Shape]:
-    """The shapes of the output and of a state."""
+    """Return the shapes of the output and of a state."""
     query, key, value, _, decay, beta = inputs
     same_rank(3, query=query, key=key, value=value)
     batch, length, _ = query.dims
@@ -86,13 +90,13 @@ def recurrence_shapes(
     return (batch, length, d_v * max(q_heads, kv_heads)), (batch, kv_heads, d_k, d_v)
 
 
-def check_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
+def check_update_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
     if rule not in _RULES:
-        known = ", ".join(r.decode() for r in _RULES)
-        raise InvalidGraph(f"update_rule {rule!r} is none of {known}")
-    for name, fact, is_wanted in zip(("decay", "beta"), (decay, beta), _RULES[rule], strict=True):
-        if is_wanted != (fact is not None):
-            verb = "needs" if is_wanted else "takes no"
+        choices = ", ".join(r.decode() for r in _RULES)
+        raise InvalidGraph(f"update_rule {rule!r} is none of {choices}")
+    for name, fact, is_required in zip(("decay", "beta"), (decay, beta), _RULES[rule], strict=True):
+        if is_required != (fact is not None):
+            verb = "needs" if is_required else "has no input"
             raise InvalidGraph(f"update_rule {rule.decode()} {verb} {name}")
 
 
@@ -108,9 +112,9 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
 def recurrence(
     inputs: Sequence[Any], attrs: dict[str, Any], window: int
 ) -> tuple[Array, list[Array]]:
-    """The rows that tokens read, and the states after so many of the last tokens, the last last.
+    """Return the output, and the states after each of the last `window` tokens, oldest first.
 
-    Heads of the query may share one of keys and values, or be shared by several of these.
+    Query heads may be a multiple of the key-value heads (grouped-query), or the other way round.
     """
     query, key, value, past, decay, beta = inputs
     heads = attrs["kv_num_heads"]
@@ -119,7 +123,7 @@ def recurrence(
     q = np.repeat(_by_token(query, attrs["q_num_heads"]), heads // attrs["q_num_heads"] or 1, 2)
     length, batch, _, d_k = q.shape
     q = q.reshape(length, batch, heads, groups, d_k)
-    keep = None if decay is None else np.exp(_decay(decay, heads, d_k))[..., None]
+    gate = None if decay is None else np.exp(_decay(decay, heads, d_k))[..., None]
     rate = None if beta is None else _by_token(beta, beta.shape[2])
     if past is None:
         state = np.zeros((batch, heads, d_k, v.shape[3]), np.float32)
@@ -128,12 +132,12 @@ def recurrence(
     out = np.empty((length, batch, heads, groups, v.shape[3]), np.float32)
     states = [state] if not length else []
     for t in range(length):
-        if keep is not None:
-            state = state * keep[t]
+        if gate is not None:
+            state = state * gate[t]
         write = v[t]
-        if rate is not None:  # only what the state does not say already is written
-            known = np.matmul(k[t][:, :, None, :], state)[:, :, 0]
-            write = rate[t] * (write - known)
+        if rate is not None:  # delta rule: write the error of the state's prediction for this key
+            predicted = np.matmul(k[t][:, :, None, :], state)[:, :, 0]
+            write = rate[t] * (write - predicted)
         state = state + k[t][..., None] * write[:, :, None, :]
         out[t] = np.matmul(q[t], state)
         states = [*states, state][-window:]
@@ -150,7 +154,7 @@ def _by_token(x: Array, heads: int) -> Array:
 
 
 def _decay(decay: Array, heads: int, d_k: int) -> Array:
-    """Log decay of each key feature, or one for all of a head."""
+    """Return the log decay, per key feature or per head."""
     if decay.shape[2] not in (heads, heads * d_k):
         raise InvalidArgument(
             f"decay has {decay.shape[2]} numbers per token: one for each of {heads} heads, "

@@ -13,7 +13,12 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, filled
 from sardonyx.ops.attention.heads import same_dims
-from sardonyx.ops.attention.linear import SHARED_OUT, check_rule, recurrence, recurrence_shapes
+from sardonyx.ops.attention.linear import (
+    UNGROUPED,
+    check_update_rule,
+    recurrence,
+    recurrence_shapes,
+)
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
 
@@ -44,10 +49,10 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
     return {"S": types.get("S", types["T"])}
 
 
-def check_window(window: int) -> tuple[int, ...]:
-    """The axis that a window puts before a state: none, or how many states there are."""
+def window_axis(window: int) -> tuple[int, ...]:
+    """Return the leading axis of a state: (window,), or () without a window."""
     if not 0 <= window <= MAX_WINDOW:
-        raise InvalidGraph(f"state_window is {window}, and must lie within [0, {MAX_WINDOW}]")
+        raise InvalidGraph(f"state_window is {window}, and must be within [0, {MAX_WINDOW}]")
     return (window,) if window else ()
 
 
@@ -55,16 +60,16 @@ def check_window(window: int) -> tuple[int, ...]:
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     query, state, decay, beta = inputs[0], *inputs[3:]
     assert query is not None
-    check_rule(attrs["update_rule"], decay, beta)
+    check_update_rule(attrs["update_rule"], decay, beta)
     q_heads, kv_heads = attrs["q_num_heads"], attrs["kv_num_heads"]
     if q_heads > 0 and kv_heads > 0:
-        few, many = sorted((q_heads, kv_heads))
-        g.divides(few, many, SHARED_OUT)
-    y, one = recurrence_shapes(g, inputs, attrs)
-    wanted = (*check_window(attrs["state_window"]), *one)
+        fewer, more = sorted((q_heads, kv_heads))
+        g.divides(fewer, more, UNGROUPED)
+    y, state_dims = recurrence_shapes(g, inputs, attrs)
+    state_shape = (*window_axis(attrs["state_window"]), *state_dims)
     if state is not None:
-        same_dims(g, state.dims, wanted, "past_state")
-    return query.shaped(y), Fact(query.dtype if state is None else state.dtype, wanted)
+        same_dims(g, state.dims, state_shape, "past_state")
+    return query.shaped(y), Fact(query.dtype if state is None else state.dtype, state_shape)
 
 
 @linear.reference
@@ -75,12 +80,12 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
     if window and past is not None:
         arrays[3] = past[-1]
     y, states = recurrence(arrays, attrs, window or 1)
-    kept = y.dtype if past is None else past.dtype
-    return y, windowed(states, window).astype(kept)
+    state_dtype = y.dtype if past is None else past.dtype
+    return y, stack_states(states, window).astype(state_dtype)
 
 
-def windowed(states: list[Array], window: int) -> Array:
-    """States along a first axis, with zeros before those that there are; or the last alone."""
+def stack_states(states: list[Array], window: int) -> Array:
+    """Stack states along a first axis, zero-padded at the front; without a window, the last one."""
     if not window:
         return states[-1]
     empty = [np.zeros_like(states[0])] * (window - len(states))

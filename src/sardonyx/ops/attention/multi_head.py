@@ -1,4 +1,4 @@
-"""MultiHeadAttention: query, key and value of many heads side by side."""
+"""MultiHeadAttention of com.microsoft: packed or separate query, key and value, with a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, filled, one_int, wide
 from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
 
-SHUT_OUT: Final = -10000.0  # what a mask adds to a score unless the node says otherwise
+MASKED_SCORE: Final = -10000.0  # onnxruntime's default mask_filter_value
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))}
 
 multi_head: Final = Op(
@@ -38,50 +38,50 @@ multi_head: Final = Op(
 
 
 @frozen
-class Inputs:
-    """The inputs of a node by name: facts, arrays or values."""
+class MultiHeadInputs:
+    """The inputs of a MultiHeadAttention by name: facts, arrays or values."""
 
     query: Any
     key: Any
     value: Any
     bias: Any
     padding: Any
-    added: Any
+    attention_bias: Any
     past_key: Any
     past_value: Any
     past_length: Any
     indirection: Any
 
 
-def _check(x: Inputs, attrs: dict[str, Any]) -> None:
+def _check(x: MultiHeadInputs, attrs: dict[str, Any]) -> None:
     if attrs["num_heads"] < 1:
         raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
     if (x.past_key is None) != (x.past_value is None):
         raise InvalidGraph("past_key and past_value go together: one of them is missing")
     if x.past_length is not None and x.past_key is None:
-        raise InvalidGraph("past_sequence_length says how much of past_key there is: it is missing")
+        raise InvalidGraph("past_sequence_length needs past_key")
     if x.indirection is not None and x.past_length is None:
         raise InvalidGraph("cache_indirection needs past_sequence_length")
 
 
 @frozen
-class Sizes:
-    """The sizes of the operands, whichever way they are laid out."""
+class MultiHeadSizes:
+    """The sizes of the operands, for each of their layouts."""
 
     batch: Size
     rows: Size
     head: Size
     keys: Size
-    width: Size  # of a head of the values
+    width: Size  # of a value head
 
 
-def _sizes(g: Scope, x: Inputs, heads: int) -> Sizes:
+def _sizes(g: Scope, x: MultiHeadInputs, heads: int) -> MultiHeadSizes:
     if x.query.rank == 5:
         if x.key is not None or x.value is not None:
-            raise InvalidGraph("query holds key and value, and these are given too")
+            raise InvalidGraph("query holds key and value, and these are inputs too")
         batch, rows, _, _, head = x.query.dims
         same_dims(g, x.query.dims, (batch, rows, heads, 3, head), "a query with key and value")
-        return Sizes(batch, rows, head, rows, head)
+        return MultiHeadSizes(batch, rows, head, rows, head)
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
     _, head = heads_of(g, heads, hidden, "num_heads")
@@ -89,10 +89,10 @@ def _sizes(g: Scope, x: Inputs, heads: int) -> Sizes:
         raise InvalidGraph("key is missing, and query does not hold it")
     if x.key.rank == 5:
         if x.value is not None:
-            raise InvalidGraph("key holds the values, and value is given too")
+            raise InvalidGraph("key holds the values, and value is an input too")
         keys = x.key.dims[1]
         same_dims(g, x.key.dims, (batch, keys, heads, 2, head), "a key with value")
-        return Sizes(batch, rows, head, keys, head)
+        return MultiHeadSizes(batch, rows, head, keys, head)
     if x.value is None:
         raise InvalidGraph("value is missing, and key does not hold it")
     if x.key.rank == 4:
@@ -100,18 +100,18 @@ def _sizes(g: Scope, x: Inputs, heads: int) -> Sizes:
         same_rank(4, value=x.value)
         same_dims(g, x.key.dims, (batch, heads, keys, head), "key")
         same_dims(g, x.value.dims, (batch, heads, keys, x.value.dims[3]), "value")
-        return Sizes(batch, rows, head, keys, x.value.dims[3])
+        return MultiHeadSizes(batch, rows, head, keys, x.value.dims[3])
     same_rank(3, key=x.key, value=x.value)
     keys = x.key.dims[1]
     same_dims(g, x.key.dims, (batch, keys, hidden), "key")
     same_dims(g, x.value.dims, (batch, keys, x.value.dims[2]), "value")
     _, width = heads_of(g, heads, x.value.dims[2], "num_heads")
-    return Sizes(batch, rows, head, keys, width)
+    return MultiHeadSizes(batch, rows, head, keys, width)
 
 
 @multi_head.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = Inputs(*inputs), attrs["num_heads"]
+    x, heads = MultiHeadInputs(*inputs), attrs["num_heads"]
     _check(x, attrs)
     s = _sizes(g, x, heads)
     past: Size = 0
@@ -122,14 +122,14 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         same_dims(g, x.past_value.dims, (s.batch, heads, past, s.width), "past_value")
     total = length = past + s.keys
     if x.past_length is not None:
-        total, length = check_shared(g, x.past_length, x.indirection), past
+        total, length = shared_key_count(g, x.past_length, x.indirection), past
     if x.bias is not None:
         both = (2 * s.head + s.width) * heads
         same_dims(g, x.bias.dims, (both,), "bias")
     if x.padding is not None:
         _check_padding(g, x.padding, (s.batch, s.rows, total))
-    if x.added is not None:
-        check_added(g, x.added, (s.batch, heads, s.rows, total))
+    if x.attention_bias is not None:
+        check_attention_bias(g, x.attention_bias, (s.batch, heads, s.rows, total))
     return (
         x.query.shaped((s.batch, s.rows, s.width * heads)),
         x.query.shaped((s.batch, heads, length, s.head)),
@@ -138,8 +138,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     )
 
 
-def check_shared(g: Scope, past_length: Fact, indirection: Fact | None) -> Size:
-    """The number of keys when past and present share a cache: a new dim, as it depends on data."""
+def shared_key_count(g: Scope, past_length: Fact, indirection: Fact | None) -> Size:
+    """Return the number of keys in a shared past-present buffer: a fresh, data-dependent dim."""
     for size in past_length.dims:
         g.equal(size, 1, "past_sequence_length is one number")
     if indirection is not None:
@@ -149,24 +149,34 @@ def check_shared(g: Scope, past_length: Fact, indirection: Fact | None) -> Size:
 
 def _check_padding(g: Scope, mask: Fact, scores: Shape) -> None:
     batch, rows, total = scores
-    wanted = {1: (batch,), 2: (batch, total), 3: (batch, rows, total)}.get(mask.rank)
-    if wanted is None:
+    expected = {1: (batch,), 2: (batch, total), 3: (batch, rows, total)}.get(mask.rank)
+    if expected is None:
         raise InvalidGraph(f"key_padding_mask has rank {mask.rank}, and must have 1, 2 or 3")
-    same_dims(g, mask.dims, wanted, "key_padding_mask")
+    same_dims(g, mask.dims, expected, "key_padding_mask")
 
 
-def check_added(g: Scope, added: Fact, scores: Shape) -> None:
-    """Needs what is added to the scores to broadcast to them."""
-    same_rank(4, attention_bias=added)
-    g.equal_or_one(added.dims[0], scores[0], "attention_bias does not broadcast over the batch")
-    g.equal_or_one(added.dims[1], scores[1], "attention_bias does not broadcast over the heads")
-    g.equal(added.dims[2], scores[2], "attention_bias has another number of rows than the query")
-    g.equal(added.dims[3], scores[3], "attention_bias has another number of columns than keys")
+def check_attention_bias(g: Scope, attention_bias: Fact, scores: Shape) -> None:
+    """Require attention_bias to broadcast to the scores."""
+    same_rank(4, attention_bias=attention_bias)
+    g.equal_or_one(
+        attention_bias.dims[0], scores[0], "attention_bias does not broadcast over the batch"
+    )
+    g.equal_or_one(
+        attention_bias.dims[1], scores[1], "attention_bias does not broadcast over the heads"
+    )
+    g.equal(
+        attention_bias.dims[2],
+        scores[2],
+        "attention_bias has another number of rows than the query",
+    )
+    g.equal(
+        attention_bias.dims[3], scores[3], "attention_bias has another number of columns than keys"
+    )
 
 
 @multi_head.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads = Inputs(*filled(inputs, 10)), attrs["num_heads"]
+    x, heads = MultiHeadInputs(*filled(inputs, 10)), attrs["num_heads"]
     q, k, v = _heads(x, heads)
     if x.bias is not None:
         width = q.shape[1] * q.shape[3]
@@ -175,13 +185,13 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
             (wide(y) + wide(part).reshape(1, heads, 1, -1)).astype(y.dtype)
             for y, part in zip((q, k, v), parts, strict=True)
         )
-        if x.key is None or x.key.ndim != 4:  # keys that are laid out as a cache have it already
+        if x.key is None or x.key.ndim != 4:  # 4-D keys are a cache: their bias is already added
             k, v = rest
     past = 0
     if x.past_length is not None:
         past = one_int(x.past_length, "past_sequence_length")
-        caches = [shared(old, n, past) for old, n in ((x.past_key, k), (x.past_value, v))]
-        k, v = (seen_rows(c, past, k.shape[2], x.indirection) for c in caches)
+        caches = [shared_cache(old, n, past) for old, n in ((x.past_key, k), (x.past_value, v))]
+        k, v = (gather_beams(c, past, k.shape[2], x.indirection) for c in caches)
     elif x.past_key is not None:
         past = x.past_key.shape[2]
         caches = [np.concatenate(p, axis=2) for p in ((x.past_key, k), (x.past_value, v))]
@@ -189,45 +199,45 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     else:
         caches = [k, v]
     mask = _mask(x.padding, k.shape[2], attrs["mask_filter_value"])
-    if x.added is not None:
-        mask = mask + wide(x.added)
+    if x.attention_bias is not None:
+        mask = mask + wide(x.attention_bias)
     y, scores = attend(q, k, v, mask, past, attrs)
     return pack(y), *(np.ascontiguousarray(c) for c in caches), scores.astype(x.query.dtype)
 
 
-def shared(cache: Array, new: Array, past: int) -> Array:
-    """A cache with new rows behind those of the past, and zeros where there is room for more."""
+def shared_cache(cache: Array, new: Array, past: int) -> Array:
+    """Return a shared cache with new rows after the past ones, and zeros after those."""
     if past < 0 or past + new.shape[2] > cache.shape[2]:
         raise InvalidArgument(
-            f"{new.shape[2]} new rows behind {past} do not fit into a cache of {cache.shape[2]}"
+            f"{new.shape[2]} new rows after {past} do not fit into a cache of {cache.shape[2]}"
         )
-    made = np.zeros_like(cache)
-    made[:, :, :past] = cache[:, :, :past]
-    made[:, :, past : past + new.shape[2]] = new
-    return made
+    result = np.zeros_like(cache)
+    result[:, :, :past] = cache[:, :, :past]
+    result[:, :, past : past + new.shape[2]] = new
+    return result
 
 
-def seen_rows(cache: Array, past: int, rows: int, indirection: Array | None) -> Array:
-    """The rows that are filled, each of the past from the beam that it came from."""
-    seen = cache[:, :, : past + rows]
+def gather_beams(cache: Array, past: int, rows: int, indirection: Array | None) -> Array:
+    """Return the filled rows; with cache_indirection, each past row comes from its source beam."""
+    filled_rows = cache[:, :, : past + rows]
     if indirection is None:
-        return seen
+        return filled_rows
     groups, beams, _ = indirection.shape
-    came = indirection[:, :, :past]
-    if groups * beams != cache.shape[0] or came.shape[2] < past:
+    source_beams = indirection[:, :, :past]
+    if groups * beams != cache.shape[0] or source_beams.shape[2] < past:
         raise InvalidArgument(
             f"cache_indirection {list(indirection.shape)} does not fit a batch of {cache.shape[0]} "
             f"with {past} keys"
         )
-    if came.size and (came.min() < 0 or came.max() >= beams):
+    if source_beams.size and (source_beams.min() < 0 or source_beams.max() >= beams):
         raise InvalidArgument(f"cache_indirection names beams outside [0, {beams})")
     first = np.arange(groups)[:, None, None] * beams
-    source = (came + first).reshape(cache.shape[0], past)
+    source = (source_beams + first).reshape(cache.shape[0], past)
     old = cache[source, :, np.arange(past)].swapaxes(1, 2)
-    return np.concatenate((old, seen[:, :, past:]), axis=2)
+    return np.concatenate((old, filled_rows[:, :, past:]), axis=2)
 
 
-def _heads(x: Inputs, heads: int) -> tuple[Array, Array, Array]:
+def _heads(x: MultiHeadInputs, heads: int) -> tuple[Array, Array, Array]:
     """Query, key and value as [batch, heads, rows, head]."""
     if x.query.ndim == 5:
         q, k, v = x.query.transpose(3, 0, 2, 1, 4)
@@ -242,27 +252,27 @@ def _heads(x: Inputs, heads: int) -> tuple[Array, Array, Array]:
 
 
 def _mask(padding: Array | None, keys: int, low: float | None) -> Array:
-    """What a mask of keys adds to the scores [batch, heads, rows, keys]."""
+    """Return the additive mask for scores [batch, heads, rows, keys]."""
     if padding is None:
         return np.zeros((1, 1, 1, 1), np.float32)
     if padding.ndim == 1:
         padding = np.arange(keys) < padding[:, None]
     shape = (padding.shape[0], 1, 1 if padding.ndim == 2 else padding.shape[1], keys)
-    lowest = SHUT_OUT if low is None else low
+    lowest = MASKED_SCORE if low is None else low
     return np.where(padding.reshape(shape) > 0, 0, lowest).astype(np.float32)
 
 
 def attend(
     q: Array, k: Array, v: Array, mask: Array, past: int, attrs: dict[str, Any]
 ) -> tuple[Array, Array]:
-    """softmax(q k^T + mask) v, and what the softmax is taken of."""
+    """Return softmax(scale q k^T + mask) v, and the scores before the softmax."""
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
     rows, keys = q.shape[2], k.shape[2]
     with np.errstate(all="ignore"):
         scores = np.matmul(wide(q), wide(k).swapaxes(2, 3)) * np.float32(scale) + mask
         if attrs["unidirectional"]:
-            seen = np.arange(keys) <= np.arange(past, past + rows)[:, None]
-            scores = np.where(seen, scores, np.finfo(np.float32).min)
+            visible = np.arange(keys) <= np.arange(past, past + rows)[:, None]
+            scores = np.where(visible, scores, np.finfo(np.float32).min)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
         weights = weights / weights.sum(axis=-1, keepdims=True)
         return np.matmul(weights, wide(v)).astype(q.dtype), scores.astype(q.dtype)

@@ -1,4 +1,4 @@
-"""Batches without their padding: how it is removed and restored, and attention in between."""
+"""Batches packed without padding: RemovePadding, RestorePadding, and attention on packed tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, filled, wide
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.attention.multi_head import attend, check_added
-from sardonyx.ops.attention.projected import widths_of
+from sardonyx.ops.attention.multi_head import attend, check_attention_bias
+from sardonyx.ops.attention.projected import qkv_widths
 
 _TYPES: Final = {"T": frozenset((F32, F16)), "M": frozenset((I32,))}
 
@@ -50,9 +50,9 @@ def _(x: Array, counts: Array) -> tuple[Array, ...]:
     if wrong.size:
         raise InvalidArgument(f"sequence_token_count {int(wrong[0])} is outside [0, {length}]")
     is_token = np.arange(length) < counts[:, None]
-    places = np.arange(batch * length, dtype=np.int32)
-    tokens = places[is_token.reshape(-1)]
-    offsets = np.concatenate((tokens, places[~is_token.reshape(-1)])).reshape(batch, length)
+    positions = np.arange(batch * length, dtype=np.int32)
+    tokens = positions[is_token.reshape(-1)]
+    offsets = np.concatenate((tokens, positions[~is_token.reshape(-1)])).reshape(batch, length)
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     longest = np.array([counts.max(initial=0)], np.int32)
     return x.reshape(batch * length, hidden)[tokens], offsets, ends, longest
@@ -75,13 +75,13 @@ def _(x: Array, offsets: Array) -> Array:
 
 
 def restored(x: Array, offsets: Array) -> Array:
-    """Tokens at their places in a batch, and zeros where its padding is."""
-    places = offsets.reshape(-1)[: len(x)]
-    wrong = places[(places < 0) | (places >= offsets.size)]
-    if wrong.size or len(places) < len(x):
+    """Return a padded batch with tokens at their offsets and zeros as padding."""
+    positions = offsets.reshape(-1)[: len(x)]
+    wrong = positions[(positions < 0) | (positions >= offsets.size)]
+    if wrong.size or len(positions) < len(x):
         raise InvalidArgument(f"token_offset does not say where each of {len(x)} tokens goes")
     y = np.zeros((offsets.size, x.shape[1]), x.dtype)
-    y[places] = x
+    y[positions] = x
     return y.reshape(*offsets.shape, x.shape[1])
 
 
@@ -113,17 +113,19 @@ multi_packed: Final = Op(
 )
 
 
-def _check_batch(g: Scope, heads: int, offsets: Fact, ends: Fact, added: Fact | None) -> None:
+def _check_batch(
+    g: Scope, heads: int, offsets: Fact, ends: Fact, attention_bias: Fact | None
+) -> None:
     same_rank(2, token_offset=offsets)
     batch, length = offsets.dims
     same_dims(g, ends.dims, (batch + 1,), "cumulative_sequence_length")
-    if added is not None:
-        check_added(g, added, (batch, heads, length, length))
+    if attention_bias is not None:
+        check_attention_bias(g, attention_bias, (batch, heads, length, length))
 
 
 @packed.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
-    x, weights, bias, offsets, ends, added = inputs
+    x, weights, bias, offsets, ends, attention_bias = inputs
     assert x is not None
     assert weights is not None
     assert bias is not None
@@ -136,29 +138,29 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
     columns = weights.dims[1]
     g.equal(weights.dims[0], x.dims[1], "weights do not fit the input")
     same_dims(g, bias.dims, (columns,), "bias")
-    width, _, value = widths_of(columns, attrs)
+    width, _, value = qkv_widths(columns, attrs)
     if attrs["qkv_hidden_sizes"]:
         g.equal(columns, 2 * width + value, "weights and qkv_hidden_sizes differ")
     else:
         g.divides(3 * heads, columns, "weights do not hold query, key and value of all heads")
-    _check_batch(g, heads, offsets, ends, added)
+    _check_batch(g, heads, offsets, ends, attention_bias)
     return x.shaped((x.dims[0], value))
 
 
 @packed.reference
 def _(*inputs: Array | None, **attrs: Any) -> Array:
     arrays: Any = filled(inputs, 6)
-    x, weights, bias, _, ends, added = arrays
-    product = (np.matmul(wide(x), wide(weights)) + wide(bias)).astype(x.dtype)
-    width, _, _ = widths_of(weights.shape[1], attrs)
+    x, weights, bias, _, ends, attention_bias = arrays
+    projected = (np.matmul(wide(x), wide(weights)) + wide(bias)).astype(x.dtype)
+    width, _, _ = qkv_widths(weights.shape[1], attrs)
     assert isinstance(width, int)
-    parts = np.split(product, (width, 2 * width), axis=1)
-    return _attended(parts, ends, added, attrs)
+    qkv = np.split(projected, (width, 2 * width), axis=1)
+    return _attended(qkv, ends, attention_bias, attrs)
 
 
 @multi_packed.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
-    query, key, value, bias, offsets, ends, added = inputs
+    query, key, value, bias, offsets, ends, attention_bias = inputs
     assert query is not None
     assert offsets is not None
     assert ends is not None
@@ -180,45 +182,47 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
         hidden, last = width, value.dims[1]
     if bias is not None:
         same_dims(g, bias.dims, (2 * hidden + last,), "bias")
-    _check_batch(g, heads, offsets, ends, added)
+    _check_batch(g, heads, offsets, ends, attention_bias)
     return query.shaped((tokens, last))
 
 
 @multi_packed.reference
 def _(*inputs: Array | None, **attrs: Any) -> Array:
     arrays: Any = filled(inputs, 7)
-    query, key, value, bias, _, ends, added = arrays
-    parts = [query, key, value]
+    query, key, value, bias, _, ends, attention_bias = arrays
+    qkv = [query, key, value]
     if key is None:
-        parts = [p.reshape(len(query), -1) for p in query.swapaxes(0, 2).swapaxes(1, 2)]
+        qkv = [p.reshape(len(query), -1) for p in query.swapaxes(0, 2).swapaxes(1, 2)]
     if bias is not None:
-        width = parts[0].shape[1]
-        pieces = np.split(bias, (width, 2 * width))
-        sums = (wide(p) + wide(b) for p, b in zip(parts, pieces, strict=True))
-        parts = [s.astype(query.dtype) for s in sums]
-    return _attended(parts, ends, added, attrs)
+        width = qkv[0].shape[1]
+        biases = np.split(bias, (width, 2 * width))
+        biased = (wide(p) + wide(b) for p, b in zip(qkv, biases, strict=True))
+        qkv = [s.astype(query.dtype) for s in biased]
+    return _attended(qkv, ends, attention_bias, attrs)
 
 
-def _attended(parts: list[Array], ends: Array, added: Array | None, attrs: dict[str, Any]) -> Array:
-    """Attention of each text to itself; texts lie one behind the other."""
-    heads, tokens = attrs["num_heads"], len(parts[0])
+def _attended(
+    qkv: list[Array], ends: Array, attention_bias: Array | None, attrs: dict[str, Any]
+) -> Array:
+    """Self-attention within each sequence; sequences are concatenated along the tokens."""
+    heads, tokens = attrs["num_heads"], len(qkv[0])
     if ends[0] != 0 or ends[-1] != tokens or (np.diff(ends) < 0).any():
         raise InvalidArgument(
-            f"cumulative_sequence_length {ends.tolist()} does not part {tokens} tokens"
+            f"cumulative_sequence_length {ends.tolist()} does not split {tokens} tokens"
         )
-    q, k, v = (p.reshape(tokens, heads, -1).swapaxes(0, 1)[None] for p in parts)
+    q, k, v = (p.reshape(tokens, heads, -1).swapaxes(0, 1)[None] for p in qkv)
     y = np.zeros((tokens, heads, v.shape[3]), v.dtype)
     for b, (first, end) in enumerate(itertools.pairwise(ends)):
         length = end - first
         mask = np.zeros((1, 1, 1, 1), np.float32)
-        if added is not None:
-            mask = wide(added[min(b, len(added) - 1)][None, :, :length, :length])
+        if attention_bias is not None:
+            mask = wide(attention_bias[min(b, len(attention_bias) - 1)][None, :, :length, :length])
         text = slice(first, end)
-        made, _ = attend(
+        result, _ = attend(
             *(q[:, :, text], k[:, :, text], v[:, :, text], mask, 0),
             {"scale": attrs["scale"], "unidirectional": 0},
         )
-        y[first:end] = made[0].swapaxes(0, 1)
+        y[first:end] = result[0].swapaxes(0, 1)
     return y.reshape(tokens, -1)
 
 

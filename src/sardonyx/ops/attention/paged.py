@@ -1,4 +1,4 @@
-"""PagedAttention: keys and values in blocks of a pool, and tables that say whose they are."""
+"""PagedAttention: keys and values in a block pool, and block tables per sequence."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, filled, wide
 from sardonyx.ops.attention.cache import rotated
-from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.attention.heads import rms_normalized, same_dims, same_rank
 
 _FLOATS: Final = frozenset((F16, BF16))
-_LATER: Final = {  # what only some devices have, and what stands for its absence
+_UNSUPPORTED: Final = {  # attributes of which only these values are implemented
     "k_cache_dtype": b"",
     "k_quant_type": b"NONE",
     "kv_cache_layout": b"SEPARATE",
@@ -36,7 +36,7 @@ paged: Final = Op(
     "output:T key_cache_out:T? value_cache_out:T?",
     domain=MICROSOFT,
     attrs={
-        **_LATER,
+        **_UNSUPPORTED,
         "do_rotary": 0,
         "is_causal": 1,
         "kv_num_heads": required("int"),
@@ -53,8 +53,8 @@ paged: Final = Op(
 
 
 @frozen
-class Inputs:
-    """The inputs of a node by name: facts or arrays."""
+class PagedInputs:
+    """The inputs of a PagedAttention by name: facts or arrays."""
 
     query: Any
     key: Any
@@ -75,14 +75,14 @@ class Inputs:
     metadata: Any
 
 
-def _check(x: Inputs, attrs: dict[str, Any]) -> None:
-    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
-    if heads < 1 or shared < 1 or heads % shared:
-        raise InvalidGraph(f"kv_num_heads {shared} does not share out num_heads {heads}")
-    for name, value in _LATER.items():
+def _check(x: PagedInputs, attrs: dict[str, Any]) -> None:
+    heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
+    for name, value in _UNSUPPORTED.items():
         if attrs[name] != value:
             raise InvalidGraph(
-                f"{name} {attrs[name]!r} is not known here; keep separate caches of floats"
+                f"{name} {attrs[name]!r} is not supported; use separate caches of floats"
             )
     if x.value_cache is None:
         raise InvalidGraph("value_cache is missing")
@@ -96,32 +96,32 @@ def _check(x: Inputs, attrs: dict[str, Any]) -> None:
 
 @paged.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads, shared = Inputs(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
+    x, heads, kv_heads = PagedInputs(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
     _check(x, attrs)
     same_rank(2, query=x.query, block_table=x.table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
     tokens, width = x.query.dims
-    parts = heads if x.key is not None else heads + 2 * shared
-    g.divides(parts, width, "the heads do not split the query")
-    head, batch = width // parts, x.table.dims[0]
+    qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
+    g.divides(qkv_heads, width, "the heads do not split the query")
+    head, batch = width // qkv_heads, x.table.dims[0]
     for name in ("key", "value") if x.key is not None else ():
-        same_dims(g, getattr(x, name).dims, (tokens, head * shared), name)
+        same_dims(g, getattr(x, name).dims, (tokens, head * kv_heads), name)
     blocks, size = x.key_cache.dims[:2]
     for name in ("key_cache", "value_cache"):
-        same_dims(g, getattr(x, name).dims, (blocks, size, shared, head), name)
+        same_dims(g, getattr(x, name).dims, (blocks, size, kv_heads, head), name)
     same_dims(g, x.ends.dims, (batch + 1,), "cumulative_sequence_length")
     same_dims(g, x.past.dims, (batch,), "past_seqlens")
-    for name, fact, wanted in (
+    for name, fact, expected in (
         ("slot_mapping", x.slots, tokens),
         ("head_sink", x.sink, heads),
         ("q_norm_weight", x.q_norm, head),
         ("k_norm_weight", x.k_norm, head),
     ):
         if fact is not None:
-            same_dims(g, fact.dims, (wanted,), name)
+            same_dims(g, fact.dims, (expected,), name)
     if attrs["do_rotary"]:
-        turned = attrs["rotary_offset"] + x.cos.dims[1] * 2
-        g.at_least(head, turned, "the caches hold more angles than a head has pairs")
+        rotary_end = attrs["rotary_offset"] + x.cos.dims[1] * 2
+        g.at_least(head, rotary_end, "the caches hold more angles than a head has pairs")
     y = x.query.shaped((tokens, head * heads))
     return y, x.key_cache.plain(), x.value_cache.plain()
 
@@ -129,73 +129,68 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @paged.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads, shared = Inputs(*filled(inputs, 17)), attrs["num_heads"], attrs["kv_num_heads"]
+    x, heads, kv_heads = PagedInputs(*filled(inputs, 17)), attrs["num_heads"], attrs["kv_num_heads"]
     tokens = len(x.query)
-    q, k, v = _split(x, heads, shared)
+    q, k, v = _split(x, heads, kv_heads)
     if x.q_norm is not None:
-        q, k = (_normal(a, w, attrs) for a, w in ((q, x.q_norm), (k, x.k_norm)))
-    places, owners = _places(x, tokens)
+        epsilon = attrs["qk_norm_epsilon"]
+        q, k = rms_normalized(q, x.q_norm, epsilon), rms_normalized(k, x.k_norm, epsilon)
+    positions, sequences = _token_positions(x, tokens)
     if attrs["do_rotary"]:
-        q, k = (_turned(a, x, places, attrs) for a in (q, k))
-    slots = _slots(x, places, owners)
+        q, k = (_rotate(a, x, positions, attrs) for a in (q, k))
+    slots = _slots(x, positions, sequences)
     caches = [np.array(x.key_cache), np.array(x.value_cache)]
-    is_kept = slots >= 0
+    is_stored = slots >= 0
     for cache, new in zip(caches, (k, v), strict=True):
-        cache.reshape(-1, *cache.shape[2:])[slots[is_kept]] = new[is_kept]
+        cache.reshape(-1, *cache.shape[2:])[slots[is_stored]] = new[is_stored]
     y = np.zeros((tokens, heads, q.shape[2]), np.float32)
     for b, past in enumerate(x.past):
-        mine = np.flatnonzero(owners == b)
-        keys, values = (_read(c, x.table[b], int(past) + len(mine)) for c in caches)
-        y[mine] = _attend(q[mine], keys, values, x.sink, places[mine], attrs)
+        tokens_of = np.flatnonzero(sequences == b)
+        keys, values = (_read(c, x.table[b], int(past) + len(tokens_of)) for c in caches)
+        y[tokens_of] = _attend(q[tokens_of], keys, values, x.sink, positions[tokens_of], attrs)
     return y.reshape(tokens, -1).astype(x.query.dtype), *caches
 
 
-def _split(x: Inputs, heads: int, shared: int) -> tuple[Array, ...]:
+def _split(x: PagedInputs, heads: int, kv_heads: int) -> tuple[Array, ...]:
     """Query, key and value as [tokens, heads, head]."""
     if x.key is not None:
-        counts = (heads, shared, shared)
-        parts = zip((x.query, x.key, x.value), counts, strict=True)
-        return tuple(a.reshape(len(a), n, -1) for a, n in parts)
-    whole = x.query.reshape(len(x.query), heads + 2 * shared, -1)
-    return tuple(np.split(whole, (heads, heads + shared), axis=1))
+        counts = (heads, kv_heads, kv_heads)
+        qkv_heads = zip((x.query, x.key, x.value), counts, strict=True)
+        return tuple(a.reshape(len(a), n, -1) for a, n in qkv_heads)
+    packed = x.query.reshape(len(x.query), heads + 2 * kv_heads, -1)
+    return tuple(np.split(packed, (heads, heads + kv_heads), axis=1))
 
 
-def _normal(x: Array, weight: Array, attrs: dict[str, Any]) -> Array:
-    square = np.square(wide(x)).mean(axis=-1, keepdims=True)
-    y = wide(x) / np.sqrt(square + np.float32(attrs["qk_norm_epsilon"])) * wide(weight)
-    return np.asarray(y.astype(x.dtype))
-
-
-def _places(x: Inputs, tokens: int) -> tuple[Array, Array]:
-    """Where in its text each token stands, and whose it is."""
+def _token_positions(x: PagedInputs, tokens: int) -> tuple[Array, Array]:
+    """Return each token's position in its sequence, and the number of that sequence."""
     counts = np.diff(x.ends)
     if x.ends[0] != 0 or x.ends[-1] != tokens or (counts < 0).any():
         raise InvalidArgument(
-            f"cumulative_sequence_length {x.ends.tolist()} does not part {tokens} tokens"
+            f"cumulative_sequence_length {x.ends.tolist()} does not split {tokens} tokens"
         )
     if (x.past < 0).any():
         raise InvalidArgument(f"past_seqlens {x.past.tolist()} must not be negative")
-    owners = np.repeat(np.arange(len(counts)), counts)
-    return np.arange(tokens) - x.ends[owners] + x.past[owners], owners
+    sequences = np.repeat(np.arange(len(counts)), counts)
+    return np.arange(tokens) - x.ends[sequences] + x.past[sequences], sequences
 
 
-def _turned(a: Array, x: Inputs, places: Array, attrs: dict[str, Any]) -> Array:
+def _rotate(a: Array, x: PagedInputs, positions: Array, attrs: dict[str, Any]) -> Array:
     offset = attrs["rotary_offset"]
     part = a[None, :, :, offset:].swapaxes(1, 2)
-    made = np.array(a)
-    turned = rotated(part, x.cos, x.sin, places[None], attrs["rotary_interleaved"])
-    made[:, :, offset:] = turned[0].swapaxes(0, 1)
-    return made
+    result = np.array(a)
+    rotary_end = rotated(part, x.cos, x.sin, positions[None], attrs["rotary_interleaved"])
+    result[:, :, offset:] = rotary_end[0].swapaxes(0, 1)
+    return result
 
 
-def _slots(x: Inputs, places: Array, owners: Array) -> Array:
-    """Where in the pool each token's key and value go; -1 for those that are not kept."""
+def _slots(x: PagedInputs, positions: Array, sequences: Array) -> Array:
+    """Return the row of the block pool for each token's key and value; -1 stores nothing."""
     blocks, size = x.key_cache.shape[:2]
     slots = x.slots
     if slots is None:
-        if places.size and places.max() // size >= x.table.shape[1]:
-            raise InvalidArgument(f"block_table has no block for position {int(places.max())}")
-        slots = x.table[owners, places // size] * size + places % size
+        if positions.size and positions.max() // size >= x.table.shape[1]:
+            raise InvalidArgument(f"block_table has no block for position {int(positions.max())}")
+        slots = x.table[sequences, positions // size] * size + positions % size
     wrong = slots[(slots < -1) | (slots >= blocks * size)]
     if wrong.size:
         raise InvalidArgument(f"slot {int(wrong[0])} is outside [0, {blocks * size})")
@@ -203,7 +198,7 @@ def _slots(x: Inputs, places: Array, owners: Array) -> Array:
 
 
 def _read(cache: Array, table: Array, count: int) -> Array:
-    """So many keys or values of a text, from its blocks, as [heads, keys, head]."""
+    """Return the first `count` keys or values of a sequence, as [heads, keys, head]."""
     size = cache.shape[1]
     blocks = table[: -(-count // size)]
     if (blocks < 0).any() or (blocks >= len(cache)).any() or len(blocks) * size < count:
@@ -213,9 +208,14 @@ def _read(cache: Array, table: Array, count: int) -> Array:
 
 
 def _attend(
-    q: Array, keys: Array, values: Array, sink: Array | None, places: Array, attrs: dict[str, Any]
+    q: Array,
+    keys: Array,
+    values: Array,
+    sink: Array | None,
+    positions: Array,
+    attrs: dict[str, Any],
 ) -> Array:
-    """softmax(q k^T) v of one text; rows are [rows, heads, head]."""
+    """softmax(q k^T) v of one sequence; q is [rows, heads, head]."""
     group = attrs["num_heads"] // attrs["kv_num_heads"]
     k, v = (np.repeat(a, group, axis=0) for a in (keys, values))
     scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[2]))
@@ -223,11 +223,11 @@ def _attend(
     cap = np.float32(attrs["softcap"])
     if cap > 0:
         scores = np.tanh(scores / cap) * cap
-    ahead = np.arange(k.shape[1]) - places[:, None]
-    seen = ahead <= 0 if attrs["is_causal"] else np.ones(ahead.shape, bool)
+    distance = np.arange(k.shape[1]) - positions[:, None]
+    visible = distance <= 0 if attrs["is_causal"] else np.ones(distance.shape, bool)
     if attrs["local_window_size"] >= 0:
-        seen = seen & (ahead >= -attrs["local_window_size"])
-    scores = np.where(seen, scores, -np.inf)
+        visible = visible & (distance >= -attrs["local_window_size"])
+    scores = np.where(visible, scores, -np.inf)
     extra = np.float32(-np.inf) if sink is None else wide(sink)[:, None, None]
     top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), extra)
     weights = np.exp(scores - top)

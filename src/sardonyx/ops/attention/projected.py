@@ -1,4 +1,4 @@
-"""Attention of com.microsoft: the input is projected to query, key and value first."""
+"""Attention of com.microsoft: projects its input to query, key and value, then attends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, filled, one_int, wide
 from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
-from sardonyx.ops.attention.multi_head import SHUT_OUT, attend, check_added, check_shared, shared
+from sardonyx.ops.attention.multi_head import (
+    MASKED_SCORE,
+    attend,
+    check_attention_bias,
+    shared_cache,
+    shared_key_count,
+)
 
 projected: Final = Op(
     "Attention",
@@ -39,27 +45,27 @@ projected: Final = Op(
 
 
 @frozen
-class Inputs:
-    """The inputs of a node by name: facts, arrays or values."""
+class ProjectedInputs:
+    """The inputs of a com.microsoft Attention by name: facts, arrays or values."""
 
     x: Any
     weights: Any
     bias: Any
     mask: Any
     past: Any
-    added: Any
+    attention_bias: Any
     past_length: Any
 
 
-def _check(x: Inputs, attrs: dict[str, Any]) -> None:
+def _check(x: ProjectedInputs, attrs: dict[str, Any]) -> None:
     if attrs["num_heads"] < 1:
         raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
     if attrs["past_present_share_buffer"] and (x.past is None or x.past_length is None):
         raise InvalidGraph("past_present_share_buffer 1 needs past and past_sequence_length")
 
 
-def widths_of(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
-    """How many of the projected columns are query, key and value."""
+def qkv_widths(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
+    """Return how many of the projected columns are query, key and value."""
     sizes = attrs["qkv_hidden_sizes"]
     if not sizes:
         return columns // 3, columns // 3, columns // 3
@@ -73,14 +79,14 @@ def widths_of(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
 
 @projected.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = Inputs(*inputs), attrs["num_heads"]
+    x, heads = ProjectedInputs(*inputs), attrs["num_heads"]
     _check(x, attrs)
     same_rank(3, input=x.x)
     same_rank(2, weights=x.weights)
     batch, rows, inner = x.x.dims
     g.equal(x.weights.dims[0], inner, "weights do not fit the input")
     columns = x.weights.dims[1]
-    width, _, value_width = widths_of(columns, attrs)
+    width, _, value_width = qkv_widths(columns, attrs)
     if attrs["qkv_hidden_sizes"]:
         g.equal(columns, 2 * width + value_width, "weights and qkv_hidden_sizes differ")
     else:
@@ -92,17 +98,17 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         same_rank(5, past=x.past)
         past = x.past.dims[3]
         same_dims(g, x.past.dims, (2, batch, heads, past, head), "past")
-        g.equal(value_width, width, "values of another width than keys have no past")
+        g.equal(value_width, width, "a past needs keys and values of the same width")
     total = length = past + rows
     if attrs["past_present_share_buffer"]:
-        total, length = check_shared(g, x.past_length, None), past
+        total, length = shared_key_count(g, x.past_length, None), past
     if attrs["do_rotary"]:
         g.at_least(head, attrs["rotary_embedding_dim"], "rotary_embedding_dim exceeds a head")
-        g.divides(2, attrs["rotary_embedding_dim"] or head, "features are turned in pairs")
+        g.divides(2, attrs["rotary_embedding_dim"] or head, "features are rotated in pairs")
     if x.mask is not None:
         _check_mask(g, x.mask, (batch, rows, total))
-    if x.added is not None:
-        check_added(g, x.added, (batch, heads, rows, total))
+    if x.attention_bias is not None:
+        check_attention_bias(g, x.attention_bias, (batch, heads, rows, total))
     present = x.x.shaped((2, batch, heads, length, head))
     return x.x.shaped((batch, rows, value_width)), present
 
@@ -111,8 +117,8 @@ def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
     batch, rows, total = sizes
     if mask.rank == 1:
         count = mask.dims[0]
-        is_known = isinstance(batch, int) and isinstance(count, int)
-        if is_known and count not in _counts(batch):
+        is_static = isinstance(batch, int) and isinstance(count, int)
+        if is_static and count not in _mask_lengths(batch):
             raise InvalidGraph(f"mask_index has {count} numbers for a batch of {batch}")
     elif mask.rank == 2:
         g.equal_or_one(mask.dims[0], batch, "mask_index does not broadcast over the batch")
@@ -126,26 +132,26 @@ def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
         raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1 to 4")
 
 
-def _counts(batch: Any) -> tuple[Any, ...]:
-    """How many numbers say where keys end; where they end and begin; and where each text begins."""
+def _mask_lengths(batch: Any) -> tuple[Any, ...]:
+    """Lengths of a 1-D mask_index: key ends; ends and starts; or cumulative sequence lengths."""
     return batch, 2 * batch, 3 * batch + 2
 
 
 @projected.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x = Inputs(*filled(inputs, 7))
-    all_three = np.matmul(wide(x.x), wide(x.weights))
+    x = ProjectedInputs(*filled(inputs, 7))
+    qkv = np.matmul(wide(x.x), wide(x.weights))
     if x.bias is not None:
-        all_three = all_three + wide(x.bias)
-    return attended(x, all_three.astype(x.x.dtype), attrs)
+        qkv = qkv + wide(x.bias)
+    return attend_to_qkv(x, qkv.astype(x.x.dtype), attrs)
 
 
-def attended(x: Inputs, all_three: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
-    """What follows the product: query, key and value lie side by side in it."""
+def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
+    """Attention on the projection [batch, rows, query | key | value]; also used by QAttention."""
     heads = attrs["num_heads"]
-    width, _, _ = widths_of(all_three.shape[2], attrs)
+    width, _, _ = qkv_widths(qkv.shape[2], attrs)
     assert isinstance(width, int)
-    parts = np.split(all_three, (width, 2 * width), axis=2)
+    parts = np.split(qkv, (width, 2 * width), axis=2)
     q, k, v = (unpack(part, heads) for part in parts)
     past = 0
     if attrs["past_present_share_buffer"]:
@@ -153,52 +159,54 @@ def attended(x: Inputs, all_three: Array, attrs: dict[str, Any]) -> tuple[Array,
     elif x.past is not None:
         past = x.past.shape[3]
     if attrs["do_rotary"]:
-        q, k = (_turned(part, past, attrs["rotary_embedding_dim"]) for part in (q, k))
+        q, k = (_rotate(part, past, attrs["rotary_embedding_dim"]) for part in (q, k))
     caches = [k, v]
     if attrs["past_present_share_buffer"]:
-        caches = [shared(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
+        caches = [shared_cache(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
     elif x.past is not None:
         pairs = zip(x.past, (k, v), strict=True)
         caches = [np.concatenate(pair, axis=2) for pair in pairs]
     k, v = (c[:, :, : past + q.shape[2]] for c in caches)
     mask = _mask(x.mask, (x.x.shape[0], past, *q.shape[2:3]), attrs["mask_filter_value"])
-    if x.added is not None:
-        mask = mask + wide(x.added)
+    if x.attention_bias is not None:
+        mask = mask + wide(x.attention_bias)
     y, _ = attend(q, k, v, mask, past, attrs)
     same = k.shape == v.shape
     return pack(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
 
 
-def _turned(x: Array, past: int, width: int) -> Array:
-    """Features of [batch, heads, rows, head] turned by the angles of their places."""
+def _rotate(x: Array, past: int, width: int) -> Array:
+    """RoPE of [batch, heads, rows, head] with the frequencies 10000^(-i / half)."""
     half = (width or x.shape[3]) // 2
-    speeds = 10000.0 ** (-np.arange(half) / max(half, 1))
-    angles = np.arange(past + x.shape[2])[:, None] * speeds
-    places = np.arange(past, past + x.shape[2])[None] + np.zeros((x.shape[0], 1), np.int64)
+    frequencies = 10000.0 ** (-np.arange(half) / max(half, 1))
+    angles = np.arange(past + x.shape[2])[:, None] * frequencies
+    positions = np.arange(past, past + x.shape[2])[None] + np.zeros((x.shape[0], 1), np.int64)
     cos, sin = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
-    return rotated(x, cos, sin, places, 0)
+    return rotated(x, cos, sin, positions, 0)
 
 
 def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Array:
-    """What a mask adds to the scores [batch, heads, rows, keys]."""
+    """Return the additive mask for scores [batch, heads, rows, keys]."""
     batch, past, rows = sizes
     keys = past + rows
     if mask is None:
         return np.zeros((1, 1, 1, 1), np.float32)
-    places = np.arange(keys)
+    positions = np.arange(keys)
     if mask.ndim == 1:
-        if mask.shape[0] not in _counts(batch):
+        if mask.shape[0] not in _mask_lengths(batch):
             raise InvalidArgument(f"mask_index has {mask.shape[0]} numbers for a batch of {batch}")
         ends, starts = mask[:batch, None], mask[batch : 2 * batch, None]
-        seen = places < ends
+        visible = positions < ends
         if mask.shape[0] == 2 * batch:
-            seen = seen & (places >= starts)
+            visible = visible & (positions >= starts)
     elif mask.ndim == 4:
-        seen = mask[:, 0, past:keys, :keys] > 0
+        visible = mask[:, 0, past:keys, :keys] > 0
     else:
-        seen = mask > 0
-    shape = (seen.shape[0], 1, 1 if seen.ndim == 2 else seen.shape[1], keys)
-    return np.where(seen.reshape(shape), 0, SHUT_OUT if low is None else low).astype(np.float32)
+        visible = mask > 0
+    shape = (visible.shape[0], 1, 1 if visible.ndim == 2 else visible.shape[1], keys)
+    return np.where(visible.reshape(shape), 0, MASKED_SCORE if low is None else low).astype(
+        np.float32
+    )
 
 
 OPS: Final = (projected,)

@@ -1,4 +1,4 @@
-"""QAttention: attention with an 8-bit input projection."""
+"""QAttention of com.microsoft: attention with an 8-bit input projection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.projected import Inputs, attended, projected
+from sardonyx.ops.attention.projected import ProjectedInputs, attend_to_qkv, projected
 from sardonyx.ops.matmul.standard import matmul
 from sardonyx.ops.quantize.matmul_conv import BYTES, check_single, exact_type
 
@@ -41,10 +41,10 @@ attention: Final = Op(
 
 
 def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes of the Attention that follows the product.
+    """The attributes of the Attention after the projection.
 
-    As in onnxruntime, do_rotary and past_present_share_buffer mean nothing here: there is no input
-    that says how long the past is.
+    As in onnxruntime, do_rotary and past_present_share_buffer are ignored: there is no
+    past_sequence_length input.
     """
     ignored = {"do_rotary": 0, "past_present_share_buffer": 0}
     return {**attrs, **ignored, "qkv_hidden_sizes": None, "rotary_embedding_dim": 0}
@@ -62,10 +62,10 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
     rule = projected.infer_rule
     assert rule is not None
     dtype = bias.dtype
-    made: tuple[Fact, ...] = rule(
+    outputs: tuple[Fact, ...] = rule(
         g, x.of(dtype), w.of(dtype), bias, mask, past, None, None, **projected_attrs(attrs)
     )
-    return made
+    return outputs
 
 
 @attention.reference
@@ -76,9 +76,9 @@ def _(*arrays: Any, **attrs: Any) -> tuple[Array, ...]:
     left = left if x_zero is None else left - x_zero.reshape(()).astype(dtype)
     right = right if w_zero is None else right - w_zero.astype(dtype)
     total = np.asarray(matmul(left, right)).astype(np.float32)
-    whole = total * (wide(x_scale).reshape(()) * wide(w_scale)) + wide(bias)
-    inputs = Inputs(x, w, bias, mask, past, None, None)
-    return attended(inputs, whole.astype(bias.dtype), projected_attrs(attrs))
+    qkv = total * (wide(x_scale).reshape(()) * wide(w_scale)) + wide(bias)
+    inputs = ProjectedInputs(x, w, bias, mask, past, None, None)
+    return attend_to_qkv(inputs, qkv.astype(bias.dtype), projected_attrs(attrs))
 
 
 OPS: Final = (attention,)

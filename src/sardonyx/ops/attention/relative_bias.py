@@ -1,4 +1,4 @@
-"""What attention adds to its scores for how far apart two tokens are."""
+"""Relative position biases of attention scores: T5 buckets, and WavLM's gated bias."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ def _(table: Array, query: Array, key: Array, **attrs: Any) -> Array:
     rows, keys = one_int(query, "query_length"), one_int(key, "key_length")
     if min(rows, keys) < 0:
         raise InvalidArgument(f"query_length {rows} and key_length {keys} must not be negative")
-    # Distances are numbers of 64 bits, whatever the table holds.
+    # The distances are int64, whatever the table's type.
     allocatable((max(table.shape[1], 1), rows, keys), np.int64, "the output")
-    apart = np.arange(keys) - np.arange(rows)[:, None]
-    buckets = _buckets(apart, table.shape[0], attrs)
-    # The table's rows are those of its transpose: all numbers of a head lie side by side.
+    distance = np.arange(keys) - np.arange(rows)[:, None]
+    buckets = _buckets(distance, table.shape[0], attrs)
+    # As in onnxruntime, the [buckets, heads] table is stored per head: reshaped, not transposed.
     return np.asarray(table.reshape(table.shape[1], table.shape[0])[:, buckets][None])
 
 
-def _buckets(apart: Array, count: int, attrs: dict[str, Any]) -> Array:
-    """Small distances have buckets of their own; larger ones share them, by their logarithm."""
-    first = np.zeros_like(apart)
+def _buckets(distance: Array, count: int, attrs: dict[str, Any]) -> Array:
+    """Return T5's bucket of each distance: exact for small ones, logarithmic for larger ones."""
+    first = np.zeros_like(distance)
     if attrs["is_bidirectional"]:
         count //= 2
-        first = np.where(apart > 0, count, 0)
-        apart = np.abs(apart)
+        first = np.where(distance > 0, count, 0)
+        distance = np.abs(distance)
     else:
-        apart = np.maximum(-apart, 0)
+        distance = np.maximum(-distance, 0)
     exact = count // 2
     with np.errstate(all="ignore"):
-        ratio = np.log(apart.astype(np.float32) / np.float32(exact))
+        ratio = np.log(distance.astype(np.float32) / np.float32(exact))
         spread = np.float32(np.log(attrs["max_distance"] / exact))
         far = exact + np.nan_to_num(ratio / spread * np.float32(count - exact)).astype(np.int64)
-    return np.asarray(first + np.where(apart < exact, apart, np.minimum(far, count - 1)))
+    return np.asarray(first + np.where(distance < exact, distance, np.minimum(far, count - 1)))
 
 
 gated: Final = Op(
@@ -115,8 +115,8 @@ def _(*inputs: Array | None, num_heads: int) -> Array:
     x = query if offsets is None else restored(query, offsets)
     q = unpack(wide(x) + wide(query_bias), num_heads)
     gates = np.matmul(q, wide(weight)) + wide(bias)
-    halves = gates.reshape(*gates.shape[:3], 2, -1).sum(axis=-1)
-    u, r = (part[..., None] for part in np.moveaxis(sigmoid(halves), -1, 0))
+    gate_sums = gates.reshape(*gates.shape[:3], 2, -1).sum(axis=-1)
+    u, r = (part[..., None] for part in np.moveaxis(sigmoid(gate_sums), -1, 0))
     y = (u * (r * wide(scale) - 1) + 2) * wide(positions)
     return np.asarray(y.astype(query.dtype))
 

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: pairs of features turned by an angle that depends on the position."""
+"""RotaryEmbedding (RoPE): pairs of features rotated by an angle that depends on the position."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _(g: Scope, x: Fact, cos: Fact, sin: Fact, ids: Fact | None, **attrs: Any) -
         batch, _, length, head = x.dims
     else:
         raise InvalidGraph(f"X has rank {x.rank}, and must have 3 or 4: it is {x}")
-    width = _turned(g, attrs["rotary_embedding_dim"], head)
+    width = _rotary_width(g, attrs["rotary_embedding_dim"], head)
     if ids is None:
         same_rank(3, cos_cache=cos, sin_cache=sin)
-        wanted = (batch, length, cos.dims[2])
-        same_dims(g, cos.dims, wanted, "cos_cache without position_ids")
+        expected = (batch, length, cos.dims[2])
+        same_dims(g, cos.dims, expected, "cos_cache without position_ids")
     else:
         same_rank(2, cos_cache=cos, sin_cache=sin, position_ids=ids)
         same_dims(g, ids.dims, (batch, length), "position_ids")
@@ -47,15 +47,15 @@ def _(g: Scope, x: Fact, cos: Fact, sin: Fact, ids: Fact | None, **attrs: Any) -
     return x.plain()
 
 
-def _turned(g: Scope, width: int, head: Size) -> Size:
-    """How many features of a head are turned."""
+def _rotary_width(g: Scope, width: int, head: Size) -> Size:
+    """Return the number of features of a head that are rotated."""
     if width < 0:
         raise InvalidGraph(f"rotary_embedding_dim {width} is negative")
     if not width:
-        g.divides(2, head, "features are turned in pairs, and the head has an odd number")
+        g.divides(2, head, "features are rotated in pairs, and the head has an odd number")
         return head
     g.at_least(head, width, "rotary_embedding_dim is larger than the head")
-    g.divides(2, width, "features are turned in pairs, and rotary_embedding_dim is odd")
+    g.divides(2, width, "features are rotated in pairs, and rotary_embedding_dim is odd")
     return width
 
 
@@ -66,7 +66,7 @@ def _(x: Array, cos: Array, sin: Array, ids: Array | None = None, **attrs: Any) 
         if wrong.size:
             raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
         cos, sin = cos[ids], sin[ids]
-    # Heads last but one: angles of a position serve all heads.
+    # [batch, length, heads, head]: the angles of a position broadcast over the heads.
     if x.ndim == 3:
         heads = attrs["num_heads"]
         tokens = x.reshape(*x.shape[:2], heads, x.shape[2] // heads)

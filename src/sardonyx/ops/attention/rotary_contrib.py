@@ -1,4 +1,4 @@
-"""Rotary embeddings of com.microsoft: positions before the caches; or three of them per token."""
+"""Rotary embeddings of com.microsoft: RotaryEmbedding, and M-RoPE (three positions per token)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ rotary: Final = Op(
 )
 
 
-def heads_of(hidden: Size, angles: Size, attrs: dict[str, Any]) -> Size:
-    """How many heads lie side by side in an input of three axes."""
+def packed_heads(hidden: Size, angles: Size, attrs: dict[str, Any]) -> Size:
+    """Return the number of heads packed in the last axis of a 3-D input."""
     if not attrs["rotary_embedding_dim"]:
         return hidden // (angles * 2)
     heads: int = attrs["num_heads"]
@@ -55,7 +55,7 @@ def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
     if x.rank == 4:
         g.at_least(x.dims[3], angles * 2, "the caches hold more angles than a head has pairs")
     else:
-        heads = heads_of(x.dims[2], angles, attrs)
+        heads = packed_heads(x.dims[2], angles, attrs)
         if attrs["rotary_embedding_dim"]:
             g.divides(heads, x.dims[2], "num_heads does not split the input")
             head = x.dims[2] // heads
@@ -79,17 +79,17 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     is_packed = x.ndim == 3
     tokens = x
     if is_packed:
-        heads = heads_of(x.shape[2], cos.shape[1], attrs)
+        heads = packed_heads(x.shape[2], cos.shape[1], attrs)
         assert isinstance(heads, int)
         tokens = unpack(x, heads)
-    places = ids
+    positions = ids
     if ids.ndim == 1:
-        places = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])
-    y = rotated(tokens, cos, sin, places, attrs["interleaved"])
+        positions = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])
+    y = rotated(tokens, cos, sin, positions, attrs["interleaved"])
     return pack(y) if is_packed else y
 
 
-# A token has a time, a row and a column; each feature pair turns by the angle of one of them.
+# M-RoPE: a token has a time, a row and a column; each feature pair is rotated by one of them.
 multi: Final = Op(
     "MRotaryEmbedding",
     1,
@@ -101,19 +101,22 @@ multi: Final = Op(
 )
 
 
-def streams_of(attrs: dict[str, Any]) -> Array:
-    """Which of the three positions turns each pair of features."""
+def mrope_streams(attrs: dict[str, Any]) -> Array:
+    """Return which of the three positions rotates each pair of features.
+
+    mrope_layout 0 assigns contiguous sections; 1 interleaves them as t h w t h w ... t t.
+    """
     sections = attrs["mrope_section"]
     if len(sections) != 3 or min(sections) < 0 or sum(sections) > MAX_PAIRS:
         raise InvalidGraph(f"mrope_section {sections} are not three sizes of at most {MAX_PAIRS}")
     if attrs["mrope_layout"] == 0:
         return np.repeat(np.arange(3), sections)
     if attrs["mrope_layout"] != 1:
-        raise InvalidGraph(f"mrope_layout is {attrs['mrope_layout']}: 0 for chunks, or 1")
-    found = np.zeros(sum(sections), np.int64)
+        raise InvalidGraph(f"mrope_layout is {attrs['mrope_layout']}, and must be 0 or 1")
+    streams = np.zeros(sum(sections), np.int64)
     for stream in (1, 2):
-        found[stream : 3 * sections[stream] : 3] = stream
-    return found
+        streams[stream : 3 * sections[stream] : 3] = stream
+    return streams
 
 
 @multi.infer
@@ -123,7 +126,7 @@ def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
     same_rank(3, position_ids=ids)
     g.equal(ids.dims[0], 3, "position_ids has a time, a row and a column for each token")
     y: Fact = rule(g, x, ids.shaped(ids.dims[1:]), cos, sin, **attrs)
-    g.equal(cos.dims[1], len(streams_of(attrs)), "mrope_section does not add up to the angles")
+    g.equal(cos.dims[1], len(mrope_streams(attrs)), "mrope_section does not add up to the angles")
     return y
 
 
@@ -132,14 +135,14 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     wrong = ids[(ids < 0) | (ids >= cos.shape[0])]
     if wrong.size:
         raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
-    streams = streams_of(attrs)
+    streams = mrope_streams(attrs)
     rows = np.moveaxis(ids[streams], 0, -1)  # [batch, rows, pairs]
     tables = [a[rows, np.arange(len(streams))] for a in (cos, sin)]
     flat = [a.reshape(-1, len(streams)) for a in tables]
-    places = np.arange(rows.shape[0] * rows.shape[1]).reshape(rows.shape[:2])
+    positions = np.arange(rows.shape[0] * rows.shape[1]).reshape(rows.shape[:2])
     rule = rotary.reference_rule
     assert rule is not None
-    return np.asarray(rule(x, places, *flat, **attrs))
+    return np.asarray(rule(x, positions, *flat, **attrs))
 
 
 OPS: Final = (rotary, multi)

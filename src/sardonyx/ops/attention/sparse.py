@@ -1,4 +1,4 @@
-"""Attention that looks at some keys only: around a token and at chosen ones, or by blocks."""
+"""Sparse attention: Longformer's window with global tokens, and block-sparse layouts (CSR)."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
 @np.errstate(all="ignore")
 def _(*inputs: Array, num_heads: int, window: int) -> Array:
     x, weight, bias, mask, global_weight, global_bias, chosen = inputs
-    local, wide_ones = (
+    local_qkv, global_qkv = (
         [unpack(part, num_heads) for part in np.split(np.matmul(wide(x), wide(w)) + wide(b), 3, 2)]
         for w, b in ((weight, bias), (global_weight, global_bias))
     )
     is_global = chosen != 0
-    places = np.arange(x.shape[1])
-    near = np.abs(places - places[:, None]) <= window
-    seen = near | is_global[:, None, None, :]
+    positions = np.arange(x.shape[1])
+    near = np.abs(positions - positions[:, None]) <= window
+    visible = near | is_global[:, None, None, :]
     hidden = wide(mask)[:, None, None, :]
-    y = _weighed(local, np.where(seen, hidden, -np.inf))
-    everywhere = _weighed(wide_ones, np.broadcast_to(hidden, (len(x), 1, 1, x.shape[1])))
-    y = np.where(is_global[:, None, :, None], everywhere, y)
+    y = _attend(local_qkv, np.where(visible, hidden, -np.inf))
+    global_rows = _attend(global_qkv, np.broadcast_to(hidden, (len(x), 1, 1, x.shape[1])))
+    y = np.where(is_global[:, None, :, None], global_rows, y)
     return pack(y).astype(x.dtype)
 
 
-def _weighed(parts: list[Array], mask: Array) -> Array:
-    q, k, v = parts
+def _attend(qkv_heads: list[Array], mask: Array) -> Array:
+    q, k, v = qkv_heads
     scores = np.matmul(q, k.swapaxes(2, 3)) / np.float32(math.sqrt(q.shape[3])) + mask
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     return np.asarray(np.matmul(weights / weights.sum(axis=-1, keepdims=True), v))
@@ -90,8 +90,8 @@ blocks: Final = Op(
 
 
 @frozen
-class Blocks:
-    """The inputs of a node by name: facts or arrays."""
+class SparseInputs:
+    """The inputs of a SparseAttention by name: facts or arrays."""
 
     query: Any
     key: Any
@@ -108,9 +108,9 @@ class Blocks:
 
 @blocks.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads, shared = Blocks(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
-    if heads < 1 or shared < 1 or heads % shared:
-        raise InvalidGraph(f"kv_num_heads {shared} does not share out num_heads {heads}")
+    x, heads, kv_heads = SparseInputs(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
     if attrs["sparse_block_size"] < 1:
         raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
     if (x.key is None) != (x.value is None):
@@ -119,18 +119,18 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
-    parts = heads if x.key is not None else heads + 2 * shared
-    g.divides(parts, hidden, "the heads do not split the query")
-    head = hidden // parts
+    qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
+    g.divides(qkv_heads, hidden, "the heads do not split the query")
+    head = hidden // qkv_heads
     for name in ("key", "value") if x.key is not None else ():
-        same_dims(g, getattr(x, name).dims, (batch, rows, head * shared), name)
+        same_dims(g, getattr(x, name).dims, (batch, rows, head * kv_heads), name)
     same_rank(4, past_key=x.past_key, past_value=x.past_value)
     for name in ("past_key", "past_value"):
         cache = getattr(x, name)
-        same_dims(g, cache.dims, (batch, shared, x.past_key.dims[2], head), name)
+        same_dims(g, cache.dims, (batch, kv_heads, x.past_key.dims[2], head), name)
     same_rank(2, block_row_indices=x.rows, block_col_indices=x.columns)
     g.equal(x.rows.dims[0], x.columns.dims[0], "block_row_indices and block_col_indices differ")
-    g.divides(x.rows.dims[0], heads, "the layouts do not share out the heads")
+    g.divides(x.rows.dims[0], heads, "the layouts do not divide the heads")
     same_dims(g, x.lengths.dims, (batch,), "key_total_sequence_lengths")
     y = x.query.shaped((batch, rows, head * heads))
     return y, x.past_key.plain(), x.past_value.plain()
@@ -139,32 +139,36 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @blocks.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads, shared = Blocks(*filled(inputs, 11)), attrs["num_heads"], attrs["kv_num_heads"]
+    x, heads, kv_heads = (
+        SparseInputs(*filled(inputs, 11)),
+        attrs["num_heads"],
+        attrs["kv_num_heads"],
+    )
     if x.key is not None:
-        q, k, v = unpack(x.query, heads), unpack(x.key, shared), unpack(x.value, shared)
+        q, k, v = unpack(x.query, heads), unpack(x.key, kv_heads), unpack(x.value, kv_heads)
     else:
-        whole = unpack(x.query, heads + 2 * shared)
-        q, k, v = np.split(whole, (heads, heads + shared), axis=1)
+        whole = unpack(x.query, heads + 2 * kv_heads)
+        q, k, v = np.split(whole, (heads, heads + kv_heads), axis=1)
     rows, total = q.shape[2], one_int(x.total, "total_sequence_length")
     firsts = np.zeros_like(x.lengths) if rows == total else x.lengths - rows
-    room = x.past_key.shape[2]
-    if firsts.size and (firsts.min() < 0 or (firsts + rows).max() > room):
-        raise InvalidArgument(f"{rows} new rows of keys do not fit into a cache of {room}")
+    capacity = x.past_key.shape[2]
+    if firsts.size and (firsts.min() < 0 or (firsts + rows).max() > capacity):
+        raise InvalidArgument(f"{rows} new rows of keys do not fit into a cache of {capacity}")
     if attrs["do_rotary"]:
-        places = firsts[:, None] + np.arange(rows)
-        q, k = (rotated(a, x.cos, x.sin, places, attrs["rotary_interleaved"]) for a in (q, k))
+        positions = firsts[:, None] + np.arange(rows)
+        q, k = (rotated(a, x.cos, x.sin, positions, attrs["rotary_interleaved"]) for a in (q, k))
     caches = [np.array(x.past_key), np.array(x.past_value)]
     y = np.zeros(q.shape, np.float32)
     scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[3]))
-    seen = _layouts(x.rows, x.columns, room, attrs["sparse_block_size"])
+    layouts = _layouts(x.rows, x.columns, capacity, attrs["sparse_block_size"])
     for b, first in enumerate(firsts):
         for cache, new in zip(caches, (k, v), strict=True):
             cache[b, :, first : first + rows] = new[b]
         end = first + rows
-        keys, values = (wide(np.repeat(c[b, :, :end], heads // shared, axis=0)) for c in caches)
-        places = np.arange(first, end)
-        visible = seen[np.arange(heads) % len(seen)][:, first:end, :end]
-        visible = visible & (np.arange(end) <= places[:, None])
+        keys, values = (wide(np.repeat(c[b, :, :end], heads // kv_heads, axis=0)) for c in caches)
+        positions = np.arange(first, end)
+        visible = layouts[np.arange(heads) % len(layouts)][:, first:end, :end]
+        visible = visible & (np.arange(end) <= positions[:, None])
         scores = np.matmul(wide(q[b]), keys.swapaxes(1, 2)) * scale
         scores = np.where(visible, scores, -np.inf)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -173,16 +177,16 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
 
 
 def _layouts(rows: Array, columns: Array, size: int, block: int) -> Array:
-    """Which keys each place may see in each layout, from its blocks in CSR form."""
+    """Expand block layouts in CSR form to [layout, query position, key position] masks."""
     count = -(-size // block)
-    seen = np.zeros((len(rows), count, count), bool)
-    for layout, (ends, found) in enumerate(zip(rows, columns, strict=True)):
-        if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > len(found):
-            raise InvalidArgument(f"block_row_indices {ends.tolist()} do not part the columns")
+    layouts = np.zeros((len(rows), count, count), bool)
+    for layout, (ends, columns_of) in enumerate(zip(rows, columns, strict=True)):
+        if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > len(columns_of):
+            raise InvalidArgument(f"block_row_indices {ends.tolist()} do not split the columns")
         for row in range(min(len(ends) - 1, count)):
-            chosen = found[ends[row] : ends[row + 1]]
-            seen[layout, row, chosen[(chosen >= 0) & (chosen < count)]] = True
-    return np.repeat(np.repeat(seen, block, axis=1), block, axis=2)
+            chosen = columns_of[ends[row] : ends[row + 1]]
+            layouts[layout, row, chosen[(chosen >= 0) & (chosen < count)]] = True
+    return np.repeat(np.repeat(layouts, block, axis=1), block, axis=2)
 
 
 OPS: Final = (longformer, blocks)

@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import same_dims
-from sardonyx.ops.attention.linear_contrib import check_window, windowed
+from sardonyx.ops.attention.linear_contrib import stack_states, window_axis
 from sardonyx.ops.conv.standard import causal
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -60,7 +60,7 @@ def _(
         raise InvalidGraph(f"input is [batch, channels, length], and is {x}")
     kept = (w.dims[2] - 1) * attrs["dilation"]
     one = (batch, kept, *channels) if attrs["channels_last"] else (batch, *channels, kept)
-    state = (*check_window(attrs["state_window"]), *one)
+    state = (*window_axis(attrs["state_window"]), *one)
     if past is not None:
         same_dims(g, past.dims, state, "past_state")
     return x.plain(), x.shaped(state)
@@ -91,7 +91,7 @@ def _(
     if attrs["channels_last"]:
         y = y.swapaxes(1, 2).reshape(y.shape[0], length, *channels)
         states = [s.swapaxes(1, 2).reshape(s.shape[0], kept, *channels) for s in states]
-    return np.ascontiguousarray(y), np.ascontiguousarray(windowed(states, window))
+    return np.ascontiguousarray(y), np.ascontiguousarray(stack_states(states, window))
 
 
 OPS: Final = (causal_conv,)

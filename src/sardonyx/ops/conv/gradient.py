@@ -242,7 +242,9 @@ def _by_taps(b: GradientBuilder, x: Value, dy: Value, moves: Moves, w: Value) ->
         if is_deep:
             each = b.ReduceSum(b.Mul(left, seen), places, keepdims=0)  # [maps]
         else:
-            each = b.MatMul(left, b.turned(_rows(b, seen, moves.group)))  # [group, maps, channels]
+            each = b.MatMul(
+                left, b.transposed(_rows(b, seen, moves.group))
+            )  # [group, maps, channels]
         found.append(b.Unsqueeze(each, b.ints(-1)))
     return b.reshape(b.Concat(*found, axis=-1) if len(found) > 1 else found[0], w)
 

@@ -22,7 +22,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
         dy = b.Unsqueeze(dy, b.ints(-1))
     dx = dw = None
     if b.wants(x):
-        dx = b.reshape(b.sum_to(b.MatMul(dy, b.turned(right)), left), x)
+        dx = b.reshape(b.sum_to(b.MatMul(dy, b.transposed(right)), left), x)
     if b.wants(w):
         dw = b.reshape(_weights(b, left, right, dy), w)
     return [dx, dw]
@@ -37,7 +37,7 @@ def _weights(b: GradientBuilder, left: Value, right: Value, dy: Value) -> Value:
     """One product over all rows, rather than one per matrix of a stack and their sum."""
     if ranked(right).rank == 2 and ranked(left).rank > 2:
         left, dy = _rows(b, left), _rows(b, dy)
-    return b.sum_to(b.MatMul(b.turned(left), dy), right)
+    return b.sum_to(b.MatMul(b.transposed(left), dy), right)
 
 
 def _rows(b: GradientBuilder, x: Value) -> Value:

@@ -9,7 +9,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
-from sardonyx.ops.attention.rotary_contrib import heads_of
+from sardonyx.ops.attention.rotary_contrib import packed_heads
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
@@ -81,7 +81,7 @@ def microsoft_rotary(node: Node) -> Call | No:
     assert cos is not None
     heads: Size = 1
     if x.tensor.rank == 3:
-        heads = heads_of(x.tensor.dims[2], cos.tensor.dims[1], node.attrs)
+        heads = packed_heads(x.tensor.dims[2], cos.tensor.dims[1], node.attrs)
     return _rotary(node, (x, cos, sin, positions), heads)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, Settings
+from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, AttentionAttrs
 from sardonyx.ops.attention.fused import UNSEEN
 from sardonyx.ops.attention.heads import precision
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
@@ -33,7 +33,7 @@ def attention(
     **attrs: Any,
 ) -> tuple[Tensor, ...]:
     """Return the output, present keys and values, and the scores if the node has that output."""
-    s = Settings(**attrs)
+    s = AttentionAttrs(**attrs)
     is_packed = q.dim() == 3
     if is_packed:
         assert s.q_num_heads is not None
@@ -57,19 +57,21 @@ def attention(
     return (pack(y) if is_packed else y), k, v, *qk
 
 
-def _is_fused(s: Settings, q: Tensor, v: Tensor, outputs: int) -> bool:
+def _is_fused(s: AttentionAttrs, q: Tensor, v: Tensor, outputs: int) -> bool:
     """Return whether torch's fused attention covers the node."""
     is_wide = s.softmax_precision is None or precision(s.softmax_precision).bits >= F32.bits
     return outputs < 4 and s.softcap <= 0 and is_wide and q.dtype == v.dtype
 
 
-def _starts_at_zero(s: Settings, mask: Tensor | None, nonpad: Tensor | None, offset: int) -> bool:
+def _starts_at_zero(
+    s: AttentionAttrs, mask: Tensor | None, nonpad: Tensor | None, offset: int
+) -> bool:
     """Return whether torch's causal flag applies: row i sees exactly the keys up to i."""
     return mask is None and nonpad is None and not offset and s.left_window_size < 0
 
 
 def _visible(
-    s: Settings, q: Tensor, k: Tensor, nonpad: Tensor | None, offset: int
+    s: AttentionAttrs, q: Tensor, k: Tensor, nonpad: Tensor | None, offset: int
 ) -> Tensor | None:
     """Return the mask of keys visible by position; None if all are."""
     rows, total = q.shape[2], k.shape[2]
@@ -107,7 +109,7 @@ def _mask(
 
 
 def _unfused(
-    s: Settings, operands: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, factor: float
+    s: AttentionAttrs, operands: tuple[Tensor, Tensor, Tensor], bias: Tensor | None, factor: float
 ) -> tuple[Tensor, Tensor]:
     """Return the output and the scores output. Every step rounds to the type of Q, as ONNX says."""
     q, k, v = operands

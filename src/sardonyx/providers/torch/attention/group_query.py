@@ -21,7 +21,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled, one_int
 from sardonyx.ops.attention.fused import UNSEEN
-from sardonyx.ops.attention.group_query import SCORES, WEIGHTS, Inputs
+from sardonyx.ops.attention.group_query import SCORES, WEIGHTS, GroupQueryInputs
 from sardonyx.providers.torch.attention.core import (
     INF,
     attended,
@@ -92,7 +92,7 @@ def group_query(
     With `shares` the past is a buffer of full length that is updated in place. With
     `gives_fixed_point` the output may be FixedPointRows, for an n-bit matmul.
     """
-    x = Inputs(*filled(inputs, 16))
+    x = GroupQueryInputs(*filled(inputs, 16))
     sizes = _sizes(x)
     if shares and _is_decode_step(x, sizes, attrs):
         return _flash_decode(x, attrs, gives_fixed_point, next_waits)
@@ -120,7 +120,7 @@ def group_query(
 _MAX_DECODE_TOKENS: Final = 8  # new tokens; with more, prefill by torch's kernels is faster
 
 
-def _is_decode_step(x: Inputs, sizes: CacheSizes, attrs: dict[str, Any]) -> bool:
+def _is_decode_step(x: GroupQueryInputs, sizes: CacheSizes, attrs: dict[str, Any]) -> bool:
     """Return whether the flash decoding kernel applies: a few tokens, a full-length cache."""
     extras = (x.bias, x.sink, x.q_norm)
     is_plain = attrs["causal"] and attrs["smooth_softmax"] != 1 and not attrs["qk_output"]
@@ -135,7 +135,7 @@ def _is_decode_step(x: Inputs, sizes: CacheSizes, attrs: dict[str, Any]) -> bool
 
 
 def _flash_decode(
-    x: Inputs, attrs: dict[str, Any], gives_fixed_point: bool, next_waits: bool
+    x: GroupQueryInputs, attrs: dict[str, Any], gives_fixed_point: bool, next_waits: bool
 ) -> tuple[Any, ...]:
     """One launch: rotary embedding, cache update in place and attention."""
     from sardonyx.providers.torch.kernels import attention_decode
@@ -190,7 +190,7 @@ def _is_capturing(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _sizes(x: Inputs) -> CacheSizes:
+def _sizes(x: GroupQueryInputs) -> CacheSizes:
     total, rows = one_int(x.total, "total_sequence_length"), x.query.shape[1]
     past = 0 if x.past_key is None else x.past_key.shape[2]
     if total < rows or (past == 0 and total > rows):
@@ -200,7 +200,7 @@ def _sizes(x: Inputs) -> CacheSizes:
     return CacheSizes(x.query.shape[0], rows, total, past)
 
 
-def _cache_position(x: Inputs, sizes: CacheSizes) -> CachePosition:
+def _cache_position(x: GroupQueryInputs, sizes: CacheSizes) -> CachePosition:
     rows, total, past = sizes.rows, sizes.total, sizes.past
     if sizes.determine_lengths:
         return CachePosition(rows, total, past, total - rows, None)
@@ -210,7 +210,7 @@ def _cache_position(x: Inputs, sizes: CacheSizes) -> CachePosition:
 
 
 def _rotated_qkv(
-    x: Inputs, position: CachePosition, attrs: dict[str, Any]
+    x: GroupQueryInputs, position: CachePosition, attrs: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value [batch, heads, rows, head], after QK norm and RoPE."""
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
@@ -242,7 +242,7 @@ def _rms_norm(x: Tensor, weight: Tensor, attrs: dict[str, Any]) -> Tensor:
     return F.rms_norm(wide(x), (x.shape[-1],), wide(weight), attrs["qk_norm_epsilon"]).to(x.dtype)
 
 
-def _angles(x: Inputs, position: CachePosition) -> tuple[Tensor, Tensor]:
+def _angles(x: GroupQueryInputs, position: CachePosition) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the new rows, for [batch, heads, rows, pairs]."""
     rows, firsts, count = position.rows, position.firsts, x.cos.shape[0]
     position_ids = x.positions
@@ -341,7 +341,7 @@ def _fitted(bias: Tensor, keys: int) -> Tensor:
 
 def _unfused(
     operands: tuple[Tensor, Tensor, Tensor],
-    x: Inputs,
+    x: GroupQueryInputs,
     seen: Tensor | None,
     position: CachePosition,
     attrs: dict[str, Any],

@@ -14,9 +14,9 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled, one_int
-from sardonyx.ops.attention.decoder import Masked, multi_head_attrs
+from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs
 from sardonyx.ops.attention.fused import STAYS, UNSEEN
-from sardonyx.ops.attention.multi_head import SHUT_OUT, Inputs
+from sardonyx.ops.attention.multi_head import MASKED_SCORE, MultiHeadInputs
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
@@ -27,7 +27,7 @@ LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key hidden by 
 
 def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the output, present keys and values, and the scores if the node has that output."""
-    x, heads = Inputs(*filled(inputs, 10)), attrs["num_heads"]
+    x, heads = MultiHeadInputs(*filled(inputs, 10)), attrs["num_heads"]
     q, k, v = _add_bias(x, _heads(x, heads))
     past = 0
     caches = [k, v]
@@ -41,16 +41,16 @@ def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
         k, v = caches
     low = attrs["mask_filter_value"]
     mask = None if x.padding is None else _padding_bias(x.padding, k.shape[2], low)
-    if x.added is not None:
-        mask = wide(x.added) if mask is None else mask + wide(x.added)
-    may_blind = x.added is not None or low == -INF
+    if x.attention_bias is not None:
+        mask = wide(x.attention_bias) if mask is None else mask + wide(x.attention_bias)
+    may_blind = x.attention_bias is not None or low == -INF
     y = attend((q, k, v), mask, past, attrs, may_blind)
     if len(shapes) < 4:
         return pack(y), *caches
     return pack(y), *caches, _scores(q, k, mask, past, attrs)
 
 
-def _heads(x: Inputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+def _heads(x: MultiHeadInputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value as [batch, heads, rows, head]."""
     if x.query.dim() == 5:
         q, k, v = x.query.permute(3, 0, 2, 1, 4)
@@ -64,7 +64,9 @@ def _heads(x: Inputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     return q, unpack(x.key, heads), unpack(x.value, heads)
 
 
-def _add_bias(x: Inputs, qkv: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _add_bias(
+    x: MultiHeadInputs, qkv: tuple[Tensor, Tensor, Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
     """Add the projection bias; keys in cache layout have it already."""
     if x.bias is None:
         return qkv
@@ -96,7 +98,7 @@ def _padding_bias(padding: Tensor, keys: int, low: float | None) -> Tensor:
 def mask_to_bias(seen: Tensor, low: float | None) -> Tensor:
     """Return 0 for visible keys, else a low number."""
     zero = torch.zeros((), device=seen.device)
-    return zero.where(seen, SHUT_OUT if low is None else low)
+    return zero.where(seen, MASKED_SCORE if low is None else low)
 
 
 def attend(
@@ -139,10 +141,10 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[st
 
 def decoder_masked(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the attention of one new row."""
-    x = Masked(*filled(inputs, 11))
+    x = DecoderInputs(*filled(inputs, 11))
     if x.key is None:
-        x = Masked(*x.query.chunk(3, 2), *filled(inputs, 11)[3:])
-    return multi_head(*x.arranged(attrs), shapes=shapes, **multi_head_attrs(attrs))
+        x = DecoderInputs(*x.query.chunk(3, 2), *filled(inputs, 11)[3:])
+    return multi_head(*x.as_multi_head(attrs), shapes=shapes, **multi_head_attrs(attrs))
 
 
 def _refuses_beams(slot: int) -> Any:

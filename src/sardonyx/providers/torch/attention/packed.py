@@ -11,7 +11,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.attention.fused import STAYS, UNSEEN
-from sardonyx.ops.attention.projected import widths_of
+from sardonyx.ops.attention.projected import qkv_widths
 from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, attended
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
@@ -22,7 +22,7 @@ _TYPES: Final = frozenset((F32, F16, I32))
 def packed(*inputs: Any, **attrs: Any) -> Tensor:
     """PackedAttention: the input is projected to query, key and value first."""
     x, weights, bias, offsets, ends, added = filled(inputs, 6)
-    widths: Any = widths_of(weights.shape[1], attrs)
+    widths: Any = qkv_widths(weights.shape[1], attrs)
     qkv = torch.split_with_sizes(torch.addmm(bias, x, weights), widths, 1)
     return _attend_packed(list(qkv), (offsets, ends), added, attrs)
 

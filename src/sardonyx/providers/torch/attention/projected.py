@@ -13,7 +13,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import one_int
 from sardonyx.ops.attention.decoder import projected_attrs
-from sardonyx.ops.attention.projected import Inputs, widths_of
+from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
 from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, pack, unpack
@@ -29,13 +29,13 @@ _TYPES: Final = frozenset((F32, F16, BF16, I32))
 
 def projected(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the output, and the present keys and values."""
-    x = Inputs(*filled(inputs, 7))
+    x = ProjectedInputs(*filled(inputs, 7))
     return _attend_projected(x, matmul_bias(x.x, x.weights, x.bias), attrs)
 
 
-def _attend_projected(x: Inputs, qkv: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
+def _attend_projected(x: ProjectedInputs, qkv: Tensor, attrs: dict[str, Any]) -> tuple[Tensor, ...]:
     heads = attrs["num_heads"]
-    widths: Any = widths_of(qkv.shape[2], attrs)
+    widths: Any = qkv_widths(qkv.shape[2], attrs)
     q, k, v = (unpack(t, heads) for t in torch.split_with_sizes(qkv, widths, 2))
     past = 0
     if attrs["past_present_share_buffer"]:
@@ -52,9 +52,9 @@ def _attend_projected(x: Inputs, qkv: Tensor, attrs: dict[str, Any]) -> tuple[Te
     k, v = (c[:, :, : past + q.shape[2]] for c in caches)
     low = attrs["mask_filter_value"]
     mask = None if x.mask is None else _mask(x.mask, (x.x.shape[0], past, q.shape[2]), low)
-    if x.added is not None:
-        mask = wide(x.added) if mask is None else mask + wide(x.added)
-    y = attend((q, k, v), mask, past, attrs, x.added is not None or low == -INF)
+    if x.attention_bias is not None:
+        mask = wide(x.attention_bias) if mask is None else mask + wide(x.attention_bias)
+    y = attend((q, k, v), mask, past, attrs, x.attention_bias is not None or low == -INF)
     # Keys and values of different sizes have no common cache: the output is zeros, unused.
     is_same = k.shape == v.shape
     return pack(y), torch.stack(caches) if is_same else k.new_zeros((2, *k.shape))
@@ -94,7 +94,7 @@ def quantized(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     zero = None if x_zero is None else x_zero.reshape(())
     total = exact_matmul(x, w, zero, w_zero).float()
     qkv = total * (wide(x_scale).reshape(()) * wide(w_scale)) + wide(bias)
-    float_inputs = Inputs(x, w, bias, mask, past, None, None)
+    float_inputs = ProjectedInputs(x, w, bias, mask, past, None, None)
     return _attend_projected(float_inputs, qkv.to(bias.dtype), quantized_attrs(attrs))
 
 

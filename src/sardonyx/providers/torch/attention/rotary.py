@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.attention.rotary_contrib import heads_of, streams_of
+from sardonyx.ops.attention.rotary_contrib import mrope_streams, packed_heads
 from sardonyx.providers.torch.attention.core import pack, unpack
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
@@ -79,7 +79,7 @@ def _heads(x: Tensor, cos: Tensor, attrs: dict[str, Any]) -> Tensor:
     """Return x as [batch, heads, rows, head]."""
     if x.dim() == 4:
         return x
-    heads = heads_of(x.shape[2], cos.shape[1], attrs)
+    heads = packed_heads(x.shape[2], cos.shape[1], attrs)
     assert isinstance(heads, int)
     return unpack(x, heads)
 
@@ -96,7 +96,7 @@ def multi_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any)
 
 def _mixed(angles: Tensor, attrs: dict[str, Any]) -> Tensor:
     """Return [batch, rows, pairs] from [3, batch, rows, pairs]: each pair from its own axis."""
-    streams = streams_of(attrs).tolist()
+    streams = mrope_streams(attrs).tolist()
     if attrs["mrope_layout"] == 0:
         sections = torch.split_with_sizes(angles, list(attrs["mrope_section"]), -1)
         return torch.cat([section[i] for i, section in enumerate(sections)], -1)

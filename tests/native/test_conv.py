@@ -18,7 +18,7 @@ from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
 from sardonyx.ops.arrays import as_bf16
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.sliding_window import window
+from sardonyx.ops.sliding_window import window_of
 from sardonyx.passes.elementwise_fusion import fuse_chains
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
@@ -112,7 +112,7 @@ def test_conv_rounded_to_bf16(
     spatial, kernel, attrs = shape
     x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
     node = node_of("Conv", x, w, group=group, **attrs)
-    is_winograd = _is_winograd(node, window(kernel, node.attrs))
+    is_winograd = _is_winograd(node, window_of(kernel, node.attrs))
     row = "conv_winograd_f32" if is_winograd else "conv_bf16"
     check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
           group=group, **attrs)  # fmt: skip

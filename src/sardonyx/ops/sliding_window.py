@@ -1,4 +1,4 @@
-"""Sliding windows of convolutions and pools: pads, output sizes, and what each tap reads."""
+"""Sliding windows of convolution and pooling: pads, output sizes, and the inputs each tap reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
 from sardonyx.graph.guard import Scope
 
-MAX_SPAN: Final = 1 << 24  # of kernels, pads, strides and dilations; no window is larger
+MAX_SPAN: Final = 1 << 24  # bound of kernels, pads, strides and dilations: products fit int64
 _AUTO_PADS: Final = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 
 Ints = tuple[int, ...]
@@ -20,7 +20,7 @@ Slices = tuple[slice, ...]
 
 @frozen
 class Window:
-    """A kernel's size and how it moves over the spatial axes."""
+    """Kernel size, strides, dilations and pads over the spatial axes."""
 
     kernel: Shape
     strides: Ints
@@ -40,11 +40,11 @@ class Window:
 
     @property
     def is_same(self) -> bool:
-        """Whether the pads follow from the output size, and not the other way round."""
+        """Whether the pads follow from the output size (SAME), and not the other way round."""
         return self.auto_pad in (b"SAME_UPPER", b"SAME_LOWER")
 
     def check(self, g: Scope, spatial: Shape) -> None:
-        """The kernel must fit into the padded input, up to a stride less one when rounding up."""
+        """Require the kernel to fit into the padded input, plus stride - 1 in ceil mode."""
         if self.is_same:
             return
         for i, (size, extent) in enumerate(zip(spatial, self.extents, strict=True)):
@@ -53,23 +53,23 @@ class Window:
             g.at_least(size + self.begins[i] + self.ends[i] + spare, extent, what)
 
     def outs(self, spatial: Shape) -> Shape:
-        """The output's spatial sizes."""
+        """Return the output's spatial sizes."""
         return tuple(self._out(i, size) for i, size in enumerate(spatial))
 
     def _out(self, i: int, size: Size) -> Size:
         stride, begin, end = self.strides[i], self.begins[i], self.ends[i]
         if self.is_same:
             return (size + (stride - 1)) // stride
-        room = size + (begin + end) - self.extents[i]
+        span = size + (begin + end) - self.extents[i]
         if not self.ceil_mode:
-            return room // stride + 1
-        # One last window that would start behind the input (and its front padding) is dropped.
-        out = (room + (stride - 1)) // stride + 1
+            return span // stride + 1
+        # As the spec says, a last window that starts in the end padding is dropped.
+        out = (span + (stride - 1)) // stride + 1
         inside = (size + (begin - 1)) // stride + 1
         return maximum(out - 1, minimum(out, inside))
 
     def front(self, spatial: Ints) -> Ints:
-        """Padding before the first element of each axis, for an input of these sizes."""
+        """Return the padding before the first element of each axis, for an input of these sizes."""
         if not self.is_same:
             return self.begins
         extents = numbers(self.extents)
@@ -80,8 +80,8 @@ class Window:
         return tuple(t // 2 if self.auto_pad == b"SAME_UPPER" else t - t // 2 for t in totals)
 
 
-def window(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
-    """A window from a kernel's shape and the attributes that convolutions and pools share."""
+def window_of(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
+    """Return a window from a kernel shape and the attributes that convolution and pooling share."""
     n = len(kernel)
     auto_pad = attrs.get("auto_pad") or b"NOTSET"
     if auto_pad not in _AUTO_PADS:
@@ -104,22 +104,22 @@ def window(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
     )
 
 
-def _numbers(name: str, given: Sequence[int] | None, count: int, low: int) -> Ints:
-    """One number per axis (pads: two), or the lowest for all when none are given."""
-    if not given:
+def _numbers(name: str, values: Sequence[int] | None, count: int, low: int) -> Ints:
+    """Return one number per axis (pads: two), or `low` for all when the attribute is absent."""
+    if not values:
         return (low,) * count
-    if len(given) != count:
+    if len(values) != count:
         raise ShapeError(
-            f"{name} {tuple(given)} has {len(given)} numbers, and the input needs {count}"
+            f"{name} {tuple(values)} has {len(values)} numbers, and the input needs {count}"
         )
-    if any(not low <= v <= MAX_SPAN for v in given):
-        raise ShapeError(f"{name} {tuple(given)} has a number outside [{low}, {MAX_SPAN}]")
-    return tuple(given)
+    if any(not low <= v <= MAX_SPAN for v in values):
+        raise ShapeError(f"{name} {tuple(values)} has a number outside [{low}, {MAX_SPAN}]")
+    return tuple(values)
 
 
 @frozen
-class Walk:
-    """A window on an input of known size: where its taps read and write."""
+class WindowGeometry:
+    """A window on an input of known size: the inputs that each tap reads, and its outputs."""
 
     kernel: Ints
     strides: Ints
@@ -136,14 +136,17 @@ class Walk:
         return count
 
     def axis(self, i: int, part: slice | None = None) -> list[tuple[int, slice, slice]]:
-        """Taps of one axis that meet the input: number, outputs (from the part's start), inputs."""
+        """Return the taps of one axis that meet the input: number, output slice, input slice.
+
+        Output slices count from the start of `part`.
+        """
         lo, hi = (0, self.outs[i]) if part is None else (part.start, part.stop)
         stride, dilation, size = self.strides[i], self.dilations[i], self.ins[i]
-        found = []
+        taps = []
         first_tap = max(0, -(((hi - 1) * stride - self.front[i]) // dilation))
         last_tap = min(self.kernel[i], (size - 1 + self.front[i] - lo * stride) // dilation + 1)
         taps: Iterable[int] = range(first_tap, last_tap)
-        if last_tap - first_tap > size * (hi - lo):  # most taps of so large a kernel meet nothing
+        if last_tap - first_tap > size * (hi - lo):  # most taps of such a kernel read only padding
             taps = self._meeting(i, range(lo, hi))
         for tap in taps:
             shift = tap * dilation - self.front[i]  # the input that output 0 reads
@@ -151,20 +154,20 @@ class Walk:
             last = min(hi, (size - 1 - shift) // stride + 1)
             if first < last:
                 start, stop = first * stride + shift, (last - 1) * stride + shift + 1
-                found.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
-        return found
+                taps.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
+        return taps
 
     def _meeting(self, i: int, outs: range) -> list[int]:
-        """The taps along one axis that some output meets an input with."""
-        found = set()
-        for out, place in itertools.product(outs, range(self.ins[i])):
-            tap, odd = divmod(place + self.front[i] - out * self.strides[i], self.dilations[i])
+        """Return the taps along one axis that read an input for at least one output."""
+        taps = set()
+        for out, position in itertools.product(outs, range(self.ins[i])):
+            tap, odd = divmod(position + self.front[i] - out * self.strides[i], self.dilations[i])
             if not odd and 0 <= tap < self.kernel[i]:
-                found.add(tap)
-        return sorted(found)
+                taps.add(tap)
+        return sorted(taps)
 
     def taps(self, parts: Slices | None = None) -> Iterator[tuple[int, Slices, Slices]]:
-        """All taps that meet the input: number in the kernel, outputs, and the inputs they read."""
+        """Yield the taps that meet the input: number in the kernel, output and input slices."""
         n = len(self.kernel)
         axes = [self.axis(i, None if parts is None else parts[i]) for i in range(n)]
         for combination in itertools.product(*axes):
@@ -174,20 +177,20 @@ class Walk:
             yield number, tuple(c[1] for c in combination), tuple(c[2] for c in combination)
 
 
-def walk(w: Window, spatial: Ints) -> Walk:
-    """The window placed on an input of these sizes."""
+def window_geometry(w: Window, spatial: Ints) -> WindowGeometry:
+    """Return the geometry of a window on an input of these sizes."""
     outs, kernel = numbers(w.outs(spatial)), numbers(w.kernel)
-    return Walk(kernel, w.strides, w.dilations, w.front(spatial), spatial, outs)
+    return WindowGeometry(kernel, w.strides, w.dilations, w.front(spatial), spatial, outs)
 
 
 def numbers(sizes: Shape) -> Ints:
-    """Sizes that are known to be numbers."""
+    """Return sizes that are known to be numbers, typed as such."""
     assert not any(isinstance(s, Dim) for s in sizes)
     return sizes  # type: ignore[return-value]  # checked just above
 
 
 def blocks(sizes: Ints, limit: int) -> Iterator[Slices]:
-    """Boxes that cover all sizes, each of at most `limit` elements (and at least one)."""
+    """Yield boxes that tile all sizes, each of at most `limit` elements (and at least one)."""
     inner, axis = 1, len(sizes)
     while axis and inner * sizes[axis - 1] <= limit:
         axis -= 1

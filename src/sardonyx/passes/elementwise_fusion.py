@@ -21,12 +21,12 @@ from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import (
     CONVERSIONS,
     ELEMENTWISE,
-    STEPS,
+    QUANTIZED_TYPES,
     TYPES,
     Code,
     Instruction,
+    concatenated,
     instruction_of,
-    joined,
 )
 from sardonyx.passes.replace import replace_value
 
@@ -192,7 +192,7 @@ def _is_per_tensor_conversion(node: Node) -> bool:
     real, quantized = (x, y) if node.op.name == "QuantizeLinear" else (y, x)
     is_single = all(d == 1 for fact in rest for d in fact.dims)
     is_float = real.dtype is F32 and rest[0].dtype is F32 and attrs.get("precision", 0) in (0, 1)
-    return is_single and is_float and quantized.dtype in STEPS
+    return is_single and is_float and quantized.dtype in QUANTIZED_TYPES
 
 
 @frozen
@@ -257,7 +257,7 @@ def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -
         return False
     code = group.code([target.operand, *others])
     # A matmul that already has an epilogue runs the new code after it.
-    code = joined(first, n_first, code, len(others) + 1) if first else code
+    code = concatenated(first, n_first, code, len(others) + 1) if first else code
     inputs = [*node.inputs, *(target.fitted(graph, v) for v in others)]
     made = _replace_group(graph, group, node.op, inputs, {**node.attrs, "code": code}, target)
     positions[made] = positions[group.root]

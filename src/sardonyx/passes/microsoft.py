@@ -9,8 +9,8 @@ from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.attention.rotary_contrib import mrope_streams, packed_heads
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.conv.fused import to_first, to_last
-from sardonyx.ops.elementwise.fused_activation import SETTINGS
+from sardonyx.ops.conv.fused import to_channels_first, to_channels_last
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
 from sardonyx.passes.rule import known_size, need, ranked
 
 # None for outputs that are not computed.
@@ -40,7 +40,7 @@ def activated(b: Builder, x: Value, node: Node) -> Value:
     if not name:
         return x
     need(x.tensor.dtype.is_float, "an activation of integers")
-    values = {k: node.attrs[f"activation_{k}"] for k in SETTINGS[name]}
+    values = {k: node.attrs[f"activation_{k}"] for k in ACTIVATION_ATTRS[name]}
     # alpha * f(beta * x): no standard ops.
     if name == "ScaledTanh":
         return _times(b, b.Tanh(_times(b, x, values["beta"])), values["alpha"])
@@ -69,12 +69,12 @@ def nhwc_conv(b: Builder, node: Node) -> Outputs:
     all_ranked(node)
     rank = given(node, 0).tensor.rank
     x, w, bias, z = (optional(node, i) for i in range(4))
-    images = [None if v is None else b.Transpose(v, perm=to_first(rank)) for v in (x, z)]
+    images = [None if v is None else b.Transpose(v, perm=to_channels_first(rank)) for v in (x, z)]
     if node.op.name == "NhwcConv":
         y = b.Conv(images[0], w, bias, **node.attrs)
     else:
         y = b.FusedConv(images[0], w, bias, images[1], domain=MICROSOFT, **node.attrs)
-    return (b.Transpose(y, perm=to_last(rank)),)
+    return (b.Transpose(y, perm=to_channels_last(rank)),)
 
 
 def group_norm(b: Builder, node: Node) -> Outputs:
@@ -90,7 +90,7 @@ def group_norm(b: Builder, node: Node) -> Outputs:
     if bias is not None:
         total = b.Add(total, bias if is_last else b.Unsqueeze(bias, b.ints(1, 2)))
     # The standard GroupNormalization is NCHW.
-    y: Value = b.Transpose(total, perm=to_first(4)) if is_last else total
+    y: Value = b.Transpose(total, perm=to_channels_first(4)) if is_last else total
     y = b.GroupNormalization(
         y,
         like(b, gamma, x),
@@ -102,7 +102,7 @@ def group_norm(b: Builder, node: Node) -> Outputs:
     if node.attrs["activation"]:
         y = b.Mul(y, b.Sigmoid(y))
     if is_last:
-        y = b.Transpose(y, perm=to_last(4))
+        y = b.Transpose(y, perm=to_channels_last(4))
     return y, None if skip is None else b.Identity(total)
 
 

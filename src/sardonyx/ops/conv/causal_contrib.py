@@ -1,4 +1,4 @@
-"""CausalConvWithState of com.microsoft."""
+"""CausalConvWithState of com.microsoft: dilations, channels-last, and a window of states."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _(
     g: Scope, x: Fact, w: Fact, b: Fact | None, past: Fact | None, **attrs: Any
 ) -> tuple[Fact, Fact]:
     if attrs["ndim"] != 1:
-        raise InvalidGraph(f"ndim is {attrs['ndim']}: only sequences (1) have a state described")
+        raise InvalidGraph(f"ndim is {attrs['ndim']}, and only 1 is supported")
     if attrs["dilation"] < 1:
         raise InvalidGraph(f"dilation is {attrs['dilation']}, and must be 1 or more")
     if x.rank < 3 or w.rank != 3:
@@ -58,9 +58,13 @@ def _(
     rule(g, Fact(x.dtype, (batch, count, length)), w, b, None, activation=attrs["activation"])
     if not attrs["channels_last"] and x.rank != 3:
         raise InvalidGraph(f"input is [batch, channels, length], and is {x}")
-    kept = (w.dims[2] - 1) * attrs["dilation"]
-    one = (batch, kept, *channels) if attrs["channels_last"] else (batch, *channels, kept)
-    state = (*window_axis(attrs["state_window"]), *one)
+    state_length = (w.dims[2] - 1) * attrs["dilation"]
+    state_dims = (
+        (batch, state_length, *channels)
+        if attrs["channels_last"]
+        else (batch, *channels, state_length)
+    )
+    state = (*window_axis(attrs["state_window"]), *state_dims)
     if past is not None:
         same_dims(g, past.dims, state, "past_state")
     return x.plain(), x.shaped(state)
@@ -70,27 +74,27 @@ def _(
 def _(
     x: Array, w: Array, b: Array | None = None, past: Array | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
-    spread = np.zeros((*w.shape[:2], (w.shape[2] - 1) * attrs["dilation"] + 1), w.dtype)
-    spread[..., :: attrs["dilation"]] = w
-    kept, window = spread.shape[2] - 1, attrs["state_window"]
-    before = None if past is None else past[-1] if window else past
-    line = x if before is None else before
+    dilated = np.zeros((*w.shape[:2], (w.shape[2] - 1) * attrs["dilation"] + 1), w.dtype)
+    dilated[..., :: attrs["dilation"]] = w
+    state_length, window = dilated.shape[2] - 1, attrs["state_window"]
+    last_state = None if past is None else past[-1] if window else past
+    state = x if last_state is None else last_state
     channels = x.shape[2:] if attrs["channels_last"] else x.shape[1:2]
     if attrs["channels_last"]:
         flat = math.prod(channels)
-        x, line = (v.reshape(*v.shape[:2], flat).swapaxes(1, 2) for v in (x, line))
-    if before is None:
-        line = np.zeros((*x.shape[:2], kept), x.dtype)
+        x, state = (v.reshape(*v.shape[:2], flat).swapaxes(1, 2) for v in (x, state))
+    if last_state is None:
+        state = np.zeros((*x.shape[:2], state_length), x.dtype)
     rule = causal.reference_rule
     assert rule is not None
-    y, _ = rule(x, spread, b, line, activation=attrs["activation"])
-    line = np.concatenate((line, x), axis=2)
+    y, _ = rule(x, dilated, b, state, activation=attrs["activation"])
+    state = np.concatenate((state, x), axis=2)
     length = x.shape[2]
     ends = range(max(length - (window or 1) + 1, min(length, 1)), length + 1)
-    states = [line[:, :, end : end + kept] for end in ends]
+    states = [state[:, :, end : end + state_length] for end in ends]
     if attrs["channels_last"]:
         y = y.swapaxes(1, 2).reshape(y.shape[0], length, *channels)
-        states = [s.swapaxes(1, 2).reshape(s.shape[0], kept, *channels) for s in states]
+        states = [s.swapaxes(1, 2).reshape(s.shape[0], state_length, *channels) for s in states]
     return np.ascontiguousarray(y), np.ascontiguousarray(stack_states(states, window))
 
 

@@ -15,27 +15,27 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.arrays import Array, as_bf16
-from sardonyx.ops.conv import standard as first_conv
+from sardonyx.ops.conv import standard as standard_conv
 from sardonyx.ops.elementwise.chain import EPILOGUE, code_type, run_code
 
 
 def channels_first(x: Fact) -> Fact:
-    """The fact of an image with its channels behind the batch."""
+    """Return the fact of an NHWC image as NCHW."""
     if x.rank < 2:
         raise ShapeError(f"x has rank {x.rank}, and needs batch and channels")
     return Fact(x.dtype, (x.dims[0], x.dims[-1], *x.dims[1:-1]))
 
 
 def channels_last(x: Fact) -> Fact:
-    """The fact of an image with its channels behind the spatial axes."""
+    """Return the fact of an NCHW image as NHWC."""
     return Fact(x.dtype, (x.dims[0], *x.dims[2:], x.dims[1]))
 
 
-def _product(standard: Op) -> Op:
-    """A convolution with an epilogue: a program over its result and further operands.
+def _with_epilogue(standard: Op) -> Op:
+    """Return a channels-last convolution with an epilogue: a code over its result and operands.
 
-    With `bf16`, image and weights are rounded to that first. Operands broadcast against the result
-    [batch, *spatial, maps]; a bias is one of them.
+    With `bf16`, image and weights are rounded to bfloat16 first. Operands broadcast against the
+    result [batch, *spatial, maps]; a bias is one of them.
     """
     attrs = {**standard.attrs, "code": EPILOGUE, "bf16": 0}
     inputs = "x:T w:T operands:T*"
@@ -65,10 +65,10 @@ def _rules(standard: Op) -> tuple[Any, Any]:
     return standard.infer_rule, standard.reference_rule
 
 
-conv = _product(first_conv.conv)
+conv = _with_epilogue(standard_conv.conv)
 
 
-conv_transpose = _product(first_conv.conv_transpose)
+conv_transpose = _with_epilogue(standard_conv.conv_transpose)
 
 
 OPS: Final = (

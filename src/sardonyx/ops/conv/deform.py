@@ -1,4 +1,4 @@
-"""Deformable convolution: every tap reads at a position of its own, between the elements."""
+"""Deformable convolution: every tap reads at its own offset, by bilinear interpolation."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sardonyx.graph.guard import Scope
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.im2col import SCRATCH_BYTES, add_bias
 from sardonyx.ops.sample.interpolate import linear_taps, weigh
-from sardonyx.ops.sliding_window import Slices, Walk, blocks, walk, window
+from sardonyx.ops.sliding_window import Slices, WindowGeometry, blocks, window_geometry, window_of
 
 
 def check_offsets(
-    g: Scope, y: Fact, given: tuple[Fact, Fact | None], kernel: Shape, groups: int
+    g: Scope, y: Fact, facts: tuple[Fact, Fact | None], kernel: Shape, groups: int
 ) -> None:
-    """Offsets hold one number per tap, axis and output; masks one per tap and output."""
+    """Check that offsets have one number per tap, axis and output, and masks one per tap."""
     if groups < 1:
         raise ShapeError(f"offset_group is {groups}, and must be 1 or more")
     taps = product(kernel) * groups
     per_tap = (len(kernel), 1)
-    for fact, each, name in zip(given, per_tap, ("offset", "mask"), strict=True):
+    for fact, each, name in zip(facts, per_tap, ("offset", "mask"), strict=True):
         if fact is None:
             continue
         if fact.rank != y.rank:
             raise ShapeError(f"{name} has rank {fact.rank}, and x has {y.rank}")
-        want = (y.dims[0], taps * each, *y.dims[2:])
-        for i, (have, need) in enumerate(zip(fact.dims, want, strict=True)):
+        expected = (y.dims[0], taps * each, *y.dims[2:])
+        for i, (have, need) in enumerate(zip(fact.dims, expected, strict=True)):
             g.equal(have, need, f"axis {i} of {name} does not fit the output")
 
 
@@ -43,53 +43,57 @@ def deform_conv(
     mask: Array | None = None,
     **attrs: Any,
 ) -> Array:
-    """The reference: columns sampled block by block, then one product per block."""
-    path = walk(window(w.shape[2:], attrs), x.shape[2:])
+    """DeformConv by im2col with sampled columns, one matrix product per block of outputs."""
+    geometry = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
     n, channels = x.shape[:2]
-    maps, group, taps = w.shape[0], attrs["group"], path.n_taps
+    maps, group, taps = w.shape[0], attrs["group"], geometry.n_taps
     matrix = w.reshape(group, maps // group, -1)
-    y = np.empty((n, maps, *path.outs), x.dtype)
+    y = np.empty((n, maps, *geometry.outs), x.dtype)
     limit = max(1, SCRATCH_BYTES // max(1, channels * taps * x.itemsize))
-    shifts = offset.reshape(n, attrs["offset_group"], taps, len(path.outs), *path.outs)
-    masks = None if mask is None else mask.reshape(n, attrs["offset_group"], taps, *path.outs)
-    for batch, *parts in blocks((n, *path.outs), limit) if y.size else ():
+    shifts = offset.reshape(n, attrs["offset_group"], taps, len(geometry.outs), *geometry.outs)
+    masks = None if mask is None else mask.reshape(n, attrs["offset_group"], taps, *geometry.outs)
+    for batch, *parts in blocks((n, *geometry.outs), limit) if y.size else ():
         sizes = tuple(p.stop - p.start for p in parts)
         for image in range(batch.start, batch.stop):
-            moved = shifts[image][:, :, :, *parts]
-            kept = None if masks is None else masks[image][:, :, *parts]
-            columns = _columns(x[image], moved, kept, path, tuple(parts))
+            offsets = shifts[image][:, :, :, *parts]
+            mask_block = None if masks is None else masks[image][:, :, *parts]
+            columns = _columns(x[image], offsets, mask_block, geometry, tuple(parts))
             product = np.matmul(matrix, columns.reshape(group, -1, math.prod(sizes)))
             y[image][:, *parts] = product.reshape(maps, *sizes)
     return add_bias(y, bias)
 
 
 def deform_columns(x: Array, offset: Array, mask: Array | None = None, **attrs: Any) -> Array:
-    """What every tap reads for all outputs: (batch, channels * taps, *outputs)."""
-    path = walk(window(attrs["kernel_shape"], attrs), x.shape[2:])
-    n, taps, group = x.shape[0], path.n_taps, attrs["offset_group"]
-    shifts = offset.reshape(n, group, taps, len(path.outs), *path.outs)
-    masks = None if mask is None else mask.reshape(n, group, taps, *path.outs)
-    y = np.empty((n, x.shape[1] * taps, *path.outs), x.dtype)
-    parts = tuple(slice(0, size) for size in path.outs)
+    """Return the sampled im2col matrix of all outputs: (batch, channels * taps, *outputs)."""
+    geometry = window_geometry(window_of(attrs["kernel_shape"], attrs), x.shape[2:])
+    n, taps, group = x.shape[0], geometry.n_taps, attrs["offset_group"]
+    shifts = offset.reshape(n, group, taps, len(geometry.outs), *geometry.outs)
+    masks = None if mask is None else mask.reshape(n, group, taps, *geometry.outs)
+    y = np.empty((n, x.shape[1] * taps, *geometry.outs), x.dtype)
+    parts = tuple(slice(0, size) for size in geometry.outs)
     for image in range(n if y.size else 0):
-        kept = None if masks is None else masks[image]
-        y[image] = _columns(x[image], shifts[image], kept, path, parts).reshape(y.shape[1:])
+        mask_block = None if masks is None else masks[image]
+        y[image] = _columns(x[image], shifts[image], mask_block, geometry, parts).reshape(
+            y.shape[1:]
+        )
     return y
 
 
-def _columns(x: Array, offset: Array, mask: Array | None, path: Walk, parts: Slices) -> Array:
-    """What every tap reads for a block of outputs: (channels, taps, outputs)."""
+def _columns(
+    x: Array, offset: Array, mask: Array | None, geometry: WindowGeometry, parts: Slices
+) -> Array:
+    """Return the sampled im2col matrix of a block of outputs: (channels, taps, outputs)."""
     groups, taps, rank = offset.shape[:3]
     each = x.shape[0] // groups
-    grid = np.indices(path.kernel).reshape(rank, taps, *(1,) * rank)
+    grid = np.indices(geometry.kernel).reshape(rank, taps, *(1,) * rank)
     columns = []
-    for part in range(groups):
+    for group in range(groups):
         axes = []
         for i in range(rank):
-            out = np.arange(parts[i].start, parts[i].stop) * path.strides[i] - path.front[i]
+            out = np.arange(parts[i].start, parts[i].stop) * geometry.strides[i] - geometry.front[i]
             start = out.reshape(-1, *(1,) * (rank - 1 - i))
-            position = offset[part, :, i] + (start + grid[i] * path.dilations[i])
-            axes.append(linear_taps(position.reshape(-1).astype(x.dtype), path.ins[i]))
-        read = weigh(x[part * each : (part + 1) * each], axes)
-        columns.append(read if mask is None else read * mask[part].reshape(-1))
+            position = offset[group, :, i] + (start + grid[i] * geometry.dilations[i])
+            axes.append(linear_taps(position.reshape(-1).astype(x.dtype), geometry.ins[i]))
+        read = weigh(x[group * each : (group + 1) * each], axes)
+        columns.append(read if mask is None else read * mask[group].reshape(-1))
     return np.concatenate(columns)

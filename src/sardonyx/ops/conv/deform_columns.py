@@ -1,4 +1,4 @@
-"""Deformable convolution: what its taps read, as columns for a product of matrices."""
+"""DeformColumns: the sampled im2col matrix of a DeformConv, which a MatMul follows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.conv.deform import check_offsets, deform_columns
 from sardonyx.ops.conv.standard import deform
-from sardonyx.ops.sliding_window import window
+from sardonyx.ops.sliding_window import window_of
 
 columns = Op(
     "DeformColumns",
@@ -30,9 +30,9 @@ def _(g: Scope, x: Fact, offset: Fact, mask: Fact | None, **attrs: Any) -> Fact:
     kernel, groups = attrs["kernel_shape"], attrs["offset_group"]
     if kernel is None or len(kernel) != x.rank - 2 or min(kernel, default=0) < 1:
         raise ShapeError(f"a kernel of {kernel} does not fit {x}")
-    moved = window(kernel, attrs)
-    moved.check(g, x.dims[2:])
-    y = x.shaped((x.dims[0], x.dims[1] * math.prod(kernel), *moved.outs(x.dims[2:])))
+    window = window_of(kernel, attrs)
+    window.check(g, x.dims[2:])
+    y = x.shaped((x.dims[0], x.dims[1] * math.prod(kernel), *window.outs(x.dims[2:])))
     check_offsets(g, y, (offset, mask), kernel, groups)
     g.divides(groups, x.dims[1], "offset_group must divide the channels of x")
     return y

@@ -15,7 +15,7 @@ from sardonyx.ops.conv.standard import CONV, conv_transpose
 _FLOATS: Final = frozenset((F16, F32, F64))
 
 
-late_pads: Final = Op(
+dynamic_pads: Final = Op(
     "ConvTransposeWithDynamicPads",
     1,
     "X:T W:T Pads:P? B:T?",
@@ -26,24 +26,24 @@ late_pads: Final = Op(
 )
 
 
-@late_pads.infer
+@dynamic_pads.infer
 def _(g: Scope, x: Fact, w: Fact, pads: Fact | None, b: Fact | None, **attrs: Any) -> Fact:
     rule = conv_transpose.infer_rule
     assert rule is not None
-    known = None if pads is None else pads.ints
-    y: Fact = rule(g, x, w, b, **attrs, pads=known, output_shape=None)
-    if pads is None or known is not None:
+    static_pads = None if pads is None else pads.ints
+    y: Fact = rule(g, x, w, b, **attrs, pads=static_pads, output_shape=None)
+    if pads is None or static_pads is not None:
         return y
     same_dims(g, pads.dims, (2 * (x.rank - 2),), "Pads")
     return y.shaped((*y.dims[:2], *(g.fresh("size") for _ in y.dims[2:])))
 
 
-@late_pads.reference
+@dynamic_pads.reference
 def _(x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **attrs: Any) -> Any:
     rule = conv_transpose.reference_rule
     assert rule is not None
-    given = None if pads is None else tuple(pads.tolist())
-    return rule(x, w, b, **attrs, pads=given, output_shape=None)
+    run_pads = None if pads is None else tuple(pads.tolist())
+    return rule(x, w, b, **attrs, pads=run_pads, output_shape=None)
 
 
-OPS: Final = (late_pads,)
+OPS: Final = (dynamic_pads,)

@@ -1,4 +1,4 @@
-"""FusedConv, NhwcConv and NhwcFusedConv: convolutions with a sum and an activation."""
+"""FusedConv, NhwcConv and NhwcFusedConv: activation(Conv(x, w, b) + z), NCHW or NHWC."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, filled, in_wide
 from sardonyx.ops.conv.standard import CONV
-from sardonyx.ops.elementwise.fused_activation import SETTINGS, activation_function, standard
+from sardonyx.ops.elementwise.fused_activation import (
+    ACTIVATION_ATTRS,
+    activation_function,
+    standard,
+)
 
 _FUSED: Final = {
     **CONV,
@@ -34,7 +38,7 @@ fused_conv: Final = Op(
 )
 
 
-# Images with the channels last, before and behind; weights as Conv has them.
+# X and Y are NHWC; the weights have Conv's layout.
 nhwc_conv: Final = Op(
     "NhwcConv", 1, "X:T W:T B:T?", "Y:T", domain=MICROSOFT, attrs=CONV, types={"T": IEEE}
 )
@@ -51,11 +55,11 @@ nhwc_fused_conv: Final = Op(
 )
 
 
-def _conv_parts(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], dict[str, Any]]:
-    """The activation, and the attributes that remain for the convolution."""
+def _split_activation(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], dict[str, Any]]:
+    """Return the activation, and the attributes that remain for the convolution."""
     rest = {k: v for k, v in attrs.items() if not k.startswith("activation")}
     name: bytes | None = attrs["activation"]
-    keys = SETTINGS.get((name or b"").decode("utf-8", "replace"), ())
+    keys = ACTIVATION_ATTRS.get((name or b"").decode("utf-8", "replace"), ())
     params: Sequence[float] = attrs["activation_params"] or ()
     return activation_function(name, dict(zip(keys, params, strict=False))), rest
 
@@ -63,7 +67,7 @@ def _conv_parts(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], dict[s
 @fused_conv.infer
 def _fused_fact(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
     *conv, z = facts
-    _, rest = _conv_parts(attrs)
+    _, rest = _split_activation(attrs)
     rule = standard("Conv").infer_rule
     assert rule is not None
     y: Fact = rule(g, *conv, **rest)
@@ -71,7 +75,7 @@ def _fused_fact(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
         if z.rank != y.rank:
             raise InvalidGraph(f"Z is added to {y}, and is {z}")
         for a, b in zip(z.dims, y.dims, strict=True):
-            g.equal(a, b, "Z has another shape than what it is added to")
+            g.equal(a, b, "Z has another shape than the convolution's output")
     return y
 
 
@@ -80,7 +84,7 @@ def _fused_fact(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
 def _fused_conv(
     x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attrs: Any
 ) -> Array:
-    activation, rest = _conv_parts(attrs)
+    activation, rest = _split_activation(attrs)
     rule = standard("Conv").reference_rule
     assert rule is not None
     y = rule(x, w, b, **rest)
@@ -90,7 +94,7 @@ def _fused_conv(
 _NO_ACTIVATION: Final = {"activation": None, "activation_params": None}
 
 
-def _moved(fact: Fact | None, order: Callable[[int], Sequence[int]]) -> Fact | None:
+def _permuted(fact: Fact | None, order: Callable[[int], Sequence[int]]) -> Fact | None:
     if fact is None:
         return None
     if fact.rank < 3:
@@ -98,13 +102,13 @@ def _moved(fact: Fact | None, order: Callable[[int], Sequence[int]]) -> Fact | N
     return fact.shaped(tuple(fact.dims[i] for i in order(fact.rank)))
 
 
-def to_first(rank: int) -> tuple[int, ...]:
-    """The order of axes that puts the channels behind the batch."""
+def to_channels_first(rank: int) -> tuple[int, ...]:
+    """The permutation of axes from NHWC to NCHW."""
     return (0, rank - 1, *range(1, rank - 1))
 
 
-def to_last(rank: int) -> tuple[int, ...]:
-    """The order of axes that puts the channels last."""
+def to_channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation of axes from NCHW to NHWC."""
     return (0, *range(2, rank), 1)
 
 
@@ -112,9 +116,9 @@ def to_last(rank: int) -> tuple[int, ...]:
 @nhwc_fused_conv.infer
 def _(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
     x, w, b, z = filled(facts, 4)
-    images = (_moved(f, to_first) for f in (x, z))
+    images = (_permuted(f, to_channels_first) for f in (x, z))
     y = _fused_fact(g, next(images), w, b, next(images), **{**_NO_ACTIVATION, **attrs})
-    last = _moved(y, to_last)
+    last = _permuted(y, to_channels_last)
     assert last is not None
     return last
 
@@ -122,10 +126,10 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
 @nhwc_conv.reference
 @nhwc_fused_conv.reference
 def _(x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attrs: Any) -> Array:
-    first = to_first(x.ndim)
-    turned = None if z is None else z.transpose(first)
-    y = _fused_conv(x.transpose(first), w, b, turned, **{**_NO_ACTIVATION, **attrs})
-    return np.ascontiguousarray(y.transpose(to_last(x.ndim)))
+    first = to_channels_first(x.ndim)
+    z_first = None if z is None else z.transpose(first)
+    y = _fused_conv(x.transpose(first), w, b, z_first, **{**_NO_ACTIVATION, **attrs})
+    return np.ascontiguousarray(y.transpose(to_channels_last(x.ndim)))
 
 
 OPS: Final = (

@@ -1,4 +1,4 @@
-"""Convolutions as matrix products over bounded scratch memory."""
+"""Convolutions in numpy: im2col blocks of bounded size, pointwise matmul, depthwise slices."""
 
 from __future__ import annotations
 
@@ -8,117 +8,122 @@ from typing import Final
 import numpy as np
 
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.sliding_window import Slices, Walk, blocks
+from sardonyx.ops.sliding_window import Slices, WindowGeometry, blocks
 
-SCRATCH_BYTES: Final = 8 << 20  # for unfolded columns; stays in a last-level cache
-_TILE: Final = 1 << 16  # elements of a depthwise accumulator; stays in a core's own cache
+SCRATCH_BYTES: Final = 8 << 20  # of im2col columns: they stay in the last-level cache
+_TILE: Final = 1 << 16  # elements of a depthwise accumulator: it stays in L2
 
 
-def convolve(x: Array, w: Array, path: Walk, group: int) -> Array:
-    """The product of x (batch, channels, ...) and weights (maps, channels / group, ...)."""
-    y = np.empty((x.shape[0], w.shape[0], *path.outs), x.dtype)
+def convolve(x: Array, w: Array, geometry: WindowGeometry, group: int) -> Array:
+    """Convolve x (batch, channels, ...) with weights (maps, channels / group, ...)."""
+    y = np.empty((x.shape[0], w.shape[0], *geometry.outs), x.dtype)
     if y.size == 0:
         return y
     if w.shape[1] == 1 and group > 1:
-        _depthwise(x, w, y, path)
-    elif path.n_taps == 1 and not any(path.front) and _covers(path):
-        _pointwise(x, w, y, path, group)
+        _depthwise(x, w, y, geometry)
+    elif geometry.n_taps == 1 and not any(geometry.front) and _covers(geometry):
+        _pointwise(x, w, y, geometry, group)
     else:
-        _unfolded(x, w, y, path, group)
+        _unfolded(x, w, y, geometry, group)
     return y
 
 
-def _covers(path: Walk) -> bool:
-    """Whether no output of a one-tap kernel lies in the padding."""
-    sizes = zip(path.ins, path.outs, path.strides, strict=True)
+def _covers(geometry: WindowGeometry) -> bool:
+    """Whether no output of a one-tap kernel reads the padding."""
+    sizes = zip(geometry.ins, geometry.outs, geometry.strides, strict=True)
     return all((out - 1) * stride < size for size, out, stride in sizes)
 
 
-def _pointwise(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
+def _pointwise(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int) -> None:
     n, maps = y.shape[:2]
-    steps = zip(path.outs, path.strides, strict=True)
-    seen = x[:, :, *(slice(0, (o - 1) * s + 1, s) for o, s in steps)]
-    columns = seen.reshape(n, group, w.shape[1], math.prod(path.outs))
+    steps = zip(geometry.outs, geometry.strides, strict=True)
+    strided = x[:, :, *(slice(0, (o - 1) * s + 1, s) for o, s in steps)]
+    columns = strided.reshape(n, group, w.shape[1], math.prod(geometry.outs))
     matrix = w.reshape(group, maps // group, w.shape[1])
     np.matmul(matrix, columns, out=y.reshape(n, group, maps // group, columns.shape[-1]))
 
 
-def _unfolded(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
-    """Each output's inputs become a column; one product takes a block of columns."""
+def _unfolded(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int) -> None:
+    """im2col: each output's inputs become a column; one matrix product per block of columns."""
     n, channels = x.shape[:2]
-    maps, taps = w.shape[0], path.n_taps
+    maps, taps = w.shape[0], geometry.n_taps
     matrix = w.reshape(group, maps // group, w.shape[1] * taps)
     column = max(1, channels * taps)
     limit = max(1, SCRATCH_BYTES // (column * x.itemsize))
-    scratch = np.empty(column * min(limit, n * math.prod(path.outs)), x.dtype)
-    for batch, *parts in blocks((n, *path.outs), limit):
+    scratch = np.empty(column * min(limit, n * math.prod(geometry.outs)), x.dtype)
+    for batch, *parts in blocks((n, *geometry.outs), limit):
         sizes = tuple(p.stop - p.start for p in (batch, *parts))
         count = math.prod(sizes)
         if scratch.size < column * count:
             scratch = np.empty(column * count, x.dtype)
         columns = scratch[: column * count].reshape(sizes[0], channels, taps, *sizes[1:])
-        _unfold(x[batch], columns, path, tuple(parts))
+        _unfold(x[batch], columns, geometry, tuple(parts))
         flat = columns.reshape(sizes[0], group, w.shape[1] * taps, count // sizes[0])
         product = np.matmul(matrix, flat)
         y[batch, :, *parts] = product.reshape(sizes[0], maps, *sizes[1:])
 
 
-def _unfold(x: Array, columns: Array, path: Walk, parts: Slices) -> None:
+def _unfold(x: Array, columns: Array, geometry: WindowGeometry, parts: Slices) -> None:
     written = 0
-    found = list(path.taps(parts))
+    taps = list(geometry.taps(parts))
     positions = math.prod(columns.shape[3:])
-    for _, outs, _ in found:
+    for _, outs, _ in taps:
         written += math.prod(o.stop - o.start for o in outs)
-    if written < positions * path.n_taps:
+    if written < positions * geometry.n_taps:
         columns[...] = 0
-    for tap, outs, ins in found:
+    for tap, outs, ins in taps:
         columns[:, :, tap][:, :, *outs] = x[:, :, *ins]
 
 
-def _depthwise(x: Array, w: Array, y: Array, path: Walk) -> None:
-    """Every channel by itself: shifted slices, scaled and summed in tiles of a few channels."""
+def _depthwise(x: Array, w: Array, y: Array, geometry: WindowGeometry) -> None:
+    """Depthwise: the sum over taps of shifted slices times weights, in tiles of channels."""
     n, channels = x.shape[:2]
     each = w.shape[0] // channels
-    rank = len(path.outs)
-    weights = w.reshape(channels, each, path.n_taps, *(1,) * rank)
-    per_channel = each * math.prod(path.outs)
+    rank = len(geometry.outs)
+    weights = w.reshape(channels, each, geometry.n_taps, *(1,) * rank)
+    per_channel = each * math.prod(geometry.outs)
     step = max(1, _TILE // max(1, per_channel))
-    found = list(path.taps())
-    tiled = y.reshape(n, channels, each, *path.outs)
-    product = np.empty((min(step, channels), each, *path.outs), x.dtype)
+    taps = list(geometry.taps())
+    tiled = y.reshape(n, channels, each, *geometry.outs)
+    product = np.empty((min(step, channels), each, *geometry.outs), x.dtype)
     for image in range(n):
         for lo in range(0, channels, step):
             part = slice(lo, min(channels, lo + step))
             total = tiled[image, part]
             total[...] = 0
-            for tap, outs, ins in found:
+            for tap, outs, ins in taps:
                 scaled = product[: total.shape[0], :, *outs]
                 np.multiply(x[image, part, None, *ins], weights[part, :, tap], out=scaled)
                 total[:, :, *outs] += scaled
 
 
-def fold(x: Array, w: Array, y: Array, path: Walk, group: int) -> None:
-    """Adds every input times the kernel into y, where `path` walks from y back to x."""
+def add_transposed(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int) -> None:
+    """Transposed convolution: add every input times the kernel into y (matmul, then col2im).
+
+    `geometry` is that of the convolution from y to x.
+    """
     n, channels = x.shape[:2]
-    maps, taps = y.shape[1], path.n_taps
+    maps, taps = y.shape[1], geometry.n_taps
     matrix = w.reshape(group, channels // group, maps // group * taps).transpose(0, 2, 1)
     limit = max(1, SCRATCH_BYTES // max(1, maps * taps * x.itemsize))
-    for batch, *parts in blocks((n, *path.outs), limit):
+    for batch, *parts in blocks((n, *geometry.outs), limit):
         sizes = tuple(p.stop - p.start for p in (batch, *parts))
         count = math.prod(sizes[1:])
         columns = x[batch, :, *parts].reshape(sizes[0], group, channels // group, count)
         product = np.matmul(matrix, columns).reshape(sizes[0], maps, taps, *sizes[1:])
-        add_blocks(product, y[batch], path, tuple(parts))
+        col2im_add(product, y[batch], geometry, tuple(parts))
 
 
-def add_blocks(columns: Array, y: Array, path: Walk, parts: Slices | None = None) -> None:
-    """Adds columns (batch, maps, taps, positions...) where the window has them in y."""
-    for tap, outs, ins in path.taps(parts):
+def col2im_add(
+    columns: Array, y: Array, geometry: WindowGeometry, parts: Slices | None = None
+) -> None:
+    """Add columns (batch, maps, taps, positions...) to the elements of y that each tap reads."""
+    for tap, outs, ins in geometry.taps(parts):
         y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
 
 
 def add_bias(y: Array, bias: Array | None) -> Array:
-    """Y with one number added per channel, in place."""
+    """Add a bias per channel to y, in place."""
     if bias is not None:
         y += bias.reshape(-1, *(1,) * (y.ndim - 2)).astype(y.dtype, copy=False)
     return y

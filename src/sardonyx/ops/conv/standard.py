@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Conv, ConvTranspose, DeformConv, Col2Im and CausalConvWithState of the ONNX domain."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, as_ints, in_wide
 from sardonyx.ops.conv.deform import check_offsets, deform_conv
-from sardonyx.ops.conv.im2col import add_bias, add_blocks, convolve, fold
+from sardonyx.ops.conv.im2col import add_bias, add_transposed, col2im_add, convolve
 from sardonyx.ops.elementwise.arithmetic import sigmoid
-from sardonyx.ops.sliding_window import MAX_SPAN, Ints, Walk, Window, numbers, walk, window
+from sardonyx.ops.sliding_window import (
+    MAX_SPAN,
+    Ints,
+    Window,
+    WindowGeometry,
+    numbers,
+    window_geometry,
+    window_of,
+)
 
 GEOMETRY: Final[dict[str, Any]] = {
     "dilations": optional("ints"),
@@ -30,20 +38,20 @@ CONV: Final[dict[str, Any]] = {**GEOMETRY, "auto_pad": b"NOTSET", "group": 1}
 
 
 def conv_shape(g: Scope, x: Fact, w: Fact, b: Fact | None, attrs: Mapping[str, Any]) -> Shape:
-    """The shape of a convolution's output; weights are (maps, channels / group, *kernel)."""
+    """Return a convolution's output shape; weights are (maps, channels / group, *kernel)."""
     kernel = conv_kernel(g, x, w, attrs)
     maps, group = w.dims[0], attrs["group"]
     what = f"channels of x, and of the weights times group={group}, differ"
     g.equal(x.dims[1], w.dims[1] * group, what)
     g.divides(group, maps, "group must divide the number of feature maps")
     check_bias(g, b, maps)
-    moved = window(kernel, attrs)
-    moved.check(g, x.dims[2:])
-    return (x.dims[0], maps, *moved.outs(x.dims[2:]))
+    window = window_of(kernel, attrs)
+    window.check(g, x.dims[2:])
+    return (x.dims[0], maps, *window.outs(x.dims[2:]))
 
 
 def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
-    """The kernel's shape, from the weights; kernel_shape may only repeat it."""
+    """Return the kernel's shape, from the weights; kernel_shape may only repeat it."""
     if x.rank < 3:
         raise ShapeError(
             f"x has rank {x.rank}; a convolution needs batch, channels and spatial axes"
@@ -52,21 +60,23 @@ def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
         raise ShapeError(f"the weights have rank {w.rank}, and x has {x.rank}")
     if attrs["group"] < 1:
         raise ShapeError(f"group is {attrs['group']}, and must be 1 or more")
-    kernel, said = w.dims[2:], attrs["kernel_shape"]
-    if not said:
+    kernel, declared = w.dims[2:], attrs["kernel_shape"]
+    if not declared:
         return kernel
-    if len(said) != len(kernel):
+    if len(declared) != len(kernel):
         raise ShapeError(
-            f"kernel_shape {tuple(said)} does not match the {len(kernel)} spatial axes"
+            f"kernel_shape {tuple(declared)} does not match the {len(kernel)} spatial axes"
         )
     return tuple(
-        g.equal(k, s, f"kernel_shape {tuple(said)} differs from the weights along spatial axis {i}")
-        for i, (k, s) in enumerate(zip(kernel, said, strict=True))
+        g.equal(
+            k, s, f"kernel_shape {tuple(declared)} differs from the weights along spatial axis {i}"
+        )
+        for i, (k, s) in enumerate(zip(kernel, declared, strict=True))
     )
 
 
 def check_bias(g: Scope, b: Fact | None, maps: Size) -> None:
-    """A bias is one number per feature map."""
+    """Require a bias of one number per feature map."""
     if b is None:
         return
     if b.rank != 1:
@@ -83,8 +93,8 @@ def _(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
 
 
 def _conv(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
-    path = walk(window(w.shape[2:], attrs), x.shape[2:])
-    return add_bias(convolve(x, w, path, attrs["group"]), b)
+    geometry = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
+    return add_bias(convolve(x, w, geometry, attrs["group"]), b)
 
 
 conv.reference(in_wide(_conv))
@@ -107,61 +117,67 @@ def _(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
     g.divides(group, w.dims[0], "group must divide the channels")
     maps = w.dims[1] * group
     check_bias(g, b, maps)
-    sizes = transposed_sizes(window(kernel, attrs), x.dims[2:], attrs)
+    sizes = transposed_sizes(window_of(kernel, attrs), x.dims[2:], attrs)
     for i, size in enumerate(sizes):
         g.at_least(size, 0, f"pads remove more than there is along spatial axis {i}")
     return Fact(x.dtype, (x.dims[0], maps, *sizes))
 
 
-def _natural_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
-    """All that a transposed convolution touches, before pads cut it."""
+def _natural_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Return the output sizes of a transposed convolution before its pads are cropped."""
     extra = attrs["output_padding"] or (0,) * len(spatial)
     if len(extra) != len(spatial):
         raise ShapeError(
             f"output_padding {tuple(extra)} does not match {len(spatial)} spatial axes"
         )
-    for e, limit in zip(extra, map(max, moved.strides, moved.dilations), strict=True):
+    for e, limit in zip(extra, map(max, window.strides, window.dilations), strict=True):
         if not 0 <= e < limit:
             raise ShapeError(
                 f"output_padding {tuple(extra)} is not smaller than stride or dilation ({limit})"
             )
-    rows = zip(spatial, moved.strides, moved.extents, extra, strict=True)
+    rows = zip(spatial, window.strides, window.extents, extra, strict=True)
     return tuple((size - 1) * stride + extent + e for size, stride, extent, e in rows)
 
 
-def transposed_sizes(moved: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
-    """The output's spatial sizes, for an input of these."""
+def transposed_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Return the spatial sizes of a transposed convolution's output."""
     n = len(spatial)
-    natural = _natural_sizes(moved, spatial, attrs)
-    asked = attrs["output_shape"]
-    if asked:
-        if len(asked) not in (n, n + 2) or not all(0 <= a <= MAX_SPAN for a in asked[-n:]):
-            raise ShapeError(f"output_shape {tuple(asked)} is no {n} sizes within [0, {MAX_SPAN}]")
-        return tuple(asked[-n:])
-    if moved.is_same:
-        return tuple(size * stride for size, stride in zip(spatial, moved.strides, strict=True))
-    return tuple(s - b - e for s, b, e in zip(natural, moved.begins, moved.ends, strict=True))
+    natural = _natural_sizes(window, spatial, attrs)
+    output_shape = attrs["output_shape"]
+    if output_shape:
+        if len(output_shape) not in (n, n + 2) or not all(
+            0 <= a <= MAX_SPAN for a in output_shape[-n:]
+        ):
+            raise ShapeError(
+                f"output_shape {tuple(output_shape)} is not {n} sizes within [0, {MAX_SPAN}]"
+            )
+        return tuple(output_shape[-n:])
+    if window.is_same:
+        return tuple(size * stride for size, stride in zip(spatial, window.strides, strict=True))
+    return tuple(s - b - e for s, b, e in zip(natural, window.begins, window.ends, strict=True))
 
 
-def transposed_front(moved: Window, path: tuple[Shape, Shape], attrs: Mapping[str, Any]) -> Shape:
-    """Elements cut at the front, for (input sizes, output sizes)."""
-    spatial, outs = path
-    if not moved.is_same and not attrs["output_shape"]:
-        return moved.begins
-    natural = _natural_sizes(moved, spatial, attrs)
+def transposed_front(
+    window: Window, geometry: tuple[Shape, Shape], attrs: Mapping[str, Any]
+) -> Shape:
+    """Return the elements cropped at the front, for (input sizes, output sizes)."""
+    spatial, outs = geometry
+    if not window.is_same and not attrs["output_shape"]:
+        return window.begins
+    natural = _natural_sizes(window, spatial, attrs)
     cut = [maximum(0, n - o) for n, o in zip(natural, outs, strict=True)]
-    return tuple(c // 2 if moved.auto_pad == b"SAME_UPPER" else c - c // 2 for c in cut)
+    return tuple(c // 2 if window.auto_pad == b"SAME_UPPER" else c - c // 2 for c in cut)
 
 
 def _conv_transpose(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
-    moved = window(w.shape[2:], attrs)
+    window = window_of(w.shape[2:], attrs)
     ins: Ints = x.shape[2:]
-    outs = numbers(transposed_sizes(moved, ins, attrs))
-    front = numbers(transposed_front(moved, (ins, outs), attrs))
+    outs = numbers(transposed_sizes(window, ins, attrs))
+    front = numbers(transposed_front(window, (ins, outs), attrs))
     y = np.zeros((x.shape[0], w.shape[1] * attrs["group"], *outs), x.dtype)
     if x.size and y.size:
-        back = Walk(w.shape[2:], moved.strides, moved.dilations, front, outs, ins)
-        fold(x, w, y, back, attrs["group"])
+        back = WindowGeometry(w.shape[2:], window.strides, window.dilations, front, outs, ins)
+        add_transposed(x, w, y, back, attrs["group"])
     return add_bias(y, b)
 
 
@@ -205,7 +221,7 @@ def _(g: Scope, x: Fact, image_shape: Fact, block_shape: Fact, **attrs: Any) -> 
         raise ShapeError("overlapping blocks are added, and strings have no sum")
     if x.rank != 3 or image_shape.rank != 1 or block_shape.rank != 1:
         raise ShapeError(
-            f"Col2Im takes columns of rank 3 and two vectors of sizes, not {x}, {image_shape} and "
+            f"Col2Im needs columns of rank 3 and two vectors of sizes, not {x}, {image_shape} and "
             f"{block_shape}"
         )
     g.equal(image_shape.dims[0], block_shape.dims[0], "image_shape and block_shape differ")
@@ -231,23 +247,23 @@ def _n_blocks(g: Scope, image: Shape, block: Shape, attrs: Mapping[str, Any]) ->
         raise ShapeError(f"block_shape has {len(block)} sizes, and image_shape has {len(image)}")
     for size in image:
         g.at_least(size, 0, f"image_shape {image} has a negative size")
-    moved = window(block, attrs)
-    moved.check(g, image)
-    return product(moved.outs(image))
+    window = window_of(block, attrs)
+    window.check(g, image)
+    return product(window.outs(image))
 
 
 def _col2im(x: Array, image_shape: Array, block_shape: Array, **attrs: Any) -> Array:
     image, block = as_ints(image_shape), as_ints(block_shape)
     assert image is not None
     assert block is not None
-    path = walk(window(block, attrs), image)
-    if math.prod(path.outs) != x.shape[2] or x.shape[1] % path.n_taps:
+    geometry = window_geometry(window_of(block, attrs), image)
+    if math.prod(geometry.outs) != x.shape[2] or x.shape[1] % geometry.n_taps:
         raise InvalidArgument(
             f"columns of shape {x.shape} do not fit blocks {block} in an image {image}"
         )
-    channels = x.shape[1] // path.n_taps
+    channels = x.shape[1] // geometry.n_taps
     y = np.zeros((x.shape[0], channels, *image), x.dtype)
-    add_blocks(x.reshape(x.shape[0], channels, path.n_taps, *path.outs), y, path)
+    col2im_add(x.reshape(x.shape[0], channels, geometry.n_taps, *geometry.outs), y, geometry)
     return y
 
 
@@ -290,12 +306,12 @@ def _causal_conv(
 ) -> tuple[Array, Array]:
     taps, length = w.shape[2], x.shape[2]
     before = np.zeros((*x.shape[:2], taps - 1), x.dtype) if past is None else past
-    line = np.concatenate((before, x), axis=2)
+    padded = np.concatenate((before, x), axis=2)
     y = np.zeros(x.shape, x.dtype)
     for tap in range(taps):
-        y += w[:, 0, tap, None] * line[:, :, tap : tap + length]
+        y += w[:, 0, tap, None] * padded[:, :, tap : tap + length]
     add_bias(y, b)
-    return y if activation == b"none" else y * sigmoid(y), line[:, :, length:].copy()
+    return y if activation == b"none" else y * sigmoid(y), padded[:, :, length:].copy()
 
 
 causal.reference(in_wide(_causal_conv))

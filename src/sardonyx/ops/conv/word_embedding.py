@@ -42,9 +42,9 @@ def _(g: Scope, words: Fact, w: Fact, b: Fact, c: Fact, **sizes: int | None) -> 
     g.equal(w.dims[3], c.dims[1], "weights and table differ in the size of a character")
     for name, size in zip(("embedding_size", "conv_window_size", "char_embedding_size"),
                           (w.dims[0], w.dims[2], w.dims[3]), strict=True):  # fmt: skip
-        given = sizes[name]
-        if given is not None:
-            g.equal(given, size, f"{name} is not that of the weights")
+        declared = sizes[name]
+        if declared is not None:
+            g.equal(declared, size, f"{name} is not that of the weights")
     return Fact(F32, (words.dims[0], w.dims[0]))
 
 
@@ -61,10 +61,10 @@ def _(words: Array, w: Array, b: Array, c: Array, **_: Any) -> Array:
     for row, word in zip(out, words, strict=True):
         length = int(np.argmax(word == 0)) if (word == 0).any() else len(word)
         if length == 0:
-            continue  # no word
+            continue  # padding: its embedding is zeros
         spans = range(max(1, length - window + 1))
-        seen = np.stack([c[word[i : i + window]].reshape(-1) for i in spans])
-        row[:] = np.tanh(seen @ flat.T + b).max(0)
+        columns = np.stack([c[word[i : i + window]].reshape(-1) for i in spans])
+        row[:] = np.tanh(columns @ flat.T + b).max(0)
     return out
 
 

@@ -16,7 +16,7 @@ from sardonyx.ops.elementwise.arithmetic import erf, sigmoid, unary
 
 
 def _f32(value: float) -> float:
-    """A default as the schema has it: float attributes are float32."""
+    """Round a default value to float32, the type of ONNX float attributes."""
     return float(np.float32(value))
 
 
@@ -25,7 +25,7 @@ def _leaky_relu(x: Array, *, alpha: float) -> Array:
 
 
 def _expm1_below(x: Array) -> Any:
-    """exp(x) - 1 below zero, and 0 above, where exp might overflow."""
+    """exp(x) - 1 below zero, and 0 above, where exp could overflow."""
     return np.expm1(np.minimum(x, 0))
 
 
@@ -51,6 +51,7 @@ def _hard_swish(x: Array) -> Any:
 
 
 def _softplus(x: Array) -> Any:
+    # log(1 + exp(x)) without overflow.
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 

@@ -40,7 +40,7 @@ from sardonyx.graph.op import Op, Reference, required
 from sardonyx.ops.arrays import Array, in_wide, wide
 from sardonyx.ops.inference import broadcast_shapes, like_first
 
-_MAX_TRUTHS: Final = 8  # of a comparison that inference follows; masks are longer
+_MAX_SYMBOLIC_BOOLS: Final = 8  # results of a comparison that inference tracks; masks are longer
 
 Types = frozenset[DType]
 
@@ -73,7 +73,7 @@ def binary(name: str, since: int, reference: Reference, types: Types, **attrs: A
 
 
 def compare(name: str, since: int, reference: Reference, types: Types) -> Op:
-    """A comparison: two inputs that broadcast, and a truth value for each pair."""
+    """A comparison: two inputs that broadcast, and a bool output."""
     op = Op(name, since, "a:T b:T", "c:B", types={"T": types, "B": BOOLS})
     op.infer(_broadcast_bool)
     op.reference(reference)
@@ -81,15 +81,15 @@ def compare(name: str, since: int, reference: Reference, types: Types) -> Op:
 
 
 def _broadcast_all(g: Scope, *xs: Fact | None) -> Fact:
-    given = [x for x in xs if x is not None]
-    if not given or len(given) != len(xs):
+    present = [x for x in xs if x is not None]
+    if not present or len(present) != len(xs):
         raise InvalidGraph(
-            f"{len(given)} of {len(xs)} inputs are given: it takes one or more, all named"
+            f"{len(present)} of {len(xs)} inputs are present: one or more are needed, all of them"
         )
-    for x in given:
-        if x.dtype is not given[0].dtype:
-            raise ShapeError(f"inputs have one type, not {given[0].dtype} and {x.dtype}")
-    return _broadcast(g, *given)
+    for x in present:
+        if x.dtype is not present[0].dtype:
+            raise ShapeError(f"inputs have one type, not {present[0].dtype} and {x.dtype}")
+    return _broadcast(g, *present)
 
 
 def variadic(name: str, since: int, reference: Reference, types: Types) -> Op:
@@ -104,7 +104,7 @@ _erf_of: Final = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    """The error function, by the C library in float64: numpy has none."""
+    """The error function, by the C library in float64 (numpy has none)."""
     return np.asarray(_erf_of(x.astype(np.float64))).astype(x.dtype)
 
 
@@ -116,12 +116,12 @@ def sigmoid(x: Array) -> Array:
 
 def _is_inf(x: Array, *, detect_negative: int, detect_positive: int) -> Array:
     x = wide(x)
-    wanted = np.zeros(x.shape, bool)
+    result = np.zeros(x.shape, bool)
     if detect_negative:
-        wanted |= x == -np.inf
+        result |= x == -np.inf
     if detect_positive:
-        wanted |= x == np.inf
-    return wanted
+        result |= x == np.inf
+    return result
 
 
 def _div(a: Array, b: Array) -> Any:
@@ -140,27 +140,27 @@ def _pow(a: Array, b: Array) -> Any:
     with np.errstate(all="ignore"):
         if a.dtype.kind in "iu" and b.dtype.kind in "iu":
             return _int_pow(base.astype(np.int64), exponent).astype(a.dtype)
-        # The type that holds both: a 32-bit exponent rounded to float32 may turn from odd to even.
-        both = np.result_type(base.dtype, exponent.dtype, np.float32)
+        # A type that holds both: a 32-bit exponent rounded to float32 may change from odd to even.
+        common = np.result_type(base.dtype, exponent.dtype, np.float32)
         if exponent.size == 1 and exponent.item() == 2:  # many times faster than a power
-            square = np.square(base.astype(both, copy=False))
+            square = np.square(base.astype(common, copy=False))
             return square.reshape(np.broadcast_shapes(a.shape, b.shape)).astype(a.dtype)
-        # Each base has an exponent of its own: numpy takes the root where one half is for all, and
-        # the roots of -inf and -0 are not their powers.
-        bases, exponents = np.broadcast_arrays(base.astype(both), exponent.astype(both))
+        # Exponents are expanded: for a scalar exponent of 0.5 numpy calls sqrt, and sqrt(-inf) and
+        # sqrt(-0) differ from the powers that C's pow gives.
+        bases, exponents = np.broadcast_arrays(base.astype(common), exponent.astype(common))
         result = np.power(np.atleast_1d(bases), np.atleast_1d(exponents).copy())
         return result.reshape(bases.shape).astype(a.dtype)
 
 
 def _int_pow(base: Array, exponent: Array) -> Any:
-    """Powers in 64 bits, whose low part is what a narrower type would wrap to."""
-    if exponent.dtype == np.uint64:  # past int64 only whether it is odd still matters
+    """Powers modulo 2**64, whose low bits are those of narrower types."""
+    if exponent.dtype == np.uint64:  # of an exponent beyond int64 only the parity matters
         exponent = np.where(
             exponent >> np.uint64(63), (exponent & np.uint64(1)) + np.uint64(64), exponent
         )
     exponent = exponent.astype(np.int64)
     whole = np.power(base, np.where(exponent < 0, exponent & 1, exponent))
-    return np.where((exponent < 0) & (np.abs(base) != 1), 0, whole)  # 1 / n is cut to 0
+    return np.where((exponent < 0) & (np.abs(base) != 1), 0, whole)  # 1 / n truncates to 0
 
 
 def _mod(a: Array, b: Array, *, fmod: int) -> Any:
@@ -175,8 +175,8 @@ def _shift(a: Array, b: Array, *, direction: bytes) -> Array:
     amount = np.where(in_range, b, 0).astype(b.dtype)
     if direction == b"LEFT":
         return np.where(in_range, a << amount, 0).astype(a.dtype)
-    emptied = np.where(a < 0, -1, 0)  # what an arithmetic shift leaves of a number
-    return np.where(in_range, a >> amount, emptied).astype(a.dtype)
+    sign_fill = np.where(a < 0, -1, 0)  # an arithmetic shift by all bits
+    return np.where(in_range, a >> amount, sign_fill).astype(a.dtype)
 
 
 def _fold(function: Callable[[Any, Any], Any]) -> Reference:
@@ -218,7 +218,7 @@ UNARY: Final = (
     unary("Asinh", 22, np.arcsinh),
     unary("Acosh", 22, np.arccosh),
     unary("Atanh", 22, np.arctanh),
-    unary("Erf", 13, erf, NUMBERS),  # of integers before opset 13 only, cut to integers
+    unary("Erf", 13, erf, NUMBERS),  # integers, which opsets below 13 allow, give truncated results
     unary("Sigmoid", 13, sigmoid),
     unary("Not", 1, np.logical_not, BOOLS),
     unary("BitwiseNot", 18, np.invert, INTS),
@@ -298,7 +298,7 @@ def _(g: Scope, condition: Fact, x: Fact, y: Fact) -> Fact:
 
 
 where.reference(np.where)
-where.symbolic(lambda condition, x, y: np.frompyfunc(_either, 3, 1)(condition, x, y))
+where.symbolic(lambda condition, x, y: np.frompyfunc(_select, 3, 1)(condition, x, y))
 
 clip = Op("Clip", 13, "x:T low:T? high:T?", "y:T", types={"T": NUMBERS}, unranked=True)
 clip.reference(in_wide(_clip))
@@ -318,18 +318,20 @@ def _(x: Array, low: Array | None, high: Array | None) -> Any:
     return raised if high is None else _each(minimum)(raised, high.reshape(()))
 
 
-def _either(truth: Size, a: Size, b: Size) -> Size:
-    if isinstance(truth, int):
-        return a if truth else b
-    return truth * a + (1 - truth) * b
+def _select(condition: Size, a: Size, b: Size) -> Size:
+    if isinstance(condition, int):
+        return a if condition else b
+    return condition * a + (1 - condition) * b
 
 
 def _compared(question: Callable[[Size, Size], Size]) -> Reference:
-    """A comparison of sizes; a longer one is followed only where all pairs are decided."""
+    """A comparison of symbolic sizes; a long one only where every pair is decided."""
 
     def run(a: Array, b: Array) -> Array | None:
         answers = np.asarray(np.frompyfunc(question, 2, 1)(a, b), object)
-        is_decided = answers.size <= _MAX_TRUTHS or all(isinstance(x, int) for x in answers.flat)
+        is_decided = answers.size <= _MAX_SYMBOLIC_BOOLS or all(
+            isinstance(x, int) for x in answers.flat
+        )
         return answers if is_decided else None
 
     return run
@@ -340,7 +342,7 @@ def _size_div(a: Size, b: Size) -> Size | None:
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if least(a) < 0 or least(b) < 0 or b == 0:
         return None
-    # A division without remainder is what it is wherever it can be done at all.
+    # An exact division holds for every b that is not 0, and for 0 the node itself fails.
     return a // b if least(b) > 0 or modulo(a, b) == 0 else None
 
 
@@ -349,7 +351,7 @@ def _size_mod(a: Array, b: Array, *, fmod: int) -> Any:
 
 
 def _remainder(a: Size, b: Size) -> Size | None:
-    # Where nothing is negative the two kinds of remainder agree.
+    # For non-negative operands fmod and mod agree.
     return modulo(a, b) if least(a) >= 0 and least(b) > 0 else None
 
 

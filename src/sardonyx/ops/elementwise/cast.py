@@ -1,4 +1,4 @@
-"""Conversions between element types."""
+"""Cast, CastLike and BitCast: conversions between element types."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from sardonyx.ops.arrays import Array
 _FLOAT6: Final = frozenset((by_name("f6e2m3"), by_name("f6e3m2")))
 _REAL: Final = ALL - COMPLEX
 _E8M0: Final = by_name("f8e8m0")
-_LARGEST: Final = {
+_LARGEST: Final = {  # largest finite numbers, to which saturation clamps
     "f8e4m3fn": np.float32(448),
     "f8e4m3fnuz": np.float32(240),
     "f8e5m2": np.float32(57344),
@@ -41,7 +41,7 @@ _ROUND_MODES: Final = (b"up", b"down", b"nearest")
 
 
 def convert(x: Array, to: DType, saturate: bool = True, round_mode: bytes = b"up") -> Array:
-    """The elements in another type, by ONNX's rules for Cast."""
+    """Convert to another type by ONNX's rules for Cast."""
     source = by_numpy(x.dtype)
     if source is to:
         return np.array(x, to.np)
@@ -59,7 +59,7 @@ def convert(x: Array, to: DType, saturate: bool = True, round_mode: bytes = b"up
 
 
 def _plain(x: Array) -> Array:
-    """The same numbers in a type that numpy itself has."""
+    """Return the same numbers in a built-in numpy type (ml_dtypes types are widened)."""
     dtype = by_numpy(x.dtype)
     if dtype is None or x.dtype.isbuiltin == 1:
         return x
@@ -75,7 +75,7 @@ def _each(function: Callable[[Any], Any], x: Array, dtype: np.dtype[Any]) -> Arr
 def _to_ints(x: Array, to: DType) -> Array:
     if to.bits >= 8:
         return x.astype(to.np)
-    # Higher bits are dropped, and what is left is read in two's complement.
+    # The high bits are dropped, and the rest is read in two's complement.
     whole = x if x.dtype.kind in "iu" else x.astype(np.int64)
     low = (whole & whole.dtype.type((1 << to.bits) - 1)).astype(np.int8)
     if to.kind == "int":
@@ -96,30 +96,30 @@ def _to_floats(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Array:
 
 
 def _to_odd(x: Array) -> Array:
-    """float32 for a second rounding into a narrower type: what is inexact ends in an odd bit.
+    """Round to float32 by round-to-odd, so that a second rounding to a narrower type is correct.
 
-    Rounding to the nearest twice goes wrong where the first result lies half way between two
-    numbers of the narrower type, and the exact one did not.
+    Two roundings to nearest are wrong when the first result is exactly half way between two numbers
+    of the narrower type and the exact number is not.
     """
     if x.dtype == np.float32:
         return x
     exact = x.astype(np.float64)
-    near = exact.astype(np.float32)
-    bits = near.view(np.int32)
-    back = near.astype(np.float64)
+    rounded = exact.astype(np.float32)
+    bits = rounded.view(np.int32)
+    back = rounded.astype(np.float64)
     even = (bits & 1) == 0
-    # One step in the bits is one step away from zero.
+    # Incrementing the bits moves to the next float away from zero.
     step = np.where(np.abs(back) < np.abs(exact), 1, -1).astype(np.int32)
-    wrong = even & (back != exact) & np.isfinite(near)
+    wrong = even & (back != exact) & np.isfinite(rounded)
     return np.where(wrong, bits + step, bits).astype(np.int32).view(np.float32)
 
 
 def _to_powers_of_two(x: Array, saturate: bool, round_mode: bytes) -> Array:
-    """float8e8m0: an exponent and nothing else; no zero, no sign, one NaN."""
-    part, power = np.frexp(x.astype(np.float64))  # x = part * 2**power, part in [0.5, 1)
+    """Convert to float8e8m0: only an exponent, with bias 127; no zero, no sign, NaN is 255."""
+    mantissa, exponent = np.frexp(x.astype(np.float64))  # x = part * 2**power, part in [0.5, 1)
     limit = {b"up": 0.5, b"down": 1.0, b"nearest": 0.75}[round_mode]
-    up = part >= limit if round_mode == b"nearest" else part > limit
-    code = power.astype(np.int64) - 1 + up + 127
+    up = mantissa >= limit if round_mode == b"nearest" else mantissa > limit
+    code = exponent.astype(np.int64) - 1 + up + 127
     code = np.where(x == 0, -1, np.where(np.isinf(x), 255, code))
     outside = (code < 0) | (code > 254)
     code = np.clip(code, 0, 254) if saturate else np.where(outside, 255, code)
@@ -128,14 +128,14 @@ def _to_powers_of_two(x: Array, saturate: bool, round_mode: bytes) -> Array:
 
 
 def _text_of(source: DType | None) -> Callable[[Any], str]:
-    """How a number of this type is written."""
+    """Return the function that formats a number of this type."""
     if source is None or not source.is_float:
         return lambda v: str(int(v))
     return lambda v: _float_text(float(v), source.bits == 64)
 
 
 def _float_text(v: float, is_double: bool) -> str:
-    """Eight digits, as onnxruntime writes them; all of a double that these do not give back."""
+    """Eight digits, as onnxruntime writes them; the exact repr of a double that needs more."""
     if math.isnan(v):
         return "NaN"
     if math.isinf(v):
@@ -160,33 +160,31 @@ def _from_strings(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Arr
 def _read_float(text: Any) -> float:
     text = str(text)
     if not _NUMBER.fullmatch(text):
-        raise RuntimeException(f"the string {text[:40]!r} is no number")
+        raise RuntimeException(f"the string {text[:40]!r} is not a number")
     return float(text)
 
 
 def _read_int(text: Any) -> int:
-    """The number in 64 bits; fractions are cut off."""
+    """Parse an integer modulo 2**64; fractions are truncated."""
     text = str(text).strip()
     digits = text.removeprefix("-").removeprefix("+")
     is_whole = digits.isascii() and digits.isdigit() and len(digits) < 40
     value = int(text) if is_whole else _read_float(text)
     if not -(2**63) <= value < 2**64:  # false for NaN too
-        raise RuntimeException(f"the string {text[:40]!r} is no integer of 64 bits")
+        raise RuntimeException(f"the string {text[:40]!r} is not a 64-bit integer")
     value = int(value)
     return value if value < 2**63 else value - 2**64
 
 
-def _wanted(to: int, allowed: frozenset[DType]) -> DType:
+def _target_type(to: int, allowed: frozenset[DType]) -> DType:
     dtype = by_onnx(to)
     if dtype is None or dtype not in allowed:
-        raise InvalidGraph(
-            f"to is {dtype or f'the unknown type {to}'}, which it does not convert to"
-        )
+        raise InvalidGraph(f"a conversion to {dtype or f'the unknown type {to}'} is not supported")
     return dtype
 
 
-def _known(x: Fact, to: DType) -> Shape | None:
-    """The elements after a conversion among integers."""
+def _cast_sizes(x: Fact, to: DType) -> Shape | None:
+    """Return the symbolic elements after a conversion to an integer type."""
     if x.sym is None or not (to.is_integer or to is BOOL):
         return None
     cells = [c for d in x.sym if (c := _size_as(d, to)) is not None]
@@ -197,7 +195,7 @@ def _size_as(size: Size, to: DType) -> Size | None:
     if isinstance(size, Dim):
         if to is BOOL:
             return 1 - is_equal(size, 0)
-        # A size never comes near the end of a 32-bit type, so it stays what it is.
+        # Sizes are far below 2**31, so 32-bit types hold them unchanged.
         holds = to.bits >= 32 and (to.kind == "int" or (to.kind == "uint" and least(size) >= 0))
         return size if holds else None
     if to is BOOL:
@@ -226,13 +224,13 @@ cast = Op(
 @cast.infer
 def _(g: Scope, x: Fact, *, to: int, saturate: int, round_mode: bytes) -> Fact:
     _check_mode(round_mode)
-    dtype = _wanted(to, _REAL)
-    return Fact(dtype, x.shape, None, _known(x, dtype))
+    dtype = _target_type(to, _REAL)
+    return Fact(dtype, x.shape, None, _cast_sizes(x, dtype))
 
 
 @cast.reference
 def _(x: Array, *, to: int, saturate: int, round_mode: bytes) -> Array:
-    return convert(x, _wanted(to, _REAL), bool(saturate), round_mode)
+    return convert(x, _target_type(to, _REAL), bool(saturate), round_mode)
 
 
 cast_like = Op(
@@ -249,7 +247,7 @@ cast_like = Op(
 @cast_like.infer
 def _(g: Scope, x: Fact, like: Fact, *, saturate: int, round_mode: bytes) -> Fact:
     _check_mode(round_mode)
-    return Fact(like.dtype, x.shape, None, _known(x, like.dtype))
+    return Fact(like.dtype, x.shape, None, _cast_sizes(x, like.dtype))
 
 
 @cast_like.reference
@@ -273,7 +271,7 @@ bit_cast = Op(
 
 @bit_cast.infer
 def _(g: Scope, x: Fact, *, to: int) -> Fact:
-    dtype = _wanted(to, _BITS)
+    dtype = _target_type(to, _BITS)
     if dtype.bits != x.dtype.bits:
         raise ShapeError(
             f"BitCast keeps the width: {x.dtype} has {x.dtype.bits} bits, {dtype} has {dtype.bits}"
@@ -283,10 +281,10 @@ def _(g: Scope, x: Fact, *, to: int) -> Fact:
 
 @bit_cast.reference
 def _(x: Array, *, to: int) -> Array:
-    dtype, source = _wanted(to, _BITS), by_numpy(x.dtype)
+    dtype, source = _target_type(to, _BITS), by_numpy(x.dtype)
     assert source is not None
     if dtype.bits < 8:
-        # One element to a byte: the bits above the element are the sign's, or zero.
+        # One element per byte: the bits above the element are copies of the sign, or zero.
         codes = _plain(x).view(np.uint8) if source.is_integer else x.view(np.uint8)
         codes = codes & np.uint8((1 << dtype.bits) - 1)
         return codes.view(dtype.np) if dtype.is_float else _to_ints(codes, dtype)

@@ -1,7 +1,7 @@
-"""Chains: several elementwise ops as one step, and what products apply to their results.
+"""Chains: several elementwise ops fused into one step, also as the epilogue of matmul and conv.
 
-A code is a tuple of instructions. Its values are numbered: the operands from 0 on (of an epilogue
-the product is number 0), then the results in order; the last result is the output.
+A code is a tuple of instructions. Its values are numbered: operands from 0 (in an epilogue, 0 is
+the matmul or convolution), then the results in program order; the last result is the output.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _STANDARD: Final = (
     "Softplus Softsign ThresholdedRelu Shrink Mish Swish Gelu SwiGLU Cast"
 )
 _MICROSOFT: Final = "Gelu FastGelu BiasGelu QuickGelu"
-# Ops that a code may have.
+# Ops that a code may contain.
 ELEMENTWISE: Final = frozenset(
     (domain, name)
     for domain, names in ((ONNX, _STANDARD), (MICROSOFT, _MICROSOFT))
     for name in names.split()
 )
-# Those that a code may have where scales and zero points are single numbers.
+# Ops that a code may contain where scales and zero points are per-tensor.
 CONVERSIONS: Final = frozenset(((ONNX, "DequantizeLinear"), (ONNX, "QuantizeLinear")))
-STEPS: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from
+QUANTIZED_TYPES: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from
 TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}  # of operands and results
-ABSENT: Final = -1  # the number of an argument that is not given
-EPILOGUE: Final = optional("code")  # the attribute of products that a code may follow
+ABSENT: Final = -1  # the number of an absent optional argument
+EPILOGUE: Final = optional("code")  # the attribute of ops that can run an epilogue
 
 
 @frozen
@@ -53,7 +53,7 @@ class Instruction:
     attrs: tuple[tuple[str, Any], ...] = ()
 
     def renumbered(self, operands: Sequence[int], results: int) -> Instruction:
-        """The instruction with operands at these numbers, and results moved on by so many."""
+        """Return the instruction with operands at these numbers, results shifted by `results`."""
         args = tuple(
             a if a == ABSENT else operands[a] if a < len(operands) else a + results
             for a in self.args
@@ -61,34 +61,34 @@ class Instruction:
         return Instruction(self.op, args, self.dtype, self.attrs)
 
     def __str__(self) -> str:
-        given = [f"%{a}" if a != ABSENT else "-" for a in self.args]
-        given += [f"{k}={v}" for k, v in self.attrs]
-        return f"{self.op[1]}({', '.join(given)}):{self.dtype}"
+        args = [f"%{a}" if a != ABSENT else "-" for a in self.args]
+        args += [f"{k}={v}" for k, v in self.attrs]
+        return f"{self.op[1]}({', '.join(args)}):{self.dtype}"
 
 
 Code = tuple[Instruction, ...]
 
 
 def instruction_of(node: Node, number: Callable[[Value], int]) -> Instruction:
-    """A node as an instruction over numbered values."""
+    """Return a node as an instruction over numbered values."""
     args = tuple(ABSENT if v is None else number(v) for v in node.inputs)
     return Instruction(node.op.key, args, node.outputs[0].tensor.dtype, tuple(node.attrs.items()))
 
 
-def joined(first: Code, n_first: int, second: Code, n_second: int) -> Code:
-    """One code for two: the operand 0 of the second is the result of the first.
+def concatenated(first: Code, n_first: int, second: Code, n_second: int) -> Code:
+    """Return one code for two, where operand 0 of the second is the result of the first.
 
-    Its operands are those of the first, then those of the second but that one.
+    Its operands are those of the first, then those of the second except its operand 0.
     """
     operands = n_first + n_second - 1
     moved = [i.renumbered(range(n_first), operands - n_first) for i in first]
-    place = [operands + len(first) - 1, *range(n_first, operands)]
-    moved += [i.renumbered(place, operands + len(first) - n_second) for i in second]
+    second_operands = [operands + len(first) - 1, *range(n_first, operands)]
+    moved += [i.renumbered(second_operands, operands + len(first) - n_second) for i in second]
     return tuple(moved)
 
 
 def run_code(code: Code, operands: Sequence[Array]) -> Array:
-    """The last result, by the references of the ops. Halves stay float32 in between."""
+    """Run a code by the ops' references; float16 and bfloat16 stay float32 in between."""
     values = [wide(x) for x in operands]
     for instruction in code:
         op = lookup(*instruction.op)
@@ -102,7 +102,7 @@ def run_code(code: Code, operands: Sequence[Array]) -> Array:
 
 
 def code_type(code: Code | None, product: DType) -> DType:
-    """The element type of a product after its epilogue."""
+    """Return the element type after an epilogue."""
     return code[-1].dtype if code else product
 
 

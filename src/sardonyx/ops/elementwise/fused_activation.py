@@ -1,4 +1,4 @@
-"""Activations of fused ops, by name."""
+"""Activations of com.microsoft's fused ops, by name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sardonyx.graph.op import ONNX, Op
 from sardonyx.ops import lookup
 from sardonyx.ops.arrays import Array
 
-# Activations with the attributes that they need, in the order that activation_params has them.
-SETTINGS: Final[dict[str, tuple[str, ...]]] = {
+# Activation -> the attributes it needs, in the order of activation_params.
+ACTIVATION_ATTRS: Final[dict[str, tuple[str, ...]]] = {
     "Relu": (),
     "Tanh": (),
     "Sigmoid": (),
@@ -41,19 +41,19 @@ def standard(name: str) -> Op:
 
 
 def activation_function(
-    name: bytes | None, given: dict[str, float | None]
+    name: bytes | None, params: dict[str, float | None]
 ) -> Callable[[Array], Array]:
-    """The activation of a fused node as a function; none when it names none."""
+    """Return the activation of a fused node as a function; the identity without a name."""
     if not name:
         return lambda x: x
     text = name.decode("utf-8", "replace")
-    if text not in SETTINGS:
-        raise InvalidGraph(f"activation {text!r} is none of {', '.join(SETTINGS)}")
-    wanted = SETTINGS[text]
-    missing = [k for k in wanted if given.get(k) is None]
+    if text not in ACTIVATION_ATTRS:
+        raise InvalidGraph(f"activation {text!r} is none of {', '.join(ACTIVATION_ATTRS)}")
+    names = ACTIVATION_ATTRS[text]
+    missing = [k for k in names if params.get(k) is None]
     if missing:
         raise InvalidGraph(f"activation {text} needs a value for {' and '.join(missing)}")
-    values: dict[str, Any] = {k: given[k] for k in wanted}
+    values: dict[str, Any] = {k: params[k] for k in names}
     if text == "Clip":
         return lambda x: np.clip(x, x.dtype.type(values["min"]), x.dtype.type(values["max"]))
     if text == "ScaledTanh":

@@ -1,4 +1,4 @@
-"""The members of the GELU family: exact, by tanh, with a bias, and by sigmoid."""
+"""The GELU ops of com.microsoft: exact (erf), by tanh, with a bias, and by sigmoid (QuickGelu)."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("Selu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    grown = b.Mul(dy, node.attrs["gamma"])
-    return _exponential(b, given(node, 0), grown, node.attrs["alpha"], 1.0)
+    scaled = b.Mul(dy, node.attrs["gamma"])
+    return _exponential(b, given(node, 0), scaled, node.attrs["alpha"], 1.0)
 
 
 def _between(b: GradientBuilder, x: Value, low: float, high: float) -> Value:
@@ -71,8 +71,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("Softsign")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    room = b.Add(b.Abs(given(node, 0)), 1.0)
-    return b.Div(dy, b.Mul(room, room))
+    denominator = b.Add(b.Abs(given(node, 0)), 1.0)
+    return b.Div(dy, b.Mul(denominator, denominator))
 
 
 @gradient("ThresholdedRelu")
@@ -92,19 +92,19 @@ _CUBE: Final = 0.044715
 
 
 def gelu_gradient(b: GradientBuilder, x: Value, dy: Value) -> Value:
-    """dy (Phi(x) + x phi(x))."""
-    below = b.Mul(b.Add(b.Erf(b.Mul(x, math.sqrt(0.5))), 1.0), 0.5)
-    slope = b.Mul(b.Mul(x, 1 / math.sqrt(2 * math.pi)), bell(b, b.Mul(x, math.sqrt(0.5))))
-    return b.Mul(dy, b.Add(below, slope))
+    """dy (Phi(x) + x phi(x)), with the normal distribution's CDF Phi and density phi."""
+    cdf = b.Mul(b.Add(b.Erf(b.Mul(x, math.sqrt(0.5))), 1.0), 0.5)
+    slope = b.Mul(b.Mul(x, 1 / math.sqrt(2 * math.pi)), gaussian(b, b.Mul(x, math.sqrt(0.5))))
+    return b.Mul(dy, b.Add(cdf, slope))
 
 
 def fast_gelu_gradient(b: GradientBuilder, x: Value, dy: Value) -> Value:
-    """Of x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + c x^3)."""
+    """The gradient of x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + c x^3)."""
     square = b.Mul(x, x)
     t = b.Tanh(b.Mul(b.Mul(x, _ROOT), b.Add(b.Mul(square, _CUBE), 1.0)))
-    rise = b.Mul(b.Add(b.Mul(square, 3 * _CUBE), 1.0), _ROOT)  # of u
-    flat = b.Sub(b.const(1, x.tensor.dtype), b.Mul(t, t))
-    twice = b.Add(b.Add(t, 1.0), b.Mul(x, b.Mul(flat, rise)))
+    du = b.Mul(b.Add(b.Mul(square, 3 * _CUBE), 1.0), _ROOT)
+    dtanh = b.Sub(b.const(1, x.tensor.dtype), b.Mul(t, t))
+    twice = b.Add(b.Add(t, 1.0), b.Mul(x, b.Mul(dtanh, du)))
     return b.Mul(dy, b.Mul(twice, 0.5))
 
 
@@ -154,7 +154,7 @@ _UNARY: Final[tuple[tuple[str, Unary], ...]] = (
     ("Asinh", lambda b, dy, x, y: b.Div(dy, b.Sqrt(b.Add(b.Mul(x, x), 1.0)))),
     ("Acosh", lambda b, dy, x, y: b.Div(dy, b.Sqrt(b.Sub(b.Mul(x, x), 1.0)))),
     ("Atanh", lambda b, dy, x, y: b.Div(dy, _one_less(b, b.Mul(x, x)))),
-    ("Erf", lambda b, dy, x, y: b.Mul(b.Mul(dy, 2 / math.sqrt(math.pi)), bell(b, x))),
+    ("Erf", lambda b, dy, x, y: b.Mul(b.Mul(dy, 2 / math.sqrt(math.pi)), gaussian(b, x))),
     ("Sigmoid", lambda b, dy, x, y: b.Mul(dy, b.Mul(y, _one_less(b, y)))),
 )  # fmt: skip
 
@@ -164,7 +164,7 @@ def _one_less(b: GradientBuilder, x: Value) -> Value:
     return b.Sub(b.const(1, x.tensor.dtype), x)
 
 
-def bell(b: GradientBuilder, x: Value) -> Value:
+def gaussian(b: GradientBuilder, x: Value) -> Value:
     """exp(-x^2)."""
     return b.Exp(b.Neg(b.Mul(x, x)))
 
@@ -207,7 +207,7 @@ _binary(
 
 
 def _base(b: GradientBuilder, dy: Value, x: Value, power: Value, y: Value) -> Value:
-    """d of x^p by x."""
+    """dy * d(x^p)/dx = dy * p x^(p-1)."""
     const = power.const
     if const is not None and const.count == 1:
         number = float(const.view().reshape(-1)[0])
@@ -219,7 +219,7 @@ def _base(b: GradientBuilder, dy: Value, x: Value, power: Value, y: Value) -> Va
 
 
 def _exponent(b: GradientBuilder, dy: Value, x: Value, power: Value, y: Value) -> Value:
-    """d of x^p by p: y log x, and 0 where the base is not positive."""
+    """dy * d(x^p)/dp = dy * y log x, and 0 where the base is not positive."""
     is_positive = b.Greater(x, 0.0)
     log = b.Log(b.Where(is_positive, x, b.const(1, x.tensor.dtype)))
     return b.cast(b.where(is_positive, b.Mul(dy, b.Mul(y, log))), power.tensor.dtype)
@@ -241,7 +241,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("Max", "Min")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    """Inputs that are equal share the gradient."""
+    """The gradient is split evenly among inputs that attain the maximum or minimum."""
     y = node.outputs[0]
     if len(node.inputs) == 1:
         return [dy]
@@ -269,10 +269,10 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     x, low, high = given(node, 0), optional(node, 1), optional(node, 2)
     grads: Grads = [dy, None, None]
-    # The bounds are applied in turn: a lower one above the upper one has no say.
+    # Clip is min(max(x, low), high): where low > high, only the upper bound has a gradient.
     if high is not None:
-        lifted = x if low is None else b.Max(x, low)
-        is_above = b.Greater(lifted, high)
+        raised = x if low is None else b.Max(x, low)
+        is_above = b.Greater(raised, high)
         grads[2] = b.sum_to(b.where(is_above, dy), high)
         grads[0] = dy = b.where(b.Not(is_above), dy)
     if low is not None:
@@ -284,7 +284,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("Mod")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    """x - z * k, where the whole number k does not change."""
+    """The gradient of x - z * k, with the integer quotient k constant."""
     x, z, y = given(node, 0), given(node, 1), node.outputs[0]
     times = b.Round(b.Div(b.Sub(x, y), z))
     return [b.sum_to(dy, x), b.sum_to(b.Neg(b.Mul(dy, times)), z) if b.wants(z) else None]

@@ -9,9 +9,9 @@ from typing import Any
 from sardonyx.base.records import replace
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, given
-from sardonyx.ops.conv.gradient import Moves, images, moves_of
+from sardonyx.ops.conv.gradient import ConvGeometry, conv_geometry, image_gradient
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
-from sardonyx.ops.sliding_window import window
+from sardonyx.ops.sliding_window import window_of
 
 
 @gradient("MaxPool")
@@ -33,7 +33,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """Each window's share goes back to its elements: copies of it, or a convolution by ones."""
     x = given(node, 0)
-    moves = moves_of(window(tuple(node.attrs["kernel_shape"]), node.attrs), x)
+    moves = conv_geometry(window_of(tuple(node.attrs["kernel_shape"]), node.attrs), x)
     moves = _within(moves, x, dy)
     # Rounding up, the last of several windows may reach beyond the image.
     if _is_tiled(moves) and (not node.attrs["ceil_mode"] or _is_one(dy)):
@@ -42,9 +42,9 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     channels = ranked(x).dims[1]
     if isinstance(channels, int):
         ones = _ones(b, x, b.ints(channels, 1, *moves.kernel))
-        return b.reshape(images(b, share, ones, replace(moves, group=channels), x), x)
+        return b.reshape(image_gradient(b, share, ones, replace(moves, group=channels), x), x)
     ones, plane = _ones(b, x, b.ints(1, 1, *moves.kernel)), _as_planes(b, x)
-    return b.reshape(images(b, _as_planes(b, share), ones, moves, plane), x)
+    return b.reshape(image_gradient(b, _as_planes(b, share), ones, moves, plane), x)
 
 
 def _is_one(dy: Value) -> bool:
@@ -52,7 +52,7 @@ def _is_one(dy: Value) -> bool:
     return all(out == 1 for out in ranked(dy).dims[2:])
 
 
-def _within(moves: Moves, x: Value, dy: Value) -> Moves:
+def _within(moves: ConvGeometry, x: Value, dy: Value) -> ConvGeometry:
     """A single window cut to the image: some are given as large as any image may be."""
     sizes = ranked(x).shaped(ranked(x).dims[2:]).static
     if sizes is None or not _is_one(dy) or not _is_plain(moves):
@@ -61,16 +61,16 @@ def _within(moves: Moves, x: Value, dy: Value) -> Moves:
     return replace(moves, kernel=kernel, strides=kernel)
 
 
-def _is_plain(moves: Moves) -> bool:
+def _is_plain(moves: ConvGeometry) -> bool:
     return not any((*moves.begins, *moves.ends)) and all(d == 1 for d in moves.dilations)
 
 
-def _is_tiled(moves: Moves) -> bool:
+def _is_tiled(moves: ConvGeometry) -> bool:
     """Whether windows lie side by side, with nothing around them."""
     return _is_plain(moves) and moves.kernel == moves.strides
 
 
-def _copies(b: GradientBuilder, share: Value, moves: Moves, x: Value) -> Value:
+def _copies(b: GradientBuilder, share: Value, moves: ConvGeometry, x: Value) -> Value:
     """Every element as often as its window is large, and zeros where no window was."""
     n, beside = moves.n, range(3, 3 + 2 * moves.n, 2)
     sizes = b.shape(share)
@@ -96,7 +96,7 @@ def _as_planes(b: GradientBuilder, x: Value) -> Value:
 
 
 def _counts(
-    b: GradientBuilder, x: Value, dy: Value, moves: Moves, attrs: Mapping[str, Any]
+    b: GradientBuilder, x: Value, dy: Value, moves: ConvGeometry, attrs: Mapping[str, Any]
 ) -> Value:
     """How many elements each window's mean is over, as [1, 1, ...]."""
     n, axes = moves.n, b.ints(*range(2, 2 + moves.n))

@@ -15,7 +15,14 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, Reference, optional, required
 from sardonyx.ops.arrays import Array, as_ints, in_wide
-from sardonyx.ops.sliding_window import MAX_SPAN, Walk, Window, numbers, walk, window
+from sardonyx.ops.sliding_window import (
+    MAX_SPAN,
+    Window,
+    WindowGeometry,
+    numbers,
+    window_geometry,
+    window_of,
+)
 
 POOL: Final[dict[str, Any]] = {
     "auto_pad": b"NOTSET",
@@ -36,7 +43,7 @@ def pool_window(x_rank: int, attrs: Mapping[str, Any]) -> Window:
             f"kernel_shape {kernel} does not fit an input of rank {x_rank}: "
             "it has one number for each axis after batch and channels"
         )
-    return window(kernel, attrs)
+    return window_of(kernel, attrs)
 
 
 def _pooled(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
@@ -45,8 +52,8 @@ def _pooled(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
     return (*x.dims[:2], *moved.outs(x.dims[2:]))
 
 
-def _path(x: Array, attrs: Mapping[str, Any]) -> Walk:
-    return walk(pool_window(x.ndim, attrs), x.shape[2:])
+def _path(x: Array, attrs: Mapping[str, Any]) -> WindowGeometry:
+    return window_geometry(pool_window(x.ndim, attrs), x.shape[2:])
 
 
 def _along(axis: int, part: slice) -> tuple[Any, ...]:
@@ -92,7 +99,7 @@ def _max_pool(x: Array, **attrs: Any) -> tuple[Array, Array]:
     return y, place
 
 
-def _max_along(x: Array, place: Array, path: Walk, i: int) -> tuple[Array, Array]:
+def _max_along(x: Array, place: Array, path: WindowGeometry, i: int) -> tuple[Array, Array]:
     """The largest value of each window along one spatial axis, and the place it came from."""
     axis = i + 2
     shape = (*x.shape[:axis], path.outs[i], *x.shape[axis + 1 :])
@@ -112,7 +119,7 @@ def _max_along(x: Array, place: Array, path: Walk, i: int) -> tuple[Array, Array
 max_pool.reference(in_wide(_max_pool))
 
 
-def _sums(x: Array, path: Walk) -> Array:
+def _sums(x: Array, path: WindowGeometry) -> Array:
     """The sum of each window, axis by axis."""
     for i in range(len(path.outs)):
         axis = i + 2
@@ -123,7 +130,7 @@ def _sums(x: Array, path: Walk) -> Array:
     return x
 
 
-def _counts(path: Walk, moved: Window, i: int, with_pads: bool) -> Array:
+def _counts(path: WindowGeometry, moved: Window, i: int, with_pads: bool) -> Array:
     """How many elements the windows along one axis hold."""
     counts = np.zeros(path.outs[i])
     if not with_pads:

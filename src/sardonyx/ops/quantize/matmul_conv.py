@@ -19,7 +19,7 @@ from sardonyx.ops.conv.im2col import convolve
 from sardonyx.ops.conv.standard import CONV, check_bias, conv_shape
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import is_single, to_quantized
-from sardonyx.ops.sliding_window import walk, window
+from sardonyx.ops.sliding_window import window_geometry, window_of
 
 BYTES: Final = frozenset((I8, U8))
 INT: Final = frozenset((I32,))
@@ -191,7 +191,7 @@ def convolved(
 ) -> Array:
     """The exact sums. Padding stands for the zero point, so it is zero once that is taken off."""
     dtype = exact_type(math.prod(w.shape[1:]))
-    path = walk(window(w.shape[2:], attrs), x.shape[2:])
+    path = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
     weights = _centred(w, of_maps(w_zero, w.ndim - 1), dtype)
     image = _centred(x, None if x_zero is None else x_zero.reshape(()), dtype)
     return convolve(image, weights, path, attrs["group"])

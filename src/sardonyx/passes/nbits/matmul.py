@@ -23,7 +23,7 @@ from sardonyx.graph.graph import Graph, Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.elementwise.chain import Code, Instruction, joined
+from sardonyx.ops.elementwise.chain import Code, Instruction, concatenated
 from sardonyx.ops.nbits.internal import REALS, STEPS
 from sardonyx.passes.nbits.weight_origin import StridedAxis, WeightOrigin, weight_origin
 from sardonyx.passes.options import GraphOptimizationLevel as Level
@@ -130,7 +130,7 @@ def _epilogue(b: Builder, node: Node, dtype: DType) -> tuple[Code | None, list[V
     if alpha == 1:
         return code, operands
     factor: Code = (Instruction((ONNX, "Mul"), (0, 1), dtype),)
-    whole = joined(factor, 2, code, len(operands) + 1) if code else factor
+    whole = concatenated(factor, 2, code, len(operands) + 1) if code else factor
     return whole, [b.const(alpha, dtype), *operands]
 
 

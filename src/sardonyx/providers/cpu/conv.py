@@ -10,7 +10,7 @@ from sardonyx.graph.dtype import F32, F64, I32, I64
 from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.conv.standard import transposed_front
-from sardonyx.ops.sliding_window import Ints, Window, numbers, window
+from sardonyx.ops.sliding_window import Ints, Window, numbers, window_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.epilogue import epilogue
@@ -52,7 +52,7 @@ def conv(node: Node) -> Call | No:
     if isinstance(operands, No):
         return operands
     x, w, shape = operands
-    moved = window(shape[2:], node.attrs)
+    moved = window_of(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
     after = epilogue(node)
@@ -127,7 +127,7 @@ def conv_transpose(node: Node) -> Call | No:
     if isinstance(operands, No):
         return operands
     x, w, shape = operands
-    moved = window(shape[2:], node.attrs)
+    moved = window_of(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
     if not w.is_const:
@@ -181,7 +181,7 @@ def col2im(node: Node) -> Call | No:
         return No(f"no kernel for {x.tensor.dtype}")
     if block is None or given(node, 1).tensor.sym is None:
         return No("the sizes of the image or of its blocks are known only when it runs")
-    moved, image = window(block, node.attrs), out.dims[2:]
+    moved, image = window_of(block, node.attrs), out.dims[2:]
     if why := unfit(moved):
         return why
     return Call("col2im", (x,), (*window_ints(moved, image), *moved.outs(image)))
@@ -209,7 +209,7 @@ def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
 
 def deform_columns(node: Node) -> Call | No:
     x = given(node, 0)
-    moved = window(node.attrs["kernel_shape"], node.attrs)
+    moved = window_of(node.attrs["kernel_shape"], node.attrs)
     if why := unfit(moved):
         return why
     ints = (*window_ints(moved, x.tensor.dims[2:]), node.attrs["offset_group"])

@@ -13,7 +13,7 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.elementwise.chain import (
     ABSENT,
     ELEMENTWISE,
-    STEPS,
+    QUANTIZED_TYPES,
     TYPES,
     Code,
     Instruction,
@@ -227,7 +227,7 @@ def _swiglu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
 
 def _quantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     x, scale, zero = (*args, ABSENT)[:3]
-    if it.dtype not in STEPS or w.types[x] is not F32 or w.types[scale] is not F32:
+    if it.dtype not in QUANTIZED_TYPES or w.types[x] is not F32 or w.types[scale] is not F32:
         raise Unfit(f"no kernel that quantizes {w.types[x]} by {w.types[scale]} to {it.dtype}")
     if zero != ABSENT:
         zero = w.cast(zero, F32)
@@ -236,7 +236,7 @@ def _quantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
 
 def _dequantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     x, scale, zero = (*args, ABSENT)[:3]
-    if w.types[x] not in STEPS or w.types[scale] is not F32:
+    if w.types[x] not in QUANTIZED_TYPES or w.types[scale] is not F32:
         raise Unfit(f"no kernel that dequantizes {w.types[x]} by {w.types[scale]}")
     if zero != ABSENT:
         zero = w.cast(zero, F32)

@@ -10,7 +10,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
-from sardonyx.ops.sliding_window import window
+from sardonyx.ops.sliding_window import window_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -154,7 +154,7 @@ def qconv(node: Node) -> Call | No:
         return No("no kernel for channels that are not last")
     if not o.w.is_const or shape is None or 0 in shape:
         return No("the weights are not constant, or empty")
-    moved = window(shape[2:], node.attrs)
+    moved = window_of(shape[2:], node.attrs)
     if why := unfit(moved):
         return why
     if reason := o.unfit():

@@ -11,7 +11,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node
-from sardonyx.ops.sliding_window import Ints, Walk, walk, window
+from sardonyx.ops.sliding_window import Ints, WindowGeometry, window_geometry, window_of
 
 MAX_SPATIAL: Final = 3  # axes that torch convolves and pools along
 
@@ -20,7 +20,7 @@ MAX_SPATIAL: Final = 3  # axes that torch convolves and pools along
 class Slide:
     """A window on an input of known size."""
 
-    path: Walk
+    path: WindowGeometry
     padding: Ints | None  # on both sides of each axis alike; None where sides differ
     margins: list[int]  # for F.pad, so that the last window ends where the input does
     pools: bool  # whether torch's pools take the padding: up to half of a kernel
@@ -43,8 +43,8 @@ def slide(kernel: Ints, spatial: Ints, attrs: Mapping[str, Any]) -> Slide:
 @lru_cache(maxsize=1024)
 def _slide(kernel: Ints, spatial: Ints, *geometry: Any) -> Slide:
     names = ("auto_pad", "ceil_mode", "dilations", "pads", "strides")
-    moved = window(kernel, dict(zip(names, geometry, strict=True)))
-    path = walk(moved, spatial)
+    moved = window_of(kernel, dict(zip(names, geometry, strict=True)))
+    path = window_geometry(moved, spatial)
     behind = [
         (out - 1) * stride + (k - 1) * dilation + 1 - front - size
         for out, stride, k, dilation, front, size in zip(

@@ -13,7 +13,7 @@ from torch import Tensor
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import TYPES, Code
-from sardonyx.ops.elementwise.fused_activation import SETTINGS
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
 from sardonyx.providers.torch.conv.standard import conv, conv_relu, conv_transpose, has_relu
 from sardonyx.providers.torch.elementwise.chain import run_code, unfit
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
@@ -36,7 +36,7 @@ def fused_conv(
         return y.clamp(*params[:2])
     given = dict.fromkeys(("activation_alpha", "activation_beta", "activation_gamma"))
     if name:
-        keys = SETTINGS[name.decode()]
+        keys = ACTIVATION_ATTRS[name.decode()]
         given.update((f"activation_{k}", v) for k, v in zip(keys, params, strict=False))
     return activated(y, name, given)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.op import INTERNAL, ONNX
-from sardonyx.ops.sliding_window import Walk
+from sardonyx.ops.sliding_window import WindowGeometry
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.sample.grid import linear_taps, weigh
@@ -22,7 +22,9 @@ def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attr
     return _columns(x, offset, mask, path, attrs["offset_group"])
 
 
-def _columns(x: Tensor, offset: Tensor, mask: Tensor | None, path: Walk, groups: int) -> Tensor:
+def _columns(
+    x: Tensor, offset: Tensor, mask: Tensor | None, path: WindowGeometry, groups: int
+) -> Tensor:
     n, channels = x.shape[:2]
     taps, rank, outs = path.n_taps, len(path.outs), path.outs
     if not offset.numel() or not x.numel():
@@ -39,7 +41,7 @@ def _columns(x: Tensor, offset: Tensor, mask: Tensor | None, path: Walk, groups:
     return read.reshape(n, channels * taps, *outs)
 
 
-def _starts(path: Walk, i: int, x: Tensor) -> Tensor:
+def _starts(path: WindowGeometry, i: int, x: Tensor) -> Tensor:
     """Where taps read along one axis before they are shifted: [taps, outputs]."""
     out = torch.arange(path.outs[i], device=x.device) * path.strides[i] - path.front[i]
     inner = 1

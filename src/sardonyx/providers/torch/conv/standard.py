@@ -15,7 +15,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.standard import transposed_front, transposed_sizes
-from sardonyx.ops.sliding_window import Ints, numbers, window
+from sardonyx.ops.sliding_window import Ints, numbers, window_of
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.sliding_window import slide, spatial_only
@@ -79,7 +79,7 @@ _GEOMETRY: Final = ("auto_pad", "dilations", "pads", "strides", "output_padding"
 @lru_cache(maxsize=1024)
 def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
     attrs = dict(zip(_GEOMETRY, geometry, strict=True))
-    moved = window(kernel, attrs)
+    moved = window_of(kernel, attrs)
     outs = numbers(transposed_sizes(moved, ins, attrs))
     front = numbers(transposed_front(moved, (ins, outs), attrs))
     whole = [

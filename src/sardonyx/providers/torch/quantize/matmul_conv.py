@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.quantize.matmul_conv import LARGEST
 from sardonyx.ops.recurrent.standard import filled
-from sardonyx.ops.sliding_window import walk, window
+from sardonyx.ops.sliding_window import window_geometry, window_of
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.quantize.convert import step_of, to_quantized
@@ -131,7 +131,7 @@ def exact_conv(
 
     In float64, and rounded: the ways that libraries convolve in float32 round on the way.
     """
-    path = walk(window(tuple(w.shape[2:]), attrs), tuple(x.shape[2:]))
+    path = window_geometry(window_of(tuple(w.shape[2:]), attrs), tuple(x.shape[2:]))
     image = _centred(x, None if x_zero is None else x_zero.reshape(()), torch.float64)
     weights = _centred(w, _of_maps(w_zero, w.dim() - 1), torch.float64)
     ends = [

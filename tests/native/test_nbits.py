@@ -20,7 +20,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Instruction
-from sardonyx.ops.nbits.internal import weights_of
+from sardonyx.ops.nbits.internal import dequantized_weights
 from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
@@ -138,7 +138,7 @@ def check(x: Array, form: Form) -> None:
     """Against float64, with the error that the type of x and the level allow."""
     node, arrays = node_of(x, form)
     _, q, scale, zero = arrays
-    w = weights_of(q, scale, zero, node.attrs).astype(np.float64)
+    w = dequantized_weights(q, scale, zero, node.attrs).astype(np.float64)
     wide = x.astype(np.float64)
     expected = wide @ w
     room = np.abs(wide) @ np.abs(w) * 2e-6 + 1e-30
@@ -319,7 +319,7 @@ def test_one_large_number_in_a_block(small: float, m: int, form: Form) -> None:
     x = (rng.normal(size=(m, form.k)) * small).astype(np.float32)
     x[:, 5 :: form.block] = 1000 * rng.uniform(-1, 1, x[:, 5 :: form.block].shape)
     node, arrays = node_of(x, form)
-    w = weights_of(arrays[1], arrays[2], arrays[3], node.attrs).astype(np.float64)
+    w = dequantized_weights(arrays[1], arrays[2], arrays[3], node.attrs).astype(np.float64)
     largest = np.abs(x).astype(np.float64).reshape(m, -1, form.block).max(-1)
     steps = largest @ np.abs(w).reshape(-1, form.block, form.n).sum(1) * 2**-23
     room = steps + np.abs(x).astype(np.float64) @ np.abs(w) * 2e-6

@@ -109,7 +109,7 @@ FEW_CASES = {
 @pytest.mark.parametrize(("text", "count", "attrs"), FEW_CASES.values(), ids=FEW_CASES)
 def test_nbits_matmul_fusion(text: str, count: int, attrs: dict[str, int]) -> None:
     before, after = parse(text), lowered(text)
-    (node,) = [n for n in after.nodes if n.op.name == "FewBits"]
+    (node,) = [n for n in after.nodes if n.op.name == "FusedMatMulNBits"]
     assert {name: node.attrs[name] for name in attrs} == attrs
     assert len(after.nodes) == count
     feeds = random_feeds(before)

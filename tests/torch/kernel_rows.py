@@ -17,7 +17,7 @@ from sardonyx.graph.dtype import by_name
 from sardonyx.ops import lookup
 from sardonyx.ops.attention.group_query import group_query
 from sardonyx.ops.elementwise.chain import Code, Instruction, run_code
-from sardonyx.ops.nbits.internal import form_of, weights_of
+from sardonyx.ops.nbits.internal import dequantized_weights, weight_layout
 from sardonyx.providers.torch.attention import group_query as grouped
 from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul, usable
 from sardonyx.providers.torch.kernels.chain import Chain
@@ -47,11 +47,11 @@ def _packed(k: int, n: int, block: int = 32, bits: int = 4, zero: str = "packed"
     default = 1 << (bits - 1)
     attrs = {"K": k, "N": n, "bits": bits, "block_size": block, "k_major": 0, "signed": 0}
     attrs["zero_default"] = default
-    form = form_of(q.shape, attrs)
+    form = weight_layout(q.shape, attrs)
     assert nbits_matmul.fits(form, scale.shape)
     given = [torch.from_numpy(a) if a is not None else None for a in (q, scale, points)]
     packed = nbits_matmul.pack(*given, form, default)  # type: ignore[arg-type]
-    return packed, torch.from_numpy(weights_of(q, scale, points, attrs)).double()
+    return packed, torch.from_numpy(dequantized_weights(q, scale, points, attrs)).double()
 
 
 def _near(y: torch.Tensor, expected: torch.Tensor, error: float = 2e-6) -> None:
@@ -105,7 +105,7 @@ def test_k_major_weights_are_signed_or_not() -> None:
         steps = rng.integers(-8 if signed else 0, 8 if signed else 16, (96, 6)).astype(np.int8)
         scale = rng.uniform(0.5, 1.5, (3, 6)).astype(np.float32)
         attrs = {"K": 96, "N": 6, "bits": 4, "block_size": 32, "k_major": 1, "signed": signed}
-        form = form_of(steps.shape, {**attrs, "zero_default": 0})
+        form = weight_layout(steps.shape, {**attrs, "zero_default": 0})
         fields = torch.from_numpy(steps.view(np.uint8))
         packed = nbits_matmul.pack(fields, torch.from_numpy(scale), None, form)
         x = torch.from_numpy(rng.standard_normal((1, 96)).astype(np.float32))
@@ -330,10 +330,10 @@ def test_what_a_chain_leaves_to_others(code: Code, dtype: torch.dtype) -> None:
 
 
 BLOCKS = {
-    "both in kernels": (4, 4, "*=torch", {"FewBits": 2}),
-    "the last without a kernel": (4, 8, "*=torch", {"FewBits": 2}),
-    "the first without a kernel": (8, 4, "*=torch", {"FewBits": 2}),
-    "the last on the CPU": (4, 4, "down=cpu;*=torch", {"FewBits": 1, "MatMulNBits": 1}),
+    "both in kernels": (4, 4, "*=torch", {"FusedMatMulNBits": 2}),
+    "the last without a kernel": (4, 8, "*=torch", {"FusedMatMulNBits": 2}),
+    "the first without a kernel": (8, 4, "*=torch", {"FusedMatMulNBits": 2}),
+    "the last on the CPU": (4, 4, "down=cpu;*=torch", {"FusedMatMulNBits": 1, "MatMulNBits": 1}),
 }
 
 

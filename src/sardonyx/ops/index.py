@@ -84,7 +84,7 @@ _MODULES: Final = {
     (MICROSOFT, "nbits.bnb4"): "MatMulBnb4",
     (INTERNAL, "nbits.bnb4"): "Bnb4Weights",
     (INTERNAL, "nbits.gather"): "GatherDequantized",
-    (INTERNAL, "nbits.internal"): "FewBits MatMulNBits",
+    (INTERNAL, "nbits.internal"): "FusedMatMulNBits MatMulNBits",
     (MICROSOFT, "normalize.embed"): "EmbedLayerNormalization",
     (MICROSOFT, "normalize.group_norm"): "GroupNorm SkipGroupNorm",
     (MICROSOFT, "normalize.hyper_connections"): (

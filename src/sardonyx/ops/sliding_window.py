@@ -142,7 +142,7 @@ class WindowGeometry:
         """
         lo, hi = (0, self.outs[i]) if part is None else (part.start, part.stop)
         stride, dilation, size = self.strides[i], self.dilations[i], self.ins[i]
-        taps = []
+        slices = []
         first_tap = max(0, -(((hi - 1) * stride - self.front[i]) // dilation))
         last_tap = min(self.kernel[i], (size - 1 + self.front[i] - lo * stride) // dilation + 1)
         taps: Iterable[int] = range(first_tap, last_tap)
@@ -154,8 +154,8 @@ class WindowGeometry:
             last = min(hi, (size - 1 - shift) // stride + 1)
             if first < last:
                 start, stop = first * stride + shift, (last - 1) * stride + shift + 1
-                taps.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
-        return taps
+                slices.append((tap, slice(first - lo, last - lo), slice(start, stop, stride)))
+        return slices
 
     def _meeting(self, i: int, outs: range) -> list[int]:
         """Return the taps along one axis that read an input for at least one output."""

@@ -183,7 +183,7 @@ def _nbits(c: _Call) -> None:
 
 
 def _gather(c: _Call) -> None:
-    from sardonyx.ops.nbits.gather import REALS, table_of  # such tables are rare
+    from sardonyx.ops.nbits.gather import REALS, table_layout  # such tables are rare
 
     data, _, scale, zero = c.facts[:4]
     attrs = c.attrs
@@ -197,7 +197,7 @@ def _gather(c: _Call) -> None:
     c.need(by_onnx(attrs["dtype"]) in REALS, "a result that is not real")
     if zero is not None:
         c.need(zero.static is not None, f"zero points {zero}")
-        table = table_of(data, scale, attrs)
+        table = table_layout(data, scale, attrs)
         last = sum(
             (d - 1) // b * s
             for d, b, s in zip(table.dims, table.blocks, table.zero_strides, strict=True)
@@ -224,7 +224,9 @@ WHOLE: Final = frozenset((
     "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 
-DEVICES: Final = frozenset(("Copy", "FewBits", "Mask"))  # which no pack has: they are for devices
+DEVICES: Final = frozenset(
+    ("Copy", "FusedMatMulNBits", "Mask")
+)  # which no pack has: they are for devices
 
 
 def check_node(node: Node) -> None:

@@ -149,9 +149,9 @@ def _max_pool(b: Builder, node: Node) -> Outputs:
 
 def _convert(b: Builder, node: Node) -> Outputs:
     """QuantizeLinear and DequantizeLinear of com.microsoft."""
-    from sardonyx.ops.quantize.convert_contrib import standard
+    from sardonyx.ops.quantize.convert_contrib import standard_attrs
 
-    attrs = standard(node.op, node.attrs["axis"])
+    attrs = standard_attrs(node.op, node.attrs["axis"])
     return (b.node(node.op.name, *node.inputs, **attrs).outputs[0],)
 
 
@@ -241,14 +241,14 @@ def _embed(b: Builder, node: Node) -> Outputs:
 
 def _bnb4(b: Builder, node: Node) -> Outputs:
     """MatMulBnb4: the weights are a recipe, dequantized once when they are packed."""
-    from sardonyx.ops.nbits.bnb4 import weight_attrs
+    from sardonyx.ops.nbits.bnb4 import storage_attrs
 
     x, q, absmax = (given(node, i) for i in range(3))
     codes, scales = (present(v.const, "the weights are not constant") for v in (q, absmax))
     attrs, op = node.attrs, lookup(INTERNAL, "Bnb4Weights")
     assert op is not None
     fact = (F32, (attrs["N"], attrs["K"]))
-    weights = constant(Recipe(op, (codes, scales), weight_attrs(attrs), 0, fact))
+    weights = constant(Recipe(op, (codes, scales), storage_attrs(attrs), 0, fact))
     # The recipe yields [N, K], which a flag of the matmul transposes.
     right = b.Transpose(weights, perm=(1, 0)) if attrs["transB"] else weights
     dtype = x.tensor.dtype

@@ -150,7 +150,7 @@ KEPT = [
     kept(4, [7], 3, 8, 5),
     kept(4, [7], 1, 8, 7, grain="PER_CHANNEL"),
     kept(8, [7], 3, 8, 5, kv_cache_bit_width=2, match="must be 4 or 8"),
-    kept(8, [7], 3, 8, 5, kv_cache_bit_width=4, match="4 bits is of u8"),
+    kept(8, [7], 3, 8, 5, kv_cache_bit_width=4, match="4 bits has the type u8"),
     kept(8, [7], 3, 8, 5, k_quant_type="PER_ROW", match="PER_ROW"),
     slid(6, 1, 6, 4),
     slid(9, 1, 6, 4),
@@ -222,7 +222,7 @@ MULTI = [
     no_multi(Q, K, V, None, mask(2, 4), match="key_padding_mask"),
     no_multi(Q, K, V, None, None, f32(1, 4, 3, 4), match="attention_bias"),
     no_multi(Q, K, V, None, None, None, PAST[0], match="go together"),
-    no_multi(*SELF, None, None, None, None, None, i32(3), match="is missing"),
+    no_multi(*SELF, None, None, None, None, None, i32(3), match="needs past_key"),
     no_multi(f32(2, 3, 33), K, V, match="does not split"),
 ]
 
@@ -272,7 +272,7 @@ PROJECTED = [
     projected(None, STATE, do_rotary=1, rotary_embedding_dim=4, **NOT_ON_CPU),
     no_projected(None, STATE, past_present_share_buffer=1, match="needs past"),
     no_projected(
-        *(None, STATE, None, i32(2)), past_present_share_buffer=1, match="3 new rows behind 2"
+        *(None, STATE, None, i32(2)), past_present_share_buffer=1, match="3 new rows after 2"
     ),
 ]
 

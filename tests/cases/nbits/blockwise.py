@@ -87,7 +87,7 @@ PRODUCTS = [
     wrong("block_size is 8", block_size=8),
     wrong("K is 0", K=0),
     wrong("accuracy_level is 5", accuracy_level=5),
-    wrong("layout for GPUs", weight_prepacked=1),
+    wrong("CUDA weight layout", weight_prepacked=1),
     wrong("last dim of A", {0: f32(3, 63)}),
     wrong("one number", {0: of(1.0)}),
     wrong("B must have shape", {1: packed(5, 2, 15)}),
@@ -171,11 +171,11 @@ TABLES = [
     bad("gather_axis 2 is outside", packed(4, 16), f32(4, 2), gather_axis=2),
     bad("read along axis 0", packed(16, 16), f32(1, 32), quantize_axis=0),
     bad("bits is 8", table("u4", 4, 32), f32(4, 2), bits=8),
-    bad("it needs two", packed(16), f32(2), quantize_axis=0),
+    bad("needs two axes", packed(16), f32(2), quantize_axis=0),
     bad("rank of data", packed(4, 16), f32(8)),
     bad("one number per block of 16 along axis 1", packed(4, 16), f32(4, 3)),
     bad("zero_points must have shape", packed(4, 16), f32(4, 2), packed(4, 2)),
-    bad("go with integers", table("f8", 4, 32), f32(4, 2), table("f8", 4, 2)),
+    bad("need integer data", table("f8", 4, 32), f32(4, 2), table("f8", 4, 2)),
 ]
 
 CASES = [*PRODUCTS, *TABLES]

@@ -77,7 +77,7 @@ QUANTIZE = [
     fails("QuantizeLinear", X, pos(3, 3, 5), block_size=2, match="per block of 2.*: 3 and 2"),
     fails("QuantizeLinear", X, pos(4), of([1, 2], np.uint8), match="differ in shape: 4 and 2"),
     fails("QuantizeLinear", X, scale(1), of(1, np.uint8), output_dtype=3, match="dtype is i8"),
-    fails("QuantizeLinear", X, scale(1), output_dtype=1, match="no quantized type"),
+    fails("QuantizeLinear", X, scale(1), output_dtype=1, match="not a quantized type"),
 ]  # fmt: skip
 
 DEQUANTIZE = [

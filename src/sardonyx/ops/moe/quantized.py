@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.elementwise.arithmetic import sigmoid
-from sardonyx.ops.nbits.gather import unpacked
+from sardonyx.ops.nbits.gather import unpack_codes
 from sardonyx.ops.softmax.standard import softmax
 
 _REALS: Final = frozenset((F32, F16, BF16))
@@ -190,11 +190,11 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
 
 def _matrix(layer: Layer, expert: int, block: int) -> Array:
     """The weights of one expert as float32."""
-    q = unpacked(layer.weights[expert], layer.bits).astype(np.float32)
+    q = unpack_codes(layer.weights[expert], layer.bits).astype(np.float32)
     scales = wide(layer.scales[expert]).reshape(q.shape[0], -1)
     zeros: Any = np.float32(1 << layer.bits - 1)
     if layer.zeros is not None:
-        zeros = unpacked(layer.zeros[expert], layer.bits).astype(np.float32)
+        zeros = unpack_codes(layer.zeros[expert], layer.bits).astype(np.float32)
         zeros = zeros[:, : scales.shape[1]] if block else zeros[: q.shape[0], None]
         zeros = np.repeat(zeros, block or q.shape[1], axis=1)
     made: Array = (q - zeros) * np.repeat(scales, block or q.shape[1], axis=1)

@@ -1,4 +1,4 @@
-"""Weights of 2, 4 or 8 bits in blocks: products with them, and tables to read from."""
+"""MatMulNBits and GatherBlockQuantized of com.microsoft: 2-, 4- and 8-bit blockwise weights."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.matmul.standard import matmul
-from sardonyx.ops.nbits.gather import gathered, unpacked
-from sardonyx.ops.nbits.internal import weights_of
+from sardonyx.ops.nbits.gather import gather_dequantized, unpack_codes
+from sardonyx.ops.nbits.internal import dequantized_weights
 
 REALS: Final = frozenset((F32, F16, BF16))
 TINY_FLOATS: Final = frozenset(
     by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
 )
-LEVELS: Final = range(5)  # of accuracy: as it comes, float32, float16, bfloat16, int8
-COLUMNS: Final = 512  # that a reference dequantizes at a time
+ACCURACY_LEVELS: Final = range(5)  # unset, float32, float16, bfloat16, int8
+COLUMN_BLOCK: Final = 512  # columns that the reference dequantizes at a time, to bound memory
 
 matmul_nbits: Final = Op(
     "MatMulNBits",
@@ -60,28 +60,28 @@ def _check_attrs(attrs: Mapping[str, Any]) -> None:
     _check_bits(attrs["bits"], attrs["block_size"])
     if attrs["K"] < 1 or attrs["N"] < 1:
         raise ShapeError(f"K is {attrs['K']} and N is {attrs['N']}, and both must be positive")
-    if attrs["accuracy_level"] not in LEVELS:
+    if attrs["accuracy_level"] not in ACCURACY_LEVELS:
         raise ShapeError(f"accuracy_level is {attrs['accuracy_level']}, and must be 0 to 4")
     if attrs["weight_prepacked"]:
         raise NotImplemented(
-            f"weight_prepacked is {attrs['weight_prepacked']}: weights in a layout for GPUs",
+            f"weight_prepacked is {attrs['weight_prepacked']}, a CUDA weight layout",
             hint="export the model with weight_prepacked=0",
         )
 
 
 def _expect(g: Scope, what: str, fact: Fact | None, *shapes: tuple[Size, ...]) -> None:
-    """A tensor has one of these shapes, which differ in rank."""
+    """Require a tensor to have one of these shapes, which differ in rank."""
     if fact is None:
         return
     for shape in shapes:
         if len(shape) == fact.rank:
             for have, size in zip(fact.dims, shape, strict=True):
-                g.equal(have, size, f"{what} must have shape {_shown(shapes)}, and is {fact}")
+                g.equal(have, size, f"{what} must have shape {_shape_text(shapes)}, and is {fact}")
             return
-    raise ShapeError(f"{what} must have shape {_shown(shapes)}, and is {fact}")
+    raise ShapeError(f"{what} must have shape {_shape_text(shapes)}, and is {fact}")
 
 
-def _shown(shapes: tuple[tuple[Size, ...], ...]) -> str:
+def _shape_text(shapes: tuple[tuple[Size, ...], ...]) -> str:
     return " or ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
 
 
@@ -115,22 +115,29 @@ def _(*inputs: Any, **attrs: Any) -> Array:
     left = wide(a)
     y = np.empty((*a.shape[:-1], n), np.float32)
     with np.errstate(all="ignore"):
-        for start in range(0, n, COLUMNS):
-            part = slice(start, start + COLUMNS)
-            weights = (b[part], scales[part], None if zero is None else zero[part])
-            y[..., part] = matmul(left, _columns(weights, g_idx, attrs))
+        for start in range(0, n, COLUMN_BLOCK):
+            block_columns = slice(start, start + COLUMN_BLOCK)
+            weights = (
+                b[block_columns],
+                scales[block_columns],
+                None if zero is None else zero[block_columns],
+            )
+            y[..., block_columns] = matmul(left, _dequantized_columns(weights, g_idx, attrs))
         if bias is not None:
             y += wide(bias)
         return y.astype(a.dtype, copy=False)
 
 
-def _columns(
+def _dequantized_columns(
     weights: tuple[Array, Array, Array | None], g_idx: Array | None, attrs: Mapping[str, Any]
 ) -> Array:
-    """Some columns of the weights as float32."""
+    """Return a block of columns of the weights [K, N] as float32.
+
+    g_idx (GPTQ act-order) names the quantization block of each of the K rows.
+    """
     q, scales, zero = weights
     bits, k = attrs["bits"], attrs["K"]
-    form = {
+    layout = {
         **{name: attrs[name] for name in ("K", "bits", "block_size")},
         "N": q.shape[0],
         "k_major": 0,
@@ -138,18 +145,18 @@ def _columns(
         "zero_default": 1 << bits - 1,
     }
     if g_idx is None:
-        return weights_of(q, scales, zero, form)
+        return dequantized_weights(q, scales, zero, layout)
     blocks = scales.shape[1]
     group = g_idx[:k]
     if group.size < k or group.min() < 0 or group.max() >= blocks:
         raise InvalidArgument(f"g_idx must be {k} numbers of blocks in [0, {blocks})")
-    steps = weights_of(q, np.ones(1, np.float32), None, {**form, "zero_default": 0})
-    points: Any = np.float32(form["zero_default"])
+    codes = dequantized_weights(q, np.ones(1, np.float32), None, {**layout, "zero_default": 0})
+    points: Any = np.float32(layout["zero_default"])
     if zero is not None:
-        whole = unpacked(zero, bits) if zero.dtype == np.uint8 else zero
-        points = whole[:, group].T.astype(np.float32)
-    made: Array = (steps - points) * scales[:, group].T.astype(np.float32)
-    return made
+        expanded = unpack_codes(zero, bits) if zero.dtype == np.uint8 else zero
+        points = expanded[:, group].T.astype(np.float32)
+    columns: Array = (codes - points) * scales[:, group].T.astype(np.float32)
+    return columns
 
 
 gather_blocks: Final = Op(
@@ -184,9 +191,9 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
     if data.dtype.bits == 4 and not is_float and bits != 4:
         raise ShapeError(f"bits is {bits}, and data is {data}")
     if data.dtype is U8 and bits < 8 and axis == at:
-        raise ShapeError("data of bytes that hold several numbers has one axis: it needs two")
+        raise ShapeError("packed data of u8 needs two axes, and has one")
     if is_float and zero is not None:
-        raise ShapeError(f"zero_points go with integers, and data is {data}")
+        raise ShapeError(f"zero_points need integer data, and data is {data}")
     per_byte = 8 // bits if data.dtype is U8 else 1
     dims = (*data.dims[:-1], data.dims[-1] * per_byte)
     _check_scales(g, dims, scales, (at, block), is_float)
@@ -199,10 +206,10 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
 def _check_scales(
     g: Scope, dims: tuple[Size, ...], scales: Fact, spec: tuple[int, int], is_float: bool
 ) -> None:
-    """One scale per block along an axis; those of small floats may be for all of another axis."""
+    """Check for one scale per block along an axis; scales of float data may broadcast."""
     at, block = spec
     if scales.rank != len(dims):
-        raise ShapeError(f"scales {scales} have not the rank of data, {len(dims)}")
+        raise ShapeError(f"scales {scales} must have the rank of data, {len(dims)}")
     for i, (have, size) in enumerate(zip(scales.dims, dims, strict=True)):
         what = f"scales do not have one number per block of {block} along axis {i}"
         if i != at:
@@ -215,30 +222,34 @@ def _check_scales(
 def _(data: Array, indices: Array, scales: Array, zero: Array | None, **attrs: Any) -> Array:
     rank = data.ndim
     axis, at = attrs["gather_axis"] % rank, attrs["quantize_axis"] % rank
-    form = {"axis": axis, "quantize_axis": at, "block_size": attrs["block_size"], "fills": 1}
+    layout = {"axis": axis, "quantize_axis": at, "block_size": attrs["block_size"], "fills": 1}
     known = by_numpy(data.dtype)
     if known is not None and known.is_integer:
         bits = attrs["bits"]
         default = 1 << bits - 1 if data.dtype == np.uint8 else 0
-        y = gathered((data, scales, zero), indices, {**form, "bits": bits, "zero_default": default})
+        y = gather_dequantized(
+            (data, scales, zero), indices, {**layout, "bits": bits, "zero_default": default}
+        )
     else:
-        y = _gathered_floats(data, indices, scales, form)
+        y = _gathered_floats(data, indices, scales, layout)
     return y.astype(scales.dtype, copy=False)
 
 
-def _gathered_floats(data: Array, indices: Array, scales: Array, form: Mapping[str, int]) -> Array:
-    """Small floats at indices, each times the scale of its block."""
-    at, axis = form["quantize_axis"], form["axis"]
-    block = form["block_size"] or max(1, data.shape[at])
-    whole = np.repeat(scales.astype(np.float32), block, at)
-    whole = whole[(slice(None),) * at + (slice(0, data.shape[at]),)]
-    whole = np.broadcast_to(whole, data.shape)
+def _gathered_floats(
+    data: Array, indices: Array, scales: Array, layout: Mapping[str, int]
+) -> Array:
+    """Gather float8 or float4 elements, each times the scale of its block."""
+    at, axis = layout["quantize_axis"], layout["axis"]
+    block = layout["block_size"] or max(1, data.shape[at])
+    expanded = np.repeat(scales.astype(np.float32), block, at)
+    expanded = expanded[(slice(None),) * at + (slice(0, data.shape[at]),)]
+    expanded = np.broadcast_to(expanded, data.shape)
     size = data.shape[axis]
     index = np.where(indices < 0, indices + size, indices)
     is_outside = (index < 0) | (index >= size)
     index = np.where(is_outside, 0, index)
     with np.errstate(all="ignore"):
-        y = np.take(data, index, axis).astype(np.float32) * np.take(whole, index, axis)
+        y = np.take(data, index, axis).astype(np.float32) * np.take(expanded, index, axis)
     y[(slice(None),) * axis + (is_outside,)] = 0
     return np.asarray(y)
 

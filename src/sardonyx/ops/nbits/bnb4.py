@@ -1,4 +1,4 @@
-"""MatMulBnb4: products with weights of 4 bits that number the entries of a small table."""
+"""MatMulBnb4: matmul with bitsandbytes 4-bit weights, codes of an FP4 or NF4 code book."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.matmul.standard import matmul
 
-# The numbers that 4 bits stand for, in parts of a block's largest: a sign and 8 sizes, or the
-# 16 places that share a normal distribution evenly (arXiv 2305.14314).
-_SIZES: Final = (0.0, 0.0052083333, 0.6666667, 1.0, 0.3333333, 0.5, 0.16666667, 0.25)
-FP4: Final = (*_SIZES, *(-v for v in _SIZES))
+# Code books, relative to a block's absolute maximum: FP4 is a sign and 8 magnitudes; NF4 are the 16
+# quantiles of a normal distribution (QLoRA, arXiv 2305.14314).
+_FP4_MAGNITUDES: Final = (0.0, 0.0052083333, 0.6666667, 1.0, 0.3333333, 0.5, 0.16666667, 0.25)
+FP4: Final = (*_FP4_MAGNITUDES, *(-v for v in _FP4_MAGNITUDES))
 NF4: Final = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
@@ -41,7 +41,7 @@ bnb4: Final = Op(
     attrs={**_WEIGHTS, "training_mode": 0, "transB": 1},
     types={"T1": _REALS, "T2": frozenset((U8,))},
 )
-# The weights of MatMulBnb4 as float32, made once where they are constant.
+# Dequantizes the weights of MatMulBnb4 to float32; constant-folded where they are constant.
 weights: Final = Op(
     "Bnb4Weights",
     1,
@@ -72,15 +72,15 @@ def _(g: Scope, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
 @weights.reference
 def _(b: Array, absmax: Array, **attrs: Any) -> Array:
     count = attrs["N"] * attrs["K"]
-    fields = np.stack((b >> 4, b & 15), axis=1).reshape(-1)[:count]
+    codes = np.stack((b >> 4, b & 15), axis=1).reshape(-1)[:count]
     table = np.array(NF4 if attrs["quant_type"] else FP4, np.float32)
     scales = np.repeat(absmax.astype(np.float32), attrs["block_size"])[:count]
-    made: Array = (table[fields] * scales).reshape(attrs["N"], attrs["K"])
-    return made
+    dequantized: Array = (table[codes] * scales).reshape(attrs["N"], attrs["K"])
+    return dequantized
 
 
-def weight_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
-    """The attributes that say how weights are stored."""
+def storage_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes that describe the stored weights."""
     return {name: attrs[name] for name in _WEIGHTS}
 
 
@@ -88,7 +88,7 @@ def weight_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
     rule = weights.infer_rule
     assert rule is not None
-    n, k = rule(g, b, absmax, **weight_attrs(attrs)).dims
+    n, k = rule(g, b, absmax, **storage_attrs(attrs)).dims
     if a.rank < 1:
         raise ShapeError(f"A is one number, {a}, and must have rows")
     inner, columns = (k, n) if attrs["transB"] else (n, k)
@@ -100,7 +100,7 @@ def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
 def _(a: Array, b: Array, absmax: Array, **attrs: Any) -> Array:
     rule = weights.reference_rule
     assert rule is not None
-    w = rule(b, absmax, **weight_attrs(attrs))
+    w = rule(b, absmax, **storage_attrs(attrs))
     with np.errstate(all="ignore"):
         y = matmul(wide(a), w.T if attrs["transB"] else w)
         return np.asarray(y).astype(a.dtype, copy=False)

@@ -1,4 +1,4 @@
-"""Reading at indices from a table of 2, 4 or 8 bits: only what is read becomes real numbers."""
+"""GatherDequantized: Gather from a 2-, 4- or 8-bit table that dequantizes only what is gathered."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array
 
 REALS: Final = frozenset((F32, F16, BF16))
-STEPS: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
+QUANTIZED: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
 
 
 @frozen
-class Table:
-    """How a table is stored, and where the scale of an element lies.
+class TableLayout:
+    """The storage of a quantized table, and the index of each element's scale.
 
-    The element at `c` has the scale number sum(c[i] // blocks[i] * strides[i]).
+    The element at coordinates `c` has the scale sum(c[i] // blocks[i] * strides[i]).
     """
 
     dims: tuple[int, ...]
     bits: int
     is_signed: bool
-    axis: int  # that indices are for
+    axis: int  # of the gather
     blocks: tuple[int, ...]
     strides: tuple[int, ...]
-    zero_strides: tuple[int, ...]  # of zero points, which may have padded rows
+    zero_strides: tuple[int, ...]  # of zero points, whose rows are padded to bytes when packed
 
 
-def table_of(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> Table:
-    """The table of a node whose sizes are numbers; a ShapeError if they do not go together."""
+def table_layout(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> TableLayout:
+    """Return the layout of a table with static sizes; raise a ShapeError if they do not match."""
     shape, scales, bits = data.static, scale.static, attrs["bits"]
     assert shape is not None
     assert scales is not None
     is_packed = data.dtype is U8 and bits < 8
     dims = (*shape[:-1], shape[-1] * 8 // bits) if is_packed else shape
     rank, at, block = len(dims), attrs["quantize_axis"], attrs["block_size"]
-    blocks, wanted = [1] * rank, [1] * rank
+    blocks, n_scales = [1] * rank, [1] * rank
     if block:
         blocks[at] = block
-        wanted = [-(-d // b) for d, b in zip(dims, blocks, strict=True)]
+        n_scales = [-(-d // b) for d, b in zip(dims, blocks, strict=True)]
     elif scale.rank == 1 and scales != (1,):
-        wanted[at] = dims[at]
+        n_scales[at] = dims[at]
     if int(np.prod(scales, dtype=np.int64)) == 1:
-        wanted = [1] * rank
-    if int(np.prod(scales, dtype=np.int64)) != int(np.prod(wanted, dtype=np.int64)):
-        raise ShapeError(f"scales {scale} do not go with {data} along axis {at}")
-    padded = list(wanted)
+        n_scales = [1] * rank
+    if int(np.prod(scales, dtype=np.int64)) != int(np.prod(n_scales, dtype=np.int64)):
+        raise ShapeError(f"scales {scale} do not match {data} along axis {at}")
+    padded = list(n_scales)
     if is_packed:
-        padded[-1] = -(-wanted[-1] * bits // 8) * 8 // bits
-    return Table(
+        padded[-1] = -(-n_scales[-1] * bits // 8) * 8 // bits
+    return TableLayout(
         dims,
         bits,
         data.dtype.kind == "int",
         attrs["axis"],
         tuple(blocks),
-        _strides(wanted, wanted),
-        _strides(wanted, padded),
+        _strides(n_scales, n_scales),
+        _strides(n_scales, padded),
     )
 
 
@@ -84,20 +84,20 @@ gather = Op(
     attrs={
         "axis": 0,
         "quantize_axis": 1,
-        "block_size": 0,  # 0: one scale for all, or one for each place of the axis
+        "block_size": 0,  # 0: one scale per tensor, or per element of the axis
         "bits": required("int"),
         "dtype": F32.onnx,
         "zero_default": 0,
-        "fills": 0,  # 1: an index that is outside reads zeros, 0: it is an error
+        "fills": 0,  # an index out of range reads zeros (1), or is an error (0)
     },
-    types={"Q": STEPS, "I": INDEX, "S": REALS},
+    types={"Q": QUANTIZED, "I": INDEX, "S": REALS},
     domain=INTERNAL,
 )
 
 
 @gather.infer
 def _(g: Scope, data: Fact, indices: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
-    dims = table_of(data, scale, attrs).dims
+    dims = table_layout(data, scale, attrs).dims
     axis, dtype = attrs["axis"], by_onnx(attrs["dtype"])
     assert dtype is not None
     return Fact(dtype, (*dims[:axis], *indices.dims, *dims[axis + 1 :]))
@@ -107,7 +107,7 @@ def _(g: Scope, data: Fact, indices: Fact, scale: Fact, zero: Fact | None, **att
 def _(data: Array, indices: Array, scale: Array, zero: Array | None, **attrs: Any) -> Array:
     dtype = by_onnx(attrs["dtype"])
     assert dtype is not None
-    return gathered((data, scale, zero), indices, attrs).astype(dtype.np, copy=False)
+    return gather_dequantized((data, scale, zero), indices, attrs).astype(dtype.np, copy=False)
 
 
 def _fact(x: Array) -> Fact:
@@ -116,57 +116,57 @@ def _fact(x: Array) -> Fact:
     return Fact(dtype, x.shape)
 
 
-def gathered(
+def gather_dequantized(
     table: tuple[Array, Array, Array | None], indices: Array, attrs: Mapping[str, Any]
 ) -> Array:
-    """The float32 numbers at indices along an axis."""
+    """Gather along an axis and dequantize to float32."""
     data, scale, zero = table
-    form = table_of(_fact(data), _fact(scale), attrs)
-    axis = form.axis
-    at, is_outside = _places(indices, form.dims[axis], axis, attrs["fills"])
-    steps = np.take(data, at, axis)
-    if steps.dtype == np.uint8 and form.bits < 8:
-        steps = unpacked(steps, form.bits)
-    places = [np.arange(d) for d in form.dims]
-    places[axis] = at.reshape(-1)
-    number = _numbers(places, form.blocks, form.strides)
-    shape = (*form.dims[:axis], at.size, *form.dims[axis + 1 :])
+    layout = table_layout(_fact(data), _fact(scale), attrs)
+    axis = layout.axis
+    at, is_outside = _normalized_indices(indices, layout.dims[axis], axis, attrs["fills"])
+    codes = np.take(data, at, axis)
+    if codes.dtype == np.uint8 and layout.bits < 8:
+        codes = unpack_codes(codes, layout.bits)
+    coordinates = [np.arange(d) for d in layout.dims]
+    coordinates[axis] = at.reshape(-1)
+    number = _scale_numbers(coordinates, layout.blocks, layout.strides)
+    shape = (*layout.dims[:axis], at.size, *layout.dims[axis + 1 :])
     with np.errstate(all="ignore"):
-        y = steps.astype(np.float32).reshape(shape)
+        y = codes.astype(np.float32).reshape(shape)
         if zero is None:
             y -= np.float32(attrs["zero_default"])
         else:
-            packed = zero.dtype == np.uint8 and form.bits < 8
-            whole = unpacked(zero, form.bits) if packed else zero
-            z_number = _numbers(places, form.blocks, form.zero_strides)
+            packed = zero.dtype == np.uint8 and layout.bits < 8
+            whole = unpack_codes(zero, layout.bits) if packed else zero
+            z_number = _scale_numbers(coordinates, layout.blocks, layout.zero_strides)
             y -= whole.reshape(-1)[z_number].astype(np.float32)
         y *= scale.reshape(-1)[number].astype(np.float32)
     if is_outside.any():
         y[(slice(None),) * axis + (is_outside.reshape(-1),)] = 0
-    return y.reshape(*form.dims[:axis], *indices.shape, *form.dims[axis + 1 :])
+    return y.reshape(*layout.dims[:axis], *indices.shape, *layout.dims[axis + 1 :])
 
 
-def unpacked(packed: Array, bits: int) -> Array:
-    """Rows of bytes as rows of numbers without a sign, low bits first."""
+def unpack_codes(packed: Array, bits: int) -> Array:
+    """Unpack rows of bytes to rows of unsigned codes, low bits first."""
     count = packed.size * 8 // bits
     flat = unpack(np.ascontiguousarray(packed).reshape(-1), by_name(f"u{bits}"), count)
     return flat.astype(np.uint8).reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits)
 
 
-def _numbers(
-    places: list[Any], blocks: tuple[int, ...], strides: tuple[int, ...]
+def _scale_numbers(
+    coordinates: list[Any], blocks: tuple[int, ...], strides: tuple[int, ...]
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The number of the scale of each element; axes that all scales are for have one place."""
-    total: Any = np.zeros((1,) * len(places), np.int64)
-    for i, (place, block, stride) in enumerate(zip(places, blocks, strides, strict=True)):
+    """Return the index of each element's scale; axes with stride 0 broadcast."""
+    total: Any = np.zeros((1,) * len(coordinates), np.int64)
+    for i, (coordinate, block, stride) in enumerate(zip(coordinates, blocks, strides, strict=True)):
         if stride:
-            along = np.asarray(place // block * stride)
-            total = total + along.reshape(-1, *(1,) * (len(places) - 1 - i))
+            along = np.asarray(coordinate // block * stride)
+            total = total + along.reshape(-1, *(1,) * (len(coordinates) - 1 - i))
     return np.asarray(total)
 
 
-def _places(indices: Array, size: int, axis: int, fills: int) -> tuple[Array, Array]:
-    """Indices counted from the front, and which of them are outside; those become 0."""
+def _normalized_indices(indices: Array, size: int, axis: int, fills: int) -> tuple[Array, Array]:
+    """Return non-negative indices, and which are out of range; those become 0."""
     at = np.where(indices < 0, indices + size, indices)
     is_outside = (at < 0) | (at >= size)
     if is_outside.any() and not fills:

@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
-from sardonyx.ops.quantize.qlinear import real
+from sardonyx.ops.quantize.qlinear import dequantized
 
 embed: Final = Op(
     "QEmbedLayerNormalization",
@@ -79,14 +79,16 @@ def _(*arrays: Any, epsilon: float) -> tuple[Array, Array]:
     ids, segments, words, places, segment_table, gamma, beta, mask, *settings = arrays
     scales, zeros = settings[:5], settings[5:]
     with np.errstate(all="ignore"):
-        total = real(_rows(words, ids, "input_ids"), scales[0], zeros[0])
-        total = total + real(places[: ids.shape[1]], scales[1], zeros[1])
+        total = dequantized(_rows(words, ids, "input_ids"), scales[0], zeros[0])
+        total = total + dequantized(places[: ids.shape[1]], scales[1], zeros[1])
         if segments is not None:
-            total = total + real(_rows(segment_table, segments, "segment_ids"), scales[2], zeros[2])
+            total = total + dequantized(
+                _rows(segment_table, segments, "segment_ids"), scales[2], zeros[2]
+            )
         centred = total - total.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)
         y = centred / np.sqrt(variance + np.float32(epsilon))
-        y = y * real(gamma, scales[3], zeros[3]) + real(beta, scales[4], zeros[4])
+        y = y * dequantized(gamma, scales[3], zeros[3]) + dequantized(beta, scales[4], zeros[4])
     count = np.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1, dtype=np.int32)
     return y.astype(np.float32), count
 

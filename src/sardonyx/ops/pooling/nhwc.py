@@ -12,7 +12,7 @@ from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.pooling.standard import POOL, max_pool
 from sardonyx.ops.quantize.matmul_conv import BYTES
-from sardonyx.ops.quantize.qlinear import images
+from sardonyx.ops.quantize.qlinear import as_channels_first
 
 pool: Final = Op(
     "NhwcMaxPool", 1, "x:T", "y:T", domain=MICROSOFT, attrs=POOL, types={"T": BYTES}
@@ -23,7 +23,7 @@ pool: Final = Op(
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     rule = max_pool.infer_rule
     assert rule is not None
-    made: Fact = rule(g, images(x, True), storage_order=0, **attrs)[0]
+    made: Fact = rule(g, as_channels_first(x, True), storage_order=0, **attrs)[0]
     return made.shaped((made.dims[0], *made.dims[2:], made.dims[1]))
 
 

@@ -1,1 +1,1 @@
-"""Numbers in few bits: quantizing, dequantizing, and products of quantized numbers."""
+"""Quantization, dequantization, and matmul and convolution of quantized tensors."""

@@ -1,4 +1,4 @@
-"""Between real numbers and numbers in few bits: one scale for all, per axis, or per block."""
+"""QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear: per tensor, per axis or per block."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from sardonyx.ops.elementwise.cast import convert
 from sardonyx.ops.inference import axis_of
 
 E8M0: Final = by_name("f8e8m0")
-TINY: Final = frozenset(
+NARROW_TYPES: Final = frozenset(
     by_name(n)
     for n in (
         "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "u4", "i4", "f4e2m1", "u2", "i2",
         "f6e2m3", "f6e3m2",
     )
 )  # fmt: skip
-QUANTIZED: Final = TINY | {I8, U8, I16, U16}
+QUANTIZED: Final = NARROW_TYPES | {I8, U8, I16, U16}
 REAL: Final = frozenset((F32, F16, BF16))
 
 
-def limits(dtype: DType) -> tuple[int, int]:
-    """The smallest and the largest number of an integer type."""
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """Return the smallest and the largest number of an integer type."""
     signed = dtype.kind == "int"
     return (
         (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
@@ -57,7 +57,10 @@ def is_single(fact: Fact) -> bool:
 
 
 def _check_single(g: Scope, scale: Fact, zero: Fact) -> None:
-    """Of different ranks, each is one number; where sizes are open, runs have to show that."""
+    """Require a scale and a zero point of different ranks to be one number each.
+
+    Dynamic sizes become guards that are checked at run time.
+    """
     for size in (*scale.dims, *zero.dims):
         if isinstance(size, int) and size != 1:
             raise ShapeError(f"scale {scale} and zero point {zero} differ in rank")
@@ -65,7 +68,7 @@ def _check_single(g: Scope, scale: Fact, zero: Fact) -> None:
 
 
 def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple[int, int]) -> None:
-    """Scales are one number, one per element of an axis, or one per block along it."""
+    """Check scales: one number (per tensor), one per element of an axis, or one per block of it."""
     axis, block = spec
     if zero is not None and not (is_single(scale) and is_single(zero)):
         if zero.rank != scale.rank:
@@ -84,25 +87,31 @@ def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple
         g.equal_or_one(scale.dims[0], x.dims[at], f"scale does not have one number along axis {at}")
         return
     if scale.rank != x.rank:
-        raise ShapeError(f"scale {scale} of blocks has not the rank of {x}")
+        raise ShapeError(f"a blockwise scale {scale} must have the rank of {x}")
     for i, (have, size) in enumerate(zip(scale.dims, x.dims, strict=True)):
         need = (size + (block - 1)) // block if i == at else size
         g.equal(have, need, f"scale does not have one number per block of {block} along axis {i}")
 
 
-def _aligned(x: Array, rows: list[Array], axis: int, block: int) -> tuple[Array, list[Array]]:
-    """x, and what belongs to its parts, shaped so that they broadcast; x may get one axis more."""
-    if all(r.size == 1 for r in rows):
-        return x, [r.reshape(()) for r in rows]
+def _broadcastable(
+    x: Array, params: list[Array], axis: int, block: int
+) -> tuple[Array, list[Array]]:
+    """Reshape x and its scales and zero points so that they broadcast.
+
+    The axis of x is split into (blocks, block) where the block divides it; otherwise the parameters
+    are repeated.
+    """
+    if all(r.size == 1 for r in params):
+        return x, [r.reshape(()) for r in params]
     at = 0 if x.ndim == 1 else axis_of(axis, x.ndim)
     if not block:
-        return x, [r.reshape(-1, *(1,) * (x.ndim - 1 - at)) for r in rows]
+        return x, [r.reshape(-1, *(1,) * (x.ndim - 1 - at)) for r in params]
     size = x.shape[at]
     block = min(block, max(size, 1))
     if size % block:
-        return x, [np.repeat(r, block, at)[(slice(None),) * at + (slice(0, size),)] for r in rows]
+        return x, [np.repeat(r, block, at)[(slice(None),) * at + (slice(0, size),)] for r in params]
     split = x.reshape(*x.shape[:at], size // block, block, *x.shape[at + 1 :])
-    return split, [np.expand_dims(r, at + 1) for r in rows]
+    return split, [np.expand_dims(r, at + 1) for r in params]
 
 
 quantize = Op(
@@ -117,13 +126,13 @@ quantize = Op(
 
 
 def _quantized_type(zero: Fact | None, output_dtype: int) -> DType:
-    asked = by_onnx(output_dtype) if output_dtype else None
-    if output_dtype and asked not in QUANTIZED:
-        raise ShapeError(f"output_dtype is {asked or output_dtype}, which is no quantized type")
+    requested = by_onnx(output_dtype) if output_dtype else None
+    if output_dtype and requested not in QUANTIZED:
+        raise ShapeError(f"output_dtype {requested or output_dtype} is not a quantized type")
     if zero is None:
-        return asked or U8
-    if asked is not None and asked is not zero.dtype:
-        raise ShapeError(f"output_dtype is {asked}, and the zero point is {zero.dtype}")
+        return requested or U8
+    if requested is not None and requested is not zero.dtype:
+        raise ShapeError(f"output_dtype is {requested}, and the zero point is {zero.dtype}")
     return zero.dtype
 
 
@@ -131,9 +140,9 @@ def _quantized_type(zero: Fact | None, output_dtype: int) -> DType:
 def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
     dtype = _quantized_type(zero, attrs["output_dtype"])
     if attrs["precision"] and by_onnx(attrs["precision"]) not in FLOATS:
-        raise ShapeError(f"precision is {attrs['precision']}, which is no float type")
-    known = [f.shape is not None for f in (x, scale, zero) if f is not None]
-    if all(known):
+        raise ShapeError(f"precision {attrs['precision']} is not a float type")
+    has_shapes = [f.shape is not None for f in (x, scale, zero) if f is not None]
+    if all(has_shapes):
         _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
     return Fact(dtype, x.shape)
 
@@ -142,36 +151,37 @@ def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
 def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
     dtype = by_numpy(zero.dtype) if zero is not None else by_onnx(attrs["output_dtype"]) or U8
     assert dtype is not None
-    rows = [scale] if zero is None else [scale, zero]
-    values, rows = _aligned(x, rows, attrs["axis"], attrs["block_size"])
+    params = [scale] if zero is None else [scale, zero]
+    values, params = _broadcastable(x, params, attrs["axis"], attrs["block_size"])
     with np.errstate(all="ignore"):
-        steps = _divide(values, rows[0], attrs["precision"])
-        return to_quantized(steps, rows[1:], dtype, bool(attrs["saturate"])).reshape(x.shape)
+        quotient = _divide(values, params[0], attrs["precision"])
+        return to_quantized(quotient, params[1:], dtype, bool(attrs["saturate"])).reshape(x.shape)
 
 
 def _divide(x: Array, scale: Array, precision: int) -> Array:
-    """x / scale in float32, or rounded to the precision that was asked for."""
-    asked = by_onnx(precision) if precision else None
-    if asked is None:
+    """x / scale in float32, or rounded to the type of the precision attribute."""
+    requested = by_onnx(precision) if precision else None
+    if requested is None:
         kind = np.float64 if scale.dtype.kind == "i" else np.float32
         return np.asarray(x.astype(kind) / scale.astype(kind))
-    # The quotient of two narrow numbers rounds once, whether computed narrow or wide.
-    wide: Any = np.float64 if asked.bits == 64 else np.float32
-    quotient = x.astype(asked.np).astype(wide) / scale.astype(asked.np).astype(wide)
-    return np.asarray(quotient.astype(asked.np).astype(wide))
+    # float32 has more than twice the bits of a narrow type, plus 2: rounding its quotient again
+    # gives the narrow type's correctly rounded quotient.
+    wide: Any = np.float64 if requested.bits == 64 else np.float32
+    quotient = x.astype(requested.np).astype(wide) / scale.astype(requested.np).astype(wide)
+    return np.asarray(quotient.astype(requested.np).astype(wide))
 
 
-def to_quantized(steps: Array, zero: list[Array], dtype: DType, saturate: bool = True) -> Array:
-    """Numbers of steps, moved by the zero point (if there is one) and brought into a type."""
+def to_quantized(quotient: Array, zero: list[Array], dtype: DType, saturate: bool = True) -> Array:
+    """Round x / scale, add the zero point (if any) and saturate to a quantized type."""
     if dtype.is_float:
-        moved = steps + zero[0].astype(steps.dtype) if zero else steps
-        return convert(moved, dtype, saturate)
-    moved = np.rint(steps)
+        shifted = quotient + zero[0].astype(quotient.dtype) if zero else quotient
+        return convert(shifted, dtype, saturate)
+    shifted = np.rint(quotient)
     if zero:
-        moved += zero[0].astype(moved.dtype)
-    low, high = limits(dtype)
-    moved = np.minimum(np.fmax(moved, low), high)  # NaN becomes the lowest, as in onnxruntime
-    return moved.astype(np.int32).astype(dtype.np)
+        shifted += zero[0].astype(shifted.dtype)
+    low, high = integer_range(dtype)
+    shifted = np.minimum(np.fmax(shifted, low), high)  # NaN becomes the lowest, as in onnxruntime
+    return shifted.astype(np.int32).astype(dtype.np)
 
 
 dequantize = Op(
@@ -187,10 +197,12 @@ dequantize = Op(
 
 @dequantize.infer
 def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
-    asked = attrs["output_dtype"]
-    dtype = by_onnx(asked) if asked else scale.dtype
+    requested = attrs["output_dtype"]
+    dtype = by_onnx(requested) if requested else scale.dtype
     if dtype is None or dtype not in REAL:
-        raise ShapeError(f"the output's type is {dtype or asked}: set output_dtype to a float type")
+        raise ShapeError(
+            f"the output's type is {dtype or requested}: set output_dtype to a float type"
+        )
     if all(f.shape is not None for f in (x, scale, zero) if f is not None):
         _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
     return Fact(dtype, x.shape)
@@ -200,13 +212,13 @@ def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
 def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
     dtype = by_onnx(attrs["output_dtype"]) if attrs["output_dtype"] else by_numpy(scale.dtype)
     assert dtype is not None
-    rows = [scale] if zero is None else [scale, zero]
-    values, rows = _aligned(x, rows, attrs["axis"], attrs["block_size"])
+    params = [scale] if zero is None else [scale, zero]
+    values, params = _broadcastable(x, params, attrs["axis"], attrs["block_size"])
     with np.errstate(all="ignore"):
         y = values.astype(np.float32)
         if zero is not None:
-            y = y - rows[1].astype(np.float32)
-        y = y * rows[0].astype(np.float32)
+            y = y - params[1].astype(np.float32)
+        y = y * params[0].astype(np.float32)
         return y.astype(dtype.np, copy=False).reshape(x.shape)
 
 
@@ -226,7 +238,7 @@ def _(g: Scope, x: Fact) -> tuple[Fact, Fact, Fact]:
 
 @dynamic.reference
 def _(x: Array) -> tuple[Array, Array, Array]:
-    """The range of x, widened to hold 0, in 255 steps."""
+    """Quantize to uint8 over the range of x, extended to contain 0."""
     low, high = x.min(initial=0), x.max(initial=0)
     with np.errstate(all="ignore"):
         scale = np.float32(1) if high == low else (high - low) / np.float32(255)

@@ -1,6 +1,6 @@
-"""QuantizeLinear and DequantizeLinear of com.microsoft: the standard ones before they had blocks.
+"""QuantizeLinear and DequantizeLinear of com.microsoft: like the ONNX ops, without blocks.
 
-Without an axis there is one scale; with one, a scale for each place along it.
+Without an axis the scale is per tensor; with one, per element of the axis.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from sardonyx.ops.inference import axis_of
 from sardonyx.ops.quantize import convert
 
 _REAL: Final = frozenset((F32, F16))
-_STEPS: Final = frozenset((I8, U8, I16, U16, by_name("i4"), by_name("u4")))
-_AXIS: Final = 1  # where none is given and scales are several, as onnxruntime reads them
+_QUANTIZED: Final = frozenset((I8, U8, I16, U16, by_name("i4"), by_name("u4")))
+_AXIS: Final = 1  # the default for several scales, as in onnxruntime
 
 quantize: Final = Op(
     "QuantizeLinear",
@@ -27,7 +27,7 @@ quantize: Final = Op(
     "y:T2",
     domain=MICROSOFT,
     attrs={"axis": optional("int")},
-    types={"T1": _REAL, "T2": _STEPS},
+    types={"T1": _REAL, "T2": _QUANTIZED},
     unranked=True,
 )
 dequantize: Final = Op(
@@ -37,41 +37,41 @@ dequantize: Final = Op(
     "y:T2",
     domain=MICROSOFT,
     attrs={"axis": optional("int")},
-    types={"T1": _STEPS | {I32}, "T2": _REAL},
+    types={"T1": _QUANTIZED | {I32}, "T2": _REAL},
     unranked=True,
 )
 
 
-def standard(op: Op, axis: int | None) -> dict[str, Any]:
-    """The attributes of the standard op of the same name."""
-    known = convert.quantize if op.name == "QuantizeLinear" else convert.dequantize
-    return {**known.defaults, "axis": _AXIS if axis is None else axis}
+def standard_attrs(op: Op, axis: int | None) -> dict[str, Any]:
+    """Return the attributes of the ONNX op of the same name."""
+    standard_op = convert.quantize if op.name == "QuantizeLinear" else convert.dequantize
+    return {**standard_op.defaults, "axis": _AXIS if axis is None else axis}
 
 
-def _standard(op: Op, known: Op) -> None:
-    """The rules of an op by those of the standard one."""
+def _delegate(op: Op, standard_op: Op) -> None:
+    """Define an op's rules by those of the ONNX op."""
 
     def infer(g: Scope, x: Fact, scale: Fact, zero: Fact | None, *, axis: int | None) -> Fact:
         if axis is not None and x.shape is not None and x.rank:
             axis_of(axis, x.rank)
         if x.shape is not None and scale.shape is not None and scale.rank > 1:
             raise ShapeError(f"the scale is one number or a vector, not {scale}")
-        rule = known.infer_rule
+        rule = standard_op.infer_rule
         assert rule is not None
-        made: Fact = rule(g, x, scale, zero, **standard(op, axis))
-        return made
+        result: Fact = rule(g, x, scale, zero, **standard_attrs(op, axis))
+        return result
 
     def reference(x: Array, scale: Array, zero: Array | None = None, *, axis: int | None) -> Array:
-        rule = known.reference_rule
+        rule = standard_op.reference_rule
         assert rule is not None
-        made: Array = rule(x, scale, zero, **standard(op, axis))
-        return made
+        result: Array = rule(x, scale, zero, **standard_attrs(op, axis))
+        return result
 
     op.infer(infer)
     op.reference(reference)
 
 
-_standard(quantize, convert.quantize)
-_standard(dequantize, convert.dequantize)
+_delegate(quantize, convert.quantize)
+_delegate(dequantize, convert.dequantize)
 
 OPS: Final = (quantize, dequantize)

@@ -1,4 +1,4 @@
-"""DynamicQuantizeMatMul and MatMulIntegerToFloat."""
+"""DynamicQuantizeMatMul and MatMulIntegerToFloat of com.microsoft."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _BYTES: Final = frozenset((I8, U8))
 _FLOAT: Final = frozenset((F32,))
 
 
-def quantized(x: Array) -> tuple[Array, Any]:
-    """Numbers as whole steps of 1/255 of their range, zero among them, and the size of a step."""
+def dynamic_quantized(x: Array) -> tuple[Array, Any]:
+    """Quantize x to uint8 over its range extended to contain 0.
+
+    Returns the codes minus their zero point, and the quantization step.
+    """
     low, high = x.min(initial=0), x.max(initial=0)
     with np.errstate(all="ignore"):
         step = np.float32(high - low) / np.float32(255) if high != low else np.float32(1)
@@ -32,18 +35,18 @@ def quantized(x: Array) -> tuple[Array, Any]:
 
 
 def integer_matmul(a: Array, b: Array) -> Any:
-    """The product of whole numbers, those of `a` of 8 bits, without rounding before the end."""
+    """Return the exact matrix product of integers, those of `a` of 8 bits, as float32."""
     return matmul(a.astype(b.dtype, copy=False), b).astype(np.float32, copy=False)
 
 
 def centred(x: Array, zero: Array | None) -> Array:
-    """Bytes less their zero point, in the float type that their products are exact in."""
+    """Subtract the zero point from 8-bit codes, in a float type that accumulates them exactly."""
     whole = x.astype(np.int16)
     if zero is not None:
         whole = whole - zero.astype(np.int16)
     terms = whole.shape[0] if whole.ndim == 1 else whole.shape[-2]
     largest = max(abs(int(whole.min(initial=0))), int(whole.max(initial=0)))
-    # float32 sums whole numbers without rounding below 2^24, float64 below 2^53.
+    # Integer sums are exact below 2^24 in float32, and below 2^53 in float64.
     is_small = terms * largest * 255 < 1 << 24
     return whole.astype(np.float32 if is_small else np.float64)
 
@@ -59,7 +62,7 @@ dynamic_matmul: Final = Op(
 
 
 def _check_columns(g: Scope, product: Shape, b: Fact, **facts: Fact | None) -> None:
-    """Scales, zero points and biases are one number, or fit the columns of B."""
+    """Check that scales, zero points and biases are one number, or one per column of B."""
     for name, fact in facts.items():
         if fact is None:
             continue
@@ -84,7 +87,7 @@ def _(*inputs: Array | None) -> Any:
     assert a is not None
     assert b is not None
     assert b_scale is not None
-    whole, step = quantized(a)
+    whole, step = dynamic_quantized(a)
     with np.errstate(all="ignore"):
         y = integer_matmul(whole, centred(b, zero)) * (step * b_scale)
         return y if bias is None else y + bias
@@ -128,7 +131,7 @@ def _(*inputs: Array | None) -> Any:
     with np.errstate(all="ignore"):
         if a_scale.size == 1:
             y = integer_matmul(left, right) * (wide(a_scale).reshape(()) * wide(b_scale))
-        else:  # a scale for each column of A lies inside the sum
+        else:  # a scale per column of A is inside the accumulation
             y = integer_matmul(left * wide(a_scale), right) * wide(b_scale)
         return narrow(y if bias is None else y + wide(bias), a_scale.dtype)
 

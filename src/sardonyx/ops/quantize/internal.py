@@ -1,6 +1,6 @@
-"""Ops between dequantizing and quantizing, as lowering makes them: on the steps themselves.
+"""Internal ops for DequantizeLinear -> op -> QuantizeLinear: they compute on the 8-bit codes.
 
-A tensor of steps stands for (steps - zero point) * scale. Results are rounded once, at the end.
+A code q represents (q - zero point) * scale. Results are rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -20,55 +20,60 @@ from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.channels_last import channels_first, channels_last
 from sardonyx.ops.conv.standard import CONV, conv_shape
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
-from sardonyx.ops.quantize.convert import limits, to_quantized
-from sardonyx.ops.quantize.matmul_conv import as_int32, convolved, exact_type
+from sardonyx.ops.quantize.convert import integer_range, to_quantized
+from sardonyx.ops.quantize.matmul_conv import as_int32, exact_conv, exact_type
 
 _BYTES: Final = frozenset((I8, U8))
 _TYPES: Final = {"T1": _BYTES, "T2": _BYTES, "F": frozenset((F32,)), "T4": frozenset((F32, I32))}
 _OPERANDS: Final = (
     "x:T1 w:T2 x_scale:F? x_zero:T1? w_scale:F? w_zero:T2? bias:T4? y_scale:F? y_zero:T3?"
 )
-# The result's type (int32 for plain sums, float32, or steps), and bounds of what it stands for.
+# The result's type (int32 accumulators, float32, or 8-bit codes), and bounds of its real value:
+# a fused Relu or Clip.
 _RESULT: Final[dict[str, Any]] = {"dtype": F32.onnx, "low": -math.inf, "high": math.inf}
 
 
-def _finished(total: Array, rows: Mapping[str, Array | None], attrs: Mapping[str, Any]) -> Array:
-    """Exact sums with their columns last, scaled, moved and held as the result wants them."""
+def _requantized(
+    total: Array, params: Mapping[str, Array | None], attrs: Mapping[str, Any]
+) -> Array:
+    """Scale, shift, clamp and round exact accumulators [..., columns] to the result's type."""
     dtype = by_onnx(attrs["dtype"])
     assert dtype is not None
-    bias, y_scale = rows["bias"], rows["y_scale"]
+    bias, y_scale = params["bias"], params["y_scale"]
     if bias is not None and bias.dtype == np.int32:
         total = total.astype(np.float64) + bias
     if dtype is I32:
         return as_int32(total)
     with np.errstate(all="ignore"):
         step = np.float32(1) if y_scale is None else y_scale.reshape(())
-        scale = _scalar(rows["x_scale"]) * _row(rows["w_scale"]) / step
+        scale = _scalar(params["x_scale"]) * _per_column(params["w_scale"]) / step
         y = total.astype(np.float32) * scale
         if bias is not None and bias.dtype == np.float32:
             y = y + bias / step
         if dtype is F32:
-            held: Array = np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"]))
-            return held
-        return _steps(y, step, rows["y_zero"], (dtype, attrs["low"], attrs["high"]))
+            clamped: Array = np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"]))
+            return clamped
+        return _quantize_clamped(y, step, params["y_zero"], (dtype, attrs["low"], attrs["high"]))
 
 
-def _steps(y: Array, step: Any, zero: Array | None, bounds: tuple[DType, float, float]) -> Array:
-    """Numbers of steps, held in the type and within what the bounds come to in steps."""
+def _quantize_clamped(
+    y: Array, step: Any, zero: Array | None, bounds: tuple[DType, float, float]
+) -> Array:
+    """Quantize y (real value / step), saturated to the type and to the quantized bounds."""
     dtype, low, high = bounds
-    held = to_quantized(y, [] if zero is None else [zero.reshape(())], dtype)
-    first, last = limits(dtype)
-    move = 0.0 if zero is None else float(zero.reshape(()))
-    least, most = (np.rint(np.clip(b / float(step) + move, first, last)) for b in (low, high))
-    return np.clip(held, dtype.np.type(least), dtype.np.type(most))
+    clamped = to_quantized(y, [] if zero is None else [zero.reshape(())], dtype)
+    first, last = integer_range(dtype)
+    shift = 0.0 if zero is None else float(zero.reshape(()))
+    least, most = (np.rint(np.clip(b / float(step) + shift, first, last)) for b in (low, high))
+    return np.clip(clamped, dtype.np.type(least), dtype.np.type(most))
 
 
 def _scalar(value: Array | None) -> Any:
     return np.float32(1) if value is None else value.reshape(())
 
 
-def _row(value: Array | None) -> Any:
-    """One number, or one for each of the last axis."""
+def _per_column(value: Array | None) -> Any:
+    """Return a scalar, or one number per column (last axis)."""
     return np.float32(1) if value is None else value.reshape(()) if value.size == 1 else value
 
 
@@ -78,7 +83,7 @@ def _dtype(attrs: Mapping[str, Any]) -> DType:
     return dtype
 
 
-def _rows(arrays: tuple[Array | None, ...]) -> dict[str, Array | None]:
+def _named(arrays: tuple[Array | None, ...]) -> dict[str, Array | None]:
     names = ("x_scale", "x_zero", "w_scale", "w_zero", "bias", "y_scale", "y_zero")
     return dict(zip(names, arrays, strict=True))
 
@@ -96,16 +101,16 @@ def _(g: Scope, x: Fact, w: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
 
 @qmatmul.reference
 def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
-    rows = _rows(rest)
+    params = _named(rest)
     right = np.swapaxes(w, -1, -2) if attrs["trans_w"] else w
     dtype = exact_type(x.shape[-1])
-    left = _centred(x, rows["x_zero"], dtype)
-    return _finished(matmul(left, _centred(right, rows["w_zero"], dtype)), rows, attrs)
+    left = _centred(x, params["x_zero"], dtype)
+    return _requantized(matmul(left, _centred(right, params["w_zero"], dtype)), params, attrs)
 
 
 def _centred(x: Array, zero: Array | None, dtype: Any) -> Array:
     wide = x.astype(dtype)
-    return wide if zero is None else wide - _row(zero).astype(dtype)
+    return wide if zero is None else wide - _per_column(zero).astype(dtype)
 
 
 qconv = Op(
@@ -129,10 +134,10 @@ def _(g: Scope, x: Fact, w: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
 
 @qconv.reference
 def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
-    rows, is_last = _rows(rest), attrs["channels_last"]
+    params, is_last = _named(rest), attrs["channels_last"]
     image = np.moveaxis(x, -1, 1) if is_last else x
-    total = convolved(image, w, rows["x_zero"], rows["w_zero"], attrs)
-    y = _finished(np.moveaxis(total, 1, -1), rows, attrs)
+    total = exact_conv(image, w, params["x_zero"], params["w_zero"], attrs)
+    y = _requantized(np.moveaxis(total, 1, -1), params, attrs)
     return y if is_last else np.moveaxis(y, -1, 1)
 
 
@@ -152,10 +157,10 @@ def _(g: Scope, a: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
     return Fact(_dtype(attrs), a.shape)
 
 
-def _real(x: Array, scale: Array, zero: Array | None) -> Array:
+def _dequantized(x: Array, scale: Array, zero: Array | None) -> Array:
     wide = x.astype(np.float32)
-    moved = wide if zero is None else wide - zero.reshape(()).astype(np.float32)
-    return moved * scale.reshape(())
+    shifted = wide if zero is None else wide - zero.reshape(()).astype(np.float32)
+    return shifted * scale.reshape(())
 
 
 @qadd.reference
@@ -163,8 +168,8 @@ def _(*arrays: Any, **attrs: Any) -> Array:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
     with np.errstate(all="ignore"):
         step = y_scale.reshape(())
-        y = (_real(a, a_scale, a_zero) + _real(b, b_scale, b_zero)) / step
-        return _steps(y, step, y_zero, (_dtype(attrs), attrs["low"], attrs["high"]))
+        y = (_dequantized(a, a_scale, a_zero) + _dequantized(b, b_scale, b_zero)) / step
+        return _quantize_clamped(y, step, y_zero, (_dtype(attrs), attrs["low"], attrs["high"]))
 
 
 qmean = Op(
@@ -184,20 +189,20 @@ def _spatial(rank: int, is_last: object) -> tuple[int, ...]:
 
 @qmean.infer
 def _(g: Scope, x: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
-    gone = _spatial(x.rank, attrs["channels_last"])
-    return Fact(_dtype(attrs), tuple(1 if i in gone else d for i, d in enumerate(x.dims)))
+    reduced = _spatial(x.rank, attrs["channels_last"])
+    return Fact(_dtype(attrs), tuple(1 if i in reduced else d for i, d in enumerate(x.dims)))
 
 
 @qmean.reference
 def _(x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any, **attrs: Any) -> Array:
     with np.errstate(all="ignore"):
-        real = _real(x, x_scale, x_zero)
+        real = _dequantized(x, x_scale, x_zero)
         y = real.mean(
             axis=_spatial(x.ndim, attrs["channels_last"]), keepdims=True, dtype=np.float64
         )
         step = y_scale.reshape(())
-        steps = (y / step).astype(np.float32)
-        return _steps(steps, step, y_zero, (_dtype(attrs), -math.inf, math.inf))
+        quotient = (y / step).astype(np.float32)
+        return _quantize_clamped(quotient, step, y_zero, (_dtype(attrs), -math.inf, math.inf))
 
 
 qlookup = Op(
@@ -213,16 +218,16 @@ qlookup = Op(
 @qlookup.infer
 def _(g: Scope, x: Fact, table: Fact) -> Fact:
     if table.rank != 1:
-        raise ShapeError(f"a table of bytes has 256, and is {table}")
-    g.equal(table.dims[0], 256, f"a table of bytes has 256, and is {table}")
+        raise ShapeError(f"a lookup table has 256 entries, and is {table}")
+    g.equal(table.dims[0], 256, f"a lookup table has 256 entries, and is {table}")
     return Fact(table.dtype, x.shape)
 
 
 @qlookup.reference
 def _(x: Array, table: Array) -> Array:
-    """The entry of each byte; those with a sign are numbered as if they had none."""
-    found: Array = table[x.astype(np.uint8) if x.dtype == np.int8 else x]
-    return found
+    """Return the table entry of each byte; int8 is reinterpreted as uint8."""
+    entries: Array = table[x.astype(np.uint8) if x.dtype == np.int8 else x]
+    return entries
 
 
 OPS: Final = (qmatmul, qconv, qadd, qmean, qlookup)

@@ -1,4 +1,4 @@
-"""Products of quantized numbers: exact sums, in the fastest float type that holds them."""
+"""Integer and QLinear matmul and convolution: exact accumulation in a float type that holds it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ BYTES: Final = frozenset((I8, U8))
 INT: Final = frozenset((I32,))
 FLOAT: Final = frozenset((F32,))
 FLOAT8: Final = frozenset(by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
-LARGEST: Final = 255 * 255  # of one product of bytes, zero points taken off
+MAX_BYTE_PRODUCT: Final = 255 * 255  # bound of (a - a_zero) * (b - b_zero) for 8-bit codes
 
 
 def exact_type(terms: int) -> Any:
-    """The fastest float type that sums so many products of bytes without rounding."""
-    return np.float32 if terms * LARGEST < 1 << 24 else np.float64
+    """Return the fastest float type that accumulates so many byte products exactly."""
+    return np.float32 if terms * MAX_BYTE_PRODUCT < 1 << 24 else np.float64
 
 
 def as_int32(total: Array) -> Array:
-    """Whole numbers as int32; beyond its range they wrap around."""
+    """Convert integers to int32 with wrap-around, as an int32 accumulator overflows."""
     return total.astype(np.int64).astype(np.int32)
 
 
@@ -45,40 +45,40 @@ def _centred(x: Array, zero: Array | None, dtype: Any) -> Array:
     return wide
 
 
-def _of_rows(row: Array | None) -> Array | None:
-    """One number per row of a left operand, as a column."""
-    if row is None or row.size == 1:
-        return None if row is None else row.reshape(())
-    return row[:, None] if row.ndim == 1 else row
+def _per_row(param: Array | None) -> Array | None:
+    """Reshape a parameter per row of the left operand to a column."""
+    if param is None or param.size == 1:
+        return None if param is None else param.reshape(())
+    return param[:, None] if param.ndim == 1 else param
 
 
-def of_columns(row: Array | None) -> Array | None:
-    """One number per column of a right operand, as a row."""
-    return row.reshape(()) if row is not None and row.size == 1 else row
+def per_column(param: Array | None) -> Array | None:
+    """Reshape a parameter per column of the right operand to a row."""
+    return param.reshape(()) if param is not None and param.size == 1 else param
 
 
-def check_side(g: Scope, x: Fact, row: Fact | None, name: str, is_left: bool) -> None:
-    """Zero points and scales of an operand: one number, or one per row (left) or column (right)."""
-    if row is None or is_single(row):
+def check_operand_params(g: Scope, x: Fact, param: Fact | None, name: str, is_left: bool) -> None:
+    """Check a zero point or scale: one number, or one per row (left) or column (right)."""
+    if param is None or is_single(param):
         return
     if not x.rank:
-        raise ShapeError(f"{name} is one number or a row, and what it belongs to is {x}")
+        raise ShapeError(f"{name} needs an operand with an axis, and that is {x}")
     count: Size = x.dims[-2] if is_left and x.rank > 1 else 1 if is_left else x.dims[-1]
-    if row.rank == 1:
-        g.equal_or_one(row.dims[0], count, f"{name} is neither one number nor one for each of")
+    if param.rank == 1:
+        g.equal_or_one(param.dims[0], count, f"{name} is neither one number nor one per row/column")
         return
-    if row.rank != x.rank:
-        raise ShapeError(f"{name} has rank {row.rank}, and must have 0, 1 or {x.rank}")
-    summed = x.rank - 1 if is_left else x.rank - 2
-    for i, (have, size) in enumerate(zip(row.dims, x.dims, strict=True)):
-        if i == summed:
-            g.equal(have, 1, f"{name} must be the same along axis {i}, which is summed")
+    if param.rank != x.rank:
+        raise ShapeError(f"{name} has rank {param.rank}, and must have 0, 1 or {x.rank}")
+    reduced = x.rank - 1 if is_left else x.rank - 2
+    for i, (have, size) in enumerate(zip(param.dims, x.dims, strict=True)):
+        if i == reduced:
+            g.equal(have, 1, f"{name} must be constant along axis {i}, the reduction axis")
         else:
             g.equal_or_one(have, size, f"{name} does not fit along axis {i}")
 
 
 def check_single(g: Scope, **facts: Fact | None) -> None:
-    """Needs each of these, where it is there, to be one number."""
+    """Require each of these, where present, to be one number."""
     for name, fact in facts.items():
         if fact is None:
             continue
@@ -100,16 +100,16 @@ matmul_integer = Op(
 @matmul_integer.infer
 def _(g: Scope, a: Fact, b: Fact, a_zero: Fact | None, b_zero: Fact | None) -> Fact:
     shape = matmul_shape(g, a, b)
-    check_side(g, a, a_zero, "a_zero_point", is_left=True)
-    check_side(g, b, b_zero, "b_zero_point", is_left=False)
+    check_operand_params(g, a, a_zero, "a_zero_point", is_left=True)
+    check_operand_params(g, b, b_zero, "b_zero_point", is_left=False)
     return Fact(I32, shape)
 
 
 @matmul_integer.reference
 def _(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     dtype = exact_type(a.shape[-1])
-    left = _centred(a, _of_rows(a_zero), dtype)
-    return as_int32(matmul(left, _centred(b, of_columns(b_zero), dtype)))
+    left = _centred(a, _per_row(a_zero), dtype)
+    return as_int32(matmul(left, _centred(b, per_column(b_zero), dtype)))
 
 
 qlinear_matmul = Op(
@@ -129,10 +129,10 @@ qlinear_matmul = Op(
 @qlinear_matmul.infer
 def _(g: Scope, *facts: Fact) -> Fact:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = facts
-    check_side(g, a, a_scale, "a_scale", is_left=True)
-    check_side(g, a, a_zero, "a_zero_point", is_left=True)
-    check_side(g, b, b_scale, "b_scale", is_left=False)
-    check_side(g, b, b_zero, "b_zero_point", is_left=False)
+    check_operand_params(g, a, a_scale, "a_scale", is_left=True)
+    check_operand_params(g, a, a_zero, "a_zero_point", is_left=True)
+    check_operand_params(g, b, b_scale, "b_scale", is_left=False)
+    check_operand_params(g, b, b_zero, "b_zero_point", is_left=False)
     check_single(g, y_scale=y_scale, y_zero_point=y_zero)
     return Fact(y_zero.dtype, matmul_shape(g, a, b))
 
@@ -145,15 +145,15 @@ def _(*arrays: Array) -> Array:
     has_floats = left_type in FLOAT8 or right_type in FLOAT8
     dtype = np.float32 if has_floats else exact_type(a.shape[-1])
     with np.errstate(all="ignore"):
-        left = _centred(a, _of_rows(a_zero), dtype)
-        total = matmul(left, _centred(b, of_columns(b_zero), dtype))
-        left_scale, right_scale = _of_rows(a_scale), of_columns(b_scale)
+        left = _centred(a, _per_row(a_zero), dtype)
+        total = matmul(left, _centred(b, per_column(b_zero), dtype))
+        left_scale, right_scale = _per_row(a_scale), per_column(b_scale)
         assert left_scale is not None
         assert right_scale is not None
         step = y_scale.reshape(()).astype(np.float32)
         scale = left_scale.astype(np.float32) * right_scale.astype(np.float32) / step
-        steps = np.asarray(total).astype(np.float32) * scale
-        return to_quantized(steps.reshape(total.shape), [y_zero.reshape(())], out)
+        quotient = np.asarray(total).astype(np.float32) * scale
+        return to_quantized(quotient.reshape(total.shape), [y_zero.reshape(())], out)
 
 
 conv_integer = Op(
@@ -167,7 +167,7 @@ conv_integer = Op(
 
 
 def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
-    """What belongs to the weights is one number, or one per feature map."""
+    """Check parameters of the weights: one number, or one per feature map."""
     if w.rank < 3:
         raise ShapeError(f"the weights have 3 dims or more, and these are {w}")
     for name, fact in facts.items():
@@ -186,29 +186,29 @@ def _(g: Scope, x: Fact, w: Fact, x_zero: Fact | None, w_zero: Fact | None, **at
     return Fact(I32, conv_shape(g, x, w, None, attrs))
 
 
-def convolved(
+def exact_conv(
     x: Array, w: Array, x_zero: Array | None, w_zero: Array | None, attrs: Mapping[str, Any]
 ) -> Array:
-    """The exact sums. Padding stands for the zero point, so it is zero once that is taken off."""
+    """Return the exact accumulators. Padding has the zero point's value, so it contributes 0."""
     dtype = exact_type(math.prod(w.shape[1:]))
-    path = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
-    weights = _centred(w, of_maps(w_zero, w.ndim - 1), dtype)
+    geometry = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
+    weights = _centred(w, per_map(w_zero, w.ndim - 1), dtype)
     image = _centred(x, None if x_zero is None else x_zero.reshape(()), dtype)
-    return convolve(image, weights, path, attrs["group"])
+    return convolve(image, weights, geometry, attrs["group"])
 
 
-def of_maps(row: Array | None, axes_behind: int) -> Array | None:
-    """One number per feature map, before so many axes."""
-    if row is None or row.size == 1:
-        return None if row is None else row.reshape(())
-    return row.reshape(-1, *(1,) * axes_behind)
+def per_map(param: Array | None, n_trailing: int) -> Array | None:
+    """Reshape a parameter per feature map to broadcast over `n_trailing` axes."""
+    if param is None or param.size == 1:
+        return None if param is None else param.reshape(())
+    return param.reshape(-1, *(1,) * n_trailing)
 
 
 @conv_integer.reference
 def _(
     x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, **attrs: Any
 ) -> Array:
-    return as_int32(convolved(x, w, x_zero, w_zero, attrs))
+    return as_int32(exact_conv(x, w, x_zero, w_zero, attrs))
 
 
 qlinear_conv = Op(
@@ -233,15 +233,15 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
 @qlinear_conv.reference
 def _(*arrays: Any, **attrs: Any) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = (*arrays, None)[:9]
-    total = convolved(x, w, x_zero, w_zero, attrs)
+    total = exact_conv(x, w, x_zero, w_zero, attrs)
     if b is not None:
         total = total.astype(np.float64) + b.reshape(-1, *(1,) * (x.ndim - 2))
     out = by_numpy(y_zero.dtype)
-    per_map = of_maps(w_scale, x.ndim - 2)
+    map_scale = per_map(w_scale, x.ndim - 2)
     assert out is not None
-    assert per_map is not None
+    assert map_scale is not None
     with np.errstate(all="ignore"):
-        scale = x_scale.reshape(()) * per_map / y_scale.reshape(())
+        scale = x_scale.reshape(()) * map_scale / y_scale.reshape(())
         return to_quantized(total.astype(np.float32) * scale, [y_zero.reshape(())], out)
 
 

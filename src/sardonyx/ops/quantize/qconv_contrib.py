@@ -1,4 +1,4 @@
-"""QLinearConv of com.microsoft, which may have channels last."""
+"""QLinearConv of com.microsoft: the ONNX op, optionally channels-last."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.standard import CONV
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, qlinear_conv
-from sardonyx.ops.quantize.qlinear import images
+from sardonyx.ops.quantize.qlinear import as_channels_first
 
 conv: Final = Op(
     "QLinearConv",
@@ -29,16 +29,20 @@ conv: Final = Op(
 def _(g: Scope, x: Fact, *rest: Fact | None, channels_last: int, **attrs: Any) -> Fact:
     rule = qlinear_conv.infer_rule
     assert rule is not None
-    made: Fact = rule(g, images(x, channels_last), *rest, **attrs)
-    return made.shaped((made.dims[0], *made.dims[2:], made.dims[1])) if channels_last else made
+    result: Fact = rule(g, as_channels_first(x, channels_last), *rest, **attrs)
+    return (
+        result.shaped((result.dims[0], *result.dims[2:], result.dims[1]))
+        if channels_last
+        else result
+    )
 
 
 @conv.reference
 def _(x: Array, *rest: Array | None, channels_last: int, **attrs: Any) -> Array:
     rule = qlinear_conv.reference_rule
     assert rule is not None
-    made: Array = rule(np.moveaxis(x, -1, 1) if channels_last else x, *rest, **attrs)
-    return np.moveaxis(made, 1, -1) if channels_last else made
+    result: Array = rule(np.moveaxis(x, -1, 1) if channels_last else x, *rest, **attrs)
+    return np.moveaxis(result, 1, -1) if channels_last else result
 
 
 OPS: Final = (conv,)

@@ -1,4 +1,4 @@
-"""QGemm of com.microsoft: a product of 8-bit matrices, as numbers or as bytes again."""
+"""QGemm of com.microsoft: alpha A B + C of 8-bit matrices, as float32 or requantized."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
 
 
 def _check_columns(g: Scope, columns: Any, **facts: Fact | None) -> None:
-    """What belongs to B is one number, or one for each column."""
+    """Check parameters of B: one number, or one per column."""
     for name, fact in facts.items():
         if fact is None or not fact.rank:
             continue
@@ -49,7 +49,7 @@ def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  #
         if fact.rank != 2:
             raise ShapeError(f"{name} is a matrix, not {fact}")
     if y_scale is None and y_zero is not None:
-        raise ShapeError("y_zero_point is given, and y_scale is not: bytes need both")
+        raise ShapeError("y_zero_point needs y_scale, which is missing")
     rows, inner = a.dims[::-1] if transA else a.dims
     depth, columns = b.dims[::-1] if transB else b.dims
     g.equal(inner, depth, "inner dimensions differ")
@@ -57,7 +57,7 @@ def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  #
     _check_columns(g, columns, b_scale=b_scale, b_zero_point=b_zero)
     if c is not None:
         if c.rank > 2:
-            raise ShapeError(f"C has to broadcast to a matrix, and is {c}")
+            raise ShapeError(f"C must broadcast to a matrix, and is {c}")
         for have, size in zip(c.dims[::-1], (columns, rows), strict=False):
             g.equal_or_one(have, size, "C does not broadcast to the product")
     return Fact(F32 if y_zero is None else y_zero.dtype, (rows, columns))
@@ -77,10 +77,10 @@ def _(*arrays: Any, transA: int, transB: int, alpha: float) -> Array:  # noqa: N
         scale = np.float32(alpha) * a_scale.reshape(()) * b_scale
         if y_zero is None:
             return np.asarray(total.astype(np.float32) * scale)
-        known = by_numpy(y_zero.dtype)
-        assert known is not None
-        steps = total.astype(np.float32) * (scale / y_scale.reshape(()))
-        return to_quantized(steps, [y_zero.reshape(())], known)
+        dtype_out = by_numpy(y_zero.dtype)
+        assert dtype_out is not None
+        quotient = total.astype(np.float32) * (scale / y_scale.reshape(()))
+        return to_quantized(quotient, [y_zero.reshape(())], dtype_out)
 
 
 OPS: Final = (qgemm,)

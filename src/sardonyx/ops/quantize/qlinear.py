@@ -26,18 +26,18 @@ _TYPES: Final = {"T": BYTES, "F": FLOAT}
 _UNARY: Final = "X:T X_scale:F X_zero_point:T? Y_scale:F Y_zero_point:T?"
 
 
-def real(x: Array, scale: Array, zero: Array | None) -> Any:
-    """What bytes stand for."""
+def dequantized(x: Array, scale: Array, zero: Array | None) -> Any:
+    """Return (x - zero point) * scale as float32."""
     wide = x.astype(np.float32)
     return (wide if zero is None else wide - np.float32(zero.reshape(()))) * scale.reshape(())
 
 
-def bytes_of(y: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
-    """Numbers as bytes of a numpy type."""
-    known = by_numpy(np.dtype(dtype))
-    assert known is not None
-    steps = np.asarray(y / scale.reshape(()), np.float32)
-    return to_quantized(steps, [] if zero is None else [zero.reshape(())], known)
+def requantized(y: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
+    """Quantize y to an 8-bit numpy type."""
+    quantized_type = by_numpy(np.dtype(dtype))
+    assert quantized_type is not None
+    quotient = np.asarray(y / scale.reshape(()), np.float32)
+    return to_quantized(quotient, [] if zero is None else [zero.reshape(())], quantized_type)
 
 
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
@@ -61,8 +61,8 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
     def reference(*arrays: Any) -> Array:
         a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = arrays
         with np.errstate(all="ignore"):
-            y = compute(real(a, a_scale, a_zero), real(b, b_scale, b_zero))
-            return bytes_of(y, c_scale, c_zero, a.dtype)
+            y = compute(dequantized(a, a_scale, a_zero), dequantized(b, b_scale, b_zero))
+            return requantized(y, c_scale, c_zero, a.dtype)
 
     op.infer(infer)
     op.reference(reference)
@@ -76,18 +76,20 @@ def _unary(
     attrs: Mapping[str, Any] | None = None,
     inputs: str = _UNARY,
 ) -> Op:
-    """An op of one tensor, by what it is of real numbers and by the shape of its result."""
+    """Declare an op of one tensor by its function of real numbers and its shape rule."""
     op = Op(name, 1, inputs, "Y:T", domain=MICROSOFT, attrs=attrs, types=_TYPES)
 
-    def infer(g: Scope, x: Fact, *rest: Fact | None, **given: Any) -> Fact:
+    def infer(g: Scope, x: Fact, *rest: Fact | None, **attrs_of_node: Any) -> Fact:
         names = (slot.name for slot in op.inputs[1:])
         check_single(g, **dict(zip(names, rest, strict=True)))
-        return Fact(x.dtype, shape(g, x, given))
+        return Fact(x.dtype, shape(g, x, attrs_of_node))
 
-    def reference(*arrays: Any, **given: Any) -> Array:
+    def reference(*arrays: Any, **attrs_of_node: Any) -> Array:
         x, x_scale, x_zero, y_scale, y_zero = arrays
         with np.errstate(all="ignore"):
-            return bytes_of(compute(real(x, x_scale, x_zero), **given), y_scale, y_zero, x.dtype)
+            return requantized(
+                compute(dequantized(x, x_scale, x_zero), **attrs_of_node), y_scale, y_zero, x.dtype
+            )
 
     op.infer(infer)
     op.reference(reference)
@@ -108,7 +110,7 @@ def _softmax_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
 
 
 def _softmax(x: Array, *, axis: int, opset: int) -> Any:
-    """Up to opset 12 over all axes from the given one on, then over that axis alone."""
+    """Before opset 13 softmax is over all axes from `axis` on, since then over that axis alone."""
     if opset >= 13 or not x.ndim:
         return softmax(x, axis=axis) if x.ndim else np.ones_like(x)
     at = axis_of(axis, x.ndim)
@@ -128,8 +130,8 @@ POOL: Final = {
 }
 
 
-def images(x: Fact, is_last: object) -> Fact:
-    """A fact with its channels behind the batch."""
+def as_channels_first(x: Fact, is_last: object) -> Fact:
+    """Return the fact of an NHWC image (`is_last`) or NCHW image as NCHW."""
     if x.rank < 3:
         raise InvalidGraph(f"images have 3 dims or more, and this is {x}")
     return x.shaped((x.dims[0], x.dims[-1], *x.dims[1:-1])) if is_last else x
@@ -138,12 +140,14 @@ def images(x: Fact, is_last: object) -> Fact:
 def _pool_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
     rule = average_pool.infer_rule
     assert rule is not None
-    made: Shape = rule(g, images(x, attrs["channels_last"]).of(F32), **standard_pool(attrs)).dims
-    return (made[0], *made[2:], made[1]) if attrs["channels_last"] else made
+    result: Shape = rule(
+        g, as_channels_first(x, attrs["channels_last"]).of(F32), **standard_pool(attrs)
+    ).dims
+    return (result[0], *result[2:], result[1]) if attrs["channels_last"] else result
 
 
 def standard_pool(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of the pool that has its channels behind the batch."""
+    """Return the attributes of the ONNX AveragePool."""
     return {"dilations": None, **{k: v for k, v in attrs.items() if k != "channels_last"}}
 
 
@@ -155,32 +159,32 @@ def _pool(x: Array, **attrs: Any) -> Any:
     return np.moveaxis(rule(np.moveaxis(x, -1, 1), **standard_pool(attrs)), 1, -1)
 
 
-def _pixels(rank: int, is_last: object) -> tuple[int, ...]:
+def _spatial_axes(rank: int, is_last: object) -> tuple[int, ...]:
     return tuple(range(1, rank - 1) if is_last else range(2, rank))
 
 
 def _global_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
-    images(x, attrs["channels_last"])
-    gone = _pixels(x.rank, attrs["channels_last"])
-    return tuple(1 if i in gone else d for i, d in enumerate(x.dims))
+    as_channels_first(x, attrs["channels_last"])
+    reduced = _spatial_axes(x.rank, attrs["channels_last"])
+    return tuple(1 if i in reduced else d for i, d in enumerate(x.dims))
 
 
 def _global(x: Array, *, channels_last: int) -> Any:
-    return x.mean(axis=_pixels(x.ndim, channels_last), keepdims=True, dtype=np.float64)
+    return x.mean(axis=_spatial_axes(x.ndim, channels_last), keepdims=True, dtype=np.float64)
 
 
 def _mean_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
-    gone = axes_of(attrs["axes"], x.rank) or tuple(range(x.rank))
+    reduced = axes_of(attrs["axes"], x.rank) or tuple(range(x.rank))
     if attrs["keepdims"]:
-        return tuple(1 if i in gone else d for i, d in enumerate(x.dims))
-    return tuple(d for i, d in enumerate(x.dims) if i not in gone)
+        return tuple(1 if i in reduced else d for i, d in enumerate(x.dims))
+    return tuple(d for i, d in enumerate(x.dims) if i not in reduced)
 
 
 def _mean(x: Array, *, axes: tuple[int, ...], keepdims: int) -> Any:
     return x.mean(axis=tuple(axes) or None, keepdims=bool(keepdims), dtype=np.float64)
 
 
-join: Final = Op(
+qlinear_concat: Final = Op(
     "QLinearConcat",
     1,
     "Y_scale:F Y_zero_point:T inputs:V*",
@@ -191,36 +195,40 @@ join: Final = Op(
 )
 
 
-def triples(inputs: Any) -> list[tuple[Any, Any, Any]]:
-    """Each part with its scale and zero point."""
+def concat_inputs(inputs: Any) -> list[tuple[Any, Any, Any]]:
+    """Return (bytes, scale, zero point) for each input of a QLinearConcat."""
     if not inputs or len(inputs) % 3:
         raise InvalidGraph(
-            f"QLinearConcat has {len(inputs)} inputs behind the output's scale and zero point, "
-            "and each part needs three: bytes, scale and zero point"
+            f"QLinearConcat has {len(inputs)} inputs after the output's scale and zero point, "
+            "and each tensor needs three: data, scale and zero point"
         )
     return [tuple(inputs[i : i + 3]) for i in range(0, len(inputs), 3)]
 
 
-@join.infer
+@qlinear_concat.infer
 def _(g: Scope, y_scale: Fact, y_zero: Fact, *inputs: Fact, axis: int) -> Fact:
     check_single(g, Y_scale=y_scale, Y_zero_point=y_zero)
     rule = concat.infer_rule
     assert rule is not None
-    parts = triples(inputs)
+    parts = concat_inputs(inputs)
     for x, scale, zero in parts:
         if x.dtype is not y_zero.dtype or zero.dtype is not y_zero.dtype or scale.dtype is not F32:
             raise InvalidGraph(
-                f"a part of {y_zero.dtype} is {x} with scale {scale} and zero point {zero}"
+                f"an input to concatenate as {y_zero.dtype} is {x} with scale {scale} "
+                f"and zero point {zero}"
             )
         check_single(g, scale=scale, zero_point=zero)
     joined: Fact = rule(g, *(x for x, _, _ in parts), axis=axis)
     return joined
 
 
-@join.reference
+@qlinear_concat.reference
 def _(y_scale: Array, y_zero: Array, *inputs: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
-        parts = [bytes_of(real(*p), y_scale, y_zero, y_zero.dtype) for p in triples(inputs)]
+        parts = [
+            requantized(dequantized(*p), y_scale, y_zero, y_zero.dtype)
+            for p in concat_inputs(inputs)
+        ]
         return np.concatenate(parts, axis)
 
 
@@ -249,8 +257,10 @@ def _(g: Scope, *facts: Fact) -> Fact:
 def _(*arrays: Array) -> Array:
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = arrays
     with np.errstate(all="ignore"):
-        chosen = np.where(condition, real(x, x_scale, x_zero), real(y, y_scale, y_zero))
-        return bytes_of(chosen, z_scale, z_zero, x.dtype)
+        chosen = np.where(
+            condition, dequantized(x, x_scale, x_zero), dequantized(y, y_scale, y_zero)
+        )
+        return requantized(chosen, z_scale, z_zero, x.dtype)
 
 
 OPS: Final = (
@@ -286,6 +296,6 @@ OPS: Final = (
         {"axes": required("ints"), "keepdims": required("int")},
         "data:T data_scale:F data_zero_point:T? reduced_scale:F reduced_zero_point:T?",
     ),
-    join,
+    qlinear_concat,
     where,
 )

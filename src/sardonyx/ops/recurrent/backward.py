@@ -1,4 +1,4 @@
-"""Gradients of recurrent layers: the steps once more, and then backwards."""
+"""Gradients of RNN, GRU and LSTM by backpropagation through time, with a second forward pass."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
     DIRECTIONS,
+    activation_specs,
     activations_of,
+    bias_sum,
     checked_lens,
     filled,
-    gates_by,
-    layer_of,
-    settings_of,
+    input_gates,
+    layer_sizes,
 )
 
 # The derivative of each activation at x, with its alpha and beta.
-_SLOPES: Final[dict[str, Callable[[Array, float, float], Array]]] = {
+_DERIVATIVES: Final[dict[str, Callable[[Array, float, float], Array]]] = {
     "relu": lambda x, a, b: (x > 0).astype(x.dtype),
     "tanh": lambda x, a, b: 1 - np.tanh(x) ** 2,
     "sigmoid": lambda x, a, b: sigmoid(x) * (1 - sigmoid(x)),
@@ -44,49 +45,54 @@ Grads = dict[str, Array]
 
 
 @frozen
-class Curve:
+class DifferentiableActivation:
     """An activation and its derivative."""
 
     at: Function
-    slope: Function
+    derivative: Function
 
 
-def _curves(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Curve]]:
+def _activations(
+    attrs: Mapping[str, Any], count: int, directions: int
+) -> list[list[DifferentiableActivation]]:
     functions = activations_of(attrs, count, directions)
-    settings = settings_of(attrs, count, directions)
-    slopes = [_slope(*s) for s in settings]
+    settings = activation_specs(attrs, count, directions)
+    derivatives = [_derivative(*s) for s in settings]
     return [
-        [Curve(f, slopes[i * count + j]) for j, f in enumerate(functions[i])]
+        [
+            DifferentiableActivation(f, derivatives[i * count + j])
+            for j, f in enumerate(functions[i])
+        ]
         for i in range(directions)
     ]
 
 
-def _slope(name: str, alpha: float, beta: float, clip: float) -> Function:
+def _derivative(name: str, alpha: float, beta: float, clip: float) -> Function:
     def run(x: Array) -> Array:
         if clip <= 0:
-            return _SLOPES[name](x, alpha, beta)
-        inner = _SLOPES[name](np.clip(x, -clip, clip), alpha, beta)
+            return _DERIVATIVES[name](x, alpha, beta)
+        inner = _DERIVATIVES[name](np.clip(x, -clip, clip), alpha, beta)
         return np.where(np.abs(x) <= clip, inner, 0)
 
     return run
 
 
 State = tuple[Array, ...]
-# One step: the input's part of the gates and the state before -> the state after, and the way back,
-# from the gradient of the state after to those of the gates and of the state before.
+# One time step: (input gates, previous state) -> (new state, backward function), where the backward
+# function maps the gradient of the new state to those of the gates and of the previous state.
 Back = Callable[[State], tuple[Array, State]]
 Step = Callable[[Array, State], tuple[State, Back]]
 
 
-def _rnn_step(r: Array, curves: list[Curve], grads: Grads) -> Step:
-    (f,) = curves
+def _rnn_step(r: Array, activations: list[DifferentiableActivation], grads: Grads) -> Step:
+    (f,) = activations
 
     def step(gates: Array, state: State) -> tuple[State, Back]:
         (h,) = state
         z = gates + h @ r.T
 
         def back(after: State) -> tuple[Array, State]:
-            dz = after[0] * f.slope(z)
+            dz = after[0] * f.derivative(z)
             grads["R"] += dz.T @ h
             return dz, (dz @ r,)
 
@@ -95,16 +101,18 @@ def _rnn_step(r: Array, curves: list[Curve], grads: Grads) -> Step:
     return step
 
 
-def _gru_step(r: Array, bias: Array, curves: list[Curve], grads: Grads, is_linear: int) -> Step:
+def _gru_step(
+    r: Array, bias: Array, activations: list[DifferentiableActivation], grads: Grads, is_linear: int
+) -> Step:
     n = r.shape[1]
-    f, g = curves
+    f, g = activations
     outer, inner = r[: 2 * n], r[2 * n :]
 
     def step(gates: Array, state: State) -> tuple[State, Back]:
         (h,) = state
-        both = gates[:, : 2 * n] + h @ outer.T
-        opened = f.at(both)
-        update, reset = opened[:, :n], opened[:, n:]
+        z_gates = gates[:, : 2 * n] + h @ outer.T
+        gate_values = f.at(z_gates)
+        update, reset = gate_values[:, :n], gate_values[:, n:]
         read = h if is_linear else reset * h
         linear = read @ inner.T + bias
         pre = gates[:, 2 * n :] + (reset * linear if is_linear else linear)
@@ -112,156 +120,164 @@ def _gru_step(r: Array, bias: Array, curves: list[Curve], grads: Grads, is_linea
 
         def back(after: State) -> tuple[Array, State]:
             (dh,) = after
-            dpre = dh * (1 - update) * g.slope(pre)
+            dpre = dh * (1 - update) * g.derivative(pre)
             dlinear = dpre * reset if is_linear else dpre
             dread = dlinear @ inner
             dreset = dpre * linear if is_linear else dread * h
-            dboth = np.concatenate((dh * (h - new), dreset), axis=1) * f.slope(both)
-            grads["R"][: 2 * n] += dboth.T @ h
+            dz_gates = np.concatenate((dh * (h - new), dreset), axis=1) * f.derivative(z_gates)
+            grads["R"][: 2 * n] += dz_gates.T @ h
             grads["R"][2 * n :] += dlinear.T @ read
             grads["hidden"] += dlinear.sum(axis=0)
-            before = dh * update + dboth @ outer + (dread if is_linear else dread * reset)
-            return np.concatenate((dboth, dpre), axis=1), (before,)
+            before = dh * update + dz_gates @ outer + (dread if is_linear else dread * reset)
+            return np.concatenate((dz_gates, dpre), axis=1), (before,)
 
         return ((1 - update) * new + update * h,), back
 
     return step
 
 
-def _lstm_step(r: Array, peep: Array, curves: list[Curve], grads: Grads, is_coupled: int) -> Step:
+def _lstm_step(
+    r: Array,
+    peep: Array,
+    activations: list[DifferentiableActivation],
+    grads: Grads,
+    is_coupled: int,
+) -> Step:
     n = r.shape[1]
-    f, g, h = curves
+    f, g, h = activations
     p_in, p_out, p_forget = peep[:n], peep[n : 2 * n], peep[2 * n :]
 
     def step(gates: Array, state: State) -> tuple[State, Back]:
         hidden, cell = state
         z_in, z_out, z_forget, z_cell = np.split(gates + hidden @ r.T, 4, axis=1)
         z_in, z_forget = z_in + p_in * cell, z_forget + p_forget * cell
-        into, new = f.at(z_in), g.at(z_cell)
-        kept = 1 - into if is_coupled else f.at(z_forget)
-        after_cell = kept * cell + into * new
+        input_gate, new = f.at(z_in), g.at(z_cell)
+        forget = 1 - input_gate if is_coupled else f.at(z_forget)
+        after_cell = forget * cell + input_gate * new
         z_out = z_out + p_out * after_cell
-        out, shown = f.at(z_out), h.at(after_cell)
+        out, cell_out = f.at(z_out), h.at(after_cell)
 
         def back(after: State) -> tuple[Array, State]:
             dh, dc = after
-            d_out = dh * shown * f.slope(z_out)
-            dc = dc + dh * out * h.slope(after_cell) + d_out * p_out
-            into_grad, kept_grad = dc * new, dc * cell
+            d_out = dh * cell_out * f.derivative(z_out)
+            dc = dc + dh * out * h.derivative(after_cell) + d_out * p_out
+            input_grad, forget_grad = dc * new, dc * cell
             if is_coupled:
-                into_grad, d_forget = into_grad - kept_grad, np.zeros_like(dc)
+                input_grad, d_forget = input_grad - forget_grad, np.zeros_like(dc)
             else:
-                d_forget = kept_grad * f.slope(z_forget)
-            d_in, d_cell = into_grad * f.slope(z_in), dc * into * g.slope(z_cell)
+                d_forget = forget_grad * f.derivative(z_forget)
+            d_in, d_cell = input_grad * f.derivative(z_in), dc * input_gate * g.derivative(z_cell)
             dz = np.concatenate((d_in, d_out, d_forget, d_cell), axis=1)
             grads["R"] += dz.T @ hidden
             touched = (d_in * cell, d_out * after_cell, d_forget * cell)
             grads["P"] += np.concatenate([t.sum(axis=0) for t in touched])
-            return dz, (dz @ r, dc * kept + d_in * p_in + d_forget * p_forget)
+            return dz, (dz @ r, dc * forget + d_in * p_in + d_forget * p_forget)
 
-        return (out * shown, after_cell), back
+        return (out * cell_out, after_cell), back
 
     return step
 
 
-def _walk(
+def _backpropagate(
     gates: Array, state: State, step: Step, lens: Array | None, ends: tuple[Array, State]
 ) -> tuple[Array, State]:
-    """All steps there and back: gradients of the gates, and of the state before the first."""
+    """Run all steps forward, then backward: gradients of the gates and of the initial state."""
     length, batch = gates.shape[:2]
     lives = [None if lens is None else (t < lens)[:, None] for t in range(length)]
     backs: list[Back] = []
     for t, live in enumerate(lives):
         new, back = step(gates[t], state)
-        state = new if live is None else _chosen(live, new, state)
+        state = new if live is None else _select(live, new, state)
         backs.append(back)
     dy, last = ends
-    # A sequence without steps has no last output.
+    # The final state of an empty sequence is zeros and has no gradient.
     ran = np.full((batch, 1), length > 0) if lens is None else (lens > 0)[:, None]
     grad = tuple(np.where(ran, s, 0) for s in last)
-    found = np.zeros_like(gates)
+    result = np.zeros_like(gates)
     for t in reversed(range(length)):
         live = lives[t]
-        # Rows past their end take no part: zeros go through a step as zeros.
-        into = (grad[0] + dy[t], *grad[1:])
-        into = into if live is None else tuple(np.where(live, s, 0) for s in into)
-        found[t], before = backs[t](into)
-        grad = before if live is None else _chosen(live, before, grad)
-    return found, grad
+        # Sequences that have ended get zero gradients, which stay zero through a step.
+        input_gate = (grad[0] + dy[t], *grad[1:])
+        input_gate = input_gate if live is None else tuple(np.where(live, s, 0) for s in input_gate)
+        result[t], before = backs[t](input_gate)
+        grad = before if live is None else _select(live, before, grad)
+    return result, grad
 
 
-def _chosen(live: Array, new: State, old: State) -> State:
+def _select(live: Array, new: State, old: State) -> State:
     return tuple(np.where(live, a, b) for a, b in zip(new, old, strict=True))
 
 
 @frozen
-class Layer:
-    """A layer as it was called, time first, and the gradients of its outputs (0 where absent)."""
+class LayerCall:
+    """A layer's inputs, time-major, and the gradients of its outputs (0 where absent)."""
 
     x: Array
     w: Array
     r: Array
     lens: Array | None
-    initial: State  # [directions, batch, hidden], like the gradients of the last states
+    initial: State  # [directions, batch, hidden], like the gradients of the final states
     dy: Array  # [length, directions, batch, hidden]
     last: State
     is_batch_first: bool
-    directions: tuple[bool, ...]  # whether it runs from the end
+    directions: tuple[bool, ...]  # whether each runs in reverse
 
 
-def _layer(inputs: tuple[Any, ...], grads: tuple[Any, ...], attrs: Mapping[str, Any]) -> Layer:
+def _layer_call(
+    inputs: tuple[Any, ...], grads: tuple[Any, ...], attrs: Mapping[str, Any]
+) -> LayerCall:
     x, w, r, _, lens, *rest = inputs
-    states = rest[: len(grads) - 1]  # behind them an LSTM has its peepholes
+    states = rest[: len(grads) - 1]  # an LSTM's peepholes follow them
     is_batch_first = bool(attrs["layout"])
     if is_batch_first:
         x = x.swapaxes(0, 1)
     length, batch = x.shape[:2]
     n, hidden = w.shape[0], r.shape[2]
 
-    def state(given: Array | None) -> Array:
-        if given is None:
+    def state(operands: Array | None) -> Array:
+        if operands is None:
             return np.zeros((n, batch, hidden), x.dtype)
-        return given.swapaxes(0, 1) if is_batch_first else given
+        return operands.swapaxes(0, 1) if is_batch_first else operands
 
     dy = np.zeros((length, n, batch, hidden), x.dtype) if grads[0] is None else grads[0]
     if is_batch_first and grads[0] is not None:
         dy = dy.transpose(1, 2, 0, 3)
-    return Layer(
+    return LayerCall(
         x, w, r, checked_lens(lens, length), tuple(map(state, states)), dy,
         tuple(map(state, grads[1:])), is_batch_first, DIRECTIONS[attrs["direction"]],
     )  # fmt: skip
 
 
-# Of a direction: the bias of its gates, and its step, which adds to the gradients that it is given.
-Make = Callable[[int, Grads], tuple[Array | None, Step]]
+# For a direction: the bias of its gates, and its step, which accumulates into the weight gradients.
+MakeStep = Callable[[int, Grads], tuple[Array | None, Step]]
 
 
-def _run(layer: Layer, make: Make) -> tuple[list[Grads], Array, State]:
-    """Gradients of each direction's weights, of the input, and of the initial states."""
+def _run(layer: LayerCall, make: MakeStep) -> tuple[list[Grads], Array, State]:
+    """Return the gradients of each direction's weights, of the input and of the initial states."""
     x = layer.x
     length, batch, _ = x.shape
     hidden = layer.r.shape[2]
-    dx, sums, firsts = np.zeros_like(x), [], []
+    dx, weight_grads, firsts = np.zeros_like(x), [], []
     for i, is_reverse in enumerate(layer.directions):
         sizes = {"R": layer.r[i].shape, "hidden": (hidden,), "P": (3 * hidden,)}
         grads = {name: np.zeros(size, x.dtype) for name, size in sizes.items()}
         bias, step = make(i, grads)
-        order = _order(length, batch, layer.lens, is_reverse)
-        gates = gates_by(np.take_along_axis(x, order, axis=0), layer.w[i], bias)
+        order = _step_order(length, batch, layer.lens, is_reverse)
+        gates = input_gates(np.take_along_axis(x, order, axis=0), layer.w[i], bias)
         dy = np.take_along_axis(layer.dy[:, i], order, axis=0)
         start, last = (tuple(s[i] for s in states) for states in (layer.initial, layer.last))
-        dgates, first = _walk(gates, start, step, layer.lens, (dy, last))
+        dgates, first = _backpropagate(gates, start, step, layer.lens, (dy, last))
         rows = np.take_along_axis(dgates, order, axis=0).reshape(length * batch, dgates.shape[-1])
         dx += (rows @ layer.w[i]).reshape(x.shape)
         grads["W"] = rows.T @ x.reshape(length * batch, x.shape[-1])
         grads["gates"] = rows.sum(axis=0)
-        sums.append(grads)
+        weight_grads.append(grads)
         firsts.append(first)
-    return sums, dx, tuple(np.stack(s) for s in zip(*firsts, strict=True))
+    return weight_grads, dx, tuple(np.stack(s) for s in zip(*firsts, strict=True))
 
 
-def _order(length: int, batch: int, lens: Array | None, is_reverse: bool) -> Array:
-    """Which input each step reads; taken twice, it is the order of the inputs again."""
+def _step_order(length: int, batch: int, lens: Array | None, is_reverse: bool) -> Array:
+    """Return which input each step reads: a permutation that is its own inverse."""
     steps = np.broadcast_to(np.arange(length)[:, None], (length, batch))
     if is_reverse:
         ends = np.full(batch, length) if lens is None else lens
@@ -270,20 +286,17 @@ def _order(length: int, batch: int, lens: Array | None, is_reverse: bool) -> Arr
 
 
 def _outputs(
-    layer: Layer, found: tuple[list[Grads], Array, State], hidden_bias: Callable[[Grads], Array]
+    layer: LayerCall,
+    result: tuple[list[Grads], Array, State],
+    hidden_bias: Callable[[Grads], Array],
 ) -> tuple[Array, ...]:
-    """Gradients in the order and layout of the inputs."""
-    sums, dx, firsts = found
+    """Return the gradients in the order and layout of the inputs."""
+    weight_grads, dx, firsts = result
     if layer.is_batch_first:
         dx, firsts = dx.swapaxes(0, 1), tuple(s.swapaxes(0, 1) for s in firsts)
-    bias = np.stack([np.concatenate((g["gates"], hidden_bias(g))) for g in sums])
-    weights = (np.stack([g[name] for g in sums]) for name in ("W", "R"))
+    bias = np.stack([np.concatenate((g["gates"], hidden_bias(g))) for g in weight_grads])
+    weights = (np.stack([g[name] for g in weight_grads]) for name in ("W", "R"))
     return (np.ascontiguousarray(dx), *weights, bias, *map(np.ascontiguousarray, firsts))
-
-
-def _bias_sum(b: Array | None, i: int) -> Array | None:
-    """The bias of the input and that of the state, which always add up."""
-    return None if b is None else b[i].reshape(2, -1).sum(axis=0, dtype=b.dtype)
 
 
 _TYPES: Final = {"T": FLOATS, "I": frozenset((I32,))}
@@ -320,7 +333,7 @@ lstm: Final = Op(
 
 
 def _infer(g: Scope, x: Fact, w: Fact, r: Fact, *_: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    size = layer_of(g, x, r, 2, attrs)
+    size = layer_sizes(g, x, r, 2, attrs)
     n, hidden = size.directions, size.hidden
     state, peepholes = x.shaped(size.state()), x.shaped((n, hidden * 3))
     bias = x.shaped((n, w.dims[1] * 2))
@@ -334,32 +347,34 @@ for _op in (rnn, gru, lstm):
 @rnn.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    given, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
-    layer = _layer(given, grads, attrs)
-    curves = _curves(attrs, 1, len(layer.directions))
+    operands, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
+    layer = _layer_call(operands, grads, attrs)
+    activations = _activations(attrs, 1, len(layer.directions))
 
-    def make(i: int, sums: Grads) -> tuple[Array | None, Step]:
-        return _bias_sum(given[3], i), _rnn_step(layer.r[i], curves[i], sums)
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+        return bias_sum(operands[3], i), _rnn_step(layer.r[i], activations[i], weight_grads)
 
-    return _outputs(layer, _run(layer, make), lambda sums: sums["gates"])
+    return _outputs(layer, _run(layer, make), lambda weight_grads: weight_grads["gates"])
 
 
 @gru.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    given, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
-    layer = _layer(given, grads, attrs)
-    curves, n = _curves(attrs, 2, len(layer.directions)), layer.r.shape[2]
+    operands, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
+    layer = _layer_call(operands, grads, attrs)
+    activations, n = _activations(attrs, 2, len(layer.directions)), layer.r.shape[2]
 
-    def make(i: int, sums: Grads) -> tuple[Array | None, Step]:
-        own = np.zeros(6 * n, layer.x.dtype) if given[3] is None else given[3][i]
-        # The state's bias of the hidden gate may be reset, so it stays apart.
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+        own = np.zeros(6 * n, layer.x.dtype) if operands[3] is None else operands[3][i]
+        # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
         bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, own.dtype)))
-        step = _gru_step(layer.r[i], own[5 * n :], curves[i], sums, attrs["linear_before_reset"])
+        step = _gru_step(
+            layer.r[i], own[5 * n :], activations[i], weight_grads, attrs["linear_before_reset"]
+        )
         return bias, step
 
-    def hidden_bias(sums: Grads) -> Array:
-        return np.concatenate((sums["gates"][: 2 * n], sums["hidden"]))
+    def hidden_bias(weight_grads: Grads) -> Array:
+        return np.concatenate((weight_grads["gates"][: 2 * n], weight_grads["hidden"]))
 
     return _outputs(layer, _run(layer, make), hidden_bias)
 
@@ -367,18 +382,20 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 @lstm.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    given, grads = filled(inputs, 11)[:8], filled(inputs, 11)[8:]
-    layer = _layer(given, grads, attrs)
-    curves, n = _curves(attrs, 3, len(layer.directions)), layer.r.shape[2]
+    operands, grads = filled(inputs, 11)[:8], filled(inputs, 11)[8:]
+    layer = _layer_call(operands, grads, attrs)
+    activations, n = _activations(attrs, 3, len(layer.directions)), layer.r.shape[2]
 
-    def make(i: int, sums: Grads) -> tuple[Array | None, Step]:
-        peepholes = np.zeros(3 * n, layer.x.dtype) if given[7] is None else given[7][i]
-        step = _lstm_step(layer.r[i], peepholes, curves[i], sums, attrs["input_forget"])
-        return _bias_sum(given[3], i), step
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+        peepholes = np.zeros(3 * n, layer.x.dtype) if operands[7] is None else operands[7][i]
+        step = _lstm_step(
+            layer.r[i], peepholes, activations[i], weight_grads, attrs["input_forget"]
+        )
+        return bias_sum(operands[3], i), step
 
-    found = _run(layer, make)
-    peepholes = np.stack([sums["P"] for sums in found[0]])
-    return *_outputs(layer, found, lambda sums: sums["gates"]), peepholes
+    result = _run(layer, make)
+    peepholes = np.stack([weight_grads["P"] for weight_grads in result[0]])
+    return *_outputs(layer, result, lambda weight_grads: weight_grads["gates"]), peepholes
 
 
 OPS: Final = (rnn, gru, lstm)

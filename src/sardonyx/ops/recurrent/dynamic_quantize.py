@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM: an LSTM with 8-bit weights."""
+"""DynamicQuantizeLSTM: an LSTM with 8-bit weights and dynamically quantized inputs and states."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.quantize.dynamic import centred, integer_matmul, quantized
+from sardonyx.ops.quantize.dynamic import centred, dynamic_quantized, integer_matmul
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
-    Feed,
+    LayerInputs,
     Matmul,
     Step,
     activations_of,
     expect,
     filled,
-    layer_of,
+    layer_sizes,
     lstm_step,
     run_layer,
 )
@@ -46,10 +46,10 @@ dynamic_lstm: Final = Op(
 
 @dynamic_lstm.infer
 def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, w, r, b, lens, initial_h, initial_c, peepholes, *settings = facts
+    x, w, r, b, lens, initial_h, initial_c, peepholes, *params = facts
     assert x is not None
     assert r is not None
-    size = layer_of(g, x, r, 1, attrs)
+    size = layer_sizes(g, x, r, 1, attrs)
     n, hidden = size.directions, size.hidden
     activations_of(attrs, 3, n)
     expect(g, "W", w, (n, size.inputs, hidden * 4))
@@ -59,40 +59,40 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     expect(g, "initial_h", initial_h, size.state())
     expect(g, "initial_c", initial_c, size.state())
     expect(g, "P", peepholes, (n, hidden * 3))
-    for fact in settings:
+    for fact in params:
         assert fact is not None
-        wanted: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
-        expect(g, "a scale or zero point", fact, wanted)
+        expected: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
+        expect(g, "a scale or zero point", fact, expected)
     last = x.shaped(size.state())
     return x.shaped(size.output()), last, last
 
 
 @dynamic_lstm.reference
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    x, w, r, b, lens, initial_h, initial_c, p, *settings = filled(inputs, 12)
-    w_scale, w_zero, r_scale, r_zero = settings
+    x, w, r, b, lens, initial_h, initial_c, p, *params = filled(inputs, 12)
+    w_scale, w_zero, r_scale, r_zero = params
     functions = activations_of(attrs, 3, w.shape[0])
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
         length, batch, size = x.shape
-        gates = by_bytes(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
+        gates = quantized_projection(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
         if b is not None:
             gates = gates + b[i].reshape(2, -1).sum(axis=0)
-        recurrent = by_bytes(r[i], r_scale[i], r_zero[i])
+        recurrent = quantized_projection(r[i], r_scale[i], r_zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
         return gates.reshape(length, batch, w.shape[2]), step
 
     with np.errstate(all="ignore"):
-        return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
+        return run_layer(LayerInputs(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
 
 
-def by_bytes(weights: Array, scale: Array, zero: Array | None) -> Matmul:
-    """Multiplication by 8-bit weights of numbers that are quantized all together."""
+def quantized_projection(weights: Array, scale: Array, zero: Array | None) -> Matmul:
+    """Return a matmul by 8-bit weights that quantizes its input dynamically, per tensor."""
     whole_weights = centred(weights, None if zero is None else np.asarray(zero))
 
     def run(x: Array) -> Array:
-        whole, step = quantized(x)
+        whole, step = dynamic_quantized(x)
         product: Array = integer_matmul(whole, whole_weights) * (step * scale)
         return product
 

@@ -1,4 +1,4 @@
-"""Gradients of recurrent layers: an op of our own for each, which goes back through the steps."""
+"""Gradients of recurrent layers: one internal op each (backpropagation through time)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sardonyx.ops.gradients import GradientBuilder, gradient
 def _(b: GradientBuilder, node: Node, *grads: Value | None) -> list[Value | None]:
     n_inputs, n_outputs = len(node.op.inputs), len(node.op.outputs)
     inputs = (*node.inputs, *(None,) * (n_inputs - len(node.inputs)))
-    given = (*grads, *(None,) * (n_outputs - len(grads)))
-    made = b.node(
+    output_grads = (*grads, *(None,) * (n_outputs - len(grads)))
+    grad_node = b.node(
         f"{node.op.name}Gradient",
         *inputs,
-        *given,
+        *output_grads,
         outputs=n_inputs - 1,
         domain=GRADIENT,
         **node.attrs,
     )
-    x, w, r, bias, *states = made.outputs
+    x, w, r, bias, *states = grad_node.outputs
     return [x, w, r, bias, None, *states]

@@ -1,4 +1,4 @@
-"""The recurrent part of an LSTM of bytes, as lowering makes it of DynamicQuantizeLSTM."""
+"""QLSTM: the recurrence of a DynamicQuantizeLSTM, after a matmul has computed the input gates."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.recurrent.dynamic_quantize import by_bytes
+from sardonyx.ops.recurrent.dynamic_quantize import quantized_projection
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
-    Feed,
+    LayerInputs,
     Step,
     activations_of,
     expect,
     filled,
-    layer_of,
+    layer_sizes,
     lstm_step,
     run_layer,
 )
 
-# `gates` is what the input adds to those of all directions in each step, bias included.
+# `gates` holds the input's contribution, bias included, for all steps and directions.
 qlstm: Final = Op(
     "QLSTM",
     1,
@@ -42,15 +42,15 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     gates, r, scale, zero, lens, initial_h, initial_c, peepholes = facts
     assert gates is not None
     assert r is not None
-    size = layer_of(g, gates, r, 1, attrs)
+    size = layer_sizes(g, gates, r, 1, attrs)
     n, hidden = size.directions, size.hidden
     activations_of(attrs, 3, n)
     g.equal(size.inputs, hidden * 4 * n, "the gates do not fit the layer")
     expect(g, "R", r, (n, hidden, hidden * 4))
     for fact in (scale, zero):
         if fact is not None:
-            wanted: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
-            expect(g, "a scale or zero point", fact, wanted)
+            expected: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
+            expect(g, "a scale or zero point", fact, expected)
     expect(g, "sequence_lens", lens, (size.batch,))
     expect(g, "initial_h", initial_h, size.state())
     expect(g, "initial_c", initial_c, size.state())
@@ -65,13 +65,13 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     functions, width = activations_of(attrs, 3, r.shape[0]), r.shape[2]
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
-        recurrent = by_bytes(r[i], scale[i], None if zero is None else zero[i])
+        recurrent = quantized_projection(r[i], scale[i], None if zero is None else zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
         return x[..., i * width : (i + 1) * width], step
 
     with np.errstate(all="ignore"):
-        return run_layer(Feed(gates, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
+        return run_layer(LayerInputs(gates, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
 
 
 OPS: Final = (qlstm,)

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, GRU and LSTM, in either direction or both."""
+"""RNN, GRU and LSTM: forward, reverse and bidirectional."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Matmul = Callable[[Array], Array]
 
 DIRECTIONS: Final = {b"forward": (False,), b"reverse": (True,), b"bidirectional": (False, True)}
 
-# What each activation makes of x, alpha and beta, and the defaults of those it takes.
+# Activation -> function of x (and alpha, beta), and the defaults of alpha and beta (None: unused).
 _ACTIVATIONS: Final[dict[str, tuple[Callable[..., Array], float | None, float | None]]] = {
     "relu": (lambda x: np.maximum(x, 0), None, None),
     "tanh": (np.tanh, None, None),
@@ -77,8 +77,8 @@ lstm: Final = Op(
 
 
 @frozen
-class Layer:
-    """Sizes of a recurrent layer, in the order that its output has them."""
+class LayerSizes:
+    """The sizes of a recurrent layer."""
 
     length: Size
     batch: Size
@@ -88,7 +88,7 @@ class Layer:
     is_batch_first: bool
 
     def state(self) -> Shape:
-        """The shape of a state: the last output, or what the first step starts from."""
+        """The shape of an initial or final state."""
         if self.is_batch_first:
             return self.batch, self.directions, self.hidden
         return self.directions, self.batch, self.hidden
@@ -100,14 +100,16 @@ class Layer:
         return self.length, self.directions, self.batch, self.hidden
 
 
-def layer_of(g: Scope, x: Fact, r: Fact, hidden_axis: int, attrs: Mapping[str, Any]) -> Layer:
-    """The sizes of a layer from its input and its recurrent weights, attributes checked."""
+def layer_sizes(
+    g: Scope, x: Fact, r: Fact, hidden_axis: int, attrs: Mapping[str, Any]
+) -> LayerSizes:
+    """Check the attributes, and return a layer's sizes from its input and recurrent weights."""
     if x.rank != 3 or r.rank != 3:
         raise InvalidGraph(f"X and R have rank 3, not {x.rank} and {r.rank}: they are {x} and {r}")
     direction, layout = attrs["direction"], attrs.get("layout", 0)
     if direction not in DIRECTIONS:
-        known = ", ".join(d.decode() for d in DIRECTIONS)
-        raise InvalidGraph(f"direction {direction!r} is none of {known}")
+        key = ", ".join(d.decode() for d in DIRECTIONS)
+        raise InvalidGraph(f"direction {direction!r} is none of {key}")
     if layout not in (0, 1):
         raise InvalidGraph(f"layout {layout} is neither 0 nor 1")
     hidden = r.dims[hidden_axis]
@@ -116,11 +118,11 @@ def layer_of(g: Scope, x: Fact, r: Fact, hidden_axis: int, attrs: Mapping[str, A
     length, batch, inputs = x.dims
     if layout:
         length, batch = batch, length
-    return Layer(length, batch, inputs, hidden, len(DIRECTIONS[direction]), bool(layout))
+    return LayerSizes(length, batch, inputs, hidden, len(DIRECTIONS[direction]), bool(layout))
 
 
 def expect(g: Scope, name: str, fact: Fact | None, shape: Shape) -> None:
-    """Needs an input, where it is there, to have this shape."""
+    """Require an input, where present, to have this shape."""
     if fact is None:
         return
     if fact.rank != len(shape):
@@ -130,13 +132,13 @@ def expect(g: Scope, name: str, fact: Fact | None, shape: Shape) -> None:
 
 
 def _infer(gates: int, functions: int) -> Callable[..., tuple[Fact, ...]]:
-    """The rule of a layer with so many gates, and so many functions in each direction."""
+    """Return the inference rule of a layer with so many gates, and activations per direction."""
 
     def rule(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         x, w, r, b, lens, initial_h, *more = facts
         assert x is not None
         assert r is not None
-        size = layer_of(g, x, r, 2, attrs)
+        size = layer_sizes(g, x, r, 2, attrs)
         n, hidden = size.directions, size.hidden
         activations_of(attrs, functions, n)
         expect(g, "W", w, (n, hidden * gates, size.inputs))
@@ -162,17 +164,18 @@ lstm.infer(_infer(4, 3))
 def activations_of(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[tuple[Activation, ...]]:
-    """The functions of each direction."""
-    made = [_activation(*f) for f in settings_of(attrs, count, directions)]
-    return [tuple(made[i * count : (i + 1) * count]) for i in range(directions)]
+    """Return the activation functions of each direction."""
+    activations = [_activation(*f) for f in activation_specs(attrs, count, directions)]
+    return [tuple(activations[i * count : (i + 1) * count]) for i in range(directions)]
 
 
-def settings_of(
+def activation_specs(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[tuple[str, float, float, float]]:
-    """Name, alpha, beta and clip of each function; alpha and beta are handed out in order.
+    """Return (name, alpha, beta, clip) of each activation.
 
-    A clip of 0 clips nothing, and what a function does not take is 0.
+    Values of activation_alpha and activation_beta go, in order, to the activations that use them;
+    the others get 0. A clip of 0 means none.
     """
     names = attrs["activations"] or (b"Sigmoid", b"Tanh", b"Tanh")[:count] * directions
     if len(names) < count * directions:
@@ -181,40 +184,40 @@ def settings_of(
             f"{count} for each of {directions} directions"
         )
     alphas, betas = list(attrs["activation_alpha"] or ()), list(attrs["activation_beta"] or ())
-    made = []
+    activations = []
     for i, name in enumerate(names[: count * directions]):
-        # Gates are clipped before their functions, the cell state (the third) is not.
+        # The inputs of gate activations are clipped; that of the cell state (the third) is not.
         clip = (attrs["clip"] or 0.0) if i % count < 2 else 0.0
-        known = name.decode("utf-8", "replace").lower()
-        if known not in _ACTIVATIONS:
+        key = name.decode("utf-8", "replace").lower()
+        if key not in _ACTIVATIONS:
             raise InvalidGraph(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
         alpha, beta = (
-            0.0 if default is None else given.pop(0) if given else default
-            for default, given in zip(_ACTIVATIONS[known][1:], (alphas, betas), strict=True)
+            0.0 if default is None else values.pop(0) if values else default
+            for default, values in zip(_ACTIVATIONS[key][1:], (alphas, betas), strict=True)
         )
-        made.append((known, alpha, beta, max(clip, 0.0)))
-    return made
+        activations.append((key, alpha, beta, max(clip, 0.0)))
+    return activations
 
 
 def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
     function, *takes = _ACTIVATIONS[name]
-    settings = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
+    parameters = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
 
     def run(x: Array) -> Array:
         if clip > 0:
             x = np.clip(x, -clip, clip)
-        return function(x, *settings).astype(x.dtype, copy=False)
+        return function(x, *parameters).astype(x.dtype, copy=False)
 
     return run
 
 
-def matmul_by(weights: Array) -> Matmul:
-    """Multiplication by the transposed weights from the right."""
+def projection(weights: Array) -> Matmul:
+    """Return the function x -> x weights^T."""
     return lambda x: np.matmul(x, weights.T)
 
 
-def gates_by(x: Array, weights: Array, bias: Array | None) -> Array:
-    """What the input adds to the gates of all steps, in one product."""
+def input_gates(x: Array, weights: Array, bias: Array | None) -> Array:
+    """Return the input's contribution to the gates of all steps, in one matrix product."""
     length, batch, inputs = x.shape
     gates: Array = np.matmul(x.reshape(length * batch, inputs), weights.T)
     if bias is not None:
@@ -223,27 +226,31 @@ def gates_by(x: Array, weights: Array, bias: Array | None) -> Array:
 
 
 def rnn_step(project: Matmul, f: Activation) -> Step:
-    """Ht = f(Xt + Ht-1 R^T), where Xt holds everything that comes from the input."""
+    """H_t = f(X_t + H_(t-1) R^T), where X_t is the input's contribution, biases included."""
     return lambda gates, state: (f(gates + project(state[0])),)
 
 
 def gru_step(
     r: Array, hidden_bias: Array, functions: tuple[Activation, ...], *, is_linear: int
 ) -> Step:
-    """Update, reset and hidden gates; `is_linear` resets after the recurrent product."""
+    """Gates z, r, h; `is_linear` (linear_before_reset) applies r after the recurrent matmul."""
     n = r.shape[1]
     f, g = functions
-    outer_by, hidden_by, all_by = matmul_by(r[: 2 * n]), matmul_by(r[2 * n :]), matmul_by(r)
+    gates_project, hidden_project, project = (
+        projection(r[: 2 * n]),
+        projection(r[2 * n :]),
+        projection(r),
+    )
 
     def step(gates: Array, state: State) -> State:
         (h,) = state
-        recurrent = all_by(h) if is_linear else outer_by(h)
-        both = f(gates[..., : 2 * n] + recurrent[..., : 2 * n])
-        update, reset = both[..., :n], both[..., n:]
+        recurrent = project(h) if is_linear else gates_project(h)
+        update_reset = f(gates[..., : 2 * n] + recurrent[..., : 2 * n])
+        update, reset = update_reset[..., :n], update_reset[..., n:]
         if is_linear:
             new = reset * (recurrent[..., 2 * n :] + hidden_bias)
         else:
-            new = hidden_by(reset * h) + hidden_bias
+            new = hidden_project(reset * h) + hidden_bias
         new = g(gates[..., 2 * n :] + new)
         return ((1 - update) * new + update * h,)
 
@@ -257,7 +264,7 @@ def lstm_step(
     *,
     is_coupled: int,
 ) -> Step:
-    """Input, output, forget and cell gates; `is_coupled` forgets exactly what comes in."""
+    """Gates i, o, f, c; `is_coupled` (input_forget) sets f = 1 - i."""
     f, g, h = functions
 
     def step(gates: Array, state: State) -> State:
@@ -277,10 +284,10 @@ def lstm_step(
     return step
 
 
-def sweep(
+def run_direction(
     gates: Array, state: State, step: Step, lens: Array | None, *, is_reverse: bool
 ) -> tuple[Array, State]:
-    """All steps of one direction: outputs [length, batch, hidden], and the state at each end."""
+    """Run all steps of one direction: outputs [length, batch, hidden], and the final states."""
     length, batch = gates.shape[:2]
     out = np.zeros((length, batch, state[0].shape[-1]), gates.dtype)
     if lens is None:
@@ -288,24 +295,24 @@ def sweep(
             state = step(gates[t], state)
             out[t] = state[0]
         return out, state if length else tuple(np.zeros_like(s) for s in state)
-    order = np.arange(length)[:, None]
-    if is_reverse:  # each sequence is turned round within its own length
-        order = np.where(order < lens, lens - 1 - order, order)
-        gates = np.take_along_axis(gates, order[..., None], axis=0)
+    steps = np.arange(length)[:, None]
+    if is_reverse:  # each sequence is reversed within its own length
+        steps = np.where(steps < lens, lens - 1 - steps, steps)
+        gates = np.take_along_axis(gates, steps[..., None], axis=0)
     for t in range(int(lens.max(initial=0))):
         is_live = (t < lens)[:, None]
         new = step(gates[t], state)
         state = tuple(np.where(is_live, a, b) for a, b in zip(new, state, strict=True))
         out[t] = np.where(is_live, state[0], 0)
     if is_reverse:
-        out = np.take_along_axis(out, order[..., None], axis=0)
-    # A sequence without steps has no last output.
+        out = np.take_along_axis(out, steps[..., None], axis=0)
+    # The final state of an empty sequence is zeros, as in onnxruntime.
     ran = (lens > 0)[:, None]
     return out, tuple(np.where(ran, s, 0).astype(s.dtype) for s in state)
 
 
 def checked_lens(lens: Array | None, length: int) -> Array | None:
-    """Sequence lengths, or None where all are the whole length."""
+    """Return checked sequence lengths, or None where all sequences have the full length."""
     if lens is None or bool(np.all(lens == length)):
         return None
     wrong = lens[(lens < 0) | (lens > length)]
@@ -315,8 +322,8 @@ def checked_lens(lens: Array | None, length: int) -> Array | None:
 
 
 @frozen
-class Feed:
-    """What a layer runs on, besides its weights: states are [directions, batch, hidden] or None."""
+class LayerInputs:
+    """A layer's inputs except weights; states are [directions, batch, hidden] or None."""
 
     x: Array
     lens: Array | None
@@ -325,9 +332,9 @@ class Feed:
 
 
 def run_layer(
-    feed: Feed, make: Callable[[int, Array], tuple[Array, Step]], attrs: Mapping[str, Any]
+    feed: LayerInputs, make: Callable[[int, Array], tuple[Array, Step]], attrs: Mapping[str, Any]
 ) -> tuple[Array, ...]:
-    """Runs every direction. `make` gives the gates of a direction's input, and its step."""
+    """Run every direction. `make` returns the input gates of a direction, and its step."""
     x, initial = feed.x, feed.initial
     is_batch_first = attrs.get("layout", 0)
     if is_batch_first:
@@ -339,7 +346,7 @@ def run_layer(
         gates, step = make(i, x)
         zero = np.zeros((x.shape[1], feed.hidden), gates.dtype)
         state = tuple(zero if s is None else s[i] for s in initial)
-        out, end = sweep(gates, state, step, lens, is_reverse=is_reverse)
+        out, end = run_direction(gates, state, step, lens, is_reverse=is_reverse)
         outs.append(out)
         ends.append(end)
     y = np.stack(outs, axis=1)
@@ -347,8 +354,8 @@ def run_layer(
     return y.transpose(2, 0, 1, 3) if is_batch_first else y, *last
 
 
-def _bias_sum(b: Array | None, i: int) -> Array | None:
-    """The bias of the input and that of the state, which always add up."""
+def bias_sum(b: Array | None, i: int) -> Array | None:
+    """Return the sum of a direction's input bias and recurrent bias."""
     return None if b is None else b[i].reshape(2, -1).sum(axis=0, dtype=b.dtype)
 
 
@@ -359,9 +366,9 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
     functions = activations_of(attrs, 1, w.shape[0])
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
-        return gates_by(x, w[i], _bias_sum(b, i)), rnn_step(matmul_by(r[i]), *functions[i])
+        return input_gates(x, w[i], bias_sum(b, i)), rnn_step(projection(r[i]), *functions[i])
 
-    return run_layer(Feed(x, lens, (initial_h,), r.shape[2]), make, attrs)
+    return run_layer(LayerInputs(x, lens, (initial_h,), r.shape[2]), make, attrs)
 
 
 @gru.reference
@@ -373,12 +380,12 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
         own = np.zeros(6 * n, x.dtype) if b is None else b[i]
-        # The state's bias of the hidden gate may be reset, so it stays apart.
+        # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
         bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, x.dtype)))
         step = gru_step(r[i], own[5 * n :], functions[i], is_linear=attrs["linear_before_reset"])
-        return gates_by(x, w[i], bias), step
+        return input_gates(x, w[i], bias), step
 
-    return run_layer(Feed(x, lens, (initial_h,), n), make, attrs)
+    return run_layer(LayerInputs(x, lens, (initial_h,), n), make, attrs)
 
 
 @lstm.reference
@@ -389,10 +396,12 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
 
     def make(i: int, x: Array) -> tuple[Array, Step]:
         peepholes = None if p is None else p[i]
-        step = lstm_step(matmul_by(r[i]), peepholes, functions[i], is_coupled=attrs["input_forget"])
-        return gates_by(x, w[i], _bias_sum(b, i)), step
+        step = lstm_step(
+            projection(r[i]), peepholes, functions[i], is_coupled=attrs["input_forget"]
+        )
+        return input_gates(x, w[i], bias_sum(b, i)), step
 
-    return run_layer(Feed(x, lens, (initial_h, initial_c), r.shape[2]), make, attrs)
+    return run_layer(LayerInputs(x, lens, (initial_h, initial_c), r.shape[2]), make, attrs)
 
 
 def filled(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """Fusions around n-bit matmuls on a device, as decoders have them.
 
 The RMS norm before a matmul, the SwiGLU gate after it and the residual addition become part of one
-FewBits node: in decoding each is a kernel launch that costs more than its arithmetic.
+FusedMatMulNBits node: in decoding each is a kernel launch that costs more than its arithmetic.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from sardonyx.ops.builder import Builder
 from sardonyx.passes.attention import only_reader
 from sardonyx.passes.replace import attribute_to, drop, replace_value
 
-FUSED_NBITS: Final = (INTERNAL, "FewBits")
+FUSED_NBITS: Final = (INTERNAL, "FusedMatMulNBits")
 # RMS norms under each of their names.
 _NORMS: Final = frozenset((
     (ONNX, "RMSNormalization"), (ONNX, "SimplifiedLayerNormalization"),
     (MICROSOFT, "SimplifiedLayerNormalization"),
 ))  # fmt: skip
-# Attributes that MatMulNBits and FewBits have in common.
+# Attributes that MatMulNBits and FusedMatMulNBits have in common.
 _SHARED: Final = ("K", "N", "bits", "block_size", "k_major", "signed", "zero_default")
 
 
@@ -60,7 +60,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _fuse(graph: Graph, node: Node) -> None:
-    """Replace one matmul by FewBits with everything around it that fits."""
+    """Replace one matmul by FusedMatMulNBits with everything around it that fits."""
     x, q, scale, zero = (*node.inputs, None)[:4]
     assert x is not None
     fused, out, extra = [node], node.outputs[0], {"gated": 0}
@@ -85,7 +85,7 @@ def _fuse(graph: Graph, node: Node) -> None:
         else:
             residual = None
     attrs = {name: node.attrs[name] for name in _SHARED}
-    made: Value = Builder(graph, graph.scope).FewBits(
+    made: Value = Builder(graph, graph.scope).FusedMatMulNBits(
         x, q, scale, zero, gain, residual, None, domain=INTERNAL, like=out, epsilon=epsilon,
         **extra, **attrs,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def _split_skip_norms(graph: Graph) -> None:
 
 
 def unfuse_nbits_matmul(graph: Graph) -> None:
-    """Replace FewBits nodes that stay on the CPU by the ops that they consist of."""
+    """Replace FusedMatMulNBits nodes that stay on the CPU by the ops that they consist of."""
     for node in [n for n in graph.all_nodes() if n.op.key == FUSED_NBITS]:
         x, q, scale, zero, gain, residual = node.inputs[:6]
         out, b = node.outputs[0], Builder(node.graph, node.graph.scope)

@@ -24,7 +24,7 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction, concatenated
-from sardonyx.ops.nbits.internal import REALS, STEPS
+from sardonyx.ops.nbits.internal import QUANTIZED, REALS
 from sardonyx.passes.nbits.weight_origin import StridedAxis, WeightOrigin, weight_origin
 from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
@@ -291,7 +291,7 @@ def _microsoft_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value
     ranked(indices)
     need(all(v is None or v.is_const for v in (q, scale, zero)), "the table is not constant")
     fact, rank, attrs = q.tensor, q.tensor.rank, node.attrs
-    need(fact.dtype in STEPS, "the table has no integer type")
+    need(fact.dtype in QUANTIZED, "the table has no integer type")
     return b.GatherDequantized(
         q, indices, scale, zero, domain=INTERNAL, axis=attrs["gather_axis"] % rank,
         quantize_axis=attrs["quantize_axis"] % rank, block_size=attrs["block_size"],

@@ -16,7 +16,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.nbits.internal import REALS, STEPS
+from sardonyx.ops.nbits.internal import QUANTIZED, REALS
 from sardonyx.passes.rule import need, present
 from sardonyx.passes.transpose import permutation_of
 
@@ -92,7 +92,7 @@ def weight_origin(value: Value | None) -> WeightOrigin:
         node = None if node.inputs[0] is None else node.inputs[0].node
     node = present(node, "not dequantized")
     q, scale, *zeros = (_constant(v) for v in node.inputs if v is not None)
-    need(q.tensor.dtype in STEPS and scale.tensor.dtype in REALS, "the type is not supported")
+    need(q.tensor.dtype in QUANTIZED and scale.tensor.dtype in REALS, "the type is not supported")
     stored, axes = _before_folding(q)
     dims = [[axis] for axis in _with_scales(axes, scale, node)]
     # Then down again: each op transforms the descriptions of the dims.

@@ -8,8 +8,8 @@ from typing import Any, Final
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.nbits.gather import table_of
-from sardonyx.ops.nbits.internal import REALS, form_of
+from sardonyx.ops.nbits.gather import table_layout
+from sardonyx.ops.nbits.internal import REALS, weight_layout
 from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.elementwise import encode
@@ -47,7 +47,7 @@ def _read(
         return No("the table or its zero points are not constant")
     if scale.tensor.static is None:
         return No("the number of scales is not known")
-    table = table_of(data.tensor, scale.tensor, attrs)
+    table = table_layout(data.tensor, scale.tensor, attrs)
     by_axis = (*table.dims, *table.blocks, *table.strides, *table.zero_strides)
     axis = -1 if indices is None else table.axis
     spec = (axis, table.bits, int(table.is_signed), attrs["fills"], len(table.dims))
@@ -77,10 +77,10 @@ def product(node: Node) -> Call | No:
     program = encode(node.attrs["code"], [(F32, None), *((v.tensor.dtype, v) for v in operands)])
     if isinstance(program, No):
         return program
-    form = form_of(shapes[0], node.attrs)
-    strides = [form.grid(shapes[1], "scales")]
+    form = weight_layout(shapes[0], node.attrs)
+    strides = [form.scale_strides(shapes[1], "scales")]
     if zero is not None and shapes[2] is not None:
-        strides.append(form.zero_grid(shapes[2], not zero.tensor.dtype.is_float))
+        strides.append(form.zero_strides(shapes[2], not zero.tensor.dtype.is_float))
     by_block = [n for g in strides for n in (g.block_stride, g.column_stride)]
     attrs = node.attrs
     ints = (

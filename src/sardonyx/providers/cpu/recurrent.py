@@ -8,7 +8,7 @@ from typing import Any, Final
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, optional
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.recurrent.standard import DIRECTIONS, settings_of
+from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -49,7 +49,7 @@ def _functions(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> tuple[bool, tuple[int, ...], tuple[float, ...]]:
     """Whether they are the usual ones, their numbers, and alpha, beta and clip of each."""
-    found = settings_of(attrs, count, directions)
+    found = activation_specs(attrs, count, directions)
     usual = STANDARD[:count] if count > 1 else ("tanh",)
     is_standard = all(name == usual[i % count] and not f[2] for i, (name, *f) in enumerate(found))
     numbers = tuple(ACTIVATIONS.index(name) for name, *_ in found)

@@ -17,7 +17,7 @@ from sardonyx.providers.torch.kernel import TorchKernel
 
 COPY: Final = (INTERNAL, "Copy")
 SIZES: Final = (INTERNAL, "Sizes")
-FEW: Final = (INTERNAL, "FewBits")
+FEW: Final = (INTERNAL, "FusedMatMulNBits")
 MAX_RANK: Final = 25  # of a tensor that CUDA kernels of torch take
 
 

@@ -18,7 +18,7 @@ from sardonyx.providers.torch.kernels.launch import launch
 from sardonyx.providers.torch.kernels.nbits_gemv import fixed_point_kernel, gemv_kernel
 
 if TYPE_CHECKING:
-    from sardonyx.ops.nbits.internal import Form
+    from sardonyx.ops.nbits.internal import WeightLayout
 
 MAX_ROWS: Final = 4  # of x; with more, dequantization and a matmul on matrix units are faster
 _CHUNK: Final = 1 << 24  # weights packed at a time, to bound the temporary memory
@@ -65,22 +65,22 @@ class FixedPointRows:
 Norm = tuple[Tensor, float]  # gain, epsilon
 
 
-def fits(form: Form, scale: tuple[int, ...]) -> bool:
+def fits(form: WeightLayout, scale: tuple[int, ...]) -> bool:
     """Return whether `pack` accepts weights of this layout with scales of this shape."""
     if form.bits not in (2, 4) or form.k < 1 or form.n < 1 or form.k > _MAX_K:
         return False
-    is_one_block = form.n_blocks <= 1 or form.grid(scale, "scales").block_stride == 0
+    is_one_block = form.n_blocks <= 1 or form.scale_strides(scale, "scales").block_stride == 0
     return is_one_block or form.block % UNIT == 0
 
 
 def pack(
-    q: Tensor, scale: Tensor, zero: Tensor | None, form: Form, default: int = 0
+    q: Tensor, scale: Tensor, zero: Tensor | None, form: WeightLayout, default: int = 0
 ) -> PackedWeights:
     """Return the weights in the kernels' layout, on the same device.
 
     q and zero hold one code per byte, or packed bytes of whole blocks.
     """
-    grid = form.grid(tuple(scale.shape), "scales")
+    grid = form.scale_strides(tuple(scale.shape), "scales")
     per_column = grid.block_stride == 0
     n_units = -(-form.k // UNIT)
     blocks = 1 if per_column else form.n_blocks
@@ -99,7 +99,7 @@ def pack(
     return PackedWeights(words, scales, zeros, default + shift, form.k, max(per_block, 1))
 
 
-def _codes(q: Tensor, form: Form, rows: slice, shift: int) -> Tensor:
+def _codes(q: Tensor, form: WeightLayout, rows: slice, shift: int) -> Tensor:
     """Return the codes [rows, k] of the weights, one per byte."""
     if form.is_k_major:
         codes = q[:, rows].t()
@@ -135,10 +135,10 @@ def _pack_words(codes: Tensor, n_units: int) -> Tensor:
     return (eights[:, :, 0] | (eights[:, :, 1] << 4)).contiguous().view(torch.int32)[..., 0]
 
 
-def _pack_zeros(zero: Tensor, form: Form, blocks: int, shift: int) -> Tensor:
+def _pack_zeros(zero: Tensor, form: WeightLayout, blocks: int, shift: int) -> Tensor:
     """Return the zero points: float32 [n, blocks], or two to a byte."""
     is_float = zero.is_floating_point()
-    grid = form.zero_grid(tuple(zero.shape), not is_float)
+    grid = form.zero_strides(tuple(zero.shape), not is_float)
     is_packed = form.is_blocked and not is_float
     flat = _unpack(zero.reshape(-1), form.bits) if is_packed else zero.reshape(-1)
     index = torch.arange(form.n, device=zero.device)[:, None] * grid.column_stride

@@ -11,7 +11,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, I64, U8, by_name
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import Code
-from sardonyx.ops.nbits.internal import Form, form_of
+from sardonyx.ops.nbits.internal import WeightLayout, weight_layout
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.epilogue import finished, unfinished
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
@@ -36,7 +36,7 @@ def unpacked(packed: Tensor, bits: int, is_signed: bool = False) -> Tensor:
 
 
 def dequantized(
-    q: Tensor, scale: Tensor, zero: Tensor | float, form: Form, dtype: torch.dtype
+    q: Tensor, scale: Tensor, zero: Tensor | float, form: WeightLayout, dtype: torch.dtype
 ) -> Tensor:
     """Return the weights [K, N] in a type, rounded once; a transposed view unless k-major."""
     codes = unpacked(q, form.bits, form.is_signed) if form.is_blocked else q
@@ -65,7 +65,7 @@ def dequantized(
     return weights.reshape(form.n, -1)[:, : form.k].T
 
 
-def _by_block(values: Tensor, form: Form) -> Tensor:
+def _by_block(values: Tensor, form: WeightLayout) -> Tensor:
     """Return scales or zero points, shaped to broadcast to codes by block."""
     if values.numel() == 1:
         return values.reshape(1, 1, 1)
@@ -74,7 +74,7 @@ def _by_block(values: Tensor, form: Form) -> Tensor:
     return values.reshape(form.n, -1, 1)
 
 
-def _expand_blocks(values: Tensor, form: Form) -> Tensor:
+def _expand_blocks(values: Tensor, form: WeightLayout) -> Tensor:
     """Return one value per code, where the last block is partial; or one for all."""
     axis = 0 if form.is_k_major else 1
     if values.shape[axis] == 1:
@@ -84,9 +84,9 @@ def _expand_blocks(values: Tensor, form: Form) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _form(shape: tuple[int, ...], attrs: tuple[int, ...]) -> Form:
+def _form(shape: tuple[int, ...], attrs: tuple[int, ...]) -> WeightLayout:
     names = ("K", "N", "bits", "block_size", "k_major", "signed")
-    return form_of(shape, dict(zip(names, attrs, strict=True)))
+    return weight_layout(shape, dict(zip(names, attrs, strict=True)))
 
 
 def matmul_bias(x: Tensor, weights: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -135,7 +135,7 @@ def matmul_nbits(
 
 
 def _regrouped(
-    b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, form: Form
+    b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, form: WeightLayout
 ) -> Tensor:
     """Return float32 weights [K, N] whose rows have explicit block numbers."""
     scales, zero = blocks

@@ -13,7 +13,7 @@ from torch import Tensor
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.nbits.internal import STEPS, Form, form_of
+from sardonyx.ops.nbits.internal import QUANTIZED, WeightLayout, weight_layout
 from sardonyx.providers.torch.kernel import Packing, TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.nbits.blockwise import dequantized
@@ -27,7 +27,7 @@ class BlockwiseWeights:
     q: Tensor
     scale: Tensor
     zero: Tensor | float
-    form: Form
+    form: WeightLayout
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
         """Return the dequantized weights [N, K]."""
@@ -36,7 +36,7 @@ class BlockwiseWeights:
 
 def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
     """Return the weights packed for our kernels where these apply, else unchanged."""
-    form = form_of(tuple(q.shape), attrs)
+    form = weight_layout(tuple(q.shape), attrs)
     default = attrs["zero_default"]
     if usable(q.device):
         from sardonyx.providers.torch.kernels import nbits_matmul
@@ -81,7 +81,9 @@ def few_bits(
     if isinstance(weights, Tensor):
         assert scale is not None
         default = attrs["zero_default"] if zero is None else zero
-        weights = BlockwiseWeights(weights, scale, default, form_of(tuple(weights.shape), attrs))
+        weights = BlockwiseWeights(
+            weights, scale, default, weight_layout(tuple(weights.shape), attrs)
+        )
     residual = _to_tensor(residual)
     if isinstance(weights, BlockwiseWeights):
         x = _to_tensor(x)
@@ -119,9 +121,9 @@ def _gemv(
     return partial(nbits_matmul.nbits_gemv_fixed_point, x, weights, norm=norm, next_norm=next_norm)
 
 
-_TYPES: Final = frozenset((F32, F16, BF16)) | STEPS | FLOATS
+_TYPES: Final = frozenset((F32, F16, BF16)) | QUANTIZED | FLOATS
 KERNELS: Final[TorchKernels] = {
-    (INTERNAL, "FewBits"): TorchKernel(
+    (INTERNAL, "FusedMatMulNBits"): TorchKernel(
         few_bits, _TYPES, packing=Packing((1, 2, 3), pack), dependent_launch=True
     ),
 }

@@ -109,13 +109,13 @@ def step_of(x: Tensor) -> tuple[Tensor, Tensor]:
 def _microsoft_quantize(
     x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int | None
 ) -> Tensor:
-    return quantize(x, scale, zero, **microsoft.standard(quantize_op, axis))
+    return quantize(x, scale, zero, **microsoft.standard_attrs(quantize_op, axis))
 
 
 def _microsoft_dequantize(
     x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int | None
 ) -> Tensor:
-    return dequantize(x, scale, zero, **microsoft.standard(dequantize_op, axis))
+    return dequantize(x, scale, zero, **microsoft.standard_attrs(dequantize_op, axis))
 
 
 def _unmade(node: Node) -> str:

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.quantize.matmul_conv import LARGEST
+from sardonyx.ops.quantize.matmul_conv import MAX_BYTE_PRODUCT
 from sardonyx.ops.recurrent.standard import filled
 from sardonyx.ops.sliding_window import window_geometry, window_of
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
@@ -34,7 +34,7 @@ _SIGN: Final = 128  # what makes a byte with a sign of one without
 
 def exact_type(terms: int) -> torch.dtype:
     """The float type that sums so many products of bytes without rounding."""
-    return torch.float32 if terms * LARGEST < _EXACT else torch.float64
+    return torch.float32 if terms * MAX_BYTE_PRODUCT < _EXACT else torch.float64
 
 
 def exact_matmul(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:

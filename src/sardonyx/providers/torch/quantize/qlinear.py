@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BOOL, F32, I8, U8
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.quantize.qlinear import triples
+from sardonyx.ops.quantize.qlinear import concat_inputs
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.pooling import average_pool
 from sardonyx.providers.torch.quantize.convert import to_quantized
@@ -78,7 +78,7 @@ def _average(x: Tensor, *, channels_last: int, **attrs: Any) -> Tensor:
 
 
 def _concat(y_scale: Tensor, y_zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
-    parts = [_bytes(_real(*part), y_scale, y_zero, y_zero.dtype) for part in triples(inputs)]
+    parts = [_bytes(_real(*part), y_scale, y_zero, y_zero.dtype) for part in concat_inputs(inputs)]
     return torch.cat(parts, axis)
 
 

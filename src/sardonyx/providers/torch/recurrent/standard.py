@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.graph.dtype import I32
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.recurrent.standard import DIRECTIONS, filled, settings_of
+from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs, filled
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 
@@ -40,7 +40,7 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
 
 def activations_of(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Activation]]:
     """The functions of each direction."""
-    made = [_activation(*f) for f in settings_of(attrs, count, directions)]
+    made = [_activation(*f) for f in activation_specs(attrs, count, directions)]
     return [made[i * count : (i + 1) * count] for i in range(directions)]
 
 
@@ -166,7 +166,7 @@ def rnn(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Ht = f(Xt W^T + Ht-1 R^T + b)."""
     x, w, r, b, lens, initial = _widened(filled(inputs, 6))
     dtype = inputs[0].dtype
-    names = {name for name, *_ in settings_of(attrs, 1, w.shape[0])}
+    names = {name for name, *_ in activation_specs(attrs, 1, w.shape[0])}
     if len(names) == 1 and names <= {"tanh", "relu"} and _is_plain(x, lens, attrs):
         cell = _VF.rnn_tanh if "tanh" in names else _VF.rnn_relu
         return _narrow(_in_one_call(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
@@ -184,7 +184,7 @@ def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """A layer with update, reset and hidden gates."""
     x, w, r, b, lens, initial = _widened(filled(inputs, 6))
     dtype, linear = inputs[0].dtype, attrs["linear_before_reset"]
-    names = [name for name, *_ in settings_of(attrs, 2, w.shape[0])]
+    names = [name for name, *_ in activation_specs(attrs, 2, w.shape[0])]
     is_usual = linear and names == ["sigmoid", "tanh"] * w.shape[0]
     if is_usual and _is_plain(x, lens, attrs):
         made = _in_one_call(_VF.gru, x, (w, r, b), (initial,), attrs, (1, 0, 2))
@@ -206,7 +206,7 @@ def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """A layer with input, output, forget and cell gates."""
     x, w, r, b, lens, initial_h, initial_c, p = _widened(filled(inputs, 8))
     dtype, initial = inputs[0].dtype, (initial_h, initial_c)
-    names = [name for name, *_ in settings_of(attrs, 3, w.shape[0])]
+    names = [name for name, *_ in activation_specs(attrs, 3, w.shape[0])]
     is_usual = names == ["sigmoid", "tanh", "tanh"] * w.shape[0] and p is None
     if is_usual and not attrs["input_forget"] and _is_plain(x, lens, attrs):
         made = _in_one_call(_VF.lstm, x, (w, r, b), initial, attrs, (0, 2, 3, 1))

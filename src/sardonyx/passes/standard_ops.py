@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.pooling.standard import unpooled
+from sardonyx.ops.pooling.standard import unpooled_shape
 from sardonyx.passes.rule import need, present, ranked
 
 END: Final = (1 << 63) - 1
@@ -70,7 +70,7 @@ def max_unpool(b: Builder, node: Node) -> tuple[Value, ...]:
     """MaxUnpool: scatter the elements into zeros."""
     x, indices, out = given(node, 0), given(node, 1), node.outputs[0]
     ranked(x, indices, out)
-    default_shape = unpooled(x.tensor.dims, node.attrs)
+    default_shape = unpooled_shape(x.tensor.dims, node.attrs)
     need(optional(node, 2) is None or out.tensor.dims == default_shape, "the output is larger")
     whole = Fact(I64, (1,), None, (product(default_shape),))
     zero = b.const(np.zeros((), x.tensor.dtype.np))

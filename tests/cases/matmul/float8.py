@@ -41,7 +41,7 @@ OF_MATMUL = [
         expect=((f16(2, 3).astype("f") @ f16(3, 2).astype("f")).astype(np.float16),),
     ),
     fails("GemmFloat8", A, B, activation="TANH", match="NONE, RELU or GELU", **MS),
-    fails("GemmFloat8", A, B, dtype=7, match="float of 8 to 32 bits", **MS),
+    fails("GemmFloat8", A, B, dtype=7, match="float type of 8 to 32 bits", **MS),
 ]
 
 

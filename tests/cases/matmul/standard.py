@@ -56,7 +56,7 @@ MATMUL = [
     case("MatMul", f32(2, 3), f32(3, 2), opset=1, oracle="onnx"),
     fails("MatMul", f32(5, 7), f32(6, 2), match="inner dimensions differ: 7 and 6"),
     fails("MatMul", f32(2, 3, 4), f32(3, 4, 5), match="do not broadcast: 2 and 3"),
-    fails("MatMul", f32(), f32(3), match="a number is no matrix"),
+    fails("MatMul", f32(), f32(3), match="a scalar is not a matrix"),
 ]  # fmt: skip
 
 

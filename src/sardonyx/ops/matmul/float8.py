@@ -1,4 +1,4 @@
-"""GemmFloat8: a product of matrices of 8-bit floats, each with a scale."""
+"""GemmFloat8 of com.microsoft: Gemm of float8 matrices with per-tensor scales."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sardonyx.ops.arrays import Array
 from sardonyx.ops.elementwise.activation import gelu
 from sardonyx.ops.elementwise.cast import convert
 
-_EIGHT: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))
-_ANY: Final = _EIGHT | {F16, BF16, F32}
+_FLOAT8: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))
+_ANY: Final = _FLOAT8 | {F16, BF16, F32}
 
 gemm_float8: Final = Op(
     "GemmFloat8",
@@ -36,22 +36,22 @@ gemm_float8: Final = Op(
 )
 
 
-def _result(number: int) -> DType:
+def _result_type(number: int) -> DType:
     dtype = by_onnx(number)
     if dtype not in _ANY:
-        raise InvalidGraph(f"dtype is that of a float of 8 to 32 bits, not {number}")
+        raise InvalidGraph(f"dtype {number} is not a float type of 8 to 32 bits")
     assert dtype is not None
     return dtype
 
 
 @gemm_float8.typed
 def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
-    return {"TR": _result(attrs["dtype"])}
+    return {"TR": _result_type(attrs["dtype"])}
 
 
 def _gelu(x: Array) -> Array:
-    made: Array = gelu.run((x,), gelu.defaults)[0]
-    return made
+    result: Array = gelu.run((x,), gelu.defaults)[0]
+    return result
 
 
 @gemm_float8.infer
@@ -65,26 +65,26 @@ def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *_: Any, **attrs: Any) -> Fact
     g.equal(depth, other, "A and B do not fit")
     shape = (rows, columns)
     if c is not None and c.rank > 2:
-        raise ShapeError(f"C is {c}, and is added to a matrix")
+        raise ShapeError(f"C must broadcast to a matrix, and is {c}")
     for size, whole in zip(
         reversed(c.dims if c is not None else ()), reversed(shape), strict=False
     ):
         g.equal_or_one(size, whole, "C does not fit the product")
-    return Fact(_result(attrs["dtype"]), shape)
+    return Fact(_result_type(attrs["dtype"]), shape)
 
 
 @gemm_float8.reference
 def _(a: Array, b: Array, c: Array | None, *scales: Array | None, **attrs: Any) -> Array:
     a, b = (x.astype(np.float32) for x in (a, b))
     a, b = (a.T if attrs["transA"] else a), (b.T if attrs["transB"] else b)
-    of_a, of_b, of_y = (np.float32(1) if s is None else s.reshape(-1)[0] for s in scales)
+    a_scale, b_scale, y_scale = (np.float32(1) if s is None else s.reshape(-1)[0] for s in scales)
     with np.errstate(all="ignore"):
-        y = np.float32(attrs["alpha"]) * of_a * of_b * (a @ b)
+        y = np.float32(attrs["alpha"]) * a_scale * b_scale * (a @ b)
         if c is not None and attrs["beta"]:
             y = y + np.float32(attrs["beta"]) * c.astype(np.float32)
         if attrs["activation"] != b"NONE":
             y = np.maximum(y, 0) if attrs["activation"] == b"RELU" else _gelu(y)
-        return convert(y * of_y, _result(attrs["dtype"]), True, b"up")
+        return convert(y * y_scale, _result_type(attrs["dtype"]), True, b"up")
 
 
 OPS: Final = (gemm_float8,)

@@ -1,4 +1,4 @@
-"""FusedGemm, FusedMatMul and FusedMatMulActivation: matrix products with an activation."""
+"""FusedGemm, FusedMatMul and FusedMatMulActivation of com.microsoft."""
 
 from __future__ import annotations
 
@@ -36,15 +36,16 @@ fused_gemm: Final = Op(
 )
 
 
-def _gemm_parts(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], dict[str, Any]]:
+def _split_activation(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], dict[str, Any]]:
+    """Return the activation, and the attributes that remain for the matmul."""
     rest = {k: v for k, v in attrs.items() if not k.startswith("activation")}
-    given = {k: attrs[f"activation_{k}"] for k in ("alpha", "beta", "gamma")}
-    return activation_function(attrs["activation"], given), rest
+    params = {k: attrs[f"activation_{k}"] for k in ("alpha", "beta", "gamma")}
+    return activation_function(attrs["activation"], params), rest
 
 
 @fused_gemm.infer
 def _(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
-    _, rest = _gemm_parts(attrs)
+    _, rest = _split_activation(attrs)
     rule = standard("Gemm").infer_rule
     assert rule is not None
     y: Fact = rule(g, *facts, **rest)
@@ -54,18 +55,18 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
 @fused_gemm.reference
 @in_wide
 def _(a: Array, b: Array, c: Array | None = None, **attrs: Any) -> Array:
-    activation, rest = _gemm_parts(attrs)
+    activation, rest = _split_activation(attrs)
     rule = standard("Gemm").reference_rule
     assert rule is not None
     y = rule(a, b, c, **rest)
     return activation(y).astype(y.dtype)
 
 
-_TURNS: Final = {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0}
+_TRANSPOSES: Final = {"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0}
 
 
 fused_matmul: Final = Op(
-    "FusedMatMul", 1, "A:T B:T", "Y:T", domain=MICROSOFT, attrs=_TURNS, types={"T": FLOATS}
+    "FusedMatMul", 1, "A:T B:T", "Y:T", domain=MICROSOFT, attrs=_TRANSPOSES, types={"T": FLOATS}
 )
 
 
@@ -76,7 +77,7 @@ matmul_activation: Final = Op(
     "Y:T",
     domain=MICROSOFT,
     attrs={
-        **_TURNS,
+        **_TRANSPOSES,
         "activation": required("bytes"),
         "activation_alpha": optional("float"),
         "activation_axis": optional("int"),
@@ -87,8 +88,11 @@ matmul_activation: Final = Op(
 )
 
 
-def _turned(rank: int, is_swapped: int, is_batched: int) -> list[int]:
-    """The order of axes that a product wants; vectors stay as they are."""
+def _permutation(rank: int, is_swapped: int, is_batched: int) -> list[int]:
+    """Return the permutation that trans (last two axes) and transBatch (first axis) ask for.
+
+    transBatch moves the first axis before the last, as in onnxruntime; vectors are unchanged.
+    """
     axes = list(range(rank))
     if is_batched:
         if rank < 3:
@@ -99,24 +103,24 @@ def _turned(rank: int, is_swapped: int, is_batched: int) -> list[int]:
 
 @fused_matmul.infer
 def _matmul_fact(g: Scope, a: Fact, b: Fact, **attrs: Any) -> Fact:
-    turned = []
+    operands = []
     for fact, side in ((a, "A"), (b, "B")):
-        order = _turned(fact.rank, attrs[f"trans{side}"], attrs[f"transBatch{side}"])
-        turned.append(fact.shaped(tuple(fact.dims[i] for i in order)))
-    return a.shaped(matmul_shape(g, *turned))
+        permutation = _permutation(fact.rank, attrs[f"trans{side}"], attrs[f"transBatch{side}"])
+        operands.append(fact.shaped(tuple(fact.dims[i] for i in permutation)))
+    return a.shaped(matmul_shape(g, *operands))
 
 
 @fused_matmul.reference
 @in_wide
 def _matmul(a: Array, b: Array, **attrs: Any) -> Any:
-    a = a.transpose(_turned(a.ndim, attrs["transA"], attrs["transBatchA"]))
-    b = b.transpose(_turned(b.ndim, attrs["transB"], attrs["transBatchB"]))
+    a = a.transpose(_permutation(a.ndim, attrs["transA"], attrs["transBatchA"]))
+    b = b.transpose(_permutation(b.ndim, attrs["transB"], attrs["transBatchB"]))
     return matmul(a, b) * a.dtype.type(attrs["alpha"])
 
 
 @matmul_activation.infer
 def _(g: Scope, a: Fact, b: Fact, **attrs: Any) -> Fact:
-    _gemm_parts(attrs)
+    _split_activation(attrs)
     y: Fact = _matmul_fact(g, a, b, **attrs)
     return y
 
@@ -124,7 +128,7 @@ def _(g: Scope, a: Fact, b: Fact, **attrs: Any) -> Fact:
 @matmul_activation.reference
 @in_wide
 def _(a: Array, b: Array, **attrs: Any) -> Array:
-    activation, rest = _gemm_parts(attrs)
+    activation, rest = _split_activation(attrs)
     return activation(np.asarray(_matmul(a, b, **rest)))
 
 

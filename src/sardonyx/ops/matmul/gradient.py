@@ -29,19 +29,19 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 
 def _matrix(b: GradientBuilder, x: Value, axis: int) -> Value:
-    """A vector as a row or a column; matrices as they are."""
+    """Unsqueeze a vector to a row or column matrix; matrices are unchanged."""
     return b.Unsqueeze(x, b.ints(axis)) if ranked(x).rank == 1 else x
 
 
 def _weights(b: GradientBuilder, left: Value, right: Value, dy: Value) -> Value:
-    """One product over all rows, rather than one per matrix of a stack and their sum."""
+    """Return dW by one matmul over all rows, rather than a batched matmul and a sum."""
     if ranked(right).rank == 2 and ranked(left).rank > 2:
-        left, dy = _rows(b, left), _rows(b, dy)
+        left, dy = _flatten_batch(b, left), _flatten_batch(b, dy)
     return b.sum_to(b.MatMul(b.transposed(left), dy), right)
 
 
-def _rows(b: GradientBuilder, x: Value) -> Value:
-    """A stack of matrices as one."""
+def _flatten_batch(b: GradientBuilder, x: Value) -> Value:
+    """Reshape [..., rows, width] to [-1, width]."""
     width = b.Slice(b.shape(x), b.ints(-1), b.ints(ranked(x).rank))
     return b.Reshape(x, b.Concat(b.ints(-1), width, axis=0))
 
@@ -50,18 +50,18 @@ def _rows(b: GradientBuilder, x: Value) -> Value:
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     x, w, *rest = node.inputs
     alpha, beta = node.attrs["alpha"], node.attrs["beta"]
-    turned_x, turned_w = node.attrs["transA"], node.attrs["transB"]
+    trans_a, trans_b = node.attrs["transA"], node.attrs["transB"]
     grads: Grads = [None, None]
     if b.wants(x):
-        if turned_x:
-            grads[0] = b.Gemm(w, dy, alpha=alpha, transA=turned_w, transB=1)
+        if trans_a:
+            grads[0] = b.Gemm(w, dy, alpha=alpha, transA=trans_b, transB=1)
         else:
-            grads[0] = b.Gemm(dy, w, alpha=alpha, transB=1 - turned_w)
+            grads[0] = b.Gemm(dy, w, alpha=alpha, transB=1 - trans_b)
     if b.wants(w):
-        if turned_w:
-            grads[1] = b.Gemm(dy, x, alpha=alpha, transA=1, transB=turned_x)
+        if trans_b:
+            grads[1] = b.Gemm(dy, x, alpha=alpha, transA=1, transB=trans_a)
         else:
-            grads[1] = b.Gemm(x, dy, alpha=alpha, transA=1 - turned_x)
+            grads[1] = b.Gemm(x, dy, alpha=alpha, transA=1 - trans_a)
     for c in rest:
         if c is not None and b.wants(c):
             grads.append(b.sum_to(dy if beta == 1 else b.Mul(dy, beta), c))
@@ -70,39 +70,41 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("Einsum")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    """Of each operand: the same sum, with its letters on the other side."""
+    """Each operand's gradient is the einsum of dy and the others onto its own letters."""
     operands = [given(node, i) for i in range(len(node.inputs))]
     terms, out = _terms(node, [ranked(x).rank for x in operands])
     grads: Grads = []
     for i, x in enumerate(operands):
         others = [j for j in range(len(operands)) if j != i]
-        seen = set(out).union(*(terms[j] for j in others))
-        kept = "".join(letter for letter in terms[i] if letter in seen)
-        equation = f"{','.join([out, *(terms[j] for j in others)])}->{kept}"
+        used = set(out).union(*(terms[j] for j in others))
+        shared = "".join(letter for letter in terms[i] if letter in used)
+        equation = f"{','.join([out, *(terms[j] for j in others)])}->{shared}"
         grad = b.Einsum(dy, *(operands[j] for j in others), equation=equation.encode())
-        alone = [axis for axis, letter in enumerate(terms[i]) if letter not in seen]
-        if alone:  # summed over in this operand only
+        alone = [axis for axis, letter in enumerate(terms[i]) if letter not in used]
+        if alone:  # letters that only this operand has: its gradient is constant along them
             grad = b.Unsqueeze(grad, b.ints(*alone))
         pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
-        is_less = any(size == 1 and own != 1 for size, own in pairs)  # the others broadcast
-        grads.append(b.expand(grad, x) if is_less else b.sum_to(grad, x))
+        is_broadcast = any(size == 1 and own != 1 for size, own in pairs)  # the others broadcast
+        grads.append(b.expand(grad, x) if is_broadcast else b.sum_to(grad, x))
     return grads
 
 
 def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
-    """Letters of each operand and of the result, with letters of their own for an ellipsis."""
+    """Return the letters of each operand and of the result, with fresh letters for an ellipsis."""
     text = node.attrs["equation"].decode().replace(" ", "")
     left, arrow, out = text.partition("->")
     terms = left.split(",")
     spare = [c for c in string.ascii_letters if c not in text]
     widths = [rank - len(t.replace("...", "")) for t, rank in zip(terms, ranks, strict=True)]
-    wide = max([w for t, w in zip(terms, widths, strict=True) if "..." in t], default=0)
-    letters = "".join(spare[:wide])
+    n_ellipsis = max([w for t, w in zip(terms, widths, strict=True) if "..." in t], default=0)
+    letters = "".join(spare[:n_ellipsis])
     if not arrow:
         plain = left.replace(",", "").replace("...", "")
-        out = ("..." if wide else "") + "".join(sorted(c for c in plain if plain.count(c) == 1))
+        out = ("..." if n_ellipsis else "") + "".join(
+            sorted(c for c in plain if plain.count(c) == 1)
+        )
     filled = [
-        t.replace("...", letters[wide - w :] if "..." in t else "")
+        t.replace("...", letters[n_ellipsis - w :] if "..." in t else "")
         for t, w in zip(terms, widths, strict=True)
     ]
     out = out.replace("...", letters)
@@ -117,14 +119,14 @@ def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
 @decompose("FusedMatMul", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
     attrs = node.attrs
-    left = _turned(b, given(node, 0), attrs["transA"], attrs["transBatchA"])
-    right = _turned(b, given(node, 1), attrs["transB"], attrs["transBatchB"])
-    made: Value = b.MatMul(left, right)
-    return made if attrs["alpha"] == 1 else b.Mul(made, attrs["alpha"])
+    left = _transposed_operand(b, given(node, 0), attrs["transA"], attrs["transBatchA"])
+    right = _transposed_operand(b, given(node, 1), attrs["transB"], attrs["transBatchB"])
+    product: Value = b.MatMul(left, right)
+    return product if attrs["alpha"] == 1 else b.Mul(product, attrs["alpha"])
 
 
-def _turned(b: GradientBuilder, x: Value, is_swapped: int, is_batched: int) -> Value:
-    """An operand in the order of axes that the product wants; vectors stay as they are."""
+def _transposed_operand(b: GradientBuilder, x: Value, is_swapped: int, is_batched: int) -> Value:
+    """Transpose an operand by its trans and transBatch attributes; vectors are unchanged."""
     axes = list(range(ranked(x).rank))
     if is_batched:
         axes = [*axes[1:-1], axes[0], axes[-1]]

@@ -1,4 +1,4 @@
-"""The product of our own: either operand turned, scaled, and with what is done to its sums."""
+"""The internal MatMul: alpha * a b with transposed operands and an elementwise epilogue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.ops.matmul.standard import matmul, matmul_shape
 
 TYPES: Final = FLOATS | {I32, I64, U32, U64}
 
-product = Op(
+internal_matmul = Op(
     "MatMul",
     1,
     "a:T b:T operands*",
@@ -28,23 +28,23 @@ product = Op(
 )
 
 
-@product.infer
+@internal_matmul.infer
 def _(g: Scope, a: Fact, b: Fact, *operands: Fact, **attrs: Any) -> Fact:
-    """Stacks of matrices; operands of the epilogue broadcast to what the product is."""
+    """Operands of the epilogue broadcast to the product."""
     if a.rank < 2 or b.rank < 2:
         raise ShapeError(f"not matrices: {a} times {b}")
-    turned = [_turned(fact, attrs[f"trans_{side}"]) for fact, side in ((a, "a"), (b, "b"))]
-    return Fact(code_type(attrs["code"], a.dtype), matmul_shape(g, *turned))
+    matrices = [_transposed(fact, attrs[f"trans_{side}"]) for fact, side in ((a, "a"), (b, "b"))]
+    return Fact(code_type(attrs["code"], a.dtype), matmul_shape(g, *matrices))
 
 
-def _turned(fact: Fact, is_turned: int) -> Fact:
+def _transposed(fact: Fact, is_transposed: int) -> Fact:
     dims = fact.dims
-    return fact.shaped((*dims[:-2], dims[-1], dims[-2])) if is_turned else fact
+    return fact.shaped((*dims[:-2], dims[-1], dims[-2])) if is_transposed else fact
 
 
-@product.reference
+@internal_matmul.reference
 def _(a: Array, b: Array, *operands: Array, **attrs: Any) -> Array:
-    """alpha * a b, with both sides rounded to bf16 if that is asked for, and what follows."""
+    """alpha * a b, with both operands rounded to bfloat16 if `bf16`, then the epilogue."""
     left = wide(a.swapaxes(-1, -2) if attrs["trans_a"] else a)
     right = wide(b.swapaxes(-1, -2) if attrs["trans_b"] else b)
     alpha, code = attrs["alpha"], attrs["code"]
@@ -57,4 +57,4 @@ def _(a: Array, b: Array, *operands: Array, **attrs: Any) -> Array:
         return run_code(code, (y, *operands)) if code else y.astype(a.dtype, copy=False)
 
 
-OPS: Final = (product,)
+OPS: Final = (internal_matmul,)

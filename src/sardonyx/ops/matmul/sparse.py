@@ -1,4 +1,4 @@
-"""SparseToDenseMatMul: the product of a sparse matrix and a dense one."""
+"""SparseToDenseMatMul of com.microsoft: alpha * A B with a sparse A."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.ops.arrays import Array
 
 _TYPES: Final = frozenset((F32, F64, I32, I64, U32, U64))
 
-sparse_product: Final = Op(
+sparse_matmul: Final = Op(
     "SparseToDenseMatMul",
     1,
     "A B:T1",
@@ -26,7 +26,7 @@ sparse_product: Final = Op(
 )
 
 
-@sparse_product.infer
+@sparse_matmul.infer
 def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
     if not isinstance(a, SparseFact) or a.dtype is not b.dtype:
         raise ShapeError(f"A is a sparse tensor of the type of B, not {a}")
@@ -38,7 +38,7 @@ def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
     return Fact(b.dtype, (rows, columns))
 
 
-@sparse_product.reference
+@sparse_matmul.reference
 def _(a: Any, b: Array, **attrs: Any) -> Array:
     left = a.to_dense()  # an ort.sparse_tensor.SparseTensor
     with np.errstate(all="ignore"):
@@ -48,4 +48,4 @@ def _(a: Any, b: Array, **attrs: Any) -> Array:
         )
 
 
-OPS: Final = (sparse_product,)
+OPS: Final = (sparse_matmul,)

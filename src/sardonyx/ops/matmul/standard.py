@@ -21,9 +21,9 @@ _TYPES: Final = FLOATS | {I32, I64, U32, U64}
 
 
 def matmul_shape(g: Scope, a: Fact, b: Fact) -> Shape:
-    """The shape of a product, where a vector is a row on the left and a column on the right."""
+    """Return the shape of a matmul; a vector is a row on the left and a column on the right."""
     if not a.rank or not b.rank:
-        raise ShapeError(f"a number is no matrix: {a} times {b}")
+        raise ShapeError(f"a scalar is not a matrix: {a} times {b}")
     rows: Shape = a.dims[-2:-1]
     columns: Shape = b.dims[-1:] if b.rank > 1 else ()
     inner = b.dims[-2] if b.rank > 1 else b.dims[0]
@@ -32,7 +32,7 @@ def matmul_shape(g: Scope, a: Fact, b: Fact) -> Shape:
 
 
 def matmul(a: Array, b: Array) -> Any:
-    """The product, by one large matrix product where b is a plain matrix."""
+    """np.matmul, as one large matrix product where b is a single matrix."""
     a, b = _for_blas(a), _for_blas(b)
     if a.ndim > 2 and b.ndim == 2:
         rows = a.reshape(-1, a.shape[-1]) if a.size else a
@@ -41,7 +41,7 @@ def matmul(a: Array, b: Array) -> Any:
 
 
 def _for_blas(x: Array) -> Array:
-    """An array whose rows or columns are contiguous: for others numpy has only slow loops."""
+    """Return an array with contiguous rows or columns: numpy uses BLAS for those only."""
     if x.ndim < 2 or x.flags.c_contiguous:
         return np.ascontiguousarray(x)
     row, column = x.strides[-2:]
@@ -71,20 +71,20 @@ gemm = Op(
 @gemm.infer
 def _(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
     if a.rank != 2 or b.rank != 2:
-        raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul takes other ranks")
+        raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul allows other ranks")
     rows, inner = a.dims[::-1] if attrs["transA"] else a.dims
     other, columns = b.dims[::-1] if attrs["transB"] else b.dims
     g.equal(inner, other, "inner dimensions differ")
     if c is not None:
-        _check_added(g, c, (rows, columns))
+        _check_bias(g, c, (rows, columns))
     return Fact(a.dtype, (rows, columns))
 
 
-def _check_added(g: Scope, c: Fact, product: Shape) -> None:
+def _check_bias(g: Scope, c: Fact, product: Shape) -> None:
     if c.rank > 2:
         raise ShapeError(f"c is {c}, and must broadcast to a matrix")
-    for have, want in zip(c.dims, product[2 - c.rank :], strict=True):
-        g.equal_or_one(have, want, "c does not broadcast to the product")
+    for have, expected in zip(c.dims, product[2 - c.rank :], strict=True):
+        g.equal_or_one(have, expected, "c does not broadcast to the product")
 
 
 @gemm.reference
@@ -100,7 +100,7 @@ def _(a: Array, b: Array, c: Array | None, **attrs: Any) -> Any:
 
 
 def _scaled(x: Array, factor: float) -> Any:
-    """The product with a float; integers are rounded towards zero."""
+    """Multiply by a float; integer results are truncated."""
     return x * x.dtype.type(factor) if x.dtype.kind == "f" else (x * factor).astype(x.dtype)
 
 
@@ -108,56 +108,58 @@ Label = str  # a letter, or .0, .1, ... for the dims of an ellipsis, counted fro
 
 
 class Equation:
-    """An einsum equation, with every ellipsis spelt out for the ranks of its operands."""
+    """A parsed einsum equation, with every ellipsis expanded for the ranks of its operands."""
 
     __slots__ = ("output", "terms")
 
     def __init__(self, text: bytes, ranks: Sequence[int]) -> None:
-        shown = text.decode(errors="replace")
-        left, arrow, right = shown.replace(" ", "").partition("->")
+        text_shown = text.decode(errors="replace")
+        left, arrow, right = text_shown.replace(" ", "").partition("->")
         written = left.split(",")
         for term in (*written, right):
             if not _TERM.fullmatch(term):
                 raise InvalidGraph(
-                    f"the equation {shown!r} has the term {term!r}: letters and ... only"
+                    f"the equation {text_shown!r} has the term {term!r}: letters and ... only"
                 )
         if len(written) != len(ranks):
             raise InvalidGraph(
-                f"the equation {shown!r} has {len(written)} terms for {len(ranks)} inputs"
+                f"the equation {text_shown!r} has {len(written)} terms for {len(ranks)} inputs"
             )
-        self.terms: Final = [_labels(t, r, shown) for t, r in zip(written, ranks, strict=True)]
+        self.terms: Final = [_labels(t, r, text_shown) for t, r in zip(written, ranks, strict=True)]
         dots = max((t for t in map(_dots, self.terms)), key=len, default=())
         if arrow:
-            self.output: tuple[Label, ...] = _spell(right, dots)
-            self._check_output(shown, bool(dots))
+            self.output: tuple[Label, ...] = _expand_ellipsis(right, dots)
+            self._check_output(text_shown, bool(dots))
         else:
             used = [label for term in self.terms for label in term if label[0] != "."]
             self.output = (*dots, *sorted(c for c in used if used.count(c) == 1))
 
-    def _check_output(self, shown: str, has_dots: bool) -> None:
-        known = {label for term in self.terms for label in term}
+    def _check_output(self, text_shown: str, has_dots: bool) -> None:
+        inputs = {label for term in self.terms for label in term}
         for label in self.output:
-            if label not in known:
-                raise InvalidGraph(f"the output of {shown!r} has {label!r}, and no input has")
+            if label not in inputs:
+                raise InvalidGraph(f"the output of {text_shown!r} has {label!r}, and no input has")
         if len(set(self.output)) != len(self.output):
-            raise InvalidGraph(f"the output of {shown!r} names a letter twice")
+            raise InvalidGraph(f"the output of {text_shown!r} names a letter twice")
         if has_dots and not any(label[0] == "." for label in self.output):
-            raise InvalidGraph(f"the output of {shown!r} leaves out the ellipsis of its inputs")
+            raise InvalidGraph(
+                f"the output of {text_shown!r} leaves out the ellipsis of its inputs"
+            )
 
 
 _TERM: Final = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
 
 
-def _labels(term: str, rank: int, shown: str) -> tuple[Label, ...]:
+def _labels(term: str, rank: int, text_shown: str) -> tuple[Label, ...]:
     letters = len(term.replace("...", ""))
     if letters > rank or (letters < rank and "..." not in term):
         raise ShapeError(
-            f"the term {term!r} of {shown!r} stands for {letters} dims, its input has {rank}"
+            f"the term {term!r} of {text_shown!r} stands for {letters} dims, its input has {rank}"
         )
-    return _spell(term, [f".{i}" for i in range(rank - letters - 1, -1, -1)])
+    return _expand_ellipsis(term, [f".{i}" for i in range(rank - letters - 1, -1, -1)])
 
 
-def _spell(term: str, dots: Sequence[Label]) -> tuple[Label, ...]:
+def _expand_ellipsis(term: str, dots: Sequence[Label]) -> tuple[Label, ...]:
     before, ellipsis, after = term.partition("...")
     return (*before, *(dots if ellipsis else ()), *after)
 
@@ -173,21 +175,21 @@ einsum = Op(
 
 @einsum.infer
 def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
-    given = [x for x in xs if x is not None]
-    if not given or len(given) != len(xs):
-        raise InvalidGraph(f"{len(given)} of {len(xs)} inputs are given: Einsum takes one or more")
-    parsed = Equation(equation, [x.rank for x in given])
+    present = [x for x in xs if x is not None]
+    if not present or len(present) != len(xs):
+        raise InvalidGraph(f"{len(present)} of {len(xs)} inputs are present: Einsum needs all")
+    parsed = Equation(equation, [x.rank for x in present])
     sizes: dict[Label, Size] = {}
-    for x, term in zip(given, parsed.terms, strict=True):
-        if x.dtype is not given[0].dtype:
-            raise ShapeError(f"inputs have one type, not {given[0].dtype} and {x.dtype}")
+    for x, term in zip(present, parsed.terms, strict=True):
+        if x.dtype is not present[0].dtype:
+            raise ShapeError(f"inputs have one type, not {present[0].dtype} and {x.dtype}")
         own: dict[Label, Size] = {}
         for label, size in zip(term, x.dims, strict=True):
             own[label] = g.equal(own.get(label, size), size, f"{label} is two sizes of one input")
         for label, size in own.items():
-            shown = "..." if label[0] == "." else label
-            sizes[label] = g.broadcast(sizes.get(label, 1), size, f"sizes of {shown} differ")
-    return Fact(given[0].dtype, tuple(sizes[label] for label in parsed.output))
+            text_shown = "..." if label[0] == "." else label
+            sizes[label] = g.broadcast(sizes.get(label, 1), size, f"sizes of {text_shown} differ")
+    return Fact(present[0].dtype, tuple(sizes[label] for label in parsed.output))
 
 
 @einsum.reference
@@ -199,7 +201,7 @@ def _(*xs: Array, equation: bytes) -> Any:
     for i, (right, term) in enumerate(operands[1:], 1):
         later = {label for _, t in operands[i + 1 :] for label in t}
         left, labels = _contract(left, labels, right, term, {*parsed.output, *later})
-    left, labels = _without(left, labels, set(parsed.output))
+    left, labels = _reduce_unneeded(left, labels, set(parsed.output))
     y = np.transpose(left, [labels.index(c) for c in parsed.output])
     return np.array(y, order="C") if len(xs) == 1 else np.asarray(y, order="C")
 
@@ -208,7 +210,7 @@ Labels = tuple[Label, ...]
 
 
 def _diagonal(x: Array, term: Labels) -> tuple[Array, Labels]:
-    """A letter twice in a term takes the diagonal."""
+    """Take the diagonal over letters that occur twice in a term."""
     for label in dict.fromkeys(term):
         while term.count(label) > 1:
             i = term.index(label)
@@ -218,33 +220,33 @@ def _diagonal(x: Array, term: Labels) -> tuple[Array, Labels]:
     return x, term
 
 
-def _without(x: Array, labels: Labels, kept: set[Label]) -> tuple[Array, Labels]:
-    """Sums over the dims that nothing else needs."""
-    axes = tuple(i for i, label in enumerate(labels) if label not in kept)
+def _reduce_unneeded(x: Array, labels: Labels, needed: set[Label]) -> tuple[Array, Labels]:
+    """Sum over the dims whose labels are not needed any more."""
+    axes = tuple(i for i, label in enumerate(labels) if label not in needed)
     if not axes:
         return x, labels
-    return np.sum(x, axes, x.dtype), tuple(label for label in labels if label in kept)
+    return np.sum(x, axes, x.dtype), tuple(label for label in labels if label in needed)
 
 
 def _contract(
     a: Array, a_labels: Labels, b: Array, b_labels: Labels, needed: set[Label]
 ) -> tuple[Array, Labels]:
-    """The product of two operands as one batched matrix product."""
-    a, a_labels = _without(a, a_labels, needed | set(b_labels))
-    b, b_labels = _without(b, b_labels, needed | set(a_labels))
+    """Contract two operands as one batched matmul: [batch, rows, k] times [batch, k, columns]."""
+    a, a_labels = _reduce_unneeded(a, a_labels, needed | set(b_labels))
+    b, b_labels = _reduce_unneeded(b, b_labels, needed | set(a_labels))
     shared = [c for c in a_labels if c in b_labels]
     batch = [c for c in shared if c in needed]
-    summed = [c for c in shared if c not in needed]
+    contracted = [c for c in shared if c not in needed]
     rows = [c for c in a_labels if c not in b_labels]
     columns = [c for c in b_labels if c not in a_labels]
     lengths = dict(zip(b_labels, b.shape, strict=True))
     sizes = {
         c: n if n != 1 else lengths[c]
         for c, n in zip(a_labels, a.shape, strict=True)
-        if c in summed
+        if c in contracted
     }
-    left = _grouped(a, a_labels, (batch, rows, summed), sizes)
-    right = _grouped(b, b_labels, (batch, summed, columns), sizes)
+    left = _grouped(a, a_labels, (batch, rows, contracted), sizes)
+    right = _grouped(b, b_labels, (batch, contracted, columns), sizes)
     y = matmul(left, right)
     shape = [
         *y.shape[: len(batch)],
@@ -257,15 +259,15 @@ def _contract(
 def _grouped(
     x: Array, labels: Labels, groups: Sequence[Sequence[Label]], sizes: dict[Label, int]
 ) -> Array:
-    """The dims of the first group one by one, then each other group as one dim."""
+    """Permute and reshape to the dims of the first group, then one dim per other group."""
     order = [c for group in groups for c in group]
-    moved = np.transpose(x, [labels.index(c) for c in order])
-    # A size of 1 stands for any: where it is summed over, it counts that often.
-    full = tuple(sizes.get(c, n) for c, n in zip(order, moved.shape, strict=True))
+    permuted = np.transpose(x, [labels.index(c) for c in order])
+    # A size of 1 broadcasts: where it is contracted, it is expanded first.
+    full = tuple(sizes.get(c, n) for c, n in zip(order, permuted.shape, strict=True))
     n_batch, n_second = len(groups[0]), len(groups[1])
     second, third = full[n_batch:][:n_second], full[n_batch:][n_second:]
     shape = (*full[:n_batch], int(np.prod(second)), int(np.prod(third)))
-    return np.broadcast_to(moved, full).reshape(shape)
+    return np.broadcast_to(permuted, full).reshape(shape)
 
 
 OPS: Final = (

@@ -1,4 +1,4 @@
-"""Whole matrices: inverses, distances between rows, and the cheapest way through one."""
+"""Inverse, CDist (pairwise distances) and DynamicTimeWarping of com.microsoft."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _(g: Scope, a: Fact, b: Fact, *, metric: bytes) -> Fact:
 @cdist.reference
 @np.errstate(all="ignore")
 def _(a: Array, b: Array, *, metric: bytes) -> Array:
-    # Differences first: the sum of squares less twice the product loses what is close.
+    # Not |a|^2 + |b|^2 - 2ab, which cancels for close rows.
     squares = np.empty((len(a), len(b)), a.dtype)
     for i, row in enumerate(a):
         squares[i] = np.square(row - b).sum(axis=1)
     return np.sqrt(squares) if metric == b"euclidean" else squares
 
 
-# Steps go down, right or both; of the costs of all ways from corner to corner one is the least.
+# The cheapest monotone path (steps down, right or diagonal) from the first to the last corner.
 warping: Final = Op(
     "DynamicTimeWarping",
     1,
@@ -95,28 +95,30 @@ def _(x: Array) -> Array:
     costs = x.reshape(x.shape[-2:])
     rows, columns = costs.shape
     total = np.full((rows + 1, columns + 1), np.inf, np.float32)
-    came = np.zeros((rows + 1, columns + 1), np.int8)
+    backpointers = np.zeros((rows + 1, columns + 1), np.int8)
     total[0, 0] = 0
-    for both in range(2, rows + columns + 1):  # one diagonal after the other
-        i = np.arange(max(1, both - columns), min(rows, both - 1) + 1)
-        j = both - i
-        across, down, right = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
-        # A step is taken over the others only if it is cheaper than both of them.
-        is_down = (down < across) & (down < right)
-        is_across = (across < down) & (across < right)
-        came[i, j] = np.where(is_across, 0, np.where(is_down, 1, 2))
-        total[i, j] = costs[i - 1, j - 1] + np.choose(came[i, j], (across, down, right))
-    came[0, :], came[:, 0] = 2, 1
-    return _followed(came)
+    for diagonal in range(2, rows + columns + 1):  # anti-diagonals are independent
+        i = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
+        j = diagonal - i
+        diagonal_cost, down, right = total[i - 1, j - 1], total[i - 1, j], total[i, j - 1]
+        # Ties go to the right, as in onnxruntime: a step must be strictly cheaper than both others.
+        is_down = (down < diagonal_cost) & (down < right)
+        is_across = (diagonal_cost < down) & (diagonal_cost < right)
+        backpointers[i, j] = np.where(is_across, 0, np.where(is_down, 1, 2))
+        total[i, j] = costs[i - 1, j - 1] + np.choose(
+            backpointers[i, j], (diagonal_cost, down, right)
+        )
+    backpointers[0, :], backpointers[:, 0] = 2, 1
+    return _backtrack(backpointers)
 
 
-def _followed(came: Array) -> Array:
-    """The way that steps came, from corner to corner."""
+def _backtrack(backpointers: Array) -> Array:
+    """Return the path from the first to the last corner by backtracking."""
     path: list[tuple[int, int]] = []
-    i, j = came.shape[0] - 1, came.shape[1] - 1
+    i, j = backpointers.shape[0] - 1, backpointers.shape[1] - 1
     while i > 0 or j > 0:
         path.append((i - 1, j - 1))
-        step = came[i, j]
+        step = backpointers[i, j]
         i, j = i - int(step != 2), j - int(step != 1)
     return np.array(path[::-1], np.int32).T.copy()
 

@@ -1,4 +1,4 @@
-"""EmbedLayerNormalization: the embeddings of words, places and segments, added and normalized."""
+"""EmbedLayerNormalization: word, position and segment embeddings, summed and layer-normalized."""
 
 from __future__ import annotations
 
@@ -28,37 +28,41 @@ embed: Final = Op(
 
 @embed.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    ids, segment_ids, words, places, segments, gamma, beta, mask, position_ids = inputs
+    ids, segment_ids, word_table, position_table, segment_table, gamma, beta, mask, position_ids = (
+        inputs
+    )
     assert ids is not None
-    assert words is not None
-    assert places is not None
+    assert word_table is not None
+    assert position_table is not None
     assert gamma is not None
     assert beta is not None
-    if (segment_ids is None) != (segments is None):
+    if (segment_ids is None) != (segment_table is None):
         raise InvalidGraph("segment_ids and segment_embedding go together: one of them is missing")
-    same_rank(2, input_ids=ids, word_embedding=words, position_embedding=places)
+    same_rank(2, input_ids=ids, word_embedding=word_table, position_embedding=position_table)
     batch, rows = ids.dims
-    hidden = words.dims[1]
-    g.equal(places.dims[1], hidden, "position_embedding has rows of another length")
-    if segments is not None:
-        same_rank(2, segment_embedding=segments)
-        g.equal(segments.dims[1], hidden, "segment_embedding has rows of another length")
+    hidden = word_table.dims[1]
+    g.equal(position_table.dims[1], hidden, "position_embedding has rows of another length")
+    if segment_table is not None:
+        same_rank(2, segment_embedding=segment_table)
+        g.equal(segment_table.dims[1], hidden, "segment_embedding has rows of another length")
     for name, fact in (("segment_ids", segment_ids), ("mask", mask)):
         if fact is not None:
             same_dims(g, fact.dims, (batch, rows), name)
     if position_ids is None:
-        g.at_least(places.dims[0], rows, "position_embedding has fewer rows than there are words")
+        g.at_least(
+            position_table.dims[0], rows, "position_embedding has fewer rows than there are words"
+        )
     else:
         same_rank(2, position_ids=position_ids)
         g.equal_or_one(position_ids.dims[0], batch, "position_ids do not broadcast over the batch")
         g.equal(position_ids.dims[1], rows, "position_ids has another length than input_ids")
     same_dims(g, gamma.dims, (hidden,), "gamma")
     same_dims(g, beta.dims, (hidden,), "beta")
-    y = words.shaped((batch, rows, hidden))
+    y = word_table.shaped((batch, rows, hidden))
     return y, Fact(I32, (batch,)), y
 
 
-def _rows(table: Array, ids: Array, what: str) -> Array:
+def _lookup(table: Array, ids: Array, what: str) -> Array:
     wrong = ids[(ids < 0) | (ids >= table.shape[0])]
     if wrong.size:
         raise InvalidArgument(f"{what} {int(wrong[0])} is outside [0, {table.shape[0]})")
@@ -68,23 +72,25 @@ def _rows(table: Array, ids: Array, what: str) -> Array:
 @embed.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, epsilon: float, **_: Any) -> tuple[Array, ...]:
-    ids, segment_ids, words, places, segments, gamma, beta, mask, position_ids = filled(inputs, 9)
+    ids, segment_ids, word_table, position_table, segment_table, gamma, beta, mask, position_ids = (
+        filled(inputs, 9)
+    )
     assert ids is not None
-    assert words is not None
-    assert places is not None
+    assert word_table is not None
+    assert position_table is not None
     assert gamma is not None
     assert beta is not None
-    where = np.arange(ids.shape[1])[None] if position_ids is None else position_ids
-    total = _rows(words, ids, "word") + _rows(places, where, "position")
-    if segments is not None and segment_ids is not None:
-        total = total + _rows(segments, segment_ids, "segment")
+    positions = np.arange(ids.shape[1])[None] if position_ids is None else position_ids
+    total = _lookup(word_table, ids, "word") + _lookup(position_table, positions, "position")
+    if segment_table is not None and segment_ids is not None:
+        total = total + _lookup(segment_table, segment_ids, "segment")
     centred = total - total.mean(axis=-1, keepdims=True)
     variance = np.square(centred).mean(axis=-1, keepdims=True)
     y = centred / np.sqrt(variance + np.float32(epsilon)) * wide(gamma) + wide(beta)
-    seen = np.zeros(ids.shape[0], np.int32)
+    token_counts = np.zeros(ids.shape[0], np.int32)
     if mask is not None:
-        seen = (mask == 1).sum(axis=1, dtype=np.int32)
-    return y.astype(words.dtype), seen, total.astype(words.dtype)
+        token_counts = (mask == 1).sum(axis=1, dtype=np.int32)
+    return y.astype(word_table.dtype), token_counts, total.astype(word_table.dtype)
 
 
 OPS: Final = (embed,)

@@ -13,7 +13,7 @@ Grads = list[Value | None]
 
 
 def _wide(b: GradientBuilder, x: Value) -> Value:
-    """Half types are normalized in float32."""
+    """Cast float16 and bfloat16 to float32, in which they are normalized."""
     return b.cast(x, F32) if x.tensor.dtype in (F16, BF16) else x
 
 
@@ -35,8 +35,8 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
         centred, inverse = _deviation(b, wide, axes, node.attrs["epsilon"])
     normal, grad = b.Mul(centred, inverse), _wide(b, dy)
     inner = b.Mul(grad, _wide(b, scale))
-    drift = b.ReduceMean(inner, axes, keepdims=1)
-    dx = _pulled(b, b.Sub(inner, drift), inner, normal, inverse, axes)
+    mean_grad = b.ReduceMean(inner, axes, keepdims=1)
+    dx = _projected_gradient(b, b.Sub(inner, mean_grad), inner, normal, inverse, axes)
     return [
         b.cast(dx, x.tensor.dtype),
         b.cast(b.sum_to(b.Mul(grad, normal), scale), scale.tensor.dtype),
@@ -44,16 +44,19 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
     ]
 
 
-def _pulled(
+def _projected_gradient(
     b: GradientBuilder, rest: Value, inner: Value, normal: Value, inverse: Value, axes: Value
 ) -> Value:
-    """(rest - n mean(inner n)) / deviation: what changes the length of a row is taken out."""
+    """(rest - n mean(inner n)) / deviation, with n the normalized x.
+
+    This removes the component along n: a normalized row does not change with the scale of x.
+    """
     share = b.ReduceMean(b.Mul(inner, normal), axes, keepdims=1)
     return b.Mul(b.Sub(rest, b.Mul(normal, share)), inverse)
 
 
 def _deviation(b: GradientBuilder, x: Value, axes: Value, epsilon: float) -> tuple[Value, Value]:
-    """x less its mean, and the reciprocal of its deviation."""
+    """Return x - mean, and the reciprocal standard deviation."""
     centred = b.Sub(x, b.ReduceMean(x, axes, keepdims=1))
     variance = b.ReduceMean(b.Mul(centred, centred), axes, keepdims=1)
     return centred, b.Reciprocal(b.Sqrt(b.Add(variance, epsilon)))
@@ -63,7 +66,7 @@ def _refuse_statistics(node: Node, grads: tuple[Value | None, ...]) -> None:
     if any(g is not None for g in grads):
         raise NotImplemented(
             f"the loss depends on statistics that {node.op} saves, which have no gradient",
-            hint="compute the mean or the deviation by ops of their own",
+            hint="compute the mean or the deviation by separate ops",
         )
 
 
@@ -77,36 +80,40 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
     square = b.ReduceMean(b.Mul(wide, wide), axes, keepdims=1)
     inverse = b.Reciprocal(b.Sqrt(b.Add(square, node.attrs["epsilon"])))
     normal, inner = b.Mul(wide, inverse), b.Mul(grad, _wide(b, scale))
-    dx = _pulled(b, inner, inner, normal, inverse, axes)
+    dx = _projected_gradient(b, inner, inner, normal, inverse, axes)
     dscale = b.sum_to(b.Mul(grad, normal), scale)
     return [b.cast(dx, x.tensor.dtype), b.cast(dscale, scale.tensor.dtype)]
 
 
-def _per_channel(b: GradientBuilder, row: Value, x: Value) -> Value:
-    """One number per channel, beside an image."""
+def _per_channel(b: GradientBuilder, param: Value, x: Value) -> Value:
+    """Reshape a per-channel parameter to broadcast over an image."""
     rank = ranked(x).rank
-    return b.Reshape(_wide(b, row), b.ints(-1, *(1,) * (rank - 2))) if rank > 2 else _wide(b, row)
+    return (
+        b.Reshape(_wide(b, param), b.ints(-1, *(1,) * (rank - 2))) if rank > 2 else _wide(b, param)
+    )
 
 
 @decompose("BatchNormalization", replaces=lambda node: bool(node.attrs["training_mode"]))
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
     x, scale, bias, mean, var = (given(node, i) for i in range(5))
     wide, attrs = _wide(b, x), node.attrs
-    rows = [_per_channel(b, row, x) for row in (scale, bias, mean, var)]
+    params = [_per_channel(b, param, x) for param in (scale, bias, mean, var)]
     if not attrs["training_mode"]:
-        inverse = b.Reciprocal(b.Sqrt(b.Add(rows[3], attrs["epsilon"])))
-        normal = b.Mul(b.Sub(wide, rows[2]), inverse)
-        return [b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)]
+        inverse = b.Reciprocal(b.Sqrt(b.Add(params[3], attrs["epsilon"])))
+        normal = b.Mul(b.Sub(wide, params[2]), inverse)
+        return [b.cast(b.Add(b.Mul(normal, params[0]), params[1]), x.tensor.dtype)]
     axes = (0, *range(2, ranked(x).rank))
     centre = b.ReduceMean(wide, b.ints(*axes), keepdims=1)
     centred = b.Sub(wide, centre)
     variance = b.ReduceMean(b.Mul(centred, centred), b.ints(*axes), keepdims=1)
     normal = b.Mul(centred, b.Reciprocal(b.Sqrt(b.Add(variance, attrs["epsilon"]))))
-    y = b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)
+    y = b.cast(b.Add(b.Mul(normal, params[0]), params[1]), x.tensor.dtype)
     outputs: list[Value | None] = [y]
-    for now, before in ((centre, mean), (variance, var)):
-        new = b.Mul(b.cast(b.reshape(now, before), before.tensor.dtype), 1 - attrs["momentum"])
-        outputs.append(b.Add(b.Mul(before, attrs["momentum"]), new))
+    for batch_statistic, running in ((centre, mean), (variance, var)):
+        new = b.Mul(
+            b.cast(b.reshape(batch_statistic, running), running.tensor.dtype), 1 - attrs["momentum"]
+        )
+        outputs.append(b.Add(b.Mul(running, attrs["momentum"]), new))
     return outputs
 
 

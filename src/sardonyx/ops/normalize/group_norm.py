@@ -1,4 +1,4 @@
-"""GroupNorm of diffusion models: channels last as a rule, after a skip connection, before SiLU."""
+"""GroupNorm and SkipGroupNorm of com.microsoft: usually NHWC, with a skip connection and SiLU."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def _(
     rule = group_norm.infer_rule
     assert rule is not None
     y: Fact = rule(g, x, gamma, beta, **attrs)
-    place = 3 if attrs["channels_last"] else 1
-    batch, channels = x.dims[0], x.dims[place]
+    channel_axis = 3 if attrs["channels_last"] else 1
+    batch, channels = x.dims[0], x.dims[channel_axis]
     if skip.rank == 2:
         same_dims(g, skip.dims, (batch, channels), "skip")
     else:
         same_rank(4, skip=skip)
         g.equal(skip.dims[0], batch, "skip has another batch than X")
         for axis in range(1, 4):
-            if axis == place:
+            if axis == channel_axis:
                 g.equal(skip.dims[axis], channels, "skip has other channels than X")
             else:
                 g.equal_or_one(skip.dims[axis], x.dims[axis], "skip does not broadcast to X")
@@ -76,7 +76,7 @@ def _channels_first(x: Array, attrs: dict[str, Any]) -> Array:
 
 
 def _normalized(x: Array, gamma: Array, beta: Array, attrs: dict[str, Any]) -> Array:
-    """Of float32 images; channels as the node has them."""
+    """Group-normalize float32 images, in the node's layout."""
     images = _channels_first(x, attrs)
     if not images.size:
         return np.asarray(x)

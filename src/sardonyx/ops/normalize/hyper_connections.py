@@ -1,4 +1,4 @@
-"""Hyper-connections: several streams of features beside each other, normalized, mixed and gated."""
+"""Hyper-connections: several residual streams (branches), normalized, mixed and gated."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _EPSILON: Final = float(np.float32(1e-5))
 _TYPES: Final = {"T": _FLOATS, "M": _FLOATS}
 
 
-def split(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
-    """The axes before the streams, their number, and the features of one."""
+def split_streams(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
+    """Return the leading axes, the number of streams, and the features of one."""
     if branches < 0:
         raise InvalidGraph(f"num_branches is {branches}, and must not be negative")
     if not branches:
@@ -35,10 +35,10 @@ def split(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
     return x.dims[:-1], branches, x.dims[-1] // branches
 
 
-def grouped(x: Array, branches: int) -> Array:
-    """Streams in an axis of their own, in float32."""
-    parts = (branches, x.shape[-1] // branches) if branches else x.shape[-1:]
-    return wide(x).reshape(*x.shape[:-1], *parts)
+def as_streams(x: Array, branches: int) -> Array:
+    """Reshape to [..., branches, features] in float32."""
+    stream_dims = (branches, x.shape[-1] // branches) if branches else x.shape[-1:]
+    return wide(x).reshape(*x.shape[:-1], *stream_dims)
 
 
 def _rms(x: Array, epsilon: float) -> Array:
@@ -59,7 +59,7 @@ norm: Final = Op(
 
 @norm.infer
 def _(g: Scope, x: Fact, scale: Fact | None, *, epsilon: float, num_branches: int) -> Fact:
-    _, branches, features = split(g, x, num_branches)
+    _, branches, features = split_streams(g, x, num_branches)
     if scale is not None and scale.rank == 2:
         same_dims(g, scale.dims, (branches, features), "scale")
     elif scale is not None:
@@ -70,13 +70,13 @@ def _(g: Scope, x: Fact, scale: Fact | None, *, epsilon: float, num_branches: in
 @norm.reference
 @np.errstate(all="ignore")
 def _(x: Array, scale: Array | None = None, *, epsilon: float, num_branches: int) -> Array:
-    streams = grouped(x, num_branches)
+    streams = as_streams(x, num_branches)
     y = _rms(streams, epsilon)
     if scale is not None:
-        one, all_of = streams.shape[-1], streams.shape[-2:]
-        if scale.size not in (one, one * all_of[0]):
+        features, all_of = streams.shape[-1], streams.shape[-2:]
+        if scale.size not in (features, features * all_of[0]):
             raise InvalidArgument(f"scale has {scale.size} numbers for streams {list(all_of)}")
-        y = y * (wide(scale) if scale.size == one else wide(scale).reshape(all_of))
+        y = y * (wide(scale) if scale.size == features else wide(scale).reshape(all_of))
     return np.asarray(y.reshape(x.shape).astype(x.dtype))
 
 
@@ -92,13 +92,13 @@ pre_mix: Final = Op(
 
 
 def _check_gates(g: Scope, gates: Fact, sizes: tuple[Shape, Size, Size], is_flat: bool) -> None:
-    """[..., branches], [..., branches, 1 or features]; flat streams also [..., all features]."""
+    """Check gates: [..., branches] or [..., branches, 1 or features]; flat: also [..., all]."""
     lead, branches, features = sizes
     if gates.rank == len(lead) + 1:
         last = gates.dims[-1]
         is_each = last == branches or not is_flat
-        wanted = branches if is_each else branches * features
-        same_dims(g, gates.dims, (*lead, wanted), "the gates")
+        expected = branches if is_each else branches * features
+        same_dims(g, gates.dims, (*lead, expected), "the gates")
         return
     same_rank(len(lead) + 2, gates=gates)
     same_dims(g, gates.dims[:-1], (*lead, branches), "the gates")
@@ -106,7 +106,7 @@ def _check_gates(g: Scope, gates: Fact, sizes: tuple[Shape, Size, Size], is_flat
 
 
 def _gates(gates: Array, streams: Array) -> Array:
-    """Gates that broadcast over streams."""
+    """Reshape gates to broadcast over the streams."""
     wide_gates = wide(gates)
     if gates.ndim == streams.ndim:
         return wide_gates
@@ -117,7 +117,7 @@ def _gates(gates: Array, streams: Array) -> Array:
 
 @pre_mix.infer
 def _(g: Scope, x: Fact, gates: Fact, *, num_branches: int, reduction_scale: float) -> Fact:
-    sizes = split(g, x, num_branches)
+    sizes = split_streams(g, x, num_branches)
     _check_gates(g, gates, sizes, bool(num_branches))
     return x.shaped((*sizes[0], sizes[2]))
 
@@ -125,7 +125,7 @@ def _(g: Scope, x: Fact, gates: Fact, *, num_branches: int, reduction_scale: flo
 @pre_mix.reference
 @np.errstate(all="ignore")
 def _(x: Array, gates: Array, *, num_branches: int, reduction_scale: float) -> Array:
-    streams = grouped(x, num_branches)
+    streams = as_streams(x, num_branches)
     y = (streams * _gates(gates, streams)).sum(axis=-2) * np.float32(reduction_scale)
     return np.asarray(y.astype(x.dtype))
 
@@ -143,7 +143,7 @@ post_mix: Final = Op(
 
 @post_mix.infer
 def _(g: Scope, x: Fact, block: Fact, gates: Fact, mix: Fact | None, *, num_branches: int) -> Fact:
-    sizes = split(g, x, num_branches)
+    sizes = split_streams(g, x, num_branches)
     lead, branches, features = sizes
     same_dims(g, block.dims, (*lead, features), "block_output")
     _check_gates(g, gates, sizes, is_flat=False)
@@ -157,7 +157,7 @@ def _(g: Scope, x: Fact, block: Fact, gates: Fact, mix: Fact | None, *, num_bran
 def _(
     x: Array, block: Array, gates: Array, mix: Array | None = None, *, num_branches: int
 ) -> Array:
-    streams = grouped(x, num_branches)
+    streams = as_streams(x, num_branches)
     y = streams if mix is None else np.matmul(wide(mix).swapaxes(-1, -2), streams)
     y = y + _gates(gates, streams) * wide(block)[..., None, :]
     return np.asarray(y.reshape(x.shape).astype(x.dtype))

@@ -30,7 +30,7 @@ embed: Final = Op(
 )
 
 
-def _table(g: Scope, name: str, table: Fact, width: Any) -> None:
+def _check_table(g: Scope, name: str, table: Fact, width: Any) -> None:
     if table.rank != 2:
         raise InvalidGraph(f"{name} is a table of rows, not {table}")
     g.equal(table.dims[1], width, f"rows of {name} and of word_embedding_quant differ")
@@ -38,20 +38,22 @@ def _table(g: Scope, name: str, table: Fact, width: Any) -> None:
 
 @embed.infer
 def _(g: Scope, *facts: Any, epsilon: float) -> tuple[Fact, Fact]:
-    ids, segments, words, places, segment_table, gamma, beta, mask, *settings = facts
+    ids, segments, word_table, position_table, segment_table, gamma, beta, mask, *params = facts
     names = (slot.name for slot in embed.inputs[8:])
-    check_single(g, **dict(zip(names, settings, strict=True)))
-    given = [f is not None for f in (segments, segment_table, settings[2], settings[7])]
-    if any(given) and not all(given):
+    check_single(g, **dict(zip(names, params, strict=True)))
+    is_present = [f is not None for f in (segments, segment_table, params[2], params[7])]
+    if any(is_present) and not all(is_present):
         raise InvalidGraph("segment ids, their table, its scale and zero point: all or none")
-    if ids.rank != 2 or words.rank != 2:
-        raise InvalidGraph(f"input_ids are rows of ids and words a table, not {ids} and {words}")
+    if ids.rank != 2 or word_table.rank != 2:
+        raise InvalidGraph(
+            f"input_ids are rows of ids and words a table, not {ids} and {word_table}"
+        )
     batch, rows = ids.dims
-    width = words.dims[1]
-    _table(g, "position_embedding_quant", places, width)
-    g.at_least(places.dims[0], rows, "there are fewer positions than ids in a row")
+    width = word_table.dims[1]
+    _check_table(g, "position_embedding_quant", position_table, width)
+    g.at_least(position_table.dims[0], rows, "there are fewer positions than ids in a row")
     if segments is not None:
-        _table(g, "segment_embedding", segment_table, width)
+        _check_table(g, "segment_embedding", segment_table, width)
     for name, other in (("segment_ids", segments), ("mask", mask)):
         if other is None:
             continue
@@ -59,14 +61,14 @@ def _(g: Scope, *facts: Any, epsilon: float) -> tuple[Fact, Fact]:
             raise InvalidGraph(f"{name} has the shape of input_ids, and is {other}")
         for have, size in zip(other.dims, (batch, rows), strict=True):
             g.equal(have, size, f"{name} has another shape than input_ids")
-    for name, row in (("gamma_quant", gamma), ("beta_quant", beta)):
-        if row.rank != 1:
-            raise InvalidGraph(f"{name} is a vector, not {row}")
-        g.equal(row.dims[0], width, f"{name} does not fit the embeddings")
+    for name, vector in (("gamma_quant", gamma), ("beta_quant", beta)):
+        if vector.rank != 1:
+            raise InvalidGraph(f"{name} is a vector, not {vector}")
+        g.equal(vector.dims[0], width, f"{name} does not fit the embeddings")
     return Fact(F32, (batch, rows, width)), Fact(I32, (batch,))
 
 
-def _rows(table: Array, ids: Array, what: str) -> Array:
+def _lookup(table: Array, ids: Array, what: str) -> Array:
     if ids.size and (ids.min() < 0 or ids.max() >= table.shape[0]):
         worst = ids.min() if ids.min() < 0 else ids.max()
         raise InvalidArgument(f"{what} holds {worst}, outside [0, {table.shape[0]})")
@@ -76,14 +78,14 @@ def _rows(table: Array, ids: Array, what: str) -> Array:
 
 @embed.reference
 def _(*arrays: Any, epsilon: float) -> tuple[Array, Array]:
-    ids, segments, words, places, segment_table, gamma, beta, mask, *settings = arrays
-    scales, zeros = settings[:5], settings[5:]
+    ids, segments, word_table, position_table, segment_table, gamma, beta, mask, *params = arrays
+    scales, zeros = params[:5], params[5:]
     with np.errstate(all="ignore"):
-        total = dequantized(_rows(words, ids, "input_ids"), scales[0], zeros[0])
-        total = total + dequantized(places[: ids.shape[1]], scales[1], zeros[1])
+        total = dequantized(_lookup(word_table, ids, "input_ids"), scales[0], zeros[0])
+        total = total + dequantized(position_table[: ids.shape[1]], scales[1], zeros[1])
         if segments is not None:
             total = total + dequantized(
-                _rows(segment_table, segments, "segment_ids"), scales[2], zeros[2]
+                _lookup(segment_table, segments, "segment_ids"), scales[2], zeros[2]
             )
         centred = total - total.mean(axis=-1, keepdims=True)
         variance = np.square(centred).mean(axis=-1, keepdims=True)

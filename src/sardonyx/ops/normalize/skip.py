@@ -1,4 +1,4 @@
-"""Normalization of a sum: the skip connection, a bias, then LayerNormalization or its RMS form."""
+"""SkipLayerNormalization: input + skip + bias, then layer or RMS normalization."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _infer(
     if x.rank not in (2, 3):
         raise InvalidGraph(f"the input has rank {x.rank}, and must have 2 or 3: it is {x}")
     if skip.rank not in (2, 3) or skip.rank > x.rank:
-        raise InvalidGraph(f"skip is added to {x}, and is {skip}")
+        raise InvalidGraph(f"skip {skip} cannot be added to {x}")
     for a, b in zip(skip.dims[-2:], x.dims[-2:], strict=True):
         g.equal(a, b, "skip and input differ in their last two dims")
     if skip.rank == 3:
@@ -53,8 +53,8 @@ def _infer(
             if fact.rank != 1:
                 raise InvalidGraph(f"gamma, beta and bias are vectors, and one is {fact}")
             g.equal(fact.dims[0], x.dims[-1], "gamma, beta or bias does not fit the last dim")
-    rows = Fact(F32, (*x.dims[:-1], 1))
-    return x.plain(), rows, rows, x.plain()
+    statistics = Fact(F32, (*x.dims[:-1], 1))
+    return x.plain(), statistics, statistics, x.plain()
 
 
 skip_layer.infer(_infer)

@@ -1,4 +1,4 @@
-"""Normalizations: numbers brought to mean 0 and variance 1, or to norm 1, over some axes."""
+"""The ONNX normalizations: batch, instance, group, layer, RMS, Lp, LRN and mean-variance."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Axes = tuple[int, ...]
 
 
 def _mean(x: Array, axes: Axes) -> Array:
-    """The mean, with the axes kept; over no elements it is NaN."""
+    """Return the mean with keepdims; over no elements it is NaN."""
     count = math.prod(x.shape[a] for a in axes)
     return np.asarray(x.sum(axis=axes, keepdims=True) / x.dtype.type(count))
 
 
 def _standardize(x: Array, axes: Axes, epsilon: float) -> tuple[Array, Array, Array]:
-    """(x - mean) / sqrt(variance + epsilon), and with it the mean and the reciprocal deviation."""
+    """Return (x - mean) / sqrt(variance + epsilon), the mean, and the reciprocal deviation."""
     mean = _mean(x, axes)
     y = x - mean
     scale = 1 / np.sqrt(_mean(y * y, axes) + x.dtype.type(epsilon))
@@ -37,16 +37,16 @@ def _standardize(x: Array, axes: Axes, epsilon: float) -> tuple[Array, Array, Ar
     return y, mean, scale
 
 
-def _per_channel(row: Array, like: Array) -> Array:
-    """One number per channel, shaped to broadcast and in the type of the computation."""
-    return row.reshape(-1, *(1,) * (like.ndim - 2)).astype(like.dtype, copy=False)
+def _per_channel(param: Array, like: Array) -> Array:
+    """Reshape a per-channel parameter to broadcast, in the type of the computation."""
+    return param.reshape(-1, *(1,) * (like.ndim - 2)).astype(like.dtype, copy=False)
 
 
-def _check_rows(g: Scope, channels: Size, **rows: Fact) -> None:
-    for name, row in rows.items():
-        if row.rank != 1:
-            raise ShapeError(f"{name} has rank {row.rank}, and must be a vector")
-        g.equal(row.dims[0], channels, f"{name} does not hold one number per channel")
+def _check_per_channel(g: Scope, channels: Size, **params: Fact) -> None:
+    for name, param in params.items():
+        if param.rank != 1:
+            raise ShapeError(f"{name} has rank {param.rank}, and must be a vector")
+        g.equal(param.dims[0], channels, f"{name} does not hold one number per channel")
 
 
 def _channels(x: Fact) -> Size:
@@ -66,10 +66,10 @@ batch_norm = Op(
 
 
 @batch_norm.infer
-def _(g: Scope, x: Fact, *rows: Fact, training_mode: int, **_: Any) -> tuple[Fact, ...]:
-    scale, b, mean, var = rows
-    channels = 1 if x.rank == 1 else _channels(x)  # ONNX lets a lone axis be the batch
-    _check_rows(g, channels, scale=scale, B=b, input_mean=mean, input_var=var)
+def _(g: Scope, x: Fact, *params: Fact, training_mode: int, **_: Any) -> tuple[Fact, ...]:
+    scale, b, mean, var = params
+    channels = 1 if x.rank == 1 else _channels(x)  # ONNX allows rank 1: batch only, one channel
+    _check_per_channel(g, channels, scale=scale, B=b, input_mean=mean, input_var=var)
     return (x.plain(), mean.plain(), var.plain()) if training_mode else (x.plain(),)
 
 
@@ -77,25 +77,30 @@ def _batch_norm(
     x: Array, scale: Array, b: Array, mean: Array, var: Array, **attrs: Any
 ) -> tuple[Array, ...]:
     with np.errstate(all="ignore"):
-        y, now_mean, now_var = _batch_normal(x, (scale, b, mean, var), attrs)
+        y, batch_mean, batch_var = _normalize_batch(x, (scale, b, mean, var), attrs)
         if not attrs["training_mode"]:
             return (y,)
-        ran = ((mean, now_mean), (var, now_var))
-        return (y, *(_running(old, now, attrs["momentum"]) for old, now in ran))
+        pairs = ((mean, batch_mean), (var, batch_var))
+        return (
+            y,
+            *(_running(old, batch_statistic, attrs["momentum"]) for old, batch_statistic in pairs),
+        )
 
 
-def _running(old: Array, now: Array, keep: float) -> Array:
+def _running(old: Array, batch_statistic: Array, momentum: float) -> Array:
     value = wide(old)
     kind = value.dtype.type
-    mixed = value * kind(keep) + now.reshape(-1).astype(value.dtype) * kind(1 - keep)
+    mixed = value * kind(momentum) + batch_statistic.reshape(-1).astype(value.dtype) * kind(
+        1 - momentum
+    )
     return np.asarray(mixed.astype(old.dtype))
 
 
-def _batch_normal(
-    x: Array, rows: tuple[Array, ...], attrs: dict[str, Any]
+def _normalize_batch(
+    x: Array, params: tuple[Array, ...], attrs: dict[str, Any]
 ) -> tuple[Array, Array, Array]:
     wide_x = wide(x) if x.ndim > 1 else wide(x)[:, None]
-    scale, b, mean, var = (_per_channel(wide(r), wide_x) for r in rows)
+    scale, b, mean, var = (_per_channel(wide(r), wide_x) for r in params)
     if attrs["training_mode"]:
         axes = (0, *range(2, wide_x.ndim))
         mean = _mean(wide_x, axes)
@@ -122,7 +127,7 @@ instance_norm = Op(
 
 @instance_norm.infer
 def _(g: Scope, x: Fact, scale: Fact, b: Fact, *, epsilon: float) -> Fact:
-    _check_rows(g, _channels(x), scale=scale, B=b)
+    _check_per_channel(g, _channels(x), scale=scale, B=b)
     return x.plain()
 
 
@@ -151,7 +156,7 @@ def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) 
     if num_groups < 1:
         raise ShapeError(f"num_groups is {num_groups}, and must be 1 or more")
     g.divides(num_groups, _channels(x), "num_groups must divide the channels")
-    _check_rows(g, x.dims[1], scale=scale, bias=bias)
+    _check_per_channel(g, x.dims[1], scale=scale, bias=bias)
     return x.plain()
 
 
@@ -170,7 +175,7 @@ group_norm.reference(in_wide(_group_norm))
 
 
 def _stash(stash_type: int) -> DType:
-    """The type of saved statistics. They are computed in it or in something wider."""
+    """Return the type of saved statistics; they are computed in it or in a wider type."""
     dtype = by_onnx(stash_type)
     if dtype is None or dtype not in FLOATS:
         raise ShapeError(f"stash_type is {stash_type}, and must name a float type: 1 is float32")
@@ -178,7 +183,7 @@ def _stash(stash_type: int) -> DType:
 
 
 def _check_broadcasts(g: Scope, to: Shape, **facts: Fact | None) -> None:
-    """Each fact must broadcast to the shape without widening it."""
+    """Require each fact to broadcast to the shape (unidirectionally)."""
     for name, fact in facts.items():
         if fact is None or fact.shape is None:
             continue
@@ -189,7 +194,7 @@ def _check_broadcasts(g: Scope, to: Shape, **facts: Fact | None) -> None:
 
 
 def _reduced(x: Fact, axis: int) -> Shape | None:
-    """The shape of statistics over the axes from `axis` on."""
+    """Return the shape of statistics over the axes from `axis` on."""
     if x.shape is None:
         return None
     first = axis_of(axis, x.rank)
@@ -271,7 +276,7 @@ rms_norm = Op(
 rms_norm.infer(lambda *facts, **attrs: _rms_facts(*facts, **attrs)[0])
 rms_norm.reference(lambda *arrays, **attrs: _rms_norm(*arrays, **attrs)[0])
 
-# onnxruntime's op from before ONNX had one; it lives in the standard domain all the same.
+# onnxruntime's RMS norm, older than ONNX's; it is in the ONNX domain nevertheless.
 simplified = Op(
     "SimplifiedLayerNormalization",
     1,
@@ -334,8 +339,8 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Arra
     square = x * x
     channels = x.shape[1]
     total = np.zeros_like(x)
-    before, behind = (size - 1) // 2, size // 2
-    for shift in range(max(-before, 1 - channels), min(behind, channels - 1) + 1):
+    before, after = (size - 1) // 2, size // 2
+    for shift in range(max(-before, 1 - channels), min(after, channels - 1) + 1):
         low, high = max(0, -shift), min(channels, channels - shift)
         total[:, low:high] += square[:, low + shift : high + shift]
     kind = x.dtype.type
@@ -363,7 +368,7 @@ def _(g: Scope, x: Fact, *, axes: Axes) -> Fact:
 def _mean_variance(x: Array, *, axes: Axes) -> Array:
     over = axes_of(axes, x.ndim)
     y = x - _mean(x, over)
-    # ONNX adds this to the deviation, so that constant input gives 0.
+    # ONNX's function body adds 1e-9 to the deviation, so that constant input gives 0.
     y /= np.sqrt(_mean(y * y, over)) + x.dtype.type(1e-9)
     return y
 

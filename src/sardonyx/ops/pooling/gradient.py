@@ -1,4 +1,4 @@
-"""Gradients of pools."""
+"""Gradients of the pooling ops."""
 
 from __future__ import annotations
 
@@ -25,62 +25,62 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
     x, index = given(node, 0), saved(b, node, 1)
     flat = b.Reshape(b.zeros(x), b.ints(-1))
     row = b.ints(-1)
-    put = b.ScatterElements(flat, b.Reshape(index, row), b.Reshape(dy, row), reduction=b"add")
-    return b.reshape(put, x)
+    scattered = b.ScatterElements(flat, b.Reshape(index, row), b.Reshape(dy, row), reduction=b"add")
+    return b.reshape(scattered, x)
 
 
 @gradient("AveragePool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """Each window's share goes back to its elements: copies of it, or a convolution by ones."""
+    """dx spreads dy / count over each window: by upsampling, or by a convolution with ones."""
     x = given(node, 0)
-    moves = conv_geometry(window_of(tuple(node.attrs["kernel_shape"]), node.attrs), x)
-    moves = _within(moves, x, dy)
-    # Rounding up, the last of several windows may reach beyond the image.
-    if _is_tiled(moves) and (not node.attrs["ceil_mode"] or _is_one(dy)):
-        return _copies(b, b.Mul(dy, 1 / math.prod(moves.kernel)), moves, x)
-    share = b.Div(dy, _counts(b, x, dy, moves, node.attrs))
+    geometry = conv_geometry(window_of(tuple(node.attrs["kernel_shape"]), node.attrs), x)
+    geometry = _clipped_to_image(geometry, x, dy)
+    # In ceil mode the last of several windows may reach beyond the image.
+    if _is_tiled(geometry) and (not node.attrs["ceil_mode"] or _is_single_window(dy)):
+        return _upsampled(b, b.Mul(dy, 1 / math.prod(geometry.kernel)), geometry, x)
+    share = b.Div(dy, _window_counts(b, x, dy, geometry, node.attrs))
     channels = ranked(x).dims[1]
     if isinstance(channels, int):
-        ones = _ones(b, x, b.ints(channels, 1, *moves.kernel))
-        return b.reshape(image_gradient(b, share, ones, replace(moves, group=channels), x), x)
-    ones, plane = _ones(b, x, b.ints(1, 1, *moves.kernel)), _as_planes(b, x)
-    return b.reshape(image_gradient(b, _as_planes(b, share), ones, moves, plane), x)
+        ones = _ones(b, x, b.ints(channels, 1, *geometry.kernel))
+        return b.reshape(image_gradient(b, share, ones, replace(geometry, group=channels), x), x)
+    ones, plane = _ones(b, x, b.ints(1, 1, *geometry.kernel)), _as_planes(b, x)
+    return b.reshape(image_gradient(b, _as_planes(b, share), ones, geometry, plane), x)
 
 
-def _is_one(dy: Value) -> bool:
-    """Whether a single window made the output."""
+def _is_single_window(dy: Value) -> bool:
+    """Whether the output comes from a single window."""
     return all(out == 1 for out in ranked(dy).dims[2:])
 
 
-def _within(moves: ConvGeometry, x: Value, dy: Value) -> ConvGeometry:
-    """A single window cut to the image: some are given as large as any image may be."""
+def _clipped_to_image(geometry: ConvGeometry, x: Value, dy: Value) -> ConvGeometry:
+    """Clip a single window to the image; some models use kernels larger than any image."""
     sizes = ranked(x).shaped(ranked(x).dims[2:]).static
-    if sizes is None or not _is_one(dy) or not _is_plain(moves):
-        return moves
-    kernel = tuple(map(min, moves.kernel, sizes))
-    return replace(moves, kernel=kernel, strides=kernel)
+    if sizes is None or not _is_single_window(dy) or not _is_plain(geometry):
+        return geometry
+    kernel = tuple(map(min, geometry.kernel, sizes))
+    return replace(geometry, kernel=kernel, strides=kernel)
 
 
-def _is_plain(moves: ConvGeometry) -> bool:
-    return not any((*moves.begins, *moves.ends)) and all(d == 1 for d in moves.dilations)
+def _is_plain(geometry: ConvGeometry) -> bool:
+    return not any((*geometry.begins, *geometry.ends)) and all(d == 1 for d in geometry.dilations)
 
 
-def _is_tiled(moves: ConvGeometry) -> bool:
-    """Whether windows lie side by side, with nothing around them."""
-    return _is_plain(moves) and moves.kernel == moves.strides
+def _is_tiled(geometry: ConvGeometry) -> bool:
+    """Whether windows are adjacent and do not overlap, without padding."""
+    return _is_plain(geometry) and geometry.kernel == geometry.strides
 
 
-def _copies(b: GradientBuilder, share: Value, moves: ConvGeometry, x: Value) -> Value:
-    """Every element as often as its window is large, and zeros where no window was."""
-    n, beside = moves.n, range(3, 3 + 2 * moves.n, 2)
+def _upsampled(b: GradientBuilder, share: Value, geometry: ConvGeometry, x: Value) -> Value:
+    """Repeat every element over its window, and pad with zeros to the image's size."""
+    n, beside = geometry.n, range(3, 3 + 2 * geometry.n, 2)
     sizes = b.shape(share)
     pairs = [b.ints(1)] * (2 * n)
-    pairs[1::2] = [b.ints(k) for k in moves.kernel]
+    pairs[1::2] = [b.ints(k) for k in geometry.kernel]
     for i in range(n):
         pairs[2 * i] = b.Slice(sizes, b.ints(2 + i), b.ints(3 + i))
-    room = b.Concat(b.Slice(sizes, b.ints(0), b.ints(2)), *pairs, axis=0)
-    copies = b.Expand(b.Unsqueeze(share, b.ints(*beside)), room)
-    flat = b.Reshape(copies, b.Mul(sizes, b.ints(1, 1, *moves.kernel)), allowzero=1)
+    expanded_shape = b.Concat(b.Slice(sizes, b.ints(0), b.ints(2)), *pairs, axis=0)
+    copies = b.Expand(b.Unsqueeze(share, b.ints(*beside)), expanded_shape)
+    flat = b.Reshape(copies, b.Mul(sizes, b.ints(1, 1, *geometry.kernel)), allowzero=1)
     rest = b.Sub(b.shape(x), b.shape(flat))
     return b.reshape(b.Pad(flat, b.Concat(b.Mul(rest, 0), rest, axis=0)), x)
 
@@ -90,30 +90,30 @@ def _ones(b: GradientBuilder, like: Value, shape: Value) -> Value:
 
 
 def _as_planes(b: GradientBuilder, x: Value) -> Value:
-    """Every channel as an image of its own: [N * C, 1, ...]."""
+    """Reshape every channel to its own image: [N * C, 1, ...]."""
     spatial = b.Slice(b.shape(x), b.ints(2), b.ints(ranked(x).rank))
     return b.Reshape(x, b.Concat(b.ints(-1, 1), spatial, axis=0))
 
 
-def _counts(
-    b: GradientBuilder, x: Value, dy: Value, moves: ConvGeometry, attrs: Mapping[str, Any]
+def _window_counts(
+    b: GradientBuilder, x: Value, dy: Value, geometry: ConvGeometry, attrs: Mapping[str, Any]
 ) -> Value:
-    """How many elements each window's mean is over, as [1, 1, ...]."""
-    n, axes = moves.n, b.ints(*range(2, 2 + moves.n))
+    """Return the number of elements that each window averages, as [1, 1, ...]."""
+    n, axes = geometry.n, b.ints(*range(2, 2 + geometry.n))
     counts_pads = attrs["count_include_pad"]
     spatial = b.Gather(b.shape(x), axes)
     ones = _ones(b, x, b.Concat(b.ints(1, 1), spatial, axis=0))
-    edge = b.const(1 if counts_pads else 0, x.tensor.dtype)
-    framed = b.Pad(ones, b.ints(*moves.begins, *moves.ends), edge, axes)
-    # Rounding up, the last window may reach further, over what never counts.
-    last = b.Mul(b.Sub(b.Gather(b.shape(dy), axes), 1), b.ints(*moves.strides))
-    reach = b.Add(last, b.ints(*(moves.extent(i) for i in range(n))))
-    room = b.Sub(
-        reach, b.Add(spatial, b.ints(*map(sum, zip(moves.begins, moves.ends, strict=True))))
+    pad_value = b.const(1 if counts_pads else 0, x.tensor.dtype)
+    padded = b.Pad(ones, b.ints(*geometry.begins, *geometry.ends), pad_value, axes)
+    # In ceil mode the last window may reach beyond the padding, which is never counted.
+    last = b.Mul(b.Sub(b.Gather(b.shape(dy), axes), 1), b.ints(*geometry.strides))
+    reach = b.Add(last, b.ints(*(geometry.extent(i) for i in range(n))))
+    expanded_shape = b.Sub(
+        reach, b.Add(spatial, b.ints(*map(sum, zip(geometry.begins, geometry.ends, strict=True))))
     )
-    framed = b.Pad(framed, b.Concat(b.ints(*(0,) * n), room, axis=0), None, axes)
-    kernel = _ones(b, x, b.ints(1, 1, *moves.kernel))
-    return b.Conv(framed, kernel, strides=moves.strides, dilations=moves.dilations)
+    padded = b.Pad(padded, b.Concat(b.ints(*(0,) * n), expanded_shape, axis=0), None, axes)
+    kernel = _ones(b, x, b.ints(1, 1, *geometry.kernel))
+    return b.Conv(padded, kernel, strides=geometry.strides, dilations=geometry.dilations)
 
 
 @gradient("GlobalAveragePool")
@@ -124,7 +124,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("GlobalMaxPool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """Elements that are equal share the gradient."""
+    """The gradient is split evenly among the elements that attain the maximum."""
     x = given(node, 0)
     mask = b.Equal(x, node.outputs[0])
     axes = b.ints(*range(2, ranked(x).rank))

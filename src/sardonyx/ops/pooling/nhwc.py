@@ -1,4 +1,4 @@
-"""NhwcMaxPool: max pooling of 8-bit images with channels last."""
+"""NhwcMaxPool of com.microsoft: max pooling of 8-bit NHWC images."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ pool: Final = Op(
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     rule = max_pool.infer_rule
     assert rule is not None
-    made: Fact = rule(g, as_channels_first(x, True), storage_order=0, **attrs)[0]
-    return made.shaped((made.dims[0], *made.dims[2:], made.dims[1]))
+    result: Fact = rule(g, as_channels_first(x, True), storage_order=0, **attrs)[0]
+    return result.shaped((result.dims[0], *result.dims[2:], result.dims[1]))
 
 
 @pool.reference
 def _(x: Array, **attrs: Any) -> Array:
     rule = max_pool.reference_rule
     assert rule is not None
-    made: Array = rule(np.moveaxis(x, -1, 1), storage_order=0, **attrs)[0]
-    return np.moveaxis(made, 1, -1)
+    result: Array = rule(np.moveaxis(x, -1, 1), storage_order=0, **attrs)[0]
+    return np.moveaxis(result, 1, -1)
 
 
 OPS: Final = (pool,)

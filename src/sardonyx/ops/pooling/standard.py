@@ -1,4 +1,4 @@
-"""Pools: the largest, the mean or the p-norm of windows, and of whole images."""
+"""MaxPool, AveragePool, LpPool, their global forms, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INDEX: Final = frozenset((I64,))
 
 
 def pool_window(x_rank: int, attrs: Mapping[str, Any]) -> Window:
-    """The window of a pool on an input of this rank."""
+    """Return the pooling window for an input of this rank."""
     kernel = tuple(attrs["kernel_shape"])
     if x_rank < 3 or len(kernel) != x_rank - 2:
         raise ShapeError(
@@ -46,23 +46,23 @@ def pool_window(x_rank: int, attrs: Mapping[str, Any]) -> Window:
     return window_of(kernel, attrs)
 
 
-def _pooled(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
-    moved = pool_window(x.rank, attrs)
-    moved.check(g, x.dims[2:])
-    return (*x.dims[:2], *moved.outs(x.dims[2:]))
+def _pooled_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
+    window = pool_window(x.rank, attrs)
+    window.check(g, x.dims[2:])
+    return (*x.dims[:2], *window.outs(x.dims[2:]))
 
 
-def _path(x: Array, attrs: Mapping[str, Any]) -> WindowGeometry:
+def _geometry(x: Array, attrs: Mapping[str, Any]) -> WindowGeometry:
     return window_geometry(pool_window(x.ndim, attrs), x.shape[2:])
 
 
 def _along(axis: int, part: slice) -> tuple[Any, ...]:
-    """An index that takes a part of one axis and all of the others before it."""
+    """Return an index of a slice of one axis and all of the axes before it."""
     return (slice(None),) * axis + (part,)
 
 
 def _broadcast_along(axis: int, rank: int, row: Array) -> Array:
-    """A row of numbers laid along one axis of an array of this rank."""
+    """Reshape a vector to broadcast along one axis of an array of this rank."""
     return row.reshape(-1, *(1,) * (rank - 1 - axis))
 
 
@@ -78,70 +78,78 @@ max_pool = Op(
 
 @max_pool.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
-    shape = _pooled(g, x, attrs)
+    shape = _pooled_shape(g, x, attrs)
     return Fact(x.dtype, shape), Fact(I64, shape)
 
 
 def _max_pool(x: Array, **attrs: Any) -> tuple[Array, Array]:
-    """Axis by axis, the last one first: so the first of equals in row-major order wins."""
-    path = _path(x, attrs)
+    """Max pooling is separable: axis by axis, the last first.
+
+    In that order the first of equal elements, in row-major order, wins.
+    """
+    geometry = _geometry(x, attrs)
     sizes = x.shape[2:]
     order = range(len(sizes)) if attrs["storage_order"] else reversed(range(len(sizes)))
-    steps, step = {}, 1
+    index_strides, step = {}, 1
     for i in order:
-        steps[i] = step
+        index_strides[i] = step
         step *= sizes[i]
     images = np.arange(math.prod(x.shape[:2])) * step
-    y, place = x, images.reshape(*x.shape[:2], *(1,) * len(sizes))
+    y, index = x, images.reshape(*x.shape[:2], *(1,) * len(sizes))
     for i in reversed(range(len(sizes))):
-        own = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * steps[i])
-        y, place = _max_along(y, np.broadcast_to(place + own, y.shape), path, i)
-    return y, place
+        own = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * index_strides[i])
+        y, index = _max_along(y, np.broadcast_to(index + own, y.shape), geometry, i)
+    return y, index
 
 
-def _max_along(x: Array, place: Array, path: WindowGeometry, i: int) -> tuple[Array, Array]:
-    """The largest value of each window along one spatial axis, and the place it came from."""
+def _max_along(x: Array, index: Array, geometry: WindowGeometry, i: int) -> tuple[Array, Array]:
+    """Return the maximum of each window along one spatial axis, and its flat index."""
     axis = i + 2
-    shape = (*x.shape[:axis], path.outs[i], *x.shape[axis + 1 :])
+    shape = (*x.shape[:axis], geometry.outs[i], *x.shape[axis + 1 :])
     low = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
-    y, found = np.full(shape, low, x.dtype), np.zeros(shape, np.int64)
-    unseen = np.ones(path.outs[i], bool)
-    for _, outs, ins in path.axis(i):
+    y, best_index = np.full(shape, low, x.dtype), np.zeros(shape, np.int64)
+    is_empty = np.ones(geometry.outs[i], bool)
+    for _, outs, ins in geometry.axis(i):
         new, old = x[_along(axis, ins)], y[_along(axis, outs)]
-        better = ~(new <= old) & (old == old)  # NaN counts as the largest
-        better |= _broadcast_along(axis, x.ndim, unseen[outs])
-        unseen[outs] = False
+        better = ~(new <= old) & (old == old)  # NaN is larger than everything
+        better |= _broadcast_along(axis, x.ndim, is_empty[outs])
+        is_empty[outs] = False
         np.copyto(old, new, where=better)
-        np.copyto(found[_along(axis, outs)], place[_along(axis, ins)], where=better)
-    return y, found
+        np.copyto(best_index[_along(axis, outs)], index[_along(axis, ins)], where=better)
+    return y, best_index
 
 
 max_pool.reference(in_wide(_max_pool))
 
 
-def _sums(x: Array, path: WindowGeometry) -> Array:
-    """The sum of each window, axis by axis."""
-    for i in range(len(path.outs)):
+def _window_sums(x: Array, geometry: WindowGeometry) -> Array:
+    """Return the sum of each window, axis by axis (separable)."""
+    for i in range(len(geometry.outs)):
         axis = i + 2
-        y = np.zeros((*x.shape[:axis], path.outs[i], *x.shape[axis + 1 :]), x.dtype)
-        for _, outs, ins in path.axis(i):
+        y = np.zeros((*x.shape[:axis], geometry.outs[i], *x.shape[axis + 1 :]), x.dtype)
+        for _, outs, ins in geometry.axis(i):
             y[_along(axis, outs)] += x[_along(axis, ins)]
         x = y
     return x
 
 
-def _counts(path: WindowGeometry, moved: Window, i: int, with_pads: bool) -> Array:
-    """How many elements the windows along one axis hold."""
-    counts = np.zeros(path.outs[i])
+def _window_counts(geometry: WindowGeometry, window: Window, i: int, with_pads: bool) -> Array:
+    """Return the number of elements of the windows along one axis."""
+    counts = np.zeros(geometry.outs[i])
     if not with_pads:
-        for _, outs, _ in path.axis(i):
+        for _, outs, _ in geometry.axis(i):
             counts[outs] += 1
         return counts
-    if moved.is_same:
-        return counts + path.kernel[i]
-    # In ceil mode a window may reach beyond the padding; what lies there is not counted.
-    room = path.front[i] + path.ins[i] + moved.ends[i] - np.arange(path.outs[i]) * path.strides[i]
-    return np.clip(-(-room // path.dilations[i]), 0, path.kernel[i])
+    if window.is_same:
+        return counts + geometry.kernel[i]
+    # In ceil mode a window may reach beyond the padding; those elements are not counted.
+    span = (
+        geometry.front[i]
+        + geometry.ins[i]
+        + window.ends[i]
+        - np.arange(geometry.outs[i]) * geometry.strides[i]
+    )
+    return np.clip(-(-span // geometry.dilations[i]), 0, geometry.kernel[i])
 
 
 average_pool = Op(
@@ -156,16 +164,16 @@ average_pool = Op(
 
 @average_pool.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
-    return Fact(x.dtype, _pooled(g, x, attrs))
+    return Fact(x.dtype, _pooled_shape(g, x, attrs))
 
 
 def _average_pool(x: Array, **attrs: Any) -> Array:
-    moved = pool_window(x.ndim, attrs)
-    path = _path(x, attrs)
-    y = _sums(x, path)
+    window = pool_window(x.ndim, attrs)
+    geometry = _geometry(x, attrs)
+    y = _window_sums(x, geometry)
     count: Any = 1
-    for i in range(len(path.outs)):
-        row = _counts(path, moved, i, bool(attrs["count_include_pad"]))
+    for i in range(len(geometry.outs)):
+        row = _window_counts(geometry, window, i, bool(attrs["count_include_pad"]))
         count = count * _broadcast_along(i + 2, x.ndim, row)
     y /= count.astype(y.dtype)
     return y
@@ -184,7 +192,7 @@ def _check_p(p: int) -> None:
 @lp_pool.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     _check_p(attrs["p"])
-    return Fact(x.dtype, _pooled(g, x, attrs))
+    return Fact(x.dtype, _pooled_shape(g, x, attrs))
 
 
 def _power(x: Array, p: int) -> Array:
@@ -196,14 +204,14 @@ def _root(total: Array, p: int) -> Array:
 
 
 def _lp_pool(x: Array, **attrs: Any) -> Array:
-    return _root(_sums(_power(x, attrs["p"]), _path(x, attrs)), attrs["p"])
+    return _root(_window_sums(_power(x, attrs["p"]), _geometry(x, attrs)), attrs["p"])
 
 
 lp_pool.reference(in_wide(_lp_pool))
 
 
 def _global(name: str, reference: Reference, **attrs: Any) -> Op:
-    """A pool whose window is the whole image."""
+    """Declare a global pooling op: one window over the whole image."""
     op = Op(name, 22, "x:T", "y:T", attrs=attrs, types={"T": FLOATS})
 
     @op.infer
@@ -238,7 +246,7 @@ max_unpool = Op(
 
 @max_unpool.infer
 def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any) -> Fact:
-    natural = unpooled(x.dims, attrs)
+    natural = unpooled_shape(x.dims, attrs)
     if indices.rank != x.rank:
         raise ShapeError(f"indices have rank {indices.rank}, and x has {x.rank}")
     for i, (a, b) in enumerate(zip(x.dims, indices.dims, strict=True)):
@@ -257,29 +265,29 @@ def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any)
     return Fact(x.dtype, output_shape.sym)
 
 
-def unpooled(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
-    """The shape that indices count in: what a pool of these attributes makes x from."""
-    moved = pool_window(len(shape), attrs)
-    rows = zip(shape[2:], moved.strides, moved.kernel, moved.begins, moved.ends, strict=True)
-    return (*shape[:2], *((size - 1) * s + k - b - e for size, s, k, b, e in rows))
+def unpooled_shape(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Return the default output shape, in which indices count: the inverse of pooling."""
+    window = pool_window(len(shape), attrs)
+    axes = zip(shape[2:], window.strides, window.kernel, window.begins, window.ends, strict=True)
+    return (*shape[:2], *((size - 1) * s + k - b - e for size, s, k, b, e in axes))
 
 
 def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any) -> Array:
-    natural = numbers(unpooled(x.shape, attrs))
-    whole = np.zeros(math.prod(natural), x.dtype)
-    if indices.size and not 0 <= indices.min() <= indices.max() < whole.size:
+    natural = numbers(unpooled_shape(x.shape, attrs))
+    flat = np.zeros(math.prod(natural), x.dtype)
+    if indices.size and not 0 <= indices.min() <= indices.max() < flat.size:
         raise InvalidArgument(
-            f"indices reach from {indices.min()} to {indices.max()}, outside [0, {whole.size})"
+            f"indices reach from {indices.min()} to {indices.max()}, outside [0, {flat.size})"
         )
-    whole[indices.reshape(-1)] = x.reshape(-1)
-    whole = whole.reshape(natural)
+    flat[indices.reshape(-1)] = x.reshape(-1)
+    flat = flat.reshape(natural)
     shape = as_ints(output_shape)
     if shape is None or shape == natural:
-        return whole
+        return flat
     if any(not low <= size <= MAX_SPAN for size, low in zip(shape, natural, strict=True)):
         raise InvalidArgument(f"output_shape {shape} has a size below {natural} or over {MAX_SPAN}")
     y = np.zeros(shape, x.dtype)
-    y[tuple(slice(0, n) for n in natural)] = whole
+    y[tuple(slice(0, n) for n in natural)] = flat
     return y
 
 

@@ -14,7 +14,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.pooling.standard import pool_window, unpooled
+from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
@@ -163,7 +163,7 @@ def max_unpool(
     x: Tensor, indices: Tensor, output_shape: Array | None = None, **attrs: Any
 ) -> Tensor:
     """Numbers back at the places that a pool took them from; zeros elsewhere."""
-    natural: Any = unpooled(tuple(x.shape), attrs)
+    natural: Any = unpooled_shape(tuple(x.shape), attrs)
     count = math.prod(natural)
     place = indices.reshape(-1)
     if place.device.type == "cpu" and place.numel():

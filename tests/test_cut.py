@@ -9,7 +9,7 @@ import pytest
 from sardonyx.graph.dim import Shape, Size, evaluate, lone_name, maximum, minimum, symbol
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.shape.standard import reshaped
-from sardonyx.ops.sizes import cut_length, taken
+from sardonyx.ops.sizes import slice_length, slice_range
 
 D, K, B, T = (symbol(name) for name in "DKBT")
 END = 2**63 - 1
@@ -30,11 +30,11 @@ def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
     checked = 0
     for start, end in itertools.product(BOUNDS, repeat=2):
         g = bound_scope()
-        length = cut_length(g, D, start, end, step)
+        length = slice_length(g, D, start, end, step)
         for d, k in itertools.product(range(5), repeat=2):
             dims = {"D": d, "K": k}
             if all(guard.holds(dims) for guard in g.found):
-                places = taken(d, evaluate(start, dims), evaluate(end, dims), step)
+                places = slice_range(d, evaluate(start, dims), evaluate(end, dims), step)
                 assert evaluate(length, dims) == len(places), (start, end, dims)
                 checked += 1
     assert checked > 5000
@@ -54,11 +54,11 @@ def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
     ],
 )
 def test_common_slices_have_short_lengths(start: Size, end: Size, length: Size) -> None:
-    assert cut_length(bound_scope(), D, start, end, 1) == length
+    assert slice_length(bound_scope(), D, start, end, 1) == length
 
 
 def test_nothing_is_assumed_of_sizes_that_data_give() -> None:
-    assert lone_name(cut_length(Scope(), D, 0, D - 1, 1)) not in (None, "D")
+    assert lone_name(slice_length(Scope(), D, 0, D - 1, 1)) not in (None, "D")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 import sardonyx
 from sardonyx.errors import InvalidGraph
-from sardonyx.ops.memoize import MOST, Memoized
+from sardonyx.ops.memoize import MAX_ENTRIES, Memoized
 from sardonyx.ops.trees import ensemble as family
 from sardonyx.ops.trees.forest import BLOCK, EQ, LEQ, Nodes, Votes, check_walks_end, plant
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions
@@ -212,10 +212,10 @@ def test_what_is_made_once_lives_as_long_as_its_arrays() -> None:
 
 def test_what_is_made_of_lists_is_bounded() -> None:
     once: Memoized[Made] = Memoized(lambda *parts: Made())
-    lists = [[b"x"] for _ in range(MOST + 50)]
+    lists = [[b"x"] for _ in range(MAX_ENTRIES + 50)]
     alive = [weakref.ref(once(part)) for part in lists]
     gc.collect()
-    assert sum(ref() is not None for ref in alive) <= MOST
+    assert sum(ref() is not None for ref in alive) <= MAX_ENTRIES
 
 
 def test_a_session_lets_go_of_its_forest() -> None:

@@ -15,7 +15,7 @@ _CUSTOM: Final[dict[tuple[str, str], Op]] = {}
 
 
 def lookup(domain: str, name: str) -> Op | None:
-    """The op, or None if nothing here declares it."""
+    """Return the op, or None if it is neither declared here nor registered."""
     key = (domain, name)
     op = _LOADED.get(key)
     if op is None and key in _WHERE:
@@ -26,39 +26,39 @@ def lookup(domain: str, name: str) -> Op | None:
 
 
 def register(op: Op) -> None:
-    """Adds an op that is not ours, or another one in the place of such."""
+    """Register a custom op, replacing an earlier one of the same name."""
     if op.key in _WHERE:
-        raise InvalidArgument(f"{op} is there already, and cannot be replaced")
+        raise InvalidArgument(f"{op} is built in and cannot be replaced")
     _CUSTOM[op.key] = op
 
 
 def forget(domain: str, name: str) -> None:
-    """Takes back what `register` added."""
+    """Unregister a custom op."""
     if _CUSTOM.pop((domain, name), None) is None:
         raise NotFound(f"no custom op {domain}.{name} is registered")
 
 
 def custom_ops() -> frozenset[Op]:
-    """What `register` added."""
+    """Return the registered custom ops."""
     return frozenset(_CUSTOM.values())
 
 
 def family_of(domain: str, name: str) -> str | None:
-    """The family of an op: the folder or module of ops/ that declares it."""
+    """Return the family of an op: the folder or module of ops/ that declares it."""
     module = _WHERE.get((domain, name))
     return None if module is None else module.partition(".")[0]
 
 
 def module_of(domain: str, name: str) -> str | None:
-    """The module of ops/ that declares an op, such as "elementwise.cast"."""
+    """Return the module of ops/ that declares an op, such as "elementwise.cast"."""
     return _WHERE.get((domain, name))
 
 
 def all_ops() -> list[Op]:
-    """Every declared op, in the order of the index."""
+    """Return every declared op, in the index's order."""
     return [op for key in _WHERE if (op := lookup(*key)) is not None]
 
 
 def names(domain: str) -> list[str]:
-    """The names of a domain's ops."""
+    """Return the names of a domain's ops."""
     return [name for d, name in (*_WHERE, *_CUSTOM) if d == domain]

@@ -1,4 +1,4 @@
-"""Numpy arrays in references: arithmetic in a wider type, scalars and integer vectors."""
+"""Helpers of numpy references: arithmetic in wider types, scalars and integer vectors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def is_half(dtype: Any) -> bool:
 
 
 def wide(x: Array) -> Array:
-    """The array in the type that arithmetic on it is done in: float32 for narrower floats."""
+    """Return the array in its computation type: float32 for narrower floats."""
     return x.astype(np.float32) if is_half(x.dtype) else x
 
 
 def as_bf16(x: Array) -> Array:
-    """The numbers of float32 that are nearest to x and have the eight bits of a bfloat16."""
+    """Round float32 numbers to bfloat16 precision."""
     return x.astype(BF16.np).astype(np.float32)
 
 
 def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reference with narrow floats in float32, rounded once to its first input's type."""
+    """Run a reference in float32 for narrower floats, and round once to the first input's type."""
 
     def run(*arrays: Any, **attrs: Any) -> Any:
         first = next(a for a in arrays if a is not None)
@@ -47,7 +47,7 @@ def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def narrow(result: Any, dtype: Any) -> Any:
-    """float32 results rounded into a narrower type; whatever else they are stays."""
+    """Round float32 results to a narrower type; other results are unchanged."""
     if isinstance(result, tuple):
         return tuple(narrow(r, dtype) for r in result)
     if isinstance(result, (np.ndarray, np.generic)) and result.dtype == np.float32:
@@ -57,23 +57,23 @@ def narrow(result: Any, dtype: Any) -> Any:
 
 
 def one_int(x: Array | None, what: str) -> int:
-    """The single integer in a run-time scalar."""
+    """Return the single integer of a run-time scalar."""
     if x is None or x.size != 1:
         raise InvalidArgument(f"{what} is one number, not an array of {0 if x is None else x.size}")
     return int(x.reshape(-1)[0])
 
 
 def distinct(x: Array) -> Array:
-    """The different integers in an array, in their order: np.unique imports numpy.ma for it."""
+    """Return the sorted distinct integers; np.unique would import numpy.ma, which is slow."""
     ordered = np.sort(x, axis=None)
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
 def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
-    """Inputs with None for those left out at the end."""
+    """Return inputs padded with None for trailing absent ones."""
     return inputs + (None,) * (count - len(inputs))
 
 
 def as_ints(x: Array | Sequence[int] | None) -> tuple[int, ...] | None:
-    """Run-time axes, sizes and the like as Python numbers."""
+    """Return run-time axes or sizes as Python integers."""
     return None if x is None else tuple(int(i) for i in np.asarray(x).reshape(-1))

@@ -1,4 +1,4 @@
-"""Builds nodes by name: `b.Add(x, 1.0)` makes the node, infers it and returns its output."""
+"""Builds nodes by op name: `b.Add(x, 1.0)` adds the node, infers it and returns its output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Operand = Value | float | int | bool | None
 
 
 class Builder:
-    """Adds nodes to one graph: with a scope each is inferred at once, else by the stage."""
+    """Adds nodes to one graph; with a scope each is inferred immediately, else by a later stage."""
 
     __slots__ = ("graph", "made", "scope")
 
@@ -40,9 +40,9 @@ class Builder:
         like: Value | None = None,
         **attrs: Any,
     ) -> Node:
-        """A node of any op, with attributes left out taken from the op's defaults.
+        """Add a node; absent attributes get the op's defaults.
 
-        With `like`, the first output has the type and shape of that value, and is not inferred.
+        With `like`, the first output gets the type and shape of that value instead of inference.
         """
         op, _, filled = self.call(name, domain, attrs)
         node = self.graph.add(op, self.operands(inputs), filled, outputs)
@@ -51,14 +51,14 @@ class Builder:
         return node
 
     def infer(self, node: Node, like: Value | None) -> None:
-        """Facts of a new node: those of a value that it is like, or by the op's own rule."""
+        """Set the facts of a new node: from the value `like`, or by the op's inference rule."""
         if like is not None and isinstance(like.fact, Fact):
             node.outputs[0].fact = like.fact.plain()
         elif self.scope is not None:
             infer_node(self.scope, node)
 
     def call(self, name: str, domain: str, attrs: Attrs) -> tuple[Op, str, Attrs]:
-        """Op, node name and complete attributes of a node to be."""
+        """Return the op, node name and complete attributes of a new node."""
         op = lookup(domain, name)
         if op is None:
             raise InternalError(f"no op {domain}.{name} to build")
@@ -71,22 +71,24 @@ class Builder:
         return lambda *inputs, **options: self.node(name, *inputs, **options).outputs[0]
 
     def const(self, array: Any, dtype: DType | None = None) -> Value:
-        """A constant from numbers or an array."""
+        """Return a constant from numbers or an array."""
         return constant(Held(np.asarray(array, None if dtype is None else dtype.np)))
 
     def ints(self, *numbers: int) -> Value:
-        """A constant int64 vector, as axes and shapes are."""
+        """Return a constant int64 vector, the type of axes and shapes."""
         return constant(Held(np.array(numbers, np.int64)))
 
     def operands(self, inputs: Sequence[Operand]) -> list[Value | None]:
-        """Numbers among the operands become constants of the first tensor's type."""
+        """Convert numbers among the operands to constants of the first tensor's type."""
         first = next((v for v in inputs if isinstance(v, Value)), None)
         out: list[Value | None] = []
         for operand in inputs:
             if operand is None or isinstance(operand, Value):
                 out.append(operand)
             elif first is None or not isinstance(first.fact, Fact):
-                raise InternalError(f"the number {operand} has no typed operand beside it")
+                raise InternalError(
+                    f"the number {operand} has no tensor operand to take a type from"
+                )
             else:
                 out.append(self.const(operand, first.fact.dtype))
         return out

@@ -1,4 +1,4 @@
-"""How gradients of ops are declared: rules, decompositions, and the builder they work with.
+"""Declaration of gradients: rules, decompositions, and the builder they use.
 
 The rules are in `gradient.py` of each family, imported when a gradient first passes through it.
 """
@@ -23,30 +23,30 @@ from sardonyx.graph.op import ONNX, Gradient, Op
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.builder import Builder
 
-LAST: Final = 2**63 - 1  # as the end of a Slice: all that is left
+LAST: Final = 2**63 - 1  # as the end of a Slice: to the end
 
 
 class GradientBuilder(Builder):
-    """What rules build with: any op by its name, and what many of them need."""
+    """The builder of gradient rules: any op by name, and operations that many rules share."""
 
     __slots__ = ()
-    active: set[Value]  # values that a wanted gradient passes through
+    active: set[Value]  # values on a path to a requested gradient
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Value]: ...
 
     def wants(self, value: Value | None) -> bool:
-        """Whether anybody asks for the gradient of a value."""
+        """Whether the gradient of a value is needed."""
         return value in self.active
 
     def shape(self, x: Value) -> Value:
-        """The shape of a value as a tensor: a constant where it is known."""
+        """Return the shape of a value as a tensor: a constant where it is static."""
         static = ranked(x).static
         return self.ints(*static) if static is not None else self.Shape(x)
 
     def size(self, x: Value, axes: Iterable[int]) -> Value:
-        """The number of elements along some axes, as one number of the value's type."""
+        """Return the number of elements along some axes, as a scalar of the value's type."""
         fact, along = ranked(x), tuple(axes)
         count = product(fact.dims[a] for a in along)
         if isinstance(count, int):
@@ -55,28 +55,28 @@ class GradientBuilder(Builder):
         return self.cast(self.ReduceProd(sizes, keepdims=0), fact.dtype)
 
     def zeros(self, x: Value) -> Value:
-        """Zeros of a value's type and shape."""
+        """Return zeros of a value's type and shape."""
         zero = Held(np.zeros(1, ranked(x).dtype.np))
         return self.ConstantOfShape(self.shape(x), value=zero)
 
     def reshape(self, x: Value, like: Value) -> Value:
-        """The elements of one value in the shape of another."""
+        """Reshape one value to the shape of another."""
         if ranked(x).dims == ranked(like).dims:
             return x
         return self.Reshape(x, self.shape(like), allowzero=1)
 
     def expand(self, x: Value, like: Value) -> Value:
-        """One value broadcast to the shape of another."""
+        """Broadcast one value to the shape of another."""
         if ranked(x).dims == ranked(like).dims:
             return x
         return self.Expand(x, self.shape(like))
 
     def cast(self, x: Value, dtype: DType) -> Value:
-        """A value in another element type."""
+        """Cast a value to another element type."""
         return x if x.tensor.dtype is dtype else self.Cast(x, to=dtype.onnx)
 
     def where(self, mask: Value, x: Value) -> Value:
-        """A value where the mask holds, else 0."""
+        """Return the value where the mask is true, else 0."""
         return self.Where(mask, x, self.const(0, x.tensor.dtype))
 
     def transposed(self, x: Value) -> Value:
@@ -85,7 +85,7 @@ class GradientBuilder(Builder):
         return self.Transpose(x, perm=(*range(rank - 2), rank - 1, rank - 2))
 
     def sum_to(self, grad: Value, x: Value) -> Value:
-        """A gradient added up over what `x` was broadcast along."""
+        """Sum a gradient over the axes along which `x` was broadcast."""
         wide, own = ranked(grad).dims, ranked(x).dims
         lead = len(wide) - len(own)
         pairs = list(zip(wide[lead:], own, strict=True))
@@ -102,7 +102,7 @@ class GradientBuilder(Builder):
         return grad
 
     def _sum_to_at_run(self, grad: Value, x: Value) -> Value:
-        """The same where only a run knows which of the sizes are 1."""
+        """The same where the broadcast axes are known only at run time."""
         differ = self.Not(self.Equal(self.shape(grad), self.shape(x)))
         axes = self.Reshape(self.NonZero(differ), self.ints(-1))
         total = self.ReduceSum(grad, axes, keepdims=1, noop_with_empty_axes=1)
@@ -113,39 +113,39 @@ Unary = Callable[[GradientBuilder, Value, Value, Value], Value]  # builder, grad
 
 
 class Decomposition:
-    """The gradient of an op by the ops that it decomposes into."""
+    """The gradient of an op by way of the ops that it decomposes into."""
 
     __slots__ = ("build", "replaces")
 
     def __init__(self, build: Callable[..., Any], replaces: Callable[[Node], bool]) -> None:
-        """`replaces`: whether the forward node is decomposed too, for want of a kernel."""
+        """`replaces`: whether the forward node is decomposed too, because it has no kernel."""
         self.build = build
         self.replaces = replaces
 
     def made(self, b: Builder, node: Node) -> list[Value | None]:
-        """The outputs of a node, from its decomposition."""
+        """Build the decomposition of a node and return its outputs."""
         found = self.build(b, node)
         return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
 def ranked(x: Value) -> Fact:
-    """The fact of a tensor whose rank is known; rules need it."""
+    """Return the fact of a tensor; raise if its rank is unknown, which rules need."""
     fact = x.fact
     if not isinstance(fact, Fact) or fact.shape is None:
         raise NotImplemented(
             f"the rank of {x.name or 'a value'} is not known, and its gradient needs it",
-            hint="give the model's inputs shapes, with names for the sizes that are open",
+            hint="give the model's inputs shapes, with names for dynamic sizes",
         )
     return fact
 
 
 def int64s(b: GradientBuilder, x: Value) -> Value:
-    """Indices or sizes in the type that shapes have."""
+    """Cast indices or sizes to int64, the type of shapes."""
     return b.cast(x, I64)
 
 
 def rule_of(op: Op) -> Any:
-    """The gradient of an op, or None if it has none."""
+    """Return the gradient of an op, or None if it has none."""
     if op.gradient_rule is None and (family := family_of(*op.key)) is not None:
         _load(family)
     return op.gradient_rule
@@ -153,7 +153,7 @@ def rule_of(op: Op) -> Any:
 
 @cache
 def _load(family: str) -> None:
-    """Import a family's gradients, where it has any."""
+    """Import a family's gradients, if it has any."""
     name = f"sardonyx.ops.{family}"
     is_package = hasattr(importlib.import_module(name), "__path__")
     if is_package and importlib.util.find_spec(f"{name}.gradient") is not None:
@@ -161,15 +161,15 @@ def _load(family: str) -> None:
 
 
 def declared(name: str, domain: str = ONNX) -> Op:
-    """The op of a name."""
+    """Return a declared op by name."""
     op = lookup(domain, name)
     if op is None:
-        raise InternalError(f"no op {domain}.{name} to have a gradient")
+        raise InternalError(f"a gradient is declared for {domain}.{name}, which is not an op")
     return op
 
 
 def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
-    """Decorator: the rule of these ops."""
+    """Decorator: declare the gradient rule of these ops."""
 
     def keep(rule: Gradient) -> Gradient:
         for name in names:
@@ -182,7 +182,7 @@ def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
 def decompose(
     *names: str, domain: str = ONNX, replaces: Callable[[Node], bool] = lambda _: False
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the decomposition of these ops, from which their gradients follow."""
+    """Decorator: declare the decomposition of these ops, from which their gradients follow."""
 
     def keep(build: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -193,7 +193,7 @@ def decompose(
 
 
 def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
-    """The rule of an op of one input, without attributes."""
+    """Declare the gradient rule of an op with one input and no attributes."""
 
     def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
         return rule(b, dy, given(node, 0), node.outputs[0])
@@ -202,7 +202,7 @@ def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
 
 
 def saved(b: GradientBuilder, node: Node, slot: int) -> Value:
-    """An output of a forward node that only its gradient needs; from now on the node makes it."""
+    """Return an optional output of a forward node for its gradient, adding it to the node."""
     node.graph.add_outputs(node, (Value("") for _ in range(slot + 1 - len(node.outputs))))
     if node.outputs[slot].fact is None:
         b.infer(node, None)

@@ -12,22 +12,22 @@ from sardonyx.graph.guard import Scope
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front; an axis outside the rank is an error."""
+    """Return the axis as a non-negative number; raise if it is outside the rank."""
     if not -rank <= axis < rank:
         raise ShapeError(f"{what} {axis} is outside [{-rank}, {rank})")
     return axis % rank if rank else 0
 
 
 def axes_of(axes: Iterable[int], rank: int, what: str = "axis") -> tuple[int, ...]:
-    """Several axes counted from the front; one given twice is an error."""
-    found = tuple(axis_of(int(a), rank, what) for a in axes)
-    if len(set(found)) != len(found):
+    """Return axes as non-negative numbers; raise for duplicates."""
+    normalized = tuple(axis_of(int(a), rank, what) for a in axes)
+    if len(set(normalized)) != len(normalized):
         raise ShapeError(f"{what} {tuple(axes)} names one dimension twice")
-    return found
+    return normalized
 
 
 def broadcast_shapes(g: Scope, *shapes: Shape) -> Shape:
-    """The shape of values broadcast against each other from the right, as numpy does."""
+    """Return the shape of values that are broadcast together (numpy's rules)."""
     if len(shapes) == 2 and shapes[0] == shapes[1]:
         return shapes[0]
     rank = max(map(len, shapes))
@@ -39,5 +39,5 @@ def broadcast_shapes(g: Scope, *shapes: Shape) -> Shape:
 
 
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:
-    """Inference of an op whose output looks like its first input."""
+    """Infer an output with the type and shape of the first input."""
     return x.plain()

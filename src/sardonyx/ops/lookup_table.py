@@ -1,4 +1,4 @@
-"""Tables that find values by key."""
+"""Key-value tables for references, and string indexes for kernels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sardonyx._native as native
 from sardonyx.ops.arrays import Array
 
 
-class Table:
-    """Finds values by key: a sorted table for numbers, a dict for strings."""
+class LookupTable:
+    """Look up values by key: binary search for numbers, a dict for strings."""
 
     def __init__(self, keys: Array, values: Array, default: Any) -> None:
-        """A key that is given twice stands for its last value. NaN is a key like any other."""
+        """The last of duplicate keys wins. NaN is a valid key."""
         self.values = np.append(values, np.array([default], values.dtype))
         self.strings: dict[str, int] | None = None
         if keys.dtype == object:
@@ -24,7 +24,7 @@ class Table:
         self.at = len(keys) - 1 - last
 
     def find(self, x: Array) -> Array:
-        """Where each element is among the keys; the number of keys where it is none of them."""
+        """Return each element's index among the keys, or the number of keys if it is not found."""
         missing = len(self.values) - 1
         if self.strings is not None:
             found = [self.strings.get(s, missing) for s in x.reshape(-1).tolist()]
@@ -39,26 +39,26 @@ class Table:
         return np.asarray(self.values[self.find(x)], self.values.dtype)
 
 
-class TextTable:
-    """Strings from attributes, bytes in UTF-8, and the index by which kernels find one of them."""
+class StringTable:
+    """UTF-8 strings of attributes in one block, and the hash index by which kernels find them."""
 
     def __init__(self, strings: list[bytes]) -> None:
         try:
             self.block: Array = native.pack_strings(strings)
-        except ValueError:  # what is no UTF-8 is read as everywhere else
+        except ValueError:  # invalid UTF-8 is decoded with replacement characters
             valid = [s.decode("utf-8", "replace").encode() for s in strings]
             self.block = native.pack_strings(valid)
         self.count = len(strings)
         self.index: Array = native.string_index(self.block, self.count)
 
     def numbers(self) -> Array:
-        """For each string its place, the last where it is there twice."""
+        """Return each string's index: that of the last of equal strings."""
         return native.string_numbers(self.block, self.count, self.index)
 
     def find(self, x: Array) -> Array:
-        """Where each element is among the strings, or -1."""
+        """Return each element's index among the strings, or -1."""
         address = native.address(self.block)
         strings = native.read_strings(address, [self.count]).tolist()
-        places = {s: i for i, s in enumerate(strings)}
-        found = [places.get(s, -1) for s in x.reshape(-1).tolist()]
+        index_of = {s: i for i, s in enumerate(strings)}
+        found = [index_of.get(s, -1) for s in x.reshape(-1).tolist()]
         return np.array(found, np.int64).reshape(x.shape)

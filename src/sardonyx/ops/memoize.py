@@ -1,4 +1,4 @@
-"""What an op makes of its attributes once, such as a forest, and keeps while they live."""
+"""A cache of values computed from attributes, such as a tree ensemble, while those are alive."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
-Key = tuple[int | tuple[int], ...]  # numbers themselves, and where everything else is
+Key = tuple[int | tuple[int], ...]  # integers by value, other objects by (id,)
 
-MOST: Final = (
-    256  # things kept per op; attributes that are lists of strings cannot say when they die
-)
+# Entries per op: lists of strings have no weak references, so their entries are only evicted.
+MAX_ENTRIES: Final = 256
 
 
 class Memoized(Generic[T]):
-    """A function of attributes that is run once for each set of them.
+    """A function of attributes, evaluated once for each combination of them.
 
-    Attributes other than numbers are known by identity: a node hands the same objects to every run.
-    What is made must not hold on to the arrays it was made from, or neither would ever be freed.
+    Attributes other than integers are compared by identity: a node passes the same objects in every
+    run. The result must not reference the arrays it is computed from, or neither is ever freed.
     """
 
     __slots__ = ("_made", "_make")
@@ -29,19 +28,19 @@ class Memoized(Generic[T]):
         self._make: Final = make
         self._made: Final[dict[Key, tuple[T, list[Any]]]] = {}
 
-    def __call__(self, *parts: Any) -> T:
-        key = tuple(p if type(p) is int else (id(p),) for p in parts)
-        found = self._made.get(key)
-        return self._keep(key, parts) if found is None else found[0]
+    def __call__(self, *args: Any) -> T:
+        key = tuple(p if type(p) is int else (id(p),) for p in args)
+        entry = self._made.get(key)
+        return self._keep(key, args) if entry is None else entry[0]
 
-    def _keep(self, key: Key, parts: tuple[Any, ...]) -> T:
-        made = self._make(*parts)
+    def _keep(self, key: Key, args: tuple[Any, ...]) -> T:
+        result = self._make(*args)
 
         def forget(_: Any) -> None:
             self._made.pop(key, None)
 
-        held = [weakref.ref(p, forget) if isinstance(p, np.ndarray) else p for p in parts]
-        self._made[key] = (made, held)
-        if len(self._made) > MOST:
+        kept_alive = [weakref.ref(p, forget) if isinstance(p, np.ndarray) else p for p in args]
+        self._made[key] = (result, kept_alive)
+        if len(self._made) > MAX_ENTRIES:
             self._made.pop(next(iter(self._made)), None)
-        return made
+        return result

@@ -18,7 +18,7 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints, one_int
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.move.standard import concat
-from sardonyx.ops.sizes import CLASSIC, SIZES, kept, owned, same_value
+from sardonyx.ops.sizes import CLASSIC, SIZES, copy_value, owned, same_value
 
 ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold
 _TRUTH: Final = frozenset((BOOL,))
@@ -114,7 +114,7 @@ def _slices(g: Scope) -> Size | None:
 
 @at.reference
 def _(x: list[Any], position: Array) -> Any:
-    return kept(x[_place(len(x), position, len(x) - 1, "position")])
+    return copy_value(x[_place(len(x), position, len(x) - 1, "position")])
 
 
 def _of(elem: AnyFact | None, parts: tuple[AnyFact, ...]) -> SequenceFact:
@@ -372,7 +372,7 @@ def _(g: Scope, x: AnyFact | None, *, type: AnyFact | None) -> OptionalFact:
     return OptionalFact(type if x is None else x)
 
 
-optional_.reference(lambda x, *, type: kept(x))
+optional_.reference(lambda x, *, type: copy_value(x))
 
 
 get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
@@ -397,7 +397,7 @@ def _maker(g: Scope) -> Node | None:
 def _(x: Any) -> Any:
     if x is None:
         raise InvalidArgument("the optional is empty, and its element is asked for")
-    return kept(x)
+    return copy_value(x)
 
 
 has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _TRUTH}, unranked=True)

@@ -1,4 +1,4 @@
-"""What ops on shapes share: checked sizes, vectors of sizes, and results of their own."""
+"""Shared by ops on shapes: checked shapes, vectors of sizes, and lengths of slices."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from sardonyx.graph.infer import MAX_ELEMENTS
 from sardonyx.graph.op import Reference
 from sardonyx.ops.arrays import Array
 
-MAX_RANK: Final = 64  # what numpy can hold
+MAX_RANK: Final = 64  # of numpy arrays
 CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements
 STORED: Final = ALL - {by_name("f6e2m3"), by_name("f6e3m2")}
 SIZES: Final = frozenset((I64,))  # the type of shapes and axes
-FAR: Final = 2**31 - 1  # exporters write this and more for "to the end"
+SLICE_END: Final = 2**31 - 1  # exporters write this or more for "to the end"
 
 
 def owned(x: Any) -> Array:
-    """A copy: a result must outlive the input that it would otherwise be a view of."""
+    """Return a contiguous copy: a result must not be a view of an input."""
     return np.array(x, order="C")
 
 
-def kept(value: Any) -> Any:
-    """A value handed on: arrays are copied, and lists are shared, since nobody changes them."""
+def copy_value(value: Any) -> Any:
+    """Copy an array; lists (sequences) are immutable here and returned as they are."""
     return owned(value) if isinstance(value, np.ndarray) else value
 
 
 def same_value(fact: AnyFact) -> AnyFact:
-    """The fact of a value handed on: known elements stay, but where its bytes lie is not said."""
+    """Return the fact of a copied value: known elements stay, constant storage does not."""
     return fact.plain().known(fact.sym) if isinstance(fact, Fact) else fact
 
 
 def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:
-    """The run-time shape of a new array; one that no memory here could hold is an error."""
+    """Return the run-time shape of a new array; raise if it exceeds this machine's memory."""
     if any(d < 0 for d in shape):
         raise InvalidArgument(f"{what} {tuple(shape)} has a negative size")
-    needed = math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize  # numpy counts so
+    # numpy counts sizes of 0 as 1 in its own limit.
+    needed = math.prod(max(d, 1) for d in shape) * np.dtype(dtype).itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory or len(shape) > MAX_RANK:
         raise InvalidArgument(
@@ -54,8 +55,8 @@ def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def checked(g: Scope, shape: Sequence[Size], what: str) -> Shape:
-    """A shape from sizes that the model gives: none is negative, all can be addressed."""
+def checked_shape(g: Scope, shape: Sequence[Size], what: str) -> Shape:
+    """Return a shape of computed sizes, checked: none negative, at most 2**62 elements."""
     if len(shape) > MAX_RANK:
         raise ShapeError(f"{what} has rank {len(shape)}, and {MAX_RANK} is the most")
     for d in shape:
@@ -69,14 +70,14 @@ def checked(g: Scope, shape: Sequence[Size], what: str) -> Shape:
 
 
 def fresh_shape(g: Scope, rank: int, hint: str) -> Shape:
-    """A shape of which nothing but the rank is known."""
+    """Return a shape of fresh symbolic sizes: only the rank is known."""
     if rank > MAX_RANK:
         raise ShapeError(f"the rank is {rank}, and {MAX_RANK} is the most")
     return tuple(g.fresh(hint) for _ in range(rank))
 
 
 def vector_length(x: Fact, what: str) -> int | None:
-    """How many numbers a vector of sizes or axes holds; a scalar counts as one."""
+    """Return the length of a vector of sizes or axes (1 for a scalar); None if unknown."""
     if x.shape is None:
         return None
     if x.rank > 1:
@@ -85,8 +86,8 @@ def vector_length(x: Fact, what: str) -> int | None:
     return length if isinstance(length, int) else None
 
 
-def number_in(x: Fact) -> Any:
-    """The number that a scalar holds: known, symbolic, or None."""
+def scalar_value(x: Fact) -> Any:
+    """Return a scalar's value: a number, a symbolic size, or None if unknown."""
     if x.sym is not None:
         return x.sym[0] if len(x.sym) == 1 else None
     if x.const is not None and x.const.count == 1:
@@ -94,88 +95,93 @@ def number_in(x: Fact) -> Any:
     return None
 
 
-def moving(reference: Reference, data: int = 1) -> Reference:
-    """The symbolic rule of a reference that moves its first `data` inputs as the rest say."""
+def symbolic_move(reference: Reference, data: int = 1) -> Reference:
+    """Return the symbolic rule of a reference that moves elements of its first `data` inputs.
+
+    The other inputs (axes, indices, sizes) must be static.
+    """
 
     def run(*arrays: Any, **attrs: Any) -> Any:
-        given: list[Any] = list(arrays[:data])
+        operands: list[Any] = list(arrays[:data])
         for a in arrays[data:]:
             if a is not None and not all(isinstance(v, int) for v in a.flat):
                 return None
-            given.append(None if a is None else a.astype(np.int64))
+            operands.append(None if a is None else a.astype(np.int64))
         try:
-            return reference(*given, **attrs)
+            return reference(*operands, **attrs)
         except SardonyxError:
-            return None  # the node may never run; if it does, it says so then
+            return None  # the node may never run; if it does, it raises then
 
     return run
 
 
-def cut_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
-    """How many of d elements a slice takes; negative bounds count from the end, all are clamped."""
+def slice_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
+    """Return the length of a slice of d elements; bounds wrap and clamp as in ONNX's Slice."""
     if step == 0:
         raise ShapeError(f"a slice from {start} to {end} steps by 0")
     if isinstance(d, int) and isinstance(start, int) and isinstance(end, int):
-        return len(taken(d, start, end, step))
+        return len(slice_range(d, start, end, step))
     try:
-        span = _ahead(g, d, start, end) if step > 0 else _back(g, d, start, end)
+        span = _forward_span(g, d, start, end) if step > 0 else _backward_span(g, d, start, end)
         return floor_div(span + (abs(step) - 1), abs(step))
-    except (TooLong, _Open):
+    except (TooLong, _Undetermined):
         return g.fresh("cut")
 
 
-def taken(d: int, start: int, end: int, step: int) -> range:
-    """The places that a slice takes of d elements."""
+def slice_range(d: int, start: int, end: int, step: int) -> range:
+    """Return the indices that a slice selects of d elements."""
     if step < 0:
-        start = max(start, -d)  # walking back from before the front starts at the first element
+        start = max(start, -d)  # ONNX clamps to the first element, where Python would select none
     return range(*slice(start, end, step).indices(d))
 
 
-def _ahead(g: Scope, d: Size, start: Size, end: Size) -> Size:
-    stop, is_inside = (d, True) if _is_far(end) else _from_front(g, end, d)
+def _forward_span(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    stop, is_inside = (d, True) if _is_end(end) else _from_front(g, end, d)
     stop = minimum(stop, d)
     if stop == d and start != 0 and least(-start) >= 0:
         _assume(g, -start, 1)
         return minimum(-start, d)
-    begin, is_behind = (0, True) if _is_far(-start) else _from_front(g, start, d)
+    begin, is_non_negative = (0, True) if _is_end(-start) else _from_front(g, start, d)
     if begin == 0 and is_inside:
         return stop
-    return maximum(stop - (begin if is_behind else maximum(begin, 0)), 0)
+    return maximum(stop - (begin if is_non_negative else maximum(begin, 0)), 0)
 
 
-def _back(g: Scope, d: Size, start: Size, end: Size) -> Size:
-    begin = d - 1 if _is_far(start) else _from_front(g, start, d)[0]
+def _backward_span(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    begin = d - 1 if _is_end(start) else _from_front(g, start, d)[0]
     if begin != d - 1:
         begin = minimum(maximum(begin, 0), d - 1)
-    stop = -1 if _is_far(-end) else maximum(minimum(_from_front(g, end, d)[0], d - 1), -1)
+    stop = -1 if _is_end(-end) else maximum(minimum(_from_front(g, end, d)[0], d - 1), -1)
     return maximum(begin - stop, 0)
 
 
-def _is_far(bound: Size) -> bool:
-    return isinstance(bound, int) and bound >= FAR
+def _is_end(bound: Size) -> bool:
+    return isinstance(bound, int) and bound >= SLICE_END
 
 
-class _Open(Exception):
-    """The length of a slice depends on whether a bound is 0."""
+class _Undetermined(Exception):
+    """The length of a slice depends on whether a symbolic bound is 0."""
 
 
 def _assume(g: Scope, a: Size, b: Size) -> None:
     if not g.assume_at_least(a, b):
-        raise _Open
+        raise _Undetermined
 
 
 def _from_front(g: Scope, bound: Size, d: Size) -> tuple[Size, bool]:
-    """A bound counted from the front, not clamped yet, and whether it is known to be 0 or more."""
+    """Return a bound counted from the front, unclamped, and whether it is known to be >= 0."""
     if least(bound) >= 0:
         return bound, True
     if least(-bound) > 0:
         return d + bound, False
-    # n - 1 means the place before n, and -n the last n: they mean something else only if n is 0.
+    # n - 1 is usually an index from the front, and -n one from the end; only n = 0 differs, and a
+    # guard excludes it.
     if least(bound) >= -1:
         _assume(g, bound, 0)
         return bound, True
     if least(-bound) >= 0:
         _assume(g, -bound, 1)
         return d + bound, False
+    # The sign is unknown: add d only where bound < 0, by an arithmetic 0/1 indicator.
     is_counted_from_front = minimum(maximum(bound + 1, 0), 1)
     return bound + d * (1 - is_counted_from_front), False

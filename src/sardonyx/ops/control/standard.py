@@ -19,7 +19,7 @@ from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.control.scan_outputs import collected, perhaps_none, stacked
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sequence import join, nothing, one_of
-from sardonyx.ops.sizes import SIZES, STORED, kept, same_value
+from sardonyx.ops.sizes import SIZES, STORED, copy_value, same_value
 
 _TRUTH: Final = frozenset((BOOL,))
 _TURNS: Final = 3  # inferences of a loop's body after which a changing shape is given up
@@ -321,7 +321,7 @@ def passes(
     most = None if trips is None else one_int(trips, "the trip count")
     goes_on = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
-    values = [kept(v) for v in initial]
+    values = [copy_value(v) for v in initial]
     facts = body.unrun_facts[n + 1 :]
     rows: list[list[Array]] = [[] for _ in facts]
     turn = 0
@@ -406,7 +406,7 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
     ]
     if len({len(x) for x in scanned}) != 1:
         raise InvalidArgument(f"scanned inputs differ in length: {[len(x) for x in scanned]}")
-    states = [kept(x) for x in xs[:n]]
+    states = [copy_value(x) for x in xs[:n]]
     rows: list[list[Array]] = [[] for _ in facts]
     for step in range(len(scanned[0])):
         results = body(*states, *(np.array(x[step], order="C") for x in scanned))
@@ -458,7 +458,7 @@ def _(x: list[Any], *more: Any, body: Body) -> tuple[list[Any], ...]:
     for i, element in enumerate(x):
         results = body(element, *(v[i] if isinstance(v, list) else v for v in more))
         for out, result in zip(outs, results, strict=True):
-            out.append(kept(result))
+            out.append(copy_value(result))
     return outs
 
 

@@ -13,7 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, texts
-from sardonyx.ops.lookup_table import Table
+from sardonyx.ops.lookup_table import LookupTable
 from sardonyx.ops.memoize import Memoized
 
 ENCODED: Final = frozenset((STRING, I64, F32, I32, I16, F64))
@@ -66,13 +66,13 @@ def _count(values: Any) -> int:
     return len(values) if isinstance(values, (list, np.ndarray)) else int(values.count)
 
 
-def _encoder_table(keys: Any, values: Any, default: Any) -> Table:
+def _encoder_table(keys: Any, values: Any, default: Any) -> LookupTable:
     fallback = (
         default if isinstance(default, (int, float, bytes)) else default.read().reshape(-1)[0]
     )
     if isinstance(fallback, bytes):
         fallback = fallback.decode("utf-8", "replace")
-    return Table(_as_array(keys), _as_array(values), fallback)
+    return LookupTable(_as_array(keys), _as_array(values), fallback)
 
 
 _ENCODERS: Final = Memoized(_encoder_table)
@@ -109,7 +109,7 @@ def _check_fits(number: int, dtype: DType) -> None:
         raise InvalidGraph(f"default_int64 is {number}, which {dtype} cannot hold")
 
 
-def encoder_table(attrs: dict[str, Any]) -> Table:
+def encoder_table(attrs: dict[str, Any]) -> LookupTable:
     """The table of a LabelEncoder, made once."""
     keys, values = _given(attrs, "keys")[0], _given(attrs, "values")
     return _ENCODERS(keys, values[0], _default(attrs, values[1]))
@@ -156,7 +156,7 @@ def mapper_table(
     cats_strings: Any,
     default_int64: int,
     default_string: bytes,
-) -> Table:
+) -> LookupTable:
     """The table of a CategoryMapper in one direction, made once."""
     ints = np.zeros(0, np.int64) if cats_int64s is None else cats_int64s
     strings = cats_strings if cats_strings is not None else []
@@ -182,9 +182,9 @@ one_hot = Op(
 )
 
 
-def _positions(keys: Any) -> Table:
+def _positions(keys: Any) -> LookupTable:
     found = _as_array(keys)
-    return Table(found, np.arange(len(found)), len(found))
+    return LookupTable(found, np.arange(len(found)), len(found))
 
 
 position_table: Final = Memoized(_positions)  # the number of each category

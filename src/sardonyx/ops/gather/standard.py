@@ -1,4 +1,4 @@
-"""Ops that read or write elements at indices."""
+"""The ONNX gather and scatter ops, OneHot and Compress."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from sardonyx.ops.sizes import (
     SIZES,
     STORED,
     allocatable,
-    checked,
-    moving,
-    number_in,
+    checked_shape,
     owned,
+    scalar_value,
+    symbolic_move,
 )
 
 
-def counted(indices: Array, size: int, axis: int) -> Array:
-    """Indices counted from the front; one outside the axis is an error."""
+def normalized_indices(indices: Array, size: int, axis: int) -> Array:
+    """Return non-negative indices; raise if one is outside the axis."""
     indices = indices.astype(np.int64)
     if indices.size:
         low, high = int(indices.min()), int(indices.max())
@@ -52,16 +52,16 @@ gather = Op(
 def _(g: Scope, x: Fact, indices: Fact, *, axis: int) -> Fact:
     axis = axis_of(axis, x.rank)
     dims = (*x.dims[:axis], *indices.dims, *x.dims[axis + 1 :])
-    return x.shaped(checked(g, dims, "the output"))
+    return x.shaped(checked_shape(g, dims, "the output"))
 
 
 def _gather(x: Array, indices: Array, *, axis: int) -> Array:
     axis = axis_of(axis, x.ndim)
-    where = counted(indices, x.shape[axis], axis)
+    where = normalized_indices(indices, x.shape[axis], axis)
     return np.asarray(np.take(x, where, axis), x.dtype)
 
 
-gather.symbolic(moving(gather.reference(_gather)))
+gather.symbolic(symbolic_move(gather.reference(_gather)))
 
 gather_elements = Op(
     "GatherElements",
@@ -73,8 +73,8 @@ gather_elements = Op(
 )
 
 
-def _check_grid(g: Scope, x: Fact, indices: Fact, axis: int) -> None:
-    """Indices have the data's rank and, on all axes but one, no more entries than it."""
+def _check_element_indices(g: Scope, x: Fact, indices: Fact, axis: int) -> None:
+    """Require indices of the data's rank that are no larger on all axes but `axis`."""
     if x.rank != indices.rank:
         raise ShapeError(f"indices have rank {indices.rank}, and the data has rank {x.rank}")
     axis = axis_of(axis, x.rank)
@@ -85,22 +85,22 @@ def _check_grid(g: Scope, x: Fact, indices: Fact, axis: int) -> None:
 
 @gather_elements.infer
 def _(g: Scope, x: Fact, indices: Fact, *, axis: int) -> Fact:
-    _check_grid(g, x, indices, axis)
+    _check_element_indices(g, x, indices, axis)
     return x.shaped(indices.dims)
 
 
 def _gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
-    return x[_grid(x, indices, axis_of(axis, x.ndim))]
+    return x[_element_indices(x, indices, axis_of(axis, x.ndim))]
 
 
-def _grid(x: Array, indices: Array, axis: int) -> tuple[Array, ...]:
-    """Index arrays of every axis: one is given, the others run along the indices' own shape."""
+def _element_indices(x: Array, indices: Array, axis: int) -> tuple[Array, ...]:
+    """Return an index array per axis: the indices for `axis`, positions for the others."""
     own = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
-    own[axis] = counted(indices, x.shape[axis], axis)
+    own[axis] = normalized_indices(indices, x.shape[axis], axis)
     return tuple(own)
 
 
-gather_elements.symbolic(moving(gather_elements.reference(_gather_elements)))
+gather_elements.symbolic(symbolic_move(gather_elements.reference(_gather_elements)))
 
 gather_nd = Op(
     "GatherND",
@@ -124,32 +124,33 @@ def _(g: Scope, x: Fact, indices: Fact, *, batch_dims: int) -> Fact:
     width = indices.dims[-1]
     if not isinstance(width, int):
         return x.shaped(None)
-    if width > x.rank - batch_dims:  # with 0, as onnxruntime has it, each is all of the data
+    if width > x.rank - batch_dims:  # width 0 is allowed, as in onnxruntime: it selects all
         raise ShapeError(
             f"index tuples of {width} do not fit {x.rank - batch_dims} dims of the data"
         )
     return x.shaped((*indices.dims[:-1], *x.dims[batch_dims + width :]))
 
 
-def _columns(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
-    """Index arrays of an axis of size 1, put before all others, and of those that tuples index."""
+def _nd_indices(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
+    """Return index arrays for x[None]: its first axis, the batch axes, and the indexed axes."""
     shape, width = indices.shape[:-1], indices.shape[-1]
     if width > x.ndim - batch_dims:
         raise InvalidArgument(f"index tuples of {width} do not fit data of shape {x.shape}")
     batch = [
         np.arange(shape[i]).reshape((-1,) + (1,) * (len(shape) - i - 1)) for i in range(batch_dims)
     ]
-    given = [
-        counted(indices[..., i], x.shape[batch_dims + i], batch_dims + i) for i in range(width)
+    indexed = [
+        normalized_indices(indices[..., i], x.shape[batch_dims + i], batch_dims + i)
+        for i in range(width)
     ]
-    return (np.zeros(shape, np.int64), *batch, *given)
+    return (np.zeros(shape, np.int64), *batch, *indexed)
 
 
 def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
-    return np.asarray(x[None][_columns(x, indices, batch_dims)], x.dtype)
+    return np.asarray(x[None][_nd_indices(x, indices, batch_dims)], x.dtype)
 
 
-gather_nd.symbolic(moving(gather_nd.reference(_gather_nd)))
+gather_nd.symbolic(symbolic_move(gather_nd.reference(_gather_nd)))
 
 _REDUCTIONS: Final[dict[bytes, Any]] = {
     b"add": np.add,
@@ -164,7 +165,7 @@ def _check_reduction(x: Fact, reduction: bytes) -> None:
         return
     if reduction not in _REDUCTIONS:
         shown = reduction.decode(errors="replace")
-        raise ShapeError(f"there is no reduction {shown}; there are none, add, mul, max and min")
+        raise ShapeError(f"reduction {shown} is none of none, add, mul, max and min")
     if x.dtype.kind in ("string", "bool") or (
         x.dtype.kind == "complex" and reduction in (b"max", b"min")
     ):
@@ -172,7 +173,7 @@ def _check_reduction(x: Fact, reduction: bytes) -> None:
 
 
 def _write(x: Array, where: tuple[Array, ...], updates: Array, reduction: bytes) -> Array:
-    """A copy of x with updates written, or reduced into it one after the other."""
+    """Return a copy of x with updates written or reduced into it, in sequence."""
     if reduction == b"none":
         out = owned(x)
         out[where] = updates
@@ -196,7 +197,7 @@ scatter_elements = Op(
 @scatter_elements.infer
 def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, axis: int, reduction: bytes) -> Fact:
     _check_reduction(x, reduction)
-    _check_grid(g, x, indices, axis)
+    _check_element_indices(g, x, indices, axis)
     if updates.rank != indices.rank:
         raise ShapeError(f"updates {updates} and indices {indices} differ in rank")
     for i, (a, b) in enumerate(zip(updates.dims, indices.dims, strict=True)):
@@ -206,7 +207,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, axis: int, reduction: 
 
 @scatter_elements.reference
 def _(x: Array, indices: Array, updates: Array, *, axis: int, reduction: bytes) -> Array:
-    return _write(x, _grid(x, indices, axis_of(axis, x.ndim)), updates, reduction)
+    return _write(x, _element_indices(x, indices, axis_of(axis, x.ndim)), updates, reduction)
 
 
 scatter_nd = Op(
@@ -229,24 +230,24 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
         return x.plain()
     if width > x.rank:
         raise ShapeError(f"index tuples of {width} do not fit data of rank {x.rank}")
-    wanted = (*indices.dims[:-1], *x.dims[width:])
-    if updates.rank != len(wanted):
-        raise ShapeError(f"updates {updates} have rank {updates.rank}, not {len(wanted)}")
-    for i, (a, b) in enumerate(zip(updates.dims, wanted, strict=True)):
+    expected = (*indices.dims[:-1], *x.dims[width:])
+    if updates.rank != len(expected):
+        raise ShapeError(f"updates {updates} have rank {updates.rank}, not {len(expected)}")
+    for i, (a, b) in enumerate(zip(updates.dims, expected, strict=True)):
         g.equal(a, b, f"dim {i} of the updates does not fit the indices")
     return x.plain()
 
 
 @scatter_nd.reference
 def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
-    wanted = indices.shape[:-1] + x.shape[indices.shape[-1] :]
-    if updates.shape != wanted:
-        raise InvalidArgument(f"updates have the shape {updates.shape}, not {wanted}")
-    return _write(x[None], _columns(x, indices, 0), updates, reduction).reshape(x.shape)
+    expected = indices.shape[:-1] + x.shape[indices.shape[-1] :]
+    if updates.shape != expected:
+        raise InvalidArgument(f"updates have the shape {updates.shape}, not {expected}")
+    return _write(x[None], _nd_indices(x, indices, 0), updates, reduction).reshape(x.shape)
 
 
-def _sizes_written(write: Callable[..., Array]) -> Callable[..., Array | None]:
-    """The symbolic rule of a scatter: sizes may be replaced, not reduced."""
+def _symbolic_scatter(write: Callable[..., Array]) -> Callable[..., Array | None]:
+    """Return the symbolic rule of a scatter without reduction."""
 
     def run(x: Array, indices: Array, updates: Array, *, reduction: bytes, **attrs: Any) -> Any:
         if reduction != b"none":
@@ -255,14 +256,14 @@ def _sizes_written(write: Callable[..., Array]) -> Callable[..., Array | None]:
         def ordered(data: Array, new: Array, where: Array) -> Array:
             return write(data, where, new, reduction=reduction, **attrs)
 
-        return moving(ordered, data=2)(x, updates, indices)
+        return symbolic_move(ordered, data=2)(x, updates, indices)
 
     return run
 
 
 for _op in (scatter_elements, scatter_nd):
     assert _op.reference_rule is not None
-    _op.symbolic(_sizes_written(_op.reference_rule))
+    _op.symbolic(_symbolic_scatter(_op.reference_rule))
 
 tensor_scatter = Op(
     "TensorScatter",
@@ -277,12 +278,10 @@ tensor_scatter = Op(
 @tensor_scatter.infer
 def _(g: Scope, x: Fact, update: Fact, starts: Fact | None, *, axis: int, mode: bytes) -> Fact:
     if mode not in (b"linear", b"circular"):
-        raise ShapeError(
-            f"there is no mode {mode.decode(errors='replace')}: linear and circular are"
-        )
+        raise ShapeError(f"mode {mode.decode(errors='replace')} is neither linear nor circular")
     axis = axis_of(axis, x.rank)
     if axis == 0 or update.rank != x.rank:
-        raise ShapeError(f"axis {axis} of {x} takes no update {update}; axis 0 is the batch")
+        raise ShapeError(f"update {update} does not fit axis {axis} of {x}; axis 0 is the batch")
     for i, (d, n) in enumerate(zip(x.dims, update.dims, strict=True)):
         if i == axis:
             g.at_least(d, n, "the update is longer than the cache")
@@ -298,17 +297,17 @@ def _(x: Array, update: Array, starts: Array | None, *, axis: int, mode: bytes) 
     axis = axis_of(axis, x.ndim)
     size, count = x.shape[axis], update.shape[axis]
     first = np.zeros(x.shape[0], np.int64) if starts is None else starts.reshape(-1)
-    places = first[:, None] + np.arange(count)
+    positions = first[:, None] + np.arange(count)
     if mode == b"circular":
-        places = places % max(size, 1)
-    elif places.size and not (places.min() >= 0 and places.max() < size):
+        positions = positions % max(size, 1)
+    elif positions.size and not (positions.min() >= 0 and positions.max() < size):
         raise InvalidArgument(
             f"{count} entries from {int(first.min())} to {int(first.max())} on do not fit "
             f"into {size} of axis {axis}"
         )
     out = owned(x)
     rows = np.arange(x.shape[0])[:, None]
-    np.moveaxis(out, axis, 1)[rows, places] = np.moveaxis(update, axis, 1)
+    np.moveaxis(out, axis, 1)[rows, positions] = np.moveaxis(update, axis, 1)
     return out
 
 
@@ -326,14 +325,14 @@ one_hot = Op(
 @one_hot.infer
 def _(g: Scope, indices: Fact, depth: Fact, values: Fact, *, axis: int) -> Fact:
     axis = axis_of(axis, indices.rank + 1)
-    g.equal(product(values.dims), 2, "values are what is off and what is on")
+    g.equal(product(values.dims), 2, "values has two elements: off and on")
     g.equal(product(depth.dims), 1, "depth is one number")
-    known = number_in(depth)
-    if isinstance(known, float):
-        known = int(known)
+    static_value = scalar_value(depth)
+    if isinstance(static_value, float):
+        static_value = int(static_value)
     dims = list(indices.dims)
-    dims.insert(axis, g.fresh("depth") if known is None else known)
-    return values.shaped(checked(g, dims, "the output"))
+    dims.insert(axis, g.fresh("depth") if static_value is None else static_value)
+    return values.shaped(checked_shape(g, dims, "the output"))
 
 
 @one_hot.reference
@@ -346,9 +345,9 @@ def _(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     with np.errstate(invalid="ignore"):
         where = indices.astype(np.int64)
     where = np.expand_dims(np.where(where < 0, where + count, where), axis)
-    places = np.arange(count).reshape((-1,) + (1,) * (indices.ndim - axis))
+    positions = np.arange(count).reshape((-1,) + (1,) * (indices.ndim - axis))
     off, on = values.reshape(-1)
-    return np.where(places == where, np.array(on, values.dtype), np.array(off, values.dtype))
+    return np.where(positions == where, np.array(on, values.dtype), np.array(off, values.dtype))
 
 
 compress = Op(
@@ -367,14 +366,14 @@ def _(g: Scope, x: Fact, condition: Fact, *, axis: int | None) -> Fact:
         raise ShapeError(f"the condition is a vector, not {condition}")
     axis = None if axis is None else axis_of(axis, x.rank)
     size = product(x.dims) if axis is None else x.dims[axis]
-    known = condition.ints
-    if known is not None and isinstance(size, int):
-        kept: Any = sum(known[:size])
+    static_value = condition.ints
+    if static_value is not None and isinstance(size, int):
+        count: Any = sum(static_value[:size])
     else:
-        kept = g.fresh("kept")
+        count = g.fresh("kept")
     if axis is None:
-        return x.shaped((kept,))
-    return x.shaped((*x.dims[:axis], kept, *x.dims[axis + 1 :]))
+        return x.shaped((count,))
+    return x.shaped((*x.dims[:axis], count, *x.dims[axis + 1 :]))
 
 
 @compress.reference

@@ -1,4 +1,4 @@
-"""Copy, an internal op: a value on another device."""
+"""Copy, an internal op: copies a value to another device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ copy.infer(lambda g, x, *, to: x)
 
 @copy.reference
 def _(x: Array, *, to: bytes) -> Array:
-    """The same tensor on another device; every device is the host to references."""
+    """The identity: references run on the host only."""
     return x
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, given, optional
-from sardonyx.ops.gather.gradient import put
+from sardonyx.ops.gather.gradient import scatter_add
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, int64s, ranked
 from sardonyx.ops.inference import axes_of
 
@@ -26,9 +26,9 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     axis = node.attrs["axis"]
     if len(node.inputs) == 1:
         return [dy]
-    place = b.ints(axis)
+    axis_index = b.ints(axis)
     sizes = b.Concat(
-        *(b.Gather(b.shape(given(node, i)), place) for i in range(len(node.inputs))), axis=0
+        *(b.Gather(b.shape(given(node, i)), axis_index) for i in range(len(node.inputs))), axis=0
     )
     return list(b.node("Split", dy, sizes, axis=axis, outputs=len(node.inputs)).outputs)
 
@@ -47,21 +47,21 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     n_axes = ranked(starts).static
     if axes is None and n_axes is not None:
         axes = b.ints(*range(n_axes[0]))
-    known = None if axes is None else axes.tensor.ints
+    static_axes = None if axes is None else axes.tensor.ints
     strides = (1,) if steps is None else steps.tensor.ints
-    if known is None or strides is None:
+    if static_axes is None or strides is None:
         raise NotImplemented(
             "the axes or steps of a Slice are known only when it runs, and its gradient needs them",
             hint="make them constants of the model",
         )
-    along = axes_of(known, rank)
+    along = axes_of(static_axes, rank)
     if all(step == 1 for step in strides):
-        return _padded(b, node, dy, along)
-    return _scattered(b, node, dy, along)
+        return _pad_back(b, node, dy, along)
+    return _scatter_back(b, node, dy, along)
 
 
-def _padded(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
-    """Zeros before and behind what a Slice kept."""
+def _pad_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
+    """Pad the gradient of a Slice with step 1 with zeros on both sides."""
     x, starts = given(node, 0), int64s(b, given(node, 1))
     over = b.ints(*axes)
     sizes = b.Gather(b.shape(x), over)
@@ -72,8 +72,8 @@ def _padded(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) ->
     return b.reshape(padded, x)
 
 
-def _scattered(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
-    """What a Slice with steps kept, put back along one axis after the other."""
+def _scatter_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
+    """Scatter the gradient of a Slice with other steps, one axis after the other."""
     x, starts, ends, _, steps = (
         int64s(b, v) if i and v is not None else v
         for i, v in enumerate((*node.inputs, None, None)[:5])
@@ -81,26 +81,26 @@ def _scattered(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...])
     assert x is not None
     order = list(enumerate(axes))
     for i, axis in reversed(order):
-        # The other axes are as long as they are in the gradient so far, this one as in x.
+        # This axis gets its size in x; the others have their size in the gradient so far.
         size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
-        places = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
-        one = [
+        positions = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
+        bounds = [
             None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1))
             for v in (starts, ends, steps)
         ]
-        index = b.Slice(places, one[0], one[1], b.ints(0), one[2])
-        before, behind = (
+        index = b.Slice(positions, bounds[0], bounds[1], b.ints(0), bounds[2])
+        before, after = (
             b.Slice(b.shape(dy), b.ints(0), b.ints(axis)),
             b.Slice(b.shape(dy), b.ints(axis + 1), b.ints(ranked(x).rank)),
         )
-        room = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, behind, axis=0))
-        dy = put(b, room, index, dy, axis)
+        zeros = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, after, axis=0))
+        dy = scatter_add(b, zeros, index, dy, axis)
     return dy
 
 
 @gradient("Tile")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """Every axis as copies of itself, and the copies added up."""
+    """Reshape every axis to (repeats, size) and sum over the repeats."""
     x, repeats = given(node, 0), given(node, 1)
     rank = ranked(x).rank
     column = b.ints(1)
@@ -119,30 +119,30 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
             return [dx]
         rest = b.Sub(b.ReduceSum(dy, keepdims=0), b.ReduceSum(dx, keepdims=0))
         return [dx, None, b.reshape(rest, value)]
-    return [_mirrored(b, node, dy, pads)]
+    return [_padding_gradient(b, node, dy, pads)]
 
 
-def _mirrored(b: GradientBuilder, node: Node, dy: Value, pads: Value) -> Value:
-    """Pads that show elements again: the places of each axis, padded alike, say which."""
+def _padding_gradient(b: GradientBuilder, node: Node, dy: Value, pads: Value) -> Value:
+    """Gradient of the modes that repeat elements: padding each axis's indices gives the sources."""
     x, axes = given(node, 0), optional(node, 3)
     rank = ranked(x).rank
-    known = tuple(range(rank)) if axes is None else axes.tensor.ints
-    if known is None:
+    static_axes = tuple(range(rank)) if axes is None else axes.tensor.ints
+    if static_axes is None:
         raise NotImplemented(
             "the axes of a Pad are known only when it runs",
             hint="make them a constant of the model",
         )
-    for i, axis in enumerate(axes_of(known, rank)):
+    for i, axis in enumerate(axes_of(static_axes, rank)):
         size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
-        places = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
-        own = b.Gather(pads, b.ints(i, i + len(known)))
-        index = b.Pad(places, own, mode=node.attrs["mode"])
-        before, behind = (
+        positions = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
+        own = b.Gather(pads, b.ints(i, i + len(static_axes)))
+        index = b.Pad(positions, own, mode=node.attrs["mode"])
+        before, after = (
             b.Slice(b.shape(dy), b.ints(0), b.ints(axis)),
             b.Slice(b.shape(dy), b.ints(axis + 1), b.ints(rank)),
         )
-        room = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, behind, axis=0))
-        dy = put(b, room, index, dy, axis)
+        zeros = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, after, axis=0))
+        dy = scatter_add(b, zeros, index, dy, axis)
     return dy
 
 
@@ -155,10 +155,10 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 def _(b: GradientBuilder, node: Node) -> Value:
     x, block = given(node, 0), node.attrs["blocksize"]
     n, c, h, w = (b.Slice(b.shape(x), b.ints(i), b.ints(i + 1)) for i in range(4))
-    deep, side = b.Div(c, block * block), b.ints(block)
+    depth, side = b.Div(c, block * block), b.ints(block)
     is_depth = node.attrs["mode"] == b"DCR"
-    parts_of = (n, side, side, deep, h, w) if is_depth else (n, deep, side, side, h, w)
-    split = b.Reshape(x, b.Concat(*parts_of, axis=0))
+    split_shape = (n, side, side, depth, h, w) if is_depth else (n, depth, side, side, h, w)
+    split = b.Reshape(x, b.Concat(*split_shape, axis=0))
     perm = (0, 3, 4, 1, 5, 2) if is_depth else (0, 1, 4, 2, 5, 3)
-    shape = b.Concat(n, deep, b.Mul(h, block), b.Mul(w, block), axis=0)
+    shape = b.Concat(n, depth, b.Mul(h, block), b.Mul(w, block), axis=0)
     return b.Reshape(b.Transpose(split, perm=perm), shape)

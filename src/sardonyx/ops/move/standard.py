@@ -1,4 +1,4 @@
-"""Ops that move elements to other places: permute, join, split, cut, repeat, pad, rearrange."""
+"""Transpose, Concat, Split, Slice, Tile, Pad and other ops that only move elements."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sardonyx.ops.sizes import (
     SIZES,
     STORED,
     allocatable,
-    checked,
-    cut_length,
+    checked_shape,
     fresh_shape,
-    moving,
     owned,
-    taken,
+    slice_length,
+    slice_range,
+    symbolic_move,
     vector_length,
 )
 
@@ -34,21 +34,21 @@ transpose = Op(
 )
 
 
-def _order(perm: Sequence[int] | None, rank: int) -> tuple[int, ...]:
+def _permutation(perm: Sequence[int] | None, rank: int) -> tuple[int, ...]:
     if perm is None:
         return tuple(reversed(range(rank)))
     if len(perm) != rank:
-        raise ShapeError(f"perm {tuple(perm)} orders {len(perm)} dims, and the input has {rank}")
+        raise ShapeError(f"perm {tuple(perm)} has {len(perm)} axes, and the input has {rank}")
     return axes_of(perm, rank, "perm")
 
 
 @transpose.infer
 def _(g: Scope, x: Fact, *, perm: Sequence[int] | None) -> Fact:
-    return x.shaped(tuple(x.dims[i] for i in _order(perm, x.rank)))
+    return x.shaped(tuple(x.dims[i] for i in _permutation(perm, x.rank)))
 
 
 def _transpose(x: Array, *, perm: Sequence[int] | None) -> Array:
-    return owned(np.transpose(x, _order(perm, x.ndim)))
+    return owned(np.transpose(x, _permutation(perm, x.ndim)))
 
 
 transpose.symbolic(transpose.reference(_transpose))
@@ -69,7 +69,7 @@ def _(g: Scope, *xs: Fact, axis: int) -> Fact:
     if not xs:
         raise InvalidGraph("Concat has no inputs")
     if odd := next((x for x in xs if x.dtype is not xs[0].dtype), None):
-        raise ShapeError(f"Concat joins one type, and gets {xs[0].dtype} and {odd.dtype}")
+        raise ShapeError(f"Concat needs inputs of one type, not {xs[0].dtype} and {odd.dtype}")
     ranked = [x.dims for x in xs if x.shape is not None]
     if not ranked:
         return xs[0].shaped(None)
@@ -111,8 +111,8 @@ def _check_outputs(g: Scope, count: int, what: str) -> None:
         raise InvalidGraph(f"{what} is {count}, and the node has {g.n_outputs} outputs")
 
 
-def _parts(g: Scope, size: Size, count: int) -> list[Size]:
-    """The sizes of `count` parts, all equal but the last, which may be smaller."""
+def _part_sizes(g: Scope, size: Size, count: int) -> list[Size]:
+    """Return the sizes of `count` parts, all equal but the last, which may be smaller."""
     if count < 1:
         raise ShapeError(f"num_outputs is {count}, and 1 is the least")
     part = floor_div(size + (count - 1), count)
@@ -130,13 +130,13 @@ def _(g: Scope, x: Fact, sizes: Fact | None, *, axis: int, num_outputs: int | No
         if num_outputs is None:
             raise InvalidGraph("Split has neither sizes nor num_outputs")
         _check_outputs(g, num_outputs, "num_outputs")
-        parts = _parts(g, x.dims[axis], num_outputs)
+        parts = _part_sizes(g, x.dims[axis], num_outputs)
     else:
         length = vector_length(sizes, "split")
         _check_outputs(g, g.n_outputs if length is None else length, "the number of sizes")
         parts = fresh_shape(g, g.n_outputs, "part") if sizes.sym is None else sizes.sym
         for p in parts:
-            g.at_least(p, 0, "a size that Split is given")
+            g.at_least(p, 0, "a size of Split")
         if sizes.sym is not None:
             total: Size = 0
             for p in parts:
@@ -153,13 +153,13 @@ def _split(
     if sizes is not None:
         parts: Sequence[Any] = as_ints(sizes) or ()
     else:
-        parts = _parts(Scope(), length, num_outputs or 1)
+        parts = _part_sizes(Scope(), length, num_outputs or 1)
     if sum(parts) != length or min(parts, default=0) < 0:
         raise InvalidArgument(f"the parts {tuple(parts)} do not add up to {length} of axis {axis}")
     return tuple(owned(p) for p in np.split(x, np.cumsum(parts[:-1], dtype=np.int64), axis))
 
 
-split.symbolic(moving(split.reference(_split)))
+split.symbolic(symbolic_move(split.reference(_split)))
 
 slice_ = Op(
     "Slice",
@@ -188,7 +188,7 @@ def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fac
         if starts.sym is None or ends.sym is None or by is None:
             dims[axis] = g.fresh("cut")
         else:
-            dims[axis] = cut_length(g, dims[axis], starts.sym[i], ends.sym[i], by[i])
+            dims[axis] = slice_length(g, dims[axis], starts.sym[i], ends.sym[i], by[i])
     return x.shaped(tuple(dims))
 
 
@@ -204,15 +204,15 @@ def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Arra
         raise InvalidArgument(f"Slice steps by 0 in {by}")
     cut = [slice(None)] * x.ndim
     for axis, start, end, step in zip(where, first, last, by, strict=True):
-        places = taken(x.shape[axis], start, end, step)
-        behind = places.start + len(places) * step
+        positions = slice_range(x.shape[axis], start, end, step)
+        stop = positions.start + len(positions) * step
         cut[axis] = (
-            slice(places.start, behind if behind >= 0 else None, step) if places else slice(0)
+            slice(positions.start, stop if stop >= 0 else None, step) if positions else slice(0)
         )
     return owned(x[tuple(cut)])
 
 
-slice_.symbolic(moving(slice_.reference(_slice)))
+slice_.symbolic(symbolic_move(slice_.reference(_slice)))
 
 tile = Op("Tile", 13, "input:T repeats:I", "output:T", types={"T": CLASSIC, "I": SIZES})
 
@@ -227,18 +227,18 @@ def _(g: Scope, x: Fact, repeats: Fact) -> Fact:
     for r in repeats.sym:
         g.at_least(r, 0, "a number of repeats")
     dims = [d * r for d, r in zip(x.dims, repeats.sym, strict=True)]
-    return x.shaped(checked(g, dims, "the output"))
+    return x.shaped(checked_shape(g, dims, "the output"))
 
 
 def _tile(x: Array, repeats: Array) -> Array:
     times = as_ints(repeats) or ()
     if len(times) != x.ndim or min(times, default=0) < 0:
-        raise InvalidArgument(f"{times} are no repeats for an input of shape {x.shape}")
+        raise InvalidArgument(f"repeats {times} do not fit an input of shape {x.shape}")
     allocatable([d * t for d, t in zip(x.shape, times, strict=True)], x.dtype, "the tiled shape")
     return np.tile(x, times) if times else owned(x)
 
 
-tile.symbolic(moving(tile.reference(_tile)))
+tile.symbolic(symbolic_move(tile.reference(_tile)))
 
 pad = Op(
     "Pad",
@@ -254,7 +254,7 @@ pad = Op(
 @pad.infer
 def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, mode: bytes) -> Fact:
     if mode not in _MODES:
-        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {_shown_modes}")
+        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {_MODE_NAMES}")
     length = vector_length(pads, "pads")
     if axes is not None and axes.ints is None:
         return x.shaped(fresh_shape(g, x.rank, "padded"))
@@ -270,11 +270,11 @@ def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, m
         if mode != b"constant" and (before != 0 or after != 0):
             g.at_least(dims[axis], 1, f"dim {axis} has nothing to pad from")
         dims[axis] = dims[axis] + before + after
-    return x.shaped(checked(g, dims, "the padded shape"))
+    return x.shaped(checked_shape(g, dims, "the padded shape"))
 
 
 _MODES: Final = {b"constant": "constant", b"reflect": "reflect", b"edge": "edge", b"wrap": "wrap"}
-_shown_modes: Final = ", ".join(_MODES.values())
+_MODE_NAMES: Final = ", ".join(_MODES.values())
 
 
 def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
@@ -292,16 +292,16 @@ def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode
         for d, (before, after) in zip(x.shape, widths, strict=True)
     )
     x = x[cut]
-    grown = [(max(before, 0), max(after, 0)) for before, after in widths]
+    widths_added = [(max(before, 0), max(after, 0)) for before, after in widths]
     if mode == b"constant":
         filler = _zero(x.dtype) if value is None else value.reshape(-1)[0]
         out = np.full(shape, filler, x.dtype)
-        out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, grown, strict=True))] = x
+        out[tuple(slice(b, b + d) for d, (b, _) in zip(x.shape, widths_added, strict=True))] = x
         return out
-    if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, grown, strict=True)):
+    if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, widths_added, strict=True)):
         raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
     # numpy's stubs list the modes as literals, and this one comes from a table.
-    return np.pad(x, grown, _MODES[mode])  # type: ignore[call-overload, no-any-return]
+    return np.pad(x, widths_added, _MODES[mode])  # type: ignore[call-overload, no-any-return]
 
 
 def _pad_sizes(
@@ -311,7 +311,7 @@ def _pad_sizes(
 
 
 pad.reference(_pad)
-pad.symbolic(moving(_pad_sizes))
+pad.symbolic(symbolic_move(_pad_sizes))
 
 _BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
 
@@ -320,7 +320,7 @@ def _check_block(x_rank: int, blocksize: int, mode: bytes) -> None:
     if x_rank != 4 or blocksize < 1 or mode not in (b"DCR", b"CRD"):
         raise ShapeError(
             f"rank {x_rank}, blocksize {blocksize}, mode {mode.decode(errors='replace')}: "
-            "wanted are rank 4, a blocksize of 1 or more, mode DCR or CRD"
+            "rank 4, a blocksize of 1 or more and mode DCR or CRD are needed"
         )
 
 
@@ -333,18 +333,18 @@ def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
     n, c, h, w = x.dims
     g.divides(blocksize**2, c, "channels do not fill blocks")
     out = (n, floor_div(c, blocksize**2), h * blocksize, w * blocksize)
-    return x.shaped(checked(g, out, "the output"))
+    return x.shaped(checked_shape(g, out, "the output"))
 
 
 @depth_to_space.reference
 def _(x: Array, *, blocksize: int, mode: bytes) -> Array:
     n, c, h, w = x.shape
-    deep, b = c // blocksize**2, blocksize
+    depth, b = c // blocksize**2, blocksize
     if mode == b"DCR":
-        blocks = x.reshape(n, b, b, deep, h, w).transpose(0, 3, 4, 1, 5, 2)
+        blocks = x.reshape(n, b, b, depth, h, w).transpose(0, 3, 4, 1, 5, 2)
     else:
-        blocks = x.reshape(n, deep, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-    return owned(blocks).reshape(n, deep, h * b, w * b)
+        blocks = x.reshape(n, depth, b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
+    return owned(blocks).reshape(n, depth, h * b, w * b)
 
 
 space_to_depth = Op("SpaceToDepth", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})
@@ -357,7 +357,7 @@ def _(g: Scope, x: Fact, *, blocksize: int, mode: bytes) -> Fact:
     g.divides(blocksize, h, "the height is not whole blocks")
     g.divides(blocksize, w, "the width is not whole blocks")
     out = (n, c * blocksize**2, floor_div(h, blocksize), floor_div(w, blocksize))
-    return x.shaped(checked(g, out, "the output"))
+    return x.shaped(checked_shape(g, out, "the output"))
 
 
 @space_to_depth.reference
@@ -365,8 +365,8 @@ def _(x: Array, *, blocksize: int, mode: bytes) -> Array:
     n, c, h, w = x.shape
     b = blocksize
     blocks = x.reshape(n, c, h // b, b, w // b, b)
-    order = (0, 3, 5, 1, 2, 4) if mode == b"DCR" else (0, 1, 3, 5, 2, 4)
-    return owned(blocks.transpose(order)).reshape(n, c * b * b, h // b, w // b)
+    permutation = (0, 3, 5, 1, 2, 4) if mode == b"DCR" else (0, 1, 3, 5, 2, 4)
+    return owned(blocks.transpose(permutation)).reshape(n, c * b * b, h // b, w // b)
 
 
 reverse_sequence = Op(
@@ -397,11 +397,11 @@ def _(x: Array, lens: Array, *, batch_axis: int, time_axis: int) -> Array:
         raise InvalidArgument(f"the sequence length {wrong[0]} is outside [0, {steps}]")
     time = np.arange(steps)[None, :]
     ends = lens.reshape(-1, 1)
-    source = np.where(time < ends, ends - 1 - time, time)  # [batch, time]
+    source_slices = np.where(time < ends, ends - 1 - time, time)  # [batch, time]
     batch = np.arange(x.shape[batch_axis])[:, None]
     if batch_axis == 0:
-        return x[batch, source]
-    return x[source.T, batch.T]
+        return x[batch, source_slices]
+    return x[source_slices.T, batch.T]
 
 
 trilu = Op(
@@ -418,7 +418,7 @@ trilu = Op(
 @trilu.infer
 def _(g: Scope, x: Fact, k: Fact | None, *, upper: int) -> Fact:
     if x.rank < 2:
-        raise ShapeError(f"Trilu takes matrices, and the input has rank {x.rank}")
+        raise ShapeError(f"Trilu needs matrices, and the input has rank {x.rank}")
     return like_first(g, x)
 
 
@@ -426,8 +426,8 @@ def _(g: Scope, x: Fact, k: Fact | None, *, upper: int) -> Fact:
 def _(x: Array, k: Array | None, *, upper: int) -> Array:
     shift = 0 if k is None else int(k.reshape(-1)[0])
     over = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]
-    kept = over >= shift if upper else over <= shift
-    return np.where(kept, x, _zero(x.dtype))
+    common = over >= shift if upper else over <= shift
+    return np.where(common, x, _zero(x.dtype))
 
 
 def _zero(dtype: Any) -> Array:
@@ -454,7 +454,7 @@ def _(g: Scope, x: Fact, target: Fact, *, axes: Sequence[int] | None) -> Fact:
     dims = list(x.dims)
     for axis, d in zip(where, sizes, strict=True):
         dims[axis] = d
-    return x.shaped(checked(g, dims, "the output"))
+    return x.shaped(checked_shape(g, dims, "the output"))
 
 
 @center_crop_pad.reference
@@ -467,12 +467,14 @@ def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
     for axis, d in zip(where, sizes, strict=True):
         dims[axis] = d
     out = np.full(allocatable(dims, x.dtype, "the output"), _zero(x.dtype), x.dtype)
-    source, place = [], []
-    for have, want in zip(x.shape, dims, strict=True):
-        kept = min(have, want)
-        source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
-        place.append(slice((want - kept) // 2, (want - kept) // 2 + kept))
-    out[tuple(place)] = x[tuple(source)]
+    source_slices, target_slices = [], []
+    for have, target_size in zip(x.shape, dims, strict=True):
+        common = min(have, target_size)
+        source_slices.append(slice((have - common) // 2, (have - common) // 2 + common))
+        target_slices.append(
+            slice((target_size - common) // 2, (target_size - common) // 2 + common)
+        )
+    out[tuple(target_slices)] = x[tuple(source_slices)]
     return out
 
 

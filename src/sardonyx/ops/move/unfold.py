@@ -1,4 +1,4 @@
-"""UnfoldTensor: sliding slices along one axis."""
+"""UnfoldTensor of com.microsoft: sliding windows along one axis, like torch.Tensor.unfold."""
 
 from __future__ import annotations
 

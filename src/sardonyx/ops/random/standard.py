@@ -15,7 +15,7 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.elementwise.arithmetic import BOOLS, FLOAT8
 from sardonyx.ops.elementwise.cast import convert
-from sardonyx.ops.sizes import CLASSIC, allocatable, checked
+from sardonyx.ops.sizes import CLASSIC, allocatable, checked_shape
 from sardonyx.ops.softmax.standard import softmax
 
 Generator = np.random.Generator
@@ -92,7 +92,7 @@ def _generate(name: str, draw: Any, **attrs: float) -> Op:
 
     @op.infer
     def _(g: Scope, *, shape: tuple[int, ...], dtype: int, **_: Any) -> Fact:
-        return Fact(_output_type(dtype, None, FLOATS), checked(g, shape, "shape"))
+        return Fact(_output_type(dtype, None, FLOATS), checked_shape(g, shape, "shape"))
 
     @op.reference
     def _(*, shape: tuple[int, ...], dtype: int, **options: Any) -> Array:
@@ -170,7 +170,7 @@ def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) ->
     if x.rank != 2:
         raise ShapeError(f"log probabilities are (batch, classes), not {x}")
     g.at_least(x.dims[1], 1, "Multinomial needs classes to choose from")
-    return Fact(wanted, checked(g, (x.dims[0], sample_size), "the samples"))
+    return Fact(wanted, checked_shape(g, (x.dims[0], sample_size), "the samples"))
 
 
 @multinomial.reference

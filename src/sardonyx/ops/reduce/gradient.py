@@ -1,4 +1,4 @@
-"""Gradients of reductions and running sums."""
+"""Gradients of reductions and CumSum."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from sardonyx.ops.inference import axes_of
 
 
 def _axes(node: Node) -> tuple[int, ...]:
-    """The axes that a node reduces."""
+    """Return the axes that a node reduces."""
     rank, axes = ranked(given(node, 0)).rank, optional(node, 1)
-    known = () if axes is None else axes.tensor.ints
-    if known is None:
+    static_axes = () if axes is None else axes.tensor.ints
+    if static_axes is None:
         raise NotImplemented(
             f"the axes of {node.op} are known only when it runs, and its gradient needs them",
             hint="make the axes a constant of the model",
         )
-    if known:
-        return axes_of(known, rank)
+    if static_axes:
+        return axes_of(static_axes, rank)
     return () if node.attrs["noop_with_empty_axes"] else tuple(range(rank))
 
 
-def _kept(b: GradientBuilder, node: Node, reduced: Value) -> Value:
-    """A reduced value with the axes that were reduced, each of size 1."""
+def _with_kept_dims(b: GradientBuilder, node: Node, reduced: Value) -> Value:
+    """Unsqueeze a reduced value to keepdims form."""
     axes = _axes(node)
     return reduced if node.attrs["keepdims"] or not axes else b.Unsqueeze(reduced, b.ints(*axes))
 
 
 def _reduction(name: str, rule: Callable[[GradientBuilder, Value, Value, Value], Value]) -> None:
-    """dx of y = f(x), from the builder, dy, x and y; axes are kept."""
+    """Declare dx of y = f(x) by a function of (builder, dy, x, y), dy and y in keepdims form."""
 
     def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
         x = given(node, 0)
-        return b.expand(rule(b, _kept(b, node, dy), x, _kept(b, node, node.outputs[0])), x)
+        return b.expand(
+            rule(b, _with_kept_dims(b, node, dy), x, _with_kept_dims(b, node, node.outputs[0])), x
+        )
 
     gradient(name)(run)
 
@@ -55,26 +57,26 @@ for _name, _rule in _RULES:
 @gradient("ReduceMean")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     x = given(node, 0)
-    return b.expand(b.Div(_kept(b, node, dy), b.size(x, _axes(node))), x)
+    return b.expand(b.Div(_with_kept_dims(b, node, dy), b.size(x, _axes(node))), x)
 
 
 @gradient("ReduceL2")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """x / y, and 0 where all are 0."""
-    x, y = given(node, 0), _kept(b, node, node.outputs[0])
+    """dy * x / y, and 0 where the norm is 0."""
+    x, y = given(node, 0), _with_kept_dims(b, node, node.outputs[0])
     norm = b.Where(b.Equal(y, 0.0), b.const(1, y.tensor.dtype), y)
-    return b.Mul(b.Div(_kept(b, node, dy), norm), x)
+    return b.Mul(b.Div(_with_kept_dims(b, node, dy), norm), x)
 
 
 @gradient("ReduceMax", "ReduceMin")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """Elements that are equal share the gradient."""
+    """The gradient is split evenly among the elements that attain the extreme."""
     x, axes = given(node, 0), _axes(node)
     if not axes:
         return dy
-    mask = b.Equal(x, _kept(b, node, node.outputs[0]))
+    mask = b.Equal(x, _with_kept_dims(b, node, node.outputs[0]))
     count = b.ReduceSum(b.cast(mask, x.tensor.dtype), b.ints(*axes), keepdims=1)
-    return b.where(mask, b.Div(_kept(b, node, dy), count))
+    return b.where(mask, b.Div(_with_kept_dims(b, node, dy), count))
 
 
 @gradient("CumSum")

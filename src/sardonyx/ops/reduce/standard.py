@@ -1,4 +1,4 @@
-"""Reductions over axes, indices of extremes, and running sums and products."""
+"""Reductions, ArgMax and ArgMin, CumSum and CumProd."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from sardonyx.ops.inference import axes_of, axis_of
 Axes = tuple[int, ...]
 Reduce = Callable[[Array, Axes, bool], Any]  # (numbers, axes, keepdims) -> numbers
 
-_WHOLE: Final = frozenset((I32, I64, U32, U64))
-_SUMMED: Final = FLOATS | _WHOLE
+_INTEGERS: Final = frozenset((I32, I64, U32, U64))
+_SUMMED: Final = FLOATS | _INTEGERS
 _COMPARED: Final = _SUMMED | {I8, U8, BOOL}
 
 
-def _chosen(axes: Sequence[int] | None, rank: int, noop: int) -> Axes:
-    """The axes to reduce, counted from the front; where none are given, all, or none if so told."""
+def _normalized_axes(axes: Sequence[int] | None, rank: int, noop: int) -> Axes:
+    """Return non-negative axes; without any, all of them, or none for noop_with_empty_axes."""
     if axes:
         return axes_of(axes, rank)
     return () if noop else tuple(range(rank))
@@ -48,21 +48,23 @@ def _infer(
         return x.shaped(None)
     if count and axes is not None and axes.ints is None:
         if count > x.rank:
-            raise ShapeError(f"{count} axes are to be reduced, and {x} has {x.rank}")
+            raise ShapeError(f"{count} axes cannot be reduced: {x} has rank {x.rank}")
         left = x.rank if keepdims else x.rank - count
         return x.shaped(tuple(g.fresh("reduced") for _ in range(left)))
-    given = None if axes is None else axes.ints
-    return x.shaped(_reduced(x.shape, _chosen(given, x.rank, noop_with_empty_axes), keepdims))
+    static_axes = None if axes is None else axes.ints
+    return x.shaped(
+        _reduced(x.shape, _normalized_axes(static_axes, x.rank, noop_with_empty_axes), keepdims)
+    )
 
 
 def _count(axes: Fact) -> int | None:
-    """How many axes there are, where that is known."""
+    """Return the number of axes, or None if unknown."""
     if axes.sym is not None:
         return len(axes.sym)
     return None if axes.static is None else math.prod(axes.static)
 
 
-def _operator(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _SUMMED) -> Op:
+def _reduction(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _SUMMED) -> Op:
     op = Op(
         name,
         since,
@@ -74,7 +76,7 @@ def _operator(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _
     )
 
     def run(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Any:
-        chosen = _chosen(as_ints(axes), x.ndim, noop_with_empty_axes)
+        chosen = _normalized_axes(as_ints(axes), x.ndim, noop_with_empty_axes)
         return np.asarray(reduce(x, chosen, bool(keepdims)))
 
     op.infer(_infer)
@@ -82,13 +84,16 @@ def _operator(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _
     return op
 
 
-def _total_type(x: Array) -> Any:
-    """What sums and products are kept in: numpy adds pairwise only along the innermost axis."""
+def _accumulator_type(x: Array) -> Any:
+    """Return the accumulator type: float64 for float32.
+
+    numpy's pairwise summation applies only along the innermost axis.
+    """
     return np.float64 if x.dtype == np.float32 else x.dtype
 
 
 def _sum(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.sum(x, axes, _total_type(x), keepdims=keep).astype(x.dtype)
+    return np.sum(x, axes, _accumulator_type(x), keepdims=keep).astype(x.dtype)
 
 
 def _mean(x: Array, axes: Axes, keep: bool) -> Any:
@@ -99,12 +104,12 @@ def _mean(x: Array, axes: Axes, keep: bool) -> Any:
     if not count:
         raise InvalidArgument("the mean of no integers is undefined")
     whole = np.sum(x, axes, np.uint64 if x.dtype.kind == "u" else np.int64, keepdims=keep)
-    # Towards zero, as integers are divided.
+    # Truncated, like the integer Div.
     return (np.sign(whole) * (np.abs(whole) // whole.dtype.type(count))).astype(x.dtype)
 
 
 def _prod(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.prod(x, axes, _total_type(x), keepdims=keep).astype(x.dtype)
+    return np.prod(x, axes, _accumulator_type(x), keepdims=keep).astype(x.dtype)
 
 
 def _max(x: Array, axes: Axes, keep: bool) -> Any:
@@ -116,7 +121,7 @@ def _min(x: Array, axes: Axes, keep: bool) -> Any:
 
 
 def _bounds(x: Array) -> tuple[Any, Any]:
-    """What every number of the type is at least, and at most."""
+    """Return the lower and upper bound of a type: the identities of max and min."""
     if x.dtype.kind == "f":
         return -np.inf, np.inf
     if x.dtype.kind == "b":
@@ -144,33 +149,33 @@ def _log_sum(x: Array, axes: Axes, keep: bool) -> Any:
 def _log_sum_exp(x: Array, axes: Axes, keep: bool) -> Any:
     numbers = x.astype(np.float64)
     top = np.max(numbers, axes, keepdims=True, initial=-np.inf)
-    shift = np.where(np.isfinite(top), top, 0)  # infinities must not meet in a difference
+    shift = np.where(np.isfinite(top), top, 0)  # inf - inf would be NaN
     total = np.sum(np.exp(numbers - shift), axes, keepdims=keep)
     return (np.log(total) + np.reshape(shift, np.shape(total))).astype(x.dtype)
 
 
 REDUCTIONS: Final = (
-    _operator("ReduceSum", 13, _sum),
-    _operator("ReduceMean", 18, _mean),
-    _operator("ReduceMax", 20, _max, _COMPARED),
-    _operator("ReduceMin", 20, _min, _COMPARED),
-    _operator("ReduceProd", 18, _prod),
-    _operator("ReduceL1", 18, _l1),
-    _operator("ReduceL2", 18, _l2),
-    _operator("ReduceSumSquare", 18, _sum_square),
-    # Of integers before opset 28 only, cut to integers.
-    _operator("ReduceLogSum", 28, _log_sum),
-    _operator("ReduceLogSumExp", 28, _log_sum_exp),
+    _reduction("ReduceSum", 13, _sum),
+    _reduction("ReduceMean", 18, _mean),
+    _reduction("ReduceMax", 20, _max, _COMPARED),
+    _reduction("ReduceMin", 20, _min, _COMPARED),
+    _reduction("ReduceProd", 18, _prod),
+    _reduction("ReduceL1", 18, _l1),
+    _reduction("ReduceL2", 18, _l2),
+    _reduction("ReduceSumSquare", 18, _sum_square),
+    # Integers, which opsets below 28 allow, give truncated results.
+    _reduction("ReduceLogSum", 28, _log_sum),
+    _reduction("ReduceLogSumExp", 28, _log_sum_exp),
 )
 
 
 def _symbolic(step: Callable[[Any, Any], Size], start: int | None) -> Callable[..., Any]:
-    """A reduction of sizes by a function of two; `start` is what nothing reduces to."""
+    """Return a reduction of symbolic sizes; `start` is its identity, None if it has none."""
     fold = np.frompyfunc(step, 2, 1)
 
     def run(x: Any, axes: Any, *, keepdims: int, noop_with_empty_axes: int) -> Any:
-        given = None if axes is None else [int(a) for a in axes.flat]
-        chosen = sorted(_chosen(given, x.ndim, noop_with_empty_axes), reverse=True)
+        static_axes = None if axes is None else [int(a) for a in axes.flat]
+        chosen = sorted(_normalized_axes(static_axes, x.ndim, noop_with_empty_axes), reverse=True)
         if x.size == 0 and start is None:
             return None
         for axis in chosen:
@@ -191,7 +196,7 @@ for _op in REDUCTIONS:
         _op.symbolic(_SYMBOLIC[_op.name])
 
 
-def _index(name: str, best: Callable[..., Any]) -> Op:
+def _arg_reduction(name: str, best: Callable[..., Any]) -> Op:
     op = Op(
         name,
         13,
@@ -212,13 +217,13 @@ def _index(name: str, best: Callable[..., Any]) -> Op:
         x = wide(x)
         if not select_last_index:
             return np.asarray(best(x, axis, keepdims=bool(keepdims)), np.int64)
-        found = best(np.flip(x, axis), axis, keepdims=bool(keepdims))
-        return np.asarray(x.shape[axis] - 1 - found, np.int64)
+        index = best(np.flip(x, axis), axis, keepdims=bool(keepdims))
+        return np.asarray(x.shape[axis] - 1 - index, np.int64)
 
     return op
 
 
-def _running(name: str, since: int, function: Callable[..., Any], start: int) -> Op:
+def _cumulative(name: str, since: int, function: Callable[..., Any], start: int) -> Op:
     op = Op(
         name,
         since,
@@ -243,7 +248,7 @@ def _running(name: str, since: int, function: Callable[..., Any], start: int) ->
         if exclusive:
             first = np.full_like(steps[:1], start)
             steps = np.concatenate((first, steps[:-1]))
-        total = function(steps, 0, _total_type(steps)).astype(steps.dtype)
+        total = function(steps, 0, _accumulator_type(steps)).astype(steps.dtype)
         total = total[::-1] if reverse else total
         return np.ascontiguousarray(np.moveaxis(total, 0, along))
 
@@ -253,8 +258,8 @@ def _running(name: str, since: int, function: Callable[..., Any], start: int) ->
 
 OPS: Final = (
     *REDUCTIONS,
-    _index("ArgMax", np.argmax),
-    _index("ArgMin", np.argmin),
-    _running("CumSum", 14, np.cumsum, 0),
-    _running("CumProd", 26, np.cumprod, 1),
+    _arg_reduction("ArgMax", np.argmax),
+    _arg_reduction("ArgMin", np.argmin),
+    _cumulative("CumSum", 14, np.cumsum, 0),
+    _cumulative("CumProd", 26, np.cumprod, 1),
 )

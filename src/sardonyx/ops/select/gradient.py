@@ -1,4 +1,4 @@
-"""Gradients of choices by size."""
+"""The gradient of TopK: a scatter to the selected indices."""
 
 from __future__ import annotations
 

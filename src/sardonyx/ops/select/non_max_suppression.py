@@ -1,4 +1,4 @@
-"""NonMaxSuppression."""
+"""NonMaxSuppression: greedy selection of boxes by score and IoU (intersection over union)."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ def _non_max(
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
     if not 0 <= overlap <= 1:
         raise InvalidArgument(f"iou_threshold is {overlap}, outside [0, 1]")
-    least = -np.inf if score_threshold is None else score_threshold.reshape(-1)[0]
+    min_score = -np.inf if score_threshold is None else score_threshold.reshape(-1)[0]
     chosen = []
     for batch in range(scores.shape[0] if limit > 0 else 0):
         suppresses = _overlaps(_corners(boxes[batch], center_point_box), overlap)
         for label in range(scores.shape[1]):
-            kept = _pick(scores[batch, label], least, limit, suppresses)
-            chosen += [(batch, label, box) for box in kept]
+            selected = _pick(scores[batch, label], min_score, limit, suppresses)
+            chosen += [(batch, label, box) for box in selected]
     return np.array(chosen, np.int64).reshape(-1, 3)
 
 
 def _corners(boxes: Array, center_point_box: int) -> Array:
-    """Boxes as (low, low, high, high), whatever the axes are called."""
+    """Return boxes as (low, low, high, high) corners; the axis order does not matter for IoU."""
     first, second = boxes[:, :2], boxes[:, 2:]
     if center_point_box:
         return np.concatenate((first - second / 2, first + second / 2), axis=1)
@@ -68,32 +68,32 @@ def _corners(boxes: Array, center_point_box: int) -> Array:
 
 
 def _overlaps(boxes: Array, threshold: Any) -> Callable[[int, Array], Array]:
-    """Which of some boxes a chosen one suppresses."""
+    """Return a predicate: which of the other boxes a chosen one suppresses (IoU > threshold)."""
     low, high = boxes[:, :2], boxes[:, 2:]
     area = (high - low).prod(axis=1)
 
     def suppressed(chosen: int, others: Array) -> Array:
         corner = np.maximum(low[others], low[chosen])
         sides = np.minimum(high[others], high[chosen]) - corner
-        shared = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0)
-        union = area[others] + area[chosen] - shared
-        return np.asarray((shared > 0) & (union > 0) & (shared / union > threshold))
+        intersection = np.where((sides > 0).all(axis=1), sides.prod(axis=1), 0)
+        union = area[others] + area[chosen] - intersection
+        return np.asarray((intersection > 0) & (union > 0) & (intersection / union > threshold))
 
     return suppressed
 
 
 def _pick(
-    scores: Array, least: Any, limit: int, suppressed: Callable[[int, Array], Array]
+    scores: Array, min_score: Any, limit: int, suppressed: Callable[[int, Array], Array]
 ) -> list[int]:
-    """Box after box, the best first, as long as no better one overlaps it."""
-    open_ = np.flatnonzero(scores > least)
-    open_ = open_[np.argsort(-scores[open_], kind="stable")]
-    kept: list[int] = []
-    while open_.size and len(kept) < limit:
-        best, open_ = int(open_[0]), open_[1:]
-        kept.append(best)
-        open_ = open_[~suppressed(best, open_)]
-    return kept
+    """Select boxes greedily by score; each selection removes the boxes it suppresses."""
+    candidates = np.flatnonzero(scores > min_score)
+    candidates = candidates[np.argsort(-scores[candidates], kind="stable")]
+    selected: list[int] = []
+    while candidates.size and len(selected) < limit:
+        best, candidates = int(candidates[0]), candidates[1:]
+        selected.append(best)
+        candidates = candidates[~suppressed(best, candidates)]
+    return selected
 
 
 non_max.reference(np.errstate(all="ignore")(_non_max))

@@ -1,4 +1,4 @@
-"""Ops that pick elements by their values."""
+"""TopK, NonZero and Unique."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sizes import CLASSIC, SIZES, checked
+from sardonyx.ops.sizes import CLASSIC, SIZES, checked_shape
 
 top_k = Op(
     "TopK",
@@ -35,7 +35,7 @@ def _(g: Scope, x: Fact, k: Fact, *, axis: int, largest: int, sorted: int) -> tu
     else:
         (count,) = k.sym
         g.at_least(x.dims[axis], count, f"K is more than axis {axis} has")
-    dims = checked(g, (*x.dims[:axis], count, *x.dims[axis + 1 :]), "the output")
+    dims = checked_shape(g, (*x.dims[:axis], count, *x.dims[axis + 1 :]), "the output")
     return x.shaped(dims), Fact(I64, dims)
 
 
@@ -47,7 +47,8 @@ def _(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> tuple[Arra
         raise InvalidArgument(f"K is {count}, and axis {axis} has {size} elements")
     keys = wide(x)
     if largest:
-        # Sorting the mirrored axis keeps the lower index first among equals once mirrored back.
+        # A stable ascending sort of the flipped axis, flipped back, is descending with the lower
+        # index first among equals.
         order = size - 1 - np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
     else:
         order = np.argsort(keys, axis, kind="stable")
@@ -69,8 +70,8 @@ def _(g: Scope, x: Fact) -> Fact:
 
 @non_zero.reference
 def _(x: Array) -> Array:
-    truth = x != "" if x.dtype.kind == "O" else x.astype(bool)
-    return np.argwhere(truth).T.astype(np.int64, order="C")
+    mask = x != "" if x.dtype.kind == "O" else x.astype(bool)
+    return np.argwhere(mask).T.astype(np.int64, order="C")
 
 
 @non_zero.symbolic
@@ -97,7 +98,7 @@ def _(g: Scope, x: Fact, *, axis: int | None, sorted: int) -> tuple[Fact, ...]:
     one_each = Fact(I64, (count,))
     shape: Shape | None = (count,)
     if x.shape is None:
-        return x.shaped(None if axis is not None else shape), one_each, _open(g), one_each
+        return x.shaped(None if axis is not None else shape), one_each, _open_vector(g), one_each
     if axis is None:
         return x.shaped(shape), one_each, Fact(I64, (product(x.dims),)), one_each
     axis = axis_of(axis, x.rank)
@@ -105,7 +106,7 @@ def _(g: Scope, x: Fact, *, axis: int | None, sorted: int) -> tuple[Fact, ...]:
     return x.shaped(shape), one_each, Fact(I64, (x.dims[axis],)), one_each
 
 
-def _open(g: Scope) -> Fact:
+def _open_vector(g: Scope) -> Fact:
     return Fact(I64, (g.fresh("inverse"),))
 
 
@@ -114,26 +115,26 @@ def _(x: Array, *, axis: int | None, sorted: int) -> tuple[Array, ...]:
     if axis is None:
         x, axis = x.reshape(-1), 0
     axis = axis_of(axis, x.ndim)
-    first, inverse, counts = _classes(_keys(x), axis)
+    first, inverse, counts = _unique_slices(_keys(x), axis)
     order = np.arange(len(first)) if sorted else np.argsort(first, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
+    rank_of = np.empty_like(order)
+    rank_of[order] = np.arange(len(order))
     first = first[order]
-    return np.take(x, first, axis), first, place[inverse].astype(np.int64), counts[order]
+    return np.take(x, first, axis), first, rank_of[inverse].astype(np.int64), counts[order]
 
 
 def _keys(x: Array) -> Array:
-    """Numbers in the order of x's elements, of a type that numpy can sort by rows."""
+    """Return numbers in the same order as x's elements, in a type that np.unique can sort."""
     if x.dtype.kind == "O":
         return np.unique(x, return_inverse=True)[1].reshape(x.shape)
     return wide(x)
 
 
-def _classes(x: Array, axis: int) -> tuple[Array, Array, Array]:
-    """Of slices along an axis: the first of each kind, the kind of each, and the kinds' counts."""
-    if x.shape[axis] and not x.size:  # all slices are empty, and so alike
-        kinds = np.zeros(x.shape[axis], np.int64)
-        return kinds[:1], kinds, np.array([len(kinds)])
+def _unique_slices(x: Array, axis: int) -> tuple[Array, Array, Array]:
+    """Return np.unique's (first index, inverse, counts) of the slices along an axis."""
+    if x.shape[axis] and not x.size:  # all slices are empty, and therefore equal
+        class_of = np.zeros(x.shape[axis], np.int64)
+        return class_of[:1], class_of, np.array([len(class_of)])
     rows = np.moveaxis(x, axis, 0).reshape(x.shape[axis], -1 if x.size else 0)
     rows = rows[:, 0] if rows.shape[1] == 1 else rows
     if not rows.size:

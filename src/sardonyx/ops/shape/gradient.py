@@ -1,4 +1,4 @@
-"""Gradients of ops that give a tensor another shape."""
+"""Gradients of ops that change a tensor's shape."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
     dtype = dy.tensor.dtype
     steps = b.Range(b.const(0, I64), b.Squeeze(b.shape(dy), b.ints(0)), b.const(1, I64))
     total = b.reshape(b.ReduceSum(dy, keepdims=0), start)
-    moved = b.ReduceSum(b.Mul(dy, b.cast(steps, dtype)), keepdims=0)
-    return [total, None, b.reshape(moved, delta)]
+    delta_grad = b.ReduceSum(b.Mul(dy, b.cast(steps, dtype)), keepdims=0)
+    return [total, None, b.reshape(delta_grad, delta)]

@@ -28,7 +28,7 @@ sizes.infer(lambda g, *, fact: fact)
 
 @sizes.reference
 def _(dims: Mapping[str, int], *, fact: Fact) -> Array:
-    """A small integer tensor whose elements are known sizes, evaluated for the dims of this run."""
+    """Return a small integer tensor of symbolic sizes, evaluated for this run's dims."""
     shape, elements = fact.static, fact.sym
     assert shape is not None
     assert elements is not None

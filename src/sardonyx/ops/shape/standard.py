@@ -1,4 +1,4 @@
-"""Shapes: asking for them, changing them in place, and tensors made from sizes alone."""
+"""Shape, Size, Reshape and other shape changes, and tensors computed from sizes alone."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from sardonyx.ops.sizes import (
     SIZES,
     STORED,
     allocatable,
-    checked,
+    checked_shape,
+    copy_value,
     fresh_shape,
-    kept,
-    moving,
-    number_in,
     owned,
     same_value,
+    scalar_value,
+    symbolic_move,
     vector_length,
 )
 
@@ -105,37 +105,49 @@ def _(g: Scope, x: Fact, target: Fact, *, allowzero: int) -> Fact:
 
 
 def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Shape:
-    """The shape that Reshape makes of `dims` when told `target`, with its 0 and -1 resolved."""
+    """Return the shape of Reshape(`dims`, `target`), with 0 and -1 resolved."""
     shown = f"({', '.join(map(str, target))})"
-    open_at = [i for i, t in enumerate(target) if t == -1]
-    if len(open_at) > 1:
-        raise ShapeError(f"the target {shown} leaves more than one size open")
-    if wrong := [t for t in target if isinstance(t, int) and t < -1]:
-        raise ShapeError(f"the target {shown} has the negative size {wrong[0]}")
-    if open_at and allowzero and 0 in target:
-        raise ShapeError(f"the target {shown} has -1 and a 0 that stands for itself (allowzero)")
-    sizes = [_copied(g, dims, i, allowzero) if t == 0 else t for i, t in enumerate(target)]
-    checked(g, [s for s in sizes if s != -1], "the target")
+    _check_target(target, shown, allowzero)
+    sizes = [_copied_size(g, dims, i, allowzero) if t == 0 else t for i, t in enumerate(target)]
+    checked_shape(g, [s for s in sizes if s != -1], "the target")
     if dims is None:
         return tuple(g.fresh("reshaped") if s == -1 else s for s in sizes)
     what = f"cannot reshape ({', '.join(map(str, dims))}) into {shown}"
-    have, want = list(dims), []
-    for s in (s for s in sizes if s != -1):
-        # A size on both sides cancels, so that what is open follows even where that size is 0.
-        if s in have:
-            have.remove(s)
-        else:
-            want.append(s)
-    if open_at:
+    have, want = _cancelled(dims, [s for s in sizes if s != -1])
+    if -1 in sizes:
         g.divides(product(want), product(have), what)
-        sizes[open_at[0]] = floor_div(product(have), product(want))
+        sizes[sizes.index(-1)] = floor_div(product(have), product(want))
     else:
         g.equal(product(dims), product(sizes), f"{what}, elements")
-        _settle(sizes, have, want)
+        _infer_single_dim(sizes, have, want)
     return tuple(sizes)
 
 
-def _copied(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
+def _check_target(target: Shape, shown: str, allowzero: int) -> None:
+    n_inferred = sum(t == -1 for t in target)
+    if n_inferred > 1:
+        raise ShapeError(f"the target {shown} has more than one -1")
+    if wrong := [t for t in target if isinstance(t, int) and t < -1]:
+        raise ShapeError(f"the target {shown} has the negative size {wrong[0]}")
+    if n_inferred and allowzero and 0 in target:
+        raise ShapeError(f"the target {shown} has both -1 and 0, which allowzero forbids")
+
+
+def _cancelled(dims: Shape, target: Sequence[Size]) -> tuple[list[Size], list[Size]]:
+    """Return the sizes of both shapes without the common ones.
+
+    Then -1 is inferred correctly even where a common symbolic size is 0 at run time.
+    """
+    have, want = list(dims), []
+    for size in target:
+        if size in have:
+            have.remove(size)
+        else:
+            want.append(size)
+    return have, want
+
+
+def _copied_size(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
     if allowzero:
         return 0
     if dims is None:
@@ -145,23 +157,23 @@ def _copied(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Size:
     return dims[axis]
 
 
-def _settle(sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:
-    """A single open size among the wanted ones is what the known ones leave for it."""
-    unsettled = [s for s in want if isinstance(s, Dim)]
+def _infer_single_dim(sizes: list[Size], have: Sequence[Size], want: Sequence[Size]) -> None:
+    """Replace a single symbolic size of the target by the quotient, where that is a number."""
+    unknown = [s for s in want if isinstance(s, Dim)]
     known = product(s for s in want if isinstance(s, int))
     total = product(have)
-    if len(unsettled) != 1 or known == 0 or modulo(total, known) != 0:
+    if len(unknown) != 1 or known == 0 or modulo(total, known) != 0:
         return
     value = floor_div(total, known)
     if isinstance(value, int):
-        sizes[sizes.index(unsettled[0])] = value
+        sizes[sizes.index(unknown[0])] = value
 
 
 @reshape.reference
 def _(x: Array, target: Array, *, allowzero: int) -> Array:
-    wanted = as_ints(target) or ()
+    target_shape = as_ints(target) or ()
     try:
-        return owned(x).reshape(reshaped(Scope(), x.shape, wanted, allowzero))
+        return owned(x).reshape(reshaped(Scope(), x.shape, target_shape, allowzero))
     except ShapeError as error:
         raise InvalidArgument(error.what) from None
 
@@ -206,7 +218,7 @@ squeeze = Op("Squeeze", 25, "data:T axes:I?", "squeezed:T", types={"T": STORED, 
 def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
     if axes is None:
         if any(same(d, 1) is None for d in x.dims):
-            return x.shaped(None)  # which dims are 1 decides the rank
+            return x.shaped(None)  # the rank depends on which dims are 1
         return x.shaped(tuple(d for d in x.dims if d != 1))
     if axes.ints is None:
         length = vector_length(axes, "axes")
@@ -215,23 +227,23 @@ def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
         if length > x.rank:
             raise ShapeError(f"{length} axes are squeezed out of rank {x.rank}")
         return x.shaped(fresh_shape(g, x.rank - length, "squeezed"))
-    gone = axes_of(axes.ints, x.rank)
-    for a in gone:
+    squeezed = axes_of(axes.ints, x.rank)
+    for a in squeezed:
         g.equal(x.dims[a], 1, f"dim {a} is squeezed and is not 1")
-    return x.shaped(tuple(d for i, d in enumerate(x.dims) if i not in gone))
+    return x.shaped(tuple(d for i, d in enumerate(x.dims) if i not in squeezed))
 
 
 def _squeeze(x: Array, axes: Array | None) -> Array:
     if axes is None:
         return owned(x).reshape([d for d in x.shape if d != 1])
-    gone = axes_of(as_ints(axes) or (), x.ndim)
-    for a in gone:
+    squeezed = axes_of(as_ints(axes) or (), x.ndim)
+    for a in squeezed:
         if x.shape[a] != 1:
             raise InvalidArgument(f"dim {a} is squeezed and is {x.shape[a]}, not 1")
-    return owned(x).reshape([d for i, d in enumerate(x.shape) if i not in gone])
+    return owned(x).reshape([d for i, d in enumerate(x.shape) if i not in squeezed])
 
 
-squeeze.symbolic(moving(squeeze.reference(_squeeze)))
+squeeze.symbolic(symbolic_move(squeeze.reference(_squeeze)))
 
 unsqueeze = Op("Unsqueeze", 25, "data:T axes:I", "expanded:T", types={"T": STORED, "I": SIZES})
 
@@ -247,7 +259,7 @@ def _with_ones(dims: Sequence[Any], axes: Sequence[int]) -> list[Any]:
 def _(g: Scope, x: Fact, axes: Fact) -> Fact:
     length = vector_length(axes, "axes")
     if axes.ints is not None:
-        return x.shaped(checked(g, _with_ones(x.dims, axes.ints), "the output"))
+        return x.shaped(checked_shape(g, _with_ones(x.dims, axes.ints), "the output"))
     return x.shaped(None if length is None else fresh_shape(g, x.rank + length, "unsqueezed"))
 
 
@@ -255,11 +267,11 @@ def _unsqueeze(x: Array, axes: Array) -> Array:
     return owned(x).reshape(_with_ones(x.shape, as_ints(axes) or ()))
 
 
-unsqueeze.symbolic(moving(unsqueeze.reference(_unsqueeze)))
+unsqueeze.symbolic(symbolic_move(unsqueeze.reference(_unsqueeze)))
 
 identity = Op("Identity", 25, "input", "output", unranked=True)
 identity.infer(lambda g, x: same_value(x))
-identity.reference(kept)
+identity.reference(copy_value)
 
 expand = Op("Expand", 13, "input:T shape:I", "output:T", types={"T": CLASSIC, "I": SIZES})
 
@@ -268,23 +280,23 @@ expand = Op("Expand", 13, "input:T shape:I", "output:T", types={"T": CLASSIC, "I
 def _(g: Scope, x: Fact, target: Fact) -> Fact:
     length = vector_length(target, "the shape of Expand")
     if target.sym is not None:
-        wanted = checked(g, target.sym, "the target")
-        return x.shaped(checked(g, broadcast_shapes(g, x.dims, wanted), "the output"))
+        target_shape = checked_shape(g, target.sym, "the target")
+        return x.shaped(checked_shape(g, broadcast_shapes(g, x.dims, target_shape), "the output"))
     if length is None:
         return x.shaped(None)
     return x.shaped(fresh_shape(g, max(length, x.rank), "expanded"))
 
 
 def _expand(x: Array, target: Array) -> Array:
-    wanted = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
+    target_shape = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
     try:
-        full = np.broadcast_shapes(x.shape, wanted)
+        full = np.broadcast_shapes(x.shape, target_shape)
     except ValueError:
-        raise InvalidArgument(f"{x.shape} does not expand to {wanted}") from None
+        raise InvalidArgument(f"{x.shape} does not expand to {target_shape}") from None
     return owned(np.broadcast_to(x, allocatable(full, x.dtype, "the expanded shape")))
 
 
-expand.symbolic(moving(expand.reference(_expand)))
+expand.symbolic(symbolic_move(expand.reference(_expand)))
 
 _FILLERS: Final = STORED - COMPLEX - {STRING}
 constant_of_shape = Op(
@@ -311,15 +323,15 @@ def _(g: Scope, target: Fact, *, value: Const | None) -> Fact:
     dtype, _number = _filler(value)
     length = vector_length(target, "the shape")
     if target.sym is not None:
-        return Fact(dtype, checked(g, target.sym, "the shape"))
+        return Fact(dtype, checked_shape(g, target.sym, "the shape"))
     return Fact(dtype, None if length is None else fresh_shape(g, length, "constant"))
 
 
 @constant_of_shape.reference
 def _(target: Array, *, value: Const | None) -> Array:
     dtype, number = _filler(value)
-    wanted = allocatable(as_ints(target) or (), dtype.np, "the shape")
-    return np.full(wanted, number, dtype.np)
+    target_shape = allocatable(as_ints(target) or (), dtype.np, "the shape")
+    return np.full(target_shape, number, dtype.np)
 
 
 @constant_of_shape.symbolic
@@ -347,20 +359,20 @@ eye_like = Op(
 
 @eye_like.infer
 def _(g: Scope, x: Fact, *, dtype: int | None, k: int) -> Fact:
-    made = x.dtype if dtype is None else by_onnx(dtype)
-    if made is None or made not in _EYES:
-        raise ShapeError(f"EyeLike cannot make numbers of type {made or dtype}")
+    result_type = x.dtype if dtype is None else by_onnx(dtype)
+    if result_type is None or result_type not in _EYES:
+        raise ShapeError(f"EyeLike does not support the type {result_type or dtype}")
     if x.shape is not None and x.rank != 2:
-        raise ShapeError(f"EyeLike makes a matrix, and its input has rank {x.rank}")
-    return Fact(made, fresh_shape(g, 2, "eye") if x.shape is None else x.shape)
+        raise ShapeError(f"EyeLike needs a matrix, and its input has rank {x.rank}")
+    return Fact(result_type, fresh_shape(g, 2, "eye") if x.shape is None else x.shape)
 
 
 @eye_like.reference
 def _(x: Array, *, dtype: int | None, k: int) -> Array:
-    made = None if dtype is None else by_onnx(dtype)
+    result_type = None if dtype is None else by_onnx(dtype)
     rows, columns = x.shape
-    on: Array = np.arange(columns) - np.arange(rows)[:, None] == k
-    return on.astype(x.dtype if made is None else made.np)
+    diagonal: Array = np.arange(columns) - np.arange(rows)[:, None] == k
+    return diagonal.astype(x.dtype if result_type is None else result_type.np)
 
 
 range_ = Op(
@@ -374,8 +386,8 @@ range_ = Op(
 )
 
 
-def steps(start: Any, limit: Any, delta: Any) -> Any:
-    """How many numbers lie from start towards limit, limit not included."""
+def range_length(start: Any, limit: Any, delta: Any) -> Any:
+    """Return the length of Range: max(ceil((limit - start) / delta), 0)."""
     if isinstance(delta, float):
         count = math.ceil((limit - start) / delta) if math.isfinite(limit - start) else -1
         return max(count, 0)
@@ -388,12 +400,12 @@ def _(g: Scope, start: Fact, limit: Fact, delta: Fact, *, stash_type: int) -> Fa
     for fact, name in ((start, "start"), (limit, "limit"), (delta, "delta")):
         if fact.shape is not None and product(fact.shape) != 1:
             g.equal(product(fact.shape), 1, f"{name} of Range is one number")
-    first, last, step = number_in(start), number_in(limit), number_in(delta)
+    first, last, step = scalar_value(start), scalar_value(limit), scalar_value(delta)
     if step == 0:
         raise ShapeError("Range steps by 0")
     if first is None or last is None or step is None or isinstance(step, Dim):
         return Fact(start.dtype, (g.fresh("range"),))
-    return Fact(start.dtype, checked(g, (steps(first, last, step),), "the range"))
+    return Fact(start.dtype, checked_shape(g, (range_length(first, last, step),), "the range"))
 
 
 @range_.reference
@@ -405,7 +417,7 @@ def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array:
     first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))
     if step == 0 or not (math.isfinite(last - first) and math.isfinite(step)):
         raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
-    (count,) = allocatable((steps(first, last, step),), dtype, "the range")
+    (count,) = allocatable((range_length(first, last, step),), dtype, "the range")
     result = np.arange(count).astype(start.dtype) * delta.reshape(()) + start.reshape(())
     return np.asarray(narrow(result, dtype))
 
@@ -415,7 +427,7 @@ def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array | N
     first, last, step = (a.reshape(-1)[0] for a in (start, limit, delta))
     if not isinstance(step, int) or step == 0:
         return None
-    count = steps(first, last, step)
+    count = range_length(first, last, step)
     if not isinstance(count, int) or count > MAX_SYMBOLIC:
         return None
     cells = np.empty(count, object)

@@ -1,4 +1,4 @@
-"""Gradients of softmax and its logarithm."""
+"""Gradients of Softmax and LogSoftmax."""
 
 from __future__ import annotations
 

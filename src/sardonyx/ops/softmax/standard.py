@@ -1,4 +1,4 @@
-"""Softmax and its kin, over one axis."""
+"""Softmax, LogSoftmax and Hardmax over one axis."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _same_shape(g: Scope, x: Fact, *, axis: int) -> Fact:
 
 
 def _shifted(x: Array, axis: int) -> Any:
-    """The numbers less the largest of them, so that exp cannot overflow."""
+    """Return x - max(x), so that exp cannot overflow."""
     # The initial value is for an axis of length 0.
     return x - np.max(x, axis, keepdims=True, initial=-np.inf)
 
@@ -40,7 +40,7 @@ def softmax(x: Array, *, axis: int) -> Any:
 
 
 def log_softmax(x: Array, *, axis: int) -> Any:
-    """The logarithm of softmax, without going through it."""
+    """x - max - log(sum(exp(x - max))): accurate where softmax underflows."""
     shifted = _shifted(x, axis)
     return shifted - np.log(np.sum(np.exp(shifted), axis, keepdims=True))
 

@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, array, required
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.lookup_table import Table, TextTable
+from sardonyx.ops.lookup_table import LookupTable, StringTable
 from sardonyx.ops.memoize import Memoized
 
 MODES: Final = (b"TF", b"IDF", b"TFIDF")
@@ -48,10 +48,10 @@ class Grams:
         A token has the number of its last place in the pool if it is a string, else that among
         all tokens in order.
         """
-        self.words: TextTable | None = None
+        self.words: StringTable | None = None
         self.numbers: Array = np.zeros(0, np.int64)
         if isinstance(pool, list):
-            self.words = TextTable(pool)
+            self.words = StringTable(pool)
             tokens, self.n_words = self.words.numbers(), len(pool)
         else:
             self.numbers, tokens = np.unique(pool, return_inverse=True)
@@ -68,7 +68,7 @@ class Grams:
     def _tokens(self, x: Array) -> Array:
         """The numbers of tokens, -1 for those that the pool has not."""
         if self.words is None:
-            return Table(self.numbers, np.arange(self.n_words), -1)(x)
+            return LookupTable(self.numbers, np.arange(self.n_words), -1)(x)
         return self.words.find(x)
 
     def _level(self, length: int, blocks: list[tuple[int, Array]], at: list[Array]) -> None:

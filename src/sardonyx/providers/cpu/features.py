@@ -15,20 +15,20 @@ from sardonyx.graph.op import ML
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import labels_of
 from sardonyx.ops.features.categories import encoder_table, mapper_table, position_table
-from sardonyx.ops.lookup_table import Table, TextTable
+from sardonyx.ops.lookup_table import LookupTable, StringTable
 from sardonyx.place.lowered import Call, Zipped
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
 from sardonyx.providers.cpu.scores import held
 
 
-def index_of(strings: list[bytes] | TextTable) -> tuple[Value, Value]:
+def index_of(strings: list[bytes] | StringTable) -> tuple[Value, Value]:
     """Strings as a constant, and the table by which kernels find one of them."""
-    table = strings if isinstance(strings, TextTable) else TextTable(strings)
+    table = strings if isinstance(strings, StringTable) else StringTable(strings)
     return constant(Words(table.block, table.count)), held(table.index)
 
 
-def _found(x: Value, table: Table) -> Call:
+def _found(x: Value, table: LookupTable) -> Call:
     """What a table of strings, or of numbers, has for each element."""
     if table.strings is None:
         values: Array = table.values[np.append(table.at, len(table.values) - 1)]

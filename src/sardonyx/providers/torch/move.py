@@ -14,7 +14,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of
-from sardonyx.ops.sizes import taken
+from sardonyx.ops.sizes import slice_range
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED, blind
 
@@ -56,7 +56,7 @@ def slice_(
         raise InvalidArgument(f"Slice steps by 0 in {tuple(by)}")
     cut, turned = [slice(None)] * x.ndim, []
     for axis, start, end, step in zip(where, first, last, by, strict=True):
-        places = taken(x.shape[axis], start, end, step)
+        places = slice_range(x.shape[axis], start, end, step)
         if not places:
             cut[axis] = slice(0, 0)
         elif step > 0:

@@ -16,7 +16,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of
-from sardonyx.ops.shape.standard import reshaped, steps
+from sardonyx.ops.shape.standard import range_length, reshaped
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
@@ -108,7 +108,7 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tens
     first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))
     if step == 0 or not (math.isfinite(last - first) and math.isfinite(step)):
         raise InvalidArgument(f"Range has no end from {first} to {last} by {step}")
-    count = steps(first, last, step)
+    count = range_length(first, last, step)
     made = torch.arange(count, dtype=torch.float32 if is_wide else dtype)
     return made.mul_(step).add_(first).to(dtype)
 

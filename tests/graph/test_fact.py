@@ -21,7 +21,7 @@ from sardonyx.graph.fact import (
     elements,
     refines,
 )
-from sardonyx.ops.sequence import join
+from sardonyx.ops.sequence import join_facts
 
 B, N = symbol("B"), symbol("N")
 
@@ -93,7 +93,7 @@ def joined(a: AnyFact, b: AnyFact) -> AnyFact:
     def new_dim(hint: str) -> Dim:
         return symbol(f"{hint}{next(numbers)}")
 
-    made = join(a, b, new_dim)
+    made = join_facts(a, b, new_dim)
     assert made is not None
     return made
 

@@ -1,4 +1,4 @@
-"""Optimizers: one step of Adagrad, Adam or momentum over any number of tensors."""
+"""Optimizer ops: one update of Adagrad, Adam or Momentum for any number of tensors."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _TYPES: Final = {"T1": _REALS, "T2": frozenset((I64,)), "T3": _REALS}
 
 
 def _f32(value: float) -> float:
-    """A default as the definition stores it."""
+    """Round a default value to float32, the type of ONNX float attributes."""
     return float(np.float32(value))
 
 
 def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
-    """An op whose inputs are so many groups of tensors: values, gradients, then each state."""
+    """Declare an optimizer whose inputs are `groups` lists: values, gradients, then each state."""
     op = Op(
         name,
         1,
@@ -51,16 +51,18 @@ def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
             _same_shape(g, fact, first)
         return tuple(f.plain() for f in (*facts[:n], *facts[2 * n :]))
 
-    def reference(rate: Array, count: Array, *xs: Array, **settings: Any) -> tuple[Array, ...]:
+    def reference(
+        rate: Array, count: Array, *xs: Array, **hyperparameters: Any
+    ) -> tuple[Array, ...]:
         n = _tensors(name, len(xs), groups)
         step = one_int(count, "the update count T")
-        made = []
+        updated = []
         with np.errstate(all="ignore"):
             for i in range(n):
                 own = xs[i::n]
-                new = update(rate.reshape(()).astype(own[0].dtype), step, own, **settings)
-                made.append([a.astype(own[0].dtype) for a in new])
-        return tuple(m[k] for k in range(groups - 1) for m in made)
+                new = update(rate.reshape(()).astype(own[0].dtype), step, own, **hyperparameters)
+                updated.append([a.astype(own[0].dtype) for a in new])
+        return tuple(m[k] for k in range(groups - 1) for m in updated)
 
     op.infer(infer)
     op.reference(reference)
@@ -69,7 +71,7 @@ def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
 
 def _tensors(name: str, count: int, groups: int) -> int:
     if not count or count % groups:
-        raise InvalidGraph(f"{name} takes {groups} inputs for each tensor, and has {count}")
+        raise InvalidGraph(f"{name} needs {groups} inputs for each tensor, and has {count}")
     return count // groups
 
 
@@ -98,9 +100,9 @@ def _adam(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: float) -> 
     gradient = attrs["norm_coefficient"] * x + gradient
     mean = alpha * mean + (1 - alpha) * gradient
     squares = beta * squares + (1 - beta) * gradient * gradient
-    if count > 0:
-        start = np.sqrt(1 - np.float64(beta) ** count) / (1 - np.float64(alpha) ** count)
-        rate = rate * float(start)
+    if count > 0:  # Adam's bias correction of both moments
+        correction = np.sqrt(1 - np.float64(beta) ** count) / (1 - np.float64(alpha) ** count)
+        rate = rate * float(correction)
     x = x - rate * mean / (np.sqrt(squares) + attrs["epsilon"])
     return (1 - attrs["norm_coefficient_post"]) * x, mean, squares
 

@@ -1,4 +1,4 @@
-"""Sequences and optionals: a sequence is a Python list, an empty optional is None."""
+"""Sequence and optional ops: at run time a sequence is a list, and an empty optional is None."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from sardonyx.ops.inference import axis_of
 from sardonyx.ops.move.standard import concat
 from sardonyx.ops.sizes import CLASSIC, SIZES, copy_value, owned, same_value
 
-ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # what sequences hold
-_TRUTH: Final = frozenset((BOOL,))
-_MAX_PARTS: Final = 256  # of a sequence that inference follows one by one
+ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # element types of sequences
+_BOOL: Final = frozenset((BOOL,))
+_MAX_ELEMENTS: Final = 256  # of a sequence whose elements inference tracks individually
 
 
-def nothing(fact: AnyFact | None) -> bool:
-    """Whether this stands for elements of which there are none yet, only a type."""
+def is_empty_typed(fact: AnyFact | None) -> bool:
+    """Whether this is the element fact of an empty sequence: only a type."""
     return fact is None or (isinstance(fact, Fact) and fact.shape is None and fact.sym == ())
 
 
-def join(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
-    """The fact of values that are like `a` or like `b`; types that differ are an error."""
+def join_facts(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
+    """Return the least fact that covers `a` and `b`; raise if their types differ."""
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, Fact) and isinstance(b, Fact):
         if a.dtype is not b.dtype:
-            raise ShapeError(f"one value is {a.dtype}, and another in its place is {b.dtype}")
-        if nothing(a) or nothing(b):
-            return b if nothing(a) else a
+            raise ShapeError(f"a value is {a.dtype} in one case and {b.dtype} in another")
+        if is_empty_typed(a) or is_empty_typed(b):
+            return b if is_empty_typed(a) else a
         if a.shape is None or b.shape is None or a.rank != b.rank:
             return a.shaped(None)
         pairs = zip(a.shape, b.shape, strict=True)
         return a.shaped(tuple(x if x == y else fresh("varied") for x, y in pairs))
     if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
-        return SequenceFact(join(a.elem, b.elem, fresh))
+        return SequenceFact(join_facts(a.elem, b.elem, fresh))
     if isinstance(a, OptionalFact) and isinstance(b, OptionalFact):
-        return OptionalFact(join(a.elem, b.elem, fresh))
+        return OptionalFact(join_facts(a.elem, b.elem, fresh))
     if type(a) is not type(b):
-        raise ShapeError(f"one value is {a}, and another in its place is {b}")
+        raise ShapeError(f"a value is {a} in one case and {b} in another")
     return a
 
 
-def one_of(g: Scope, elem: AnyFact | None) -> AnyFact:
-    """The fact of one element. Named sizes may differ between elements, so here they are new."""
+def element_fact(g: Scope, elem: AnyFact | None) -> AnyFact:
+    """Return the fact of one element, with fresh sizes: symbolic sizes differ between elements."""
     if elem is None:
         raise ShapeError("the type of the elements is not known", hint="declare the value's type")
     if not isinstance(elem, Fact):
@@ -65,44 +65,51 @@ def one_of(g: Scope, elem: AnyFact | None) -> AnyFact:
 
 def _elem(x: AnyFact, what: str) -> AnyFact | None:
     if not isinstance(x, SequenceFact):
-        raise ShapeError(f"{what} takes a sequence, not {x}")
+        raise ShapeError(f"{what} needs a sequence, not {x}")
     return x.elem
 
 
-def _place(length: int, position: Array | None, most: int, what: str) -> int:
-    """A position in a sequence, counted from the front; `most` is the last that is allowed."""
-    at = one_int(position, "the position")
-    if not -length <= at <= most:
-        raise InvalidArgument(f"{what} {at} is outside [{-length}, {most}] of {length} elements")
-    return at + length if at < 0 else at
+def _normalized_position(length: int, position: Array | None, last: int, what: str) -> int:
+    """Return a non-negative position in a sequence; `last` is the largest allowed."""
+    sequence_at = one_int(position, "the position")
+    if not -length <= sequence_at <= last:
+        raise InvalidArgument(
+            f"{what} {sequence_at} is outside [{-length}, {last}] of {length} elements"
+        )
+    return sequence_at + length if sequence_at < 0 else sequence_at
 
 
-def place_in(length: int, position: Fact | None, most: int) -> int | None:
-    """Where a position that inference knows is, counted from the front; None if that is open."""
+def static_position(length: int, position: Fact | None, last: int) -> int | None:
+    """Return a static position as a non-negative number; None if unknown or out of range."""
     numbers = None if position is None else position.ints
-    if numbers is None or len(numbers) != 1 or not -length <= numbers[0] <= most:
+    if numbers is None or len(numbers) != 1 or not -length <= numbers[0] <= last:
         return None
     return numbers[0] + (length if numbers[0] < 0 else 0)
 
 
-at = Op("SequenceAt", 11, "input_sequence position:I", "tensor", types={"I": INDEX}, unranked=True)
+sequence_at = Op(
+    "SequenceAt", 11, "input_sequence position:I", "tensor", types={"I": INDEX}, unranked=True
+)
 
 
-@at.infer
+@sequence_at.infer
 def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
     elem = _elem(x, "SequenceAt")
     parts = x.parts if isinstance(x, SequenceFact) else None
-    if parts is not None and (where := place_in(len(parts), position, len(parts) - 1)) is not None:
+    if (
+        parts is not None
+        and (where := static_position(len(parts), position, len(parts) - 1)) is not None
+    ):
         return parts[where]
-    if elem is not None and _slices(g) is not None:
+    if elem is not None and _n_slices(g) is not None:
         return elem
-    return one_of(g, elem)
+    return element_fact(g, elem)
 
 
-def _slices(g: Scope) -> Size | None:
-    """How many slices of one tensor the sequence is that the node under inference reads.
+def _n_slices(g: Scope) -> Size | None:
+    """Return the number of equal slices in the sequence that the current node reads.
 
-    They are all alike. None if it is no such sequence.
+    None unless a SplitToSequence without sizes produced it.
     """
     value = None if g.node is None else given_or_none(g.node, 0)
     node = None if value is None else value.node
@@ -112,13 +119,13 @@ def _slices(g: Scope) -> Size | None:
     return None if whole.shape is None else whole.dims[axis_of(node.attrs["axis"], whole.rank)]
 
 
-@at.reference
+@sequence_at.reference
 def _(x: list[Any], position: Array) -> Any:
-    return copy_value(x[_place(len(x), position, len(x) - 1, "position")])
+    return copy_value(x[_normalized_position(len(x), position, len(x) - 1, "position")])
 
 
-def _of(elem: AnyFact | None, parts: tuple[AnyFact, ...]) -> SequenceFact:
-    return SequenceFact(elem, parts if len(parts) <= _MAX_PARTS else None)
+def _sequence_fact(elem: AnyFact | None, parts: tuple[AnyFact, ...]) -> SequenceFact:
+    return SequenceFact(elem, parts if len(parts) <= _MAX_ELEMENTS else None)
 
 
 construct = Op(
@@ -130,10 +137,10 @@ construct = Op(
 def _(g: Scope, *xs: Fact) -> SequenceFact:
     elem: AnyFact | None = None
     for x in xs:
-        elem = join(elem, x.plain(), g.fresh)
+        elem = join_facts(elem, x.plain(), g.fresh)
     if elem is None:
         raise InvalidGraph("SequenceConstruct has no inputs", hint="use SequenceEmpty")
-    return _of(elem, tuple(x.plain() for x in xs))
+    return _sequence_fact(elem, tuple(x.plain() for x in xs))
 
 
 construct.reference(lambda *xs: [owned(x) for x in xs])
@@ -143,10 +150,10 @@ empty = Op("SequenceEmpty", 11, "", "output", attrs={"dtype": optional("int")})
 
 @empty.infer
 def _(g: Scope, *, dtype: int | None) -> SequenceFact:
-    made = F32 if dtype is None else by_onnx(dtype)
-    if made is None or made not in ELEMENTS:
-        raise ShapeError(f"a sequence cannot hold elements of type {made or dtype}")
-    return SequenceFact(Fact(made, None, None, ()), ())
+    result = F32 if dtype is None else by_onnx(dtype)
+    if result is None or result not in ELEMENTS:
+        raise ShapeError(f"a sequence cannot hold elements of type {result or dtype}")
+    return SequenceFact(Fact(result, None, None, ()), ())
 
 
 empty.reference(lambda *, dtype: [])
@@ -168,18 +175,20 @@ def _(g: Scope, x: AnyFact, position: Fact | None) -> AnyFact:
     if parts is None:
         return SequenceFact(elem)
     last = len(parts) - 1
-    gone = last if position is None else place_in(len(parts), position, last)
-    if gone is None or gone < 0:
+    erased = last if position is None else static_position(len(parts), position, last)
+    if erased is None or erased < 0:
         return SequenceFact(elem)
-    return SequenceFact(elem, parts[:gone] + parts[gone + 1 :])
+    return SequenceFact(elem, parts[:erased] + parts[erased + 1 :])
 
 
 @erase.reference
 def _(x: list[Any], position: Array | None) -> list[Any]:
     if position is None and x:
         return x[:-1]
-    gone = _place(len(x), np.array(-1) if position is None else position, len(x) - 1, "position")
-    return x[:gone] + x[gone + 1 :]
+    erased = _normalized_position(
+        len(x), np.array(-1) if position is None else position, len(x) - 1, "position"
+    )
+    return x[:erased] + x[erased + 1 :]
 
 
 insert = Op(
@@ -194,19 +203,21 @@ insert = Op(
 
 @insert.infer
 def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
-    elem = join(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh)
+    elem = join_facts(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh)
     parts = x.parts if isinstance(x, SequenceFact) else None
     if parts is None:
         return SequenceFact(elem)
-    where = len(parts) if position is None else place_in(len(parts), position, len(parts))
+    where = len(parts) if position is None else static_position(len(parts), position, len(parts))
     if where is None:
         return SequenceFact(elem)
-    return _of(elem, (*parts[:where], tensor.plain(), *parts[where:]))
+    return _sequence_fact(elem, (*parts[:where], tensor.plain(), *parts[where:]))
 
 
 @insert.reference
 def _(x: list[Any], tensor: Array, position: Array | None) -> list[Any]:
-    where = len(x) if position is None else _place(len(x), position, len(x), "position")
+    where = (
+        len(x) if position is None else _normalized_position(len(x), position, len(x), "position")
+    )
     return [*x[:where], owned(tensor), *x[where:]]
 
 
@@ -217,7 +228,7 @@ length = Op("SequenceLength", 11, "input_sequence", "length:I", types={"I": SIZE
 def _(g: Scope, x: AnyFact) -> Fact:
     _elem(x, "SequenceLength")
     parts = x.parts if isinstance(x, SequenceFact) else None
-    count = _slices(g) if parts is None else len(parts)
+    count = _n_slices(g) if parts is None else len(parts)
     return Fact(I64, (), None, None if count is None else (count,))
 
 
@@ -250,31 +261,31 @@ def _(g: Scope, x: Fact, split: Fact | None, *, axis: int, keepdims: int) -> Seq
         return SequenceFact(elem)
     if split is None:
         return SequenceFact(elem, (elem,) * len(sizes))
-    g.equal(total(sizes), x.dims[axis], f"the parts do not add up to axis {axis}")
+    g.equal(sum_sizes(sizes), x.dims[axis], f"the parts do not add up to axis {axis}")
     return SequenceFact(elem, tuple(x.shaped((*rest[0], s, *rest[1])) for s in sizes))
 
 
-def total(sizes: Sequence[Size]) -> Size:
-    """All sizes added up."""
-    found: Size = 0
+def sum_sizes(sizes: Sequence[Size]) -> Size:
+    """Return the sum of sizes."""
+    result: Size = 0
     for size in sizes:
-        found = found + size
-    return found
+        result = result + size
+    return result
 
 
 def part_sizes(size: Size, split: Fact | None) -> Sequence[Size] | None:
-    """The sizes that SplitToSequence makes of one, where their number is known."""
+    """Return the part sizes of SplitToSequence, or None if their number is unknown."""
     if split is not None and split.shape is not None and split.rank == 1:
         sizes = split.sym
-        return sizes if sizes is not None and len(sizes) <= _MAX_PARTS else None
+        return sizes if sizes is not None and len(sizes) <= _MAX_ELEMENTS else None
     each = 1 if split is None else (split.ints or (0,))[0]
-    if not isinstance(size, int) or each < 1 or size > each * _MAX_PARTS:
+    if not isinstance(size, int) or each < 1 or size > each * _MAX_ELEMENTS:
         return None
     return [min(each, size - begin) for begin in range(0, size, each)]
 
 
 def _part(g: Scope, size: Size, split: Fact) -> Size:
-    """The size of every part, where all are alike."""
+    """Return the size of every part if all are equal, else a fresh size."""
     if split.sym is None or len(set(split.sym)) != 1 or split.shape is None:
         return g.fresh("part")
     each = split.sym[0]
@@ -294,7 +305,7 @@ def _(x: Array, split: Array | None, *, axis: int, keepdims: int) -> list[Array]
     if split.ndim == 0:
         each = sizes[0]
         if each < 1:
-            raise InvalidArgument(f"a sequence is split into parts of {each}")
+            raise InvalidArgument(f"a tensor cannot be split into parts of {each}")
         sizes = [min(each, size - begin) for begin in range(0, size, each)]
     if sum(sizes) != size or min(sizes, default=0) < 0:
         raise InvalidArgument(f"the parts {tuple(sizes)} do not add up to {size} of axis {axis}")
@@ -314,21 +325,21 @@ concat_from = Op(
 
 @concat_from.infer
 def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
-    known = _elem(x, "ConcatFromSequence")
-    if isinstance(x, SequenceFact) and x.parts and (made := _joined(g, x.parts, axis, new_axis)):
-        return made
-    elem = one_of(g, known)
+    has_value = _elem(x, "ConcatFromSequence")
+    if isinstance(x, SequenceFact) and x.parts and (result := _joined(g, x.parts, axis, new_axis)):
+        return result
+    elem = element_fact(g, has_value)
     if not isinstance(elem, Fact):
         raise ShapeError(f"ConcatFromSequence joins tensors, not {elem}")
     if elem.shape is None:
         return elem
     axis = axis_of(axis, elem.rank + (1 if new_axis else 0))
-    behind = elem.dims[axis:] if new_axis else elem.dims[axis + 1 :]
-    return elem.shaped((*elem.dims[:axis], g.fresh("joined"), *behind))
+    after = elem.dims[axis:] if new_axis else elem.dims[axis + 1 :]
+    return elem.shaped((*elem.dims[:axis], g.fresh("joined"), *after))
 
 
 def _joined(g: Scope, parts: tuple[AnyFact, ...], axis: int, new_axis: int) -> Fact | None:
-    """What known elements joined are; None where a rank is open."""
+    """Return the fact of known elements concatenated; None where a rank is unknown."""
     tensors = [p for p in parts if isinstance(p, Fact) and p.shape is not None]
     if len(tensors) < len(parts):
         return None
@@ -336,9 +347,9 @@ def _joined(g: Scope, parts: tuple[AnyFact, ...], axis: int, new_axis: int) -> F
         axis = axis_of(axis, tensors[0].rank + 1)
         tensors = [t.shaped((*t.dims[:axis], 1, *t.dims[axis:])) for t in tensors]
     assert concat.infer_rule is not None
-    made = concat.infer_rule(g, *tensors, axis=axis)
-    assert isinstance(made, Fact)
-    return made
+    result = concat.infer_rule(g, *tensors, axis=axis)
+    assert isinstance(result, Fact)
+    return result
 
 
 @concat_from.reference
@@ -382,13 +393,15 @@ get_element = Op("OptionalGetElement", 28, "input", "output", unranked=True)
 def _(g: Scope, x: AnyFact) -> AnyFact:
     if not isinstance(x, OptionalFact):
         return same_value(x)
-    maker = _maker(g)
-    inner = None if maker is None else given_or_none(maker, 0)
-    return one_of(g, x.elem) if inner is None or inner.fact is None else same_value(inner.fact)
+    producer = _optional_node(g)
+    inner = None if producer is None else given_or_none(producer, 0)
+    return (
+        element_fact(g, x.elem) if inner is None or inner.fact is None else same_value(inner.fact)
+    )
 
 
-def _maker(g: Scope) -> Node | None:
-    """The node that made the optional which the node under inference reads, if it is known."""
+def _optional_node(g: Scope) -> Node | None:
+    """Return the Optional node that produces the current node's input, if there is one."""
     value = None if g.node is None else given_or_none(g.node, 0)
     return value.node if value is not None and value.op == "Optional" else None
 
@@ -396,24 +409,24 @@ def _maker(g: Scope) -> Node | None:
 @get_element.reference
 def _(x: Any) -> Any:
     if x is None:
-        raise InvalidArgument("the optional is empty, and its element is asked for")
+        raise InvalidArgument("the optional is empty and has no element to get")
     return copy_value(x)
 
 
-has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _TRUTH}, unranked=True)
+has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _BOOL}, unranked=True)
 
 
 @has_element.infer
 def _(g: Scope, x: AnyFact | None) -> Fact:
-    known = None if isinstance(x, OptionalFact) else (0,) if x is None else (1,)
-    if known is None and (maker := _maker(g)) is not None:
-        known = (int(given_or_none(maker, 0) is not None),)
-    return Fact(BOOL, (), None, known)
+    has_value = None if isinstance(x, OptionalFact) else (0,) if x is None else (1,)
+    if has_value is None and (producer := _optional_node(g)) is not None:
+        has_value = (int(given_or_none(producer, 0) is not None),)
+    return Fact(BOOL, (), None, has_value)
 
 
 has_element.reference(lambda x: np.array(x is not None))
 
 OPS: Final = (
-    at, construct, empty, erase, insert, length, split_to, concat_from, optional_, get_element,
-    has_element,
+    sequence_at, construct, empty, erase, insert, length, split_to, concat_from, optional_,
+    get_element, has_element,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Signals: Fourier transforms, windows, and the weights that turn a spectrum into mel bands."""
+"""Signal ops: DFT, STFT, window functions and MelWeightMatrix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ops.arrays import Array, in_wide, one_int
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import allocatable
 
-_SHORT: Final = {"T1": FLOATS, "T2": INDEX}
+_TYPES: Final = {"T1": FLOATS, "T2": INDEX}
 
 dft: Final = Op(
     "DFT",
@@ -24,7 +24,7 @@ dft: Final = Op(
     "input:T1 dft_length:T2? axis:I?",
     "output:T1",
     attrs={"inverse": 0, "onesided": 0},
-    types={**_SHORT, "I": frozenset((I64,))},
+    types={**_TYPES, "I": frozenset((I64,))},
     singles="dft_length axis",
 )
 stft: Final = Op(
@@ -33,13 +33,13 @@ stft: Final = Op(
     "signal:T1 frame_step:T2 window:T1? frame_length:T2?",
     "output:T1",
     attrs={"onesided": 1},
-    types=_SHORT,
+    types=_TYPES,
     singles="frame_step frame_length",
 )
 
 
-def number_in(fact: Fact, what: str) -> Size | None:
-    """The single number in a scalar input, or None before it is known."""
+def scalar_size(fact: Fact, what: str) -> Size | None:
+    """Return the value of a scalar input, or None if unknown."""
     if fact.shape is not None:
         for d in fact.shape:
             if isinstance(d, int) and d != 1:
@@ -48,8 +48,8 @@ def number_in(fact: Fact, what: str) -> Size | None:
 
 
 def positive(g: Scope, fact: Fact, what: str) -> Size:
-    """A length that an input gives: one or more, a new dim before it is known."""
-    size = number_in(fact, what)
+    """Return the positive value of a scalar input, or a fresh size if unknown."""
+    size = scalar_size(fact, what)
     if size is None:
         return g.fresh(what)
     g.at_least(size, 1, f"{what} must be 1 or more")
@@ -60,63 +60,63 @@ def positive(g: Scope, fact: Fact, what: str) -> Size:
 def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -> Fact:
     if x.rank < 2:
         raise ShapeError(f"the input has rank {x.rank}, and must have 2 or more: it is {x}")
-    parts = x.dims[-1]
-    is_back, is_half = bool(attrs["inverse"]), bool(attrs["onesided"])
-    if parts not in (1, 2) and isinstance(parts, int):
-        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
-    if parts == 2 and is_half and not is_back:
-        raise ShapeError(f"a one-sided transform takes real numbers, and the input is {x}")
-    where = -2 if axis is None else number_in(axis, "axis")
-    last = 1 if is_back and is_half else 2
+    n_components = x.dims[-1]
+    is_inverse, is_onesided = bool(attrs["inverse"]), bool(attrs["onesided"])
+    if n_components not in (1, 2) and isinstance(n_components, int):
+        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
+    if n_components == 2 and is_onesided and not is_inverse:
+        raise ShapeError(f"a one-sided transform needs real numbers, and the input is {x}")
+    where = -2 if axis is None else scalar_size(axis, "axis")
+    last = 1 if is_inverse and is_onesided else 2
     if not isinstance(where, int):
         return x.shaped((*(g.fresh("dft") for _ in x.dims[:-1]), last))
     where = _signal_axis(where, x.rank)
     size = x.dims[where]
-    if length is not None and number_in(length, "dft_length") is None:
+    if length is not None and scalar_size(length, "dft_length") is None:
         return x.shaped((*x.dims[:where], g.fresh("dft"), *x.dims[where + 1 : -1], last))
     if length is not None:
         size = positive(g, length, "dft_length")
-    elif is_back and is_half:
+    elif is_inverse and is_onesided:
         size = (size - 1) * 2
         g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
     else:
         g.at_least(size, 1, "dft_length must be 1 or more, and the signal is empty")
-    if is_half and not is_back:
+    if is_onesided and not is_inverse:
         size = size // 2 + 1
     return x.shaped((*x.dims[:where], size, *x.dims[where + 1 : -1], last))
 
 
 def _signal_axis(axis: int, rank: int) -> int:
-    found = axis_of(axis, rank)
-    if found == rank - 1:
-        raise ShapeError(f"axis {axis} is the last, which holds the parts of complex numbers")
-    return found
+    result = axis_of(axis, rank)
+    if result == rank - 1:
+        raise ShapeError(f"axis {axis} is the last, which holds real and imaginary parts")
+    return result
 
 
 @dft.reference
 @in_wide
 def _(x: Array, length: Array | None = None, axis: Array | None = None, **attrs: int) -> Array:
-    is_back, is_half = attrs["inverse"], attrs["onesided"]
-    if not is_back and is_half and x.shape[-1] != 1:
-        raise InvalidArgument("a one-sided transform takes real numbers, and the input is complex")
+    is_inverse, is_onesided = attrs["inverse"], attrs["onesided"]
+    if not is_inverse and is_onesided and x.shape[-1] != 1:
+        raise InvalidArgument("a one-sided transform needs real numbers, and the input is complex")
     where = _signal_axis(-2 if axis is None else one_int(axis, "axis"), x.ndim)
     size = x.shape[where]
     if length is not None:
         size = one_int(length, "dft_length")
-    elif is_back and is_half:
+    elif is_inverse and is_onesided:
         size = 2 * (size - 1)
     if size < 1:
         raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
-    z = _joined(x)
-    if is_half:
-        if is_back:
+    z = _as_complex(x)
+    if is_onesided:
+        if is_inverse:
             return np.fft.irfft(z, size, where)[..., None].astype(x.dtype)
-        return _parted(np.fft.rfft(z.real, size, where), x.dtype)
-    return _parted((np.fft.ifft if is_back else np.fft.fft)(z, size, where), x.dtype)
+        return _as_pairs(np.fft.rfft(z.real, size, where), x.dtype)
+    return _as_pairs((np.fft.ifft if is_inverse else np.fft.fft)(z, size, where), x.dtype)
 
 
-def _joined(x: Array) -> Array:
-    """Numbers without their last axis, as float64 or complex128: transforms lose digits fast."""
+def _as_complex(x: Array) -> Array:
+    """Return float64 or complex128 numbers without the last axis; float32 loses too much."""
     if x.shape[-1] == 1:
         return x[..., 0].astype(np.float64)
     if x.shape[-1] != 2:
@@ -124,8 +124,8 @@ def _joined(x: Array) -> Array:
     return np.ascontiguousarray(x, np.float64).view(np.complex128)[..., 0]
 
 
-def _parted(z: Array, dtype: Any) -> Array:
-    """Complex numbers as pairs in a last axis."""
+def _as_pairs(z: Array, dtype: Any) -> Array:
+    """Return complex numbers as (real, imaginary) pairs in a last axis."""
     return np.stack((z.real, z.imag), axis=-1).astype(dtype)
 
 
@@ -133,18 +133,18 @@ def _parted(z: Array, dtype: Any) -> Array:
 def _(
     g: Scope, x: Fact, step: Fact, window: Fact | None, length: Fact | None, **attrs: int
 ) -> Fact:
-    # Exporters leave the last dim of real signals out, and runtimes take them so.
+    # Exporters omit the last dim of real signals, and other runtimes accept that.
     if x.rank not in (2, 3):
         raise ShapeError(f"the signal is [batch, length, 1 or 2] or [batch, length], and is {x}")
-    batch, total, parts = x.dims if x.rank == 3 else (*x.dims, 1)
-    if parts not in (1, 2) and isinstance(parts, int):
-        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {parts}: it is {x}")
+    batch, total, n_components = x.dims if x.rank == 3 else (*x.dims, 1)
+    if n_components not in (1, 2) and isinstance(n_components, int):
+        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
     if window is not None and window.rank != 1:
         raise ShapeError(f"the window has one dim, and is {window}")
     frame: Size | None = total
     if length is not None:
-        known = number_in(length, "frame_length")
-        frame = None if known is None else positive(g, length, "frame_length")
+        static_length = scalar_size(length, "frame_length")
+        frame = None if static_length is None else positive(g, length, "frame_length")
     if window is not None:
         frame = window.dims[0] if length is None or frame is None else frame
         g.equal(window.dims[0], frame, "the window is not as long as a frame")
@@ -154,7 +154,7 @@ def _(
     g.at_least(total, frame, "the signal is shorter than a frame")
     frames = (
         g.fresh("frames")
-        if number_in(step, "frame_step") is None
+        if scalar_size(step, "frame_step") is None
         else (total - frame) // positive(g, step, "frame_step") + 1
     )
     bins = frame // 2 + 1 if attrs["onesided"] else frame
@@ -180,25 +180,25 @@ def _(
             f"frames of {frame} samples every {hop} do not fit a signal of {total}"
             + ("" if window is None else f" and a window of {window.shape[0]}")
         )
-    z = _joined(x if x.ndim == 3 else x[..., None])
+    z = _as_complex(x if x.ndim == 3 else x[..., None])
     frames = np.lib.stride_tricks.sliding_window_view(z, frame, axis=1)[:, ::hop]
     if window is not None:
         frames = frames * window.astype(np.float64)
     if onesided and not np.iscomplexobj(z):
-        return _parted(np.fft.rfft(frames, axis=-1), x.dtype)
+        return _as_pairs(np.fft.rfft(frames, axis=-1), x.dtype)
     bins = frame // 2 + 1 if onesided else frame
-    return _parted(np.fft.fft(frames, axis=-1)[..., :bins], x.dtype)
+    return _as_pairs(np.fft.fft(frames, axis=-1)[..., :bins], x.dtype)
 
 
 def _type_of(number: int) -> DType:
-    found = by_onnx(number)
-    if found is None or found not in NUMBERS:
-        raise InvalidGraph(f"output_datatype {number} is no type of real numbers")
-    return found
+    result = by_onnx(number)
+    if result is None or result not in NUMBERS:
+        raise InvalidGraph(f"output_datatype {number} is not a real number type")
+    return result
 
 
 def window(name: str, *factors: float) -> Op:
-    """A window: the sum of factor * cos(k * angle) for k = 0, 1, 2."""
+    """Declare a cosine-sum window: the sum of factor_k * cos(k * angle)."""
     op = Op(
         name,
         17,
@@ -216,13 +216,13 @@ def window(name: str, *factors: float) -> Op:
     def reference(size: Array, *, output_datatype: int, periodic: int) -> Array:
         count = one_int(size, "size")
         if count < 0:
-            raise InvalidArgument(f"a window has no {count} samples")
+            raise InvalidArgument(f"a window cannot have {count} samples")
         allocatable((count,), np.float64, "the window")
         with np.errstate(all="ignore"):
-            turn = np.float64(2 * np.pi) / np.float64(count if periodic else count - 1)
-            angle = np.arange(count) * turn
-            made = sum(f * np.cos(k * angle) for k, f in enumerate(factors))
-            return np.asarray(made).astype(_type_of(output_datatype).np)
+            step = np.float64(2 * np.pi) / np.float64(count if periodic else count - 1)
+            angle = np.arange(count) * step
+            samples = sum(f * np.cos(k * angle) for k, f in enumerate(factors))
+            return np.asarray(samples).astype(_type_of(output_datatype).np)
 
     op.infer(infer)
     op.reference(reference)
@@ -230,8 +230,8 @@ def window(name: str, *factors: float) -> Op:
 
 
 def _count(g: Scope, fact: Fact, what: str) -> Size:
-    """A size that an input gives and that may be zero."""
-    size = number_in(fact, what)
+    """Return the non-negative value of a scalar input, or a fresh size if unknown."""
+    size = scalar_size(fact, what)
     if size is None:
         return g.fresh(what)
     g.at_least(size, 0, f"{what} is negative")
@@ -261,7 +261,7 @@ mel: Final = Op(
 def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fact:
     shape: Shape = (
         _count(g, length, "dft_length") // 2 + 1
-        if number_in(length, "dft_length") is not None
+        if scalar_size(length, "dft_length") is not None
         else g.fresh("spectrum"),
         _count(g, bands, "num_mel_bins"),
     )
@@ -270,7 +270,7 @@ def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fa
 
 @mel.reference
 def _(*inputs: Array, output_datatype: int) -> Array:
-    bands, length, rate = (one_int(x, "a setting") for x in inputs[:3])
+    bands, length, rate = (one_int(x, "an input") for x in inputs[:3])
     if bands < 0 or length < 0 or rate < 1:
         raise InvalidArgument(
             f"{bands} mel bands of a transform of {length} samples at {rate} per second: "
@@ -281,13 +281,13 @@ def _(*inputs: Array, output_datatype: int) -> Array:
         bands, *(float(np.asarray(x, np.float64).reshape(-1)[0]) for x in inputs[3:])
     )
     with np.errstate(all="ignore"):
-        places = np.floor((length + 1) * edges / rate)
-    if bands and not (places[0] >= 0 and places[-2] < bins and places[-1] <= bins):
+        bin_edges = np.floor((length + 1) * edges / rate)
+    if bands and not (bin_edges[0] >= 0 and bin_edges[-2] < bins and bin_edges[-1] <= bins):
         raise InvalidArgument(
             f"mel bands from {edges[0]:g} to {edges[-1]:g} hertz fall outside the spectrum, "
             f"which ends at {rate / 2:g}"
         )
-    low, center, high = places[:-2], places[1:-1], places[2:]
+    low, center, high = bin_edges[:-2], bin_edges[1:-1], bin_edges[2:]
     at = np.arange(bins)[:, None]
     with np.errstate(all="ignore"):
         rising = np.where(low == center, at == center, (at - low) / (center - low))
@@ -298,7 +298,10 @@ def _(*inputs: Array, output_datatype: int) -> Array:
 
 
 def _mel_edges(bands: int, low: float, high: float) -> Array:
-    """Where the triangles begin, peak and end, in hertz: even steps on the mel scale."""
+    """Return the edges of the triangular filters in hertz: equidistant on the mel scale.
+
+    mel = 2595 log10(1 + f / 700); the step is (last - first) / (bands + 2), as in ONNX's reference.
+    """
     with np.errstate(all="ignore"):
         first, last = (2595 * np.log10(1 + np.float64(f) / 700) for f in (low, high))
         mels = first + np.arange(bands + 2) * ((last - first) / (bands + 2))

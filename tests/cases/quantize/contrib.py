@@ -241,7 +241,7 @@ MOVES = [
     ms("QLinearWhere", bools(2, 1, 1), *kind(S[0], 0.5, 3), *kind(S[:, :1], 1.0, -9), one(0.25),
        zero(-7, np.int8)),
     no("QLinearConcat", one(1), zero(0), U, one(1), axis=0, match="three"),
-    no("QLinearConcat", one(1), zero(0), *kind(U, 1, 0), *kind(S, 1, 0), axis=0, match="an input to concatenate"),
+    no("QLinearConcat", one(1), zero(0), *kind(U, 1, 0), *kind(S, 1, 0), axis=0, match="as u8"),
     no("QLinearConcat", one(1), zero(0), *kind(U, 1, 0), *kind(U[:, :2], 1, 0), axis=0,
        match="dim 1 of input 1"),
     no("QLinearWhere", bools(4), *kind(U, 1, 0), *kind(U, 1, 0), one(1), zero(0),

@@ -39,7 +39,7 @@ CASES = [
     case("Reshape", f32(2, 3, 4), attrs={"shape": [0, -1]}, opset=4, oracle="none",
          expect=(f32(2, 3, 4).reshape(2, 12),), why="no oracle runs opset 4"),
     fails("Reshape", f32(2, 3), sizes(4, 2), match=r"into \(4, 2\), elements: 6 and 8"),
-    fails("Reshape", f32(2, 3), sizes(-1, -1), match="more than one -1"),
+    fails("Reshape", f32(2, 3), sizes(-1, -1), match="more than one size open"),
     fails("Reshape", f32(2, 3), sizes(4, -1), match="4 does not divide 6"),
     fails("Reshape", f32(2, 3), sizes(2, 3, 0), match="the 0 at 2 copies"),
     fails("Reshape", f32(0, 3), sizes(0, -1), allowzero=1, match="allowzero"),

@@ -1,4 +1,4 @@
-"""Loops that join what their passes make, where ONNX fills a sequence and joins that."""
+"""The internal Loop, which concatenates its outputs directly instead of through a sequence."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.control.scan_outputs import collected, perhaps_none, stacked
-from sardonyx.ops.control.standard import Body, least_turns, loop_facts, passes
+from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
+from sardonyx.ops.control.standard import Body, loop_facts, min_iterations, run_loop
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import SIZES
 
-STACKED: Final = 0  # along a new axis, as the outputs of a Loop are
-STACKED_ELEMENTS: Final = 1  # the same of what was in a sequence: there must be some
-JOINED_ELEMENTS: Final = 2  # along an axis that they have
+STACKED: Final = 0  # along a new axis, like the scan outputs of a Loop
+STACKED_ELEMENTS: Final = 1  # the same for former sequence elements: zero iterations are an error
+JOINED_ELEMENTS: Final = 2  # concatenated along an existing axis
 
 loop = Op(
     "Loop",
@@ -44,20 +44,26 @@ def _(
     axes: tuple[int, ...],
     joins: tuple[int, ...],
 ) -> list[AnyFact]:
-    finals, parts, count = loop_facts(g, trips, cond, values, body)
-    if not len(parts) == len(axes) == len(joins) or not set(joins) <= {0, 1, 2}:
-        raise InvalidGraph(f"axes {axes} and joins {joins} are for {len(parts)} outputs")
-    rows = perhaps_none(g, parts, least_turns(g, trips, cond))
-    wholes: list[AnyFact] = []
-    for part, row, axis, how in zip(parts, rows, axes, joins, strict=True):
-        if how != JOINED_ELEMENTS:
-            wholes.append(stacked(row if how == STACKED else part, count, axis))
-        elif not isinstance(part, Fact) or part.shape is None:
-            raise InvalidGraph(f"tensors are joined, not {part}")
+    finals, iteration_facts, count = loop_facts(g, trips, cond, values, body)
+    if not len(iteration_facts) == len(axes) == len(joins) or not set(joins) <= {0, 1, 2}:
+        raise InvalidGraph(f"axes {axes} and joins {joins} are for {len(iteration_facts)} outputs")
+    rows = facts_for_empty(g, iteration_facts, min_iterations(g, trips, cond))
+    results: list[AnyFact] = []
+    for iteration_fact, row, axis, join_kind in zip(
+        iteration_facts, rows, axes, joins, strict=True
+    ):
+        if join_kind != JOINED_ELEMENTS:
+            results.append(stacked(row if join_kind == STACKED else iteration_fact, count, axis))
+        elif not isinstance(iteration_fact, Fact) or iteration_fact.shape is None:
+            raise InvalidGraph(f"tensors are joined, not {iteration_fact}")
         else:
-            at = axis_of(axis, part.rank)
-            wholes.append(part.shaped((*part.dims[:at], g.fresh("joined"), *part.dims[at + 1 :])))
-    return [*finals, *wholes]
+            at = axis_of(axis, iteration_fact.rank)
+            results.append(
+                iteration_fact.shaped(
+                    (*iteration_fact.dims[:at], g.fresh("joined"), *iteration_fact.dims[at + 1 :])
+                )
+            )
+    return [*finals, *results]
 
 
 @loop.reference
@@ -69,16 +75,16 @@ def _(
     axes: tuple[int, ...],
     joins: tuple[int, ...],
 ) -> tuple[Any, ...]:
-    values, rows, facts = passes(trips, cond, initial, body)
-    wholes = []
-    for row, fact, axis, how in zip(rows, facts, axes, joins, strict=True):
-        if how != STACKED and not row:
+    values, rows, facts = run_loop(trips, cond, initial, body)
+    results = []
+    for row, fact, axis, join_kind in zip(rows, facts, axes, joins, strict=True):
+        if join_kind != STACKED and not row:
             raise InvalidArgument("there are no elements to join")
-        if how == JOINED_ELEMENTS:
-            wholes.append(np.concatenate(row, axis))
+        if join_kind == JOINED_ELEMENTS:
+            results.append(np.concatenate(row, axis))
         else:
-            wholes.append(collected(row, fact, axis))
-    return (*values, *wholes)
+            results.append(collected(row, fact, axis))
+    return (*values, *results)
 
 
 OPS: Final = (loop,)

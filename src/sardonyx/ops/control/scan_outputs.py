@@ -1,4 +1,4 @@
-"""What the iterations of a loop give, put together: what is known of it, and the array."""
+"""Scan outputs: the facts and arrays of values collected over the iterations of a loop."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from sardonyx.ops.inference import axis_of
 
 
 def stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
-    """What so many values of a kind are along a new axis."""
+    """Return the fact of `count` values stacked along a new axis."""
     if not isinstance(fact, Fact):
-        raise ShapeError(f"values are collected over iterations, and {fact} is no tensor")
+        raise ShapeError(f"values collected over iterations must be tensors, not {fact}")
     if fact.shape is None:
         return Fact(fact.dtype, None)
     axis = axis_of(axis, fact.rank + 1)
     return Fact(fact.dtype, (*fact.dims[:axis], count, *fact.dims[axis:]))
 
 
-def perhaps_none(g: Scope, parts: Sequence[AnyFact], turns: Size) -> list[AnyFact]:
-    """Facts of what each of so many iterations adds, which hold for an empty result, too.
+def facts_for_empty(g: Scope, facts: Sequence[AnyFact], n_iterations: Size) -> list[AnyFact]:
+    """Return facts of scan outputs that also hold for zero iterations.
 
-    That has not the sizes that an iteration gives: those that are no numbers become new names.
+    An empty result does not have the symbolic sizes that an iteration computes, so those become
+    fresh sizes unless at least one iteration is certain.
     """
-    if all(isinstance(d, int) for f in parts if isinstance(f, Fact) for d in f.shape or ()):
-        return list(parts)
-    if turns > 0 if isinstance(turns, int) else g.assume_at_least(turns, 1):
-        return list(parts)
+    if all(isinstance(d, int) for f in facts if isinstance(f, Fact) for d in f.shape or ()):
+        return list(facts)
+    if n_iterations > 0 if isinstance(n_iterations, int) else g.assume_at_least(n_iterations, 1):
+        return list(facts)
 
-    def opened(fact: AnyFact) -> AnyFact:
+    def with_fresh_sizes(fact: AnyFact) -> AnyFact:
         if not isinstance(fact, Fact) or fact.shape is None:
             return fact
         return fact.shaped(tuple(d if isinstance(d, int) else g.fresh("inner") for d in fact.shape))
 
-    return [opened(f) for f in parts]
+    return [with_fresh_sizes(f) for f in facts]
 
 
 def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
-    """Rows of all iterations as one array; of none, an empty one of the right type and rank."""
+    """Stack the values of all iterations; without any, an empty array of its type and rank."""
     if rows:
         shapes = list(dict.fromkeys(r.shape for r in rows))
         if len(shapes) > 1:

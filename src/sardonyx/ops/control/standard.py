@@ -1,4 +1,4 @@
-"""Control flow: nodes that run other graphs."""
+"""If, Loop, Scan and SequenceMap: ops that run subgraphs."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.known import known_number
 from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.control.scan_outputs import collected, perhaps_none, stacked
+from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sequence import join, nothing, one_of
+from sardonyx.ops.sequence import element_fact, is_empty_typed, join_facts
 from sardonyx.ops.sizes import SIZES, STORED, copy_value, same_value
 
-_TRUTH: Final = frozenset((BOOL,))
-_TURNS: Final = 3  # inferences of a loop's body after which a changing shape is given up
+_BOOL: Final = frozenset((BOOL,))
+_MAX_INFERENCES: Final = 3  # of a loop's body, until a changing shape is dropped (unknown rank)
 
 
 class Body(Protocol):
-    """A graph as references see it: values in, list of values out."""
+    """A subgraph as a function: values in, list of values out."""
 
     @property
     def unrun_facts(self) -> list[AnyFact]:
-        """What the outputs stand for where the body never ran; for empty tensors alone."""
+        """Facts of the outputs if the body never runs, for empty results only."""
         ...
 
     def __call__(self, *values: Any) -> list[Any]: ...
 
 
 def _names(facts: Iterable[AnyFact | None]) -> set[str]:
-    """The size names in the facts of tensors."""
-    found: set[str] = set()
+    """Return the names of symbolic sizes in the facts of tensors."""
+    names: set[str] = set()
     for fact in facts:
         if isinstance(fact, Fact):
             for d in (*(fact.shape or ()), *(fact.sym or ())):
-                found |= symbols(d)
-    return found
+                names |= symbols(d)
+    return names
 
 
-def _outside(
-    g: Scope, body: Graph, given: Iterable[AnyFact], facts: Iterable[AnyFact]
+def _as_seen_outside(
+    g: Scope, body: Graph, inputs: Iterable[AnyFact], facts: Iterable[AnyFact]
 ) -> list[AnyFact]:
-    """Facts of a body's outputs as the graph around it sees them: sizes named inside are new."""
-    seen = _names(given) | _names(v.fact for v in body.captures())
+    """Return a body's output facts for the outer graph: sizes named inside become fresh."""
+    visible = _names(inputs) | _names(v.fact for v in body.captures())
 
     def outer(d: Size) -> Size:
-        return d if symbols(d) <= seen else g.fresh("inner")
+        return d if symbols(d) <= visible else g.fresh("inner")
 
     out: list[AnyFact] = []
     for fact in facts:
         if isinstance(fact, Fact):
-            sym = fact.sym if fact.sym and _names([Fact(fact.dtype, fact.sym)]) <= seen else None
+            sym = fact.sym if fact.sym and _names([Fact(fact.dtype, fact.sym)]) <= visible else None
             shape = None if fact.shape is None else tuple(map(outer, fact.shape))
             out.append(Fact(fact.dtype, shape, None, sym))
         else:
-            out.append(_carried(fact))
+            out.append(_without_constants(fact))
     return out
 
 
@@ -72,7 +72,7 @@ if_ = Op(
     "cond:B",
     "outputs*",
     attrs={"then_branch": required("graph"), "else_branch": required("graph")},
-    types={"B": _TRUTH},
+    types={"B": _BOOL},
     unranked=True,
 )
 
@@ -83,26 +83,28 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         counts = f"{len(then_branch.outputs)} and {len(else_branch.outputs)}"
         raise InvalidGraph(f"the branches of If have {counts} outputs")
     if cond.ints is not None and len(cond.ints) == 1:
-        taken, other = (then_branch, else_branch) if cond.ints[0] else (else_branch, then_branch)
-        facts = _outside(g, taken, (), g.body(taken, ()))
+        chosen, other = (then_branch, else_branch) if cond.ints[0] else (else_branch, then_branch)
+        facts = _as_seen_outside(g, chosen, (), g.body(chosen, ()))
         try:
             g.body(other, ())
         except SardonyxError:
-            # Exporters put ops that do not fit a shape under a condition on it. Such a branch never
-            # runs; its outputs stand for those of the other.
+            # Exporters guard ops that are invalid for a shape by a condition on that shape. Such a
+            # branch never runs; its outputs get the facts of the other branch.
             for value, fact in zip(other.outputs, facts, strict=True):
                 value.fact = value.fact or fact
         return facts
-    facts = _outside(g, then_branch, (), g.body(then_branch, ()))
-    others = _outside(g, else_branch, (), g.body(else_branch, ()))
+    facts = _as_seen_outside(g, then_branch, (), g.body(then_branch, ()))
+    others = _as_seen_outside(g, else_branch, (), g.body(else_branch, ()))
     if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
         is_then = g.choose(cond.sym[0])
         if is_then is not None:
             return facts if is_then else others
-    made = [_either(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))]
-    if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in made):
+    outputs = [
+        _join_branches(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))
+    ]
+    if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in outputs):
         g.parted[g.node] = None
-    return made
+    return outputs
 
 
 def _same_rank(a: AnyFact, b: AnyFact) -> bool:
@@ -111,12 +113,12 @@ def _same_rank(a: AnyFact, b: AnyFact) -> bool:
     return a.shape is None or b.shape is None or len(a.shape) == len(b.shape)
 
 
-def _either(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
+def _join_branches(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
     if a == b:
         return a
-    if isinstance(a, Fact) and _are_one(a, b) and g.loosens(position):
+    if isinstance(a, Fact) and _scalar_or_one_element(a, b) and g.loosens(position):
         return Fact(a.dtype, (1,))
-    joined = join(a, b, g.fresh)
+    joined = join_facts(a, b, g.fresh)
     assert joined is not None
     return joined
 
@@ -127,43 +129,46 @@ def _(cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Any, ...]:
     return tuple(branch())
 
 
-def _are_one(a: AnyFact, b: AnyFact) -> bool:
-    """Whether both are one number: in one case a scalar, in the other a vector."""
+def _scalar_or_one_element(a: AnyFact, b: AnyFact) -> bool:
+    """Whether one is a scalar and the other a vector of one element."""
     return {(), (1,)} == {f.shape for f in (a, b) if isinstance(f, Fact)}
 
 
 def _widen(
-    g: Scope, a: AnyFact, b: AnyFact, open_: set[Dim], turn: int, position: int | None = None
+    g: Scope, a: AnyFact, b: AnyFact, widened: set[Dim], iteration: int, position: int | None = None
 ) -> AnyFact:
-    """What a carried value is in any iteration, when it went in as `a` and came back as `b`."""
+    """Return the fact of a carried value in any iteration: the join of input `a` and output `b`.
+
+    Sizes that differ become fresh sizes (`widened`), which then stay fixed.
+    """
     if isinstance(a, OptionalFact):
         inner = b.elem if isinstance(b, OptionalFact) else b
-        return OptionalFact(_widen_elem(g, a.elem, inner, open_, turn))
+        return OptionalFact(_widen_elem(g, a.elem, inner, widened, iteration))
     if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
-        return SequenceFact(_widen_elem(g, a.elem, b.elem, open_, turn))
+        return SequenceFact(_widen_elem(g, a.elem, b.elem, widened, iteration))
     if type(a) is not type(b):
         raise ShapeError(f"a carried value goes in as {a} and comes back as {b}")
     if not isinstance(a, Fact) or not isinstance(b, Fact):
         return a
     if a.dtype is not b.dtype:
         raise ShapeError(f"a carried value goes in as {a.dtype} and comes back as {b.dtype}")
-    if position is not None and _are_one(a, b) and g.loosens(position):
+    if position is not None and _scalar_or_one_element(a, b) and g.loosens(position):
         return Fact(a.dtype, (1,))
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return Fact(a.dtype, None)
     dims = []
     for x, y in zip(a.shape, b.shape, strict=True):
-        if x != y and x not in open_:
-            if turn >= _TURNS:
+        if x != y and x not in widened:
+            if iteration >= _MAX_INFERENCES:
                 return Fact(a.dtype, None)
             x = g.fresh("carried")
-            open_.add(x)
+            widened.add(x)
         dims.append(x)
     return Fact(a.dtype, tuple(dims))
 
 
-def _as_before(fact: AnyFact, known: AnyFact | None, open_: set[Dim]) -> AnyFact:
-    """A carried value's first fact, with the sizes that an earlier inference had to open."""
+def _with_earlier_widening(fact: AnyFact, known: AnyFact | None, widened: set[Dim]) -> AnyFact:
+    """Return a carried value's initial fact with the sizes that an earlier inference widened."""
     if not isinstance(fact, Fact) or not isinstance(known, Fact) or known.dtype is not fact.dtype:
         return fact
     if known.shape is None or fact.shape is None or len(known.shape) != len(fact.shape):
@@ -173,7 +178,7 @@ def _as_before(fact: AnyFact, known: AnyFact | None, open_: set[Dim]) -> AnyFact
         name = lone_name(then)
         if name is not None and name.startswith("carried#"):
             assert isinstance(then, Dim)
-            open_.add(then)
+            widened.add(then)
             dims.append(then)
         else:
             dims.append(now)
@@ -181,20 +186,21 @@ def _as_before(fact: AnyFact, known: AnyFact | None, open_: set[Dim]) -> AnyFact
 
 
 def _widen_elem(
-    g: Scope, a: AnyFact | None, b: AnyFact | None, open_: set[Dim], turn: int
+    g: Scope, a: AnyFact | None, b: AnyFact | None, widened: set[Dim], iteration: int
 ) -> AnyFact | None:
-    if a is None or b is None or nothing(a) or nothing(b):
-        return b if nothing(a) else a
-    return _widen(g, a, b, open_, turn)
+    if a is None or b is None or is_empty_typed(a) or is_empty_typed(b):
+        return b if is_empty_typed(a) else a
+    return _widen(g, a, b, widened, iteration)
 
 
 def _carry(
     g: Scope, body: Graph, facts: tuple[Sequence[AnyFact], ...], skip: int
 ) -> tuple[list[AnyFact], list[AnyFact]]:
-    """Facts of carried values that hold in every iteration, and of the body's outputs for them.
+    """Return facts of the carried values that hold in every iteration, and of the body's outputs.
 
-    `facts` are those of the body's inputs: before the carried ones, carried, after them. Of the
-    outputs, `skip` come before the carried ones.
+    A fixed-point iteration: infer the body and widen until input and output facts agree. `facts`
+    are those of the body's inputs: before the carried ones, carried, after them. Of the outputs,
+    `skip` come before the carried ones.
     """
     before, carried, after = facts[0], list(facts[1]), facts[2]
     if len(body.outputs) < skip + len(carried):
@@ -202,39 +208,44 @@ def _carry(
             f"the body has {len(body.outputs)} outputs, and {skip + len(carried)} are the least",
             carried=len(carried),
         )
-    open_: set[Dim] = set()
+    widened: set[Dim] = set()
     if (known := g.carried.get(body)) is not None:
-        # A loop around this one infers it again: what was widened then is wide enough now.
-        carried = [_as_before(a, b, open_) for a, b in zip(carried, known, strict=True)]
+        # An outer loop infers this one again: start from the facts widened before.
+        carried = [
+            _with_earlier_widening(a, b, widened) for a, b in zip(carried, known, strict=True)
+        ]
     for i, value in enumerate(body.inputs[len(before) : len(before) + len(carried)]):
         if not value.is_used and isinstance(fact := carried[i], Fact):
-            carried[i] = Fact(fact.dtype, None)  # what nobody reads may have any shape
-    for turn in range(2 * _TURNS):
-        made = g.body(body, [*before, *carried, *after])
-        back = made[skip : skip + len(carried)]
+            carried[i] = Fact(fact.dtype, None)  # an unused value may have any shape
+    for iteration in range(2 * _MAX_INFERENCES):
+        outputs = g.body(body, [*before, *carried, *after])
+        back = outputs[skip : skip + len(carried)]
         pairs = enumerate(zip(carried, back, strict=True))
-        wider = [_widen(g, a, b, open_, turn, position) for position, (a, b) in pairs]
+        wider = [_widen(g, a, b, widened, iteration, position) for position, (a, b) in pairs]
         if wider == carried:
             g.carried[body] = carried
-            return carried, made
+            return carried, outputs
         carried = wider
     raise ShapeError(f"the carried values {', '.join(map(str, carried))} never settle on a type")
 
 
 def _finals(
-    g: Scope, given: Sequence[AnyFact] | None, carried: Sequence[AnyFact], back: Sequence[AnyFact]
+    g: Scope, inputs: Sequence[AnyFact] | None, carried: Sequence[AnyFact], back: Sequence[AnyFact]
 ) -> list[AnyFact]:
-    """What carried values are in the end: what came back, or was `given` if that may be too."""
-    found: list[AnyFact] = []
+    """Return the final facts of carried values: the body's, joined with the inputs' facts.
+
+    `inputs` is None if the body runs at least once.
+    """
+    names: list[AnyFact] = []
     for i, (a, b) in enumerate(zip(carried, back, strict=True)):
         if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact):
-            found.append(b)  # an optional that always comes back filled is filled
+            names.append(b)  # the body always returns a filled optional
         elif isinstance(a, Fact) and a.shape is None:
-            joined = b if given is None else join(given[i], b, g.fresh)
-            found.append(joined or a)
+            joined = b if inputs is None else join_facts(inputs[i], b, g.fresh)
+            names.append(joined or a)
         else:
-            found.append(a)
-    return found
+            names.append(a)
+    return names
 
 
 loop = Op(
@@ -243,7 +254,7 @@ loop = Op(
     "M:I? cond:B? v_initial*",
     "v_final_and_scan_outputs*",
     attrs={"body": required("graph")},
-    types={"I": SIZES, "B": _TRUTH},
+    types={"I": SIZES, "B": _BOOL},
     unranked=True,
 )
 
@@ -252,41 +263,43 @@ loop = Op(
 def _(
     g: Scope, trips: Fact | None = None, cond: Fact | None = None, *values: AnyFact, body: Graph
 ) -> list[AnyFact]:
-    finals, parts, count = loop_facts(g, trips, cond, values, body)
-    rows = perhaps_none(g, parts, least_turns(g, trips, cond))
+    finals, iteration_facts, count = loop_facts(g, trips, cond, values, body)
+    rows = facts_for_empty(g, iteration_facts, min_iterations(g, trips, cond))
     return [*finals, *(stacked(f, count) for f in rows)]
 
 
 def loop_facts(
     g: Scope, trips: Fact | None, cond: Fact | None, values: Sequence[AnyFact], body: Graph
 ) -> tuple[list[AnyFact], list[AnyFact], Size]:
-    """Facts of what a loop carried in the end, and of what each of so many passes adds."""
-    given = [_carried(v) for v in values]
+    """Return the facts of final values and of one iteration's scan outputs, and the trip count."""
+    inputs = [_without_constants(v) for v in values]
     head = (Fact(I64, ()), Fact(BOOL, ()))
-    carried, made = _carry(g, body, (head, given, ()), 1)
-    n = len(given) + 1
+    carried, outputs = _carry(g, body, (head, inputs, ()), 1)
+    n = len(inputs) + 1
     is_open = any(isinstance(f, Fact) and f.shape is None for f in carried)
-    initial = None if is_open and g.node is not None and _runs(g.node) else given
-    outer = _outside(g, body, given, [*_finals(g, initial, carried, made[1:n]), *made[n:]])
+    initial = None if is_open and g.node is not None and _runs_at_least_once(g.node) else inputs
+    outer = _as_seen_outside(
+        g, body, inputs, [*_finals(g, initial, carried, outputs[1:n]), *outputs[n:]]
+    )
     count = _trips(g, trips, cond, body)
     return [*map(same_value, outer[: n - 1])], outer[n - 1 :], count
 
 
-def _carried(fact: AnyFact) -> AnyFact:
+def _without_constants(fact: AnyFact) -> AnyFact:
     return fact.plain() if isinstance(fact, (Fact, SequenceFact)) else fact
 
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
-    """How often the body runs, where no condition can end it."""
+    """Return the number of iterations, a fresh size if a condition can end the loop."""
     starts = cond is None or cond.ints == (1,)
     if starts and _stays_true(body) and trips is not None and trips.sym is not None:
         return maximum(trips.sym[0], 0)
     return g.fresh("trips")
 
 
-def least_turns(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
-    """A number of iterations that a loop has, or more; but one if it has any."""
-    if g.node is not None and _runs(g.node):
+def min_iterations(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
+    """Return a lower bound of the number of iterations (capped at 1 where it is certain)."""
+    if g.node is not None and _runs_at_least_once(g.node):
         return 1
     if cond is not None and cond.ints != (1,):
         return 0
@@ -295,8 +308,8 @@ def least_turns(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
     return 0 if trips.sym is None else trips.sym[0]
 
 
-def _runs(node: Node) -> bool:
-    """Whether a loop is known to run its body at all: neither count nor condition is 0."""
+def _runs_at_least_once(node: Node) -> bool:
+    """Whether a loop surely runs its body: trip count and condition are known and not 0."""
     return all(v is None or (known_number(v) or 0) > 0 for v in node.inputs[:2])
 
 
@@ -310,28 +323,28 @@ def _stays_true(body: Graph) -> bool:
 
 @loop.reference
 def _(trips: Array | None = None, cond: Array | None = None, *initial: Any, body: Body) -> Any:
-    values, rows, facts = passes(trips, cond, initial, body)
+    values, rows, facts = run_loop(trips, cond, initial, body)
     return (*values, *(collected(r, f) for r, f in zip(rows, facts, strict=True)))
 
 
-def passes(
+def run_loop(
     trips: Array | None, cond: Array | None, initial: Sequence[Any], body: Body
 ) -> tuple[list[Any], list[list[Array]], list[AnyFact]]:
-    """Runs a loop: what it carried in the end, what each pass added, and what that should be."""
-    most = None if trips is None else one_int(trips, "the trip count")
-    goes_on = cond is None or bool(one_int(cond, "the condition"))
+    """Run a loop; return final values, scan outputs per iteration, and their facts."""
+    max_trips = None if trips is None else one_int(trips, "the trip count")
+    is_running = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
     values = [copy_value(v) for v in initial]
     facts = body.unrun_facts[n + 1 :]
     rows: list[list[Array]] = [[] for _ in facts]
-    turn = 0
-    while goes_on and (most is None or turn < most):
-        condition, *results = body(np.array(turn), np.array(goes_on), *values)
-        goes_on = bool(one_int(condition, "the condition"))
+    iteration = 0
+    while is_running and (max_trips is None or iteration < max_trips):
+        condition, *results = body(np.array(iteration), np.array(is_running), *values)
+        is_running = bool(one_int(condition, "the condition"))
         values = results[:n]
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
-        turn += 1
+        iteration += 1
     return values, rows, facts
 
 
@@ -353,9 +366,9 @@ scan = Op(
 )
 
 
-def _listed(name: str, given: Any, count: int) -> tuple[int, ...]:
-    """An attribute with one number per scanned value; all zero where it is left out."""
-    numbers = (0,) * count if given is None else tuple(given)
+def _per_scan_value(name: str, inputs: Any, count: int) -> tuple[int, ...]:
+    """Return an attribute with one number per scanned value; zeros where it is absent."""
+    numbers = (0,) * count if inputs is None else tuple(inputs)
     if len(numbers) != count:
         raise InvalidGraph(f"{name} has {len(numbers)} numbers for {count} values")
     if name.endswith("directions") and not set(numbers) <= {0, 1}:
@@ -368,8 +381,8 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     if not 1 <= num_scan_inputs <= len(xs):
         raise InvalidGraph(f"num_scan_inputs is {num_scan_inputs} of {len(xs)} inputs")
     n = len(xs) - num_scan_inputs
-    axes = _listed("scan_input_axes", lists["scan_input_axes"], num_scan_inputs)
-    _listed("scan_input_directions", lists["scan_input_directions"], num_scan_inputs)
+    axes = _per_scan_value("scan_input_axes", lists["scan_input_axes"], num_scan_inputs)
+    _per_scan_value("scan_input_directions", lists["scan_input_directions"], num_scan_inputs)
     length: Size | None = None
     slices = []
     for x, a in zip(xs[n:], axes, strict=True):
@@ -381,13 +394,13 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
         length = d if length is None else g.equal(length, d, "scanned inputs differ in length")
         slices.append(x.shaped((*x.dims[:axis], *x.dims[axis + 1 :])))
     states = [x.plain() for x in xs[:n]]
-    carried, made = _carry(g, body, ((), states, slices), 0)
-    finals = _finals(g, states, carried, made[:n])
-    outer = _outside(g, body, (*states, *slices), [*finals, *made[n:]])
-    out_axes = _listed("scan_output_axes", lists["scan_output_axes"], len(made) - n)
-    _listed("scan_output_directions", lists["scan_output_directions"], len(made) - n)
+    carried, outputs = _carry(g, body, ((), states, slices), 0)
+    finals = _finals(g, states, carried, outputs[:n])
+    outer = _as_seen_outside(g, body, (*states, *slices), [*finals, *outputs[n:]])
+    out_axes = _per_scan_value("scan_output_axes", lists["scan_output_axes"], len(outputs) - n)
+    _per_scan_value("scan_output_directions", lists["scan_output_directions"], len(outputs) - n)
     count = g.fresh("scanned") if length is None else length
-    rows = perhaps_none(g, outer[n:], 0 if length is None else length)
+    rows = facts_for_empty(g, outer[n:], 0 if length is None else length)
     return [*outer[:n], *(stacked(f, count, a) for f, a in zip(rows, out_axes, strict=True))]
 
 
@@ -399,8 +412,10 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
         np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
         for x, axis, backward in zip(
             xs[n:],
-            _listed("scan_input_axes", lists["scan_input_axes"], num_scan_inputs),
-            _listed("scan_input_directions", lists["scan_input_directions"], num_scan_inputs),
+            _per_scan_value("scan_input_axes", lists["scan_input_axes"], num_scan_inputs),
+            _per_scan_value(
+                "scan_input_directions", lists["scan_input_directions"], num_scan_inputs
+            ),
             strict=True,
         )
     ]
@@ -413,8 +428,10 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
         states = results[:n]
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
-    axes = _listed("scan_output_axes", lists["scan_output_axes"], len(facts))
-    backward = _listed("scan_output_directions", lists["scan_output_directions"], len(facts))
+    axes = _per_scan_value("scan_output_axes", lists["scan_output_axes"], len(facts))
+    backward = _per_scan_value(
+        "scan_output_directions", lists["scan_output_directions"], len(facts)
+    )
     outs = (
         collected(r[::-1] if b else r, f, a)
         for r, f, a, b in zip(rows, facts, axes, backward, strict=True)
@@ -435,16 +452,16 @@ sequence_map = Op(
 @sequence_map.infer
 def _(g: Scope, x: AnyFact, *more: AnyFact, body: Graph) -> list[AnyFact]:
     if not isinstance(x, SequenceFact):
-        raise ShapeError(f"SequenceMap takes a sequence, not {x}")
+        raise ShapeError(f"SequenceMap needs a sequence, not {x}")
     if len(body.inputs) != len(more) + 1:
         raise InvalidGraph(f"the body has {len(body.inputs)} inputs for {len(more) + 1} values")
-    given = []
+    inputs = []
     for value, fact in zip(body.inputs, (x, *more), strict=True):
         if isinstance(fact, SequenceFact):
-            given.append(one_of(g, value.fact if nothing(fact.elem) else fact.elem))
+            inputs.append(element_fact(g, value.fact if is_empty_typed(fact.elem) else fact.elem))
         else:
-            given.append(_carried(fact))
-    return [SequenceFact(_carried(f)) for f in g.body(body, given)]
+            inputs.append(_without_constants(fact))
+    return [SequenceFact(_without_constants(f)) for f in g.body(body, inputs)]
 
 
 @sequence_map.reference

@@ -1,4 +1,4 @@
-"""Gradients of losses, by what they are made of."""
+"""Gradients of the losses, by decomposition."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.gradients import GradientBuilder, decompose
 
-_ABOVE_ALL: Final = 2**31 - 1  # a class that no model has
+_INVALID_CLASS: Final = 2**31 - 1  # an index out of range, which GatherElements reports
 
 
 @decompose("SoftmaxCrossEntropyLoss", replaces=lambda _: True)
@@ -22,13 +22,13 @@ def _(b: GradientBuilder, node: Node) -> Value:
 
 
 def _likelihood(b: GradientBuilder, node: Node, log_prob: Value) -> Value:
-    """The negative log likelihood of the labels, weighted and reduced."""
+    """Return the negative log likelihood of the labels, weighted and reduced."""
     labels, weights = given(node, 1), optional(node, 2)
     ignored, reduction = node.attrs["ignore_index"], node.attrs["reduction"]
     dtype = log_prob.tensor.dtype
     keep = None if ignored is None else b.Not(b.Equal(labels, ignored))
-    # A label below 0 is a mistake, and not counted from the end.
-    labels = b.Where(b.Less(labels, 0), b.const(_ABOVE_ALL, labels.tensor.dtype), labels)
+    # A negative label is an error here, not an index from the end.
+    labels = b.Where(b.Less(labels, 0), b.const(_INVALID_CLASS, labels.tensor.dtype), labels)
     if keep is not None:
         labels = b.Where(keep, labels, b.const(0, labels.tensor.dtype))
     column = b.ints(1)

@@ -1,4 +1,4 @@
-"""Losses of classifiers."""
+"""NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TYPES: Final = {"T": FLOATS, "I": INDEX}
 def _loss_fact(
     g: Scope, scores: Fact, labels: Fact, weights: Fact | None, reduction: bytes
 ) -> Fact:
-    """Scores are (N, C, ...), labels (N, ...), weights (C)."""
+    """Infer the loss of scores (N, C, ...), labels (N, ...) and weights (C)."""
     if reduction not in (b"none", b"sum", b"mean"):
         raise InvalidGraph(
             f"reduction is none, sum or mean, not {reduction.decode(errors='replace')}"
@@ -46,7 +46,7 @@ def _loss(
     ignore_index: int | None,
     reduction: bytes,
 ) -> Any:
-    """The negative log likelihood of the labels, weighted and reduced."""
+    """Return the negative log likelihood of the labels, weighted and reduced."""
     ignored = np.zeros(labels.shape, bool) if ignore_index is None else labels == ignore_index
     classes = log_prob.shape[1]
     wrong = labels[~ignored & ((labels < 0) | (labels >= classes))]

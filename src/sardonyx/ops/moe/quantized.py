@@ -1,4 +1,4 @@
-"""QMoE: each token goes through a few of many small networks, whose weights are of few bits."""
+"""QMoE: a mixture of experts with 2-, 4- or 8-bit weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.ops.softmax.standard import softmax
 
 _REALS: Final = frozenset((F32, F16, BF16))
 _F8: Final = by_name("f8e4m3fn")
-ACTIVATIONS: Final = (b"relu", b"gelu", b"silu", b"identity", b"swiglu")  # as kernels number them
+ACTIVATIONS: Final = (b"relu", b"gelu", b"silu", b"identity", b"swiglu")  # by the kernels' number
 
 qmoe: Final = Op(
     "QMoE",
@@ -60,8 +60,8 @@ qmoe: Final = Op(
 
 
 @frozen
-class Layer:
-    """One of the networks' layers for all experts: facts, arrays or values."""
+class ExpertLayer:
+    """One linear layer of all experts: facts, arrays or values."""
 
     weights: Any
     scales: Any
@@ -71,64 +71,68 @@ class Layer:
 
 
 @frozen
-class Inputs:
-    """The inputs of a node by name: facts, arrays or values."""
+class QMoeInputs:
+    """The inputs of a QMoE by name: facts, arrays or values."""
 
     x: Any
     router: Any
-    layers: tuple[Layer, Layer, Layer]  # in, out, and what the first is multiplied by
-    chosen: Any  # weights of experts, where the router only chooses
+    layers: tuple[ExpertLayer, ExpertLayer, ExpertLayer]  # fc1, fc2, and fc3 (the gate of fc1)
+    chosen: Any  # router_weights: mixing weights, where router_probs only selects experts
 
 
-def inputs_of(inputs: Any, attrs: dict[str, Any]) -> Inputs:
-    """The inputs by name."""
+def named_inputs(inputs: Any, attrs: dict[str, Any]) -> QMoeInputs:
+    """Return the inputs by name."""
     common = attrs["expert_weight_bits"]
     layers = []
     for i in range(3):
         weights, scales, bias = inputs[2 + 3 * i : 5 + 3 * i]
         bits = attrs[f"fc{i + 1}_expert_weight_bits"] or common
-        layers.append(Layer(weights, scales, bias, inputs[11 + i], bits))
-    return Inputs(inputs[0], inputs[1], (layers[0], layers[1], layers[2]), inputs[14])
+        layers.append(ExpertLayer(weights, scales, bias, inputs[11 + i], bits))
+    return QMoeInputs(inputs[0], inputs[1], (layers[0], layers[1], layers[2]), inputs[14])
 
 
 def is_fused(attrs: dict[str, Any]) -> bool:
-    """Whether the first layer has both sides of a SwiGLU."""
+    """Whether fc1 computes both operands of a SwiGLU."""
     return attrs["activation_type"] == b"swiglu" and bool(attrs["swiglu_fusion"])
 
 
-def _check(x: Inputs, attrs: dict[str, Any], rest: Any) -> None:
+def _check(x: QMoeInputs, attrs: dict[str, Any], rest: Any) -> None:
     if attrs["quant_type"] != b"int":
         shown = attrs["quant_type"].decode(errors="replace")
         raise NotImplemented(
-            f"quant_type is {shown}: weights of small floats",
+            f"quant_type {shown} (float8 or float4 weights) is not supported",
             hint="export the model with weights of 4 or 8 bits (quant_type=int)",
         )
     if any(f is not None for f in rest):
-        raise InvalidGraph("global and activation scales go with floats, and quant_type is int")
+        raise InvalidGraph("global and activation scales need a float quant_type, and it is int")
     if attrs["activation_type"] not in ACTIVATIONS:
-        known = ", ".join(a.decode() for a in ACTIVATIONS)
-        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {known}")
+        choices = ", ".join(a.decode() for a in ACTIVATIONS)
+        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {choices}")
     if attrs["use_sparse_mixer"]:
         raise NotImplemented(
-            "use_sparse_mixer is 1: a router that jitters",
+            "use_sparse_mixer is 1: sparse-mixer routing is not supported",
             hint="export the model with use_sparse_mixer=0",
         )
     if attrs["swiglu_fusion"] not in (0, 1, 2):
         raise InvalidGraph(f"swiglu_fusion is {attrs['swiglu_fusion']}, and must be 0, 1 or 2")
+    _check_layers(x, attrs)
+
+
+def _check_layers(x: QMoeInputs, attrs: dict[str, Any]) -> None:
     block = attrs["block_size"] or 0
     if block and (block < 16 or block & (block - 1)):
         raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
     has_gate = x.layers[2].weights is not None
     if has_gate and is_fused(attrs):
-        raise InvalidGraph("fc3 is given, and swiglu_fusion says that fc1 holds it")
+        raise InvalidGraph("fc3 is present, and swiglu_fusion means that fc1 contains it")
     if attrs["activation_type"] == b"swiglu" and not is_fused(attrs) and not has_gate:
         raise InvalidGraph("swiglu needs fc3_experts_weights, or swiglu_fusion 1 or 2")
     for layer in x.layers:
         if layer.weights is not None and (layer.bits not in (2, 4, 8) or layer.scales is None):
-            raise ShapeError(f"weights of {layer.bits} bits: they have 2, 4 or 8, and scales")
+            raise ShapeError(f"weights of {layer.bits} bits: 2, 4 or 8 and scales are needed")
 
 
-def _same(g: Scope, what: str, fact: Fact | None, shape: tuple[Size, ...]) -> None:
+def _check_shape(g: Scope, what: str, fact: Fact | None, shape: tuple[Size, ...]) -> None:
     if fact is None:
         return
     if fact.rank != len(shape):
@@ -138,13 +142,15 @@ def _same(g: Scope, what: str, fact: Fact | None, shape: tuple[Size, ...]) -> No
 
 
 def _check_layer(
-    g: Scope, name: str, layer: Layer, sizes: tuple[Size, Size, Size], block: int
+    g: Scope, name: str, layer: ExpertLayer, sizes: tuple[Size, Size, Size], block: int
 ) -> None:
-    """Weights of all experts, [rows, columns] each, and what belongs to them."""
+    """Check the weights of all experts, [rows, columns] each, with their bias, scales and zeros."""
     experts, rows, columns = sizes
-    g.divides(8 // layer.bits, columns, f"rows of {name} weights do not end with a byte")
-    _same(g, f"{name}_experts_weights", layer.weights, (experts, rows, columns * layer.bits // 8))
-    _same(g, f"{name}_experts_bias", layer.bias, (experts, rows))
+    g.divides(8 // layer.bits, columns, f"rows of {name} weights are not whole bytes")
+    _check_shape(
+        g, f"{name}_experts_weights", layer.weights, (experts, rows, columns * layer.bits // 8)
+    )
+    _check_shape(g, f"{name}_experts_bias", layer.bias, (experts, rows))
     per_byte = 8 // layer.bits
     if block:
         g.divides(block, columns, f"block_size does not divide the columns of {name}")
@@ -153,13 +159,13 @@ def _check_layer(
         zeros: tuple[Size, ...] = (experts, rows, (n + (per_byte - 1)) // per_byte)
     else:
         scales, zeros = (experts, rows), (experts, (rows + (per_byte - 1)) // per_byte)
-    _same(g, f"{name}_scales", layer.scales, scales)
-    _same(g, f"{name}_zero_points", layer.zeros, zeros)
+    _check_shape(g, f"{name}_scales", layer.scales, scales)
+    _check_shape(g, f"{name}_zero_points", layer.zeros, zeros)
 
 
 @qmoe.infer
 def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
-    x = inputs_of(facts, attrs)
+    x = named_inputs(facts, attrs)
     _check(x, attrs, facts[15:])
     first, second, third = x.layers
     for name, fact, ranks in (
@@ -173,7 +179,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
     width, experts = x.x.dims[-1], x.router.dims[1]
     tokens = x.x.dims[0] if x.x.rank == 2 else x.x.dims[0] * x.x.dims[1]
     g.equal(x.router.dims[0], tokens, "router_probs has another number of rows than the input")
-    _same(g, "router_weights", x.chosen, (x.router.dims[0], experts))
+    _check_shape(g, "router_weights", x.chosen, (x.router.dims[0], experts))
     g.at_least(experts, attrs["k"], "k is larger than the number of experts")
     if attrs["k"] < 1:
         raise ShapeError(f"k is {attrs['k']}, and must be 1 or more")
@@ -188,8 +194,8 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
     return y
 
 
-def _matrix(layer: Layer, expert: int, block: int) -> Array:
-    """The weights of one expert as float32."""
+def _matrix(layer: ExpertLayer, expert: int, block: int) -> Array:
+    """Return the weights of one expert, dequantized to float32."""
     q = unpack_codes(layer.weights[expert], layer.bits).astype(np.float32)
     scales = wide(layer.scales[expert]).reshape(q.shape[0], -1)
     zeros: Any = np.float32(1 << layer.bits - 1)
@@ -197,17 +203,17 @@ def _matrix(layer: Layer, expert: int, block: int) -> Array:
         zeros = unpack_codes(layer.zeros[expert], layer.bits).astype(np.float32)
         zeros = zeros[:, : scales.shape[1]] if block else zeros[: q.shape[0], None]
         zeros = np.repeat(zeros, block or q.shape[1], axis=1)
-    made: Array = (q - zeros) * np.repeat(scales, block or q.shape[1], axis=1)
-    return made
+    weights: Array = (q - zeros) * np.repeat(scales, block or q.shape[1], axis=1)
+    return weights
 
 
-def _layer(x: Array, layer: Layer, expert: int, block: int) -> Any:
+def _layer(x: Array, layer: ExpertLayer, expert: int, block: int) -> Any:
     y = x @ _matrix(layer, expert, block).T
     return y if layer.bias is None else y + wide(layer.bias[expert])
 
 
 def _activated(h: Array, gate: Array | None, attrs: dict[str, Any]) -> Any:
-    """The hidden state; `gate` is what fc3 makes."""
+    """Return the hidden state; `gate` is the output of fc3."""
     name = attrs["activation_type"]
     if name == b"swiglu":
         linear = gate
@@ -228,8 +234,8 @@ def _activated(h: Array, gate: Array | None, attrs: dict[str, Any]) -> Any:
     return h if gate is None else h * gate
 
 
-def routed(x: Inputs, k: int, normalizes: object) -> tuple[Array, Array]:
-    """The experts of each token, the first of equal ones first, and how much each counts."""
+def route(x: QMoeInputs, k: int, normalizes: object) -> tuple[Array, Array]:
+    """Return each token's top-k experts (the lower index first among equals) and their weights."""
     router = wide(x.router)
     chosen = np.argsort(-router, axis=1, kind="stable")[:, :k]
     if x.chosen is None:
@@ -243,18 +249,20 @@ def routed(x: Inputs, k: int, normalizes: object) -> tuple[Array, Array]:
 
 @qmoe.reference
 def _(*arrays: Any, **attrs: Any) -> Array:
-    x = inputs_of(arrays, attrs)
+    x = named_inputs(arrays, attrs)
     rows, block = wide(x.x).reshape(-1, x.x.shape[-1]), attrs["block_size"] or 0
     y = np.zeros_like(rows)
     first, second, third = x.layers
     with np.errstate(all="ignore"):
-        chosen, shares = routed(x, attrs["k"], attrs["normalize_routing_weights"])
+        chosen, shares = route(x, attrs["k"], attrs["normalize_routing_weights"])
         for expert in np.unique(chosen):
-            at, place = np.nonzero(chosen == expert)
-            part = rows[at]
-            gate = None if third.weights is None else _layer(part, third, expert, block)
-            hidden = _activated(_layer(part, first, expert, block), gate, attrs)
-            y[at] += shares[at, place][:, None] * _layer(hidden, second, expert, block)
+            token_rows, slot = np.nonzero(chosen == expert)
+            inputs = rows[token_rows]
+            gate = None if third.weights is None else _layer(inputs, third, expert, block)
+            hidden = _activated(_layer(inputs, first, expert, block), gate, attrs)
+            y[token_rows] += shares[token_rows, slot][:, None] * _layer(
+                hidden, second, expert, block
+            )
     return y.reshape(x.x.shape).astype(x.x.dtype, copy=False)
 
 

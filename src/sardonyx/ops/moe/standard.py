@@ -1,4 +1,4 @@
-"""MoE: each token goes through the few experts, of many, that its router prefers."""
+"""MoE of com.microsoft: a mixture of experts with top-k routing."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ moe: Final = Op(
 
 
 @frozen
-class Inputs:
-    """The inputs of a node by name: facts or arrays."""
+class MoeInputs:
+    """The inputs of a MoE by name: facts or arrays."""
 
     x: Any
     router: Any
@@ -66,8 +66,8 @@ class Inputs:
     third_bias: Any
 
 
-def check_routes(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Shape:
-    """Tokens in one or two axes, with one row of the router each; the number of both."""
+def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Shape:
+    """Check input and router; return the numbers of tokens and of experts."""
     if x.rank not in (2, 3):
         raise InvalidGraph(f"input is [tokens, hidden] or [batch, tokens, hidden], and is {x}")
     same_rank(2, router_probs=router)
@@ -77,15 +77,15 @@ def check_routes(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Shap
         raise InvalidGraph(f"k is {attrs['k']}, and must be 1 or more")
     g.at_least(experts, attrs["k"], "k is larger than the number of experts")
     if attrs["activation_type"] not in (*ACTIVATIONS, SWIGLU):
-        known = ", ".join(n.decode() for n in (*ACTIVATIONS, SWIGLU))
-        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {known}")
+        choices = ", ".join(n.decode() for n in (*ACTIVATIONS, SWIGLU))
+        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {choices}")
     return tokens, experts
 
 
 @moe.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
-    x = Inputs(*inputs)
-    _, experts = check_routes(g, x.x, x.router, attrs)
+    x = MoeInputs(*inputs)
+    _, experts = check_router(g, x.x, x.router, attrs)
     hidden = x.x.dims[-1]
     same_rank(3, fc1_experts_weights=x.first, fc2_experts_weights=x.second)
     inner = x.second.dims[2]
@@ -110,15 +110,15 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
 @moe.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> Array:
-    x = Inputs(*filled(inputs, 8))
+    x = MoeInputs(*filled(inputs, 8))
     tokens = wide(x.x).reshape(-1, x.x.shape[-1])
 
     def expert(rows: Array, e: int) -> Array:
         h = _linear(rows, x.first, x.first_bias, e)
-        side = None if x.third is None else _linear(rows, x.third, x.third_bias, e)
-        return _linear(activated(h, side, attrs), x.second, x.second_bias, e)
+        gate = None if x.third is None else _linear(rows, x.third, x.third_bias, e)
+        return _linear(activated(h, gate, attrs), x.second, x.second_bias, e)
 
-    y = mixed(tokens, wide(x.router), expert, attrs)
+    y = mix_experts(tokens, wide(x.router), expert, attrs)
     return y.reshape(x.x.shape).astype(x.x.dtype)
 
 
@@ -127,10 +127,10 @@ def _linear(rows: Array, weights: Array, bias: Array | None, e: int) -> Array:
     return np.asarray(y if bias is None else y + wide(bias[e]))
 
 
-def mixed(
+def mix_experts(
     tokens: Array, router: Array, expert: Callable[[Array, int], Array], attrs: dict[str, Any]
 ) -> Array:
-    """The outputs of each token's k experts, weighed by the softmax of what its router says."""
+    """Mix the outputs of each token's top-k experts, weighted by the router's softmax."""
     count = attrs["k"]
     weights = np.exp(router - router.max(axis=1, keepdims=True, initial=-np.inf))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -140,27 +140,27 @@ def mixed(
         shares = shares / shares.sum(axis=1, keepdims=True)
     y = np.zeros(tokens.shape, np.float32)
     for e in np.unique(chosen):
-        which, slot = np.nonzero(chosen == e)
-        y[which] += shares[which, slot, None] * expert(tokens[which], int(e))
+        token_rows, slot = np.nonzero(chosen == e)
+        y[token_rows] += shares[token_rows, slot, None] * expert(tokens[token_rows], int(e))
     return y
 
 
-def activated(h: Array, side: Array | None, attrs: dict[str, Any]) -> Array:
-    """What the second layer reads: gated by a part of the first, by the third, or by nothing."""
+def activated(h: Array, gate: Array | None, attrs: dict[str, Any]) -> Array:
+    """Return the hidden state: gated by half of fc1 (fused SwiGLU), by fc3, or not at all."""
     name = attrs["activation_type"]
     if name != SWIGLU:
         y = ACTIVATIONS[name](h)
-        return y if side is None else y * side
+        return y if gate is None else y * gate
     if attrs["swiglu_fusion"] == 1:
-        h, side = h[:, ::2], h[:, 1::2]
+        h, gate = h[:, ::2], h[:, 1::2]
     elif attrs["swiglu_fusion"] == 2:
-        h, side = np.split(h, 2, axis=1)
-    assert side is not None
+        h, gate = np.split(h, 2, axis=1)
+    assert gate is not None
     limit = attrs["swiglu_limit"]
     if limit is not None:
-        h, side = np.minimum(h, np.float32(limit)), np.clip(side, -limit, limit)
+        h, gate = np.minimum(h, np.float32(limit)), np.clip(gate, -limit, limit)
     alpha, beta = (np.float32(attrs[f"activation_{k}"]) for k in ("alpha", "beta"))
-    return np.asarray(h * sigmoid(alpha * h) * (side + beta), np.float32)
+    return np.asarray(h * sigmoid(alpha * h) * (gate + beta), np.float32)
 
 
 OPS: Final = (moe,)

@@ -1,4 +1,4 @@
-"""Gradients of ops that draw numbers."""
+"""The gradient of Dropout: its mask and scale."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
     dtype = given(node, 0).tensor.dtype
     one = b.const(1, dtype)
     share = b.const(0.5, dtype) if ratio is None else b.cast(ratio, dtype)
-    # A ratio of 1 keeps nothing: any finite scale will do.
-    kept = b.Sub(one, share)
-    scale = b.Reciprocal(b.Where(b.Greater(kept, 0.0), kept, one))
+    # A ratio of 1 drops everything: any finite scale will do.
+    keep_ratio = b.Sub(one, share)
+    scale = b.Reciprocal(b.Where(b.Greater(keep_ratio, 0.0), keep_ratio, one))
     if training.tensor.ints is None:
         scale = b.Where(training, scale, one)
     return b.where(saved(b, node, 1), b.Mul(dy, scale))

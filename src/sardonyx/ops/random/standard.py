@@ -1,4 +1,4 @@
-"""Random numbers: the same on each run from a node with a seed; all others share a generator."""
+"""Random ops: a node with a seed repeats its numbers in each run; others share one generator."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from sardonyx.ops.softmax.standard import softmax
 Generator = np.random.Generator
 
 
-class _Source:
-    """The generator of nodes without a seed. Its methods lock, so threads may share it."""
+class _GeneratorSource:
+    """The generator of nodes without a seed; numpy's generators lock, so threads may share it."""
 
     def __init__(self) -> None:
         self.shared: Generator = np.random.default_rng()
 
     def generator(self, seed: float | None) -> Generator:
-        """A generator of its own for a seed, else the shared one."""
+        """Return a new generator for a seed, else the shared one."""
         if seed is None:
             return self.shared
         # The bits of the seed as float64, so that fractions and negative seeds differ as well.
         return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
 
 
-_SOURCE: Final = _Source()
+_SOURCE: Final = _GeneratorSource()
 generator: Final = _SOURCE.generator
 
 
 def set_seed(seed: int) -> None:
-    """Makes what nodes without a seed give repeatable from here on."""
+    """Seed the shared generator, so that nodes without a seed are repeatable."""
     _SOURCE.shared = np.random.default_rng(abs(int(seed)))
 
 
 def _output_type(number: int | None, x: Fact | None, allowed: frozenset[DType]) -> DType:
-    """The type that the attribute names, or else the input's."""
+    """Return the type that the attribute names, or else the input's."""
     dtype = x.dtype if number is None and x is not None else by_onnx(number or 0)
     if dtype is None or dtype not in allowed:
         names = ", ".join(sorted(d.name for d in allowed))
@@ -54,13 +54,13 @@ def _output_type(number: int | None, x: Fact | None, allowed: frozenset[DType]) 
 
 
 def _dtype_of(number: int | None, x: Array) -> DType:
-    found = by_numpy(x.dtype) if number is None else by_onnx(number)
-    assert found is not None
-    return found
+    index = by_numpy(x.dtype) if number is None else by_onnx(number)
+    assert index is not None
+    return index
 
 
 def _draw(generator: Generator, kind: str, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Numbers of mean 0 and deviation 1, or from 0 up to 1, in the type to compute with."""
+    """Draw standard normal numbers, or uniform numbers in [0, 1), in the computation type."""
     exact: Any = np.float64 if dtype.bits == 64 else np.float32
     if kind == "normal":
         return np.asarray(generator.standard_normal(shape, exact))
@@ -79,7 +79,7 @@ def _uniform(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Arr
 
 
 def _generate(name: str, draw: Any, **attrs: float) -> Op:
-    """An op that fills a shape given as an attribute."""
+    """Declare a generator op whose output shape is an attribute."""
     op = Op(
         name,
         22,
@@ -96,15 +96,15 @@ def _generate(name: str, draw: Any, **attrs: float) -> Op:
 
     @op.reference
     def _(*, shape: tuple[int, ...], dtype: int, **options: Any) -> Array:
-        wanted = by_onnx(dtype)
-        assert wanted is not None
-        return np.asarray(draw(allocatable(shape, np.float64, "shape"), wanted, options))
+        output_type = by_onnx(dtype)
+        assert output_type is not None
+        return np.asarray(draw(allocatable(shape, np.float64, "shape"), output_type, options))
 
     return op
 
 
 def _generate_like(name: str, draw: Any, **attrs: float) -> Op:
-    """An op that fills the shape of its input."""
+    """Declare a generator op whose output has its input's shape."""
     op = Op(
         name,
         22,
@@ -164,32 +164,33 @@ multinomial = Op(
 
 @multinomial.infer
 def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) -> Fact:
-    wanted = _output_type(dtype, None, INDEX)
+    output_type = _output_type(dtype, None, INDEX)
     if x.shape is None:
-        return Fact(wanted, None)
+        return Fact(output_type, None)
     if x.rank != 2:
         raise ShapeError(f"log probabilities are (batch, classes), not {x}")
     g.at_least(x.dims[1], 1, "Multinomial needs classes to choose from")
-    return Fact(wanted, checked_shape(g, (x.dims[0], sample_size), "the samples"))
+    return Fact(output_type, checked_shape(g, (x.dims[0], sample_size), "the samples"))
 
 
 @multinomial.reference
 def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
-    wanted = by_onnx(dtype)
-    assert wanted is not None
+    output_type = by_onnx(dtype)
+    assert output_type is not None
     batch, classes = x.shape
     shape = allocatable((batch, sample_size), np.float64, "the samples")
     row = np.arange(batch, dtype=np.float64)[:, None]
     with np.errstate(all="ignore"):
-        upto = np.cumsum(softmax(wide(x).astype(np.float64), axis=1), axis=1)
-    if not np.all(np.isfinite(upto)):
+        cumulative = np.cumsum(softmax(wide(x).astype(np.float64), axis=1), axis=1)
+    if not np.all(np.isfinite(cumulative)):
         raise InvalidArgument("the log probabilities of a row have no largest number")
-    # Each row's distribution in an interval of its own, so that one search serves them all.
-    bounds = (upto / upto[:, -1:] + row).reshape(-1)
+    # Inverse transform sampling: row i's cumulative distribution is shifted to [i, i + 1], so that
+    # one binary search serves all rows.
+    bounds = (cumulative / cumulative[:, -1:] + row).reshape(-1)
     draws = generator(seed).random(shape) + row
-    found = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
+    index = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
     first = np.arange(batch)[:, None] * classes
-    return np.asarray(np.clip(found - first, 0, classes - 1), wanted.np)
+    return np.asarray(np.clip(index - first, 0, classes - 1), output_type.np)
 
 
 dropout = Op(
@@ -223,13 +224,13 @@ def _(
 ) -> tuple[Array, Array]:
     share = 0.5 if ratio is None else float(wide(ratio).reshape(-1)[0])
     if not 0 <= share <= 1:
-        raise InvalidArgument(f"the ratio of Dropout is {share}, and lies in [0, 1]")
+        raise InvalidArgument(f"the ratio of Dropout is {share}, and must be in [0, 1]")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return np.array(x), np.ones(x.shape, bool)
     mask = np.asarray(generator(seed).random(x.shape) >= share)
     numbers = wide(x)
-    kept = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)
-    return np.where(mask, kept, 0).astype(x.dtype), mask
+    scaled = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)
+    return np.where(mask, scaled, 0).astype(x.dtype), mask
 
 
 OPS: Final = (

@@ -126,7 +126,7 @@ def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Sha
 def _check_target(target: Shape, shown: str, allowzero: int) -> None:
     n_inferred = sum(t == -1 for t in target)
     if n_inferred > 1:
-        raise ShapeError(f"the target {shown} has more than one -1")
+        raise ShapeError(f"the target {shown} leaves more than one size open")
     if wrong := [t for t in target if isinstance(t, int) and t < -1]:
         raise ShapeError(f"the target {shown} has the negative size {wrong[0]}")
     if n_inferred and allowzero and 0 in target:

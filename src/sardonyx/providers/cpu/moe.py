@@ -8,8 +8,8 @@ from typing import Any, Final
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.moe.quantized import ACTIVATIONS, inputs_of, is_fused
-from sardonyx.ops.moe.standard import Inputs as Experts
+from sardonyx.ops.moe.quantized import ACTIVATIONS, is_fused, named_inputs
+from sardonyx.ops.moe.standard import MoeInputs as Experts
 from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -20,7 +20,7 @@ FLOAT: Final = 32  # bits of weights that are floats
 def qmoe(node: Node) -> Call | No:
     """QMoE; weights are read as they lie in the model's file."""
     values, attrs = [optional(node, i) for i in range(21)], node.attrs
-    x = inputs_of(values, attrs)
+    x = named_inputs(values, attrs)
     first, second, third = x.layers
     reals = (x.x, x.router, x.chosen, *(v for w in x.layers for v in (w.scales, w.bias)))
     if odd := next((v for v in reals if v is not None and v.tensor.dtype is not F32), None):

@@ -8,7 +8,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.signal import FACTORS, number_in
+from sardonyx.ops.signal import FACTORS, scalar_size
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -20,7 +20,7 @@ _OPEN: Final = 0  # a length that an input gives when it runs
 
 def _known(value: Value | None) -> Size | None:
     """The number in an input, where it is known before it runs."""
-    return None if value is None else number_in(value.tensor, "it")
+    return None if value is None else scalar_size(value.tensor, "it")
 
 
 def dft(node: Node) -> Call | No:

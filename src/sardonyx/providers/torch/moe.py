@@ -100,7 +100,7 @@ def _linear(matrix: Callable[[Which], Tensor], bias: Tensor | None) -> Linear:
 
 def moe(*inputs: Any, **attrs: Any) -> Tensor:
     """Experts with weights as they are."""
-    x = plain.Inputs(*filled(inputs, 8))
+    x = plain.MoeInputs(*filled(inputs, 8))
     tokens = x.x.reshape(-1, x.x.shape[-1])
     router = wide(x.router)
     chosen = _chosen(router, attrs["k"])
@@ -124,7 +124,7 @@ def moe(*inputs: Any, **attrs: Any) -> Tensor:
 
 def qmoe(*inputs: Any, **attrs: Any) -> Tensor:
     """Experts with weights of few bits."""
-    x = quantized.inputs_of(filled(inputs, 21), attrs)
+    x = quantized.named_inputs(filled(inputs, 21), attrs)
     tokens, block = x.x.reshape(-1, x.x.shape[-1]), attrs["block_size"] or 0
     router = wide(x.router)
     chosen = _chosen(router, attrs["k"])
@@ -142,7 +142,7 @@ def qmoe(*inputs: Any, **attrs: Any) -> Tensor:
     return made
 
 
-def _shares(x: quantized.Inputs, router: Tensor, chosen: Tensor, normalizes: object) -> Tensor:
+def _shares(x: quantized.QMoeInputs, router: Tensor, chosen: Tensor, normalizes: object) -> Tensor:
     """How much each chosen expert counts."""
     if x.chosen is None:
         return torch.softmax(router.gather(1, chosen), 1)
@@ -153,7 +153,9 @@ def _shares(x: quantized.Inputs, router: Tensor, chosen: Tensor, normalizes: obj
     return shares / torch.where(total == 0, 1, total)
 
 
-def _matrix(layer: quantized.Layer, block: int, dtype: torch.dtype) -> Callable[[Which], Tensor]:
+def _matrix(
+    layer: quantized.ExpertLayer, block: int, dtype: torch.dtype
+) -> Callable[[Which], Tensor]:
     """The weights of some experts, rounded once to a type."""
 
     def run(which: Which) -> Tensor:

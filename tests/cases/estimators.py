@@ -202,7 +202,7 @@ MACHINES = [
         coefficients=[1.0, 2.0, 3.0],
         rho=[0.0],
         domain="ai.onnx.ml",
-        match="3 support vectors are said, and 0 numbers given",
+        match="0 numbers are not 3 support vectors",
     ),
 ]
 

@@ -14,7 +14,7 @@ from sardonyx.graph.graph import Graph, Node, Value, given, optional
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control import collect
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sequence import part_sizes, place_in
+from sardonyx.ops.sequence import part_sizes, static_position
 from sardonyx.passes.loop_invariants import drop_carried
 from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.rule import NoMatch, need, present, rule
@@ -29,7 +29,7 @@ def sequence_at(b: Builder, x: Value, position: Value) -> Value:
     if x.op == "SplitToSequence" and not (is_known and position.tensor.ints):
         return _gathered_slice(b, x, position)
     elements = _elements(b, x)
-    where = place_in(len(elements), position.tensor, len(elements) - 1)
+    where = static_position(len(elements), position.tensor, len(elements) - 1)
     if where is None:
         raise NoMatch("the position is not known")
     return elements[where]
@@ -94,7 +94,7 @@ def _elements(b: Builder, sequence: Value) -> list[Value]:
 def _position(node: Node, slot: int, length: int, last: int) -> int:
     """The position at which an op changes a sequence; the default is the end."""
     value = optional(node, slot)
-    where = last if value is None else place_in(length, value.tensor, last)
+    where = last if value is None else static_position(length, value.tensor, last)
     if where is None:
         raise NoMatch("the position is not known")
     return where

@@ -113,7 +113,7 @@ MIXED = [
             (experts("swiglu"), "needs fc3_experts_weights"),
             (experts(k=4), "larger than the number of experts"),
             (experts(block=24), "power of two"),
-            (experts(quant_type="fp8"), "quant_type is fp8"),
+            (experts(quant_type="fp8"), "quant_type fp8"),
             (experts(use_sparse_mixer=1), "use_sparse_mixer"),
             (experts(bits=3), "2, 4 or 8"),
         )

@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.im2col import SCRATCH_BYTES, add_bias
-from sardonyx.ops.sample.interpolate import linear_taps, weigh
+from sardonyx.ops.sample.interpolate import linear_taps, weighted_sum
 from sardonyx.ops.sliding_window import Slices, WindowGeometry, blocks, window_geometry, window_of
 
 
@@ -94,6 +94,6 @@ def _columns(
             start = out.reshape(-1, *(1,) * (rank - 1 - i))
             position = offset[group, :, i] + (start + grid[i] * geometry.dilations[i])
             axes.append(linear_taps(position.reshape(-1).astype(x.dtype), geometry.ins[i]))
-        read = weigh(x[group * each : (group + 1) * each], axes)
+        read = weighted_sum(x[group * each : (group + 1) * each], axes)
         columns.append(read if mask is None else read * mask[group].reshape(-1))
     return np.concatenate(columns)

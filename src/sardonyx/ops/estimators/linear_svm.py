@@ -1,4 +1,4 @@
-"""Linear models and support vector machines."""
+"""Linear models and support vector machines of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sardonyx.ops.estimators.scores import (
     FEATURES,
     LABELS,
     SCORES,
-    as_rows,
+    argmax_label,
+    as_matrix,
+    batch_sizes,
+    binary_labels,
+    binary_scores,
     check_transform,
     label_count,
     label_type,
     labels_of,
     logistic,
-    pair,
-    rows_of,
-    top,
-    transformed,
-    two_labels,
+    post_transformed,
 )
 from sardonyx.ops.memoize import Memoized
 
@@ -76,8 +76,8 @@ linear_classifier = Op(
 
 
 def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array:
-    """One dot product per row and target."""
-    rows = as_rows(x)
+    """Return one dot product per row and target."""
+    rows = as_matrix(x)
     weights = _list(coefficients).astype(rows.dtype)
     if weights.size != targets * rows.shape[1]:
         raise InvalidGraph(
@@ -106,7 +106,7 @@ def _(
         raise InvalidGraph(
             f"LinearRegressor has {len(intercepts)} intercepts for {targets} targets"
         )
-    rows, width = rows_of(g, x, "LinearRegressor")
+    rows, width = batch_sizes(g, x, "LinearRegressor")
     if x.shape is not None:
         _check_coefficients(g, coefficients, targets, width)
     return Fact(F32, (rows, targets))
@@ -116,11 +116,11 @@ def _(
 def _(
     x: Array, *, coefficients: Any, intercepts: Any, targets: int, post_transform: bytes
 ) -> Array:
-    return transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+    return post_transformed(_linear(x, coefficients, intercepts, targets), post_transform)
 
 
 def classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: int) -> int:
-    """One score per label, or a single one that decides between two."""
+    """Return the number of scores: one per label, or one for a binary classifier."""
     size = len(coefficients)
     targets = labels if intercepts is None else len(intercepts)
     if intercepts is None and labels == 2 and width == size:
@@ -135,7 +135,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     check_transform(attrs["post_transform"])
     ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
     dtype, labels = label_type(ints, strings, "LinearClassifier"), label_count(ints, strings)
-    rows, width = rows_of(g, x, "LinearClassifier")
+    rows, width = batch_sizes(g, x, "LinearClassifier")
     coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
     targets = classifier_targets(coefficients, intercepts, width, labels)
     if x.shape is not None and (intercepts is not None or isinstance(width, int)):
@@ -150,11 +150,11 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     targets = classifier_targets(coefficients, intercepts, x.shape[-1], len(labels))
     scores, post = _linear(x, coefficients, intercepts, targets), attrs["post_transform"]
     if targets > 1:
-        return labels[top(scores)], transformed(scores, post)
-    chosen = two_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
+        return labels[argmax_label(scores)], post_transformed(scores, post)
+    chosen = binary_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
     if len(labels) == 1:
-        return chosen, transformed(scores, post)
-    return chosen, pair(scores[:, 0], post, complement=True)
+        return chosen, post_transformed(scores, post)
+    return chosen, binary_scores(scores[:, 0], post, complement=True)
 
 
 # Support vector machines
@@ -203,20 +203,20 @@ svm_classifier = Op(
 )
 
 
-class Kernel:
-    """How alike rows and support vectors are."""
+class SvmKernel:
+    """An SVM kernel function of rows and support vectors."""
 
     def __init__(self, vectors: Array | None, count: int, kind: bytes, params: Any) -> None:
         if vectors is None or vectors.size % count:
-            given = 0 if vectors is None else vectors.size
-            raise InvalidGraph(f"{count} support vectors are said, and {given} numbers given")
+            actual = 0 if vectors is None else vectors.size
+            raise InvalidGraph(f"{actual} numbers are not {count} support vectors")
         self.vectors: Final = vectors.astype(np.float64).reshape(count, -1)
         self.kind: Final = kind
         self.gamma, self.shift, self.degree = map(float, (0, 0, 0) if params is None else params)
         self.squares: Final = (self.vectors * self.vectors).sum(axis=1)
 
     def __call__(self, rows: Array) -> Array:
-        """A column for each vector; in float64, since the squares of RBF cancel."""
+        """Return a column per support vector; in float64, since the squares of RBF cancel."""
         rows = rows.astype(np.float64)
         dots: Array = rows @ self.vectors.T
         if self.kind == b"LINEAR":
@@ -230,12 +230,10 @@ class Kernel:
 
 def _check_kernel(kind: bytes, params: Any) -> None:
     if kind not in KERNELS:
-        known = ", ".join(k.decode() for k in KERNELS)
-        raise InvalidGraph(f"kernel_type is {kind.decode(errors='replace')}, and may be {known}")
+        choices = ", ".join(k.decode() for k in KERNELS)
+        raise InvalidGraph(f"kernel_type is {kind.decode(errors='replace')}, and may be {choices}")
     if params is not None and len(params) != 3:
-        raise InvalidGraph(
-            f"kernel_params are gamma, coef0 and degree, and {len(params)} are given"
-        )
+        raise InvalidGraph(f"kernel_params are gamma, coef0 and degree, not {len(params)} numbers")
 
 
 def _vector_width(vectors: Any, count: int, what: str) -> int:
@@ -253,26 +251,26 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     if count < 0 or (count and size != count):
         raise InvalidGraph(f"SVMRegressor has {size} coefficients for {count} support vectors")
     features = _vector_width(attrs["support_vectors"], count, "support_vectors") if count else size
-    rows, width = rows_of(g, x, "SVMRegressor")
+    rows, width = batch_sizes(g, x, "SVMRegressor")
     if x.shape is not None:
         g.equal(width, features, "features of the rows and of the SVMRegressor differ")
     return Fact(F32, (rows, 1))
 
 
-_KERNELS: Final = Memoized(Kernel)
+_KERNELS: Final = Memoized(SvmKernel)
 
 
 @svm_regressor.reference
 def _(x: Array, **attrs: Any) -> Array:
-    rows, count = as_rows(x), attrs["n_supports"]
+    rows, count = as_matrix(x), attrs["n_supports"]
     with np.errstate(all="ignore"):
         if count:
-            parts = (attrs["kernel_type"], attrs["kernel_params"])
-            rows = _KERNELS(attrs["support_vectors"], count, *parts)(rows)
+            kernel_spec = (attrs["kernel_type"], attrs["kernel_params"])
+            rows = _KERNELS(attrs["support_vectors"], count, *kernel_spec)(rows)
         result = rows @ _list(attrs["coefficients"]).astype(rows.dtype) + _shift(attrs["rho"])
     if attrs["one_class"]:
         result = np.where(result > 0, 1, -1)
-    # As in onnxruntime, no transform touches this score.
+    # As in onnxruntime, post_transform does not apply to this score.
     return np.asarray(result, np.float32).reshape(-1, 1)
 
 
@@ -280,23 +278,23 @@ def _shift(rho: Any) -> float:
     return 0.0 if rho is None or not len(rho) else float(rho[0])
 
 
-def _check_machine(attrs: dict[str, Any], labels: int) -> int:
-    """The features that a row must have; the sizes of all attributes are checked."""
+def _check_ensemble(attrs: dict[str, Any], labels: int) -> int:
+    """Check the sizes of all attributes, and return the number of features of a row."""
     count = int(_list(attrs["vectors_per_class"]).sum())
     size = len(_list(attrs["coefficients"]))
     if not count:
         return _vector_width(attrs["coefficients"], labels, "coefficients")
     pairs = labels * (labels - 1) // 2
-    wanted = {
+    expected = {
         "vectors_per_class": labels, "coefficients": (labels - 1) * count, "rho": pairs
     }  # fmt: skip
     if attrs["prob_a"] is not None or attrs["prob_b"] is not None:
-        wanted |= {"prob_a": pairs, "prob_b": pairs}
-    for name, length in wanted.items():
-        given = size if name == "coefficients" else len(_list(attrs[name]))
-        if given < length or (name == "vectors_per_class" and given > length):
+        expected |= {"prob_a": pairs, "prob_b": pairs}
+    for name, length in expected.items():
+        actual = size if name == "coefficients" else len(_list(attrs[name]))
+        if actual < length or (name == "vectors_per_class" and actual > length):
             raise InvalidGraph(
-                f"SVMClassifier of {labels} classes has {given} {name}, and needs {length}"
+                f"SVMClassifier of {labels} classes has {actual} {name}, and needs {length}"
             )
     if attrs["vectors_per_class"].min() < 0:
         raise InvalidGraph(f"vectors_per_class has {attrs['vectors_per_class'].min()}")
@@ -304,7 +302,10 @@ def _check_machine(attrs: dict[str, Any], labels: int) -> int:
 
 
 def _score_count(attrs: dict[str, Any], labels: int) -> int:
-    """One score per class; one per pair of more than two classes that have no probabilities."""
+    """Return the number of scores: one per class, or one per pair of more than two classes.
+
+    Scores are pairwise only without probabilities (prob_a).
+    """
     pairwise = int(_list(attrs["vectors_per_class"]).sum()) > 0 and not len(_list(attrs["prob_a"]))
     return labels * (labels - 1) // 2 if pairwise and labels > 2 else labels
 
@@ -315,115 +316,120 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     _check_kernel(attrs["kernel_type"], attrs["kernel_params"])
     ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
     dtype, labels = label_type(ints, strings, "SVMClassifier"), label_count(ints, strings)
-    features = _check_machine(attrs, labels)
-    rows, width = rows_of(g, x, "SVMClassifier")
+    features = _check_ensemble(attrs, labels)
+    rows, width = batch_sizes(g, x, "SVMClassifier")
     if x.shape is not None:
         g.equal(width, features, "features of the rows and of the SVMClassifier differ")
     return Fact(dtype, (rows,)), Fact(F32, (rows, _score_count(attrs, labels)))
 
 
-class Machine:
-    """The support vectors of a classifier and their weights in the duels of classes.
+class SvmEnsemble:
+    """One-vs-one SVMs: the support vectors of a classifier and their weights for each pair.
 
-    The coefficients are a matrix with a row per opponent and a column per support vector: against
-    class j, the vectors of class i use row j - 1 if j is above i, and row j if it is below.
+    The coefficients have a row per opposing class and a column per support vector (libsvm's
+    layout): against class j, the vectors of class i use row j - 1 if j > i, and row j if j < i.
     """
 
     def __init__(
         self, vectors: Array, weights: Array, sizes: Array, kind: bytes, params: Any
     ) -> None:
         n, count = len(sizes), int(sizes.sum())
-        self.kernel: Final = Kernel(vectors, count, kind, params)
+        self.kernel: Final = SvmKernel(vectors, count, kind, params)
         self.first, self.second = np.triu_indices(n, 1)
         matrix = weights[: (n - 1) * count].reshape(n - 1, count).astype(np.float64)
         ends = np.cumsum(sizes).tolist()
-        self.parts: Final = [
+        self.class_weights: Final = [
             (slice(e - s, e), matrix[:, e - s : e].T.copy())
             for s, e in zip(sizes.tolist(), ends, strict=True)
         ]
 
-    def duels(self, rows: Array, rho: Array) -> Array:
-        """The decision value of each pair of classes: positive where the first of them wins."""
-        alike = self.kernel(rows)
-        share = np.stack([alike[:, part] @ weights for part, weights in self.parts])
-        scores = share[self.first, :, self.second - 1] + share[self.second, :, self.first]
+    def decisions(self, rows: Array, rho: Array) -> Array:
+        """Return the decision value of each pair of classes: positive if the first class wins."""
+        similarities = self.kernel(rows)
+        class_votes = np.stack(
+            [similarities[:, part] @ weights for part, weights in self.class_weights]
+        )
+        scores = (
+            class_votes[self.first, :, self.second - 1] + class_votes[self.second, :, self.first]
+        )
         return np.add(scores.T, rho[: len(self.first)])
 
     def winners(self, scores: Array) -> Array:
-        """The class that wins most duels of each row, the first of equal ones."""
-        classes = np.arange(len(self.parts))
+        """Return each row's class with the most pairwise wins, the first of equal ones."""
+        classes = np.arange(len(self.class_weights))
         won = scores > 0
         mine = (self.first[:, None] == classes).astype(np.float64)
         theirs = (self.second[:, None] == classes).astype(np.float64)
         return np.asarray((won @ mine + ~won @ theirs).argmax(axis=1))
 
 
-_MACHINES: Final = Memoized(Machine)
+_ENSEMBLES: Final = Memoized(SvmEnsemble)
 
 
 @svm_classifier.reference
 def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     labels = labels_of(attrs["classlabels_ints"], attrs["classlabels_strings"])
-    rows, post = as_rows(x), attrs["post_transform"]
+    rows, post = as_matrix(x), attrs["post_transform"]
     if not _list(attrs["vectors_per_class"]).sum():
-        return _linear_machine(rows, labels, attrs)
+        return _linear_svm(rows, labels, attrs)
     names = ("support_vectors", "coefficients", "vectors_per_class", "kernel_type", "kernel_params")
-    machine = _MACHINES(*(attrs[n] for n in names))
+    ensemble = _ENSEMBLES(*(attrs[n] for n in names))
     with np.errstate(all="ignore"):
-        scores = machine.duels(rows, attrs["rho"])
-    chosen = labels[machine.winners(scores)]  # by duels, even where probabilities say otherwise
+        scores = ensemble.decisions(rows, attrs["rho"])
+    chosen = labels[ensemble.winners(scores)]  # by voting, even with probabilities
     if len(_list(attrs["prob_a"])):
-        return chosen, transformed(_chances(scores, machine, attrs), post)
+        return chosen, post_transformed(_probabilities(scores, ensemble, attrs), post)
     if len(labels) == 2:
-        return chosen, pair(scores[:, 0], post, complement=post != b"NONE")
-    return chosen, transformed(scores, post)
+        return chosen, binary_scores(scores[:, 0], post, complement=post != b"NONE")
+    return chosen, post_transformed(scores, post)
 
 
-def _linear_machine(rows: Array, labels: Array, attrs: dict[str, Any]) -> tuple[Array, Array]:
-    """Without support vectors: one row of coefficients per class."""
+def _linear_svm(rows: Array, labels: Array, attrs: dict[str, Any]) -> tuple[Array, Array]:
+    """A classifier without support vectors: one row of coefficients per class."""
     weights = attrs["coefficients"].astype(rows.dtype).reshape(len(labels), -1)
     scores = rows @ weights.T + _shift(attrs["rho"])
     if len(labels) > 1:
-        return labels[top(scores)], transformed(scores, attrs["post_transform"])
-    chosen = two_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
-    return chosen, transformed(scores, attrs["post_transform"])
+        return labels[argmax_label(scores)], post_transformed(scores, attrs["post_transform"])
+    chosen = binary_labels(labels)[(scores[:, 0] > 0).astype(np.intp)]
+    return chosen, post_transformed(scores, attrs["post_transform"])
 
 
-def _chances(scores: Array, machine: Machine, attrs: dict[str, Any]) -> Array:
+def _probabilities(scores: Array, ensemble: SvmEnsemble, attrs: dict[str, Any]) -> Array:
     """Class probabilities from decision values: Platt scaling, then pairwise coupling."""
-    count, n = scores.shape[1], len(machine.parts)
-    beats = 1 - logistic(scores * attrs["prob_a"][:count] + attrs["prob_b"][:count])
-    beats = np.clip(beats, 1e-7, 1 - 1e-7)
+    count, n = scores.shape[1], len(ensemble.class_weights)
+    pair_probs = 1 - logistic(scores * attrs["prob_a"][:count] + attrs["prob_b"][:count])
+    pair_probs = np.clip(pair_probs, 1e-7, 1 - 1e-7)
     r = np.zeros((len(scores), n, n))
-    r[:, machine.first, machine.second] = beats
-    r[:, machine.second, machine.first] = 1 - beats
+    r[:, ensemble.first, ensemble.second] = pair_probs
+    r[:, ensemble.second, ensemble.first] = 1 - pair_probs
     return _couple(r)
 
 
 def _couple(r: Array) -> Array:
-    """The probabilities p that fit all pairs best: minimise the sum of (r_ji p_i - r_ij p_j)^2.
+    """Pairwise coupling: minimize the sum of (r_ji p_i - r_ij p_j)^2 over probabilities p.
 
-    Wu, Lin and Weng's second method: one class after the other is set to its optimum.
+    The second method of Wu, Lin and Weng (2004) by coordinate descent, with libsvm's tolerance
+    0.005 / n and at least 100 iterations.
     """
     count, n = r.shape[:2]
     q = -r * r.transpose(0, 2, 1)
     q[:, range(n), range(n)] = (r * r).sum(axis=1)
     p = np.full((count, n), 1.0 / n)
-    live = np.arange(count)
+    active = np.arange(count)
     for _ in range(max(100, n)):
-        qp = np.einsum("rij,rj->ri", q[live], p[live])
-        energy = (p[live] * qp).sum(axis=1)
-        open_ = np.abs(qp - energy[:, None]).max(axis=1) >= 0.005 / n
-        live, qp, energy = live[open_], qp[open_], energy[open_]
-        if not live.size:
+        qp = np.einsum("rij,rj->ri", q[active], p[active])
+        energy = (p[active] * qp).sum(axis=1)
+        is_open = np.abs(qp - energy[:, None]).max(axis=1) >= 0.005 / n
+        active, qp, energy = active[is_open], qp[is_open], energy[is_open]
+        if not active.size:
             break
         for t in range(n):
-            own = q[live, t, t]
+            own = q[active, t, t]
             step = (energy - qp[:, t]) / own
             energy = (energy + step * (step * own + 2 * qp[:, t])) / (1 + step) ** 2
-            qp = (qp + step[:, None] * q[live, t]) / (1 + step)[:, None]
-            p[live, t] += step
-            p[live] /= (1 + step)[:, None]
+            qp = (qp + step[:, None] * q[active, t]) / (1 + step)[:, None]
+            p[active, t] += step
+            p[active] /= (1 + step)[:, None]
     return p
 
 

@@ -1,4 +1,4 @@
-"""What the ai.onnx.ml estimators share: rows of features, transforms of scores, labels."""
+"""Shared by the ai.onnx.ml estimators: rows of features, post transforms and class labels."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LABELS: Final = frozenset((STRING, I64))
 SCORES: Final = frozenset((F32,))
 
 
-def rows_of(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
-    """How many rows and how many features a batch has; a single vector is one row."""
+def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
+    """Return the numbers of rows and of features of a batch; a vector is one row."""
     if x.shape is None:
         return g.fresh("rows"), g.fresh("features")
     if x.rank == 1:
         return 1, x.dims[0]
     if x.rank != 2:
-        raise ShapeError(f"{what} takes rows of features, of rank 1 or 2, not {x}")
+        raise ShapeError(f"{what} needs rows of features, of rank 1 or 2, not {x}")
     return x.dims[0], x.dims[1]
 
 
-def as_rows(x: Array) -> Array:
-    """The batch as a matrix, in float32, or in float64 where that would round."""
+def as_matrix(x: Array) -> Array:
+    """Return the batch as a matrix, in float32, or in float64 where float32 would round."""
     x = x.reshape(1, -1) if x.ndim == 1 else x
     return x if x.dtype == np.float32 else x.astype(np.float64)
 
@@ -43,23 +43,23 @@ def logistic(x: Array) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """Each row as probabilities."""
+    """Return the softmax of each row."""
     e: Array = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf))
     e /= e.sum(axis=1, keepdims=True)
     return e
 
 
 def softmax_zero(x: Array) -> Array:
-    """Each row as probabilities, where a score of zero (no votes at all) stays zero."""
-    voted = np.abs(x) > 1e-7
-    top = x.max(axis=1, keepdims=True, initial=-np.inf)
-    e: Array = np.where(voted, np.exp(x - top), x * np.exp(-top))
-    e /= np.where(voted, e, 0).sum(axis=1, keepdims=True)
+    """Return the softmax of each row, where a score of zero (no votes) stays zero."""
+    has_votes = np.abs(x) > 1e-7
+    argmax_label = x.max(axis=1, keepdims=True, initial=-np.inf)
+    e: Array = np.where(has_votes, np.exp(x - argmax_label), x * np.exp(-argmax_label))
+    e /= np.where(has_votes, e, 0).sum(axis=1, keepdims=True)
     return e
 
 
 def probit(x: Array) -> Array:
-    """The quantile of the normal distribution, by Winitzki's formula, as all runtimes have it."""
+    """Return the normal quantile by Winitzki's approximation of erf^-1, as in onnxruntime."""
     t = 2 * x - 1
     a = 0.147
     log = np.log((1 - t) * (1 + t))
@@ -82,40 +82,42 @@ TRANSFORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
 
 
 def check_transform(name: bytes) -> None:
-    """Refuses a transform that ONNX does not name."""
+    """Raise for an unknown post_transform."""
     if name not in TRANSFORMS:
-        known = ", ".join(t.decode() for t in TRANSFORMS)
-        raise InvalidGraph(f"post_transform is {name.decode(errors='replace')}, and may be {known}")
+        choices = ", ".join(t.decode() for t in TRANSFORMS)
+        raise InvalidGraph(
+            f"post_transform is {name.decode(errors='replace')}, and may be {choices}"
+        )
 
 
-def transformed(scores: Array, name: bytes) -> Array:
-    """Transformed rows of scores. As in onnxruntime, only PROBIT touches a score that is alone."""
+def post_transformed(scores: Array, name: bytes) -> Array:
+    """Apply a post transform. As in onnxruntime, only PROBIT changes a single score per row."""
     if scores.shape[1] > 1 or name == b"PROBIT":
         with np.errstate(all="ignore"):
             scores = TRANSFORMS[name](scores.astype(np.float64))
     return scores.astype(np.float32)
 
 
-def pair(score: Array, name: bytes, *, complement: bool) -> Array:
-    """Two columns from the score of the second class; the first gets its complement or negative."""
+def binary_scores(score: Array, name: bytes, *, complement: bool) -> Array:
+    """Return two columns from the second class's score; the first is its complement or negative."""
     other = 1 - score if complement or name == b"PROBIT" else -score
     columns = np.stack([other, score], axis=1)
     if name == b"LOGISTIC":
-        return transformed(np.stack([-score, score], axis=1), name)
-    return transformed(columns, name) if name == b"PROBIT" else columns.astype(np.float32)
+        return post_transformed(np.stack([-score, score], axis=1), name)
+    return post_transformed(columns, name) if name == b"PROBIT" else columns.astype(np.float32)
 
 
-def top(scores: Array) -> Array:
-    """The column of each row's largest score, the first of equal ones."""
+def argmax_label(scores: Array) -> Array:
+    """Return the column of each row's largest score, the first of equal ones."""
     return np.asarray(np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1))
 
 
 def label_type(ints: Any, strings: Any, what: str) -> DType:
-    """The element type of the labels; exactly one list of them must be there."""
+    """Return the element type of the labels; exactly one list of them must be present."""
     if bool(_length(ints)) == bool(_length(strings)):
         raise InvalidGraph(
             f"{what} needs its class labels as integers or as strings: "
-            f"{_length(ints)} integers and {_length(strings)} strings are given"
+            f"it has {_length(ints)} integers and {_length(strings)} strings"
         )
     return I64 if _length(ints) else STRING
 
@@ -125,24 +127,24 @@ def _length(values: Any) -> int:
 
 
 def label_count(ints: Any, strings: Any) -> int:
-    """How many class labels there are."""
+    """Return the number of class labels."""
     return _length(ints) or _length(strings)
 
 
 def labels_of(ints: Any, strings: Any) -> Array:
-    """The class labels as an array."""
-    return np.asarray(ints, np.int64) if _length(ints) else texts(strings)
+    """Return the class labels as an array."""
+    return np.asarray(ints, np.int64) if _length(ints) else string_array(strings)
 
 
-def texts(strings: Any) -> Array:
-    """Strings of attributes as a tensor of strings."""
+def string_array(strings: Any) -> Array:
+    """Return the strings of an attribute as a string tensor."""
     result = np.empty(_length(strings), object)
     result[:] = [s.decode("utf-8", "replace") for s in strings or ()]
     return result
 
 
-def two_labels(labels: Array) -> Array:
-    """The labels of a yes-or-no question: the two given ones, or 0 and 1 where only one is."""
+def binary_labels(labels: Array) -> Array:
+    """Return the labels of a binary classifier: its two, or 0 and 1 if it has only one."""
     if len(labels) == 2:
         return labels
-    return texts([b"0", b"1"]) if labels.dtype == object else np.array([0, 1])
+    return string_array([b"0", b"1"]) if labels.dtype == object else np.array([0, 1])

@@ -1,4 +1,4 @@
-"""Categories: values looked up in tables, and one-hot vectors."""
+"""LabelEncoder, CategoryMapper and OneHotEncoder of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array, optional
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, texts
+from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, string_array
 from sardonyx.ops.lookup_table import LookupTable
 from sardonyx.ops.memoize import Memoized
 
@@ -45,20 +45,20 @@ encoder = Op(
 _KINDS: Final = (("floats", F32), ("int64s", I64), ("strings", STRING))
 
 
-def _given(attrs: dict[str, Any], side: str) -> tuple[Any, DType]:
-    """The keys or values that an encoder has, and their type."""
-    found = [(attrs[f"{side}_{n}"], d) for n, d in _KINDS if attrs[f"{side}_{n}"] is not None]
+def _keys_or_values(attrs: dict[str, Any], side: str) -> tuple[Any, DType]:
+    """Return the keys or values of an encoder, and their type."""
+    lists = [(attrs[f"{side}_{n}"], d) for n, d in _KINDS if attrs[f"{side}_{n}"] is not None]
     if attrs[f"{side}_tensor"] is not None:
-        found.append((attrs[f"{side}_tensor"], attrs[f"{side}_tensor"].dtype))
-    if len(found) != 1:
-        raise InvalidGraph(f"LabelEncoder needs exactly one list of {side}, and has {len(found)}")
-    return found[0]
+        lists.append((attrs[f"{side}_tensor"], attrs[f"{side}_tensor"].dtype))
+    if len(lists) != 1:
+        raise InvalidGraph(f"LabelEncoder needs exactly one list of {side}, and has {len(lists)}")
+    return lists[0]
 
 
 def _as_array(values: Any) -> Array:
-    """A list from an attribute: numbers, strings, or a tensor."""
+    """Return an attribute (numbers, strings or a tensor) as an array."""
     if isinstance(values, list):
-        return texts(values)
+        return string_array(values)
     return values if isinstance(values, np.ndarray) else values.read().reshape(-1)
 
 
@@ -88,7 +88,10 @@ def _default(attrs: dict[str, Any], dtype: DType) -> Any:
 
 @encoder.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
-    (keys, key_type), (values, value_type) = _given(attrs, "keys"), _given(attrs, "values")
+    (keys, key_type), (values, value_type) = (
+        _keys_or_values(attrs, "keys"),
+        _keys_or_values(attrs, "values"),
+    )
     if x.dtype is not key_type:
         raise ShapeError(f"LabelEncoder has keys of {key_type}, and x is {x.dtype}")
     if _count(keys) != _count(values):
@@ -110,8 +113,8 @@ def _check_fits(number: int, dtype: DType) -> None:
 
 
 def encoder_table(attrs: dict[str, Any]) -> LookupTable:
-    """The table of a LabelEncoder, made once."""
-    keys, values = _given(attrs, "keys")[0], _given(attrs, "values")
+    """Return the (memoized) lookup table of a LabelEncoder."""
+    keys, values = _keys_or_values(attrs, "keys")[0], _keys_or_values(attrs, "values")
     return _ENCODERS(keys, values[0], _default(attrs, values[1]))
 
 
@@ -139,13 +142,13 @@ mapper = Op(
 
 @mapper.infer
 def _(g: Scope, x: Fact, *, cats_int64s: Any, cats_strings: Any, **_: Any) -> Fact:
-    ints, strings = len(_some(cats_int64s)), len(_some(cats_strings))
+    ints, strings = len(_or_empty(cats_int64s)), len(_or_empty(cats_strings))
     if ints != strings:
         raise InvalidGraph(f"CategoryMapper has {ints} integers for {strings} strings")
     return Fact(I64 if x.dtype is STRING else STRING, x.shape)
 
 
-def _some(values: Any) -> Any:
+def _or_empty(values: Any) -> Any:
     return () if values is None else values
 
 
@@ -157,7 +160,7 @@ def mapper_table(
     default_int64: int,
     default_string: bytes,
 ) -> LookupTable:
-    """The table of a CategoryMapper in one direction, made once."""
+    """Return the (memoized) lookup table of a CategoryMapper in one direction."""
     ints = np.zeros(0, np.int64) if cats_int64s is None else cats_int64s
     strings = cats_strings if cats_strings is not None else []
     if from_strings:
@@ -183,8 +186,8 @@ one_hot = Op(
 
 
 def _positions(keys: Any) -> LookupTable:
-    found = _as_array(keys)
-    return LookupTable(found, np.arange(len(found)), len(found))
+    lists = _as_array(keys)
+    return LookupTable(lists, np.arange(len(lists)), len(lists))
 
 
 position_table: Final = Memoized(_positions)  # the number of each category

@@ -1,4 +1,4 @@
-"""Maps to tensors and back."""
+"""ZipMap, DictVectorizer and CastMap of ai.onnx.ml: tensors to maps and back."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import SCORES, label_type, labels_of, rows_of
+from sardonyx.ops.estimators.scores import SCORES, batch_sizes, label_type, labels_of
 
-MAX_COLUMNS: Final = 2**27  # of a tensor made from a map; more is a mistake in the model
+MAX_COLUMNS: Final = 2**27  # of a tensor from a map; more means an invalid model
 
 zip_map = Op(
     "ZipMap",
@@ -33,7 +33,7 @@ zip_map = Op(
 def _(g: Scope, x: Fact, *, classlabels_int64s: Any, classlabels_strings: Any) -> AnyFact:
     kind = label_type(classlabels_int64s, classlabels_strings, "ZipMap")
     count = len(classlabels_int64s if kind is I64 else classlabels_strings)
-    _, width = rows_of(g, x, "ZipMap")
+    _, width = batch_sizes(g, x, "ZipMap")
     if x.shape is not None:
         g.equal(width, count, "columns and keys of ZipMap differ")
     return SequenceFact(MapFact(kind, Fact(F32, ())))
@@ -59,9 +59,9 @@ dict_vectorizer = Op(
 
 
 def _map_fact(x: AnyFact, what: str) -> tuple[DType, DType]:
-    """The types of a map's keys and values."""
+    """Return the types of a map's keys and values."""
     if not isinstance(x, MapFact) or not isinstance(x.value, Fact):
-        raise ShapeError(f"{what} takes a map to numbers or strings, not {x}")
+        raise ShapeError(f"{what} needs a map to numbers or strings, not {x}")
     return x.key, x.value.dtype
 
 
@@ -84,7 +84,7 @@ def _(x: Mapping[Any, Any], *, int64_vocabulary: Any, string_vocabulary: Any) ->
 
 
 def _value_type(values: Iterable[Any]) -> Any:
-    """The element type of a map's values; an empty map holds float32 numbers."""
+    """Return the element type of a map's values; float32 for an empty map."""
     first = next(iter(values), 0.0)
     if isinstance(first, (np.generic, np.ndarray)):
         return first.dtype
@@ -118,10 +118,10 @@ _CASTS: Final = {b"TO_FLOAT": F32, b"TO_STRING": STRING, b"TO_INT64": I64}
 def _(g: Scope, x: AnyFact, *, cast_to: bytes, map_form: bytes, max_map: int) -> Fact:
     key, _ = _map_fact(x, "CastMap")
     if key is not I64:
-        raise ShapeError(f"CastMap takes a map from i64, not from {key}")
+        raise ShapeError(f"CastMap needs keys of i64, not {key}")
     if cast_to not in _CASTS or map_form not in (b"DENSE", b"SPARSE"):
         raise InvalidGraph(
-            f"CastMap has cast_to {cast_to!r} and map_form {map_form!r}; it knows "
+            f"CastMap has cast_to {cast_to!r} and map_form {map_form!r}, and supports "
             "TO_FLOAT, TO_STRING and TO_INT64, DENSE and SPARSE"
         )
     if map_form == b"SPARSE" and not 0 < max_map <= MAX_COLUMNS:
@@ -135,9 +135,7 @@ def _(x: Mapping[int, Any], *, cast_to: bytes, map_form: bytes, max_map: int) ->
     if map_form == b"DENSE":
         return _tensor([_cast(x[k], dtype) for k in sorted(x)], dtype.np)
     if x and min(x) < 0:
-        raise InvalidArgument(
-            f"the key {min(x)} has no place in a sparse vector: keys are counted from 0"
-        )
+        raise InvalidArgument(f"the key {min(x)} of a sparse map is negative")
     result = np.full((1, max_map), "0.f" if dtype is STRING else 0, dtype.np)
     for key, value in x.items():
         if key < max_map:

@@ -1,4 +1,4 @@
-"""Selecting, scaling, imputing and joining features."""
+"""ai.onnx.ml ops that select, binarize, scale, normalize, impute and concatenate features."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array, optional
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import FEATURES, SCORES, rows_of
+from sardonyx.ops.estimators.scores import FEATURES, SCORES, batch_sizes
 from sardonyx.ops.inference import like_first
 
-MAX_COLUMNS: Final = 2**28  # of one input; more is a mistake in the model
+MAX_COLUMNS: Final = 2**28  # of one input; more means an invalid model
 
 extractor = Op(
     "ArrayFeatureExtractor",
@@ -91,7 +91,7 @@ def _(g: Scope, x: Fact, *, offset: Any, scale: Any) -> Fact:
 
 
 def _check_per_feature(g: Scope, x: Fact, values: Any, what: str) -> None:
-    """One value for all features, or one for each along the last dimension."""
+    """Check for one value for all features, or one per feature (last dimension)."""
     if x.shape is not None and not x.rank:
         raise ShapeError(f"a row of features has one dimension or more, not {x}")
     if values is None or len(values) == 1 or x.shape is None:
@@ -103,8 +103,8 @@ def _check_per_feature(g: Scope, x: Fact, values: Any, what: str) -> None:
 def _(x: Array, *, offset: Any, scale: Any) -> Array:
     wide = x if x.dtype == np.float32 else x.astype(np.float64)
     with np.errstate(all="ignore"):
-        moved = wide if offset is None else wide - offset
-        return (moved if scale is None else moved * scale).astype(np.float32)
+        shifted = wide if offset is None else wide - offset
+        return (shifted if scale is None else shifted * scale).astype(np.float32)
 
 
 normalizer = Op(
@@ -128,7 +128,7 @@ _NORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
 def _(g: Scope, x: Fact, *, norm: bytes) -> Fact:
     if norm not in _NORMS:
         raise InvalidGraph(f"norm is {norm.decode(errors='replace')}, and may be MAX, L1 or L2")
-    rows_of(g, x, "Normalizer")
+    batch_sizes(g, x, "Normalizer")
     return Fact(F32, x.shape)
 
 
@@ -171,8 +171,8 @@ def _(x: Array, **attrs: Any) -> Array:
     if x.dtype.kind == "i":
         missing = x == attrs["replaced_value_int64"]
         return np.where(missing, attrs["imputed_value_int64s"], x).astype(x.dtype)
-    lost = np.float32(attrs["replaced_value_float"])
-    missing = np.isnan(x) if np.isnan(lost) else x == lost
+    sentinel = np.float32(attrs["replaced_value_float"])
+    missing = np.isnan(x) if np.isnan(sentinel) else x == sentinel
     return np.where(missing, attrs["imputed_value_floats"].astype(x.dtype), x)
 
 
@@ -195,9 +195,11 @@ def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
         raise InvalidGraph(
             f"inputdimensions has {len(inputdimensions)} entries for {len(xs)} inputs"
         )
-    for wanted in inputdimensions or ():
-        if not 0 <= wanted <= MAX_COLUMNS:
-            raise InvalidGraph(f"inputdimensions has {wanted}, which is outside [0, {MAX_COLUMNS}]")
+    for declared in inputdimensions or ():
+        if not 0 <= declared <= MAX_COLUMNS:
+            raise InvalidGraph(
+                f"inputdimensions has {declared}, which is outside [0, {MAX_COLUMNS}]"
+            )
     rows: Any = None
     width: Any = 0
     for i, x in enumerate(xs):
@@ -214,9 +216,7 @@ def _(*xs: Array, inputdimensions: tuple[int, ...] | None) -> Array:
     for i, x in enumerate(xs):
         rows = x.reshape(len(x), math.prod(x.shape[1:])) if x.ndim > 1 else x.reshape(1, -1)
         width = rows.shape[1] if inputdimensions is None else inputdimensions[i]
-        missing = max(
-            width - rows.shape[1], 0
-        )  # what an input lacks is zero, what it has beyond is dropped
+        missing = max(width - rows.shape[1], 0)  # rows are zero-padded or truncated to the width
         columns.append(np.pad(rows[:, :width].astype(np.float32), ((0, 0), (0, missing))))
     return np.concatenate(columns, axis=1)
 

@@ -1,4 +1,4 @@
-"""Resampling along one axis: where every output lies in the input, and which inputs it mixes."""
+"""Resampling along one axis: coordinate transforms, and nearest, linear and cubic filters."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sardonyx.ops.sample.interpolate import cubic_weights
 
 
 @frozen
-class Stretch:
-    """How one axis changes: sizes before and after, the factor, and the part of it that is read."""
+class AxisResize:
+    """The resizing of one axis: input and output size, scale, and region of interest."""
 
     size: int
     out: int
@@ -26,13 +26,13 @@ class Stretch:
 
     @property
     def resized(self) -> float:
-        """The size after stretching, before it was rounded to a whole number."""
+        """The exact output size, before rounding down."""
         return self.size * self.scale
 
 
 @frozen
-class Mode:
-    """What the attributes of Resize say of the filter."""
+class ResizeMode:
+    """The filter attributes of a Resize."""
 
     mode: bytes
     transform: bytes
@@ -42,24 +42,24 @@ class Mode:
     antialias: bool
 
 
-Place = Callable[[Array, Stretch], Any]
+CoordinateTransform = Callable[[Array, AxisResize], Any]
 
 
-def _align_corners(x: Array, s: Stretch) -> Any:
+def _align_corners(x: Array, s: AxisResize) -> Any:
     return x * 0 if s.resized == 1 else x * x.dtype.type((s.size - 1) / (s.resized - 1))
 
 
-def _symmetric(x: Array, s: Stretch) -> Any:
+def _symmetric(x: Array, s: AxisResize) -> Any:
     offset = s.size / 2 * (1 - s.out / s.resized)
     return x.dtype.type(offset) + _half_pixel(x, s)
 
 
-def _half_pixel(x: Array, s: Stretch) -> Any:
+def _half_pixel(x: Array, s: AxisResize) -> Any:
     half = x.dtype.type(0.5)
     return (x + half) / x.dtype.type(s.scale) - half
 
 
-def _crop(x: Array, s: Stretch) -> Any:
+def _crop(x: Array, s: AxisResize) -> Any:
     last = s.size - 1
     if s.out <= 1:
         return x * 0 + x.dtype.type(0.5 * (s.start + s.end) * last)
@@ -67,7 +67,7 @@ def _crop(x: Array, s: Stretch) -> Any:
     return x.dtype.type(s.start * last) + x * x.dtype.type(step)
 
 
-TRANSFORMS: Final[dict[bytes, Place]] = {
+TRANSFORMS: Final[dict[bytes, CoordinateTransform]] = {
     b"half_pixel": _half_pixel,
     b"half_pixel_symmetric": _symmetric,
     b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
@@ -84,26 +84,28 @@ ROUNDINGS: Final[dict[bytes, Callable[[Array], Any]]] = {
 }
 
 
-def positions(s: Stretch, mode: Mode) -> Array:
-    """The input position of every output."""
-    # Nearest neighbours hang on ties, which fall as in float32, the type that scales have.
+def input_coordinates(s: AxisResize, mode: ResizeMode) -> Array:
+    """Return the input coordinate of every output."""
+    # Nearest-neighbour ties must fall as in float32, the type of scales.
     kind = np.float32 if mode.mode == b"nearest" else np.float64
-    found = np.asarray(TRANSFORMS[mode.transform](np.arange(s.out, dtype=kind), s))
-    if not np.all(np.isfinite(found)) or (found.size and np.abs(found).max() > 2**40):
+    coordinates = np.asarray(TRANSFORMS[mode.transform](np.arange(s.out, dtype=kind), s))
+    if not np.all(np.isfinite(coordinates)) or (
+        coordinates.size and np.abs(coordinates).max() > 2**40
+    ):
         raise InvalidArgument(f"positions on an axis of {s.size} are out of range with {s}")
-    return found
+    return coordinates
 
 
-def resample(x: Array, axis: int, s: Stretch, mode: Mode) -> Array:
-    """The array with one axis resampled."""
+def resample(x: Array, axis: int, s: AxisResize, mode: ResizeMode) -> Array:
+    """Resample one axis of an array."""
     if s.out == 0:
         return np.asarray(x.take(np.arange(0), axis))
-    place = positions(s, mode)
+    coordinates = input_coordinates(s, mode)
     if mode.mode == b"nearest":
-        index = ROUNDINGS[mode.nearest](place).astype(np.int64)
+        index = ROUNDINGS[mode.nearest](coordinates).astype(np.int64)
         return np.asarray(x.take(np.clip(index, 0, s.size - 1), axis))
-    low = np.floor(place)
-    first, weights = _weights(place - low, s, mode)
+    low = np.floor(coordinates)
+    first, weights = _weights(coordinates - low, s, mode)
     index = low.astype(np.int64) + first + np.arange(len(weights))[:, None]
     inside = (index >= 0) & (index < s.size)
     if mode.exclude_outside:
@@ -118,20 +120,20 @@ def resample(x: Array, axis: int, s: Stretch, mode: Mode) -> Array:
     return np.asarray(total.astype(x.dtype, copy=False))
 
 
-def _weights(part: Array, s: Stretch, mode: Mode) -> tuple[int, Array]:
-    """The first tap, counted from the element before each position, and the taps' weights."""
+def _weights(fraction: Array, s: AxisResize, mode: ResizeMode) -> tuple[int, Array]:
+    """Return the first tap, relative to the floor of the coordinate, and the taps' weights."""
     if mode.antialias and s.scale < 1:
-        return _stretched(part, s.scale, mode)
+        return _antialiased(fraction, s.scale, mode)
     if mode.mode == b"linear":
-        return 0, np.stack((1 - part, part))
-    return -1, np.stack(cubic_weights(part, mode.cubic_a))
+        return 0, np.stack((1 - fraction, fraction))
+    return -1, np.stack(cubic_weights(fraction, mode.cubic_a))
 
 
-def _stretched(part: Array, scale: float, mode: Mode) -> tuple[int, Array]:
-    """The filter made wider by 1 / scale, so that every input counts when an image shrinks."""
+def _antialiased(fraction: Array, scale: float, mode: ResizeMode) -> tuple[int, Array]:
+    """Return a filter widened by 1 / scale, so that downsampling weighs every input."""
     reach = (1 if mode.mode == b"linear" else 2) / scale
     first, last = math.floor(-reach) + 1, math.ceil(reach)
-    distance = np.abs((np.arange(first, last + 1)[:, None] - part) * scale)
+    distance = np.abs((np.arange(first, last + 1)[:, None] - fraction) * scale)
     if mode.mode == b"linear":
         weights = np.maximum(0, 1 - distance)
     else:

@@ -1,4 +1,4 @@
-"""The gradient of Resize: along each axis it is a matrix, that which it makes of the identity."""
+"""The gradient of Resize, which is linear along each axis: its matrix is Resize(identity)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
-_PLAIN = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
+_FILTER_ATTRS = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a", "exclude_outside",
           "mode", "nearest_mode")  # fmt: skip
 
 
@@ -25,35 +25,37 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     rank = ranked(x).rank
     axes = axes_of(attrs["axes"] or range(rank), rank)
     for i, axis in enumerate(axes):
-        if not _is_kept(node, i, axis):
+        if not _is_unchanged(node, i, axis):
             dy = _along(b, node, dy, i, axis)
     return b.reshape(dy, x)
 
 
-def _is_kept(node: Node, i: int, axis: int) -> bool:
-    """Whether nothing happens along an axis."""
-    scales = _there(node, 2)
+def _is_unchanged(node: Node, i: int, axis: int) -> bool:
+    """Whether an axis is not resized."""
+    scales = _non_empty_input(node, 2)
     if scales is not None:
         const = scales.const
         return const is not None and float(const.read().reshape(-1)[i]) == 1
     return bool(ranked(given(node, 0)).dims[axis] == ranked(node.outputs[0]).dims[axis])
 
 
-def _there(node: Node, slot: int) -> Value | None:
-    """An input that may be absent, or empty to the same end."""
+def _non_empty_input(node: Node, slot: int) -> Value | None:
+    """Return an optional input; None if it is absent or empty."""
     value = optional(node, slot)
     return None if value is None or ranked(value).dims == (0,) else value
 
 
 def _along(b: GradientBuilder, node: Node, dy: Value, i: int, axis: int) -> Value:
-    """A gradient along one axis: dy times the matrix by which that axis was resized."""
+    """Return the gradient along one axis: dy times that axis's resize matrix."""
     x, rank = given(node, 0), ranked(dy).rank
     size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
     square = b.Expand(b.const(0, x.tensor.dtype), b.Concat(size, size, axis=0))
-    scales, sizes = _there(node, 2), _there(node, 3)
-    one = [None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1)) for v in (scales, sizes)]
-    attrs = {name: node.attrs[name] for name in _PLAIN}
-    matrix = b.Resize(b.EyeLike(square), None, *one, axes=(0,), **attrs)  # [out, in]
+    scales, sizes = _non_empty_input(node, 2), _non_empty_input(node, 3)
+    scale_or_size = [
+        None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1)) for v in (scales, sizes)
+    ]
+    attrs = {name: node.attrs[name] for name in _FILTER_ATTRS}
+    matrix = b.Resize(b.EyeLike(square), None, *scale_or_size, axes=(0,), **attrs)  # [out, in]
     last = (*(a for a in range(rank) if a != axis), axis)
     product = b.MatMul(b.Transpose(dy, perm=last), matrix)
     return b.Transpose(product, perm=tuple(last.index(a) for a in range(rank)))

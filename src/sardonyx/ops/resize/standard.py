@@ -1,4 +1,4 @@
-"""Resize."""
+"""Resize: output sizes from scales or sizes, and the separable resampling of all axes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of
-from sardonyx.ops.resize.filter import ROUNDINGS, TRANSFORMS, Mode, Stretch, positions, resample
-from sardonyx.ops.sample.interpolate import interpolable, restored
+from sardonyx.ops.resize.filter import (
+    ROUNDINGS,
+    TRANSFORMS,
+    AxisResize,
+    ResizeMode,
+    input_coordinates,
+    resample,
+)
+from sardonyx.ops.sample.interpolate import from_interpolable, interpolable
 from sardonyx.ops.sliding_window import Ints
 
-ANYTHING: Final = NUMBERS | COMPLEX | {BOOL, STRING}
+RESIZABLE: Final = NUMBERS | COMPLEX | {BOOL, STRING}
 
 
 MAX_SIZE: Final = 1 << 40  # of one axis after resizing
 
 
-ONE_OF_TWO: Final = "Resize takes either scales or sizes: one of the two, not both or none"
+ONE_OF_TWO: Final = "Resize needs either scales or sizes: one of the two, not both or none"
 
 
 _ONE_EACH: Final = "scales or sizes do not hold one number per resized axis"
@@ -48,17 +55,17 @@ resize = Op(
         "mode": b"nearest",
         "nearest_mode": b"round_prefer_floor",
     },
-    types={"T": ANYTHING, "R": IEEE, "F": frozenset((F32,)), "I": frozenset((I64,))},
+    types={"T": RESIZABLE, "R": IEEE, "F": frozenset((F32,)), "I": frozenset((I64,))},
 )
 
 
 def resized_axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
-    """The axes that change."""
+    """Return the axes that are resized."""
     return tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
 
 
-def _given(fact: Fact | None) -> Fact | None:
-    """An input that is there: absent inputs may also be empty vectors."""
+def _non_empty(fact: Fact | None) -> Fact | None:
+    """Return an optional input; None if it is absent or an empty vector."""
     if fact is not None and fact.rank != 1:
         raise ShapeError(f"scales and sizes are vectors, not {fact}")
     return None if fact is None or fact.dims == (0,) else fact
@@ -73,10 +80,10 @@ def _check_modes(x: Fact, attrs: Mapping[str, Any]) -> None:
     }
     for name, values in allowed.items():
         if attrs[name] not in values:
-            known = ", ".join(v.decode() for v in values)
-            raise ShapeError(f"{name} is {attrs[name]!r}, and may be {known}")
+            choices = ", ".join(v.decode() for v in values)
+            raise ShapeError(f"{name} is {attrs[name]!r}, and may be {choices}")
     if x.dtype is STRING and attrs["mode"] != b"nearest":
-        raise ShapeError("strings have no values in between: only mode nearest resizes them")
+        raise ShapeError("strings cannot be interpolated: only mode nearest resizes them")
 
 
 @resize.infer
@@ -85,19 +92,19 @@ def _(
 ) -> Fact:
     _check_modes(x, attrs)
     axes = resized_axes(x.rank, attrs)
-    scales, sizes = _given(scales), _given(sizes)
-    both = [f for f in (scales, sizes) if f is not None]
-    if not both or (len(both) == 2 and all(isinstance(f.dims[0], int) for f in both)):
+    scales, sizes = _non_empty(scales), _non_empty(sizes)
+    present = [f for f in (scales, sizes) if f is not None]
+    if not present or (len(present) == 2 and all(isinstance(f.dims[0], int) for f in present)):
         raise ShapeError(ONE_OF_TWO)
-    for fact in both:
+    for fact in present:
         if isinstance(fact.dims[0], int):
             g.equal(fact.dims[0], len(axes), _ONE_EACH)
     shape = list(x.dims)
-    if len(both) == 2:  # one of them is empty, and only the run will tell which
+    if len(present) == 2:  # one of them is empty at run time
         for axis in axes:
             shape[axis] = g.fresh("resized")
         return Fact(x.dtype, tuple(shape))
-    (what,) = both
+    (what,) = present
     g.equal(what.dims[0], len(axes), _ONE_EACH)
     old = tuple(x.dims[a] for a in axes)
     new = _by_scales(g, old, scales) if scales is not None else _by_sizes(g, old, what, attrs)
@@ -112,25 +119,25 @@ def _by_sizes(g: Scope, old: Shape, sizes: Fact, attrs: Mapping[str, Any]) -> Sh
         return tuple(g.fresh("resized") for _ in old)
     for size in sizes.sym:
         g.at_least(size, 0, "sizes hold a negative number")
-        g.at_least(MAX_SIZE, size, "sizes hold a number beyond reason")
+        g.at_least(MAX_SIZE, size, f"sizes hold a number over {MAX_SIZE}")
     if not keeps_ratio:
         return sizes.sym
     if not all(isinstance(d, int) and d > 0 for d in old):
         return tuple(g.fresh("resized") for _ in old)
     ints: Any = old
-    return _fitted(ints, sizes.ints or (), attrs["keep_aspect_ratio_policy"])[0]
+    return _keep_aspect_ratio(ints, sizes.ints or (), attrs["keep_aspect_ratio_policy"])[0]
 
 
 def _by_scales(g: Scope, old: Shape, scales: Fact) -> Shape:
     if scales.const is None or not scales.const.is_small:
         return tuple(g.fresh("resized") for _ in old)
     factors = scales.const.read().tolist()
-    made = [_scaled(size, f) for size, f in zip(old, factors, strict=True)]
-    return tuple(g.fresh("resized") if m is None else m for m in made)
+    scaled = [_scaled(size, f) for size, f in zip(old, factors, strict=True)]
+    return tuple(g.fresh("resized") if m is None else m for m in scaled)
 
 
 def _scaled(size: Size, scale: float) -> Size | None:
-    """The floor of size * scale: exact for simple factors, in float32 (as in ONNX) for others."""
+    """Return floor(size * scale): exact for simple fractions, else in float32 as in ONNX."""
     if not 0 < scale < MAX_SIZE:
         raise ShapeError(f"the scale {scale} is not a positive number")
     top, bottom = scale.as_integer_ratio()
@@ -145,9 +152,9 @@ def _scaled_number(size: int, scale: float) -> int:
     return out
 
 
-def _fitted(old: Ints, asked: Ints, policy: bytes) -> tuple[Ints, float]:
-    """Sizes of the old aspect ratio that fit into those asked for or cover them; the factor."""
-    ratios = [a / o for a, o in zip(asked, old, strict=True)]
+def _keep_aspect_ratio(old: Ints, requested: Ints, policy: bytes) -> tuple[Ints, float]:
+    """Return sizes of the input's aspect ratio that fit into or cover the requested; the scale."""
+    ratios = [a / o for a, o in zip(requested, old, strict=True)]
     scale = min(ratios) if policy == b"not_larger" else max(ratios)
     return tuple(math.floor(scale * o + 0.5) for o in old), scale
 
@@ -160,25 +167,25 @@ def _resize(
     **attrs: Any,
 ) -> Array:
     axes = resized_axes(x.ndim, attrs)
-    plan = dict(zip(axes, stretches(x.shape, axes, (roi, scales, sizes), attrs), strict=True))
+    resizes = dict(zip(axes, axis_resizes(x.shape, axes, (roi, scales, sizes), attrs), strict=True))
     mode = mode_of(attrs)
     crops = mode.transform == b"tf_crop_and_resize"
     y = x if mode.mode == b"nearest" else interpolable(x)
-    # Axes that shrink come first: then the others have less to do.
-    for axis in sorted(plan, key=lambda a: plan[a].out / max(1, plan[a].size)):
-        s = plan[axis]
+    # Axes that shrink come first, which leaves less work for the others.
+    for axis in sorted(resizes, key=lambda a: resizes[a].out / max(1, resizes[a].size)):
+        s = resizes[axis]
         if s.size != s.out or s.scale != 1 or crops:
             y = resample(y, axis, s, mode)
     if crops:
-        y = _extrapolate(y, plan, mode, attrs["extrapolation_value"])
-    # Integers are cut after plain linear interpolation and rounded otherwise, as onnxruntime does.
+        y = _extrapolate(y, resizes, mode, attrs["extrapolation_value"])
+    # As in onnxruntime, integers are truncated after linear interpolation and rounded otherwise.
     rounds = mode.antialias or mode.mode == b"cubic"
-    return restored(y, x, rounds=rounds) if y is not x else x.copy()
+    return from_interpolable(y, x, rounds=rounds) if y is not x else x.copy()
 
 
-def mode_of(attrs: Mapping[str, Any]) -> Mode:
+def mode_of(attrs: Mapping[str, Any]) -> ResizeMode:
     """What a node's attributes say of the filter."""
-    return Mode(
+    return ResizeMode(
         attrs["mode"],
         attrs["coordinate_transformation_mode"],
         attrs["nearest_mode"],
@@ -188,10 +195,10 @@ def mode_of(attrs: Mapping[str, Any]) -> Mode:
     )
 
 
-def stretches(
+def axis_resizes(
     shape: Sequence[int], axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
-) -> list[Stretch]:
-    """What happens to each axis, from the run-time inputs."""
+) -> list[AxisResize]:
+    """Return the resizing of each axis from the run-time inputs."""
     roi, scales, sizes = inputs
     old = tuple(shape[a] for a in axes)
     n = len(axes)
@@ -209,35 +216,37 @@ def stretches(
         _check_length(factors, n, "scales")
         outs = [_scaled_number(*row) for row in zip(old, factors, strict=True)]
     else:
-        asked = as_ints(sizes) or ()
-        _check_length(asked, n, "sizes")
-        outs, factors = _sized(old, asked, attrs["keep_aspect_ratio_policy"])
+        requested = as_ints(sizes) or ()
+        _check_length(requested, n, "sizes")
+        outs, factors = _sized(old, requested, attrs["keep_aspect_ratio_policy"])
     for size, out in zip(old, outs, strict=True):
         if not 0 <= out <= MAX_SIZE or (out and not size):
             raise InvalidArgument(f"an axis of {size} cannot become one of {out}")
-    return [Stretch(*row) for row in zip(old, outs, factors, starts, ends, strict=True)]
+    return [AxisResize(*row) for row in zip(old, outs, factors, starts, ends, strict=True)]
 
 
-def _check_length(given: Sequence[Any], n: int, name: str) -> None:
-    if len(given) != n:
-        raise InvalidArgument(f"{name} has {len(given)} numbers, and {n} axes are resized")
+def _check_length(values: Sequence[Any], n: int, name: str) -> None:
+    if len(values) != n:
+        raise InvalidArgument(f"{name} has {len(values)} numbers, and {n} axes are resized")
 
 
-def _sized(old: Ints, asked: Ints, policy: bytes) -> tuple[list[int], list[float]]:
+def _sized(old: Ints, requested: Ints, policy: bytes) -> tuple[list[int], list[float]]:
     if policy == b"stretch":
-        return list(asked), [a / max(1, o) for a, o in zip(asked, old, strict=True)]
+        return list(requested), [a / max(1, o) for a, o in zip(requested, old, strict=True)]
     if 0 in old:
         raise InvalidArgument(f"an image of sizes {old} has no aspect ratio to keep")
-    outs, scale = _fitted(old, asked, policy)
+    outs, scale = _keep_aspect_ratio(old, requested, policy)
     return list(outs), [scale] * len(old)
 
 
-def _extrapolate(y: Array, plan: Mapping[int, Stretch], mode: Mode, value: float) -> Array:
-    """Outputs whose position lies outside the input get one value."""
+def _extrapolate(
+    y: Array, resizes: Mapping[int, AxisResize], mode: ResizeMode, value: float
+) -> Array:
+    """Set outputs whose coordinate is outside the input to extrapolation_value."""
     y = y.copy()
-    for axis, s in plan.items():
-        place = positions(s, mode)
-        outside = (place < 0) | (place > s.size - 1)
+    for axis, s in resizes.items():
+        coordinates = input_coordinates(s, mode)
+        outside = (coordinates < 0) | (coordinates > s.size - 1)
         y[(slice(None),) * axis + (outside,)] = value
     return y
 

@@ -1,4 +1,4 @@
-"""CropAndResize."""
+"""CropAndResize of com.microsoft: boxes of images, resampled to one size."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array
     height, width = size.tolist()
     y = np.full((len(rois), x.shape[1], height, width), attrs["extrapolation_value"], x.dtype)
     for k, (top, left, bottom, right) in enumerate(rois):
-        rows = _places(top, bottom, x.shape[2], height, x.dtype)
-        columns = _places(left, right, x.shape[3], width, x.dtype)
+        rows = _sample_positions(top, bottom, x.shape[2], height, x.dtype)
+        columns = _sample_positions(left, right, x.shape[3], width, x.dtype)
         inside = [
             (p >= 0) & (p <= n - 1) for p, n in zip((rows, columns), x.shape[2:], strict=True)
         ]
-        found = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
-        y[k][:, inside[0][:, None] & inside[1]] = found.reshape(
-            x.shape[1], found.shape[1] * found.shape[2]
+        samples = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
+        y[k][:, inside[0][:, None] & inside[1]] = samples.reshape(
+            x.shape[1], samples.shape[1] * samples.shape[2]
         )
     return y
 
 
-def _places(first: Any, last: Any, size: int, count: int, dtype: Any) -> Array:
-    """Where along an axis the samples of a box lie: its corners are the outermost."""
+def _sample_positions(first: Any, last: Any, size: int, count: int, dtype: Any) -> Array:
+    """Return the sample positions of a box along an axis; the outermost are its corners."""
     kind = dtype.type
     if count == 1:
         return np.asarray([kind(0.5) * (first + last) * kind(size - 1)])

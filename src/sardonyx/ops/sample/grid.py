@@ -11,7 +11,7 @@ from sardonyx.graph.dtype import FLOATS, I64, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.resize.standard import ANYTHING
+from sardonyx.ops.resize.standard import RESIZABLE
 from sardonyx.ops.sample.grid_sample import affine_grid, grid_sample
 
 grid = Op(
@@ -20,7 +20,7 @@ grid = Op(
     "x:T grid:G",
     "y:T",
     attrs={"align_corners": 0, "mode": b"linear", "padding_mode": b"zeros"},
-    types={"T": ANYTHING, "G": FLOATS},
+    types={"T": RESIZABLE, "G": FLOATS},
 )
 
 
@@ -33,7 +33,7 @@ def _(g: Scope, x: Fact, grid: Fact, *, mode: bytes, padding_mode: bytes, **_: A
     if x.rank < 3 or grid.rank != x.rank:
         raise ShapeError(f"x and grid have one rank of 3 or more, not {x.rank} and {grid.rank}")
     if x.dtype is STRING and mode != b"nearest":
-        raise ShapeError("strings have no values in between: only mode nearest samples them")
+        raise ShapeError("strings cannot be interpolated: only mode nearest samples them")
     g.equal(x.dims[0], grid.dims[0], "x and grid differ in batch")
     g.equal(grid.dims[-1], x.rank - 2, "the grid holds one position per spatial axis")
     return Fact(x.dtype, (*x.dims[:2], *grid.dims[1:-1]))
@@ -62,7 +62,7 @@ def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
     if n is None:
         return Fact(theta.dtype, None)
     if n not in (2, 3):
-        raise ShapeError(f"theta maps {n} axes, and AffineGrid knows 2 and 3")
+        raise ShapeError(f"theta maps {n} axes, and AffineGrid supports 2 and 3")
     g.equal(rank, n, "theta and size differ in the number of axes")
     g.equal(count, n + 2, "size holds batch, channels and the spatial sizes")
     g.equal(theta.dims[2], n + 1, "theta's last axis")

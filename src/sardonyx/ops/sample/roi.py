@@ -1,4 +1,4 @@
-"""MaxRoiPool and RoiAlign."""
+"""MaxRoiPool and RoiAlign: pooling over regions of interest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INDEX: Final = frozenset((I64,))
 FLOAT: Final = frozenset((F32,))
 
 
-MAX_SAMPLES: Final = 1 << 20  # along one axis of one region; more means garbage for corners
+MAX_SAMPLES: Final = 1 << 20  # along one axis of one region; more means invalid corners
 
 
 def _check_pooled(shape: Ints) -> None:
@@ -64,7 +64,7 @@ def _max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: f
         raise InvalidArgument("rois hold numbers that are not finite")
     batch = rois[:, 0].astype(np.int64)
     _check_batch(batch, x.shape[0])
-    # Corners round half away from zero, as C's round does.
+    # Corners are rounded half away from zero, like C's round().
     scaled = (rois[:, 1:] * rois.dtype.type(spatial_scale)).astype(np.float64)
     scaled = np.trunc(scaled + np.copysign(0.5, scaled))
     corners = np.clip(scaled, -(2**40), 2**40).astype(np.int64)
@@ -77,7 +77,7 @@ def _max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: f
 
 
 def _max_bins(x: Array, span: tuple[int, int], count: int, axis: int) -> tuple[Array, Array]:
-    """The largest value of each of `count` bins that share a span of one axis; which are empty."""
+    """Return the maximum of each of `count` bins of a span of one axis, and which are empty."""
     start, end = span
     size = x.shape[axis]
     each = np.float32(max(end - start + 1, 1)) / np.float32(count)
@@ -85,8 +85,8 @@ def _max_bins(x: Array, span: tuple[int, int], count: int, axis: int) -> tuple[A
     low = np.clip(np.floor(bins * each).astype(np.int64) + start, 0, size)
     high = np.clip(np.ceil((bins + 1) * each).astype(np.int64) + start, 0, size)
     spans = zip(low.tolist(), high.tolist(), strict=True)
-    parts = [x[(slice(None),) * axis + (slice(a, b),)] for a, b in spans]
-    return np.stack([p.max(axis=axis, initial=-np.inf) for p in parts], axis), high <= low
+    slices = [x[(slice(None),) * axis + (slice(a, b),)] for a, b in spans]
+    return np.stack([p.max(axis=axis, initial=-np.inf) for p in slices], axis), high <= low
 
 
 max_roi_pool.reference(in_wide(_max_roi_pool))
@@ -148,42 +148,42 @@ def _roi_align(x: Array, rois: Array, batch_indices: Array, **attrs: Any) -> Arr
     return y
 
 
-Grid = tuple[Array, Array, Array]  # low neighbours, their weights, high neighbours' weights
+SampleAxis = tuple[Array, Array, Array]  # low neighbours, their weights, high neighbours' weights
 
 
-def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> Grid:
-    """Sampling points along one axis, as (bins, samples): lower neighbour and both weights."""
+def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> SampleAxis:
+    """Return the sampling points along one axis, (bins, samples): lower neighbour, both weights."""
     start, length = span
     step = length / span[0].dtype.type(bins)
-    wanted = ratio if ratio > 0 else math.ceil(step) if np.isfinite(step) else MAX_SAMPLES + 1
-    if wanted * bins > MAX_SAMPLES:
+    n_samples = ratio if ratio > 0 else math.ceil(step) if np.isfinite(step) else MAX_SAMPLES + 1
+    if n_samples * bins > MAX_SAMPLES:
         raise RuntimeException(
-            f"a region of {length} elements asks for {wanted} samples in each of {bins} bins"
+            f"a region of {length} elements asks for {n_samples} samples in each of {bins} bins"
         )
-    inner = (np.arange(max(wanted, 0), dtype=step.dtype) + step.dtype.type(0.5)) * step
+    inner = (np.arange(max(n_samples, 0), dtype=step.dtype) + step.dtype.type(0.5)) * step
     position = start + np.arange(bins, dtype=step.dtype)[:, None] * step
-    position = position + (inner / step.dtype.type(max(wanted, 1)))[None, :]
-    hit = (position >= -1) & (position <= size)
-    position = np.clip(np.where(hit, position, 0), 0, max(size - 1, 0))
+    position = position + (inner / step.dtype.type(max(n_samples, 1)))[None, :]
+    is_inside = (position >= -1) & (position <= size)
+    position = np.clip(np.where(is_inside, position, 0), 0, max(size - 1, 0))
     low = np.minimum(position.astype(np.int64), max(size - 2, 0))
-    part = position - low
-    return low, np.where(hit, 1 - part, 0), np.where(hit, part, 0)
+    fraction = position - low
+    return low, np.where(is_inside, 1 - fraction, 0), np.where(is_inside, fraction, 0)
 
 
-def _average_grid(x: Array, rows: Grid, columns: Grid) -> Array:
-    """Bilinear samples and their mean are separable: one small matrix for each side."""
+def _average_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
+    """Mean of bilinear samples: separable, so one small matrix per axis."""
     down, first_row = _mean_matrix(rows, x.shape[1])
     across, first_column = _mean_matrix(columns, x.shape[2])
-    part = x[
+    fraction = x[
         :,
         first_row : first_row + down.shape[1],
         first_column : first_column + across.shape[1],
     ]
-    return np.asarray(np.matmul(np.matmul(down, part), across.T))
+    return np.asarray(np.matmul(np.matmul(down, fraction), across.T))
 
 
-def _mean_matrix(grid: Grid, size: int) -> tuple[Array, int]:
-    """(bins, elements) weights over the elements that the samples touch, and the first of them."""
+def _mean_matrix(grid: SampleAxis, size: int) -> tuple[Array, int]:
+    """Return (bins, elements) weights of the elements that samples read, and the first element."""
     low, near, far = grid
     bins, samples = low.shape
     if low.size == 0 or size == 0:
@@ -196,8 +196,8 @@ def _mean_matrix(grid: Grid, size: int) -> tuple[Array, int]:
     return matrix, first
 
 
-def _max_grid(x: Array, rows: Grid, columns: Grid) -> Array:
-    """ONNX takes the largest of the weighted neighbours, not of the interpolated samples."""
+def _max_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
+    """ONNX's max mode: the maximum of the weighted neighbours, not of interpolated samples."""
     (top, near_y, far_y), (left, near_x, far_x) = rows, columns
     height, width = x.shape[1:]
     if top.size == 0 or left.size == 0 or x.size == 0:

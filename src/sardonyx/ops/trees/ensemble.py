@@ -16,16 +16,16 @@ from sardonyx.ops.estimators.scores import (
     FEATURES,
     LABELS,
     SCORES,
-    as_rows,
+    argmax_label,
+    as_matrix,
+    batch_sizes,
+    binary_labels,
+    binary_scores,
     check_transform,
     label_count,
     label_type,
     labels_of,
-    pair,
-    rows_of,
-    top,
-    transformed,
-    two_labels,
+    post_transformed,
 )
 from sardonyx.ops.memoize import Memoized
 from sardonyx.ops.trees.attributes import by_ids, by_positions, floats
@@ -178,7 +178,7 @@ def newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
 
 
 def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
-    rows, width = rows_of(g, x, what)
+    rows, width = batch_sizes(g, x, what)
     if x.shape is not None:
         g.at_least(
             width,
@@ -194,7 +194,7 @@ def _rows(x: Array, forest: Forest) -> Array:
         raise InvalidArgument(
             f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}"
         )
-    x = as_rows(x)
+    x = as_matrix(x)
     if x.shape[1] < forest.width:
         raise InvalidArgument(
             f"rows have {x.shape[1]} features, and the trees ask for {forest.width}"
@@ -238,7 +238,7 @@ def _(x: Array, **attrs: Any) -> Array:
     base = numbers(attrs, "base_values")
     if base is not None and len(base):
         scores = scores + base
-    return transformed(scores, attrs["post_transform"])
+    return post_transformed(scores, attrs["post_transform"])
 
 
 @ensemble.infer
@@ -257,7 +257,7 @@ def _(x: Array, **attrs: Any) -> Array:
     forest = newer_forest(targets, x.dtype == np.float32, attrs)
     scores, _ = forest.scores(_rows(x, forest), targets, AGGREGATES[attrs["aggregate_function"]])
     post = POST[attrs["post_transform"]]
-    return (scores if post == b"NONE" else transformed(scores, post)).astype(x.dtype)
+    return (scores if post == b"NONE" else post_transformed(scores, post)).astype(x.dtype)
 
 
 @classifier.infer
@@ -288,7 +288,9 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     scores[:, : len(base)] += base
     # A class that no leaf spoke of cannot win, unless base values speak of all.
     seen = scores if len(base) == len(labels) else np.where(voted, scores, -np.inf)
-    return labels[top(seen.astype(rows.dtype))], transformed(scores.astype(rows.dtype), post)
+    return labels[argmax_label(seen.astype(rows.dtype))], post_transformed(
+        scores.astype(rows.dtype), post
+    )
 
 
 def _yes_or_no(
@@ -299,12 +301,12 @@ def _yes_or_no(
     As in onnxruntime, weights that are all positive are taken for probabilities.
     """
     probable = len(labels) == 2 and forest.votes.probable
-    chosen = two_labels(labels)[(score > (0.5 if probable else 0)).astype(np.intp)]
+    chosen = binary_labels(labels)[(score > (0.5 if probable else 0)).astype(np.intp)]
     if len(labels) == 1:
-        return chosen, transformed(score[:, None], post)
+        return chosen, post_transformed(score[:, None], post)
     if column == 1:
-        return chosen, transformed(np.stack([np.zeros_like(score), score], axis=1), post)
-    return chosen, pair(score, post, complement=probable)
+        return chosen, post_transformed(np.stack([np.zeros_like(score), score], axis=1), post)
+    return chosen, binary_scores(score, post, complement=probable)
 
 
 OPS: Final = (ensemble, classifier, regressor)

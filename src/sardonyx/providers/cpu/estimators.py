@@ -11,7 +11,7 @@ from sardonyx.graph.dtype import F32, STRING
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ML
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.linear_svm import KERNELS, Kernel, classifier_targets
+from sardonyx.ops.estimators.linear_svm import KERNELS, SvmKernel, classifier_targets
 from sardonyx.ops.estimators.scores import labels_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
@@ -83,7 +83,9 @@ def _machine(  # noqa: PLR0913 - the operands of one row
     labels: Array | None,
     verdict: Verdict,
 ) -> Call:
-    kernel = Kernel(attrs["support_vectors"], count, attrs["kernel_type"], attrs["kernel_params"])
+    kernel = SvmKernel(
+        attrs["support_vectors"], count, attrs["kernel_type"], attrs["kernel_params"]
+    )
     chances = (attrs.get("prob_a"), attrs.get("prob_b"))
     is_probable = chances[0] is not None and len(chances[0]) > 0
     return Call(

@@ -11,7 +11,7 @@ from sardonyx.graph.const import Held
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Value
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import two_labels
+from sardonyx.ops.estimators.scores import binary_labels
 
 VALUES, BEST, YES_NO = range(3)  # endings
 POSTS: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
@@ -43,4 +43,4 @@ def held(array: Array) -> Value:
 
 def labels_value(labels: Array) -> Value:
     """Integer labels as a constant; where there is one, those of yes and no."""
-    return held(np.asarray(labels if len(labels) > 1 else two_labels(labels), np.int64))
+    return held(np.asarray(labels if len(labels) > 1 else binary_labels(labels), np.int64))

@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
 from sardonyx.graph.graph import Node, given
 from sardonyx.graph.op import MICROSOFT, ML
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import texts
+from sardonyx.ops.estimators.scores import string_array
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.text.case import is_dotted, letters
 from sardonyx.ops.text.grams import MODES, gram_table, pool_of
@@ -66,7 +66,7 @@ def _scatter(node: Node) -> Lowered | No:
 
 def _split(node: Node) -> Call:
     mark, most = node.attrs["delimiter"], node.attrs["maxsplit"]
-    marks = held(texts([mark])) if mark else None
+    marks = held(string_array([mark])) if mark else None
     return Call("split_texts", (given(node, 0), marks), (-1 if most is None else most,))
 
 

@@ -18,15 +18,15 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.resize.filter import Mode, Stretch
-from sardonyx.ops.resize.standard import mode_of, resized_axes, stretches
+from sardonyx.ops.resize.filter import AxisResize, ResizeMode
+from sardonyx.ops.resize.standard import axis_resizes, mode_of, resized_axes
 from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
 from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED
 from sardonyx.providers.torch.sample.grid import interpolable, restored
 
-Plan = Mapping[int, Stretch]
+Plan = Mapping[int, AxisResize]
 
 
 def resize(
@@ -46,14 +46,16 @@ def resize(
 
 
 @lru_cache(maxsize=1024)
-def _planned(shape: Ints, given: tuple[Any, ...], items: tuple[Any, ...]) -> tuple[Plan, Mode]:
+def _planned(
+    shape: Ints, given: tuple[Any, ...], items: tuple[Any, ...]
+) -> tuple[Plan, ResizeMode]:
     """What happens to each axis that changes, and the filter."""
     attrs = dict(items)
     arrays = tuple(None if g is None else np.frombuffer(*g) for g in given)
     axes = resized_axes(len(shape), attrs)
     mode = mode_of(attrs)
     crops = mode.transform == b"tf_crop_and_resize"
-    each = zip(axes, stretches(shape, axes, arrays, attrs), strict=True)
+    each = zip(axes, axis_resizes(shape, axes, arrays, attrs), strict=True)
     return {a: s for a, s in each if crops or s.size != s.out or s.scale != 1}, mode
 
 
@@ -75,7 +77,7 @@ _REPEATING: Final = frozenset(
 )
 
 
-def _named(x: Tensor, plan: Plan, mode: Mode) -> tuple[str, bool | None] | None:
+def _named(x: Tensor, plan: Plan, mode: ResizeMode) -> tuple[str, bool | None] | None:
     """What torch calls this: a mode, and whether corners are aligned; None if it has no name."""
     if (
         min(plan) < 2
@@ -108,7 +110,7 @@ def _interpolated(x: Tensor, plan: Plan, name: str, corners: bool | None) -> Ten
     return F.interpolate(x, size=outs, mode=name, align_corners=corners)
 
 
-def _resampled(x: Tensor, plan: Plan, mode: Mode, attrs: Mapping[str, Any]) -> Tensor:
+def _resampled(x: Tensor, plan: Plan, mode: ResizeMode, attrs: Mapping[str, Any]) -> Tensor:
     is_nearest = mode.mode == b"nearest"
     y = x if is_nearest else interpolable(x)
     # Axes that shrink come first: then the others have less to do.
@@ -120,7 +122,7 @@ def _resampled(x: Tensor, plan: Plan, mode: Mode, attrs: Mapping[str, Any]) -> T
     return y.to(x.dtype) if is_nearest else restored(y, x.dtype, rounds=rounds)
 
 
-def _along(x: Tensor, axis: int, s: Stretch, mode: Mode) -> Tensor:
+def _along(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Tensor:
     """The tensor with one axis resampled."""
     place = _positions(s, mode, x.device)
     if mode.mode == b"nearest":
@@ -138,18 +140,18 @@ def _along(x: Tensor, axis: int, s: Stretch, mode: Mode) -> Tensor:
     return (read * weights.to(x.dtype).reshape(shape)).sum(axis)
 
 
-Place = Callable[[Tensor, Stretch], Tensor]
+Place = Callable[[Tensor, AxisResize], Tensor]
 
 
-def _half_pixel(x: Tensor, s: Stretch) -> Tensor:
+def _half_pixel(x: Tensor, s: AxisResize) -> Tensor:
     return (x + 0.5) / s.scale - 0.5
 
 
-def _align_corners(x: Tensor, s: Stretch) -> Tensor:
+def _align_corners(x: Tensor, s: AxisResize) -> Tensor:
     return x * 0 if s.resized == 1 else x * ((s.size - 1) / (s.resized - 1))
 
 
-def _crop(x: Tensor, s: Stretch) -> Tensor:
+def _crop(x: Tensor, s: AxisResize) -> Tensor:
     last = s.size - 1
     if s.out <= 1:
         return x * 0 + 0.5 * (s.start + s.end) * last
@@ -173,7 +175,7 @@ _ROUNDINGS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
 }
 
 
-def _positions(s: Stretch, mode: Mode, device: torch.device) -> Tensor:
+def _positions(s: AxisResize, mode: ResizeMode, device: torch.device) -> Tensor:
     """The input position of every output."""
     # Nearest neighbours hang on ties, which fall as in float32, the type that scales have.
     kind = torch.float32 if mode.mode == b"nearest" else torch.float64
@@ -181,7 +183,7 @@ def _positions(s: Stretch, mode: Mode, device: torch.device) -> Tensor:
     return place.clamp(-(2.0**40), 2.0**40)
 
 
-def _weights(part: Tensor, s: Stretch, mode: Mode) -> tuple[int, Tensor]:
+def _weights(part: Tensor, s: AxisResize, mode: ResizeMode) -> tuple[int, Tensor]:
     """The first tap, counted from the element before each position, and the taps' weights."""
     if mode.antialias and s.scale < 1:
         return _stretched(part, s.scale, mode)
@@ -195,7 +197,7 @@ def _cubic(part: Tensor, a: float) -> list[Tensor]:
     return list(weights)
 
 
-def _stretched(part: Tensor, scale: float, mode: Mode) -> tuple[int, Tensor]:
+def _stretched(part: Tensor, scale: float, mode: ResizeMode) -> tuple[int, Tensor]:
     """The filter made wider by 1 / scale, so that every input counts when an image shrinks."""
     reach = (1 if mode.mode == b"linear" else 2) / scale
     first, last = math.floor(-reach) + 1, math.ceil(reach)
@@ -210,7 +212,7 @@ def _stretched(part: Tensor, scale: float, mode: Mode) -> tuple[int, Tensor]:
     return first, weights / weights.sum(0)
 
 
-def _extrapolated(y: Tensor, plan: Plan, mode: Mode, value: float) -> Tensor:
+def _extrapolated(y: Tensor, plan: Plan, mode: ResizeMode, value: float) -> Tensor:
     """Outputs whose position lies outside the input get one value."""
     filler = value if y.is_floating_point() else int(value)
     for axis, s in plan.items():

@@ -17,7 +17,15 @@ import sardonyx
 from sardonyx.errors import InvalidGraph
 from sardonyx.ops.memoize import MAX_ENTRIES, Memoized
 from sardonyx.ops.trees import ensemble as family
-from sardonyx.ops.trees.forest import BLOCK, EQ, LEQ, Nodes, Votes, check_walks_end, plant
+from sardonyx.ops.trees.forest import (
+    BLOCK,
+    EQ,
+    LEQ,
+    BranchNodes,
+    LeafVotes,
+    build_forest,
+    check_acyclic,
+)
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions
 from tests.ways import both
 
@@ -143,9 +151,11 @@ def test_rows_beyond_one_block() -> None:
     np.testing.assert_array_equal(ours(proto, x)[0][:, 0], want)
 
 
-def nodes(if_true: list[int], if_false: list[int], roots: list[int], mode: int = LEQ) -> Nodes:
+def nodes(
+    if_true: list[int], if_false: list[int], roots: list[int], mode: int = LEQ
+) -> BranchNodes:
     count = len(if_true)
-    return Nodes(
+    return BranchNodes(
         feature=np.zeros(count, np.int64),
         value=np.arange(count, dtype=np.float32),
         mode=np.full(count, mode),
@@ -159,11 +169,11 @@ def nodes(if_true: list[int], if_false: list[int], roots: list[int], mode: int =
 
 def test_branches_may_be_shared() -> None:
     shared = nodes([2, 2, ~0], [1, ~1, ~2], [0], EQ)
-    check_walks_end(shared)
-    votes = Votes(
+    check_acyclic(shared)
+    votes = LeafVotes(
         np.arange(3), np.ones(3, int), np.zeros(3, int), np.arange(3.0), np.zeros(1, int), True
     )
-    forest = plant(shared, votes, np.float32)
+    forest = build_forest(shared, votes, np.float32)
     x = np.array([[0.0], [1.0], [2.0], [3.0]], np.float32)
     assert forest.leaves(x).tolist() == [2, 2, 1, 1]
 
@@ -174,16 +184,16 @@ def test_branches_may_be_shared() -> None:
 )
 def test_cycles_are_refused(if_true: list[int], if_false: list[int]) -> None:
     with pytest.raises(InvalidGraph, match="the trees have a cycle"):
-        check_walks_end(nodes(if_true, if_false, [0]))
+        check_acyclic(nodes(if_true, if_false, [0]))
 
 
 def test_a_long_chain_is_walked_without_recursion() -> None:
     count = 20_000
     chain = nodes([~0] * count, [*range(1, count), ~1], [0])
-    votes = Votes(
+    votes = LeafVotes(
         np.arange(2), np.ones(2, int), np.zeros(2, int), np.arange(2.0), np.zeros(1, int), True
     )
-    forest = plant(chain, votes, np.float32)
+    forest = build_forest(chain, votes, np.float32)
     assert forest.leaves(np.array([[3.0], [np.nan]], np.float32)).tolist() == [0, 1]
 
 
@@ -234,5 +244,5 @@ def test_members_need_a_set_each() -> None:
     branch = Branch(0, 0.0, Leaf([(0, 1.0)]), Leaf([(0, 2.0)]), members=[1.0])
     attrs = by_positions([branch, branch], n_targets=1)
     attrs["membership_values"] = helper.make_tensor("", TensorProto.FLOAT, [2], [1.0, np.nan])
-    with pytest.raises(InvalidGraph, match="1 sets, and 2 nodes ask for membership"):
+    with pytest.raises(InvalidGraph, match="1 sets for 2 membership nodes"):
         sardonyx.InferenceSession(model("TreeEnsemble", attrs, 5))

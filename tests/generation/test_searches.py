@@ -11,8 +11,8 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
-from sardonyx.ops.generation.logits import Rules, nucleus
-from sardonyx.ops.generation.search import Finished
+from sardonyx.ops.generation.logits import LogitsProcessor, nucleus
+from sardonyx.ops.generation.search import FinishedBeams
 from tests.generation.models import WORDS, decoder, encoder, gpt, model
 
 ORDER = {
@@ -146,7 +146,7 @@ def test_a_nucleus_holds_the_likeliest() -> None:
 
 def test_sequences_of_equal_scores() -> None:
     """Which is the best is then a matter of order, not of the tokens."""
-    finished = Finished(2, 0.0, stops_early=False)
+    finished = FinishedBeams(2, 0.0, stops_early=False)
     for total in (1, 2, 2, 3, 3, 3):
         finished.add(ints(4, total), np.float32(total))
     assert [score for score, _, _ in finished.kept] == [3, 3]
@@ -155,7 +155,7 @@ def test_sequences_of_equal_scores() -> None:
 @pytest.mark.parametrize("eos", [-1, WORDS, 2**40])
 def test_an_end_that_is_no_token_never_comes(eos: int) -> None:
     scores = floats(0.1, 0.2, 0.3)[None]
-    rules = Rules(eos=eos, min_length=9)
+    rules = LogitsProcessor(eos=eos, min_length=9)
     assert rules.apply(scores, ints(1, 2)[None], is_first=False).tolist() == scores.tolist()
 
 

@@ -104,14 +104,14 @@ def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "is_prompt"),
+    ("pattern", "has_bounded_scan"),
     [("a+b", False), ("a+b?", True), ("ab{3}c", True), (r"a|a*[^\x00-\x{10FFFF}]", False)],
 )
-def test_what_may_read_far_ahead_for_nothing(pattern: str, is_prompt: bool) -> None:
+def test_what_may_read_far_ahead_for_nothing(pattern: str, has_bounded_scan: bool) -> None:
     """Such a search takes time that grows with the square of the text."""
     made = automaton(pattern.encode())
     assert made is not None
-    assert made.is_prompt == is_prompt
+    assert made.has_bounded_scan == has_bounded_scan
 
 
 def test_patterns_that_read_far_ahead_are_left_to_re2() -> None:

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import SardonyxError
-from sardonyx.ops.text.case import changed, letters
+from sardonyx.ops.text.case import case_pairs, change_case
 
 ML, MICROSOFT = "ai.onnx.ml", "com.microsoft"
 STRING = TensorProto.STRING
@@ -301,13 +301,13 @@ def test_every_letter_changes_its_case(action: str, locale: str) -> None:
     blocks = ["".join(EVERY[i : i + 4096]) for i in range(0, len(EVERY), 4096)]
     (y,) = session.run(None, {"x": text(*blocks)})
     is_dotted = locale.startswith("tr")
-    assert y.tolist() == [changed(b, action == "UPPER", is_dotted) for b in blocks]
+    assert y.tolist() == [change_case(b, action == "UPPER", is_dotted) for b in blocks]
 
 
 def test_letters_are_in_order() -> None:
     for upper in (False, True):
         for dotted in (False, True):
-            before, after = letters(upper, dotted)
+            before, after = case_pairs(upper, dotted)
             assert (np.diff(before.astype(np.int64)) > 0).all()
             assert (before != after).all()
 

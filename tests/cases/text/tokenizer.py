@@ -59,7 +59,7 @@ TOKENIZER = [
         mincharnum=1,
         pad_value="#",
         tokenexp="(",
-        match="no regular expression",
+        match="not a regular expression",
     ),
     no(
         "Tokenizer",

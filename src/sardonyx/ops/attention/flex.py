@@ -25,7 +25,7 @@ from sardonyx.ops.attention.heads import (
 )
 from sardonyx.ops.sizes import fresh_shape
 
-Body = Callable[..., Any]
+Modifier = Callable[..., Any]
 
 flex: Final = Op(
     "FlexAttention",
@@ -108,7 +108,7 @@ def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
         return rounded(y, kind).astype(dtype)
 
 
-def _modified(body: Body | None, x: Array) -> Array:
+def _modified(body: Modifier | None, x: Array) -> Array:
     if body is None:
         return x
     result: Array = np.asarray(body(x)[0])

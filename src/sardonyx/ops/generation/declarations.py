@@ -1,4 +1,4 @@
-"""Text generation inside a model: a search that runs a decoder, its body, token by token."""
+"""GreedySearch, BeamSearch and Sampling of com.microsoft: they run a decoder graph per token."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.generation.decoders import Decoder, EncoderDecoder, Gpt
-from sardonyx.ops.generation.logits import Rules, nucleus
-from sardonyx.ops.generation.search import Beams, Limits, by_beams, one_by_one
+from sardonyx.ops.generation.logits import LogitsProcessor, nucleus
+from sardonyx.ops.generation.search import (
+    BeamSettings,
+    SequenceLimits,
+    decode_beams,
+    decode_greedily,
+)
 from sardonyx.ops.random.standard import generator
 
-_MAX_LENGTH: Final = 1 << 20  # of a sequence; no model goes further, and it sizes memory
+_MAX_LENGTH: Final = 1 << 20  # of a sequence: it determines memory
 _BODIES: Final = ("decoder", "encoder", "init_decoder")
 _ATTRS: Final[dict[str, Any]] = {
     "decoder": required("graph"),
@@ -78,7 +83,7 @@ sampling = _op(
 
 
 def _infer_bodies(g: Scope, attrs: dict[str, Any]) -> None:
-    """Facts inside the bodies, whose inputs are what they are declared to be."""
+    """Infer the subgraphs from the declared facts of their inputs."""
     for name in _BODIES:
         body = attrs[name]
         if body is None:
@@ -94,7 +99,7 @@ def _declared(name: str, body: Graph) -> list[Any]:
 
 
 def _renamed(g: Scope, fact: AnyFact | None, names: dict[str, Size]) -> Fact:
-    """A fact whose open sizes are the body's own: names of the graph around it say nothing here."""
+    """Return a fact with fresh symbolic sizes: names of the outer graph do not apply inside."""
     assert isinstance(fact, Fact)
     dims = [d if not symbols(d) else names.setdefault(str(d), g.fresh("inner")) for d in fact.dims]
     return Fact(fact.dtype, tuple(dims))
@@ -130,19 +135,19 @@ def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[
     return sequences, Fact(score, (batch, returned)), Fact(score, steps)
 
 
-class _Given:
-    """The inputs and attributes of a search, checked."""
+class _SearchInputs:
+    """The checked inputs and attributes of a search."""
 
     def __init__(self, ids: Array, max_length: Array, attrs: dict[str, Any]) -> None:
         if ids.ndim < 2 or not ids.size:
             raise InvalidArgument(f"input_ids is of shape {list(ids.shape)}, not [batch, length]")
         self.attrs, self.ids = attrs, ids
-        self.limits = Limits(
+        self.limits = SequenceLimits(
             one_int(max_length, "max_length"), attrs["pad_token_id"], attrs["eos_token_id"]
         )
 
     def decoder(self, mask: Array | None, start: Array | None = None) -> tuple[Decoder, Array]:
-        """What is driven, and what the sequences begin with."""
+        """Return the decoder, and the prompts that the sequences start with."""
         attrs = self.attrs
         if attrs["model_type"] not in (0, 1):
             raise InvalidGraph(f"model_type is 0 or 1, not {attrs['model_type']}")
@@ -153,7 +158,7 @@ class _Given:
             decoder = Gpt(bodies, prompts, mask, attrs["pad_token_id"])
         else:
             if mask is None:
-                # What is filled in front does not count; a token like it further on does.
+                # Leading pad tokens are masked; the same token later is not.
                 mask = np.maximum.accumulate(prompts != attrs["pad_token_id"], 1).astype(np.int32)
             first = np.full((len(prompts), 1), attrs["decoder_start_token_id"], np.int32)
             prompts = first if start is None else start
@@ -161,18 +166,18 @@ class _Given:
         length = prompts.shape[1]
         if not length < self.limits.max_length <= _MAX_LENGTH:
             raise InvalidArgument(
-                f"max_length is {self.limits.max_length}, and is to be more than the {length} "
-                f"tokens that sequences begin with, and at most {_MAX_LENGTH}"
+                f"max_length is {self.limits.max_length}, and must be more than the {length} "
+                f"tokens of the prompts, and at most {_MAX_LENGTH}"
             )
         return decoder, prompts
 
-    def rules(self, values: dict[str, Array | None], **more: Any) -> Rules:
-        """How scores are changed."""
+    def rules(self, values: dict[str, Array | None], **more: Any) -> LogitsProcessor:
+        """Return the logits processor."""
         shortest, repetition = values["min_length"], values["repetition_penalty"]
         penalty = 1.0 if repetition is None else float(repetition.reshape(-1)[0])
         if not penalty > 0:
             raise InvalidArgument(f"repetition_penalty is above 0, not {penalty}")
-        return Rules(
+        return LogitsProcessor(
             eos=self.limits.eos,
             min_length=0 if shortest is None else one_int(shortest, "min_length"),
             repetition=penalty,
@@ -188,20 +193,20 @@ _COMMON: Final = ("min_length", "repetition_penalty", "vocab_mask", "prefix_voca
 
 @greedy_search.reference
 def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> Array:
-    given = _Given(ids, max_length, attrs)
-    decoder, prompts = given.decoder(rest[4])
-    rules = given.rules(dict(zip(_COMMON, rest, strict=False)))
-    found, _scores = one_by_one(
-        decoder, prompts, rules, given.limits, lambda scores: scores.argmax(1)
+    search = _SearchInputs(ids, max_length, attrs)
+    decoder, prompts = search.decoder(rest[4])
+    rules = search.rules(dict(zip(_COMMON, rest, strict=False)))
+    sequences, _scores = decode_greedily(
+        decoder, prompts, rules, search.limits, lambda scores: scores.argmax(1)
     )
-    return found
+    return sequences
 
 
 @sampling.reference
 def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple[Array, Array]:
-    given = _Given(ids, max_length, attrs)
-    decoder, prompts = given.decoder(rest[4])
-    rules = given.rules(
+    search = _SearchInputs(ids, max_length, attrs)
+    decoder, prompts = search.decoder(rest[4])
+    rules = search.rules(
         dict(zip(_COMMON, rest, strict=False)),
         temperature=_positive(attrs["temperature"]),
         presence=attrs["presence_penalty"],
@@ -216,11 +221,11 @@ def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple
         filtered = nucleus(scores, top, fill, attrs["min_tokens_to_keep"]) if top > 0 else scores
         shares = np.exp(filtered - filtered.max(1, keepdims=True)).astype(np.float64)
         bounds = np.cumsum(shares / shares.sum(1, keepdims=True), 1)
-        places = (bounds < draws.random((len(bounds), 1))).sum(1)
-        return np.asarray(np.minimum(places, bounds.shape[1] - 1))
+        tokens = (bounds < draws.random((len(bounds), 1))).sum(1)
+        return np.asarray(np.minimum(tokens, bounds.shape[1] - 1))
 
-    found, _scores = one_by_one(decoder, prompts, rules, given.limits, choose)
-    return found, filtered
+    sequences, _scores = decode_greedily(decoder, prompts, rules, search.limits, choose)
+    return sequences, filtered
 
 
 def _positive(temperature: float) -> float:
@@ -239,17 +244,19 @@ def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple
     returned = one_int(values["num_return_sequences"], "num_return_sequences")
     if not 1 <= returned <= count <= 128:
         raise InvalidArgument(
-            f"num_return_sequences is {returned} of {count} beams: 1 or more, at most as many as "
-            "there are beams, and these at most 128"
+            f"num_return_sequences is {returned} of {count} beams: it must be 1 or more and at "
+            "most num_beams, which must be at most 128"
         )
-    given = _Given(ids, max_length, attrs)
-    decoder, prompts = given.decoder(values["attention_mask"], values["decoder_input_ids"])
+    search = _SearchInputs(ids, max_length, attrs)
+    decoder, prompts = search.decoder(values["attention_mask"], values["decoder_input_ids"])
     penalty = values["length_penalty"]
     length_penalty = 1.0 if penalty is None else float(penalty.reshape(-1)[0])
-    beams = Beams(count, returned, length_penalty, bool(attrs["early_stopping"]))
-    found, judged, steps = by_beams(decoder, prompts, given.rules(values), given.limits, beams)
+    beams = BeamSettings(count, returned, length_penalty, bool(attrs["early_stopping"]))
+    sequences, scores, steps = decode_beams(
+        decoder, prompts, search.rules(values), search.limits, beams
+    )
     kind = next((v.dtype for v in rest[3:5] if v is not None), np.float32)
-    return found, judged.astype(kind, copy=False), steps.astype(kind, copy=False)
+    return sequences, scores.astype(kind, copy=False), steps.astype(kind, copy=False)
 
 
 OPS: Final = (beam_search, greedy_search, sampling)

@@ -1,4 +1,4 @@
-"""What changes scores before a token is chosen: penalties, masks, lengths, nuclei."""
+"""Logits processing before a token is chosen: penalties, masks, minimum length, top-p."""
 
 from __future__ import annotations
 
@@ -10,55 +10,57 @@ from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.arrays import Array
 
-SHUT: Final = np.finfo(np.float32).min  # the score of a token that must not come
+BLOCKED_SCORE: Final = np.finfo(np.float32).min  # the score of a forbidden token
 
 
 @frozen
-class Rules:
-    """How scores are changed; `prompts` counts the rows that masks of first tokens are for."""
+class LogitsProcessor:
+    """The settings by which the logits of next tokens are modified."""
 
     eos: int
     min_length: int = 0
     repetition: float = 1.0
     ngram: int = 0
-    vocabulary: Array | None = None  # 0 where a token may never come
-    first: Array | None = None  # 0 where it may not come first, by prompt
+    vocabulary: Array | None = None  # 0 for a forbidden token
+    first: Array | None = None  # by prompt: 0 for a token that is forbidden at first
     temperature: float = 1.0
     presence: float = 0.0
-    present: Array | None = None  # 1 where a token is penalized, by prompt
+    present: Array | None = None  # by prompt: 1 for a token that is penalized
 
     def apply(self, scores: Array, sequences: Array, is_first: bool) -> Array:
-        """The scores of each row's next token, given what the row holds so far."""
+        """Return the modified scores of each row's next token after its sequence so far."""
         scores = scores.copy()
         n_tokens = scores.shape[1]
         if self.repetition != 1.0:
             _penalize(scores, sequences, np.float32(self.repetition))
         if self.ngram > 0:
             for row, sequence in zip(scores, sequences, strict=True):
-                row[repeating(sequence, self.ngram, n_tokens)] = SHUT
+                row[repeated_ngram_tokens(sequence, self.ngram, n_tokens)] = BLOCKED_SCORE
         if self.vocabulary is not None:
             _check_mask("vocab_mask", self.vocabulary.shape[-1], n_tokens)
-            scores[:, self.vocabulary.reshape(-1) == 0] = SHUT
+            scores[:, self.vocabulary.reshape(-1) == 0] = BLOCKED_SCORE
         if self.first is not None and is_first:
             _check_mask("prefix_vocab_mask", self.first.shape[-1], n_tokens)
-            scores[_spread(self.first, scores) == 0] = SHUT
+            scores[_per_sequence(self.first, scores) == 0] = BLOCKED_SCORE
         if sequences.shape[1] < self.min_length and 0 <= self.eos < n_tokens:
-            scores[:, self.eos] = SHUT
+            scores[:, self.eos] = BLOCKED_SCORE
         if self.temperature != 1.0:
-            with np.errstate(over="ignore"):  # of tokens that are shut out
+            with np.errstate(over="ignore"):  # of forbidden tokens
                 scores /= np.float32(self.temperature)
         if self.present is not None:
-            scores -= _spread(self.present, scores).astype(np.float32) * np.float32(self.presence)
+            scores -= _per_sequence(self.present, scores).astype(np.float32) * np.float32(
+                self.presence
+            )
         return scores
 
 
-def _check_mask(name: str, given: int, wanted: int) -> None:
-    if given != wanted:
-        raise InvalidArgument(f"{name} is for {given} tokens, and the decoder knows {wanted}")
+def _check_mask(name: str, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise InvalidArgument(f"{name} is for {actual} tokens, and the decoder has {expected}")
 
 
-def _spread(by_prompt: Array, rows: Array) -> Array:
-    """Rows by prompt as rows by sequence."""
+def _per_sequence(by_prompt: Array, rows: Array) -> Array:
+    """Repeat the rows of prompts for their sequences."""
     if by_prompt.ndim != 2 or not len(by_prompt) or len(rows) % len(by_prompt):
         raise InvalidArgument(
             f"a mask by prompt is of shape {list(by_prompt.shape)}, for {len(rows)} sequences"
@@ -67,39 +69,39 @@ def _spread(by_prompt: Array, rows: Array) -> Array:
 
 
 def _penalize(scores: Array, sequences: Array, penalty: np.float32) -> None:
-    """Makes tokens that a row holds already less likely."""
+    """Apply the repetition penalty (CTRL): divide positive and multiply negative scores."""
     for row, sequence in zip(scores, sequences, strict=True):
-        seen = np.unique(sequence[(sequence >= 0) & (sequence < len(row))])
-        row[seen] = np.where(row[seen] < 0, row[seen] * penalty, row[seen] / penalty)
+        present = np.unique(sequence[(sequence >= 0) & (sequence < len(row))])
+        row[present] = np.where(row[present] < 0, row[present] * penalty, row[present] / penalty)
 
 
-def repeating(sequence: Array, size: int, n_tokens: int) -> list[int]:
-    """Tokens that would end a run of `size` tokens that the sequence holds already."""
+def repeated_ngram_tokens(sequence: Array, size: int, n_tokens: int) -> list[int]:
+    """Return the tokens that would complete an n-gram that the sequence already contains."""
     tokens = sequence.tolist()
     if len(tokens) < size:
         return []
     tail = tokens[len(tokens) - size + 1 :]
-    found = {
+    tokens_found = {
         tokens[i + size - 1]
         for i in range(len(tokens) - size + 1)
         if tokens[i : i + size - 1] == tail
     }
-    for token in found:
+    for token in tokens_found:
         if not 0 <= token < n_tokens:
             raise InvalidArgument(f"the token {token} is outside [0, {n_tokens})")
-    return sorted(found)
+    return sorted(tokens_found)
 
 
 def nucleus(scores: Array, top_p: float, fill: float, at_least: int) -> Array:
-    """Scores with `fill` for all but the likeliest tokens that together have probability top_p."""
+    """Nucleus (top-p) filtering: set all but the likeliest tokens, of mass top_p, to `fill`."""
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked = np.take_along_axis(scores, order, 1)
     shares = np.exp(ranked - ranked[:, :1])
-    before = np.cumsum(shares / shares.sum(1, keepdims=True), 1) - shares / shares.sum(
+    preceding = np.cumsum(shares / shares.sum(1, keepdims=True), 1) - shares / shares.sum(
         1, keepdims=True
     )
-    drop = before >= np.float32(top_p)
+    drop = preceding >= np.float32(top_p)
     drop[:, : max(1, at_least)] = False
-    kept = scores.copy()
-    np.put_along_axis(kept, order, np.where(drop, np.float32(fill), ranked), 1)
-    return kept
+    filtered = scores.copy()
+    np.put_along_axis(filtered, order, np.where(drop, np.float32(fill), ranked), 1)
+    return filtered

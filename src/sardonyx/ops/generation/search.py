@@ -1,4 +1,4 @@
-"""Ways to choose tokens: the best of each step, one drawn, or several beams at once."""
+"""Decoding loops: token by token (greedy or sampled), and beam search."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ import numpy as np
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.generation.decoders import Decoder
-from sardonyx.ops.generation.logits import Rules
+from sardonyx.ops.generation.logits import LogitsProcessor
 
 Choose = Callable[[Array], Array]  # scores of rows -> a token for each
 
 
 @frozen
-class Limits:
-    """When sequences end, and what they are filled with."""
+class SequenceLimits:
+    """The maximum length, and the pad and end-of-sequence tokens."""
 
     max_length: int
     pad: int
     eos: int
 
 
-def one_by_one(
-    decoder: Decoder, prompts: Array, rules: Rules, limits: Limits, choose: Choose
+def decode_greedily(
+    decoder: Decoder,
+    prompts: Array,
+    processor: LogitsProcessor,
+    limits: SequenceLimits,
+    choose: Choose,
 ) -> tuple[Array, Array | None]:
-    """Sequences of one token after the other, and the scores that the last was chosen by."""
+    """Return sequences decoded token by token, and the scores of the last step."""
     rows, length = prompts.shape
     sequences = np.full((rows, limits.max_length), limits.pad, np.int32)
     sequences[:, :length] = prompts
@@ -36,7 +40,7 @@ def one_by_one(
     begin = length
     while length < limits.max_length:
         raw = decoder.first(1) if length == begin else decoder.next(sequences[:, length - 1])
-        scores = rules.apply(raw, sequences[:, :length], length == begin)
+        scores = processor.apply(raw, sequences[:, :length], length == begin)
         tokens = choose(scores)
         has_ended |= tokens == limits.eos
         sequences[:, length] = np.where(has_ended, limits.pad, tokens)
@@ -47,37 +51,37 @@ def one_by_one(
 
 
 @mutable
-class Finished:
-    """The best sequences of one prompt that have ended."""
+class FinishedBeams:
+    """The best finished sequences of one prompt."""
 
     count: int
     penalty: float
     stops_early: bool
-    kept: list[tuple[np.float32, int, Array]] = field(default_factory=list)  # a heap, worst first
-    added: int = 0
+    heap: list[tuple[np.float32, int, Array]] = field(default_factory=list)  # a heap, worst first
+    n_added: int = 0
     is_done: bool = False
 
     def add(self, tokens: Array, total: np.float32) -> None:
-        """Takes in a sequence, by its score for each of its tokens."""
+        """Add a sequence with the score total / length^penalty, if it is among the best."""
         score = np.float32(total / np.float32(len(tokens)) ** np.float32(self.penalty))
-        if len(self.kept) < self.count or score > self.kept[0][0]:
-            # Among equals the one that came later goes first.
-            self.added += 1
-            heapq.heappush(self.kept, (score, -self.added, tokens.copy()))
-            if len(self.kept) > self.count:
-                heapq.heappop(self.kept)
+        if len(self.heap) < self.count or score > self.heap[0][0]:
+            # Among equals the later one is evicted first.
+            self.n_added += 1
+            heapq.heappush(self.heap, (score, -self.n_added, tokens.copy()))
+            if len(self.heap) > self.count:
+                heapq.heappop(self.heap)
 
     def settle(self, best: np.float32, length: int) -> None:
-        """Ends the search for this prompt if no beam can come to be among the best."""
-        if self.is_done or len(self.kept) < self.count:
+        """End the search for this prompt if no open beam can still enter the best."""
+        if self.is_done or len(self.heap) < self.count:
             return
         reachable = best / np.float32(length) ** np.float32(self.penalty)
-        self.is_done = self.stops_early or bool(self.kept[0][0] >= reachable)
+        self.is_done = self.stops_early or bool(self.heap[0][0] >= reachable)
 
 
 @frozen
-class Beams:
-    """How many, and how they are judged."""
+class BeamSettings:
+    """The number of beams and of returned sequences, and their scoring."""
 
     count: int
     returned: int
@@ -85,24 +89,31 @@ class Beams:
     stops_early: bool
 
 
-def by_beams(
-    decoder: Decoder, prompts: Array, rules: Rules, limits: Limits, beams: Beams
+def decode_beams(
+    decoder: Decoder,
+    prompts: Array,
+    processor: LogitsProcessor,
+    limits: SequenceLimits,
+    beams: BeamSettings,
 ) -> tuple[Array, Array, Array]:
-    """The best sequences by prompt, their scores, and those of every token in every step."""
+    """Return the best sequences by prompt, their scores, and all token scores of every step."""
     n, (batch, begin) = beams.count, prompts.shape
     sequences = np.repeat(prompts, n, 0)
+    # Only the first beam of a prompt is active at first: all beams are equal then.
     totals = np.tile(np.array([0, *[-1e9] * (n - 1)], np.float32), batch)
-    finished = [Finished(n, beams.penalty, beams.stops_early) for _ in range(batch)]
-    shown = np.zeros((limits.max_length - begin, batch, n, 0), np.float32)
+    finished = [FinishedBeams(n, beams.penalty, beams.stops_early) for _ in range(batch)]
+    step_scores = np.zeros((limits.max_length - begin, batch, n, 0), np.float32)
     length = begin
     while length < limits.max_length:
         raw = decoder.first(n) if length == begin else decoder.next(sequences[:, -1])
-        with np.errstate(over="ignore"):  # of tokens that are shut out
-            scores = rules.apply(_log_softmax(raw), sequences, length == begin) + totals[:, None]
+        with np.errstate(over="ignore"):  # of forbidden tokens
+            scores = (
+                processor.apply(_log_softmax(raw), sequences, length == begin) + totals[:, None]
+            )
         if length == begin:
-            shown = np.zeros((*shown.shape[:3], scores.shape[1]), np.float32)
-        shown[length - begin] = scores.reshape(shown.shape[1:])
-        rows, tokens, totals = _chosen(scores, sequences, finished, limits)
+            step_scores = np.zeros((*step_scores.shape[:3], scores.shape[1]), np.float32)
+        step_scores[length - begin] = scores.reshape(step_scores.shape[1:])
+        rows, tokens, totals = _advance(scores, sequences, finished, limits)
         sequences = np.concatenate([sequences[rows], tokens[:, None]], 1)
         length += 1
         if all(f.is_done for f in finished):
@@ -112,19 +123,22 @@ def by_beams(
     for i, row in enumerate(sequences):
         if not finished[i // n].is_done:
             finished[i // n].add(row, totals[i])
-    return *_best(finished, beams, limits), shown
+    return *_best(finished, beams, limits), step_scores
 
 
 def _log_softmax(scores: Array) -> Array:
     shifted = scores - scores.max(1, keepdims=True)
-    made: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return made
+    log_probs: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return log_probs
 
 
-def _chosen(
-    scores: Array, sequences: Array, finished: list[Finished], limits: Limits
+def _advance(
+    scores: Array, sequences: Array, finished: list[FinishedBeams], limits: SequenceLimits
 ) -> tuple[Array, Array, Array]:
-    """The rows that go on, the token that each gets, and its score so far."""
+    """Return the rows that continue, the token of each, and its total score.
+
+    Of the 2n best candidates of a prompt, at most n end; so n that continue always remain.
+    """
     batch, n_tokens = len(finished), scores.shape[1]
     n = len(scores) // batch
     rows = np.zeros(len(scores), np.int64)
@@ -136,13 +150,13 @@ def _chosen(
         flat = scores[b * n : (b + 1) * n].reshape(-1)
         order = np.argsort(-flat, kind="stable")[: 2 * n]
         at = b * n
-        for rank, place in enumerate(order.tolist()):
-            row, token = b * n + place // n_tokens, place % n_tokens
+        for rank, index in enumerate(order.tolist()):
+            row, token = b * n + index // n_tokens, index % n_tokens
             if token == limits.eos:
                 if rank < n:
-                    ended.add(sequences[row], flat[place])
+                    ended.add(sequences[row], flat[index])
                 continue
-            rows[at], tokens[at], totals[at] = row, token, flat[place]
+            rows[at], tokens[at], totals[at] = row, token, flat[index]
             at += 1
             if at == (b + 1) * n:
                 break
@@ -150,14 +164,16 @@ def _chosen(
     return rows, tokens, totals
 
 
-def _best(finished: list[Finished], beams: Beams, limits: Limits) -> tuple[Array, Array]:
-    """The sequences to return, the best first, filled up to the greatest length."""
+def _best(
+    finished: list[FinishedBeams], beams: BeamSettings, limits: SequenceLimits
+) -> tuple[Array, Array]:
+    """Return the best sequences first, padded to the maximum length, and their scores."""
     batch = len(finished)
-    found = np.full((batch, beams.returned, limits.max_length), limits.pad, np.int32)
-    judged = np.zeros((batch, beams.returned), np.float32)
+    sequences = np.full((batch, beams.returned, limits.max_length), limits.pad, np.int32)
+    scores = np.zeros((batch, beams.returned), np.float32)
     for b, ended in enumerate(finished):
-        ranked = sorted(ended.kept, key=lambda k: -k[0])[: beams.returned]
+        ranked = sorted(ended.heap, key=lambda k: -k[0])[: beams.returned]
         for i, (score, _, tokens) in enumerate(ranked):
-            found[b, i, : len(tokens)] = tokens
-            judged[b, i] = score
-    return found, judged
+            sequences[b, i, : len(tokens)] = tokens
+            scores[b, i] = score
+    return sequences, scores

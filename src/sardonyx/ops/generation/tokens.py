@@ -1,4 +1,4 @@
-"""NGramRepeatBlock and BifurcationDetector."""
+"""NGramRepeatBlock and BifurcationDetector (speculative decoding) of com.microsoft."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.generation.logits import repeating
+from sardonyx.ops.generation.logits import repeated_ngram_tokens
 
 _FLOAT: Final = frozenset((F32,))
 
@@ -45,7 +45,7 @@ def _(g: Scope, ids: Fact, scores: Fact, *, ngram_size: int) -> Fact:
 def _(ids: Array, scores: Array, *, ngram_size: int) -> Array:
     out = scores.copy()
     for row, sequence in zip(out, ids, strict=True):
-        row[repeating(sequence, ngram_size, len(row))] = -np.inf
+        row[repeated_ngram_tokens(sequence, ngram_size, len(row))] = -np.inf
     return out
 
 
@@ -83,25 +83,25 @@ def _(
         if not 0 <= begin <= len(words) or len(predicted) != len(words) + 1 - begin:
             raise InvalidArgument(
                 f"{len(predicted)} tokens are predicted from {begin} on, of {len(words)}: "
-                "there is to be one for each that is left, and one more"
+                "one for each remaining token and one more are needed"
             )
         guesses = predicted.tolist()
         pairs = zip(guesses, words[begin:], strict=False)
-        agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(words) - begin)
-        tokens += guesses[: agreed + 1]
-    made = _continued(words, tokens, sizes["min_ngram_size"], sizes["max_ngram_size"])
-    return np.array(tokens, np.int64), np.array(made, np.int64)
+        n_agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(words) - begin)
+        tokens += guesses[: n_agreed + 1]
+    match_index = _suffix_match(words, tokens, sizes["min_ngram_size"], sizes["max_ngram_size"])
+    return np.array(tokens, np.int64), np.array(match_index, np.int64)
 
 
-def _continued(words: list[int], tokens: list[int], shortest: int, longest: int) -> int:
-    """Where the words go on after the last tokens, if these are found there just once; else -1."""
+def _suffix_match(words: list[int], tokens: list[int], shortest: int, longest: int) -> int:
+    """Return the index after the only match of the last tokens in `words`, else -1."""
     for size in range(shortest, min(longest, len(tokens)) + 1):
         tail = tokens[len(tokens) - size :]
-        places = [i for i in range(len(words) - size + 1) if words[i : i + size] == tail]
-        if not places:
+        matches = [i for i in range(len(words) - size + 1) if words[i : i + size] == tail]
+        if not matches:
             return -1
-        if len(places) == 1 or places[0] + size >= len(words):
-            return places[0] + size
+        if len(matches) == 1 or matches[0] + size >= len(words):
+            return matches[0] + size
     return -1
 
 

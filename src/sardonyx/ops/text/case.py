@@ -1,4 +1,4 @@
-"""The case of letters, one by one as C++ locales have it: no letter becomes two."""
+"""Case mapping letter by letter, as C++ locales do it: strings keep their length."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from sardonyx.ops.arrays import Array
 
-DOTTED: Final = ("tr", "az")  # languages with an i that keeps its dot and an I without one
+DOTTED: Final = ("tr", "az")  # languages with dotted and dotless i
 _SPECIAL: Final = {
     False: {"I": "\u0131"},  # to lower case
     True: {"i": "\u0130", "\u0131": "I"},  # to upper case
 }
-# Those of 256 characters in which there are letters of two cases.
+# Blocks of 256 characters that contain letters with case.
 _PAGES: Final = (
     *range(0x06), 0x10, 0x13, *range(0x1C, 0x22), 0x24, 0x2C, 0x2D, 0xA6, 0xA7, 0xAB, 0xFF,
     0x104, 0x105, 0x10C, 0x10D, 0x118, 0x16E, 0x1E9,
@@ -22,12 +22,12 @@ _PAGES: Final = (
 
 
 def is_dotted(locale: bytes | None) -> bool:
-    """Whether a locale is one of a language with two kinds of i."""
+    """Whether a locale's language has dotted and dotless i."""
     return (locale or b"").decode("utf-8", "replace").lower().startswith(DOTTED)
 
 
-def changed(text: str, upper: bool, dotted: bool) -> str:
-    """A string in one case, as long as before."""
+def change_case(text: str, upper: bool, dotted: bool) -> str:
+    """Return a string in upper or lower case, of the same length."""
     if text.isascii() and not dotted:
         return text.upper() if upper else text.lower()
     special = _SPECIAL[upper] if dotted else {}
@@ -36,28 +36,28 @@ def changed(text: str, upper: bool, dotted: bool) -> str:
 
 
 def _lower(letter: str) -> str:
-    # More than one letter comes only of the dotted I, and the first is right.
+    # Only the dotted capital I maps to two characters, of which the first is right.
     return letter.lower()[0]
 
 
 def _upper(letter: str) -> str:
-    for made in (letter.upper(), letter.title()):
-        if len(made) == 1:
-            return made
+    for cased in (letter.upper(), letter.title()):
+        if len(cased) == 1:
+            return cased
     return letter
 
 
 @functools.cache
-def letters(upper: bool, dotted: bool) -> Array:
-    """The characters that a change of case changes, in order, and below them what they become."""
-    before = [chr(page * 256 + i) for page in _PAGES for i in range(256) if page or i]
-    joined = "\0".join(before)  # all at once; one by one would take ten times as long
-    after = (joined.upper() if upper else joined.lower()).split("\0")
+def case_pairs(upper: bool, dotted: bool) -> Array:
+    """Return the characters that a case change affects, sorted, and below them their images."""
+    characters = [chr(page * 256 + i) for page in _PAGES for i in range(256) if page or i]
+    joined = "\0".join(characters)  # one call is ten times as fast as one per character
+    changed_characters = (joined.upper() if upper else joined.lower()).split("\0")
     special = _SPECIAL[upper] if dotted else {}
     one_by_one = _upper if upper else _lower
     pairs = [
         (ord(a), ord(b))
-        for a, made in zip(before, after, strict=True)
-        if (b := special.get(a) or (made if len(made) == 1 else one_by_one(a))) != a
+        for a, cased in zip(characters, changed_characters, strict=True)
+        if (b := special.get(a) or (cased if len(cased) == 1 else one_by_one(a))) != a
     ]
     return np.array(pairs, np.uint32).reshape(-1, 2).T.copy()

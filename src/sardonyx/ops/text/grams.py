@@ -1,4 +1,4 @@
-"""Counting n-grams of words or numbers."""
+"""TfIdfVectorizer: counts of n-grams of words or numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.ops.lookup_table import LookupTable, StringTable
 from sardonyx.ops.memoize import Memoized
 
 MODES: Final = (b"TF", b"IDF", b"TFIDF")
-MAX_COLUMNS: Final = 2**28  # of the result; more is a mistake in the model
+MAX_COLUMNS: Final = 2**28  # of the result; more means an invalid model
 
 vectorizer = Op(
     "TfIdfVectorizer",
@@ -39,14 +39,14 @@ vectorizer = Op(
 )
 
 
-class Grams:
-    """The n-grams of a pool: a prefix and the next token lead to a longer prefix."""
+class NGramTrie:
+    """The n-grams of a pool as a trie: (prefix, next token) maps to a longer prefix."""
 
     def __init__(self, pool: Any, starts: Array, longest: int) -> None:
         """The pool has all 1-grams, then all 2-grams and so on, each n-gram as n tokens.
 
-        A token has the number of its last place in the pool if it is a string, else that among
-        all tokens in order.
+        A string token is numbered by its last index in the pool, another by its rank among the
+        sorted tokens.
         """
         self.words: StringTable | None = None
         self.numbers: Array = np.zeros(0, np.int64)
@@ -56,32 +56,30 @@ class Grams:
         else:
             self.numbers, tokens = np.unique(pool, return_inverse=True)
             self.n_words = len(self.numbers)
-        self.keys: list[
-            Array
-        ] = []  # for each length, the prefixes of that length: (shorter prefix, token)
-        self.gram: list[Array] = []  # for each length, the n-gram that a prefix is, or -1
+        self.keys: list[Array] = []  # by length: sorted keys (shorter prefix, token)
+        self.gram: list[Array] = []  # by length: the n-gram that a prefix is, or -1
         blocks = _blocks(tokens, starts, longest)
         at = [rows[:, :1].reshape(-1) * 0 for _, rows in blocks]
         for length in range(1, longest + 1):
             self._level(length, blocks, at)
 
     def _tokens(self, x: Array) -> Array:
-        """The numbers of tokens, -1 for those that the pool has not."""
+        """Return the numbers of tokens, -1 for those not in the pool."""
         if self.words is None:
             return LookupTable(self.numbers, np.arange(self.n_words), -1)(x)
         return self.words.find(x)
 
     def _level(self, length: int, blocks: list[tuple[int, Array]], at: list[Array]) -> None:
-        """Extends the prefixes in `at` by one token, and names those that are whole n-grams."""
-        made = [
+        """Extend the prefixes in `at` by one token, and number those that are complete n-grams."""
+        extended = [
             prefix * self.n_words + rows[:, length - 1] if rows.shape[1] >= length else prefix[:0]
             for prefix, (_, rows) in zip(at, blocks, strict=True)
         ]
-        keys = np.sort(np.concatenate(made))
+        keys = np.sort(np.concatenate(extended))
         keys = keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
         gram = np.full(len(keys), -1)
         for i, (first, rows) in enumerate(blocks):
-            at[i] = np.searchsorted(keys, made[i])
+            at[i] = np.searchsorted(keys, extended[i])
             if rows.shape[1] == length:
                 gram[at[i]] = first + np.arange(len(rows))
                 if np.count_nonzero(gram >= 0) != len(rows):
@@ -90,10 +88,10 @@ class Grams:
         self.gram.append(gram)
 
     def find(self, rows: Array, shortest: int, skips: int) -> tuple[Array, Array]:
-        """The row and the number of every n-gram in rows of tokens, over gaps of up to `skips`."""
+        """Return the row and number of every n-gram (skip-gram of up to `skips`) in rows."""
         tokens = self._tokens(rows)
         width = rows.shape[1]
-        found: list[tuple[Array, Array]] = []
+        matches: list[tuple[Array, Array]] = []
         for gap in range(1, min(skips, width) + 2):
             prefix = np.zeros_like(tokens)
             for length, (keys, gram) in enumerate(zip(self.keys, self.gram, strict=True), 1):
@@ -104,19 +102,19 @@ class Grams:
                 if length >= shortest and (length > 1 or gap == 1):
                     hit = np.where(prefix >= 0, gram[prefix], -1)
                     row, _ = at = np.nonzero(hit >= 0)
-                    found.append((row, hit[at]))
-        if not found:
+                    matches.append((row, hit[at]))
+        if not matches:
             return np.zeros(0, np.intp), np.zeros(0, np.intp)
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        return np.concatenate([f[0] for f in matches]), np.concatenate([f[1] for f in matches])
 
     def _step(self, prefix: Array, token: Array, keys: Array) -> Array:
-        wanted = prefix * self.n_words + token
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((prefix >= 0) & (token >= 0) & (keys[at] == wanted), at, -1)
+        key = prefix * self.n_words + token
+        at = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+        return np.where((prefix >= 0) & (token >= 0) & (keys[at] == key), at, -1)
 
 
 def _spans(size: int, starts: Array) -> list[tuple[int, int, int]]:
-    """For each length, where its n-grams are in a pool of so many tokens: length, begin, end."""
+    """Return (length, begin, end) in the pool for the n-grams of each length."""
     ends = [*starts.tolist()[1:], size]
     spans = []
     for n, (begin, end) in enumerate(zip(starts.tolist(), ends, strict=True), 1):
@@ -129,7 +127,7 @@ def _spans(size: int, starts: Array) -> list[tuple[int, int, int]]:
 
 
 def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array]]:
-    """For each length, the number of its first n-gram and a matrix of tokens."""
+    """Return, for each length, the number of its first n-gram and a matrix of tokens."""
     blocks, first = [], 0
     for n, begin, end in _spans(len(tokens), starts):
         if n <= longest:
@@ -138,11 +136,11 @@ def _blocks(tokens: Array, starts: Array, longest: int) -> list[tuple[int, Array
     return blocks
 
 
-gram_table: Final = Memoized(Grams)  # the n-grams of a node, made once
+gram_table: Final = Memoized(NGramTrie)
 
 
 def _count(size: int, starts: Array, longest: int) -> int:
-    """How many n-grams of up to this length a pool has."""
+    """Return the number of a pool's n-grams of up to this length."""
     return sum((end - begin) // n for n, begin, end in _spans(size, starts) if n <= longest)
 
 
@@ -160,25 +158,25 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         odd = attrs["mode"].decode(errors="replace")
         raise InvalidGraph(f"mode is {odd}, and may be TF, IDF or TFIDF")
     shortest, longest = attrs["min_gram_length"], attrs["max_gram_length"]
-    known = len(attrs["ngram_counts"])
-    if not 1 <= shortest <= longest <= known or attrs["max_skip_count"] < 0:
+    n_lengths = len(attrs["ngram_counts"])
+    if not 1 <= shortest <= longest <= n_lengths or attrs["max_skip_count"] < 0:
         raise InvalidGraph(
             f"TfIdfVectorizer counts {shortest}- to {longest}-grams with up to "
-            f"{attrs['max_skip_count']} skips, and its pool has 1- to {known}-grams"
+            f"{attrs['max_skip_count']} skips, and its pool has 1- to {n_lengths}-grams"
         )
     width = _check_columns(_count(len(pool), attrs["ngram_counts"], longest), attrs)
     if x.shape is not None and x.rank not in (1, 2):
-        raise ShapeError(f"TfIdfVectorizer takes one row of tokens, or several, not {x}")
+        raise ShapeError(f"TfIdfVectorizer needs one row of tokens, or several, not {x}")
     return Fact(F32, None if x.shape is None else (*x.dims[:-1], width))
 
 
 def _check_columns(count: int, attrs: dict[str, Any]) -> int:
-    """How many columns the result has."""
+    """Check ngram_indexes and weights, and return the number of columns of the result."""
     columns, weights = attrs["ngram_indexes"], attrs["weights"]
     if len(columns) < count or (weights is not None and len(weights) < count):
-        given = len(columns) if len(columns) < count else len(weights)
+        n_entries = len(columns) if len(columns) < count else len(weights)
         name = "ngram_indexes" if len(columns) < count else "weights"
-        raise InvalidGraph(f"the pool has {count} n-grams, and {name} has {given} entries")
+        raise InvalidGraph(f"the pool has {count} n-grams, and {name} has {n_entries} entries")
     if columns.min(initial=0) < 0 or columns.max(initial=0) >= MAX_COLUMNS:
         raise InvalidGraph(
             f"ngram_indexes go from {columns.min()} to {columns.max()}, outside [0, {MAX_COLUMNS})"

@@ -1,4 +1,4 @@
-"""Decoding images."""
+"""ImageDecoder, by Pillow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.text.strings import package
+from sardonyx.ops.text.strings import optional_package
 
-MAX_PIXELS: Final = (
-    2**27
-)  # a small file can claim any size: what is larger is refused before it is decoded
+# A small file can claim any size (a decompression bomb), so the size is checked before decoding.
+MAX_PIXELS: Final = 2**27
 FORMATS: Final = ("BMP", "JPEG", "JPEG2000", "TIFF", "PNG", "WEBP", "PPM")
 CHANNELS: Final = {b"RGB": 3, b"BGR": 3, b"Grayscale": 1}
 
@@ -42,7 +41,7 @@ def _(g: Scope, encoded_stream: Fact, *, pixel_format: bytes) -> Fact:
 
 @decoder.reference
 def _(encoded_stream: Array, *, pixel_format: bytes) -> Array:
-    pillow = package("PIL.Image", "pillow", "images", "ImageDecoder")
+    pillow = optional_package("PIL.Image", "pillow", "images", "ImageDecoder")
     try:
         image = pillow.open(io.BytesIO(encoded_stream.tobytes()), formats=FORMATS)
         _check_size(image)
@@ -51,7 +50,7 @@ def _(encoded_stream: Array, *, pixel_format: bytes) -> Array:
         raise RuntimeException(
             f"the image is too large for ImageDecoder: {error.args[0]}"
         ) from error
-    except Exception:  # decoders fail in many ways, and ONNX asks for an empty image then
+    except Exception:  # decoders raise many types; the spec says to return an empty image then
         return np.zeros((0, 0, CHANNELS[pixel_format]), np.uint8)
     return pixels[:, :, ::-1].copy() if pixel_format == b"BGR" else pixels
 
@@ -59,15 +58,15 @@ def _(encoded_stream: Array, *, pixel_format: bytes) -> Array:
 def _check_size(image: Any) -> None:
     if image.width * image.height > MAX_PIXELS:
         raise RuntimeException(
-            f"it has {image.width} x {image.height} pixels, and may have {MAX_PIXELS}"
+            f"it has {image.width} x {image.height} pixels, and the limit is {MAX_PIXELS}"
         )
 
 
 def _pixels(image: Any, pixel_format: bytes, pillow: Any) -> Array:
-    """Rows, columns and channels of an image, eight bits each."""
-    if image.mode.startswith("I"):  # 16 bits per pixel, of which the upper 8 remain
-        deep = np.asarray(image).astype(np.int64)
-        image = pillow.fromarray((deep >> 8).clip(0, 255).astype(np.uint8))
+    """Return an image as [rows, columns, channels] of 8 bits."""
+    if image.mode.startswith("I"):  # 16 bits per pixel, of which the upper 8 are used
+        samples = np.asarray(image).astype(np.int64)
+        image = pillow.fromarray((samples >> 8).clip(0, 255).astype(np.uint8))
     if pixel_format == b"Grayscale":
         return np.array(image.convert("L"))[:, :, None]
     return np.array(image.convert("RGB"))

@@ -1,4 +1,4 @@
-"""MurmurHash3: a number of 32 bits for each string, or for the bytes of each number."""
+"""MurmurHash3 of com.microsoft: a 32-bit hash of each string, or of each number's bytes."""
 
 from __future__ import annotations
 
@@ -42,29 +42,30 @@ def _(x: Array, *, positive: int, seed: int) -> Array:
     else:
         rows = np.ascontiguousarray(x).reshape(-1, 1).view(np.uint8)
         hashes = [_hash(row.tobytes(), seed & _MASK) for row in rows]
-    made = np.array(hashes, np.uint32).reshape(x.shape)
-    return made if positive else made.view(np.int32)
+    hashed = np.array(hashes, np.uint32).reshape(x.shape)
+    return hashed if positive else hashed.view(np.int32)
 
 
 def _hash(data: bytes, seed: int) -> int:
-    """The variant of 32 bits for 32-bit machines."""
-    h, whole = seed, len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        h ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
-        h = (_turned(h, 13) * 5 + 0xE6546B64) & _MASK
-    h ^= _scrambled(int.from_bytes(data[whole:], "little"))
+    """MurmurHash3_x86_32."""
+    h, aligned = seed, len(data) // 4 * 4
+    for at in range(0, aligned, 4):
+        h ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
+        h = (_rotate_left(h, 13) * 5 + 0xE6546B64) & _MASK
+    h ^= _scramble(int.from_bytes(data[aligned:], "little"))
     h ^= len(data) & _MASK
+    # The finalizer fmix32: every input bit affects every output bit.
     h = ((h ^ h >> 16) * 0x85EBCA6B) & _MASK
     h = ((h ^ h >> 13) * 0xC2B2AE35) & _MASK
     return h ^ h >> 16
 
 
-def _turned(x: int, by: int) -> int:
+def _rotate_left(x: int, by: int) -> int:
     return (x << by | x >> (32 - by)) & _MASK
 
 
-def _scrambled(block: int) -> int:
-    return (_turned(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
+def _scramble(block: int) -> int:
+    return (_rotate_left(block * 0xCC9E2D51 & _MASK, 15) * 0x1B873593) & _MASK
 
 
 OPS: Final[tuple[Any, ...]] = (murmur,)

@@ -1,4 +1,4 @@
-"""Regular expressions as trees: the part of RE2's syntax that automata are made for."""
+"""Parses the subset of RE2's syntax that automaton.py supports into syntax trees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.base.records import frozen
 
 LAST: Final = 0x10FFFF
-MOST: Final = 1000  # times that something is repeated, as in RE2
+MAX_REPEAT: Final = 1000  # RE2's limit of a repetition count
 
 Ranges = tuple[tuple[int, int], ...]  # of characters, both ends included
 
@@ -19,59 +19,59 @@ _CONTROLS: Final = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 
 
 class Unsupported(Exception):
-    """The pattern has something that automata are not made for, or is none."""
+    """The pattern is invalid, or uses syntax that automata do not support."""
 
 
 @frozen
-class Letter:
+class CharClass:
     """One character out of ranges."""
 
     ranges: Ranges
 
 
 @frozen
-class Chain:
-    """One part after the other; none is the empty string."""
+class Concatenation:
+    """A concatenation; without parts, the empty string."""
 
     parts: tuple[Tree, ...]
 
 
 @frozen
-class Choice:
-    """One of several."""
+class Alternation:
+    """An alternation: a|b."""
 
     parts: tuple[Tree, ...]
 
 
 @frozen
-class Repeat:
-    """A part so many times; no limit where `most` is None."""
+class Repetition:
+    """A part repeated `least` to `most` times; unbounded where `most` is None."""
 
     part: Tree
     least: int
     most: int | None
 
 
-Tree = Letter | Chain | Choice | Repeat
+Tree = CharClass | Concatenation | Alternation | Repetition
 
 
 def negated(ranges: Ranges) -> Ranges:
-    """All other characters."""
-    made, at = [], 0
+    """Return the complement of ranges."""
+    result, at = [], 0
     for low, high in sorted(ranges):
         if low > at:
-            made.append((at, low - 1))
+            result.append((at, low - 1))
         at = max(at, high + 1)
     if at <= LAST:
-        made.append((at, LAST))
-    return tuple(made)
+        result.append((at, LAST))
+    return tuple(result)
 
 
-_LINE: Final = Letter(negated(((10, 10),)))
+_LINE: Final = CharClass(negated(((10, 10),)))
 
 
 class _Parser:
-    """One pass over a pattern, from the left."""
+    """A recursive-descent parser of a pattern."""
 
     def __init__(self, pattern: str) -> None:
         self.text = pattern
@@ -101,19 +101,19 @@ class _Parser:
         while self.take("|"):
             parts.append(self.chain())
         self.depth -= 1
-        return parts[0] if len(parts) == 1 else Choice(tuple(parts))
+        return parts[0] if len(parts) == 1 else Alternation(tuple(parts))
 
     def chain(self) -> Tree:
         parts: list[Tree] = []
         while self.at < len(self.text) and not self.peek("|") and not self.peek(")"):
             parts.append(self.repeated(self.atom()))
-        return parts[0] if len(parts) == 1 else Chain(tuple(parts))
+        return parts[0] if len(parts) == 1 else Concatenation(tuple(parts))
 
     def repeated(self, part: Tree) -> Tree:
         for mark, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self.take(mark):
-                self.take("?")  # fewest first: of no interest to whoever wants the longest
-                return self.once(Repeat(part, least, most))
+                self.take("?")  # a lazy quantifier, which longest-match semantics ignore
+                return self.once(Repetition(part, least, most))
         if self.peek("{"):
             return self.once(self.counted(part))
         return part
@@ -124,31 +124,31 @@ class _Parser:
         return part
 
     def counted(self, part: Tree) -> Tree:
-        inside, found, _ = self.text[self.at + 1 :].partition("}")
+        inside, closing, _ = self.text[self.at + 1 :].partition("}")
         least, comma, most = inside.partition(",")
         numbers = [least, most] if comma and most else [least]
-        if not found or not all(n.isascii() and n.isdigit() and len(n) < 5 for n in numbers):
+        if not closing or not all(n.isascii() and n.isdigit() and len(n) < 5 for n in numbers):
             raise Unsupported
         self.at += len(inside) + 2
         self.take("?")
         top = int(most) if most else None if comma else int(least)
-        if int(least) > MOST or (top is not None and not int(least) <= top <= MOST):
+        if int(least) > MAX_REPEAT or (top is not None and not int(least) <= top <= MAX_REPEAT):
             raise Unsupported
-        return Repeat(part, int(least), top)
+        return Repetition(part, int(least), top)
 
     def atom(self) -> Tree:
         c = self.next()
         if c == "(":
             return self.group()
         if c == "[":
-            return Letter(self.bracket())
+            return CharClass(self.bracket())
         if c == ".":
             return _LINE
         if c == "\\":
-            return Letter(self.escape())
+            return CharClass(self.escape())
         if c in "^$*+?{)":
             raise Unsupported
-        return Letter(((ord(c), ord(c)),))
+        return CharClass(((ord(c), ord(c)),))
 
     def group(self) -> Tree:
         if self.take("?") and not self.take(":"):
@@ -173,13 +173,13 @@ class _Parser:
 
     def hexadecimal(self) -> int:
         if self.take("{"):
-            digits, found, _ = self.text[self.at :].partition("}")
+            digits, closing, _ = self.text[self.at :].partition("}")
             self.at += len(digits) + 1
         else:
-            digits, found = self.text[self.at : self.at + 2], "}"
+            digits, closing = self.text[self.at : self.at + 2], "}"
             self.at += 2
         is_whole = 1 <= len(digits) <= 6 and all(d in "0123456789abcdefABCDEF" for d in digits)
-        if not found or not is_whole or self.at > len(self.text) or int(digits, 16) > LAST:
+        if not closing or not is_whole or self.at > len(self.text) or int(digits, 16) > LAST:
             raise Unsupported
         return int(digits, 16)
 
@@ -205,16 +205,16 @@ class _Parser:
         c = self.next()
         high = self.escape() if c == "\\" else ((ord(c), ord(c)),)
         if any(len(end) > 1 or end[0][0] != end[0][1] for end in (low, high)):
-            raise Unsupported  # a class is no end of a range
+            raise Unsupported  # a class cannot be the end of a range
         if high[0][0] < low[0][0]:
             raise Unsupported
         return ((low[0][0], high[0][0]),)
 
 
 def parse(pattern: str) -> Tree:
-    """The tree of a pattern; Unsupported where it has anchors, flags, or what RE2 refuses."""
+    """Return the syntax tree; raise Unsupported for anchors, flags and invalid syntax."""
     parser = _Parser(pattern)
-    made = parser.choice()
+    result = parser.choice()
     if parser.at != len(pattern):
         raise Unsupported
-    return made
+    return result

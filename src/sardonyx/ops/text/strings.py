@@ -1,4 +1,4 @@
-"""Joining, splitting, cleaning and matching strings."""
+"""StringConcat, StringSplit, StringNormalizer and RegexFullMatch."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sardonyx.graph.op import Op, array, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.inference import broadcast_shapes
 from sardonyx.ops.memoize import Memoized
-from sardonyx.ops.text.case import changed, is_dotted
+from sardonyx.ops.text.case import change_case, is_dotted
 
 STRINGS: Final = frozenset((STRING,))
 
 
-def package(name: str, distribution: str, extra: str, op: str) -> Any:
-    """An optional package, imported when an op first needs it."""
+def optional_package(name: str, distribution: str, extra: str, op: str) -> Any:
+    """Import an optional package when an op first needs it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -57,21 +57,21 @@ def _(g: Scope, x: Fact, *, delimiter: bytes | None, maxsplit: int | None) -> tu
 @split.reference
 def _(x: Array, *, delimiter: bytes | None, maxsplit: int | None) -> tuple[Array, Array]:
     mark = delimiter.decode("utf-8", "replace") if delimiter else None
-    most = -1 if maxsplit is None else maxsplit
-    parts = [_parts(s, mark, most) for s in x.reshape(-1).tolist()]
+    max_splits = -1 if maxsplit is None else maxsplit
+    parts = [_parts(s, mark, max_splits) for s in x.reshape(-1).tolist()]
     counts = np.array([len(p) for p in parts], np.int64)
     width = int(counts.max(initial=0))
     table = np.full((len(parts), width), "", object)
-    for row, own in zip(table, parts, strict=True):
-        row[: len(own)] = own
+    for row, substrings in zip(table, parts, strict=True):
+        row[: len(substrings)] = substrings
     return table.reshape(*x.shape, width), counts.reshape(x.shape)
 
 
-def _parts(text: str, mark: str | None, most: int) -> list[str]:
-    """The substrings of a string; an empty one has none."""
+def _parts(text: str, mark: str | None, max_splits: int) -> list[str]:
+    """Return the substrings of a string; an empty string has none."""
     if mark is None:
-        return text.strip().split(None, most)
-    return text.split(mark, most) if text else []
+        return text.strip().split(None, max_splits)
+    return text.split(mark, max_splits) if text else []
 
 
 normalizer = Op(
@@ -122,10 +122,10 @@ def _(
     words: list[str] = x.reshape(-1).tolist()
     if stopwords:
         stopped = stopword_set(stopwords, is_case_sensitive, dotted)
-        folded = words if is_case_sensitive else [changed(w, False, dotted) for w in words]
+        folded = words if is_case_sensitive else [change_case(w, False, dotted) for w in words]
         words = [w for w, key in zip(words, folded, strict=True) if key not in stopped]
     if case_change_action != b"NONE":
-        words = [changed(w, case_change_action == b"UPPER", dotted) for w in words]
+        words = [change_case(w, case_change_action == b"UPPER", dotted) for w in words]
     result = np.empty(max(len(words), 1), object)
     result[:] = words or [""]
     return result.reshape(1, -1) if x.ndim == 2 else result
@@ -133,10 +133,10 @@ def _(
 
 def _stopword_set(stopwords: list[bytes], is_case_sensitive: int, dotted: bool) -> frozenset[str]:
     words = [w.decode("utf-8", "replace") for w in stopwords]
-    return frozenset(words if is_case_sensitive else (changed(w, False, dotted) for w in words))
+    return frozenset(words if is_case_sensitive else (change_case(w, False, dotted) for w in words))
 
 
-stopword_set: Final = Memoized(_stopword_set)  # the words that are left out, as they are compared
+stopword_set: Final = Memoized(_stopword_set)  # case-folded unless is_case_sensitive
 
 
 match = Op(
@@ -152,22 +152,22 @@ match = Op(
 
 @functools.lru_cache(maxsize=64)
 def _compiled(pattern: bytes) -> Any:
-    """The pattern in RE2, whose time grows with the text and never explodes."""
-    re2 = package("re2", "google-re2", "regex", "RegexFullMatch")
+    """Compile a pattern with RE2, which matches in linear time."""
+    re2 = optional_package("re2", "google-re2", "regex", "RegexFullMatch")
     options = re2.Options()
     options.log_errors = False
     try:
         return re2.compile(pattern.decode("utf-8", "replace"), options)
     except re2.error as error:
         shown = pattern.decode("utf-8", "replace")
-        raise InvalidGraph(f"the pattern {shown!r} is no RE2 expression: {error}") from error
+        raise InvalidGraph(f"the pattern {shown!r} is not valid in RE2: {error}") from error
 
 
 @match.infer
 def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
     if pattern is None:
         raise InvalidGraph("RegexFullMatch has no pattern")
-    from sardonyx.ops.text.automaton import automaton  # few models with strings have it
+    from sardonyx.ops.text.automaton import automaton  # rarely needed
 
     if automaton(pattern, is_whole=True) is None:
         _compiled(pattern)
@@ -177,8 +177,8 @@ def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
 @match.reference
 def _(x: Array, *, pattern: bytes) -> Array:
     matches = _compiled(pattern).fullmatch
-    found = [matches(s) is not None for s in x.reshape(-1).tolist()]
-    return np.array(found, bool).reshape(x.shape)
+    is_match = [matches(s) is not None for s in x.reshape(-1).tolist()]
+    return np.array(is_match, bool).reshape(x.shape)
 
 
 OPS: Final = (concat, split, normalizer, match)

@@ -1,4 +1,4 @@
-"""Tokenizer: strings cut at separators, into matches of an expression, or into characters."""
+"""Tokenizer of com.microsoft: splits strings by separators, by a token regex, or by character."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.text.automaton import automaton
-from sardonyx.ops.text.strings import package
+from sardonyx.ops.text.strings import optional_package
 
 START, END = "\x02", "\x03"
 
@@ -38,7 +38,7 @@ tokenizer: Final = Op(
 @tokenizer.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     if x.rank not in (1, 2):
-        raise InvalidGraph(f"strings to cut come as [C] or [N, C], and here as {x}")
+        raise InvalidGraph(f"Tokenizer needs strings of shape [C] or [N, C], not {x}")
     separators, least = attrs["separators"], attrs["mincharnum"]
     if not separators and not attrs["tokenexp"]:
         raise InvalidGraph("Tokenizer needs separators or tokenexp, and has neither")
@@ -58,15 +58,15 @@ def _(x: Array, **attrs: Any) -> Array:
     longest = max(map(len, rows), default=0)
     width = longest + 2 if attrs["mark"] and longest else longest
     pad = attrs["pad_value"].decode()
-    made = np.full((len(rows), width), pad, object)
+    result = np.full((len(rows), width), pad, object)
     for i, row in enumerate(rows if width else ()):
         marked = [START, *row, END] if attrs["mark"] else row
-        made[i, : len(marked)] = marked
-    return made.reshape(*x.shape, width)
+        result[i, : len(marked)] = marked
+    return result.reshape(*x.shape, width)
 
 
 def _tokens(text: str, attrs: dict[str, Any]) -> list[str]:
-    """The tokens of one string, those that are too short left out."""
+    """Return the tokens of one string that have at least mincharnum characters."""
     separators, least = attrs["separators"], attrs["mincharnum"]
     if attrs["tokenexp"]:
         pieces = _matches(text.encode(), _compiled(attrs["tokenexp"]))
@@ -82,28 +82,28 @@ def _tokens(text: str, attrs: dict[str, Any]) -> list[str]:
 
 
 def _matches(text: bytes, pattern: Any) -> list[bytes]:
-    """Every match from left to right; an empty one moves on by a character."""
-    found, at = [], 0
+    """Return all matches from left to right; after an empty one, skip a character."""
+    tokens, at = [], 0
     while at < len(text) and (match := pattern.search(text, at)) is not None:
         begin, end = match.span()
-        found.append(text[begin:end])
-        at = end if end > begin else _next(text, begin)
-    return found
+        tokens.append(text[begin:end])
+        at = end if end > begin else _character_end(text, begin)
+    return tokens
 
 
 def _between(text: bytes, pattern: Any) -> list[bytes]:
-    """What lies between the matches; an empty match takes the character behind it along."""
-    found, at = [], 0
+    """Return the text between matches; an empty match also removes the character after it."""
+    tokens, at = [], 0
     while at < len(text) and (match := pattern.search(text, at)) is not None:
         begin, end = match.span()
-        found.append(text[at:begin])
-        at = end if end > begin else _next(text, begin)
-    found.append(text[at:])
-    return found
+        tokens.append(text[at:begin])
+        at = end if end > begin else _character_end(text, begin)
+    tokens.append(text[at:])
+    return tokens
 
 
-def _next(text: bytes, at: int) -> int:
-    """Where the character at a place ends."""
+def _character_end(text: bytes, at: int) -> int:
+    """Return the end of the UTF-8 character at a position."""
     at += 1
     while at < len(text) and text[at] & 0xC0 == 0x80:
         at += 1
@@ -112,14 +112,14 @@ def _next(text: bytes, at: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(expression: bytes) -> Any:
-    re2 = package("re2", "google-re2", "regex", "Tokenizer")
+    re2 = optional_package("re2", "google-re2", "regex", "Tokenizer")
     options = re2.Options()
     options.longest_match = True
     options.log_errors = False
     try:
         return re2.compile(expression, options)
     except re2.error as error:
-        raise InvalidGraph(f"{expression!r} is no regular expression: {error}") from None
+        raise InvalidGraph(f"{expression!r} is not a regular expression: {error}") from None
 
 
 OPS: Final = (tokenizer,)

@@ -1,4 +1,4 @@
-"""Reads and checks the attributes of tree ensembles, by node ids (older) or by positions."""
+"""Reads and checks the attributes of tree ensembles, by node ids (before v5) or by positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import U8
 from sardonyx.ops.arrays import Array, distinct
-from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, Forest, Nodes, Votes, plant
+from sardonyx.ops.trees.forest import LEQ, MEMBER, NEQ, BranchNodes, Forest, LeafVotes, build_forest
 
 LEAF: Final = 7
 MODES: Final = {
@@ -21,7 +21,7 @@ MODES: Final = {
 
 
 def floats(const: Const, name: str) -> Array:
-    """The numbers of a tensor attribute."""
+    """Return the numbers of a tensor attribute."""
     if not const.dtype.is_float:
         raise InvalidGraph(f"{name} is a tensor of {const.dtype}, and must hold floats")
     return const.read().reshape(-1)
@@ -30,7 +30,7 @@ def floats(const: Const, name: str) -> Array:
 def by_ids(
     dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]
 ) -> Forest:
-    """The forest of a TreeEnsembleClassifier (kind: class) or TreeEnsembleRegressor (kind: target).
+    """Build the forest of a TreeEnsembleClassifier (kind class) or -Regressor (kind target).
 
     `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and
     missing_value_tracks_true; `votes` are treeids, nodeids, ids and weights.
@@ -44,26 +44,26 @@ def by_ids(
     _same_length("nodes_modes", len(mode), columns)
     if tracks is not None:
         _same_length("nodes_modes", len(mode), {"nodes_missing_value_tracks_true": tracks})
-    index = _Ids(trees, ids)
+    index = _NodeIndex(trees, ids)
     is_leaf = mode == LEAF
-    place = np.where(is_leaf, ~(np.cumsum(is_leaf) - 1), np.cumsum(~is_leaf) - 1)
+    position = np.where(is_leaf, ~(np.cumsum(is_leaf) - 1), np.cumsum(~is_leaf) - 1)
     branch = np.flatnonzero(~is_leaf)
     _, first = np.unique(trees, return_index=True)
-    made = Nodes(
+    branches = BranchNodes(
         feature=_features(np.asarray(features)[branch]),
         value=np.asarray(values)[branch],
         mode=mode[branch],
-        if_true=place[index.find(trees[branch], if_true[branch], "the true child of a node")],
-        if_false=place[index.find(trees[branch], if_false[branch], "the false child of a node")],
+        if_true=position[index.find(trees[branch], if_true[branch], "the true child of a node")],
+        if_false=position[index.find(trees[branch], if_false[branch], "the false child of a node")],
         nan_true=np.zeros(len(branch), bool) if tracks is None else tracks[branch] != 0,
-        roots=place[np.sort(first)],
+        roots=position[np.sort(first)],
         members={},
     )
-    return plant(made, _votes(kind, n_targets, index, place, votes), dtype)
+    return build_forest(branches, _leaf_votes(kind, n_targets, index, position, votes), dtype)
 
 
-class _Ids:
-    """Finds nodes by tree id and node id."""
+class _NodeIndex:
+    """An index of nodes by tree id and node id."""
 
     def __init__(self, trees: Array, nodes: Array) -> None:
         self.trees, self.nodes = distinct(trees), distinct(nodes)
@@ -76,16 +76,16 @@ class _Ids:
             raise InvalidGraph(f"tree {trees[i]} has two nodes with the id {nodes[i]}")
 
     def _key(self, trees: Array, nodes: Array) -> tuple[Array, Array]:
-        """One number per pair, and whether its parts are known at all."""
+        """Return one number per pair, and whether both ids exist."""
         t = np.minimum(np.searchsorted(self.trees, trees), len(self.trees) - 1)
         n = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
         return t * len(self.nodes) + n, (self.trees[t] == trees) & (self.nodes[n] == nodes)
 
     def find(self, trees: Array, nodes: Array, what: str) -> Array:
-        """The positions of nodes."""
-        keys, known = self._key(trees, nodes)
+        """Return the positions of nodes; raise for one that does not exist."""
+        keys, is_known = self._key(trees, nodes)
         at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        wrong = np.flatnonzero(~known | (self.keys[at] != keys))
+        wrong = np.flatnonzero(~is_known | (self.keys[at] != keys))
         if wrong.size:
             i = wrong[0]
             raise InvalidGraph(
@@ -97,13 +97,13 @@ class _Ids:
 def _modes(modes: Any) -> Array:
     if not modes:
         raise InvalidGraph("the tree ensemble has no nodes: nodes_modes is missing or empty")
-    found = np.fromiter(map(MODES.get, modes, repeat(-1)), np.int64, len(modes))
-    if found.min() < 0:
-        odd = modes[int(np.argmin(found))].decode(errors="replace")
+    codes = np.fromiter(map(MODES.get, modes, repeat(-1)), np.int64, len(modes))
+    if codes.min() < 0:
+        odd = modes[int(np.argmin(codes))].decode(errors="replace")
         raise InvalidGraph(
             f"nodes_modes has {odd}, and may have {', '.join(m.decode() for m in MODES)}"
         )
-    return found
+    return codes
 
 
 def _same_length(name: str, length: int, columns: dict[str, Any]) -> None:
@@ -115,12 +115,14 @@ def _same_length(name: str, length: int, columns: dict[str, Any]) -> None:
 
 def _features(features: Array) -> Array:
     if features.size and features.min() < 0:
-        raise InvalidGraph(f"nodes_featureids has {features.min()}: features are counted from 0")
+        raise InvalidGraph(f"nodes_featureids has the negative number {features.min()}")
     return features
 
 
-def _votes(kind: str, n_targets: int, index: _Ids, place: Array, votes: tuple[Any, ...]) -> Votes:
-    """Votes sorted by leaf; those given to branches say nothing."""
+def _leaf_votes(
+    kind: str, n_targets: int, index: _NodeIndex, position: Array, votes: tuple[Any, ...]
+) -> LeafVotes:
+    """Return the votes sorted by leaf; votes of branches are ignored."""
     trees, nodes, ids, weights = votes
     columns = {"treeids": trees, "nodeids": nodes, "weights": weights}
     _same_length(
@@ -128,20 +130,20 @@ def _votes(kind: str, n_targets: int, index: _Ids, place: Array, votes: tuple[An
         0 if ids is None else len(ids),
         {f"{kind}_{n}": c for n, c in columns.items()},
     )
-    n_leaves = int(np.count_nonzero(place < 0))
+    n_leaves = int(np.count_nonzero(position < 0))
     if ids is None:
         none = np.zeros(0, np.int64)
         return _sorted_votes(none, none, none, n_leaves)
     _targets(f"{kind}_ids", ids, n_targets)
-    at = place[index.find(trees, nodes, f"{kind}_nodeids")]
-    kept = np.flatnonzero(at < 0)
-    order = kept[np.argsort(~at[kept], kind="stable")]
+    at = position[index.find(trees, nodes, f"{kind}_nodeids")]
+    on_leaf = np.flatnonzero(at < 0)
+    order = on_leaf[np.argsort(~at[on_leaf], kind="stable")]
     return _sorted_votes(~at[order], ids[order], weights[order], n_leaves)
 
 
-def _sorted_votes(leaf: Array, target: Array, weight: Array, n_leaves: int) -> Votes:
+def _sorted_votes(leaf: Array, target: Array, weight: Array, n_leaves: int) -> LeafVotes:
     first = np.searchsorted(leaf, np.arange(n_leaves + 1))
-    return Votes(
+    return LeafVotes(
         first=first[:-1],
         count=np.diff(first),
         target=target,
@@ -160,7 +162,7 @@ def _targets(name: str, ids: Array, n_targets: int) -> None:
 def by_positions(
     dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tuple[Any, ...]
 ) -> Forest:
-    """The forest of a TreeEnsemble.
+    """Build the forest of a TreeEnsemble.
 
     `nodes` are roots, featureids, modes, splits, truenodeids, trueleafs, falsenodeids, falseleafs,
     missing_value_tracks_true and membership_values; `leaves` are targetids and weights.
@@ -186,7 +188,7 @@ def by_positions(
     _same_length("leaf_targetids", len(target), {"leaf_weights": weight})
     _targets("leaf_targetids", target, n_targets)
     _inside("tree_roots", roots, count)
-    made = Nodes(
+    branches = BranchNodes(
         feature=_features(features),
         value=value,
         mode=mode,
@@ -196,8 +198,8 @@ def by_positions(
         roots=roots.copy(),
         members=_sets(np.flatnonzero(mode == MEMBER), members),
     )
-    return plant(
-        made, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype
+    return build_forest(
+        branches, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype
     )
 
 
@@ -214,15 +216,15 @@ def _children(which: str, ids: Array, is_leaf: Array, n_nodes: int, n_leaves: in
 
 
 def _sets(branches: Array, members: Any) -> dict[int, Array]:
-    """The set of each membership branch: members one after the other, NaN between the sets."""
+    """Return the set of each membership branch; NaN separates the sets."""
     values = np.zeros(0) if members is None else floats(members, "membership_values")
     ends = np.flatnonzero(np.isnan(values))
     parts = np.split(values, ends)
     sets = [parts[0], *(p[1:] for p in parts[1:])]
     if len(ends) and not sets[-1].size:
-        sets.pop()  # a NaN may also stand behind the last one
+        sets.pop()  # a NaN may also follow the last set
     if len(branches) and len(sets) != len(branches):
         raise InvalidGraph(
-            f"membership_values has {len(sets)} sets, and {len(branches)} nodes ask for membership"
+            f"membership_values has {len(sets)} sets for {len(branches)} membership nodes"
         )
     return dict(zip(branches.tolist(), sets, strict=False))

@@ -1,4 +1,4 @@
-"""Tree ensembles: random forests and boosted trees, for regression and classification."""
+"""Tree ensembles of ai.onnx.ml: random forests and boosted trees, regressors and classifiers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from sardonyx.ops.trees.attributes import by_ids, by_positions, floats
 from sardonyx.ops.trees.forest import Forest
 
 AGGREGATES: Final = (b"AVERAGE", b"SUM", b"MIN", b"MAX")
-MAX_TARGETS: Final = 2**24  # more is a mistake in the model
+MAX_TARGETS: Final = 2**24  # more means an invalid model
 POST: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
 
 _NODES: Final = {
@@ -53,7 +53,7 @@ _NODES: Final = {
 }
 
 
-def _votes(kind: str) -> dict[str, Any]:
+def _vote_attrs(kind: str) -> dict[str, Any]:
     return {
         f"{kind}_ids": array("ints"),
         f"{kind}_nodeids": array("ints"),
@@ -71,7 +71,7 @@ regressor = Op(
     domain=ML,
     attrs={
         **_NODES,
-        **_votes("target"),
+        **_vote_attrs("target"),
         "n_targets": optional("int"),
         "aggregate_function": b"SUM",
     },
@@ -86,7 +86,7 @@ classifier = Op(
     domain=ML,
     attrs={
         **_NODES,
-        **_votes("class"),
+        **_vote_attrs("class"),
         "classlabels_int64s": array("ints"),
         "classlabels_strings": array("strings"),
     },
@@ -123,30 +123,36 @@ ensemble = Op(
 
 
 def numbers(attrs: dict[str, Any], name: str) -> Any:
-    """A list of floats, from the attribute of that name or from the tensor beside it."""
+    """Return a list of floats from the attribute `name` or from `name`_as_tensor."""
     tensor = attrs[f"{name}_as_tensor"]
     return attrs[name] if tensor is None else floats(tensor, f"{name}_as_tensor")
 
 
-def _plant_by_ids(dtype: Any, kind: str, n_targets: int, *parts: Any) -> Forest:
-    values = parts[0] if parts[1] is None else floats(parts[1], "nodes_values_as_tensor")
-    weights = parts[2] if parts[3] is None else floats(parts[3], f"{kind}_weights_as_tensor")
-    trees, ids, features, modes, if_true, if_false, tracks, *votes = parts[4:]
+def _build_by_ids(dtype: Any, kind: str, n_targets: int, *attributes: Any) -> Forest:
+    values = (
+        attributes[0] if attributes[1] is None else floats(attributes[1], "nodes_values_as_tensor")
+    )
+    weights = (
+        attributes[2]
+        if attributes[3] is None
+        else floats(attributes[3], f"{kind}_weights_as_tensor")
+    )
+    trees, ids, features, modes, if_true, if_false, tracks, *votes = attributes[4:]
     nodes = (trees, ids, features, modes, values, if_true, if_false, tracks)
     return by_ids(dtype, kind, n_targets, nodes, (*votes, weights))
 
 
-def _plant_by_positions(dtype: Any, n_targets: int, *parts: Any) -> Forest:
-    return by_positions(dtype, n_targets, parts[:-2], parts[-2:])
+def _build_by_positions(dtype: Any, n_targets: int, *attributes: Any) -> Forest:
+    return by_positions(dtype, n_targets, attributes[:-2], attributes[-2:])
 
 
-_FORESTS: Final = Memoized(_plant_by_ids)
-_POSITIONED: Final = Memoized(_plant_by_positions)
+_FORESTS: Final = Memoized(_build_by_ids)
+_POSITIONED: Final = Memoized(_build_by_positions)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
-def older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
-    """The forest of an op with node ids; compares in float32 where thresholds and rows allow."""
+def forest_by_ids(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+    """Return the forest of an op with node ids; it compares in float32 where both sides are."""
     fields = ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
     return _FORESTS(
         _SINGLE if single and attrs["nodes_values_as_tensor"] is None else _DOUBLE,
@@ -162,8 +168,8 @@ def older_forest(kind: str, n_targets: int, single: bool, attrs: dict[str, Any])
     )
 
 
-def newer_forest(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
-    """The forest of a TreeEnsemble; compares as `older_forest` does."""
+def forest_by_positions(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
+    """Return the forest of a TreeEnsemble; it compares like that of `forest_by_ids`."""
     fields = ("truenodeids", "trueleafs", "falsenodeids", "falseleafs", "missing_value_tracks_true")
     splits = attrs["nodes_splits"]
     return _POSITIONED(
@@ -183,39 +189,37 @@ def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
         g.at_least(
             width,
             forest.width,
-            f"{what} asks for feature {forest.width - 1}, and rows are too short",
+            f"{what} reads feature {forest.width - 1}, and rows are too short",
         )
     return rows
 
 
 def _rows(x: Array, forest: Forest) -> Array:
-    """The batch as a matrix that is wide enough, even where inference did not know its rank."""
+    """Return the batch as a matrix, checked: inference may not have known its shape."""
     if x.ndim not in (1, 2):
         raise InvalidArgument(
-            f"trees take rows of features, of rank 1 or 2, not an array of shape {x.shape}"
+            f"trees need rows of features, of rank 1 or 2, not an array of shape {x.shape}"
         )
     x = as_matrix(x)
     if x.shape[1] < forest.width:
-        raise InvalidArgument(
-            f"rows have {x.shape[1]} features, and the trees ask for {forest.width}"
-        )
+        raise InvalidArgument(f"rows have {x.shape[1]} features, and the trees read {forest.width}")
     return x
 
 
 def _check_base(attrs: dict[str, Any], what: str, *sizes: int) -> None:
     base = numbers(attrs, "base_values")
     if base is not None and len(base) not in (0, *sizes):
-        wanted = " or ".join(map(str, sizes))
-        raise InvalidGraph(f"{what} has {len(base)} base_values, and needs {wanted}")
+        expected = " or ".join(map(str, sizes))
+        raise InvalidGraph(f"{what} has {len(base)} base_values, and needs {expected}")
 
 
-def target_count(given: int | None, ids: Any) -> int:
-    """How many targets a forest has: as many as it says, or as its leaves speak of."""
-    if given is None:
-        given = 1 if ids is None else 1 + int(ids.max(initial=0))
-    if not 1 <= given <= MAX_TARGETS:
-        raise InvalidGraph(f"n_targets is {given}, which is outside [1, {MAX_TARGETS}]")
-    return given
+def target_count(count: int | None, ids: Any) -> int:
+    """Return the number of targets: the attribute's, or 1 + the largest target id."""
+    if count is None:
+        count = 1 if ids is None else 1 + int(ids.max(initial=0))
+    if not 1 <= count <= MAX_TARGETS:
+        raise InvalidGraph(f"n_targets is {count}, which is outside [1, {MAX_TARGETS}]")
+    return count
 
 
 @regressor.infer
@@ -226,14 +230,14 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         raise InvalidGraph(f"aggregate_function is {odd}, and may be AVERAGE, SUM, MIN or MAX")
     targets = target_count(attrs["n_targets"], attrs["target_ids"])
     _check_base(attrs, "TreeEnsembleRegressor", targets)
-    forest = older_forest("target", targets, x.dtype is F32, attrs)
+    forest = forest_by_ids("target", targets, x.dtype is F32, attrs)
     return Fact(F32, (_check_width(g, x, forest, "TreeEnsembleRegressor"), targets))
 
 
 @regressor.reference
 def _(x: Array, **attrs: Any) -> Array:
     targets = target_count(attrs["n_targets"], attrs["target_ids"])
-    forest = older_forest("target", targets, x.dtype == np.float32, attrs)
+    forest = forest_by_ids("target", targets, x.dtype == np.float32, attrs)
     scores, _ = forest.scores(_rows(x, forest), targets, attrs["aggregate_function"])
     base = numbers(attrs, "base_values")
     if base is not None and len(base):
@@ -247,14 +251,14 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         if not 0 <= attrs[name] < count:
             raise InvalidGraph(f"{name} is {attrs[name]}, which is outside [0, {count})")
     targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
-    forest = newer_forest(targets, x.dtype is F32, attrs)
+    forest = forest_by_positions(targets, x.dtype is F32, attrs)
     return Fact(x.dtype, (_check_width(g, x, forest, "TreeEnsemble"), targets))
 
 
 @ensemble.reference
 def _(x: Array, **attrs: Any) -> Array:
     targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
-    forest = newer_forest(targets, x.dtype == np.float32, attrs)
+    forest = forest_by_positions(targets, x.dtype == np.float32, attrs)
     scores, _ = forest.scores(_rows(x, forest), targets, AGGREGATES[attrs["aggregate_function"]])
     post = POST[attrs["post_transform"]]
     return (scores if post == b"NONE" else post_transformed(scores, post)).astype(x.dtype)
@@ -267,16 +271,16 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     ints, strings = attrs["classlabels_int64s"], attrs["classlabels_strings"]
     dtype, classes = label_type(ints, strings, what), label_count(ints, strings)
     _check_base(attrs, what, *((1, 2) if classes == 2 else (classes,)))
-    rows = _check_width(g, x, older_forest("class", classes, x.dtype is F32, attrs), what)
+    rows = _check_width(g, x, forest_by_ids("class", classes, x.dtype is F32, attrs), what)
     return Fact(dtype, (rows,)), Fact(F32, (rows, classes))
 
 
 @classifier.reference
 def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     labels = labels_of(attrs["classlabels_int64s"], attrs["classlabels_strings"])
-    forest = older_forest("class", len(labels), x.dtype == np.float32, attrs)
+    forest = forest_by_ids("class", len(labels), x.dtype == np.float32, attrs)
     rows = _rows(x, forest)
-    scores, voted = forest.scores(rows, len(labels), b"SUM")
+    scores, has_votes = forest.scores(rows, len(labels), b"SUM")
     base = numbers(attrs, "base_values")
     base = np.zeros(0) if base is None else base
     voters = forest.votes.voters
@@ -284,21 +288,21 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     if len(labels) <= 2 and len(voters) <= 1 and len(base) < 2:
         column = int(voters[0]) if len(voters) else 0
         score = scores[:, column] + (base.sum() if column == 0 else 0.0)
-        return _yes_or_no(score.astype(rows.dtype), column, forest, labels, post)
+        return _binary_decision(score.astype(rows.dtype), column, forest, labels, post)
     scores[:, : len(base)] += base
-    # A class that no leaf spoke of cannot win, unless base values speak of all.
-    seen = scores if len(base) == len(labels) else np.where(voted, scores, -np.inf)
-    return labels[argmax_label(seen.astype(rows.dtype))], post_transformed(
+    # A class without votes cannot win, unless base_values covers all classes.
+    eligible = scores if len(base) == len(labels) else np.where(has_votes, scores, -np.inf)
+    return labels[argmax_label(eligible.astype(rows.dtype))], post_transformed(
         scores.astype(rows.dtype), post
     )
 
 
-def _yes_or_no(
+def _binary_decision(
     score: Array, column: int, forest: Forest, labels: Array, post: bytes
 ) -> tuple[Array, Array]:
-    """One score decides between two classes: probabilities by a half, decision values by zero.
+    """Decide between two classes by one score: probabilities at 0.5, decision values at 0.
 
-    As in onnxruntime, weights that are all positive are taken for probabilities.
+    As in onnxruntime, scores are probabilities if no weight is negative.
     """
     probable = len(labels) == 2 and forest.votes.probable
     chosen = binary_labels(labels)[(score > (0.5 if probable else 0)).astype(np.intp)]

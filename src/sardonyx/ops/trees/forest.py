@@ -1,4 +1,4 @@
-"""A forest in flat arrays: rows walk down all trees at once, one level at a time."""
+"""A forest in flat arrays: rows descend all trees at once, one level at a time."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from sardonyx.ops.arrays import Array
 
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)  # comparisons, numbered as TreeEnsemble does
 
-BLOCK: Final = 2**17  # rows x trees walked together: keeps their positions in the cache
+BLOCK: Final = 2**17  # rows x trees that descend together: their positions stay in the cache
 
 
 @frozen
-class Nodes:
-    """Branches as a model tells them. A child is the position of a branch, or ~leaf."""
+class BranchNodes:
+    """The branches of a model. A child is the position of a branch, or ~leaf."""
 
     feature: Array
     value: Array
     mode: Array
     if_true: Array
     if_false: Array
-    nan_true: Array  # whether a missing value goes the way of true
+    nan_true: Array  # whether a missing value (NaN) takes the true branch
     roots: Array
-    members: Mapping[int, Array]  # the set of each branch that asks for membership
+    members: Mapping[int, Array]  # the set of each membership branch
 
 
 @frozen
-class Votes:
-    """What leaves say: `count[leaf]` votes from `first[leaf]` on are weights for targets."""
+class LeafVotes:
+    """The votes (weights for targets) of leaves: `count[leaf]` from `first[leaf]` on."""
 
     first: Array
     count: Array
     target: Array
     weight: Array
-    voters: Array  # the targets that any leaf speaks of
+    voters: Array  # the targets that have votes
     probable: bool  # no weight is negative
 
 
 @frozen
 class Forest:
-    """Branches that all ask x <= threshold, and the votes of the leaves."""
+    """Branches that all compare x <= threshold, and the votes of the leaves."""
 
     feature: Array
     threshold: Array
-    child: Array  # two per branch: where no leads, where yes leads
-    nan_true: Array | None  # None where missing values always go the way of no
+    child: Array  # two per branch: if false, if true
+    nan_true: Array | None  # None where missing values always take the false branch
     roots: Array
-    votes: Votes
+    votes: LeafVotes
     width: int  # features that a row must have
 
     @property
@@ -59,64 +59,64 @@ class Forest:
         return len(self.roots)
 
     def leaves(self, x: Array) -> Array:
-        """The leaf that each row reaches in each tree."""
+        """Return the leaf that each row reaches in each tree."""
         values, width = np.ascontiguousarray(x).reshape(-1), x.shape[1]
         tracks = self.nan_true if self.nan_true is not None and np.isnan(values).any() else None
         at = np.tile(self.roots, len(x))
-        live = np.flatnonzero(at >= 0)
-        node, start = at[live], live // max(self.n_trees, 1) * width
-        while live.size:
+        active = np.flatnonzero(at >= 0)
+        node, start = at[active], active // max(self.n_trees, 1) * width
+        while active.size:
             value = values[start + self.feature[node]]
             yes = value <= self.threshold[node]
             if tracks is not None:
                 yes |= np.isnan(value) & tracks[node]
             node = self.child[2 * node + yes]
-            walks = node >= 0
-            at[live[~walks]] = node[~walks]
-            live, node, start = live[walks], node[walks], start[walks]
+            is_branch = node >= 0
+            at[active[~is_branch]] = node[~is_branch]
+            active, node, start = active[is_branch], node[is_branch], start[is_branch]
         return ~at
 
-    def scores(self, x: Array, n_targets: int, how: bytes) -> tuple[Array, Array]:
-        """The votes for each row and target, aggregated in float64, and whether there was any."""
+    def scores(self, x: Array, n_targets: int, aggregate: bytes) -> tuple[Array, Array]:
+        """Return the votes for each row and target, aggregated in float64, and which have any."""
         total = np.zeros((len(x), n_targets))
         voted = np.zeros((len(x), n_targets), bool)
         step = max(1, BLOCK // max(self.n_trees, 1))
         for begin in range(0, len(x), step):
             part = slice(begin, begin + step)
-            total[part], voted[part] = self._block(x[part], n_targets, how)
+            total[part], voted[part] = self._block(x[part], n_targets, aggregate)
         return total, voted
 
-    def _block(self, x: Array, n_targets: int, how: bytes) -> tuple[Array, Array]:
+    def _block(self, x: Array, n_targets: int, aggregate: bytes) -> tuple[Array, Array]:
         leaf = self.leaves(x)
         row = np.arange(len(x)).repeat(self.n_trees)
         begin, count = self.votes.first[leaf], self.votes.count[leaf]
         if np.all(count == 1):
             vote = begin
-        else:  # the votes of all leaves in one line, each leaf's next to each other
+        else:  # concatenate the vote ranges of all leaves
             vote = (begin - np.cumsum(count) + count).repeat(count) + np.arange(count.sum())
             row = row.repeat(count)
         cell = row * n_targets + self.votes.target[vote]
-        total = _gather(cell, self.votes.weight[vote], len(x) * n_targets, how)
-        if how == b"AVERAGE":
+        total = _aggregate_votes(cell, self.votes.weight[vote], len(x) * n_targets, aggregate)
+        if aggregate == b"AVERAGE":
             total = total / self.n_trees
         voted = np.bincount(cell, minlength=len(total)) > 0
         shape = (len(x), n_targets)
         return np.where(voted, total, 0.0).reshape(shape), voted.reshape(shape)
 
 
-def _gather(cell: Array, weight: Array, size: int, how: bytes) -> Array:
-    if how in (b"SUM", b"AVERAGE"):
+def _aggregate_votes(cell: Array, weight: Array, size: int, aggregate: bytes) -> Array:
+    if aggregate in (b"SUM", b"AVERAGE"):
         return np.bincount(cell, weight, size)
-    least: Any = np.minimum if how == b"MIN" else np.maximum
-    total = np.full(size, np.inf if how == b"MIN" else -np.inf)
+    least: Any = np.minimum if aggregate == b"MIN" else np.maximum
+    total = np.full(size, np.inf if aggregate == b"MIN" else -np.inf)
     least.at(total, cell, weight)
     return total
 
 
-def plant(nodes: Nodes, votes: Votes, dtype: Any) -> Forest:
-    """The forest for rows of a float type."""
-    check_walks_end(nodes)
-    feature, threshold, if_true, if_false, nan = _asking_less_equal(nodes, np.dtype(dtype))
+def build_forest(nodes: BranchNodes, votes: LeafVotes, dtype: Any) -> Forest:
+    """Build the forest for rows of a float type."""
+    check_acyclic(nodes)
+    feature, threshold, if_true, if_false, nan = _as_less_equal(nodes, np.dtype(dtype))
     return Forest(
         feature=feature,
         threshold=threshold,
@@ -128,28 +128,28 @@ def plant(nodes: Nodes, votes: Votes, dtype: Any) -> Forest:
     )
 
 
-def _below(values: Array) -> Array:
-    """The next smaller numbers, for x < v is x <= below(v); NaN below -inf, for no x is <= NaN."""
+def _next_below(values: Array) -> Array:
+    """Return the next smaller numbers: x < v is x <= below(v). Below -inf is NaN: never true."""
     return np.where(values == -np.inf, np.nan, np.nextafter(values, -np.inf)).astype(values.dtype)
 
 
-def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
-    """Every comparison said by x <= threshold alone, so that a level of the walk is one comparison.
+def _as_less_equal(nodes: BranchNodes, dtype: Any) -> tuple[Array, ...]:
+    """Rewrite every comparison to x <= threshold, so that a level needs one comparison.
 
-    Greater-than swaps the children; equality is two branches, x <= v and x <= below(v); a set is a
-    search tree.
+    Greater-than swaps the children; equality is two branches, x <= v and x <= below(v); set
+    membership is a binary search tree.
     """
     mode, value = nodes.mode, nodes.value.astype(dtype)
-    never = np.isnan(value) & (mode != MEMBER)  # NaN as a threshold compares with nothing
+    never = np.isnan(value) & (mode != MEMBER)  # comparisons with a NaN threshold are false
     swap = (np.isin(mode, (GTE, GT)) & ~never) | (mode == NEQ)
     yes = np.where(swap, nodes.if_false, nodes.if_true)
     no = np.where(swap, nodes.if_true, nodes.if_false)
     nan = (nodes.nan_true | (mode == NEQ)) ^ swap
 
     pairs = np.flatnonzero(np.isin(mode, (EQ, NEQ)) & ~never)
-    threshold = np.where(np.isin(mode, (LT, GTE)), _below(value), value)
+    threshold = np.where(np.isin(mode, (LT, GTE)), _next_below(value), value)
     extra: list[tuple[Array, ...]] = [
-        (nodes.feature[pairs], _below(value[pairs]), no[pairs], yes[pairs], pairs < 0)
+        (nodes.feature[pairs], _next_below(value[pairs]), no[pairs], yes[pairs], pairs < 0)
     ]
     first = yes.copy()
     first[pairs] = len(mode) + np.arange(len(pairs))
@@ -157,9 +157,9 @@ def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
     rows: list[tuple[Any, ...]] = []
     at = len(mode) + len(pairs)
     for i, members in nodes.members.items():
-        grow = _SearchTree(rows, at, nodes.feature[i], np.unique(members.astype(dtype)))
-        _, threshold[i], first[i], no[i], nan[i] = grow.row(
-            0, len(grow.members), int(yes[i]), int(no[i]), bool(nan[i])
+        search_tree = _SearchTree(rows, at, nodes.feature[i], np.unique(members.astype(dtype)))
+        _, threshold[i], first[i], no[i], nan[i] = search_tree.row(
+            0, len(search_tree.members), int(yes[i]), int(no[i]), bool(nan[i])
         )
     if rows:
         extra.append(tuple(np.array(column) for column in zip(*rows, strict=True)))
@@ -172,7 +172,7 @@ def _asking_less_equal(nodes: Nodes, dtype: Any) -> tuple[Array, ...]:
 
 
 class _SearchTree:
-    """Branches that find a number among sorted members; rows get positions from `at` on."""
+    """Branches of a binary search among sorted members, at positions from `at` on."""
 
     def __init__(self, rows: list[tuple[Any, ...]], at: int, feature: int, members: Array) -> None:
         self.rows = rows
@@ -181,12 +181,12 @@ class _SearchTree:
         self.members = members
 
     def row(self, low: int, high: int, yes: int, no: int, nan: bool) -> tuple[Any, ...]:
-        """The branch that asks for members[low:high]; those below it are appended."""
+        """Return the branch that searches members[low:high]; its descendants are appended."""
         if low == high:
             return self.feature, np.nan, yes, no, nan
         if high - low == 1:
             value = self.members[low:high]
-            second = self._add((self.feature, _below(value)[0], no, yes, False))
+            second = self._add((self.feature, _next_below(value)[0], no, yes, False))
             return self.feature, value[0], second, no, nan
         mid = (low + high) // 2
         left = self._add(self.row(low, mid, yes, no, False))
@@ -198,35 +198,33 @@ class _SearchTree:
         return self.at + len(self.rows) - 1
 
 
-def check_walks_end(nodes: Nodes) -> None:
-    """Refuses branches that lead back to themselves: rows would walk them for ever."""
+def check_acyclic(nodes: BranchNodes) -> None:
+    """Raise if branches form a cycle, in which rows would never reach a leaf."""
     children = np.concatenate([nodes.if_true, nodes.if_false])
     parents = np.bincount(children[children >= 0], minlength=len(nodes.mode))
     roots = nodes.roots[nodes.roots >= 0]
     if not np.any(parents > 1) and not np.any(parents[roots]):
-        return  # with one parent each and none above the roots, whatever is reached is a tree
+        return  # one parent per branch and none for roots: everything reachable is a tree
     if_true, if_false = nodes.if_true.tolist(), nodes.if_false.tolist()
     _search_cycle(roots.tolist(), lambda i: (if_true[i], if_false[i]))
 
 
 def _search_cycle(roots: list[int], children: Callable[[int], tuple[int, int]]) -> None:
-    """Depth first. Shared branches are fine: converters of categorical splits make them."""
-    open_, closed = 1, 2
+    """Search a cycle depth first. Shared branches are allowed: categorical splits use them."""
+    on_path, visited = 1, 2
     state: dict[int, int] = {}
     stack = list(roots)
     while stack:
         node = stack[-1]
         if state.get(node):
             stack.pop()
-            state[node] = closed
+            state[node] = visited
             continue
-        state[node] = open_
+        state[node] = on_path
         for child in children(node):
             if child < 0:
                 continue
-            if state.get(child) == open_:
-                raise InvalidGraph(
-                    f"the trees have a cycle: branch {child} of all branches is below itself"
-                )
+            if state.get(child) == on_path:
+                raise InvalidGraph(f"the trees have a cycle through branch {child}")
             if child not in state:
                 stack.append(child)

@@ -15,7 +15,7 @@ from sardonyx.graph.op import MICROSOFT, ML
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import string_array
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.text.case import is_dotted, letters
+from sardonyx.ops.text.case import case_pairs, is_dotted
 from sardonyx.ops.text.grams import MODES, gram_table, pool_of
 from sardonyx.ops.text.strings import stopword_set
 from sardonyx.place.lowered import Call, Lowered, Sliced
@@ -73,11 +73,11 @@ def _split(node: Node) -> Call:
 def _normalizer(node: Node) -> Call:
     x, attrs = given(node, 0), node.attrs
     action, dotted = _ACTIONS.index(attrs["case_change_action"]), is_dotted(attrs["locale"])
-    change = None if not action else held(letters(action == _UPPER, dotted))
+    change = None if not action else held(case_pairs(action == _UPPER, dotted))
     if not attrs["stopwords"]:
         return Call("normalize_texts", (x, None, change, None, None), (action, 0, not dotted))
     folds = not attrs["is_case_sensitive"]
-    fold = held(letters(False, dotted)) if folds else None
+    fold = held(case_pairs(False, dotted)) if folds else None
     words = stopword_set(attrs["stopwords"], attrs["is_case_sensitive"], dotted)
     inputs = (x, fold, change, *index_of([w.encode() for w in words]))
     return Call("normalize_texts_open", inputs, (action, folds, not dotted))
@@ -99,8 +99,8 @@ def _tokenizer(node: Node) -> Call | No:
     if len(patterns) > _MOST_PATTERNS:
         return No(f"no kernel for more than {_MOST_PATTERNS} separators")
     takes_nothing = way == _MATCHES  # which is no token; what lies between is another matter
-    found = [a for p in patterns if (a := automaton(p)) is not None and a.is_prompt]
-    tables = [held(a.numbers) for a in found if takes_nothing or not a.matches_nothing]
+    found = [a for p in patterns if (a := automaton(p)) is not None and a.has_bounded_scan]
+    tables = [held(a.numbers) for a in found if takes_nothing or not a.matches_empty]
     if len(tables) < len(patterns):
         return No("the kernel takes expressions that tell soon whether they match")
     marks = held(_texts([attrs["pad_value"].decode("utf-8", "replace"), START, END]))

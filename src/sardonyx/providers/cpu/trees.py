@@ -15,12 +15,12 @@ from sardonyx.ops.estimators.scores import labels_of
 from sardonyx.ops.memoize import Memoized
 from sardonyx.ops.trees.ensemble import (
     AGGREGATES,
-    newer_forest,
+    forest_by_ids,
+    forest_by_positions,
     numbers,
-    older_forest,
     target_count,
 )
-from sardonyx.ops.trees.forest import Forest, Votes
+from sardonyx.ops.trees.forest import Forest, LeafVotes
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -158,7 +158,7 @@ class _Said:
     is_sure: bool  # every row gets votes for every target
 
 
-def _said(votes: Votes, n_targets: int, packing: Packing) -> _Said:
+def _said(votes: LeafVotes, n_targets: int, packing: Packing) -> _Said:
     weight = held(votes.weight)
     target = np.zeros_like(votes.target) if n_targets == 1 else votes.target
     if np.all(votes.count == n_targets) and not np.any(
@@ -235,7 +235,7 @@ def _features(node: Node) -> Value:
 def regressor(node: Node) -> Call | No:
     x, attrs = _features(node), node.attrs
     targets = target_count(attrs["n_targets"], attrs["target_ids"])
-    forest = older_forest("target", targets, x.tensor.dtype is F32, attrs)
+    forest = forest_by_ids("target", targets, x.tensor.dtype is F32, attrs)
     verdict = Verdict(VALUES, POSTS.index(attrs["post_transform"]), targets, targets)
     base = held(_base(numbers(attrs, "base_values"), targets))
     return _call(x, forest, attrs["aggregate_function"], verdict, _Ends(base))
@@ -246,7 +246,7 @@ def ensemble(node: Node) -> Call | No:
     if x.tensor.dtype is F16:
         return No("no kernel for f16")
     targets = target_count(attrs["n_targets"], attrs["leaf_targetids"])
-    forest = newer_forest(targets, x.tensor.dtype is F32, attrs)
+    forest = forest_by_positions(targets, x.tensor.dtype is F32, attrs)
     verdict = Verdict(VALUES, attrs["post_transform"], targets, targets)
     aggregate = AGGREGATES[attrs["aggregate_function"]]
     return _call(x, forest, aggregate, verdict, _Ends(held(np.zeros(targets))))
@@ -258,7 +258,7 @@ def classifier(node: Node) -> Call | No:
         return No("no kernel for labels that are strings")
     labels = labels_of(attrs["classlabels_int64s"], None)
     n, is_single = len(labels), x.tensor.dtype is F32
-    forest = older_forest("class", n, is_single, attrs)
+    forest = forest_by_ids("class", n, is_single, attrs)
     given, voters = numbers(attrs, "base_values"), forest.votes.voters
     base, post = _base(given, n), POSTS.index(attrs["post_transform"])
     n_base = 0 if given is None else len(given)

@@ -289,7 +289,7 @@ WRONG = [
     broken("tree 0 has two nodes with the id 1", nodes_nodeids=[0, 1, 1]),
     broken("nodes_modes has BRANCH_NO", nodes_modes=["BRANCH_NO", "LEAF", "LEAF"]),
     broken("nodes_modes has 3 entries, and nodes_values has 2", nodes_values=[0.5, 0.0]),
-    broken("nodes_featureids has -1", nodes_featureids=[-1, 0, 0]),
+    broken("nodes_featureids has the negative number -1", nodes_featureids=[-1, 0, 0]),
     broken("reads feature 3", nodes_featureids=[3, 0, 0]),
     broken(r"target_ids has 5, which is outside \[0, 1\)", target_ids=[0, 5]),
     broken("target_nodeids is node 9 of tree 0", target_nodeids=[1, 9]),
@@ -312,7 +312,7 @@ WRONG = [
     astray(r"tree_roots has 4, which is outside \[0, 1\)", tree_roots=[4]),
     astray(r"leaf_targetids has 3, which is outside \[0, 1\)", leaf_targetids=[0, 3]),
     astray(r"aggregate_function is 9", aggregate_function=9),
-    astray("membership_values has 1 sets, and 2 nodes", **{
+    astray("membership_values has 1 sets for 2", **{
         **by_positions([chosen([1.0]), chosen([2.0])], n_targets=2),
         "membership_values": helper.make_tensor("", TensorProto.FLOAT, [1], [1.0]),
     }),

@@ -149,7 +149,7 @@ def test_sequences_of_equal_scores() -> None:
     finished = FinishedBeams(2, 0.0, stops_early=False)
     for total in (1, 2, 2, 3, 3, 3):
         finished.add(ints(4, total), np.float32(total))
-    assert [score for score, _, _ in finished.kept] == [3, 3]
+    assert [score for score, _, _ in finished.heap] == [3, 3]
 
 
 @pytest.mark.parametrize("eos", [-1, WORDS, 2**40])

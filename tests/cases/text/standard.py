@@ -57,7 +57,7 @@ STRINGS = [
     case("RegexFullMatch", text("abc", "ab", "xabc", "", "äb"), pattern=r"\w*b.?"),
     case("RegexFullMatch", table(("a1", "b"), ("c2", "")), pattern="[a-z][0-9]"),
     case("RegexFullMatch", np.zeros((0,), object), pattern="a"),
-    fails("RegexFullMatch", text("a"), pattern="(", match=r"'\(' is no RE2 expression"),
+    fails("RegexFullMatch", text("a"), pattern="(", match=r"'\(' is not valid in RE2"),
     fails("RegexFullMatch", text("a"), match="has no pattern"),
 ]
 

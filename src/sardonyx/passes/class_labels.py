@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import ML
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.estimators.scores import texts, two_labels
+from sardonyx.ops.estimators.scores import binary_labels, string_array
 
 # The attribute with integer labels, which the kernels implement.
 CLASSIFIERS: Final = {
@@ -30,13 +30,13 @@ def number_labels(graph: Graph) -> None:
 
 def _number(graph: Graph, node: Node) -> None:
     """Replace one classifier."""
-    names = texts(node.attrs["classlabels_strings"])
+    names = string_array(node.attrs["classlabels_strings"])
     numbers = np.arange(len(names))
     attrs = {**node.attrs, "classlabels_strings": None, CLASSIFIERS[node.op.name]: numbers}
     builder = Builder(graph, graph.scope)
     made = builder.node(node.op.name, *node.inputs, outputs=2, domain=ML, **attrs)
     # A binary classifier may name only its positive class.
-    table = two_labels(names) if len(names) == 1 else names
+    table = binary_labels(names) if len(names) == 1 else names
     # The label is an index into the table of strings.
     label: Value = builder.Gather(builder.const(table), made.outputs[0])
     for other in builder.made:

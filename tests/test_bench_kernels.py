@@ -14,7 +14,7 @@ from bench.steps import Case, floats, measure, one
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "TURNS", 1)
     monkeypatch.setattr(steps, "TURN_S", 0.0)
-    monkeypatch.setattr(steps, "beyond_caches", lambda: 1 << 16)
+    monkeypatch.setattr(steps, "bytes_beyond_caches", lambda: 1 << 16)
 
 
 def _product(goal: float) -> Case:

@@ -66,9 +66,9 @@ def _run(node: Node, nodes_left: list[int]) -> Sequence[Array] | None:
     nodes_left[0] -= 1
     if nodes_left[0] < 0 or not op.is_pure or op.has_bodies:
         return None
-    # Quantized contrib ops round float sums, and at ties numpy may round otherwise than the
-    # kernels: a result must not depend on whether an input is constant.
-    if op.domain in (INTERNAL, MICROSOFT):
+    # Quantizing rounds float sums, and at ties numpy may round otherwise than the kernels: a result
+    # must not depend on whether an input is constant.
+    if op.domain in (INTERNAL, MICROSOFT) or op.name == "QuantizeLinear":
         return None
     if op.reference_rule is None or not _may_be_known(node.inputs):
         return None

@@ -12,6 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx.base.gc_pause import GcPause
+from sardonyx.models import DIGITS
 
 
 @pytest.fixture(autouse=True)
@@ -54,3 +55,20 @@ def test_switch(value: str, is_paused: bool) -> None:
     )
     environment = {**os.environ, "SARDONYX_GC_PAUSE": value}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_compiling_creates_no_cyclic_garbage() -> None:
+    """Nodes that passes remove are freed at once, without the collector."""
+    sardonyx.InferenceSession(DIGITS)  # imports what the model needs
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        session = sardonyx.InferenceSession(DIGITS)
+        gc.collect()
+        kinds = {type(each).__name__ for each in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert session.get_inputs()
+    assert not kinds & {"Node", "Value"}

@@ -19,14 +19,15 @@ MODULES: Final = (
     "ops.move.copy", "ops.move.standard", "ops.pooling.channels_last", "ops.pooling.standard",
     "ops.reduce.standard", "ops.shape.sizes", "ops.shape.standard", "ops.sizes",
     "ops.trees.ensemble",
-    "load.upgrade.elementwise", "load.upgrade.move", "load.upgrade.reduce", "load.upgrade.shape",
+    "load.upgrade.elementwise", "load.upgrade.move", "load.upgrade.pooling", "load.upgrade.reduce",
+    "load.upgrade.shape",
     "passes.algebra", "passes.class_labels", "passes.conv_gemm", "passes.decompose",
     "passes.driver", "passes.elementwise_fusion", "passes.float16", "passes.layout.propagate",
     "passes.matmul", "passes.shape_arithmetic", "passes.transpose",
     "providers.cpu.conv", "providers.cpu.elementwise", "providers.cpu.estimators",
     "providers.cpu.features", "providers.cpu.gather", "providers.cpu.matmul", "providers.cpu.move",
-    "providers.cpu.reduce", "providers.cpu.scores", "providers.cpu.shape",
-    "providers.cpu.sliding_window", "providers.cpu.trees",
+    "providers.cpu.pooling", "providers.cpu.reduce", "providers.cpu.scores", "providers.cpu.shape",
+    "providers.cpu.sliding_window", "providers.cpu.softmax", "providers.cpu.trees",
 )  # fmt: skip
 
 for _name in MODULES:

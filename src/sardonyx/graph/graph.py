@@ -270,6 +270,8 @@ class Graph:
             for inner in reversed(body.sorted_nodes()):
                 body.remove(inner)
         del self.nodes[node]
+        # Breaks the cycle of node and values: both are freed now, not by the garbage collector.
+        node.outputs = ()
 
     def settle(self, node: Node) -> None:
         """Takes out a node whose outputs have become constants, which nobody makes."""

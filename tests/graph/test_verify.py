@@ -189,7 +189,7 @@ def too_many_elements(g: Graph) -> None:
         (same_name_in_a_body, "two values are called x"),
         (constant_of_the_same_name, "two values are called a"),
         (no_fact, "has no fact"),
-        (another_constant, r"behind the value is f32\[2\]"),
+        (another_constant, r"of the value is f32\[2\]"),
         (too_many_elements, "3 elements are known"),
     ],
 )

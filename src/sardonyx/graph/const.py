@@ -88,7 +88,7 @@ class Const:
         return self.read() if self.is_small or self.is_read else self._look()
 
     def stored(self) -> Array:
-        """The bytes in ONNX's form: as they lie in their file, where they lie in one.
+        """The bytes in ONNX's own encoding: those of the file, if the constant is in one.
 
         Narrow types are packed bytes; others have their type and shape, and may be unaligned.
         """
@@ -134,7 +134,7 @@ class Held(Const):
 
 
 class Words(Const):
-    """Strings that are there as kernels read them: records, and behind them their bytes."""
+    """Strings in the layout that kernels read: records, followed by their bytes."""
 
     __slots__ = ("block",)
 
@@ -230,7 +230,7 @@ class Source:
 
 
 class Ref(Const):
-    """A tensor that lies in a source, in ONNX's own form."""
+    """A tensor stored in a source, in ONNX's own encoding."""
 
     __slots__ = ("length", "offset", "source")
 
@@ -249,7 +249,7 @@ class Ref(Const):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the bytes lie as numpy and kernels want them."""
+        """Whether the bytes are aligned as numpy and kernels require."""
         where = self.source.address + self.offset
         return self.dtype.bits >= 8 and where % self.dtype.np.alignment == 0
 

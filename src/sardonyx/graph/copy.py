@@ -1,4 +1,4 @@
-"""Copies a graph: nodes and values of its own, with the same constants behind them."""
+"""Copies a graph: new nodes and values over the same constants."""
 
 from __future__ import annotations
 

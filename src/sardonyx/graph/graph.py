@@ -50,7 +50,7 @@ class Value:
 
     @property
     def const(self) -> Const | None:
-        """The constant behind the value, if it is one."""
+        """The constant that the value stands for, if any."""
         fact = self.fact
         return fact.const if isinstance(fact, Fact) else None
 

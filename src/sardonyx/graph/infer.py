@@ -1,4 +1,4 @@
-"""Gives every value its fact: checks arity and types, then asks each op's own rule for shapes."""
+"""Shape and type inference: checks arity and types, then calls the inference rule of each op."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
 def infer(
     graph: Graph, assumes: bool = True, shapes: Shapes | None = None, loosens: bool = True
 ) -> None:
-    """Facts for the whole graph, and the guards that they rest on.
+    """Infer the facts of all values of a graph, and the guards that they depend on.
 
     With `shapes`, of some run or empty, ranks may rest on the branches that such runs take. Where
     they are empty that is a guess: if the model makes no sense so, it may in the other branches.
@@ -126,7 +126,7 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
 
 
 def _check_addressable(shape: Shape) -> None:
-    """A tensor that no memory could hold is refused here: behind this, sizes fit 64 bits."""
+    """Refuse a tensor that no memory could hold; all sizes after this check fit into 64 bits."""
     count = 1
     for d in shape:
         if d.__class__ is int:

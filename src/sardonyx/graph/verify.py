@@ -115,7 +115,7 @@ def _check_visible(
         if not value.is_const:
             _broken("the value comes from nowhere", node, value)
     elif home not in visible:
-        _broken("the value lies in a graph that its reader cannot see", node, value)
+        _broken("the value is in a graph that its reader cannot see", node, value)
 
 
 def _check_uses(graph: Graph) -> None:
@@ -178,7 +178,7 @@ def _check_fact(value: Value) -> None:
     const = fact.const
     if const is not None and (const.dtype is not fact.dtype or const.shape != fact.shape):
         held = Fact(const.dtype, const.shape)
-        _broken(f"the constant behind the value is {held}", value.node, value)
+        _broken(f"the constant of the value is {held}", value.node, value)
     if fact.sym is not None and fact.static is not None and len(fact.sym) != product(fact.static):
         _broken(f"{len(fact.sym)} elements are known of the value", value.node, value)
 

@@ -64,7 +64,7 @@ def as_array(given: Any, what: str) -> Array:
 
 
 def source(view: memoryview, name: str) -> Source:
-    """A user's bytes as a source, known by where they lie."""
+    """A user's buffer as a source, identified by its address."""
     return Source(view, name, is_fixed=_is_fixed(view))
 
 
@@ -99,7 +99,7 @@ def _from_ort_value(given: Any, what: str) -> Array:
 def _from_dlpack(given: Any, what: str) -> Array:
     device = given.__dlpack_device__()
     if device[0] != _CPU:
-        raise InvalidArgument(f"{what} lies on another device than the CPU: {tuple(device)}")
+        raise InvalidArgument(f"{what} is on another device than the CPU: {tuple(device)}")
     return np.from_dlpack(given)
 
 

@@ -392,8 +392,8 @@ def _no_body(record: GraphRecord) -> Graph:
 
 # What onnxruntime makes for one machine, and saves as if it were a model for all.
 _MADE_FOR_ONE: Final = {
-    "com.microsoft.nchwc": "lies in memory as suits the CPU that the model was saved on",
-    "com.ms.internal.nhwc": "lies in memory as suits the device that the model was saved for",
+    "com.microsoft.nchwc": "has a memory layout for the CPU that the model was saved on",
+    "com.ms.internal.nhwc": "has a memory layout for the device that the model was saved for",
     "com.microsoft.EPContext": "holds a graph that was compiled for one device",
 }
 

@@ -73,7 +73,7 @@ class Reader:
 
     @property
     def after(self) -> Token:
-        """The token behind the next one."""
+        """The token after the next one."""
         return self._tokens[min(self._place + 1, len(self._tokens) - 1)]
 
     def fail(self, what: str, line: int | None = None) -> NoReturn:

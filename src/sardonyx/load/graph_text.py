@@ -152,7 +152,7 @@ class _Parser(Reader):
         self._define(constant(const, name), names, line)
 
     def _contents(self, name: str, dtype: DType) -> Const:
-        """What stands behind the `=` of a tensor: its elements, or a type to make them up for."""
+        """Parse what follows the `=` of a tensor: its elements, or a type to generate them for."""
         line = self.next.line
         if self.next.kind == "word" and self.next.text not in NUMBERS:
             return self._made_up(name, self.fact(), line)
@@ -260,7 +260,7 @@ class _Parser(Reader):
         return self._known(names) if is_name else self._literal()
 
     def _values(self, op: Op, operands: Sequence[Value | _Literal | None]) -> list[Value | None]:
-        """The operands with literals turned into constants."""
+        """The operands, with literals as constants."""
         facts = [v.fact if isinstance(v, Value) else None for v in operands]
         typed = [f if isinstance(f, Fact) else None for f in facts]
         values: list[Value | None] = []

@@ -1,4 +1,4 @@
-"""Which file system a file lies on: weights mapped from a network need a word of warning."""
+"""The file system of a file: mapping weights from a network file system gives a warning."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def warn_of_network(path: str, device: int) -> None:
     mount = mount_of(device)
     if mount is None:  # gone since
         return
-    from sardonyx.base.log import logger  # most files lie on a disk
+    from sardonyx.base.log import logger  # most files are on a local disk
 
     logger.warning(
-        "%s lies on a network file system (%s at %s): its weights are read from there while the "
+        "%s is on a network file system (%s at %s): its weights are read from there while the "
         "model runs, and the process is killed (SIGBUS) if they cannot be; the session config "
         "entry sardonyx.weights=copied reads them once, into memory",
         path, mount.kind, mount.point,

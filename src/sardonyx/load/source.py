@@ -1,4 +1,4 @@
-"""Where a model's bytes lie: a mapped file, a buffer, a file object, a ModelProto, other files."""
+"""The bytes of a model: a mapped file, a buffer, a file object, a ModelProto, external files."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class Files:
         if not location or "\0" in location or os.path.isabs(location):
             raise InvalidGraph(
                 f"the data file {location!r} is not a relative path",
-                hint="external data must lie in or below the model's folder",
+                hint="external data must be in or below the model's folder",
             )
         real = os.path.realpath(os.path.join(self.folder, location))
         if any(_is_below(real, root) for root in self._roots()):
             return real
         raise InvalidGraph(
             f"the data file {location!r} leads out of the model's folder, to {real}",
-            hint="external data must lie in or below the model's folder",
+            hint="external data must be in or below the model's folder",
         )
 
     def _roots(self) -> list[str]:
@@ -287,7 +287,7 @@ class ModelBytes:
     model: Model | None = None  # that was loaded, or made, before; there are no bytes of it
 
     def read_ahead(self) -> None:
-        """Says that the model is ready: runs read the weights that lie in its files in order."""
+        """Advise the kernel that runs now read the mapped weights sequentially."""
         for source in (self.source, *self.files.sources()):
             read_ahead(source)
 

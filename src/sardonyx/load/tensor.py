@@ -88,7 +88,7 @@ class Tensors:
             )
 
     def const(self, record: TensorRecord) -> Const:
-        """The constant behind a record; every size is checked before anything is read."""
+        """The constant of a record; every size is validated before anything is read."""
         plain = record.plain  # in one call: models have thousands of tensors, nearly all so
         if plain is not None:
             number, dims, offset, length = plain
@@ -175,7 +175,7 @@ class Tensors:
 
 def _check_range(where: Any, bound: Any, name: str) -> None:
     if np.any(where < 0) or np.any(where >= bound):
-        raise InvalidGraph("a sparse index lies outside the tensor", tensor=name)
+        raise InvalidGraph("a sparse index is outside the tensor", tensor=name)
 
 
 def _number(entries: dict[str, str], key: str, default: int) -> int:

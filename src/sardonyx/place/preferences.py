@@ -93,7 +93,7 @@ class PlacementPreferences:
         if not left or not (any(left) if is_full else all(left)):
             return None
         self._left.add(node)
-        return No(f"it reads what nodes make that found no room on {device}")
+        return No(f"it reads results of nodes that did not fit on {device}")
 
     def taken(self, node: Node, provider: Provider) -> None:
         """Counts the weights of a node that a device has got."""

@@ -94,7 +94,7 @@ class GraphWriter:
         return message
 
     def _nodes(self, graph: Graph, exits: list[str]) -> list[Message]:
-        """The nodes in order, and behind them those that bring out what no node here makes.
+        """The nodes in topological order, then Identity nodes for outputs that no node produces.
 
         `exits` holds the names that the outputs must have; empty ones are filled in.
         """

@@ -12,7 +12,7 @@ from sardonyx.save.tensor import identity
 class Names:
     """Names over a graph and all its bodies, which see the names around them and must not hide any.
 
-    A value keeps its own name where that is free; else a number is put behind it.
+    A value keeps its own name if that is free, else a number is appended.
     """
 
     def __init__(self) -> None:

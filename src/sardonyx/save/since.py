@@ -154,7 +154,7 @@ class Versions:
         self._has_marks = False
 
     def node(self, node: Node, written: Mapping[str, Any]) -> None:
-        """Makes room for a node, given the attributes that are written."""
+        """Raise the opset to what a node needs with the attributes that are written."""
         op = node.op
         self._has_marks |= node.marks != (0, False)
         if op.domain not in OLDEST:
@@ -165,11 +165,11 @@ class Versions:
         self._raise(op.domain, version)
 
     def op(self, name: str, fact: AnyFact | None) -> None:
-        """Makes room for a standard op over one value."""
+        """Raise the opset to what a standard op over one value needs."""
         self._raise(ONNX, lowest((ONNX, name), set(_kinds(fact))))
 
     def facts(self, facts: Iterable[AnyFact | None]) -> None:
-        """Makes room for values that are declared, whoever reads them."""
+        """Raise the opset to what the types of declared values need."""
         for fact in facts:
             self._types.update(_kinds(fact))
 

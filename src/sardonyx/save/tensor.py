@@ -39,7 +39,7 @@ def identity(const: Const) -> Hashable:
 
 
 def content(const: Const) -> Stream:
-    """The bytes of a tensor in ONNX's form; a reference is copied from where it lies."""
+    """The bytes of a tensor in ONNX's form; a reference is copied from its source."""
     size = stored_bytes(const)
     if isinstance(const, Ref):
         data = const.source.data[const.offset : const.offset + const.length]

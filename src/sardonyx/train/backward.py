@@ -1,4 +1,4 @@
-"""Builds the backward part of a graph: each op's rule in turn, sums where paths meet."""
+"""Reverse-mode differentiation: gradient rules in reverse order, summed where paths meet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient graphs: a model with its backward part behind it, as one graph that any session runs."""
+"""Gradient graphs: a model and its backward pass in one graph, which any session runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gradient(
     input `<output>_grad` takes its gradient. `dims` settles open sizes of inputs by their names.
 
     `recompute` says which forward nodes run again in the backward part: names of nodes, a function
-    of a node, or "layers" for all that lies between values that alone join one layer to the next.
+    of a node, or "layers" for all nodes between values that are the only connection of two layers.
     """
     names = by
     if names is not None and not len(names):

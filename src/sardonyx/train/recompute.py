@@ -44,7 +44,7 @@ def _between_borders(nodes: Sequence[Node], active: Collection[Value]) -> set[No
     """All nodes but those that make a border: a value that alone separates before from after.
 
     Only values that gradients pass through count, so that a mask which all layers read does not
-    join them; nor is it computed again. What lies behind the last border is used at once.
+    join them; nor is it computed again. What follows the last boundary is used at once.
     """
     place = {node: i for i, node in enumerate(nodes)}
     ends: dict[Value, int] = {}
@@ -68,7 +68,7 @@ def _between_borders(nodes: Sequence[Node], active: Collection[Value]) -> set[No
 
 
 def _spaced(borders: list[int], gap: int) -> set[int]:
-    """Borders at least a gap apart: a chain has one behind every node, and should not keep all."""
+    """Boundaries at least a gap apart: in a chain every node is one, and not all should be kept."""
     chosen_borders: set[int] = set()
     last = -1
     for i in borders:

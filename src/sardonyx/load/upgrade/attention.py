@@ -42,7 +42,7 @@ def turned_by_given_angles(b: Builder, node: OldNode) -> Any:
         b.Unsqueeze(b.Cast(part, to=F16.onnx), b.ints(1)) for part in (b.Cos(angles), b.Sin(angles))
     )
     pairs = ((q, turned_q), (k, turned_k))
-    return tuple(b.Add(b.Mul(x, cos), b.Mul(turned, sin)) for x, turned in pairs)
+    return tuple(b.Add(b.Mul(x, cos), b.Mul(rotated, sin)) for x, rotated in pairs)
 
 
 @upgrade("LinearAttentionGate", below=ANY, domain=MICROSOFT)

@@ -32,8 +32,8 @@ def shorter_constants(b: Builder, node: OldNode) -> Any:
 def slope_per_channel(b: Builder, node: OldNode) -> Any:
     """Before opset 7 the slope was one number, or one per channel: of the second dim."""
     x, slope = node.input(0), node.input(1)
-    behind = b.Max(b.Sub(b.Size(b.Shape(x)), b.ints(2)), b.ints(0))
-    ones = b.Expand(b.ints(1), behind)
+    n_trailing = b.Max(b.Sub(b.Size(b.Shape(x)), b.ints(2)), b.ints(0))
+    ones = b.Expand(b.ints(1), n_trailing)
     return b.PRelu(x, b.Reshape(slope, b.Concat(b.ints(-1), ones, axis=0)))
 
 
@@ -57,8 +57,8 @@ def explicit_broadcast(b: Builder, node: OldNode) -> Value:
     rank = b.Size(b.Shape(left))
     own = b.Size(b.Shape(right))
     start = b.ints(axis) if axis >= 0 else b.Add(rank, b.ints(axis))
-    behind = b.Sub(b.Sub(rank, start), own)
-    ones = b.Expand(b.ints(1), b.Reshape(behind, b.ints(1)))
+    n_trailing = b.Sub(b.Sub(rank, start), own)
+    ones = b.Expand(b.ints(1), b.Reshape(n_trailing, b.ints(1)))
     aligned = b.Reshape(right, b.Concat(b.Shape(right), ones, axis=0))
     return _value(b.node(node.op_type, left, aligned).outputs[0])
 

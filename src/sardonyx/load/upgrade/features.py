@@ -13,7 +13,7 @@ from sardonyx.ops.builder import Builder
 
 @upgrade("LabelEncoder", below=2, domain=ML)
 def labels_by_position(b: Builder, node: OldNode) -> Any:
-    """The first version turned strings into positions in a list, or positions into strings."""
+    """The first version mapped strings to positions in a list, or positions to strings."""
     classes = list(node.attr("classes_strings", ()))
     return b.CategoryMapper(
         *node.inputs,

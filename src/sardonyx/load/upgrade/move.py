@@ -44,7 +44,7 @@ def bounds_become_inputs(b: Builder, node: OldNode) -> Any:
 
 @upgrade("Tile", below=6)
 def one_axis_was_tiled(b: Builder, node: OldNode) -> Any:
-    """The inputs were a number of copies and the axis along which they lie."""
+    """The inputs were the number of copies and their axis."""
     x, tiles, axis = node.given(3)
     times, where = (b.Reshape(b.Cast(v, to=I64.onnx), b.ints(-1)) for v in (tiles, axis))
     ones = b.Expand(b.ints(1), b.Shape(b.Shape(x)))

@@ -16,7 +16,7 @@ from sardonyx.ops.builder import Builder
 
 @upgrade("DFT", below=20)
 def axis_becomes_an_input(b: Builder, node: OldNode) -> Sequence[Value]:
-    """The axis was an attribute, and the first behind the batch unless told otherwise."""
+    """The axis was an attribute; the default was the first after the batch."""
     attrs = dict(node.attrs)
     axis = b.const(np.int64(attrs.pop("axis", 1)))
     return b.node("DFT", node.input(0), node.input(1), axis, **attrs).outputs

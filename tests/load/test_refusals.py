@@ -114,7 +114,7 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
     "made for one CPU": (
         lambda: model([node("ReorderInput", "x", "y", domain="com.microsoft.nchwc")]),
         errors.NotImplemented,
-        r"suits the CPU that the model was saved on[\s\S]*ORT_ENABLE_EXTENDED",
+        r"for the CPU that the model was saved on[\s\S]*ORT_ENABLE_EXTENDED",
     ),
     "made for one device": (
         lambda: model([node("EPContext", "x", "y", domain="com.microsoft")]),

@@ -40,15 +40,16 @@ def rotated(p, offset, feature, tables, position, rotary: tl.constexpr, head: tl
     pairs: tl.constexpr = rotary[0]
     ok = (offset >= 0) & (feature < head)
     value = tl.load(p + offset + feature, ok, 0.0).to(tl.float32)
-    if pairs == 0:
-        return value
-    cos, sin = tables
-    pair, partner, sign = rotation_pairs(feature, rotary)
-    is_rotated = ok & (feature < 2 * pairs)
-    other = tl.load(p + offset + partner, is_rotated, 0.0).to(tl.float32)
-    c = tl.load(cos + position * pairs + pair, is_rotated, 1.0).to(tl.float32)
-    s = tl.load(sin + position * pairs + pair, is_rotated, 0.0).to(tl.float32)
-    return value * c + sign * other * s
+    # Not an early return: Triton compiles the code after it, where the tables are None.
+    if pairs > 0:
+        cos, sin = tables
+        pair, partner, sign = rotation_pairs(feature, rotary)
+        is_rotated = ok & (feature < 2 * pairs)
+        other = tl.load(p + offset + partner, is_rotated, 0.0).to(tl.float32)
+        c = tl.load(cos + position * pairs + pair, is_rotated, 1.0).to(tl.float32)
+        s = tl.load(sin + position * pairs + pair, is_rotated, 0.0).to(tl.float32)
+        value = value * c + sign * other * s
+    return value
 
 
 @triton.jit

@@ -29,12 +29,15 @@ def _angles(cos, sin, position, rotary: tl.constexpr, sizes: tl.constexpr):
     features: tl.constexpr = sizes[2]
     pairs: tl.constexpr = rotary[0]
     feature = tl.arange(0, features)
-    if pairs == 0:
-        return tl.full([features], 1.0, tl.float32), tl.zeros([features], tl.float32)
-    pair, _, sign = rotation_pairs(feature, rotary)
-    is_rotated = feature < 2 * pairs
-    c = tl.load(cos + position * pairs + pair, is_rotated, 1.0).to(tl.float32)
-    return c, sign * tl.load(sin + position * pairs + pair, is_rotated, 0.0).to(tl.float32)
+    if pairs > 0:
+        pair, _, sign = rotation_pairs(feature, rotary)
+        is_rotated = feature < 2 * pairs
+        c = tl.load(cos + position * pairs + pair, is_rotated, 1.0).to(tl.float32)
+        s = sign * tl.load(sin + position * pairs + pair, is_rotated, 0.0).to(tl.float32)
+    else:
+        c = tl.full([features], 1.0, tl.float32)
+        s = tl.zeros([features], tl.float32)
+    return c, s
 
 
 @triton.jit
@@ -56,10 +59,11 @@ def _head_and_partners(p, rotary: tl.constexpr, sizes: tl.constexpr):
     pairs: tl.constexpr = rotary[0]
     feature = tl.arange(0, features)
     value = tl.load(p + feature, feature < head, 0.0).to(tl.float32)
-    if pairs == 0:
-        return value, value
-    _, partner, _ = rotation_pairs(feature, rotary)
-    return value, tl.load(p + partner, feature < 2 * pairs, 0.0).to(tl.float32)
+    other = value
+    if pairs > 0:
+        _, partner, _ = rotation_pairs(feature, rotary)
+        other = tl.load(p + partner, feature < 2 * pairs, 0.0).to(tl.float32)
+    return value, other
 
 
 @triton.jit

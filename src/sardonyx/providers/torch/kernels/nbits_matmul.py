@@ -256,8 +256,10 @@ def _launch_gemv(
     gain, eps = norm if norm is not None else (None, 0.0)
     if isinstance(x, FixedPointRows) and x.squares is not None:
         gain, eps = x.squares, x.eps
+    # Triton functions cannot return None in a tuple: without zero points, an unused pointer.
+    zero = weights.scale if weights.zero is None else weights.zero
     arguments = (
-        source, weights.q, weights.scale, weights.zero, gain, bias,
+        source, weights.q, weights.scale, zero, gain, bias,
         None if residual is None else residual.contiguous(), y,
         result.words if gives_fixed_point else None,
         None if next_norm is None else next_norm[0], result.squares, n, 1, eps,

@@ -40,7 +40,7 @@ def test_masks_of_many_sizes_are_not_all_kept(
         return made[-1]
 
     monkeypatch.setattr(Torch, "compile_region", compile_region)
-    monkeypatch.setattr(region, "_KEPT_BYTES", room)
+    monkeypatch.setattr(region, "_MAX_SPECIALIZATION_BYTES", room)
     session = sardonyx.InferenceSession(
         parser.parse_model(MASKED), providers=[("TorchExecutionProvider", {"device": "cpu"})]
     )
@@ -49,4 +49,4 @@ def test_masks_of_many_sizes_are_not_all_kept(
         (y,) = session.run(None, {"x": x})
         np.testing.assert_array_equal(y, np.cumsum(x, 0))
     (only,) = made
-    assert len(only._bound) == kept
+    assert len(only._specializations) == kept

@@ -29,7 +29,7 @@ from tests.test_ops import (
 )
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch.claim import row_of  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch.claim import kernel_of  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
 from sardonyx.providers.torch.kernel import TorchKernel  # noqa: E402
 from sardonyx.providers.torch.region import sizes_of as shape_of  # noqa: E402
@@ -66,7 +66,7 @@ def check_functions(row: Row, constants: tuple[str, ...], refusals: dict[str, No
         values.update(zip(node.outputs, expected, strict=False))
         known = dict(dims)
         _bind(node, expected, dims)
-        found = row_of(node)
+        found = kernel_of(node)
         if isinstance(found, No):
             refusals[f"{node.op}: {found.why}"] = None
             continue

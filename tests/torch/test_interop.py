@@ -127,7 +127,7 @@ def test_tensors_are_read_where_they_lie(
     """Neither what is fed nor what stays is copied."""
     monkeypatch.setattr("sardonyx.providers.torch.Torch.to_device", None)
     monkeypatch.setattr("sardonyx.providers.torch.Torch.to_host", None)
-    monkeypatch.setattr(values, "downloaded", None)
+    monkeypatch.setattr(values, "to_arrays", None)
     (made,) = session.run(["z"], {"x": torch.from_numpy(X), "y": torch.from_numpy(Y)}, on_device)
     np.testing.assert_array_equal(made.numpy(), X + Y)
 
@@ -370,7 +370,7 @@ def test_a_region_that_cannot_be_recorded_runs_without(
         for made, wanted in zip(session.run(None, feed), plain.run(None, feed), strict=True):
             np.testing.assert_allclose(made, wanted, rtol=1e-6)
     assert len(tries) == 1
-    assert "cannot be recorded" in caplog.text
+    assert "cannot be captured" in caplog.text
 
 
 def test_recorded_runs_read_and_write_bound_memory(replayer: Replayer) -> None:

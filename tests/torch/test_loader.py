@@ -27,7 +27,7 @@ from tests.weights import models
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import loader as module  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch import staging_ring as ring_module  # noqa: E402
-from sardonyx.providers.torch.derived_constants import cooking  # noqa: E402
+from sardonyx.providers.torch.derived_constants import device_recipe  # noqa: E402
 from sardonyx.providers.torch.dtypes import as_tensor  # noqa: E402
 from sardonyx.providers.torch.loader import TorchLoader  # noqa: E402
 
@@ -164,7 +164,7 @@ def test_recipes_are_made_on_the_device(
 def test_what_torch_cannot_make_the_host_makes(source: Source) -> None:
     held = Held(np.arange(100_000, dtype=np.float32).reshape(100, 1000))
     odd = recipe("Split", held, shape=(50, 1000), axis=0, num_outputs=2)
-    assert cooking(odd) is None
+    assert device_recipe(odd) is None
     for found, const in zip(place(held, odd), (held, odd), strict=True):
         same(found, const)
 

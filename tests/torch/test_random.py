@@ -15,7 +15,7 @@ from tests.rows import Row, case, f16, f32, of
 from tests.test_ops import sizes_of
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch.claim import row_of  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch.claim import kernel_of  # noqa: E402 - torch may be missing
 from tests.torch.test_functions import _graph, call  # noqa: E402
 
 MANY = np.zeros((100, 200), np.float32)
@@ -65,7 +65,7 @@ def test_certain() -> None:
 def drawn(row: Row) -> Any:
     """The first output of a row."""
     node = only_node(row)
-    found = row_of(node)
+    found = kernel_of(node)
     assert not isinstance(found, No)
     feeds = feeds_of(row)
     arrays = [None if v is None else feeds[v.name] for v in node.inputs]
@@ -93,6 +93,6 @@ def only_node(row: Row) -> Any:
 )
 def test_seeds_stay_on_the_cpu(row: Row) -> None:
     """A seed promises the same numbers as ever, which only the CPU's generator gives."""
-    found = row_of(only_node(row))
+    found = kernel_of(only_node(row))
     assert isinstance(found, No)
     assert "leave it out" in found.why

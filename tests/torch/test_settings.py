@@ -8,15 +8,15 @@ import time
 import pytest
 
 pytest.importorskip("torch")
-from sardonyx.providers.torch.settings import Settings, _state
+from sardonyx.providers.torch.settings import ProcessSettings, _state
 
 
 def test_each_run_has_what_it_wants_and_the_process_what_it_had() -> None:
-    before, settings, wrong = _state(), Settings(), []
+    before, settings, wrong = _state(), ProcessSettings(), []
 
     def work(wish: tuple[bool, bool]) -> None:
         for _ in range(50):
-            with settings.held(*wish):
+            with settings.applied(*wish):
                 time.sleep(1e-5)
                 if _state() != (wish[0], *wish):
                     wrong.append(wish)
@@ -32,10 +32,10 @@ def test_each_run_has_what_it_wants_and_the_process_what_it_had() -> None:
 
 
 def test_runs_that_want_the_same_go_side_by_side() -> None:
-    settings, there = Settings(), threading.Barrier(2, timeout=10)
+    settings, there = ProcessSettings(), threading.Barrier(2, timeout=10)
 
     def work() -> None:
-        with settings.held(True, False):
+        with settings.applied(True, False):
             there.wait()
 
     threads = [threading.Thread(target=work) for _ in range(2)]
@@ -47,7 +47,7 @@ def test_runs_that_want_the_same_go_side_by_side() -> None:
 
 
 def test_an_error_in_a_run_leaves_what_was_set() -> None:
-    before, settings = _state(), Settings()
-    with pytest.raises(ValueError, match="no"), settings.held(not before[0], True):
+    before, settings = _state(), ProcessSettings()
+    with pytest.raises(ValueError, match="no"), settings.applied(not before[0], True):
         raise ValueError("no")
     assert _state() == before

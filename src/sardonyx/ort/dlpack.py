@@ -38,7 +38,7 @@ def export_capsule(value: OrtValue, stream: Any, **keywords: Any) -> Any:
     if dtype.name not in _CODES:
         raise ValueFault(f"DLPack has no tensors of {dtype.ort_name}")
     if not isinstance(tensor, np.ndarray):
-        return device_values(value.device_name()).given(tensor, stream, keywords)
+        return device_values(value.device_name()).to_dlpack(tensor, stream, keywords)
     if keywords.get("dl_device") not in (None, (_CPU, 0)):
         raise BufferError(
             f"a tensor on the CPU cannot be exported to device {keywords['dl_device']}"

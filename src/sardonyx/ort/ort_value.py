@@ -53,7 +53,7 @@ class OrtValue:
         if isinstance(ortvalue, np.ndarray):
             self._set_array(ortvalue)
         elif is_tensor(ortvalue):
-            self._dtype, self._value = device_values("a device").held(ortvalue)
+            self._dtype, self._value = device_values("a device").type_and_memory(ortvalue)
             self._shape = tuple(ortvalue.shape)
 
     def _set_array(self, array: Array) -> None:
@@ -113,7 +113,7 @@ class OrtValue:
         values = device_values(device)
         assert self._dtype is not None
         values.check_type(self._dtype, device)
-        raw = values.copied(self._tensor(), device)
+        raw = values.copy_to_device(self._tensor(), device)
         return OrtValue._of_bytes(raw, self._dtype, self._shape)
 
     @classmethod
@@ -203,7 +203,7 @@ class OrtValue:
         """Return the tensor as an array; a copy for types of less than 8 bits and on devices."""
         self._tensor()
         fed = self._fed()
-        return device_values("a device").downloaded([fed])[0] if is_tensor(fed) else fed
+        return device_values("a device").to_arrays([fed])[0] if is_tensor(fed) else fed
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         array = self.numpy()
@@ -218,7 +218,7 @@ class OrtValue:
         if self._dtype is not None and self._dtype.bits < 8:
             raw = self._value
             if not isinstance(raw, np.ndarray):
-                raw = device_values("a device").downloaded([raw])[0]
+                raw = device_values("a device").to_arrays([raw])[0]
             return unpack(raw, self._dtype, math.prod(self._shape)).reshape(self._shape)
         return self._value if self._dtype is None else self._tensor()
 

@@ -102,7 +102,7 @@ def _from_dlpack(name: str, fact: Fact, value: Any, device: str) -> Any:
             input=name,
             hint="convert it with tensor.to",
         )
-    return tensor if values.is_at(tensor, device) else values.downloaded([tensor])[0]
+    return tensor if values.is_at(tensor, device) else values.to_arrays([tensor])[0]
 
 
 def _check_sparse(name: str, fact: SparseFact, value: Any) -> SparseTensor:

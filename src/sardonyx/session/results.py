@@ -121,7 +121,7 @@ def on_host(results: Sequence[Any]) -> list[Any]:
     on_devices = [r for r in results if is_tensor(r)]
     if not on_devices:
         return list(results)
-    arrays = iter(device_values("a device").downloaded(on_devices))
+    arrays = iter(device_values("a device").to_arrays(on_devices))
     return [next(arrays) if is_tensor(r) else r for r in results]
 
 

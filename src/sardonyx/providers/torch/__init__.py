@@ -1,4 +1,4 @@
-"""The torch provider: nodes as torch calls, on whatever device torch drives."""
+"""The torch provider: runs nodes as torch calls, on any device of torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
 from sardonyx.place.provider import TORCH_HOST, No, Region, Step, Yes
 from sardonyx.providers.torch import control
-from sardonyx.providers.torch.claim import COPY, LOOKS, SIZES, row_of, unfit
+from sardonyx.providers.torch.claim import COPY, SHAPE_OPS, SIZES, kernel_of, why_unsupported
 from sardonyx.providers.torch.cuda_graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.dtypes import as_array, as_tensor
 from sardonyx.providers.torch.loader import TorchLoader
@@ -29,112 +29,112 @@ if TYPE_CHECKING:
 
 
 class Torch:
-    """Runs nodes by torch, on one of its devices."""
+    """Runs nodes on one device of torch."""
 
-    takes_joined = True  # it knows our own ops
+    takes_joined = True  # it accepts internal fused ops
 
     def __init__(self, name: str, options: TorchOptions) -> None:
         self.name = name
         self.options = options
-        self.place = _device(options)
-        self.device = TORCH_HOST if self.place.type == "cpu" else str(self.place)
+        self.torch_device = _device(options)
+        self.device = TORCH_HOST if self.torch_device.type == "cpu" else str(self.torch_device)
         self.limit_bytes = options.gpu_mem_limit
         self._process = os.getpid()
         self.recorder: Recorder | None = None
-        if options.enable_cuda_graph and self.place.type == "cuda":
-            self.recorder = CudaRecorder(self.place)
+        if options.enable_cuda_graph and self.torch_device.type == "cuda":
+            self.recorder = CudaRecorder(self.torch_device)
 
     def claims(self, node: Node) -> Yes | No:
-        """Yes to nodes that have a function for their types."""
+        """Accept nodes that have a kernel for their types."""
         if node.op.key in (COPY, SIZES):
             return Yes("sizes of the run")
-        if node.op.key in LOOKS:
-            why = unfit(node.inputs[0]) if node.inputs[0] is not None else ""
+        if node.op.key in SHAPE_OPS:
+            why = why_unsupported(node.inputs[0]) if node.inputs[0] is not None else ""
             return No(why) if why else Yes("sizes of a tensor")
         if node.op.has_bodies:
             return control.claims(node)
-        row = row_of(node)
-        return row if isinstance(row, No) else Yes("torch")
+        kernel = kernel_of(node)
+        return kernel if isinstance(kernel, No) else Yes("torch")
 
     def host_inputs(self, node: Node) -> frozenset[int]:
-        """Those that functions read as arrays."""
+        """Return the inputs that the kernel reads on the host."""
         if node.op.key == COPY:
             return frozenset() if node.attrs["to"] == b"cpu" else frozenset((0,))
         if node.op.has_bodies:
             return control.host_inputs(node)
-        row = row_of(node)
-        return frozenset() if isinstance(row, No) else frozenset(row.host)
+        kernel = kernel_of(node)
+        return frozenset() if isinstance(kernel, No) else frozenset(kernel.host)
 
     def host_outputs(self, node: Node) -> frozenset[int]:
-        """Sizes are made on the host."""
-        if node.op.key == SIZES or node.op.key in LOOKS:
+        """Return the outputs that are computed on the host: sizes."""
+        if node.op.key == SIZES or node.op.key in SHAPE_OPS:
             return frozenset((0,))
         return frozenset()
 
     def to_device(self, array: Any) -> torch.Tensor:
-        """A copy of an array on the device."""
+        """Return a copy of an array on the device."""
         dtype = by_numpy(array.dtype)
         assert dtype is not None
         tensor = as_tensor(np.asarray(array), dtype)
-        return tensor.clone() if self.place.type == "cpu" else tensor.to(self.place)
+        return tensor.clone() if self.torch_device.type == "cpu" else tensor.to(self.torch_device)
 
     def to_host(self, value: torch.Tensor) -> Any:
-        """A copy of a tensor as an array."""
+        """Return a copy of a tensor as an array."""
         tensor = value.clone() if value.device.type == "cpu" else value.cpu()
         return as_array(tensor)
 
     def loader(self) -> TorchLoader:
-        """The one that streams files to the device."""
+        """Return the loader that streams weights to the device."""
         return TorchLoader(
-            self.place, self.device, self.options.external_data_loader_reading_threads
+            self.torch_device, self.device, self.options.external_data_loader_reading_threads
         )
 
     def load(
         self, weights: Sequence[WeightReference], check: Callable[[], None]
     ) -> list[torch.Tensor]:
-        """Constants on the device, each in the form that it is wanted in."""
+        """Return constants on the device, each in the layout of its reference."""
         manager = LoaderManager([self.loader()])
         try:
             return manager.place(weights, self.device, self.to_device, check)
         except BaseException:
-            if self.place.type == "cuda":
-                torch.cuda.empty_cache()  # torch keeps for itself what was freed
+            if self.torch_device.type == "cuda":
+                torch.cuda.empty_cache()  # return the freed memory of torch's allocator
             raise
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
-        """Control flow, whose bodies are programs of their own."""
+        """Return the steps of control flow, whose bodies are separate programs."""
         return [control.step(self, node, bodies[node]) for node in region.nodes]
 
     def compile_region(self, region: Region) -> TorchRegion:
-        """A function of the whole region."""
+        """Return the compiled region."""
         return TorchRegion(self, region)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """The state of torch in which regions run."""
+        """Set torch's state for running regions: no gradients, precision settings, stream."""
         if os.getpid() != self._process:
             raise RuntimeException(
-                f"the session was made for {self.device} before a fork, which torch does not "
-                "survive",
-                hint="make sessions in the child process, or start it by spawn",
+                f"the session for {self.device} was created before a fork, which torch does not "
+                "support",
+                hint="create sessions in the child process, or start it with spawn",
             )
         searches = self.options.cudnn_conv_algo_search == "EXHAUSTIVE"
         with torch.no_grad():
-            if self.place.type != "cuda":  # which alone has settings
+            if self.torch_device.type != "cuda":  # only CUDA has such settings
                 yield
                 return
-            with SETTINGS.held(self.options.use_tf32, searches), self._on_stream():
+            with SETTINGS.applied(self.options.use_tf32, searches), self._on_stream():
                 yield
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """On a stream of the user's, if there is one: behind torch's current one, and before it."""
-        with torch.cuda.device(self.place):
+        """Use the user's stream, if given, ordered after and before torch's current stream."""
+        with torch.cuda.device(self.torch_device):
             if not self.options.user_compute_stream:
                 yield
                 return
             stream = torch.cuda.ExternalStream(  # type: ignore[no-untyped-call]
-                self.options.user_compute_stream, self.place
+                self.options.user_compute_stream, self.torch_device
             )
             current = torch.cuda.current_stream()
             stream.wait_stream(current)
@@ -143,13 +143,13 @@ class Torch:
             current.wait_stream(stream)
 
     def synchronize(self) -> None:
-        """Waits until the device has done all that it was given."""
-        if self.place.type == "cuda":
-            torch.cuda.synchronize(self.place)
+        """Wait until the device has finished all submitted work."""
+        if self.torch_device.type == "cuda":
+            torch.cuda.synchronize(self.torch_device)
 
 
 def _device(options: TorchOptions) -> torch.device:
-    """The device that is asked for, if it works; an error that says why it does not otherwise."""
+    """Return the requested device; raise an error with the reason if it does not work."""
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(kind)
@@ -159,9 +159,9 @@ def _device(options: TorchOptions) -> torch.device:
             device = torch.device(device.type, options.device_id)
         torch.zeros(1, device=device)
     except (*FAULTS, AssertionError, RuntimeError) as error:
-        said = str(error).strip().partition("\n")[0]
+        reason = str(error).strip().partition("\n")[0]
         raise RuntimeException(
-            f"torch {torch.__version__} cannot use the device {kind}: {said}",
-            hint='give the option device="cpu", or leave the provider out',
+            f"torch {torch.__version__} cannot use the device {kind}: {reason}",
+            hint='set the option device="cpu", or omit the provider',
         ) from None
     return device

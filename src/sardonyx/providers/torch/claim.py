@@ -1,4 +1,4 @@
-"""Which nodes the torch provider takes, and why it does not take the others."""
+"""Decides which nodes the torch provider accepts, and gives the reason for each refusal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sardonyx.providers.torch.kernel import TorchKernel
 
 COPY: Final = (INTERNAL, "Copy")
 SIZES: Final = (INTERNAL, "Sizes")
-FEW: Final = (INTERNAL, "FusedMatMulNBits")
-MAX_RANK: Final = 25  # of a tensor that CUDA kernels of torch take
+NBITS_MATMUL: Final = (INTERNAL, "FusedMatMulNBits")
+MAX_RANK: Final = 25  # limit of torch's CUDA kernels (TensorIterator)
 
 
 def _shape(x: Any, *, start: int, end: int | None) -> Any:
@@ -29,42 +29,42 @@ def _size(x: Any) -> Any:
     return np.array(x.numel(), np.int64)
 
 
-# Those which make arrays on the host.
-LOOKS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
+# Ops that read a tensor's shape only; their results are arrays on the host.
+SHAPE_OPS: Final[dict[tuple[str, str], Callable[..., Any]]] = {
     ("", "Shape"): _shape,
     ("", "Size"): _size,
 }
 
 
-def row_of(node: Node) -> TorchKernel | No:
-    """The function of a node, or why it has none."""
-    row = KERNELS.get(node.op.key)
-    if row is None:
-        return No(f"{node.op} has no function in torch")
-    read = [v for i, v in enumerate(node.inputs) if v is not None and i not in row.host]
+def kernel_of(node: Node) -> TorchKernel | No:
+    """Return the kernel of a node, or the reason why it has none."""
+    kernel = KERNELS.get(node.op.key)
+    if kernel is None:
+        return No(f"{node.op} has no kernel in torch")
+    read = [v for i, v in enumerate(node.inputs) if v is not None and i not in kernel.host]
     for value in (*read, *node.outputs):
-        if why := unfit(value) or _untaken(value, row):
+        if why := why_unsupported(value) or _wrong_type(value, kernel):
             return No(why)
-    why = row.refuses(node)
-    return No(why) if why else row
+    why = kernel.refuses(node)
+    return No(why) if why else kernel
 
 
-def unfit(value: Value) -> str:
-    """Why torch cannot hold a value; empty if it can."""
+def why_unsupported(value: Value) -> str:
+    """Return why torch cannot represent a value; empty if it can."""
     fact = value.fact
     if not isinstance(fact, Fact):
-        return f"{value} is no tensor"
+        return f"{value} is not a tensor"
     if fact.shape is None:
-        return f"the rank of {value} is not known"
+        return f"the rank of {value} is unknown"
     if len(fact.shape) > MAX_RANK:
         return f"{value} has more than {MAX_RANK} dims"
     if fact.dtype not in TORCH and (fact.dtype.bits >= 8 or value.const is None):
-        return f"torch has no {fact.dtype}, which {value} is of"
+        return f"torch has no element type {fact.dtype}, the type of {value}"
     return ""
 
 
-def _untaken(value: Value, row: TorchKernel) -> str:
+def _wrong_type(value: Value, kernel: TorchKernel) -> str:
     dtype = value.tensor.dtype
-    if dtype in row.types:
+    if dtype in kernel.types:
         return ""
-    return f"its function does not take {dtype}, which {value} is of"
+    return f"the kernel does not support {dtype}, the type of {value}"

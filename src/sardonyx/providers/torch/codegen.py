@@ -1,7 +1,8 @@
-"""Regions as Python source: straight-line calls over numbered values, and nothing of the model's.
+"""Generates Python source for regions: straight-call calls over numbered values.
 
-Functions, attributes and weights travel beside the source, by number. What depends on sizes alone
-is a function of its own: a region calls it once for each set of sizes.
+The source contains no strings of the model: functions, attributes and weights are passed beside it
+and referred to by number. Calls that depend on sizes alone (shape-only subgraphs) are a separate
+function, which runs once for each set of sizes.
 """
 
 from __future__ import annotations
@@ -18,100 +19,108 @@ from sardonyx.graph.op import as_outputs
 from sardonyx.place.provider import Region
 
 FILE: Final = "<region>"
-Key = tuple[Const, str]  # a constant, and the form in which it is wanted
+WeightKey = tuple[Const, str]  # a constant and its layout on the device; empty: contiguous
 
 
 @frozen(eq=False)
-class Pack:
-    """A thing that is made of constants once they are on the device."""
+class PackedConstant:
+    """An object that is built from constants once they are on the device."""
 
-    keys: tuple[Key | None, ...]
-    make: Callable[..., Any]  # of tensors
-
-
-@frozen
-class Arg:
-    """A constant operand of a call: on the device in some form, or an object on the host."""
-
-    key: Key | None = None
-    thing: Any = None
-    pack: Pack | None = None
+    keys: tuple[WeightKey | None, ...]
+    make: Callable[..., Any]  # from tensors
 
 
 @frozen
-class Line:
-    """One call: its operands are values, constants or None."""
+class ConstantArg:
+    """A constant operand of a call: a weight on the device, a packed one, or a host object."""
+
+    key: WeightKey | None = None
+    host_object: Any = None
+    pack: PackedConstant | None = None
+
+
+@frozen
+class GeneratedCall:
+    """One generated call; its operands are values, constants or None."""
 
     node: Node
     function: Callable[..., Any]
-    operands: tuple[Value | Arg | None, ...]
+    operands: tuple[Value | ConstantArg | None, ...]
     keywords: dict[str, Any]
-    shapes: tuple[Shape, ...] | None = None  # sizes that it is told, as the keyword `shapes`
-    takes_dims: bool = False  # the sizes of the run come first
+    shapes: tuple[Shape, ...] | None = None  # output shapes, passed as the keyword `shapes`
+    takes_dims: bool = False  # the run's symbolic sizes are the first argument
     is_fixed: bool = False  # depends on sizes alone
-    shares: tuple[tuple[Value, Value], ...] = ()  # inputs and outputs that may be one memory
+    shares: tuple[tuple[Value, Value], ...] = ()  # (input, output) pairs that may alias
     returns_one: bool = True
 
 
 @mutable
-class Source:
-    """The text of a region's functions, and what it refers to by number."""
+class GeneratedSource:
+    """The source text of a region's functions, and the tables it indexes by number."""
 
     text: str = ""
-    things: list[Any] = field(default_factory=list)  # k: functions, attributes, host constants
-    weights: list[Key] = field(default_factory=list)  # w
-    packs: list[Pack] = field(default_factory=list)  # p
+    objects: list[Any] = field(default_factory=list)  # k: functions, attributes, host constants
+    weights: list[WeightKey] = field(default_factory=list)  # w
+    packs: list[PackedConstant] = field(default_factory=list)  # p
     shapes: list[tuple[Shape, ...]] = field(default_factory=list)  # s
-    shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)  # h, as in lines
-    lines: dict[int, Node] = field(default_factory=dict)  # by number in the text
+    shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)  # h, as in calls
+    nodes_by_line: dict[int, Node] = field(default_factory=dict)
 
     def code(self) -> CodeType:
-        """The text, compiled."""
+        """Return the compiled text."""
         return compile(self.text, FILE, "exec")
 
 
-class Writer:
-    """Writes the source of one region."""
+class SourceWriter:
+    """Generates the source of one region."""
 
-    def __init__(self, region: Region, lines: Sequence[Line]) -> None:
+    def __init__(self, region: Region, calls: Sequence[GeneratedCall]) -> None:
         self._region = region
-        self._lines = lines
-        self._made = Source()
+        self._calls = calls
+        self._source = GeneratedSource()
         self._names: dict[Value, str] = {}
-        self._numbers: dict[int, int] = {}  # of things, by id
-        self._weights: dict[Key, int] = {}
+        self._numbers: dict[int, int] = {}  # of objects, by id
+        self._weights: dict[WeightKey, int] = {}
         self._text: list[str] = []
 
-    def source(self) -> Source:
-        """Everything."""
-        made, region = self._made, self._region
-        fixed = [line for line in self._lines if line.is_fixed]
-        moving = [line for line in self._lines if not line.is_fixed]
-        kept = self._kept(fixed, moving)
+    def source(self) -> GeneratedSource:
+        """Return the generated source."""
+        source, region = self._source, self._region
+        fixed = [call for call in self._calls if call.is_fixed]
+        varying = [call for call in self._calls if not call.is_fixed]
+        fixed_values = self._fixed_values(fixed, varying)
+        # Parameters: i inputs, s shapes, f fixed values, d symbolic sizes, h whether calls share.
         body = self._function(
-            "body", "i, s, f, d, h", moving, region.inputs, kept, self._tuple(region.outputs)
+            "body",
+            "i, s, f, d, h",
+            varying,
+            region.inputs,
+            fixed_values,
+            self._tuple(region.outputs),
         )
-        first = self._function("fixed", "s, d", fixed, (), (), self._tuple(kept))
+        first = self._function("fixed", "s, d", fixed, (), (), self._tuple(fixed_values))
         head = ["def make(k, w, p):"]
-        for name, things in (("k", made.things), ("w", made.weights), ("p", made.packs)):
-            head += self._unpacked(name, len(things))
+        for name, objects in (("k", source.objects), ("w", source.weights), ("p", source.packs)):
+            head += self._unpack_line(name, len(objects))
         self._text = head
         for lines in (first, body):
             for text, node in lines:
                 self._text.append("    " + text)
                 if node is not None:
-                    made.lines[len(self._text)] = node
+                    source.nodes_by_line[len(self._text)] = node
         self._text.append("    return fixed, body")
-        made.text = "\n".join(self._text) + "\n"
-        return made
+        source.text = "\n".join(self._text) + "\n"
+        return source
 
-    def _kept(self, fixed: list[Line], moving: list[Line]) -> list[Value]:
-        """What the fixed part makes for the rest."""
-        made = {v for line in fixed for v in line.node.outputs}
-        read = [v for line in moving for v in line.operands if isinstance(v, Value)]
-        return list(dict.fromkeys(v for v in (*read, *self._region.outputs) if v in made))
+    def _fixed_values(
+        self, fixed: list[GeneratedCall], varying: list[GeneratedCall]
+    ) -> list[Value]:
+        """Return the values that the fixed function computes for the body."""
+        computed = {v for call in fixed for v in call.node.outputs}
+        read = [v for call in varying for v in call.operands if isinstance(v, Value)]
+        return list(dict.fromkeys(v for v in (*read, *self._region.outputs) if v in computed))
 
-    def _unpacked(self, name: str, count: int) -> list[str]:
+    def _unpack_line(self, name: str, count: int) -> list[str]:
         if not count:
             return []
         return [f"    {', '.join(f'{name}{i}' for i in range(count))}, = {name}"]
@@ -120,66 +129,70 @@ class Writer:
         self,
         name: str,
         arguments: str,
-        lines: list[Line],
+        calls: list[GeneratedCall],
         inputs: Sequence[Value],
-        kept: Sequence[Value],
+        fixed_values: Sequence[Value],
         result: str,
     ) -> list[tuple[str, Node | None]]:
         text: list[tuple[str, Node | None]] = [(f"def {name}({arguments}):", None)]
-        for source, values in (("i", inputs), ("f", kept)):
+        for parameter, values in (("i", inputs), ("f", fixed_values)):
             if values:
                 names = ", ".join(self._name(v) for v in values)
-                text.append((f"    {names}, = {source}", None))
-        alive = set(self._region.outputs) | set(kept)
-        last = {v: line for line in lines for v in line.operands if isinstance(v, Value)}
-        for line in lines:
-            text.append((f"    {self._call(line)}", line.node))
-            read = [v for v in line.operands if isinstance(v, Value)]
-            dead = [v for v in dict.fromkeys((*read, *line.node.outputs)) if v not in alive]
-            dead = [v for v in dead if last.get(v, line) is line]
+                text.append((f"    {names}, = {parameter}", None))
+        # Values are deleted after their last use, so that their memory can be reused.
+        alive = set(self._region.outputs) | set(fixed_values)
+        last = {v: call for call in calls for v in call.operands if isinstance(v, Value)}
+        for call in calls:
+            text.append((f"    {self._call(call)}", call.node))
+            read = [v for v in call.operands if isinstance(v, Value)]
+            dead = [v for v in dict.fromkeys((*read, *call.node.outputs)) if v not in alive]
+            dead = [v for v in dead if last.get(v, call) is call]
             if name == "body" and dead:
                 text.append((f"    del {', '.join(map(self._name, dead))}", None))
         return [*text, (f"    return {result}", None)]
 
-    def _call(self, line: Line) -> str:
-        outputs = ", ".join(self._name(v) for v in line.node.outputs)
-        target = outputs if line.returns_one else f"{outputs}, *_"
-        words = ["d"] if line.takes_dims else []
-        words += [self._operand(v) for v in line.operands]
-        words += [f"{k}={self._thing(v)}" for k, v in line.keywords.items()]
-        if line.shapes is not None:
-            words.append(f"shapes=s[{len(self._made.shapes)}]")
-            self._made.shapes.append(line.shapes)
-        if line.shares:
-            words.append(f"shares=h[{len(self._made.shared)}]")
-            self._made.shared.append(line.shares)
-        call = f"{self._thing(line.function)}({', '.join(words)})"
-        return f"{target} = {call if line.returns_one else f'{self._thing(as_outputs)}({call})'}"
+    def _call(self, call: GeneratedCall) -> str:
+        outputs = ", ".join(self._name(v) for v in call.node.outputs)
+        target = outputs if call.returns_one else f"{outputs}, *_"
+        arguments = ["d"] if call.takes_dims else []
+        arguments += [self._operand(v) for v in call.operands]
+        arguments += [f"{k}={self._object(v)}" for k, v in call.keywords.items()]
+        if call.shapes is not None:
+            arguments.append(f"shapes=s[{len(self._source.shapes)}]")
+            self._source.shapes.append(call.shapes)
+        if call.shares:
+            arguments.append(f"shares=h[{len(self._source.shared)}]")
+            self._source.shared.append(call.shares)
+        text = f"{self._object(call.function)}({', '.join(arguments)})"
+        return f"{target} = {text if call.returns_one else f'{self._object(as_outputs)}({text})'}"
 
-    def _operand(self, operand: Value | Arg | None) -> str:
+    def _operand(self, operand: Value | ConstantArg | None) -> str:
         if operand is None:
             return "None"
         if isinstance(operand, Value):
             return self._name(operand)
         if operand.pack is not None:
-            self._made.packs.append(operand.pack)
-            return f"p{len(self._made.packs) - 1}"
-        return self._thing(operand.thing) if operand.key is None else self._weight(operand.key)
+            self._source.packs.append(operand.pack)
+            return f"p{len(self._source.packs) - 1}"
+        return (
+            self._object(operand.host_object) if operand.key is None else self._weight(operand.key)
+        )
 
-    def _thing(self, thing: Any) -> str:
-        if thing is None or isinstance(thing, bool):
-            return str(thing)
-        if isinstance(thing, int):
-            return str(int(thing))
-        number = self._numbers.setdefault(id(thing), len(self._made.things))
-        if number == len(self._made.things):
-            self._made.things.append(thing)
+    def _object(self, host_object: Any) -> str:
+        # Small literals are inline; everything else is a variable of the enclosing function.
+        if host_object is None or isinstance(host_object, bool):
+            return str(host_object)
+        if isinstance(host_object, int):
+            return str(int(host_object))
+        number = self._numbers.setdefault(id(host_object), len(self._source.objects))
+        if number == len(self._source.objects):
+            self._source.objects.append(host_object)
         return f"k{number}"
 
-    def _weight(self, key: Key) -> str:
+    def _weight(self, key: WeightKey) -> str:
         number = self._weights.setdefault(key, len(self._weights))
-        if number == len(self._made.weights):
-            self._made.weights.append(key)
+        if number == len(self._source.weights):
+            self._source.weights.append(key)
         return f"w{number}"
 
     def _name(self, value: Value) -> str:

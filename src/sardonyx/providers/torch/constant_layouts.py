@@ -1,4 +1,4 @@
-"""Forms in which functions want constants: other orders in memory, with the same elements."""
+"""Weight layouts that kernels prefer: the same elements in another memory order."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Final
 
 import torch
 
-CHANNELS_LAST: Final = "channels last"  # of rank 4
-COLUMNS: Final = "columns"  # of rank 2, one column after the other, and room for a few more
-ALIGNED_BYTES: Final = 16
+CHANNELS_LAST: Final = "channels last"  # rank 4
+COLUMNS: Final = "columns"  # rank 2, column-major, with padding columns
+ALIGNED_BYTES: Final = 16  # of rows, for the vectorized loads of cuBLAS kernels
 
 
 def padded(count: int, dtype: torch.dtype) -> int:
-    """So many elements or a few more, which end at an address that kernels like."""
-    each = max(1, ALIGNED_BYTES // dtype.itemsize)
-    return -(-count // each) * each
+    """Return a count of elements rounded up to a multiple of ALIGNED_BYTES."""
+    per_block = max(1, ALIGNED_BYTES // dtype.itemsize)
+    return -(-count // per_block) * per_block

@@ -1,4 +1,9 @@
-"""Regions as CUDA graphs: one for each set of sizes, with buffers of its own."""
+"""CUDA graph capture of regions: one graph per set of sizes, with static input buffers.
+
+Capture rules: no synchronization, no allocation outside of the graph's memory pool, and the same
+addresses on each replay. Inputs are therefore copied into static buffers, unless an IOBinding keeps
+their memory from run to run.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +21,26 @@ from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
 from sardonyx.errors import SardonyxError
 
-MOST: Final = 8  # graphs of a region that are kept
+MAX_GRAPHS: Final = 8  # per region; then the least recently used is released
 Key = tuple[Any, ...]
 Outputs = tuple[Any, ...]
 Call = Callable[[Sequence[Any]], Outputs]
 
 
 class Recorder(Protocol):
-    """Makes something that can be replayed of a call."""
+    """Records the device work of a call for replay."""
 
     def record(self, call: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-        """The outputs, whose memory stays, and what computes them anew."""
+        """Return the outputs, whose memory is static, and a function that recomputes them."""
         ...
 
     def ordered(self) -> AbstractContextManager[None]:
-        """What is asked of the device within this follows what was asked within it before."""
+        """Order device work in this context after the work in earlier such contexts."""
         ...
 
 
 class CudaRecorder:
-    """Records on a stream of its own, into one pool of memory."""
+    """Captures on a separate stream, with one memory pool for all graphs of a provider."""
 
     def __init__(self, device: torch.device) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -44,10 +49,10 @@ class CudaRecorder:
         self._last: tuple[int, torch.cuda.Event] | None = None
 
     def record(self, call: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-        """A CUDA graph of all that the call launches.
+        """Capture all launches of a call in a CUDA graph.
 
-        The call runs once before: what libraries and functions keep for a stream is not to lie in
-        the memory of graphs, which write over each other's.
+        The call runs once before (warm-up): workspaces that libraries allocate per stream must not
+        come from the pool, whose memory graphs overwrite mutually.
         """
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
@@ -64,7 +69,7 @@ class CudaRecorder:
 
     @contextlib.contextmanager
     def ordered(self) -> Iterator[None]:
-        """Graphs share memory: one on another stream than the last waits for that."""
+        """Graphs share the pool's memory: a replay on another stream waits for the last one."""
         with self._lock:
             current = torch.cuda.current_stream()
             if self._last is not None and self._last[0] != current.cuda_stream:
@@ -76,53 +81,53 @@ class CudaRecorder:
 
 
 @frozen
-class _Graph:
-    """A recorded region with the memory that it reads and writes."""
+class _CapturedGraph:
+    """A captured region with the memory that it reads and writes."""
 
     inputs: tuple[Any, ...]
     outputs: Outputs
     replay: Callable[[], None]
-    keeps: Any  # memory beside these that the recorded calls read
+    references: Any  # keeps other memory alive that the captured calls read
 
 
 @frozen
-class Asked:
-    """A run of a region: its inputs, where outputs are to lie, and what it is known by."""
+class GraphRequest:
+    """A run of a region: inputs, output buffers, and the key of its graph."""
 
     values: Sequence[Any]
-    places: Sequence[Any]
+    buffers: Sequence[Any]  # for the outputs; None: no preference
     key: Key
-    is_bound: bool  # inputs and places keep their memory from run to run
-    keeps: Any = None  # what the call reads beside its inputs
+    is_bound: bool  # inputs and buffers have the same memory in each run (IOBinding)
+    references: Any = None  # other memory that the call reads
 
 
-class Graphs:
-    """The graphs of one region. A run beside another one goes without."""
+class GraphCache:
+    """The graphs of one region. Concurrent runs of the region run without a graph."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._lock = Lock()
-        self._is_off = False  # recording failed
-        self._graphs: OrderedDict[Key, _Graph | None] = OrderedDict()  # None: seen once
+        self._is_off = False  # capture failed
+        self._graphs: OrderedDict[Key, _CapturedGraph | None] = OrderedDict()  # None: seen once
 
-    def run(self, asked: Asked, call: Call) -> Outputs | None:
-        """The outputs of a run, which `call` makes of inputs; None if it must do without a graph.
+    def run(self, request: GraphRequest, call: Call) -> Outputs | None:
+        """Return the outputs of a run by a graph of `call`; None if there is no graph for it.
 
-        What `call` needs beside its inputs is the same in each run of a key.
+        Apart from its inputs, `call` must read the same memory in each run of a key.
         """
-        if not all(isinstance(v, Tensor) for v in asked.values):
+        if not all(isinstance(v, Tensor) for v in request.values):
             return None
         if self._is_off or not self._lock.try_acquire():
             return None
         try:
-            key = (*asked.key, *_addresses(asked)) if asked.is_bound else asked.key
-            graph = self._find(key, asked, call)
-            return None if graph is None else self._replay(graph, asked)
+            key = (*request.key, *_addresses(request)) if request.is_bound else request.key
+            graph = self._find(key, request, call)
+            return None if graph is None else self._replay(graph, request)
         finally:
             self._lock.release()
 
     def release(self, graph_id: int) -> None:
-        """Forgets all graphs whose keys begin with an id."""
+        """Release all graphs whose keys begin with an id."""
         with self._lock:
             for key in [k for k in self._graphs if k[0] == graph_id]:
                 del self._graphs[key]
@@ -130,71 +135,74 @@ class Graphs:
     def __len__(self) -> int:
         return sum(graph is not None for graph in self._graphs.values())
 
-    def _find(self, key: Key, asked: Asked, call: Call) -> _Graph | None:
-        """The graph of a key: recorded the second time that it is asked for."""
+    def _find(self, key: Key, request: GraphRequest, call: Call) -> _CapturedGraph | None:
+        """Return the graph of a key; captured at the second request: one-off sizes do not pay."""
         if key not in self._graphs:
             self._graphs[key] = None
-            if len(self._graphs) > 2 * MOST:
+            if len(self._graphs) > 2 * MAX_GRAPHS:
                 self._graphs.popitem(last=False)
             return None
         self._graphs.move_to_end(key)
         graph = self._graphs[key]
         if graph is None:
-            if len(self) >= MOST:
+            if len(self) >= MAX_GRAPHS:
                 self._drop_oldest()
-            graph = self._graphs[key] = self._record(asked, call)
+            graph = self._graphs[key] = self._record(request, call)
         return graph
 
     def _drop_oldest(self) -> None:
         oldest = next(key for key, graph in self._graphs.items() if graph is not None)
         del self._graphs[oldest]
 
-    def _record(self, asked: Asked, call: Call) -> _Graph | None:
-        inputs = tuple(asked.values)
-        if not asked.is_bound:
+    def _record(self, request: GraphRequest, call: Call) -> _CapturedGraph | None:
+        inputs = tuple(request.values)
+        if not request.is_bound:
             inputs = tuple(v.clone(memory_format=torch.contiguous_format) for v in inputs)
-        places = asked.places if asked.is_bound else [None] * len(asked.places)
+        buffers = request.buffers if request.is_bound else [None] * len(request.buffers)
 
-        def written() -> Outputs:
-            return tuple(map(put, call(inputs), places))
+        def run_into_buffers() -> Outputs:
+            return tuple(map(copy_to, call(inputs), buffers))
 
         try:
-            outputs, replay = self._recorder.record(written)
-        except (RuntimeError, SardonyxError) as error:  # a run without a graph may do, or tells why
-            logger.warning("a region cannot be recorded, and runs without: %s", error)
+            outputs, replay = self._recorder.record(run_into_buffers)
+        except (
+            RuntimeError,
+            SardonyxError,
+        ) as error:  # a run without a graph may succeed, or gives the error
+            logger.warning("a region cannot be captured and runs without a CUDA graph: %s", error)
             self._is_off = True
             return None
-        logger.info("recorded a graph of %d inputs: %s", len(inputs), asked.key)
-        return _Graph(inputs, outputs, replay, asked.keeps)
+        logger.info("captured a CUDA graph of %d inputs: %s", len(inputs), request.key)
+        return _CapturedGraph(inputs, outputs, replay, request.references)
 
-    def _replay(self, graph: _Graph, asked: Asked) -> Outputs:
+    def _replay(self, graph: _CapturedGraph, request: GraphRequest) -> Outputs:
         with self._recorder.ordered():
-            if not asked.is_bound:
-                for own, given in zip(graph.inputs, asked.values, strict=True):
-                    own.copy_(given)
+            if not request.is_bound:
+                for static, value in zip(graph.inputs, request.values, strict=True):
+                    static.copy_(value)
             graph.replay()
-            return tuple(map(_handed, graph.outputs, asked.places))
+            return tuple(map(_deliver, graph.outputs, request.buffers))
 
 
-def _handed(output: Any, place: Any) -> Any:
-    """A graph's output at its place, or in memory that the next replay does not write."""
-    if output is place:
-        return place
-    there = put(output, place)
-    return output.clone() if there is output and isinstance(output, Tensor) else there
+def _deliver(output: Any, buffer: Any) -> Any:
+    """Return a graph's output in its buffer, or in memory that the next replay does not write."""
+    if output is buffer:
+        return buffer
+    delivered = copy_to(output, buffer)
+    return output.clone() if delivered is output and isinstance(output, Tensor) else delivered
 
 
-def put(value: Any, place: Any) -> Any:
-    """A value at its place; where it lies if it has none, or one of another kind or shape."""
-    if not isinstance(place, Tensor) or not isinstance(value, Tensor):
+def copy_to(value: Any, buffer: Any) -> Any:
+    """Copy a tensor into a buffer of its shape and return that; else return the value itself."""
+    if not isinstance(buffer, Tensor) or not isinstance(value, Tensor):
         return value
-    if value.shape != place.shape:
+    if value.shape != buffer.shape:
         return value
-    if value.data_ptr() != place.data_ptr():
-        place.copy_(value)
-    return place
+    if value.data_ptr() != buffer.data_ptr():
+        buffer.copy_(value)
+    return buffer
 
 
-def _addresses(asked: Asked) -> tuple[int, ...]:
-    tensors = (*asked.values, *asked.places)
+def _addresses(request: GraphRequest) -> tuple[int, ...]:
+    tensors = (*request.values, *request.buffers)
     return tuple([v.data_ptr() if isinstance(v, Tensor) else 0 for v in tensors])

@@ -1,4 +1,4 @@
-"""Constants that are made of others, made on the device: the host need not hold them."""
+"""Derived constants (recipes) evaluated on the device, so that the host need not hold them."""
 
 from __future__ import annotations
 
@@ -14,70 +14,71 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value, detached
 from sardonyx.graph.op import as_outputs
 from sardonyx.place.provider import No
-from sardonyx.providers.torch.claim import row_of
+from sardonyx.providers.torch.claim import kernel_of
 from sardonyx.providers.torch.dtypes import as_tensor
 from sardonyx.providers.torch.kernel import TorchKernel
 
 
 @frozen
-class Cooking:
-    """How a device makes a recipe: the steps in order, and the weights that must come there."""
+class DeviceRecipe:
+    """A recipe's evaluation on a device: steps in topological order, and the weights to load."""
 
     steps: tuple[tuple[Recipe, TorchKernel], ...]
     leaves: tuple[Const, ...]
 
-    def make(self, there: dict[Const, Tensor], device: torch.device) -> Tensor:
-        """The tensor, from those of the leaves."""
-        made = dict(there)
+    def evaluate(self, loaded: dict[Const, Tensor], device: torch.device) -> Tensor:
+        """Return the tensor, from the loaded leaves."""
+        tensors = dict(loaded)
 
         def operand(const: Const | None, on_host: bool) -> Any:
             if const is None or on_host:
                 return None if const is None else const.view()
-            if const not in made:
-                made[const] = as_tensor(const.view(), const.dtype).to(device)
-            return made[const]
+            if const not in tensors:
+                tensors[const] = as_tensor(const.view(), const.dtype).to(device)
+            return tensors[const]
 
-        for recipe, row in self.steps:
-            inputs = [operand(c, i in row.host) for i, c in enumerate(recipe.inputs)]
+        for recipe, kernel in self.steps:
+            inputs = [operand(c, i in kernel.host) for i, c in enumerate(recipe.inputs)]
             inputs += [None] * recipe.op.n_absent(len(inputs))
-            sizes = {"shapes": (recipe.shape,)} if row.sized else {}
-            with device:  # some functions are given no tensor that says where to make theirs
-                results = as_outputs(row.function(*inputs, **recipe.attrs, **sizes))
-            made[recipe] = results[0]
-        return made[self.steps[-1][0]]
+            sizes = {"shapes": (recipe.shape,)} if kernel.sized else {}
+            with device:  # for kernels without tensor inputs
+                results = as_outputs(kernel.function(*inputs, **recipe.attrs, **sizes))
+            tensors[recipe] = results[0]
+        return tensors[self.steps[-1][0]]
 
 
-def cooking(const: Const) -> Cooking | None:
-    """How to make a constant on a device; None if it is no large recipe, or torch cannot."""
+def device_recipe(const: Const) -> DeviceRecipe | None:
+    """Return a recipe's evaluation on a device; None if it is small or has no kernel."""
     if not isinstance(const, Recipe) or const.is_small or const.is_read:
         return None
     steps: dict[Recipe, TorchKernel] = {}
     leaves: dict[Const, None] = {}
-    waiting: list[Recipe] = [const]  # not by recursion: chains may be longer than calls nest
+    # Depth-first with an explicit stack: chains may exceed Python's recursion limit.
+    waiting: list[Recipe] = [const]
     while waiting:
         recipe = waiting[-1]
-        row = _row(recipe)
-        if row is None:
+        kernel = _kernel(recipe)
+        if kernel is None:
             return None
-        parts = [c for i, c in enumerate(recipe.inputs) if c is not None and i not in row.host]
-        unmade = [c for c in parts if _is_step(c) and c not in steps]
-        waiting += [c for c in unmade if isinstance(c, Recipe)]
-        if not unmade:
-            leaves.update((c, None) for c in parts if not c.is_small and not _is_step(c))
-            steps[waiting.pop()] = row
-    return Cooking(tuple(steps.items()), tuple(leaves))
+        inputs = [c for i, c in enumerate(recipe.inputs) if c is not None and i not in kernel.host]
+        pending = [c for c in inputs if _is_step(c) and c not in steps]
+        waiting += [c for c in pending if isinstance(c, Recipe)]
+        if not pending:
+            leaves.update((c, None) for c in inputs if not c.is_small and not _is_step(c))
+            steps[waiting.pop()] = kernel
+    return DeviceRecipe(tuple(steps.items()), tuple(leaves))
 
 
 def _is_step(const: Const) -> bool:
     return isinstance(const, Recipe) and not const.is_small and not const.is_read
 
 
-def _row(recipe: Recipe) -> TorchKernel | None:
-    """The function of a recipe's op, if that has one result and torch takes its inputs."""
+def _kernel(recipe: Recipe) -> TorchKernel | None:
+    """Return the kernel of a recipe's op, if it has one output and torch accepts its inputs."""
     op = recipe.op
     if recipe.output or len(op.outputs) != 1 or op.outputs[0].variadic:
         return None
     inputs = [None if c is None else constant(c) for c in recipe.inputs]
     output = Value("", Fact(recipe.dtype, recipe.shape))
-    row = row_of(detached(Graph(), op, inputs, recipe.attrs, (output,)))
-    return None if isinstance(row, No) or row.syncs else row
+    kernel = kernel_of(detached(Graph(), op, inputs, recipe.attrs, (output,)))
+    return None if isinstance(kernel, No) or kernel.syncs else kernel

@@ -1,4 +1,4 @@
-"""Values on devices: brought there and back, looked at, written; tensors that others made."""
+"""Values on devices: transfers, views of foreign memory (DLPack, addresses), validation."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from sardonyx.place.provider import TORCH_HOST
 from sardonyx.providers.torch.dtypes import TORCH, as_array, as_tensor, ours
 
 Array = np.ndarray[Any, Any]
-Owner = tuple[str, int]  # a device, and the address of a block of its memory
-_ALWAYS_THERE: Final = ("cpu", "meta")  # kinds of devices, which nobody waits for
-_MOST_PINNED_BYTES: Final = 64 << 20  # of results in one run; pinned memory is never given back
+Owner = tuple[str, int]  # a device, and the address of a storage on it
+_SYNCHRONOUS: Final = ("cpu", "meta")  # always present, and never waited for
+_MAX_PINNED_BYTES: Final = 64 << 20  # results of one run; torch never frees pinned memory
 
 
 def device_of(name: str) -> torch.device:
-    """The device of a name, as in "cuda:0"; an error where torch does not see it."""
+    """Return the device of a name such as "cuda:0"; raise an error if torch does not see it."""
     device = torch.device(name)
-    if device.type in _ALWAYS_THERE:
+    if device.type in _SYNCHRONOUS:
         return device
     kind = getattr(torch, device.type, None)
     count = 0 if kind is None else kind.device_count()
     if (device.index or 0) >= count:
         raise ValueFault(
-            f"a value is to lie on {name}, and torch {torch.__version__} sees "
+            f"a value is requested on {name}, and torch {torch.__version__} sees "
             f"{count} devices of that kind",
             hint="see torch.cuda.is_available(), and whether torch is a build for the device",
         )
@@ -39,13 +39,13 @@ def device_of(name: str) -> torch.device:
 
 
 def is_at(tensor: Tensor, name: str) -> bool:
-    """Whether a tensor lies on the device that homes of values call by a name."""
+    """Return whether a tensor is on the device that placement calls by a name."""
     here = tensor.device
     return name == (TORCH_HOST if here.type == "cpu" else _space(here))
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor alone: without a gradient, or conjugation that is put off."""
+    """Return the tensor detached from autograd, with lazy conjugation and negation resolved."""
     check_memory(tensor)
     if ours(tensor.dtype) is None:
         raise ValueFault(f"ONNX has no element type {tensor.dtype}")
@@ -55,17 +55,17 @@ def plain(tensor: Tensor) -> Tensor:
 
 
 def check_memory(tensor: Tensor) -> None:
-    """Refuses a tensor whose elements do not lie in memory of its own, by strides."""
+    """Raise an error for tensors that are not strided views of their own storage."""
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise ValueFault(
-            f"a {type(tensor).__name__} stands for a tensor, and has no memory of its own",
-            hint="give the tensor that it stands for: DTensor.to_local(), or full_tensor()",
+            f"a {type(tensor).__name__} stands for a tensor and has no memory of its own",
+            hint="pass the tensor that it stands for: DTensor.to_local(), or full_tensor()",
         )
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "a nested tensor" if tensor.is_nested else f"a tensor of the layout {tensor.layout}"
-        raise ValueFault(f"{kind} is none of ONNX's")
+        raise ValueFault(f"ONNX has no equivalent of {kind}")
     if not tensor.is_meta and not _has_memory(tensor):
-        raise _no_memory(tensor, "one of FSDP has some only while it is gathered")
+        raise _no_memory(tensor, "an FSDP parameter has memory only while it is gathered")
 
 
 def _no_memory(tensor: Tensor, hint: str) -> ValueFault:
@@ -74,39 +74,39 @@ def _no_memory(tensor: Tensor, hint: str) -> ValueFault:
 
 
 def _has_memory(tensor: Tensor) -> bool:
-    """Whether all elements lie in the tensor's storage, which may have been resized."""
+    """Return whether all elements are inside the tensor's storage, which may be resized."""
     _, begin, end = bounds(tensor)
     storage = tensor.untyped_storage()
     return begin == end or (begin != 0 and end <= storage.data_ptr() + storage.nbytes())
 
 
 def dtype_of(tensor: Tensor) -> DType:
-    """Our element type of a plain tensor."""
-    made = ours(tensor.dtype)
-    assert made is not None
-    return made
+    """Return the element type of a tensor checked by `plain`."""
+    dtype = ours(tensor.dtype)
+    assert dtype is not None
+    return dtype
 
 
-def held(tensor: Tensor) -> tuple[DType, Any]:
-    """A tensor's type and its memory, which has no gaps: an array for one on the CPU."""
+def type_and_memory(tensor: Tensor) -> tuple[DType, Any]:
+    """Return a contiguous tensor's type and memory: an array if it is on the CPU."""
     tensor = plain(tensor)
     if not tensor.is_contiguous():
         raise ValueFault(
-            f"a tensor of shape {list(tensor.shape)} with the strides {list(tensor.stride())} has "
-            "gaps",
-            hint="make it contiguous first",
+            f"a tensor of shape {list(tensor.shape)} with the strides {list(tensor.stride())} is "
+            "not contiguous",
+            hint="call contiguous() first",
         )
     is_host = tensor.device.type == "cpu"
     return dtype_of(tensor), as_array(tensor) if is_host else tensor
 
 
 def of_bytes(raw: Tensor, dtype: DType, shape: Sequence[int]) -> Tensor:
-    """A tensor over one of bytes; types under 8 bits stay packed there."""
+    """Return a tensor over bytes; types under 8 bits stay packed."""
     return raw if dtype.bits < 8 else raw.reshape(-1).view(TORCH[dtype]).reshape(tuple(shape))
 
 
 def zeros(dtype: DType, n_bytes: int, name: str) -> Tensor:
-    """Bytes on a device, for a tensor of a type."""
+    """Return zeroed bytes on a device, for a tensor of a type."""
     check_type(dtype, name)
     try:
         return torch.zeros(n_bytes, dtype=torch.uint8, device=device_of(name))
@@ -114,8 +114,8 @@ def zeros(dtype: DType, n_bytes: int, name: str) -> Tensor:
         raise _out_of_memory(n_bytes, name, error) from None
 
 
-def copied(value: Any, name: str) -> Tensor:
-    """The bytes of an array or a tensor in new memory of a device."""
+def copy_to_device(value: Any, name: str) -> Tensor:
+    """Return the bytes of an array or a tensor in new memory of a device."""
     raw = _bytes(value)
     try:
         return raw.to(device_of(name), copy=True)
@@ -124,26 +124,26 @@ def copied(value: Any, name: str) -> Tensor:
 
 
 def _out_of_memory(n_bytes: int, name: str, error: Exception) -> ValueFault:
-    said = str(error).partition("\n")[0]
-    return ValueFault(f"a value of {n_bytes} bytes finds no memory on {name}: {said}")
+    reason = str(error).partition("\n")[0]
+    return ValueFault(f"{name} has no memory for a value of {n_bytes} bytes: {reason}")
 
 
 def check_type(dtype: DType, name: str) -> None:
-    """Refuses a type that torch has no tensors of; those under 8 bits lie in bytes."""
+    """Raise an error for a type that torch lacks; types under 8 bits are stored as bytes."""
     if dtype.bits >= 8 and dtype not in TORCH:
         raise ValueFault(
-            f"torch has no tensors of {dtype.ort_name}, so that none lies on {name}",
-            hint='leave it on "cpu"',
+            f"torch has no tensors of {dtype.ort_name}, so values on {name} cannot have that type",
+            hint='keep the value on "cpu"',
         )
 
 
-def downloaded(tensors: Sequence[Tensor]) -> list[Array]:
-    """Tensors as arrays: copies of those that lie on devices, made with one wait for all."""
+def to_arrays(tensors: Sequence[Tensor]) -> list[Array]:
+    """Return tensors as arrays; device tensors are copied, with one synchronization for all."""
     for tensor in tensors:
         if tensor.is_meta:
-            raise _no_memory(tensor, "give one of a device that computes")
+            raise _no_memory(tensor, "pass a tensor on a real device")
     total = sum(t.nbytes for t in tensors)
-    is_async = total <= _MOST_PINNED_BYTES
+    is_async = total <= _MAX_PINNED_BYTES
     copies = [t.to("cpu", non_blocking=is_async) for t in tensors]
     if is_async:
         finish(tensors)
@@ -151,7 +151,7 @@ def downloaded(tensors: Sequence[Tensor]) -> list[Array]:
 
 
 def finish(values: Iterable[Any]) -> None:
-    """Waits for what this thread asked of the devices of these values."""
+    """Wait for the current streams of the devices of these values."""
     for device in _devices(values):
         kind = getattr(torch, device.type)
         if hasattr(kind, "current_stream"):
@@ -161,19 +161,19 @@ def finish(values: Iterable[Any]) -> None:
 
 
 def synchronize(values: Iterable[Any]) -> None:
-    """Waits for all that anybody asked of the devices of these values."""
+    """Wait for all streams of the devices of these values."""
     for device in _devices(values):
         kind = getattr(torch, device.type)
         kind.synchronize(*(() if device.type == "mps" else (device,)))
 
 
 def _devices(values: Iterable[Any]) -> set[torch.device]:
-    found = {v.device for v in values if isinstance(v, Tensor)}
-    return {device for device in found if device.type not in _ALWAYS_THERE}
+    devices = {v.device for v in values if isinstance(v, Tensor)}
+    return {device for device in devices if device.type not in _SYNCHRONOUS}
 
 
 def write(target: Any, source: Any) -> None:
-    """The bytes of one array or tensor over those of another, as many; where both lie."""
+    """Copy the bytes of an array or tensor to another of the same size, across devices."""
     _bytes(target).copy_(_bytes(source))
 
 
@@ -185,28 +185,27 @@ def _bytes(value: Any) -> Tensor:
 
 
 def from_dlpack(data: Any) -> Tensor:
-    """A tensor over the memory of whatever has `__dlpack__`, or of a capsule."""
+    """Return a tensor over the memory of an object with `__dlpack__`, or of a capsule."""
     if isinstance(data, Tensor):
         return plain(data)
     try:
         return plain(imported(data))
     except SardonyxError:
         raise
-    except Exception as error:  # torch's own, or whatever another library's tensor raises
-        said = str(error).partition("\n")[0]
-        raise ValueFault(f"{type(data).__name__} is no DLPack tensor for torch: {said}") from None
+    except Exception as error:  # of torch, or of the other library
+        reason = str(error).partition("\n")[0]
+        raise ValueFault(f"{type(data).__name__} is no DLPack tensor for torch: {reason}") from None
 
 
-def given(tensor: Tensor, stream: Any, wishes: dict[str, Any]) -> Any:
-    """A DLPack capsule of a tensor, as the keywords of `__dlpack__` want it."""
-    with torch.cuda.device(
-        tensor.device if tensor.is_cuda else -1
-    ):  # which torch wants to be the current one
-        return tensor.__dlpack__(stream=stream, **wishes)
+def to_dlpack(tensor: Tensor, stream: Any, keywords: dict[str, Any]) -> Any:
+    """Return a DLPack capsule of a tensor, by the keywords of `__dlpack__`."""
+    # torch requires the tensor's device to be the current one.
+    with torch.cuda.device(tensor.device if tensor.is_cuda else -1):
+        return tensor.__dlpack__(stream=stream, **keywords)
 
 
 class _Memory:
-    """Bytes at an address of CUDA's, in the form in which torch takes other libraries' memory."""
+    """Bytes at a CUDA address, with the interface by which torch imports foreign memory."""
 
     def __init__(self, pointer: int, n_bytes: int, owner: Any) -> None:
         self.owner = owner
@@ -220,47 +219,50 @@ class _Memory:
 
 
 def bytes_at(pointer: int, n_bytes: int, name: str, owner: Any = None) -> Tensor:
-    """A tensor of the bytes at an address of a device, which `owner`, or the caller, keeps."""
+    """Return a tensor over bytes at a device address, kept alive by `owner` or the caller."""
     device = device_of(name)
     if device.type != "cuda":
         raise ValueFault(
-            f"memory of {name} is not known by its address here",
+            f"memory of {name} cannot be imported by its address",
             hint="bind an OrtValue: OrtValue.from_dlpack(tensor)",
         )
     if not n_bytes:
         return torch.empty(0, dtype=torch.uint8, device=device)
     try:
-        made = torch.as_tensor(_Memory(pointer, n_bytes, owner), device=device)
-    except (RuntimeError, ValueError) as error:  # torch asks the driver whose memory it is
-        said = str(error).partition("\n")[0]
-        raise ValueFault(f"there is no memory of {name} at {pointer:#x}: {said}") from None
-    if made.data_ptr() != pointer:
+        tensor = torch.as_tensor(_Memory(pointer, n_bytes, owner), device=device)
+    except (
+        RuntimeError,
+        ValueError,
+    ) as error:  # torch asks the driver for the device of the address
+        reason = str(error).partition("\n")[0]
+        raise ValueFault(f"there is no memory of {name} at {pointer:#x}: {reason}") from None
+    if tensor.data_ptr() != pointer:
         raise ValueFault(f"the memory at {pointer:#x} is not on {name}")
-    return made
+    return tensor
 
 
 def owner_of(tensor: Tensor) -> Owner:
-    """What tensors over the same memory have in common."""
+    """Return a key that tensors over the same storage share."""
     return _space(tensor.device), tensor.untyped_storage().data_ptr()
 
 
 def bounds(tensor: Tensor) -> tuple[str, int, int]:
-    """Device, address of the first byte, and of the one behind the last."""
+    """Return the device, the address of the first byte, and the one after the last."""
     begin, size = tensor.data_ptr(), tensor.nbytes
     if size and not tensor.is_contiguous():
-        steps = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-        size = (steps + 1) * tensor.element_size()
+        last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+        size = (last + 1) * tensor.element_size()
     return _space(tensor.device), begin, begin + size
 
 
 @cache
 def _space(device: torch.device) -> str:
-    """What addresses of a device mean something in."""
+    """Return the name of a device's address space."""
     return f"{device.type}:{device.index or 0}"
 
 
 def as_tensors(values: Sequence[Any]) -> list[Any]:
-    """Arrays as tensors of torch over the same memory, where it has their type."""
+    """Return arrays as tensors over the same memory, where torch has their type."""
     return [_as_tensor(v) for v in values]
 
 
@@ -274,37 +276,37 @@ def _as_tensor(value: Any) -> Any:
 
 
 def new_stream(name: str) -> Any:
-    """A stream of a GPU."""
+    """Return a new stream of a GPU."""
     return torch.cuda.Stream(device_of(name))  # type: ignore[no-untyped-call]
 
 
 def on_stream(stream: Any) -> Any:
-    """Where what is asked of the device goes to a stream."""
+    """Return a context in which device work is submitted to a stream."""
     return torch.cuda.stream(stream)
 
 
 def gpus() -> list[tuple[int, dict[str, str]]]:
-    """The PCI id of each GPU, and what is known of it; none where CUDA does not start."""
+    """Return the PCI device id and properties of each GPU; none if CUDA fails to start."""
     try:
         return [_gpu(n) for n in range(torch.cuda.device_count())]
-    except (RuntimeError, AssertionError):  # a driver that is too old, a device that is taken
+    except (RuntimeError, AssertionError):  # an old driver, a device in exclusive use
         return []
 
 
 def _gpu(number: int) -> tuple[int, dict[str, str]]:
-    known: Any = torch.cuda.get_device_properties(number)
-    about = {
-        "name": str(known.name),
-        "total_memory_bytes": str(known.total_memory),
-        "compute_capability": f"{known.major}.{known.minor}",
+    properties: Any = torch.cuda.get_device_properties(number)
+    metadata = {
+        "name": str(properties.name),
+        "total_memory_bytes": str(properties.total_memory),
+        "compute_capability": f"{properties.major}.{properties.minor}",
     }
-    if not hasattr(known, "pci_bus_id"):
-        return 0, about
-    domain = getattr(known, "pci_domain_id", 0)
-    place = f"{domain:04x}:{known.pci_bus_id:02x}:{known.pci_device_id:02x}.0"
-    about["pci"] = place
+    if not hasattr(properties, "pci_bus_id"):
+        return 0, metadata
+    domain = getattr(properties, "pci_domain_id", 0)
+    address = f"{domain:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
+    metadata["pci"] = address
     try:
-        with open(f"/sys/bus/pci/devices/{place}/device", encoding="ascii") as file:
-            return int(file.read(), 16), about
+        with open(f"/sys/bus/pci/devices/{address}/device", encoding="ascii") as file:
+            return int(file.read(), 16), metadata
     except (OSError, ValueError):
-        return 0, about
+        return 0, metadata

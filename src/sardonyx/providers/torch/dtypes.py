@@ -1,4 +1,4 @@
-"""Element types in torch."""
+"""Element types of torch, and conversion between arrays and CPU tensors without copies."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _OURS: Final = {dtype: ours for ours, dtype in TORCH.items()}
 
 
 def ours(dtype: torch.dtype) -> DType | None:
-    """The element type of a torch type; None if ONNX has none."""
+    """Return the element type of a torch type; None if ONNX has none."""
     return _OURS.get(dtype)
 
 
 def as_tensor(array: np.ndarray[Any, Any], dtype: DType) -> torch.Tensor:
-    """A tensor on the CPU over an array's memory; of a type under 8 bits, one to a byte."""
-    wanted = TORCH.get(dtype, torch.uint8)
-    if dtype.bits < 8 and dtype.kind == "int":  # a byte has its own sign bit
+    """Return a CPU tensor over an array's memory; types under 8 bits have one element per byte."""
+    torch_type = TORCH.get(dtype, torch.uint8)
+    if dtype.bits < 8 and dtype.kind == "int":  # sign-extended to a byte
         return _shared(array.astype(np.int8))
-    if array.dtype.type.__module__ != "numpy":  # of ml_dtypes: the same bits under another name
+    if array.dtype.type.__module__ != "numpy":  # ml_dtypes: reinterpret the same bits
         bits = np.ascontiguousarray(array).view(np.uint8 if array.itemsize == 1 else np.int16)
-        return _shared(bits.reshape(array.shape)).view(wanted)
+        return _shared(bits.reshape(array.shape)).view(torch_type)
     return _shared(np.ascontiguousarray(array).reshape(array.shape))
 
 
 class _Alias:
-    """The memory of an array as one that may be written to, of which torch does not warn."""
+    """A read-only array's memory, presented as writable so that torch does not warn."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array
@@ -48,14 +48,16 @@ class _Alias:
 
 
 def _shared(array: np.ndarray[Any, Any]) -> torch.Tensor:
-    """A tensor over an array that nothing here writes to."""
-    if any(stride < 0 for stride in array.strides):  # along an axis of one element
+    """Return a tensor over an array's memory; nothing writes to it."""
+    if any(
+        stride < 0 for stride in array.strides
+    ):  # possible along an axis of one element; torch refuses them
         array = array.copy()
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Alias(array)))
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """An array over the memory of a tensor on the CPU."""
+    """Return an array over a CPU tensor's memory."""
     dtype = ours(tensor.dtype)
     assert dtype is not None
     tensor = tensor.detach().contiguous()

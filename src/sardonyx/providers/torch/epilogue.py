@@ -1,4 +1,4 @@
-"""What follows a product in the same node."""
+"""The epilogue of a matmul: elementwise ops fused into the same node."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sardonyx.ops.elementwise.chain import Code
 from sardonyx.providers.torch.elementwise.chain import run_code, unfit
 
 
-def finished(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:
-    """A product after its epilogue, if it has one."""
+def apply_epilogue(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:
+    """Return y after its epilogue, if it has one."""
     return run_code(code, (y, *operands)) if code else y
 
 
-def unfinished(node: Node) -> str:
-    """Why the epilogue of a node has no function; empty if it has, or if there is none."""
+def why_no_epilogue(node: Node) -> str:
+    """Return why an epilogue has no kernel; empty if it has, or if there is none."""
     code: Code | None = node.attrs["code"]
     if not code:
         return ""
-    fixed = len(node.op.inputs) - 1  # operands come behind them
+    fixed = len(node.op.inputs) - 1  # the epilogue's operands follow
     types = [v.tensor.dtype for v in (node.inputs[0], *node.inputs[fixed:]) if v is not None]
     return unfit(code, types)

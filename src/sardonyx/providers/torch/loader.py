@@ -1,4 +1,8 @@
-"""Streams weights from files and memory to a device, through a ring of buffers of fixed size."""
+"""Streams weights from files and memory to a device, through a ring of pinned staging buffers.
+
+Reader threads fill buffers; one thread submits the copies to the device. Reads, copies and the
+conversion of arrived weights overlap.
+"""
 
 from __future__ import annotations
 
@@ -19,50 +23,50 @@ from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
 from sardonyx.providers.torch.constant_layouts import CHANNELS_LAST, COLUMNS, padded
-from sardonyx.providers.torch.derived_constants import cooking
+from sardonyx.providers.torch.derived_constants import device_recipe
 from sardonyx.providers.torch.staging_ring import Buffer, Ring
-from sardonyx.providers.torch.sub_byte import held_as, unpacked
+from sardonyx.providers.torch.sub_byte import storage_type, unpacked
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
 
 BUFFER_BYTES: Final = 8 << 20
-N_THREADS: Final = 8  # that read
-N_SPARE: Final = 8  # buffers beside those that are being read into: the device copies from them
+N_THREADS: Final = 8  # readers
+N_SPARE: Final = 8  # buffers beyond one per reader: those that the device copies from
 
-_LEAST_BYTES: Final = 1 << 20  # of a buffer
-_MANY: Final = 64  # pieces; with as many, buffers are as large as they get
-_MOST_THREADS: Final = 64
-_GROUP_BYTES: Final = 1 << 30  # of weights that others are made of
-_TICK: Final = 0.05  # seconds between reports
+_MIN_BUFFER_BYTES: Final = 1 << 20
+_MIN_PIECES: Final = 64  # buffers grow up to BUFFER_BYTES as long as there are so many pieces
+_MAX_THREADS: Final = 64
+_GROUP_BYTES: Final = 1 << 30  # inputs of derived constants on the device at a time
+_REPORT_SECONDS: Final = 0.05  # between progress reports
 
 
 class TorchLoader(DataLoader):
-    """Loads weights to a device of torch: many reads at once, beside the copies to the device."""
+    """Loads weights to a device of torch, with concurrent reads and asynchronous copies."""
 
     shares = True
 
     def __init__(self, device: torch.device, name: str = "", n_threads: int = N_THREADS) -> None:
-        """`name` is what values' homes call the device, where that is not torch's name."""
+        """`name` is placement's name of the device, if it differs from torch's."""
         self._device = device
         self._name = name or str(device)
-        self._n_threads = max(1, min(n_threads, _MOST_THREADS, len(os.sched_getaffinity(0))))
+        self._n_threads = max(1, min(n_threads, _MAX_THREADS, len(os.sched_getaffinity(0))))
 
     def can_load(self, device: str) -> bool:
         return device == self._name
 
     def allocate(self, reference: WeightReference) -> Tensor:
-        dtype, asked = held_as(reference.dtype), reference.conversion
-        name, shape = "" if asked is None else asked.name, reference.shape
-        order = torch.channels_last if name == CHANNELS_LAST else torch.contiguous_format
-        with _room_for(reference, self._device):
-            if name == COLUMNS:
+        dtype, conversion = storage_type(reference.dtype), reference.conversion
+        layout, shape = "" if conversion is None else conversion.name, reference.shape
+        memory_format = torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format
+        with _allocating(reference, self._device):
+            if layout == COLUMNS:
                 k, n = shape
-                room = torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)
-                return room.T[:, :n]
-            if len(shape) == 2:  # turned around, its rows are columns
+                whole = torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)
+                return whole.T[:, :n]
+            if len(shape) == 2:  # padded rows: transposed, they are aligned columns
                 n, k = shape
                 return torch.empty((padded(n, dtype), k), dtype=dtype, device=self._device)[:n]
-            return torch.empty(shape, dtype=dtype, device=self._device, memory_format=order)
+            return torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
 
     def load(self, reference: WeightReference, destination: Tensor) -> None:
         self.load_many([(reference, destination)])
@@ -88,26 +92,26 @@ class TorchLoader(DataLoader):
 
 
 def _capacity(references: Sequence[WeightReference]) -> int:
-    """The size of a buffer: to pin memory takes time, which few weights would not repay."""
-    share = sum(reference.length for reference in references) // _MANY
-    return min(max(share // PAGE * PAGE, _LEAST_BYTES), BUFFER_BYTES)
+    """Return the size of a buffer: pinning takes time, so small models get small buffers."""
+    per_piece = sum(reference.length for reference in references) // _MIN_PIECES
+    return min(max(per_piece // PAGE * PAGE, _MIN_BUFFER_BYTES), BUFFER_BYTES)
 
 
 @contextlib.contextmanager
-def _room_for(reference: WeightReference, device: torch.device) -> Iterator[None]:
-    """Says of which weight there is no room for, and how much is missing."""
+def _allocating(reference: WeightReference, device: torch.device) -> Iterator[None]:
+    """Convert allocation failures to an error with the weight and the missing bytes."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, SardonyxError):
             raise
-        wanted, free = reference.size_bytes, _free_bytes(device)
-        known = ""
+        needed, free = reference.size_bytes, _free_bytes(device)
+        details = ""
         if free is not None:
-            known = f": {format_bytes(free)} are free, {format_bytes(wanted - free)} missing"
+            details = f": {format_bytes(free)} are free, {format_bytes(needed - free)} missing"
         raise EPFail(
-            f"{format_bytes(wanted)} for the weight {reference.name!r} do not fit on "
-            f"{device}{known}",
+            f"{format_bytes(needed)} for the weight {reference.name!r} do not fit on "
+            f"{device}{details}",
             weight=reference.name,
             hint="use a smaller model or type, or set gpu_mem_limit: what exceeds it stays on "
             "the CPU",
@@ -115,17 +119,18 @@ def _room_for(reference: WeightReference, device: torch.device) -> Iterator[None
 
 
 def _free_bytes(device: torch.device) -> int | None:
-    """Memory of a device that can be had; None where it does not tell."""
+    """Return the memory that can be allocated on a device; None if unknown."""
     if device.type != "cuda":
         return None
-    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(torch.cuda.mem_get_info(device)[0]) + kept
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
 
 
 class _Target:
-    """A weight on the device, and the bytes that are copied to make it.
+    """The destination of a weight's bytes on the device.
 
-    They are those of `tensor`, or memory of their own, which goes to `then` when all are there.
+    It is the memory of `tensor` itself; or, with `then`, temporary memory that is passed to it when
+    all bytes have arrived.
     """
 
     def __init__(
@@ -138,9 +143,9 @@ class _Target:
         self._raw = tensor.view(-1).view(torch.uint8) if then is None else None
 
     def copy(self, part: Part, buffer: Tensor) -> None:
-        """Copies a part from a buffer; after the last one, the weight is made."""
+        """Copy a part from a buffer; after the last part, finish the weight."""
         if self._raw is None:
-            with _room_for(self.reference, self._device):
+            with _allocating(self.reference, self._device):
                 length = self.reference.length
                 self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
         there = self._raw[part.begin : part.begin + part.size_bytes]
@@ -153,38 +158,38 @@ class _Target:
     def _finish(self, raw: Tensor) -> None:
         const = self.reference.const
         if const.dtype is BOOL:
-            raw.ne_(0)  # in a file, any byte but 0 is true
+            raw.ne_(0)  # any nonzero byte in a file is true
         if self._then is None:
             return
         if const.dtype.bits >= 8:
-            raw = raw.view(held_as(const.dtype)).reshape(const.shape)
+            raw = raw.view(storage_type(const.dtype)).reshape(const.shape)
         elif not self.reference.is_packed:
             raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
         self._then(raw)
 
 
 def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
-    """What is to be copied for a weight: its bytes, or those of what it is made of."""
+    """Return the copy targets of a weight: its own bytes, or the inputs of its recipe."""
     conversion = reference.conversion
 
-    def finish(made: Tensor) -> None:
-        tensor.copy_(made if conversion is None else conversion.convert(made))
+    def finish(loaded: Tensor) -> None:
+        tensor.copy_(loaded if conversion is None else conversion.convert(loaded))
 
-    recipe = None if reference.is_packed else cooking(reference.const)
+    recipe = None if reference.is_packed else device_recipe(reference.const)
     if recipe is None:
         is_unpacked = reference.const.dtype.bits < 8 and not reference.is_packed
         is_plain = conversion is None and not is_unpacked
         return [_Target(reference, tensor, None if is_plain else finish)]
-    there: dict[Const, Tensor] = {}
+    leaves: dict[Const, Tensor] = {}
 
     def receive(leaf: Const, arrived: Tensor) -> None:
-        there[leaf] = arrived
-        if len(there) == len(recipe.leaves):
-            finish(recipe.make(there, tensor.device))
-            there.clear()
+        leaves[leaf] = arrived
+        if len(leaves) == len(recipe.leaves):
+            finish(recipe.evaluate(leaves, tensor.device))
+            leaves.clear()
 
     if not recipe.leaves:
-        finish(recipe.make(there, tensor.device))
+        finish(recipe.evaluate(leaves, tensor.device))
     name = reference.name
     return [
         _Target(WeightReference(name, leaf), tensor, partial(receive, leaf))
@@ -193,13 +198,13 @@ def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
 
 
 def _groups(jobs: Sequence[Sequence[_Target]]) -> list[list[int]]:
-    """Targets by their numbers, in the order to read them in: what others are made of comes last.
+    """Return target numbers in reading order: plain weights first, then inputs of recipes.
 
-    That lies on the device twice until it is made, so that it comes in groups of bounded size.
+    The latter are on the device beside the result, so they come in groups of bounded size.
     """
     plain: list[int] = []
     groups: list[list[int]] = [[]]
-    number, room = 0, _GROUP_BYTES
+    number, left_bytes = 0, _GROUP_BYTES
     for job in jobs:
         numbers = range(number, number + len(job))
         number += len(job)
@@ -207,15 +212,15 @@ def _groups(jobs: Sequence[Sequence[_Target]]) -> list[list[int]]:
             plain += numbers
             continue
         groups[-1] += numbers
-        room -= sum(target.reference.length for target in job)
-        if room < 0:
+        left_bytes -= sum(target.reference.length for target in job)
+        if left_bytes < 0:
             groups.append([])
-            room = _GROUP_BYTES
+            left_bytes = _GROUP_BYTES
     return [plain, *groups]
 
 
 class _Upload:
-    """Threads that read pieces into buffers, and one that asks the device to copy from these."""
+    """Reader threads that fill buffers, and the calling thread that submits copies from them."""
 
     def __init__(
         self, pieces: Sequence[FilePiece | MemoryPiece], targets: list[_Target], ring: Ring
@@ -229,7 +234,7 @@ class _Upload:
         self._read = SimpleQueue()
 
     def run(self, n_threads: int, report: Report) -> None:
-        """Uploads all pieces; raises what goes wrong in any thread, or what `report` raises."""
+        """Upload all pieces; raise the errors of any thread, and of `report` (cancellation)."""
         readers = [threading.Thread(target=self._work) for _ in range(n_threads)]
         for reader in readers:
             reader.start()
@@ -248,7 +253,7 @@ class _Upload:
                 piece.read(buffer.memory.data)
                 self._ring.pin(buffer)
                 self._read.put((piece, buffer))
-        except BaseException as error:  # it belongs to who waits
+        except BaseException as error:  # re-raised in the thread that waits
             self._read.put(error)
 
     def _next(self) -> FilePiece | MemoryPiece | None:
@@ -259,24 +264,24 @@ class _Upload:
         total, done = sum(t.reference.length for t in self._targets), 0
         left, reported = self._n_pieces, time.monotonic()
         while left:
-            found = self._found()
-            if isinstance(found, BaseException):
-                raise found
-            if found is not None:
-                piece, buffer = found
+            item = self._next_read()
+            if isinstance(item, BaseException):
+                raise item
+            if item is not None:
+                piece, buffer = item
                 for part in piece.parts:
                     self._copy(part, buffer)
                     done += part.size_bytes
                 self._ring.give_back(buffer)
                 left -= 1
-            if time.monotonic() > reported + _TICK or not left:
+            if time.monotonic() > reported + _REPORT_SECONDS or not left:
                 report(done, total)
                 reported = time.monotonic()
 
-    def _found(self) -> tuple[FilePiece | MemoryPiece, Buffer] | BaseException | None:
-        """The next piece that was read; None if that takes long."""
+    def _next_read(self) -> tuple[FilePiece | MemoryPiece, Buffer] | BaseException | None:
+        """Return the next piece that was read; None after a timeout, to report progress."""
         try:
-            return self._read.get(timeout=_TICK)
+            return self._read.get(timeout=_REPORT_SECONDS)
         except Empty:
             return None
 

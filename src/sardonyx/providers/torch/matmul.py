@@ -18,9 +18,9 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.elementwise.chain import Code
 from sardonyx.ops.matmul.standard import Equation
 from sardonyx.providers.torch.constant_layouts import padded
-from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.epilogue import apply_epilogue, why_no_epilogue
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import HALVES, wide
+from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
 
 _LIMB: Final = 16  # bits of the parts that integers are multiplied in
 
@@ -48,7 +48,7 @@ def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
 
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
     """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
-    is_half = a.dtype in HALVES
+    is_half = a.dtype in FLOAT16_TYPES
     if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
         whole = _whole_columns(b) if a.dim() > 1 else None
         return torch.matmul(a, b) if whole is None else torch.matmul(a, whole)[..., : b.shape[1]]
@@ -165,10 +165,10 @@ def product(
     """alpha * a b with either turned, and what follows."""
     left, right = _turned(a, trans_a, 0), _turned(b, trans_b, 0)
     if not a.is_floating_point():
-        return finished(_scaled(_whole_matmul(left, right), alpha), operands, code)
+        return apply_epilogue(_scaled(_whole_matmul(left, right), alpha), operands, code)
     if code and alpha == 1 and _is_bias(right, operands, code):
         return F.linear(left, right.T, operands[0])
-    return finished(scaled_matmul(left, right, alpha), operands, code)
+    return apply_epilogue(scaled_matmul(left, right, alpha), operands, code)
 
 
 def _is_bias(right: Tensor, operands: Sequence[Tensor], code: Code) -> bool:
@@ -234,7 +234,7 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "MatMul"): TorchKernel(matmul, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Gemm"): TorchKernel(gemm, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Einsum"): TorchKernel(einsum, REALS, refuses=_too_many_labels),
-    (INTERNAL, "MatMul"): TorchKernel(product, PLAIN, columns=(1,), refuses=unfinished),
+    (INTERNAL, "MatMul"): TorchKernel(product, PLAIN, columns=(1,), refuses=why_no_epilogue),
     (MICROSOFT, "FusedMatMul"): TorchKernel(fused_matmul, REALS),
     (MICROSOFT, "FusedMatMulActivation"): TorchKernel(
         fused_matmul_activation, REALS, refuses=_unknown_activation

@@ -1,4 +1,4 @@
-"""Options of the torch provider, under onnxruntime's names where it has one."""
+"""Options of the torch provider, with onnxruntime's names where these exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
 
 _FLAGS: Final = {"0": False, "1": True, "false": False, "true": True}
-# Options of onnxruntime's CUDA provider that change nothing here.
+# Options of onnxruntime's CUDA provider that are accepted and have no effect.
 _ACCEPTED: Final = frozenset((
     "arena_extend_strategy", "cudnn_conv_use_max_workspace", "do_copy_in_default_stream",
     "gpu_external_alloc", "gpu_external_free", "gpu_external_empty_cache", "enable_cudnn",
@@ -22,35 +22,35 @@ _ACCEPTED: Final = frozenset((
 
 @frozen
 class TorchOptions:
-    """What a session may tell the provider."""
+    """The options that a session may set."""
 
-    device: str = ""  # as torch names it; empty: the best that there is
+    device: str = ""  # torch's name; empty: CUDA if available, else the CPU
     device_id: int = 0
-    gpu_mem_limit: int = 0  # bytes of weights and of what runs make of them; 0: what there is
+    gpu_mem_limit: int = 0  # bytes of weights and intermediate values; 0: no limit
     enable_cuda_graph: bool = False
-    use_tf32: bool = False  # exact unless asked for; onnxruntime rounds unless told not to
-    user_compute_stream: int = 0  # the address of a stream; 0: torch's current one
+    use_tf32: bool = False  # off by default, unlike in onnxruntime
+    user_compute_stream: int = 0  # a cudaStream_t; 0: torch's current stream
     prefer_nhwc: bool = True
     cudnn_conv_algo_search: str = "EXHAUSTIVE"
-    external_data_loader_reading_threads: int = 8  # where there are as many cores
+    external_data_loader_reading_threads: int = 8  # at most the number of cores
 
 
-def parse(given: Mapping[str, str], warn: Callable[[str], None]) -> TorchOptions:
-    """Options from texts; a wrong one is an error, an unknown one a warning."""
-    found: dict[str, Any] = {}
-    for key, text in given.items():
-        if key in _READERS:
-            found[key] = _READERS[key](key, text)
+def parse(options: Mapping[str, str], warn: Callable[[str], None]) -> TorchOptions:
+    """Return the parsed options; an invalid value is an error, an unknown name a warning."""
+    parsed: dict[str, Any] = {}
+    for key, text in options.items():
+        if key in _PARSERS:
+            parsed[key] = _PARSERS[key](key, text)
         elif key not in _ACCEPTED:
             warn(f"the torch provider has no option {key}; {_hint(key)}")
-    return TorchOptions(**found)
+    return TorchOptions(**parsed)
 
 
 def _hint(key: str) -> str:
     import difflib  # only a wrong key needs it
 
-    near = difflib.get_close_matches(key, (*_READERS, *_ACCEPTED), 1)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(_READERS)}"
+    near = difflib.get_close_matches(key, (*_PARSERS, *_ACCEPTED), 1)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(_PARSERS)}"
 
 
 def _flag(key: str, text: str) -> bool:
@@ -66,7 +66,7 @@ def _number(key: str, text: str) -> int:
 
 
 def _limit(key: str, text: str) -> int:
-    """Bytes; onnxruntime's own default is the largest number there is."""
+    """Parse a size in bytes; onnxruntime's default, the largest size_t, means no limit."""
     size = _number(key, text)
     return 0 if size >= 2**63 else size
 
@@ -78,7 +78,7 @@ def _algorithms(key: str, text: str) -> str:
     return text
 
 
-_READERS: Final[dict[str, Callable[[str, str], Any]]] = {
+_PARSERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "device": lambda key, text: text,
     "device_id": _number,
     "gpu_mem_limit": _limit,

@@ -18,15 +18,15 @@ from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
-from sardonyx.providers.torch.precision import HALVES, wide
-from sardonyx.providers.torch.sliding_window import Slide, slide, spatial_only
+from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
+from sardonyx.providers.torch.sliding_window import TorchWindow, spatial_only, torch_window
 
 _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _MEANS: Final[Sequence[Any]] = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
 
-def _slid(x: Tensor, attrs: dict[str, Any]) -> Slide:
-    return slide(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
+def _slid(x: Tensor, attrs: dict[str, Any]) -> TorchWindow:
+    return torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
 
 
 def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
@@ -68,7 +68,7 @@ def _counted(place: Tensor, x: Tensor, sides: tuple[Ints, Ints], storage_order: 
     return place + images.reshape(*x.shape[:2], *(1,) * len(sizes))
 
 
-def _sums(x: Tensor, moved: Slide) -> Tensor:
+def _sums(x: Tensor, moved: TorchWindow) -> Tensor:
     """The sum of each window, axis by axis."""
     path = moved.path
     x = moved.padded(x)
@@ -101,11 +101,11 @@ def _is_odd_volume(x: Tensor, kernel: Ints) -> bool:
     """Whether torch's mean of volumes does not take this: it is pickier than that of images."""
     if x.ndim != 5:
         return False
-    is_half = x.dtype in HALVES and x.device.type == "cpu"
+    is_half = x.dtype in FLOAT16_TYPES and x.device.type == "cpu"
     return is_half or any(k > n for k, n in zip(kernel, x.shape[2:], strict=True))
 
 
-def _counts(x: Tensor, moved: Slide, i: int, with_pads: dict[str, Any] | None) -> Tensor:
+def _counts(x: Tensor, moved: TorchWindow, i: int, with_pads: dict[str, Any] | None) -> Tensor:
     """How many elements the windows along one axis hold."""
     path = moved.path
     window = None if with_pads is None else pool_window(x.ndim, with_pads)

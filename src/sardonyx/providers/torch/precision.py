@@ -1,4 +1,4 @@
-"""Arithmetic in a wider type: half types are computed in float32 and rounded once."""
+"""Arithmetic in a wider type: 16-bit floats are computed in float32 and rounded once."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-HALVES: Final = (torch.float16, torch.bfloat16)
+FLOAT16_TYPES: Final = (torch.float16, torch.bfloat16)
 _NARROW: Final = frozenset((
-    *HALVES, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
+    *FLOAT16_TYPES,
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz,
 ))  # fmt: skip
 
 
 def wide(x: Tensor) -> Tensor:
-    """The tensor in the type that arithmetic on it is done in: float32 for narrower floats."""
+    """Return the tensor in its type for arithmetic: float32 for narrower floats."""
     return x.float() if x.dtype in _NARROW else x
 
 
 def wide_type(dtype: torch.dtype) -> torch.dtype:
-    """The type that arithmetic on a type is done in."""
+    """Return the type for arithmetic on a type."""
     return torch.float32 if dtype in _NARROW else dtype
 
 
 def in_wide(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function with narrow floats in float32, rounded once to its first input's type."""
+    """Wrap a function to compute narrow floats in float32, rounded to its first input's type."""
 
     def run(*tensors: Any, **attrs: Any) -> Tensor:
         dtype = tensors[0].dtype

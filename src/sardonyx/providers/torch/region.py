@@ -1,4 +1,4 @@
-"""Regions of a graph as functions over tensors."""
+"""Compiles regions of a graph to functions over tensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.dim import Shape, evaluate, symbols
 from sardonyx.graph.graph import Node, Value
 from sardonyx.place.provider import HOST, No, Region
-from sardonyx.providers.torch.claim import COPY, FEW, LOOKS, SIZES, row_of
-from sardonyx.providers.torch.codegen import FILE, Arg, Key, Line, Pack, Source, Writer
+from sardonyx.providers.torch.claim import COPY, NBITS_MATMUL, SHAPE_OPS, SIZES, kernel_of
+from sardonyx.providers.torch.codegen import (
+    FILE,
+    ConstantArg,
+    GeneratedCall,
+    GeneratedSource,
+    PackedConstant,
+    SourceWriter,
+    WeightKey,
+)
 from sardonyx.providers.torch.constant_layouts import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
-from sardonyx.providers.torch.cuda_graphs import Asked, Graphs, put
+from sardonyx.providers.torch.cuda_graphs import GraphCache, GraphRequest, copy_to
 from sardonyx.providers.torch.device_tensors import Owner, owner_of
 from sardonyx.providers.torch.index import KERNELS
 from sardonyx.providers.torch.kernel import Packing, TorchKernel
@@ -34,100 +42,103 @@ if TYPE_CHECKING:
 _VIEWS: Final = frozenset((
     "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Split", "Identity",
 ))  # fmt: skip
-_BATCH_BYTES: Final = 2 << 30  # of constants that are packed together
-_KEPT: Final = 8  # sets of sizes whose fixed part is kept, and
-_KEPT_BYTES: Final = 256 << 20  # what all of them may take; the last one may take more
+_BATCH_BYTES: Final = 2 << 30  # constants on the device at a time while they are packed
+# LRU cache of specializations: entries, and bytes of all; the latest may exceed them alone.
+_MAX_SPECIALIZATIONS: Final = 8
+_MAX_SPECIALIZATION_BYTES: Final = 256 << 20
 
 
 @frozen
-class Bound:
-    """A region for one set of sizes."""
+class Specialization:
+    """A region for one set of sizes: its shapes, and the values that depend on them alone."""
 
     shapes: tuple[Any, ...]
     fixed: tuple[Any, ...]
-    owners: frozenset[Owner]  # of the tensors among these
-    size_bytes: int  # of those that are no weights
+    owners: frozenset[Owner]  # of the tensors in `fixed`
+    size_bytes: int  # of `fixed`, weights excluded
 
 
 class TorchRegion:
-    """A region, compiled; its weights come to the device when it is prepared."""
+    """A compiled region; `prepare` loads its weights to the device."""
 
     def __init__(self, provider: Torch, region: Region) -> None:
         self.kernel = "torch"
         self._provider = provider
-        self._lines = _lines(provider, region)
-        self.source: Source = Writer(region, self._lines).source()
-        self._named = _Named(region)
+        self._calls = _calls(provider, region)
+        self.source: GeneratedSource = SourceWriter(region, self._calls).source()
+        self._constant_names = _ConstantNames(region)
         self._opens = region.opens
-        self._names = sorted(_names(self.source, self._lines) - region.opens)
-        self._shares = [_numbered(region, pairs) for pairs in self.source.shared]
+        self._names = sorted(_size_names(self.source, self._calls) - region.opens)
+        self._shares = [_as_indices(region, pairs) for pairs in self.source.shared]
         self._lock = Lock()
-        self._bound: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
+        self._specializations: OrderedDict[tuple[int, ...], Specialization] = OrderedDict()
         self._owners: frozenset[Owner] = frozenset()  # of the weights
         self._body: Callable[..., Any] | None = None
         self._fixed: Callable[..., Any] | None = None
-        self._graphs: Graphs | None = None
-        if provider.recorder is not None and not self._waits():
-            self._graphs = Graphs(provider.recorder)
+        self._graphs: GraphCache | None = None
+        if provider.recorder is not None and not self._synchronizes():
+            self._graphs = GraphCache(provider.recorder)
 
-    def _waits(self) -> bool:
-        """Whether something in it waits for the device, so that it cannot be a graph."""
-        return any(_syncs(line) for line in self._lines if not line.is_fixed)
+    def _synchronizes(self) -> bool:
+        """Return whether a call synchronizes with the device: then it cannot be captured."""
+        return any(_syncs(call) for call in self._calls if not call.is_fixed)
 
     def prepare(self, check: Callable[[], None]) -> None:
-        """Brings the weights to the device."""
+        """Load the weights to the device, once."""
         if self._body is not None:
             return
         weights = self._load(self.source.weights, check)
         self._owners = frozenset(map(owner_of, weights))
         packs = self._packs(check)
-        space: dict[str, Any] = {}
-        exec(self.source.code(), space)
-        self._fixed, self._body = space["make"](self.source.things, weights, packs)
+        namespace: dict[str, Any] = {}
+        exec(self.source.code(), namespace)
+        self._fixed, self._body = namespace["make"](self.source.objects, weights, packs)
 
-    def _load(self, keys: Sequence[Key], check: Callable[[], None]) -> list[Any]:
-        return self._provider.load([self._named.reference(key) for key in keys], check)
+    def _load(self, keys: Sequence[WeightKey], check: Callable[[], None]) -> list[Any]:
+        return self._provider.load([self._constant_names.reference(key) for key in keys], check)
 
     def _packs(self, check: Callable[[], None]) -> list[Any]:
-        """Things made of constants, which are on the device a few at a time."""
-        made: list[Any] = []
+        """Return the packed constants; their sources are loaded in batches, then freed."""
+        packed: list[Any] = []
         for packs in _batches(self.source.packs):
             keys = [key for pack in packs for key in pack.keys if key is not None]
             loaded = iter(self._load(keys, check))
             for pack in packs:
-                made += [pack.make(*(None if k is None else next(loaded) for k in pack.keys))]
-        return made
+                tensors = (None if k is None else next(loaded) for k in pack.keys)
+                packed.append(pack.make(*tensors))
+        return packed
 
     def __call__(self, values: Sequence[Any], run: Run, places: Sequence[Any]) -> Sequence[Any]:
-        """The region's outputs."""
+        """Return the region's outputs."""
         return self.in_place(values, run, places, {})
 
     def in_place(
         self, values: Sequence[Any], run: Run, places: Sequence[Any], shared: Mapping[int, int]
     ) -> Sequence[Any]:
-        """The same where outputs belong into the memory of inputs, both by number.
+        """Return the outputs, where `shared` maps outputs to inputs whose memory they may reuse.
 
-        Those are written there that functions can write there; others are made elsewhere.
+        Functions that support it write in place; other outputs are copied to `places` (buffers
+        that the caller provides, or None).
         """
         self.prepare(run.check)
         flags, places = self._flags(values, places, shared)
         with self._provider.running():
-            bound, dims = self.bound(run.dims), run.dims
+            specialized, dims = self.specialized(run.dims), run.dims
             if self._graphs is not None and run.graph_id >= 0:
                 shapes = tuple([tuple(v.shape) for v in values])
                 key = (run.graph_id, flags, self.key(dims), shapes)
-                asked = Asked(values, places, key, run.is_bound, bound)
-                made = self._graphs.run(
-                    asked, lambda given: self.outputs(given, bound, dims, flags)
+                request = GraphRequest(values, places, key, run.is_bound, specialized)
+                outputs = self._graphs.run(
+                    request, lambda inputs: self.outputs(inputs, specialized, dims, flags)
                 )
-                if made is not None:
-                    return made
-            return tuple(map(put, self.outputs(values, bound, dims, flags), places))
+                if outputs is not None:
+                    return outputs
+            return tuple(map(copy_to, self.outputs(values, specialized, dims, flags), places))
 
     def _flags(
         self, values: Sequence[Any], places: Sequence[Any], shared: Mapping[int, int]
     ) -> tuple[tuple[bool, ...], Sequence[Any]]:
-        """Which calls write to their inputs, and the places of outputs with these in them."""
+        """Return which calls write in place, and the output buffers with those inputs in them."""
         if not shared or not self._shares:
             return (False,) * len(self._shares), places
         flags, places = [], list(places)
@@ -139,58 +150,66 @@ class TorchRegion:
         return tuple(flags), places
 
     def keeps(self, value: Any) -> bool:
-        """Whether a tensor lies in the memory of weights, or of what depends on sizes alone."""
+        """Return whether a tensor aliases weights or cached fixed values: it must be copied out."""
         owner = owner_of(value)
         with self._lock:
-            return owner in self._owners or any(owner in b.owners for b in self._bound.values())
+            return owner in self._owners or any(
+                owner in s.owners for s in self._specializations.values()
+            )
 
     def release_graphs(self, graph_id: int) -> None:
-        """Forgets the CUDA graphs of runs of an id."""
+        """Release the CUDA graphs of a graph id."""
         if self._graphs is not None:
             self._graphs.release(graph_id)
 
     def outputs(
         self,
         values: Sequence[Any],
-        bound: Bound,
+        specialized: Specialization,
         dims: Mapping[str, int],
         flags: tuple[bool, ...],
     ) -> tuple[Any, ...]:
-        """What the body makes of values for a set of sizes."""
+        """Return the outputs of the generated body for a set of sizes."""
         assert self._body is not None
         try:
-            made: tuple[Any, ...] = self._body(values, bound.shapes, bound.fixed, dims, flags)
+            outputs: tuple[Any, ...] = self._body(
+                values, specialized.shapes, specialized.fixed, dims, flags
+            )
         except SardonyxError:
             raise
         except Exception as error:
             raise self._located(error) from error
-        return made
+        return outputs
 
-    def bound(self, dims: Mapping[str, int]) -> Bound:
-        """The region for the sizes of a run, made unless it was."""
+    def specialized(self, dims: Mapping[str, int]) -> Specialization:
+        """Return the specialization for the sizes of a run, cached."""
         key = self.key(dims)
         with self._lock:
-            found = self._bound.get(key)
-            if found is not None:
-                self._bound.move_to_end(key)
-                return found
-        made = self._bind(dims)
+            cached = self._specializations.get(key)
+            if cached is not None:
+                self._specializations.move_to_end(key)
+                return cached
+        # Outside of the lock: two threads may both compute it, and either result is good.
+        new = self._specialize(dims)
         with self._lock:
-            self._bound[key] = made
-            total = sum(b.size_bytes for b in self._bound.values())
-            while len(self._bound) > 1 and (len(self._bound) > _KEPT or total > _KEPT_BYTES):
-                total -= self._bound.popitem(last=False)[1].size_bytes
-        return made
+            self._specializations[key] = new
+            total = sum(s.size_bytes for s in self._specializations.values())
+            while len(self._specializations) > 1 and (
+                len(self._specializations) > _MAX_SPECIALIZATIONS
+                or total > _MAX_SPECIALIZATION_BYTES
+            ):
+                total -= self._specializations.popitem(last=False)[1].size_bytes
+        return new
 
     def key(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        """The sizes that the region depends on."""
+        """Return the sizes that the region depends on."""
         return tuple([dims[name] for name in self._names])
 
-    def _bind(self, dims: Mapping[str, int]) -> Bound:
+    def _specialize(self, dims: Mapping[str, int]) -> Specialization:
         assert self._fixed is not None
         shapes = tuple(
-            tuple(sizes_of(shape, dims, self._opens) for shape in given)
-            for given in self.source.shapes
+            tuple(sizes_of(shape, dims, self._opens) for shape in outputs)
+            for outputs in self.source.shapes
         )
         try:
             fixed = self._fixed(shapes, dims)
@@ -201,14 +220,14 @@ class TorchRegion:
         tensors = [v for v in fixed if isinstance(v, torch.Tensor)]
         sizes = {owner_of(t): t.untyped_storage().nbytes() for t in tensors}
         own = sum(size for owner, size in sizes.items() if owner not in self._owners)
-        return Bound(shapes, fixed, frozenset(sizes), own)
+        return Specialization(shapes, fixed, frozenset(sizes), own)
 
     def _located(self, error: Exception) -> SardonyxError:
-        """An error that names the node whose line failed."""
+        """Return an error that names the node whose generated line failed."""
         node, trace = None, error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code.co_filename == FILE:
-                node = self.source.lines.get(trace.tb_lineno, node)
+                node = self.source.nodes_by_line.get(trace.tb_lineno, node)
             trace = trace.tb_next
         where = {} if node is None else {"node": node}
         if isinstance(error, torch.OutOfMemoryError):
@@ -221,7 +240,7 @@ class TorchRegion:
 def sizes_of(
     shape: Shape, dims: Mapping[str, int], opens: AbstractSet[str]
 ) -> tuple[int | None, ...]:
-    """The sizes of a shape; None for those that depend on a name which is open."""
+    """Return the sizes of a shape; None for those that depend on data (open names)."""
     return tuple(None if symbols(d) & opens else evaluate(d, dims) for d in shape)
 
 
@@ -229,84 +248,91 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _lines(provider: Torch, region: Region) -> list[Line]:
+def _calls(provider: Torch, region: Region) -> list[GeneratedCall]:
     fixed: set[Node] = set()
-    lines = []
+    calls = []
     inside = set(region.nodes)
     for node in region.nodes:
-        makers = [v.node for v in node.inputs if v is not None and v.const is None]
-        is_fixed = node.op.is_pure and all(m in inside and m in fixed for m in makers)
+        producers = [v.node for v in node.inputs if v is not None and v.const is None]
+        # Fixed: computed from constants and sizes alone, so once per specialization.
+        is_fixed = node.op.is_pure and all(m in inside and m in fixed for m in producers)
         if is_fixed:
             fixed.add(node)
-        line = _line(provider, region, node, is_fixed)
-        if (row := KERNELS.get(node.op.key)) is not None and row.shares and not is_fixed:
-            line = replace(line, shares=_shares(region, node, row.shares))
-        lines.append(line)
-    return _with_leads(lines)
+        call = _call(provider, region, node, is_fixed)
+        kernel = KERNELS.get(node.op.key)
+        if kernel is not None and kernel.shares and not is_fixed:
+            call = replace(call, shares=_aliasing_pairs(region, node, kernel.shares))
+        calls.append(call)
+    return _with_dependent_launches(calls)
 
 
-def _with_leads(lines: list[Line]) -> list[Line]:
-    """Lines with kernels of ours are told which of them come right before another such one."""
-    launching = [i for i, line in enumerate(lines) if line.node.op.name not in _VIEWS]
+def _with_dependent_launches(calls: list[GeneratedCall]) -> list[GeneratedCall]:
+    """Tell each call of our kernels whether the next launch is one of ours, too.
+
+    Only these wait for their predecessor (programmatic dependent launch). Views launch nothing.
+    """
+    launching = [i for i, call in enumerate(calls) if call.node.op.name not in _VIEWS]
     for i, after in pairwise(launching):
-        rows = [KERNELS.get(lines[j].node.op.key) for j in (i, after)]
-        if all(row is not None and row.dependent_launch for row in rows):
-            lines[i] = replace(lines[i], keywords={**lines[i].keywords, "next_waits": True})
-    return lines
+        kernels = [KERNELS.get(calls[j].node.op.key) for j in (i, after)]
+        if all(kernel is not None and kernel.dependent_launch for kernel in kernels):
+            calls[i] = replace(calls[i], keywords={**calls[i].keywords, "next_waits": True})
+    return calls
 
 
-def _shares(
+def _aliasing_pairs(
     region: Region, node: Node, pairs: Sequence[tuple[int, int]]
 ) -> tuple[tuple[Value, Value], ...]:
-    """Inputs and outputs of a node that one memory may hold: nobody else reads the input."""
-    found = []
+    """Return the (input, output) pairs of a node that may alias: only the node reads the input."""
+    aliasing = []
     for i, o in pairs:
         past = node.inputs[i] if i < len(node.inputs) else None
         if past is None or o >= len(node.outputs) or past not in region.inputs:
             return ()
         if len(past.uses) != 1 or past.n_exits or node.outputs[o] not in region.outputs:
             return ()
-        found.append((past, node.outputs[o]))
-    return tuple(found)
+        aliasing.append((past, node.outputs[o]))
+    return tuple(aliasing)
 
 
-def _numbered(region: Region, pairs: Sequence[tuple[Value, Value]]) -> list[tuple[int, int]]:
-    """Pairs by number among inputs and outputs."""
+def _as_indices(region: Region, pairs: Sequence[tuple[Value, Value]]) -> list[tuple[int, int]]:
+    """Return pairs as indices of the region's inputs and outputs."""
     return [(region.inputs.index(i), region.outputs.index(o)) for i, o in pairs]
 
 
-def _line(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Line:
+def _call(provider: Torch, region: Region, node: Node, is_fixed: bool) -> GeneratedCall:
     key = node.op.key
     if key == COPY:
-        goes_home = node.attrs["to"] == HOST.encode()
-        function: Callable[..., Any] = provider.to_host if goes_home else provider.to_device
-        copied = _operand(node.inputs[0], on_host=True)
-        return Line(node, function, (copied,), {}, is_fixed=is_fixed)
+        is_to_host = node.attrs["to"] == HOST.encode()
+        function: Callable[..., Any] = provider.to_host if is_to_host else provider.to_device
+        operand = _operand(node.inputs[0], on_host=True)
+        return GeneratedCall(node, function, (operand,), {}, is_fixed=is_fixed)
     if key == SIZES:
         rule = node.op.reference_rule
         assert rule is not None
-        return Line(node, rule, (), node.attrs, takes_dims=True, is_fixed=is_fixed)
-    if key in LOOKS:
-        return Line(node, LOOKS[key], tuple(node.inputs), node.attrs, is_fixed=is_fixed)
-    row = row_of(node)
-    assert not isinstance(row, No)
+        return GeneratedCall(node, rule, (), node.attrs, takes_dims=True, is_fixed=is_fixed)
+    if key in SHAPE_OPS:
+        return GeneratedCall(
+            node, SHAPE_OPS[key], tuple(node.inputs), node.attrs, is_fixed=is_fixed
+        )
+    kernel = kernel_of(node)
+    assert not isinstance(kernel, No)
     operands = [
-        _operand(v, row.is_array(i, v), _form(provider, row, i, v))
+        _operand(v, kernel.is_array(i, v), _weight_layout(provider, kernel, i, v))
         for i, v in enumerate(node.inputs)
     ]
-    if row.packing is not None:
-        operands = _packed(row.packing, node, operands)
+    if kernel.packing is not None:
+        operands = _pack_operands(kernel.packing, node, operands)
     operands += [None] * node.op.n_absent(len(node.inputs))
-    shapes = tuple(v.tensor.dims for v in node.outputs) if row.sized else None
-    is_made_anew = all(v is None or i in row.host for i, v in enumerate(node.inputs))
+    shapes = tuple(v.tensor.dims for v in node.outputs) if kernel.sized else None
+    has_no_tensor = all(v is None or i in kernel.host for i, v in enumerate(node.inputs))
     keywords = node.attrs
-    if row.fixed_point and _feeds_nbits_matmuls(region, node):
+    if kernel.fixed_point and _feeds_nbits_matmuls(region, node):
         keywords = {**keywords, "gives_fixed_point": True}
-    if key == FEW and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
+    if key == NBITS_MATMUL and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
         keywords = {**keywords, "makes_digits": 0}
-    return Line(
+    return GeneratedCall(
         node,
-        _made_on(provider.place, row.function) if is_made_anew else row.function,
+        _on_device(provider.torch_device, kernel.function) if has_no_tensor else kernel.function,
         tuple(operands),
         keywords,
         shapes,
@@ -316,7 +342,7 @@ def _line(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Line:
 
 
 def _feeds_nbits_matmuls(region: Region, node: Node) -> bool:
-    """Whether a node's first output is x of products of few bits without a norm, and no more."""
+    """Return whether only n-bit matmuls without a norm read a node's first output, as x."""
     out = node.outputs[0]
     return _is_read_by_nbits_matmuls(region, out) and all(
         slot == 0 and n.inputs[4] is None and n.graph is node.graph for n, slot in out.uses
@@ -324,59 +350,61 @@ def _feeds_nbits_matmuls(region: Region, node: Node) -> bool:
 
 
 def _is_read_by_nbits_matmuls(region: Region, value: Value) -> bool:
-    """Whether all that read a value know digits: products of few bits in its region."""
-    return value not in region.outputs and all(n.op.key == FEW for n, _ in value.uses)
+    """Return whether only n-bit matmuls of the region, which accept fixed point, read a value."""
+    return value not in region.outputs and all(n.op.key == NBITS_MATMUL for n, _ in value.uses)
 
 
-def _made_on(place: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is given no tensor, and so does not know where to make one."""
+def _on_device(device: torch.device, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function without tensor inputs, which creates its tensors on a device."""
 
     def run(*arrays: Any, **keywords: Any) -> Any:
-        with place:
+        with device:
             return function(*arrays, **keywords)
 
     return run
 
 
-def _form(provider: Torch, row: TorchKernel, position: int, value: Value | None) -> str:
-    """The form in which a function wants a constant."""
+def _weight_layout(provider: Torch, kernel: TorchKernel, position: int, value: Value | None) -> str:
+    """Return the layout that a kernel prefers for a constant."""
     shape = None if value is None or value.const is None else value.const.shape
     if shape is None or value is None:
         return ""
-    if position in row.columns and len(shape) == 2:
-        # Products of halves whose rows are not aligned are many times slower.
+    if position in kernel.columns and len(shape) == 2:
+        # Matmuls of 16-bit floats are many times slower if rows are not 16-byte aligned.
         return COLUMNS if shape[1] * value.tensor.dtype.itemsize % ALIGNED_BYTES else ""
-    is_image = position in row.images and len(shape) == 4
+    is_image = position in kernel.images and len(shape) == 4
     return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
 
 
-def _operand(value: Value | None, on_host: bool, form: str = "") -> Value | Arg | None:
+def _operand(value: Value | None, on_host: bool, layout: str = "") -> Value | ConstantArg | None:
     if value is None or value.const is None:
         return value
-    return Arg(thing=value.const.read()) if on_host else Arg(key=(value.const, form))
+    if on_host:
+        return ConstantArg(host_object=value.const.read())
+    return ConstantArg(key=(value.const, layout))
 
 
-def _packed(
-    packing: Packing, node: Node, operands: list[Value | Arg | None]
-) -> list[Value | Arg | None]:
-    """The operands with one thing in the place of constants, if they all are constants."""
-    keys: list[Key | None] = []
+def _pack_operands(
+    packing: Packing, node: Node, operands: list[Value | ConstantArg | None]
+) -> list[Value | ConstantArg | None]:
+    """Replace operands by one packed object, if all of them are constants."""
+    keys: list[WeightKey | None] = []
     for i in packing.inputs:
         operand = operands[i] if i < len(operands) else None
         if isinstance(operand, Value) or (operand is not None and operand.key is None):
             return operands
         keys.append(None if operand is None else operand.key)
-    pack = Pack(tuple(keys), partial(packing.make, **node.attrs))
+    pack = PackedConstant(tuple(keys), partial(packing.make, **node.attrs))
     first, *rest = packing.inputs
     return [
-        Arg(pack=pack) if i == first else None if i in rest else operand
+        ConstantArg(pack=pack) if i == first else None if i in rest else operand
         for i, operand in enumerate(operands)
     ]
 
 
-def _batches(packs: Sequence[Pack]) -> Iterator[list[Pack]]:
-    """Packs whose constants fit on the device beside what is made of them."""
-    batch: list[Pack] = []
+def _batches(packs: Sequence[PackedConstant]) -> Iterator[list[PackedConstant]]:
+    """Yield packs in batches, so that constants and results fit on the device together."""
+    batch: list[PackedConstant] = []
     size = 0
     for pack in packs:
         more = sum(const.size_bytes for const, _ in filter(None, pack.keys))
@@ -389,37 +417,40 @@ def _batches(packs: Sequence[Pack]) -> Iterator[list[Pack]]:
         yield batch
 
 
-class _Named:
-    """The constants of a region, by the names that the model gives them."""
+class _ConstantNames:
+    """The model's names of the constants of a region, for messages."""
 
     def __init__(self, region: Region) -> None:
         read = (v for node in region.nodes for v in node.inputs if v is not None)
         self._names = {v.const: v.name for v in read if v.const is not None}
 
-    def reference(self, key: Key) -> WeightReference:
-        """What a loader is told of a constant in a form."""
-        const, form = key
+    def reference(self, key: WeightKey) -> WeightReference:
+        """Return the loader's reference to a constant in a layout."""
+        const, layout = key
         name = self._names[const] or const.describe()
-        return WeightReference(name, const, conversion=_conversion(const, form))
+        return WeightReference(name, const, conversion=_conversion(const, layout))
 
 
-def _conversion(const: Const, form: str) -> Conversion | None:
-    if form not in (CHANNELS_LAST, COLUMNS):
+def _conversion(const: Const, layout: str) -> Conversion | None:
+    if layout not in (CHANNELS_LAST, COLUMNS):
         return None
-    return Conversion(form, const.dtype, const.shape, lambda made: made)
+    # The loader allocates by layout, and copying into that converts: nothing else is to be done.
+    return Conversion(layout, const.dtype, const.shape, lambda tensor: tensor)
 
 
-def _syncs(line: Line) -> bool:
-    if line.node.op.key == COPY:
+def _syncs(call: GeneratedCall) -> bool:
+    if call.node.op.key == COPY:
         return True
-    row = row_of(line.node) if line.node.op.key not in (SIZES, *LOOKS) else None
-    return row is not None and not isinstance(row, No) and row.syncs
+    kernel = kernel_of(call.node) if call.node.op.key not in (SIZES, *SHAPE_OPS) else None
+    return kernel is not None and not isinstance(kernel, No) and kernel.syncs
 
 
-def _names(source: Source, lines: Sequence[Line]) -> set[str]:
-    found = {n for given in source.shapes for shape in given for d in shape for n in symbols(d)}
-    for line in lines:
-        if line.takes_dims:
-            fact = line.node.attrs["fact"]
-            found.update(n for d in fact.sym or () for n in symbols(d))
-    return found
+def _size_names(source: GeneratedSource, calls: Sequence[GeneratedCall]) -> set[str]:
+    """Return the symbolic sizes that shapes and calls depend on."""
+    dims = (d for shapes in source.shapes for shape in shapes for d in shape)
+    names = {name for d in dims for name in symbols(d)}
+    for call in calls:
+        if call.takes_dims:
+            fact = call.node.attrs["fact"]
+            names.update(n for d in fact.sym or () for n in symbols(d))
+    return names

@@ -1,4 +1,4 @@
-"""Element types that torch stores but has few kernels for: moved as integers of their size."""
+"""Element types that torch stores but has few kernels for: moved as integers of the same size."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from torch import Tensor
 from sardonyx.graph.dtype import DType
 from sardonyx.providers.torch.dtypes import TORCH
 
-MOVED: Final[frozenset[DType]] = frozenset(TORCH)  # what may be moved unread
-EIGHTHS: Final = frozenset(d for d in MOVED if d.is_float and d.bits == 8)  # of a float64
+MOVED: Final[frozenset[DType]] = frozenset(
+    TORCH
+)  # types of ops that move elements without reading them
+FLOAT8_TYPES: Final = frozenset(d for d in MOVED if d.is_float and d.bits == 8)
 CARRIERS: Final = {
     torch.uint16: torch.int16,
     torch.uint32: torch.int32,
@@ -26,7 +28,7 @@ CARRIERS: Final = {
 
 
 def blind(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A function that moves elements of its first input's type without looking at them."""
+    """Wrap a function that moves elements: it sees integers of the same size (the carrier)."""
 
     def run(x: Tensor, *rest: Any, **attrs: Any) -> Tensor:
         carrier = CARRIERS.get(x.dtype)

@@ -1,4 +1,4 @@
-"""What torch knows for the whole process, and runs of sessions want each in their own way."""
+"""Process-wide settings of torch (TF32, cuDNN search) that sessions set differently."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Final
 
 import torch
 
-State = tuple[bool, bool, bool]
+State = tuple[bool, bool, bool]  # TF32 of matmuls, TF32 of convolutions, cuDNN benchmark
 
 
-class Settings:
-    """Whether float32 products and convolutions may round, and whether cuDNN searches.
+class ProcessSettings:
+    """Shares the settings between runs: like a read-write lock, with one group per state.
 
-    Runs that want the same go side by side; others wait until these are over. What was set before
-    the first of them is there again after the last.
+    Runs with equal settings are concurrent; others wait until these have ended. The settings from
+    before the first run are restored after the last.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._n_running = 0
         self._n_waiting = 0
-        self._now: State = _state()
-        self._before: State = self._now
+        self._current: State = _state()
+        self._saved: State = self._current
 
     @contextlib.contextmanager
-    def held(self, allows_tf32: bool, searches: bool) -> Iterator[None]:
-        """Within this, torch has these settings: TF32, and a search of cuDNN for new sizes."""
+    def applied(self, allows_tf32: bool, searches: bool) -> Iterator[None]:
+        """Run a block with these settings: TF32, and cuDNN's search of algorithms for new sizes."""
         self._enter((allows_tf32, allows_tf32, searches))
         try:
             yield
@@ -36,33 +36,33 @@ class Settings:
             with self._changed:
                 self._n_running -= 1
                 if not self._n_running:
-                    _change(self._now, self._before)
+                    _change(self._current, self._saved)
                     self._changed.notify_all()
 
-    def _enter(self, wanted: State) -> None:
+    def _enter(self, requested: State) -> None:
         with self._changed:
-            # Nobody overtakes those who wait: many threads on one session never end all at once.
-            while self._n_running and (self._now != wanted or self._n_waiting):
+            # First come, first served: else many threads of one session could starve another.
+            while self._n_running and (self._current != requested or self._n_waiting):
                 self._n_waiting += 1
                 try:
                     self._changed.wait()
                 finally:
                     self._n_waiting -= 1
             if not self._n_running:
-                self._before, self._now = _state(), wanted
-                _change(self._before, wanted)
+                self._saved, self._current = _state(), requested
+                _change(self._saved, requested)
             self._n_running += 1
 
 
 def _state() -> State:
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    return products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
 
 
-def _change(now: State, then: State) -> None:
-    if now != then:
-        products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-        products.allow_tf32, convolutions.allow_tf32, convolutions.benchmark = then
+def _change(old: State, new: State) -> None:
+    if old != new:
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = new
 
 
-SETTINGS: Final = Settings()
+SETTINGS: Final = ProcessSettings()

@@ -20,7 +20,7 @@ from sardonyx.ops.shape.standard import range_length, reshaped
 from sardonyx.providers.torch.dtypes import TORCH, as_tensor
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
-from sardonyx.providers.torch.reinterpret import EIGHTHS, MOVED
+from sardonyx.providers.torch.reinterpret import FLOAT8_TYPES, MOVED
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
@@ -121,6 +121,6 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "Identity"): TorchKernel(identity, MOVED),
     (ONNX, "Expand"): TorchKernel(expand, MOVED, host=(1,), sized=True),
     (ONNX, "ConstantOfShape"): TorchKernel(constant_of_shape, MOVED, host=(0,)),
-    (ONNX, "EyeLike"): TorchKernel(eye_like, MOVED - EIGHTHS),
+    (ONNX, "EyeLike"): TorchKernel(eye_like, MOVED - FLOAT8_TYPES),
     (ONNX, "Range"): TorchKernel(range_, _RANGED, host=(0, 1, 2)),
 }

@@ -1,4 +1,4 @@
-"""Sliding windows of convolutions and pools: what torch can be told of them, and what it cannot."""
+"""Sliding windows of convolution and pooling, in terms of torch's padding parameters."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node
 from sardonyx.ops.sliding_window import Ints, WindowGeometry, window_geometry, window_of
 
-MAX_SPATIAL: Final = 3  # axes that torch convolves and pools along
+MAX_SPATIAL: Final = 3  # spatial axes of torch's convolution and pooling
 
 
 @frozen
-class Slide:
-    """A window on an input of known size."""
+class TorchWindow:
+    """A window on an input of known size, as torch's arguments."""
 
     path: WindowGeometry
-    padding: Ints | None  # on both sides of each axis alike; None where sides differ
-    margins: list[int]  # for F.pad, so that the last window ends where the input does
-    pools: bool  # whether torch's pools take the padding: up to half of a kernel
-    ceil_mode: bool = False  # whether the padding needs torch's own to make all windows
+    padding: Ints | None  # symmetric padding by axis; None if the two sides differ
+    margins: list[int]  # explicit padding for F.pad, up to the end of the last window
+    pools: bool  # whether torch's pooling accepts the padding: at most half of a kernel
+    ceil_mode: bool = False  # whether torch's ceil_mode is needed for the last window
 
     def padded(self, x: Tensor, value: float = 0) -> Tensor:
-        """The input with all that windows reach beyond it."""
+        """Return the input with explicit padding."""
         return F.pad(x, self.margins, value=value) if any(self.margins) else x
 
 
-def slide(kernel: Ints, spatial: Ints, attrs: Mapping[str, Any]) -> Slide:
-    """The window of a node's attributes on an input of these sizes."""
+def torch_window(kernel: Ints, spatial: Ints, attrs: Mapping[str, Any]) -> TorchWindow:
+    """Return the window of a node's attributes on an input of these sizes."""
     geometry = tuple(
         v if v is None or isinstance(v, (bytes, int)) else tuple(v)
         for v in map(attrs.get, ("auto_pad", "ceil_mode", "dilations", "pads", "strides"))
     )
-    return _slide(tuple(kernel), tuple(spatial), *geometry)
+    return _torch_window(tuple(kernel), tuple(spatial), *geometry)
 
 
 @lru_cache(maxsize=1024)
-def _slide(kernel: Ints, spatial: Ints, *geometry: Any) -> Slide:
+def _torch_window(kernel: Ints, spatial: Ints, *geometry: Any) -> TorchWindow:
     names = ("auto_pad", "ceil_mode", "dilations", "pads", "strides")
     moved = window_of(kernel, dict(zip(names, geometry, strict=True)))
     path = window_geometry(moved, spatial)
-    behind = [
+    trailing = [
         (out - 1) * stride + (k - 1) * dilation + 1 - front - size
         for out, stride, k, dilation, front, size in zip(
             path.outs, path.strides, path.kernel, path.dilations, path.front, spatial, strict=True
@@ -53,19 +53,19 @@ def _slide(kernel: Ints, spatial: Ints, *geometry: Any) -> Slide:
     ]
     margins = [
         m
-        for f, b in zip(reversed(path.front), reversed(behind), strict=True)
+        for f, b in zip(reversed(path.front), reversed(trailing), strict=True)
         for m in (f, max(b, 0))
     ]
-    # The end of the padding matters only if a window reaches it.
-    fits = all(f >= b > f - s for f, b, s in zip(path.front, behind, path.strides, strict=True))
+    # Trailing padding may exceed the needed amount by less than a stride: no window reaches it.
+    fits = all(f >= b > f - s for f, b, s in zip(path.front, trailing, path.strides, strict=True))
     is_narrow = all(2 * f <= k for f, k in zip(path.front, path.kernel, strict=True))
     if not fits and moved.ceil_mode and moved.begins == moved.ends:
-        return Slide(path, path.front, margins, is_narrow, ceil_mode=True)
-    return Slide(path, path.front if fits else None, margins, fits and is_narrow)
+        return TorchWindow(path, path.front, margins, is_narrow, ceil_mode=True)
+    return TorchWindow(path, path.front if fits else None, margins, fits and is_narrow)
 
 
 def spatial_only(node: Node) -> str:
-    """Why torch does not know a window of so many axes."""
+    """Return why torch does not support a window of so many axes; empty if it does."""
     rank = node.inputs[0].tensor.rank if node.inputs[0] is not None else 0
     if rank <= MAX_SPATIAL + 2:
         return ""

@@ -1,4 +1,4 @@
-"""A ring of host buffers that a device copies from while others are filled."""
+"""Pinned staging ring: host buffers that a device copies from while others are filled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from sardonyx.base.records import mutable
 from sardonyx.base.shared_store import Array, pages
 
-_STREAMED: Final = ("cuda", "xpu")  # types of devices that copy beside the host's work
+_STREAMED: Final = ("cuda", "xpu")  # device types with asynchronous copies
 
 
 @mutable
@@ -21,11 +21,11 @@ class Buffer:
     memory: Array  # bytes
     tensor: torch.Tensor  # the same bytes
     is_pinned: bool = False
-    copied: Any = None  # the event after which they may be written again
+    copied: Any = None  # the event after which the buffer may be overwritten
 
 
 class Ring:
-    """Buffers that are filled in turn; pinned on CUDA, where copies have a stream of their own."""
+    """Buffers in rotation; pinned on CUDA, where copies have a separate stream."""
 
     def __init__(self, device: torch.device, n_buffers: int, buffer_bytes: int) -> None:
         self._module: Any = getattr(torch, device.type) if device.type in _STREAMED else None
@@ -37,32 +37,32 @@ class Ring:
         for buffer in self._buffers:
             self._free.put(buffer)
         if self._stream is not None and self._module is not None:
-            # What is filled may have been freed by work that is still under way there.
+            # The destination may be memory that pending work on the current stream still uses.
             self._stream.wait_stream(self._module.current_stream(device))
 
     def on_stream(self) -> contextlib.AbstractContextManager[Any]:
-        """Work of this thread on the device happens in the order of the copies."""
+        """Submit this thread's device work to the copy stream."""
         if self._stream is None:
             return contextlib.nullcontext()
         context: contextlib.AbstractContextManager[Any] = self._module.stream(self._stream)
         return context
 
     def take(self) -> Buffer | None:
-        """The buffer whose copy began first, once that is over; None when there is no more work."""
+        """Return the oldest buffer, once its copy has ended; None after `stop`."""
         buffer = self._free.get()
         if buffer is not None and buffer.copied is not None and not buffer.copied.query():
             buffer.copied.synchronize()
         return buffer
 
     def stop(self, n_takers: int) -> None:
-        """Gives None to those who wait for buffers."""
+        """Wake threads that wait for buffers, with None."""
         for _ in range(n_takers):
             self._free.put(None)
 
     def pin(self, buffer: Buffer) -> None:
-        """Lets the device read a buffer itself, if it can; once it is filled, its pages are there.
+        """Register a filled buffer as pinned memory, for direct memory access.
 
-        Readers do so at once for many buffers: to make the pages takes longer than to pin them.
+        Reader threads do so concurrently, after filling: page faults cost more than registration.
         """
         if self._device.type == "cuda" and not buffer.is_pinned:
             with torch.cuda.device(self._device):
@@ -70,7 +70,7 @@ class Ring:
             buffer.is_pinned = not int(failed)
 
     def give_back(self, buffer: Buffer) -> None:
-        """Says that the copies out of a buffer have been asked for."""
+        """Return a buffer to the ring after its copies were submitted."""
         if self._stream is not None:
             if buffer.copied is None:
                 buffer.copied = self._module.Event()
@@ -78,7 +78,7 @@ class Ring:
         self._free.put(buffer)
 
     def close(self) -> None:
-        """Waits for all copies, and frees the buffers."""
+        """Wait for all copies and unpin the buffers."""
         if self._stream is not None:
             self._stream.synchronize()
         for buffer in self._buffers:

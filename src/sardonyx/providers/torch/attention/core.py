@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.ops.attention.fused import STAYS, ZEROES
-from sardonyx.providers.torch.precision import HALVES, wide
+from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
 
 INF: Final = float("inf")
 # Up to so many scores, 16-bit inputs are widened: it costs no time and saves their rounding.
@@ -45,7 +45,7 @@ def attended(
     if not (q.numel() and k.numel() and v.numel()):
         return q.new_zeros((*q.shape[:3], v.shape[3]))
     n_scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
-    if q.dtype in HALVES and n_scores <= _MAX_WIDENED_SCORES:
+    if q.dtype in FLOAT16_TYPES and n_scores <= _MAX_WIDENED_SCORES:
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.float()
         y = _sdpa(q.float(), k.float(), v.float(), mask, scale, is_causal, blind)

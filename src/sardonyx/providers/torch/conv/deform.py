@@ -13,12 +13,12 @@ from sardonyx.ops.sliding_window import WindowGeometry
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.sample.grid import linear_taps, weigh
-from sardonyx.providers.torch.sliding_window import slide
+from sardonyx.providers.torch.sliding_window import torch_window
 
 
 def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attrs: Any) -> Tensor:
     """What every tap reads for all outputs: [batch, channels * taps, *outputs]."""
-    path = slide(tuple(attrs["kernel_shape"]), x.shape[2:], attrs).path
+    path = torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs).path
     return _columns(x, offset, mask, path, attrs["offset_group"])
 
 
@@ -60,7 +60,7 @@ def deform_conv(
     **attrs: Any,
 ) -> Tensor:
     """Columns, and one product of matrices per group."""
-    path = slide(w.shape[2:], x.shape[2:], attrs).path
+    path = torch_window(w.shape[2:], x.shape[2:], attrs).path
     image, kernel, shift = wide(x), wide(w), wide(offset)
     kept = None if mask is None else wide(mask)
     columns = _columns(image, shift, kept, path, attrs["offset_group"])

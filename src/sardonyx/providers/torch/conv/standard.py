@@ -18,7 +18,7 @@ from sardonyx.ops.conv.standard import transposed_front, transposed_sizes
 from sardonyx.ops.sliding_window import Ints, numbers, window_of
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
-from sardonyx.providers.torch.sliding_window import slide, spatial_only
+from sardonyx.providers.torch.sliding_window import spatial_only, torch_window
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED: Final[Sequence[Any]] = (
@@ -31,7 +31,7 @@ _TRANSPOSED: Final[Sequence[Any]] = (
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
     """One call of torch's; pads that differ on two sides are put around the input before."""
-    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    moved = torch_window(w.shape[2:], x.shape[2:], attrs)
     path, padding = moved.path, moved.padding
     if padding is None:
         x, padding = moved.padded(x), (0,) * len(path.outs)
@@ -49,7 +49,7 @@ def conv_relu(
     x: Tensor, w: Tensor, b: Tensor | None, z: Tensor | None, attrs: dict[str, Any]
 ) -> Tensor:
     """Relu(conv(x) + z) in one call of cuDNN's."""
-    moved = slide(w.shape[2:], x.shape[2:], attrs)
+    moved = torch_window(w.shape[2:], x.shape[2:], attrs)
     path, padding = moved.path, moved.padding
     if padding is None:
         x, padding = moved.padded(x), (0,) * len(path.outs)
@@ -122,7 +122,7 @@ def conv_transpose_with_pads(
 def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
     """Columns added up where their blocks lie in the image."""
     image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
-    moved = slide(block, image, attrs)
+    moved = torch_window(block, image, attrs)
     path = moved.path
     if len(image) == 2 and moved.padding is not None and x.is_floating_point():
         return F.fold(x, image, block, path.dilations, moved.padding, path.strides)

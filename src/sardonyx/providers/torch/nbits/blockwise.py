@@ -13,7 +13,7 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import Code
 from sardonyx.ops.nbits.internal import WeightLayout, weight_layout
 from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.epilogue import finished, unfinished
+from sardonyx.providers.torch.epilogue import apply_epilogue, why_no_epilogue
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
 
 _REALS: Final = frozenset((F32, F16, BF16))
@@ -110,7 +110,7 @@ def matmul_dequantized(
     names = ("K", "N", "bits", "block_size", "k_major", "signed")
     form = _form(tuple(q.shape), tuple(attrs[name] for name in names))
     weights = dequantized(q, scale, attrs["zero_default"] if zero is None else zero, form, x.dtype)
-    return finished(matmul_bias(x, weights), operands, code)
+    return apply_epilogue(matmul_bias(x, weights), operands, code)
 
 
 def matmul_nbits(
@@ -231,7 +231,9 @@ def _per_element(values: Tensor, index: Tensor, spec: tuple[int, int, int], size
 
 
 KERNELS: Final[TorchKernels] = {
-    (INTERNAL, "MatMulNBits"): TorchKernel(matmul_dequantized, PLAIN | _CODES, refuses=unfinished),
+    (INTERNAL, "MatMulNBits"): TorchKernel(
+        matmul_dequantized, PLAIN | _CODES, refuses=why_no_epilogue
+    ),
     (MICROSOFT, "MatMulNBits"): TorchKernel(matmul_nbits, _REALS | {U8, I32}),
     (MICROSOFT, "GatherBlockQuantized"): TorchKernel(
         gather_blocks, _REALS | _CODES | _INDEX, sized=True

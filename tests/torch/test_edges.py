@@ -137,7 +137,7 @@ CHAINS: list[tuple[Code, tuple[Any, ...]]] = [
 def test_chain(code: Code, operands: tuple[Any, ...]) -> None:
     """A code makes of tensors what the references make of arrays."""
     types = [by_numpy(x.dtype) for x in operands]
-    assert not chain.unfit(code, types)  # type: ignore[arg-type]
+    assert not chain.why_unsupported(code, types)  # type: ignore[arg-type]
     made = chain.run_code(code, [as_tensor(x, t) for x, t in zip(operands, types, strict=True)])
     wrong = difference(as_array(made), run_code(code, operands), 16)
     assert not wrong, wrong
@@ -146,15 +146,15 @@ def test_chain(code: Code, operands: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     ("code", "dtype", "why"),
     [
-        ((step("Erf", (0,), I32),), I32, "Erf in a chain does not take i32"),
+        ((step("Erf", (0,), I32),), I32, "Erf in a chain does not support i32"),
         (
             (step("Max", (0, 0), by_name("u64")),),
             by_name("u64"),
-            "Max in a chain does not take u64",
+            "Max in a chain does not support u64",
         ),
-        ((step("Softmax", (0,), F32),), F32, "Softmax has no function"),
+        ((step("Softmax", (0,), F32),), F32, "Softmax has no torch kernel"),
     ],
 )
 def test_refused_chain(code: Code, dtype: Any, why: str) -> None:
     """A code with a step that torch has no function for is left to others."""
-    assert why in chain.unfit(code, [dtype])
+    assert why in chain.why_unsupported(code, [dtype])

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sardonyx.graph.graph import Node
 from sardonyx.ops.elementwise.chain import Code
-from sardonyx.providers.torch.elementwise.chain import run_code, unfit
+from sardonyx.providers.torch.elementwise.chain import run_code, why_unsupported
 
 
 def apply_epilogue(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:
@@ -23,4 +23,4 @@ def why_no_epilogue(node: Node) -> str:
         return ""
     fixed = len(node.op.inputs) - 1  # the epilogue's operands follow
     types = [v.tensor.dtype for v in (node.inputs[0], *node.inputs[fixed:]) if v is not None]
-    return unfit(code, types)
+    return why_unsupported(code, types)

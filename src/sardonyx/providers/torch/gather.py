@@ -1,7 +1,7 @@
-"""Elements read or written at indices.
+"""Gather and scatter ops.
 
-An index outside its axis is an error on the CPU. Elsewhere nobody looks before the run is over,
-and a kernel that met one would take the whole process down: there it wraps around.
+An index out of range is an error on the CPU. On other devices a check would synchronize, and an
+invalid index would abort the CUDA context: there indices wrap around.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sardonyx.providers.torch.reinterpret import MOVED, blind
 
 
 def within(indices: Tensor, size: int, axis: int) -> Tensor:
-    """Indices counted from the front, all inside the axis."""
+    """Return non-negative indices, all inside of the axis."""
     if not indices.numel():
         return indices
     if size == 0:
@@ -38,10 +38,10 @@ def within(indices: Tensor, size: int, axis: int) -> Tensor:
 
 
 def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
-    """Slices of an axis; of one index that is known, a view."""
+    """Return slices of an axis; a view for one constant index."""
     axis %= x.ndim
     if isinstance(indices, Tensor):
-        return _gathered(x, indices, axis)
+        return _gather_tensor(x, indices, axis)
     index, size = one_int(indices, "the index"), x.shape[axis]
     if not -size <= index < size:
         raise InvalidArgument(f"index {index} is outside [{-size}, {size}) of axis {axis}")
@@ -52,7 +52,7 @@ def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
 
 
 @blind
-def _gathered(x: Tensor, indices: Tensor, axis: int) -> Tensor:
+def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     where = within(indices, x.shape[axis], axis)
     if where.ndim == 1:
         return x.index_select(axis, where)
@@ -62,12 +62,12 @@ def _gathered(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 @blind
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
-    """One element per index."""
+    """Return one element per index."""
     return x.gather(axis, within(indices, x.shape[axis], axis % x.ndim).long())
 
 
-def _rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
-    """Data as [rows, ...], the first of all axes that are indexed, and the row of each tuple."""
+def _flat_rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
+    """Return data with its indexed axes merged to rows, and the row number of each index tuple."""
     width = indices.shape[-1]
     end = batch_dims + width
     if end > x.ndim:
@@ -84,8 +84,8 @@ def _rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Tensor]:
 
 @blind
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
-    """Slices at tuples of indices."""
-    flat, row = _rows(x, indices, batch_dims)
+    """Return slices at index tuples."""
+    flat, row = _flat_rows(x, indices, batch_dims)
     return flat.index_select(0, row).reshape((*indices.shape[:-1], *flat.shape[1:]))
 
 
@@ -96,7 +96,7 @@ _REDUCTIONS: Final = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "am
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: bytes
 ) -> Tensor:
-    """A copy with one element written, or reduced into it, per index."""
+    """Return a copy with one element written or reduced per index."""
     if not x.ndim:
         x, indices, updates = (v.reshape(1) for v in (x, indices, updates))
         return scatter_elements(x, indices, updates, axis=0, reduction=reduction).reshape(())
@@ -107,17 +107,17 @@ def scatter_elements(
 
 
 def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: bytes) -> Tensor:
-    made = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
-    return made.to(x.dtype)
+    y = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
+    return y.to(x.dtype)
 
 
 @blind
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes) -> Tensor:
-    """A copy with slices written, or reduced into it, at tuples of indices."""
-    wanted = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
-    if updates.shape != wanted:
-        raise InvalidArgument(f"updates have the shape {tuple(updates.shape)}, not {wanted}")
-    flat, row = _rows(x, indices, 0)
+    """Return a copy with slices written or reduced at index tuples."""
+    expected = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
+    if updates.shape != expected:
+        raise InvalidArgument(f"updates have the shape {tuple(updates.shape)}, not {expected}")
+    flat, row = _flat_rows(x, indices, 0)
     new = updates.reshape(len(row), *flat.shape[1:])
     if reduction == b"none":
         return flat.index_copy(0, row, new).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Matrix products and Einsum."""
+"""MatMul, Gemm, Einsum and their fused forms."""
 
 from __future__ import annotations
 
@@ -22,54 +22,57 @@ from sardonyx.providers.torch.epilogue import apply_epilogue, why_no_epilogue
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
 
-_LIMB: Final = 16  # bits of the parts that integers are multiplied in
+_LIMB: Final = 16  # bits of the limbs of integer matmuls
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of stacks of matrices; vectors are rows on the left, columns on the right."""
-    return scaled_matmul(a, b, 1.0) if a.is_floating_point() else _whole_matmul(a, b)
+    """Return the (batched) matrix product; vectors are rows on the left, columns on the right."""
+    return scaled_matmul(a, b, 1.0) if a.is_floating_point() else _integer_matmul(a, b)
 
 
-def _whole_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """The product of integers, which wraps around: GPUs multiply no matrices of them.
+def _integer_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Return the product of integer matrices, which wraps; torch has none on GPUs.
 
-    Parts of 16 bits have products that float64 sums exactly for up to 2^21 terms.
+    Operands are split into 16-bit limbs, whose products float64 sums exactly for up to 2^21 terms.
     """
-    parts = a.element_size() * 8 // _LIMB
+    n_limbs = a.element_size() * 8 // _LIMB
     left, right = (
-        [(x.long() >> i * _LIMB & (1 << _LIMB) - 1).double() for i in range(parts)] for x in (a, b)
+        [(x.long() >> i * _LIMB & (1 << _LIMB) - 1).double() for i in range(n_limbs)]
+        for x in (a, b)
     )
     total = torch.zeros((), dtype=torch.int64, device=a.device)
-    for i in range(parts):
-        for j in range(parts - i):
+    for i in range(n_limbs):
+        for j in range(n_limbs - i):  # higher limbs are beyond the type's width
             total = total + (torch.matmul(left[i], right[j]).long() << (i + j) * _LIMB)
     return total.to(a.dtype)
 
 
 def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
-    """alpha * a b, rounded once: halves may hold the result, and not the product before it."""
+    """Return alpha * a b, rounded once: a 16-bit product may overflow before it is scaled."""
     is_half = a.dtype in FLOAT16_TYPES
-    if alpha == 1 and not (is_half and a.device.type == "cpu"):  # where sums would be halves, too
-        whole = _whole_columns(b) if a.dim() > 1 else None
-        return torch.matmul(a, b) if whole is None else torch.matmul(a, whole)[..., : b.shape[1]]
+    if alpha == 1 and not (is_half and a.device.type == "cpu"):  # the CPU accumulates in 16 bits
+        with_padding = _with_padding_columns(b) if a.dim() > 1 else None
+        if with_padding is None:
+            return torch.matmul(a, b)
+        return torch.matmul(a, with_padding)[..., : b.shape[1]]
     if not is_half or min(a.dim(), b.dim()) < 2 or a.device.type == "cpu":
         return (torch.matmul(wide(a), wide(b)) * alpha).to(a.dtype)
-    nothing = a.new_empty(1)
+    unused = a.new_empty(1)
     if b.dim() == 2:
-        y = torch.addmm(nothing, a.reshape(-1, a.shape[-1]), b, beta=0, alpha=alpha)
+        y = torch.addmm(unused, a.reshape(-1, a.shape[-1]), b, beta=0, alpha=alpha)
         return y.view(*a.shape[:-1], b.shape[-1])
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left, right = (
         x.expand(*lead, *x.shape[-2:]).reshape(math.prod(lead), *x.shape[-2:]) for x in (a, b)
     )
-    y = torch.baddbmm(nothing, left, right, beta=0, alpha=alpha)
+    y = torch.baddbmm(unused, left, right, beta=0, alpha=alpha)
     return y.view(*lead, *y.shape[1:])
 
 
-def _whole_columns(b: Tensor) -> Tensor | None:
-    """A constant matrix with the few columns behind it that make its rows end well, if it has any.
+def _with_padding_columns(b: Tensor) -> Tensor | None:
+    """Return a constant column-major matrix with its padding columns; None if it has none.
 
-    Products that write rows of odd lengths are slow.
+    Matmuls whose result rows are not aligned are slow; the caller slices the padding off.
     """
     if b.dim() != 2 or b.stride(0) != 1 or b.stride(1) != b.shape[0]:
         return None
@@ -89,10 +92,10 @@ def gemm(
     transA: int,  # noqa: N803 - names of attributes
     transB: int,  # noqa: N803
 ) -> Tensor:
-    """alpha * a b + beta * c."""
+    """Return alpha * a b + beta * c."""
     a, b = a.T if transA else a, b.T if transB else b
     if not a.is_floating_point():
-        y = _scaled(_whole_matmul(a, b), alpha)
+        y = _scaled(_integer_matmul(a, b), alpha)
         return y if c is None or not beta else y + _scaled(c, beta)
     if c is None or not beta:
         return scaled_matmul(a, b, alpha)
@@ -100,21 +103,21 @@ def gemm(
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:
-    """Integers times a float, rounded towards zero."""
+    """Return integers times a float, truncated."""
     return x if factor == 1 else (x.double() * factor).to(x.dtype)
 
 
 def einsum(*xs: Tensor, equation: bytes) -> Tensor:
-    """Sums of products by index."""
-    spelt = _spelt(equation, tuple(x.dim() for x in xs))
+    """Return the Einstein summation."""
+    equation_ = _explicit_equation(equation, tuple(x.dim() for x in xs))
     if len(xs) < 3:
-        return torch.einsum(spelt, *xs)
-    return torch.einsum(spelt, *(wide(x) for x in xs)).to(xs[0].dtype)
+        return torch.einsum(equation_, *xs)
+    return torch.einsum(equation_, *(wide(x) for x in xs)).to(xs[0].dtype)
 
 
 @functools.lru_cache(maxsize=1024)
-def _spelt(equation: bytes, ranks: tuple[int, ...]) -> str:
-    """The equation with a letter for every dim, those of an ellipsis too."""
+def _explicit_equation(equation: bytes, ranks: tuple[int, ...]) -> str:
+    """Return the equation with a letter for every axis, those of an ellipsis included."""
     parsed = Equation(equation, ranks)
     labels = dict.fromkeys(label for term in parsed.terms for label in term)
     alphabet = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -127,9 +130,7 @@ def _spelt(equation: bytes, ranks: tuple[int, ...]) -> str:
 def _too_many_labels(node: Node) -> str:
     ranks = tuple(v.tensor.rank for v in node.inputs if v is not None)
     used = {c for term in Equation(node.attrs["equation"], ranks).terms for c in term}
-    return (
-        f"its equation names {len(used)} dims, and torch has 52 letters" if len(used) > 52 else ""
-    )
+    return f"the equation has {len(used)} labels, and torch supports 52" if len(used) > 52 else ""
 
 
 def fused_matmul(
@@ -142,17 +143,18 @@ def fused_matmul(
     transBatchA: int,  # noqa: N803
     transBatchB: int,  # noqa: N803
 ) -> Tensor:
-    """alpha * a b, with axes of either moved before."""
-    return scaled_matmul(_turned(a, transA, transBatchA), _turned(b, transB, transBatchB), alpha)
+    """Return alpha * a b, with either operand transposed."""
+    left, right = _transposed(a, transA, transBatchA), _transposed(b, transB, transBatchB)
+    return scaled_matmul(left, right, alpha)
 
 
-def _turned(x: Tensor, is_swapped: int, is_batched: int) -> Tensor:
+def _transposed(x: Tensor, is_swapped: int, is_batched: int) -> Tensor:
     if is_batched:
         x = x.movedim(0, -2)
     return x.transpose(-1, -2) if is_swapped and x.dim() > 1 else x
 
 
-def product(
+def matmul_epilogue(
     a: Tensor,
     b: Tensor,
     *operands: Tensor,
@@ -160,27 +162,25 @@ def product(
     trans_b: int,
     alpha: float,
     code: Code | None,
-    **_: int,  # for the CPU: tensors are multiplied as torch's settings say
+    **_: int,  # attributes for the CPU provider
 ) -> Tensor:
-    """alpha * a b with either turned, and what follows."""
-    left, right = _turned(a, trans_a, 0), _turned(b, trans_b, 0)
+    """Return alpha * a b with either operand transposed, followed by the fused epilogue."""
+    left, right = _transposed(a, trans_a, 0), _transposed(b, trans_b, 0)
     if not a.is_floating_point():
-        return apply_epilogue(_scaled(_whole_matmul(left, right), alpha), operands, code)
+        return apply_epilogue(_scaled(_integer_matmul(left, right), alpha), operands, code)
     if code and alpha == 1 and _is_bias(right, operands, code):
         return F.linear(left, right.T, operands[0])
     return apply_epilogue(scaled_matmul(left, right, alpha), operands, code)
 
 
 def _is_bias(right: Tensor, operands: Sequence[Tensor], code: Code) -> bool:
-    """Whether all that follows a product is the sum with one number for each column."""
+    """Return whether the epilogue is the addition of one value per column."""
     is_sum = len(code) == 1 and code[0].op == (ONNX, "Add")
     return is_sum and right.dim() == 2 and operands[0].dim() == 1
 
 
-Settings = dict[str, Any]
-
-
-_ACTIVATIONS: Final[dict[bytes, Callable[[Tensor, Settings], Tensor]]] = {
+Attrs = dict[str, Any]
+_ACTIVATIONS: Final[dict[bytes, Callable[[Tensor, Attrs], Tensor]]] = {
     b"Relu": lambda x, s: torch.relu(x),
     b"Tanh": lambda x, s: torch.tanh(x),
     b"Sigmoid": lambda x, s: torch.sigmoid(x),
@@ -198,43 +198,45 @@ _ACTIVATIONS: Final[dict[bytes, Callable[[Tensor, Settings], Tensor]]] = {
 }
 
 
-def activated(y: Tensor, name: bytes | None, attrs: Settings) -> Tensor:
-    """What a fused activation makes of a product."""
+def apply_activation(y: Tensor, name: bytes | None, attrs: Attrs) -> Tensor:
+    """Return y after a fused activation."""
     if not name:
         return y
-    given = {key: attrs[f"activation_{key}"] for key in ("alpha", "beta", "gamma")}
-    return _ACTIVATIONS[name](y, given)
+    parameters = {key: attrs[f"activation_{key}"] for key in ("alpha", "beta", "gamma")}
+    return _ACTIVATIONS[name](y, parameters)
 
 
 def _unknown_activation(node: Node) -> str:
     name = node.attrs["activation"]
     if not name or name in _ACTIVATIONS:
         return ""
-    return f"its activation {name.decode(errors='replace')} has no function in torch"
+    return f"the activation {name.decode(errors='replace')} has no kernel in torch"
 
 
-def _apart(attrs: Settings) -> Settings:
-    """The attributes that are not those of the activation."""
+def _without_activation(attrs: Attrs) -> Attrs:
+    """Return the attributes that do not belong to the activation."""
     return {k: v for k, v in attrs.items() if not k.startswith("activation")}
 
 
 def fused_gemm(a: Tensor, b: Tensor, c: Tensor | None = None, **attrs: Any) -> Tensor:
-    """An activation of `gemm`."""
-    y = gemm(wide(a), wide(b), None if c is None else wide(c), **_apart(attrs))
-    return activated(y, attrs["activation"], attrs).to(a.dtype)
+    """Return an activation of `gemm`."""
+    y = gemm(wide(a), wide(b), None if c is None else wide(c), **_without_activation(attrs))
+    return apply_activation(y, attrs["activation"], attrs).to(a.dtype)
 
 
 def fused_matmul_activation(a: Tensor, b: Tensor, **attrs: Any) -> Tensor:
-    """An activation of `fused_matmul`."""
-    y = fused_matmul(wide(a), wide(b), **_apart(attrs))
-    return activated(y, attrs["activation"], attrs).to(a.dtype)
+    """Return an activation of `fused_matmul`."""
+    y = fused_matmul(wide(a), wide(b), **_without_activation(attrs))
+    return apply_activation(y, attrs["activation"], attrs).to(a.dtype)
 
 
 KERNELS: Final[TorchKernels] = {
     (ONNX, "MatMul"): TorchKernel(matmul, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Gemm"): TorchKernel(gemm, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Einsum"): TorchKernel(einsum, REALS, refuses=_too_many_labels),
-    (INTERNAL, "MatMul"): TorchKernel(product, PLAIN, columns=(1,), refuses=why_no_epilogue),
+    (INTERNAL, "MatMul"): TorchKernel(
+        matmul_epilogue, PLAIN, columns=(1,), refuses=why_no_epilogue
+    ),
     (MICROSOFT, "FusedMatMul"): TorchKernel(fused_matmul, REALS),
     (MICROSOFT, "FusedMatMulActivation"): TorchKernel(
         fused_matmul_activation, REALS, refuses=_unknown_activation

@@ -1,7 +1,8 @@
-"""Mixtures of experts: each token goes through the few, of many, that its router prefers.
+"""Mixture of experts (MoE, QMoE): each token is routed to its top-k experts.
 
-Which experts these are stays on the device. A few tokens gather the weights of theirs; many go
-through all experts, and what an expert makes of tokens that are not its own is left out.
+The routing stays on the device, because reading it would synchronize. A few tokens gather the
+weights of their experts; many tokens run through all experts, and results of experts that they are
+not routed to are masked.
 """
 
 from __future__ import annotations
@@ -23,33 +24,36 @@ from sardonyx.providers.torch.nbits.blockwise import unpacked
 from sardonyx.providers.torch.precision import wide
 
 _REALS: Final = frozenset((F32, F16, BF16))
-Which = Tensor | slice  # numbers of experts
-Linear = Callable[[Tensor, Which], Tensor]  # rows [experts, rows, in] -> [experts, rows, out]
+ExpertIndex = Tensor | slice
+Linear = Callable[[Tensor, ExpertIndex], Tensor]  # rows [experts, rows, in] -> [experts, rows, out]
 
 
-def _chosen(router: Tensor, k: int) -> Tensor:
-    """The experts of each token, the first of equal ones first."""
+def _top_k(router: Tensor, k: int) -> Tensor:
+    """Return the experts of each token; ties go to the lower index (a stable sort)."""
     return torch.sort(router, dim=1, descending=True, stable=True).indices[:, :k]
 
 
-def _mixed(tokens: Tensor, chosen: Tensor, shares: Tensor, experts: int, expert: Linear) -> Tensor:
-    """The sum of what its experts make of each token, times their shares."""
+def _mix_experts(
+    tokens: Tensor, chosen: Tensor, routing: Tensor, experts: int, expert: Linear
+) -> Tensor:
+    """Return the sum of the experts' outputs of each token, times their routing weights."""
     count, k = chosen.shape
     if count * k <= experts:
         rows = tokens.repeat_interleave(k, 0)[:, None]
-        made = wide(expert(rows, chosen.reshape(-1))).view(count, k, tokens.shape[1])
-        return (made * shares[..., None]).sum(1)
+        outputs = wide(expert(rows, chosen.reshape(-1))).view(count, k, tokens.shape[1])
+        return (outputs * routing[..., None]).sum(1)
     y = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
     for e in range(experts):
         is_own = chosen == e
-        share = torch.where(is_own, shares, 0).sum(1, keepdim=True)
-        made = wide(expert(tokens[None], slice(e, e + 1)))[0] * share
-        y = y + torch.where(is_own.any(1, keepdim=True), made, 0)
+        weight = torch.where(is_own, routing, 0).sum(1, keepdim=True)
+        output = wide(expert(tokens[None], slice(e, e + 1)))[0] * weight
+        # Not by the zero weight: another token's output may be infinite or NaN.
+        y = y + torch.where(is_own.any(1, keepdim=True), output, 0)
     return y
 
 
-def _activated(h: Tensor, side: Tensor | None, attrs: dict[str, Any]) -> Tensor:
-    """What the second layer reads: gated by a part of the first, by the third, or by nothing."""
+def _activate(h: Tensor, side: Tensor | None, attrs: dict[str, Any]) -> Tensor:
+    """Return the input of the second layer: activated, and gated by `side` or a half of h."""
     name = attrs["activation_type"]
     if name != plain.SWIGLU:
         y = _ACTIVATIONS[name](h)
@@ -76,37 +80,37 @@ _ACTIVATIONS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
 
 
 def _network(first: Linear, second: Linear, third: Linear | None, attrs: dict[str, Any]) -> Linear:
-    """Two layers and what is between them."""
+    """Return an expert's feed-forward network: two linear layers, gated by a third if given."""
 
-    def run(rows: Tensor, which: Which) -> Tensor:
-        side = None if third is None else wide(third(rows, which))
-        hidden = _activated(wide(first(rows, which)), side, attrs)
-        return second(hidden.to(rows.dtype), which)
+    def run(rows: Tensor, index: ExpertIndex) -> Tensor:
+        side = None if third is None else wide(third(rows, index))
+        hidden = _activate(wide(first(rows, index)), side, attrs)
+        return second(hidden.to(rows.dtype), index)
 
     return run
 
 
-def _linear(matrix: Callable[[Which], Tensor], bias: Tensor | None) -> Linear:
-    """Products with the matrices of some experts, [out, in] each."""
+def _linear(matrix: Callable[[ExpertIndex], Tensor], bias: Tensor | None) -> Linear:
+    """Return a linear layer with the matrices [out, in] of selected experts."""
 
-    def run(rows: Tensor, which: Which) -> Tensor:
-        weights = matrix(which).transpose(1, 2)
+    def run(rows: Tensor, index: ExpertIndex) -> Tensor:
+        weights = matrix(index).transpose(1, 2)
         if bias is None:
             return torch.bmm(rows, weights)
-        return torch.baddbmm(bias[which][:, None], rows, weights)
+        return torch.baddbmm(bias[index][:, None], rows, weights)
 
     return run
 
 
 def moe(*inputs: Any, **attrs: Any) -> Tensor:
-    """Experts with weights as they are."""
+    """MoE with float weights."""
     x = plain.MoeInputs(*filled(inputs, 8))
     tokens = x.x.reshape(-1, x.x.shape[-1])
     router = wide(x.router)
-    chosen = _chosen(router, attrs["k"])
-    shares = torch.softmax(router, 1).gather(1, chosen)
+    chosen = _top_k(router, attrs["k"])
+    routing = torch.softmax(router, 1).gather(1, chosen)
     if attrs["normalize_routing_weights"]:
-        shares = shares / shares.sum(1, keepdim=True)
+        routing = routing / routing.sum(1, keepdim=True)
     layers = [
         None if weights is None else _linear(weights.__getitem__, bias)
         for weights, bias in (
@@ -117,18 +121,18 @@ def moe(*inputs: Any, **attrs: Any) -> Tensor:
     assert first is not None
     assert second is not None
     network = _network(first, second, third, attrs)
-    y = _mixed(tokens, chosen, shares, router.shape[1], network)
-    made: Tensor = y.view(x.x.shape).to(x.x.dtype)
-    return made
+    y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
+    output: Tensor = y.view(x.x.shape).to(x.x.dtype)
+    return output
 
 
 def qmoe(*inputs: Any, **attrs: Any) -> Tensor:
-    """Experts with weights of few bits."""
+    """QMoE with n-bit weights."""
     x = quantized.named_inputs(filled(inputs, 21), attrs)
     tokens, block = x.x.reshape(-1, x.x.shape[-1]), attrs["block_size"] or 0
     router = wide(x.router)
-    chosen = _chosen(router, attrs["k"])
-    shares = _shares(x, router, chosen, attrs["normalize_routing_weights"])
+    chosen = _top_k(router, attrs["k"])
+    routing = _routing_weights(x, router, chosen, attrs["normalize_routing_weights"])
     layers = [
         None if layer.weights is None else _linear(_matrix(layer, block, x.x.dtype), layer.bias)
         for layer in x.layers
@@ -137,39 +141,41 @@ def qmoe(*inputs: Any, **attrs: Any) -> Tensor:
     assert first is not None
     assert second is not None
     network = _network(first, second, third, attrs)
-    y = _mixed(tokens, chosen, shares, router.shape[1], network)
-    made: Tensor = y.view(x.x.shape).to(x.x.dtype)
-    return made
+    y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
+    output: Tensor = y.view(x.x.shape).to(x.x.dtype)
+    return output
 
 
-def _shares(x: quantized.QMoeInputs, router: Tensor, chosen: Tensor, normalizes: object) -> Tensor:
-    """How much each chosen expert counts."""
+def _routing_weights(
+    x: quantized.QMoeInputs, router: Tensor, chosen: Tensor, normalizes: object
+) -> Tensor:
+    """Return the weight of each selected expert."""
     if x.chosen is None:
         return torch.softmax(router.gather(1, chosen), 1)
-    shares = wide(x.chosen).gather(1, chosen)
+    routing = wide(x.chosen).gather(1, chosen)
     if not normalizes:
-        return shares
-    total = shares.sum(1, keepdim=True)
-    return shares / torch.where(total == 0, 1, total)
+        return routing
+    total = routing.sum(1, keepdim=True)
+    return routing / torch.where(total == 0, 1, total)
 
 
 def _matrix(
     layer: quantized.ExpertLayer, block: int, dtype: torch.dtype
-) -> Callable[[Which], Tensor]:
-    """The weights of some experts, rounded once to a type."""
+) -> Callable[[ExpertIndex], Tensor]:
+    """Return a function that dequantizes the weights of selected experts to a type."""
 
-    def run(which: Which) -> Tensor:
-        q = unpacked(layer.weights[which], layer.bits)
+    def run(index: ExpertIndex) -> Tensor:
+        q = unpacked(layer.weights[index], layer.bits)
         count, rows, columns = q.shape
         blocks = columns // block if block else 1
-        scales = wide(layer.scales[which]).view(count, rows, blocks, 1)
-        steps = q.view(count, rows, blocks, columns // blocks if blocks else 0).float()
+        scales = wide(layer.scales[index]).view(count, rows, blocks, 1)
+        codes = q.view(count, rows, blocks, columns // blocks if blocks else 0).float()
         zeros: Tensor | float = float(1 << layer.bits - 1)
         if layer.zeros is not None:
-            own = unpacked(layer.zeros[which], layer.bits)
+            own = unpacked(layer.zeros[index], layer.bits)
             own = own[..., :blocks] if block else own[:, :rows, None]
             zeros = own[..., None].float()
-        return ((steps - zeros) * scales).to(dtype).view(count, rows, columns)
+        return ((codes - zeros) * scales).to(dtype).view(count, rows, columns)
 
     return run
 

@@ -1,4 +1,4 @@
-"""Elements moved to other places: permuted, joined, split, cut, repeated, padded, rearranged."""
+"""Ops that move elements: Transpose, Concat, Split, Slice, Tile, Pad, DepthToSpace and others."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from sardonyx.ops.sizes import slice_range
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED, blind
 
-Shapes = tuple[tuple[Any, ...], ...]  # sizes, None where nobody knows them before
+Shapes = tuple[tuple[Any, ...], ...]  # by output; None for data-dependent sizes
 
 
 def transpose(x: Tensor, *, perm: Sequence[int] | None) -> Tensor:
-    """Axes in another order: a view."""
+    """Return a view with permuted axes."""
     return x.permute(tuple(perm) if perm is not None else tuple(reversed(range(x.ndim))))
 
 
 def concat(*xs: Tensor, axis: int) -> Tensor:
-    """Tensors joined along an axis."""
+    """Return tensors concatenated along an axis."""
     carrier = CARRIERS.get(xs[0].dtype)
     if carrier is None:
         return torch.cat(xs, axis)
@@ -37,44 +37,44 @@ def concat(*xs: Tensor, axis: int) -> Tensor:
 def split(
     x: Tensor, sizes: Array | None, *, axis: int, num_outputs: int | None, shapes: Shapes
 ) -> tuple[Tensor, ...]:
-    """Parts along an axis: views."""
-    parts = [s[axis] for s in shapes] if sizes is None else sizes.tolist()
-    if sum(parts) != x.shape[axis] or min(parts, default=0) < 0:
-        raise InvalidArgument(f"parts {tuple(parts)} do not add up to {x.shape[axis]}")
-    return tuple(x.split_with_sizes(parts, axis))
+    """Return views of consecutive ranges of an axis."""
+    lengths = [s[axis] for s in shapes] if sizes is None else sizes.tolist()
+    if sum(lengths) != x.shape[axis] or min(lengths, default=0) < 0:
+        raise InvalidArgument(f"lengths {tuple(lengths)} do not add up to {x.shape[axis]}")
+    return tuple(x.split_with_sizes(lengths, axis))
 
 
 @blind
 def slice_(
     x: Tensor, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> Tensor:
-    """A part of every axis: a view, but where steps are negative."""
+    """Return a strided slice: a view unless a step is negative, which torch does not support."""
     first, last = starts.reshape(-1).tolist(), ends.reshape(-1).tolist()
     where = range(len(first)) if axes is None else axes_of(axes.reshape(-1).tolist(), x.ndim)
     by = [1] * len(first) if steps is None else steps.reshape(-1).tolist()
     if 0 in by:
         raise InvalidArgument(f"Slice steps by 0 in {tuple(by)}")
-    cut, turned = [slice(None)] * x.ndim, []
+    ranges, flipped = [slice(None)] * x.ndim, []
     for axis, start, end, step in zip(where, first, last, by, strict=True):
-        places = slice_range(x.shape[axis], start, end, step)
-        if not places:
-            cut[axis] = slice(0, 0)
+        positions = slice_range(x.shape[axis], start, end, step)
+        if not positions:
+            ranges[axis] = slice(0, 0)
         elif step > 0:
-            cut[axis] = slice(places.start, places[-1] + 1, step)
-        else:
-            cut[axis] = slice(places[-1], places.start + 1, -step)
-            turned.append(axis)
-    part = x[tuple(cut)]
-    return part.flip(turned) if turned else part
+            ranges[axis] = slice(positions.start, positions[-1] + 1, step)
+        else:  # the same elements in ascending order, flipped afterwards
+            ranges[axis] = slice(positions[-1], positions.start + 1, -step)
+            flipped.append(axis)
+    view = x[tuple(ranges)]
+    return view.flip(flipped) if flipped else view
 
 
 def tile(x: Tensor, repeats: Array) -> Tensor:
-    """The tensor repeated along its axes."""
+    """Return the tensor repeated along its axes."""
     return x.repeat(repeats.tolist()) if x.ndim else x
 
 
 def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Tensor:
-    """Elements added around the tensor, or cut off it where pads are negative."""
+    """Return the tensor padded, or cropped where pads are negative."""
     amounts = as_ints(pads) or ()
     where = range(x.ndim) if axes is None else axes_of(as_ints(axes) or (), x.ndim)
     if len(amounts) != 2 * len(where):
@@ -83,21 +83,21 @@ def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode
     for i, axis in enumerate(where):
         widths[axis] = (amounts[i], amounts[i + len(where)])
     if mode == b"constant":
-        return _filled(x, widths, value)
+        return _pad_constant(x, widths, value)
     if min(amounts, default=0) < 0:
         sizes = zip(x.shape, widths, strict=True)
         x = x[tuple(slice(max(-b, 0), max(d + min(a, 0), 0)) for d, (b, a) in sizes)]
         widths = [(max(b, 0), max(a, 0)) for b, a in widths]
     if any(d == 0 and w != (0, 0) for d, w in zip(x.shape, widths, strict=True)):
         raise InvalidArgument(f"shape {tuple(x.shape)} has nothing to pad from by {amounts}")
-    return _continued(x, widths, mode)
+    return _pad_from_input(x, widths, mode)
 
 
 Widths = list[tuple[int, int]]
 
 
-def _filled(x: Tensor, widths: Widths, value: Array | None) -> Tensor:
-    """Padded with one value."""
+def _pad_constant(x: Tensor, widths: Widths, value: Array | None) -> Tensor:
+    """Return the tensor padded with a value."""
     dtype, carrier = x.dtype, CARRIERS.get(x.dtype)
     if carrier is not None:
         x = x.view(carrier)
@@ -108,20 +108,20 @@ def _filled(x: Tensor, widths: Widths, value: Array | None) -> Tensor:
         filler = filler.item() if value.dtype.kind in "fiubc" else float(filler)
     shape = [d + b + a for d, (b, a) in zip(x.shape, widths, strict=True)]
     if any(-b > d or -a > d for d, (b, a) in zip(x.shape, widths, strict=True)):
-        return x.new_full(shape, filler).view(dtype)  # nothing of the input is left
-    # F.pad takes its value as a float, which does not hold all integers.
+        return x.new_full(shape, filler).view(dtype)  # negative pads remove all elements
+    # Not F.pad, whose value is a float and cannot represent all integers.
     y = torch.constant_pad_nd(x, [w for pair in reversed(widths) for w in pair], filler)
     return y if carrier is None else y.view(dtype)
 
 
-_BORDERS: Final = {b"reflect": "reflect", b"edge": "replicate"}
+_TORCH_PAD_MODES: Final = {b"reflect": "reflect", b"edge": "replicate"}
 
 
-def _continued(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
-    """Padded with what the tensor itself holds."""
+def _pad_from_input(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
+    """Return the tensor padded with its own elements: reflect, edge or wrap."""
     outer, inner = widths[:2], widths[2:]
     if (
-        mode in _BORDERS
+        mode in _TORCH_PAD_MODES
         and x.is_floating_point()
         and x.dtype not in CARRIERS
         and 3 <= x.ndim <= 5
@@ -129,28 +129,28 @@ def _continued(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
         and (mode == b"edge" or all(max(w) < d for d, w in zip(x.shape[2:], inner, strict=True)))
         and x.numel()
     ):
-        return F.pad(x, [w for pair in reversed(inner) for w in pair], _BORDERS[mode])
-    return _reindexed(x, widths, mode)
+        return F.pad(x, [w for pair in reversed(inner) for w in pair], _TORCH_PAD_MODES[mode])
+    return _pad_by_index(x, widths, mode)
 
 
 @blind
-def _reindexed(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
+def _pad_by_index(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
     for axis, (before, after) in enumerate(widths):
         if before or after:
             size = x.shape[axis]
-            place = torch.arange(-before, size + after, device=x.device)
+            index = torch.arange(-before, size + after, device=x.device)
             if mode == b"wrap":
-                place = place.remainder(size)
+                index = index.remainder(size)
             elif mode == b"edge" or size == 1:
-                place = place.clamp(0, size - 1)
-            else:  # the distance to the last element, in a period of there and back
-                place = size - 1 - (place.remainder(2 * size - 2) - (size - 1)).abs()
-            x = x.index_select(axis, place)
+                index = index.clamp(0, size - 1)
+            else:  # reflection: a triangle wave with the period 2 * size - 2
+                index = size - 1 - (index.remainder(2 * size - 2) - (size - 1)).abs()
+            x = x.index_select(axis, index)
     return x
 
 
 def depth_to_space(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
-    """Channels as blocks of the image."""
+    """Return channels rearranged to blocks of the image."""
     n, c, h, w = x.shape
     b, deep = blocksize, c // blocksize**2
     if mode == b"DCR":
@@ -161,7 +161,7 @@ def depth_to_space(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
 
 
 def space_to_depth(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
-    """Blocks of the image as channels."""
+    """Return blocks of the image rearranged to channels."""
     n, c, h, w = x.shape
     b = blocksize
     blocks = x.reshape(n, c, h // b, b, w // b, b)
@@ -171,7 +171,7 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
 
 @blind
 def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int, time_axis: int) -> Tensor:
-    """The first elements of every sequence in reverse, as many as its length says."""
+    """Return sequences with their first `lens` elements reversed."""
     steps = x.shape[time_axis]
     if lens.device.type == "cpu" and bool(((lens < 0) | (lens > steps)).any()):
         raise InvalidArgument(f"a sequence length in {lens.tolist()} is outside [0, {steps}]")
@@ -184,14 +184,14 @@ def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int, time_axis: int
 
 @blind
 def trilu(x: Tensor, k: Array | None, *, upper: int) -> Tensor:
-    """The upper or lower triangle of matrices; zeros elsewhere."""
+    """Return the upper or lower triangle of matrices; zeros elsewhere."""
     far = x.shape[-1] + x.shape[-2]
     shift = 0 if k is None else min(max(int(k.reshape(-1)[0]), -far), far)
     return x.triu(shift) if upper else x.tril(shift)
 
 
 def center_crop_pad(x: Tensor, target: Array, *, axes: Sequence[int] | None) -> Tensor:
-    """The middle of every axis, cut or padded with zeros to a size."""
+    """Return the tensor cropped or zero-padded to sizes, around the center of each axis."""
     where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
     sizes = dict(zip(where, target.tolist(), strict=True))
     source, widths = [], []
@@ -201,11 +201,11 @@ def center_crop_pad(x: Tensor, target: Array, *, axes: Sequence[int] | None) -> 
         source.append(slice((have - kept) // 2, (have - kept) // 2 + kept))
         before = (want - kept) // 2
         widths.append((before, want - kept - before))
-    return _filled(x[tuple(source)], widths, None)
+    return _pad_constant(x[tuple(source)], widths, None)
 
 
 def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
-    """Slices along an axis, which may overlap, as a new last axis: a view."""
+    """Return overlapping slices of an axis as a new last axis: a view."""
     return x.unfold(dim, size, step)
 
 

@@ -1,4 +1,4 @@
-"""Pools: the largest, the mean or the p-norm of windows, and of whole images."""
+"""Max, average and Lp pooling, of windows and global; MaxUnpool."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _MEANS: Final[Sequence[Any]] = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
 
-def _slid(x: Tensor, attrs: dict[str, Any]) -> TorchWindow:
+def _slidingof(x: Tensor, attrs: dict[str, Any]) -> TorchWindow:
     return torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
 
 
 def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
-    """The largest of each window, and its place if asked for."""
-    moved = _slid(x, attrs)
-    with_places = len(shapes) > 1
+    """Return the maximum of each window, and its index if the node has that output."""
+    sliding = _slidingof(x, attrs)
+    with_indices = len(shapes) > 1
     is_real = x.is_floating_point()
     image = x if is_real else x.float()
-    padding: Any = moved.padding
-    if not moved.pools:
+    padding: Any = sliding.padding
+    if not sliding.pools:
         low = -math.inf if is_real else torch.iinfo(x.dtype).min
-        image, padding = moved.padded(image, low), 0
-    path, function = moved.path, _MAX[x.ndim - 2]
-    is_ceil = moved.pools and moved.ceil_mode
-    found = function(
-        image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_places
+        image, padding = sliding.padded(image, low), 0
+    path, function = sliding.path, _MAX[x.ndim - 2]
+    is_ceil = sliding.pools and sliding.ceil_mode
+    result = function(
+        image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_indices
     )
-    if not with_places:
-        return (found if is_real else found.to(x.dtype),)
-    y, place = found
-    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if moved.pools else path.front
-    return y.to(x.dtype), _counted(place, x, sides, storage_order)
+    if not with_indices:
+        return (result if is_real else result.to(x.dtype),)
+    y, index = result
+    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if sliding.pools else path.front
+    return y.to(x.dtype), _global_index(index, x, sides, storage_order)
 
 
-def _counted(place: Tensor, x: Tensor, sides: tuple[Ints, Ints], storage_order: int) -> Tensor:
-    """Places in an image that may have been padded, as places in the whole of x."""
+def _global_index(index: Tensor, x: Tensor, sides: tuple[Ints, Ints], storage_order: int) -> Tensor:
+    """Return indices into a perhaps padded image as indices into the whole of x, as ONNX counts."""
     sizes, (padded, front) = tuple(x.shape[2:]), sides
     if storage_order or padded != sizes:
-        order = range(len(sizes)) if storage_order else reversed(range(len(sizes)))
-        steps, step = [0] * len(sizes), 1
-        for i in order:
-            steps[i], step = step, step * sizes[i]
+        axes = range(len(sizes)) if storage_order else reversed(range(len(sizes)))
+        strides, stride = [0] * len(sizes), 1
+        for i in axes:
+            strides[i], stride = stride, stride * sizes[i]
         total: Any = 0
         for i in reversed(range(len(sizes))):
-            at = (place % padded[i] - front[i]).clamp(0, sizes[i] - 1)
-            total, place = total + at * steps[i], place // padded[i]
-        place = total
+            at = (index % padded[i] - front[i]).clamp(0, sizes[i] - 1)
+            total, index = total + at * strides[i], index // padded[i]
+        index = total
     images = torch.arange(math.prod(x.shape[:2]), device=x.device) * math.prod(sizes)
-    return place + images.reshape(*x.shape[:2], *(1,) * len(sizes))
+    return index + images.reshape(*x.shape[:2], *(1,) * len(sizes))
 
 
-def _sums(x: Tensor, moved: TorchWindow) -> Tensor:
-    """The sum of each window, axis by axis."""
-    path = moved.path
-    x = moved.padded(x)
+def _slidingsums(x: Tensor, sliding: TorchWindow) -> Tensor:
+    """Return the sum of each window, separably by axis."""
+    path = sliding.path
+    x = sliding.padded(x)
     for i, (k, d, stride) in enumerate(
         zip(path.kernel, path.dilations, path.strides, strict=True), 2
     ):
@@ -80,34 +80,34 @@ def _sums(x: Tensor, moved: TorchWindow) -> Tensor:
 
 
 def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
-    """The mean of each window."""
-    moved = _slid(x, attrs)
-    path = moved.path
-    if moved.pools and all(d == 1 for d in path.dilations) and not _is_odd_volume(x, path.kernel):
-        function, padding = _MEANS[x.ndim - 2], moved.padding
+    """Return the mean of each window."""
+    sliding = _slidingof(x, attrs)
+    path = sliding.path
+    if sliding.pools and all(d == 1 for d in path.dilations) and not _is_odd_volume(x, path.kernel):
+        function, padding = _MEANS[x.ndim - 2], sliding.padding
         y: Tensor = function(
-            x, path.kernel, path.strides, padding, moved.ceil_mode, bool(count_include_pad)
+            x, path.kernel, path.strides, padding, sliding.ceil_mode, bool(count_include_pad)
         )
         return y
     value = wide(x)
-    y = _sums(value, moved)
+    y = _slidingsums(value, sliding)
     for i in range(len(path.outs)):
-        counts = _counts(value, moved, i, attrs if count_include_pad else None)
+        counts = _counts(value, sliding, i, attrs if count_include_pad else None)
         y = y / counts.reshape(-1, *(1,) * (len(path.outs) - 1 - i))
     return y.to(x.dtype)
 
 
 def _is_odd_volume(x: Tensor, kernel: Ints) -> bool:
-    """Whether torch's mean of volumes does not take this: it is pickier than that of images."""
+    """Return whether avg_pool3d refuses the input; it has more restrictions than avg_pool2d."""
     if x.ndim != 5:
         return False
     is_half = x.dtype in FLOAT16_TYPES and x.device.type == "cpu"
     return is_half or any(k > n for k, n in zip(kernel, x.shape[2:], strict=True))
 
 
-def _counts(x: Tensor, moved: TorchWindow, i: int, with_pads: dict[str, Any] | None) -> Tensor:
-    """How many elements the windows along one axis hold."""
-    path = moved.path
+def _counts(x: Tensor, sliding: TorchWindow, i: int, with_pads: dict[str, Any] | None) -> Tensor:
+    """Return the number of elements of the windows along one axis."""
+    path = sliding.path
     window = None if with_pads is None else pool_window(x.ndim, with_pads)
     k, d, stride = path.kernel[i], path.dilations[i], path.strides[i]
     if window is not None and window.is_same:
@@ -115,7 +115,7 @@ def _counts(x: Tensor, moved: TorchWindow, i: int, with_pads: dict[str, Any] | N
     start = torch.arange(path.outs[i], device=x.device) * stride - path.front[i]
     last = path.ins[i] + (0 if window is None else window.ends[i])
     inside = (last - start + d - 1).div(d, rounding_mode="floor").clamp(0, k)
-    if window is None:  # taps before the input do not count
+    if window is None:  # leading padding does not count
         inside = inside - (-start + d - 1).div(d, rounding_mode="floor").clamp(0, k)
     return inside.to(x.dtype)
 
@@ -129,9 +129,9 @@ def _root(total: Tensor, p: int) -> Tensor:
 
 
 def lp_pool(x: Tensor, *, p: int, **attrs: Any) -> Tensor:
-    """The p-norm of each window."""
+    """Return the p-norm of each window."""
     value = wide(x)
-    return _root(_sums(_power(value, p), _slid(x, attrs)), p).to(x.dtype)
+    return _root(_slidingsums(_power(value, p), _slidingof(x, attrs)), p).to(x.dtype)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
@@ -139,7 +139,7 @@ def _spatial(x: Tensor) -> tuple[int, ...]:
 
 
 def global_max(x: Tensor) -> Tensor:
-    """The largest of each image."""
+    """Return the maximum of each image."""
     if x.ndim == 2:
         return x
     if not math.prod(x.shape[2:]):
@@ -148,12 +148,12 @@ def global_max(x: Tensor) -> Tensor:
 
 
 def global_average(x: Tensor) -> Tensor:
-    """The mean of each image."""
+    """Return the mean of each image."""
     return x if x.ndim == 2 else x.mean(_spatial(x), keepdim=True)
 
 
 def global_lp(x: Tensor, *, p: int) -> Tensor:
-    """The p-norm of each image."""
+    """Return the p-norm of each image."""
     powers = _power(wide(x), p)
     total = powers if x.ndim == 2 else powers.sum(_spatial(x), keepdim=True)
     return _root(total, p).to(x.dtype)
@@ -162,27 +162,28 @@ def global_lp(x: Tensor, *, p: int) -> Tensor:
 def max_unpool(
     x: Tensor, indices: Tensor, output_shape: Array | None = None, **attrs: Any
 ) -> Tensor:
-    """Numbers back at the places that a pool took them from; zeros elsewhere."""
+    """Return values at the indices of MaxPool; zeros elsewhere."""
     natural: Any = unpooled_shape(tuple(x.shape), attrs)
     count = math.prod(natural)
-    place = indices.reshape(-1)
-    if place.device.type == "cpu" and place.numel():
-        low, high = (int(v) for v in torch.aminmax(place))
+    index = indices.reshape(-1)
+    if index.device.type == "cpu" and index.numel():
+        low, high = (int(v) for v in torch.aminmax(index))
         if not 0 <= low <= high < count:
             raise InvalidArgument(f"indices reach from {low} to {high}, outside [0, {count})")
-    place = place.clamp(0, max(count - 1, 0))
-    whole = x.new_zeros(count).index_copy(0, place, x.reshape(-1)).reshape(natural)
+    # On a GPU, an index out of range would abort the context.
+    index = index.clamp(0, max(count - 1, 0))
+    whole = x.new_zeros(count).index_copy(0, index, x.reshape(-1)).reshape(natural)
     shape = natural if output_shape is None else tuple(output_shape.tolist())
     if shape == natural:
         return whole
-    behind = [s - n for s, n in zip(shape, natural, strict=True)]
-    if min(behind) < 0:
+    trailing = [s - n for s, n in zip(shape, natural, strict=True)]
+    if min(trailing) < 0:
         raise InvalidArgument(f"output_shape {shape} has a size below {natural}")
-    return F.pad(whole, [w for b in reversed(behind) for w in (0, b)])
+    return F.pad(whole, [w for b in reversed(trailing) for w in (0, b)])
 
 
-def last(function: Callable[..., Any]) -> Callable[..., Tensor]:
-    """A pool of images whose channels come last: what it makes first, in that order again."""
+def channels_last(function: Callable[..., Any]) -> Callable[..., Tensor]:
+    """Wrap a pooling function for channels-last input and output."""
 
     def run(x: Tensor, **attrs: Any) -> Tensor:
         return function(x.movedim(-1, 1), **attrs).movedim(1, -1)  # type: ignore[no-any-return]
@@ -203,11 +204,15 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "GlobalAveragePool"): TorchKernel(global_average, REALS),
     (ONNX, "GlobalLpPool"): TorchKernel(global_lp, REALS),
     (ONNX, "MaxUnpool"): TorchKernel(max_unpool, REALS | {I64}, host=(2,)),
-    (MICROSOFT, "NhwcMaxPool"): TorchKernel(last(_max_alone), _MAXED, refuses=spatial_only),
-    (INTERNAL, "MaxPool"): TorchKernel(last(_max_alone), _MAXED, refuses=spatial_only),
-    (INTERNAL, "AveragePool"): TorchKernel(last(average_pool), REALS, refuses=spatial_only),
-    (INTERNAL, "LpPool"): TorchKernel(last(lp_pool), REALS),
-    (INTERNAL, "GlobalMaxPool"): TorchKernel(last(global_max), REALS),
-    (INTERNAL, "GlobalAveragePool"): TorchKernel(last(global_average), REALS),
-    (INTERNAL, "GlobalLpPool"): TorchKernel(last(global_lp), REALS),
+    (MICROSOFT, "NhwcMaxPool"): TorchKernel(
+        channels_last(_max_alone), _MAXED, refuses=spatial_only
+    ),
+    (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "AveragePool"): TorchKernel(
+        channels_last(average_pool), REALS, refuses=spatial_only
+    ),
+    (INTERNAL, "LpPool"): TorchKernel(channels_last(lp_pool), REALS),
+    (INTERNAL, "GlobalMaxPool"): TorchKernel(channels_last(global_max), REALS),
+    (INTERNAL, "GlobalAveragePool"): TorchKernel(channels_last(global_average), REALS),
+    (INTERNAL, "GlobalLpPool"): TorchKernel(channels_last(global_lp), REALS),
 }

@@ -1,6 +1,6 @@
-"""Resizing: torch's own interpolation where it means the same, else taps along one axis at a time.
+"""Resize: torch's interpolation where its result is the same, else separable filters by axis.
 
-What the taps are is computed on the device, since an upload would wait for it.
+Filter taps are computed on the device, because an upload would synchronize with it.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
 from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED
-from sardonyx.providers.torch.sample.grid import interpolable, restored
+from sardonyx.providers.torch.sample.grid import interpolable, to_type
 
-Plan = Mapping[int, AxisResize]
+AxisResizes = Mapping[int, AxisResize]  # by axis
 
 
 def resize(
     x: Tensor, roi: Array | None, scales: Array | None, sizes: Array | None, **attrs: Any
 ) -> Tensor:
-    """The tensor with some of its axes stretched."""
-    given = (None if a is None else (a.tobytes(), a.dtype) for a in (roi, scales, sizes))
-    plan, mode = _planned(tuple(x.shape), tuple(given), tuple(attrs.items()))
-    if not plan:
+    """Return the tensor with some of its axes resized."""
+    operands = (None if a is None else (a.tobytes(), a.dtype) for a in (roi, scales, sizes))
+    resizes, mode = _axis_resizes(tuple(x.shape), tuple(operands), tuple(attrs.items()))
+    if not resizes:
         return x
-    if named := _named(x, plan, mode):
-        return _interpolated(x, plan, *named)
+    if torch_mode := _torch_mode(x, resizes, mode):
+        return _interpolate(x, resizes, *torch_mode)
     carrier = CARRIERS.get(x.dtype)
     if carrier is not None:
-        return _resampled(x.view(carrier), plan, mode, attrs).view(x.dtype)
-    return _resampled(x, plan, mode, attrs)
+        return _resample(x.view(carrier), resizes, mode, attrs).view(x.dtype)
+    return _resample(x, resizes, mode, attrs)
 
 
 @lru_cache(maxsize=1024)
-def _planned(
-    shape: Ints, given: tuple[Any, ...], items: tuple[Any, ...]
-) -> tuple[Plan, ResizeMode]:
-    """What happens to each axis that changes, and the filter."""
+def _axis_resizes(
+    shape: Ints, operands: tuple[Any, ...], items: tuple[Any, ...]
+) -> tuple[AxisResizes, ResizeMode]:
+    """Return the resize of each axis that changes, and the filter."""
     attrs = dict(items)
-    arrays = tuple(None if g is None else np.frombuffer(*g) for g in given)
+    arrays = tuple(None if g is None else np.frombuffer(*g) for g in operands)
     axes = resized_axes(len(shape), attrs)
     mode = mode_of(attrs)
     crops = mode.transform == b"tf_crop_and_resize"
@@ -66,7 +66,7 @@ _NAMES: Final = {
     (b"cubic", 4): "bicubic",
 }
 _TORCH_CUBIC: Final = -0.75
-# Ways in which output x of an axis that grows by a whole factor reads input x // factor.
+# Modes in which output x of an axis that grows by an integer factor reads input x // factor.
 _REPEATING: Final = frozenset(
     (
         (b"asymmetric", b"floor"),
@@ -77,22 +77,16 @@ _REPEATING: Final = frozenset(
 )
 
 
-def _named(x: Tensor, plan: Plan, mode: ResizeMode) -> tuple[str, bool | None] | None:
-    """What torch calls this: a mode, and whether corners are aligned; None if it has no name."""
-    if (
-        min(plan) < 2
-        or not 3 <= x.ndim <= 5
-        or not x.is_floating_point()
-        or x.dtype in CARRIERS
-        or mode.antialias
-        or not all(x.shape)
-        or not all(s.out == s.resized for s in plan.values())
-    ):
+def _torch_mode(
+    x: Tensor, resizes: AxisResizes, mode: ResizeMode
+) -> tuple[str, bool | None] | None:
+    """Return torch's interpolation mode and align_corners with the same result; None if none."""
+    if not _is_interpolable(x, resizes, mode):
         return None
     if mode.mode == b"nearest":
-        repeats = (mode.transform, mode.nearest) in _REPEATING
-        whole = all(s.scale.is_integer() for s in plan.values())
-        return ("nearest", None) if repeats and whole else None
+        is_repeating = (mode.transform, mode.nearest) in _REPEATING
+        is_integer = all(s.scale.is_integer() for s in resizes.values())
+        return ("nearest", None) if is_repeating and is_integer else None
     name = _NAMES.get((mode.mode, x.ndim))
     if name is None or mode.exclude_outside:
         return None
@@ -101,34 +95,45 @@ def _named(x: Tensor, plan: Plan, mode: ResizeMode) -> tuple[str, bool | None] |
     if mode.transform == b"align_corners":
         return name, True
     is_half = mode.transform in (b"half_pixel", b"half_pixel_symmetric")
-    is_half |= mode.transform == b"pytorch_half_pixel" and all(s.out > 1 for s in plan.values())
+    is_single = any(s.out <= 1 for s in resizes.values())
+    is_half |= mode.transform == b"pytorch_half_pixel" and not is_single
     return (name, False) if is_half else None
 
 
-def _interpolated(x: Tensor, plan: Plan, name: str, corners: bool | None) -> Tensor:
-    outs = [plan[i].out if i in plan else x.shape[i] for i in range(2, x.ndim)]
+def _is_interpolable(x: Tensor, resizes: AxisResizes, mode: ResizeMode) -> bool:
+    """Return whether torch's interpolation accepts the tensor and its resizes axes."""
+    is_batch_of_images = min(resizes) >= 2 and 3 <= x.ndim <= 5 and all(x.shape)
+    is_real = x.is_floating_point() and x.dtype not in CARRIERS
+    is_exact = all(s.out == s.resized for s in resizes.values())
+    return is_batch_of_images and is_real and not mode.antialias and is_exact
+
+
+def _interpolate(x: Tensor, resizes: AxisResizes, name: str, corners: bool | None) -> Tensor:
+    outs = [resizes[i].out if i in resizes else x.shape[i] for i in range(2, x.ndim)]
     return F.interpolate(x, size=outs, mode=name, align_corners=corners)
 
 
-def _resampled(x: Tensor, plan: Plan, mode: ResizeMode, attrs: Mapping[str, Any]) -> Tensor:
+def _resample(
+    x: Tensor, resizes: AxisResizes, mode: ResizeMode, attrs: Mapping[str, Any]
+) -> Tensor:
     is_nearest = mode.mode == b"nearest"
     y = x if is_nearest else interpolable(x)
-    # Axes that shrink come first: then the others have less to do.
-    for axis in sorted(plan, key=lambda a: plan[a].out / max(1, plan[a].size)):
-        y = _along(y, axis, plan[axis], mode)
+    # Shrinking axes first, so that later passes have fewer elements.
+    for axis in sorted(resizes, key=lambda a: resizes[a].out / max(1, resizes[a].size)):
+        y = _resample_axis(y, axis, resizes[axis], mode)
     if mode.transform == b"tf_crop_and_resize":
-        y = _extrapolated(y, plan, mode, attrs["extrapolation_value"])
+        y = _extrapolate(y, resizes, mode, attrs["extrapolation_value"])
     rounds = mode.antialias or mode.mode == b"cubic"
-    return y.to(x.dtype) if is_nearest else restored(y, x.dtype, rounds=rounds)
+    return y.to(x.dtype) if is_nearest else to_type(y, x.dtype, rounds=rounds)
 
 
-def _along(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Tensor:
-    """The tensor with one axis resampled."""
-    place = _positions(s, mode, x.device)
+def _resample_axis(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Tensor:
+    """Return the tensor with one axis resampled."""
+    position = _positions(s, mode, x.device)
     if mode.mode == b"nearest":
-        return x.index_select(axis, _ROUNDINGS[mode.nearest](place).long().clamp(0, s.size - 1))
-    low = place.floor()
-    first, weights = _weights(place - low, s, mode)
+        return x.index_select(axis, _ROUNDINGS[mode.nearest](position).long().clamp(0, s.size - 1))
+    low = position.floor()
+    first, weights = _weights(position - low, s, mode)
     taps = torch.arange(len(weights), device=x.device)[:, None]
     index = low.long() + first + taps
     if mode.exclude_outside:
@@ -140,7 +145,7 @@ def _along(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Tensor:
     return (read * weights.to(x.dtype).reshape(shape)).sum(axis)
 
 
-Place = Callable[[Tensor, AxisResize], Tensor]
+Transform = Callable[[Tensor, AxisResize], Tensor]  # output index -> input position
 
 
 def _half_pixel(x: Tensor, s: AxisResize) -> Tensor:
@@ -158,7 +163,7 @@ def _crop(x: Tensor, s: AxisResize) -> Tensor:
     return x * ((s.end - s.start) * last / (s.out - 1)) + s.start * last
 
 
-_TRANSFORMS: Final[dict[bytes, Place]] = {
+_TRANSFORMS: Final[dict[bytes, Transform]] = {
     b"half_pixel": _half_pixel,
     b"half_pixel_symmetric": lambda x, s: _half_pixel(x, s) + s.size / 2 * (1 - s.out / s.resized),
     b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
@@ -176,17 +181,17 @@ _ROUNDINGS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
 
 
 def _positions(s: AxisResize, mode: ResizeMode, device: torch.device) -> Tensor:
-    """The input position of every output."""
-    # Nearest neighbours hang on ties, which fall as in float32, the type that scales have.
+    """Return the input position of every output."""
+    # Nearest neighbours depend on ties, which are decided in float32, the type of scales.
     kind = torch.float32 if mode.mode == b"nearest" else torch.float64
-    place = _TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
-    return place.clamp(-(2.0**40), 2.0**40)
+    position = _TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
+    return position.clamp(-(2.0**40), 2.0**40)
 
 
 def _weights(part: Tensor, s: AxisResize, mode: ResizeMode) -> tuple[int, Tensor]:
-    """The first tap, counted from the element before each position, and the taps' weights."""
+    """Return the first tap, relative to the element before each position, and the weights."""
     if mode.antialias and s.scale < 1:
-        return _stretched(part, s.scale, mode)
+        return _widened_filter(part, s.scale, mode)
     if mode.mode == b"linear":
         return 0, torch.stack((1 - part, part))
     return -1, torch.stack(_cubic(part, mode.cubic_a))
@@ -197,8 +202,8 @@ def _cubic(part: Tensor, a: float) -> list[Tensor]:
     return list(weights)
 
 
-def _stretched(part: Tensor, scale: float, mode: ResizeMode) -> tuple[int, Tensor]:
-    """The filter made wider by 1 / scale, so that every input counts when an image shrinks."""
+def _widened_filter(part: Tensor, scale: float, mode: ResizeMode) -> tuple[int, Tensor]:
+    """Return the filter widened by 1 / scale (antialiasing), so that every input counts."""
     reach = (1 if mode.mode == b"linear" else 2) / scale
     first, last = math.floor(-reach) + 1, math.ceil(reach)
     taps = torch.arange(first, last + 1, device=part.device)[:, None]
@@ -212,18 +217,18 @@ def _stretched(part: Tensor, scale: float, mode: ResizeMode) -> tuple[int, Tenso
     return first, weights / weights.sum(0)
 
 
-def _extrapolated(y: Tensor, plan: Plan, mode: ResizeMode, value: float) -> Tensor:
-    """Outputs whose position lies outside the input get one value."""
+def _extrapolate(y: Tensor, resizes: AxisResizes, mode: ResizeMode, value: float) -> Tensor:
+    """Set outputs whose position is outside of the input to a value."""
     filler = value if y.is_floating_point() else int(value)
-    for axis, s in plan.items():
-        place = _positions(s, mode, y.device)
-        outside = (place < 0) | (place > s.size - 1)
+    for axis, s in resizes.items():
+        position = _positions(s, mode, y.device)
+        outside = (position < 0) | (position > s.size - 1)
         y = torch.where(outside.reshape(-1, *(1,) * (y.ndim - 1 - axis)), filler, y)
     return y
 
 
-def _interpolates(node: Node) -> str:
-    """Why a type cannot be resized; empty if it can."""
+def _refuses_type(node: Node) -> str:
+    """Return why a type cannot be resized; empty if it can."""
     dtype, attrs = node.outputs[0].tensor.dtype, node.attrs
     crops = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
     if dtype in PLAIN or (attrs["mode"] == b"nearest" and not crops):
@@ -232,5 +237,5 @@ def _interpolates(node: Node) -> str:
 
 
 KERNELS: Final[TorchKernels] = {
-    (ONNX, "Resize"): TorchKernel(resize, MOVED, host=(1, 2, 3), refuses=_interpolates),
+    (ONNX, "Resize"): TorchKernel(resize, MOVED, host=(1, 2, 3), refuses=_refuses_type),
 }

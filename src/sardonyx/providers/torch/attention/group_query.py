@@ -370,7 +370,7 @@ def _unfused(
     return y, *caches, qk.to(q.dtype)
 
 
-def _unfit(node: Node) -> str:
+def _refuses(node: Node) -> str:
     if node.attrs["k_quant_type"] != b"NONE":
         return "a quantized KV cache has no kernel in torch: keep it in floating point"
     if node.attrs["sliding_window_cache"]:
@@ -388,6 +388,6 @@ KERNELS: Final[TorchKernels] = {
         shares=((3, 1), (4, 2)),
         fixed_point=True,
         dependent_launch=True,
-        refuses=_unfit,
+        refuses=_refuses,
     ),
 }

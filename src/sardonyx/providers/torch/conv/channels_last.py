@@ -15,9 +15,9 @@ from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import TYPES, Code
 from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
 from sardonyx.providers.torch.conv.standard import conv, conv_relu, conv_transpose, has_relu
-from sardonyx.providers.torch.elementwise.chain import run_code, unfit
+from sardonyx.providers.torch.elementwise.chain import run_code, why_unsupported
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.matmul import activated
+from sardonyx.providers.torch.matmul import apply_activation
 from sardonyx.providers.torch.sliding_window import spatial_only
 
 Convolution = Callable[..., Tensor]
@@ -26,7 +26,7 @@ Convolution = Callable[..., Tensor]
 def fused_conv(
     x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None, **attrs: Any
 ) -> Tensor:
-    """A convolution, a sum and an activation."""
+    """Return a convolution, followed by an addition and an activation."""
     name, params = attrs.pop("activation"), attrs.pop("activation_params") or ()
     if name == b"Relu" and has_relu(x, w):
         return conv_relu(x, w, b, z, attrs)
@@ -34,27 +34,27 @@ def fused_conv(
     y = y if z is None else y + z
     if name == b"Clip":
         return y.clamp(*params[:2])
-    given = dict.fromkeys(("activation_alpha", "activation_beta", "activation_gamma"))
+    activation = dict.fromkeys(("activation_alpha", "activation_beta", "activation_gamma"))
     if name:
         keys = ACTIVATION_ATTRS[name.decode()]
-        given.update((f"activation_{k}", v) for k, v in zip(keys, params, strict=False))
-    return activated(y, name, given)
+        activation.update((f"activation_{k}", v) for k, v in zip(keys, params, strict=False))
+    return apply_activation(y, name, activation)
 
 
 def nhwc_conv(
     x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None, **attrs: Any
 ) -> Tensor:
-    """The same with the channels last."""
+    """As `fused_conv`, in channels-last layout."""
     first = None if z is None else z.movedim(-1, 1)
     attrs = {"activation": None, "activation_params": None, **attrs}
     return fused_conv(x.movedim(-1, 1), w, b, first, **attrs).movedim(1, -1)
 
 
-def _last(function: Convolution) -> Convolution:
-    """A convolution with the channels last, and a code that follows it."""
+def _channels_last(function: Convolution) -> Convolution:
+    """Wrap a convolution for channels-last layout and a fused epilogue."""
 
     def run(x: Tensor, w: Tensor, *operands: Tensor, code: Code | None, **attrs: Any) -> Tensor:
-        del attrs["bf16"]  # of the CPU
+        del attrs["bf16"]  # an option of the CPU provider
         y = function(x.movedim(-1, 1), w, **attrs).movedim(1, -1)
         return run_code(code, (y, *operands)) if code else y
 
@@ -64,13 +64,15 @@ def _last(function: Convolution) -> Convolution:
 def _refuses(node: Node) -> str:
     x, _, *operands = (v.tensor.dtype for v in node.inputs if v is not None)
     code = node.attrs["code"]
-    return spatial_only(node) or (unfit(code, (x, *operands)) if code else "")
+    return spatial_only(node) or (why_unsupported(code, (x, *operands)) if code else "")
 
 
 KERNELS: Final[TorchKernels] = {
     (MICROSOFT, "FusedConv"): TorchKernel(fused_conv, REALS, images=(1,), refuses=spatial_only),
     (MICROSOFT, "NhwcConv"): TorchKernel(nhwc_conv, REALS, refuses=spatial_only),
     (MICROSOFT, "NhwcFusedConv"): TorchKernel(nhwc_conv, REALS, refuses=spatial_only),
-    (INTERNAL, "Conv"): TorchKernel(_last(conv), TYPES, refuses=_refuses),
-    (INTERNAL, "ConvTranspose"): TorchKernel(_last(conv_transpose), TYPES, refuses=_refuses),
+    (INTERNAL, "Conv"): TorchKernel(_channels_last(conv), TYPES, refuses=_refuses),
+    (INTERNAL, "ConvTranspose"): TorchKernel(
+        _channels_last(conv_transpose), TYPES, refuses=_refuses
+    ),
 }

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Conv, ConvTranspose, Col2Im and causal convolution."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TRANSPOSED: Final[Sequence[Any]] = (
 
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
-    """One call of torch's; pads that differ on two sides are put around the input before."""
+    """Return the convolution by one torch call; asymmetric padding is applied to x first."""
     moved = torch_window(w.shape[2:], x.shape[2:], attrs)
     path, padding = moved.path, moved.padding
     if padding is None:
@@ -41,43 +41,43 @@ def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
 
 
 def has_relu(x: Tensor, w: Tensor) -> bool:
-    """Whether the device has convolutions of these that end in a sum and a Relu."""
+    """Return whether cuDNN has a fused convolution, add and Relu for these."""
     return x.is_cuda and x.dtype in (torch.float32, torch.float16) and w.dim() == 4
 
 
 def conv_relu(
     x: Tensor, w: Tensor, b: Tensor | None, z: Tensor | None, attrs: dict[str, Any]
 ) -> Tensor:
-    """Relu(conv(x) + z) in one call of cuDNN's."""
+    """Return Relu(conv(x) + z) by one cuDNN call."""
     moved = torch_window(w.shape[2:], x.shape[2:], attrs)
     path, padding = moved.path, moved.padding
     if padding is None:
         x, padding = moved.padded(x), (0,) * len(path.outs)
-    order = torch.channels_last if w.is_contiguous(memory_format=torch.channels_last) else None
-    x = x.contiguous() if order is None else x.contiguous(memory_format=order)
+    layout = torch.channels_last if w.is_contiguous(memory_format=torch.channels_last) else None
+    x = x.contiguous() if layout is None else x.contiguous(memory_format=layout)
     geometry: Any = (path.strides, padding, path.dilations, attrs["group"])
     if z is None:
         return torch.cudnn_convolution_relu(x, w, b, *geometry)
-    z = z.contiguous() if order is None else z.contiguous(memory_format=order)
+    z = z.contiguous() if layout is None else z.contiguous(memory_format=layout)
     return torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *geometry)
 
 
 @frozen
-class Spread:
-    """A transposed convolution of an input of known size, as torch is told of it."""
+class TransposedConv:
+    """The geometry of a transposed convolution for an input of known size, as torch's arguments."""
 
     strides: Ints
     dilations: Ints
     padding: Ints
     extra: Ints  # output_padding
-    cut: list[int]  # for F.pad, where padding cannot say what is cut off; else empty
+    cut: list[int]  # negative pads for F.pad, where `padding` cannot express the crop; else empty
 
 
 _GEOMETRY: Final = ("auto_pad", "dilations", "pads", "strides", "output_padding", "output_shape")
 
 
 @lru_cache(maxsize=1024)
-def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
+def _transposed_conv(kernel: Ints, ins: Ints, *geometry: Any) -> TransposedConv:
     attrs = dict(zip(_GEOMETRY, geometry, strict=True))
     moved = window_of(kernel, attrs)
     outs = numbers(transposed_sizes(moved, ins, attrs))
@@ -89,38 +89,38 @@ def _spread(kernel: Ints, ins: Ints, *geometry: Any) -> Spread:
     extra = tuple(o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True))
     limits = map(max, moved.strides, moved.dilations)
     if all(outs) and all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
-        return Spread(moved.strides, moved.dilations, front, extra, [])
+        return TransposedConv(moved.strides, moved.dilations, front, extra, [])
     none = (0,) * len(ins)
-    rows = reversed(list(zip(front, outs, whole, strict=True)))
-    cut = [c for f, o, n in rows for c in (-f, o + f - n)]
-    return Spread(moved.strides, moved.dilations, none, none, cut)
+    axes = reversed(list(zip(front, outs, whole, strict=True)))
+    cut = [c for f, o, n in axes for c in (-f, o + f - n)]
+    return TransposedConv(moved.strides, moved.dilations, none, none, cut)
 
 
 def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
-    """One call of torch's where its padding can say what is cut, else all of it, cut after."""
+    """Return the transposed convolution; what torch's padding cannot express is cropped after."""
     geometry = (
         v if v is None or isinstance(v, bytes) else tuple(v) for v in map(attrs.get, _GEOMETRY)
     )
-    s = _spread(tuple(w.shape[2:]), tuple(x.shape[2:]), *geometry)
+    s = _transposed_conv(tuple(w.shape[2:]), tuple(x.shape[2:]), *geometry)
     function = _TRANSPOSED[x.ndim - 2]
     bias = None if s.cut else b
     y: Tensor = function(x, w, bias, s.strides, s.padding, s.extra, attrs["group"], s.dilations)
     if not s.cut:
         return y
-    y = F.pad(y, s.cut)  # what no input reaches is 0, and has the bias like all else
+    y = F.pad(y, s.cut)  # outputs that no input reaches are 0 plus the bias
     return y if b is None else y + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
 def conv_transpose_with_pads(
     x: Tensor, w: Tensor, pads: Array | None = None, b: Tensor | None = None, **attrs: Any
 ) -> Tensor:
-    """A transposed convolution whose pads are an input."""
-    given = None if pads is None else tuple(pads.tolist())
-    return conv_transpose(x, w, b, **attrs, pads=given, output_shape=None)
+    """Return a transposed convolution whose pads are an input."""
+    static_pads = None if pads is None else tuple(pads.tolist())
+    return conv_transpose(x, w, b, **attrs, pads=static_pads, output_shape=None)
 
 
 def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
-    """Columns added up where their blocks lie in the image."""
+    """Return the image: columns summed at the positions of their blocks."""
     image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
     moved = torch_window(block, image, attrs)
     path = moved.path
@@ -138,25 +138,27 @@ def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> T
 def causal_conv(
     x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, *, activation: bytes
 ) -> tuple[Tensor, Tensor]:
-    """Every channel by itself, over what came before; and what the next call needs of it."""
-    kept = w.shape[2] - 1
-    line = F.pad(x, (kept, 0)) if past is None else torch.cat((past, x), 2)
-    return _causal(line, w, b, 1, activation), line[:, :, line.shape[2] - kept :]
+    """Return a depthwise causal convolution, and the state: the last kernel - 1 inputs."""
+    n_past = w.shape[2] - 1
+    padded = F.pad(x, (n_past, 0)) if past is None else torch.cat((past, x), 2)
+    return _causal(padded, w, b, 1, activation), padded[:, :, padded.shape[2] - n_past :]
 
 
-def _causal(line: Tensor, w: Tensor, b: Tensor | None, dilation: int, activation: bytes) -> Tensor:
-    if line.shape[2] <= (w.shape[2] - 1) * dilation:
-        return line[:, :, :0]
-    y = F.conv1d(line, w, b, dilation=dilation, groups=line.shape[1])
+def _causal(
+    padded: Tensor, w: Tensor, b: Tensor | None, dilation: int, activation: bytes
+) -> Tensor:
+    if padded.shape[2] <= (w.shape[2] - 1) * dilation:
+        return padded[:, :, :0]
+    y = F.conv1d(padded, w, b, dilation=dilation, groups=padded.shape[1])
     return y if activation == b"none" else F.silu(y)
 
 
 def causal_conv_of_window(
     x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, **attrs: Any
 ) -> tuple[Tensor, Tensor]:
-    """The same of com.microsoft: also dilated, with the channels last, and with several states."""
+    """As `causal_conv`, for com.microsoft: dilation, channels-last layout and several states."""
     dilation, count = attrs["dilation"], attrs["state_window"]
-    kept, is_last = (w.shape[2] - 1) * dilation, attrs["channels_last"]
+    n_past, is_last = (w.shape[2] - 1) * dilation, attrs["channels_last"]
     channels = tuple(x.shape[2:]) if is_last else tuple(x.shape[1:2])
 
     def first(v: Tensor) -> Tensor:
@@ -167,13 +169,13 @@ def causal_conv_of_window(
 
     x = first(x)
     before = None if past is None else first(past[-1] if count else past)
-    line = F.pad(x, (kept, 0)) if before is None else torch.cat((before, x), 2)
-    y = _causal(line, w, b, dilation, attrs["activation"])
+    padded = F.pad(x, (n_past, 0)) if before is None else torch.cat((before, x), 2)
+    y = _causal(padded, w, b, dilation, attrs["activation"])
     length = x.shape[2]
     if not count:
-        return last(y), last(line[:, :, length : length + kept])
+        return last(y), last(padded[:, :, length : length + n_past])
     ends = range(max(length - count + 1, min(length, 1)), length + 1)
-    states = [last(line[:, :, end : end + kept]) for end in ends]
+    states = [last(padded[:, :, end : end + n_past]) for end in ends]
     return last(y), torch.stack([torch.zeros_like(states[0])] * (count - len(states)) + states)
 
 

@@ -1,4 +1,4 @@
-"""Chains of elementwise ops: instruction by instruction, by the functions of their ops."""
+"""Chains of elementwise ops: one generated Triton kernel, or torch calls per instruction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.quantize import convert as quantize
 
-# What instructions may be.
+# The kernels of all ops that may be instructions.
 FUNCTIONS: Final[TorchKernels] = {
     **elementwise.KERNELS,
     **activation.KERNELS,
@@ -29,20 +29,20 @@ FUNCTIONS: Final[TorchKernels] = {
 }
 
 
-_CHAINS: Final[dict[int, Any]] = {}  # kernels of codes, by where the codes lie
-_MOST_CHAINS: Final = 4096
+_CHAINS: Final[dict[int, Any]] = {}  # by id of the code: hashing codes would take longer
+_MAX_CHAINS: Final = 4096
 
 
 def run_code(code: Code, operands: Sequence[Tensor]) -> Tensor:
-    """The last result, by one kernel of ours where there is one. Halves stay float32 in between."""
+    """Return the last result. Intermediate 16-bit floats stay float32."""
     if len(code) > 1 and usable(operands[0].device):
-        made = _chain_of(code)(*operands)
-        if made is not None:
-            return made  # type: ignore[no-any-return]  # of a class that imports Triton
+        y = _chain_of(code)(*operands)
+        if y is not None:
+            return y  # type: ignore[no-any-return]  # of a class that imports Triton
     values = [wide(x) for x in operands]
     for step in code:
-        given = [None if a == ABSENT else values[a] for a in step.args]
-        values.append(wide(FUNCTIONS[step.op].function(*given, **dict(step.attrs))))
+        arguments = [None if a == ABSENT else values[a] for a in step.args]
+        values.append(wide(FUNCTIONS[step.op].function(*arguments, **dict(step.attrs))))
     return convert(values[-1], TORCH[code[-1].dtype])
 
 
@@ -51,22 +51,22 @@ def _chain_of(code: Code) -> Any:
     if chain is None or chain.code is not code:
         from sardonyx.providers.torch.kernels.chain import Chain
 
-        if len(_CHAINS) >= _MOST_CHAINS:
+        if len(_CHAINS) >= _MAX_CHAINS:
             _CHAINS.clear()
         chain = _CHAINS[id(code)] = Chain(code)
     return chain
 
 
-def unfit(code: Code, operands: Sequence[DType]) -> str:
-    """Why a code cannot be run on operands of these types; empty if it can."""
+def why_unsupported(code: Code, operands: Sequence[DType]) -> str:
+    """Return why a code cannot run on operands of these types; empty if it can."""
     types = [*operands, *(step.dtype for step in code)]
     for i, step in enumerate(code, len(operands)):
-        row = FUNCTIONS.get(step.op)
-        if row is None:
-            return f"{step.op[1]} has no function in torch that a chain may use"
+        kernel = FUNCTIONS.get(step.op)
+        if kernel is None:
+            return f"{step.op[1]} has no torch kernel that a chain can use"
         for at in (*step.args, i):
-            if at != ABSENT and types[at] not in row.types:
-                return f"the function of {step.op[1]} in a chain does not take {types[at]}"
+            if at != ABSENT and types[at] not in kernel.types:
+                return f"the kernel of {step.op[1]} in a chain does not support {types[at]}"
     return ""
 
 
@@ -75,8 +75,8 @@ def _chain(*xs: Tensor, code: Code) -> Tensor:
 
 
 def _refuses(node: Node) -> str:
-    given = [v.tensor.dtype for v in node.inputs if v is not None]
-    return unfit(node.attrs["code"], given)
+    types = [v.tensor.dtype for v in node.inputs if v is not None]
+    return why_unsupported(node.attrs["code"], types)
 
 
 KERNELS: Final[TorchKernels] = {(INTERNAL, "Chain"): TorchKernel(_chain, TYPES, refuses=_refuses)}

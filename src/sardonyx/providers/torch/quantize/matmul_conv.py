@@ -1,4 +1,4 @@
-"""Products of bytes: exact sums, in integers where torch multiplies them, else in floats."""
+"""Matmul and convolution of 8-bit integers: exact, in integers or in wide enough floats."""
 
 from __future__ import annotations
 
@@ -18,95 +18,100 @@ from sardonyx.ops.recurrent.standard import filled
 from sardonyx.ops.sliding_window import window_geometry, window_of
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide
-from sardonyx.providers.torch.quantize.convert import step_of, to_quantized
+from sardonyx.providers.torch.quantize.convert import dynamic_scale, to_quantized
 
 _BYTES: Final = frozenset((I8, U8))
-
-
-_EXACT: Final = 1 << 24  # float32 holds whole numbers up to here
-
-
-_ROWS, _STEP = 17, 8  # torch's product of int8 wants so many rows, and such columns
-
-
-_SIGN: Final = 128  # what makes a byte with a sign of one without
+_MAX_EXACT: Final = 1 << 24  # float32 represents all integers up to here
+_MIN_ROWS, _SIZE_MULTIPLE = 17, 8  # requirements of torch._int_mm on CUDA
+_SIGN: Final = 128  # uint8 - 128 is int8: flips the top bit
 
 
 def exact_type(terms: int) -> torch.dtype:
-    """The float type that sums so many products of bytes without rounding."""
-    return torch.float32 if terms * MAX_BYTE_PRODUCT < _EXACT else torch.float64
+    """Return the float type that sums so many products of bytes without rounding."""
+    return torch.float32 if terms * MAX_BYTE_PRODUCT < _MAX_EXACT else torch.float64
 
 
 def exact_matmul(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
-    """(a - a_zero) (b - b_zero) in whole numbers, of a float type or of int32.
+    """Return (a - a_zero) (b - b_zero) exactly, in a float type or in int32.
 
-    Zero points are single numbers, or a column on the left and a row on the right.
+    Zero points are scalars, or a column on the left and a row on the right.
     """
-    if b.dim() == 2 and a.dim() > 1 and _is_for_integers(a, b):
-        return _by_integers(a, b, a_zero, b_zero)
+    if b.dim() == 2 and a.dim() > 1 and _fits_int_mm(a, b):
+        return _int8_matmul(a, b, a_zero, b_zero)
     kind = exact_type(a.shape[-1])
-    return torch.matmul(_centred(a, a_zero, kind), _centred(b, b_zero, kind))
+    return torch.matmul(_centered(a, a_zero, kind), _centered(b, b_zero, kind))
 
 
-def _centred(x: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
+def _centered(x: Tensor, zero: Tensor | None, kind: torch.dtype) -> Tensor:
     wide = x.to(kind)
     return wide if zero is None else wide - zero.to(kind)
 
 
-def _is_for_integers(a: Tensor, b: Tensor) -> bool:
-    """Whether torch's product of int8 takes the operands, and its int32 holds what follows."""
+def _fits_int_mm(a: Tensor, b: Tensor) -> bool:
+    """Return whether torch._int_mm accepts the operands, and int32 holds the corrected sums."""
     rows, (inner, columns) = math.prod(a.shape[:-1]), b.shape
-    is_known = a.device.type in ("cpu", "cuda")
-    fits = rows >= _ROWS and inner and columns and not inner % _STEP and not columns % _STEP
-    return bool(is_known and fits and inner < 1 << 14)
+    has_int_mm = a.device.type in ("cpu", "cuda")
+    fits = (
+        rows >= _MIN_ROWS
+        and inner
+        and columns
+        and not inner % _SIZE_MULTIPLE
+        and not columns % _SIZE_MULTIPLE
+    )
+    return bool(has_int_mm and fits and inner < 1 << 14)
 
 
-def _by_integers(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
-    """The same by a product of int8: zero points are taken off its sums."""
-    left, a_move = _signed(a.reshape(-1, a.shape[-1]), _rows_of(a, a_zero))
-    right, b_move = _signed(b, b_zero)
+def _int8_matmul(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | None) -> Tensor:
+    """Return `exact_matmul` by an int8 matmul, corrected for zero points.
+
+    sum((a - za) (b - zb)) = sum(a b) - za sum(b) - zb (sum(a) - za k)
+    """
+    left, a_shift = _signed(a.reshape(-1, a.shape[-1]), _row_zeros(a, a_zero))
+    right, b_shift = _signed(b, b_zero)
     total = torch._int_mm(left, right)
-    if a_move is not None:
-        total = total - a_move * right.sum(0, dtype=torch.int32)
-    if b_move is not None:
-        sums = left.sum(1, keepdim=True, dtype=torch.int32)
-        total = total - b_move * (sums if a_move is None else sums - a_move * a.shape[-1])
+    if a_shift is not None:
+        total = total - a_shift * right.sum(0, dtype=torch.int32)
+    if b_shift is not None:
+        row_sums = left.sum(1, keepdim=True, dtype=torch.int32)
+        total = total - b_shift * (
+            row_sums if a_shift is None else row_sums - a_shift * a.shape[-1]
+        )
     return total.view(*a.shape[:-1], b.shape[1])
 
 
-def _rows_of(a: Tensor, zero: Tensor | None) -> Tensor | None:
-    """Zero points of the rows of a stack, as one column."""
+def _row_zeros(a: Tensor, zero: Tensor | None) -> Tensor | None:
+    """Return the zero points of the rows of batched matrices, as one column."""
     if zero is None or zero.numel() == 1:
         return None if zero is None else zero.reshape(())
     return zero.expand(*a.shape[:-1], 1).reshape(-1, 1)
 
 
 def _signed(x: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Bytes with a sign, and the zero point that goes with them as int32."""
-    move = None if zero is None else zero.int()
+    """Return signed bytes, and their zero point in int32."""
+    shift = None if zero is None else zero.int()
     if x.dtype is torch.int8:
-        return x.contiguous(), move
-    held = torch.full((), -_SIGN, dtype=torch.int32, device=x.device)
-    return (x ^ _SIGN).view(torch.int8), held if move is None else move - _SIGN
+        return x.contiguous(), shift
+    zero_of_unsigned = torch.full((), -_SIGN, dtype=torch.int32, device=x.device)
+    return (x ^ _SIGN).view(torch.int8), zero_of_unsigned if shift is None else shift - _SIGN
 
 
-def _of_rows(row: Tensor | None) -> Tensor | None:
-    """One number per row of a left operand, as a column."""
-    if row is None or row.numel() == 1:
-        return None if row is None else row.reshape(())
-    return row[:, None] if row.dim() == 1 else row
+def _per_row(values: Tensor | None) -> Tensor | None:
+    """Return one value per row of a left operand as a column; a single value as a scalar."""
+    if values is None or values.numel() == 1:
+        return None if values is None else values.reshape(())
+    return values[:, None] if values.dim() == 1 else values
 
 
-def _single(row: Tensor | None) -> Tensor | None:
-    """One number as such; what belongs to columns stays as it is."""
-    return row.reshape(()) if row is not None and row.numel() == 1 else row
+def _per_column(values: Tensor | None) -> Tensor | None:
+    """Return one value per column unchanged; a single value as a scalar."""
+    return values.reshape(()) if values is not None and values.numel() == 1 else values
 
 
 def matmul_integer(
     a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    """The product of bytes in int32, which wraps around."""
-    return _int32(exact_matmul(a, b, _of_rows(a_zero), _single(b_zero)))
+    """Return the matmul of bytes in int32, which wraps."""
+    return _int32(exact_matmul(a, b, _per_row(a_zero), _per_column(b_zero)))
 
 
 def _int32(total: Tensor) -> Tensor:
@@ -114,10 +119,10 @@ def _int32(total: Tensor) -> Tensor:
 
 
 def qlinear_matmul(*tensors: Tensor) -> Tensor:
-    """The product of bytes as bytes again."""
+    """Return the matmul of bytes, requantized to bytes."""
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = tensors
-    total = exact_matmul(a, b, _of_rows(a_zero), _single(b_zero))
-    left, right = _of_rows(a_scale), _single(b_scale)
+    total = exact_matmul(a, b, _per_row(a_zero), _per_column(b_zero))
+    left, right = _per_row(a_scale), _per_column(b_scale)
     assert left is not None
     assert right is not None
     scale = left.float() * right.float() / y_scale.reshape(()).float()
@@ -127,13 +132,13 @@ def qlinear_matmul(*tensors: Tensor) -> Tensor:
 def exact_conv(
     x: Tensor, w: Tensor, x_zero: Tensor | None, w_zero: Tensor | None, attrs: Mapping[str, Any]
 ) -> Tensor:
-    """The exact sums of a convolution. Padding stands for the zero point, so it is zero here.
+    """Return the exact sums of a convolution. Padding is the zero point, so 0 after centering.
 
-    In float64, and rounded: the ways that libraries convolve in float32 round on the way.
+    In float64 and rounded: float32 algorithms (Winograd, FFT) are not exact.
     """
     path = window_geometry(window_of(tuple(w.shape[2:]), attrs), tuple(x.shape[2:]))
-    image = _centred(x, None if x_zero is None else x_zero.reshape(()), torch.float64)
-    weights = _centred(w, _of_maps(w_zero, w.dim() - 1), torch.float64)
+    image = _centered(x, None if x_zero is None else x_zero.reshape(()), torch.float64)
+    weights = _centered(w, _per_channel(w_zero, w.dim() - 1), torch.float64)
     ends = [
         max(0, (out - 1) * stride + (k - 1) * dilation + 1 - size - front)
         for out, stride, k, dilation, size, front in zip(
@@ -143,41 +148,41 @@ def exact_conv(
     pads = [p for pair in zip(path.front[::-1], ends[::-1], strict=True) for p in pair]
     image = F.pad(image, pads) if any(pads) else image
     none = [0] * len(ends)
-    made = torch.convolution(
+    y = torch.convolution(
         image, weights, None, path.strides, none, path.dilations, False, none, attrs["group"]
     )
-    kept = (slice(None), slice(None), *(slice(0, n) for n in path.outs))
-    return torch.round(made[kept])
+    inside = (slice(None), slice(None), *(slice(0, n) for n in path.outs))
+    return torch.round(y[inside])
 
 
-def _of_maps(row: Tensor | None, axes_behind: int) -> Tensor | None:
-    """One number per feature map, before so many axes."""
-    if row is None or row.numel() == 1:
-        return None if row is None else row.reshape(())
-    return row.reshape(-1, *(1,) * axes_behind)
+def _per_channel(values: Tensor | None, n_axes: int) -> Tensor | None:
+    """Return one value per output channel, followed by so many axes of size 1."""
+    if values is None or values.numel() == 1:
+        return None if values is None else values.reshape(())
+    return values.reshape(-1, *(1,) * n_axes)
 
 
 def conv_integer(
     x: Tensor, w: Tensor, x_zero: Tensor | None = None, w_zero: Tensor | None = None, **attrs: Any
 ) -> Tensor:
-    """The convolution of bytes in int32, which wraps around."""
+    """Return the convolution of bytes in int32, which wraps."""
     return _int32(exact_conv(x, w, x_zero, w_zero, attrs))
 
 
 def qlinear_conv(*tensors: Any, channels_last: int = 0, **attrs: Any) -> Tensor:
-    """The convolution of bytes as bytes again."""
+    """Return the convolution of bytes, requantized to bytes."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = filled(tensors, 9)
     total = exact_conv(x.movedim(-1, 1) if channels_last else x, w, x_zero, w_zero, attrs)
     if b is not None:
         total = total + b.reshape(-1, *(1,) * (x.dim() - 2))
-    per_map = _of_maps(w_scale, x.dim() - 2)
-    assert per_map is not None
-    scale = x_scale.reshape(()) * per_map / y_scale.reshape(())
+    w_scales = _per_channel(w_scale, x.dim() - 2)
+    assert w_scales is not None
+    scale = x_scale.reshape(()) * w_scales / y_scale.reshape(())
     y = to_quantized(total.float() * scale, y_zero.reshape(()), y_zero.dtype)
     return y.movedim(1, -1) if channels_last else y
 
 
-def _deep(node: Node) -> str:
+def _refuses_rank(node: Node) -> str:
     image = node.inputs[0]
     assert image is not None
     rank = image.tensor.rank
@@ -185,70 +190,66 @@ def _deep(node: Node) -> str:
 
 
 def qgemm(*tensors: Any, transA: int, transB: int, alpha: float) -> Tensor:  # noqa: N803
-    """A product of matrices of bytes, as numbers or as bytes again."""
+    """Return alpha * a b + c of quantized bytes, dequantized or requantized."""
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = filled(tensors, 9)
     left, right = a.T if transA else a, b.T if transB else b
-    total = exact_matmul(left, right, a_zero.reshape(()), _single(b_zero))
+    total = exact_matmul(left, right, a_zero.reshape(()), _per_column(b_zero))
     if c is not None:
         total = total.double() + c
     scale = a_scale.reshape(()) * alpha * b_scale
     if y_zero is None:
-        made: Tensor = total.float() * scale
-        return made
-    steps = total.float() * (scale / y_scale.reshape(()))
-    return to_quantized(steps, y_zero.reshape(()), y_zero.dtype)
+        y: Tensor = total.float() * scale
+        return y
+    scaled = total.float() * (scale / y_scale.reshape(()))
+    return to_quantized(scaled, y_zero.reshape(()), y_zero.dtype)
 
 
-def _quantized(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Numbers as whole steps of 1/255 of their range, zero among them, and the size of a step."""
-    low, step = step_of(x)
-    zero = torch.round(-low / step).clamp(0, 255)
-    return (torch.round(x / step) + zero).clamp(0, 255) - zero, step
+def _dynamic_quantize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return x as integer multiples of a scale (8-bit dynamic quantization), and the scale."""
+    low, scale = dynamic_scale(x)
+    zero = torch.round(-low / scale).clamp(0, 255)
+    return (torch.round(x / scale) + zero).clamp(0, 255) - zero, scale
 
 
-def dynamic_product(x: Tensor, b: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The product of quantized numbers with bytes, in whole numbers, and the size of a step."""
-    whole, step = _quantized(x)
+def dynamic_integer_matmul(x: Tensor, b: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the integer matmul of dynamically quantized x with bytes, and the scale of x."""
+    codes, scale = _dynamic_quantize(x)
     kind = exact_type(x.shape[-1])
-    return torch.matmul(whole.to(kind), _centred(b, zero, kind)).float(), step
+    return torch.matmul(codes.to(kind), _centered(b, zero, kind)).float(), scale
 
 
 def dynamic_matmul(*tensors: Any) -> Tensor:
-    """Numbers, quantized on the way, times bytes."""
+    """Return dynamically quantized floats times bytes, dequantized."""
     a, b, b_scale, zero, bias = filled(tensors, 5)
-    total, step = dynamic_product(a, b, zero)
-    y: Tensor = total * (step * b_scale)
+    total, a_scale = dynamic_integer_matmul(a, b, zero)
+    y: Tensor = total * (a_scale * b_scale)
     return y if bias is None else y + bias
 
 
 def matmul_to_float(*tensors: Any) -> Tensor:
-    """The product of bytes as the numbers that they stand for."""
+    """Return the matmul of bytes, dequantized."""
     a, b, a_scale, b_scale, a_zero, b_zero, bias = filled(tensors, 7)
     if a_scale.numel() == 1:
-        # Zero points of the left operand lie along its columns, which are summed.
+        # Zero points of the left operand are per column of a, the axis that is summed.
         kind = exact_type(a.shape[-1])
-        total = torch.matmul(_centred(a, a_zero, kind), _centred(b, b_zero, kind)).float()
+        total = torch.matmul(_centered(a, a_zero, kind), _centered(b, b_zero, kind)).float()
         y = total * (wide(a_scale).reshape(()) * wide(b_scale))
     else:
-        left = _centred(a, a_zero, torch.float32) * wide(a_scale)
-        right = _centred(b, b_zero, torch.float64)
+        left = _centered(a, a_zero, torch.float32) * wide(a_scale)
+        right = _centered(b, b_zero, torch.float64)
         y = torch.matmul(left.double(), right).float() * wide(b_scale)
     return (y if bias is None else y + wide(bias)).to(a_scale.dtype)
 
 
 _TYPES: Final = _BYTES | {F32, I32}
-
-
-_HALVES: Final = frozenset((F16, BF16))
-
-
+_FLOAT16: Final = frozenset((F16, BF16))
 KERNELS: Final[TorchKernels] = {
     (ONNX, "MatMulInteger"): TorchKernel(matmul_integer, _TYPES),
-    (ONNX, "QLinearMatMul"): TorchKernel(qlinear_matmul, _TYPES | _HALVES),
-    (ONNX, "ConvInteger"): TorchKernel(conv_integer, _TYPES, refuses=_deep),
-    (ONNX, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_deep),
-    (MICROSOFT, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_deep),
+    (ONNX, "QLinearMatMul"): TorchKernel(qlinear_matmul, _TYPES | _FLOAT16),
+    (ONNX, "ConvInteger"): TorchKernel(conv_integer, _TYPES, refuses=_refuses_rank),
+    (ONNX, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_refuses_rank),
+    (MICROSOFT, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_refuses_rank),
     (MICROSOFT, "QGemm"): TorchKernel(qgemm, _TYPES),
     (MICROSOFT, "DynamicQuantizeMatMul"): TorchKernel(dynamic_matmul, _TYPES),
-    (MICROSOFT, "MatMulIntegerToFloat"): TorchKernel(matmul_to_float, _TYPES | _HALVES),
+    (MICROSOFT, "MatMulIntegerToFloat"): TorchKernel(matmul_to_float, _TYPES | _FLOAT16),
 }

@@ -18,23 +18,23 @@ from sardonyx.providers.torch.quantize.convert import to_quantized
 _TYPES: Final = frozenset((F32, I8, U8))
 
 
-def _real(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-    """What bytes stand for."""
+def _dequantize(x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+    """Return dequantized bytes."""
     wide = x.float()
     return (wide if zero is None else wide - zero.reshape(()).float()) * scale.reshape(())
 
 
-def _bytes(y: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Numbers as bytes of a type."""
-    steps = (y / scale.reshape(())).float()
-    return to_quantized(steps, None if zero is None else zero.reshape(()), dtype)
+def _requantize(y: Tensor, scale: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Return values quantized to a type."""
+    scaled = (y / scale.reshape(())).float()
+    return to_quantized(scaled, None if zero is None else zero.reshape(()), dtype)
 
 
 def _binary(compute: Callable[[Tensor, Tensor], Tensor]) -> TorchKernel:
     def function(*tensors: Any) -> Tensor:
         a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = tensors
-        y = compute(_real(a, a_scale, a_zero), _real(b, b_scale, b_zero))
-        return _bytes(y, c_scale, c_zero, a.dtype)
+        y = compute(_dequantize(a, a_scale, a_zero), _dequantize(b, b_scale, b_zero))
+        return _requantize(y, c_scale, c_zero, a.dtype)
 
     return TorchKernel(function, _TYPES)
 
@@ -42,7 +42,9 @@ def _binary(compute: Callable[[Tensor, Tensor], Tensor]) -> TorchKernel:
 def _unary(compute: Callable[..., Tensor]) -> TorchKernel:
     def function(*tensors: Any, **attrs: Any) -> Tensor:
         x, x_scale, x_zero, y_scale, y_zero = tensors
-        return _bytes(compute(_real(x, x_scale, x_zero), **attrs), y_scale, y_zero, x.dtype)
+        return _requantize(
+            compute(_dequantize(x, x_scale, x_zero), **attrs), y_scale, y_zero, x.dtype
+        )
 
     return TorchKernel(function, _TYPES)
 
@@ -52,7 +54,7 @@ def _leaky(x: Tensor, *, alpha: float) -> Tensor:
 
 
 def _softmax(x: Tensor, *, axis: int, opset: int) -> Tensor:
-    """Up to opset 12 over all axes from the given one on, then over that axis alone."""
+    """Softmax over one axis; up to opset 12, over all axes from that one on."""
     if not x.dim():
         return torch.ones_like(x)
     if opset >= 13:
@@ -78,14 +80,19 @@ def _average(x: Tensor, *, channels_last: int, **attrs: Any) -> Tensor:
 
 
 def _concat(y_scale: Tensor, y_zero: Tensor, *inputs: Tensor, axis: int) -> Tensor:
-    parts = [_bytes(_real(*part), y_scale, y_zero, y_zero.dtype) for part in concat_inputs(inputs)]
+    parts = [
+        _requantize(_dequantize(*part), y_scale, y_zero, y_zero.dtype)
+        for part in concat_inputs(inputs)
+    ]
     return torch.cat(parts, axis)
 
 
 def _where(*tensors: Tensor) -> Tensor:
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = tensors
-    chosen = torch.where(condition, _real(x, x_scale, x_zero), _real(y, y_scale, y_zero))
-    return _bytes(chosen, z_scale, z_zero, x.dtype)
+    chosen = torch.where(
+        condition, _dequantize(x, x_scale, x_zero), _dequantize(y, y_scale, y_zero)
+    )
+    return _requantize(chosen, z_scale, z_zero, x.dtype)
 
 
 KERNELS: Final[TorchKernels] = {

@@ -1,6 +1,6 @@
-"""Recurrent layers: RNN, GRU and LSTM, in either direction or both.
+"""Recurrent layers RNN, GRU and LSTM: forward, reverse and bidirectional.
 
-Plain layers are one call of torch, which has one kernel for all steps; others go step by step.
+Layers with default activations are one torch call (cuDNN on GPUs); others run step by step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sardonyx.providers.torch.precision import wide
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
 Step = Callable[[Tensor, State], State]  # gates of the input, state -> new state
-Make = Callable[[int, Tensor], tuple[Tensor, Step]]  # direction, input -> its gates, and its step
+MakeStep = Callable[[int, Tensor], tuple[Tensor, Step]]  # direction, input -> input gates, step
 
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
     "relu": lambda x, a, b: torch.relu(x),
@@ -39,9 +39,9 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
 
 
 def activations_of(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Activation]]:
-    """The functions of each direction."""
-    made = [_activation(*f) for f in activation_specs(attrs, count, directions)]
-    return [made[i * count : (i + 1) * count] for i in range(directions)]
+    """Return the activations of each direction."""
+    functions = [_activation(*f) for f in activation_specs(attrs, count, directions)]
+    return [functions[i * count : (i + 1) * count] for i in range(directions)]
 
 
 def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
@@ -52,10 +52,10 @@ def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation
 
 
 def run_layer(
-    x: Tensor, lens: Tensor | None, initial: Sequence[Tensor | None], hidden: int, make: Make,
-    attrs: Mapping[str, Any],
+    x: Tensor, lens: Tensor | None, initial: Sequence[Tensor | None], hidden: int,
+    make_step: MakeStep, attrs: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Runs every direction, step by step; states are [directions, batch, hidden] or None."""
+    """Run every direction step by step; states are [directions, batch, hidden] or None."""
     is_batch_first = attrs.get("layout", 0)
     if is_batch_first:
         x = x.transpose(0, 1)
@@ -64,7 +64,7 @@ def run_layer(
         lens = lens.long().clamp(0, x.shape[0])
     outs, ends = [], []
     for i, is_reverse in enumerate(DIRECTIONS[attrs["direction"]]):
-        gates, step = make(i, x)
+        gates, step = make_step(i, x)
         zero = gates.new_zeros((x.shape[1], hidden))
         state = tuple(zero if s is None else s[i] for s in initial)
         out, end = sweep(gates, state, step, lens, is_reverse=is_reverse)
@@ -78,38 +78,38 @@ def run_layer(
 def sweep(
     gates: Tensor, state: State, step: Step, lens: Tensor | None, *, is_reverse: bool
 ) -> tuple[Tensor, State]:
-    """All steps of one direction: outputs [length, batch, hidden], and the state at each end."""
+    """Return the outputs [length, batch, hidden] and the final states of one direction."""
     length, batch = gates.shape[:2]
     if not length:
         return gates.new_zeros((0, *state[0].shape)), tuple(torch.zeros_like(s) for s in state)
     if lens is None:
-        made = []
+        outputs = []
         for t in reversed(range(length)) if is_reverse else range(length):
             state = step(gates[t], state)
-            made.append(state[0])
-        return torch.stack(made[::-1] if is_reverse else made), state
-    order = torch.arange(length, device=gates.device)[:, None].expand(length, batch)
-    if is_reverse:  # each sequence is turned round within its own length
-        order = torch.where(order < lens, lens - 1 - order, order)
-        gates = gates.gather(0, order[..., None].expand(gates.shape))
-    made = []
+            outputs.append(state[0])
+        return torch.stack(outputs[::-1] if is_reverse else outputs), state
+    time = torch.arange(length, device=gates.device)[:, None].expand(length, batch)
+    if is_reverse:  # each sequence is reversed within its own length
+        time = torch.where(time < lens, lens - 1 - time, time)
+        gates = gates.gather(0, time[..., None].expand(gates.shape))
+    outputs = []
     for t in range(length):
         is_live = (lens > t)[:, None]
         new = step(gates[t], state)
         state = tuple(torch.where(is_live, a, b) for a, b in zip(new, state, strict=True))
-        made.append(torch.where(is_live, state[0], 0))
-    out = torch.stack(made)
+        outputs.append(torch.where(is_live, state[0], 0))
+    out = torch.stack(outputs)
     if is_reverse:
-        out = out.gather(0, order[..., None].expand(out.shape))
-    # A sequence without steps has no last output.
-    ran = (lens > 0)[:, None]
-    return out, tuple(torch.where(ran, s, 0) for s in state)
+        out = out.gather(0, time[..., None].expand(out.shape))
+    # The final state of an empty sequence is zero, not its initial state.
+    has_steps = (lens > 0)[:, None]
+    return out, tuple(torch.where(has_steps, s, 0) for s in state)
 
 
 def lstm_step(
     project: Activation, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
 ) -> Step:
-    """Input, output, forget and cell gates; `is_coupled` forgets exactly what comes in."""
+    """LSTM step with gates in the order i, o, f, c; `is_coupled`: f = 1 - i."""
     f, g, h = functions
     pi, po, pf = (None, None, None) if peepholes is None else peepholes.chunk(3)
 
@@ -129,7 +129,7 @@ def lstm_step(
 
 
 def _gru_step(r: Tensor, bias: Tensor | None, functions: Sequence[Activation], linear: int) -> Step:
-    """Update, reset and hidden gates; `linear` resets after the recurrent product."""
+    """GRU step with gates z, r, h; `linear`: the reset gate applies after the recurrent matmul."""
     n = r.shape[1]
     f, g = functions
 
@@ -149,16 +149,16 @@ def _gru_step(r: Tensor, bias: Tensor | None, functions: Sequence[Activation], l
 
 
 def _bias_sum(b: Tensor | None, i: int) -> Tensor | None:
-    """The bias of the input and that of the state, which always add up."""
+    """Return the sum of input bias and recurrent bias."""
     return None if b is None else b[i].view(2, -1).sum(0)
 
 
-def _narrow(made: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    return tuple(m.to(dtype) for m in made)
+def _narrow(outputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(y.to(dtype) for y in outputs)
 
 
 def _widened(inputs: Sequence[Tensor | None]) -> list[Any]:
-    """Halves as float32: states stay so from step to step."""
+    """Return 16-bit floats as float32, in which states stay between steps."""
     return [None if x is None else wide(x) for x in inputs]
 
 
@@ -167,88 +167,88 @@ def rnn(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     x, w, r, b, lens, initial = _widened(filled(inputs, 6))
     dtype = inputs[0].dtype
     names = {name for name, *_ in activation_specs(attrs, 1, w.shape[0])}
-    if len(names) == 1 and names <= {"tanh", "relu"} and _is_plain(x, lens, attrs):
+    if len(names) == 1 and names <= {"tanh", "relu"} and _has_one_length(x, lens, attrs):
         cell = _VF.rnn_tanh if "tanh" in names else _VF.rnn_relu
-        return _narrow(_in_one_call(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
+        return _narrow(_torch_layer(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
     functions = activations_of(attrs, 1, w.shape[0])
 
-    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
         f = functions[i][0]
         gates = F.linear(x, w[i], _bias_sum(b, i))
-        return gates, lambda given, state: (f(given + F.linear(state[0], r[i])),)
+        return gates, lambda input_gates, state: (f(input_gates + F.linear(state[0], r[i])),)
 
-    return _narrow(run_layer(x, lens, (initial,), r.shape[2], make, attrs), dtype)
+    return _narrow(run_layer(x, lens, (initial,), r.shape[2], make_step, attrs), dtype)
 
 
 def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    """A layer with update, reset and hidden gates."""
+    """GRU layer, with update, reset and hidden gates."""
     x, w, r, b, lens, initial = _widened(filled(inputs, 6))
     dtype, linear = inputs[0].dtype, attrs["linear_before_reset"]
     names = [name for name, *_ in activation_specs(attrs, 2, w.shape[0])]
     is_usual = linear and names == ["sigmoid", "tanh"] * w.shape[0]
-    if is_usual and _is_plain(x, lens, attrs):
-        made = _in_one_call(_VF.gru, x, (w, r, b), (initial,), attrs, (1, 0, 2))
-        return _narrow(made, dtype)
+    if is_usual and _has_one_length(x, lens, attrs):
+        outputs = _torch_layer(_VF.gru, x, (w, r, b), (initial,), attrs, (1, 0, 2))
+        return _narrow(outputs, dtype)
     functions, n = activations_of(attrs, 2, w.shape[0]), r.shape[2]
 
-    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
-        # The state's bias of the hidden gate may be reset, so it stays apart.
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
+        # The recurrent bias of the hidden gate is inside of the reset, so it is not summed.
         bias = None
         if b is not None:
             bias = b[i, : 3 * n] + F.pad(b[i, 3 * n : 5 * n], (0, n))
         own = None if b is None else b[i, 5 * n :]
         return F.linear(x, w[i], bias), _gru_step(r[i], own, functions[i], linear)
 
-    return _narrow(run_layer(x, lens, (initial,), n, make, attrs), dtype)
+    return _narrow(run_layer(x, lens, (initial,), n, make_step, attrs), dtype)
 
 
 def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
-    """A layer with input, output, forget and cell gates."""
+    """LSTM layer, with input, output, forget and cell gates."""
     x, w, r, b, lens, initial_h, initial_c, p = _widened(filled(inputs, 8))
     dtype, initial = inputs[0].dtype, (initial_h, initial_c)
     names = [name for name, *_ in activation_specs(attrs, 3, w.shape[0])]
     is_usual = names == ["sigmoid", "tanh", "tanh"] * w.shape[0] and p is None
-    if is_usual and not attrs["input_forget"] and _is_plain(x, lens, attrs):
-        made = _in_one_call(_VF.lstm, x, (w, r, b), initial, attrs, (0, 2, 3, 1))
-        return _narrow(made, dtype)
+    if is_usual and not attrs["input_forget"] and _has_one_length(x, lens, attrs):
+        outputs = _torch_layer(_VF.lstm, x, (w, r, b), initial, attrs, (0, 2, 3, 1))
+        return _narrow(outputs, dtype)
     functions = activations_of(attrs, 3, w.shape[0])
 
-    def make(i: int, x: Tensor) -> tuple[Tensor, Step]:
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
         own = r[i]
         peepholes = None if p is None else p[i]
         step = lstm_step(lambda h: F.linear(h, own), peepholes, functions[i], attrs["input_forget"])
         return F.linear(x, w[i], _bias_sum(b, i)), step
 
-    return _narrow(run_layer(x, lens, initial, r.shape[2], make, attrs), dtype)
+    return _narrow(run_layer(x, lens, initial, r.shape[2], make_step, attrs), dtype)
 
 
-def _is_plain(x: Tensor, lens: Tensor | None, attrs: Mapping[str, Any]) -> bool:
-    """Whether all sequences are of one length, and gates are not clipped."""
+def _has_one_length(x: Tensor, lens: Tensor | None, attrs: Mapping[str, Any]) -> bool:
+    """Return whether all sequences have one length and gates are not clipped, as torch requires."""
     return lens is None and x.numel() > 0 and not attrs["clip"]
 
 
-def _in_one_call(
+def _torch_layer(
     cell: Callable[..., Any],
     x: Tensor,
-    parts: tuple[Tensor, Tensor, Tensor | None],
+    parameters: tuple[Tensor, Tensor, Tensor | None],
     initial: Sequence[Tensor | None],
     attrs: Mapping[str, Any],
-    order: tuple[int, ...],
+    gate_order: tuple[int, ...],
 ) -> tuple[Tensor, ...]:
-    """A layer by torch's function, which has its gates in another order."""
+    """Run a layer by torch's function, which has its gates in another order."""
     is_batch_first, direction = attrs["layout"], attrs["direction"]
     if is_batch_first:
         x = x.transpose(0, 1)
         initial = [None if s is None else s.transpose(0, 1) for s in initial]
     if direction == b"reverse":
         x = x.flip(0)
-    count, hidden = parts[0].shape[0], parts[1].shape[2]
+    count, hidden = parameters[0].shape[0], parameters[1].shape[2]
     zero = x.new_zeros((count, x.shape[1], hidden))
     states = [zero if s is None else s.contiguous() for s in initial]
-    weights = _flat(parts, count, order)
-    has_bias = parts[2] is not None
-    given = states if len(states) > 1 else states[0]
-    y, *last = cell(x.contiguous(), given, weights, has_bias, 1, 0.0, False, count > 1, False)
+    weights = _flat_weights(parameters, count, gate_order)
+    has_bias = parameters[2] is not None
+    state = states if len(states) > 1 else states[0]
+    y, *last = cell(x.contiguous(), state, weights, has_bias, 1, 0.0, False, count > 1, False)
     if direction == b"reverse":
         y = y.flip(0)
     y = y.unflatten(2, (count, hidden))  # [length, batch, directions, hidden]
@@ -257,22 +257,22 @@ def _in_one_call(
     return y.transpose(1, 2), *last
 
 
-def _flat(
-    parts: tuple[Tensor, Tensor, Tensor | None], count: int, order: tuple[int, ...]
+def _flat_weights(
+    parameters: tuple[Tensor, Tensor, Tensor | None], count: int, gate_order: tuple[int, ...]
 ) -> list[Tensor]:
-    """Weights and biases of all directions, gates in the order that is asked for."""
-    w, r, b = parts
-    gates = len(order)
+    """Return the weights and biases of all directions, with gates in torch's order."""
+    w, r, b = parameters
+    gates = len(gate_order)
 
-    def moved(tensor: Tensor) -> Tensor:
-        pieces = tensor.chunk(gates)
-        return tensor if gates == 1 else torch.cat([pieces[k] for k in order])
+    def reordered(tensor: Tensor) -> Tensor:
+        by_gate = tensor.chunk(gates)
+        return tensor if gates == 1 else torch.cat([by_gate[k] for k in gate_order])
 
     flat = []
     for i in range(count):
-        flat += [moved(w[i]), moved(r[i])]
+        flat += [reordered(w[i]), reordered(r[i])]
         if b is not None:
-            flat += [moved(half) for half in b[i].chunk(2)]
+            flat += [reordered(bias) for bias in b[i].chunk(2)]
     return flat
 
 

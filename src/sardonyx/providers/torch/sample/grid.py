@@ -25,17 +25,17 @@ _FAR: Final = 1e4  # a position outside every image, for those that are no numbe
 
 
 def interpolable(x: Tensor) -> Tensor:
-    """The numbers in a type that has values in between."""
+    """Return the tensor in a floating-point type for interpolation."""
     if x.is_floating_point():
         return wide(x)
     return x.float() if x.dtype.itemsize < 4 else x.double()
 
 
-def restored(y: Tensor, dtype: torch.dtype, *, rounds: bool = False) -> Tensor:
-    """Interpolated numbers in a type; integers are rounded (half up) or cut."""
+def to_type(y: Tensor, dtype: torch.dtype, *, rounds: bool = False) -> Tensor:
+    """Return interpolated values in a type; integers are rounded (half up) or truncated."""
     if dtype.is_floating_point:
         return y.to(dtype)
-    # A sum that should be whole may miss by some noise, and must not lose 1 for it.
+    # A weighted sum of equal integers may be slightly low; truncation must not lose 1.
     y = (y + 0.5).floor() if rounds else ((y * 1e4).round() / 1e4).trunc()
     if dtype is not torch.bool:
         info = torch.iinfo(dtype)
@@ -98,14 +98,14 @@ def grid_sample(x: Tensor, grid: Tensor, **attrs: Any) -> Tensor:
         corners = bool(attrs["align_corners"])
         points = torch.nan_to_num(points, -_FAR, _FAR, -_FAR)
         y = F.grid_sample(value, points, _MODES[mode], padding.decode(), corners)
-        return restored(y, x.dtype)
+        return to_type(y, x.dtype)
     axes = []
     for i, size in enumerate(sizes):
         span = (0.0, size - 1.0) if attrs["align_corners"] else (-0.5, size - 0.5)
         point = points[..., len(sizes) - 1 - i].reshape(x.shape[0], -1)
         place = (point + 1) / 2 * (span[1] - span[0]) + span[0]
         axes.append(_taps(place, size, span, (mode, padding)))
-    return restored(weigh(value, axes).reshape(*x.shape[:2], *outs), x.dtype)
+    return to_type(weigh(value, axes).reshape(*x.shape[:2], *outs), x.dtype)
 
 
 def _taps(place: Tensor, size: int, span: tuple[float, float], how: tuple[bytes, bytes]) -> Taps:

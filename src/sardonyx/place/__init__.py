@@ -55,10 +55,10 @@ def place(
     preferences = (preferences or PlacementPreferences()).bound(graph)
     _claim(placement, _ordered(graph, providers), providers, preferences)
     if lower_for_host is not None:
-        from sardonyx.place.host import lower_host_parts
+        from sardonyx.place.host import lower_host_subgraphs
 
         on_host = [p for p in providers if not has_device(p)]
-        lower_host_parts(
+        lower_host_subgraphs(
             placement, lower_for_host, lambda nodes: _claim(placement, nodes, on_host, preferences)
         )
     if placement.devices:

@@ -199,7 +199,7 @@ def planned(session: Any, inputs: dict[str, Any]) -> tuple[int, int]:
     for segment in program.segments:
         names = [sizes.get(name, -1) for name in segment.names]
         parts = segment._runnable.memory(names)
-        if len(parts) < len(segment.parts):
+        if len(parts) < len(segment.items):
             raise SystemExit("has sizes that only a run tells")
         arenas += [part["arena_bytes"] for part in parts]
         outputs += sum(size for part in parts for _, size in part["exports"])

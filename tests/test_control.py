@@ -495,4 +495,4 @@ def test_values_between_branches_are_freed() -> None:
     session = sardonyx.InferenceSession(model(text))
     (segment,) = session._compiled.program.segments
     assert isinstance(segment, NativeSegment)
-    assert [len(frees) for frees in segment.part_frees] == [1, 1, 1, 1, 2]  # and the condition
+    assert [len(frees) for frees in segment.item_frees] == [1, 1, 1, 1, 2]  # and the condition

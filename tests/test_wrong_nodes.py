@@ -229,7 +229,7 @@ MEMORY: dict[str, Callable[[], BaseException]] = {
 
 
 @pytest.mark.parametrize("how", MEMORY)
-@pytest.mark.parametrize("where", ["compile.schedule", "weights.layouts.Forms.address"])
+@pytest.mark.parametrize("where", ["compile.schedule", "weights.layouts.LayoutCache.address"])
 def test_memory_that_runs_out(how: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise MEMORY[how]()

@@ -1,5 +1,6 @@
 // Sizes as a register program over named dims: Python compiles all symbolic sizes of a segment into
-// one list of operations (program/flat.py), and a run evaluates it in one pass without allocating.
+// one list of operations (program/size_registers.py), and a run evaluates it in one pass without
+// allocating.
 #pragma once
 
 #include <cstdint>

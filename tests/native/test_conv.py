@@ -24,7 +24,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.conv import _is_winograd
-from sardonyx.weights.layouts import Want, packed, tensor
+from sardonyx.weights.layouts import WeightLayout, prepack, tensor
 from tests.kernels import run_call
 
 SPLITS = (1, 2, 7)
@@ -470,6 +470,6 @@ def test_recipes_are_packed_as_what_they_make(row: tuple[int, ...]) -> None:
     mul = lookup("", "Mul")
     assert mul is not None
     recipe = Recipe(mul, (Held(weights), Held(factors)), {}, 0, (F32, weights.shape))
-    found = packed(Want(recipe, "conv_pack", 32 * 36 * 4, (1,)))
-    expected = packed(Want(Held(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
+    found = prepack(WeightLayout(recipe, "conv_pack", 32 * 36 * 4, (1,)))
+    expected = prepack(WeightLayout(Held(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
     assert found.tobytes() == expected.tobytes()

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.pack import checksums as sums
-from sardonyx.pack import verification_cache as known
-from sardonyx.pack.checksums import Place
+from sardonyx.pack import checksums, verification_cache
+from sardonyx.pack.checksums import FileRange
 from tests.pack.model_files import Reads
 
 
@@ -19,20 +18,20 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "account"
     folder.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    known._here.clear()
+    verification_cache._process_cache.clear()
     monkeypatch.setattr("sardonyx.session.inference.cache_key", lambda *_: None)  # each has its own
     yield folder / "sardonyx" / "checked"
-    known._here.clear()
+    verification_cache._process_cache.clear()
 
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     counted = Reads()
-    plain = sums._sum
+    plain = checksums._digest
 
-    def counting(place: Place) -> str:
+    def counting(place: FileRange) -> str:
         counted.size_bytes += place.length
         return plain(place)
 
-    monkeypatch.setattr(sums, "_sum", counting)
+    monkeypatch.setattr(checksums, "_digest", counting)
     return counted

@@ -10,7 +10,7 @@ from sardonyx.load.graph_text import parse
 from sardonyx.ops import names
 from sardonyx.pack.check import check_graph
 from sardonyx.pack.contracts import CONTRACTS, DEVICES, WHOLE
-from sardonyx.pack.errors import Broken
+from sardonyx.pack.errors import InvalidPack
 
 CACHE = """
 in k: f32[B,2,S,8]
@@ -135,7 +135,7 @@ def test_right(text: str, right: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(("text", "right", "change"), WRONG)
 def test_wrong(text: str, right: dict[str, str], change: dict[str, str]) -> None:
-    with pytest.raises((Broken, SardonyxError, AssertionError, IndexError, ValueError)):
+    with pytest.raises((InvalidPack, SardonyxError, AssertionError, IndexError, ValueError)):
         check_graph(parse(text.format(**(right | change))))
 
 

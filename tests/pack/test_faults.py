@@ -21,7 +21,7 @@ import sardonyx.pack.write
 from sardonyx import _native
 from sardonyx.cli import main
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.pack.file import PAGE, Writer
+from sardonyx.pack.file import PAGE, PackWriter
 from sardonyx.passes.options import PassOptions
 from tests.decoder import Decoder
 from tests.pack.packs import (
@@ -49,11 +49,11 @@ def test_a_killed_writer_leaves_nothing(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys\n"
         "import sardonyx.pack.file as f\n"
-        "blob = f.Writer.blob\n"
+        "blob = f.PackWriter.blob\n"
         "def dying(self, *args):\n"
         "    if len(self.blobs) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
         "    return blob(self, *args)\n"
-        "f.Writer.blob = dying\n"
+        "f.PackWriter.blob = dying\n"
         "from sardonyx.cli import main\n"
         "main(['pack', sys.argv[1]])\n"
     )
@@ -111,10 +111,10 @@ def test_no_room_for_a_session(tmp_path: Path) -> None:
 def test_no_room_for_a_saved_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def full(self: Writer, *args: Any) -> int:
+    def full(self: PackWriter, *args: Any) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Writer, "blob", full)
+    monkeypatch.setattr(PackWriter, "blob", full)
     options = sardonyx.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "o.onnx")
     key = "session.save_external_prepacked_constant_initializers"
@@ -135,7 +135,7 @@ def test_a_named_temporary_file_goes_too(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     packed(path)
     assert uses_pack(opened(path))
-    monkeypatch.setattr(Writer, "finish", failing)
+    monkeypatch.setattr(PackWriter, "finish", failing)
     with pytest.raises(Fail, match="No space left"):
         packed(path)
     assert not leftovers(tmp_path)
@@ -208,7 +208,7 @@ def test_another_layout(
 ) -> None:
     path = embedded(tmp_path)
     packed(path)
-    monkeypatch.setitem(sardonyx.pack.identity.LAYOUTS, "matmul_pack", 2)
+    monkeypatch.setitem(sardonyx.pack.identity.LAYOUT_VERSIONS, "matmul_pack", 2)
     rejected(path, caplog, "it has matmul_pack of version 1, and 2 is used")
 
 

@@ -34,7 +34,7 @@ def entry_of(kind: str, position: int, to: Any) -> Change:
 
 
 HOSTILE_INDEX: dict[str, tuple[Change, str]] = {
-    "no table": (lambda d: [], "no table"),
+    "no table": (lambda d: [], "not an object"),
     "no json": (lambda d: b"{", "not readable"),
     "nan": (lambda d: json.dumps({**d, "samples": [float("nan")]}).encode(), "no number"),
     "deep": (deep, "not readable"),
@@ -44,12 +44,12 @@ HOSTILE_INDEX: dict[str, tuple[Change, str]] = {
     "blob behind": (setting("blobs", 0, 0, to=1 << 40), "no number"),
     "negative": (setting("blobs", 0, 0, to=-64), "no number"),
     "unaligned": (setting("blobs", 0, 0, to=PAGE + 1), "begins at"),
-    "overlapping": (overlapping, "lies where it cannot"),
+    "overlapping": (overlapping, "overlaps"),
     "blob in header": (setting("blobs", 0, 0, to=0), "no number"),
     "text for a number": (setting("blobs", 0, 1, to="9"), "no number"),
     "truth for a number": (setting("blobs", 0, 1, to=True), "no number"),
     "float for a number": (setting("blobs", 0, 1, to=64.0), "no number"),
-    "a million blobs": (setting("blobs", to=[[PAGE, 64]] * 1_000_000), "where it cannot"),
+    "a million blobs": (setting("blobs", to=[[PAGE, 64]] * 1_000_000), "overlaps"),
     "file outside": (setting("files", 0, 0, to="../../etc/passwd"), "leads out"),
     "absolute file": (setting("files", 0, 0, to="/etc/passwd"), "relative path"),
     "file size": (setting("files", 0, 1, to=5), "bytes, and had 5"),
@@ -115,16 +115,16 @@ def node_of(name: str, position: int, to: Any) -> Change:
 
 INSTRUCTION = ["instruction", "", "Add", [0, 7], "f32", ["tuple"]]
 HOSTILE_GRAPH: dict[str, tuple[Change, str]] = {
-    "no table": (lambda d: [], "no table"),
+    "no table": (lambda d: [], "not an object"),
     "empty": (lambda d: {}, "KeyError"),
     "no op": (setting("ops", 0, to=["", "Nothing"]), "there is no op"),
     "op beyond": (setting("graph", "nodes", 0, 0, to=99), "no number"),
     "value beyond": (setting("graph", "nodes", 0, 2, to=[999]), "no number"),
     "its own output": (setting("graph", "nodes", 0, 2, to=[1, 1]), "no number"),
     "constant beyond": (setting("graph", "nodes", 0, 2, to=[-999]), "no number"),
-    "no outputs": (setting("graph", "nodes", 0, 3, to=[]), "makes 0"),
-    "too few outputs": (setting("ops", 0, to=["", "TopK"]), "TopK makes 1"),
-    "too many outputs": (setting("graph", "nodes", 0, 3, to=["a"] * 9), "makes 9"),
+    "no outputs": (setting("graph", "nodes", 0, 3, to=[]), "has 0 outputs"),
+    "too few outputs": (setting("ops", 0, to=["", "TopK"]), "TopK has 1 outputs"),
+    "too many outputs": (setting("graph", "nodes", 0, 3, to=["a"] * 9), "has 9 outputs"),
     "unknown attribute": (setting("graph", "nodes", 0, 4, to={"x": 1}), "has no attribute"),
     "wrong attribute": (setting("graph", "nodes", 0, 4, to={"axis": ["bytes", "a"]}), "attribute"),
     "far axis": (setting("graph", "nodes", 0, 4, to={"axis": 77}), "the graph: "),

@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.ops.elementwise.chain import ELEMENTWISE
-from sardonyx.pack.write import parcel
+from sardonyx.pack.write import serialize
 from sardonyx.passes import PassOptions, lower, optimize
 from tests.oracle import model_of
 from tests.rows import Row, all_rows
@@ -58,7 +58,7 @@ def test_op(case: Any) -> None:
     infer(made.graph)
     optimize(made.graph, PassOptions())
     lower(made.graph, PassOptions())
-    assert shown(parcel(made).model.graph) == shown(made.graph)
+    assert shown(serialize(made).model.graph) == shown(made.graph)
 
 
 def elementwise() -> list[Row]:
@@ -88,4 +88,4 @@ def test_op_in_a_chain(row: Row) -> None:
     optimize(made.graph, PassOptions())
     lower(made.graph, PassOptions())
     assert "Chain" in {node.op.name for node in made.graph.nodes}
-    assert shown(parcel(made).model.graph) == shown(made.graph)
+    assert shown(serialize(made).model.graph) == shown(made.graph)

@@ -333,8 +333,8 @@ def test_the_forms_are_views_of_the_pack(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     packed(path)
     session = opened(path)
-    arrays = session._compiled.program.forms._arrays
-    kept = {w.row: a for w, a in arrays.items() if w.row}
+    arrays = session._compiled.program.layouts._arrays
+    kept = {w.kind: a for w, a in arrays.items() if w.kind}
     assert kept
     for array in kept.values():
         assert not array.flags.owndata

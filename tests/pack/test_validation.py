@@ -17,10 +17,8 @@ import sardonyx
 from sardonyx.cli import main
 from sardonyx.errors import Fail, ModelLoadCanceled
 from sardonyx.graph.const import Source
-from sardonyx.pack import checksums as sums
-from sardonyx.pack import validate as trust
-from sardonyx.pack import verification_cache as known
-from sardonyx.pack.checksums import BLOCK, Place, cut
+from sardonyx.pack import checksums, validate, verification_cache
+from sardonyx.pack.checksums import BLOCK, FileRange, split_blocks
 from sardonyx.pack.file import PAGE, PackFile
 from tests.pack.model_files import PLACES, Reads, model_in, retrain
 from tests.pack.packs import (
@@ -53,7 +51,7 @@ def test_a_retrained_model_does_not_answer_from_its_pack(
     rejected(path, caplog, "has other weights")
     assert f"run `sardonyx pack {path}` again" in caplog.text
     assert reads.taken() > 0
-    known._here.clear()
+    verification_cache._process_cache.clear()
     rejected(path, caplog, "has other weights")
     assert reads.taken() == 0  # it is remembered that they differ
     new = opened(path).run(None, LAYERS)[0]
@@ -130,7 +128,7 @@ def test_a_standalone_model_is_compared_once(
     alone = str(tmp_path / "alone.onnx")
     assert main(["pack", embedded(tmp_path), "--standalone", "-o", alone]) == 0
     reads.taken()
-    known._here.clear()
+    verification_cache._process_cache.clear()
     assert uses_pack(opened(alone))
     assert reads.taken() == 0
     os.utime(f"{alone}.pack")
@@ -164,17 +162,17 @@ def test_verify_reads_what_is_known(
 
 
 def replaced_while(
-    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], module: Any = trust
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], module: Any = validate
 ) -> None:
     """Does something while weights are compared."""
-    plain = module.first_other
+    plain = module.first_mismatch
 
     def acting(*args: Any) -> Any:
         found = plain(*args)
         act()
         return found
 
-    monkeypatch.setattr(module, "first_other", acting)
+    monkeypatch.setattr(module, "first_mismatch", acting)
 
 
 def test_a_file_written_to_while_it_is_compared(
@@ -213,14 +211,14 @@ def test_a_file_replaced_while_it_is_compared(
 def test_a_file_changed_while_it_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = external(tmp_path)
     settle()
-    plain = sums.sums
+    plain = checksums.compute_digests
 
     def changing(*args: Any) -> list[str]:
         found = plain(*args)
         os.utime(tmp_path / "model.data")
         return found
 
-    monkeypatch.setattr("sardonyx.pack.write.sums", changing)
+    monkeypatch.setattr("sardonyx.pack.write.compute_digests", changing)
     with pytest.raises(Fail, match=r"model.data changed while it was packed"):
         packed(path)
     assert not os.path.exists(f"{path}.pack")
@@ -232,13 +230,13 @@ def test_a_load_can_be_cancelled_while_weights_are_compared(
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
     options = sardonyx.SessionOptions()
-    plain = sums._sum
+    plain = checksums._digest
 
-    def cancelling(place: Place) -> str:
+    def cancelling(place: FileRange) -> str:
         options.set_load_cancellation_flag(True)
         return plain(place)
 
-    monkeypatch.setattr(sums, "_sum", cancelling)
+    monkeypatch.setattr(checksums, "_digest", cancelling)
     with pytest.raises(ModelLoadCanceled):
         sardonyx.InferenceSession(path, options)
     assert "is not used" not in caplog.text
@@ -252,13 +250,13 @@ def test_hostile_lists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
         (setting("weights", to=[*listed, listed[0]]), "out of order"),
         (setting("weights", to=[[1, 0, 1 << 40, "x"]]), "no number"),
         (setting("weights", to=[[9, 0, 1, "x"]]), "no number"),
-        (setting("weights", to=[[1, 0, 1, 5]]), "no text"),
+        (setting("weights", to=[[1, 0, 1, 5]]), "no string"),
         (setting("weights", to=3), "no list"),
         (setting("files", 1, 2, to=[1, 2]), "no list of 5"),
         (setting("files", 1, 2, to="x"), "no list of 5"),
         (setting("files", 1, 2, to=[1, 2, 3, 4, 1.5]), "no number"),
         (setting("blocks", to=[]), "no list of 1"),
-        (setting("blocks", to=[3]), "no text"),
+        (setting("blocks", to=[3]), "no string"),
     ):
         Path(f"{path}.pack").write_bytes(good)
         forged(f"{path}.pack", index=change)
@@ -270,20 +268,20 @@ def test_blocks_hold_each_byte_once() -> None:
     size = 3 * BLOCK
     one, two = (Source(memoryview(bytes(8)), name) for name in "ab")
     places = [
-        Place(one, size, 5),
-        Place(one, 0, 10),
-        Place(two, 7, 1),
-        Place(one, 4, 100),
-        Place(one, 104 + 4000, 10),
-        Place(one, 200_000, size - 200_000),
-        Place(one, 300_000, 0),
+        FileRange(one, size, 5),
+        FileRange(one, 0, 10),
+        FileRange(two, 7, 1),
+        FileRange(one, 4, 100),
+        FileRange(one, 104 + 4000, 10),
+        FileRange(one, 200_000, size - 200_000),
+        FileRange(one, 300_000, 0),
     ]
-    assert cut(places) == [
-        Place(one, 0, 4114),
-        Place(one, 200_000, BLOCK),
-        Place(one, 200_000 + BLOCK, BLOCK),
-        Place(one, 200_000 + 2 * BLOCK, size + 5 - 200_000 - 2 * BLOCK),
-        Place(two, 7, 1),
+    assert split_blocks(places) == [
+        FileRange(one, 0, 4114),
+        FileRange(one, 200_000, BLOCK),
+        FileRange(one, 200_000 + BLOCK, BLOCK),
+        FileRange(one, 200_000 + 2 * BLOCK, size + 5 - 200_000 - 2 * BLOCK),
+        FileRange(two, 7, 1),
     ]
 
 
@@ -293,17 +291,17 @@ def test_digests_by_threads_are_those_of_one(monkeypatch: pytest.MonkeyPatch) ->
     data = np.random.default_rng(0).bytes(10 << 20)
     source = Source(memoryview(data), "x")
     places = [
-        Place(source, at, min(3 << 20, len(data) - at)) for at in range(0, len(data), 3 << 20)
+        FileRange(source, at, min(3 << 20, len(data) - at)) for at in range(0, len(data), 3 << 20)
     ]
     want = [sha256(data[p.start : p.start + p.length]).hexdigest() for p in places]
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))
     done: list[int] = []
-    assert sums.sums(places, done.append) == want
+    assert checksums.compute_digests(places, done.append) == want
     assert sum(done) == len(data)
-    blocks = [sums.Block(p, s) for p, s in zip(places, want, strict=True)]
-    assert sums.first_other(blocks, done.append) is None
-    blocks[2] = blocks[2]._replace(sum_="")
-    assert sums.first_other(blocks, done.append) == places[2]
+    blocks = [checksums.BlockDigest(p, s) for p, s in zip(places, want, strict=True)]
+    assert checksums.first_mismatch(blocks, done.append) is None
+    blocks[2] = blocks[2]._replace(digest="")
+    assert checksums.first_mismatch(blocks, done.append) == places[2]
 
 
 def test_progress_is_shown(
@@ -315,12 +313,12 @@ def test_progress_is_shown(
     os.utime(tmp_path / "m" / "model.data")
     monkeypatch.setattr("sardonyx.base.progress.DELAY_S", 0.0)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    plain = sums._sum
+    plain = checksums._digest
 
-    def slow(place: Place) -> str:
+    def slow(place: FileRange) -> str:
         time.sleep(0.15)
         return plain(place)
 
-    monkeypatch.setattr(sums, "_sum", slow)
+    monkeypatch.setattr(checksums, "_digest", slow)
     assert uses_pack(opened(path))
     assert "comparing weights with their pack" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.pack import verification_cache as known
+from sardonyx.pack import verification_cache
 from tests.pack.model_files import PLACES, Reads, model_in, retrain, several
 from tests.pack.packs import (
     LAYERS,
@@ -35,7 +35,7 @@ def test_nothing_is_read_of_known_files(place: Any, tmp_path: Path, reads: Reads
     for _ in range(2):
         assert uses_pack(opened(path))
         assert reads.taken() == 0
-    known._here.clear()  # as in another process
+    verification_cache._process_cache.clear()  # as in another process
     assert uses_pack(opened(path))
     assert reads.taken() == 0
 
@@ -53,12 +53,12 @@ def test_a_copy_is_compared_once(place: Any, tmp_path: Path, reads: Reads, fresh
     got = opened(copy).run(None, LAYERS)[0]
     np.testing.assert_array_equal(got, want)
     assert reads.taken() >= 4 * (300 * 128 + 128 * 256 + 80 * 256)
-    known._here.clear()
+    verification_cache._process_cache.clear()
     assert uses_pack(opened(copy))
     assert reads.taken() == 0
     # Paths do not count: files keep what they are known by when their folder moves.
     there.rename(tmp_path / "moved")
-    known._here.clear()
+    verification_cache._process_cache.clear()
     assert uses_pack(opened(str(tmp_path / "moved" / "model.onnx")))
     assert reads.taken() == 0
 
@@ -81,7 +81,7 @@ def test_a_moved_pack(tmp_path: Path, reads: Reads) -> None:
     reads.taken()
     assert uses_pack(opened(path))
     assert 0 < reads.taken() < size  # its blobs; none of the model's weights
-    known._here.clear()
+    verification_cache._process_cache.clear()
     assert uses_pack(opened(path))
     assert reads.taken() == 0
 
@@ -117,7 +117,7 @@ def unwritable(fresh: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elif how == "a file":
         fresh.parent.write_bytes(b"")
     else:
-        monkeypatch.setattr(known.os, "access", lambda *_: False)
+        monkeypatch.setattr(verification_cache.os, "access", lambda *_: False)
 
 
 @pytest.mark.parametrize("how", ["no folder", "a file", "no right"])
@@ -134,7 +134,7 @@ def test_where_nothing_can_be_remembered(
     settle()
     unwritable(fresh, how, monkeypatch)
     reads.taken()
-    known._here.clear()
+    verification_cache._process_cache.clear()
     for _ in range(2):
         caplog.clear()
         assert uses_pack(opened(path))
@@ -142,7 +142,7 @@ def test_where_nothing_can_be_remembered(
         warnings = [r for r in caplog.records if r.levelno >= logging.WARNING]
         assert len(warnings) == 1
         assert "sardonyx.pack_check" in warnings[0].getMessage()
-        known._here.clear()
+        verification_cache._process_cache.clear()
     caplog.clear()
     for check in ("sampled", "none"):
         assert uses_pack(opened(path, pack_check=check))
@@ -176,7 +176,7 @@ def test_what_pack_check_finds(  # noqa: PLR0913
     path = model_in(tmp_path / "m", external)
     retrain(path, at=at)
     unwritable(fresh, "no folder", monkeypatch)
-    known._here.clear()
+    verification_cache._process_cache.clear()
     if finds:
         rejected(path, caplog, "has other weights", pack_check=check)
     else:
@@ -219,24 +219,24 @@ def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, fresh: Path) 
     reads.taken()
     (outcome,) = fresh.iterdir()
     DAMAGE[name](outcome)
-    known._here.clear()
+    verification_cache._process_cache.clear()
     assert uses_pack(opened(path))
     assert reads.taken() > 0
     if name != "folder":  # which nothing takes the place of
-        known._here.clear()
+        verification_cache._process_cache.clear()
         assert uses_pack(opened(path))
         assert reads.taken() == 0
 
 
 def test_memory_has_an_end(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "_MOST", 8)
-    outcomes = known.Outcomes(None)
+    monkeypatch.setattr(verification_cache, "_MAX_FILES", 8)
+    outcomes = verification_cache.VerificationCache(None)
     for i in range(40):
-        key = known.key_of("pack", str(i), [(1, 2, 3, 4, i)])
-        outcomes.remember(key, known.EQUAL)
-        assert outcomes.recall(key) == known.EQUAL
+        key = verification_cache.cache_key("pack", str(i), [(1, 2, 3, 4, i)])
+        outcomes.remember(key, verification_cache.EQUAL)
+        assert outcomes.recall(key) == verification_cache.EQUAL
     assert len(os.listdir(fresh)) <= 8
-    assert len(known._here) <= 8
+    assert len(verification_cache._process_cache) <= 8
 
 
 def test_a_full_disk_is_no_error(
@@ -249,7 +249,7 @@ def test_a_full_disk_is_no_error(
     def full(_: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(known, "writing", full)
+    monkeypatch.setattr(verification_cache, "writing", full)
     assert uses_pack(opened(path))
     (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
     assert "No space left on device; sardonyx.pack_cache" in record.getMessage()

@@ -73,7 +73,7 @@ def test_each_weight(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_totals_are_what_a_session_takes(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     memory = said(capsys, path)["weight_memory"]
     session = sardonyx.InferenceSession(path)
-    arrays = {id(a): a for a in session._compiled.program.forms._arrays.values()}
+    arrays = {id(a): a for a in session._compiled.program.layouts._arrays.values()}
     own = sum(a.nbytes for a in arrays.values() if a.nbytes != ROWS.nbytes)
     assert memory["anonymous_bytes"] == own
     assert memory["mapped_bytes"] == ROWS.nbytes
@@ -100,7 +100,7 @@ def test_sessions_that_share_are_counted(path: Path) -> None:
     for session in (first, second):
         for forms in weight_layouts_of(session._compiled.program).values():
             for form in forms:
-                assert form.other_programs == int(form.want.is_shared), form.layout
+                assert form.other_programs == int(form.weight.is_shared), form.layout
 
 
 def test_weights_of_bodies_are_found(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_weights_of_bodies_are_found(tmp_path: Path) -> None:
     )
     program = sardonyx.InferenceSession(settled(tmp_path / "m.onnx", made))._compiled.program
     (form,) = (
-        f for forms in weight_layouts_of(program).values() for f in forms if f.want.is_packed
+        f for forms in weight_layouts_of(program).values() for f in forms if f.weight.is_packed
     )
     assert [n.name for n in form.nodes] == ["inside"]
 

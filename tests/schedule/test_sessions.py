@@ -13,8 +13,8 @@ import pytest
 import sardonyx as ort
 from sardonyx.compile import Compiled
 from sardonyx.errors import InvalidArgument
-from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
+from sardonyx.program.segment_builder import SegmentBuilder
 from sardonyx.schedule import Order
 from tests.pack.packs import opened, packed, uses_pack
 
@@ -210,7 +210,7 @@ def native_steps(found: ort.InferenceSession, dims: dict[str, int]) -> list[str]
     assert isinstance(segment, NativeSegment)
     assert segment._runnable is not None
     (run,) = segment._runnable.memory([dims.get(name, -1) for name in segment.names])
-    (part,) = segment.parts
+    (part,) = segment.items
     assert isinstance(part, SegmentBuilder)
     return [part.steps[i].node.name for i in run["steps"]]
 

@@ -20,7 +20,7 @@ import sardonyx
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.ort.options import byte_count
-from sardonyx.program.limit import fullest, reach
+from sardonyx.program.limit import peak, union_bytes
 from sardonyx.program.native import NativeSegment
 from tests.session.concurrently import run_concurrently
 
@@ -329,7 +329,7 @@ def test_the_fullest_step_is_that_of_the_plan(rows: int) -> None:
     assert segment._runnable is not None
     memory = segment._runnable.memory_of(0, [rows])
     assert memory is not None
-    assert reach(fullest(memory)[1]) == memory["lower_bound"]
+    assert union_bytes(peak(memory)[1]) == memory["lower_bound"]
     assert segment._runnable.memory_of(9, [rows]) is None
 
 

@@ -196,8 +196,8 @@ def test_global_threads_are_those_of_sessions_without_their_own(model: onnx.Mode
     options.use_per_session_threads = False
     try:
         sardonyx.set_global_thread_pool_sizes(3, 1)
-        assert InferenceSession(model, options)._settings.count == 3
-        assert InferenceSession(model)._settings.count == 0
+        assert InferenceSession(model, options)._settings.n_threads == 3
+        assert InferenceSession(model)._settings.n_threads == 0
         with pytest.raises(errors.InvalidArgument, match="-1"):
             sardonyx.set_global_thread_pool_sizes(-1)
     finally:
@@ -229,10 +229,10 @@ def test_results_do_not_depend_on_threads() -> None:
 
 
 def test_a_load_is_cancelled_while_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.weights import layouts as forms
+    from sardonyx.weights import layouts
 
     options, packed = SessionOptions(), []
-    real = forms.packed
+    real = layouts.prepack
 
     def pack_and_cancel(want: Any) -> Any:
         packed.append(want)
@@ -241,12 +241,12 @@ def test_a_load_is_cancelled_while_weights_are_packed(monkeypatch: pytest.Monkey
         canceller.join()
         return real(want)
 
-    monkeypatch.setattr(forms, "packed", pack_and_cancel)
+    monkeypatch.setattr(layouts, "prepack", pack_and_cancel)
     with pytest.raises(errors.ModelLoadCanceled):
         InferenceSession(product(64, 64, 4), options)
     assert len(packed) == 1
     options.set_load_cancellation_flag(False)
-    monkeypatch.setattr(forms, "packed", real)
+    monkeypatch.setattr(layouts, "prepack", real)
     assert InferenceSession(product(64, 64, 4), options).run(None, {"h0": np.ones((1, 64), "f")})
 
 

@@ -343,7 +343,7 @@ def test_cold_files_are_read_the_faster_way(
     """Nothing is cached here, and both ways are tried."""
     ways: list[str] = []
     clock = [0.0]
-    past, through = reading.OpenFile._read_past, reading.OpenFile._read_through
+    past, through = reading.OpenFile._read_direct, reading.OpenFile._read_buffered
 
     def slow(read: Any, way: str, is_slow: bool) -> Any:
         def call(self: Any, *args: Any) -> Any:
@@ -356,8 +356,8 @@ def test_cold_files_are_read_the_faster_way(
     monkeypatch.setattr(reading, "_TRIAL", 256 * KB)
     monkeypatch.setattr(reading, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(reading.OpenFile, "_read_cached", lambda *_: 0)
-    monkeypatch.setattr(reading.OpenFile, "_read_past", slow(past, "past", not is_faster))
-    monkeypatch.setattr(reading.OpenFile, "_read_through", slow(through, "through", is_faster))
+    monkeypatch.setattr(reading.OpenFile, "_read_direct", slow(past, "past", not is_faster))
+    monkeypatch.setattr(reading.OpenFile, "_read_buffered", slow(through, "through", is_faster))
     const = at(mapped(tmp_path / "w", BYTES), 5, F32, 700_000)
     same(place(const)[0], const)
     if "past" not in ways:

@@ -19,7 +19,9 @@ def test_odd_widths(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a constant [K, N], or as [N, K] behind a Transpose, beside another node that reads it."""
     seen = []
     whole = product._with_padding_columns
-    monkeypatch.setattr(product, "_with_padding_columns", lambda b: seen.append(whole(b)) or seen[-1])
+    monkeypatch.setattr(
+        product, "_with_padding_columns", lambda b: seen.append(whole(b)) or seen[-1]
+    )
     k, n = 64, 1031
     w = np.random.default_rng(0).standard_normal((n, k) if turned else (k, n)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "t" if turned else "w"], ["y"])]

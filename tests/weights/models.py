@@ -79,8 +79,8 @@ def settle() -> None:
 
 def forms(session: sardonyx.InferenceSession) -> dict[Any, np.ndarray]:
     """The arrays that a session reads, by the row that made them and their size."""
-    held = session._compiled.program.forms._arrays
-    return {(want.row, array.nbytes): array for want, array in held.items()}
+    held = session._compiled.program.layouts._arrays
+    return {(want.kind, array.nbytes): array for want, array in held.items()}
 
 
 def large(session: sardonyx.InferenceSession) -> np.ndarray:

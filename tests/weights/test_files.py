@@ -42,8 +42,8 @@ def test_tables_at_any_offset(tmp_path: Path, offset: int, kind: Any) -> None:
     (tmp_path / "w.data").write_bytes(b"\7" * offset + table.tobytes() + b"\7")
     path = settled(tmp_path / "m.onnx", lookup(external("t", table, "w.data", offset)))
     session = sardonyx.InferenceSession(path)
-    (want,) = session._compiled.program.forms._arrays
-    assert want.lies_ready
+    (want,) = session._compiled.program.layouts._arrays
+    assert want.is_readable_in_place
     assert want.own_bytes == 0
     np.testing.assert_array_equal(session.run(None, FEED)[0], table[I])
 
@@ -71,7 +71,7 @@ def test_every_gather_reads_in_place(tmp_path: Path) -> None:
     outputs = [models.info(n, None) for n in "abc"]
     made = models.model(nodes, inputs, outputs, [external("t", ROWS, "w.data", 1)])
     session = sardonyx.InferenceSession(settled(tmp_path / "m.onnx", made))
-    assert all(w.lies_ready for w in session._compiled.program.forms._arrays)
+    assert all(w.is_readable_in_place for w in session._compiled.program.layouts._arrays)
     rng = np.random.default_rng(3)
     feed = {"i": I, "p": rng.integers(0, 48, (3, 2)), "e": rng.integers(0, 512, (2, 48))}
     a, b, c = session.run(None, feed)

@@ -23,7 +23,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.ops import lookup as op_of
 from sardonyx.program.native import RunSettings
 from sardonyx.providers.reference import Reference
-from sardonyx.weights import layouts as forms_module
+from sardonyx.weights import layouts
 from tests.weights import models
 from tests.weights.models import SQUARE, apart, large, product, settled
 
@@ -122,7 +122,7 @@ def test_weights_of_bodies_are_shared_and_told_apart(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", branches())
     a, b = session(path), session(path)
     mine, theirs = (
-        {id(x) for x in s._compiled.program.forms._arrays.values() if x.nbytes >= 1 << 16}
+        {id(x) for x in s._compiled.program.layouts._arrays.values() if x.nbytes >= 1 << 16}
         for s in (a, b)
     )
     assert len(mine) == 2
@@ -192,14 +192,14 @@ def test_threads_wait_for_the_one_that_packs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = settled(tmp_path / "m.onnx", product())
-    made_of, pack = [], forms_module.packed
+    made_of, pack = [], layouts.prepack
 
     def slowly(want: Any) -> Any:
         made_of.append(want)
         time.sleep(0.05)
         return pack(want)
 
-    monkeypatch.setattr(forms_module, "packed", slowly)
+    monkeypatch.setattr(layouts, "prepack", slowly)
     made: list[sardonyx.InferenceSession] = []
     threads = [threading.Thread(target=lambda: made.append(session(path))) for _ in range(6)]
     for thread in threads:

@@ -25,9 +25,9 @@ from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
 from sardonyx.pack.constants import Elsewhere, InPack
-from sardonyx.program.flat import SegmentBuilder
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
+from sardonyx.program.segment_builder import SegmentBuilder
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from sardonyx.reports.weights import COPIED, MAPPED, PACKED, WeightLayoutReport, weight_layouts_of
 
@@ -274,7 +274,7 @@ def _guards(program: Program) -> Iterator[Guard]:
     yield from program.guards
     for segment in program.segments:
         if isinstance(segment, NativeSegment):
-            for part in segment.all_parts():
+            for part in segment.all_items():
                 if isinstance(part, SegmentBuilder):
                     yield from part.guards
         else:

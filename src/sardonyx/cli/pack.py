@@ -16,9 +16,9 @@ from sardonyx.compile import Options, pack_settings, read_source
 from sardonyx.compile.pack_model import Request, Written, pack, standalone
 from sardonyx.errors import Fail
 from sardonyx.ort.enums import GraphOptimizationLevel as Level
-from sardonyx.pack.errors import Broken
+from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.lookup import SUFFIX, PackOptions
-from sardonyx.pack.read import read
+from sardonyx.pack.read import read_pack
 from sardonyx.passes.options import PRECISIONS, PassOptions
 from sardonyx.providers import resolve
 
@@ -91,8 +91,8 @@ def _verify(arguments: argparse.Namespace, options: Options) -> int:
         raise Fail(f"there is no pack {path}", hint=f"sardonyx pack {arguments.model} creates it")
     try:
         model = read_source(arguments.model, options)
-        opened = read(path, model, pack_settings(options), PackOptions(verify=True))
-    except Broken as error:
+        opened = read_pack(path, model, pack_settings(options), PackOptions(verify=True))
+    except InvalidPack as error:
         raise Fail(f"the pack {path} cannot be used: {error}") from None
     if arguments.json:
         facts = {"is_sound": True, "is_standalone": opened.is_standalone}

@@ -22,14 +22,14 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.memory import plan
-from sardonyx.pack.errors import Broken
+from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.lookup import (
-    Found,
+    LoweredModel,
     PackOptions,
     cache_path,
-    find,
-    may_have,
-    serves,
+    can_have_pack,
+    find_pack,
+    may_have_pack,
 )
 from sardonyx.passes import lower, optimize
 from sardonyx.passes.options import PassOptions
@@ -37,7 +37,7 @@ from sardonyx.place import Placement, PlacementPreferences, Provider, place
 from sardonyx.program.emit import emit
 from sardonyx.program.program import Program
 from sardonyx.schedule import OrderOptions, schedule
-from sardonyx.weights.layouts import Forms, PrepackedWeightsContainer
+from sardonyx.weights.layouts import LayoutCache, PrepackedWeightsContainer
 
 if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
@@ -79,12 +79,12 @@ def compile(source: Any, options: Options) -> Compiled:
         compiled = _from_pack(model_bytes, options, stages)
         if compiled is not None:
             return compiled
-        lowered = Found(load_and_lower(model_bytes, options, stages), Forms())
+        lowered = LoweredModel(load_and_lower(model_bytes, options, stages), LayoutCache())
         return _emit(_through_cache(model_bytes, lowered, options, stages), options, stages)
 
 
-def _emit(lowered: Found, options: Options, stages: Stages) -> Compiled:
-    placement, program = emit_program(lowered.model, options, stages, lowered.forms)
+def _emit(lowered: LoweredModel, options: Options, stages: Stages) -> Compiled:
+    placement, program = emit_program(lowered.model, options, stages, lowered.layouts)
     return Compiled(lowered.model, placement, program, stages, lowered.is_standalone)
 
 
@@ -168,7 +168,7 @@ def _inferred(model: Model, options: Options) -> Model:
 
 
 def emit_program(
-    model: Model, options: Options, stages: Stages, forms: Forms | None = None
+    model: Model, options: Options, stages: Stages, layouts: LayoutCache | None = None
 ) -> tuple[Placement, Program]:
     """Run the stages from place to program, with or without a pack."""
     with stages.stage("place"):
@@ -180,9 +180,9 @@ def emit_program(
     with stages.stage("memory"):
         memory = plan(order)
     with stages.stage("program"):
-        forms = forms or Forms()
-        forms.container = options.container
-        return placement, emit(placement, order, memory, forms)
+        layouts = layouts or LayoutCache()
+        layouts.container = options.container
+        return placement, emit(placement, order, memory, layouts)
 
 
 def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
@@ -204,10 +204,14 @@ def _host_lowering(options: Options) -> Callable[[Graph], None] | None:
 
 def _from_pack(source: ModelBytes, options: Options, stages: Stages) -> Compiled | None:
     """Compile from a matching pack; None: there is none, or the model is to be saved."""
-    if options.pack is None or not _may_pack(source, options) or not may_have(source, options.pack):
+    if (
+        options.pack is None
+        or not _may_pack(source, options)
+        or not may_have_pack(source, options.pack)
+    ):
         return None
     with stages.stage("pack"):
-        lowered = find(source, lambda: pack_settings(options), options.pack, options.check)
+        lowered = find_pack(source, lambda: pack_settings(options), options.pack, options.check)
     if lowered is None:
         return None
     try:
@@ -228,15 +232,17 @@ def pack_settings(options: Options) -> dict[str, Any]:
 
 
 def _may_pack(source: ModelBytes, options: Options) -> bool:
-    return options.save is None and not options.load.initializers and serves(source)
+    return options.save is None and not options.load.initializers and can_have_pack(source)
 
 
-def _through_cache(source: ModelBytes, lowered: Found, options: Options, stages: Stages) -> Found:
+def _through_cache(
+    source: ModelBytes, lowered: LoweredModel, options: Options, stages: Stages
+) -> LoweredModel:
     """Write the model to the pack cache, if there is one, and return it as read from the pack."""
     if options.pack is None or options.pack.cache is None or not _may_pack(source, options):
         return lowered
     from sardonyx.compile.pack_model import Request, write
-    from sardonyx.pack.read import read
+    from sardonyx.pack.read import read_pack
 
     settings = pack_settings(options)
     path = cache_path(source, settings, options.pack.cache)
@@ -244,10 +250,10 @@ def _through_cache(source: ModelBytes, lowered: Found, options: Options, stages:
         with stages.stage("write_pack"):
             write(Request(path), source, lowered.model, options)
         with stages.stage("pack"):
-            return read(path, source, settings, options.pack, options.check)
+            return read_pack(path, source, settings, options.pack, options.check)
     except ModelLoadCanceled:
         raise
-    except (SardonyxError, Broken, OSError) as error:
+    except (SardonyxError, InvalidPack, OSError) as error:
         what = error.what if isinstance(error, SardonyxError) else error
         logger.warning("the pack %s was not written; the session runs without it: %s", path, what)
     return lowered

@@ -22,11 +22,18 @@ from sardonyx.graph.const import Const, Source
 from sardonyx.load import LoadOptions
 from sardonyx.load.model import Model
 from sardonyx.load.source import Files, ModelBytes, settled
-from sardonyx.pack.lookup import SUFFIX, serves
-from sardonyx.pack.write import Label, Load, Parcel, Report, parcel, sort
+from sardonyx.pack.lookup import SUFFIX, can_have_pack
+from sardonyx.pack.write import (
+    PackContents,
+    PackMetadata,
+    Report,
+    SerializedModel,
+    select_contents,
+    serialize,
+)
 from sardonyx.pack.write import write as write_file
 from sardonyx.place import Provider
-from sardonyx.weights.layouts import Wanted
+from sardonyx.weights.layouts import LayoutRecorder
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -65,10 +72,10 @@ def pack(source: Any, options: Options, request: Request) -> Written:
 
 def write(request: Request, source: ModelBytes, model: Model, options: Options) -> Written:
     """Write the pack of a lowered model."""
-    goods, load = _contents(model, options, standalone=False)
+    serialized, contents = _contents(model, options, standalone=False)
     cache = None if options.pack is None else options.pack.cache
-    label = Label(source, pack_settings(options), request.any_level, cache=cache)
-    return _write_file(request, goods, load, label)
+    label = PackMetadata(source, pack_settings(options), request.any_level, cache=cache)
+    return _write_file(request, serialized, contents, label)
 
 
 def pack_saved(options: Options, providers: Sequence[Provider]) -> Written:
@@ -95,15 +102,15 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
         for path, check in ((request.path, check_model), (request.path + SUFFIX, check_pack)):
             _check_target(path, source)  # first: the error of `check` suggests to remove the file
             check(path)
-        goods, load = _contents(model, options, standalone=True)
+        serialized, contents = _contents(model, options, standalone=True)
         memory = io.BytesIO()
         stub(model).write(memory)
         stub_bytes = ModelBytes(
             Source(memoryview(memory.getvalue()), request.path), Files(None), "uri"
         )
-        label = Label(stub_bytes, pack_settings(options), standalone=True)
+        label = PackMetadata(stub_bytes, pack_settings(options), standalone=True)
         pack_request = Request(request.path + SUFFIX, report=request.report)
-        written = _write_file(pack_request, goods, load, label)
+        written = _write_file(pack_request, serialized, contents, label)
     with writing(request.path) as file:  # after the pack: the model never exists without weights
         file.write(memory.getvalue())
     return written
@@ -122,7 +129,7 @@ def _read_packable(source: Any, options: Options) -> ModelBytes:
 
 
 def _check_packable(source: ModelBytes) -> None:
-    if not serves(source):
+    if not can_have_pack(source):
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="pass the path of a file"
         )
@@ -144,14 +151,18 @@ def _check_target(path: str, source: ModelBytes) -> None:
             )
 
 
-def _contents(model: Model, options: Options, standalone: bool) -> tuple[Parcel, Load]:
+def _contents(
+    model: Model, options: Options, standalone: bool
+) -> tuple[SerializedModel, PackContents]:
     """Return the contents of a pack: the layouts read by the program that a load will emit."""
-    goods = parcel(model)
-    wanted = Wanted()
-    emit_program(goods.model, options, Stages())[1].wants(wanted)
-    return goods, sort(goods, wanted.wants, standalone)
+    serialized = serialize(model)
+    recorder = LayoutRecorder()
+    emit_program(serialized.model, options, Stages())[1].record_layouts(recorder)
+    return serialized, select_contents(serialized, recorder.layouts, standalone)
 
 
-def _write_file(request: Request, goods: Parcel, load: Load, label: Label) -> Written:
-    size = write_file(request.path, goods, load, label, request.report)
-    return Written(request.path, size, load.doubled())
+def _write_file(
+    request: Request, serialized: SerializedModel, contents: PackContents, label: PackMetadata
+) -> Written:
+    size = write_file(request.path, serialized, contents, label, request.report)
+    return Written(request.path, size, contents.duplicates())

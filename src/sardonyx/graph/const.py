@@ -243,7 +243,7 @@ class Ref(Const):
         self.length: Final = length
 
     @property
-    def lies_ready(self) -> bool:
+    def is_readable_in_place(self) -> bool:
         """Whether `read` gives the bytes of the source themselves."""
         return not self.is_small and self.is_aligned
 
@@ -254,7 +254,7 @@ class Ref(Const):
         return self.dtype.bits >= 8 and where % self.dtype.np.alignment == 0
 
     def read(self) -> Array:
-        if self._array is None and self.lies_ready:
+        if self._array is None and self.is_readable_in_place:
             return self._look()
         return super().read()
 

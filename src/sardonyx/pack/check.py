@@ -1,4 +1,8 @@
-"""What kernels and epilogues rely on and inference leaves to the passes that made a graph."""
+"""Validates the graph of a pack: preconditions of kernels that inference does not check.
+
+In a compiled model the passes guarantee them; a hostile pack may violate any. `contracts` has the
+preconditions of single ops, this file those of fused elementwise code and of computed sizes.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +22,24 @@ from sardonyx.ops.elementwise.chain import ABSENT, Code, Instruction
 from sardonyx.pack.codec import need
 from sardonyx.pack.contracts import check_node
 
-_FRESH: Final = re.compile(r"in#\d+")  # dims that the model gives no name
+_UNNAMED: Final = re.compile(r"in#\d+")  # dims to which the model gives no name
 
 
 def check_name(name: str) -> bool:
-    """Whether a size of an input may be called so: never as inference calls sizes of its own."""
-    return name.isidentifier() or name[:1] in ("'", '"') or _FRESH.fullmatch(name) is not None
+    """Whether a dim of an input may have a name: not one of those that inference generates."""
+    return name.isidentifier() or name[:1] in ("'", '"') or _UNNAMED.fullmatch(name) is not None
 
 
 def check_graph(graph: Graph) -> None:
-    """Checks every node with a code or sizes; its facts are inferred."""
+    """Raise InvalidPack if an internal node violates a precondition; facts are inferred."""
     entry = graph.scope.entry
-    known: set[Any] = set()
+    checked: set[Any] = set()  # instructions, most of which occur many times
     for node in graph.all_nodes():
         if node.op.domain != INTERNAL:
             continue
         check_node(node)
         if "code" in node.attrs:
-            _check_code(node, known)
+            _check_code(node, checked)
         elif node.op.name == "Sizes":
             _check_sizes(node, entry)
 
@@ -44,16 +48,18 @@ def _check_sizes(node: Node, entry: set[str]) -> None:
     fact = node.attrs["fact"]
     need(isinstance(fact, Fact) and fact.sym is not None, "Sizes has no elements")
     static = fact.static
-    truths = fact.dtype is BOOL and set(fact.sym) <= {0, 1}
-    need(static is not None and (fact.dtype.is_integer or truths), f"Sizes gives {fact}")
+    is_bool = fact.dtype is BOOL and set(fact.sym) <= {0, 1}
+    need(static is not None and (fact.dtype.is_integer or is_bool), f"Sizes gives {fact}")
     count = 1
     for d in static:
         count *= d
+    # Native code writes an element per entry into a tensor of this shape.
     need(count == len(fact.sym), f"Sizes gives {len(fact.sym)} elements as {fact}")
+    # Other dims may not be bound when the node runs.
     need(all(symbols(s) <= entry for s in fact.sym), "Sizes has sizes that no input gives")
 
 
-def _check_code(node: Node, known: set[Any]) -> None:
+def _check_code(node: Node, checked: set[Any]) -> None:
     code = node.attrs["code"]
     if code is None:
         return
@@ -64,50 +70,50 @@ def _check_code(node: Node, known: set[Any]) -> None:
     operands = [v.tensor for v in node.inputs[n_fixed:] if v is not None]
     need(len(operands) == len(node.inputs[n_fixed:]), f"{node.op} lacks an operand")
     types = [f.dtype for f in operands]
-    if n_fixed:  # what the product is made of has its type
+    if n_fixed:  # an epilogue: its first operand is the result, of the type of the op's inputs
         first = node.inputs[0]
         assert first is not None
         types.insert(0, first.tensor.dtype)
         shape = node.outputs[0].tensor.dims
         for fact in operands:
             _check_broadcasts(node.graph.scope, fact.dims, shape)
-    _check_instructions(code, types, known)
+    _check_instructions(code, types, checked)
 
 
 def _check_broadcasts(scope: Scope, dims: Shape, into: Shape) -> None:
-    """An operand of an epilogue has the product's shape, or 1 where it is repeated."""
+    """An operand of an epilogue has the shape of the result, or 1 along broadcast axes."""
     need(len(dims) <= len(into), f"an operand of rank {len(dims)}")
     for d, whole in zip(reversed(dims), reversed(into), strict=False):
         scope.equal_or_one(d, whole, "an operand does not broadcast")
 
 
-def _check_instructions(code: Code, operands: list[DType], known: set[Any]) -> None:
-    """Each argument is there, and each result of the type that its op makes."""
+def _check_instructions(code: Code, operands: list[DType], checked: set[Any]) -> None:
+    """Raise if an instruction reads an undefined register or has another type than its op."""
     types = list(operands)
     for it in code:
         need(all(ABSENT <= a < len(types) for a in it.args), f"{it} reads what is not there")
-        given = tuple(None if a == ABSENT else types[a] for a in it.args)
-        key = (it.op, it.dtype, it.attrs, given)
-        if key not in known:
-            _check_instruction(it, given)
-            known.add(key)
+        arguments = tuple(None if a == ABSENT else types[a] for a in it.args)
+        key = (it.op, it.dtype, it.attrs, arguments)
+        if key not in checked:
+            _check_instruction(it, arguments)
+            checked.add(key)
         types.append(it.dtype)
 
 
-def _check_instruction(it: Instruction, given: tuple[DType | None, ...]) -> None:
+def _check_instruction(it: Instruction, arguments: tuple[DType | None, ...]) -> None:
     op = lookup(*it.op)
     assert op is not None
     attrs = dict(it.attrs)
-    right = attrs.keys() == op.attrs.keys() and all(fits(op.attrs[k], v) for k, v in it.attrs)
-    need(right, f"the attributes of {it}")
-    enough = op.min_inputs <= len(given) and len(given) <= (op.max_inputs or len(given))
-    need(enough, f"{it} has {len(given)} arguments")
-    # Vectors: a bias is one, and all else that a code has is elementwise.
-    facts: list[Fact | None] = [None if t is None else Fact(t, (1,)) for t in given]
+    has_attrs = attrs.keys() == op.attrs.keys() and all(fits(op.attrs[k], v) for k, v in it.attrs)
+    need(has_attrs, f"the attributes of {it}")
+    n = len(arguments)
+    need(op.min_inputs <= n <= (op.max_inputs or n), f"{it} has {n} arguments")
+    # Shapes do not matter for elementwise ops, except that a bias must be a vector.
+    facts: list[Fact | None] = [None if t is None else Fact(t, (1,)) for t in arguments]
     facts += [None] * op.n_absent(len(facts))
     assert op.infer_rule is not None
     try:
-        (made,) = as_facts(op.infer_rule(Scope(), *facts, **attrs))
+        (result,) = as_facts(op.infer_rule(Scope(), *facts, **attrs))
     except (SardonyxError, AttributeError, *FAULTS) as error:
         need(False, f"{it}: {error}")
-    need(isinstance(made, Fact) and made.dtype is it.dtype, f"{it} gives another type")
+    need(isinstance(result, Fact) and result.dtype is it.dtype, f"{it} gives another type")

@@ -1,4 +1,13 @@
-"""The table of constants in a pack: references into the model's files, blobs, recipes, strings."""
+"""The constants of a pack as JSON entries, written and validated.
+
+| entry | constant |
+|---|---|
+| file | bytes in the model file or its external data |
+| blob | bytes in the pack |
+| recipe | computed from other constants when it is needed |
+| texts | strings |
+| elsewhere | in a standalone pack: there only in packed layouts |
+"""
 
 from __future__ import annotations
 
@@ -23,36 +32,36 @@ from sardonyx.pack.codec import (
     AttrReader,
     AttrWriter,
     Unwritable,
-    items,
     need,
-    number,
     read_dtype,
-    text,
+    read_int,
+    read_list,
+    read_str,
 )
-from sardonyx.pack.errors import Broken
+from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.file import Blob, PackFile
 
-_MAX_COUNT: Final = 1 << 60
+_MAX_COUNT: Final = 1 << 60  # elements: their bytes fit 64 bits
 
 
 class InPack(Ref):
-    """A constant whose bytes lie in a pack, aligned: read there, however small."""
+    """A constant in a blob of a pack: aligned, so kernels read it in place, however small."""
 
     __slots__ = ()
 
     @property
-    def lies_ready(self) -> bool:
+    def is_readable_in_place(self) -> bool:
         return self.is_aligned
 
 
 class Elsewhere(Const):
-    """A constant of a standalone pack, which has it only as kernels read it."""
+    """A constant of a standalone pack, which has it only in packed layouts."""
 
     __slots__ = ("name",)
 
     def __init__(self, name: str, dtype: DType, shape: tuple[int, ...]) -> None:
         super().__init__(dtype, shape)
-        self.name: Final = name
+        self.name: Final = name  # of the pack
 
     def _find_place(self) -> None:
         return None
@@ -69,7 +78,7 @@ class Elsewhere(Const):
 
 
 def stored(const: Const) -> Iterator[Any]:
-    """The bytes of a constant in ONNX's form, for one look."""
+    """Yield the bytes of a constant in ONNX's encoding, without keeping a copy."""
     if isinstance(const, Ref):
         yield const.source.data[const.offset : const.offset + const.length]
         return
@@ -81,62 +90,67 @@ def stored(const: Const) -> Iterator[Any]:
 
 
 def is_in_place(const: Const) -> bool:
-    """Whether nothing is gained by a copy: kernels read the file's own bytes, or unpack them."""
+    """Whether a copy in the pack gains nothing: kernels read the file's bytes, or unpack them."""
     if not isinstance(const, Ref):
         return False
+    # Sub-byte types are unpacked while they are read; others must be aligned for vector loads.
     return const.dtype.bits < 8 or const.offset % const.dtype.itemsize == 0
 
 
-def written_texts(const: Const) -> list[Any]:
-    """The entry of a tensor of strings."""
-    cells = const.read().reshape(-1).tolist()
-    kept = [c.decode("utf-8", "surrogateescape") if isinstance(c, bytes) else str(c) for c in cells]
-    return ["texts", list(const.shape), kept]
+def write_texts(const: Const) -> list[Any]:
+    """Return the entry of a tensor of strings."""
+    cells = const.read().reshape(-1).tolist()  # str, or bytes that are not UTF-8
+    # Any bytes survive the round trip through JSON.
+    strings = [
+        c.decode("utf-8", "surrogateescape") if isinstance(c, bytes) else str(c) for c in cells
+    ]
+    return ["texts", list(const.shape), strings]
 
 
-def written_ref(ref: Ref, files: Sequence[Source]) -> list[Any]:
-    """The entry of a constant that stays in a file of the model."""
+def write_ref(ref: Ref, files: Sequence[Source]) -> list[Any]:
+    """Return the entry of a constant that stays in a file of the model."""
     at = next(i for i, source in enumerate(files) if source is ref.source)
     return ["file", ref.dtype.name, list(ref.shape), at, ref.offset, ref.length]
 
 
 def can_write(recipe: Recipe) -> bool:
-    """Whether a recipe has a form: one with constants or bodies for attributes has none."""
+    """Whether a recipe can be written: not if its attributes have constants or bodies."""
     try:
         _RECIPES.write(tuple(recipe.attrs.values()))
         _check_type(recipe)
-    except (Unwritable, Broken, SardonyxError):
+    except (Unwritable, InvalidPack, SardonyxError):
         return False
     return True
 
 
 def _check_type(recipe: Recipe) -> None:
-    """A recipe gives what its op gives for such inputs, by inference: nothing is evaluated."""
+    """Raise unless inference gives the recipe's type and shape; nothing is evaluated."""
     inputs = [None if c is None else constant(c) for c in recipe.inputs]
     node = Graph().add(recipe.op, inputs, recipe.attrs, recipe.output + 1)
     infer_node(Scope(), node)
     fact = node.outputs[recipe.output].fact
-    right = isinstance(fact, Fact) and (fact.dtype, fact.shape) == (recipe.dtype, recipe.shape)
-    need(right, f"a constant {recipe.dtype}{list(recipe.shape)} made by {recipe.op} is {fact}")
+    is_same = isinstance(fact, Fact) and (fact.dtype, fact.shape) == (recipe.dtype, recipe.shape)
+    need(is_same, f"a constant {recipe.dtype}{list(recipe.shape)} made by {recipe.op} is {fact}")
 
 
 def _refuse(value: Any) -> Any:
     raise Unwritable(f"{type(value).__name__} in a recipe")
 
 
+# Attributes of recipes hold neither constants nor bodies: a recipe depends on its inputs alone.
 _RECIPES: Final = AttrWriter(_refuse, _refuse)
 
 
-def written_recipe(recipe: Recipe, number: Callable[[Const], int]) -> list[Any]:
-    """The entry of a recipe that can be written."""
-    inputs = [-1 if c is None else number(c) for c in recipe.inputs]
-    given = {k: _RECIPES.write(v) for k, v in recipe.attrs.items()}
+def write_recipe(recipe: Recipe, index: Callable[[Const], int]) -> list[Any]:
+    """Return the entry of a recipe; `index` returns the number of a constant."""
+    inputs = [-1 if c is None else index(c) for c in recipe.inputs]
+    attrs = {k: _RECIPES.write(v) for k, v in recipe.attrs.items()}
     type_ = [recipe.dtype.name, list(recipe.shape)]
-    return ["recipe", *type_, *recipe.op.key, inputs, given, recipe.output]
+    return ["recipe", *type_, *recipe.op.key, inputs, attrs, recipe.output]
 
 
 class ConstReader:
-    """Reads the table; every offset, length and number in it is checked."""
+    """Reads the entries; every offset, length and index is validated."""
 
     def __init__(self, file: PackFile, files: Sequence[Source]) -> None:
         self._file = file
@@ -145,20 +159,21 @@ class ConstReader:
         self._attrs = AttrReader(self.consts, _no_body)
 
     def table(self, listed: Any) -> list[Const]:
-        """All constants, in order: a recipe reads only those before it."""
-        for entry in items(listed):
+        """Return all constants; a recipe reads only those before it, so there is no cycle."""
+        for entry in read_list(listed):
             try:
-                self.consts.append(self._read(items(entry)))
+                self.consts.append(self._read(read_list(entry)))
             except (TypeError, ValueError) as error:
-                raise Broken(f"a constant: {error}") from None
+                raise InvalidPack(f"a constant: {error}") from None
         return self.consts
 
     def _read(self, entry: list[Any]) -> Const:
         match entry:
             case ["file", dtype, shape, at, offset, length]:
-                source = self._files[number(at, 0, len(self._files))]
-                number(length, 0, source.data.nbytes + 1)
-                number(offset, 0, source.data.nbytes - length + 1)
+                source = self._files[read_int(at, 0, len(self._files))]
+                # The range is inside of the file, without overflow: length first.
+                read_int(length, 0, source.data.nbytes + 1)
+                read_int(offset, 0, source.data.nbytes - length + 1)
                 return Ref(source, offset, length, *_type(dtype, shape, length))
             case ["blob", dtype, shape, index]:
                 blob = self._file.blob(index)
@@ -169,9 +184,10 @@ class ConstReader:
                 return _texts(_dims(shape), cells)
             case ["recipe", dtype, shape, domain, name, inputs, attrs, output]:
                 return self._recipe((domain, name), inputs, attrs, output, _type(dtype, shape))
+            # No bytes: only its packed layouts are read, which the index lists.
             case ["elsewhere", dtype, shape]:
                 return Elsewhere(self._file.source.name, *_type(dtype, shape))
-        raise Broken(f"{entry!r:.60} is no constant")
+        raise InvalidPack(f"{entry!r:.60} is no constant")
 
     def _recipe(
         self,
@@ -181,46 +197,49 @@ class ConstReader:
         output: Any,
         type_: tuple[DType, tuple[int, ...]],
     ) -> Recipe:
-        op = lookup(text(key[0]), text(key[1]))
-        if op is None or op.has_bodies:
-            raise Broken(f"a constant made by {key[1]!r:.40}")
-        number(output, 0, 64 if op.outputs[-1].variadic else len(op.outputs))
-        known = len(self.consts)
-        of = [None if n == -1 else self.consts[number(n, 0, known)] for n in items(inputs)]
+        op = lookup(read_str(key[0]), read_str(key[1]))
+        if op is None or op.has_bodies:  # bodies could run for ever
+            raise InvalidPack(f"a constant made by {key[1]!r:.40}")
+        read_int(output, 0, 64 if op.outputs[-1].variadic else len(op.outputs))
+        before = len(self.consts)
+        sources = [
+            None if n == -1 else self.consts[read_int(n, 0, before)] for n in read_list(inputs)
+        ]
+        # All attributes are written, with the defaults of the version that wrote the pack.
         need(type(attrs) is dict, "a recipe without attributes")
-        given = {k: self._attrs.read(v) for k, v in attrs.items()}
-        need(given.keys() == op.attrs.keys(), f"the attributes of a constant made by {op}")
-        recipe = Recipe(op, tuple(of), given, output, type_)
-        _check_type(recipe)
+        values = {k: self._attrs.read(v) for k, v in attrs.items()}
+        need(values.keys() == op.attrs.keys(), f"the attributes of a constant made by {op}")
+        recipe = Recipe(op, tuple(sources), values, output, type_)
+        _check_type(recipe)  # kernels read as many bytes as the type says
         return recipe
 
 
 def _no_body(item: Any) -> Any:
-    raise Broken("a constant with a body")
+    raise InvalidPack("a constant with a body")
 
 
 def _dims(shape: Any) -> tuple[int, ...]:
-    dims = tuple(number(d) for d in items(shape))
+    dims = tuple(read_int(d) for d in read_list(shape))
     need(len(dims) <= MAX_RANK and math.prod(dims) <= _MAX_COUNT, f"a shape {shape!r:.40}")
     return dims
 
 
 def _type(dtype: Any, shape: Any, length: int | None = None) -> tuple[DType, tuple[int, ...]]:
     kind, dims = read_dtype(dtype), _dims(shape)
-    need(kind is not STRING, "strings as bytes")
+    need(kind is not STRING, "strings as bytes")  # their elements are pointers
     if length is not None:
-        wanted = kind.packed_bytes(math.prod(dims))
-        need(length == wanted, f"a constant of {wanted} bytes has {length}")
+        expected = kind.packed_bytes(math.prod(dims))
+        need(length == expected, f"a constant of {expected} bytes has {length}")
     return kind, dims
 
 
 def _texts(shape: tuple[int, ...], cells: Any) -> Held:
-    need(len(items(cells)) == math.prod(shape), "a tensor of strings")
+    need(len(read_list(cells)) == math.prod(shape), "a tensor of strings")  # one per element
     array = np.empty(len(cells), object)
-    array[:] = [text(c) for c in cells]
+    array[:] = [read_str(c) for c in cells]
     return Held(array.reshape(shape))
 
 
-def form(file: PackFile, blob: Blob) -> Array:
-    """A blob's bytes, where they lie."""
+def blob_array(file: PackFile, blob: Blob) -> Array:
+    """Return the bytes of a blob, as a view of the mapping."""
     return np.frombuffer(file.source.data, np.uint8, blob.length, blob.offset)

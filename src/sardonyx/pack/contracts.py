@@ -1,4 +1,8 @@
-"""What kernels of our own ops rely on and their inference leaves to the passes that make them."""
+"""Preconditions of internal ops (domain `sardonyx`) that their kernels do not check.
+
+Inference checks what it needs for types and shapes. The rest the passes guarantee in a compiled
+model, and these contracts check in the graph of a pack, so that no kernel reads out of bounds.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,18 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
 from sardonyx.pack.codec import need
 
-_RESULTS: Final = (F32, I32, I8, U8)
+_RESULT_TYPES: Final = (F32, I32, I8, U8)  # of quantized ops
 
 
 class _Call:
-    """A node under check: its inputs' facts, and conditions on them."""
+    """A node to check: the facts of its inputs (None: absent), and conditions on them."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.attrs = node.attrs
         self.scope: Scope = node.graph.scope
         self.scope.node = node
+        # Padded, so that contracts can unpack absent trailing inputs.
         inputs = (*node.inputs, *[None] * (16 - len(node.inputs)))
         self.facts: list[Any] = [None if v is None else v.tensor for v in inputs]
 
@@ -31,27 +36,28 @@ class _Call:
         need(condition, f"{self.node.op}: {what}")
 
     def ranks(self, rank: int, *positions: int) -> None:
-        """Those of the inputs that are there have this rank."""
+        """Inputs that are present have this rank."""
         for position in positions:
             fact = self.facts[position]
             self.need(fact is None or fact.rank == rank, f"input {position} is {fact}")
 
     def together(self, *positions: int) -> None:
-        """All of the inputs are there, or none."""
+        """All of the inputs are present, or none."""
         given = [self.facts[p] is not None for p in positions]
         self.need(all(given) or not any(given), f"of inputs {positions} some are missing")
 
     def same(self, a: Size, b: Size) -> None:
+        """Two sizes are equal; where that is not known, a guard checks it before each run."""
         self.scope.equal(a, b, f"sizes of {self.node.op}")
 
     def single(self, position: int) -> None:
-        """An input, if it is there, is one number."""
+        """An input that is present has one element."""
         fact = self.facts[position]
         for size in () if fact is None else fact.dims:
             self.same(size, 1)
 
     def counts(self, columns: Size, *positions: int) -> None:
-        """Those of the inputs that are there hold one number, or one for each column."""
+        """Inputs that are present have one element, or one per column."""
         for position in positions:
             fact = self.facts[position]
             if fact is None or all(d == 1 for d in fact.dims):
@@ -61,15 +67,16 @@ class _Call:
             self.scope.equal_or_one(fact.dims[-1], columns, f"sizes of {self.node.op}")
 
     def result(self, zero: int) -> None:
-        """The type that an attribute names is one of ours, and that of the zero point."""
+        """The attribute `dtype` is a type of quantized ops, and that of the zero point."""
         dtype, fact = by_onnx(self.attrs["dtype"]), self.facts[zero]
-        self.need(dtype in _RESULTS, f"a result of {dtype}")
+        self.need(dtype in _RESULT_TYPES, f"a result of {dtype}")
         self.need(fact is None or fact.dtype is dtype, f"a zero point {fact} for {dtype}")
 
 
 def _qmatmul(c: _Call) -> None:
     w = c.facts[1]
     c.need(w.rank >= 1, f"weights {w}")
+    # Of the output: scales and zero points of the weights are per column.
     columns = 1 if w.rank < 2 else w.dims[-2] if c.attrs["trans_w"] else w.dims[-1]
     c.counts(1, 2, 3, 7, 8)
     c.counts(columns, 4, 5, 6)
@@ -101,7 +108,7 @@ def _spans(c: _Call) -> None:
     lengths, total, query, keys = c.facts[:4]
     c.ranks(4, 2, 3)
     c.need((total is None) is not (keys is None), "a total and keys, or neither")
-    # Lengths less 1 with a total, or counts with keys.
+    # GroupQueryAttention has seqlens_k (lengths less 1) and a total, Attention counts and keys.
     c.need(lengths.dtype is (I32 if keys is None else I64), f"lengths {lengths}")
     c.single(1)
     c.same(product(lengths.dims), query.dims[0])
@@ -132,6 +139,7 @@ def _append(c: _Call) -> None:
     _check_spans(c, 4, batch)
     c.need(len(c.node.outputs) <= (2 if query is None else 3), "too many outputs")
     c.need(positions is None or query is not None, "positions of nothing")
+    # With a query, the kernel also rotates query and key (RoPE) by the angles' cos and sin.
     if query is not None:
         for axis, size in ((0, batch), (2, rows), (3, head)):
             c.same(query.dims[axis], size)
@@ -152,6 +160,7 @@ def _attention(c: _Call) -> None:
     group = c.attrs["group"]
     c.need(c.attrs["zeroes"] in (0, 1, 2) and group >= 1, f"attributes {c.attrs}")
     lead = q.dims[:-2]
+    # Grouped-query attention: `group` heads of the query share one of key and value.
     if group > 1:
         c.need(q.rank >= 3 and k.rank == v.rank == q.rank, f"{q}, {k} and {v} in groups")
         for shared in (k.dims[:-2], v.dims[:-2]):
@@ -175,6 +184,7 @@ def _nbits(c: _Call) -> None:
     q, scale, zero = c.facts[1:4]
     static = q.static is not None and scale.static is not None
     c.need(static and (zero is None or zero.static is not None), "weights of open sizes")
+    # MatMulNBits of com.microsoft has [N, blocks, bytes]; others have the shape of the weight.
     is_blocked = q.rank == 3 and not c.attrs["k_major"]
     c.need(not is_blocked or q.dtype is U8, f"blocks of {q.dtype}")
     if zero is not None and not zero.dtype.is_float:
@@ -183,7 +193,10 @@ def _nbits(c: _Call) -> None:
 
 
 def _gather(c: _Call) -> None:
-    from sardonyx.ops.nbits.gather import REALS, table_layout  # such tables are rare
+    from sardonyx.ops.nbits.gather import (  # few models have quantized embeddings
+        REALS,
+        table_layout,
+    )
 
     data, _, scale, zero = c.facts[:4]
     attrs = c.attrs
@@ -196,14 +209,15 @@ def _gather(c: _Call) -> None:
     c.need(attrs["block_size"] >= 0, f"blocks of {attrs['block_size']}")
     c.need(by_onnx(attrs["dtype"]) in REALS, "a result that is not real")
     if zero is not None:
+        # The last zero point that the kernel may read must exist.
         c.need(zero.static is not None, f"zero points {zero}")
         table = table_layout(data, scale, attrs)
         last = sum(
             (d - 1) // b * s
             for d, b, s in zip(table.dims, table.blocks, table.zero_strides, strict=True)
         )
-        held = math.prod(zero.static) * (8 // bits if packed else 1)
-        c.need(last < held, f"zero points {zero} for {data}")
+        count = math.prod(zero.static) * (8 // bits if packed else 1)
+        c.need(last < count, f"zero points {zero} for {data}")
 
 
 CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
@@ -217,20 +231,19 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
     "QMean": _qmean,
     "Spans": _spans,
 }
-# Ops of our own whose inference, or the checks of codes and sizes, say all there is to say.
+# Internal ops without further preconditions: inference and `check` cover them.
 WHOLE: Final = frozenset((
     "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "DeformColumns",
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool", "MatMul", "MaxPool",
     "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 
-DEVICES: Final = frozenset(
-    ("Copy", "FusedMatMulNBits", "Mask")
-)  # which no pack has: they are for devices
+# Of regions for devices, which no pack has.
+DEVICES: Final = frozenset(("Copy", "FusedMatMulNBits", "Mask"))
 
 
 def check_node(node: Node) -> None:
-    """Holds a node of our own against what its kernel relies on."""
+    """Raise InvalidPack if an internal node violates the preconditions of its kernel."""
     contract = CONTRACTS.get(node.op.name)
     if contract is None:
         need(node.op.name in WHOLE, f"nothing is known of {node.op}")

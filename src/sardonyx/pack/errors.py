@@ -1,20 +1,20 @@
-"""What can be wrong with a pack."""
+"""Errors of packs. None is the user's: a load without its pack compiles the model instead."""
 
 from __future__ import annotations
 
 from sardonyx.errors import Recoverable
 
 
-class Broken(Recoverable):
-    """A pack that cannot be used; the text says why. It is never the user's error."""
+class InvalidPack(Recoverable):
+    """A pack that cannot be used; the text says why."""
 
 
-class Other(Broken):
-    """A pack that is whole and was made of something else."""
+class PackMismatch(InvalidPack):
+    """An intact pack of another model, of other weights, or of another version."""
 
 
-class OtherOptions(Other):
-    """A pack that was made for other options."""
+class OptionsMismatch(PackMismatch):
+    """A pack that was written with other options."""
 
     def __init__(self, what: str, option: str) -> None:
         super().__init__(what)

@@ -1,7 +1,8 @@
-"""The file: a header with a table of sections, blobs, and behind them the index and the graph.
+"""The file format of packs: a header, blobs, then two JSON sections, the index and the graph.
 
-Everything is little-endian. The header and both sections have checksums, which every load looks at.
-Digests of the blobs stand in the index, by blocks of the file; they are compared once.
+All numbers are little-endian. Every load validates the header and both sections by their checksums
+(BLAKE2b). The index has SHA-256 checksums of the blobs, by blocks of the file, which `validate`
+verifies once.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from sardonyx.base.digest import blake2b
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Source
 from sardonyx.load.source import map_file
-from sardonyx.pack.checksums import BLOCK, Block, Place, Running
-from sardonyx.pack.codec import items, need, number, text
-from sardonyx.pack.errors import Broken, Other
+from sardonyx.pack.checksums import BLOCK, BlockDigest, BlockHasher, FileRange
+from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.errors import InvalidPack, PackMismatch
 
 MAGIC: Final = b"SARDPACK"
 FORMAT: Final = 2
-PAGE: Final = 4096  # the header's place, and where large blobs begin
-ALIGN: Final = 64
+PAGE: Final = 4096  # bytes of the header, and alignment of large blobs: pages are mapped whole
+ALIGN: Final = 64  # of other blobs and of sections: a cache line
 LARGE: Final = 1 << 20
 _HEAD: Final = struct.Struct("<8sIIQ")  # magic, format, sections, bytes of the file
 _SECTION: Final = struct.Struct("<QQ16s")  # offset, length, checksum
-_PIECE: Final = 1 << 22  # bytes that are written or checked at once
+_WRITE_BYTES: Final = 1 << 22  # that are written at once
 _SECTIONS: Final = 2
 
 
 class Blob(NamedTuple):
-    """Bytes in a pack."""
+    """A range of bytes in a pack."""
 
     offset: int
     length: int
@@ -42,44 +43,47 @@ class Blob(NamedTuple):
 
 
 def checksum(data: Any) -> bytes:
-    """What is kept to know bytes again."""
+    """Return the 16-byte checksum of a header or section."""
     return blake2b(data, digest_size=16).digest()
 
 
-class Writer:
-    """Writes blobs one after the other, then the sections, and the header last."""
+class PackWriter:
+    """Writes blobs one after the other, then the sections, and the header last.
+
+    Until then the header is zeros, so that a partial file is never taken for a pack.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._end = PAGE
-        self._sums = Running()
+        self._end = PAGE  # offset of the next byte
+        self._hasher = BlockHasher()
         self.blobs: list[Blob] = []
-        self.id_ = ""  # of the file, once it is finished
+        self.id_ = ""  # checksum of the header, once it is written
         file.write(bytes(PAGE))
 
-    def blob(self, length: int, pieces: Iterable[Any]) -> int:
-        """The number of a new blob."""
+    def blob(self, length: int, buffers: Iterable[Any]) -> int:
+        """Write a blob of `length` bytes and return its number."""
         start = _aligned(self._end, PAGE if length >= LARGE else ALIGN)
-        self._put(bytes(start - self._end))
-        for piece in pieces:
-            for i in range(0, len(piece), _PIECE):
-                self._put(piece[i : i + _PIECE])
+        self._put(bytes(start - self._end))  # padding is hashed too: blocks have no holes
+        for buffer in buffers:
+            for i in range(0, len(buffer), _WRITE_BYTES):
+                self._put(buffer[i : i + _WRITE_BYTES])
         assert self._end == start + length, f"{self._end - start} bytes for a blob of {length}"
         self.blobs.append(Blob(start, length))
         return len(self.blobs) - 1
 
-    def sums(self) -> list[str]:
-        """The digests of all blobs, after the last of them."""
+    def block_digests(self) -> list[str]:
+        """Return the checksums of all blobs, by blocks of the file; no blob may follow."""
         self._put(bytes(_aligned(self._end, ALIGN) - self._end))
-        return self._sums.finish()
+        return self._hasher.finish()
 
     def _put(self, data: Any) -> None:
         self._file.write(data)
-        self._sums.add(data)
+        self._hasher.add(data)
         self._end += len(data)
 
     def finish(self, *sections: Any) -> int:
-        """Writes the sections and the header; returns the size of the file."""
+        """Write the sections and the header; return the size of the file."""
         table = b""
         for section in sections:
             data = json.dumps(section, allow_nan=False, separators=(",", ":")).encode()
@@ -97,40 +101,42 @@ class Writer:
 
 
 def _aligned(offset: int, grain: int) -> int:
+    """Round up to a multiple of `grain`."""
     return -(-offset // grain) * grain
 
 
 class PackFile:
-    """A pack, mapped: its header and sections are sound, and its blobs lie apart in the file."""
+    """A mapped pack; header and sections are validated, and no blobs overlap."""
 
     def __init__(self, path: str, copies: bool = False) -> None:
         self.source: Source = _mapped(path, copies)
         data = self.source.data
-        spans = _table(data)
+        spans = _sections(data)
         self.index, self._graph = (data[start : start + length] for start, length in spans)
         document = parse(self.index, "index")
-        need(type(document) is dict, "the index is no table")
+        need(type(document) is dict, "the index is not an object")
         self.document: dict[str, Any] = document
         self.blobs = _blobs(document.get("blobs"), spans, data.nbytes)
         self.blocks = self._blocks(spans[0][0])
         end = _HEAD.size + _SECTIONS * _SECTION.size
-        self.id_: str = checksum(data[:end]).hex()  # of all that it holds: the header has digests
+        # Identifies all bytes: the header has checksums of the sections, the index those of blobs.
+        self.id_: str = checksum(data[:end]).hex()
 
     def graph(self) -> Any:
-        """The graph's document."""
+        """Return the JSON document of the graph."""
         return parse(self._graph, "graph")
 
     def blob(self, index: Any) -> Blob:
-        """A blob by its number."""
-        return self.blobs[number(index, 0, len(self.blobs))]
+        """Return a blob by its number in the document."""
+        return self.blobs[read_int(index, 0, len(self.blobs))]
 
-    def _blocks(self, end: int) -> list[Block]:
-        """What lies before the sections, with the digests that it was written with."""
+    def _blocks(self, end: int) -> list[BlockDigest]:
+        """Return the blocks of all bytes before the sections, with the checksums of the index."""
         starts = range(PAGE, end, BLOCK)
-        listed = items(self.document.get("blocks"), len(starts))
+        digests = read_list(self.document.get("blocks"), len(starts))
         return [
-            Block(Place(self.source, at, min(BLOCK, end - at)), text(sum_))
-            for at, sum_ in zip(starts, listed, strict=True)
+            BlockDigest(FileRange(self.source, at, min(BLOCK, end - at)), read_str(digest))
+            for at, digest in zip(starts, digests, strict=True)
         ]
 
 
@@ -138,51 +144,56 @@ def _mapped(path: str, copies: bool) -> Source:
     try:
         return map_file(path, path, copies)
     except SardonyxError as error:
-        raise Broken(error.what) from None
+        raise InvalidPack(error.what) from None
 
 
-def _table(data: memoryview) -> list[tuple[int, int]]:
-    """Offset and length of each section, all checksums compared."""
+def _sections(data: memoryview) -> list[tuple[int, int]]:
+    """Validate the header and the sections; return offset and length of each section."""
     need(data.nbytes >= PAGE, f"it has {data.nbytes} bytes, which is too short")
     magic, version, n_sections, size = _HEAD.unpack_from(data)
     need(magic == MAGIC, "it is no pack")
-    if version != FORMAT:
-        raise Other(f"it has format {version}, and {FORMAT} is read here")
+    if version != FORMAT:  # before anything that the format defines is read
+        raise PackMismatch(f"it has format {version}, and {FORMAT} is read here")
     need(n_sections == _SECTIONS, f"it has {n_sections} sections")
     end = _HEAD.size + n_sections * _SECTION.size
     need(bytes(data[end : end + 16]) == checksum(data[:end]), "its header is damaged")
     need(size == data.nbytes, f"it has {data.nbytes} bytes of {size}: it is cut short")
     spans = []
     for i, name in enumerate(("index", "graph")):
-        start, length, sum_ = _SECTION.unpack_from(data, _HEAD.size + i * _SECTION.size)
-        need(PAGE <= start <= size and length <= size - start, f"its {name} lies outside")
-        need(checksum(data[start : start + length]) == sum_, f"its {name} is damaged")
+        start, length, expected = _SECTION.unpack_from(data, _HEAD.size + i * _SECTION.size)
+        need(PAGE <= start <= size and length <= size - start, f"its {name} is outside of the file")
+        need(checksum(data[start : start + length]) == expected, f"its {name} is damaged")
         spans.append((start, length))
     return spans
 
 
 def parse(data: memoryview, name: str) -> Any:
-    """A section's JSON."""
+    """Parse the JSON of a section."""
     try:
         return json.loads(bytes(data), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise Broken(f"its {name} is not readable: {error}") from None
+        raise InvalidPack(f"its {name} is not readable: {error}") from None
 
 
 def _no_constant(name: str) -> None:
+    """Reject NaN and Infinity, which JSON does not have; `codec` writes them as lists."""
     raise ValueError(f"{name} is no number")
 
 
 def _blobs(listed: Any, sections: list[tuple[int, int]], size: int) -> list[Blob]:
-    """The blobs, none of which shares a byte with another, a section or the header."""
+    """Return the blobs; no byte is shared with another blob, a section or the header."""
     blobs = []
-    for item in items(listed):
-        offset, length = items(item, 2)
-        blobs.append(Blob(number(offset, PAGE, size + 1), number(length, 0, size + 1)))
+    for item in read_list(listed):
+        offset, length = read_list(item, 2)
+        blobs.append(Blob(read_int(offset, PAGE, size + 1), read_int(length, 0, size + 1)))
         need(offset % ALIGN == 0, f"a blob begins at {offset}")
     spans = sorted([(b.offset, b.length) for b in blobs] + sections)
+    # Sorted by offset, each must begin after the one before has ended.
     end = PAGE
     for offset, length in spans:
-        need(offset >= end and length <= size - offset, f"a blob at {offset} lies where it cannot")
+        need(
+            offset >= end and length <= size - offset,
+            f"the blob at {offset} overlaps another or the end of the file",
+        )
         end = offset + length
     return blobs

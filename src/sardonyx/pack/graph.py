@@ -1,8 +1,8 @@
-"""A lowered model as JSON and back: values are numbers, constants lie in a table of their own.
+"""The lowered graph of a pack as JSON, written, and read with full validation.
 
-A node is [op, name, inputs, outputs' names, attributes], and [priority, is it backward] where it
-has such marks. An input is the number of a value, -1 where it is absent, and -2 - n for the n-th
-constant.
+Values are numbered in topological order. A node is [op, name, inputs, names of outputs,
+attributes], with a last element [priority, is_backward] if it has those. An input is the number of
+a value, -1 if it is absent, and -2 - n for the n-th constant.
 """
 
 from __future__ import annotations
@@ -26,53 +26,53 @@ from sardonyx.pack.check import check_graph, check_name
 from sardonyx.pack.codec import (
     AttrReader,
     AttrWriter,
-    items,
     need,
-    number,
     read_fact,
+    read_int,
+    read_list,
     read_shape,
     read_size,
-    text,
+    read_str,
     write_fact,
     write_size,
 )
-from sardonyx.pack.errors import Broken
+from sardonyx.pack.errors import InvalidPack
 
-MAX_DEPTH: Final = 64  # of bodies in bodies
+MAX_DEPTH: Final = 64  # of nested bodies: below Python's recursion limit
 _ABSENT: Final = -1
-_SAID: Final = (
+_TEXT_FIELDS: Final = (  # of a model
     "producer_name", "producer_version", "domain", "description", "graph_name",
     "graph_description",
 )  # fmt: skip
 
 
-class Table:
-    """The constants of a model, numbered; what a recipe is made of comes before it."""
+class ConstantTable:
+    """The constants of a model, numbered; the inputs of a recipe come before it."""
 
     def __init__(self) -> None:
         self.consts: list[Const] = []
-        self.used: dict[int, bool] = {}  # those that the graph has, and whether it reads them plain
+        self.used: dict[int, bool] = {}  # constants of the graph -> whether it needs them unpacked
         self._numbers: dict[Hashable, int] = {}
 
-    def use(self, const: Const) -> int:
-        """The number of a constant that an attribute or an input has: it is read as it is."""
-        number = self.number(const)
+    def add_plain(self, const: Const) -> int:
+        """Return the number of a constant in an attribute or a default: it is needed unpacked."""
+        number = self.index(const)
         self.used[number] = True
         return number
 
-    def operand(self, const: Const) -> int:
-        """The number of a constant that nodes read, in whichever form they want."""
-        number = self.number(const)
+    def add_operand(self, const: Const) -> int:
+        """Return the number of a constant that nodes read, in the layouts of their kernels."""
+        number = self.index(const)
         self.used.setdefault(number, False)
         return number
 
-    def number(self, const: Const) -> int:
-        """The number of a constant, the same for all that are equal by construction."""
-        waiting = [const]
+    def index(self, const: Const) -> int:
+        """Return the number of a constant; constants with equal identities share one."""
+        waiting = [const]  # a stack: depth-first over the inputs of recipes
         while waiting:
             top = waiting[-1]
-            below = top.inputs if isinstance(top, Recipe) else ()
-            missing = [c for c in below if c is not None and _key(c) not in self._numbers]
+            inputs = top.inputs if isinstance(top, Recipe) else ()
+            missing = [c for c in inputs if c is not None and _key(c) not in self._numbers]
             if missing and _key(top) not in self._numbers:
                 waiting.extend(missing)
                 continue
@@ -84,38 +84,40 @@ class Table:
 
 
 def _key(const: Const) -> Hashable:
-    known = const.identity
-    return (type(const), id(const)) if known is None else (known, const.dtype, const.shape)
+    identity = const.identity
+    if identity is None:
+        return (type(const), id(const))
+    return (identity, const.dtype, const.shape)
 
 
 class GraphWriter:
-    """Writes one model."""
+    """Writes one lowered model."""
 
     def __init__(self) -> None:
-        self.table = Table()
+        self.table = ConstantTable()
         self._ops: dict[tuple[str, str], int] = {}
         self._values: dict[Value, int] = {}
         self._constants: dict[Value, int] = {}
         self._entry: frozenset[str] = frozenset()
-        self.attrs = AttrWriter(self.table.use, self._graph)
+        self.attrs = AttrWriter(self.table.add_plain, self._graph)
 
     def model(self, model: Model) -> dict[str, Any]:
-        """All of it but the constants themselves."""
+        """Return the document of a model; constants are referred to by their numbers."""
         facts = [v.fact for v in model.graph.inputs]
-        self._entry = frozenset(_names(facts))
+        self._entry = frozenset(_names(facts))  # named dims that the inputs resolve
         graph = self._graph(model.graph)
         return {
             "ir_version": model.ir_version,
             "version": model.version,
             "opsets": model.opsets,
             "metadata": model.metadata,
-            **{key: getattr(model, key) for key in _SAID},
+            **{key: getattr(model, key) for key in _TEXT_FIELDS},
             "inputs": _declared(model.inputs),
             "outputs": _declared(model.outputs),
             "overridable": _declared(model.overridable),
             "assumes": model.graph.scope.assumes,
             "ops": [list(key) for key in self._ops],
-            "constants": [[self.table.operand(_const(v)), v.name] for v in self._constants],
+            "constants": [[self.table.add_operand(_const(v)), v.name] for v in self._constants],
             "graph": graph,
         }
 
@@ -125,9 +127,9 @@ class GraphWriter:
         for value in graph.inputs:
             self._values[value] = len(self._values)
             default = graph.defaults.get(value)
-            given = None if default is None else self.table.use(default)
-            # A body's inputs are what its node gives them.
-            inputs.append([value.name, write_fact(value.fact) if is_main else None, given])
+            index = None if default is None else self.table.add_plain(default)
+            # The facts of a body's inputs are inferred from its node.
+            inputs.append([value.name, write_fact(value.fact) if is_main else None, index])
         nodes = [self._node(n) for n in graph.sorted_nodes()]
         return {
             "name": graph.name,
@@ -138,7 +140,7 @@ class GraphWriter:
             "guards": [
                 [g.kind, write_size(g.left), write_size(g.right), g.what, str(g.node or "")]
                 for g in dict.fromkeys(graph.scope.found)
-                if g.symbols <= self._entry  # inference finds those on other sizes again
+                if g.symbols <= self._entry  # inference creates those on other sizes again
             ],
         }
 
@@ -150,6 +152,7 @@ class GraphWriter:
             for key, value in node.attrs.items()
             if key not in defaults or not _is_same(defaults[key], value)
         }
+        # Bodies in `attrs` are written first, then the outputs numbered: as a reader does.
         inputs = [_ABSENT if v is None else self._read(v) for v in node.inputs]
         for value in node.outputs:
             self._values[value] = len(self._values)
@@ -187,57 +190,60 @@ def _declared(declared: Sequence[Declared]) -> list[Any]:
 
 
 def _declared_shapes(graph: Graph) -> dict[str, Any]:
-    """What the file that a body is from declares of its outputs, if that is anything."""
+    """Return the shapes that the model file declares for a body's outputs, if there are any."""
     if all(shape is None for shape in graph.declared):
         return {}
     return {"declared": [None if d is None else list(map(write_size, d)) for d in graph.declared]}
 
 
 class GraphReader:
-    """Reads one model: facts are inferred anew, and nothing in it is taken on trust."""
+    """Reads one model. Nothing is trusted: all is validated, and facts are inferred again."""
 
     def __init__(self, document: Any, consts: Sequence[Const]) -> None:
-        need(type(document) is dict, "the graph is no table")
+        need(type(document) is dict, "the graph is not an object")
         self._document = document
         self._consts = consts
-        self._values: list[Value | None] = []
+        self._values: list[Value | None] = []  # None: a value of a body that was left
         self._attrs = AttrReader(consts, self._body)
-        self._depth = 0
+        self._depth = 0  # of the body that is read
         self._guards: list[tuple[Graph, Any]] = []
 
     def model(self, origin: str) -> Model:
-        """The model, inferred."""
+        """Return the model with inferred facts; raise InvalidPack if anything is wrong."""
         try:
             return self._model(origin)
+        # Whatever a hostile document makes inference raise is an error of the pack.
         except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
-            raise Broken(f"the graph: {type(error).__name__}: {error}") from None
+            raise InvalidPack(f"the graph: {type(error).__name__}: {error}") from None
         except SardonyxError as error:
-            raise Broken(f"the graph: {error.what}") from None
+            raise InvalidPack(f"the graph: {error.what}") from None
 
     def _model(self, origin: str) -> Model:
         document = self._document
-        self._ops = [self._op(key) for key in items(document["ops"])]
-        pairs = [items(pair, 2) for pair in items(document["constants"])]
-        self._constants = [constant(self._const(n), text(name)) for n, name in pairs]
+        # Tables first: nodes refer to them.
+        self._ops = [self._op(key) for key in read_list(document["ops"])]
+        pairs = [read_list(pair, 2) for pair in read_list(document["constants"])]
+        self._constants = [constant(self._const(n), read_str(name)) for n, name in pairs]
         graph = self._graph(document["graph"], is_main=True)
-        need(type(document["assumes"]) is bool, "assumes is no truth value")
+        need(type(document["assumes"]) is bool, "assumes is not a bool")
         infer(graph, assumes=document["assumes"])
-        check_graph(graph)
+        check_graph(graph)  # after inference: contracts are conditions on facts
         for owner, guards in self._guards:
             _add_guards(owner, graph, guards)
         model = Model(
             graph=graph,
-            ir_version=number(document["ir_version"]),
-            version=number(document["version"], -(1 << 63), 1 << 63),
-            opsets={text(k): number(v) for k, v in document["opsets"].items()},
-            metadata={text(k): text(v) for k, v in document["metadata"].items()},
+            ir_version=read_int(document["ir_version"]),
+            version=read_int(document["version"], -(1 << 63), 1 << 63),
+            opsets={read_str(k): read_int(v) for k, v in document["opsets"].items()},
+            metadata={read_str(k): read_str(v) for k, v in document["metadata"].items()},
             inputs=_read_declared(document["inputs"]),
             outputs=_read_declared(document["outputs"]),
             overridable=_read_declared(document["overridable"]),
             origin=origin,
             has_gradient_nodes=False,
-            **{key: text(document[key]) for key in _SAID},
+            **{key: read_str(document[key]) for key in _TEXT_FIELDS},
         )
+        # What the session shows to users must be what the graph has.
         live = [d.name for d in (*model.inputs, *model.overridable)]
         need(sorted(live) == sorted(v.name for v in graph.inputs), "the inputs differ in names")
         need(len(model.outputs) == len(graph.outputs), "the outputs differ in number")
@@ -245,13 +251,13 @@ class GraphReader:
         return model
 
     def _const(self, index: Any) -> Const:
-        return self._consts[number(index, 0, len(self._consts))]
+        return self._consts[read_int(index, 0, len(self._consts))]
 
     def _op(self, key: Any) -> Op:
-        domain, name = map(text, items(key, 2))
+        domain, name = map(read_str, read_list(key, 2))
         op = lookup(domain, name)
         if op is None:
-            raise Broken(f"there is no op {domain}.{name:.40}")
+            raise InvalidPack(f"there is no op {domain}.{name:.40}")
         return op
 
     def _body(self, item: Any) -> Graph:
@@ -259,24 +265,25 @@ class GraphReader:
         self._depth += 1
         begin = len(self._values)
         body = self._graph(item, is_main=False)
-        # Nothing outside may read what is made inside.
+        # Values of the body are not visible outside.
         self._values[begin:] = [None] * (len(self._values) - begin)
         self._depth -= 1
         return body
 
     def _graph(self, item: Any, is_main: bool) -> Graph:
-        graph = Graph(text(item["name"]))
-        for name, fact, default in items(item["inputs"]):
-            value = Value(text(name), read_fact(fact) if is_main else None)
+        graph = Graph(read_str(item["name"]))
+        for name, fact, default in read_list(item["inputs"]):
+            value = Value(read_str(name), read_fact(fact) if is_main else None)
             if is_main:
                 _check_input(value)
+            # Overridable initializers are inputs with a default.
             graph.add_input(value, None if default is None else self._default(value, default))
             self._values.append(value)
-        for node in items(item["nodes"]):
+        for node in read_list(item["nodes"]):
             self._node(graph, node)
-        outputs = [self._value(v) for v in items(item["outputs"])]
+        outputs = [self._value(v) for v in read_list(item["outputs"])]
         shapes = item.get("declared")
-        declared = None if shapes is None else map(_read_shape, items(shapes, len(outputs)))
+        declared = None if shapes is None else map(_read_shape, read_list(shapes, len(outputs)))
         graph.set_outputs(outputs, declared)
         self._guards.append((graph, item["guards"]))
         return graph
@@ -287,31 +294,32 @@ class GraphReader:
         return default
 
     def _value(self, index: int) -> Value:
+        # A value must be defined before it is read, so the graph has no cycle.
         if type(index) is int and index < _ABSENT:
-            return self._constants[number(-2 - index, 0, len(self._constants))]
-        value = self._values[number(index, 0, len(self._values))]
+            return self._constants[read_int(-2 - index, 0, len(self._constants))]
+        value = self._values[read_int(index, 0, len(self._values))]
         if value is None:
-            raise Broken(f"the value {index} is not in sight")
+            raise InvalidPack(f"the value {index} is not in sight")
         return value
 
     def _node(self, graph: Graph, item: Any) -> None:
-        index, name, inputs, outputs, given, *marks = item
-        op = self._ops[number(index, 0, len(self._ops))]
-        attrs = dict(op.defaults)
-        for key, value in given.items():
+        index, name, inputs, outputs, given_attrs, *marks = item
+        op = self._ops[read_int(index, 0, len(self._ops))]
+        attrs = dict(op.defaults)  # those that are equal to a default are not written
+        for key, value in given_attrs.items():
             spec = op.attrs.get(key, self)
             need(spec is not self, f"{op} has no attribute {key!r:.40}")
             attrs[key] = self._attrs.read(value)
             need(fits(spec, attrs[key]), f"the attribute {key} of {op}")
         need(op.required_attrs <= attrs.keys(), f"{op} lacks an attribute")
-        read = [None if v == _ABSENT else self._value(v) for v in items(inputs)]
-        made = [Value(text(v)) for v in items(outputs)]
-        most = len(op.outputs)
-        least = 1 if op.domain == INTERNAL else max(1, op.n_made)  # kernels fill these unasked
-        is_few = len(made) <= most or op.outputs[-1].variadic
-        need(len(made) >= least and is_few, f"{op} makes {len(made)}")
-        node = graph.add(op, read, attrs, made, text(name))
-        self._values.extend(made)
+        read = [None if v == _ABSENT else self._value(v) for v in read_list(inputs)]
+        values = [Value(read_str(v)) for v in read_list(outputs)]
+        # Kernels write the first `n_made` outputs without asking whether they are present.
+        least = 1 if op.domain == INTERNAL else max(1, op.n_made)
+        is_few = len(values) <= len(op.outputs) or op.outputs[-1].variadic
+        need(len(values) >= least and is_few, f"{op} has {len(values)} outputs")
+        node = graph.add(op, read, attrs, values, read_str(name))
+        self._values.extend(values)
         if marks:
             node.marks = _marks(*marks)
 
@@ -324,13 +332,13 @@ def _read_shape(item: Any) -> Shape | None:
 
 
 def _marks(item: Any) -> tuple[int, bool]:
-    priority, is_backward = items(item, 2)
-    need(type(is_backward) is bool, "whether a node is backward is no truth value")
-    return number(priority, -MAX_PRIORITY, MAX_PRIORITY + 1), is_backward
+    priority, is_backward = read_list(item, 2)
+    need(type(is_backward) is bool, "is_backward is not a bool")
+    return read_int(priority, -MAX_PRIORITY, MAX_PRIORITY + 1), is_backward
 
 
 def _check_input(value: Value) -> None:
-    """The sizes of an input are numbers and names, which a run checks; formulas it would not."""
+    """Raise unless the dims of an input are numbers or names: runs do not check formulas."""
     need(value.fact is not None, f"the input {value.name} has no type")
     for size in (value.fact.shape or ()) if isinstance(value.fact, Fact) else ():
         name = lone_name(size)
@@ -341,27 +349,31 @@ def _check_input(value: Value) -> None:
 
 
 def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
-    """Guards of nodes that passes took away, before those that inference has found."""
-    found = {(g.kind, g.left, g.right) for g in graph.scope.found}
+    """Add the guards of nodes that passes removed, before those of inference."""
+    inferred = {(g.kind, g.left, g.right) for g in graph.scope.found}
     entry = set(_names(v.fact for v in main.inputs))
     more = []
-    for item in items(saved):
-        kind, left, right, what, node = items(item, 5)
+    for item in read_list(saved):
+        kind, left, right, what, node = read_list(item, 5)
         need(type(kind) is str and kind in KINDS, f"{kind!r:.40} is no kind of guard")
-        guard = Guard(kind, read_size(left), read_size(right), text(what), text(node) or None)
+        guard = Guard(
+            kind, read_size(left), read_size(right), read_str(what), read_str(node) or None
+        )
+        # On dims of inputs alone: others may have got other names from inference.
         need(symbols(guard.left) | symbols(guard.right) <= entry, f"a guard on {guard.needs}")
-        if (guard.kind, guard.left, guard.right) not in found:
+        if (guard.kind, guard.left, guard.right) not in inferred:
             more.append(guard)
+    # First, as they are in a compiled graph: messages name the first guard that fails.
     graph.scope.found[:0] = more
 
 
 def _read_declared(saved: Any) -> list[Declared]:
     declared = []
-    for item in items(saved):
-        name, fact, dims = items(item, 3)
+    for item in read_list(saved):
+        name, fact, dims = read_list(item, 3)
         if dims is not None:
-            need(all(d is None or type(d) in (int, str) for d in items(dims)), "declared dims")
+            need(all(d is None or type(d) in (int, str) for d in read_list(dims)), "declared dims")
         declared.append(
-            Declared(text(name), read_fact(fact), None if dims is None else tuple(dims))
+            Declared(read_str(name), read_fact(fact), None if dims is None else tuple(dims))
         )
     return declared

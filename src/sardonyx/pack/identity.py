@@ -1,4 +1,8 @@
-"""By what a pack knows its model: its bytes but for weights, options, samples of weights."""
+"""The identity of a pack: fingerprint of its model, options, layout versions, samples of weights.
+
+The fingerprint is a digest of the model file without its weights, which are too large to hash at
+every load: `samples` cover each of them in part, `validate` verifies all bytes once.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,17 @@ from sardonyx.base.records import as_dict
 from sardonyx.graph.const import COPY_BELOW, Source
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
-from sardonyx.pack.checksums import Place
-from sardonyx.pack.codec import items, need, number, text
-from sardonyx.pack.errors import Other, OtherOptions
+from sardonyx.pack.checksums import FileRange
+from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.errors import OptionsMismatch, PackMismatch
 from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
 
 BLOCK: Final = 4096  # bytes of a sample
-_PLAIN: Final = 1 << 22  # bytes of a model, without initializers, that are not worth a closer look
+# Bytes of a model without initializers. Only larger ones are searched for weights in attributes.
+_MAX_GRAPH_BYTES: Final = 1 << 22
 
+# As the command line names them.
 LEVELS: Final[dict[int, str]] = {
     Level.ORT_DISABLE_ALL: "none",
     Level.ORT_ENABLE_BASIC: "basic",
@@ -29,98 +35,97 @@ LEVELS: Final[dict[int, str]] = {
     Level.ORT_ENABLE_ALL: "all",
 }
 
-# What a packing row makes, where that is no longer what its first version made.
-LAYOUTS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 2}
+# Versions of the layouts of packing kernels, where they are no longer the first.
+LAYOUT_VERSIONS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 2}
 
 
-def layout(row: str) -> int:
-    """The version of the layout that a packing row makes."""
-    return LAYOUTS.get(row, 1)
+def layout_version(kernel: str) -> int:
+    """Return the version of the layout that a packing kernel produces."""
+    return LAYOUT_VERSIONS.get(kernel, 1)
 
 
 def settings(load: LoadOptions, passes: PassOptions) -> dict[str, Any]:
-    """All that changes the lowered graph, by name."""
-    found: dict[str, Any] = {
+    """Return the options that change the lowered graph, as they are stored in a pack."""
+    chosen: dict[str, Any] = {
         "version": _native.version,
         "dims_by_name": dict(load.dims_by_name),
         "dims_by_denotation": dict(load.dims_by_denotation),
         "split_names": load.split_names,
     }
-    # A session that stops its pipeline early uses no pack.
+    # A session that stops its pipeline early uses no pack, so `stop_after` is not stored.
     options = {name: value for name, value in as_dict(passes).items() if name != "stop_after"}
     for name, value in options.items():
-        found[name] = (
-            sorted(value)
-            if isinstance(value, frozenset)
-            else int(value)
-            if value is not None
-            else None
-        )
-    return found
+        if isinstance(value, frozenset):
+            chosen[name] = sorted(value)
+        else:
+            chosen[name] = None if value is None else int(value)
+    return chosen
 
 
-def differences(made: Any, wanted: dict[str, Any], ignored: Sequence[str] = ()) -> None:
-    """Says which option a pack was made with that is another now."""
-    need(type(made) is dict, "its options are no table")
-    for key in sorted(made.keys() | wanted.keys()):
-        if key not in ignored and made.get(key) != wanted.get(key):
-            was, now = (_named(key, table.get(key)) for table in (made, wanted))
-            raise OtherOptions(f"it was made with {key} {was}, and here is {now}", key)
+def check_options(stored: Any, current: dict[str, Any], ignored: Sequence[str] = ()) -> None:
+    """Raise OptionsMismatch for the first option that a pack was written with and that differs."""
+    need(type(stored) is dict, "its options are not an object")
+    for key in sorted(stored.keys() | current.keys()):
+        if key not in ignored and stored.get(key) != current.get(key):
+            was, now = (_named(key, options.get(key)) for options in (stored, current))
+            raise OptionsMismatch(f"it was made with {key} {was}, and here is {now}", key)
 
 
 def _named(key: str, value: Any) -> str:
-    """The value of an option; levels as the command line calls them."""
+    """Format the value of an option; levels by their names on the command line."""
     if key == "level" and type(value) is int and value in LEVELS:
         return LEVELS[value]
     return repr(value)
 
 
-def digest(given: ModelBytes) -> str:
-    """What is equal for models that are equal but for their weights' bytes."""
-    if given.digest is None:
-        given.digest = _digest(given.source.data)
-    return given.digest
+def fingerprint(model: ModelBytes) -> str:
+    """Return a digest that is equal for models that differ only in the bytes of their weights."""
+    # Kept with the model's bytes: a load needs it for each candidate.
+    if model.digest is None:
+        model.digest = _fingerprint(model.source.data)
+    return model.digest
 
 
-def _digest(data: memoryview) -> str:
-    sum_ = blake2b(digest_size=32)
-    end = 0
-    for offset, length in _weights(data):
-        sum_.update(data[end:offset])
+def _fingerprint(data: memoryview) -> str:
+    digest = blake2b(digest_size=32)
+    end = 0  # of the bytes that are hashed or left out so far
+    for offset, length in _embedded_weights(data):
+        digest.update(data[end:offset])
         end = offset + length
-    sum_.update(data[end:])
-    return sum_.hexdigest()
+    digest.update(data[end:])
+    return digest.hexdigest()
 
 
-def name(model: str, options: dict[str, Any]) -> str:
-    """The name of a pack in a folder of many."""
-    said = json.dumps([model, options, LAYOUTS], sort_keys=True).encode()
-    return f"{blake2b(said, digest_size=20).hexdigest()}.pack"
+def pack_name(model: str, options: dict[str, Any]) -> str:
+    """Return the file name of a pack in a cache folder; `model` is a fingerprint."""
+    key = json.dumps([model, options, LAYOUT_VERSIONS], sort_keys=True).encode()
+    return f"{blake2b(key, digest_size=20).hexdigest()}.pack"
 
 
-def _weights(data: memoryview) -> list[tuple[int, int]]:
-    """Offset and length of the weights in a model's own bytes, in order."""
+def _embedded_weights(data: memoryview) -> list[tuple[int, int]]:
+    """Return offset and length of the weights in the model file itself, ascending."""
     try:
         graph = _native.decode(data).graph
-    except _native.DecodeError:  # which the load will say
+    except _native.DecodeError:  # loading the model reports it
         return []
     if graph is None:
         return []
-    found = list(_large(graph.initializers))
-    if data.nbytes - sum(length for _, length in found) > _PLAIN:
-        found += _inside(graph)
-    return sorted(found)
+    weights = list(_large(graph.initializers))
+    if data.nbytes - sum(length for _, length in weights) > _MAX_GRAPH_BYTES:
+        weights += _in_attributes(graph)
+    return sorted(weights)
 
 
 def _large(tensors: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Yield offset and length of tensors that are not copied: small ones are part of the graph."""
     for tensor in tensors:
         plain = tensor.plain
         if plain is not None and plain[3] >= COPY_BELOW:
             yield plain[2], plain[3]
 
 
-def _inside(graph: Any) -> Iterator[tuple[int, int]]:
-    """Weights in attributes and bodies."""
+def _in_attributes(graph: Any) -> Iterator[tuple[int, int]]:
+    """Yield the weights in attributes and bodies."""
     for node in graph.nodes:
         for attribute in node.attributes:
             value = attribute.value
@@ -128,52 +133,57 @@ def _inside(graph: Any) -> Iterator[tuple[int, int]]:
                 yield from _large([value])
             elif isinstance(value, _native.GraphRecord):
                 yield from _large(value.initializers)
-                yield from _inside(value)
+                yield from _in_attributes(value)
 
 
-def weights(given: ModelBytes) -> list[Place]:
-    """All that the digest leaves out, folded or not: in the model's own bytes, in its files."""
-    own = [Place(given.source, *where) for where in _weights(given.source.data)]
-    return own + [Place(*part) for part in given.files.parts()]
+def weight_ranges(model: ModelBytes) -> list[FileRange]:
+    """Return all bytes that the fingerprint leaves out, in the model file and in external files.
+
+    Also those of weights that were folded away: the results of folding depend on them.
+    """
+    embedded = _embedded_weights(model.source.data)
+    own = [FileRange(model.source, *offset_and_length) for offset_and_length in embedded]
+    return own + [FileRange(*part) for part in model.files.parts()]
 
 
-def samples(places: Iterable[Place], files: Sequence[Source]) -> list[list[Any]]:
-    """A block out of each weight."""
+def samples(ranges: Iterable[FileRange], files: Sequence[Source]) -> list[list[Any]]:
+    """Return [file, start, length, checksum] of a block in the middle of each weight."""
     numbers = {id(source): i for i, source in enumerate(files)}
-    found: dict[tuple[int, int, int], Source] = {}
-    for source, offset, length in places:
+    blocks: dict[tuple[int, int, int], Source] = {}
+    for source, offset, length in ranges:
         start = offset + length // 2 // BLOCK * BLOCK
-        found[numbers[id(source)], start, min(BLOCK, offset + length - start)] = source
-    return [[*place, _sum(source, *place[1:])] for place, source in found.items()]
+        blocks[numbers[id(source)], start, min(BLOCK, offset + length - start)] = source
+    return [[*block, _checksum(source, *block[1:])] for block, source in blocks.items()]
 
 
 def check_samples(listed: Any, files: Sequence[Source]) -> None:
-    """Compares blocks of weights with those that a pack was made of."""
-    for item in items(listed):
-        at, start, length, sum_ = items(item, 4)
-        source = files[number(at, 0, len(files))]
-        number(length, 1, min(BLOCK, source.data.nbytes) + 1)
-        number(start, 0, source.data.nbytes + 1 - length)
-        if _sum(source, start, length) != sum_:
-            raise other_weights(source, start)
+    """Verify the samples of a pack; most retrained models differ in the first."""
+    for item in read_list(listed):
+        at, start, length, expected = read_list(item, 4)
+        # Validated before a byte is read.
+        source = files[read_int(at, 0, len(files))]
+        read_int(length, 1, min(BLOCK, source.data.nbytes) + 1)
+        read_int(start, 0, source.data.nbytes + 1 - length)
+        if _checksum(source, start, length) != expected:
+            raise weights_mismatch(source, start)
 
 
-def other_weights(source: Source, start: int) -> Other:
-    """What is said of a file that was changed."""
-    return Other(f"{source.name} has other weights at {start} than it was made of")
+def weights_mismatch(source: Source, start: int) -> PackMismatch:
+    """Return the error of a file whose weights were changed."""
+    return PackMismatch(f"{source.name} has other weights at {start} than it was made of")
 
 
-def _sum(source: Source, start: int, length: int) -> str:
+def _checksum(source: Source, start: int, length: int) -> str:
     return blake2b(source.data[start : start + length], digest_size=8).hexdigest()
 
 
-def open_files(listed: Any, given: ModelBytes) -> list[Source]:
-    """The files that a pack refers to: the model itself, and those that it names."""
+def open_files(listed: Any, model: ModelBytes) -> list[Source]:
+    """Open the files that a pack refers to: the model file and its external data."""
     files = []
-    for item in items(listed):
-        location, size, _ = items(item, 3)
-        source = given.files.open(text(location)) if text(location) else given.source
-        if source.data.nbytes != number(size):
-            raise Other(f"{source.name} has {source.data.nbytes} bytes, and had {size}")
+    for item in read_list(listed):
+        location, size, _ = read_list(item, 3)
+        source = model.files.open(read_str(location)) if read_str(location) else model.source
+        if source.data.nbytes != read_int(size):  # entries are checked against these sizes
+            raise PackMismatch(f"{source.name} has {source.data.nbytes} bytes, and had {size}")
         files.append(source)
     return files

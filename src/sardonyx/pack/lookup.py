@@ -1,4 +1,4 @@
-"""Finds the pack of a model. Light on imports: most models have none."""
+"""Finds the pack of a model, beside it or in the cache. Imports little: most models have none."""
 
 from __future__ import annotations
 
@@ -11,101 +11,104 @@ from sardonyx.base.records import frozen, mutable
 from sardonyx.errors import ModelLoadCanceled, SardonyxError
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes
-from sardonyx.pack.errors import Broken, OtherOptions
-from sardonyx.weights.layouts import Forms
+from sardonyx.pack.errors import InvalidPack, OptionsMismatch
+from sardonyx.weights.layouts import LayoutCache
 
 SUFFIX: Final = ".pack"
-FULL: Final = "full"  # every byte is compared
-SAMPLED: Final = "sampled"  # a block out of each weight
+FULL: Final = "full"  # every byte is verified
+SAMPLED: Final = "sampled"  # a block of each weight
 NONE: Final = "none"
-Settings = dict[str, Any]  # the options that change a lowered graph, by name
+Settings = dict[str, Any]  # options that change a lowered graph, by name
 
 
 @frozen
 class PackOptions:
-    """Where packs are looked for, and whether one is written that is missing."""
+    """Where packs are searched and cached, and how they are verified."""
 
-    cache: str | None = None  # a folder: read, and written to
-    verify: bool = False  # every byte, whatever is known
-    check: str | None = None  # how much is compared where nothing can be remembered; None: all
+    cache: str | None = None  # a folder; packs that are missing are written to it
+    verify: bool = False  # every byte, whatever the verification cache says
+    check: str | None = None  # how much is verified if nothing can be remembered; None: FULL
 
 
 @mutable
-class Found:
-    """A model out of a pack, and its constants in the forms that the pack has."""
+class LoweredModel:
+    """A lowered model, from a pack or from the passes, and the layouts of its constants."""
 
     model: Model
-    forms: Forms
+    layouts: LayoutCache  # finds those that the pack has
     is_standalone: bool = False
 
 
-def serves(given: ModelBytes) -> bool:
-    """Whether the bytes of a model stay what they are, so that a pack may stand for them."""
-    return given.source.is_fixed and not given.files.in_memory
+def can_have_pack(model: ModelBytes) -> bool:
+    """Whether the bytes of a model are immutable, so that a pack can replace them."""
+    return model.source.is_fixed and not model.files.in_memory
 
 
-def may_have(given: ModelBytes, options: PackOptions) -> bool:
-    """Whether there is any place to look into."""
-    path = given.files.model_path
+def may_have_pack(model: ModelBytes, options: PackOptions) -> bool:
+    """Whether there may be a pack: a cheap test before anything else is imported."""
+    path = model.files.model_path
     return options.cache is not None or (path is not None and os.path.lexists(path + SUFFIX))
 
 
-def find(
-    given: ModelBytes,
+def find_pack(
+    model: ModelBytes,
     settings: Callable[[], Settings],
     options: PackOptions,
     check: Callable[[], None] = lambda: None,
-) -> Found | None:
-    """The model out of the first pack that fits, beside it or in the cache; others are reported.
+) -> LoweredModel | None:
+    """Return the model of the first pack that is valid; warn of others.
 
-    `check` is called while weights are compared, and may raise to end the load.
+    `check` is called while weights are verified, and may raise to cancel the load.
     """
-    for path in _candidates(given, settings, options):
+    for path in _candidates(model, settings, options):
         if not os.path.lexists(path):
             continue
-        from sardonyx.pack.read import read
+        from sardonyx.pack.read import read_pack
 
         try:
-            return read(path, given, settings(), options, check)
-        except ModelLoadCanceled:
+            return read_pack(path, model, settings(), options, check)
+        except ModelLoadCanceled:  # a SardonyxError, but no fault of the pack
             raise
-        except Broken as error:
-            hint = _hint(given, path, error, settings())
+        except InvalidPack as error:
+            hint = _hint(model, path, error, settings())
             logger.warning("the pack %s is not used: %s%s", path, error, hint)
         except SardonyxError as error:
             logger.warning("the pack %s is not used: %s", path, error.what)
     return None
 
 
-def _hint(given: ModelBytes, path: str, error: Broken, settings: Settings) -> str:
-    """What to do about a pack; one in a cache is written anew without a word."""
+def _hint(model: ModelBytes, path: str, error: InvalidPack, settings: Settings) -> str:
+    """Return what to do about a pack; none for one in a cache, which is written again."""
     from sardonyx.pack.identity import LEVELS
     from sardonyx.save.stub import is_stub
 
-    model = given.files.model_path
-    if model is None or path != model + SUFFIX:
+    model_path = model.files.model_path
+    if model_path is None or path != model_path + SUFFIX:
         return ""
-    if is_stub(given.source.data):
+    # A standalone model is a stub: the graph is in the pack alone.
+    if is_stub(model.source.data):
         return "; pack the model that it was made of again, with --standalone"
-    option = error.option if isinstance(error, OtherOptions) else ""
-    wanted = LEVELS[settings["level"]] if option == "level" else ""
-    if option not in ("", "level", "version") or wanted == "layout":  # not on the command line
+    option = error.option if isinstance(error, OptionsMismatch) else ""
+    level = LEVELS[settings["level"]] if option == "level" else ""
+    # The command line has neither other options nor the level "layout".
+    if option not in ("", "level", "version") or level == "layout":
         return "; sardonyx.pack_cache keeps a pack for each choice of options"
-    level = f" --optimization-level {wanted}" if wanted else ""
-    return f"; run `sardonyx pack {model}{level}` again"
+    flag = f" --optimization-level {level}" if level else ""
+    return f"; run `sardonyx pack {model_path}{flag}` again"
 
 
-def cache_path(given: ModelBytes, settings: Settings, folder: str) -> str:
-    """Where a model's pack lies in a folder of many."""
+def cache_path(model: ModelBytes, settings: Settings, folder: str) -> str:
+    """Return the path of a model's pack in a cache folder."""
     from sardonyx.pack import identity
 
-    return os.path.join(folder, identity.name(identity.digest(given), settings))
+    return os.path.join(folder, identity.pack_name(identity.fingerprint(model), settings))
 
 
 def _candidates(
-    given: ModelBytes, settings: Callable[[], Settings], options: PackOptions
+    model: ModelBytes, settings: Callable[[], Settings], options: PackOptions
 ) -> Iterator[str]:
-    if given.files.model_path is not None:
-        yield given.files.model_path + SUFFIX
+    # Beside the model first: it was written on purpose, and needs no fingerprint to be found.
+    if model.files.model_path is not None:
+        yield model.files.model_path + SUFFIX
     if options.cache is not None:
-        yield cache_path(given, settings(), options.cache)
+        yield cache_path(model, settings(), options.cache)

@@ -1,4 +1,4 @@
-"""Reads a pack: makes sure that it belongs to a model and is sound, then maps what it holds."""
+"""Reads a pack: checks that it belongs to the model, validates it, and maps its constants."""
 
 from __future__ import annotations
 
@@ -11,87 +11,99 @@ from sardonyx.errors import FAULTS
 from sardonyx.graph.const import Const
 from sardonyx.load.source import ModelBytes, read_ahead
 from sardonyx.pack import identity
-from sardonyx.pack.codec import items, number, text
-from sardonyx.pack.constants import ConstReader, form
-from sardonyx.pack.errors import Broken, Other
+from sardonyx.pack.codec import read_int, read_list, read_str
+from sardonyx.pack.constants import ConstReader, blob_array
+from sardonyx.pack.errors import InvalidPack, PackMismatch
 from sardonyx.pack.file import Blob, PackFile
 from sardonyx.pack.graph import GraphReader
-from sardonyx.pack.lookup import Found, PackOptions
-from sardonyx.pack.validate import make_sure
-from sardonyx.weights.layouts import Forms, Want
+from sardonyx.pack.lookup import LoweredModel, PackOptions
+from sardonyx.pack.validate import validate_bytes
+from sardonyx.weights.layouts import LayoutCache, WeightLayout
 
-_LEVELS: Final = ("level", "disabled")  # options that a pack of an optimized model serves all of
+_ANY_LEVEL: Final = ("level", "disabled")  # options that a pack for any level does not depend on
 
 
-def read(
+def read_pack(
     path: str,
-    given: ModelBytes,
+    model: ModelBytes,
     settings: dict[str, Any],
     options: PackOptions,
     check: Callable[[], None] = lambda: None,
-) -> Found:
-    """The model out of a pack; `Broken` says why it cannot be used."""
-    file = PackFile(path, given.files.copies)
+) -> LoweredModel:
+    """Return the model of a pack; raise InvalidPack if it cannot be used.
+
+    Whatever a hostile document makes Python raise becomes InvalidPack too.
+    """
+    file = PackFile(path, model.files.copies)
     index = file.document
     try:
-        _check(index, given, settings)
-        files = identity.open_files(index["files"], given)
-        make_sure(file, files, options, check)
+        _check_identity(index, model, settings)
+        files = identity.open_files(index["files"], model)
+        validate_bytes(file, files, options, check)
         consts = ConstReader(file, files).table(index["constants"])
-        forms = _forms(file, index["forms"], consts)
+        blobs = _packed_blobs(file, index["forms"], consts)
     except KeyError as error:
-        raise Broken(f"its index lacks {error}") from None
+        raise InvalidPack(f"its index lacks {error}") from None
     except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
-        raise Broken(f"its index: {type(error).__name__}: {error}") from None
-    read_ahead(file.source)
-    model = GraphReader(file.graph(), consts).model(given.origin)
-    return Found(model, Forms(_Ready(file, forms).find), index["standalone"] is True)
+        raise InvalidPack(f"its index: {type(error).__name__}: {error}") from None
+    read_ahead(file.source)  # while the graph is inferred
+    lowered = GraphReader(file.graph(), consts).model(model.origin)
+    layouts = LayoutCache(_PackedLayouts(file, blobs).find)
+    return LoweredModel(lowered, layouts, index["standalone"] is True)
 
 
-def _check(index: dict[str, Any], given: ModelBytes, settings: dict[str, Any]) -> None:
-    if index["model"] != identity.digest(given):
-        raise Other("it was made of another model")
+def _check_identity(index: dict[str, Any], model: ModelBytes, settings: dict[str, Any]) -> None:
+    """Raise PackMismatch unless the pack was written for this model and these options."""
+    if index["model"] != identity.fingerprint(model):
+        raise PackMismatch("it was made of another model")
     if index["standalone"] is not True:
-        ignored = _LEVELS if index["any_level"] is True else ()
-        identity.differences(index["settings"], settings, ignored)
+        ignored = _ANY_LEVEL if index["any_level"] is True else ()
+        identity.check_options(index["settings"], settings, ignored)
         return
-    try:  # its graph is all there is: other options cannot be had
-        identity.differences(index["settings"], settings, ("version",))
-    except Other as error:
-        logger.warning("%s holds its graph as it was packed: %s", given.source.name, error)
-    identity.differences(
+    # A standalone model cannot be compiled again with other options: they are ignored, but for
+    # the version, whose layouts and ops must be ours.
+    try:
+        identity.check_options(index["settings"], settings, ("version",))
+    except PackMismatch as error:
+        logger.warning("%s holds its graph as it was packed: %s", model.source.name, error)
+    identity.check_options(
         {"version": index["settings"].get("version")}, {"version": settings["version"]}
     )
 
 
-def _forms(file: PackFile, listed: Any, consts: list[Const]) -> dict[tuple[Any, ...], Blob]:
-    found: dict[tuple[Any, ...], Blob] = {}
-    for item in items(listed):
-        at, row, version, ints, blob = items(item, 5)
-        const = consts[number(at, 0, len(consts))]
-        if version != identity.layout(text(row)):
-            raise Other(f"it has {row} of version {version}, and {identity.layout(row)} is used")
-        numbers = tuple(number(i, -(1 << 62)) for i in items(ints))
-        found[const, row, numbers] = file.blob(blob)
-    return found
+def _packed_blobs(file: PackFile, listed: Any, consts: list[Const]) -> dict[tuple[Any, ...], Blob]:
+    """Return the blobs of packed layouts, by constant, packing kernel and its arguments."""
+    blobs: dict[tuple[Any, ...], Blob] = {}
+    for item in read_list(listed):
+        at, kernel, version, ints, blob = read_list(item, 5)
+        const = consts[read_int(at, 0, len(consts))]
+        current = identity.layout_version(read_str(kernel))
+        if version != current:
+            raise PackMismatch(f"it has {kernel} of version {version}, and {current} is used")
+        numbers = tuple(read_int(i, -(1 << 62)) for i in read_list(ints))
+        blobs[const, kernel, numbers] = file.blob(blob)
+    return blobs
 
 
-class _Ready:
-    """The packed forms of a pack, as views into its mapping."""
+class _PackedLayouts:
+    """The packed layouts of a pack, as views into its mapping."""
 
-    def __init__(self, file: PackFile, forms: dict[tuple[Any, ...], Blob]) -> None:
+    def __init__(self, file: PackFile, blobs: dict[tuple[Any, ...], Blob]) -> None:
         self._file = file
-        self._forms = forms
+        self._blobs = blobs
 
-    def find(self, want: Want) -> Array | None:
-        """The form, if the pack has it in the size that lowering asks for."""
-        blob = self._forms.get((want.const, want.row, want.ints))
+    def find(self, layout: WeightLayout) -> Array | None:
+        """Return a layout if the pack has it in the size that lowering requests.
+
+        Kernels rely on the size, so that of a hostile pack must not be used.
+        """
+        blob = self._blobs.get((layout.const, layout.kind, layout.ints))
         if blob is None:
             return None
-        if blob.length != want.size_bytes:
+        if blob.length != layout.size_bytes:
             logger.warning(
-                "%s has %d bytes of a weight packed by %s, and %d are wanted: it is packed again",
-                self._file.source.name, blob.length, want.row, want.size_bytes,
+                "%s has %d bytes of a weight packed by %s, and %d are needed: it is packed again",
+                self._file.source.name, blob.length, layout.kind, layout.size_bytes,
             )  # fmt: skip
             return None
-        return form(self._file, blob)
+        return blob_array(self._file, blob)

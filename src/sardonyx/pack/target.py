@@ -1,4 +1,4 @@
-"""What a new pack, or a new standalone model, may take the place of: only another of its kind."""
+"""Protects files from being overwritten: a pack replaces only a pack, a model only its kind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from sardonyx.pack.file import MAGIC
 from sardonyx.save.stub import is_stub
 
 _REMOVE: Final = "choose another name, or remove it first"
+# Named in the message: a user who passes one of these has mistyped a path.
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISBLK, "a device"),
@@ -22,24 +23,25 @@ _KINDS: Final = (
 
 
 def check_pack(path: str) -> None:
-    """Refuses to write a pack over anything but a pack."""
+    """Raise if a pack would overwrite anything but a pack."""
     if os.path.lexists(path) and not _is_pack(_regular(path)):
         raise _refusal(path, "a file that is no pack", _REMOVE)
 
 
 def check_model(path: str) -> None:
-    """Refuses to write a standalone model over anything but a standalone model."""
+    """Raise if a standalone model would overwrite anything but a standalone model."""
     if os.path.lexists(path) and not is_stub(map_file(_regular(path), path).data):
         raise _refusal(path, "a file that is no standalone model", _REMOVE)
 
 
 def _is_pack(path: str) -> bool:
+    # By its first bytes alone, so that a damaged or outdated pack can be replaced.
     with open(path, "rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def _regular(path: str) -> str:
-    """The path, if a regular file is there: others are not even opened."""
+    """Return the path if it is a regular file; opening others (pipes) might block."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Whether the bytes behind a pack are those that it was made of, and its own those written.
+"""Validates the bytes of a pack: its blobs, and the model's weights that it was written for.
 
-Files with the stamps that the pack recorded, or that were compared before, are taken as they are.
-Others are compared once, every byte, and the outcome is remembered under their stamps.
+Every byte is verified by checksums, once: files whose stamps (inode, size, times) are those in the
+pack, or in the verification cache, are not read again.
 """
 
 from __future__ import annotations
@@ -14,138 +14,158 @@ from sardonyx.base.records import mutable
 from sardonyx.graph.const import Source, Stamp
 from sardonyx.load.source import is_as_opened, settled
 from sardonyx.pack import identity
-from sardonyx.pack.checksums import Block, Place, first_other
-from sardonyx.pack.codec import items, need, number, text
-from sardonyx.pack.errors import Broken, Other
+from sardonyx.pack.checksums import BlockDigest, FileRange, first_mismatch
+from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.errors import InvalidPack, PackMismatch
 from sardonyx.pack.file import PackFile
 from sardonyx.pack.lookup import FULL, NONE, PackOptions
-from sardonyx.pack.verification_cache import EQUAL, OTHER, Outcomes, key_of
+from sardonyx.pack.verification_cache import DIFFERENT, EQUAL, VerificationCache, cache_key
 
-_KEY: Final = "sardonyx.pack_check"
+_CHECK_OPTION: Final = "sardonyx.pack_check"
 
 
 @mutable
-class _Doubt:
-    """Bytes to be compared, under what the outcome is remembered, and what it is if they differ."""
+class _Verification:
+    """Blocks to verify, the cache key of the outcome, and the error of a mismatch."""
 
-    blocks: list[Block]
-    key: str | None
-    other: Callable[[Place | None], Broken]
-    sample: Callable[[], None] = lambda: None  # compares little, and raises if that differs
+    blocks: list[BlockDigest]
+    key: str | None  # None: the outcome cannot be remembered
+    error: Callable[[FileRange | None], InvalidPack]
+    sample: Callable[[], None] = lambda: None  # verifies a small part, and raises on a mismatch
 
     @property
     def sources(self) -> list[Source]:
-        """The files that they lie in."""
-        return list({id(b.place.source): b.place.source for b in self.blocks}.values())
+        """The files of the blocks."""
+        return list({id(b.range.source): b.range.source for b in self.blocks}.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the blocks."""
+        return sum(b.range.length for b in self.blocks)
 
 
-def make_sure(
+def validate_bytes(
     file: PackFile, files: Sequence[Source], options: PackOptions, check: Callable[[], None]
 ) -> None:
-    """Raises unless a pack and the model's files may be used, or `check` ends the load."""
-    known = Outcomes(options.cache)
-    doubts = [_weights(file, files, options), _blobs(file)]
-    doubts = [d for d in doubts if d.blocks and (options.verify or not _is_known(d, known))]
-    if not doubts:
+    """Raise InvalidPack unless the pack and the model's files have the bytes that were packed.
+
+    `check` is called in between and may raise to cancel.
+    """
+    cache = VerificationCache(options.cache)
+    pending = [
+        v
+        for v in (_weights(file, files, options), _blobs(file))
+        if v.blocks and (options.verify or not _was_verified(v, cache))
+    ]
+    if not pending:
         return
-    folder = known.folder()
-    if folder is None and options.check is None and not options.verify:
-        _warn(file, doubts)
-    compared = []
-    for doubt in doubts:
-        is_remembered = folder is not None and doubt.key is not None
-        how = FULL if options.verify or is_remembered else options.check or FULL
-        if how != NONE:
-            doubt.sample()  # first: most retrained models differ there
-        if how == FULL:
-            compared.append(doubt)
-    if compared:
-        _compare(file, compared, known, check)
+    is_writable = cache.folder() is not None
+    if not is_writable and options.check is None and not options.verify:
+        _warn_uncached(file, pending)
+    selected = [v for v in pending if _is_full(v, options, is_writable)]
+    if selected:
+        _verify(file, selected, cache, check)
+
+
+def _is_full(verification: _Verification, options: PackOptions, is_writable: bool) -> bool:
+    """Whether all bytes are to be verified; verify the samples first.
+
+    A user may ask for less (`sardonyx.pack_check`) where the outcome cannot be remembered, and so
+    every load would read everything.
+    """
+    is_remembered = is_writable and verification.key is not None
+    extent = FULL if options.verify or is_remembered else options.check or FULL
+    if extent != NONE:
+        verification.sample()
+    return extent == FULL
 
 
 def remember_written(path: str, file_id: str, cache: str | None) -> None:
-    """A pack that this process wrote has the bytes that it was to have."""
-    stamp = settled(path)
+    """Record that a pack which this process wrote has the bytes of its checksums."""
+    stamp = settled(path)  # waits until the clock of the file system tells later writes apart
     if stamp is not None:
-        Outcomes(cache).remember(key_of("pack", file_id, [stamp]), EQUAL)
+        VerificationCache(cache).remember(cache_key("pack", file_id, [stamp]), EQUAL)
 
 
-def _is_known(doubt: _Doubt, known: Outcomes) -> bool:
-    """Whether bytes were compared before, and were equal."""
-    said = known.recall(doubt.key)
-    if said == OTHER:
-        raise doubt.other(None)
-    return said == EQUAL
+def _was_verified(verification: _Verification, cache: VerificationCache) -> bool:
+    """Whether the bytes were verified before; raise if they were found to differ."""
+    outcome = cache.recall(verification.key)
+    if outcome == DIFFERENT:
+        raise verification.error(None)
+    return outcome == EQUAL
 
 
-def _warn(file: PackFile, doubts: Sequence[_Doubt]) -> None:
+def _warn_uncached(file: PackFile, pending: Sequence[_Verification]) -> None:
     from sardonyx.base.units import format_bytes
 
     logger.warning(
         "every load compares %s with the pack %s, since no folder can be written to that would "
         "remember it; name one by the session config entry sardonyx.pack_cache, or set %s to "
         "sampled or none",
-        format_bytes(_total(doubts)), file.source.name, _KEY,
+        format_bytes(sum(v.size_bytes for v in pending)), file.source.name, _CHECK_OPTION,
     )  # fmt: skip
 
 
-def _total(doubts: Sequence[_Doubt]) -> int:
-    return sum(b.place.length for d in doubts for b in d.blocks)
-
-
-def _weights(file: PackFile, files: Sequence[Source], options: PackOptions) -> _Doubt:
-    """Weights in files whose stamps are not those that the pack was made of."""
-    hints = [_stamp(items(item, 3)[2]) for item in items(file.document["files"])]
-    is_known = [
-        not options.verify and hint is not None and hint == source.stamp
-        for hint, source in zip(hints, files, strict=True)
+def _weights(file: PackFile, files: Sequence[Source], options: PackOptions) -> _Verification:
+    """Return the verification of weights in files whose stamps are not those in the pack."""
+    stamps = [_stamp(read_list(item, 3)[2]) for item in read_list(file.document["files"])]
+    is_unchanged = [
+        not options.verify and stamp is not None and stamp == source.stamp
+        for stamp, source in zip(stamps, files, strict=True)
     ]
     blocks = []
     last, end = -1, 0
-    for item in items(file.document["weights"]):
-        at, start, length, sum_ = items(item, 4)
-        source = files[number(at, 0, len(files))]
-        number(length, 1, source.data.nbytes + 1)
-        number(start, 0, source.data.nbytes + 1 - length)
+    for item in read_list(file.document["weights"]):
+        at, start, length, digest = read_list(item, 4)
+        source = files[read_int(at, 0, len(files))]
+        read_int(length, 1, source.data.nbytes + 1)
+        read_int(start, 0, source.data.nbytes + 1 - length)
+        # Ascending and disjoint, so that a hostile list cannot have a file read many times.
         need((at, start) >= (last, end), f"weights at {start} are listed out of order")
         last, end = at, start + length
-        if not is_known[at]:
-            blocks.append(Block(Place(source, start, length), text(sum_)))
+        if not is_unchanged[at]:
+            blocks.append(BlockDigest(FileRange(source, start, length), read_str(digest)))
 
-    def other(place: Place | None) -> Broken:
-        if place is None:
-            return Other("a file has other weights than it was made of, as was found before")
-        return identity.other_weights(place.source, place.start)
+    def error(range_: FileRange | None) -> InvalidPack:
+        if range_ is None:
+            return PackMismatch("a file has other weights than it was made of, as was found before")
+        return identity.weights_mismatch(range_.source, range_.start)
 
     def sample() -> None:
         identity.check_samples(file.document["samples"], files)
 
-    return _Doubt(blocks, key_of("weights", file.id_, [s.stamp for s in files]), other, sample)
+    key = cache_key("weights", file.id_, [s.stamp for s in files])
+    return _Verification(blocks, key, error, sample)
 
 
-def _blobs(file: PackFile) -> _Doubt:
-    def other(place: Place | None) -> Broken:
-        where = "it" if place is None else f"the block at {place.start}"
-        return Broken(f"{where} has other bytes than were written")
+def _blobs(file: PackFile) -> _Verification:
+    def error(range_: FileRange | None) -> InvalidPack:
+        where = "it" if range_ is None else f"the block at {range_.start}"
+        return InvalidPack(f"{where} has other bytes than were written")
 
-    return _Doubt(file.blocks, key_of("pack", file.id_, [file.source.stamp]), other)
+    return _Verification(file.blocks, cache_key("pack", file.id_, [file.source.stamp]), error)
 
 
 def _stamp(item: Any) -> Stamp | None:
     if item is None:
         return None
-    device, inode, size_bytes, *times = (number(n, -(1 << 63), 1 << 64) for n in items(item, 5))
+    device, inode, size_bytes, *times = (
+        read_int(n, -(1 << 63), 1 << 64) for n in read_list(item, 5)
+    )
     return device, inode, size_bytes, times[0], times[1]
 
 
-def _compare(
-    file: PackFile, doubts: Sequence[_Doubt], known: Outcomes, check: Callable[[], None]
+def _verify(
+    file: PackFile,
+    pending: Sequence[_Verification],
+    cache: VerificationCache,
+    check: Callable[[], None],
 ) -> None:
-    """Reads all of it, and remembers what came of it."""
+    """Verify all blocks and record the outcomes; raise on a mismatch."""
     from sardonyx.base.progress import track
     from sardonyx.base.units import format_bytes
 
-    done, total = 0, _total(doubts)
+    done, total = 0, sum(v.size_bytes for v in pending)
     logger.info("%s: %s are compared", file.source.name, format_bytes(total))
 
     def count(size_bytes: int) -> None:
@@ -154,19 +174,22 @@ def _compare(
         progress.update(done, total)
         check()
 
+    # Weights first: a changed model is more frequent than a damaged pack.
     with track("comparing weights with their pack") as progress:
-        for doubt in doubts:
-            place = first_other(doubt.blocks, count)
-            _remember(doubt, OTHER if place else EQUAL, known)
-            if place is not None:
-                raise doubt.other(place)
+        for verification in pending:
+            mismatch = first_mismatch(verification.blocks, count)
+            _remember(verification, DIFFERENT if mismatch else EQUAL, cache)
+            if mismatch is not None:
+                raise verification.error(mismatch)
 
 
-def _remember(doubt: _Doubt, outcome: str, known: Outcomes) -> None:
-    """Keeps an outcome, if the files are still those that were opened."""
-    states = [(source, is_as_opened(source)) for source in doubt.sources]
-    for source, state in states:
-        if state is False:
-            raise Other(f"{source.name} changed while it was compared")
-    if all(state for _, state in states):  # else they have gone from their paths, unchanged
-        known.remember(doubt.key, outcome)
+def _remember(verification: _Verification, outcome: str, cache: VerificationCache) -> None:
+    """Record an outcome, if the files are still those that were opened."""
+    states = [(source, is_as_opened(source)) for source in verification.sources]
+    for source, is_same in states:
+        if is_same is False:
+            raise PackMismatch(f"{source.name} changed while it was compared")
+    # None: the path has another file now. What was read is intact, but the stamps in the key are
+    # not those of the path.
+    if all(is_same for _, is_same in states):
+        cache.remember(verification.key, outcome)

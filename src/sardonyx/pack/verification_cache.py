@@ -1,6 +1,8 @@
-"""Remembers what was compared: one small file for each outcome, in a folder for caches.
+"""The verification cache: outcomes of comparing packs and weights, remembered between processes.
 
-A file has its outcome and what that is about in words, and counts only if it has exactly these.
+Each outcome is a small file in a cache folder, named by a digest of its key. It has the outcome and
+the whole key, and counts only if its content is exactly that. Safe for several processes: files are
+written atomically.
 """
 
 from __future__ import annotations
@@ -18,43 +20,49 @@ from sardonyx.base.log import logger
 from sardonyx.graph.const import Stamp
 
 EQUAL: Final = "equal"
-OTHER: Final = "other"
+DIFFERENT: Final = "other"
 _FOLDER: Final = "checked"
 _SUFFIX: Final = ".checked"
-_MOST: Final = 1024  # files; of more, the older half is removed
+_MAX_FILES: Final = 1024  # of more, the older half is removed
+# A folder of caches may be shared: links are not followed, and opening a pipe does not block.
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
-_here: Final[dict[str, str]] = {}  # outcomes of this process, which may have no folder to write to
+# Outcomes of this process, which may have no folder to write to. Threads may read and write it.
+_process_cache: Final[dict[str, str]] = {}
 
 
-def key_of(what: str, pack: str, stamps: Sequence[Stamp | None]) -> str | None:
-    """What an outcome is about: a pack by its digest, and files; None if one may yet change."""
+def cache_key(what: str, pack: str, stamps: Sequence[Stamp | None]) -> str | None:
+    """Return the key of an outcome: a pack by its checksum, and stamps of files.
+
+    None if a file has no stamp, because it was just written and may change without a trace.
+    """
     return None if None in stamps else json.dumps([what, pack, stamps])
 
 
-class Outcomes:
-    """What is known, read from all folders and written to the first that can be written to."""
+class VerificationCache:
+    """Outcomes of verifications, read from all folders and written to the first writable one."""
 
     def __init__(self, cache: str | None) -> None:
-        """`cache` is a folder that the user named; that of the user's account comes next."""
+        """`cache` is a folder that the user configured; that of the account comes next."""
         self._folders = [
             os.path.join(f, _FOLDER) for f in (cache, _account_folder()) if f is not None
         ]
 
     def recall(self, key: str | None) -> str | None:
-        """EQUAL, OTHER, or None where nothing is known."""
+        """Return EQUAL, DIFFERENT, or None if there is no outcome."""
         if key is None:
             return None
-        if key in _here:
-            return _here[key]
+        if key in _process_cache:
+            return _process_cache[key]
         for folder in self._folders:
-            found = _read(os.path.join(folder, _name(key)), key)
-            if found is not None:
-                return found
+            outcome = _read(os.path.join(folder, _name(key)), key)
+            if outcome is not None:
+                return outcome
         return None
 
     def folder(self) -> str | None:
-        """Where outcomes can be written to."""
+        """Return the folder that outcomes are written to; it is created."""
+        # A folder that cannot be made or written to is not an error: verification is repeated.
         for folder in self._folders:
             with contextlib.suppress(OSError):
                 os.makedirs(folder, 0o700, exist_ok=True)
@@ -63,12 +71,12 @@ class Outcomes:
         return None
 
     def remember(self, key: str | None, outcome: str) -> None:
-        """Writes an outcome, if it is about files that can be told from later ones."""
+        """Record an outcome, unless its key is None."""
         if key is None:
             return
-        if len(_here) >= _MOST:
-            _here.clear()
-        _here[key] = outcome
+        if len(_process_cache) >= _MAX_FILES:
+            _process_cache.clear()
+        _process_cache[key] = outcome
         folder = self.folder()
         if folder is None:
             return
@@ -85,6 +93,7 @@ class Outcomes:
 
 
 def _account_folder() -> str | None:
+    """Return the cache folder of the account, by the XDG base directory specification."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
     return os.path.join(base, "sardonyx") if os.path.isabs(base) else None
@@ -99,7 +108,7 @@ def _text(key: str, outcome: str) -> bytes:
 
 
 def _read(path: str, key: str) -> str | None:
-    """The outcome in a file; None if there is none, or it says anything else."""
+    """Return the outcome in a file; None if there is none, or if its content is another."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError:
@@ -107,22 +116,22 @@ def _read(path: str, key: str) -> str | None:
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return None
-        said = os.read(descriptor, len(_text(key, OTHER)) + 1)
+        # One byte more than an outcome has: a longer file must not be equal to one.
+        content = os.read(descriptor, len(_text(key, DIFFERENT)) + 1)
     except OSError:
         return None
     finally:
         os.close(descriptor)
-    return next((o for o in (EQUAL, OTHER) if said == _text(key, o)), None)
+    return next((o for o in (EQUAL, DIFFERENT) if content == _text(key, o)), None)
 
 
 def _prune(folder: str) -> None:
-    """Keeps a folder from growing for ever: files that are replaced leave their outcomes."""
+    """Bound the size of a folder: outcomes of files that were replaced stay in it."""
     with os.scandir(folder) as entries:
-        found = [e for e in entries if e.name.endswith(_SUFFIX)]
-    if len(found) <= _MOST:
+        outcomes = [e for e in entries if e.name.endswith(_SUFFIX)]
+    if len(outcomes) <= _MAX_FILES:
         return
     with contextlib.suppress(FileNotFoundError):  # another process prunes too
-        for entry in sorted(found, key=lambda e: e.stat(follow_symlinks=False).st_mtime_ns)[
-            : len(found) // 2
-        ]:
+        outcomes.sort(key=lambda e: e.stat(follow_symlinks=False).st_mtime_ns)
+        for entry in outcomes[: len(outcomes) // 2]:
             os.unlink(entry.path)

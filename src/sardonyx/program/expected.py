@@ -1,4 +1,4 @@
-"""What values that come to be must look like: the types and shapes that compiled code rests on."""
+"""Checks values that Python code produces against inference, before compiled code reads them."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from sardonyx.graph.graph import Node
 
 @frozen
 class Expected:
-    """The type, rank and sizes of a tensor, as inference has them.
+    """The type, rank and sizes that inference has for a tensor.
 
-    Kernels trust inference. Whatever Python makes (a reference, a custom op, a region of another
-    library, what a body is called with) is compared with it once, before anything reads it.
+    Kernels do not check their operands: they rely on inference. So values that come from Python (a
+    reference, a custom op, a region of another library, the inputs of a body) are checked once.
     """
 
-    position: int  # among the values that come at once
+    position: int  # among the outputs of the step, or the inputs of the body
     dtype: DType
     rank: int
-    sizes: tuple[tuple[int, Size], ...]  # (axis, size) of those that are known when it comes
+    sizes: tuple[tuple[int, Size], ...]  # (axis, size) of those that are known by then
     fact: Fact  # for messages
 
     def check(self, value: Any, dims: Mapping[str, int], node: Node | None) -> None:
-        """Raises an error where a value that a node made is another than inference said."""
+        """Raise if a value that a node produced differs from what was inferred."""
         shape = getattr(value, "shape", None)
+        # Strings may be any object array, and tensors of devices have types of their library.
         is_array = isinstance(value, np.ndarray) and self.dtype is not STRING
         if is_array and value.dtype != self.dtype.np:
             self._fail(value, node)
         if shape is None or len(shape) != self.rank:
             self._fail(value, node)
         for axis, size in self.sizes:
-            wanted = size if isinstance(size, int) else evaluate(size, dims)
-            if shape[axis] != wanted:
+            if shape[axis] != (size if isinstance(size, int) else evaluate(size, dims)):
                 self._fail(value, node)
 
     def _fail(self, value: Any, node: Node | None) -> NoReturn:
-        """A user's own function broke its word, or inference and a reference of ours disagree."""
+        """Raise: a custom op broke its declaration, or a reference of ours is wrong."""
         dtype = getattr(value, "dtype", type(value).__name__)
         got = f"{dtype}{list(getattr(value, 'shape', ()))}"
-        what = f"value {self.position} came to be {got}, and {self.fact} was promised"
+        what = f"value {self.position} is {got}, and {self.fact} was inferred"
         if node is not None and node.op.is_custom:
             raise RuntimeException(
                 f"the function of {node.op} returned something else than declared: {what}",
                 node=node,
-                hint="mend the op's shape rule or types, or what its function returns",
+                hint="correct the op's shape rule or types, or what its function returns",
             )
         raise InternalError(what, node=node or "the body of a node")
 
@@ -59,19 +59,19 @@ class Expected:
 def expected(
     facts: Sequence[AnyFact | None], bound: Iterable[str], binds: Iterable[tuple[int, int, str]]
 ) -> tuple[Expected, ...]:
-    """What to expect of values with these facts, where the names in `bound` are known before.
+    """Return the checks of values with these facts, where the dims named in `bound` have sizes.
 
-    Sizes that the values themselves settle (`binds`) may be any.
+    Dims that get their sizes from these very values (`binds`) may have any.
     """
-    known, settled = set(bound), {(position, axis) for position, axis, _ in binds}
-    made = []
+    known, resolved = set(bound), {(position, axis) for position, axis, _ in binds}
+    checks = []
     for position, fact in enumerate(facts):
         if not isinstance(fact, Fact) or fact.shape is None:
             continue
         sizes = tuple(
             (axis, size)
             for axis, size in enumerate(fact.shape)
-            if (position, axis) not in settled and symbols(size) <= known
+            if (position, axis) not in resolved and symbols(size) <= known
         )
-        made.append(Expected(position, fact.dtype, len(fact.shape), sizes, fact))
-    return tuple(made)
+        checks.append(Expected(position, fact.dtype, len(fact.shape), sizes, fact))
+    return tuple(checks)

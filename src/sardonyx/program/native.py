@@ -1,4 +1,8 @@
-"""Native segments: runs of nodes that native code takes in one call."""
+"""Native segments: consecutive nodes of a program that native code runs in a single call.
+
+The call runs a native program (`native.ProgramSpec`), a list of items. An item is a segment of
+kernel steps (`SegmentBuilder`) or a control-flow node (`ControlNode`).
+"""
 
 from __future__ import annotations
 
@@ -16,191 +20,196 @@ from sardonyx.errors import Fail, InternalError, InvalidArgument, RuntimeExcepti
 from sardonyx.graph.dim import evaluate, lone_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
-from sardonyx.program.control import ControlPart, add_constants
-from sardonyx.program.flat import ABSENT, SegmentBuilder
-from sardonyx.program.limit import too_much, where_most
-from sardonyx.program.operands import read, unfit
-from sardonyx.weights.layouts import Forms, Want, read_form
+from sardonyx.program.control import ControlNode, add_constants
+from sardonyx.program.limit import describe_peak, limit_error
+from sardonyx.program.operands import invalid_registers, registers_of
+from sardonyx.program.segment_builder import ABSENT, SegmentBuilder
+from sardonyx.weights.layouts import LayoutCache, WeightLayout, default_layout
 
 NO_LIMIT: Final = 2**63 - 1
-_MOST_BYTES: Final = 2**61
+_MAX_BYTES: Final = 2**61  # of a tensor: sums of a few still fit 64 bits
+
+Item = SegmentBuilder | ControlNode
 
 
 @frozen
 class RunSettings:
     """How a session's runs use the machine."""
 
-    count: int = 0  # of threads; 0: as many as the process may use
-    spins: bool = True  # threads that wait for work
-    grows_in_place: bool = True  # caches that are fed back
-    keeps: bool = True  # memory of a run for the next
-    shares: bool = False  # that memory with other sessions
+    n_threads: int = 0  # 0: as many as the process may use
+    spins: bool = True  # idle threads spin before they sleep
+    grows_in_place: bool = True  # KV caches that are fed back
+    caches_memory: bool = True  # blocks of a run are kept for the next
+    shares_memory: bool = False  # sessions share one block pool
     limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
-    flushes: bool = False  # denormal numbers to zero
-    spin_us: int = 200  # that threads wait for work before they sleep
-    calms: bool = False  # threads when a run ends
+    flushes_denormals: bool = False  # to zero
+    spin_us: int = 200  # that an idle thread spins
+    stops_spinning: bool = False  # when a run ends
 
 
 @frozen
 class Times:
     """When the steps of a native run ran."""
 
-    # part, step, begin and end in ns, which of `names`, which of the chains that ran at once
+    # (item, step, begin in ns, end in ns, index in `names`, which of the parallel branches)
     spans: list[tuple[int, int, int, int, int, int]]
-    names: list[list[int]]  # sizes by number: those of a body are new in each pass
+    names: list[list[int]]  # sizes of named dims, by pass: those of a body change in each iteration
 
 
 @mutable
 class NativeSegment:
-    """Parts that run one after the other in one native call; sizes of a part are known before it.
+    """Items that run one after the other in a single native call.
 
-    `inputs` and `outputs` are slots of the program's frame, `slots` those of the call.
+    All sizes of an item are known before its first step; where sizes depend on data, a new item
+    begins. `inputs`, `outputs` and `frees` are slots of the program's frame; `slots` and
+    `item_frees` are those of the native call.
     """
 
-    parts: tuple[SegmentBuilder | ControlPart, ...]
+    items: tuple[Item, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     frees: tuple[int, ...]
-    names: dict[str, int]  # sizes, as native code numbers them
-    gives: tuple[str, ...]  # the sizes that are known once this has run
-    values: dict[Value | int, int]  # slots of the call
-    read: tuple[Value, ...]  # the values behind `inputs`
-    made: tuple[Value, ...]  # the values behind `outputs`
-    part_frees: list[list[int]]  # by part: slots of the call that nobody reads after it
-    keys: dict[Value, tuple[int | str, ...]]  # of values that leave as dicts
-    room_axes: dict[int, int] = field(init=False)  # of slots of the call that may have room
+    names: dict[str, int]  # named dims, as native code numbers them
+    resolved_names: tuple[str, ...]  # dims whose sizes are known once this has run
+    slots: dict[Value | int, int]  # int keys are slots without a value: bytes that slots alias
+    input_values: tuple[Value, ...]  # of `inputs`
+    output_values: tuple[Value, ...]  # of `outputs`
+    item_frees: list[list[int]]  # by item: slots whose last reader it is
+    dict_keys: dict[Value, tuple[int | str, ...]]  # of outputs that are returned as dicts
+    capacity_axes: dict[int, int] = field(init=False)  # slot -> axis with reserved rows, of caches
     _runnable: native.Runnable | None = None
     _limit: int = NO_LIMIT
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        grown = (g for p in self.parts if isinstance(p, SegmentBuilder) for g in p.grown)
-        self.room_axes = {taken: axis for taken, _, axis, *_ in grown}
+        segments = (i for i in self.items if isinstance(i, SegmentBuilder))
+        self.capacity_axes = {past: axis for s in segments for past, _, axis, *_ in s.growths}
 
     @property
     def nodes(self) -> list[tuple[Node, str]]:
-        """Each node with the kernel that runs it, as far as it takes a step of its own."""
-        found: list[tuple[Node, str]] = []
-        for part in self.parts:
-            if isinstance(part, SegmentBuilder):
-                found.extend((s.node, s.kernel) for s in part.steps)
+        """The nodes that have steps, with their kernels; views have none."""
+        nodes: list[tuple[Node, str]] = []
+        for item in self.items:
+            if isinstance(item, SegmentBuilder):
+                nodes.extend((s.node, s.kernel) for s in item.steps)
             else:
-                found.append((part.node, "bodies"))
-        return found
+                nodes.append((item.node, "bodies"))
+        return nodes
 
-    def all_parts(self) -> Iterator[SegmentBuilder | ControlPart]:
-        """Its parts and those of bodies in it, as native code numbers them."""
-        for part in self.parts:
-            yield part
-            if isinstance(part, ControlPart):
-                yield from part.parts()
+    def all_items(self) -> Iterator[Item]:
+        """Yield the items and those of bodies, depth first: native code numbers them like this."""
+        for item in self.items:
+            yield item
+            if isinstance(item, ControlNode):
+                yield from item.body_items()
 
-    def items(
-        self, number: Callable[[Any], int], forms: Forms
+    def build_items(
+        self, number: Callable[[Any], int], layouts: LayoutCache
     ) -> Callable[[native.ProgramSpec], None]:
-        """The specs of all parts, as a function that adds them to a sequence: they add names."""
-        made = [
-            part.spec(number(part), self.names, forms.address)
-            if isinstance(part, SegmentBuilder)
-            else part.spec(number, forms)
-            for part in self.parts
+        """Build the specs of all items; return a function that adds them to a program.
+
+        Building may number further names, and a ProgramSpec needs their count from the start.
+        """
+        specs = [
+            item.spec(number(item), self.names, layouts.address)
+            if isinstance(item, SegmentBuilder)
+            else item.spec(number, layouts)
+            for item in self.items
         ]
 
-        def add(sequence: native.ProgramSpec) -> None:
-            for part, spec, frees in zip(self.parts, made, self.part_frees, strict=True):
+        def add(program: native.ProgramSpec) -> None:
+            for item, spec, frees in zip(self.items, specs, self.item_frees, strict=True):
                 if isinstance(spec, native.SegmentSpec):
-                    sequence.add_segment(spec, frees)
+                    program.add_segment(spec, frees)
                 else:
-                    assert isinstance(part, ControlPart)
-                    sequence.add_control(spec, part.gives, frees)
+                    assert isinstance(item, ControlNode)
+                    program.add_control(spec, item.resolved, frees)
 
         return add
 
-    def wants(self) -> Iterator[Want]:
-        """The constants that a run reads, in the forms that its kernels want."""
-        for part in self.parts:
-            if isinstance(part, SegmentBuilder):
-                yield from (v.want for v in part.values if v.want is not None)
+    def weight_layouts(self) -> Iterator[WeightLayout]:
+        """Yield the constants that a run reads, in the layouts of its kernels."""
+        for item in self.items:
+            if isinstance(item, SegmentBuilder):
+                yield from (v.layout for v in item.values if v.layout is not None)
             else:
-                for body in part.bodies:
-                    yield from body.wants()
-        for value in self.values:
+                for body in item.bodies:
+                    yield from body.weight_layouts()
+        for value in self.slots:
             if isinstance(value, Value) and value.const is not None:
-                yield read_form(value.const)
+                yield default_layout(value.const)
 
     def prepare(
-        self, forms: Forms, settings: RunSettings, pool: native.BlockPool | None = None
+        self, layouts: LayoutCache, settings: RunSettings, pool: native.BlockPool | None = None
     ) -> native.Runnable:
-        """Reads and packs the weights and hands everything to native code, once."""
+        """Prepack the weights and build the native program, once. Thread-safe."""
         with self._lock:
             if self._runnable is None:
                 self._limit = settings.limit_bytes
                 self._runnable = self._build(
-                    forms, settings, pool or native.BlockPool(settings.keeps)
+                    layouts, settings, pool or native.BlockPool(settings.caches_memory)
                 )
             return self._runnable
 
     def _build(
-        self, forms: Forms, settings: RunSettings, pool: native.BlockPool
+        self, layouts: LayoutCache, settings: RunSettings, pool: native.BlockPool
     ) -> native.Runnable:
-        numbers = {id(part): i for i, part in enumerate(self.all_parts())}
+        numbers = {id(item): i for i, item in enumerate(self.all_items())}
         try:
-            add_items = self.items(lambda part: numbers[id(part)], forms)
+            add_items = self.build_items(lambda item: numbers[id(item)], layouts)
             return native.Runnable(
-                self._sequence(add_items, forms),
-                input_names=[v.name for v in self.read],
-                input_types=[v.tensor.dtype.np for v in self.read],
-                output_types=[self._type(v) for v in self.made],
+                self._program_spec(add_items, layouts),
+                input_names=[v.name for v in self.input_values],
+                input_types=[v.tensor.dtype.np for v in self.input_values],
+                output_types=[self._output_type(v) for v in self.output_values],
                 output_dtypes=[
-                    0 if v in self.keys else v.tensor.dtype.onnx for v in self.made
-                ],  # dicts have none
+                    0 if v in self.dict_keys else v.tensor.dtype.onnx for v in self.output_values
+                ],
                 pool=pool,
-                threads=settings.count,
+                threads=settings.n_threads,
                 spins=settings.spins,
                 spin_us=settings.spin_us,
-                flushes_denormals=settings.flushes,
-                stops_spinning=settings.calms,
+                flushes_denormals=settings.flushes_denormals,
+                stops_spinning=settings.stops_spinning,
                 grows_in_place=settings.grows_in_place,
                 limit_bytes=settings.limit_bytes,
-                keep_alive=forms,
+                keep_alive=layouts,
             )
         except native.MalformedProgram as error:
             raise InternalError(f"the compiled program is malformed: {error}") from None
 
-    def _sequence(
-        self, add_items: Callable[[native.ProgramSpec], None], forms: Forms
+    def _program_spec(
+        self, add_items: Callable[[native.ProgramSpec], None], layouts: LayoutCache
     ) -> native.ProgramSpec:
-        """The whole of the call. Every size of an input is checked, by a number or by its name.
-
-        A name that no step asks for stands for a size all the same: bodies rest on it.
-        """
-        for value in self.read:
+        """Return the native program, which checks every fixed or named dim of an input."""
+        # Also the names that no step reads: bodies may, and equal names must have equal sizes.
+        for value in self.input_values:
             for size in value.tensor.dims:
                 if (name := lone_name(size)) is not None:
                     self.names.setdefault(name, len(self.names))
-        made = native.ProgramSpec(len(self.values), len(self.names))
-        for value in self.read:
-            fact, slot = value.tensor, self.values[value]
-            made.add_input(slot, fact.rank, fact.dtype.onnx, self.room_axes.get(slot, ABSENT))
+        spec = native.ProgramSpec(len(self.slots), len(self.names))
+        for value in self.input_values:
+            fact, slot = value.tensor, self.slots[value]
+            spec.add_input(slot, fact.rank, fact.dtype.onnx, self.capacity_axes.get(slot, ABSENT))
             for axis, size in enumerate(fact.dims):
                 if isinstance(size, int):
-                    made.add_size(slot, axis, size)
+                    spec.add_size(slot, axis, size)
                 elif (name := lone_name(size)) is not None:
-                    made.add_name(slot, axis, self.names[name])
-        for value in self.made:
-            made.add_output(self.values[value])
-        add_constants(made, self.values, forms)
-        add_items(made)
-        return made
+                    spec.add_name(slot, axis, self.names[name])
+        for value in self.output_values:
+            spec.add_output(self.slots[value])
+        add_constants(spec, self.slots, layouts)
+        add_items(spec)
+        return spec
 
-    def _type(self, value: Value) -> object:
-        """What native code makes of a value that leaves: an array of a type, or dicts with keys."""
-        keys = self.keys.get(value)
+    def _output_type(self, value: Value) -> object:
+        """Return the numpy type of an output array, or the keys of an output of dicts."""
+        keys = self.dict_keys.get(value)
         return value.tensor.dtype.np if keys is None else keys
 
     @property
     def runnable(self) -> native.Runnable | None:
-        """What native code runs, once the segment is prepared."""
+        """The native program; None until the segment is prepared."""
         return self._runnable
 
     def run(
@@ -211,80 +220,88 @@ class NativeSegment:
         profiles: bool,
         into: Mapping[int, Any] = MappingProxyType({}),
     ) -> Times:
-        """One run; the outputs go into the frame, sizes that became known into `dims`.
+        """Run once; outputs are stored into the frame, resolved sizes into `dims`. Thread-safe.
 
-        `into` has arrays for slots, in which outputs then lie if they can. Times are those of the
-        steps, if it `profiles`.
+        `into` has preallocated arrays for output slots, which are used if they fit. The times are
+        those of the steps, empty unless it `profiles`.
         """
         runnable = self._runnable
         assert runnable is not None
-        given = [dims.get(n, -1) for n in self.names]
+        sizes = [dims.get(n, -1) for n in self.names]
         arrays = [
-            frame[i] if self.values[value] in self.room_axes else _plain(frame[i])
-            for i, value in zip(self.inputs, self.read, strict=True)
+            frame[i] if self.slots[value] in self.capacity_axes else _contiguous(frame[i])
+            for i, value in zip(self.inputs, self.input_values, strict=True)
         ]
-        places = [into.get(slot) for slot in self.outputs] if into else None
-        result = runnable.run(given, arrays, stop, profiles, places)
+        buffers = [into.get(slot) for slot in self.outputs] if into else None
+        result = runnable.run(sizes, arrays, stop, profiles, buffers)
         if isinstance(result, native.Outcome):
             self.fail(result)
-        for name in self.gives:
+        for name in self.resolved_names:
             dims[name] = result.names[self.names[name]]
         for slot, array in zip(self.outputs, result.outputs, strict=True):
             frame[slot] = array
         return Times(result.spans, result.names_by_run)
 
-    def refuse(self, part: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
-        """Raises the error of a part that does not take these sizes."""
-        for guard in part.guards:
+    def refuse(self, segment: SegmentBuilder, dims: dict[str, int]) -> NoReturn:
+        """Raise the error of a segment that cannot be specialized for these sizes."""
+        for guard in segment.guards:
             guard.check(dims)
-        _check_sizes(part, dims)
-        shown = ", ".join(f"{n}={dims[n]}" for n in sorted(part.sizes.used & dims.keys()))
+        _check_sizes(segment, dims)
+        shown = ", ".join(f"{n}={dims[n]}" for n in sorted(segment.sizes.used & dims.keys()))
         raise InvalidArgument(f"the model does not take these sizes: {shown}")
 
     def fail(self, outcome: native.Outcome) -> NoReturn:
-        """Raises the error that an outcome stands for, or AssumptionFailed."""
-        fault, text, names = outcome.fault, outcome.text, outcome.names
+        """Raise the error of a failed run; a guard on an assumption raises AssumptionFailed."""
+        fault = outcome.fault
         if fault is Fault.STOPPED:
             raise Fail("the run was ended by RunOptions.terminate")
         if fault is Fault.MEMORY:
             how_much = f" of {outcome.bytes:,} bytes" if outcome.bytes else ""
             raise RuntimeException(
-                f"out of memory{how_much} for what lies between nodes, and for outputs"
+                f"out of memory{how_much} for the intermediate values and outputs of a run"
             )
         if fault is Fault.NAME:
-            raise InternalError("a value that native code was given has not the sizes of its type")
-        number, part = outcome.segment, list(self.all_parts())[outcome.segment]
+            raise InternalError("an input of a native segment does not have the sizes of its type")
+        item = list(self.all_items())[outcome.segment]
         if fault is Fault.LIMIT:
-            raise too_much(outcome.bytes, self._limit, **self._most(number, part, names))
-        if isinstance(part, ControlPart):
-            raise InvalidArgument(text, node=part.node)
-        dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
-        if fault is Fault.GUARD:
-            part.guards[outcome.index].check(dims)
-        if fault in (Fault.GUARD, Fault.SIZE):
-            _check_sizes(part, dims)
-            raise _too_large(part, names)
-        if fault is Fault.STEP:
-            node = part.steps[outcome.index].node
-            raise InvalidArgument(text, node=node, inputs=_shapes(node, dims))
-        raise InternalError(f"a native run ended with {fault.name} {outcome.index} ({text})")
+            raise limit_error(outcome.bytes, self._limit, **self._peak(outcome, item))
+        if isinstance(item, ControlNode):
+            raise InvalidArgument(outcome.text, node=item.node)
+        _fail_segment(item, outcome)
 
-    def _most(
-        self, number: int, part: SegmentBuilder | ControlPart, names: list[int]
-    ) -> dict[str, object]:
-        """Where a part would need most memory."""
-        if isinstance(part, ControlPart):
-            return {"node": part.node}
+    def _peak(self, outcome: native.Outcome, item: Item) -> dict[str, object]:
+        """Return where an item would need most memory, for an error."""
+        if isinstance(item, ControlNode):
+            return {"node": item.node}
         assert self._runnable is not None
-        memory = self._runnable.memory_of(number, names)
+        memory = self._runnable.memory_of(outcome.segment, outcome.names)
         if memory is None or not memory["steps"]:
             return {}
-        dims = {name: names[i] for name, i in part.names.items() if i < len(names)}
-        return where_most(part, memory, lambda value: _shape(value, dims))
+        dims = _dims(item, outcome.names)
+        return describe_peak(item, memory, lambda value: _shape(value, dims))
 
 
-def _plain(array: Any) -> Any:
-    """An array as native code reads it: in row-major order, without gaps."""
+def _fail_segment(segment: SegmentBuilder, outcome: native.Outcome) -> NoReturn:
+    fault, dims = outcome.fault, _dims(segment, outcome.names)
+    if fault is Fault.GUARD:
+        segment.guards[outcome.index].check(dims)
+    # A guard that holds in Python's integers failed because its sizes overflow 64 bits.
+    if fault in (Fault.GUARD, Fault.SIZE):
+        _check_sizes(segment, dims)
+        raise _size_error(segment, outcome.names)
+    if fault is Fault.STEP:
+        node = segment.steps[outcome.index].node
+        raise InvalidArgument(outcome.text, node=node, inputs=_shapes(node, dims))
+    raise InternalError(f"a native run ended with {fault.name} {outcome.index} ({outcome.text})")
+
+
+def _dims(segment: SegmentBuilder, names: Sequence[int]) -> dict[str, int]:
+    """Return the sizes of the named dims; a failure may come before the last are resolved."""
+    return {name: names[i] for name, i in segment.names.items() if i < len(names)}
+
+
+def _contiguous(array: Any) -> Any:
+    """Return an array in row-major order, aligned and without gaps; a copy if need be."""
     if array is None or (array.flags.c_contiguous and array.flags.aligned):
         return array
     return np.array(array, order="C")
@@ -304,11 +321,12 @@ def _shape(value: Value, dims: dict[str, int]) -> str:
         return str(value)
 
 
-def _too_large(part: SegmentBuilder, names: Sequence[int]) -> InvalidArgument:
-    """The error of sizes that do not fit 64 bits on the way to others, or divide by 0."""
-    wrong = unfit(part, names)
-    shown = ", ".join(f"{n}={names[i]}" for n, i in sorted(part.names.items()) if i < len(names))
-    node: object = next((s.node for s in part.steps if not wrong.isdisjoint(read(part, s))), None)
+def _size_error(segment: SegmentBuilder, names: Sequence[int]) -> InvalidArgument:
+    """Return the error of sizes whose computation overflows 64 bits or divides by 0."""
+    invalid = invalid_registers(segment, names)
+    shown = ", ".join(f"{n}={size}" for n, size in sorted(_dims(segment, names).items()))
+    steps = (s for s in segment.steps if not invalid.isdisjoint(registers_of(segment, s)))
+    node: object = next((s.node for s in steps), None)
     return InvalidArgument(
         "a size that the model computes of these does not fit 64 bits, or divides by 0",
         node=node or "the graph",
@@ -317,14 +335,14 @@ def _too_large(part: SegmentBuilder, names: Sequence[int]) -> InvalidArgument:
 
 
 def _check_sizes(segment: SegmentBuilder, dims: dict[str, int]) -> None:
-    """Raises the error of the first value whose shape cannot be."""
+    """Raise for the first value with a negative size or too many bytes."""
     for step in segment.steps:
         for value in step.node.outputs:
             shape = [evaluate(d, dims) for d in value.tensor.dims]
             count = 1
             for d in shape:
                 count *= max(d, 1)
-            if min(shape, default=0) < 0 or count * value.tensor.dtype.itemsize > _MOST_BYTES:
+            if min(shape, default=0) < 0 or count * value.tensor.dtype.itemsize > _MAX_BYTES:
                 raise InvalidArgument(
                     f"{value.name or 'a value'} cannot have the shape {shape}",
                     node=step.node,

@@ -1,4 +1,9 @@
-"""What compiling makes: segments over numbered slots; their nodes serve messages and traces."""
+"""The compiled program: segments over numbered slots, and the state of one run.
+
+A run has a *frame*, the list of the values in all slots of its program. Bodies have programs and
+frames of their own. A `Program` is immutable once prepared, so that threads may run it at the same
+time; a `Run` belongs to one thread.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +22,9 @@ from sardonyx.place.provider import HOST, DeviceProvider, StepCall
 from sardonyx.program.expected import Expected
 from sardonyx.program.native import NativeSegment, RunSettings, Times
 from sardonyx.program.region import RegionSegment
-from sardonyx.weights.layouts import Forms, Want, Wanted
+from sardonyx.weights.layouts import LayoutCache, LayoutRecorder, WeightLayout
 
-ABSENT = -1  # the slot of an optional input that is not given
+ABSENT = -1  # the slot of an absent optional input
 
 
 @frozen
@@ -32,9 +37,9 @@ class PythonSegment:
     provider: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    frees: tuple[int, ...]  # slots that nobody reads after this
-    guards: tuple[Guard, ...]  # on sizes that earlier segments settle
-    binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
+    frees: tuple[int, ...]  # slots whose last reader it is
+    guards: tuple[Guard, ...]  # on sizes that earlier segments resolved
+    binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): dims that its outputs resolve
     expects: tuple[Expected, ...]  # of its outputs
 
 
@@ -43,38 +48,38 @@ Segment = PythonSegment | NativeSegment | RegionSegment
 
 @frozen
 class Input:
-    """A slot that a caller fills, and the sizes that its shape gives."""
+    """An input slot, and the named dims that its shape resolves."""
 
     name: str
     slot: int
     fact: AnyFact
-    sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are one name
+    sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are a single name
     default: Const | None = None
     device: str = HOST
 
 
 @frozen
 class Output:
-    """A slot that a caller gets back."""
+    """An output slot."""
 
     name: str
     slot: int
     fact: AnyFact
     device: str = HOST
-    unrun: AnyFact | None = None  # of a body: what it stands for where the body never ran
+    unrun: AnyFact | None = None  # of a body: the fact of the result if the body never runs
 
 
 @frozen
 class FastPath:
-    """A run as one native call: outputs as a list, or how it failed.
+    """A run as a single native call, which returns the list of outputs or how it failed.
 
-    None, before anything has run, is the answer to a feed that needs the checked path: that of
-    `feeds` and `run`.
+    It returns None, before anything has run, if the feed needs the checked path: that of `feeds`
+    and `run`.
     """
 
     segment: NativeSegment
     call: Callable[[dict[Any, Any]], list[Any] | Outcome | None]
-    # The same with an array for each output, or None, in which it then lies if it can.
+    # The same with a preallocated array, or None, for each output.
     call_into: Callable[[dict[Any, Any], list[Any] | None], list[Any] | Outcome | None] | None = (
         None
     )
@@ -82,67 +87,69 @@ class FastPath:
 
 @frozen
 class Program:
-    """Segments over a frame of slots, with everything that binding and running need."""
+    """Segments over the slots of a frame, with all that runs need."""
 
     segments: tuple[Segment, ...]
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
     constants: tuple[tuple[int, Const], ...]
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
-    guards: tuple[Guard, ...]  # on sizes that the inputs give
-    expects: tuple[Expected, ...]  # of the inputs of a body; those of the model are checked as fed
-    closing: tuple[Guard, ...]  # on sizes that the last segment settles
+    guards: tuple[Guard, ...]  # on sizes that the inputs resolve
+    expects: tuple[
+        Expected, ...
+    ]  # of the inputs of a body; feeds of a model are checked by the session
+    closing: tuple[Guard, ...]  # on sizes that the last segment resolves
     n_slots: int
     plan: LifetimePlan
-    bodies: tuple[Program, ...]  # those of its control flow
-    forms: Forms
+    bodies: tuple[Program, ...]  # of its control-flow nodes
+    layouts: LayoutCache
     devices: Mapping[str, DeviceProvider] = field(default_factory=dict)  # by name
-    limits: tuple[DeviceLimit, ...] = ()  # of the memory there
-    _template: list[Any] = field(default_factory=list)
+    limits: tuple[DeviceLimit, ...] = ()  # of the devices' memory
+    _template: list[Any] = field(default_factory=list)  # a frame with the constants alone
 
     def frame(self) -> list[Any]:
-        """A new frame with the constants in it, which are read from their source the first time."""
+        """Return a new frame with the constants in it; the first call reads them."""
         if not self._template:
             template: list[Any] = [None] * (self.n_slots + 1)  # the last slot stays None: ABSENT
             for slot, const in self.constants:
-                template[slot] = self.forms.array(Want(const))
+                template[slot] = self.layouts.array(WeightLayout(const))
             self._template[:] = template
         return self._template.copy()
 
     def prepare(self, settings: RunSettings, pool: BlockPool | None = None) -> None:
-        """Brings the weights of native segments into the form that kernels read."""
-        pool = pool or BlockPool(settings.keeps)
+        """Prepack the weights of native segments and load those of regions; bodies included."""
+        pool = pool or BlockPool(settings.caches_memory)
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                segment.prepare(self.forms, settings, pool)
+                segment.prepare(self.layouts, settings, pool)
             elif isinstance(segment, RegionSegment):
-                segment.prepare(self.forms.check)
+                segment.prepare(self.layouts.check)
         for body in self.bodies:
             body.prepare(settings, pool)
 
-    def wants(self, wanted: Wanted) -> None:
-        """Asks for every form of a constant that a run reads, and makes none."""
+    def record_layouts(self, recorder: LayoutRecorder) -> None:
+        """Request every weight layout that a run reads from a recorder, which makes none."""
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
-                for want in segment.wants():
-                    wanted.address(want)
+                for layout in segment.weight_layouts():
+                    recorder.address(layout)
         for _, const in self.constants:
-            wanted.address(Want(const))
+            recorder.address(WeightLayout(const))
         for body in self.bodies:
-            body.wants(wanted)
+            body.record_layouts(recorder)
 
     def on_host(self, number: int, result: Any) -> Any:
-        """An output's value as an array, wherever it was made."""
+        """Return an output as an array of the host; it is copied there from its device."""
         device = self.outputs[number].device
         return result if device == HOST or result is None else self.devices[device].to_host(result)
 
     def keeps(self, value: Any) -> bool:
-        """Whether a value on a device lies in memory that segments read or write in later runs."""
+        """Whether a value on a device is in memory that later runs read or write."""
         regions = (s for s in self.segments if isinstance(s, RegionSegment))
         return any(s.keeps(value) for s in regions) or any(b.keeps(value) for b in self.bodies)
 
     def release_graphs(self, graph_id: int) -> None:
-        """Forgets what regions recorded for runs of an id."""
+        """Release the CUDA graphs that regions recorded for an id."""
         for segment in self.segments:
             if isinstance(segment, RegionSegment):
                 segment.release_graphs(graph_id)
@@ -151,7 +158,7 @@ class Program:
 
     @property
     def fast_path(self) -> FastPath | None:
-        """A run as one native call, where that is all there is to it, once it is prepared."""
+        """A run as a single native call, if the program is one native segment and is prepared."""
         segment = self._only_segment
         runnable = None if segment is None else segment.runnable
         if segment is None or runnable is None:
@@ -162,16 +169,16 @@ class Program:
         run_fast = runnable.run_fast
 
         def call(feed: dict[Any, Any]) -> list[Any] | Outcome | None:
-            made = run_fast(feed)
-            return made[:n] if isinstance(made, list) else made
+            results = run_fast(feed)
+            return results[:n] if isinstance(results, list) else results
 
         return FastPath(segment, call)
 
     @property
     def _only_segment(self) -> NativeSegment | None:
-        """The native segment that is all there is to a run, from inputs to outputs.
+        """The native segment with exactly the inputs and outputs of the program, if it is the only.
 
-        Behind those it may give what bodies read.
+        After those outputs it may have others, which bodies read.
         """
         if len(self.segments) != 1 or not isinstance(self.segments[0], NativeSegment):
             return None
@@ -183,17 +190,17 @@ class Program:
         return segment
 
     def nodes(self) -> Iterator[tuple[Node, str, str]]:
-        """Each node with its provider and kernel, those of bodies left out."""
+        """Yield each node with its provider and kernel, without the nodes of bodies."""
         for segment in self.segments:
             if isinstance(segment, PythonSegment):
                 yield segment.node, segment.provider, segment.kernel
             elif isinstance(segment, RegionSegment):
                 yield from ((n, segment.provider, segment.kernel) for n in segment.nodes)
             else:
-                yield from ((node, "cpu", row) for node, row in segment.nodes)
+                yield from ((node, "cpu", kernel) for node, kernel in segment.nodes)
 
     def groups(self) -> Iterator[tuple[str, tuple[Node, ...]]]:
-        """Providers with nodes that they run: those of a region together, others one by one."""
+        """Yield providers with their nodes: those of a region together, others one by one."""
         for segment in self.segments:
             if isinstance(segment, RegionSegment):
                 yield segment.provider, segment.nodes
@@ -204,26 +211,26 @@ class Program:
 
     @property
     def python_steps(self) -> int:
-        """How many steps run in Python, those of bodies included."""
+        """The number of steps that run in Python, bodies included."""
         own = sum(isinstance(s, PythonSegment) for s in self.segments)
         return own + sum(body.python_steps for body in self.bodies)
 
 
 @mutable
 class Run:
-    """One run of a program: its frame, the sizes bound so far, how a user may stop or watch it."""
+    """The state of one run: its frame, the sizes of named dims, and hooks to stop or profile it."""
 
-    dims: dict[str, int]
-    frame: list[Any]
-    check: Callable[[], None]  # raises when the user ended the run
+    dims: dict[str, int]  # sizes of named dims that are resolved so far
+    frame: list[Any]  # the values in the program's slots; the last entry is None, for ABSENT
+    check: Callable[[], None]  # raises if the user stopped the run
     settings: RunSettings = field(default_factory=RunSettings)
-    stop: Stop | None = None  # the flag that `check` looks at, for native code
-    pool: BlockPool | None = None  # for segments that are prepared by this run
-    into: Mapping[int, Any] = field(default_factory=dict)  # places for outputs, by slot
-    # Outputs, by slot, that belong into the very memory of an input, with the slot of that.
+    stop: Stop | None = None  # the flag that `check` reads, for native code
+    pool: BlockPool | None = None  # of segments that this run prepares
+    into: Mapping[int, Any] = field(default_factory=dict)  # preallocated outputs, by slot
+    # Output slot -> input slot, of outputs that are to alias the input's memory.
     shared: Mapping[int, int] = field(default_factory=dict)
-    is_bound: bool = False  # what it was fed and what it writes to stays where it is
-    graph_id: int = 0  # of recorded graphs to choose from; -1: none
-    # For profiles.
+    is_bound: bool = False  # by an IOBinding: buffers keep their addresses between runs
+    graph_id: int = 0  # of the recorded CUDA graph; -1: none
+    # Profiling hooks.
     on_step: Callable[[PythonSegment | RegionSegment, Run, float], None] | None = None
     on_native: Callable[[NativeSegment, Times], None] | None = None

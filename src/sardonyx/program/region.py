@@ -1,4 +1,4 @@
-"""Segments that a provider with a device of its own runs as a whole."""
+"""Region segments: nodes that a provider with a device runs as a whole."""
 
 from __future__ import annotations
 
@@ -24,47 +24,48 @@ class RegionSegment:
     provider: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    frees: tuple[int, ...]  # slots that nobody reads after this
-    guards: tuple[Guard, ...]  # on sizes that earlier segments settle
-    binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): sizes known once this has run
+    frees: tuple[int, ...]  # slots whose last reader it is
+    guards: tuple[Guard, ...]  # on sizes that earlier segments resolved
+    binds: tuple[tuple[int, int, str], ...]  # (output, axis, name): dims that its outputs resolve
     expects: tuple[Expected, ...]  # of its outputs
 
     @property
     def node(self) -> Node:
-        """One of its nodes, for messages."""
+        """Its first node, for messages."""
         return self.nodes[0]
 
     @property
     def kernel(self) -> str:
-        """What runs it, for people."""
+        """A name of its implementation, for reports."""
         return self.program.kernel
 
     def prepare(self, check: Callable[[], None]) -> None:
-        """Brings its constants to the device."""
+        """Load its constants to the device; `check` may raise to cancel."""
         self.program.prepare(check)
 
     def __call__(self, values: Sequence[Any], run: Run) -> Sequence[Any]:
-        """Its outputs, in their places where there are any."""
-        places = [run.into.get(slot) for slot in self.outputs]
+        """Run it; outputs are written to the preallocated buffers of `run.into`, if any."""
+        buffers = [run.into.get(slot) for slot in self.outputs]
         in_place = getattr(self.program, "in_place", None) if run.shared else None
         if in_place is None:
-            return self.program(values, run, places)
+            return self.program(values, run, buffers)
+        # Pairs of slots become pairs of positions: (output, input) that are to alias.
         numbers = {slot: i for i, slot in enumerate(self.inputs)}
         shared = {
-            o: numbers[there]
+            o: numbers[source]
             for o, slot in enumerate(self.outputs)
-            if (there := run.shared.get(slot)) in numbers
+            if (source := run.shared.get(slot)) in numbers
         }
-        made: Sequence[Any] = in_place(values, run, places, shared)
-        return made
+        outputs: Sequence[Any] = in_place(values, run, buffers, shared)
+        return outputs
 
     def keeps(self, value: Any) -> bool:
-        """Whether a value lies in memory of its own; where nobody knows it may."""
+        """Whether a value is in memory that later runs reuse; True if the provider cannot tell."""
         keeps = getattr(self.program, "keeps", None)
         return keeps is None or bool(keeps(value))
 
     def release_graphs(self, graph_id: int) -> None:
-        """Forgets what it recorded for runs of an id, if it records any."""
+        """Release the CUDA graphs recorded for an id, if it records any."""
         release = getattr(self.program, "release_graphs", None)
         if release is not None:
             release(graph_id)

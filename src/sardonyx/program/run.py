@@ -1,4 +1,4 @@
-"""Runs a program: binds the sizes that inputs give, checks guards, then walks the segments."""
+"""Executes a program: resolves dims from the inputs, checks guards, runs the segments in order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from sardonyx.program.region import RegionSegment
 
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every name that the inputs' shapes give; a shape that misfits is an error."""
+    """Return the sizes of the named dims of the inputs; raise if a shape does not fit."""
     dims: dict[str, int] = {}
     for spec in program.inputs:
         value = values.get(spec.name, spec.default)
+        # Sequences, maps and optionals have no shape.
         if not isinstance(value, (np.ndarray, Const)) and spec.device == HOST:
             continue
         if value is None:
@@ -38,26 +39,26 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
 
 
 def check_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> None:
-    """Raises an error where an input of this type has another rank, or another size somewhere."""
-    wanted = fact.dims
-    if len(shape) != len(wanted):
+    """Raise if the shape of an input has another rank or another fixed size than its fact."""
+    expected = fact.dims
+    if len(shape) != len(expected):
         raise InvalidArgument(
-            f"input {name} has rank {len(shape)}, and the model wants rank {len(wanted)}",
+            f"input {name} has rank {len(shape)}, and the model wants rank {len(expected)}",
             got=list(shape),
             wanted=fact,
         )
-    for axis, (size, want) in enumerate(zip(shape, wanted, strict=True)):
-        if isinstance(want, int) and size != want:
+    for axis, (size, dim) in enumerate(zip(shape, expected, strict=True)):
+        if isinstance(dim, int) and size != dim:
             raise InvalidArgument(
-                f"input {name} has {size} in dim {axis}, and the model wants {want}",
+                f"input {name} has {size} in dim {axis}, and the model wants {dim}",
                 got=list(shape),
                 wanted=fact,
             )
 
 
 def execute(program: Program, run: Run) -> list[Any]:
-    """The values of the program's outputs; inputs and captured values are in the frame already."""
-    dims, frame = run.dims, run.frame
+    """Run a program and return its outputs; inputs and captures must be in the frame."""
+    dims = run.dims
     for guard in program.guards:
         guard.check(dims)
     for limit in program.limits:
@@ -66,46 +67,50 @@ def execute(program: Program, run: Run) -> list[Any]:
         run.check()
         if isinstance(segment, NativeSegment):
             _run_native(program, segment, run)
-            continue
-        for guard in segment.guards:
-            guard.check(dims)
-        started = perf_counter()
-        results = _call(segment, [frame[i] for i in segment.inputs], run)
-        for slot, value in zip(segment.outputs, results, strict=False):
-            frame[slot] = value
-        for position, axis, name in segment.binds:
-            shape = getattr(results[position], "shape", ())
-            if axis < len(shape):
-                dims[name] = int(shape[axis])
-        for expected in segment.expects:
-            expected.check(results[expected.position], dims, segment.node)
-        if run.on_step is not None:
-            run.on_step(segment, run, started)
+        else:
+            _run_python(segment, run)
         for slot in segment.frees:
-            frame[slot] = None
+            run.frame[slot] = None
     for guard in program.closing:
         guard.check(dims)
-    return [frame[o.slot] for o in program.outputs]
+    return [run.frame[o.slot] for o in program.outputs]
+
+
+def _run_python(segment: PythonSegment | RegionSegment, run: Run) -> None:
+    dims, frame = run.dims, run.frame
+    for guard in segment.guards:
+        guard.check(dims)
+    started = perf_counter()
+    results = _call(segment, [frame[i] for i in segment.inputs], run)
+    for slot, value in zip(segment.outputs, results, strict=False):
+        frame[slot] = value
+    # Before the checks, which evaluate sizes by these names.
+    for position, axis, name in segment.binds:
+        shape = getattr(results[position], "shape", ())
+        if axis < len(shape):
+            dims[name] = int(shape[axis])
+    for expected in segment.expects:
+        expected.check(results[expected.position], dims, segment.node)
+    if run.on_step is not None:
+        run.on_step(segment, run, started)
 
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
-    segment.prepare(program.forms, run.settings, run.pool)
+    segment.prepare(program.layouts, run.settings, run.pool)  # does nothing but the first time
     times = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
     if run.on_native is not None:
         run.on_native(segment, times)
-    for slot in segment.frees:
-        run.frame[slot] = None
 
 
 def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -> Sequence[Any]:
-    """One step; whatever goes wrong names its node."""
+    """Call a step; errors name its node."""
     try:
         if isinstance(segment, RegionSegment):
             return segment(arrays, run)
         return segment.call(arrays, run)
     except SardonyxError as error:
         raise error.at(node=segment.node) from None
-    except AssumptionFailed:
+    except AssumptionFailed:  # the caller compiles the model again without the assumption
         raise
     except Exception as error:
         raise as_sardonyx_error(
@@ -122,7 +127,7 @@ def _shapes(arrays: Sequence[Any]) -> dict[str, object]:
 
 
 class Body:
-    """A body as the reference of its node calls it: arrays in, list of values out."""
+    """A body of control flow that runs in Python: arrays in, list of values out."""
 
     __slots__ = ("_program", "_run")
 
@@ -132,25 +137,25 @@ class Body:
 
     @property
     def unrun_facts(self) -> list[AnyFact]:
-        """What the outputs stand for where the body never ran; for empty tensors alone."""
+        """The facts of the outputs if the body never runs, for empty results."""
         return [o.fact if o.unrun is None else o.unrun for o in self._program.outputs]
 
     @property
     def input_names(self) -> list[str]:
-        """The names of the inputs, in their order."""
+        """The names of the inputs, in order."""
         return [i.name for i in self._program.inputs]
 
     @property
     def input_facts(self) -> list[AnyFact]:
-        """What is known of the inputs."""
+        """The facts of the inputs."""
         return [i.fact for i in self._program.inputs]
 
     def __call__(self, *values: Any) -> list[Any]:
         program, outer = self._program, self._run
-        outer.check()  # a body may have no step that does
+        outer.check()  # a body without segments would make an endless Loop unstoppable
         frame, dims = program.frame(), dict(outer.dims)
-        for there, here in program.captures:
-            frame[here] = outer.frame[there]
+        for outer_slot, slot in program.captures:
+            frame[slot] = outer.frame[outer_slot]
         for spec, value in zip(program.inputs, values, strict=True):
             frame[spec.slot] = value
             shape = getattr(value, "shape", ())
@@ -159,5 +164,6 @@ class Body:
                     dims[name] = int(shape[axis])
         for expected in program.expects:
             expected.check(values[expected.position], dims, None)
+        # Preallocated outputs and aliases are those of the outer program's slots.
         inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
         return execute(program, inner)

@@ -19,11 +19,17 @@ from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import AssumptionFailed, Guard
-from sardonyx.program.control import ControlPart
-from sardonyx.program.flat import ABSENT, IN_OTHERS, Flat, FlatStep, SegmentBuilder
+from sardonyx.program.control import ControlNode
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.program.program import Program, PythonSegment
 from sardonyx.program.region import RegionSegment
+from sardonyx.program.segment_builder import (
+    ABSENT,
+    ALIASING,
+    SegmentBuilder,
+    SegmentStep,
+    SegmentValue,
+)
 from sardonyx.reports.timeline import (
     OWN,
     Arena,
@@ -72,7 +78,7 @@ def open_sizes(program: Program) -> list[str]:
     names: dict[str, None] = {}
     for segment in program.segments:
         if isinstance(segment, NativeSegment):
-            names.update(dict.fromkeys(segment.gives))
+            names.update(dict.fromkeys(segment.resolved_names))
         else:
             names.update((name, None) for *_, name in segment.binds)
     return list(names)
@@ -247,15 +253,15 @@ class _TimelineBuilder:
 
     def _add_native(self, segment: NativeSegment) -> None:
         slots: dict[int, _Record] = {}
-        for outer, value in zip(segment.inputs, segment.read, strict=True):
+        for outer, value in zip(segment.inputs, segment.input_values, strict=True):
             if outer in self._frame:
-                self._hold(slots, segment.values[value], self._frame[outer])
-        exported = zip(segment.made, segment.outputs, strict=True)
-        leaving = {segment.values[v]: slot for v, slot in exported}
+                self._hold(slots, segment.slots[value], self._frame[outer])
+        exported = zip(segment.output_values, segment.outputs, strict=True)
+        leaving = {segment.slots[v]: slot for v, slot in exported}
         exits = {inner for inner, outer in leaving.items() if outer in self._outputs}
         plans = {m["number"]: m for m in _memory_plans(segment, self.program, self.dims)}
-        numbers = {id(part): i for i, part in enumerate(segment.all_parts())}
-        for part, frees in zip(segment.parts, segment.part_frees, strict=True):
+        numbers = {id(part): i for i, part in enumerate(segment.all_items())}
+        for part, frees in zip(segment.items, segment.item_frees, strict=True):
             if isinstance(part, SegmentBuilder):
                 number = numbers[id(part)]
                 if number not in plans:
@@ -272,12 +278,12 @@ class _TimelineBuilder:
         for slot in list(slots):
             self._drop(slots, slot)
 
-    def _add_control(self, part: ControlPart, slots: dict[int, _Record], exits: set[int]) -> None:
+    def _add_control(self, part: ControlNode, slots: dict[int, _Record], exits: set[int]) -> None:
         """Add a step of control flow, and blocks for its outputs."""
-        for slot in (*part.slots[0], *(s for body in part.captures for s in body)):
+        for slot in (*part.input_slots, *(s for body in part.captures for s in body)):
             if slot in slots:
                 slots[slot].touched.add(self._now)
-        for slot, value in zip(part.slots[1], part.node.outputs, strict=True):
+        for slot, value in zip(part.output_slots, part.node.outputs, strict=True):
             self._hold(slots, slot, self._new_value(value, "output" if slot in exits else "value"))
         self._add_bodies(part.node)
         self._add_step(part.node, "bodies")
@@ -313,9 +319,9 @@ class _PlannedPart:
         self.part = part
         self.plan = plan
         self.first = first
-        self.order: list[FlatStep] = [part.steps[n] for n in plan["steps"]]
-        self._names = part.names_of_values
-        self._values = {s: v for v, s in segment.values.items() if isinstance(v, Value)}
+        self.order: list[SegmentStep] = [part.steps[n] for n in plan["steps"]]
+        self._names = part.values_by_number
+        self._values = {s: v for v, s in segment.slots.items() if isinstance(v, Value)}
         self._makers: dict[int, int] = {}  # by root: the position of the first step that uses it
         self._touched: dict[int, set[int]] = {}
         for position, step in enumerate(self.order):
@@ -327,7 +333,7 @@ class _PlannedPart:
 
     def _root(self, number: int) -> int:
         """Return the value whose bytes a value aliases."""
-        while self.part.values[number].storage in IN_OTHERS:
+        while self.part.values[number].storage in ALIASING:
             number = self.part.values[number].at
         return number
 
@@ -375,12 +381,12 @@ class _PlannedPart:
                     f"values in the block of slot {slot} exceed it, or outlive its use as scratch"
                 )
 
-    def _exported(self) -> Iterator[tuple[int, Flat]]:
+    def _exported(self) -> Iterator[tuple[int, SegmentValue]]:
         values = enumerate(self.part.values)
         return ((n, v) for n, v in values if v.storage is Storage.EXPORTED)
 
     def _mark_concat_inputs(
-        self, step: FlatStep, values: Mapping[int, _Record], dims: Dims
+        self, step: SegmentStep, values: Mapping[int, _Record], dims: Dims
     ) -> None:
         """Mark inputs that were written directly into the step's output, and extend its range."""
         whole = values.get(step.outputs[0])
@@ -399,7 +405,7 @@ class _PlannedPart:
             whole.start, whole.end = min(whole.start, part.start), max(whole.end, part.end)
             whole.touched |= part.touched
 
-    def _described(self, number: int, step: FlatStep) -> tuple[str, AnyFact | None]:
+    def _described(self, number: int, step: SegmentStep) -> tuple[str, AnyFact | None]:
         """Return a value's name and fact; one that is not in the graph is a copy for a step."""
         value = self._names.get(number)
         if value is not None:
@@ -449,7 +455,7 @@ def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
 
 def _memory_plans(segment: NativeSegment, program: Program, dims: Dims) -> list[dict[str, Any]]:
     """Return the native memory plans of a segment's parts for these sizes."""
-    runnable = segment.prepare(program.forms, RunSettings())
+    runnable = segment.prepare(program.layouts, RunSettings())
     return runnable.memory([dims.get(name, -1) for name in segment.names])
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import mutable
 from sardonyx.base.stages import Stages
-from sardonyx.program.flat import SegmentBuilder
+from sardonyx.program.segment_builder import SegmentBuilder
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node
@@ -103,7 +103,7 @@ class Profile:
 
     def add_native(self, segment: NativeSegment, times: Times) -> None:
         """Add the steps of a native segment, whose clock is that of time.perf_counter."""
-        parts = list(segment.all_parts())
+        parts = list(segment.all_items())
         for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
             assert isinstance(part, SegmentBuilder), "control flow has no time of its own"
@@ -118,11 +118,11 @@ class Profile:
         """Return a function that computes a step's operands: runs do not wait for it."""
 
         def compute() -> Operands:
-            from sardonyx.program.operands import operands, registers
+            from sardonyx.program.operands import evaluate_sizes, operands
 
             key = id(part), tuple(names)
             if key not in self._sizes:
-                self._sizes[key] = registers(part, names)
+                self._sizes[key] = evaluate_sizes(part, names)
             return operands(part, part.steps[index], self._sizes[key])
 
         return compute

@@ -24,8 +24,8 @@ _shared: ref[BlockPool] | None = None
 
 def pool_for(settings: RunSettings) -> BlockPool:
     """Return the block pool of a new program: its own, or the one shared by sessions."""
-    if not settings.shares or not settings.keeps:
-        return BlockPool(settings.keeps)
+    if not settings.shares_memory or not settings.caches_memory:
+        return BlockPool(settings.caches_memory)
     global _shared
     with _LOCK:
         pool = None if _shared is None else _shared()
@@ -54,12 +54,12 @@ def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:
     devices = [_device(pair) for pair in text.split(";") if pair]
     if not devices:
         return False
-    if ("cpu", 0) not in devices or not settings.keeps:
-        why = "does not name cpu:0" if settings.keeps else "names an arena that is disabled"
+    if ("cpu", 0) not in devices or not settings.caches_memory:
+        why = "does not name cpu:0" if settings.caches_memory else "names an arena that is disabled"
         raise InvalidArgument(
             f"{SHRINK} is {text!r}, which {why}",
             hint="name cpu:0, the only device with an arena"
-            if settings.keeps
+            if settings.caches_memory
             else "remove the entry: with enable_cpu_mem_arena off no memory is cached",
         )
     return True

@@ -217,7 +217,7 @@ class InferenceSession(RunMethodsMixin):
             raise InvalidGraph(f"the model nests too deep: {error}") from None
         pool = pool_for(self._settings)
         if not defers_prepacking(self._options):
-            with compiled.stages.stage("weights"), compiled.program.forms.checking(options.check):
+            with compiled.stages.stage("weights"), compiled.program.layouts.checking(options.check):
                 compiled.program.prepare(self._settings, pool)
             self._source.read_ahead()
         files = tuple(self._source.files.states().items())
@@ -431,7 +431,7 @@ class InferenceSession(RunMethodsMixin):
         run = new_run(shared, request, self._settings)
         if (profile := self._profile) is not None:
             run.on_step, run.on_native = profile.add_step, profile.add_native
-        with flushing_denormals(self._settings.flushes):
+        with flushing_denormals(self._settings.flushes_denormals):
             results = execute(program, run)
         if self._node_stats is not None:
             try:

@@ -50,12 +50,12 @@ def run_settings(options: SessionOptions) -> RunSettings:
         min(max(0, threads), native.max_threads),
         flag(options, _SPINNING, "1"),
         flag(options, _IN_PLACE, "1"),
-        keeps=options.enable_cpu_mem_arena,
-        shares=shares,
+        caches_memory=options.enable_cpu_mem_arena,
+        shares_memory=shares,
         limit_bytes=run_limit_bytes(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
-        flushes=flag(options, _DENORMALS),
+        flushes_denormals=flag(options, _DENORMALS),
         spin_us=_spin_us(entries.get(_SPIN_US)),
-        calms=flag(options, _STOP_SPINNING),
+        stops_spinning=flag(options, _STOP_SPINNING),
     )
 
 

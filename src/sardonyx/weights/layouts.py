@@ -1,4 +1,8 @@
-"""The forms in which kernels read constants: as they lie, aligned, or packed by a kernel row."""
+"""Weight layouts: constants as their kernels read them (prepacked, aligned, or as stored).
+
+A kernel that reads a weight in a layout of its own has a packing kernel, which prepacks the weight
+once when a session starts. Sessions of one process share the results; a pack has them in its file.
+"""
 
 from __future__ import annotations
 
@@ -14,68 +18,69 @@ from sardonyx.errors import RuntimeException
 from sardonyx.graph.const import Const, Recipe, Ref, Words
 from sardonyx.graph.dtype import F32, STRING
 
-PLAIN: Final = ""  # aligned, one element after the other
-STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, narrow types packed
-TEXTS: Final = "texts"  # strings as kernels read them: records, and behind them their bytes
-_U8: Final = 2  # ONNX's number of the type
-_POOLED: Final = 1 << 20  # bytes from which packing is worth waking threads
-_SCALING: Final = frozenset(("conv_pack",))  # rows that also take factors of the first dim
+PLAIN: Final = ""  # aligned and contiguous, one element per item
+STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, sub-byte types packed
+STRINGS: Final = "texts"  # a table of (offset, length) records, followed by the characters
+_U8: Final = 2  # TensorProto.UINT8
+_PARALLEL_BYTES: Final = 1 << 20  # below it, waking the thread pool costs more than packing
+# Packing kernels with an optional second operand: one factor per output channel.
+_SCALED_PACKING: Final = frozenset(("conv_pack",))
 
 
 @frozen
-class Want:
-    """A constant in a form: PLAIN, STORED, TEXTS, or what a packing row makes of it."""
+class WeightLayout:
+    """A constant in a layout; equal ones are the same bytes."""
 
     const: Const
-    row: str = PLAIN
-    size_bytes: int = 0  # of the packed form
-    ints: tuple[int, ...] = ()
+    kind: str = PLAIN  # PLAIN, STORED, STRINGS, or the name of a packing kernel
+    size_bytes: int = 0  # of the packed bytes
+    ints: tuple[int, ...] = ()  # arguments of the packing kernel
 
     @property
     def key(self) -> Hashable | None:
-        """What is equal for equal bytes; None where that cannot be known."""
+        """A key that is equal for equal bytes; None if the constant has no identity."""
         identity = self.const.identity
-        return None if identity is None else (identity, self.row, self.ints)
+        return None if identity is None else (identity, self.kind, self.ints)
 
     @property
     def is_packed(self) -> bool:
-        """Whether a kernel row makes it."""
-        return self.row not in (PLAIN, STORED, TEXTS)
+        """Whether a packing kernel produces it."""
+        return self.kind not in (PLAIN, STORED, STRINGS)
 
     @property
-    def lies_ready(self) -> bool:
-        """Whether its bytes are read where they lie, in a file or in a user's buffer."""
+    def is_readable_in_place(self) -> bool:
+        """Whether kernels read the bytes of the mapped file or of the user's buffer, uncopied."""
         const = self.const
         if self.is_packed or not isinstance(const, Ref):
             return False
-        return self.row == STORED or const.lies_ready
+        return self.kind == STORED or const.is_readable_in_place
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is worth sharing: small constants are copied by each program."""
-        return self.is_packed or not (self.const.is_small or self.lies_ready)
+        """Whether it is worth sharing between programs: small constants are copied by each."""
+        return self.is_packed or not (self.const.is_small or self.is_readable_in_place)
 
     @property
     def own_bytes(self) -> int:
-        """The memory that it takes beside its source."""
+        """The memory that it occupies in addition to its source."""
         if self.is_packed:
             return self.size_bytes
-        if self.lies_ready:
+        if self.is_readable_in_place:
             return 0
         const = self.const
-        return const.dtype.packed_bytes(const.count) if self.row == STORED else const.size_bytes
+        return const.dtype.packed_bytes(const.count) if self.kind == STORED else const.size_bytes
 
 
-def read_form(const: Const) -> Want:
-    """The form in which kernels read a constant that they want no other form of."""
-    return Want(const, TEXTS if const.dtype is STRING else PLAIN)
+def default_layout(const: Const) -> WeightLayout:
+    """Return the layout of a constant for kernels without a packing kernel."""
+    return WeightLayout(const, STRINGS if const.dtype is STRING else PLAIN)
 
 
 class PrepackedWeightsContainer:
-    """Forms of weights that sessions share, kept as long as this lives, with or without sessions.
+    """Weight layouts that sessions share; they live as long as this object, not as a session.
 
-    Whoever gives one says that the buffers which weights lie in do not change while it lives: here,
-    forms of weights in writable buffers are shared too.
+    Weights in writable buffers are shared too, which the default sharing does not do: the buffers
+    must not change while the container is alive.
     """
 
     def __init__(self) -> None:
@@ -84,142 +89,145 @@ class PrepackedWeightsContainer:
 
     @property
     def size_bytes(self) -> int:
-        """The memory of all forms in it."""
+        """The memory of all layouts in it."""
         return sum(array.nbytes for array in self._arrays.values())
 
     def __len__(self) -> int:
-        """The number of forms in it."""
+        """The number of layouts in it."""
         return len(self._arrays)
 
-    def share(self, want: Want, make: Callable[[], Array]) -> Array:
-        """The array of a form, made if it is not here yet."""
-        place = want.const.place
-        if place is None or not want.is_shared:
+    def share(self, layout: WeightLayout, make: Callable[[], Array]) -> Array:
+        """Return the array of a layout; `make` is called if it is not here yet. Thread-safe."""
+        place = layout.const.place
+        if place is None or not layout.is_shared:
             return make()
-        key = (place.key, want.row, want.ints)
-        array = self._arrays[key] = self._store.share(key, make, want.const)
+        key = (place.key, layout.kind, layout.ints)
+        array = self._arrays[key] = self._store.share(key, make, layout.const)
         return array
 
 
 def tensor(array: Any, dtype: int) -> tuple[int, int, list[int], list[int]]:
-    """An array as a single call of a kernel row takes it."""
+    """Return an array as an argument of `native.call`: address, type, shape, strides."""
     strides = [s // array.itemsize for s in array.strides]
     return (native.address(array), dtype, list(array.shape), strides)
 
 
-class Forms:
-    """The constants of a program in the forms that its kernels read."""
+class LayoutCache:
+    """The constants of a program in the layouts that its kernels read, made on first use.
 
-    def __init__(self, find: Callable[[Want], Array | None] | None = None) -> None:
-        """`find` gives packed forms that are there already."""
+    It owns the arrays: addresses that it returns are valid as long as it is alive.
+    """
+
+    def __init__(self, find: Callable[[WeightLayout], Array | None] | None = None) -> None:
+        """`find` returns packed layouts that need not be computed: those of a pack."""
         self.container: PrepackedWeightsContainer | None = None
-        self._arrays: dict[Want, Array] = {}
+        self._arrays: dict[WeightLayout, Array] = {}
         self._find = find
         self._check: Callable[[], None] | None = None
         _ALIVE.add(self)
 
-    def address(self, want: Want) -> int:
-        """Where the bytes lie; they stay there as long as this lives."""
-        return native.address(self.array(want))
+    def address(self, layout: WeightLayout) -> int:
+        """Return the address of the bytes of a layout."""
+        return native.address(self.array(layout))
 
-    def array(self, want: Want) -> Array:
-        """The bytes of a form, as long as this lives."""
-        array = self._arrays.get(want)
+    def array(self, layout: WeightLayout) -> Array:
+        """Return the bytes of a layout: cached, from a pack, shared, or made now."""
+        array = self._arrays.get(layout)
         if array is None:
             self.check()
-            array = self.found(want)
+            array = self.find_prepacked(layout)
             if array is None and self.container is not None:
-                array = self.container.share(want, lambda: _make(want))
+                array = self.container.share(layout, lambda: _make(layout))
             elif array is None:
-                array = _make(want)
-            self._arrays[want] = array
+                array = _make(layout)
+            self._arrays[layout] = array
         return array
 
     def check(self) -> None:
-        """Raises if the making of forms is to end."""
+        """Raise if loading was cancelled."""
         if self._check is not None:
             self._check()
 
     @contextlib.contextmanager
     def checking(self, check: Callable[[], None]) -> Iterator[None]:
-        """Calls `check`, which may raise, before each form that is made meanwhile."""
+        """Call `check`, which may raise to cancel, before each layout that is made meanwhile."""
         self._check = check
         try:
             yield
         finally:
             self._check = None
 
-    def found(self, want: Want) -> Array | None:
-        """A packed form that is there already, in a file."""
-        return self._find(want) if self._find is not None and want.is_packed else None
+    def find_prepacked(self, layout: WeightLayout) -> Array | None:
+        """Return a packed layout from the pack, if it has it."""
+        return self._find(layout) if self._find is not None and layout.is_packed else None
 
-    def others(self, want: Want) -> int:
-        """How many other programs of this process read the same memory."""
-        array = self._arrays.get(want)
+    def n_other_users(self, layout: WeightLayout) -> int:
+        """Return how many other programs of this process read the same memory."""
+        array = self._arrays.get(layout)
         if array is None:
             return 0
-        others = (forms for forms in list(_ALIVE) if forms is not self)
-        return sum(any(a is array for a in f._arrays.values()) for f in others)
+        others = (cache for cache in list(_ALIVE) if cache is not self)
+        return sum(any(a is array for a in cache._arrays.values()) for cache in others)
 
 
-_ALIVE: Final[WeakSet[Forms]] = WeakSet()
+_ALIVE: Final[WeakSet[LayoutCache]] = WeakSet()
 
 
-class Wanted(Forms):
-    """Makes nothing, and remembers what it was asked for."""
+class LayoutRecorder(LayoutCache):
+    """Records the requested layouts and makes none: a pack is written from the list."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.wants: dict[Want, None] = {}
+        self.layouts: dict[WeightLayout, None] = {}
 
-    def address(self, want: Want) -> int:
-        self.wants[want] = None
+    def address(self, layout: WeightLayout) -> int:
+        self.layouts[layout] = None
         return 0
 
 
-def _make(want: Want) -> Array:
-    if want.row == PLAIN:
-        return want.const.read()
-    if want.row == STORED:
-        return want.const.stored()
-    if want.row == TEXTS:
-        const = want.const
+def _make(layout: WeightLayout) -> Array:
+    const = layout.const
+    if layout.kind == PLAIN:
+        return const.read()
+    if layout.kind == STORED:
+        return const.stored()
+    if layout.kind == STRINGS:
         return const.block if isinstance(const, Words) else native.pack_strings(const.read())
-    return STORE.share(want.key, lambda: packed(want), want.const)
+    return STORE.share(layout.key, lambda: prepack(layout), const)
 
 
-def packed(want: Want) -> Array:
-    """A constant as a packing row makes it, in memory of its own."""
-    const = want.const
-    array = pages(want.size_bytes)
-    if not want.size_bytes:
-        return array  # of a shape that holds nothing, and may be huge
-    parts = _factors(const) if want.row in _SCALING else (const,)
-    for part in parts:
-        if isinstance(part, Ref):
-            part.fetch()
-    weights = [part.view() for part in parts]  # a session needs the packed form alone
+def prepack(layout: WeightLayout) -> Array:
+    """Run the packing kernel of a layout; the array owns its memory."""
+    const = layout.const
+    array = pages(layout.size_bytes)
+    if not layout.size_bytes:
+        return array  # an empty weight; its other dims may be huge, so it is not read
+    sources = _scale_factors(const) if layout.kind in _SCALED_PACKING else (const,)
+    for source in sources:
+        if isinstance(source, Ref):
+            source.fetch()
+    # Views, not reads: after packing, a session keeps the packed layout alone.
+    weights = [source.view() for source in sources]
     operands = [tensor(w, const.dtype.onnx) for w in weights], [tensor(array, _U8)]
-    splits = 1 if want.size_bytes < _POOLED else 0  # 0: on the pool
-    wrong = native.call(want.row, *operands, list(want.ints), [], splits)
-    if wrong:
-        raise RuntimeException(f"packing {const.describe()} failed: {wrong}")
+    n_splits = 1 if layout.size_bytes < _PARALLEL_BYTES else 0  # 0: as many as the pool has threads
+    error = native.call(layout.kind, *operands, list(layout.ints), [], n_splits)
+    if error:
+        raise RuntimeException(f"packing {const.describe()} failed: {error}")
     return array
 
 
-def _factors(const: Const) -> tuple[Const, ...]:
-    """A constant, or the weights and the factors of their first dim that a recipe multiplies.
+def _scale_factors(const: Const) -> tuple[Const, ...]:
+    """Return (weights, factors) if a constant is their product, else (constant,).
 
-    A normalization behind a convolution leaves such recipes: the product need not lie in memory.
+    Folding BatchNormalization into a Conv leaves such recipes, with one factor per output channel.
+    The packing kernel multiplies while it packs, so the product is never materialized.
     """
     if not isinstance(const, Recipe) or const.op.key != ("", "Mul") or const.dtype is not F32:
         return (const,)
-    weights, row = const.inputs
+    weights, factors = const.inputs
     assert weights is not None
-    assert row is not None
-    if weights.shape != const.shape or row.shape != (
-        *const.shape[:1],
-        *(1,) * len(const.shape[1:]),
-    ):
+    assert factors is not None
+    per_channel = (*const.shape[:1], *(1,) * len(const.shape[1:]))
+    if weights.shape != const.shape or factors.shape != per_channel:
         return (const,)
-    return weights, row
+    return weights, factors

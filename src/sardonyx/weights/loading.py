@@ -1,4 +1,7 @@
-"""How weights come to devices: what they are, who fills the device's memory, who is asked first."""
+"""Loads weights to devices: `WeightReference` describes one, a `DataLoader` fills device memory.
+
+`LoaderManager.place` picks the loader and shares equal weights between sessions.
+"""
 
 from __future__ import annotations
 
@@ -18,81 +21,81 @@ from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Const, File, Ref
 from sardonyx.graph.dtype import U8, DType
 
-Report = Callable[[int, int], None]  # bytes that are done, of how many; may raise to end the work
+Report = Callable[[int, int], None]  # (bytes done, bytes in all); may raise to cancel
 
 
 def silent(done: int, total: int) -> None:
-    """Says nothing of how far it is."""
+    """Discard the progress."""
 
 
 @frozen
 class Conversion:
-    """What a device makes of a weight once its bytes are there: another type, order or layout."""
+    """A change of a weight on the device, after its bytes are loaded: another type or layout."""
 
-    name: str  # equal for equal conversions: sessions share what they make
+    name: str  # equal for equal conversions, whose results sessions share
     dtype: DType
     shape: tuple[int, ...]
-    convert: Callable[[Any], Any]  # from the weight on the device; may give a view of it
+    convert: Callable[[Any], Any]  # of the weight on the device; may return a view
 
 
 @frozen
 class WeightReference:
-    """A weight that a device wants: what it is, and where its bytes lie.
+    """A weight to load to a device, and where its bytes are stored.
 
-    Those are `length` bytes in ONNX's form: little-endian, elements of fewer than 8 bits packed.
+    There are `length` bytes in ONNX's encoding: little-endian, sub-byte elements packed.
     """
 
     name: str
     const: Const
-    is_packed: bool = False  # a type of fewer than 8 bits stays as it is stored, as plain bytes
+    is_packed: bool = False  # a sub-byte type is loaded packed, as uint8
     conversion: Conversion | None = None
 
     @property
     def dtype(self) -> DType:
-        """The element type that the device is to have."""
+        """The element type on the device."""
         if self.conversion is not None:
             return self.conversion.dtype
         return U8 if self._stays_packed else self.const.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape that the device is to have."""
+        """The shape on the device."""
         if self.conversion is not None:
             return self.conversion.shape
         return (self.length,) if self._stays_packed else self.const.shape
 
     @property
     def size_bytes(self) -> int:
-        """The memory that it takes on the device."""
+        """Its memory on the device."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def file(self) -> File | None:
-        """The file that the bytes lie in, as it was when the model was opened."""
+        """The file of the bytes, as it was when the model was opened; None: they are in memory."""
         return self.const.source.file if isinstance(self.const, Ref) else None
 
     @property
     def path(self) -> str | None:
-        """The path of that file; None for bytes in memory, which `buffer` gives."""
+        """The path of that file; None for bytes in memory, which `buffer` returns."""
         return None if self.file is None else self.file.path
 
     @property
     def offset(self) -> int:
-        """Where in the file the bytes begin."""
+        """The offset of the bytes in the file."""
         return self.const.offset if isinstance(self.const, Ref) else 0
 
     @property
     def length(self) -> int:
-        """How many bytes there are."""
+        """The number of stored bytes."""
         return self.const.dtype.packed_bytes(self.const.count)
 
     @property
     def form(self) -> Hashable:
-        """What is equal for weights of the same bytes that are the same on a device."""
+        """A key of the layout on the device: equal for references that may share memory there."""
         return self.is_packed, None if self.conversion is None else self.conversion.name
 
     def buffer(self) -> memoryview:
-        """The bytes in memory: mapped, a user's, or computed for this call."""
+        """Return the bytes in memory: of the mapping, of the user, or computed for this call."""
         if isinstance(self.const, Ref):
             self.const.fetch()
             return self.const.source.data[self.const.offset :][: self.const.length]
@@ -100,11 +103,11 @@ class WeightReference:
         return stored.reshape(-1).view(np.uint8).data
 
     def array(self) -> Array:
-        """The weight on the host as the device is to have it, but for its conversion."""
+        """Return the weight on the host, as it is uploaded and before its conversion."""
         return self.const.stored() if self._stays_packed else self.const.view()
 
     def release(self, begin: int = 0, length: int | None = None) -> None:
-        """Says that bytes which `buffer` showed are not needed again: their pages are dropped."""
+        """Drop the pages of bytes that `buffer` returned and that are not needed again."""
         if isinstance(self.const, Ref):
             count = self.const.length - begin if length is None else length
             self.const.source.advise(mmap.MADV_DONTNEED, self.const.offset + begin, count)
@@ -115,27 +118,27 @@ class WeightReference:
 
 
 class DataLoader(Protocol):
-    """Fills memory of a device with weights. Of what it allocates, only it knows what it is."""
+    """Fills device memory with weights. What `allocate` returns is opaque to all others."""
 
-    shares: bool = False  # sessions may share what it filled; that can be referenced weakly then
+    shares: bool = False  # sessions share what it filled, which must be weakly referenceable
 
     @abstractmethod
     def can_load(self, device: str) -> bool:
-        """Whether it loads to a device, by its name: "cuda:0"."""
+        """Whether it loads to a device, by name: "cuda:0"."""
         ...
 
     @abstractmethod
     def allocate(self, reference: WeightReference) -> Any:
-        """Room for a weight on the device."""
+        """Allocate device memory for a weight."""
         ...
 
     @abstractmethod
     def load(self, reference: WeightReference, destination: Any) -> None:
-        """Fills what `allocate` gave for a weight."""
+        """Fill what `allocate` returned for a weight."""
         ...
 
     def load_many(self, pairs: Sequence[tuple[WeightReference, Any]], report: Report) -> None:
-        """Fills many, and reports how many bytes are done; here one after the other."""
+        """Fill several and report the bytes done; by default one after the other."""
         total, done = sum(r.length for r, _ in pairs), 0
         for reference, destination in pairs:
             self.load(reference, destination)
@@ -144,13 +147,13 @@ class DataLoader(Protocol):
 
 
 class LoaderManager:
-    """Brings weights to devices: by the first loader that can, else as arrays of the host."""
+    """Loads weights by the first loader for the device, else as arrays of the host."""
 
     def __init__(self, loaders: Iterable[DataLoader] = ()) -> None:
         self._loaders = list(loaders)
 
     def register(self, loader: DataLoader) -> None:
-        """Asks a loader too, after those that are there."""
+        """Add a loader, with the lowest priority."""
         self._loaders.append(loader)
 
     def place(
@@ -160,9 +163,10 @@ class LoaderManager:
         upload: Callable[[Array], Any],
         check: Callable[[], None] | None = None,
     ) -> list[Any]:
-        """What the device has for each weight; weights of the same bytes and form are there once.
+        """Return the device memory of each weight; equal weights are loaded once. Thread-safe.
 
-        `upload` is the provider's own way for an array. `check` may raise to end the work.
+        `upload` copies an array of the host; it serves where no loader does. `check` may raise to
+        cancel.
         """
         loader = next((each for each in self._loaders if each.can_load(device)), None)
         keys = [_key(r, i, device, loader) for i, r in enumerate(references)]
@@ -174,14 +178,16 @@ class LoaderManager:
         alone = [k for k in unique if k not in shared]
         placed: dict[Hashable, Any] = {}
 
+        # Called by the store with the keys that no other session has. Weights that cannot be shared
+        # go along, so that one pass over the files loads all.
         def make(missing: list[Hashable]) -> list[Any]:
-            wanted = [unique[k] for k in (*missing, *alone)]
+            selected = [unique[k] for k in (*missing, *alone)]
             with track(f"loading weights to {device}") as progress:
                 report = _reporting(progress, check)
                 if loader is None:
-                    made = _uploaded(wanted, upload, report)
+                    made = _upload_all(selected, upload, report)
                 else:
-                    made = _loaded(wanted, loader, report)
+                    made = _load_all(selected, loader, report)
             placed.update(zip(alone, made[len(missing) :], strict=True))
             alone.clear()
             return made[: len(missing)]
@@ -192,7 +198,7 @@ class LoaderManager:
         return [placed[k] for k in keys]
 
 
-_PLACED: Final[Store[Any]] = Store()  # what loaders filled, by bytes, form and device
+_PLACED: Final[Store[Any]] = Store()  # device memory, by bytes, layout and device
 
 
 def _key(reference: WeightReference, at: int, device: str, loader: DataLoader | None) -> Hashable:
@@ -211,10 +217,10 @@ def _reporting(progress: Progress, check: Callable[[], None] | None) -> Report:
     return report
 
 
-def _uploaded(
+def _upload_all(
     references: Sequence[WeightReference], upload: Callable[[Array], Any], report: Report
 ) -> list[Any]:
-    """The way of weights that no loader takes: arrays of the host, copied by the provider."""
+    """Copy weights as arrays of the host, by the provider: no loader serves the device."""
     total, done = sum(r.length for r in references), 0
     made = []
     for reference in references:
@@ -227,15 +233,19 @@ def _uploaded(
     return made
 
 
-def _loaded(references: Sequence[WeightReference], loader: DataLoader, report: Report) -> list[Any]:
-    """Weights on a device, all or none: an error leaves nothing behind."""
+def _load_all(
+    references: Sequence[WeightReference], loader: DataLoader, report: Report
+) -> list[Any]:
+    """Load all weights or none: an error frees what was allocated."""
     pairs: list[tuple[WeightReference, Any]] = []
     try:
         _allocate(references, loader, pairs)
         loader.load_many(pairs, report)
         return [destination for _, destination in pairs]
     except BaseException as error:
-        pairs.clear()  # whoever keeps the error keeps all that calls left, but not the memory
+        # A caller that keeps the error also keeps the frames of its traceback: their local
+        # variables would keep the device memory alive.
+        pairs.clear()
         for each in (error, error.__context__):
             traceback.clear_frames(None if each is None else each.__traceback__)
         raise
@@ -246,7 +256,7 @@ def _allocate(
     loader: DataLoader,
     pairs: list[tuple[WeightReference, Any]],
 ) -> None:
-    """Room for all weights, before any of them is read."""
+    """Allocate memory for all weights before any is read: running out of it is cheap then."""
     try:
         for reference in references:
             pairs.append((reference, loader.allocate(reference)))  # noqa: PERF401 - kept on errors

@@ -1,4 +1,7 @@
-"""Reads weights in pieces that fit a buffer: by descriptor, in the order in which they lie."""
+"""Reads weights from their files in chunks that fit a staging buffer, in file order.
+
+Sequential reads by descriptor, from several threads: reading through a mapping faults page by page.
+"""
 
 from __future__ import annotations
 
@@ -16,71 +19,79 @@ from sardonyx.errors import Fail
 from sardonyx.graph.const import File
 from sardonyx.weights.loading import WeightReference
 
-PAGE: Final = 4096  # bytes; what reads past the page cache begin and end at multiples of
+PAGE: Final = 4096  # bytes: O_DIRECT reads begin and end at multiples of it
 
-_GAP: Final = 64 * 1024  # bytes between weights that are read along, rather than in another call
-_TRIAL: Final = 128 << 20  # bytes that each way of reading is tried with
-_GAIN: Final = 1.25  # by which reading past the page cache must be faster: it fills no cache
-_AHEAD: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_GAP: Final = (
+    64 * 1024
+)  # bytes between weights; smaller gaps are read along, which is cheaper than a call
+_TRIAL: Final = 128 << 20  # bytes by which the rate of each way of reading is measured
+# Direct reads must be faster by this factor: they leave nothing in the page cache for later loads.
+_GAIN: Final = 1.25
+_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-class Part(NamedTuple):
-    """A stretch of a weight in a piece."""
+class WeightRange(NamedTuple):
+    """A range of a weight's bytes in a chunk."""
 
-    weight: int  # its number
-    begin: int  # in the weight's bytes
-    at: int  # in the piece
+    weight: int  # index in the list of references
+    weight_offset: int
+    chunk_offset: int
     size_bytes: int
 
 
 class _Trial:
-    """Which way of reading is faster: each has a stretch of the file for itself, by all threads."""
+    """Measures whether reads through the page cache or direct reads (O_DIRECT) are faster.
+
+    First `_TRIAL` bytes are read through the cache, by all threads, then as many directly.
+    """
 
     def __init__(self) -> None:
-        self.goes_past = False  # the way that is tried, and in the end the faster one
+        self.is_direct = False  # the way being measured; once both are, the faster one
         self._began = 0.0
         self._size_bytes = 0
         self._rates: list[float] = []
         self._lock = Lock()
 
     def begin(self) -> None:
-        """Some bytes are about to be read."""
+        """Start the clock, unless it runs."""
         with self._lock:
             if not self._began:
                 self._began = time.perf_counter()
 
-    def end(self, size_bytes: int, went_past: bool) -> None:
-        """They were read."""
+    def end(self, size_bytes: int, was_direct: bool) -> None:
+        """Count bytes that were read."""
         with self._lock:
-            if len(self._rates) == 2 or went_past is not self.goes_past:
+            # A read that began before the switch says nothing of the way measured now.
+            if len(self._rates) == 2 or was_direct is not self.is_direct:
                 return
             self._size_bytes += size_bytes
             if self._size_bytes < _TRIAL:
                 return
             now = time.perf_counter()
             self._rates.append(self._size_bytes / max(now - self._began, 1e-9))
-            self._began, self._size_bytes, self.goes_past = now, 0, True
+            self._began, self._size_bytes, self.is_direct = now, 0, True
             if len(self._rates) == 2:
-                self.goes_past = self._rates[1] > _GAIN * self._rates[0]
+                self.is_direct = self._rates[1] > _GAIN * self._rates[0]
 
 
 class OpenFile:
-    """A file of weights, read from many threads. What is cached is copied from there.
+    """A file of weights. Thread-safe.
 
-    For the rest there are two ways: through the page cache, or past it. Both are tried.
+    Bytes in the page cache are copied from it. The rest is read through the cache or directly,
+    whichever is measured to be faster.
     """
 
     def __init__(self, file: File, descriptor: int) -> None:
         self.file: Final = file
         self._descriptor = descriptor
-        self._can_ask = True  # whether the system tells what is cached
+        self._has_nowait = True  # the file system supports RWF_NOWAIT
         self._trial = _Trial()
-        self._direct: int | None  # another descriptor, for reads past the page cache
+        self._direct: int | None  # a second descriptor, with O_DIRECT
         try:
             self._direct = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_DIRECT)
-        except OSError:  # a file system without such reads
+        except OSError:  # the file system has no direct reads
             self._direct = None
-        self._can_go_past = self._direct is not None
+        self._can_read_direct = self._direct is not None
 
     def close(self) -> None:
         """Closes the descriptors."""
@@ -90,11 +101,11 @@ class OpenFile:
 
     @property
     def size_bytes(self) -> int:
-        """Its size by now."""
+        """Its current size."""
         return os.fstat(self._descriptor).st_size
 
     def check(self) -> None:
-        """The file must be what it was when the model was opened."""
+        """Raise if the file changed since the model was opened, by its size and times."""
         now = File.of(self.file.path, os.fstat(self._descriptor))
         if now != self.file:
             what = "size" if now.size_bytes != self.file.size_bytes else "time"
@@ -104,7 +115,7 @@ class OpenFile:
             )
 
     def read(self, into: memoryview, begin: int, size_bytes: int) -> int:
-        """Fills `into` from a place in the file; fewer bytes than asked for where it ends.
+        """Read into a buffer from offset `begin`; return the bytes read, fewer at the file's end.
 
         `begin` is a multiple of PAGE, and `into` holds whole pages.
         """
@@ -112,49 +123,50 @@ class OpenFile:
         if done < size_bytes:
             self._trial.begin()
         while done < size_bytes:
-            goes_past = self._can_ask and self._can_go_past and self._trial.goes_past
-            if goes_past:
-                count = self._read_past(into, begin, done, size_bytes)
+            is_direct = self._has_nowait and self._can_read_direct and self._trial.is_direct
+            if is_direct:
+                count = self._read_direct(into, begin, done, size_bytes)
             else:
-                count = self._read_through(into, begin, done, size_bytes)
+                count = self._read_buffered(into, begin, done, size_bytes)
             if count <= 0:
                 break
-            self._trial.end(count, goes_past)
+            self._trial.end(count, is_direct)
             done += count
         return min(done, size_bytes)
 
     def _read_cached(self, into: memoryview, begin: int) -> int:
-        """Bytes that can be had without waiting, from the page cache."""
-        if not self._can_ask:
+        """Read what is in the page cache, without waiting for the disk."""
+        if not self._has_nowait:
             return 0
         try:
             return os.preadv(self._descriptor, [into], begin, os.RWF_NOWAIT)
         except BlockingIOError:
             return 0
         except OSError:
-            self._can_ask = False
+            self._has_nowait = False
             return 0
 
-    def _read_through(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
-        if self._can_ask:  # all at once: a read alone asks for little more than the next pages
+    def _read_buffered(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
+        if self._has_nowait:
+            # The whole range at once: the kernel's own readahead covers only the next pages.
             advice = os.POSIX_FADV_WILLNEED
             os.posix_fadvise(self._descriptor, begin + done, size_bytes - done, advice)
         return os.preadv(self._descriptor, [into[done:size_bytes]], begin + done)
 
-    def _read_past(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
+    def _read_direct(self, into: memoryview, begin: int, done: int, size_bytes: int) -> int:
         assert self._direct is not None
         start, end = done // PAGE * PAGE, -(-size_bytes // PAGE) * PAGE
         try:
             return start + os.preadv(self._direct, [into[start:end]], begin + start) - done
-        except OSError:  # other rules of alignment
-            self._can_go_past = False
-            return self._read_through(into, begin, done, size_bytes)
+        except OSError:  # the device requires another alignment
+            self._can_read_direct = False
+            return self._read_buffered(into, begin, done, size_bytes)
 
 
 def reopened(file: File) -> OpenFile | None:
-    """A mapped file by a descriptor; None if its path has come to lead elsewhere."""
+    """Open a mapped file again by its path; return None if another file is there now."""
     try:
-        descriptor = os.open(file.path, _AHEAD)
+        descriptor = os.open(file.path, _FLAGS)
     except OSError:
         return None
     status = os.fstat(descriptor)
@@ -165,28 +177,28 @@ def reopened(file: File) -> OpenFile | None:
 
 
 @frozen
-class FilePiece:
-    """A stretch of a file, with weights in it."""
+class FileChunk:
+    """A range of a file that is read at once, and the weights in it."""
 
     file: OpenFile
     begin: int
     size_bytes: int
-    parts: tuple[Part, ...]
+    ranges: tuple[WeightRange, ...]
     references: Sequence[WeightReference]
 
     def read(self, into: memoryview) -> None:
-        """Fills a buffer."""
+        """Read the chunk into a buffer."""
         path = self.file.file.path
         try:
             done = self.file.read(into, self.begin, self.size_bytes)
         except OSError as error:
-            name = self.references[self.parts[0].weight].name
+            name = self.references[self.ranges[0].weight].name
             raise Fail(
                 f"{path} cannot be read at {self.begin}: {error.strerror}", weight=name
             ) from None
-        for part in self.parts:
-            if part.at + part.size_bytes > done:
-                reference = self.references[part.weight]
+        for each in self.ranges:
+            if each.chunk_offset + each.size_bytes > done:
+                reference = self.references[each.weight]
                 end = reference.offset + reference.length
                 missing = min(end - self.file.size_bytes, reference.length)
                 raise Fail(
@@ -197,23 +209,24 @@ class FilePiece:
                 )
 
 
-class _Buffer:
-    """A weight in memory, there as long as parts of it are to be read."""
+class _MemorySource:
+    """A weight in memory; its view is dropped after the last of its ranges was copied."""
 
-    def __init__(self, reference: WeightReference, n_parts: int) -> None:
+    def __init__(self, reference: WeightReference, n_ranges: int) -> None:
         self._reference = reference
-        self._left = n_parts
+        self._left = n_ranges
         self._view: memoryview | None = None
         self._lock = Lock()
 
-    def read(self, part: Part, into: memoryview) -> None:
+    def read(self, part: WeightRange, into: memoryview) -> None:
+        # The lock is held while a computed weight is evaluated: it is evaluated once.
         with self._lock:
             if self._view is None:
                 self._view = self._reference.buffer()
             view = self._view
-        there = np.frombuffer(into, np.uint8, part.size_bytes, part.at)
-        there[...] = np.frombuffer(view, np.uint8, part.size_bytes, part.begin)
-        self._reference.release(part.begin, part.size_bytes)
+        target = np.frombuffer(into, np.uint8, part.size_bytes, part.chunk_offset)
+        target[...] = np.frombuffer(view, np.uint8, part.size_bytes, part.weight_offset)
+        self._reference.release(part.weight_offset, part.size_bytes)
         with self._lock:
             self._left -= 1
             if not self._left:
@@ -221,27 +234,27 @@ class _Buffer:
 
 
 @frozen
-class MemoryPiece:
-    """Weights in memory, or stretches of them, one after the other."""
+class MemoryChunk:
+    """Weights in memory, or ranges of them, back to back."""
 
-    parts: tuple[Part, ...]
-    buffers: dict[int, _Buffer]
+    ranges: tuple[WeightRange, ...]
+    sources: dict[int, _MemorySource]
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of a buffer."""
-        return self.parts[-1].at + self.parts[-1].size_bytes
+        """The bytes of a buffer that it fills."""
+        return self.ranges[-1].chunk_offset + self.ranges[-1].size_bytes
 
     def read(self, into: memoryview) -> None:
-        """Fills a buffer."""
-        for part in self.parts:
-            self.buffers[part.weight].read(part, into)
+        """Copy the chunk into a buffer."""
+        for each in self.ranges:
+            self.sources[each.weight].read(each, into)
 
 
-class Reading:
-    """Weights that are being read: `pieces` hold all their bytes, each `capacity` at most.
+class ChunkedReader:
+    """Splits weights into `chunks` of at most `capacity` bytes, which threads read independently.
 
-    They come in groups, one after the other; within a group, in the order in which they lie.
+    Groups are read one after the other, the weights of a group in file order.
     """
 
     def __init__(
@@ -252,23 +265,23 @@ class Reading:
     ) -> None:
         self._references = references
         self._files: dict[File, OpenFile | None] = {}
-        self.pieces: list[FilePiece | MemoryPiece] = []
+        self.chunks: list[FileChunk | MemoryChunk] = []
         try:
             for group in [range(len(references))] if groups is None else groups:
-                self.pieces.extend(self._cut(group, capacity))
+                self.chunks.extend(self._split(group, capacity))
         except BaseException:
             self.close()
             raise
 
-    def _cut(self, group: Sequence[int], capacity: int) -> Iterator[FilePiece | MemoryPiece]:
+    def _split(self, group: Sequence[int], capacity: int) -> Iterator[FileChunk | MemoryChunk]:
         placed: defaultdict[OpenFile | None, list[int]] = defaultdict(list)
         for weight in group:
             placed[self._open(self._references[weight])].append(weight)
         for file, weights in placed.items():
             if file is None:
-                yield from self._cut_memory(weights, capacity)
+                yield from self._split_memory(weights, capacity)
             else:
-                yield from self._cut_file(file, weights, capacity)
+                yield from self._split_file(file, weights, capacity)
 
     def __enter__(self) -> Self:
         return self
@@ -277,18 +290,18 @@ class Reading:
         self.close()
 
     def check(self) -> None:
-        """The files must not have changed while they were read."""
+        """Raise if a file changed while it was read."""
         for file in filter(None, self._files.values()):
             file.check()
 
     def close(self) -> None:
-        """Closes all files."""
+        """Close all files."""
         for file in filter(None, self._files.values()):
             file.close()
         self._files.clear()
 
     def _open(self, reference: WeightReference) -> OpenFile | None:
-        """The file of a weight; None for one that is read from memory."""
+        """Return the open file of a weight; None: it is read from memory."""
         file = reference.file
         if file is None:
             return None
@@ -298,45 +311,41 @@ class Reading:
                 opened.check()
         return self._files[file]
 
-    def _cut_file(self, file: OpenFile, weights: list[int], capacity: int) -> Iterator[FilePiece]:
-        parts: list[Part] = []
-        begin = end = 0
+    def _split_file(self, file: OpenFile, weights: list[int], capacity: int) -> Iterator[FileChunk]:
+        ranges: list[WeightRange] = []
+        begin = end = 0  # of the chunk, in the file
 
-        def piece() -> FilePiece:
-            return FilePiece(file, begin, end - begin, tuple(parts), self._references)
+        def chunk() -> FileChunk:
+            return FileChunk(file, begin, end - begin, tuple(ranges), self._references)
 
         for weight in sorted(weights, key=lambda i: self._references[i].offset):
-            first, length, done = (
-                self._references[weight].offset,
-                self._references[weight].length,
-                0,
-            )
-            while done < length:
-                at = first + done
-                if parts and (at < begin or at > end + _GAP or at >= begin + capacity):
-                    yield piece()
-                    parts = []
-                if not parts:
+            reference, done = self._references[weight], 0
+            while done < reference.length:
+                at = reference.offset + done
+                if ranges and (at < begin or at > end + _GAP or at >= begin + capacity):
+                    yield chunk()
+                    ranges = []
+                if not ranges:
                     begin = end = at // PAGE * PAGE
-                count = min(length - done, begin + capacity - at)
-                parts.append(Part(weight, done, at - begin, count))
-                end = max(end, at + count)
+                count = min(reference.length - done, begin + capacity - at)
+                ranges.append(WeightRange(weight, done, at - begin, count))
+                end = max(end, at + count)  # weights may overlap in the file
                 done += count
-        if parts:
-            yield piece()
+        if ranges:
+            yield chunk()
 
-    def _cut_memory(self, weights: list[int], capacity: int) -> Iterator[MemoryPiece]:
-        buffers = {}
-        rows: list[list[Part]] = [[]]
+    def _split_memory(self, weights: list[int], capacity: int) -> Iterator[MemoryChunk]:
+        sources = {}
+        chunks: list[list[WeightRange]] = [[]]
         at = 0
         for weight in weights:
-            length, done, n_parts = self._references[weight].length, 0, 0
+            length, done, n_ranges = self._references[weight].length, 0, 0
             while done < length:
                 if at == capacity:
-                    rows.append([])
+                    chunks.append([])
                     at = 0
                 count = min(length - done, capacity - at)
-                rows[-1].append(Part(weight, done, at, count))
-                done, at, n_parts = done + count, at + count, n_parts + 1
-            buffers[weight] = _Buffer(self._references[weight], n_parts)
-        yield from (MemoryPiece(tuple(row), buffers) for row in rows if row)
+                chunks[-1].append(WeightRange(weight, done, at, count))
+                done, at, n_ranges = done + count, at + count, n_ranges + 1
+            sources[weight] = _MemorySource(self._references[weight], n_ranges)
+        yield from (MemoryChunk(tuple(ranges), sources) for ranges in chunks if ranges)

@@ -27,14 +27,14 @@ from sardonyx.providers.torch.derived_constants import device_recipe
 from sardonyx.providers.torch.staging_ring import Buffer, Ring
 from sardonyx.providers.torch.sub_byte import storage_type, unpacked
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
-from sardonyx.weights.reading import PAGE, FilePiece, MemoryPiece, Part, Reading
+from sardonyx.weights.reading import PAGE, ChunkedReader, FileChunk, MemoryChunk, WeightRange
 
 BUFFER_BYTES: Final = 8 << 20
 N_THREADS: Final = 8  # readers
 N_SPARE: Final = 8  # buffers beyond one per reader: those that the device copies from
 
 _MIN_BUFFER_BYTES: Final = 1 << 20
-_MIN_PIECES: Final = 64  # buffers grow up to BUFFER_BYTES as long as there are so many pieces
+_MIN_CHUNKS: Final = 64  # buffers grow up to BUFFER_BYTES as long as there are so many chunks
 _MAX_THREADS: Final = 64
 _GROUP_BYTES: Final = 1 << 30  # inputs of derived constants on the device at a time
 _REPORT_SECONDS: Final = 0.05  # between progress reports
@@ -77,15 +77,15 @@ class TorchLoader(DataLoader):
         jobs = [_job(reference, tensor) for reference, tensor in pairs]
         targets = [target for job in jobs for target in job]
         references = [target.reference for target in targets]
-        with Reading(references, _capacity(references), _groups(jobs)) as reading:
-            if not reading.pieces:
+        with ChunkedReader(references, _capacity(references), _groups(jobs)) as reading:
+            if not reading.chunks:
                 return
-            n_threads = min(self._n_threads, len(reading.pieces))
-            longest = max(piece.size_bytes for piece in reading.pieces)
-            n_buffers = min(n_threads + N_SPARE, len(reading.pieces))
+            n_threads = min(self._n_threads, len(reading.chunks))
+            longest = max(chunk.size_bytes for chunk in reading.chunks)
+            n_buffers = min(n_threads + N_SPARE, len(reading.chunks))
             ring = Ring(self._device, n_buffers, -(-longest // PAGE) * PAGE)
             try:
-                _Upload(reading.pieces, targets, ring).run(n_threads, report)
+                _Upload(reading.chunks, targets, ring).run(n_threads, report)
                 reading.check()
             finally:
                 ring.close()
@@ -93,8 +93,8 @@ class TorchLoader(DataLoader):
 
 def _capacity(references: Sequence[WeightReference]) -> int:
     """Return the size of a buffer: pinning takes time, so small models get small buffers."""
-    per_piece = sum(reference.length for reference in references) // _MIN_PIECES
-    return min(max(per_piece // PAGE * PAGE, _MIN_BUFFER_BYTES), BUFFER_BYTES)
+    per_chunk = sum(reference.length for reference in references) // _MIN_CHUNKS
+    return min(max(per_chunk // PAGE * PAGE, _MIN_BUFFER_BYTES), BUFFER_BYTES)
 
 
 @contextlib.contextmanager
@@ -142,14 +142,16 @@ class _Target:
         self._left = reference.length
         self._raw = tensor.view(-1).view(torch.uint8) if then is None else None
 
-    def copy(self, part: Part, buffer: Tensor) -> None:
+    def copy(self, part: WeightRange, buffer: Tensor) -> None:
         """Copy a part from a buffer; after the last part, finish the weight."""
         if self._raw is None:
             with _allocating(self.reference, self._device):
                 length = self.reference.length
                 self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
-        there = self._raw[part.begin : part.begin + part.size_bytes]
-        there.copy_(buffer[part.at : part.at + part.size_bytes], non_blocking=True)
+        there = self._raw[part.weight_offset : part.weight_offset + part.size_bytes]
+        there.copy_(
+            buffer[part.chunk_offset : part.chunk_offset + part.size_bytes], non_blocking=True
+        )
         self._left -= part.size_bytes
         if not self._left:
             raw, self._raw = self._raw, None
@@ -223,18 +225,18 @@ class _Upload:
     """Reader threads that fill buffers, and the calling thread that submits copies from them."""
 
     def __init__(
-        self, pieces: Sequence[FilePiece | MemoryPiece], targets: list[_Target], ring: Ring
+        self, chunks: Sequence[FileChunk | MemoryChunk], targets: list[_Target], ring: Ring
     ) -> None:
-        self._n_pieces = len(pieces)
-        self._pieces = iter(pieces)
+        self._n_chunks = len(chunks)
+        self._chunks = iter(chunks)
         self._targets = targets
         self._ring = ring
         self._lock = threading.Lock()
-        self._read: SimpleQueue[tuple[FilePiece | MemoryPiece, Buffer] | BaseException]
+        self._read: SimpleQueue[tuple[FileChunk | MemoryChunk, Buffer] | BaseException]
         self._read = SimpleQueue()
 
     def run(self, n_threads: int, report: Report) -> None:
-        """Upload all pieces; raise the errors of any thread, and of `report` (cancellation)."""
+        """Upload all chunks; raise the errors of any thread, and of `report` (cancellation)."""
         readers = [threading.Thread(target=self._work) for _ in range(n_threads)]
         for reader in readers:
             reader.start()
@@ -242,34 +244,34 @@ class _Upload:
             with self._ring.on_stream():
                 self._copy_all(report)
         finally:
-            self._pieces = iter(())
+            self._chunks = iter(())
             self._ring.stop(n_threads)
             for reader in readers:
                 reader.join()
 
     def _work(self) -> None:
         try:
-            while (buffer := self._ring.take()) is not None and (piece := self._next()) is not None:
-                piece.read(buffer.memory.data)
+            while (buffer := self._ring.take()) is not None and (chunk := self._next()) is not None:
+                chunk.read(buffer.memory.data)
                 self._ring.pin(buffer)
-                self._read.put((piece, buffer))
+                self._read.put((chunk, buffer))
         except BaseException as error:  # re-raised in the thread that waits
             self._read.put(error)
 
-    def _next(self) -> FilePiece | MemoryPiece | None:
+    def _next(self) -> FileChunk | MemoryChunk | None:
         with self._lock:
-            return next(self._pieces, None)
+            return next(self._chunks, None)
 
     def _copy_all(self, report: Report) -> None:
         total, done = sum(t.reference.length for t in self._targets), 0
-        left, reported = self._n_pieces, time.monotonic()
+        left, reported = self._n_chunks, time.monotonic()
         while left:
             item = self._next_read()
             if isinstance(item, BaseException):
                 raise item
             if item is not None:
-                piece, buffer = item
-                for part in piece.parts:
+                chunk, buffer = item
+                for part in chunk.ranges:
                     self._copy(part, buffer)
                     done += part.size_bytes
                 self._ring.give_back(buffer)
@@ -278,14 +280,14 @@ class _Upload:
                 report(done, total)
                 reported = time.monotonic()
 
-    def _next_read(self) -> tuple[FilePiece | MemoryPiece, Buffer] | BaseException | None:
-        """Return the next piece that was read; None after a timeout, to report progress."""
+    def _next_read(self) -> tuple[FileChunk | MemoryChunk, Buffer] | BaseException | None:
+        """Return the next chunk that was read; None after a timeout, to report progress."""
         try:
             return self._read.get(timeout=_REPORT_SECONDS)
         except Empty:
             return None
 
-    def _copy(self, part: Part, buffer: Buffer) -> None:
+    def _copy(self, part: WeightRange, buffer: Buffer) -> None:
         target = self._targets[part.weight]
         try:
             target.copy(part, buffer.tensor)

@@ -98,8 +98,8 @@ Status check_target(const int64_t* target, int rank, bool keeps_zero) {
                           format_shape(target, rank).text);
     if (target[i] == -1) open = i;
     if (target[i] < -1)
-      return Status::fail("the target %s has the negative size %ld", format_shape(target, rank).text,
-                          long(target[i]));
+      return Status::fail("the target %s has the negative size %ld",
+                          format_shape(target, rank).text, long(target[i]));
   }
   if (keeps_zero && open >= 0 && zero >= 0)
     return Status::fail("the target %s has -1 and a 0 that stands for itself (allowzero)",
@@ -227,8 +227,8 @@ Status resolve_reshape(const Call& call, const Data& data, View* out) {
     out->dims[open] = count / known;
   else if (open >= 0)
     return Status::fail("cannot reshape %s into %s: %ld does not divide %ld",
-                        format_shape(in.dims, in.rank).text, format_shape(target, out->rank).text, long(known),
-                        long(count));
+                        format_shape(in.dims, in.rank).text, format_shape(target, out->rank).text,
+                        long(known), long(count));
   else if (known != count)
     return Status::fail("cannot reshape %s into %s, elements: %.15g and %.15g",
                         format_shape(in.dims, in.rank).text, format_shape(target, out->rank).text,

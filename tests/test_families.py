@@ -10,16 +10,19 @@ from types import ModuleType
 import pytest
 
 import sardonyx._native as native
-from sardonyx.load.upgrade import FAMILIES as UPGRADED
+from sardonyx.base.name_index import module_names, read
+from sardonyx.graph.op import Op
+from sardonyx.load import upgrade
 from sardonyx.load.upgrade import family_of_replaced, find
-from sardonyx.ops import family_of, lookup
+from sardonyx.ops import family_of, index, lookup
 from sardonyx.ops.gradients import Decomposition, rule_of
-from sardonyx.ops.index import FAMILIES
-from sardonyx.providers.cpu.index import FAMILIES as LOWERED
 from tests.rows import case_modules
 
 Key = tuple[str, str]
-KEYS = [key for keys in FAMILIES.values() for key in keys]
+KEYS = list(index.OPS_INDEX.all())
+FAMILIES = sorted(index.families())
+CPU = Path(importlib.import_module("sardonyx.providers.cpu").__file__ or "").parent
+LOWERED = [family for family in FAMILIES if (CPU / f"{family}.py").exists()]
 GLOSSARY = frozenset((
     "attention", "control", "conv", "elementwise", "estimators", "features", "gather", "generation",
     "loss", "matmul", "matrix", "moe", "move", "nbits", "normalize", "optimizer", "pooling",
@@ -45,6 +48,29 @@ def family_of_module(module: ModuleType | str, root: str) -> str:
     """The first part of a module's name behind its root."""
     name = module if isinstance(module, str) else module.__name__
     return name.removeprefix(f"{root}.").partition(".")[0]
+
+
+def test_every_declared_op_is_listed() -> None:
+    """The index and imports by family read `OPS` of each module."""
+    wrong = []
+    for name in module_names(index.FOLDER):
+        module = importlib.import_module(f"sardonyx.ops.{name}")
+        declared = (op for op in vars(module).values() if isinstance(op, Op))
+        wrong += [f"add {op} to OPS of ops/{name}" for op in declared if op.key not in KEYS]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_op_has_a_reference() -> None:
+    ops = [op for key in KEYS if (op := lookup(*key)) is not None]
+    missing = [op for op in ops if op.reference_rule is None and not op.has_bodies]
+    lines = [f"{op}: add an @op.reference in ops/{index.module_of(*op.key)}.py" for op in missing]
+    assert not lines, "\n".join(lines)
+
+
+def test_generated_indexes_are_up_to_date() -> None:
+    """conftest.py writes them."""
+    for folder, scan in ((index.FOLDER, index.scan), (upgrade.FOLDER, upgrade.scan)):
+        assert read(f"{folder}/index.txt") == scan(), f"run tools/make_index.py for {folder}"
 
 
 def test_the_families_are_those_of_the_glossary() -> None:
@@ -74,14 +100,26 @@ def test_lowerings_of_a_family_call_its_kernels(family: str) -> None:
 
 def test_torch_kernels_of_a_family_are_of_its_ops() -> None:
     pytest.importorskip("torch")
-    from sardonyx.providers.torch.index import MODULES
+    from sardonyx.providers.torch.index import modules
 
     wrong = [
-        f"{key[1]} is in {name}.py, and its family is {family_of(*key)}"
-        for name in MODULES
-        for key in importlib.import_module(f"sardonyx.providers.torch.{name}").KERNELS
-        if family_of(*key) != name.partition(".")[0]
+        f"{key[1]} is in {module.__name__}, and its family is {family_of(*key)}"
+        for module in modules()
+        for key in getattr(module, "KERNELS", ())
+        if family_of(*key) != family_of_module(module, "sardonyx.providers.torch")
     ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("provider", ["cpu", "torch"])
+def test_tables_of_kernels_are_found(provider: str) -> None:
+    """A table in a file that has no family's name would never be read."""
+    wrong = []
+    for name in module_names(str(CPU.parent / provider)):
+        text = (CPU.parent / provider / f"{name.replace('.', '/')}.py").read_text()
+        has_table = "\nLOWERINGS:" in text or "\nKERNELS:" in text
+        if has_table and name.partition(".")[0] not in (*FAMILIES, "index"):
+            wrong.append(f"rename providers/{provider}/{name}.py to the family of its ops")
     assert not wrong, "\n".join(wrong)
 
 
@@ -99,7 +137,7 @@ def test_cases_of_a_family_are_of_its_ops() -> None:
     assert not wrong, "\n".join(sorted(wrong))
 
 
-@pytest.mark.parametrize("family", sorted(UPGRADED))
+@pytest.mark.parametrize("family", module_names(upgrade.FOLDER))
 def test_upgrades_of_a_family_are_of_its_ops(family: str) -> None:
     module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
     for key, _, _ in module.UPGRADES:

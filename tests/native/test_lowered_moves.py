@@ -19,12 +19,12 @@ from sardonyx.passes import PassOptions, lower
 from sardonyx.place.lowered import Call, Expanded, Lowered, Permuted, Reshaped, Sliced
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from sardonyx.providers.cpu.index import FAMILIES
+from sardonyx.providers.cpu.index import lowerings
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
 from tests.test_ops import BAD, GOOD, ROWS, check_guards, sizes_among, sizes_of, title
 
-OPS = {op for f in ("gather", "move", "select", "shape") for op in FAMILIES[f]}
+OPS = {op for f in ("gather", "move", "select", "shape") for op in lowerings(f)}
 MOVES = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]
 FAULTS = [i for i in BAD if (ROWS[i].domain, ROWS[i].op) in OPS]
 

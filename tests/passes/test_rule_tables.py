@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-import sardonyx.load.upgrade
-from sardonyx.load.upgrade import FAMILIES
 from sardonyx.passes.class_labels import CLASSIFIERS
 from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image
 from sardonyx.passes.pattern import Call, Pattern
@@ -85,8 +82,3 @@ def test_layout_pass_runs_for_every_op_that_requires_nhwc() -> None:
 
 def test_label_pass_runs_for_every_classifier() -> None:
     assert set(CLASSIFIERS) == PASSES["number_labels"].any_op
-
-
-def test_every_file_of_upgrades_is_known() -> None:
-    folder = Path(sardonyx.load.upgrade.__file__).parent
-    assert {path.stem for path in folder.glob("[a-z]*.py")} == FAMILIES

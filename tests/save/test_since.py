@@ -11,7 +11,7 @@ import pytest
 from sardonyx.graph.dtype import by_ort_name
 from sardonyx.graph.op import ML, ONNX
 from sardonyx.ops import lookup
-from sardonyx.ops.index import FAMILIES
+from sardonyx.ops.index import OPS_INDEX
 from sardonyx.save.since import OLDEST, _formed, lowest
 
 Schema = onnx.defs.OpSchema
@@ -21,7 +21,7 @@ HISTORY: dict[Key, list[Schema]] = {}
 for _schema in sorted(onnx.defs.get_all_schemas_with_history(), key=lambda s: s.since_version):
     if not _schema.deprecated:
         HISTORY.setdefault((_schema.domain, _schema.name), []).append(_schema)
-KEYS = [k for keys in FAMILIES.values() for k in keys if k[0] in (ONNX, ML) and k in HISTORY]
+KEYS = [k for k in OPS_INDEX.all() if k[0] in (ONNX, ML) and k in HISTORY]
 
 
 def base(key: Key) -> int:

@@ -6,13 +6,13 @@ The rules are in `gradient.py` of each family, imported when a gradient first pa
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
@@ -153,11 +153,9 @@ def rule_of(op: Op) -> Any:
 
 @cache
 def _load(family: str) -> None:
-    """Import a family's gradients, if it has any."""
-    name = f"sardonyx.ops.{family}"
-    is_package = hasattr(importlib.import_module(name), "__path__")
-    if is_package and importlib.util.find_spec(f"{name}.gradient") is not None:
-        importlib.import_module(f"{name}.gradient")
+    """Import a family's gradients, where it has any."""
+    if hasattr(importlib.import_module(f"sardonyx.ops.{family}"), "__path__"):
+        import_if_present(f"sardonyx.ops.{family}.gradient")
 
 
 def declared(name: str, domain: str = ONNX) -> Op:

@@ -6,17 +6,19 @@ version below its bound straight to the newest form, so a node is upgraded at mo
 
 from __future__ import annotations
 
-import importlib
+import os
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.name_index import Key, NameIndex, import_if_present, module_names
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT, ONNX, Op
-from sardonyx.ops import family_of
+from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder
 
 Rule = Callable[[Builder, "OldNode"], Any]
@@ -66,43 +68,9 @@ class OldNode:
         return self.inputs[position] if position < len(self.inputs) else None
 
 
-Entry = tuple[tuple[str, str], int, Rule]
+Entry = tuple[Key, int, Rule]
 ANY: Final = 1 << 62  # below this is every version
 
-# Families with a file of upgrades here.
-FAMILIES: Final = frozenset((
-    "attention", "control", "elementwise", "features", "gather", "matmul", "move", "nbits",
-    "normalize", "pooling", "quantize", "random", "recurrent", "reduce", "resize", "sample",
-    "select", "shape", "signal", "softmax",
-))  # fmt: skip
-
-# Ops that exist no longer, or elsewhere, and the family that says what they became.
-_REMOVED: Final = {
-    (domain, name): family
-    for (domain, family), names in {
-        (ONNX, "elementwise"): "Affine ImageScaler ParametricSoftplus Scale ScaledTanh",
-        (ONNX, "gather"): "Scatter",
-        (ONNX, "move"): "Crop DynamicSlice",
-        (ONNX, "resize"): "Upsample",
-        (MICROSOFT, "attention"): "GemmaRotaryEmbedding LinearAttentionGate",
-        (MICROSOFT, "elementwise"): "BiasAdd BiasSplitGelu ComplexMul ComplexMulConj GatedAdd "
-        "ScaledSiLU",
-        (MICROSOFT, "gather"): "GatherND TorchEmbedding",
-        (MICROSOFT, "matmul"): "GemmFastGelu TransposeMatMul",
-        (MICROSOFT, "move"): "Pad Trilu",
-        (MICROSOFT, "nbits"): "MatMulNBitsMlp MatMulNBitsQkv",
-        (MICROSOFT, "normalize"): "GatedRMSNorm SimplifiedLayerNormalization",
-        (MICROSOFT, "quantize"): "MatMulInteger16 MulInteger ReduceSumInteger",
-        (MICROSOFT, "random"): "BiasDropout BitmaskBiasDropout BitmaskDropout",
-        (MICROSOFT, "reduce"): "IsAllFinite",
-        (MICROSOFT, "sample"): "GridSample",
-        (MICROSOFT, "select"): "Unique",
-        (MICROSOFT, "shape"): "ExpandDims Range SampleOp",
-        (MICROSOFT, "signal"): "Irfft Rfft",
-        (MICROSOFT, "softmax"): "BiasSoftmax",
-    }.items()
-    for name in names.split()
-}
 # The kinds of attributes that ops have no longer, by name.
 _KINDS: Final = {
     name: kind
@@ -124,7 +92,6 @@ _CHANGED: Final = {
     ("GlobalLpPool", "p"): (2, "float"),
     ("LpPool", "p"): (2, "float"),
 }
-_LOADED: Final[dict[str, dict[tuple[str, str], list[tuple[int, Rule]]]]] = {}
 
 
 def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[Entry, ...]]:
@@ -143,24 +110,33 @@ def as_scalar(b: Builder, x: Value | None) -> Value | None:
     return b.Reshape(x, b.const(np.zeros(0, np.int64)))
 
 
+def scan() -> dict[Key, str]:
+    """Ops that exist no longer, or elsewhere, and the family with the rule that replaces them."""
+    found: dict[Key, str] = {}
+    for family in module_names(FOLDER):
+        found.update((key, family) for key in _rules(family) if module_of(*key) is None)
+    return found
+
+
+FOLDER: Final = os.path.dirname(__file__)
+REPLACED: Final = NameIndex(FOLDER, scan)
+
+
 def family_of_replaced(domain: str, name: str) -> str | None:
     """The family of an op that becomes others when it is loaded."""
-    return _REMOVED.get((domain, name))
+    return REPLACED.find((domain, name)) if domain in (ONNX, MICROSOFT) else None
 
 
 def replaced(domain: str) -> list[str]:
     """The ops of a domain that become others when they are loaded, whatever their version."""
-    return sorted(name for d, name in _REMOVED if d == domain)
+    return sorted(name for d, name in REPLACED.all() if d == domain)
 
 
 def find(domain: str, name: str, version: int) -> Rule | None:
     """The rule for a node of this version, or None if its form is today's."""
-    family = _REMOVED.get((domain, name)) or family_of(domain, name)
-    if family is None:
-        return None
-    if family not in _LOADED:
-        _LOADED[family] = _table(family)
-    rules = _LOADED[family].get((domain, name), ())
+    key = (domain, name)
+    family = REPLACED.listed(key) or family_of(*key) or family_of_replaced(*key)
+    rules = () if family is None else _rules(family).get(key, ())
     return next((rule for below, rule in rules if version < below), None)
 
 
@@ -173,11 +149,11 @@ def kind_before(op: Op | None, op_type: str, version: int, attr: str) -> str | N
     return today or _KINDS.get(attr)
 
 
-def _table(family: str) -> dict[tuple[str, str], list[tuple[int, Rule]]]:
-    if family not in FAMILIES:
-        return {}
-    module = importlib.import_module(f"sardonyx.load.upgrade.{family}")
-    table: dict[tuple[str, str], list[tuple[int, Rule]]] = {}
-    for key, below, rule in sorted(module.UPGRADES, key=lambda e: e[1]):
-        table.setdefault(key, []).append((below, rule))
-    return table
+@cache
+def _rules(family: str) -> dict[Key, list[tuple[int, Rule]]]:
+    """The rules of a family by op, each with the version below which it applies."""
+    module = import_if_present(f"sardonyx.load.upgrade.{family}")
+    rules: dict[Key, list[tuple[int, Rule]]] = {}
+    for key, below, rule in sorted(module.UPGRADES if module else (), key=lambda e: e[1]):
+        rules.setdefault(key, []).append((below, rule))
+    return rules

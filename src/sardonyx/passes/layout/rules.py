@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops import lookup
-from sardonyx.ops.index import MODULES
+from sardonyx.ops.index import ops_of
 from sardonyx.passes.layout.nhwc_nodes import (
     NodeMaker,
     build_batch_norm,
@@ -332,7 +332,7 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     **{
         key: elementwise
         for module in ("elementwise.arithmetic", "elementwise.activation")
-        for key in MODULES[module]
+        for key in ops_of(module)
     },
     **_named("Cast Identity", elementwise),
     **_named("Gelu FastGelu QuickGelu", elementwise_without_bias, MICROSOFT),

@@ -1,59 +1,30 @@
-"""All ops that the torch provider has kernels for, by family."""
+"""The torch kernels of all ops: tables `KERNELS` of the modules named as the op families."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Final
 
-from sardonyx.providers.torch.kernel import TorchKernel
+from sardonyx.base.name_index import import_if_present, module_names
+from sardonyx.ops.index import families
+from sardonyx.providers.torch.kernel import TorchKernels
 
-MODULES: Final = (
-    "attention.dot_product",
-    "attention.fused",
-    "attention.group_query",
-    "attention.linear",
-    "attention.multi_head",
-    "attention.packed",
-    "attention.projected",
-    "attention.relative_bias",
-    "attention.rotary",
-    "conv.channels_last",
-    "conv.deform",
-    "conv.standard",
-    "elementwise.activation",
-    "elementwise.arithmetic",
-    "elementwise.cast",
-    "elementwise.chain",
-    "gather",
-    "loss",
-    "matmul",
-    "matrix",
-    "moe",
-    "move",
-    "nbits.blockwise",
-    "nbits.fused",
-    "normalize.hyper_connections",
-    "normalize.skip",
-    "normalize.standard",
-    "optimizer",
-    "pooling",
-    "quantize.convert",
-    "quantize.matmul_conv",
-    "quantize.qlinear",
-    "random",
-    "recurrent.dynamic_quantize",
-    "recurrent.standard",
-    "reduce",
-    "resize",
-    "sample.grid",
-    "sample.roi",
-    "select",
-    "shape",
-    "signal",
-    "softmax",
-)
-KERNELS: Final[dict[tuple[str, str], TorchKernel]] = {
+
+def modules() -> Iterator[ModuleType]:
+    """The modules of torch kernels: one per family, or those of the family's folder."""
+    for family in families():
+        module = import_if_present(f"sardonyx.providers.torch.{family}")
+        if module is not None and (folders := getattr(module, "__path__", None)):
+            for name in module_names(folders[0]):
+                yield importlib.import_module(f"{module.__name__}.{name}")
+        elif module is not None:
+            yield module
+
+
+KERNELS: Final[TorchKernels] = {
     key: kernel
-    for name in MODULES
-    for key, kernel in importlib.import_module(f"sardonyx.providers.torch.{name}").KERNELS.items()
+    for module in modules()
+    for key, kernel in getattr(module, "KERNELS", {}).items()  # some only have helpers
 }

@@ -128,6 +128,12 @@ void bind_kernels(nb::module_& m) {
   }
   m.attr("kernels") = kernels;
 
+  nb::list ops;  // the instructions of elementwise programs, by number
+#define OP(name) ops.append(#name);
+#include "kernels/elementwise/ops.inc"
+#undef OP
+  m.attr("elementwise_ops") = nb::tuple(ops);
+
   m.def(
       "call", call_kernel, "kernel"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
       "splits"_a = 1, "isa"_a = "", "strings"_a.none() = nb::none(), "threads"_a = 0,

@@ -28,15 +28,13 @@ from sardonyx.ops.elementwise.chain import (
     concatenated,
     instruction_of,
 )
+from sardonyx.ops.elementwise.fusible import FUSIBLE
 from sardonyx.passes.replace import replace_value
 
 # Limits of the native chain kernel: operands, instructions (as _weight estimates them), dims.
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36
 MAX_RANK: Final = 10
-# Ops that become several native instructions, with the largest count.
-_WEIGHTS: Final = {"Pow": 6, "Cast": 3, "Clip": 2, "Shrink": 3, "SwiGLU": 2, "FastGelu": 2,
-                   "BiasGelu": 2, "DequantizeLinear": 2, "QuantizeLinear": 2}  # fmt: skip
 EIGHT_BITS: Final = (U8, I8)
 _VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
 
@@ -108,8 +106,10 @@ def _rounds_to_float16(node: Node) -> bool:
 
 def _weight(node: Node) -> int:
     """The number of native instructions that a node becomes, at most."""
-    name = node.op.name
-    return len(node.inputs) + 1 if name in _VARIADIC else _WEIGHTS.get(name, 1)
+    if node.op.name in _VARIADIC:
+        return len(node.inputs) + 1
+    op = FUSIBLE.get(node.op.key)
+    return 2 if op is None else op.n_instructions  # 2: a conversion, with its zero point
 
 
 def fuse_chains(graph: Graph, into_matmuls: bool = True) -> None:

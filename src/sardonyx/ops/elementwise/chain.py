@@ -16,25 +16,13 @@ from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, INTS, U8, U
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op, optional, required
+from sardonyx.graph.op import INTERNAL, ONNX, Op, optional, required
 from sardonyx.ops import lookup
 from sardonyx.ops.arrays import Array, is_half, wide
+from sardonyx.ops.elementwise.fusible import FUSIBLE
 from sardonyx.ops.inference import broadcast_shapes
 
-_STANDARD: Final = (
-    "Abs Neg Ceil Floor Round Sign Sqrt Exp Log Reciprocal Sin Cos Tan Asin Acos Atan Sinh Cosh "
-    "Tanh Asinh Acosh Atanh Erf Sigmoid Not BitwiseNot Add Sub Mul Div Mod And Or Xor BitwiseAnd "
-    "BitwiseOr BitwiseXor Equal Greater Less GreaterOrEqual LessOrEqual Max Min Sum Mean Pow "
-    "BitShift IsNaN IsInf Where Clip Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish "
-    "Softplus Softsign ThresholdedRelu Shrink Mish Swish Gelu SwiGLU Cast"
-)
-_MICROSOFT: Final = "Gelu FastGelu BiasGelu QuickGelu"
-# Ops that a code may contain.
-ELEMENTWISE: Final = frozenset(
-    (domain, name)
-    for domain, names in ((ONNX, _STANDARD), (MICROSOFT, _MICROSOFT))
-    for name in names.split()
-)
+ELEMENTWISE: Final = frozenset(FUSIBLE)  # ops that a code may contain
 # Ops that a code may contain where scales and zero points are per-tensor.
 CONVERSIONS: Final = frozenset(((ONNX, "DequantizeLinear"), (ONNX, "QuantizeLinear")))
 QUANTIZED_TYPES: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 import numpy as np
 
+import sardonyx._native as native
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I64, U64, DType
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
@@ -19,22 +21,12 @@ from sardonyx.ops.elementwise.chain import (
     Instruction,
     instruction_of,
 )
+from sardonyx.ops.elementwise.fusible import FUSIBLE
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
 
-# In the order of native/kernels/elementwise/ops.inc.
-OPS: Final = (
-    "abs", "neg", "sign", "relu", "ceil", "floor", "round", "sqrt", "reciprocal", "exp", "log",
-    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "sigmoid", "softplus", "softsign", "mish", "gelu", "gelu_tanh", "hard_swish", "bit_not",
-    "logical_not", "is_nan", "leaky_relu", "elu", "selu", "celu", "hard_sigmoid",
-    "thresholded_relu", "shrink", "swish", "is_inf", "divide_by", "add", "sub", "mul", "div", "mod",
-    "fmod", "pow", "max", "min", "prelu", "bit_and", "bit_or", "bit_xor", "shift_left",
-    "shift_right", "equal", "less", "less_equal", "greater", "greater_equal", "where", "cast",
-    "round_odd", "quantize", "dequantize",
-)  # fmt: skip
-_NUMBER: Final = {name: i for i, name in enumerate(OPS)}
+_NUMBER: Final = {name: i for i, name in enumerate(native.elementwise_ops)}
 MAX_VALUES: Final = 64  # operands and native instructions of a program
 _HALVES: Final = (F16, BF16)
 
@@ -116,28 +108,28 @@ class Writer:
 Encoder = Callable[[Writer, Instruction, tuple[int, ...]], int]
 
 
-def _plain(op: str) -> Encoder:
-    """One instruction, in the type of its arguments."""
-    return lambda w, it, args: w.emit(op, args)
-
-
-def _with(op: str, *names: str) -> Encoder:
-    """One instruction whose parameters are attributes."""
+def _tree(tree: tuple[Any, ...]) -> Encoder:
+    """The instructions of a tree of `FusibleOp.native`."""
 
     def encode(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+        op, *rest = tree
         attrs = dict(it.attrs)
-        return w.emit(op, args, None, [float(attrs[n]) for n in names])
+        values = [_tree(r)(w, it, args) if isinstance(r, tuple) else args[r] for r in rest
+                  if not isinstance(r, str)]  # fmt: skip
+        params = [float(attrs[r]) for r in rest if isinstance(r, str)]
+        return w.emit(op, values, _result(it), params)
 
     return encode
 
 
-def _truth(op: str) -> Encoder:
-    return lambda w, it, args: w.emit(op, args, BOOL)
+def _plain(op: str) -> Encoder:
+    """One instruction of all arguments."""
+    return lambda w, it, args: w.emit(op, args, _result(it))
 
 
-def _is_inf(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
-    attrs = dict(it.attrs)
-    return w.emit("is_inf", args, BOOL, (attrs["detect_negative"], attrs["detect_positive"]))
+def _result(it: Instruction) -> DType | None:
+    """The type of a predicate's result; None for that of the arguments."""
+    return BOOL if it.dtype is BOOL else None
 
 
 def _folded(op: str) -> Encoder:
@@ -212,17 +204,9 @@ def _gelu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.emit("gelu_tanh" if by_tanh else "gelu", args)
 
 
-def _biased(op: str) -> Encoder:
-    def encode(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
-        x = args[0] if len(args) < 2 or args[1] == ABSENT else w.emit("add", args)
-        return w.emit(op, (x,))
-
-    return encode
-
-
-def _swiglu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
-    gate = w.emit("swish", args[:1], None, (dict(it.attrs)["alpha"],))
-    return w.emit("mul", (gate, args[1]))
+def _fast_gelu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    x = args[0] if len(args) < 2 or args[1] == ABSENT else w.emit("add", args)
+    return w.emit("gelu_tanh", (x,))
 
 
 def _quantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
@@ -243,53 +227,34 @@ def _dequantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.emit("dequantize", (scale, zero, x), F32, (float(zero != ABSENT),))
 
 
-_STANDARD: Final[dict[str, Encoder]] = {
-    **{name: _plain(name.lower()) for name in (
-        "Abs", "Neg", "Sign", "Relu", "Ceil", "Floor", "Round", "Sqrt", "Reciprocal", "Exp", "Log",
-        "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh", "Asinh", "Acosh",
-        "Atanh", "Sigmoid", "Softplus", "Softsign", "Mish", "Add", "Sub", "Mul", "Div",
-        "PRelu", "Where",
-    )},
-    **{name: _folded(op) for name, op in (("Max", "max"), ("Min", "min"), ("Sum", "add"))},
-    **{name: _truth(op) for name, op in (
-        ("Equal", "equal"), ("Less", "less"), ("LessOrEqual", "less_equal"),
-        ("Greater", "greater"), ("GreaterOrEqual", "greater_equal"), ("IsNaN", "is_nan"),
-    )},
-    "Mean": _mean,
-    "HardSwish": _plain("hard_swish"),
-    "Not": _plain("logical_not"),
-    "BitwiseNot": _plain("bit_not"),
-    **{name: _plain(op) for name, op in (
-        ("And", "bit_and"), ("Or", "bit_or"), ("Xor", "bit_xor"),
-        ("BitwiseAnd", "bit_and"), ("BitwiseOr", "bit_or"), ("BitwiseXor", "bit_xor"),
-    )},
-    "LeakyRelu": _with("leaky_relu", "alpha"),
-    "Elu": _with("elu", "alpha"),
-    "Selu": _with("selu", "alpha", "gamma"),
-    "Celu": _with("celu", "alpha"),
-    "HardSigmoid": _with("hard_sigmoid", "alpha", "beta"),
-    "ThresholdedRelu": _with("thresholded_relu", "alpha"),
-    "Swish": _with("swish", "alpha"),
-    "IsInf": _is_inf,
-    "Erf": _erf,
-    "Shrink": _shrink,
-    "Clip": _clip,
-    "Mod": _mod,
-    "BitShift": _shift,
-    "Pow": _pow,
-    "Cast": _cast,
-    "DequantizeLinear": _dequantize,
-    "QuantizeLinear": _quantize,
-    "Gelu": _gelu,
-    "SwiGLU": _swiglu,
-}  # fmt: skip
-ENCODERS: Final[dict[tuple[str, str], Encoder]] = {
-    **{(ONNX, name): encoder for name, encoder in _STANDARD.items()},
+# Ops whose instructions depend on attributes, types or the number of operands.
+_CUSTOM: Final[dict[tuple[str, str], Encoder]] = {
+    (ONNX, "Max"): _folded("max"),
+    (ONNX, "Min"): _folded("min"),
+    (ONNX, "Sum"): _folded("add"),
+    (ONNX, "Mean"): _mean,
+    (ONNX, "Erf"): _erf,
+    (ONNX, "Shrink"): _shrink,
+    (ONNX, "Clip"): _clip,
+    (ONNX, "Mod"): _mod,
+    (ONNX, "BitShift"): _shift,
+    (ONNX, "Pow"): _pow,
+    (ONNX, "Cast"): _cast,
+    (ONNX, "DequantizeLinear"): _dequantize,
+    (ONNX, "QuantizeLinear"): _quantize,
+    (ONNX, "Gelu"): _gelu,
     (MICROSOFT, "Gelu"): _gelu,
-    (MICROSOFT, "FastGelu"): _biased("gelu_tanh"),
-    (MICROSOFT, "BiasGelu"): _biased("gelu"),
-    (MICROSOFT, "QuickGelu"): _with("swish", "alpha"),
+    (MICROSOFT, "FastGelu"): _fast_gelu,
 }
+
+
+@cache
+def encoder(key: tuple[str, str]) -> Encoder:
+    """What writes the native instructions of an op."""
+    if key in _CUSTOM:
+        return _CUSTOM[key]
+    form = FUSIBLE[key].native
+    return _plain(form) if isinstance(form, str) else _tree(form)
 
 
 def encode(
@@ -325,7 +290,7 @@ def _written(
         if i in gates:
             made = w.emit("swish", args[:1], None, (1.0,))
         else:
-            made = ENCODERS[instruction.op](w, instruction, args)
+            made = encoder(instruction.op)(w, instruction, args)
         is_last = i == len(code) - 1
         numbers.append(w.cast(made, instruction.dtype) if is_last else made)
     return w.numbers()

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.ops.elementwise.fusible import BOOL, CUSTOM, FLOAT, FUSIBLE, INT, NUMBER
+
 if TYPE_CHECKING:
     from sardonyx.ops.elementwise.chain import Code, Instruction
 
@@ -31,14 +33,6 @@ def number(value: float) -> str:
     if value != value or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     return f"({value!r})"
-
-
-def _call(name: str) -> Emit:
-    return lambda v, a: f"{name}({v[0]})"
-
-
-def _infix(sign: str) -> Emit:
-    return lambda v, a: f"({v[0]} {sign} {v[1]})"
 
 
 def _fold(name: str) -> Emit:
@@ -66,37 +60,6 @@ def _is_inf(v: Sequence[str], a: Attrs) -> str:
     return " | ".join(f'({x} == float("{s}inf"))' for s in signs) or f"({x} != {x}) & ({x} == {x})"
 
 
-def _elu(v: Sequence[str], a: Attrs) -> str:
-    x, alpha = v[0], number(a["alpha"])
-    return f"tl.where({x} < 0, {alpha} * expm1_negative({x}), {x})"
-
-
-def _selu(v: Sequence[str], a: Attrs) -> str:
-    x, alpha, gamma = v[0], number(a["alpha"]), number(a["gamma"])
-    return f"({gamma} * tl.where({x} > 0, {x}, {alpha} * expm1_negative({x})))"
-
-
-def _celu(v: Sequence[str], a: Attrs) -> str:
-    x, alpha = v[0], number(a["alpha"])
-    inner = f"{alpha} * expm1(divide({x}, full({x}, {alpha})))"
-    return f"(maximum({x}, full({x}, 0)) + minimum({inner}, full({x}, 0)))"
-
-
-def _hard(x: str, alpha: float, beta: float) -> str:
-    inner = f"{x} * {number(alpha)} + {number(beta)}"
-    return f"minimum(maximum({inner}, full({x}, 0)), full({x}, 1))"
-
-
-def _shrink(v: Sequence[str], a: Attrs) -> str:
-    x, bias, lambd = v[0], number(a["bias"]), number(a["lambd"])
-    inner = f"tl.where({x} > {lambd}, {x} - {bias}, full({x}, 0))"
-    return f"tl.where({x} < -{lambd}, {x} + {bias}, {inner})"
-
-
-def _threshold(v: Sequence[str], a: Attrs) -> str:
-    return f"tl.where({v[0]} > {number(a['alpha'])}, {v[0]}, full({v[0]}, 0))"
-
-
 def _gelu(v: Sequence[str], a: Attrs) -> str:
     return f"{'gelu_by_tanh' if a.get('approximate') == b'tanh' else 'gelu'}({v[0]})"
 
@@ -105,61 +68,45 @@ def _mean(v: Sequence[str], a: Attrs) -> str:
     return f"divide({' + '.join(v)}, full({v[0]}, {len(v)}))"
 
 
-# Emitters by the operand types of the op: floats; floats and integers; bools; integers.
-_FLOAT_OPS: Final[dict[str, Emit]] = {
-    "Ceil": _call("tl.ceil"), "Floor": _call("tl.floor"), "Round": _call("rint"),
-    "Sqrt": _call("sqrt"), "Exp": _call("exp"), "Log": _call("log"),
-    "Reciprocal": lambda v, a: f"divide(full({v[0]}, 1), {v[0]})",
-    "Sin": _call("tl.sin"), "Cos": _call("tl.cos"), "Tanh": _call("tanh"), "Erf": _call("erf"),
-    "Sigmoid": _call("sigmoid"), "Div": lambda v, a: f"divide({v[0]}, {v[1]})",
-    "Sum": lambda v, a: f"({' + '.join(v)})", "Mean": _mean,
-    "LeakyRelu": lambda v, a: f"tl.where({v[0]} < 0, {v[0]} * {number(a['alpha'])}, {v[0]})",
-    "Elu": _elu, "Selu": _selu, "Celu": _celu,
-    "HardSigmoid": lambda v, a: _hard(v[0], a["alpha"], a["beta"]),
-    "HardSwish": lambda v, a: f"({v[0]} * {_hard(v[0], 1 / 6, 0.5)})",
-    "Softplus": _call("softplus"),
-    "Softsign": lambda v, a: f"divide({v[0]}, 1 + tl.abs({v[0]}))",
-    "ThresholdedRelu": _threshold,
-    "Shrink": _shrink, "Mish": lambda v, a: f"({v[0]} * tanh(softplus({v[0]})))",
-    "Swish": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}))",
-    "QuickGelu": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}))",
-    "SwiGLU": lambda v, a: f"({v[0]} * sigmoid({v[0]} * {number(a['alpha'])}) * {v[1]})",
-    "Gelu": _gelu, "BiasGelu": lambda v, a: f"gelu({v[0]} + {v[1]})",
-    "FastGelu": lambda v, a: f"gelu_by_tanh({' + '.join(x for x in v if x)})",
-    "IsNaN": lambda v, a: f"({v[0]} != {v[0]})", "IsInf": _is_inf,
-}  # fmt: skip
-_NUMBER_OPS: Final[dict[str, Emit]] = {
-    "Abs": _call("tl.abs"), "Neg": lambda v, a: f"(-{v[0]})", "Sign": _call("sign"),
-    "Add": _infix("+"), "Sub": _infix("-"), "Mul": _infix("*"),
-    "Equal": _infix("=="), "Greater": _infix(">"), "Less": _infix("<"),
-    "GreaterOrEqual": _infix(">="), "LessOrEqual": _infix("<="),
-    "Max": _fold("maximum"), "Min": _fold("minimum"), "Clip": _clip,
-    "Relu": lambda v, a: f"maximum({v[0]}, full({v[0]}, 0))",
-    "PRelu": lambda v, a: f"tl.where({v[0]} < 0, {v[0]} * {v[1]}, {v[0]})",
-}  # fmt: skip
-_BOOL_OPS: Final[dict[str, Emit]] = {
-    "Not": lambda v, a: f"({v[0]} == 0)",
-    "And": _infix("&"), "Or": _infix("|"), "Xor": _infix("^"),
-}  # fmt: skip
-_BITWISE_OPS: Final[dict[str, Emit]] = {
-    "BitwiseNot": lambda v, a: f"(~{v[0]})",
-    "BitwiseAnd": _infix("&"), "BitwiseOr": _infix("|"), "BitwiseXor": _infix("^"),
-}  # fmt: skip
-# Ops that are exact in float64, too. The others use float32 constants or float32 functions, which
-# would lose half of the mantissa.
-_FLOAT64_OPS: Final = frozenset((*_NUMBER_OPS, "Div", "Sum", "Sqrt", "Reciprocal", "Ceil", "Floor"))
+def _fast_gelu(v: Sequence[str], a: Attrs) -> str:
+    return f"gelu_by_tanh({' + '.join(x for x in v if x)})"
 
 
-def _emit(name: str, types: Sequence[str]) -> Emit | None:
-    """Return the emitter of an op for operands of these types; None if it is not supported."""
-    for table, allowed in (
-        (_FLOAT_OPS, _FLOATS), (_NUMBER_OPS, (*_FLOATS, *_INTS)), (_BOOL_OPS, ("bool",)),
-        (_BITWISE_OPS, _INTS),
-    ):  # fmt: skip
-        if name in table and all(t in allowed for t in types):
-            is_inexact = "f64" in types and name not in _FLOAT64_OPS
-            return None if is_inexact else table[name]
-    return None
+# Ops whose source depends on attributes or on the operands that they have.
+_CUSTOM: Final[dict[str, Emit]] = {
+    "Max": _fold("maximum"),
+    "Min": _fold("minimum"),
+    "Sum": lambda v, a: f"({' + '.join(v)})",
+    "Mean": _mean,
+    "Clip": _clip,
+    "Gelu": _gelu,
+    "FastGelu": _fast_gelu,
+    "IsInf": _is_inf,
+}
+_TAKES: Final = {
+    FLOAT: frozenset(_FLOATS),
+    NUMBER: frozenset((*_FLOATS, *_INTS)),
+    BOOL: frozenset(("bool",)),
+    INT: frozenset(_INTS),
+}
+
+
+def _emit(key: tuple[str, str], types: Sequence[str]) -> Emit | None:
+    """How an op on operands of these types is written; None if it is not."""
+    op = FUSIBLE.get(key)
+    if op is None or not op.triton or not _TAKES[op.operands].issuperset(types):
+        return None
+    if "f64" in types and not op.is_exact:
+        return None
+    template = op.triton
+    if template == CUSTOM:
+        return _CUSTOM[key[1]]
+    return lambda v, a: template.format(*v, **{k: _source(x) for k, x in a.items()})
+
+
+def _source(value: Any) -> str:
+    """An attribute as source, where it is a number."""
+    return number(value) if isinstance(value, (int, float)) else ""
 
 
 def _cast(x: str, source: str, to: str) -> str | None:
@@ -187,9 +134,9 @@ def expression(instruction: Instruction, values: Sequence[str], types: Sequence[
     if name == "Cast":
         return _cast(operands[0], operand_types[0], to)
     if name == "Where":
-        return f"tl.where({operands[0]}, {operands[1]}, {operands[2]})"
-    emit = _emit(name, operand_types)
-    return None if emit is None else emit(operands, dict(instruction.attrs))
+        return f"tl.where({given[0]}, {given[1]}, {given[2]})"
+    emit = _emit(instruction.op, known)
+    return None if emit is None else emit(given, dict(instruction.attrs))
 
 
 def body(code: Code, operands: Sequence[str]) -> list[str] | None:

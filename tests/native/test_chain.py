@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
@@ -14,13 +12,14 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.dtype import F32, I32, DType, by_numpy
-from sardonyx.ops.elementwise.chain import CONVERSIONS, ELEMENTWISE, Instruction, run_code
+from sardonyx.ops.elementwise.chain import Instruction, run_code
+from sardonyx.ops.elementwise.fusible import CUSTOM, FUSIBLE
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.elementwise import ENCODERS, OPS, encode
+from sardonyx.providers.cpu import elementwise as cpu
+from sardonyx.providers.cpu.elementwise import encode
 from tests.kernels import guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]
-ROOT = Path(__file__).parents[2]
 SPLITS = (1, 2, 7)
 ONNX = ""
 
@@ -49,13 +48,31 @@ def run(code: tuple[Instruction, ...], *arrays: Array, isa: str = "") -> Array:
     return results[0]
 
 
-def test_instructions_have_the_same_numbers() -> None:
-    text = (ROOT / "native/kernels/elementwise/ops.inc").read_text()
-    assert tuple(re.findall(r"^OP\((\w+)\)", text, re.M)) == OPS
+def instructions_of(form: Any) -> Iterator[str]:
+    """The native instructions that a form of the table names."""
+    if isinstance(form, tuple):
+        yield form[0]
+        for part in form[1:]:
+            yield from instructions_of(part) if isinstance(part, tuple) else ()
+    elif form != CUSTOM:
+        yield form
 
 
-def test_every_elementwise_op_is_encoded() -> None:
-    assert ENCODERS.keys() == ELEMENTWISE | CONVERSIONS
+def test_the_extension_has_the_instructions_of_the_table() -> None:
+    wrong = [
+        f"{key[1]}: {name!r} is no OP of native/kernels/elementwise/ops.inc (or rebuild the extension)"
+        for key, op in FUSIBLE.items()
+        for name in instructions_of(op.native)
+        if name not in native.elementwise_ops
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("key", FUSIBLE, ids=lambda k: k[1])
+def test_custom_forms_have_an_encoder(key: tuple[str, str]) -> None:
+    assert (FUSIBLE[key].native == CUSTOM) == (key in cpu._CUSTOM), (
+        "add an encoder to _CUSTOM of providers/cpu/elementwise.py, or instructions to FUSIBLE"
+    )
 
 
 def f32(*shape: int) -> Array:

@@ -77,9 +77,7 @@ _STANDARD: Final = {
     # Activations
     "Relu": FusibleOp("relu", "maximum({0}, full({0}, 0))", NUMBER, True),
     "PRelu": FusibleOp("prelu", "tl.where({0} < 0, {0} * {1}, {0})", NUMBER, True),
-    "LeakyRelu": FusibleOp(
-        ("leaky_relu", 0, "alpha"), "tl.where({0} < 0, {0} * {alpha}, {0})"
-    ),
+    "LeakyRelu": FusibleOp(("leaky_relu", 0, "alpha"), "tl.where({0} < 0, {0} * {alpha}, {0})"),
     "Elu": FusibleOp(("elu", 0, "alpha"), "tl.where({0} < 0, {alpha} * expm1_negative({0}), {0})"),
     "Selu": FusibleOp(
         ("selu", 0, "alpha", "gamma"),

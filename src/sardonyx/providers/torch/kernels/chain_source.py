@@ -134,9 +134,9 @@ def expression(instruction: Instruction, values: Sequence[str], types: Sequence[
     if name == "Cast":
         return _cast(operands[0], operand_types[0], to)
     if name == "Where":
-        return f"tl.where({given[0]}, {given[1]}, {given[2]})"
-    emit = _emit(instruction.op, known)
-    return None if emit is None else emit(given, dict(instruction.attrs))
+        return f"tl.where({operands[0]}, {operands[1]}, {operands[2]})"
+    emit = _emit(instruction.op, operand_types)
+    return None if emit is None else emit(operands, dict(instruction.attrs))
 
 
 def body(code: Code, operands: Sequence[str]) -> list[str] | None:

@@ -11,11 +11,11 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.base.name_index import module_names, read
-from sardonyx.graph.op import Op
+from sardonyx.graph.op import Decomposition, Op
 from sardonyx.load import upgrade
 from sardonyx.load.upgrade import family_of_replaced, find
 from sardonyx.ops import family_of, index, lookup
-from sardonyx.ops.gradients import Decomposition, rule_of
+from sardonyx.ops.gradients import rule_of
 from tests.rows import case_modules
 
 Key = tuple[str, str]

@@ -11,8 +11,6 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
 from sardonyx.load.graph_text import parse
 from sardonyx.passes import PassOptions, lower, optimize
-from sardonyx.passes.decompose import QUANTIZED
-from sardonyx.passes.qlinear import DECOMPOSITIONS
 from tests.graphs import random_feeds, run_graph
 
 IMAGE = """
@@ -266,10 +264,6 @@ def test_consecutive_convolutions_stay_in_nhwc() -> None:
     graph = lowered(text, 0.11)
     assert sum(n.op.name == "Transpose" for n in graph.nodes) == 2
     assert all(n.attrs["channels_last"] for n in graph.nodes if n.op.name == "QConv")
-
-
-def test_every_quantized_op_has_a_decomposition() -> None:
-    assert {name for _, name in QUANTIZED} == DECOMPOSITIONS.keys()
 
 
 def test_a_bias_is_added_where_nothing_else_is_quantized() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx
+from sardonyx.graph.op import always
 from sardonyx.graph.verify import verify
 from sardonyx.ops import all_ops
 from sardonyx.ops.gradients import rule_of
@@ -79,7 +80,9 @@ def check(
 def test_every_rule_has_a_row() -> None:
     known = {(r.row.domain, r.row.op) for r in RULES}
     rules = {op.key: rule_of(op) for op in all_ops()}
-    missing = {key for key, found in rules.items() if found is not None} - known
+    # A decomposition that lowering uses too has rows in tests/cases, and its ops have rows here.
+    lowered = {op.key for op in all_ops() if op.decomposition and op.decomposition.when is always}
+    missing = {key for key, found in rules.items() if found is not None} - known - lowered
     assert sorted(missing) == [
         # These have no float64.
         ("", "SimplifiedLayerNormalization"),

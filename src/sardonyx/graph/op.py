@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -38,6 +39,20 @@ Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
 Types = Callable[..., dict[str, DType]]  # (types by name, attrs) -> more types by name
 Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
 Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
+Build = Callable[..., Any]  # (builder, node) -> the outputs of the node, built of other ops
+
+
+def always(node: Any) -> bool:
+    """True for every node."""
+    return True
+
+
+@frozen
+class Decomposition:
+    """An op in terms of other ops."""
+
+    build: Build
+    when: Callable[[Any], bool]  # which nodes lowering replaces; kernels compute the others
 
 
 @frozen
@@ -93,6 +108,7 @@ class Op:
         "array_attrs",
         "attr_kinds",
         "attrs",
+        "decomposition",
         "defaults",
         "domain",
         "flags",
@@ -175,9 +191,9 @@ class Op:
         self.symbolic_rule: Reference | None = None
         self.type_rule: Types | None = None
         self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
-        self.gradient_rule: Any = (  # a Gradient, or the op's Decomposition
-            None  # set by gradient.py of its family, which inference never imports
-        )
+        self.decomposition: Decomposition | None = None
+        # Set by gradient.py of the op's family, which inference never imports.
+        self.gradient_rule: Gradient | None = None
 
     def infer(self, rule: Infer) -> Infer:
         """Decorator: facts of the outputs from facts of the inputs."""
@@ -202,6 +218,19 @@ class Op:
         """Decorator: the types of outputs that no input decides, where ranks are not known."""
         self.type_rule = rule
         return rule
+
+    def decompose(
+        self, build: Build | None = None, *, when: Callable[[Any], bool] = always
+    ) -> Build:
+        """Decorator: the outputs of a node as other ops (`sardonyx.ops.decomposition`).
+
+        Lowering replaces each node for which `when` holds. Gradients of ops without a rule pass
+        through the decomposition.
+        """
+        if build is None:
+            return partial(self.decompose, when=when)
+        self.decomposition = Decomposition(build, when)
+        return build
 
     def gradient(self, rule: Gradient) -> Gradient:
         """Decorator: gradients of the inputs from those of the outputs, as values of the graph."""

@@ -78,6 +78,10 @@ class Builder:
         """Return a constant int64 vector, the type of axes and shapes."""
         return constant(Held(np.array(numbers, np.int64)))
 
+    def cast(self, x: Value, dtype: DType) -> Value:
+        """A value in another element type."""
+        return x if x.tensor.dtype is dtype else self.Cast(x, to=dtype.onnx)
+
     def operands(self, inputs: Sequence[Operand]) -> list[Value | None]:
         """Convert numbers among the operands to constants of the first tensor's type."""
         first = next((v for v in inputs if isinstance(v, Value)), None)

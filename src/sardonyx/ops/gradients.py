@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,12 +16,13 @@ from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
-from sardonyx.graph.dtype import I64, DType
+from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.op import ONNX, Gradient, Op
+from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import NoMatch, Outputs, as_outputs
 
 LAST: Final = 2**63 - 1  # as the end of a Slice: to the end
 
@@ -71,10 +72,6 @@ class GradientBuilder(Builder):
             return x
         return self.Expand(x, self.shape(like))
 
-    def cast(self, x: Value, dtype: DType) -> Value:
-        """Cast a value to another element type."""
-        return x if x.tensor.dtype is dtype else self.Cast(x, to=dtype.onnx)
-
     def where(self, mask: Value, x: Value) -> Value:
         """Return the value where the mask is true, else 0."""
         return self.Where(mask, x, self.const(0, x.tensor.dtype))
@@ -112,20 +109,13 @@ class GradientBuilder(Builder):
 Unary = Callable[[GradientBuilder, Value, Value, Value], Value]  # builder, gradient, input, output
 
 
-class Decomposition:
-    """The gradient of an op by way of the ops that it decomposes into."""
-
-    __slots__ = ("build", "replaces")
-
-    def __init__(self, build: Callable[..., Any], replaces: Callable[[Node], bool]) -> None:
-        """`replaces`: whether the forward node is decomposed too, because it has no kernel."""
-        self.build = build
-        self.replaces = replaces
-
-    def made(self, b: Builder, node: Node) -> list[Value | None]:
-        """Build the decomposition of a node and return its outputs."""
-        found = self.build(b, node)
-        return list(found) if isinstance(found, (tuple, list)) else [found]
+def outputs_of(decomposition: Decomposition, b: Builder, node: Node) -> Outputs:
+    """The outputs of a node, from its decomposition."""
+    try:
+        found = decomposition.build(b, node)
+    except NoMatch as reason:
+        raise NotImplemented(f"{node.op} cannot be decomposed: {reason}") from None
+    return as_outputs(found)
 
 
 def ranked(x: Value) -> Fact:
@@ -144,11 +134,11 @@ def int64s(b: GradientBuilder, x: Value) -> Value:
     return b.cast(x, I64)
 
 
-def rule_of(op: Op) -> Any:
-    """Return the gradient of an op, or None if it has none."""
+def rule_of(op: Op) -> Gradient | Decomposition | None:
+    """The gradient of an op, or the decomposition to differentiate; None if it has neither."""
     if op.gradient_rule is None and (family := family_of(*op.key)) is not None:
         _load(family)
-    return op.gradient_rule
+    return op.gradient_rule or op.decomposition
 
 
 @cache
@@ -177,14 +167,19 @@ def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
     return keep
 
 
-def decompose(
-    *names: str, domain: str = ONNX, replaces: Callable[[Node], bool] = lambda _: False
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: declare the decomposition of these ops, from which their gradients follow."""
+def never(node: Node) -> bool:
+    """False for every node: the op has kernels."""
+    return False
 
-    def keep(build: Callable[..., Any]) -> Callable[..., Any]:
+
+def decompose(
+    *names: str, domain: str = ONNX, when: Callable[[Node], bool] = never
+) -> Callable[[Build], Build]:
+    """Decorator: the decomposition of these ops, from which their gradients follow."""
+
+    def keep(build: Build) -> Build:
         for name in names:
-            declared(name, domain).gradient_rule = Decomposition(build, replaces)
+            declared(name, domain).decompose(build, when=when)
         return build
 
     return keep

@@ -52,8 +52,9 @@ def settings(load: LoadOptions, passes: PassOptions) -> dict[str, Any]:
         "dims_by_denotation": dict(load.dims_by_denotation),
         "split_names": load.split_names,
     }
-    # A session that stops its pipeline early uses no pack, so `stop_after` is not stored.
-    options = {name: value for name, value in as_dict(passes).items() if name != "stop_after"}
+    # A session that stops its pipeline early, or that has a device, uses no pack.
+    unused = ("stop_after", "device_ops")
+    options = {name: value for name, value in as_dict(passes).items() if name not in unused}
     for name, value in options.items():
         if isinstance(value, frozenset):
             chosen[name] = sorted(value)

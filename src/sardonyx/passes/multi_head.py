@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.dtype import BOOL, F32, I32
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs, projected_attrs
 from sardonyx.ops.attention.dot_product import AttentionAttrs
@@ -22,7 +22,9 @@ from sardonyx.ops.attention.multi_head import MASKED_SCORE
 from sardonyx.ops.attention.multi_head import MultiHeadInputs as MultiHead
 from sardonyx.ops.attention.projected import ProjectedInputs as Projected
 from sardonyx.ops.attention.projected import qkv_widths
+from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.quantize.qdq import scalar
 from sardonyx.passes.attention import KERNEL_TYPES, to_float32
 from sardonyx.passes.rule import known_size, need, ranked
 
@@ -291,6 +293,21 @@ def _projected_attention(
     product = b.MatMul(x.x, x.weights)
     whole = product if x.bias is None else b.Add(product, x.bias)
     return attend_projected(b, x, whole, attrs, _is_output_used(node, 1))
+
+
+def quantized_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+    """QAttention: a quantized projection, then attention in float32."""
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (optional(node, i) for i in range(9))
+    assert bias is not None
+    need(bias.tensor.dtype is F32, "the result is not float32")
+    whole = b.QMatMul(
+        x, w, scalar(b, x_scale), scalar(b, x_zero), w_scale, w_zero, bias, None, None,
+        domain=INTERNAL, dtype=F32.onnx,
+    )  # fmt: skip
+    inputs = Projected(x, w, bias, mask, past, None, None)
+    # The cache is an output of its own; without a reader it is not computed.
+    has_present = len(node.outputs) > 1 and node.outputs[1].is_used
+    return attend_projected(b, inputs, whole, quantized_attrs(node.attrs), has_present)
 
 
 def attend_projected(

@@ -33,6 +33,7 @@ class PassOptions:
     bf16: bool = False  # matmuls round their operands to bfloat16, where the CPU multiplies it
     int8: bool = False  # matmuls with n-bit weights round activations to int8
     stop_after: int | None = None  # passes with a higher number are skipped; for debugging
+    device_ops: frozenset[tuple[str, str]] | None = None  # for_device: ops that have kernels there
     joins: bool = False  # for_device: fuse into ops of our own, which every device implements
 
 

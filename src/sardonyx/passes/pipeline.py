@@ -204,6 +204,12 @@ LOWER_CPU: Final = (
 )
 
 LOWER_DEVICE: Final = (
+    Pass(
+        "decompose",
+        "decompose.decompose_for_device",
+        when=lambda options: options.device_ops is not None,
+        takes_options=True,
+    ),
     Pass("lower_sizes", "shape_arithmetic.lower_sizes", level=_EXTENDED),
     # From here on only providers that implement Sardonyx's own ops.
     Pass("fuse_attention", "attention.fuse_attention", when=_joins, optimizers=_ATTENTION),

@@ -3,48 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from sardonyx.base.records import frozen
-from sardonyx.graph.dim import Size
-from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Value
+from sardonyx.ops.decomposition import NoMatch, known_size, need, present, ranked
 from sardonyx.passes.pattern import Call, Number, Pattern
-
-T = TypeVar("T")
-
-
-class NoMatch(Exception):
-    """A condition of a rewrite does not hold; the text says which. Not an error."""
-
-
-def need(condition: object, reason: str) -> None:
-    """Abandon a rewrite, with the reason for the debug log, unless the condition holds."""
-    if not condition:
-        raise NoMatch(reason)
-
-
-def present(value: T | None, reason: str) -> T:
-    """Return a value that must not be None; otherwise abandon the rewrite with the reason."""
-    if value is None:
-        raise NoMatch(reason)
-    return value
-
-
-def known_size(size: Size, reason: str = "the size of a head is not known") -> int:
-    """Return a dim that must be a number, not symbolic; otherwise abandon the rewrite."""
-    if not isinstance(size, int):
-        raise NoMatch(reason)
-    return size
-
-
-def ranked(*values: Value) -> None:
-    """Abandon a rewrite unless these are tensors of known rank."""
-    for value in values:
-        fact = value.fact
-        # Sequences and optionals have no rank either.
-        if not isinstance(fact, Fact) or fact.shape is None:
-            raise NoMatch(f"the rank of {value} is not known")
 
 
 @frozen
@@ -89,3 +52,17 @@ def rule(*patterns: Pattern, aliases: str = "") -> Callable[[Callable[..., Any]]
         return tuple(rules)
 
     return wrap
+
+
+# The conditions of rules are those of decompositions.
+__all__ = [
+    "NoMatch",
+    "Rule",
+    "Rules",
+    "by_root",
+    "known_size",
+    "need",
+    "present",
+    "ranked",
+    "rule",
+]

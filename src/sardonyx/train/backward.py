@@ -9,9 +9,10 @@ from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
-from sardonyx.ops.gradients import Decomposition, GradientBuilder, rule_of
+from sardonyx.ops.gradients import GradientBuilder, outputs_of, rule_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.options import PassOptions
 from sardonyx.train.stops import stops_at_input, stops_at_output
@@ -169,7 +170,7 @@ def _through(
 ) -> list[Value | None]:
     """Gradients of a node's inputs, backwards through its decomposition, which is built again."""
     n_before = len(b.made)
-    outputs = decomposition.made(b, node)
+    outputs = outputs_of(decomposition, b, node)
     nodes = list(b.made[n_before:])
     seeds: Gradients = {}
     for out, grad in zip(outputs, grads, strict=False):

@@ -14,10 +14,11 @@ from sardonyx.graph.copy import copied
 from sardonyx.graph.dim import Size, lone_name, product, symbol
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
-from sardonyx.ops.gradients import Decomposition, ranked, rule_of
+from sardonyx.ops.gradients import outputs_of, ranked, rule_of
 from sardonyx.passes.replace import prune
 from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
 from sardonyx.train.nodes import with_gradients
@@ -280,11 +281,11 @@ def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) ->
     """Nodes without a kernel that are made of others give way to these."""
     for node in _before(graph, seeds):
         rule = rule_of(node.op)
-        if not isinstance(rule, Decomposition) or not rule.replaces(node):
+        if not isinstance(rule, Decomposition) or not rule.when(node):
             continue
         b = Backward(graph)
         b.active.update(wanted)
-        for old, new in zip(node.outputs, rule.made(b, node), strict=False):
+        for old, new in zip(node.outputs, outputs_of(rule, b, node), strict=False):
             assert new is not None
             new.name, old.name = old.name, ""
             if old in seeds:

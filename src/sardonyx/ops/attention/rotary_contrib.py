@@ -10,11 +10,14 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 
 MAX_PAIRS: Final = 1 << 16  # of features in a head
 rotary: Final = Op(
@@ -143,6 +146,39 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     rule = rotary.reference_rule
     assert rule is not None
     return np.asarray(rule(x, positions, *flat, **attrs))
+
+
+@multi.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """MRotaryEmbedding: each column of the caches follows one of three position ids."""
+    x, ids, *caches = (given(node, i) for i in range(4))
+    streams = mrope_streams(node.attrs)
+    # Columns are gathered per position stream and concatenated: undone by the inverse permutation.
+    order = np.argsort(streams, kind="stable")
+    # Negative ids are made out of range: Gather would count them from the end.
+    ids = b.Where(b.Less(ids, b.const(0, I64)), b.const(1 << 62, I64), ids)
+    three = b.node("Split", ids, b.ints(1, 1, 1), outputs=3).outputs
+    angles = []
+    for cache in caches:
+        parts = []
+        for stream, positions in enumerate(three):
+            columns = np.flatnonzero(streams == stream)
+            if columns.size:
+                table = b.Gather(cache, b.const(columns, I64), axis=1)
+                parts.append(b.Gather(table, b.Squeeze(positions, b.ints(0))))
+        whole = b.Concat(*parts, axis=2)
+        if (order != np.arange(len(order))).any():
+            whole = b.Gather(whole, b.const(np.argsort(order), I64), axis=2)
+        angles.append(whole)
+    heads = None
+    if x.tensor.rank == 3:
+        heads = packed_heads(x.tensor.dims[2], caches[0].tensor.dims[1], node.attrs)
+        need(isinstance(heads, int), "the number of heads is unknown")
+    width, interleaved = 2 * len(streams), node.attrs["interleaved"]
+    made = b.RotaryEmbedding(
+        x, *angles, num_heads=heads, interleaved=interleaved, rotary_embedding_dim=width
+    )
+    return (made,)
 
 
 OPS: Final = (rotary, multi)

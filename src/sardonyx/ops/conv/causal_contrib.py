@@ -16,7 +16,7 @@ from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import same_dims
 from sardonyx.ops.attention.linear_contrib import stack_states, window_axis
-from sardonyx.ops.conv.standard import causal
+from sardonyx.ops.conv.standard import causal, decompose_causal
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
 
@@ -96,6 +96,9 @@ def _(
         y = y.swapaxes(1, 2).reshape(y.shape[0], length, *channels)
         states = [s.swapaxes(1, 2).reshape(s.shape[0], state_length, *channels) for s in states]
     return np.ascontiguousarray(y), np.ascontiguousarray(stack_states(states, window))
+
+
+causal_conv.decompose(decompose_causal)
 
 
 OPS: Final = (causal_conv,)

@@ -6,11 +6,15 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F16, F32, F64, I64
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import same_dims
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.standard import CONV, conv_transpose
+from sardonyx.ops.decomposition import Outputs, need
 
 _FLOATS: Final = frozenset((F16, F32, F64))
 
@@ -44,6 +48,15 @@ def _(x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **a
     assert rule is not None
     run_pads = None if pads is None else tuple(pads.tolist())
     return rule(x, w, b, **attrs, pads=run_pads, output_shape=None)
+
+
+@dynamic_pads.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """ConvTransposeWithDynamicPads with pads that are known."""
+    x, w, pads, bias = (optional_input(node, i) for i in range(4))
+    known = None if pads is None else pads.tensor.ints
+    need(pads is None or known is not None, "the pads are not known")
+    return (b.ConvTranspose(x, w, bias, pads=known, **node.attrs),)
 
 
 OPS: Final = (dynamic_pads,)

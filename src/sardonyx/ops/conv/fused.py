@@ -10,10 +10,14 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32, IEEE
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, filled, in_wide
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.standard import CONV
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.elementwise.fused_activation import (
     ACTIVATION_ATTRS,
     activation_function,
@@ -130,6 +134,20 @@ def _(x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attr
     z_first = None if z is None else z.transpose(first)
     y = _fused_conv(x.transpose(first), w, b, z_first, **{**_NO_ACTIVATION, **attrs})
     return np.ascontiguousarray(y.transpose(to_channels_last(x.ndim)))
+
+
+@nhwc_conv.decompose
+@nhwc_fused_conv.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """NhwcConv and NhwcFusedConv: layout propagation removes the Transposes again."""
+    rank = given(node, 0).tensor.rank
+    x, w, bias, z = (optional_input(node, i) for i in range(4))
+    images = [None if v is None else b.Transpose(v, perm=to_channels_first(rank)) for v in (x, z)]
+    if node.op.name == "NhwcConv":
+        y = b.Conv(images[0], w, bias, **node.attrs)
+    else:
+        y = b.FusedConv(images[0], w, bias, images[1], domain=MICROSOFT, **node.attrs)
+    return (b.Transpose(y, perm=to_channels_last(rank)),)
 
 
 OPS: Final = (

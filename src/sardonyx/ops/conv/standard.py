@@ -12,11 +12,20 @@ from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size, maximum, product
 from sardonyx.graph.dtype import BF16, BOOL, COMPLEX, F16, F32, FLOATS, I64, NUMBERS, STRING
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, optional
+from sardonyx.graph.op import INTERNAL, Op, optional
 from sardonyx.ops.arrays import Array, as_ints, in_wide
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.deform import check_offsets, deform_conv
-from sardonyx.ops.conv.im2col import add_bias, add_transposed, col2im_add, convolve
+from sardonyx.ops.conv.im2col import (
+    add_bias,
+    add_transposed,
+    col2im_add,
+    convolve,
+)
+from sardonyx.ops.decomposition import Outputs, known_size, need, present
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.sliding_window import (
     MAX_SPAN,
@@ -315,5 +324,63 @@ def _causal_conv(
 
 
 causal.reference(in_wide(_causal_conv))
+
+
+@deform.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """DeformConv: im2col with sampled taps (DeformColumns), then a matmul per group."""
+    x, w, out = given(node, 0), given(node, 1), node.outputs[0]
+    offset, bias, mask = given(node, 2), optional_input(node, 3), optional_input(node, 4)
+    shape, attrs = present(w.tensor.static, "the weights have symbolic sizes"), node.attrs
+    need(x.tensor.dtype is F32, "not float32")
+    need(0 not in shape and len(shape) <= 5, "the weights are empty, or have too many dims")
+    geometry = {k: v for k, v in attrs.items() if k != "group"}
+    geometry["kernel_shape"] = shape[2:]
+    columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
+    group, depth = attrs["group"], math.prod(shape[1:])
+    # [batch, group, channels * taps, pixels].
+    grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
+    y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
+    sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
+    y = b.Reshape(y, sizes, allowzero=1, like=out)
+    if bias is not None:
+        y = b.Add(y, b.Reshape(bias, b.ints(shape[0], *((1,) * (len(shape) - 2)))))
+    return (y,)
+
+
+@causal.decompose
+def decompose_causal(b: Builder, node: Node) -> Outputs:
+    """CausalConvWithState, standard or com.microsoft: the state, a Conv, the new state."""
+    x, w = given(node, 0), given(node, 1)
+    bias, past = optional_input(node, 2), optional_input(node, 3)
+    attrs = {"channels_last": 0, "dilation": 1, "state_window": 0, **node.attrs}
+    need(not attrs["state_window"], "the state has a window")
+    need(
+        not attrs["channels_last"] or x.tensor.rank == 3, "channels-last with several spatial axes"
+    )
+    channels, taps = (
+        known_size(w.tensor.dims[i], "the weights have symbolic sizes") for i in (0, 2)
+    )
+    # The state has the inputs that the first taps of the next call still read.
+    n_state = (taps - 1) * attrs["dilation"]
+    padded: Value = x
+    axis = 1 if attrs["channels_last"] else 2
+    # Causal padding: zeros before the first input, none after the last.
+    if past is None:
+        before = [0, 0, 0, 0, 0, 0]
+        before[axis] = n_state
+        padded = b.Pad(x, b.ints(*before))
+    elif n_state:
+        padded = b.Concat(past, x, axis=axis)
+    images = b.Transpose(padded, perm=(0, 2, 1)) if attrs["channels_last"] else padded
+    y = b.Conv(images, w, bias, group=channels, dilations=(attrs["dilation"],))
+    if attrs["activation"] != b"none":
+        y = b.Mul(y, b.Sigmoid(y))
+    if attrs["channels_last"]:
+        y = b.Transpose(y, perm=(0, 2, 1))
+    length = b.Shape(x, start=axis, end=axis + 1)
+    ends = b.ints(np.iinfo(np.int64).max)
+    return y, b.Slice(padded, length, ends, b.ints(axis))
+
 
 OPS: Final = (conv, conv_transpose, deform, col2im, causal)

@@ -8,9 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InternalError, InvalidGraph
+from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX, Op
 from sardonyx.ops import lookup
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import need
 
 # Activation -> the attributes it needs, in the order of activation_params.
 ACTIVATION_ATTRS: Final[dict[str, tuple[str, ...]]] = {
@@ -63,3 +66,24 @@ def activation_function(
     rule = standard(text).reference_rule
     assert rule is not None
     return lambda x: np.asarray(rule(x, **values))
+
+
+def _times(b: Builder, x: Value, factor: float) -> Value:
+    """A value multiplied by a number."""
+    return b.Mul(x, b.const(factor, x.tensor.dtype))
+
+
+def activated(b: Builder, x: Value, node: Node) -> Value:
+    """A value after the activation of a fused op."""
+    name = (node.attrs["activation"] or b"").decode("utf-8", "replace")
+    if not name:
+        return x
+    need(x.tensor.dtype.is_float, "an activation of integers")
+    values = {k: node.attrs[f"activation_{k}"] for k in ACTIVATION_ATTRS[name]}
+    # alpha * f(beta * x): no standard ops.
+    if name == "ScaledTanh":
+        return _times(b, b.Tanh(_times(b, x, values["beta"])), values["alpha"])
+    if name == "ParametricSoftplus":
+        return _times(b, b.Softplus(_times(b, x, values["beta"])), values["alpha"])
+    need(name != "Clip", "bounds that the node has no attributes for")
+    return b.node(name, x, **values).outputs[0]

@@ -9,9 +9,13 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dtype import FLOATS, INDEX
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.softmax.standard import log_softmax
 
 _ATTRS: Final = {"ignore_index": optional("int"), "reduction": b"mean"}
@@ -106,4 +110,42 @@ def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
     return loss, log_prob
 
 
+@cross_entropy.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    log_prob = b.LogSoftmax(given(node, 0), axis=1)
+    return _likelihood(b, node, log_prob), log_prob
+
+
+@nll.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    return (_likelihood(b, node, given(node, 0)),)
+
+
+def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
+    """The negative log likelihood of the labels, weighted and reduced."""
+    labels, weights = given(node, 1), optional_input(node, 2)
+    ignored, reduction = node.attrs["ignore_index"], node.attrs["reduction"]
+    dtype = log_prob.tensor.dtype
+    keep = None if ignored is None else b.Not(b.Equal(labels, ignored))
+    # A label below 0 is a mistake, and not counted from the end.
+    labels = b.Where(b.Less(labels, 0), b.const(_ABOVE_ALL, labels.tensor.dtype), labels)
+    if keep is not None:
+        labels = b.Where(keep, labels, b.const(0, labels.tensor.dtype))
+    column = b.ints(1)
+    picked = b.Squeeze(b.GatherElements(log_prob, b.Unsqueeze(labels, column), axis=1), column)
+    weight = None if weights is None else b.Gather(weights, labels)
+    if keep is not None:
+        weight = b.cast(keep, dtype) if weight is None else b.Where(keep, weight, b.const(0, dtype))
+    loss: Value = b.Neg(picked if weight is None else b.Mul(picked, weight))
+    if reduction == b"none":
+        return loss
+    if reduction == b"mean" and weight is None:
+        return b.ReduceMean(loss, keepdims=0)
+    total: Value = b.ReduceSum(loss, keepdims=0)
+    if reduction == b"mean":
+        total = b.Div(total, b.ReduceSum(weight, keepdims=0))
+    return total
+
+
+_ABOVE_ALL: Final = 2**31 - 1  # a class that no model has
 OPS: Final = (nll, cross_entropy)

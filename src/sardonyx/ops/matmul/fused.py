@@ -10,10 +10,13 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import FLOATS, I32, I64, IEEE, U32, U64
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, in_wide
-from sardonyx.ops.elementwise.fused_activation import activation_function, standard
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
+from sardonyx.ops.elementwise.fused_activation import activated, activation_function, standard
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 
 fused_gemm: Final = Op(
@@ -130,6 +133,20 @@ def _(g: Scope, a: Fact, b: Fact, **attrs: Any) -> Fact:
 def _(a: Array, b: Array, **attrs: Any) -> Array:
     activation, rest = _split_activation(attrs)
     return activation(np.asarray(_matmul(a, b, **rest)))
+
+
+@fused_gemm.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """FusedGemm: the activation becomes a node, which fuses into the epilogue later."""
+    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
+    return (activated(b, b.Gemm(*node.inputs, **rest), node),)
+
+
+@matmul_activation.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """FusedMatMulActivation."""
+    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
+    return (activated(b, b.FusedMatMul(*node.inputs, domain=MICROSOFT, **rest), node),)
 
 
 OPS: Final = (

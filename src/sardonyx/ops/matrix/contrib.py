@@ -9,10 +9,13 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, F64, I32
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.attention.heads import same_rank
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 
 inverse: Final = Op(
     "Inverse", 1, "X:T", "Y:T", domain=MICROSOFT, types={"T": frozenset((F16, F32, F64))}
@@ -121,6 +124,17 @@ def _backtrack(backpointers: Array) -> Array:
         step = backpointers[i, j]
         i, j = i - int(step != 2), j - int(step != 1)
     return np.array(path[::-1], np.int32).T.copy()
+
+
+@cdist.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """CDist: |a|^2 - 2 a b + |b|^2, since all differences would need too much memory."""
+    left, right = given(node, 0), given(node, 1)
+    squares = [b.ReduceSumSquare(x, b.ints(1), keepdims=1) for x in (left, right)]
+    twice = b.FusedMatMul(left, right, domain=MICROSOFT, transB=1, alpha=-2.0)
+    # Rounding can make the distance of equal points negative.
+    y = b.Relu(b.Add(b.Add(twice, squares[0]), b.Transpose(squares[1], perm=(1, 0))))
+    return (b.Sqrt(y) if node.attrs["metric"] == b"euclidean" else y,)
 
 
 OPS: Final = (inverse, cdist, warping)

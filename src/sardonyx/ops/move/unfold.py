@@ -7,10 +7,14 @@ from typing import Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, known_size
 from sardonyx.ops.inference import axis_of
 
 unfold: Final = Op(
@@ -39,6 +43,20 @@ def _(x: Array, *, dim: int, size: int, step: int) -> Array:
     steps = [slice(None)] * x.ndim
     steps[dim % x.ndim] = slice(None, None, step)
     return np.ascontiguousarray(windows[(*steps, slice(None))])
+
+
+@unfold.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """UnfoldTensor: overlapping slices, gathered by their start positions."""
+    x, size = given(node, 0), node.attrs["size"]
+    rank = x.tensor.rank
+    axis = node.attrs["dim"] % rank
+    length = known_size(x.tensor.dims[axis], "the number of slices is unknown")
+    starts = np.arange(0, length - size + 1, node.attrs["step"])
+    # Row i has the positions of the i-th slice.
+    slices = b.Gather(x, b.const(starts[:, None] + np.arange(size), I64), axis=axis)
+    order = [i for i in range(rank + 1) if i != axis + 1]
+    return (b.Transpose(slices, perm=(*order, axis + 1)),)
 
 
 OPS: Final = (unfold,)

@@ -7,11 +7,16 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import ShapeError
+from sardonyx.graph.const import Recipe
+from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import BF16, F16, F32, U8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, present
 from sardonyx.ops.matmul.standard import matmul
 
 # Code books, relative to a block's absolute maximum: FP4 is a sign and 8 magnitudes; NF4 are the 16
@@ -104,6 +109,21 @@ def _(a: Array, b: Array, absmax: Array, **attrs: Any) -> Array:
     with np.errstate(all="ignore"):
         y = matmul(wide(a), w.T if attrs["transB"] else w)
         return np.asarray(y).astype(a.dtype, copy=False)
+
+
+@bnb4.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """MatMulBnb4: the weights are a recipe, dequantized once when they are packed."""
+    x, q, absmax = (given(node, i) for i in range(3))
+    codes, scales = (present(v.const, "the weights are not constant") for v in (q, absmax))
+    attrs = node.attrs
+    fact = (F32, (attrs["N"], attrs["K"]))
+    matrix = constant(Recipe(weights, (codes, scales), storage_attrs(attrs), 0, fact))
+    # The recipe yields [N, K], which a flag of the matmul transposes.
+    right = b.Transpose(matrix, perm=(1, 0)) if attrs["transB"] else matrix
+    dtype = x.tensor.dtype
+    y = b.MatMul(x if dtype is F32 else b.Cast(x, to=F32.onnx), right)
+    return (y if dtype is F32 else b.Cast(y, to=dtype.onnx),)
 
 
 OPS: Final = (bnb4, weights)

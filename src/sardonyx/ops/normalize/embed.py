@@ -7,12 +7,16 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dtype import F16, F32, I32
+from sardonyx.graph.dtype import F16, F32, I32, I64, U32
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, filled, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 
 embed: Final = Op(
     "EmbedLayerNormalization",
@@ -91,6 +95,36 @@ def _(*inputs: Array | None, epsilon: float, **_: Any) -> tuple[Array, ...]:
     if mask is not None:
         token_counts = (mask == 1).sum(axis=1, dtype=np.int32)
     return y.astype(word_table.dtype), token_counts, total.astype(word_table.dtype)
+
+
+@embed.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """EmbedLayerNormalization: the sum of word, position and segment embeddings."""
+    ids, segment_ids, words, position_table, segments, gamma, beta, mask, positions = (
+        optional_input(node, i) for i in range(9)
+    )
+    ids, position_table = given(node, 0), given(node, 3)
+    total = b.Gather(words, _unsigned(b, ids))
+    if positions is None:
+        # Without position ids the positions are 0, 1, 2, ...
+        rows = b.Slice(position_table, b.ints(0), b.Shape(ids, start=1, end=2), b.ints(0))
+    else:
+        rows = b.Gather(position_table, _unsigned(b, positions))
+    total = b.Add(total, rows)
+    if segment_ids is not None:
+        total = b.Add(total, b.Gather(segments, _unsigned(b, segment_ids)))
+    y = b.LayerNormalization(total, gamma, beta, epsilon=node.attrs["epsilon"])
+    seen: Value | None = None
+    if len(node.outputs) > 1 and node.outputs[1].is_used:
+        # The second output counts the unmasked tokens; without a mask it is 0.
+        shown = b.Equal(mask, b.const(1, I32)) if mask is not None else b.Less(ids, ids)
+        seen = b.ReduceSum(b.Cast(shown, to=I32.onnx), b.ints(1), keepdims=0)
+    return y, seen, b.Identity(total) if len(node.outputs) > 2 else None
+
+
+def _unsigned(b: Builder, ids: Value) -> Value:
+    """Ids with negative ones made out of range: Gather would count them from the end."""
+    return b.Cast(b.Cast(ids, to=U32.onnx), to=I64.onnx)
 
 
 OPS: Final = (embed,)

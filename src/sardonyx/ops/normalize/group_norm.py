@@ -9,10 +9,15 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.conv.fused import to_channels_first, to_channels_last
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 
 _FLOATS: Final = frozenset((F32, F16))
@@ -107,6 +112,36 @@ def _(
     if bias is not None:
         total = total + wide(bias).reshape(shape[1:])
     return _normalized(total, gamma, beta, attrs).astype(x.dtype), total.astype(x.dtype)
+
+
+@group_norm.decompose
+@skip_group_norm.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """GroupNorm and SkipGroupNorm."""
+    x, gamma, beta = (given(node, i) for i in range(3))
+    skip, bias = optional_input(node, 3), optional_input(node, 4)
+    is_last = node.attrs["channels_last"]
+    total = x
+    if skip is not None:
+        axes = b.ints(1, 2) if is_last else b.ints(2, 3)
+        total = b.Add(x, b.Unsqueeze(skip, axes) if skip.tensor.rank == 2 else skip)
+    if bias is not None:
+        total = b.Add(total, bias if is_last else b.Unsqueeze(bias, b.ints(1, 2)))
+    # The standard GroupNormalization is NCHW.
+    y: Value = b.Transpose(total, perm=to_channels_first(4)) if is_last else total
+    y = b.GroupNormalization(
+        y,
+        b.cast(gamma, x.tensor.dtype),
+        b.cast(beta, x.tensor.dtype),
+        num_groups=node.attrs["groups"],
+        epsilon=node.attrs["epsilon"],
+    )
+    # SiLU: y * sigmoid(y).
+    if node.attrs["activation"]:
+        y = b.Mul(y, b.Sigmoid(y))
+    if is_last:
+        y = b.Transpose(y, perm=to_channels_last(4))
+    return y, None if skip is None else b.Identity(total)
 
 
 OPS: Final = (group_norm, skip_group_norm)

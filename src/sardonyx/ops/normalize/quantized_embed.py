@@ -9,10 +9,15 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F32, I32
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
+from sardonyx.ops.quantize.qdq import dequantize_node
 from sardonyx.ops.quantize.qlinear import dequantized
 
 embed: Final = Op(
@@ -93,6 +98,45 @@ def _(*arrays: Any, epsilon: float) -> tuple[Array, Array]:
         y = y * dequantized(gamma, scales[3], zeros[3]) + dequantized(beta, scales[4], zeros[4])
     count = np.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1, dtype=np.int32)
     return y.astype(np.float32), count
+
+
+def _gather_rows(b: Builder, table: Value, ids: Value) -> Value:
+    """Rows of a table; negative ids are out of range, not counted from the end."""
+    size = table.tensor.dims[0]
+    need(isinstance(size, int), "the length of the table is unknown")
+    # Gather accepts negative indices: replaced by an index that it rejects.
+    checked = b.Where(b.Less(ids, 0), b.const(size, I32), ids)
+    return b.Gather(table, checked, axis=0)
+
+
+@embed.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QEmbedLayerNormalization."""
+    ids, segments, words, places, segment_table, gamma, beta, mask, *scales = (
+        optional_input(node, i) for i in range(18)
+    )
+    assert ids is not None
+    assert words is not None
+    assert places is not None
+    pairs = list(zip(scales[:5], scales[5:], strict=True))
+    total = dequantize_node(b, _gather_rows(b, words, ids), *pairs[0])
+    rows = b.Shape(ids, start=1, end=2)
+    total = b.Add(total, dequantize_node(b, b.Slice(places, b.ints(0), rows, b.ints(0)), *pairs[1]))
+    if segments is not None and segment_table is not None:
+        total = b.Add(
+            total, dequantize_node(b, _gather_rows(b, segment_table, segments), *pairs[2])
+        )
+    vectors = [
+        dequantize_node(b, v, *k) for v, k in zip((gamma, beta), pairs[3:], strict=True) if v
+    ]
+    y = b.LayerNormalization(total, *vectors, axis=-1, epsilon=node.attrs["epsilon"])
+    # The count of unmasked tokens, which is 0 without a mask.
+    if mask is None:
+        count = b.Expand(b.const(0, I32), b.Shape(ids, start=0, end=1))
+    else:
+        seen = b.Cast(b.Equal(mask, 1), to=I32.onnx)
+        count = b.ReduceSum(seen, b.ints(1), keepdims=0)
+    return y, count
 
 
 OPS: Final = (embed,)

@@ -9,11 +9,13 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Shape, Size
-from sardonyx.graph.dtype import BF16, F32, FLOATS, DType, by_onnx
+from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, DType, by_onnx
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array, in_wide, narrow, wide
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import axes_of, axis_of
 
 EPSILON: Final = float(np.float32(1e-5))
@@ -374,6 +376,41 @@ def _mean_variance(x: Array, *, axes: Axes) -> Array:
 
 
 mean_variance.reference(in_wide(_mean_variance))
+
+
+def widened(b: Builder, x: Value) -> Value:
+    """A value in the type to normalize in: float32 for float16 and bfloat16."""
+    return b.cast(x, F32) if x.tensor.dtype in (F16, BF16) else x
+
+
+def per_channel(b: Builder, vector: Value, x: Value) -> Value:
+    """One number per channel in a shape that broadcasts over an image."""
+    rank = x.tensor.rank
+    wide = widened(b, vector)
+    return b.Reshape(wide, b.ints(-1, *(1,) * (rank - 2))) if rank > 2 else wide
+
+
+@batch_norm.decompose(when=lambda node: bool(node.attrs["training_mode"]))
+def _(b: Builder, node: Node) -> list[Value]:
+    x, scale, bias, mean, var = (given(node, i) for i in range(5))
+    wide, attrs = widened(b, x), node.attrs
+    rows = [per_channel(b, row, x) for row in (scale, bias, mean, var)]
+    if not attrs["training_mode"]:
+        inverse = b.Reciprocal(b.Sqrt(b.Add(rows[3], attrs["epsilon"])))
+        normal = b.Mul(b.Sub(wide, rows[2]), inverse)
+        return [b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)]
+    axes = (0, *range(2, x.tensor.rank))
+    centre = b.ReduceMean(wide, b.ints(*axes), keepdims=1)
+    centred = b.Sub(wide, centre)
+    variance = b.ReduceMean(b.Mul(centred, centred), b.ints(*axes), keepdims=1)
+    normal = b.Mul(centred, b.Reciprocal(b.Sqrt(b.Add(variance, attrs["epsilon"]))))
+    y = b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)
+    outputs = [y]
+    for now, before in ((centre, mean), (variance, var)):
+        new = b.Mul(b.cast(b.Reshape(now, b.ints(-1)), before.tensor.dtype), 1 - attrs["momentum"])
+        outputs.append(b.Add(b.Mul(before, attrs["momentum"]), new))
+    return outputs
+
 
 OPS: Final = (
     batch_norm, instance_norm, group_norm, layer_norm, rms_norm, simplified, lp_norm, lrn,

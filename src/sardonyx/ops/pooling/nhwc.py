@@ -7,11 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.pooling.standard import POOL, max_pool
 from sardonyx.ops.quantize.matmul_conv import BYTES
+from sardonyx.ops.quantize.qdq import in_nchw
 from sardonyx.ops.quantize.qlinear import as_channels_first
 
 pool: Final = Op(
@@ -33,6 +37,12 @@ def _(x: Array, **attrs: Any) -> Array:
     assert rule is not None
     result: Array = rule(np.moveaxis(x, -1, 1), storage_order=0, **attrs)[0]
     return np.moveaxis(result, 1, -1)
+
+
+@pool.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """NhwcMaxPool."""
+    return (in_nchw(b, given(node, 0), lambda v: b.MaxPool(v, **node.attrs), True),)
 
 
 OPS: Final = (pool,)

@@ -9,12 +9,16 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.graph.dim import Shape
+from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import FLOATS, I8, I64, U8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, Reference, optional, required
+from sardonyx.graph.op import INTERNAL, Op, Reference, optional, required
 from sardonyx.ops.arrays import Array, as_ints, in_wide
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.sliding_window import (
     MAX_SPAN,
     Window,
@@ -292,6 +296,27 @@ def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **a
 
 
 max_unpool.reference(_max_unpool)
+
+
+@max_unpool.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """MaxUnpool: scatter the elements into zeros."""
+    x, indices, out = given(node, 0), given(node, 1), node.outputs[0]
+    default_shape = unpooled_shape(x.tensor.dims, node.attrs)
+    need(
+        optional_input(node, 2) is None or out.tensor.dims == default_shape, "the output is larger"
+    )
+    whole = Fact(I64, (1,), None, (product(default_shape),))
+    zero = b.const(np.zeros((), x.tensor.dtype.np))
+    empty = b.Expand(zero, b.Sizes(domain=INTERNAL, fact=whole))
+    positions = b.Reshape(indices, b.ints(-1))
+    # MaxUnpool has no negative indices: they are moved further out, so that the scatter fails.
+    before = b.Sub(positions, b.Sizes(domain=INTERNAL, fact=whole))
+    positions = b.Where(b.Less(positions, b.const(0, I64)), before, positions)
+    flat = b.ScatterElements(empty, positions, b.Reshape(x, b.ints(-1)))
+    shape = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(default_shape),), None, default_shape))
+    return (b.Reshape(flat, shape, allowzero=1, like=out),)
+
 
 OPS: Final = (
     max_pool, average_pool, lp_pool, global_max, global_average, global_lp, max_unpool,

@@ -10,9 +10,12 @@ from typing import Any, Final
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.quantize import convert
 
@@ -73,5 +76,14 @@ def _delegate(op: Op, standard_op: Op) -> None:
 
 _delegate(quantize, convert.quantize)
 _delegate(dequantize, convert.dequantize)
+
+
+@quantize.decompose
+@dequantize.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QuantizeLinear and DequantizeLinear of com.microsoft."""
+    attrs = standard_attrs(node.op, node.attrs["axis"])
+    return (b.node(node.op.name, *node.inputs, **attrs).outputs[0],)
+
 
 OPS: Final = (quantize, dequantize)

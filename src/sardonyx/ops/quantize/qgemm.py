@@ -9,11 +9,16 @@ import numpy as np
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, DType, by_numpy
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.quantize.convert import to_quantized
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, check_single, exact_type
+from sardonyx.ops.quantize.qdq import quantize_node, scalar
 
 qgemm: Final = Op(
     "QGemm",
@@ -81,6 +86,38 @@ def _(*arrays: Any, transA: int, transB: int, alpha: float) -> Array:  # noqa: N
         assert dtype_out is not None
         quotient = total.astype(np.float32) * (scale / y_scale.reshape(()))
         return to_quantized(quotient, [y_zero.reshape(())], dtype_out)
+
+
+@qgemm.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QGemm: QMatMul, or MatMulInteger where C is not a vector."""
+    a, a_scale, a_zero, w, w_scale, w_zero, c, y_scale, y_zero = (
+        optional_input(node, i) for i in range(9)
+    )
+    assert a is not None
+    attrs, columns = node.attrs, node.outputs[0].tensor.dims[1]
+    x_scale = scalar(b, a_scale)
+    # alpha goes into the scale of the activations.
+    if attrs["alpha"] != 1:
+        x_scale = b.Mul(x_scale, attrs["alpha"])
+    assert w is not None
+    left = b.Transpose(a, perm=(1, 0)) if attrs["transA"] else a
+    is_transposed = bool(attrs["transB"] and w.is_const)  # packing transposes constants
+    right = b.Transpose(w, perm=(1, 0)) if attrs["transB"] and not is_transposed else w
+    is_vector = c is None or (c.tensor.dims[-1:] == (columns,) and c.tensor.dims[:-1] in ((), (1,)))
+    if is_vector:
+        bias = c if c is None or c.tensor.rank == 1 else b.Reshape(c, b.ints(-1))
+        result = (None, None) if y_zero is None else (scalar(b, y_scale), scalar(b, y_zero))
+        y = b.QMatMul(
+            left, right, x_scale, scalar(b, a_zero), w_scale, w_zero, bias, *result,
+            domain=INTERNAL, dtype=node.outputs[0].tensor.dtype.onnx, trans_w=int(is_transposed),
+        )  # fmt: skip
+        return (y,)
+    right = b.Transpose(right, perm=(1, 0)) if is_transposed else right
+    # C is int32 with the scale of the accumulators: added before scaling.
+    total = b.Add(b.MatMulInteger(left, right, scalar(b, a_zero), w_zero), c)
+    y = b.Mul(b.Cast(total, to=F32.onnx), b.Mul(x_scale, w_scale))
+    return (y if y_zero is None else quantize_node(b, y, y_scale, y_zero, y_zero.tensor.dtype),)
 
 
 OPS: Final = (qgemm,)

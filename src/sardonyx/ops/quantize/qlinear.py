@@ -11,15 +11,20 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BOOL, F32, by_numpy
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.inference import axes_of, axis_of, broadcast_shapes
 from sardonyx.ops.move.standard import concat
 from sardonyx.ops.pooling.standard import average_pool
 from sardonyx.ops.quantize.convert import to_quantized
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
+from sardonyx.ops.quantize.qdq import dequantize_node, in_nchw, quantize_node
 from sardonyx.ops.softmax.standard import softmax
 
 _TYPES: Final = {"T": BYTES, "F": FLOAT}
@@ -263,6 +268,83 @@ def _(*arrays: Array) -> Array:
         return requantized(chosen, z_scale, z_zero, x.dtype)
 
 
+def _decompose_binary(b: Builder, node: Node) -> Outputs:
+    """QLinearAdd and QLinearMul."""
+    a_scale, a_zero, c_scale, c_zero, y_scale, y_zero = (
+        optional_input(node, i) for i in (1, 2, 4, 5, 6, 7)
+    )
+    a, c = given(node, 0), given(node, 3)
+    op = node.op.name.removeprefix("QLinear")
+    operands = dequantize_node(b, a, a_scale, a_zero), dequantize_node(b, c, c_scale, c_zero)
+    y = b.node(op, *operands).outputs[0]
+    return (quantize_node(b, y, y_scale, y_zero, a.tensor.dtype),)
+
+
+def _unary_decomposition(
+    compute: Callable[[Builder, Node, Value], Value],
+) -> Callable[[Builder, Node], Outputs]:
+    """The decomposition of an op with one quantized input, from its float computation."""
+
+    def lower(b: Builder, node: Node) -> Outputs:
+        x, (x_scale, x_zero, y_scale, y_zero) = (
+            given(node, 0),
+            (optional_input(node, i) for i in range(1, 5)),
+        )
+        y = compute(b, node, dequantize_node(b, x, x_scale, x_zero))
+        return (quantize_node(b, y, y_scale, y_zero, x.tensor.dtype),)
+
+    return lower
+
+
+def _softmax_nodes(b: Builder, node: Node, x: Value) -> Value:
+    """QLinearSoftmax."""
+    axis, rank = node.attrs["axis"], x.tensor.rank
+    need(rank > 0, "one number has no axis")
+    # Before opset 13 Softmax flattened its input to a matrix at the axis.
+    if node.attrs["opset"] >= 13:
+        made: Value = b.Softmax(x, axis=axis)
+    else:
+        rows = b.Softmax(b.Flatten(x, axis=axis % rank), axis=1)
+        made = b.Reshape(rows, b.Shape(x), allowzero=1)
+    return made
+
+
+def _average_nodes(b: Builder, node: Node, x: Value) -> Value:
+    """QLinearAveragePool and QLinearGlobalAveragePool."""
+    attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+    name = node.op.name.removeprefix("QLinear")
+    return in_nchw(b, x, lambda v: b.node(name, v, **attrs).outputs[0], node.attrs["channels_last"])
+
+
+def _mean_nodes(b: Builder, node: Node, x: Value) -> Value:
+    """QLinearReduceMean."""
+    # No axes: all of them.
+    axes = node.attrs["axes"] or range(x.tensor.rank)
+    return b.ReduceMean(x, b.ints(*axes), keepdims=node.attrs["keepdims"])
+
+
+@qlinear_concat.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QLinearConcat."""
+    # The inputs after these are triples of tensor, scale and zero point.
+    y_scale, y_zero, *rest = (given(node, i) for i in range(len(node.inputs)))
+    parts = [dequantize_node(b, *rest[i : i + 3]) for i in range(0, len(rest), 3)]
+    y = b.Concat(*parts, axis=node.attrs["axis"])
+    return (quantize_node(b, y, y_scale, y_zero, y_zero.tensor.dtype),)
+
+
+@where.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QLinearWhere."""
+    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = (
+        given(node, i) for i in range(9)
+    )
+    z = b.Where(
+        condition, dequantize_node(b, x, x_scale, x_zero), dequantize_node(b, y, y_scale, y_zero)
+    )
+    return (quantize_node(b, z, z_scale, z_zero, x.tensor.dtype),)
+
+
 OPS: Final = (
     _binary("QLinearAdd", np.add),
     _binary("QLinearMul", np.multiply),
@@ -299,3 +381,19 @@ OPS: Final = (
     qlinear_concat,
     where,
 )
+
+_DECOMPOSITIONS: Final = {
+    "QLinearAdd": _decompose_binary,
+    "QLinearMul": _decompose_binary,
+    "QLinearSigmoid": _unary_decomposition(lambda b, node, x: b.Sigmoid(x)),
+    "QLinearLeakyRelu": _unary_decomposition(
+        lambda b, node, x: b.LeakyRelu(x, alpha=node.attrs["alpha"])
+    ),
+    "QLinearSoftmax": _unary_decomposition(_softmax_nodes),
+    "QLinearAveragePool": _unary_decomposition(_average_nodes),
+    "QLinearGlobalAveragePool": _unary_decomposition(_average_nodes),
+    "QLinearReduceMean": _unary_decomposition(_mean_nodes),
+}
+for _op in OPS:
+    if _op.name in _DECOMPOSITIONS:
+        _op.decompose(_DECOMPOSITIONS[_op.name])

@@ -9,9 +9,13 @@ import numpy as np
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import optional as optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.quantize.dynamic import centred, dynamic_quantized, integer_matmul
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
@@ -97,6 +101,46 @@ def quantized_projection(weights: Array, scale: Array, zero: Array | None) -> Ma
         return product
 
     return run
+
+
+@dynamic_lstm.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """DynamicQuantizeLSTM: one QMatMul for the inputs of all steps and directions."""
+    x, w, r, bias, lens, initial_h, initial_c, p, *scales = (
+        optional_input(node, i) for i in range(12)
+    )
+    assert w is not None
+    assert r is not None
+    need(w.is_const and r.is_const, "the weights are not constant")
+    shape = w.tensor.static
+    need(shape is not None and all(v is not None and v.is_const for v in scales), "scales vary")
+    assert shape is not None
+    directions, inner, columns = shape
+    w_scale, w_zero, r_scale, r_zero = (v.const.read() for v in scales if v and v.const)
+    # [directions, inner, columns] as one matrix [inner, directions * columns].
+    weights = b.Reshape(b.Transpose(w, perm=(1, 0, 2)), b.ints(inner, directions * columns))
+    x_codes, scale, zero = b.node("DynamicQuantizeLinear", x, outputs=3).outputs
+    if bias is not None:
+        # ONNX has a bias for the input and one for the state: only their sum matters.
+        both = b.Reshape(bias, b.ints(directions, 2, columns))
+        bias = b.Reshape(b.ReduceSum(both, b.ints(1), keepdims=0), b.ints(-1))
+    gates = b.QMatMul(
+        x_codes, weights, scale, zero, b.const(_per_column(w_scale, shape)),
+        b.const(_per_column(w_zero, shape)) if w_zero.any() else None, bias, None, None,
+        domain=INTERNAL, dtype=F32.onnx,
+    )  # fmt: skip
+    return b.node(
+        "QLSTM",
+        gates, r, b.const(r_scale), b.const(r_zero) if r_zero.any() else None, lens, initial_h,
+        initial_c, p, domain=INTERNAL, outputs=len(node.outputs), **node.attrs,
+    ).outputs  # fmt: skip
+
+
+def _per_column(row: Array, shape: tuple[int, ...]) -> Array:
+    """One number per column of all directions, from one per direction or per column."""
+    directions, _, columns = shape
+    each = row.reshape(directions, -1)
+    return np.broadcast_to(each, (directions, columns)).reshape(-1).copy()
 
 
 OPS: Final = (dynamic_lstm,)

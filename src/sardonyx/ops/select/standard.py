@@ -8,11 +8,14 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dim import Shape, product
-from sardonyx.graph.dtype import I64, NUMBERS
+from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, NUMBERS, U8, U16, U32, U64
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, one_int, wide
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import CLASSIC, SIZES, checked_shape
 
@@ -144,6 +147,56 @@ def _unique_slices(x: Array, axis: int) -> tuple[Array, Array, Array]:
         rows, return_index=True, return_inverse=True, return_counts=True, axis=0
     )
     return first.astype(np.int64), inverse.reshape(-1), counts.astype(np.int64)
+
+
+_END: Final = (1 << 63) - 1
+# Types that TopK sorts.
+_SORTED: Final = frozenset((F32, F64, F16, BF16, I8, U8, I16, U16, I32, U32, I64, U64))
+
+
+@unique.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """Unique: sort, mark each element that differs from the one before, and compress."""
+    x, outs = given(node, 0), node.outputs
+    axis, dtype = node.attrs["axis"], x.tensor.dtype
+    need(
+        dtype in _SORTED and (axis is None or x.tensor.rank == 1),
+        "elements of this type or axis cannot be sorted",
+    )
+    flat = x if x.tensor.rank == 1 else b.Reshape(x, b.ints(-1))
+    n = b.Shape(flat)
+    ordered, order = b.node("TopK", flat, n, largest=0, outputs=2).outputs
+    before = b.Slice(ordered, b.ints(0), b.ints(-1))
+    differs = b.Not(b.Equal(b.Slice(ordered, b.ints(1), b.ints(_END)), before))
+    if dtype.is_float:  # NaNs are sorted last and count as equal
+        differs = b.And(differs, b.Not(b.IsNaN(before)))
+    is_first = b.Slice(b.Concat(b.const([True]), differs, axis=0), b.ints(0), n)
+    per_group = Value("", Fact(I64, (outs[0].tensor.dims[0],)))
+    positions = b.Compress(order, is_first, axis=0, like=per_group)
+    groups = b.Sub(b.CumSum(b.Cast(is_first, to=I64.onnx), b.const(0, I64)), b.const(1, I64))
+    # The group number of each element, scattered back to its position before the sort.
+    inverse = b.ScatterElements(order, order, groups)
+    counts = _counts(b, is_first, n, per_group)
+    if not node.attrs["sorted"]:
+        # Not sorted: groups in the order of their first elements.
+        positions, permutation = b.node(
+            "TopK", positions, b.Shape(positions), largest=0, outputs=2
+        ).outputs
+        counts = b.Gather(counts, permutation)
+        counted = b.Range(b.const(0, I64), b.Size(permutation), b.const(1, I64))
+        inverse = b.Gather(b.ScatterElements(permutation, permutation, counted), inverse)
+    made = (b.Gather(flat, positions), positions, inverse, counts)
+    for value, out in zip(made, outs, strict=False):
+        value.fact = out.tensor.plain()
+    return made
+
+
+def _counts(b: Builder, is_first: Value, n: Value, like: Value) -> Value:
+    """The number of elements of each group: the distance between first elements."""
+    counted = b.Range(b.const(0, I64), b.Squeeze(n), b.const(1, I64))
+    starts = b.Compress(counted, is_first, axis=0, like=like)
+    ends = b.Concat(b.Slice(starts, b.ints(1), b.ints(_END)), n, axis=0)
+    return b.Sub(b.Slice(ends, b.ints(0), b.Shape(starts)), starts)
 
 
 OPS: Final = (top_k, non_zero, unique)

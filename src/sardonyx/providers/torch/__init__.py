@@ -18,6 +18,7 @@ from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, SHAPE_OPS, SIZES, kernel_of, why_unsupported
 from sardonyx.providers.torch.cuda_graphs import CudaRecorder, Recorder
 from sardonyx.providers.torch.dtypes import as_array, as_tensor
+from sardonyx.providers.torch.index import KERNELS
 from sardonyx.providers.torch.loader import TorchLoader
 from sardonyx.providers.torch.options import TorchOptions
 from sardonyx.providers.torch.region import TorchRegion
@@ -32,6 +33,7 @@ class Torch:
     """Runs nodes on one device of torch."""
 
     takes_joined = True  # it accepts internal fused ops
+    kernels = frozenset(KERNELS)  # ops that are not decomposed
 
     def __init__(self, name: str, options: TorchOptions) -> None:
         self.name = name

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sardonyx.graph.dim import Size
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Value
+from sardonyx.graph.graph import Node, Value
 
 T = TypeVar("T")
 Outputs = tuple[Value | None, ...]  # None for outputs that are not computed
@@ -48,6 +48,16 @@ def ranked(*values: Value) -> None:
         # Sequences and optionals have no rank either.
         if not isinstance(fact, Fact) or fact.shape is None:
             raise NoMatch(f"the rank of {value} is not known")
+
+
+def never(node: Node) -> bool:
+    """No node: kernels compute the op, and only gradients use its decomposition."""
+    return False
+
+
+def in_training(node: Node) -> bool:
+    """No node of an inference; training has no use for checks that only the reference makes."""
+    return False
 
 
 def as_outputs(built: Any) -> Outputs:

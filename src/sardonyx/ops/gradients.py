@@ -22,7 +22,7 @@ from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.decomposition import NoMatch, Outputs, as_outputs
+from sardonyx.ops.decomposition import NoMatch, Outputs, as_outputs, never
 
 LAST: Final = 2**63 - 1  # as the end of a Slice: to the end
 
@@ -165,11 +165,6 @@ def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
         return rule
 
     return keep
-
-
-def never(node: Node) -> bool:
-    """False for every node: the op has kernels."""
-    return False
 
 
 def decompose(

@@ -18,6 +18,7 @@ from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
+from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradients import outputs_of, ranked, rule_of
 from sardonyx.passes.replace import prune
 from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
@@ -281,7 +282,7 @@ def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) ->
     """Nodes without a kernel that are made of others give way to these."""
     for node in _before(graph, seeds):
         rule = rule_of(node.op)
-        if not isinstance(rule, Decomposition) or not rule.when(node):
+        if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
         b = Backward(graph)
         b.active.update(wanted)

@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.decomposition import Outputs
+from sardonyx.ops.decomposition import Outputs, in_training
 from sardonyx.ops.softmax.standard import log_softmax
 
 _ATTRS: Final = {"ignore_index": optional("int"), "reduction": b"mean"}
@@ -110,13 +110,13 @@ def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
     return loss, log_prob
 
 
-@cross_entropy.decompose
+@cross_entropy.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
     log_prob = b.LogSoftmax(given(node, 0), axis=1)
     return _likelihood(b, node, log_prob), log_prob
 
 
-@nll.decompose
+@nll.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
     return (_likelihood(b, node, given(node, 0)),)
 

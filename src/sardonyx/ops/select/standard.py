@@ -187,7 +187,8 @@ def _(b: Builder, node: Node) -> Outputs:
         inverse = b.Gather(b.ScatterElements(permutation, permutation, counted), inverse)
     made = (b.Gather(flat, positions), positions, inverse, counts)
     for value, out in zip(made, outs, strict=False):
-        value.fact = out.tensor.plain()
+        if value.const is None:
+            value.fact = out.tensor.plain()
     return made
 
 

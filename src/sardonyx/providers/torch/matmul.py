@@ -206,30 +206,6 @@ def apply_activation(y: Tensor, name: bytes | None, attrs: Attrs) -> Tensor:
     return _ACTIVATIONS[name](y, parameters)
 
 
-def _unknown_activation(node: Node) -> str:
-    name = node.attrs["activation"]
-    if not name or name in _ACTIVATIONS:
-        return ""
-    return f"the activation {name.decode(errors='replace')} has no kernel in torch"
-
-
-def _without_activation(attrs: Attrs) -> Attrs:
-    """Return the attributes that do not belong to the activation."""
-    return {k: v for k, v in attrs.items() if not k.startswith("activation")}
-
-
-def fused_gemm(a: Tensor, b: Tensor, c: Tensor | None = None, **attrs: Any) -> Tensor:
-    """Return an activation of `gemm`."""
-    y = gemm(wide(a), wide(b), None if c is None else wide(c), **_without_activation(attrs))
-    return apply_activation(y, attrs["activation"], attrs).to(a.dtype)
-
-
-def fused_matmul_activation(a: Tensor, b: Tensor, **attrs: Any) -> Tensor:
-    """Return an activation of `fused_matmul`."""
-    y = fused_matmul(wide(a), wide(b), **_without_activation(attrs))
-    return apply_activation(y, attrs["activation"], attrs).to(a.dtype)
-
-
 KERNELS: Final[TorchKernels] = {
     (ONNX, "MatMul"): TorchKernel(matmul, REALS | {I32, I64}, columns=(1,)),
     (ONNX, "Gemm"): TorchKernel(gemm, REALS | {I32, I64}, columns=(1,)),
@@ -238,8 +214,4 @@ KERNELS: Final[TorchKernels] = {
         matmul_epilogue, PLAIN, columns=(1,), refuses=why_no_epilogue
     ),
     (MICROSOFT, "FusedMatMul"): TorchKernel(fused_matmul, REALS),
-    (MICROSOFT, "FusedMatMulActivation"): TorchKernel(
-        fused_matmul_activation, REALS, refuses=_unknown_activation
-    ),
-    (MICROSOFT, "FusedGemm"): TorchKernel(fused_gemm, REALS, refuses=_unknown_activation),
 }

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
-from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
+from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import Ints
@@ -204,9 +204,6 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "GlobalAveragePool"): TorchKernel(global_average, REALS),
     (ONNX, "GlobalLpPool"): TorchKernel(global_lp, REALS),
     (ONNX, "MaxUnpool"): TorchKernel(max_unpool, REALS | {I64}, host=(2,)),
-    (MICROSOFT, "NhwcMaxPool"): TorchKernel(
-        channels_last(_max_alone), _MAXED, refuses=spatial_only
-    ),
     (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
     (INTERNAL, "AveragePool"): TorchKernel(
         channels_last(average_pool), REALS, refuses=spatial_only

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.attention.rotary_contrib import mrope_streams, packed_heads
+from sardonyx.ops.attention.rotary_contrib import packed_heads
 from sardonyx.providers.torch.attention.core import pack, unpack
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
@@ -84,27 +84,7 @@ def _heads(x: Tensor, cos: Tensor, attrs: dict[str, Any]) -> Tensor:
     return unpack(x, heads)
 
 
-def multi_rotary(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor, **attrs: Any) -> Tensor:
-    """Multi-axis RoPE: each pair is rotated by one of a token's three positions (time, y, x)."""
-    if not x.numel():
-        return x
-    tokens = _heads(x, cos, attrs)
-    c, s = (_mixed(angles, attrs)[:, None] for angles in gather_angles((cos, sin), ids))
-    y = rotate(tokens, c, s, attrs["interleaved"])
-    return y if x.dim() == 4 else pack(y)
-
-
-def _mixed(angles: Tensor, attrs: dict[str, Any]) -> Tensor:
-    """Return [batch, rows, pairs] from [3, batch, rows, pairs]: each pair from its own axis."""
-    streams = mrope_streams(attrs).tolist()
-    if attrs["mrope_layout"] == 0:
-        sections = torch.split_with_sizes(angles, list(attrs["mrope_section"]), -1)
-        return torch.cat([section[i] for i, section in enumerate(sections)], -1)
-    return torch.stack([angles[stream, ..., i] for i, stream in enumerate(streams)], -1)
-
-
 KERNELS: Final[TorchKernels] = {
     (ONNX, "RotaryEmbedding"): TorchKernel(rotary, _TYPES),
     (MICROSOFT, "RotaryEmbedding"): TorchKernel(microsoft_rotary, _TYPES),
-    (MICROSOFT, "MRotaryEmbedding"): TorchKernel(multi_rotary, _TYPES),
 }

@@ -41,15 +41,6 @@ def fused_conv(
     return apply_activation(y, name, activation)
 
 
-def nhwc_conv(
-    x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None, **attrs: Any
-) -> Tensor:
-    """As `fused_conv`, in channels-last layout."""
-    first = None if z is None else z.movedim(-1, 1)
-    attrs = {"activation": None, "activation_params": None, **attrs}
-    return fused_conv(x.movedim(-1, 1), w, b, first, **attrs).movedim(1, -1)
-
-
 def _channels_last(function: Convolution) -> Convolution:
     """Wrap a convolution for channels-last layout and a fused epilogue."""
 
@@ -69,8 +60,6 @@ def _refuses(node: Node) -> str:
 
 KERNELS: Final[TorchKernels] = {
     (MICROSOFT, "FusedConv"): TorchKernel(fused_conv, REALS, images=(1,), refuses=spatial_only),
-    (MICROSOFT, "NhwcConv"): TorchKernel(nhwc_conv, REALS, refuses=spatial_only),
-    (MICROSOFT, "NhwcFusedConv"): TorchKernel(nhwc_conv, REALS, refuses=spatial_only),
     (INTERNAL, "Conv"): TorchKernel(_channels_last(conv), TYPES, refuses=_refuses),
     (INTERNAL, "ConvTranspose"): TorchKernel(
         _channels_last(conv_transpose), TYPES, refuses=_refuses

@@ -9,10 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name, by_onnx
 from sardonyx.graph.graph import Node
-from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.quantize import convert_contrib as microsoft
-from sardonyx.ops.quantize.convert import dequantize as dequantize_op
-from sardonyx.ops.quantize.convert import quantize as quantize_op
+from sardonyx.graph.op import ONNX
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
@@ -106,18 +103,6 @@ def dynamic_scale(x: Tensor) -> tuple[Tensor, Tensor]:
     return low, torch.where(high == low, 1, scale)
 
 
-def _microsoft_quantize(
-    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int | None
-) -> Tensor:
-    return quantize(x, scale, zero, **microsoft.standard_attrs(quantize_op, axis))
-
-
-def _microsoft_dequantize(
-    x: Tensor, scale: Tensor, zero: Tensor | None = None, *, axis: int | None
-) -> Tensor:
-    return dequantize(x, scale, zero, **microsoft.standard_attrs(dequantize_op, axis))
-
-
 def _refuses_output(node: Node) -> str:
     dtype = node.outputs[0].tensor.dtype
     if dtype in _SUB_BYTE:
@@ -131,8 +116,4 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "QuantizeLinear"): TorchKernel(quantize, _TYPES, refuses=_refuses_output),
     (ONNX, "DequantizeLinear"): TorchKernel(dequantize, _TYPES),
     (ONNX, "DynamicQuantizeLinear"): TorchKernel(dynamic, frozenset((F32, U8))),
-    (MICROSOFT, "QuantizeLinear"): TorchKernel(
-        _microsoft_quantize, _TYPES, refuses=_refuses_output
-    ),
-    (MICROSOFT, "DequantizeLinear"): TorchKernel(_microsoft_dequantize, _TYPES),
 }

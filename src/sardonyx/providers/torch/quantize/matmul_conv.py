@@ -169,17 +169,16 @@ def conv_integer(
     return _int32(exact_conv(x, w, x_zero, w_zero, attrs))
 
 
-def qlinear_conv(*tensors: Any, channels_last: int = 0, **attrs: Any) -> Tensor:
+def qlinear_conv(*tensors: Any, **attrs: Any) -> Tensor:
     """Return the convolution of bytes, requantized to bytes."""
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = filled(tensors, 9)
-    total = exact_conv(x.movedim(-1, 1) if channels_last else x, w, x_zero, w_zero, attrs)
+    total = exact_conv(x, w, x_zero, w_zero, attrs)
     if b is not None:
         total = total + b.reshape(-1, *(1,) * (x.dim() - 2))
     w_scales = _per_channel(w_scale, x.dim() - 2)
     assert w_scales is not None
     scale = x_scale.reshape(()) * w_scales / y_scale.reshape(())
-    y = to_quantized(total.float() * scale, y_zero.reshape(()), y_zero.dtype)
-    return y.movedim(1, -1) if channels_last else y
+    return to_quantized(total.float() * scale, y_zero.reshape(()), y_zero.dtype)
 
 
 def _refuses_rank(node: Node) -> str:
@@ -248,7 +247,6 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "QLinearMatMul"): TorchKernel(qlinear_matmul, _TYPES | _FLOAT16),
     (ONNX, "ConvInteger"): TorchKernel(conv_integer, _TYPES, refuses=_refuses_rank),
     (ONNX, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_refuses_rank),
-    (MICROSOFT, "QLinearConv"): TorchKernel(qlinear_conv, _TYPES, refuses=_refuses_rank),
     (MICROSOFT, "QGemm"): TorchKernel(qgemm, _TYPES),
     (MICROSOFT, "DynamicQuantizeMatMul"): TorchKernel(dynamic_matmul, _TYPES),
     (MICROSOFT, "MatMulIntegerToFloat"): TorchKernel(matmul_to_float, _TYPES | _FLOAT16),

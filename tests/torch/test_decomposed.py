@@ -1,0 +1,33 @@
+"""Ops that torch has no kernel for run there by their decompositions."""
+
+from __future__ import annotations
+
+import pytest
+
+import sardonyx
+from sardonyx.ops import all_ops
+from tests.oracle import difference, feeds_of, model_of
+from tests.test_ops import GOOD, ROWS, results, title, weights_among
+
+pytest.importorskip("torch")
+from sardonyx.providers.torch.index import KERNELS  # noqa: E402 - torch may be missing
+
+PROVIDERS = [("TorchExecutionProvider", {"device": "cpu"}), "CPUExecutionProvider"]
+OPS = {op.key for op in all_ops() if op.decomposition is not None and op.key not in KERNELS}
+DECOMPOSED = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]
+ULPS = 64
+
+
+@pytest.mark.parametrize("index", DECOMPOSED, ids=title)
+def test_decomposed(index: int) -> None:
+    row = ROWS[index]
+    constants = weights_among(row)
+    model = model_of(row, constants=constants).SerializeToString()
+    session = sardonyx.InferenceSession(model, providers=PROVIDERS)
+    feeds = {k: v for k, v in feeds_of(row).items() if k not in constants}
+    found = session.run(None, feeds)
+    assert not (why := difference(list(found), list(results(index)), ULPS)), why
+
+
+def test_every_op_has_a_case() -> None:
+    assert {(ROWS[i].domain, ROWS[i].op) for i in DECOMPOSED} == OPS

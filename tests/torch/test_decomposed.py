@@ -10,7 +10,7 @@ from tests.oracle import difference, feeds_of, model_of
 from tests.test_ops import GOOD, ROWS, results, title, weights_among
 
 pytest.importorskip("torch")
-from sardonyx.providers.torch.index import KERNELS  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch.index import KERNELS
 
 PROVIDERS = [("TorchExecutionProvider", {"device": "cpu"}), "CPUExecutionProvider"]
 OPS = {op.key for op in all_ops() if op.decomposition is not None and op.key not in KERNELS}

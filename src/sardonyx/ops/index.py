@@ -43,8 +43,3 @@ def families() -> dict[str, list[Key]]:
     for key, module in OPS_INDEX.all().items():
         found.setdefault(module.partition(".")[0], []).append(key)
     return found
-
-
-def ops_of(module: str) -> list[Key]:
-    """The ops that a module declares, such as "elementwise.cast"."""
-    return [key for key, where in OPS_INDEX.all().items() if where == module]

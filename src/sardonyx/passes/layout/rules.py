@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, given, optional
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops import lookup
-from sardonyx.ops.index import ops_of
+from sardonyx.ops.elementwise.fusible import FUSIBLE
 from sardonyx.passes.layout.nhwc_nodes import (
     NodeMaker,
     build_batch_norm,
@@ -329,12 +329,8 @@ def _named(names: str, rule_for: RuleFor, domain: str = ONNX) -> dict[tuple[str,
 
 # Ops that are missing keep NCHW and read NCHW forms of their inputs.
 NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
-    **{
-        key: elementwise
-        for module in ("elementwise.arithmetic", "elementwise.activation")
-        for key in ops_of(module)
-    },
-    **_named("Cast Identity", elementwise),
+    **{key: elementwise for key in FUSIBLE if key[0] == ONNX},
+    **_named("Identity", elementwise),
     **_named("Gelu FastGelu QuickGelu", elementwise_without_bias, MICROSOFT),
     **_named("Softmax LogSoftmax Hardmax LpNormalization Split", along_axis),
     **_named(

@@ -139,6 +139,7 @@ _MICROSOFT: Final = {
     "FastGelu": FusibleOp(CUSTOM, CUSTOM, n_instructions=2),
     "BiasGelu": FusibleOp(("gelu", ("add", 0, 1)), "gelu({0} + {1})", n_instructions=2),
     "QuickGelu": FusibleOp(("swish", 0, "alpha"), _SIGMOID),
+    "QOrderedGelu": FusibleOp(CUSTOM, n_instructions=3),
 }
 FUSIBLE: Final[dict[tuple[str, str], FusibleOp]] = {
     **{(ONNX, name): op for name, op in _STANDARD.items()},

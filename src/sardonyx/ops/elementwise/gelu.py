@@ -1,4 +1,4 @@
-"""The GELU ops of com.microsoft: exact (erf), by tanh, with a bias, and by sigmoid (QuickGelu)."""
+"""The GELU ops of com.microsoft: exact (erf), by tanh, with a bias, by sigmoid, of int8."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.dtype import FLOATS
+from sardonyx.graph.dtype import F32, FLOATS, I8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, given
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import never
 from sardonyx.ops.elementwise.arithmetic import erf, sigmoid
 from sardonyx.ops.inference import like_first
 
@@ -73,4 +76,40 @@ def _(x: Array, *, alpha: float) -> Any:
     return x * sigmoid(x * x.dtype.type(alpha))
 
 
-OPS: Final = (gelu, fast_gelu, bias_gelu, quick_gelu)
+qordered_gelu: Final = Op(
+    "QOrderedGelu",
+    1,
+    "X:Q scale_X:S scale_Y:S",
+    "Y:Q",
+    domain=MICROSOFT,
+    attrs={"order_X": optional("int"), "order_Y": optional("int")},
+    types={"Q": frozenset((I8,)), "S": frozenset((F32,))},
+)
+
+
+@qordered_gelu.infer
+def _(g: Scope, x: Fact, x_scale: Fact, y_scale: Fact, **orders: int | None) -> Fact:
+    x_order, y_order = orders["order_X"], orders["order_Y"]
+    if None not in (x_order, y_order) and x_order != y_order:
+        raise InvalidGraph(f"the orders of X and Y are {x_order} and {y_order}, and must be equal")
+    for name, scale in (("scale_X", x_scale), ("scale_Y", y_scale)):
+        for dim in scale.dims:
+            g.equal(dim, 1, f"{name} is one number")
+    return x.plain()
+
+
+@qordered_gelu.reference
+def _(x: Array, x_scale: Array, y_scale: Array, **_: Any) -> Array:
+    y = _exact(x.astype(np.float32) * x_scale.reshape(()))
+    return np.clip(np.rint(y / y_scale.reshape(())), -128, 127).astype(np.int8)
+
+
+@qordered_gelu.decompose(when=never)
+def _(b: Builder, node: Node) -> Value:
+    x, x_scale, y_scale = (given(node, i) for i in range(3))
+    scales = (b.Reshape(scale, b.ints()) for scale in (x_scale, y_scale))
+    y = b.Gelu(b.DequantizeLinear(x, next(scales)))
+    return b.QuantizeLinear(y, next(scales), output_dtype=I8.onnx)
+
+
+OPS: Final = (gelu, fast_gelu, bias_gelu, quick_gelu, qordered_gelu)

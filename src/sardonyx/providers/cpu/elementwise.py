@@ -227,6 +227,12 @@ def _dequantize(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
     return w.emit("dequantize", (scale, zero, x), F32, (float(zero != ABSENT),))
 
 
+def _qordered_gelu(w: Writer, it: Instruction, args: tuple[int, ...]) -> int:
+    x, x_scale, y_scale = args
+    y = w.emit("gelu", (_dequantize(w, it, (x, x_scale)),))
+    return _quantize(w, it, (y, y_scale))
+
+
 # Ops whose instructions depend on attributes, types or the number of operands.
 _CUSTOM: Final[dict[tuple[str, str], Encoder]] = {
     (ONNX, "Max"): _folded("max"),
@@ -245,6 +251,7 @@ _CUSTOM: Final[dict[tuple[str, str], Encoder]] = {
     (ONNX, "Gelu"): _gelu,
     (MICROSOFT, "Gelu"): _gelu,
     (MICROSOFT, "FastGelu"): _fast_gelu,
+    (MICROSOFT, "QOrderedGelu"): _qordered_gelu,
 }
 
 

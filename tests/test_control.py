@@ -405,7 +405,7 @@ def test_a_map_over_sequences_and_a_tensor() -> None:
 
 def test_branches_must_agree_on_types() -> None:
     text = PICK.replace("float[N, 4] b) { b = Mul (x, w)", "int64[2] b) { b = Shape (x)")
-    refused(text, "f32, and another in its place is i64", c=YES, x=f32(3, 4), w=f32(3, 4))
+    refused(text, "f32 in one case and i64 in another", c=YES, x=f32(3, 4), w=f32(3, 4))
 
 
 def test_a_carried_value_must_keep_its_type() -> None:

@@ -30,7 +30,7 @@ OTHERS = {
     ("ort/dlpack.py", "memory.owner"),
     ("graph/infer.py", "scope.node"),
     ("load/buffers.py", "memory.owner"),
-    ("program/emit.py", "self.parts[-1].nodes"),
+    ("program/segments.py", "self._drafts[-1].nodes"),
     ("ort/raw_pointers.py", "memory.owner"),
     ("train/gradient.py", "self.model.inputs"),
     ("pack/contracts.py", "self.scope.node"),

@@ -129,7 +129,7 @@ BAD_DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "attribute": ({"attrs": {"a": True}}, "is a number, a text"),
     "shape": ({"shape": "last"}, "one of first, broadcast"),
     "domain": ({"domain": ""}, "has a domain"),
-    "ours": ({"domain": "com.microsoft", "name": "Gelu"}, "there already"),
+    "ours": ({"domain": "com.microsoft", "name": "Gelu"}, "built in"),
 }
 
 

@@ -342,6 +342,8 @@ class KernelInfo:
 
 kernels: dict[str, KernelInfo]
 
+elementwise_ops: tuple[str, ...]
+
 def call(kernel: str, inputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], outputs: Sequence[tuple[int, int, Sequence[int], Sequence[int]]], ints: Sequence[int], floats: Sequence[float], splits: int = 1, isa: str = '', strings: StringArena | None = None, threads: int = 0) -> str:
     """
     Run one kernel on tensors (address, type, dims, strides), each phase in `splits` ranges one after the other, or if that is 0 on `threads` threads (0: all). Returns the error or ''.

@@ -30,7 +30,7 @@ from sardonyx.graph.dtype import ALL, DType, by_numpy  # noqa: E402
 from sardonyx.graph.op import GRADIENT, INTERNAL, Op, allowed  # noqa: E402
 from sardonyx.load.upgrade import replaced  # noqa: E402
 from sardonyx.ops import all_ops  # noqa: E402
-from sardonyx.providers.torch.claim import LOOKS  # noqa: E402
+from sardonyx.providers.torch.claim import SHAPE_OPS  # noqa: E402
 from sardonyx.providers.torch.control import KNOWN  # noqa: E402
 from sardonyx.providers.torch.index import KERNELS as FUNCTIONS  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
@@ -135,7 +135,7 @@ def _line(op: Op, rows: list[Row]) -> list[str]:
 
 
 def _by_torch(op: Op) -> str:
-    return NATIVE if op.key in FUNCTIONS or op.key in LOOKS or op.key in KNOWN else NONE
+    return NATIVE if op.key in FUNCTIONS or op.key in SHAPE_OPS or op.key in KNOWN else NONE
 
 
 def _summed(marks: list[str]) -> str:

@@ -122,17 +122,17 @@ def test_pairs_end_where_keys_do(rows: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [2, 40])
-@pytest.mark.parametrize("zeroes", [0, 1])
-def test_rows_that_see_nothing(rows: int, zeroes: int) -> None:
+@pytest.mark.parametrize("nan_rows", [0, 1])
+def test_rows_that_see_nothing(rows: int, nan_rows: int) -> None:
     mask = np.where(RNG.random((rows, 600)) < 0.5, 0, -np.inf).astype(np.float32)
     mask[0] = -np.inf
     mask[1, :512] = -np.inf  # a whole block of keys
     q, k, v = f32(2, rows, 16), f32(2, 600, 16), f32(2, 600, 8)
-    check(q, k, v, mask, zeroes=zeroes)
+    check(q, k, v, mask, nan_rows=nan_rows)
     q[0, 1, 3] = np.nan
-    check(q, k, v, mask, zeroes=zeroes)
+    check(q, k, v, mask, nan_rows=nan_rows)
     mask[1] = np.finfo(np.float32).min  # all alike
-    check(f32(2, rows, 16), k, v, mask, zeroes=zeroes)
+    check(f32(2, rows, 16), k, v, mask, nan_rows=nan_rows)
 
 
 @pytest.mark.parametrize("rows", [1, 60])
@@ -155,12 +155,12 @@ def test_large_scores() -> None:
 
 
 SEEN: tuple[dict[str, Any], ...] = (
-    {"behind": 0},
-    {"behind": 0, "at_end": 1},
-    {"behind": 0, "before": 3},
-    {"behind": 2, "before": 0, "at_end": 1},
-    {"before": 40, "softcap": 0.7},
-    {"behind": 0, "at_end": 1, "smooth": 1, "zeroes": 2},
+    {"window_right": 0},
+    {"window_right": 0, "bottom_right": 1},
+    {"window_right": 0, "window_left": 3},
+    {"window_right": 2, "window_left": 0, "bottom_right": 1},
+    {"window_left": 40, "softcap": 0.7},
+    {"window_right": 0, "bottom_right": 1, "smooth": 1, "nan_rows": 2},
 )
 
 
@@ -173,15 +173,15 @@ def test_what_rows_see(sizes: tuple[int, int], attrs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 13, 100])
 @pytest.mark.parametrize("group", [1, 2, 3, 5])
-@pytest.mark.parametrize("before", [-1, 30, 600])
-def test_shared_heads(rows: int, group: int, before: int) -> None:
+@pytest.mark.parametrize("window_left", [-1, 30, 600])
+def test_shared_heads(rows: int, group: int, window_left: int) -> None:
     """Lengths of each of the batch, heads that share keys, masks and sinks of heads."""
     keys = 700
     q, k, v = f32(3, rows, 2 * group, 40), f32(3, 2, keys, 40), f32(3, 2, keys, 70)
     ends = np.array([keys, rows + 5, rows], np.int32)
     spans = np.stack((ends - rows, ends), axis=1).astype(np.int32)
     turned = q.transpose(0, 2, 1, 3)
-    attrs = {"group": group, "before": before, "behind": 0}
+    attrs = {"group": group, "window_left": window_left, "window_right": 0}
     check(turned, k, v, None, spans, **attrs, rows_first=1)
     check(turned, k, v[..., :40], None, spans, **attrs, rows_first=1)
     check(turned, k, v, None, spans, f32(2 * group), **attrs)
@@ -193,7 +193,7 @@ def test_keys_of_few_heads_are_cut_into_parts() -> None:
     q, k, v = f32(1, 4, 1, 64), f32(1, 1, 5000, 64), f32(1, 1, 5000, 64)
     check(q, k, v, group=4)
     spans = np.array([[2999, 3000]], np.int32)
-    check(q, k, v, None, spans, f32(4), group=4, before=1500, behind=0)
+    check(q, k, v, None, spans, f32(4), group=4, window_left=1500, window_right=0)
     check(q, k, v, f32(1, 5000), spans, group=4)
 
 
@@ -202,8 +202,8 @@ def test_rows_before_the_first_key(rows: int) -> None:
     """A place may lie so that a row sees nothing."""
     spans = np.array([[-9, 5], [700, 3]], np.int32)
     q, k, v = f32(2, 2, rows, 8), f32(2, 2, 20, 8), f32(2, 2, 20, 8)
-    for zeroes in (0, 1, 2):
-        check(q, k, v, None, spans, behind=0, before=4, zeroes=zeroes)
+    for nan_rows in (0, 1, 2):
+        check(q, k, v, None, spans, window_right=0, window_left=4, nan_rows=nan_rows)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 50])

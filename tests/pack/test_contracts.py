@@ -36,11 +36,11 @@ in k: f32[{batch},2,7,8]
 in v: f32[2,2,7,6]
 in spans: i32[{spans}]
 in sink: f32[{sink}]
-y = sardonyx.Attention(q, k, v, _, spans, sink, group={group}, zeroes={zeroes})
+y = sardonyx.Attention(q, k, v, _, spans, sink, group={group}, nan_rows={nan_rows})
 out y
 """
 ATTENDED = {
-    "heads": "4", "batch": "2", "spans": "2,2", "sink": "4", "group": "2", "zeroes": "0"
+    "heads": "4", "batch": "2", "spans": "2,2", "sink": "4", "group": "2", "nan_rows": "0"
 }  # fmt: skip
 PRODUCT = """
 in x: u8[3,8]
@@ -105,7 +105,7 @@ WRONG = [
     )),
     *((ATTEND, ATTENDED, change) for change in (
         {"heads": "5"}, {"batch": "1"}, {"spans": "3,2"}, {"spans": "2,1"}, {"sink": "3"},
-        {"zeroes": "7"}, {"group": "0"},
+        {"nan_rows": "7"}, {"group": "0"},
     )),
     *((PRODUCT, MULTIPLIED, change) for change in (
         {"x_scale": "3"}, {"w_scale": "3"}, {"bias": "5"}, {"zero": "i8"}, {"dtype": "f64"},

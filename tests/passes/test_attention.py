@@ -109,7 +109,7 @@ def test_nan_rows_become_zero_and_rows_come_before_heads() -> None:
     fuses(
         text + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ni = IsNaN(p)\n"
         "w = Where(i, 0.0, p)\no = MatMul(w, v)\ny = Transpose(o, perm=[0, 2, 1, 3])\nout y",
-        text + f"y = {ONE}, m, zeroes=1, rows_first=1)\nout y",
+        text + f"y = {ONE}, m, nan_rows=1, rows_first=1)\nout y",
     )
 
 

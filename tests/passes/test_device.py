@@ -60,7 +60,7 @@ CASES = {
 def lowered(text: str) -> Graph:
     graph = parse(text)
     infer(graph)
-    lower(graph, PassOptions(for_device=True, joins=True))
+    lower(graph, PassOptions(for_device=True, device_fusion=True))
     verify(graph, deep=True)
     return graph
 

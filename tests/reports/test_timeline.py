@@ -23,8 +23,8 @@ from sardonyx.providers.reference import Reference
 from sardonyx.reports.timeline import (
     OWN,
     Arena,
+    KernelCall,
     Kind,
-    Step,
     Tensor,
     Timeline,
     check_timeline,
@@ -89,7 +89,7 @@ def test_parts_have_arenas_of_their_own() -> None:
 
 
 def _unproven(tensors: list[Tensor], size: int) -> Timeline:
-    steps = (Step("node", "Op", "kernel", 0),) * 40
+    steps = (KernelCall("node", "Op", "kernel", 0),) * 40
     return Timeline("", steps, tuple(tensors), (Arena(size, 0),), size, size, 0, 0, 0, 0, (0,) * 40)
 
 
@@ -127,7 +127,7 @@ def _fails(call: Any) -> bool:
 
 
 def test_an_arena_that_is_not_used_up_is_an_error() -> None:
-    step = Step("node", "Op", "kernel", 0)
+    step = KernelCall("node", "Op", "kernel", 0)
     with pytest.raises(InternalError, match=r"the plan says .*16.*need .*8"):
         new_timeline("", [step], [tensor(8, 0, 0)], [Arena(16, 8)], 0)
 

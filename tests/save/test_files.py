@@ -38,7 +38,7 @@ def joins(*arrays: Any) -> onnx.ModelProto:
     node = helper.make_node("Concat", ["x", *names], ["y"], axis=0)
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [n]) for n in ("x", "y")]
     weights = [numpy_helper.from_array(a, n) for a, n in zip(arrays, names, strict=True)]
-    graph = helper.make_graph([node], "joins", info[:1], info[1:], weights)
+    graph = helper.make_graph([node], "join_kinds", info[:1], info[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
@@ -229,7 +229,7 @@ def test_metadata_is_kept(tmp_path: Path) -> None:
     saved = onnx.load(tmp_path / "m.onnx")
     assert (saved.producer_name, saved.producer_version) == ("sardonyx", sardonyx.__version__)
     assert (saved.domain, saved.model_version, saved.doc_string) == ("org.example", 7, "what it is")
-    assert (saved.graph.name, saved.graph.doc_string) == ("joins", "what it does")
+    assert (saved.graph.name, saved.graph.doc_string) == ("join_kinds", "what it does")
     assert [(p.key, p.value) for p in saved.metadata_props] == [("b", "2"), ("a", "schön")]
 
 

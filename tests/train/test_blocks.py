@@ -133,7 +133,7 @@ def test_orders_change_no_bit(name: str, recompute: str, order: str) -> None:
 def test_clones_stay_clones(name: str) -> None:
     """Neither merging nor fusion joins what runs again with what ran before."""
     session = sardonyx.InferenceSession(made(name, "all"))
-    marks = [node.marks for node in session._compiled.model.graph.nodes]
+    marks = [node.annotations for node in session._compiled.model.graph.nodes]
     assert (10, True) in marks
     assert (0, False) in marks
 
@@ -144,7 +144,9 @@ def test_saved_graphs_keep_marks_and_results(name: str, recompute: str, tmp_path
     model, feeds, path = made(name, recompute), NETS[name][1], tmp_path / "gradient.onnx"
     save(model, SaveOptions(str(path)))
     read = load(path)
-    assert sorted(n.marks for n in read.graph.nodes) == sorted(n.marks for n in model.graph.nodes)
+    assert sorted(n.annotations for n in read.graph.nodes) == sorted(
+        n.annotations for n in model.graph.nodes
+    )
     # Weights that nobody feeds are constants in a session of a file, and packed for other kernels.
     weights = {value.name: const.read() for value, const in model.graph.defaults.items()}
     same(results(path, feeds | weights), results(model, feeds | weights))

@@ -149,7 +149,7 @@ def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list
 
 def _names(graph: Graph) -> dict[object, str]:
     """Return the names of the model's own weights by their location in a file."""
-    return {c.place: name for name, c in _constants(graph) if isinstance(c, Ref) and name}
+    return {c.content_id: name for name, c in _constants(graph) if isinstance(c, Ref) and name}
 
 
 def _name(const: Const, names: Mapping[object, str]) -> str:
@@ -160,9 +160,9 @@ def _name(const: Const, names: Mapping[object, str]) -> str:
         if isinstance(const, Recipe) and id(const) not in seen:
             seen.add(id(const))
             worklist.extend(c for c in const.inputs if c is not None)
-        elif isinstance(const, Ref) and const.place in names:
+        elif isinstance(const, Ref) and const.content_id in names:
             weights.append(const)
-    return names[max(weights, key=lambda c: c.length).place] if weights else ""
+    return names[max(weights, key=lambda c: c.length).content_id] if weights else ""
 
 
 def _form(form: WeightLayoutReport) -> dict[str, Any]:

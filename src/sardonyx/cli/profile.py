@@ -28,7 +28,7 @@ _ROOFLINES: Final = 3  # measurements of the roofline, spread over the runs
 
 
 @frozen
-class Step:
+class ProfiledStep:
     """A step of a run, with its median time over the runs."""
 
     timed: TimedStep
@@ -66,7 +66,7 @@ class Report:
     subject: Subject
     start: Start
     roofline: Roofline
-    steps: tuple[Step, ...]  # the longest first
+    steps: tuple[ProfiledStep, ...]  # the longest first
     run_s: float  # the median of runs without profiling, if the model has a fast path
     outside_s: float  # of a run, outside of its steps
     n_runs: int
@@ -77,9 +77,9 @@ class Report:
         """Return the time of which shares are given: the steps and what is outside of them."""
         return sum(s.seconds for s in self.steps) + self.outside_s
 
-    def families(self) -> dict[str, list[Step]]:
+    def families(self) -> dict[str, list[ProfiledStep]]:
         """Return the steps by family, the longest first."""
-        families: dict[str, list[Step]] = {}
+        families: dict[str, list[ProfiledStep]] = {}
         for step in self.steps:
             families.setdefault(step.family, []).append(step)
         return dict(sorted(families.items(), key=lambda item: -sum(s.seconds for s in item[1])))
@@ -177,7 +177,7 @@ def _plain_run(session: InferenceSession, feed: Mapping[str, Any]) -> list[float
     return [time.perf_counter() - began] if isinstance(outputs, list) else []
 
 
-def merged(runs: Sequence[Sequence[Event]]) -> tuple[Step, ...]:
+def merged(runs: Sequence[Sequence[Event]]) -> tuple[ProfiledStep, ...]:
     """Return each step with its median time over runs; passes of a loop are added up."""
     seconds: dict[Any, list[float]] = {}
     passes: dict[Any, list[TimedStep]] = {}
@@ -192,14 +192,14 @@ def merged(runs: Sequence[Sequence[Event]]) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda s: -s.seconds))
 
 
-def _step(passes: Sequence[TimedStep], times: Sequence[float]) -> Step:
+def _step(passes: Sequence[TimedStep], times: Sequence[float]) -> ProfiledStep:
     costs = [cost(step) for step in passes]
     total = Cost(sum(c.operations for c in costs), costs[0].type, sum(c.n_bytes for c in costs))
     first = passes[0]
-    return Step(first, family(first), statistics.median(times), len(passes), total)
+    return ProfiledStep(first, family(first), statistics.median(times), len(passes), total)
 
 
-def rates(steps: Sequence[Step], roofline: Roofline) -> dict[str, Any]:
+def rates(steps: Sequence[ProfiledStep], roofline: Roofline) -> dict[str, Any]:
     """Return the rates of steps, and their share of the roofline."""
     seconds = sum(s.seconds for s in steps)
     operations = sum(s.cost.operations for s in steps)
@@ -216,7 +216,7 @@ def rates(steps: Sequence[Step], roofline: Roofline) -> dict[str, Any]:
     }
 
 
-def described(step: Step, roofline: Roofline) -> dict[str, Any]:
+def described(step: ProfiledStep, roofline: Roofline) -> dict[str, Any]:
     """Return the facts about a step for JSON."""
     inputs, outputs = (
         [[o.type, list(o.dims)] for o in side if o is not None] for side in step.timed.operands()

@@ -115,13 +115,13 @@ def _attention(node: Node, operands: Operands) -> int:
     """Count scores and weighted sums of the keys in each row's window; masked ones are computed."""
     q, k, v = (_dims(operands, i) for i in range(3))
     rows, keys = q[-2], k[-2]
-    before, behind = node.attrs["before"], node.attrs["behind"]
+    window_left, window_right = node.attrs["window_left"], node.attrs["window_right"]
     has_spans = len(operands.inputs) > 4 and operands.inputs[4] is not None
-    first = keys - rows if node.attrs["at_end"] or has_spans else 0
+    first = keys - rows if node.attrs["bottom_right"] or has_spans else 0
     pairs = 0  # of rows and keys
     for position in range(first, first + rows):
-        last = keys if behind < 0 else min(keys, position + behind + 1)
-        pairs += max(0, last - (0 if before < 0 else max(0, position - before)))
+        last = keys if window_right < 0 else min(keys, position + window_right + 1)
+        pairs += max(0, last - (0 if window_left < 0 else max(0, position - window_left)))
     return 2 * math.prod(q[:-2]) * pairs * (q[-1] + v[-1])
 
 

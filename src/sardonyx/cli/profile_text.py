@@ -9,7 +9,7 @@ from typing import Final
 import sardonyx._native as native
 from sardonyx.base.units import format_seconds
 from sardonyx.cli.console import count, heading, note, printable, say, table
-from sardonyx.cli.profile import Report, Step, rates
+from sardonyx.cli.profile import ProfiledStep, Report, rates
 
 _TINY: Final = 1e-3  # of a run: shorter families are added up in one row
 _TITLES: Final = ("time", "share", "GFLOP/s", "GB/s", "of limit")
@@ -41,7 +41,7 @@ def _machine(report: Report) -> str:
     return f"{', '.join(peaks)} GFLOP/s; {reads}"
 
 
-def _figures(steps: Sequence[Step], report: Report) -> list[str]:
+def _figures(steps: Sequence[ProfiledStep], report: Report) -> list[str]:
     figures = rates(steps, report.roofline)
     seconds = figures["seconds"]
     return [
@@ -59,7 +59,7 @@ def _share(seconds: float, whole: float) -> str:
 
 def _families(report: Report) -> None:
     rows: list[list[str]] = []
-    tiny: list[Step] = []
+    tiny: list[ProfiledStep] = []
     for name, steps in report.families().items():
         if sum(s.seconds for s in steps) < _TINY * report.whole_s:
             tiny += steps
@@ -84,7 +84,7 @@ def _steps(report: Report, top: int) -> None:
         note(f"and {more} more (--top {len(report.steps)} lists all)")
 
 
-def _kernel(step: Step) -> str:
+def _kernel(step: ProfiledStep) -> str:
     """Return the kernel of a step, the shape of its output and its passes."""
     output = next((o for o in step.timed.operands().outputs if o is not None), None)
     shape = "" if output is None else f" {'x'.join(map(str, output.dims))}"

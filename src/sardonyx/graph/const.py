@@ -26,7 +26,7 @@ COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that th
 
 
 @frozen
-class Place:
+class ContentId:
     """What constants of the same bytes have in common, as long as any of them lives."""
 
     key: Hashable
@@ -36,7 +36,16 @@ class Place:
 class Const:
     """A constant tensor whose bytes are read only when asked for."""
 
-    __slots__ = ("_array", "_place", "_read", "count", "dtype", "is_small", "shape", "size_bytes")
+    __slots__ = (
+        "_array",
+        "_content_id",
+        "_read",
+        "count",
+        "dtype",
+        "is_small",
+        "shape",
+        "size_bytes",
+    )
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
@@ -46,23 +55,23 @@ class Const:
         self.is_small: Final = self.size_bytes < COPY_BELOW  # reading it costs next to nothing
         self._array: Array | None = None  # of a small one
         self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
-        self._place: Place | Literal[False] | None = False  # not asked for yet
+        self._content_id: ContentId | Literal[False] | None = False  # not asked for yet
 
     @property
-    def place(self) -> Place | None:
+    def content_id(self) -> ContentId | None:
         """Equal for constants of the same bytes, in this process; None where it is not known."""
-        if self._place is False:
-            self._place = self._find_place()
-        return self._place
+        if self._content_id is False:
+            self._content_id = self._find_content_id()
+        return self._content_id
 
     @property
     def identity(self) -> Hashable | None:
         """Equal for constants of equal bytes, in this process; None where that cannot be known."""
-        place = self.place
-        return place.key if place is not None and place.is_fixed else None
+        content_id = self.content_id
+        return content_id.key if content_id is not None and content_id.is_fixed else None
 
-    def _find_place(self) -> Place | None:
-        raise InternalError(f"{type(self).__name__} has no place")
+    def _find_content_id(self) -> ContentId | None:
+        raise InternalError(f"{type(self).__name__} has no content id")
 
     @property
     def is_read(self) -> bool:
@@ -123,11 +132,11 @@ class Held(Const):
         view.flags.writeable = False
         self._array = view
 
-    def _find_place(self) -> Place | None:
+    def _find_content_id(self) -> ContentId | None:
         array = self.read()
         if array.dtype.hasobject:
             return None
-        return Place(content_key(array, self.dtype), True)
+        return ContentId(content_key(array, self.dtype), True)
 
     def describe(self) -> str:
         return "held"
@@ -145,7 +154,7 @@ class Words(Const):
     def _look(self) -> Array:
         return native.read_strings(native.address(self.block), list(self.shape))
 
-    def _find_place(self) -> Place | None:
+    def _find_content_id(self) -> ContentId | None:
         return None
 
     def describe(self) -> str:
@@ -271,9 +280,9 @@ class Ref(Const):
     def stored(self) -> Array:
         return self._raw() if self.dtype.bits < 8 else self._look()
 
-    def _find_place(self) -> Place | None:
+    def _find_content_id(self) -> ContentId | None:
         where = self.source.at(self.offset)
-        return Place((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
+        return ContentId((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
 
     def fetch(self) -> None:
         """Says that all of its bytes are read next."""
@@ -340,30 +349,30 @@ class Recipe(Const):
     def _unread(self) -> list[Recipe]:
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]
 
-    def _find_place(self) -> Place | None:
+    def _find_content_id(self) -> ContentId | None:
         waiting: list[Recipe] = [self]
         while waiting:
             unplaced = [
-                c for c in waiting[-1].inputs if isinstance(c, Recipe) and c._place is False
+                c for c in waiting[-1].inputs if isinstance(c, Recipe) and c._content_id is False
             ]
             waiting.extend(unplaced)
             if not unplaced:
                 recipe = waiting.pop()
-                recipe._place = recipe._placed()
-        assert self._place is not False
-        return self._place
+                recipe._content_id = recipe._recipe_id()
+        assert self._content_id is not False
+        return self._content_id
 
-    def _placed(self) -> Place | None:
+    def _recipe_id(self) -> ContentId | None:
         """The place by those of the inputs, in a few bytes: parts may be shared many times over."""
-        places = [None if c is None else c.place for c in self.inputs]
-        if any(p is None and c is not None for p, c in zip(places, self.inputs, strict=True)):
+        ids = [None if c is None else c.content_id for c in self.inputs]
+        if any(p is None and c is not None for p, c in zip(ids, self.inputs, strict=True)):
             return None
         if not all(map(_is_plain, self.attrs.values())):
             return None  # an attribute that is a tensor or a graph
-        of = [None if p is None else p.key for p in places]
+        of = [None if p is None else p.key for p in ids]
         said = repr((self.op.key, sorted(self.attrs.items()), self.output, of))
-        fixed = all(p is None or p.is_fixed for p in places)
-        return Place(("recipe", blake2b(said.encode(), digest_size=24).digest()), fixed)
+        fixed = all(p is None or p.is_fixed for p in ids)
+        return ContentId(("recipe", blake2b(said.encode(), digest_size=24).digest()), fixed)
 
     def describe(self) -> str:
         # One level: shared parts would make the text grow without bound.

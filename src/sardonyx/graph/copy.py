@@ -41,7 +41,7 @@ def copy_nodes(
         }
         inputs = [None if value is None else _copy_of(value, copies) for value in node.inputs]
         twin = into.add(node.op, inputs, attrs, outputs, node.name)
-        twin.marks = node.marks
+        twin.annotations = node.annotations
         copies.update(zip(node.outputs, outputs, strict=True))
 
 

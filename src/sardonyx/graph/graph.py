@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sardonyx.graph.op import Op
 
 MAX_PRIORITY: Final = 2**31 - 1  # and its negative: what a file may say
-Marks = tuple[int, bool] | tuple[int, bool, int]
+Annotations = tuple[int, bool] | tuple[int, bool, int]
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
 
 
@@ -71,7 +71,15 @@ class Node:
     """One call of an op. Inputs change only through the graph, which keeps the use lists."""
 
     __slots__ = (
-        "attrs", "graph", "inputs", "is_backward", "name", "op", "outputs", "priority", "wish",
+        "assignment",
+        "attrs",
+        "graph",
+        "inputs",
+        "is_backward",
+        "name",
+        "op",
+        "outputs",
+        "priority",
     )  # fmt: skip
 
     def __init__(self, graph: Graph, op: Op, name: str, attrs: Attrs) -> None:
@@ -83,20 +91,20 @@ class Node:
         self.outputs: tuple[Value, ...] = ()
         self.priority = 0  # smaller runs earlier where an order asks; above 0: computes again
         self.is_backward = False  # of the part of a training graph that computes gradients
-        self.wish = 0  # the number of what a user wants of its place, from 1
+        self.assignment = 0  # the number of what a user wants of its place, from 1
 
     @property
-    def marks(self) -> Marks:
+    def annotations(self) -> Annotations:
         """What keeps nodes apart beside the edges: priority, whether it is of the backward part.
 
         Where a user wants it to run comes third, if that is told.
         """
-        marks = self.priority, self.is_backward
-        return (*marks, self.wish) if self.wish else marks
+        annotations = self.priority, self.is_backward
+        return (*annotations, self.assignment) if self.assignment else annotations
 
-    @marks.setter
-    def marks(self, marks: Marks) -> None:
-        self.priority, self.is_backward, self.wish = (*marks, 0)[:3]
+    @annotations.setter
+    def annotations(self, annotations: Annotations) -> None:
+        self.priority, self.is_backward, self.assignment = (*annotations, 0)[:3]
 
     @property
     def is_used(self) -> bool:
@@ -365,13 +373,13 @@ def _values(outputs: Sequence[Value] | int) -> tuple[Value, ...]:
     return tuple(Value("") for _ in range(outputs)) if isinstance(outputs, int) else tuple(outputs)
 
 
-def given(node: Node, slot: int) -> Value:
-    """An input that must be there."""
+def input_of(node: Node, slot: int) -> Value:
+    """Return an input that the op requires."""
     value = node.inputs[slot]
     assert value is not None
     return value
 
 
-def optional(node: Node, slot: int) -> Value | None:
-    """An input that may be left out."""
+def optional_input(node: Node, slot: int) -> Value | None:
+    """Return an optional input; None where the node omits it."""
     return node.inputs[slot] if slot < len(node.inputs) else None

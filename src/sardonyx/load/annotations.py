@@ -1,4 +1,4 @@
-"""The marks of nodes that orders go by, as a file has them: metadata of the node."""
+"""The annotations of nodes that orders go by, as a file has them: metadata of the node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PRIORITY: Final = "sardonyx.priority"
 BACKWARD: Final = "sardonyx.backward"
 
 
-def marks_of(record: NodeRecord, outer: tuple[int, bool]) -> tuple[int, bool]:
+def annotations_of(record: NodeRecord, outer: tuple[int, bool]) -> tuple[int, bool]:
     """Priority, and whether a node is backward; what it does not say, the call around it does."""
     metadata = record.metadata
     if not metadata:

@@ -20,7 +20,7 @@ from sardonyx.graph.dim import same
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX, TRAINING, Op
-from sardonyx.load.annotations import marks_of
+from sardonyx.load.annotations import annotations_of
 from sardonyx.load.attributes import Attributes, fits
 from sardonyx.load.constants import constant_node
 from sardonyx.load.order import in_order
@@ -71,7 +71,7 @@ class Call:
     attributes: dict[str, AttributeRecord] | None = None
     depth: int = 0
     prefix: str = ""
-    marks: tuple[int, bool] = (0, False)
+    annotations: tuple[int, bool] = (0, False)
 
 
 @frozen
@@ -197,7 +197,7 @@ class GraphBuilder:
             attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
         op = lookup(domain, op_type) if domain != INTERNAL else None  # those that passes make
         rule = find(domain, op_type, version) if op is None or version < op.since else None
-        name, marks = call.prefix + record.name, marks_of(record, call.marks)
+        name, annotations = call.prefix + record.name, annotations_of(record, call.annotations)
         if rule is not None:
             old = attributes.before(op, op_type, version, records)
             builder = Builder(graph)
@@ -205,7 +205,7 @@ class GraphBuilder:
                 rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs)
             )
             for node in builder.made:
-                node.name, node.marks = name, marks
+                node.name, node.annotations = name, annotations
             return made
         if op is None and (domain, op_type) == (INTERNAL, "Packed"):
             raise InvalidGraph(
@@ -219,13 +219,13 @@ class GraphBuilder:
             self.asks_for_gradients = True
             given = {k: attributes.raw(v) for k, v in records.items()}
             node = add_asked(graph, scope.find, given, inputs, n_outputs)
-            node.name, node.marks = name, marks
+            node.name, node.annotations = name, annotations
             return node.outputs
         if op is None:
             raise _unknown(domain, op_type, version)
         attrs = attributes.of(op, records)
         node = self._add(graph, op, inputs, attrs, n_outputs, name)
-        node.marks = marks
+        node.annotations = annotations
         return node.outputs
 
     def _add(
@@ -289,8 +289,8 @@ class GraphBuilder:
                 scope.own[name] = value
         absent = set(function.inputs) - scope.own.keys()
         opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
-        marks = marks_of(record, call.marks)
-        inner = Call(opsets, attributes, call.depth + 1, prefix, marks)
+        annotations = annotations_of(record, call.annotations)
+        inner = Call(opsets, attributes, call.depth + 1, prefix, annotations)
         self._nodes(graph, _without(in_order(function), absent), scope, inner)
         return [_defined(scope, o, function.name) for o in function.outputs]
 

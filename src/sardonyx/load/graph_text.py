@@ -175,7 +175,7 @@ class _Parser(Reader):
         self.expect("=")
         op = self._op()
         operands, attrs = self._arguments(op, names)
-        marks = self._marks()
+        annotations = self._annotations()
         if self.accept("{"):
             self._bodies(op, attrs, names)
         for key, spec in op.attrs.items():
@@ -183,7 +183,7 @@ class _Parser(Reader):
                 self.fail(f"{op} needs the attribute {key}", line)
         inputs = self._values(op, operands)
         node = graph.add(op, inputs, {**op.defaults, **attrs}, results, results[0].name)
-        node.marks = marks
+        node.annotations = annotations
         for value in results:
             if value.name:
                 self._define(value, names, line)
@@ -206,7 +206,7 @@ class _Parser(Reader):
             self.fail(f"there is no op {token.text or 'at the end'}", token.line)
         return op
 
-    def _marks(self) -> tuple[int, bool]:
+    def _annotations(self) -> tuple[int, bool]:
         """What an order may go by: `@priority=10`, `@backward`."""
         priority, is_backward = 0, False
         while self.accept("@"):

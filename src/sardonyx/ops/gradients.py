@@ -18,7 +18,7 @@ from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.builder import Builder
@@ -184,7 +184,7 @@ def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
     """Declare the gradient rule of an op with one input and no attributes."""
 
     def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
-        return rule(b, dy, given(node, 0), node.outputs[0])
+        return rule(b, dy, input_of(node, 0), node.outputs[0])
 
     declared(name, domain).gradient(run)
 

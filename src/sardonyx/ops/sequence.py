@@ -11,8 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import Size, modulo
 from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, INDEX, INTS, STRING, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceFact
-from sardonyx.graph.graph import Node, given
-from sardonyx.graph.graph import optional as given_or_none
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints, one_int
@@ -111,11 +110,15 @@ def _n_slices(g: Scope) -> Size | None:
 
     None unless a SplitToSequence without sizes produced it.
     """
-    value = None if g.node is None else given_or_none(g.node, 0)
+    value = None if g.node is None else optional_input(g.node, 0)
     node = None if value is None else value.node
-    if node is None or node.op.key != ("", "SplitToSequence") or given_or_none(node, 1) is not None:
+    if (
+        node is None
+        or node.op.key != ("", "SplitToSequence")
+        or optional_input(node, 1) is not None
+    ):
         return None
-    whole = given(node, 0).tensor
+    whole = input_of(node, 0).tensor
     return None if whole.shape is None else whole.dims[axis_of(node.attrs["axis"], whole.rank)]
 
 
@@ -394,7 +397,7 @@ def _(g: Scope, x: AnyFact) -> AnyFact:
     if not isinstance(x, OptionalFact):
         return same_value(x)
     producer = _optional_node(g)
-    inner = None if producer is None else given_or_none(producer, 0)
+    inner = None if producer is None else optional_input(producer, 0)
     return (
         element_fact(g, x.elem) if inner is None or inner.fact is None else same_value(inner.fact)
     )
@@ -402,7 +405,7 @@ def _(g: Scope, x: AnyFact) -> AnyFact:
 
 def _optional_node(g: Scope) -> Node | None:
     """Return the Optional node that produces the current node's input, if there is one."""
-    value = None if g.node is None else given_or_none(g.node, 0)
+    value = None if g.node is None else optional_input(g.node, 0)
     return value.node if value is not None and value.op == "Optional" else None
 
 
@@ -420,7 +423,7 @@ has_element = Op("OptionalHasElement", 28, "input?", "output:B", types={"B": _BO
 def _(g: Scope, x: AnyFact | None) -> Fact:
     has_value = None if isinstance(x, OptionalFact) else (0,) if x is None else (1,)
     if has_value is None and (producer := _optional_node(g)) is not None:
-        has_value = (int(given_or_none(producer, 0) is not None),)
+        has_value = (int(optional_input(producer, 0) is not None),)
     return Fact(BOOL, (), None, has_value)
 
 

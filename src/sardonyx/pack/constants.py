@@ -63,7 +63,7 @@ class Elsewhere(Const):
         super().__init__(dtype, shape)
         self.name: Final = name  # of the pack
 
-    def _find_place(self) -> None:
+    def _find_content_id(self) -> None:
         return None
 
     def _look(self) -> Array:

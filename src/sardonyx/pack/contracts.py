@@ -158,7 +158,7 @@ def _append(c: _Call) -> None:
 def _attention(c: _Call) -> None:
     q, k, v, mask, spans, sink = c.facts[:6]
     group = c.attrs["group"]
-    c.need(c.attrs["zeroes"] in (0, 1, 2) and group >= 1, f"attributes {c.attrs}")
+    c.need(c.attrs["nan_rows"] in (0, 1, 2) and group >= 1, f"attributes {c.attrs}")
     lead = q.dims[:-2]
     # Grouped-query attention: `group` heads of the query share one of key and value.
     if group > 1:

@@ -21,7 +21,7 @@ from sardonyx.pack.codec import need, read_int, read_list, read_str
 from sardonyx.pack.errors import InvalidPack, PackMismatch
 
 MAGIC: Final = b"SARDPACK"
-FORMAT: Final = 2
+FORMAT: Final = 3
 PAGE: Final = 4096  # bytes of the header, and alignment of large blobs: pages are mapped whole
 ALIGN: Final = 64  # of other blobs and of sections: a cache line
 LARGE: Final = 1 << 20

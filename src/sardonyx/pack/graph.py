@@ -157,8 +157,8 @@ class GraphWriter:
         for value in node.outputs:
             self._values[value] = len(self._values)
         index = self._ops.setdefault(op.key, len(self._ops))
-        marks = [[node.priority, node.is_backward]] if node.marks != (0, False) else []
-        return [index, node.name, inputs, [v.name for v in node.outputs], attrs, *marks]
+        annotations = [[node.priority, node.is_backward]] if node.annotations != (0, False) else []
+        return [index, node.name, inputs, [v.name for v in node.outputs], attrs, *annotations]
 
     def _read(self, value: Value) -> int:
         if value.const is not None and value.node is None and value not in self._values:
@@ -303,7 +303,7 @@ class GraphReader:
         return value
 
     def _node(self, graph: Graph, item: Any) -> None:
-        index, name, inputs, outputs, given_attrs, *marks = item
+        index, name, inputs, outputs, given_attrs, *annotations = item
         op = self._ops[read_int(index, 0, len(self._ops))]
         attrs = dict(op.defaults)  # those that are equal to a default are not written
         for key, value in given_attrs.items():
@@ -320,8 +320,8 @@ class GraphReader:
         need(len(values) >= least and is_few, f"{op} has {len(values)} outputs")
         node = graph.add(op, read, attrs, values, read_str(name))
         self._values.extend(values)
-        if marks:
-            node.marks = _marks(*marks)
+        if annotations:
+            node.annotations = _annotations(*annotations)
 
 
 def _read_shape(item: Any) -> Shape | None:
@@ -331,7 +331,7 @@ def _read_shape(item: Any) -> Shape | None:
     return shape
 
 
-def _marks(item: Any) -> tuple[int, bool]:
+def _annotations(item: Any) -> tuple[int, bool]:
     priority, is_backward = read_list(item, 2)
     need(type(is_backward) is bool, "is_backward is not a bool")
     return read_int(priority, -MAX_PRIORITY, MAX_PRIORITY + 1), is_backward

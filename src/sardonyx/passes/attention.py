@@ -13,7 +13,7 @@ from sardonyx.base.log import logger
 from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value, given
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import scalar
@@ -54,13 +54,13 @@ def fuse_attention(graph: Graph) -> None:
 
 def _fuse(b: Builder, softmax: Node) -> None:
     """Replace the attention around a Softmax, if it is one."""
-    x = given(softmax, 0)
+    x = input_of(softmax, 0)
     ranked(x)
     fact = x.tensor
     need(fact.dtype in KERNEL_TYPES, "no kernel of this type")
     need(softmax.attrs["axis"] in (-1, fact.rank - 1), "softmax is not along the last axis")
-    matmul, zeroes = _value_matmul(softmax)
-    weights, v = given(matmul, 0), given(matmul, 1)
+    matmul, nan_rows = _value_matmul(softmax)
+    weights, v = input_of(matmul, 0), input_of(matmul, 1)
     need(v is not weights, "the weights are read twice")
     scores = _scores(b, x)
     _need_fitting_shapes(scores, v, fact)
@@ -78,7 +78,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
         domain=INTERNAL,
         like=out,
         scale=scores.scale,
-        zeroes=zeroes,
+        nan_rows=nan_rows,
         rows_first=int(rows_first),
     )
     logger.debug("attention at %s", softmax)
@@ -100,14 +100,14 @@ def only_reader(value: Value) -> Node | None:
 def _value_matmul(softmax: Node) -> tuple[Node, int]:
     """The matmul of the weights with the values, and whether rows of NaN become zeros."""
     weights = softmax.outputs[0]
-    zeroes, reader = 0, only_reader(weights)
+    nan_rows, reader = 0, only_reader(weights)
     if reader is None:
-        weights, zeroes = _without_nan(weights), 1
+        weights, nan_rows = _without_nan(weights), 1
         reader = only_reader(weights)
     matmul = present(reader, "the weights have other readers")
     need(matmul.inputs[0] is weights, "the weights are not the left operand")
     need(matmul.op.key == ("", "MatMul") and matmul.graph is softmax.graph, "no matmul follows")
-    return matmul, zeroes
+    return matmul, nan_rows
 
 
 def _without_nan(weights: Value) -> Value:
@@ -142,7 +142,7 @@ def _scores(b: Builder, x: Value) -> Scores:
             if score is not None and mask is not None and _may_be_scores(score):
                 return _masked(b, _scores(b, score), mask)
     if name == "Where":
-        mask, score, low = (given(node, i) for i in range(3))
+        mask, score, low = (input_of(node, i) for i in range(3))
         number = present(scalar(low), "the other side is not a number")
         need(number <= _MASKED_OUT, "the other side is not a masked-out score")
         # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
@@ -188,7 +188,7 @@ def _masked(b: Builder, found: Scores, mask: Value) -> Scores:
 
 def _scaled(node: Node) -> tuple[Value, float]:
     """The operand of a multiplication or division by one number, and the factor."""
-    left, right = given(node, 0), given(node, 1)
+    left, right = input_of(node, 0), input_of(node, 1)
     if scalar(left) is not None and node.op.name == "Mul":
         left, right = right, left
     number = present(scalar(right), "not scaled by a number")
@@ -199,7 +199,7 @@ def _scaled(node: Node) -> tuple[Value, float]:
 
 def _matmul_scores(b: Builder, node: Node) -> Scores:
     """The scores of a matmul of queries and keys, with the scales of its operands."""
-    q, k = given(node, 0), given(node, 1)
+    q, k = input_of(node, 0), input_of(node, 1)
     scale, is_transposed = 1.0, False
     if node.op.name == "FusedMatMul":
         plain = not any(node.attrs[n] for n in ("transA", "transBatchA", "transBatchB"))
@@ -231,7 +231,7 @@ def _transposed_keys(b: Builder, value: Value) -> Value:
     """Keys with their last two axes swapped; undoes a Transpose where there is one."""
     node, rank = value.node, value.tensor.rank
     if node is not None and node.op.name == "Transpose":
-        perm, x = node.attrs["perm"], given(node, 0)
+        perm, x = node.attrs["perm"], input_of(node, 0)
         order = tuple(perm) if perm else tuple(reversed(range(rank)))
         swapped = (*order[:-2], order[-1], order[-2])
         # The exporter transposed the keys for the matmul: the kernel reads them untransposed.

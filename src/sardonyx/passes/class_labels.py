@@ -40,7 +40,7 @@ def _number(graph: Graph, node: Node) -> None:
     # The label is an index into the table of strings.
     label: Value = builder.Gather(builder.const(table), made.outputs[0])
     for other in builder.made:
-        other.marks = node.marks
+        other.annotations = node.annotations
     for old, new in zip(node.outputs, (label, made.outputs[1]), strict=False):
         if not new.name:
             new.name, old.name = old.name, ""

@@ -156,7 +156,9 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     outputs, graph = branch.outputs, node.graph
     moved = branch.sorted_nodes()
     for inner in moved:
-        inner.marks = inner.marks if inner.marks != (0, False) else node.marks
+        inner.annotations = (
+            inner.annotations if inner.annotations != (0, False) else node.annotations
+        )
     graph.adopt(moved)
     branch.set_outputs(())
     # Conditions on sizes inside the branch now hold for the whole graph.

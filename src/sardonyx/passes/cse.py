@@ -61,8 +61,8 @@ def _key(node: Node) -> Any:
             return None
         attrs.append((name, _attribute(value)))
     inputs = tuple(_input(v) for v in node.inputs)
-    # Recomputation in training repeats nodes on purpose, with other marks than the originals.
-    return node.op.key, inputs, tuple(attrs), len(node.outputs), node.marks
+    # Recomputation in training repeats nodes on purpose, with other annotations than the originals.
+    return node.op.key, inputs, tuple(attrs), len(node.outputs), node.annotations
 
 
 def _attribute(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value, given
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.attention.fused import STAYS
 from sardonyx.ops.builder import Builder
@@ -59,12 +59,14 @@ def prepare_masks(graph: Graph) -> None:
         if cast is not None and cast.op.key == (ONNX, "Cast") and cast.inputs[0] is not None:
             mask = cast.inputs[0] if cast.inputs[0].tensor.dtype in FLOAT_TYPES else mask
         # Rows with every key masked out give NaN there, which the mask has to record.
-        marks = int(node.attrs["zeroes"] == STAYS)
-        key = (mask, q.tensor.dtype.onnx, marks)
+        to_nan = int(node.attrs["nan_rows"] == STAYS)
+        key = (mask, q.tensor.dtype.onnx, to_nan)
         # A mask that was prepared in another body cannot be read here.
         if key not in prepared or prepared[key].node not in node.graph.nodes:
             b = Builder(node.graph, node.graph.scope)
-            prepared[key] = b.Mask(mask, domain=INTERNAL, to=q.tensor.dtype.onnx, marks=marks)
+            prepared[key] = b.Mask(
+                mask, domain=INTERNAL, to=q.tensor.dtype.onnx, masked_to_nan=to_nan
+            )
         node.graph.set_input(node, 3, prepared[key])
         node.attrs = {**node.attrs, "is_settled": 1}
 
@@ -153,7 +155,11 @@ def _fuse_skip_norms_in(graph: Graph) -> None:
 
 def _is_skip_norm(norm: Node, add: Node) -> bool:
     """Whether a normalization is over the last axis of a sum of two tensors of one shape."""
-    if add.op.key != (ONNX, "Add") or add.graph is not norm.graph or add.marks != norm.marks:
+    if (
+        add.op.key != (ONNX, "Add")
+        or add.graph is not norm.graph
+        or add.annotations != norm.annotations
+    ):
         return False
     summed = _known_facts((*add.inputs, *add.outputs))
     vectors = _known_facts(norm.inputs[1:])
@@ -214,7 +220,7 @@ def _shared_key(node: Node) -> tuple[Any, ...] | None:
         return None
     if any(v is None or v.tensor.shape != right.tensor.dims[1:] for v in node.inputs[2:]):
         return None
-    return (left, right.tensor.dims[0], node.attrs.get("code"), node.marks, node.op.key)
+    return (left, right.tensor.dims[0], node.attrs.get("code"), node.annotations, node.op.key)
 
 
 def _merge(graph: Graph, nodes: list[Node]) -> None:
@@ -222,7 +228,7 @@ def _merge(graph: Graph, nodes: list[Node]) -> None:
     # The concatenated weights are folded to a constant; the new nodes are not.
     b = FoldingBuilder(graph, _NO_LIMIT)
     first = nodes[0]
-    x = given(first, 0)
+    x = input_of(first, 0)
     matrices = [n.inputs[1] for n in nodes]
     widths = [v.tensor.dims[1] for v in matrices if v is not None]
     # Columns side by side; the biases likewise.

@@ -161,7 +161,7 @@ class Rewriter:
             return False
         holes, covered = hit
         # A rewrite must not move work between providers that the user chose.
-        if any(each.wish != node.wish for each in covered):
+        if any(each.assignment != node.assignment for each in covered):
             return False
         builder = FoldingBuilder(self._graph, self._limit)
 
@@ -176,7 +176,7 @@ class Rewriter:
         logger.debug("%s at %s", r.name, node)
         self._fired[r.name] += 1
         for added in builder.made:
-            added.name, added.marks = added.name or node.name, node.marks
+            added.name, added.annotations = added.name or node.name, node.annotations
             self._symbols.add(added)
         self._replace(node.outputs[0], new)
         for added in builder.made:

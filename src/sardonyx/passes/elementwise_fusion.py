@@ -56,7 +56,7 @@ class _Group:
 
     def accepts(self, node: Node) -> bool:
         """Whether a node, all of whose readers are members, may become a member."""
-        if node.marks != self.root.marks:
+        if node.annotations != self.root.annotations:
             return False
         shape, whole = node.outputs[0].tensor.dims, self.root.outputs[0].tensor.dims
         # A producer of fewer elements would be computed again for each one that it broadcasts to;
@@ -237,7 +237,7 @@ class _EpilogueTarget:
         assert target is not None
         builder = Builder(graph)
         made: Value = builder.Reshape(other, builder.ints(*target), like=self.matmul)
-        builder.made[0].marks = self.node.marks
+        builder.made[0].annotations = self.node.annotations
         made.fact = other.tensor.shaped(self.matmul.tensor.dims)
         return made
 
@@ -278,7 +278,7 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
         return None
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
-    if node.marks != group.root.marks or not _has_epilogue_type(node, group, value):
+    if node.annotations != group.root.annotations or not _has_epilogue_type(node, group, value):
         return None
     # The group must be the only reader: the result before the epilogue is never written.
     members = set(group.members)
@@ -317,7 +317,7 @@ def _replace_group(
     """Replace a group by one node that has the name of the root."""
     old = group.root.outputs[0]
     new = graph.add(op, inputs, attrs, name=group.root.name)
-    new.marks = group.root.marks
+    new.annotations = group.root.annotations
     made = new.outputs[0]
     made.fact = old.tensor.plain()
     if target is not None and target.reshape is not None:
@@ -330,7 +330,7 @@ def _replace_group(
             dict(old_reshape.attrs),
             name=old_reshape.name,
         )
-        reshaped.marks = new.marks
+        reshaped.annotations = new.annotations
         made = reshaped.outputs[0]
         made.fact = old.tensor.plain()
     replace_value(graph, old, made)

@@ -12,7 +12,7 @@ from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Marks, Node, Value
+from sardonyx.graph.graph import Annotations, Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import ELEMENTWISE
@@ -66,10 +66,10 @@ def widen_float16(graph: Graph) -> None:
     for each in graph.family():
         if not any(_starts_widening(node) for node in each.nodes):
             continue
-        # Nodes with other marks (training, priority) do not share casts.
-        widened: dict[Marks, dict[Value, Value]] = {}
+        # Nodes with other annotations (training, priority) do not share casts.
+        widened: dict[Annotations, dict[Value, Value]] = {}
         for node in each.sorted_nodes():
-            wide = widened.setdefault(node.marks, {})
+            wide = widened.setdefault(node.annotations, {})
             if _starts_widening(node) or _follows(node, wide):
                 _widen(Builder(each, each.scope), node, wide)
         prune(each)
@@ -144,5 +144,5 @@ def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
             wide[result] = new
         replace_value(node.graph, old, result)
     for new_node in b.made:
-        new_node.marks = node.marks
+        new_node.annotations = node.annotations
     node.graph.remove(node)

@@ -48,11 +48,11 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
         *(to_float32(b, x.bias), span, to_float32(b, x.sink)),
         domain=INTERNAL,
         scale=attrs["scale"] or 1 / math.sqrt(head),
-        zeroes=UNSEEN,  # padding rows of a shorter prompt may see no key
+        nan_rows=UNSEEN,  # padding rows of a shorter prompt may see no key
         rows_first=1,
         group=heads // shared,
-        before=window - 1 if window > 0 else -1,
-        behind=0 if attrs["causal"] else -1,
+        window_left=window - 1 if window > 0 else -1,
+        window_right=0 if attrs["causal"] else -1,
         softcap=max(attrs["softcap"], 0.0),
         smooth=int(attrs["smooth_softmax"] == 1),
     )

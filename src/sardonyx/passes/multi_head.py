@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.dtype import BOOL, F32, I32
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs, projected_attrs
 from sardonyx.ops.attention.dot_product import AttentionAttrs
@@ -200,7 +200,7 @@ def _over_shared_buffer(
         domain=INTERNAL,
         scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
         rows_first=1,
-        behind=0 if attrs["unidirectional"] else -1,
+        window_right=0 if attrs["unidirectional"] else -1,
     )
     width = known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3])
     return merge_heads(b, y, width), *present
@@ -234,8 +234,8 @@ def _attend(
         domain=INTERNAL,
         scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
         rows_first=1,
-        behind=0 if attrs["unidirectional"] else -1,
-        at_end=int(isinstance(appended, Value)),
+        window_right=0 if attrs["unidirectional"] else -1,
+        bottom_right=int(isinstance(appended, Value)),
     )
     return merge_heads(b, y, known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3]))
 
@@ -297,7 +297,9 @@ def _projected_attention(
 
 def quantized_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """QAttention: a quantized projection, then attention in float32."""
-    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (optional(node, i) for i in range(9))
+    x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
+        optional_input(node, i) for i in range(9)
+    )
     assert bias is not None
     need(bias.tensor.dtype is F32, "the result is not float32")
     whole = b.QMatMul(
@@ -374,7 +376,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose the standard Attention."""
     s = AttentionAttrs(**node.attrs)
     _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
-    q, k, v = (given(node, i) for i in range(3))
+    q, k, v = (input_of(node, i) for i in range(3))
     ranked(*[x for x in node.inputs if x is not None])
     is_packed = q.tensor.rank == 3
     _need_supported(node, s, q, v)
@@ -391,12 +393,12 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
         *(q, *present, _standard_mask(b, mask, present[0]), span),
         domain=INTERNAL,
         scale=1 / math.sqrt(known_size(q.tensor.dims[3]) or 1) if s.scale is None else s.scale,
-        zeroes=UNSEEN,
+        nan_rows=UNSEEN,
         rows_first=int(is_packed),
         group=known_size(q.tensor.dims[1]) // known_size(k.tensor.dims[1]),
-        before=windows[0],
-        behind=0 if s.is_causal else windows[1],
-        at_end=int(has_past),
+        window_left=windows[0],
+        window_right=0 if s.is_causal else windows[1],
+        bottom_right=int(has_past),
         softcap=max(s.softcap, 0.0),
     )
     if is_packed:

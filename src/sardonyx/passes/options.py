@@ -34,7 +34,7 @@ class PassOptions:
     int8: bool = False  # matmuls with n-bit weights round activations to int8
     stop_after: int | None = None  # passes with a higher number are skipped; for debugging
     device_ops: frozenset[tuple[str, str]] | None = None  # for_device: ops that have kernels there
-    joins: bool = False  # for_device: fuse into ops of our own, which every device implements
+    device_fusion: bool = False  # for_device: fuse into internal ops that every device has
 
 
 # Precisions that a user names, as options.

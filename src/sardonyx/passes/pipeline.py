@@ -97,7 +97,7 @@ def _quantizes(options: PassOptions) -> bool:
 
 def _joins(options: PassOptions) -> bool:
     """Whether every device implements Sardonyx's own ops."""
-    return options.joins and options.level >= _EXTENDED
+    return options.device_fusion and options.level >= _EXTENDED
 
 
 OPTIMIZE: Final = (

@@ -17,7 +17,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.pattern import Call, P, hole, scalar
@@ -42,11 +42,11 @@ class QuantizedTensor:
 
 def _conversion_operands(node: Node) -> QuantizedTensor:
     """The operands of a DequantizeLinear or QuantizeLinear with a float32 scale."""
-    value, scale = given(node, 0), given(node, 1)
+    value, scale = input_of(node, 0), input_of(node, 1)
     ranked(value, scale)
     need(scale.tensor.dtype is F32, "the scale is not float32")
     need(not node.attrs["block_size"], "scales are for blocks")
-    return QuantizedTensor(value, scale, optional(node, 2))
+    return QuantizedTensor(value, scale, optional_input(node, 2))
 
 
 def _per_tensor(tensor: QuantizedTensor) -> QuantizedTensor:
@@ -126,7 +126,7 @@ def _bounds(act: Node | None) -> tuple[float, float]:
         return 0.0, math.inf
     bounds = [-math.inf, math.inf]
     for i in (0, 1):
-        bound = optional(act, i + 1)
+        bound = optional_input(act, i + 1)
         number = scalar(bound)
         need(bound is None or number is not None, "bounds are not constant")
         bounds[i] = bounds[i] if number is None else number
@@ -153,9 +153,9 @@ _CONVS: Final = (
 def _conv(b: Builder, conv: Node, act: Node | None, q: Node | None) -> Value:
     """A QConv with an 8-bit or, without QuantizeLinear, a float32 result."""
     # FusedConv can add a tensor, which QConv cannot.
-    need(optional(conv, 3) is None, "something is added")
-    image, weights = _per_tensor_input(conv.inputs[0]), _weights(given(conv, 1), 0)
-    bias = _bias(b, optional(conv, 2), weights.value.tensor.dims[0])
+    need(optional_input(conv, 3) is None, "something is added")
+    image, weights = _per_tensor_input(conv.inputs[0]), _weights(input_of(conv, 1), 0)
+    bias = _bias(b, optional_input(conv, 2), weights.value.tensor.dims[0])
     # FusedConv has its activation in its attributes, others in a node of their own.
     low, high = _bounds(conv if conv.op.name == "FusedConv" else act)
     attrs = {k: conv.attrs[k] for k in _CONV_ATTRS}
@@ -206,10 +206,10 @@ def _gemm(b: Builder, gemm: Node, act: Node | None, q: Node | None) -> Value:
         plain = gemm.attrs["alpha"] == 1 and gemm.attrs["beta"] == 1 and not gemm.attrs["transA"]
         need(plain, "alpha, beta or transA is set")
     # Scales per column: the output axis of the weights.
-    weights = _weights(given(gemm, 1), 0 if trans else 1)
+    weights = _weights(input_of(gemm, 1), 0 if trans else 1)
     need(weights.value.tensor.rank == 2, "the weights are no matrix")
     columns = weights.value.tensor.dims[0 if trans else 1]
-    bias = _bias(b, optional(gemm, 2), columns) if is_gemm else None
+    bias = _bias(b, optional_input(gemm, 2), columns) if is_gemm else None
     low, high = _bounds(act)
     operands = _per_tensor_input(gemm.inputs[0]), weights, bias
     return _quantized_node(b, "QMatMul", operands, q, low=low, high=high, trans_w=int(trans))
@@ -257,7 +257,7 @@ def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
     need(rank > 2, "not an image")
     # GlobalAveragePool is the mean over all spatial axes by definition.
     if mean.op.name == "ReduceMean":
-        axes = None if (operand := optional(mean, 1)) is None else operand.tensor.ints
+        axes = None if (operand := optional_input(mean, 1)) is None else operand.tensor.ints
         need(
             axes is not None and sorted(i % rank for i in axes) == [*range(2, rank)],
             "not over all spatial axes",
@@ -358,8 +358,8 @@ def scaled_matmul_integer(
     is_row = all(d == 1 for d in w_scale.tensor.dims) or w_scale.tensor.dims == (columns,)
     need(is_row, "scales are no vector")
     return b.QMatMul(
-        x, w, x_scale, optional(integer, 2), w_scale, optional(integer, 3), None, None, None,
-        domain=INTERNAL, dtype=F32.onnx,
+        x, w, x_scale, optional_input(integer, 2), w_scale, optional_input(integer, 3),
+        None, None, None, domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
 
 
@@ -375,7 +375,7 @@ def scaled_conv_integer(
     b: Builder, x: Value, y: Value, integer: Node, cast: Node, c: Value | None = None
 ) -> Value:
     """ConvInteger, an optional bias, Cast and Mul of dynamic quantization as one QConv."""
-    w = given(integer, 1)
+    w = input_of(integer, 1)
     ranked(x, w, y)
     need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
     # QConv has one scale for the activations, into which the factor goes.
@@ -384,7 +384,7 @@ def scaled_conv_integer(
     need(y.tensor.rank <= rank, "more dims")
     bias = None if c is None else _per_channel(b, c, channels, rank)
     return b.QConv(
-        x, w, y, optional(integer, 2), None, optional(integer, 3), bias, None, None,
+        x, w, y, optional_input(integer, 2), None, optional_input(integer, 3), bias, None, None,
         domain=INTERNAL, dtype=F32.onnx, **integer.attrs,
     )  # fmt: skip
 
@@ -407,7 +407,7 @@ def _with_bias(b: Builder, node: Node, bias: Value) -> Value:
     attrs = node.attrs
     is_bounded = (attrs["low"], attrs["high"]) != (-math.inf, math.inf)
     need(attrs["dtype"] == F32.onnx and not is_bounded, "it has bounds or an 8-bit result")
-    need(optional(node, 6) is None, "it has a bias")
+    need(optional_input(node, 6) is None, "it has a bias")
     inputs = [*node.inputs[:6], bias, *node.inputs[7:]]
     return b.node(node.op.name, *inputs, domain=INTERNAL, **attrs).outputs[0]
 
@@ -433,7 +433,7 @@ def _factors(scale: Value) -> tuple[Value | None, Value]:
     node = scale.node
     if node is None or node.op.key != ("", "Mul"):
         return None, scale
-    first, second = given(node, 0), given(node, 1)
+    first, second = input_of(node, 0), input_of(node, 1)
     # The scale of the activations is computed, that of the weights is constant.
     if first.is_const:
         first, second = second, first
@@ -448,7 +448,7 @@ def qlinear_conv(b: Builder, x: Value, conv: Node) -> Value:
     image, weights = QuantizedTensor(x, *conv.inputs[1:3]), QuantizedTensor(*conv.inputs[3:6])  # type: ignore[arg-type]
     return b.QConv(
         image.value, weights.value, image.scale, image.zero, weights.scale, weights.zero,
-        optional(conv, 8), conv.inputs[6], conv.inputs[7], domain=INTERNAL,
+        optional_input(conv, 8), conv.inputs[6], conv.inputs[7], domain=INTERNAL,
         dtype=conv.outputs[0].tensor.dtype.onnx, **conv.attrs,
     )  # fmt: skip
 
@@ -457,7 +457,7 @@ def qlinear_conv(b: Builder, x: Value, conv: Node) -> Value:
 def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
     """ConvInteger as QConv with an int32 result."""
     return b.QConv(
-        x, w, None, optional(conv, 2), None, optional(conv, 3), None, None, None,
+        x, w, None, optional_input(conv, 2), None, optional_input(conv, 3), None, None, None,
         domain=INTERNAL, dtype=I32.onnx, **conv.attrs,
     )  # fmt: skip
 
@@ -469,13 +469,13 @@ def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
 def dynamic_quantize_matmul(b: Builder, x: Value, w: Value, y: Value, matmul: Node) -> Value:
     """DynamicQuantizeMatMul as DynamicQuantizeLinear and QMatMul."""
     ranked(x, w, y)
-    columns, bias = w.tensor.dims[-1], optional(matmul, 4)
+    columns, bias = w.tensor.dims[-1], optional_input(matmul, 4)
     need(bias is None or bias.tensor.shape == (columns,), "the bias is no vector")
     need(y.tensor.rank <= 1, "scales are no vector")
     # One scale for the whole activation, computed in each run.
     tensor, scale, zero = b.node("DynamicQuantizeLinear", x, outputs=3).outputs
     return b.QMatMul(
-        tensor, w, scale, zero, y, optional(matmul, 3), bias, None, None,
+        tensor, w, scale, zero, y, optional_input(matmul, 3), bias, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Final
 
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value, given
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise import arithmetic
 
@@ -47,7 +47,7 @@ def _sources(node: Node, position: int) -> list[Value]:
     if node.op.name == "If":
         return [body.outputs[position] for body in _bodies(node)]
     first, first_out = _CARRIED[node.op.name]
-    initial = given(node, first + position)
+    initial = input_of(node, first + position)
     return [initial, _bodies(node)[0].outputs[first_out + position]]
 
 
@@ -69,7 +69,7 @@ def _make_vectors(node: Node, position: int) -> None:
     offset = 0
     if node.op.name != "If":
         first, offset = _CARRIED[node.op.name]
-        initial = given(node, first + position)
+        initial = input_of(node, first + position)
         node.graph.set_input(node, first + position, _vector(node.graph, initial))
     for body in _bodies(node):
         outputs = list(body.outputs)

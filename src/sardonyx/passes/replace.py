@@ -40,9 +40,9 @@ def replace_value(graph: Graph, old: Value, new: Value) -> None:
 
 
 def attribute_to(nodes: Iterable[Node], source: Node) -> None:
-    """Give new nodes the name and marks of the node that they replace, for profiles and errors."""
+    """Copy the name and annotations of the node that the new nodes replace."""
     for node in nodes:
-        node.name, node.marks = source.name, source.marks
+        node.name, node.annotations = source.name, source.annotations
 
 
 def prune(graph: Graph) -> None:

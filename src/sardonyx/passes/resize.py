@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, U8, U16
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, optional
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import axes_of
 from sardonyx.passes.pattern import P, hole
@@ -55,7 +55,7 @@ def resize_axis_by_axis(b: Builder, x: Value, node: Node) -> Value:
     rank = x.tensor.rank
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     need(len(axes) > 1, "only one axis")
-    given = [optional(node, slot) for slot in (2, 3)]
+    given = [optional_input(node, slot) for slot in (2, 3)]
     scales, sizes = (None if v is None or v.tensor.dims == (0,) else v for v in given)
     need((scales is None) != (sizes is None), "scales or sizes may be empty")
     y = x

@@ -10,7 +10,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact, SequenceFact
-from sardonyx.graph.graph import Graph, Node, Value, given, optional
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control import collect
 from sardonyx.ops.inference import axis_of
@@ -38,8 +38,11 @@ def sequence_at(b: Builder, x: Value, position: Value) -> Value:
 def _gathered_slice(b: Builder, x: Value, position: Value) -> Value:
     """The slice of a SplitToSequence at a position that is computed."""
     split = present(x.node, "the sequence is an input")
-    whole, keeps = given(split, 0), split.attrs["keepdims"]
-    need(optional(split, 1) is None and whole.tensor.shape is not None, "slices have several sizes")
+    whole, keeps = input_of(split, 0), split.attrs["keepdims"]
+    need(
+        optional_input(split, 1) is None and whole.tensor.shape is not None,
+        "slices have several sizes",
+    )
     index = b.node("Reshape", position, b.ints(1) if keeps else b.ints()).outputs[0]
     return b.node("Gather", whole, index, axis=split.attrs["axis"]).outputs[0]
 
@@ -65,7 +68,7 @@ def optional_get_element(b: Builder, x: Value) -> Value:
     if isinstance(x.fact, (Fact, SequenceFact)):
         return x
     node = present(x.node if x.op == "Optional" else None, "what the optional holds is not known")
-    return present(optional(node, 0), "the optional is empty")
+    return present(optional_input(node, 0), "the optional is empty")
 
 
 def _elements(b: Builder, sequence: Value) -> list[Value]:
@@ -83,17 +86,17 @@ def _elements(b: Builder, sequence: Value) -> list[Value]:
     if name not in ("Identity", "SequenceErase", "SequenceInsert"):
         raise NoMatch(f"the elements that {name} returns are unknown")
     # Ops that change a sequence: first the elements before, then the change.
-    elements = _elements(b, given(node, 0))
+    elements = _elements(b, input_of(node, 0))
     if name == "SequenceErase":
         del elements[_position(node, 1, len(elements), len(elements) - 1)]
     if name == "SequenceInsert":
-        elements.insert(_position(node, 2, len(elements), len(elements)), given(node, 1))
+        elements.insert(_position(node, 2, len(elements), len(elements)), input_of(node, 1))
     return elements
 
 
 def _position(node: Node, slot: int, length: int, last: int) -> int:
     """The position at which an op changes a sequence; the default is the end."""
-    value = optional(node, slot)
+    value = optional_input(node, slot)
     where = last if value is None else static_position(length, value.tensor, last)
     if where is None:
         raise NoMatch("the position is not known")
@@ -102,7 +105,7 @@ def _position(node: Node, slot: int, length: int, last: int) -> int:
 
 def _split(b: Builder, node: Node) -> list[Value]:
     """The elements of a SplitToSequence as outputs of a Split."""
-    whole, split = given(node, 0), optional(node, 1)
+    whole, split = input_of(node, 0), optional_input(node, 1)
     axis = axis_of(node.attrs["axis"], whole.tensor.rank)
     sizes = part_sizes(whole.tensor.dims[axis], None if split is None else split.tensor)
     if sizes is None:
@@ -137,11 +140,11 @@ def _collect(node: Node) -> None:
     # Each ConcatFromSequence after the Loop becomes an output of it.
     readers = [(r, appended[i]) for i in appended for r, _ in node.outputs[i].uses]
     n_stacked = len(body.outputs) - 1 - n_carried
-    axes, joins, results = [0] * n_stacked, [collect.STACKED] * n_stacked, []
+    axes, join_kinds, results = [0] * n_stacked, [collect.STACKED] * n_stacked, []
     for reader, _ in readers:
         axes.append(reader.attrs["axis"])
         is_new = reader.attrs["new_axis"]
-        joins.append(collect.STACKED_ELEMENTS if is_new else collect.JOINED_ELEMENTS)
+        join_kinds.append(collect.STACKED_ELEMENTS if is_new else collect.JOINED_ELEMENTS)
         old = reader.outputs[0]
         results.append(Value(old.name, old.fact))
         old.name = ""
@@ -160,7 +163,7 @@ def _collect(node: Node) -> None:
     body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
     node.graph.add_outputs(node, results)
     node.op = collect.loop
-    node.attrs = {"body": body, "axes": tuple(axes), "joins": tuple(joins)}
+    node.attrs = {"body": body, "axes": tuple(axes), "join_kinds": tuple(join_kinds)}
 
 
 def _appended(node: Node, body: Graph, position: int) -> Value | None:
@@ -174,12 +177,12 @@ def _appended(node: Node, body: Graph, position: int) -> Value | None:
         return None
     # The body must only append to the sequence, and only concatenations may read the result.
     is_only_appended = inner.uses == [(insert, 0)] and not inner.n_exits and not out.uses
-    if not is_only_appended or out.n_exits != 1 or optional(insert, 2) is not None:
+    if not is_only_appended or out.n_exits != 1 or optional_input(insert, 2) is not None:
         return None
     readers = [r for r, _ in final.uses]
     if any(r.op.key != ("", "ConcatFromSequence") or r.graph is not node.graph for r in readers):
         return None  # a body may never run, and concatenating no elements is an error
-    tensor = given(insert, 1)
+    tensor = input_of(insert, 1)
     ranks = [tensor.tensor.shape, *(r.outputs[0].tensor.shape for r in readers)]
     return None if None in ranks else tensor
 

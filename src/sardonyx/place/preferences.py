@@ -67,12 +67,12 @@ class PlacementPreferences:
 
         for node in graph.all_nodes():
             matching = (fnmatchcase(node.name, a.pattern) for a in self.assignments)
-            node.wish = next((i for i, matches in enumerate(matching, 1) if matches), 0)
+            node.assignment = next((i for i, matches in enumerate(matching, 1) if matches), 0)
 
     def against(self, node: Node, provider: Provider) -> No | None:
         """Return why a provider must not have a node, or None if it may."""
-        if node.wish:
-            assignment = self.assignments[node.wish - 1]
+        if node.assignment:
+            assignment = self.assignments[node.assignment - 1]
             if not assignment.allows(provider):
                 target, pattern = assignment.target, assignment.pattern
                 return No(f"it was assigned to {target} by the pattern {pattern}")

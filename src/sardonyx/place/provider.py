@@ -52,7 +52,7 @@ class Region:
 
 
 @frozen
-class Step:
+class CompiledNode:
     """One compiled node, and the name of its kernel for reports.
 
     `call` computes it from Python; `lowered` says what it becomes in native code. The call is the
@@ -75,7 +75,7 @@ class Provider(Protocol):
         """Whether the provider can run a node; a refusal carries its reason."""
         ...
 
-    def compile(self, region: Region, bodies: BodyPrograms) -> Sequence[Step]:
+    def compile(self, region: Region, bodies: BodyPrograms) -> Sequence[CompiledNode]:
         """Compile a region to one step per node, given the programs of the nodes' bodies."""
         ...
 

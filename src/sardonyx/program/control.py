@@ -194,9 +194,9 @@ def _scan_outputs(
     facts, zeros = body.graph.unrun_facts()[n_state:], (0,) * len(body.graph.outputs)
     axes = node.attrs.get("axes" if is_loop else "scan_output_axes") or zeros
     reversals = node.attrs.get("scan_output_directions") or zeros
-    joins = node.attrs.get("joins") or zeros
+    join_kinds = node.attrs.get("join_kinds") or zeros
     outputs = []
-    for fact, given, is_reversed, how in zip(facts, axes, reversals, joins, strict=False):
+    for fact, given, is_reversed, how in zip(facts, axes, reversals, join_kinds, strict=False):
         assert isinstance(fact, Fact)
         is_joined = how == JOINED_ELEMENTS
         dims = [d if isinstance(d, int) else 0 for d in fact.dims]

@@ -13,7 +13,7 @@ from sardonyx.graph.guard import assumptions
 from sardonyx.memory import LifetimePlan, plan
 from sardonyx.memory.limit import device_limits
 from sardonyx.place import HOST, Placement
-from sardonyx.place.provider import Region, Step
+from sardonyx.place.provider import CompiledNode, Region
 from sardonyx.program.expected import Expected, expected
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import ABSENT, Input, Output, Program
@@ -119,7 +119,9 @@ class Emitter:
             for v, unrun in zip(self.graph.outputs, self.graph.unrun_facts(), strict=True)
         )
 
-    def compile(self, node: Node, bound: AbstractSet[str]) -> tuple[Step, dict[str, Program]]:
+    def compile(
+        self, node: Node, bound: AbstractSet[str]
+    ) -> tuple[CompiledNode, dict[str, Program]]:
         """Compile a node by its provider; return the step and the programs of its bodies."""
         bodies: dict[Node, dict[str, Program]] = {}
         if node.op.has_bodies:

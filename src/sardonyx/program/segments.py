@@ -17,7 +17,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.place import DeviceProvider, has_device
 from sardonyx.place.lowered import Bodies, Call, Lowered, Zipped, told_sizes
-from sardonyx.place.provider import Region, Step
+from sardonyx.place.provider import CompiledNode, Region
 from sardonyx.program.control import NativeBody, native_bodies
 from sardonyx.program.expected import expected
 from sardonyx.program.native_items import Binds, ItemDraft, build_native, is_read_outside
@@ -121,7 +121,7 @@ class Segmenter:
         guards, self.ready = tuple(self.ready) if self._done else (), []
         return guards
 
-    def _add_python(self, node: Node, step: Step, frees: Sequence[Value]) -> None:
+    def _add_python(self, node: Node, step: CompiledNode, frees: Sequence[Value]) -> None:
         emitter = self.emitter
         guards = self._take_guards()
         inputs = tuple(emitter.slot(v) for v in node.inputs)

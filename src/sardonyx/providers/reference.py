@@ -16,7 +16,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC, infer_node
 from sardonyx.graph.op import INTERNAL, as_outputs
 from sardonyx.ops.arrays import Array
-from sardonyx.place.provider import No, Region, Step, StepCall, Yes
+from sardonyx.place.provider import CompiledNode, No, Region, StepCall, Yes
 from sardonyx.program.program import Program, Run
 from sardonyx.program.run import Body
 
@@ -32,9 +32,9 @@ class Reference:
             return No(f"{node.op} has no numpy reference")
         return Yes("numpy reference")
 
-    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
+    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> list[CompiledNode]:
         """One call of the op's reference per node."""
-        return [Step(n, _call(n, bodies.get(n)), "numpy") for n in region.nodes]
+        return [CompiledNode(n, _call(n, bodies.get(n)), "numpy") for n in region.nodes]
 
 
 def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:

@@ -96,7 +96,7 @@ def node_figures(graph: Graph, program: Program, dims: Dims) -> dict[str, Figure
     for node, numbers in figures.items():
         for value in node.reads():
             const = value.const
-            key = value if const is None else const.place
+            key = value if const is None else const.content_id
             if key in seen:
                 continue
             if const is not None:

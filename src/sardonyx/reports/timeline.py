@@ -22,7 +22,7 @@ OWN: Final = -1  # the offset of a tensor in a block of its own, outside of any 
 
 
 @frozen
-class Step:
+class KernelCall:
     """One kernel call."""
 
     name: str  # of its node
@@ -66,7 +66,7 @@ class Timeline:
     """
 
     order: str
-    steps: tuple[Step, ...]
+    steps: tuple[KernelCall, ...]
     tensors: tuple[Tensor, ...]
     arenas: tuple[Arena, ...]  # by part
     arena_bytes: int  # the largest of them
@@ -109,7 +109,7 @@ def is_internal(tensor: Tensor) -> bool:
 
 def new_timeline(
     order: str,
-    steps: list[Step],
+    steps: list[KernelCall],
     tensors: list[Tensor],
     arenas: list[Arena],
     local_bytes: int,

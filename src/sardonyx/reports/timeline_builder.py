@@ -33,8 +33,8 @@ from sardonyx.program.segment_builder import (
 from sardonyx.reports.timeline import (
     OWN,
     Arena,
+    KernelCall,
     Kind,
-    Step,
     Tensor,
     Timeline,
     new_timeline,
@@ -133,7 +133,7 @@ class _TimelineBuilder:
     def __init__(self, program: Program, dims: Dims) -> None:
         self.program = program
         self.dims = dims
-        self.steps: list[Step] = []
+        self.steps: list[KernelCall] = []
         self.nodes: list[Node] = []  # of the steps
         self.arenas: list[Arena] = []
         self.local_bytes = 0
@@ -249,7 +249,7 @@ class _TimelineBuilder:
     def _add_step(self, node: Node, kernel: str, part: int = -1) -> None:
         self.nodes.append(node)
         domain = f"{node.op.domain}." if node.op.domain else ""
-        self.steps.append(Step(_label(node), f"{domain}{node.op.name}", kernel, part))
+        self.steps.append(KernelCall(_label(node), f"{domain}{node.op.name}", kernel, part))
 
     def _add_native(self, segment: NativeSegment) -> None:
         slots: dict[int, _Record] = {}

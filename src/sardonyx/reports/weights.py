@@ -57,10 +57,10 @@ class WeightLayoutReport:
     @property
     def memory_key(self) -> object:
         """A key that is equal for layouts in the same memory."""
-        place = self.weight.const.place
-        if place is None or not self.weight.is_shared:
+        content_id = self.weight.const.content_id
+        if content_id is None or not self.weight.is_shared:
             return self.weight
-        return (place.key, self.weight.kind, self.weight.ints)
+        return (content_id.key, self.weight.kind, self.weight.ints)
 
 
 def weight_layouts_of(program: Program) -> dict[Const, list[WeightLayoutReport]]:

@@ -50,9 +50,9 @@ def node_message(
 
 
 def mark(message: Message, node: Node) -> None:
-    """Adds what orders go by, as metadata of the node; nothing where it has no such marks."""
-    marks = {PRIORITY: node.priority, BACKWARD: int(node.is_backward)}
-    for key, value in marks.items():
+    """Adds what orders go by, as metadata of the node; nothing where it has no such annotations."""
+    annotations = {PRIORITY: node.priority, BACKWARD: int(node.is_backward)}
+    for key, value in annotations.items():
         if value:
             message.message(_METADATA, entry(key, str(value)))
 

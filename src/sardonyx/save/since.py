@@ -151,12 +151,12 @@ class Versions:
         self._imported = imported
         self.opsets: dict[str, int] = {ONNX: OLDEST[ONNX]}
         self._types: set[str] = set()
-        self._has_marks = False
+        self._has_annotations = False
 
     def node(self, node: Node, written: Mapping[str, Any]) -> None:
         """Raise the opset to what a node needs with the attributes that are written."""
         op = node.op
-        self._has_marks |= node.marks != (0, False)
+        self._has_annotations |= node.annotations != (0, False)
         if op.domain not in OLDEST:
             self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
             self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
@@ -181,7 +181,7 @@ class Versions:
             standard = max(standard, 15)
         versions = ((ONNX, standard), (ML, self.opsets.get(ML, 0)))
         found = [ir for domain, v in versions for opset, ir in _IR[domain] if v >= opset]
-        return max([_OLDEST_IR, *found, *([_METADATA_IR] if self._has_marks else [])])
+        return max([_OLDEST_IR, *found, *([_METADATA_IR] if self._has_annotations else [])])
 
     def _raise(self, domain: str, version: int) -> None:
         self.opsets[domain] = max(version, self.opsets.get(domain, 0))

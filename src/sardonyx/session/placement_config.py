@@ -115,11 +115,11 @@ def device_options(
     if not any(map(has_device, providers)):
         return {"preferences": preferences}
     devices = [p for p in providers if has_device(p)]
-    joins = all(getattr(p, "takes_joined", False) for p in devices)
+    device_fusion = all(getattr(p, "accepts_fused_ops", False) for p in devices)
     # Without a list of its ops, a device gets nodes as the model has them.
     kernels: list[frozenset[Any] | None] = [getattr(p, "kernels", None) for p in devices]
     listed = [ops for ops in kernels if ops is not None]
     known = frozenset.intersection(*listed) if len(listed) == len(devices) else None
-    passes = replace(base.passes, for_device=True, joins=joins, device_ops=known)
+    passes = replace(base.passes, for_device=True, device_fusion=device_fusion, device_ops=known)
     # A pack stores a graph lowered for the CPU, with weights in CPU layouts.
     return {"preferences": preferences, "passes": passes, "pack": None}

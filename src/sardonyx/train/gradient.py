@@ -293,7 +293,7 @@ def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) ->
                 seeds[new] = seeds.pop(old)
             graph.replace(old, new)
         for made in b.made:
-            made.name, made.marks = node.name, node.marks
+            made.name, made.annotations = node.name, node.annotations
         graph.remove(node)
 
 

@@ -104,7 +104,7 @@ def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:
     inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
     name = f"{node.name}_again" if node.name else ""
     twin = graph.add(node.op, inputs, dict(node.attrs), len(node.outputs), name)
-    twin.marks = (AGAIN, True)
+    twin.annotations = (AGAIN, True)
     for mine, its in zip(twin.outputs, node.outputs, strict=True):
         mine.fact = its.fact
     return twin

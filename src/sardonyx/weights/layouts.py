@@ -98,10 +98,10 @@ class PrepackedWeightsContainer:
 
     def share(self, layout: WeightLayout, make: Callable[[], Array]) -> Array:
         """Return the array of a layout; `make` is called if it is not here yet. Thread-safe."""
-        place = layout.const.place
-        if place is None or not layout.is_shared:
+        content_id = layout.const.content_id
+        if content_id is None or not layout.is_shared:
             return make()
-        key = (place.key, layout.kind, layout.ints)
+        key = (content_id.key, layout.kind, layout.ints)
         array = self._arrays[key] = self._store.share(key, make, layout.const)
         return array
 

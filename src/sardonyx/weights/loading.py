@@ -202,10 +202,10 @@ _PLACED: Final[Store[Any]] = Store()  # device memory, by bytes, layout and devi
 
 
 def _key(reference: WeightReference, at: int, device: str, loader: DataLoader | None) -> Hashable:
-    place = reference.const.place
-    if place is None:
+    content_id = reference.const.content_id
+    if content_id is None:
         return "alone", at
-    return type(loader), device, place, reference.form
+    return type(loader), device, content_id, reference.form
 
 
 def _reporting(progress: Progress, check: Callable[[], None] | None) -> Report:

@@ -15,7 +15,7 @@ from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
 from sardonyx.ops.inference import broadcast_shapes
 
-STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `zeroes`
+STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `nan_rows`
 
 attention: Final = Op(
     "Attention",
@@ -24,12 +24,12 @@ attention: Final = Op(
     "y:T",
     attrs={
         "scale": 1.0,
-        "zeroes": STAYS,  # NaN stays; becomes zeros; or becomes zeros only in rows that see no key
+        "nan_rows": STAYS,  # NaN stays, becomes 0, or becomes 0 only in rows that see no key
         "rows_first": 0,  # the output is [.., rows, heads, width], not [.., heads, rows, width]
         "group": 1,  # query heads per key-value head (grouped-query attention)
-        "before": -1,  # window: keys before its own position that a row sees; -1 for all
-        "behind": -1,  # window: keys after its own position; 0 is causal, -1 for all
-        "at_end": 0,  # the last row is at the last key; else positions are from spans or start at 0
+        "window_left": -1,  # window: keys before its own position that a row sees; -1 for all
+        "window_right": -1,  # window: keys after its own position; 0 is causal, -1 for all
+        "bottom_right": 0,  # causal alignment: the last query is at the last key
         "softcap": 0.0,
         "smooth": 0,  # smooth softmax: one more key with score 0 and value 0
         "bf16": 0,  # operands of both matrix products are rounded to bfloat16
@@ -74,16 +74,16 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
 def _hidden_keys(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) -> Array:
     """Return which scores belong to keys that their row does not see by position."""
     rows, keys = shape[-2:]
-    first = np.array([keys - rows if attrs["at_end"] else 0])
+    first = np.array([keys - rows if attrs["bottom_right"] else 0])
     end = np.array([keys])
     if spans is not None:
         first, end = spans[:, 0], np.minimum(spans[:, 1], keys)
     distance = np.arange(keys) - (first[:, None] + np.arange(rows))[..., None]
     hidden = np.broadcast_to(np.arange(keys) >= end[:, None, None], distance.shape)
-    if attrs["before"] >= 0:
-        hidden = hidden | (distance < -attrs["before"])
-    if attrs["behind"] >= 0:
-        hidden = hidden | (distance > attrs["behind"])
+    if attrs["window_left"] >= 0:
+        hidden = hidden | (distance < -attrs["window_left"])
+    if attrs["window_right"] >= 0:
+        hidden = hidden | (distance > attrs["window_right"])
     if len(shape) == 2:
         return np.asarray(hidden[0])
     return np.asarray(np.expand_dims(hidden, tuple(range(1, len(shape) - 2))))
@@ -119,8 +119,8 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
         weights = np.exp(scores - top)
         total = weights.sum(axis=-1, keepdims=True) + np.exp(np.asarray(extra, q.dtype) - top)
         weights = weights / total
-        if attrs["zeroes"]:
-            is_blind = np.isnan(weights) if attrs["zeroes"] == ZEROES else top == -np.inf
+        if attrs["nan_rows"]:
+            is_blind = np.isnan(weights) if attrs["nan_rows"] == ZEROES else top == -np.inf
             weights = np.where(is_blind, np.float32(0), weights)
         y = np.matmul(weights if exact else as_bf16(weights), v).astype(dtype)
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y
@@ -131,24 +131,24 @@ mask_op: Final = Op(
     1,
     "x:F",
     "y:T",
-    attrs={"to": required("int"), "marks": 1},
+    attrs={"to": required("int"), "masked_to_nan": 1},
     types={"F": frozenset((F32, F16, BF16)), "T": frozenset((F32, F16, BF16))},
     domain=INTERNAL,
 )
 
 
 @mask_op.infer
-def _(g: Scope, x: Fact, *, to: int, marks: int) -> Fact:
+def _(g: Scope, x: Fact, *, to: int, masked_to_nan: int) -> Fact:
     dtype = by_onnx(to)
     assert dtype is not None
     return Fact(dtype, x.shape)
 
 
 @mask_op.reference
-def _(x: Array, *, to: int, marks: int) -> Array:
+def _(x: Array, *, to: int, masked_to_nan: int) -> Array:
     """Convert a mask to the queries' type, clamped to its range so that only -inf stays -inf.
 
-    With `marks`, a row that masks out every key becomes NaN, as its softmax would.
+    With `masked_to_nan`, a row that masks out every key becomes NaN, as its softmax would.
     """
     dtype = by_onnx(to)
     assert dtype is not None
@@ -161,7 +161,9 @@ def _(x: Array, *, to: int, marks: int) -> Array:
     clamped = np.where(np.isneginf(rows), rows, np.maximum(rows, least))
     is_blind = np.isneginf(rows).all(axis=-1, keepdims=True)
     with np.errstate(all="ignore"):
-        return np.where(is_blind & bool(marks), np.float32(np.nan), clamped).astype(dtype.np)
+        return np.where(is_blind & bool(masked_to_nan), np.float32(np.nan), clamped).astype(
+            dtype.np
+        )
 
 
 OPS: Final = (attention, mask_op)

@@ -9,16 +9,16 @@ import numpy as np
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import same
 from sardonyx.graph.dtype import BOOL, I64
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
 
 
 @decompose("Attention")
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    q, k, v = (given(node, i) for i in range(3))
+    q, k, v = (input_of(node, i) for i in range(3))
     attrs, is_packed = node.attrs, ranked(q).rank == 3
     for slot, name in ((4, "past_key"), (6, "nonpad_kv_seqlen")):
-        if optional(node, slot) is not None:
+        if optional_input(node, slot) is not None:
             raise NotImplemented(
                 f"an Attention with {name} has no gradient", hint="train without a cache"
             )
@@ -78,7 +78,7 @@ def _weights(b: GradientBuilder, node: Node, scores: Value) -> Value:
     dtype = scores.tensor.dtype
     # Finite, and half the range, so that adding a score to it cannot overflow to -inf and NaN.
     lowest = b.const(float(np.finfo(np.float32).min) / 2 if dtype.bits > 16 else -3e4, dtype)
-    visible, mask = _visible(b, node, scores), optional(node, 3)
+    visible, mask = _visible(b, node, scores), optional_input(node, 3)
     if mask is not None:
         if same(ranked(mask).dims[-1], ranked(scores).dims[-1]) is not True:
             raise NotImplemented(

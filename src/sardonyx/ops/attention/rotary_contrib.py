@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array
@@ -151,7 +151,7 @@ def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
 @multi.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """MRotaryEmbedding: each column of the caches follows one of three position ids."""
-    x, ids, *caches = (given(node, i) for i in range(4))
+    x, ids, *caches = (input_of(node, i) for i in range(4))
     streams = mrope_streams(node.attrs)
     # Columns are gathered per position stream and concatenated: undone by the inverse permutation.
     order = np.argsort(streams, kind="stable")

@@ -27,7 +27,7 @@ loop = Op(
     1,
     "M:I? cond:B? v_initial*",
     "v_final_and_scan_outputs*",
-    attrs={"body": required("graph"), "axes": required("ints"), "joins": required("ints")},
+    attrs={"body": required("graph"), "axes": required("ints"), "join_kinds": required("ints")},
     types={"I": SIZES, "B": frozenset((BOOL,))},
     domain=INTERNAL,
     unranked=True,
@@ -42,15 +42,15 @@ def _(
     *values: AnyFact,
     body: Graph,
     axes: tuple[int, ...],
-    joins: tuple[int, ...],
+    join_kinds: tuple[int, ...],
 ) -> list[AnyFact]:
     finals, iteration_facts, count = loop_facts(g, trips, cond, values, body)
-    if not len(iteration_facts) == len(axes) == len(joins) or not set(joins) <= {0, 1, 2}:
-        raise InvalidGraph(f"axes {axes} and joins {joins} are for {len(iteration_facts)} outputs")
+    if not len(iteration_facts) == len(axes) == len(join_kinds) or not set(join_kinds) <= {0, 1, 2}:
+        raise InvalidGraph(f"{axes=} and {join_kinds=} do not fit {len(iteration_facts)} outputs")
     rows = facts_for_empty(g, iteration_facts, min_iterations(g, trips, cond))
     results: list[AnyFact] = []
     for iteration_fact, row, axis, join_kind in zip(
-        iteration_facts, rows, axes, joins, strict=True
+        iteration_facts, rows, axes, join_kinds, strict=True
     ):
         if join_kind != JOINED_ELEMENTS:
             results.append(stacked(row if join_kind == STACKED else iteration_fact, count, axis))
@@ -73,11 +73,11 @@ def _(
     *initial: Any,
     body: Body,
     axes: tuple[int, ...],
-    joins: tuple[int, ...],
+    join_kinds: tuple[int, ...],
 ) -> tuple[Any, ...]:
     values, rows, facts = run_loop(trips, cond, initial, body)
     results = []
-    for row, fact, axis, join_kind in zip(rows, facts, axes, joins, strict=True):
+    for row, fact, axis, join_kind in zip(rows, facts, axes, join_kinds, strict=True):
         if join_kind != STACKED and not row:
             raise InvalidArgument("there are no elements to join")
         if join_kind == JOINED_ELEMENTS:

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F16, F32, F64, I64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array

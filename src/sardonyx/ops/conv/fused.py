@@ -10,8 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32, IEEE
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, filled, in_wide
@@ -140,7 +139,7 @@ def _(x: Array, w: Array, b: Array | None = None, z: Array | None = None, **attr
 @nhwc_fused_conv.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """NhwcConv and NhwcFusedConv: layout propagation removes the Transposes again."""
-    rank = given(node, 0).tensor.rank
+    rank = input_of(node, 0).tensor.rank
     x, w, bias, z = (optional_input(node, i) for i in range(4))
     images = [None if v is None else b.Transpose(v, perm=to_channels_first(rank)) for v in (x, z)]
     if node.op.name == "NhwcConv":

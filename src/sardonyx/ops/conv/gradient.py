@@ -13,7 +13,7 @@ from typing import Final
 from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import Size
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gradients import LAST, GradientBuilder, gradient, ranked
 from sardonyx.ops.sliding_window import Ints, Window, window_of
 
@@ -65,7 +65,7 @@ def conv_geometry(window: Window, x: Value, group: int = 1) -> ConvGeometry:
 
 @gradient("Conv")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, w = given(node, 0), given(node, 1)
+    x, w = input_of(node, 0), input_of(node, 1)
     geometry = conv_geometry(window_of(ranked(w).dims[2:], node.attrs), x, node.attrs["group"])
     return [
         image_gradient(b, dy, w, geometry, x) if b.wants(x) else None,
@@ -76,7 +76,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("ConvTranspose")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, w = given(node, 0), given(node, 1)
+    x, w = input_of(node, 0), input_of(node, 1)
     attrs = node.attrs
     window = window_of(ranked(w).dims[2:], attrs)
     if window.is_same or attrs["output_shape"]:

@@ -12,8 +12,7 @@ from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size, maximum, product
 from sardonyx.graph.dtype import BF16, BOOL, COMPLEX, F16, F32, FLOATS, I64, NUMBERS, STRING
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, optional
 from sardonyx.ops.arrays import Array, as_ints, in_wide
@@ -329,8 +328,8 @@ causal.reference(in_wide(_causal_conv))
 @deform.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """DeformConv: im2col with sampled taps (DeformColumns), then a matmul per group."""
-    x, w, out = given(node, 0), given(node, 1), node.outputs[0]
-    offset, bias, mask = given(node, 2), optional_input(node, 3), optional_input(node, 4)
+    x, w, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
+    offset, bias, mask = input_of(node, 2), optional_input(node, 3), optional_input(node, 4)
     shape, attrs = present(w.tensor.static, "the weights have symbolic sizes"), node.attrs
     need(x.tensor.dtype is F32, "not float32")
     need(0 not in shape and len(shape) <= 5, "the weights are empty, or have too many dims")
@@ -351,7 +350,7 @@ def _(b: Builder, node: Node) -> Outputs:
 @causal.decompose
 def decompose_causal(b: Builder, node: Node) -> Outputs:
     """CausalConvWithState, standard or com.microsoft: the state, a Conv, the new state."""
-    x, w = given(node, 0), given(node, 1)
+    x, w = input_of(node, 0), input_of(node, 1)
     bias, past = optional_input(node, 2), optional_input(node, 3)
     attrs = {"channels_last": 0, "dilation": 1, "state_window": 0, **node.attrs}
     need(not attrs["state_window"], "the state has a window")

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32, FLOATS, I8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, in_wide
@@ -106,7 +106,7 @@ def _(x: Array, x_scale: Array, y_scale: Array, **_: Any) -> Array:
 
 @qordered_gelu.decompose(when=never)
 def _(b: Builder, node: Node) -> Value:
-    x, x_scale, y_scale = (given(node, i) for i in range(3))
+    x, x_scale, y_scale = (input_of(node, i) for i in range(3))
     scales = (b.Reshape(scale, b.ints()) for scale in (x_scale, y_scale))
     y = b.Gelu(b.DequantizeLinear(x, next(scales)))
     return b.QuantizeLinear(y, next(scales), output_dtype=I8.onnx)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, Unary, decompose, gradient, unary
 
@@ -19,12 +19,12 @@ unary("Softplus", lambda b, dy, x, y: b.Mul(dy, b.Sigmoid(x)))
 @gradient("LeakyRelu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     slope = b.Mul(dy, node.attrs["alpha"])
-    return b.Where(b.Less(given(node, 0), 0.0), slope, dy)
+    return b.Where(b.Less(input_of(node, 0), 0.0), slope, dy)
 
 
 @gradient("PRelu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
-    x, slope = given(node, 0), given(node, 1)
+    x, slope = input_of(node, 0), input_of(node, 1)
     is_low = b.Less(x, 0.0)
     dx = b.Where(is_low, b.Mul(dy, slope), dy)
     return [dx, b.sum_to(b.where(is_low, b.Mul(dy, x)), slope) if b.wants(slope) else None]
@@ -38,18 +38,18 @@ def _exponential(b: GradientBuilder, x: Value, dy: Value, scale: float, rate: fl
 
 @gradient("Elu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return _exponential(b, given(node, 0), dy, node.attrs["alpha"], 1.0)
+    return _exponential(b, input_of(node, 0), dy, node.attrs["alpha"], 1.0)
 
 
 @gradient("Celu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return _exponential(b, given(node, 0), dy, 1.0, node.attrs["alpha"])
+    return _exponential(b, input_of(node, 0), dy, 1.0, node.attrs["alpha"])
 
 
 @gradient("Selu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     scaled = b.Mul(dy, node.attrs["gamma"])
-    return _exponential(b, given(node, 0), scaled, node.attrs["alpha"], 1.0)
+    return _exponential(b, input_of(node, 0), scaled, node.attrs["alpha"], 1.0)
 
 
 def _between(b: GradientBuilder, x: Value, low: float, high: float) -> Value:
@@ -64,25 +64,25 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("HardSwish")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     inner = b.Mul(dy, b.Add(b.Mul(x, 1 / 3), 0.5))
     return b.Where(_between(b, x, -3.0, 3.0), inner, b.where(b.Greater(x, 0.0), dy))
 
 
 @gradient("Softsign")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    denominator = b.Add(b.Abs(given(node, 0)), 1.0)
+    denominator = b.Add(b.Abs(input_of(node, 0)), 1.0)
     return b.Div(dy, b.Mul(denominator, denominator))
 
 
 @gradient("ThresholdedRelu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return b.where(b.Greater(given(node, 0), node.attrs["alpha"]), dy)
+    return b.where(b.Greater(input_of(node, 0), node.attrs["alpha"]), dy)
 
 
 @gradient("Shrink")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return b.where(b.Greater(b.Abs(given(node, 0)), node.attrs["lambd"]), dy)
+    return b.where(b.Greater(b.Abs(input_of(node, 0)), node.attrs["lambd"]), dy)
 
 
 _ROOT: Final = math.sqrt(2 / math.pi)
@@ -111,24 +111,24 @@ def fast_gelu_gradient(b: GradientBuilder, x: Value, dy: Value) -> Value:
 @gradient("Gelu")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     is_fast = node.attrs["approximate"] == b"tanh"
-    return (fast_gelu_gradient if is_fast else gelu_gradient)(b, given(node, 0), dy)
+    return (fast_gelu_gradient if is_fast else gelu_gradient)(b, input_of(node, 0), dy)
 
 
 @decompose("Mish")
 def _(b: GradientBuilder, node: Node) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return b.Mul(x, b.Tanh(b.Softplus(x)))
 
 
 @decompose("Swish")
 def _(b: GradientBuilder, node: Node) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return b.Mul(x, b.Sigmoid(b.Mul(x, node.attrs["alpha"])))
 
 
 @gradient("Cast", "CastLike")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return b.cast(dy, given(node, 0).tensor.dtype)
+    return b.cast(dy, input_of(node, 0).tensor.dtype)
 
 
 Grads = list[Value | None]
@@ -181,7 +181,7 @@ def _binary(
     """The gradients of a broadcasting op y = f(x, z), from the builder, dy, x, z and y."""
 
     def run(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-        x, z, y = given(node, 0), given(node, 1), node.outputs[0]
+        x, z, y = input_of(node, 0), input_of(node, 1), node.outputs[0]
         return [
             b.sum_to(side(b, dy, x, z, y), value) if b.wants(value) else None
             for side, value in ((left, x), (right, z))
@@ -256,7 +256,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("Where")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    mask, x, z = given(node, 0), given(node, 1), given(node, 2)
+    mask, x, z = input_of(node, 0), input_of(node, 1), input_of(node, 2)
     zero = b.const(0, dy.tensor.dtype)
     return [
         None,
@@ -267,7 +267,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("Clip")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, low, high = given(node, 0), optional(node, 1), optional(node, 2)
+    x, low, high = input_of(node, 0), optional_input(node, 1), optional_input(node, 2)
     grads: Grads = [dy, None, None]
     # Clip is min(max(x, low), high): where low > high, only the upper bound has a gradient.
     if high is not None:
@@ -285,28 +285,28 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 @gradient("Mod")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     """The gradient of x - z * k, with the integer quotient k constant."""
-    x, z, y = given(node, 0), given(node, 1), node.outputs[0]
+    x, z, y = input_of(node, 0), input_of(node, 1), node.outputs[0]
     times = b.Round(b.Div(b.Sub(x, y), z))
     return [b.sum_to(dy, x), b.sum_to(b.Neg(b.Mul(dy, times)), z) if b.wants(z) else None]
 
 
 @decompose("Gelu", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
-    return b.Gelu(given(node, 0))
+    return b.Gelu(input_of(node, 0))
 
 
 @decompose("FastGelu", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
-    x, bias = given(node, 0), optional(node, 1)
+    x, bias = input_of(node, 0), optional_input(node, 1)
     return b.Gelu(x if bias is None else b.Add(x, bias), approximate=b"tanh")
 
 
 @decompose("BiasGelu", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
-    return b.Gelu(b.Add(given(node, 0), given(node, 1)))
+    return b.Gelu(b.Add(input_of(node, 0), input_of(node, 1)))
 
 
 @decompose("QuickGelu", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return b.Mul(x, b.Sigmoid(b.Mul(x, node.attrs["alpha"])))

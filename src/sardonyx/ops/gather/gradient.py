@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axis_of
 
@@ -13,7 +13,7 @@ Grads = list[Value | None]
 
 @gradient("Gather")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, index = given(node, 0), given(node, 1)
+    x, index = input_of(node, 0), input_of(node, 1)
     return scatter_add(b, x, index, dy, axis_of(node.attrs["axis"], ranked(x).rank))
 
 
@@ -32,14 +32,14 @@ def scatter_add(b: GradientBuilder, x: Value, index: Value, dy: Value, axis: int
 
 @gradient("GatherElements")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, index = given(node, 0), given(node, 1)
+    x, index = input_of(node, 0), input_of(node, 1)
     axis = node.attrs["axis"]
     return b.ScatterElements(b.zeros(x), index, dy, axis=axis, reduction=b"add")
 
 
 @gradient("GatherND")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, index = given(node, 0), given(node, 1)
+    x, index = input_of(node, 0), input_of(node, 1)
     n_batch = node.attrs["batch_dims"]
     if n_batch:
         index = _with_batch(b, index, n_batch)
@@ -63,7 +63,7 @@ def _with_batch(b: GradientBuilder, index: Value, n_batch: int) -> Value:
 
 @gradient("ScatterElements")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    index, updates, axis = given(node, 1), given(node, 2), node.attrs["axis"]
+    index, updates, axis = input_of(node, 1), input_of(node, 2), node.attrs["axis"]
     gathered = b.GatherElements(dy, index, axis=axis)
     if _adds(node):
         return [dy, None, gathered]
@@ -72,7 +72,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 @gradient("ScatterND")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    index, updates = given(node, 1), given(node, 2)
+    index, updates = input_of(node, 1), input_of(node, 2)
     gathered = b.GatherND(dy, index)
     return [dy if _adds(node) else b.ScatterND(dy, index, b.zeros(updates)), None, gathered]
 
@@ -90,7 +90,7 @@ def _adds(node: Node) -> bool:
 
 @gradient("Compress")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, condition, axis = given(node, 0), given(node, 1), node.attrs["axis"]
+    x, condition, axis = input_of(node, 0), input_of(node, 1), node.attrs["axis"]
     index = b.Reshape(b.NonZero(condition), b.ints(-1))
     if axis is not None:
         return scatter_add(b, x, index, dy, axis_of(axis, ranked(x).rank))
@@ -101,7 +101,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 @gradient("OneHot")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     """The gradients of the off and on values: sums of dy over their positions."""
-    index, depth, values = given(node, 0), given(node, 1), given(node, 2)
+    index, depth, values = input_of(node, 0), input_of(node, 1), input_of(node, 2)
     one_hot = b.OneHot(index, depth, b.const([0, 1], values.tensor.dtype), axis=node.attrs["axis"])
     on, whole = (b.ReduceSum(x, keepdims=0) for x in (b.Mul(dy, one_hot), dy))
     pair = (b.Unsqueeze(x, b.ints(0)) for x in (b.Sub(whole, on), on))

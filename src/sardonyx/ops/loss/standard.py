@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dtype import FLOATS, INDEX
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
@@ -112,18 +111,18 @@ def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
 
 @cross_entropy.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
-    log_prob = b.LogSoftmax(given(node, 0), axis=1)
+    log_prob = b.LogSoftmax(input_of(node, 0), axis=1)
     return _likelihood(b, node, log_prob), log_prob
 
 
 @nll.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
-    return (_likelihood(b, node, given(node, 0)),)
+    return (_likelihood(b, node, input_of(node, 0)),)
 
 
 def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
     """The negative log likelihood of the labels, weighted and reduced."""
-    labels, weights = given(node, 1), optional_input(node, 2)
+    labels, weights = input_of(node, 1), optional_input(node, 2)
     ignored, reduction = node.attrs["ignore_index"], node.attrs["reduction"]
     dtype = log_prob.tensor.dtype
     keep = None if ignored is None else b.Not(b.Equal(labels, ignored))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
@@ -14,7 +14,7 @@ Grads = list[Value | None]
 
 @gradient("MatMul")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, w = given(node, 0), given(node, 1)
+    x, w = input_of(node, 0), input_of(node, 1)
     left, right = _matrix(b, x, 0), _matrix(b, w, 1)
     if ranked(x).rank == 1:
         dy = b.Unsqueeze(dy, b.ints(-2 if ranked(w).rank > 1 else -1))
@@ -71,7 +71,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 @gradient("Einsum")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     """Each operand's gradient is the einsum of dy and the others onto its own letters."""
-    operands = [given(node, i) for i in range(len(node.inputs))]
+    operands = [input_of(node, i) for i in range(len(node.inputs))]
     terms, out = _terms(node, [ranked(x).rank for x in operands])
     grads: Grads = []
     for i, x in enumerate(operands):
@@ -119,8 +119,8 @@ def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
 @decompose("FusedMatMul", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
     attrs = node.attrs
-    left = _transposed_operand(b, given(node, 0), attrs["transA"], attrs["transBatchA"])
-    right = _transposed_operand(b, given(node, 1), attrs["transB"], attrs["transBatchB"])
+    left = _transposed_operand(b, input_of(node, 0), attrs["transA"], attrs["transBatchA"])
+    right = _transposed_operand(b, input_of(node, 1), attrs["transB"], attrs["transBatchB"])
     product: Value = b.MatMul(left, right)
     return product if attrs["alpha"] == 1 else b.Mul(product, attrs["alpha"])
 

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, F64, I32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, in_wide
@@ -129,7 +129,7 @@ def _backtrack(backpointers: Array) -> Array:
 @cdist.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """CDist: |a|^2 - 2 a b + |b|^2, since all differences would need too much memory."""
-    left, right = given(node, 0), given(node, 1)
+    left, right = input_of(node, 0), input_of(node, 1)
     squares = [b.ReduceSumSquare(x, b.ints(1), keepdims=1) for x in (left, right)]
     twice = b.FusedMatMul(left, right, domain=MICROSOFT, transB=1, alpha=-2.0)
     # Rounding can make the distance of equal points negative.

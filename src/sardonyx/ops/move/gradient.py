@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gather.gradient import scatter_add
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, int64s, ranked
 from sardonyx.ops.inference import axes_of
@@ -16,7 +16,7 @@ Grads = list[Value | None]
 
 @gradient("Transpose")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    rank = ranked(given(node, 0)).rank
+    rank = ranked(input_of(node, 0)).rank
     perm = node.attrs["perm"] or tuple(reversed(range(rank)))
     return b.Transpose(dy, perm=tuple(int(i) for i in np.argsort(perm)))
 
@@ -28,7 +28,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
         return [dy]
     axis_index = b.ints(axis)
     sizes = b.Concat(
-        *(b.Gather(b.shape(given(node, i)), axis_index) for i in range(len(node.inputs))), axis=0
+        *(b.Gather(b.shape(input_of(node, i)), axis_index) for i in range(len(node.inputs))), axis=0
     )
     return list(b.node("Split", dy, sizes, axis=axis, outputs=len(node.inputs)).outputs)
 
@@ -41,9 +41,9 @@ def _(b: GradientBuilder, node: Node, *grads: Value | None) -> Value:
 
 @gradient("Slice")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, starts = given(node, 0), given(node, 1)
+    x, starts = input_of(node, 0), input_of(node, 1)
     rank = ranked(x).rank
-    axes, steps = optional(node, 3), optional(node, 4)
+    axes, steps = optional_input(node, 3), optional_input(node, 4)
     n_axes = ranked(starts).static
     if axes is None and n_axes is not None:
         axes = b.ints(*range(n_axes[0]))
@@ -62,7 +62,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 def _pad_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
     """Pad the gradient of a Slice with step 1 with zeros on both sides."""
-    x, starts = given(node, 0), int64s(b, given(node, 1))
+    x, starts = input_of(node, 0), int64s(b, input_of(node, 1))
     over = b.ints(*axes)
     sizes = b.Gather(b.shape(x), over)
     begins = b.Where(b.Less(starts, 0), b.Add(starts, sizes), starts)
@@ -101,7 +101,7 @@ def _scatter_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ..
 @gradient("Tile")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """Reshape every axis to (repeats, size) and sum over the repeats."""
-    x, repeats = given(node, 0), given(node, 1)
+    x, repeats = input_of(node, 0), input_of(node, 1)
     rank = ranked(x).rank
     column = b.ints(1)
     pairs = b.Concat(b.Unsqueeze(repeats, column), b.Unsqueeze(b.shape(x), column), axis=1)
@@ -111,7 +111,12 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("Pad")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, pads, value, axes = given(node, 0), given(node, 1), optional(node, 2), optional(node, 3)
+    x, pads, value, axes = (
+        input_of(node, 0),
+        input_of(node, 1),
+        optional_input(node, 2),
+        optional_input(node, 3),
+    )
     pads = int64s(b, pads)
     if node.attrs["mode"] == b"constant":
         dx = b.reshape(b.Pad(dy, b.Neg(pads), None, axes), x)
@@ -124,7 +129,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 def _padding_gradient(b: GradientBuilder, node: Node, dy: Value, pads: Value) -> Value:
     """Gradient of the modes that repeat elements: padding each axis's indices gives the sources."""
-    x, axes = given(node, 0), optional(node, 3)
+    x, axes = input_of(node, 0), optional_input(node, 3)
     rank = ranked(x).rank
     static_axes = tuple(range(rank)) if axes is None else axes.tensor.ints
     if static_axes is None:
@@ -153,7 +158,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @decompose("DepthToSpace")
 def _(b: GradientBuilder, node: Node) -> Value:
-    x, block = given(node, 0), node.attrs["blocksize"]
+    x, block = input_of(node, 0), node.attrs["blocksize"]
     n, c, h, w = (b.Slice(b.shape(x), b.ints(i), b.ints(i + 1)) for i in range(4))
     depth, side = b.Div(c, block * block), b.ints(block)
     is_depth = node.attrs["mode"] == b"DCR"

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array
@@ -48,7 +48,7 @@ def _(x: Array, *, dim: int, size: int, step: int) -> Array:
 @unfold.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """UnfoldTensor: overlapping slices, gathered by their start positions."""
-    x, size = given(node, 0), node.attrs["size"]
+    x, size = input_of(node, 0), node.attrs["size"]
     rank = x.tensor.rank
     axis = node.attrs["dim"] % rank
     length = known_size(x.tensor.dims[axis], "the number of slices is unknown")

@@ -11,7 +11,7 @@ from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import BF16, F16, F32, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
@@ -114,7 +114,7 @@ def _(a: Array, b: Array, absmax: Array, **attrs: Any) -> Array:
 @bnb4.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """MatMulBnb4: the weights are a recipe, dequantized once when they are packed."""
-    x, q, absmax = (given(node, i) for i in range(3))
+    x, q, absmax = (input_of(node, i) for i in range(3))
     codes, scales = (present(v.const, "the weights are not constant") for v in (q, absmax))
     attrs = node.attrs
     fact = (F32, (attrs["N"], attrs["K"]))

@@ -223,7 +223,7 @@ fused_nbits = Op(
         "gated": 0,  # SwiGLU: silu of the first half of the columns times the second
         "next_epsilon": 1e-5,
         # Also quantize the output for its only readers, FusedMatMulNBits with the norm next_gain.
-        "makes_digits": 0,
+        "quantizes_output": 0,
     },
     types={"T": REALS, "Q": QUANTIZED, "S": REALS, "Z": QUANTIZED | FLOATS},
     domain=INTERNAL,

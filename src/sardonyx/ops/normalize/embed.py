@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32, I64, U32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, filled, wide
@@ -103,7 +102,7 @@ def _(b: Builder, node: Node) -> Outputs:
     ids, segment_ids, words, position_table, segments, gamma, beta, mask, positions = (
         optional_input(node, i) for i in range(9)
     )
-    ids, position_table = given(node, 0), given(node, 3)
+    ids, position_table = input_of(node, 0), input_of(node, 3)
     total = b.Gather(words, _unsigned(b, ids))
     if positions is None:
         # Without position ids the positions are 0, 1, 2, ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import F32
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked, saved
 from sardonyx.ops.inference import axis_of
@@ -14,7 +14,7 @@ Grads = list[Value | None]
 
 
 def _last(node: Node) -> tuple[int, ...]:
-    rank = ranked(given(node, 0)).rank
+    rank = ranked(input_of(node, 0)).rank
     return tuple(range(axis_of(node.attrs["axis"], rank), rank))
 
 
@@ -22,7 +22,7 @@ def _last(node: Node) -> tuple[int, ...]:
 def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | None) -> Grads:
     _refuse_statistics(node, saved_grads)
     assert dy is not None
-    x, scale, bias = given(node, 0), given(node, 1), optional(node, 2)
+    x, scale, bias = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
     axes = b.ints(*_last(node))
     wide = widened(b, x)
     if wide.tensor.dtype is F32 and node.attrs["stash_type"] == F32.onnx:
@@ -70,7 +70,7 @@ def _refuse_statistics(node: Node, grads: tuple[Value | None, ...]) -> None:
 def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | None) -> Grads:
     _refuse_statistics(node, saved_grads)
     assert dy is not None
-    x, scale = given(node, 0), given(node, 1)
+    x, scale = input_of(node, 0), input_of(node, 1)
     axes = b.ints(*_last(node))
     wide, grad = widened(b, x), widened(b, dy)
     square = b.ReduceMean(b.Mul(wide, wide), axes, keepdims=1)
@@ -83,7 +83,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
 
 @decompose("InstanceNormalization")
 def _(b: GradientBuilder, node: Node) -> Value:
-    x, scale, bias = (given(node, i) for i in range(3))
+    x, scale, bias = (input_of(node, i) for i in range(3))
     wide = widened(b, x)
     axes = b.ints(*range(2, ranked(x).rank))
     centred, inverse = _deviation(b, wide, axes, node.attrs["epsilon"])
@@ -93,7 +93,7 @@ def _(b: GradientBuilder, node: Node) -> Value:
 
 @decompose("GroupNormalization")
 def _(b: GradientBuilder, node: Node) -> Value:
-    x, scale, bias = (given(node, i) for i in range(3))
+    x, scale, bias = (input_of(node, i) for i in range(3))
     wide = widened(b, x)
     grouped = b.Reshape(wide, b.ints(0, node.attrs["num_groups"], -1))
     centred, inverse = _deviation(b, grouped, b.ints(2), node.attrs["epsilon"])
@@ -104,19 +104,19 @@ def _(b: GradientBuilder, node: Node) -> Value:
 
 @decompose("SkipLayerNormalization", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    total = _sum(b, node, optional(node, 4))
-    scale, bias = given(node, 2), optional(node, 3)
+    total = _sum(b, node, optional_input(node, 4))
+    scale, bias = input_of(node, 2), optional_input(node, 3)
     y = b.LayerNormalization(total, scale, bias, epsilon=node.attrs["epsilon"])
     return [y, None, None, total]
 
 
 @decompose("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    total = _sum(b, node, optional(node, 3))
-    y = b.RMSNormalization(total, given(node, 2), epsilon=node.attrs["epsilon"])
+    total = _sum(b, node, optional_input(node, 3))
+    y = b.RMSNormalization(total, input_of(node, 2), epsilon=node.attrs["epsilon"])
     return [y, None, None, total]
 
 
 def _sum(b: GradientBuilder, node: Node, bias: Value | None) -> Value:
-    total: Value = b.Add(given(node, 0), given(node, 1))
+    total: Value = b.Add(input_of(node, 0), input_of(node, 1))
     return total if bias is None else b.Add(total, bias)

@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
@@ -118,7 +117,7 @@ def _(
 @skip_group_norm.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """GroupNorm and SkipGroupNorm."""
-    x, gamma, beta = (given(node, i) for i in range(3))
+    x, gamma, beta = (input_of(node, i) for i in range(3))
     skip, bias = optional_input(node, 3), optional_input(node, 4)
     is_last = node.attrs["channels_last"]
     total = x

@@ -11,8 +11,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, filled, wide
@@ -224,7 +223,7 @@ def _float32(b: Builder, x: Value) -> Value:
 
 def _split_streams(b: Builder, node: Node) -> tuple[Value, int, int]:
     """The streams of a node with an axis of their own; their number and size."""
-    x, branches = given(node, 0), node.attrs["num_branches"]
+    x, branches = input_of(node, 0), node.attrs["num_branches"]
     last = known_size(x.tensor.dims[-1], "the size of streams is unknown")
     # The streams have an axis of their own already.
     if not branches:
@@ -248,7 +247,7 @@ def _shaped_like(b: Builder, y: Value, x: Value) -> Value:
 def _(b: Builder, node: Node) -> Outputs:
     """BranchwiseRMSNorm: each stream is normalized by itself."""
     streams, count, size = _split_streams(b, node)
-    scale, x = optional_input(node, 1), given(node, 0)
+    scale, x = optional_input(node, 1), input_of(node, 0)
     ones = b.const(np.ones(size), F32)
     y = b.RMSNormalization(streams, ones, epsilon=node.attrs["epsilon"])
     if scale is not None:
@@ -276,30 +275,30 @@ def _stream_gates(b: Builder, gates: Value, streams: Value, count: int) -> Value
 def _(b: Builder, node: Node) -> Outputs:
     """HyperConnectionPreMix: the gated sum of the streams."""
     streams, count, _ = _split_streams(b, node)
-    gates = _stream_gates(b, given(node, 1), streams, count)
+    gates = _stream_gates(b, input_of(node, 1), streams, count)
     y = b.ReduceSum(b.Mul(streams, gates), b.ints(-2), keepdims=0)
     factor = b.const(node.attrs["reduction_scale"], F32)
-    return (b.cast(b.Mul(y, factor), given(node, 0).tensor.dtype),)
+    return (b.cast(b.Mul(y, factor), input_of(node, 0).tensor.dtype),)
 
 
 @post_mix.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """HyperConnectionPostMix: streams mixed by a matrix, plus the gated new output."""
     streams, count, _ = _split_streams(b, node)
-    gates = _stream_gates(b, given(node, 2), streams, count)
+    gates = _stream_gates(b, input_of(node, 2), streams, count)
     mix, y = optional_input(node, 3), streams
     if mix is not None:
         rank = mix.tensor.rank
         # The matrix maps old streams (rows) to new ones (columns).
         y = b.MatMul(b.Transpose(_float32(b, mix), perm=(*range(rank - 2), rank - 1, rank - 2)), y)
-    y = b.Add(y, b.Mul(gates, b.Unsqueeze(_float32(b, given(node, 1)), b.ints(-2))))
-    return (_shaped_like(b, y, given(node, 0)),)
+    y = b.Add(y, b.Mul(gates, b.Unsqueeze(_float32(b, input_of(node, 1)), b.ints(-2))))
+    return (_shaped_like(b, y, input_of(node, 0)),)
 
 
 @engram.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """EngramGate: a sigmoid gate from the similarity of key and query."""
-    key, query, value, *scales = (given(node, i) for i in range(5))
+    key, query, value, *scales = (input_of(node, i) for i in range(5))
     size = known_size(key.tensor.dims[3], "the number of features is unknown")
     need(size > 0, "there are no features")
     ones, epsilon = b.const(np.ones(size), F32), node.attrs["epsilon"]

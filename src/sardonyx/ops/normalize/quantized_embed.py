@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F32, I32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array

@@ -9,7 +9,7 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
@@ -57,8 +57,8 @@ def _(*arrays: Any, axis: int, epsilon: float, **_: Any) -> Array:
 
 @qordered_layer_norm.decompose
 def _(b: Builder, node: Node) -> Value:
-    x, x_scale, scale, y_scale = (given(node, i) for i in (0, 1, 2, 4))
-    bias = optional(node, 3)
+    x, x_scale, scale, y_scale = (input_of(node, i) for i in (0, 1, 2, 4))
+    bias = optional_input(node, 3)
     weights = (b.cast(scale, F32), None if bias is None else b.cast(bias, F32))
     real = dequantize_node(b, x, x_scale, None)
     axis, epsilon = node.attrs["axis"], node.attrs["epsilon"]

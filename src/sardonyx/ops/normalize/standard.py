@@ -11,7 +11,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, DType, by_onnx
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array, in_wide, narrow, wide
@@ -392,7 +392,7 @@ def per_channel(b: Builder, vector: Value, x: Value) -> Value:
 
 @batch_norm.decompose(when=lambda node: bool(node.attrs["training_mode"]))
 def _(b: Builder, node: Node) -> list[Value]:
-    x, scale, bias, mean, var = (given(node, i) for i in range(5))
+    x, scale, bias, mean, var = (input_of(node, i) for i in range(5))
     wide, attrs = widened(b, x), node.attrs
     rows = [per_channel(b, row, x) for row in (scale, bias, mean, var)]
     if not attrs["training_mode"]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sardonyx.base.records import replace
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.conv.gradient import ConvGeometry, conv_geometry, image_gradient
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
 from sardonyx.ops.sliding_window import window_of
@@ -22,7 +22,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
         raise NotImplemented(
             "a MaxPool with storage_order 1 has no gradient", hint="it has one with storage_order 0"
         )
-    x, index = given(node, 0), saved(b, node, 1)
+    x, index = input_of(node, 0), saved(b, node, 1)
     flat = b.Reshape(b.zeros(x), b.ints(-1))
     row = b.ints(-1)
     scattered = b.ScatterElements(flat, b.Reshape(index, row), b.Reshape(dy, row), reduction=b"add")
@@ -32,7 +32,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
 @gradient("AveragePool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """dx spreads dy / count over each window: by upsampling, or by a convolution with ones."""
-    x = given(node, 0)
+    x = input_of(node, 0)
     geometry = conv_geometry(window_of(tuple(node.attrs["kernel_shape"]), node.attrs), x)
     geometry = _clipped_to_image(geometry, x, dy)
     # In ceil mode the last of several windows may reach beyond the image.
@@ -118,14 +118,14 @@ def _window_counts(
 
 @gradient("GlobalAveragePool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return b.expand(b.Div(dy, b.size(x, range(2, ranked(x).rank))), x)
 
 
 @gradient("GlobalMaxPool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """The gradient is split evenly among the elements that attain the maximum."""
-    x = given(node, 0)
+    x = input_of(node, 0)
     mask = b.Equal(x, node.outputs[0])
     axes = b.ints(*range(2, ranked(x).rank))
     count = b.ReduceSum(b.cast(mask, x.tensor.dtype), axes, keepdims=1)

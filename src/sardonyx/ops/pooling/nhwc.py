@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
@@ -42,7 +42,7 @@ def _(x: Array, **attrs: Any) -> Array:
 @pool.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """NhwcMaxPool."""
-    return (in_nchw(b, given(node, 0), lambda v: b.MaxPool(v, **node.attrs), True),)
+    return (in_nchw(b, input_of(node, 0), lambda v: b.MaxPool(v, **node.attrs), True),)
 
 
 OPS: Final = (pool,)

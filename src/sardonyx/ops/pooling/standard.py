@@ -12,8 +12,7 @@ from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import FLOATS, I8, I64, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, Reference, optional, required
 from sardonyx.ops.arrays import Array, as_ints, in_wide
@@ -301,7 +300,7 @@ max_unpool.reference(_max_unpool)
 @max_unpool.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """MaxUnpool: scatter the elements into zeros."""
-    x, indices, out = given(node, 0), given(node, 1), node.outputs[0]
+    x, indices, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
     default_shape = unpooled_shape(x.tensor.dims, node.attrs)
     need(
         optional_input(node, 2) is None or out.tensor.dims == default_shape, "the output is larger"

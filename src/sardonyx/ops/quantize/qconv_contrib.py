@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
@@ -52,7 +52,7 @@ def _(x: Array, *rest: Array | None, channels_last: int, **attrs: Any) -> Array:
 @conv.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """QLinearConv of com.microsoft: the standard op, in either layout."""
-    x, rest = given(node, 0), node.inputs[1:]
+    x, rest = input_of(node, 0), node.inputs[1:]
     attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
     # Scales and zero points of activations; those of the weights may be per channel.
     singles = [scalar(b, v) if i in (0, 1, 5, 6) else v for i, v in enumerate(rest)]

@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, DType, by_numpy
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array

@@ -11,8 +11,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BOOL, F32, by_numpy
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array
@@ -273,7 +272,7 @@ def _decompose_binary(b: Builder, node: Node) -> Outputs:
     a_scale, a_zero, c_scale, c_zero, y_scale, y_zero = (
         optional_input(node, i) for i in (1, 2, 4, 5, 6, 7)
     )
-    a, c = given(node, 0), given(node, 3)
+    a, c = input_of(node, 0), input_of(node, 3)
     op = node.op.name.removeprefix("QLinear")
     operands = dequantize_node(b, a, a_scale, a_zero), dequantize_node(b, c, c_scale, c_zero)
     y = b.node(op, *operands).outputs[0]
@@ -287,7 +286,7 @@ def _unary_decomposition(
 
     def lower(b: Builder, node: Node) -> Outputs:
         x, (x_scale, x_zero, y_scale, y_zero) = (
-            given(node, 0),
+            input_of(node, 0),
             (optional_input(node, i) for i in range(1, 5)),
         )
         y = compute(b, node, dequantize_node(b, x, x_scale, x_zero))
@@ -327,7 +326,7 @@ def _mean_nodes(b: Builder, node: Node, x: Value) -> Value:
 def _(b: Builder, node: Node) -> Outputs:
     """QLinearConcat."""
     # The inputs after these are triples of tensor, scale and zero point.
-    y_scale, y_zero, *rest = (given(node, i) for i in range(len(node.inputs)))
+    y_scale, y_zero, *rest = (input_of(node, i) for i in range(len(node.inputs)))
     parts = [dequantize_node(b, *rest[i : i + 3]) for i in range(0, len(rest), 3)]
     y = b.Concat(*parts, axis=node.attrs["axis"])
     return (quantize_node(b, y, y_scale, y_zero, y_zero.tensor.dtype),)
@@ -337,7 +336,7 @@ def _(b: Builder, node: Node) -> Outputs:
 def _(b: Builder, node: Node) -> Outputs:
     """QLinearWhere."""
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = (
-        given(node, i) for i in range(9)
+        input_of(node, i) for i in range(9)
     )
     z = b.Where(
         condition, dequantize_node(b, x, x_scale, x_zero), dequantize_node(b, y, y_scale, y_zero)

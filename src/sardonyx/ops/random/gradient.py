@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, gradient, saved
 
 
 @gradient("Dropout")
 def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
-    training, ratio = optional(node, 2), optional(node, 1)
+    training, ratio = optional_input(node, 2), optional_input(node, 1)
     if dy is None or training is None or training.tensor.ints == (0,):
         return dy
-    dtype = given(node, 0).tensor.dtype
+    dtype = input_of(node, 0).tensor.dtype
     one = b.const(1, dtype)
     share = b.const(0.5, dtype) if ratio is None else b.cast(ratio, dtype)
     # A ratio of 1 drops everything: any finite scale will do.

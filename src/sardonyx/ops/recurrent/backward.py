@@ -81,10 +81,10 @@ State = tuple[Array, ...]
 # One time step: (input gates, previous state) -> (new state, backward function), where the backward
 # function maps the gradient of the new state to those of the gates and of the previous state.
 Back = Callable[[State], tuple[Array, State]]
-Step = Callable[[Array, State], tuple[State, Back]]
+Cell = Callable[[Array, State], tuple[State, Back]]
 
 
-def _rnn_step(r: Array, activations: list[DifferentiableActivation], grads: Grads) -> Step:
+def _rnn_step(r: Array, activations: list[DifferentiableActivation], grads: Grads) -> Cell:
     (f,) = activations
 
     def step(gates: Array, state: State) -> tuple[State, Back]:
@@ -103,7 +103,7 @@ def _rnn_step(r: Array, activations: list[DifferentiableActivation], grads: Grad
 
 def _gru_step(
     r: Array, bias: Array, activations: list[DifferentiableActivation], grads: Grads, is_linear: int
-) -> Step:
+) -> Cell:
     n = r.shape[1]
     f, g = activations
     outer, inner = r[: 2 * n], r[2 * n :]
@@ -142,7 +142,7 @@ def _lstm_step(
     activations: list[DifferentiableActivation],
     grads: Grads,
     is_coupled: int,
-) -> Step:
+) -> Cell:
     n = r.shape[1]
     f, g, h = activations
     p_in, p_out, p_forget = peep[:n], peep[n : 2 * n], peep[2 * n :]
@@ -179,7 +179,7 @@ def _lstm_step(
 
 
 def _backpropagate(
-    gates: Array, state: State, step: Step, lens: Array | None, ends: tuple[Array, State]
+    gates: Array, state: State, step: Cell, lens: Array | None, ends: tuple[Array, State]
 ) -> tuple[Array, State]:
     """Run all steps forward, then backward: gradients of the gates and of the initial state."""
     length, batch = gates.shape[:2]
@@ -249,10 +249,10 @@ def _layer_call(
 
 
 # For a direction: the bias of its gates, and its step, which accumulates into the weight gradients.
-MakeStep = Callable[[int, Grads], tuple[Array | None, Step]]
+MakeCell = Callable[[int, Grads], tuple[Array | None, Cell]]
 
 
-def _run(layer: LayerCall, make: MakeStep) -> tuple[list[Grads], Array, State]:
+def _run(layer: LayerCall, make: MakeCell) -> tuple[list[Grads], Array, State]:
     """Return the gradients of each direction's weights, of the input and of the initial states."""
     x = layer.x
     length, batch, _ = x.shape
@@ -351,7 +351,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     layer = _layer_call(operands, grads, attrs)
     activations = _activations(attrs, 1, len(layer.directions))
 
-    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Cell]:
         return bias_sum(operands[3], i), _rnn_step(layer.r[i], activations[i], weight_grads)
 
     return _outputs(layer, _run(layer, make), lambda weight_grads: weight_grads["gates"])
@@ -364,7 +364,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     layer = _layer_call(operands, grads, attrs)
     activations, n = _activations(attrs, 2, len(layer.directions)), layer.r.shape[2]
 
-    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Cell]:
         own = np.zeros(6 * n, layer.x.dtype) if operands[3] is None else operands[3][i]
         # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
         bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, own.dtype)))
@@ -386,7 +386,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     layer = _layer_call(operands, grads, attrs)
     activations, n = _activations(attrs, 3, len(layer.directions)), layer.r.shape[2]
 
-    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Step]:
+    def make(i: int, weight_grads: Grads) -> tuple[Array | None, Cell]:
         peepholes = np.zeros(3 * n, layer.x.dtype) if operands[7] is None else operands[7][i]
         step = _lstm_step(
             layer.r[i], peepholes, activations[i], weight_grads, attrs["input_forget"]

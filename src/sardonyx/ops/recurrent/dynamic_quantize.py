@@ -9,8 +9,7 @@ import numpy as np
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node
-from sardonyx.graph.graph import optional as optional_input
+from sardonyx.graph.graph import Node, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
@@ -19,9 +18,9 @@ from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.quantize.dynamic import centred, dynamic_quantized, integer_matmul
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
+    Cell,
     LayerInputs,
     Matmul,
-    Step,
     activations_of,
     expect,
     filled,
@@ -77,7 +76,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     w_scale, w_zero, r_scale, r_zero = params
     functions = activations_of(attrs, 3, w.shape[0])
 
-    def make(i: int, x: Array) -> tuple[Array, Step]:
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
         length, batch, size = x.shape
         gates = quantized_projection(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
         if b is not None:

@@ -15,8 +15,8 @@ from sardonyx.ops.arrays import Array
 from sardonyx.ops.recurrent.dynamic_quantize import quantized_projection
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
+    Cell,
     LayerInputs,
-    Step,
     activations_of,
     expect,
     filled,
@@ -64,7 +64,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     gates, r, scale, zero, lens, initial_h, initial_c, p = filled(inputs, 8)
     functions, width = activations_of(attrs, 3, r.shape[0]), r.shape[2]
 
-    def make(i: int, x: Array) -> tuple[Array, Step]:
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
         recurrent = quantized_projection(r[i], scale[i], None if zero is None else zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])

@@ -19,7 +19,7 @@ from sardonyx.ops.elementwise.arithmetic import sigmoid
 
 Activation = Callable[[Array], Array]
 State = tuple[Array, ...]
-Step = Callable[[Array, State], State]  # one time step: gates of the input, state -> new state
+Cell = Callable[[Array, State], State]  # one time step: gates of the input, state -> new state
 Matmul = Callable[[Array], Array]
 
 DIRECTIONS: Final = {b"forward": (False,), b"reverse": (True,), b"bidirectional": (False, True)}
@@ -225,14 +225,14 @@ def input_gates(x: Array, weights: Array, bias: Array | None) -> Array:
     return gates.reshape(length, batch, weights.shape[0])
 
 
-def rnn_step(project: Matmul, f: Activation) -> Step:
+def rnn_step(project: Matmul, f: Activation) -> Cell:
     """H_t = f(X_t + H_(t-1) R^T), where X_t is the input's contribution, biases included."""
     return lambda gates, state: (f(gates + project(state[0])),)
 
 
 def gru_step(
     r: Array, hidden_bias: Array, functions: tuple[Activation, ...], *, is_linear: int
-) -> Step:
+) -> Cell:
     """Gates z, r, h; `is_linear` (linear_before_reset) applies r after the recurrent matmul."""
     n = r.shape[1]
     f, g = functions
@@ -263,7 +263,7 @@ def lstm_step(
     functions: tuple[Activation, ...],
     *,
     is_coupled: int,
-) -> Step:
+) -> Cell:
     """Gates i, o, f, c; `is_coupled` (input_forget) sets f = 1 - i."""
     f, g, h = functions
 
@@ -285,7 +285,7 @@ def lstm_step(
 
 
 def run_direction(
-    gates: Array, state: State, step: Step, lens: Array | None, *, is_reverse: bool
+    gates: Array, state: State, step: Cell, lens: Array | None, *, is_reverse: bool
 ) -> tuple[Array, State]:
     """Run all steps of one direction: outputs [length, batch, hidden], and the final states."""
     length, batch = gates.shape[:2]
@@ -332,7 +332,7 @@ class LayerInputs:
 
 
 def run_layer(
-    feed: LayerInputs, make: Callable[[int, Array], tuple[Array, Step]], attrs: Mapping[str, Any]
+    feed: LayerInputs, make: Callable[[int, Array], tuple[Array, Cell]], attrs: Mapping[str, Any]
 ) -> tuple[Array, ...]:
     """Run every direction. `make` returns the input gates of a direction, and its step."""
     x, initial = feed.x, feed.initial
@@ -365,7 +365,7 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
     x, w, r, b, lens, initial_h = filled(inputs, 6)
     functions = activations_of(attrs, 1, w.shape[0])
 
-    def make(i: int, x: Array) -> tuple[Array, Step]:
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
         return input_gates(x, w[i], bias_sum(b, i)), rnn_step(projection(r[i]), *functions[i])
 
     return run_layer(LayerInputs(x, lens, (initial_h,), r.shape[2]), make, attrs)
@@ -378,7 +378,7 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
     functions = activations_of(attrs, 2, w.shape[0])
     n = r.shape[2]
 
-    def make(i: int, x: Array) -> tuple[Array, Step]:
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
         own = np.zeros(6 * n, x.dtype) if b is None else b[i]
         # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
         bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, x.dtype)))
@@ -394,7 +394,7 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
     x, w, r, b, lens, initial_h, initial_c, p = filled(inputs, 8)
     functions = activations_of(attrs, 3, w.shape[0])
 
-    def make(i: int, x: Array) -> tuple[Array, Step]:
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
         peepholes = None if p is None else p[i]
         step = lstm_step(
             projection(r[i]), peepholes, functions[i], is_coupled=attrs["input_forget"]

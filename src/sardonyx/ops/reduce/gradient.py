@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Final
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
 
 def _axes(node: Node) -> tuple[int, ...]:
     """Return the axes that a node reduces."""
-    rank, axes = ranked(given(node, 0)).rank, optional(node, 1)
+    rank, axes = ranked(input_of(node, 0)).rank, optional_input(node, 1)
     static_axes = () if axes is None else axes.tensor.ints
     if static_axes is None:
         raise NotImplemented(
@@ -35,7 +35,7 @@ def _reduction(name: str, rule: Callable[[GradientBuilder, Value, Value, Value],
     """Declare dx of y = f(x) by a function of (builder, dy, x, y), dy and y in keepdims form."""
 
     def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
-        x = given(node, 0)
+        x = input_of(node, 0)
         return b.expand(
             rule(b, _with_kept_dims(b, node, dy), x, _with_kept_dims(b, node, node.outputs[0])), x
         )
@@ -56,14 +56,14 @@ for _name, _rule in _RULES:
 
 @gradient("ReduceMean")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return b.expand(b.Div(_with_kept_dims(b, node, dy), b.size(x, _axes(node))), x)
 
 
 @gradient("ReduceL2")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """dy * x / y, and 0 where the norm is 0."""
-    x, y = given(node, 0), _with_kept_dims(b, node, node.outputs[0])
+    x, y = input_of(node, 0), _with_kept_dims(b, node, node.outputs[0])
     norm = b.Where(b.Equal(y, 0.0), b.const(1, y.tensor.dtype), y)
     return b.Mul(b.Div(_with_kept_dims(b, node, dy), norm), x)
 
@@ -71,7 +71,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 @gradient("ReduceMax", "ReduceMin")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     """The gradient is split evenly among the elements that attain the extreme."""
-    x, axes = given(node, 0), _axes(node)
+    x, axes = input_of(node, 0), _axes(node)
     if not axes:
         return dy
     mask = b.Equal(x, _with_kept_dims(b, node, node.outputs[0]))
@@ -82,4 +82,4 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 @gradient("CumSum")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     attrs = {**node.attrs, "reverse": 1 - node.attrs["reverse"]}
-    return b.CumSum(dy, given(node, 1), **attrs)
+    return b.CumSum(dy, input_of(node, 1), **attrs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
@@ -13,7 +13,7 @@ _FILTER_ATTRS = ("antialias", "coordinate_transformation_mode", "cubic_coeff_a",
 
 @gradient("Resize")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    x, attrs = given(node, 0), node.attrs
+    x, attrs = input_of(node, 0), node.attrs
     if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
         raise NotImplemented(
             "a Resize that crops has no gradient", hint="crop by a Slice before it"
@@ -36,18 +36,18 @@ def _is_unchanged(node: Node, i: int, axis: int) -> bool:
     if scales is not None:
         const = scales.const
         return const is not None and float(const.read().reshape(-1)[i]) == 1
-    return bool(ranked(given(node, 0)).dims[axis] == ranked(node.outputs[0]).dims[axis])
+    return bool(ranked(input_of(node, 0)).dims[axis] == ranked(node.outputs[0]).dims[axis])
 
 
 def _non_empty_input(node: Node, slot: int) -> Value | None:
     """Return an optional input; None if it is absent or empty."""
-    value = optional(node, slot)
+    value = optional_input(node, slot)
     return None if value is None or ranked(value).dims == (0,) else value
 
 
 def _along(b: GradientBuilder, node: Node, dy: Value, i: int, axis: int) -> Value:
     """Return the gradient along one axis: dy times that axis's resize matrix."""
-    x, rank = given(node, 0), ranked(dy).rank
+    x, rank = input_of(node, 0), ranked(dy).rank
     size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
     square = b.Expand(b.const(0, x.tensor.dtype), b.Concat(size, size, axis=0))
     scales, sizes = _non_empty_input(node, 2), _non_empty_input(node, 3)

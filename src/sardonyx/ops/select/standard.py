@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dim import Shape, product
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, NUMBERS, U8, U16, U32, U64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, one_int, wide
@@ -157,7 +157,7 @@ _SORTED: Final = frozenset((F32, F64, F16, BF16, I8, U8, I16, U16, I32, U32, I64
 @unique.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """Unique: sort, mark each element that differs from the one before, and compress."""
-    x, outs = given(node, 0), node.outputs
+    x, outs = input_of(node, 0), node.outputs
     axis, dtype = node.attrs["axis"], x.tensor.dtype
     need(
         dtype in _SORTED and (axis is None or x.tensor.rank == 1),

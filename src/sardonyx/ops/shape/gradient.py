@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gradients import GradientBuilder, gradient
 
 
@@ -14,18 +14,18 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return b.reshape(dy, given(node, 0))
+    return b.reshape(dy, input_of(node, 0))
 
 
 @gradient("Expand")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    return b.sum_to(dy, given(node, 0))
+    return b.sum_to(dy, input_of(node, 0))
 
 
 @gradient("Range")
 def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
     """Element i is start + i * delta."""
-    start, delta = given(node, 0), given(node, 2)
+    start, delta = input_of(node, 0), input_of(node, 2)
     dtype = dy.tensor.dtype
     steps = b.Range(b.const(0, I64), b.Squeeze(b.shape(dy), b.ints(0)), b.const(1, I64))
     total = b.reshape(b.ReduceSum(dy, keepdims=0), start)

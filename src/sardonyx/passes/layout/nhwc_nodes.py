@@ -41,7 +41,7 @@ class NodeMaker:
 
     def __init__(self, graph: Graph, node: Node | None) -> None:
         self.graph = graph
-        self.node = node  # gives the new nodes their name and marks
+        self.node = node  # gives the new nodes their name and annotations
 
     def __call__(
         self, op: str, *inputs: Value | None, like: Fact, domain: str = "", **attrs: Any
@@ -52,7 +52,7 @@ class NodeMaker:
         made = Value("", like.plain())
         node = self.graph.add(declared, inputs, {**declared.defaults, **attrs}, [made])
         if self.node is not None:
-            node.name, node.marks = self.node.name, self.node.marks
+            node.name, node.annotations = self.node.name, self.node.annotations
         return made
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value, given
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.layout.nhwc_nodes import NodeMaker, int64s, nhwc_fact, typed_constant
 from sardonyx.passes.layout.rules import (
@@ -79,7 +79,7 @@ class _LayoutPropagation:
             else:
                 self._keep_nchw(node)
         for node in self._identities:
-            self._replace(node.outputs[0], given(node, 0))
+            self._replace(node.outputs[0], input_of(node, 0))
         drop(self._graph, [*self._replaced, *self._identities])
         # Transposes for readers that followed after all.
         drop(self._graph, [n for n in self._graph.nodes if n.op.name == "Transpose"])
@@ -170,7 +170,7 @@ class _LayoutPropagation:
 
     def _as_nhwc(self, node: Node, slot: int, rank: int) -> Value:
         """An input in NHWC; `rank`: as an operand that broadcasts to an output of this rank."""
-        value = given(node, slot)
+        value = input_of(node, slot)
         fact = value.tensor
         is_operand = bool(rank) and (fact.rank < rank or _has_image(node))
         rank = rank or fact.rank
@@ -215,7 +215,7 @@ class _LayoutPropagation:
         One between NCHW and NHWC also provides the other layout of its input or output, so that no
         further Transpose is needed.
         """
-        value = given(node, 0)
+        value = input_of(node, 0)
         rank, y = value.tensor.rank, node.outputs[0]
         perm = tuple(node.attrs["perm"] or reversed(range(rank)))
         order = _composed(nchw_perm(rank), perm) if value in self._nhwc and rank >= 3 else perm

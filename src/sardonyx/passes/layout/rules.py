@@ -9,7 +9,7 @@ from sardonyx.base.records import field, frozen
 from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, I8, I64, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX, Op
 from sardonyx.ops import lookup
 from sardonyx.ops.elementwise.fusible import FUSIBLE
@@ -91,13 +91,13 @@ def _nhwc_axes(axes: Iterable[int], rank: int) -> Value:
 
 def _ints(node: Node, slot: int) -> tuple[int, ...] | None:
     """The elements of an integer input, if inference knows them."""
-    value = optional(node, slot)
+    value = optional_input(node, slot)
     return value.tensor.ints if value is not None and isinstance(value.fact, Fact) else None
 
 
 def _is_float32(node: Node) -> bool:
     """Whether the first input is float32."""
-    return given(node, 0).tensor.dtype is F32
+    return input_of(node, 0).tensor.dtype is F32
 
 
 def elementwise(node: Node, rank: int) -> NhwcRule | None:
@@ -129,14 +129,14 @@ def concat(node: Node, rank: int) -> NhwcRule | None:
 def slice_(node: Node, rank: int) -> NhwcRule | None:
     """Slice; axes that are left out are written out."""
     starts, axes = node.inputs[1], _ints(node, 3)
-    if optional(node, 3) is None and starts is not None and starts.tensor.static is not None:
+    if optional_input(node, 3) is None and starts is not None and starts.tensor.static is not None:
         axes = tuple(range(starts.tensor.static[0]))
     return None if axes is None else NhwcRule((0,), inputs={3: _nhwc_axes(axes, rank)})
 
 
 def pad(node: Node, rank: int) -> NhwcRule | None:
     """Pad; constant pads are permuted, others keep their order and name their axes."""
-    axes = tuple(range(rank)) if optional(node, 3) is None else _ints(node, 3)
+    axes = tuple(range(rank)) if optional_input(node, 3) is None else _ints(node, 3)
     if axes is None:
         return None
     pads = _ints(node, 1)
@@ -153,8 +153,8 @@ def pad(node: Node, rank: int) -> NhwcRule | None:
 def resize(node: Node, rank: int) -> NhwcRule:
     """Resize; constant scales or sizes are permuted, others keep their order and name axes."""
     axes, order = node.attrs["axes"], nhwc_perm(rank)
-    scales = None if (operand := optional(node, 2)) is None else operand.const
-    is_plain = axes is None and optional(node, 1) is None
+    scales = None if (operand := optional_input(node, 2)) is None else operand.const
+    is_plain = axes is None and optional_input(node, 1) is None
     if is_plain and scales is not None and scales.shape == (rank,):
         return NhwcRule((0,), inputs={2: typed_constant(scales.read()[list(order)], F32)})
     sizes = _ints(node, 3) or ()
@@ -167,7 +167,7 @@ def reduce(node: Node, rank: int) -> NhwcRule | None:
     """Reductions over known axes."""
     axes = _ints(node, 1)
     # No axes mean all of them, unless the attribute says none.
-    if optional(node, 1) is None or axes == ():
+    if optional_input(node, 1) is None or axes == ():
         axes = () if node.attrs["noop_with_empty_axes"] else tuple(range(rank))
     if axes is None:
         return None
@@ -218,13 +218,13 @@ def unsqueeze(node: Node, rank: int) -> NhwcRule | None:
 
 def flatten(node: Node, rank: int) -> NhwcRule | None:
     """Flatten of images whose bytes are the same in both layouts."""
-    is_same = is_same_in_both(given(node, 0).tensor.dims) and node.attrs["axis"] in (0, 1)
+    is_same = is_same_in_both(input_of(node, 0).tensor.dims) and node.attrs["axis"] in (0, 1)
     return NhwcRule((0,), has_image_output=False) if is_same else None
 
 
 def reshape(node: Node, rank: int) -> NhwcRule | None:
     """Reshape that keeps the bytes, or that regroups spatial axes only."""
-    old, new = given(node, 0).tensor.dims, node.outputs[0].tensor.dims
+    old, new = input_of(node, 0).tensor.dims, node.outputs[0].tensor.dims
     if is_same_in_both(old):
         # A 0 in the target copies a dim, which may be at another position in NHWC.
         shape = reshape_target(node, new) if 0 in (_ints(node, 1) or (0,)) else {}
@@ -241,7 +241,7 @@ def reshape_target(node: Node, shape: Shape) -> dict[str, Any] | None:
     numbers = [d if isinstance(d, int) else -1 for d in shape]
     if 0 not in numbers and numbers.count(-1) < 2:
         return {"inputs": {1: int64s(numbers)}, "attrs": {"allowzero": 0}}
-    operand = optional(node, 1)
+    operand = optional_input(node, 1)
     maker = None if operand is None else operand.node
     if operand is None or maker is None or maker.op.key != (INTERNAL, "Sizes"):
         return None
@@ -285,7 +285,7 @@ def instance_norm(node: Node, rank: int) -> NhwcRule | None:
 
 def depth_space(node: Node, rank: int) -> NhwcRule | None:
     """DepthToSpace and SpaceToDepth, if all sizes after the batch are known."""
-    dims = (*given(node, 0).tensor.dims[1:], *node.outputs[0].tensor.dims[1:])
+    dims = (*input_of(node, 0).tensor.dims[1:], *node.outputs[0].tensor.dims[1:])
     is_known = len(dims) == 6 and all(isinstance(d, int) and d > 0 for d in dims)
     return NhwcRule((0,), build=build_depth_space) if is_known else None
 
@@ -295,13 +295,13 @@ def conv(node: Node, rank: int) -> NhwcRule | None:
     if not _is_float32(node) or not can_build(node):
         return None
     # Input 3 of FusedConv is an image that is added to the result.
-    slots = (0,) if optional(node, 3) is None else (0, 3)
+    slots = (0,) if optional_input(node, 3) is None else (0, 3)
     return NhwcRule(slots, requires_nhwc=True, build=build_conv)
 
 
 def pooling(node: Node, rank: int) -> NhwcRule | None:
     """Poolings: the internal ops of the same names are NHWC."""
-    has_kernel = given(node, 0).tensor.dtype in (F32, I8, U8)
+    has_kernel = input_of(node, 0).tensor.dtype in (F32, I8, U8)
     if not has_kernel or any(v.is_used for v in node.outputs[1:]):
         return None
     return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, node.op.name))

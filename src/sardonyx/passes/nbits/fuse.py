@@ -50,7 +50,7 @@ def _request_quantized_output(graph: Graph) -> None:
             continue
         ((gain, epsilon),) = norms
         graph.set_input(node, 6, gain)
-        node.attrs = {**node.attrs, "makes_digits": 1, "next_epsilon": epsilon}
+        node.attrs = {**node.attrs, "quantizes_output": 1, "next_epsilon": epsilon}
 
 
 def _is_plain(node: Node) -> bool:

@@ -19,7 +19,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.const import Const, Held, Recipe, reshaped
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, U8, DType
-from sardonyx.graph.graph import Graph, Node, Value, given, optional
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
@@ -98,7 +98,7 @@ def _replace(b: Builder, node: Node, new: Value) -> None:
 
 def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     """MatMulNBits for a matmul whose right operand is dequantized."""
-    left, right = given(node, 0), given(node, 1)
+    left, right = input_of(node, 0), input_of(node, 1)
     ranked(left, right)
     dtype = left.tensor.dtype
     need(dtype in REALS and right.tensor.rank == 2, "the weights are no float matrix")
@@ -242,7 +242,7 @@ def _single_zero_point(zero: Value | None) -> Value | None:
 
 def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     """GatherDequantized for a Gather from dequantized weights, as an embedding table."""
-    data, indices = given(node, 0), given(node, 1)
+    data, indices = input_of(node, 0), input_of(node, 1)
     ranked(indices)
     origin = weight_origin(data)
     attrs: dict[str, Any] = {
@@ -270,7 +270,10 @@ def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
 
 def _microsoft_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     """The internal op for MatMulNBits; the node's accuracy_level counts unless one is forced."""
-    x, (q, scale, zero, groups, bias) = given(node, 0), (optional(node, i) for i in range(1, 6))
+    x, (q, scale, zero, groups, bias) = (
+        input_of(node, 0),
+        (optional_input(node, i) for i in range(1, 6)),
+    )
     ranked(x)
     need(all(v is None or v.is_const for v in (q, scale, zero)), "the weights are not constant")
     need(groups is None, "blocks are permuted by g_idx")
@@ -286,8 +289,8 @@ def _microsoft_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value
 
 def _microsoft_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     """The internal op for GatherBlockQuantized, which reads zeros at indices out of range."""
-    q, indices, scale = (given(node, i) for i in range(3))
-    zero = optional(node, 3)
+    q, indices, scale = (input_of(node, i) for i in range(3))
+    zero = optional_input(node, 3)
     ranked(indices)
     need(all(v is None or v.is_const for v in (q, scale, zero)), "the table is not constant")
     fact, rank, attrs = q.tensor, q.tensor.rank, node.attrs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Final
 
 import sardonyx._native as native
@@ -13,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, ML
 from sardonyx.place.lowered import Bodies, Call, Lowered
-from sardonyx.place.provider import No, Region, Step, Yes
+from sardonyx.place.provider import CompiledNode, No, Region, Yes
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference
@@ -46,13 +45,13 @@ class Cpu:
         self._found[node] = found
         return Yes("native kernel")
 
-    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
+    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> list[CompiledNode]:
         """What each node becomes, with its reference to fall back on."""
         steps = []
         for step in self._reference.compile(region, bodies):
             found = self._found.pop(step.node)
             row = found.kernel if isinstance(found, Call) else type(found).__name__.lower()
-            steps.append(Step(step.node, step.call, row, found))
+            steps.append(CompiledNode(step.node, step.call, row, found))
         return steps
 
 

@@ -14,7 +14,15 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering
 
-FLAGS: Final = ("rows_first", "zeroes", "group", "before", "behind", "at_end", "smooth")
+FLAGS: Final = (
+    "rows_first",
+    "nan_rows",
+    "group",
+    "window_left",
+    "window_right",
+    "bottom_right",
+    "smooth",
+)
 
 
 def _filled(node: Node, count: int) -> tuple[Value | None, ...]:

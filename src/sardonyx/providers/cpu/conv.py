@@ -7,7 +7,7 @@ from typing import Final
 
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F32, F64, I32, I64
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.conv.standard import transposed_front
 from sardonyx.ops.sliding_window import Ints, Window, numbers, window_of
@@ -175,11 +175,11 @@ def _is_joined(node: Node, moved: Window, shape: Ints) -> bool:
 
 
 def col2im(node: Node) -> Call | No:
-    x, out = given(node, 0), node.outputs[0].tensor
-    block = given(node, 2).tensor.ints
+    x, out = input_of(node, 0), node.outputs[0].tensor
+    block = input_of(node, 2).tensor.ints
     if x.tensor.dtype not in (F32, F64, I32, I64):
         return No(f"no kernel for {x.tensor.dtype}")
-    if block is None or given(node, 1).tensor.sym is None:
+    if block is None or input_of(node, 1).tensor.sym is None:
         return No("the sizes of the image or of its blocks are known only when it runs")
     moved, image = window_of(block, node.attrs), out.dims[2:]
     if why := unfit(moved):
@@ -208,7 +208,7 @@ def _weights(node: Node) -> tuple[Value, Value, Ints] | No:
 
 
 def deform_columns(node: Node) -> Call | No:
-    x = given(node, 0)
+    x = input_of(node, 0)
     moved = window_of(node.attrs["kernel_shape"], node.attrs)
     if why := unfit(moved):
         return why

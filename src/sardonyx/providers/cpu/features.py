@@ -10,7 +10,7 @@ from sardonyx.graph.const import Words
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import STRING, DType
-from sardonyx.graph.graph import Node, Value, given
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ML
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import labels_of
@@ -39,17 +39,17 @@ def _found(x: Value, table: LookupTable) -> Call:
 
 
 def encoder(node: Node) -> Call:
-    return _found(given(node, 0), encoder_table(node.attrs))
+    return _found(input_of(node, 0), encoder_table(node.attrs))
 
 
 def mapper(node: Node) -> Call:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return _found(x, mapper_table(x.tensor.dtype is STRING, **node.attrs))
 
 
 def one_hot(node: Node) -> Call:
     """OneHotEncoder, of strings or numbers."""
-    x, zeros = given(node, 0), (int(node.attrs["zeros"] != 0),)
+    x, zeros = input_of(node, 0), (int(node.attrs["zeros"] != 0),)
     if x.tensor.dtype is STRING:
         names = index_of(node.attrs["cats_strings"])
         return Call("text_one_hot", (x, *names), zeros, writes_rows=True)
@@ -64,7 +64,7 @@ def zip_map(node: Node) -> Zipped | No:
     if z.uses or not z.n_exits:
         return No("its result is read inside the model")
     keys = labels_of(node.attrs["classlabels_int64s"], node.attrs["classlabels_strings"])
-    return Zipped(given(node, 0), tuple(keys.tolist()))
+    return Zipped(input_of(node, 0), tuple(keys.tolist()))
 
 
 NORMS: Final = (b"MAX", b"L1", b"L2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, INTS, STRING, U64
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axis_of
 from sardonyx.place.lowered import Call, Lowered, Stored
 from sardonyx.place.provider import No
@@ -17,13 +17,13 @@ _WIDE: Final = frozenset(d for d in INTS | {F32, F64} if d.bits >= 8)
 
 
 def gather(node: Node) -> Lowered:
-    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    axis = axis_of(node.attrs["axis"], input_of(node, 0).tensor.rank)
     return Call("gather", _in_place(node), (axis,))
 
 
 def _in_place(node: Node) -> tuple[Value | Stored | None, ...]:
     """The inputs; a constant table is read as it lies: bytes are moved at any alignment."""
-    table = given(node, 0)
+    table = input_of(node, 0)
     const = table.const
     if const is None or const.is_small or const.dtype.bits < 8 or const.dtype is STRING:
         return tuple(node.inputs)
@@ -31,7 +31,7 @@ def _in_place(node: Node) -> tuple[Value | Stored | None, ...]:
 
 
 def gather_elements(node: Node) -> Lowered:
-    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    axis = axis_of(node.attrs["axis"], input_of(node, 0).tensor.rank)
     return Call("gather_elements", _in_place(node), (axis,))
 
 
@@ -40,31 +40,31 @@ def gather_nd(node: Node) -> Lowered:
 
 
 def _reduced(node: Node, row: str, *axis: int) -> Lowered | No:
-    reduction, dtype = node.attrs["reduction"], given(node, 0).tensor.dtype
+    reduction, dtype = node.attrs["reduction"], input_of(node, 0).tensor.dtype
     if reduction != b"none" and dtype not in _WIDE:
         return No(f"no kernel reduces {dtype}")
     return Call(row, tuple(node.inputs), (*axis, _REDUCTIONS[reduction]))
 
 
 def scatter_elements(node: Node) -> Lowered | No:
-    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
+    axis = axis_of(node.attrs["axis"], input_of(node, 0).tensor.rank)
     return _reduced(node, "scatter_elements", axis)
 
 
 def scatter_nd(node: Node) -> Lowered | No:
-    if not isinstance(given(node, 1).tensor.dims[-1], int):
+    if not isinstance(input_of(node, 1).tensor.dims[-1], int):
         return No("how many axes the indices choose is known only when it runs")
     return _reduced(node, "scatter_nd")
 
 
 def tensor_scatter(node: Node) -> Lowered:
-    axis = axis_of(node.attrs["axis"], given(node, 0).tensor.rank)
-    inputs = (given(node, 0), given(node, 1), optional(node, 2))
+    axis = axis_of(node.attrs["axis"], input_of(node, 0).tensor.rank)
+    inputs = (input_of(node, 0), input_of(node, 1), optional_input(node, 2))
     return Call("tensor_scatter", inputs, (axis, int(node.attrs["mode"] == b"circular")))
 
 
 def one_hot(node: Node) -> Lowered | No:
-    indices, depth, out = given(node, 0).tensor, given(node, 1).tensor, node.outputs[0].tensor
+    indices, depth, out = input_of(node, 0).tensor, input_of(node, 1).tensor, node.outputs[0].tensor
     for fact in (indices, depth):
         if fact.dtype not in _WIDE or fact.dtype is U64:
             return No(f"no kernel for {fact.dtype} as an index")
@@ -75,7 +75,7 @@ def one_hot(node: Node) -> Lowered | No:
 
 def compress(node: Node) -> Lowered:
     axis = node.attrs["axis"]
-    where = -1 if axis is None else axis_of(axis, given(node, 0).tensor.rank)
+    where = -1 if axis is None else axis_of(axis, input_of(node, 0).tensor.rank)
     return Call("compress", tuple(node.inputs), (where,))
 
 

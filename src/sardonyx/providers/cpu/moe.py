@@ -6,7 +6,7 @@ import math
 from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.moe.quantized import ACTIVATIONS, is_fused, named_inputs
 from sardonyx.ops.moe.standard import MoeInputs as Experts
@@ -19,14 +19,14 @@ FLOAT: Final = 32  # bits of weights that are floats
 
 def qmoe(node: Node) -> Call | No:
     """QMoE; weights are read as they lie in the model's file."""
-    values, attrs = [optional(node, i) for i in range(21)], node.attrs
+    values, attrs = [optional_input(node, i) for i in range(21)], node.attrs
     x = named_inputs(values, attrs)
     first, second, third = x.layers
     reals = (x.x, x.router, x.chosen, *(v for w in x.layers for v in (w.scales, w.bias)))
     if odd := next((v for v in reals if v is not None and v.tensor.dtype is not F32), None):
         return No(f"no kernel for {odd.tensor.dtype}")
     inner = second.weights.tensor.dims[2]
-    if not isinstance(inner, int) or given(node, 0).tensor.shape is None:
+    if not isinstance(inner, int) or input_of(node, 0).tensor.shape is None:
         return No("the number of units is not known")
     if third.weights is not None and third.bits != first.bits:
         return No("no kernel for fc1 and fc3 of different bits")
@@ -48,7 +48,7 @@ def _floats(attrs: dict[str, Any]) -> tuple[float, float, float]:
 
 def moe(node: Node) -> Call | No:
     """MoE: the same with weights of floats."""
-    x, attrs = Experts(*[optional(node, i) for i in range(8)]), node.attrs
+    x, attrs = Experts(*[optional_input(node, i) for i in range(8)]), node.attrs
     if x.x.tensor.dtype is not F32:
         return No(f"no kernel for {x.x.tensor.dtype}")
     inner = x.second.tensor.dims[2]

@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dim import Shape, Size, floor_div, least, maximum, minimum, symbols
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call, Lowered, Permuted, Sliced
 from sardonyx.place.provider import No
@@ -27,7 +27,7 @@ def follows(sizes: Shape, *known: Shape | None) -> bool:
 
 
 def transpose(node: Node) -> Lowered:
-    x = given(node, 0)
+    x = input_of(node, 0)
     perm = node.attrs["perm"]
     order = range(x.tensor.rank)[::-1] if perm is None else axes_of(perm, x.tensor.rank)
     return Permuted(x, tuple(order))
@@ -43,7 +43,7 @@ def concat(node: Node) -> Lowered:
 
 
 def split(node: Node) -> Lowered:
-    x, sizes = given(node, 0), fact_of(optional(node, 1))
+    x, sizes = input_of(node, 0), fact_of(optional_input(node, 1))
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
     if sizes is not None and sizes.sym is None:
         return Call("split_at_run", (x, node.inputs[1]), (axis,))
@@ -67,9 +67,9 @@ def first_place(start: Size, d: Size, step: int) -> Size:
 
 
 def slice_(node: Node) -> Lowered:
-    x, out = given(node, 0), node.outputs[0].tensor
-    starts, ends = given(node, 1).tensor, given(node, 2).tensor
-    axes, steps = fact_of(optional(node, 3)), fact_of(optional(node, 4))
+    x, out = input_of(node, 0), node.outputs[0].tensor
+    starts, ends = input_of(node, 1).tensor, input_of(node, 2).tensor
+    axes, steps = fact_of(optional_input(node, 3)), fact_of(optional_input(node, 4))
     where = tuple(range(len(starts.sym or ()))) if axes is None else axes.ints
     by = (1,) * len(starts.sym or ()) if steps is None else steps.ints
     if starts.sym is None or ends.sym is None or where is None or by is None:
@@ -85,19 +85,19 @@ def slice_(node: Node) -> Lowered:
 
 
 def tile(node: Node) -> Lowered:
-    x, repeats = given(node, 0), given(node, 1)
+    x, repeats = input_of(node, 0), input_of(node, 1)
     if repeats.tensor.sym is None:
         return Call("tile_at_run", (x, repeats))
     return Call("tile", (x,))
 
 
 def pad(node: Node) -> Lowered:
-    x, pads, value = given(node, 0), given(node, 1), optional(node, 2)
-    axes = fact_of(optional(node, 3))
+    x, pads, value = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
+    axes = fact_of(optional_input(node, 3))
     where = tuple(range(x.tensor.rank)) if axes is None else axes.ints
     if pads.tensor.sym is None or where is None:
         mode = _MODES[node.attrs["mode"]]
-        return Call("pad_at_run", tuple(optional(node, slot) for slot in range(4)), (mode,))
+        return Call("pad_at_run", tuple(optional_input(node, slot) for slot in range(4)), (mode,))
     before: list[Size] = [0] * x.tensor.rank
     for axis, amount in zip(axes_of(where, x.tensor.rank), pads.tensor.sym, strict=False):
         before[axis] = amount
@@ -105,7 +105,7 @@ def pad(node: Node) -> Lowered:
 
 
 def center_crop_pad(node: Node) -> Lowered | No:
-    x, target, out = given(node, 0), given(node, 1), node.outputs[0].tensor
+    x, target, out = input_of(node, 0), input_of(node, 1), node.outputs[0].tensor
     if target.tensor.sym is None:
         return No("the shape is known only when it runs")
     before = [
@@ -116,7 +116,7 @@ def center_crop_pad(node: Node) -> Lowered | No:
 
 
 def depth_to_space(node: Node) -> Lowered:
-    x = given(node, 0)
+    x = input_of(node, 0)
     n, c, h, w = x.tensor.dims
     b = node.attrs["blocksize"]
     deep = floor_div(c, b * b)
@@ -126,7 +126,7 @@ def depth_to_space(node: Node) -> Lowered:
 
 
 def space_to_depth(node: Node) -> Lowered:
-    x = given(node, 0)
+    x = input_of(node, 0)
     n, c, h, w = x.tensor.dims
     b = node.attrs["blocksize"]
     order = (0, 3, 5, 1, 2, 4) if node.attrs["mode"] == b"DCR" else (0, 1, 3, 5, 2, 4)
@@ -138,7 +138,7 @@ def reverse_sequence(node: Node) -> Lowered:
 
 
 def trilu(node: Node) -> Lowered:
-    return Call("trilu", (given(node, 0), optional(node, 1)), (node.attrs["upper"],))
+    return Call("trilu", (input_of(node, 0), optional_input(node, 1)), (node.attrs["upper"],))
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

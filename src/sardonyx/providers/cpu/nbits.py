@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, F64
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.nbits.gather import table_layout
 from sardonyx.ops.nbits.internal import REALS, weight_layout
@@ -18,13 +18,13 @@ from sardonyx.providers.cpu.index import Lowering
 
 
 def gather_dequantized(node: Node) -> Call | No:
-    operands = (given(node, 0), given(node, 1), given(node, 2), optional(node, 3))
+    operands = (input_of(node, 0), input_of(node, 1), input_of(node, 2), optional_input(node, 3))
     return _read(operands, node.attrs)
 
 
 def unpacked(node: Node) -> Call | No:
     """DequantizeLinear of a constant of few bits."""
-    x = given(node, 0).tensor
+    x = input_of(node, 0).tensor
     if x.rank == 0:
         return No(f"no kernel that dequantizes one number of {x.dtype}")
     attrs = {
@@ -35,7 +35,7 @@ def unpacked(node: Node) -> Call | No:
         "zero_default": 0,
         "fills": 0,
     }
-    return _read((given(node, 0), None, given(node, 1), optional(node, 2)), attrs)
+    return _read((input_of(node, 0), None, input_of(node, 1), optional_input(node, 2)), attrs)
 
 
 def _read(

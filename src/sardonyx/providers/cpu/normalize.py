@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
-from sardonyx.graph.graph import Node, optional
+from sardonyx.graph.graph import Node, optional_input
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
@@ -36,7 +36,7 @@ def _layer(node: Node, row: str, saved: tuple[int, int]) -> Call | No:
     if any(v.tensor.dtype not in (F32, BF16) for v in node.outputs[1:]):
         return No("no kernel saves statistics in these types")
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
-    inputs = (x, node.inputs[1], optional(node, 2))
+    inputs = (x, node.inputs[1], optional_input(node, 2))
     shares = _IN_PLACE if node.outputs[0].tensor.dtype is x.tensor.dtype else ()
     return Call(row, inputs, (axis, *saved, _NONE), (node.attrs["epsilon"],), shares=shares)
 
@@ -47,7 +47,7 @@ def _skip(node: Node, row: str, order: tuple[int, int, int]) -> Call | No:
         return refusal
     x, skip = node.inputs[:2]
     assert x is not None
-    scale, bias, sum_bias = (optional(node, slot) if slot else None for slot in order)
+    scale, bias, sum_bias = (optional_input(node, slot) if slot else None for slot in order)
     operands = (x, scale, bias, skip, sum_bias)
     ints, floats = (x.tensor.rank - 1, 1, 2, 3), (node.attrs["epsilon"],)
     # A row is added up in memory of its own before the outputs get theirs.

@@ -8,7 +8,7 @@ from typing import Final
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.sliding_window import window_of
 from sardonyx.place.lowered import Call, Packed
@@ -94,7 +94,9 @@ def _groups(lines: int, columns: int) -> int:
 
 def _of(node: Node) -> Operands:
     """The operands of an internal op, which come in this order."""
-    return Operands(given(node, 0), given(node, 1), *(optional(node, i) for i in range(2, 9)))
+    return Operands(
+        input_of(node, 0), input_of(node, 1), *(optional_input(node, i) for i in range(2, 9))
+    )
 
 
 def _bounds(node: Node) -> tuple[float, float]:
@@ -179,9 +181,9 @@ def qconv(node: Node) -> Call | No:
 
 def qadd(node: Node) -> Call | No:
     """QAdd."""
-    if given(node, 0).tensor.dims != given(node, 3).tensor.dims:
+    if input_of(node, 0).tensor.dims != input_of(node, 3).tensor.dims:
         return No("no kernel that broadcasts 8-bit sums")
-    operands = tuple(optional(node, i) for i in range(8))
+    operands = tuple(optional_input(node, i) for i in range(8))
     return Call("qadd", operands, (), _bounds(node), shares=((0, 0), (3, 0)))
 
 
@@ -189,12 +191,17 @@ def qmean(node: Node) -> Call | No:
     """QMean."""
     if not node.attrs["channels_last"]:
         return No("no kernel for channels that are not last")
-    return Call("qmean", tuple(optional(node, i) for i in range(5)))
+    return Call("qmean", tuple(optional_input(node, i) for i in range(5)))
 
 
 def matmul_integer(node: Node) -> Call | No:
     """MatMulInteger."""
-    o = Operands(given(node, 0), given(node, 1), x_zero=optional(node, 2), w_zero=optional(node, 3))
+    o = Operands(
+        input_of(node, 0),
+        input_of(node, 1),
+        x_zero=optional_input(node, 2),
+        w_zero=optional_input(node, 3),
+    )
     return matmul(o)
 
 
@@ -210,8 +217,8 @@ def qlinear_matmul(node: Node) -> Call | No:
 
 def matmul_to_float(node: Node) -> Call | No:
     """MatMulIntegerToFloat."""
-    a, b, a_scale, b_scale = (given(node, i) for i in range(4))
-    a_zero, b_zero, bias = (optional(node, i) for i in range(4, 7))
+    a, b, a_scale, b_scale = (input_of(node, i) for i in range(4))
+    a_zero, b_zero, bias = (optional_input(node, i) for i in range(4, 7))
     return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, bias))
 
 
@@ -225,7 +232,7 @@ FEW_BITS: Final = frozenset(by_name(n) for n in ("u4", "i4", "u2", "i2"))
 
 
 def _call(row: str, node: Node) -> Call:
-    x, scale, zero = given(node, 0), given(node, 1), optional(node, 2)
+    x, scale, zero = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
     rank = x.tensor.rank
     axis = 0 if rank < 2 else node.attrs["axis"] % rank
     return Call(row, (x, scale, zero), (axis, node.attrs["block_size"]))
@@ -233,7 +240,7 @@ def _call(row: str, node: Node) -> Call:
 
 def quantize(node: Node) -> Call | No:
     """QuantizeLinear."""
-    x, scale = given(node, 0).tensor.dtype, given(node, 1).tensor.dtype
+    x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
     if x not in REAL or scale not in REAL or y not in STEPS:
         return No(f"no kernel that quantizes {x} by {scale} to {y}")
@@ -244,7 +251,7 @@ def quantize(node: Node) -> Call | No:
 
 def dequantize(node: Node) -> Call | No:
     """DequantizeLinear."""
-    x, scale = given(node, 0).tensor.dtype, given(node, 1).tensor.dtype
+    x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
     if x in FEW_BITS and scale in REAL:
         from sardonyx.providers.cpu.nbits import unpacked  # few models need it
@@ -257,12 +264,12 @@ def dequantize(node: Node) -> Call | No:
 
 def dynamic(node: Node) -> Call:
     """DynamicQuantizeLinear."""
-    return Call("dynamic_quantize", (given(node, 0),))
+    return Call("dynamic_quantize", (input_of(node, 0),))
 
 
 def lookup(node: Node) -> Call:
     """QLookup."""
-    return Call("lookup", (given(node, 0), given(node, 1)), shares=((0, 0),))
+    return Call("lookup", (input_of(node, 0), input_of(node, 1)), shares=((0, 0),))
 
 
 LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
-from sardonyx.graph.graph import Node, Value, optional
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
 from sardonyx.place.lowered import Call, Packed
@@ -91,7 +91,7 @@ def quantized(node: Node) -> Call | No:
     """QLSTM."""
     from sardonyx.providers.cpu.quantize import packed_bytes  # most layers are of floats
 
-    gates, r, *more = (optional(node, i) for i in range(8))
+    gates, r, *more = (optional_input(node, i) for i in range(8))
     assert r is not None
     shape, attrs = r.tensor.static, node.attrs
     if not r.is_const or shape is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axes_of
 from sardonyx.place.lowered import Call, Lowered, Reshaped
 from sardonyx.place.provider import No
@@ -33,8 +33,8 @@ _AS_SIZES_SAY: Final = 0.0  # a scale that the kernel works out
 
 
 def resize(node: Node) -> Lowered | No:
-    x, out, attrs = given(node, 0), node.outputs[0].tensor, node.attrs
-    roi, scales, sizes = (_present(optional(node, slot)) for slot in (1, 2, 3))
+    x, out, attrs = input_of(node, 0), node.outputs[0].tensor, node.attrs
+    roi, scales, sizes = (_present(optional_input(node, slot)) for slot in (1, 2, 3))
     rank = x.tensor.rank
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     is_crop = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
@@ -101,8 +101,8 @@ def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ..
 
 def _unknown(node: Node, mixed: list[int]) -> str:
     """What the kernel lacks for this node; empty if nothing."""
-    x, attrs = given(node, 0).tensor, node.attrs
-    roi, scales, sizes = (_present(optional(node, slot)) for slot in (1, 2, 3))
+    x, attrs = input_of(node, 0).tensor, node.attrs
+    roi, scales, sizes = (_present(optional_input(node, slot)) for slot in (1, 2, 3))
     is_nearest = attrs["mode"] == b"nearest"
     if not is_nearest and x.dtype is not F32:
         return f"no kernel mixes {x.dtype}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.dtype import BF16, F16, F32, F64
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering
@@ -23,7 +23,7 @@ _MAX_AXES: Final = 3
 
 
 def grid_sample(node: Node) -> Call | No:
-    x, grid = given(node, 0), given(node, 1)
+    x, grid = input_of(node, 0), input_of(node, 1)
     dtype, attrs = x.tensor.dtype, node.attrs
     if x.tensor.rank - 2 > _MAX_AXES:
         return No(f"no kernel samples along {x.tensor.rank - 2} axes")
@@ -40,7 +40,7 @@ def grid_sample(node: Node) -> Call | No:
 
 
 def affine_grid(node: Node) -> Call | No:
-    theta, size = given(node, 0), given(node, 1)
+    theta, size = input_of(node, 0), input_of(node, 1)
     if theta.tensor.dtype not in (*_NARROW, F64):
         return No(f"no kernel for {theta.tensor.dtype}")
     ints = (node.attrs["align_corners"],)
@@ -51,16 +51,16 @@ def affine_grid(node: Node) -> Call | No:
 
 def roi_align(node: Node) -> Call | No:
     attrs = node.attrs
-    if given(node, 0).tensor.dtype is not F32:
-        return No(f"no kernel for {given(node, 0).tensor.dtype}")
+    if input_of(node, 0).tensor.dtype is not F32:
+        return No(f"no kernel for {input_of(node, 0).tensor.dtype}")
     is_aligned = attrs["coordinate_transformation_mode"] == b"half_pixel"
     ints = (int(is_aligned), int(attrs["mode"] == b"max"), attrs["sampling_ratio"])
     return Call("roi_align", tuple(node.inputs), ints, (attrs["spatial_scale"],))
 
 
 def max_roi_pool(node: Node) -> Call | No:
-    if given(node, 0).tensor.dtype is not F32:
-        return No(f"no kernel for {given(node, 0).tensor.dtype}")
+    if input_of(node, 0).tensor.dtype is not F32:
+        return No(f"no kernel for {input_of(node, 0).tensor.dtype}")
     return Call("max_roi_pool", tuple(node.inputs), (), (node.attrs["spatial_scale"],))
 
 

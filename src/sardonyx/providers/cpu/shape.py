@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.dtype import F32, F64, I16, I32, I64
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.op import INTERNAL
 from sardonyx.place.lowered import Call, Expanded, Lowered, Permuted, Reshaped
 from sardonyx.place.provider import No
@@ -30,11 +30,11 @@ def sizes(node: Node) -> Lowered | No:
 
 
 def reshaped(node: Node) -> Lowered:
-    return Reshaped(given(node, 0))
+    return Reshaped(input_of(node, 0))
 
 
 def reshape(node: Node) -> Lowered:
-    x, target, out = given(node, 0), given(node, 1), node.outputs[0].tensor
+    x, target, out = input_of(node, 0), input_of(node, 1), node.outputs[0].tensor
     if follows(out.dims, x.tensor.dims, target.tensor.sym):
         return Reshaped(x)
     return Call("reshape_at_run", (x, target), (node.attrs["allowzero"],))
@@ -42,26 +42,26 @@ def reshape(node: Node) -> Lowered:
 
 def with_axes(node: Node) -> Lowered | No:
     """Squeeze and Unsqueeze."""
-    x, out = given(node, 0), node.outputs[0].tensor
+    x, out = input_of(node, 0), node.outputs[0].tensor
     if not follows(out.dims, x.tensor.dims):
         return No("the axes are known only when it runs")
     return Reshaped(x)
 
 
 def identity(node: Node) -> Lowered:
-    x = given(node, 0)
+    x = input_of(node, 0)
     return Permuted(x, tuple(range(x.tensor.rank)))
 
 
 def expand(node: Node) -> Lowered:
-    x, target, out = given(node, 0), given(node, 1), node.outputs[0].tensor
+    x, target, out = input_of(node, 0), input_of(node, 1), node.outputs[0].tensor
     if follows(out.dims, x.tensor.dims, target.tensor.sym):
         return Expanded(x)
     return Call("expand_at_run", (x, target))
 
 
 def constant_of_shape(node: Node) -> Lowered:
-    target, out, value = given(node, 0), node.outputs[0].tensor, node.attrs["value"]
+    target, out, value = input_of(node, 0), node.outputs[0].tensor, node.attrs["value"]
     bits = 0 if value is None else bits_of(value.read().reshape(-1)[0])
     if target.tensor.sym is None:
         return Call("fill_at_run", (target,), (bits,))
@@ -78,7 +78,7 @@ def range_(node: Node) -> Lowered | No:
     out = node.outputs[0].tensor
     if out.dtype not in _RANGES:
         return No(f"no kernel for {out.dtype}")
-    known = tuple(s for slot in range(3) for s in given(node, slot).tensor.sym or ())
+    known = tuple(s for slot in range(3) for s in input_of(node, slot).tensor.sym or ())
     is_known = follows(out.dims, known)
     return Call("range" if is_known else "range_at_run", tuple(node.inputs))
 

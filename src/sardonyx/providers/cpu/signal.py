@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64
-from sardonyx.graph.graph import Node, Value, given, optional
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.signal import FACTORS, scalar_size
 from sardonyx.place.lowered import Call
@@ -24,7 +24,7 @@ def _known(value: Value | None) -> Size | None:
 
 
 def dft(node: Node) -> Call | No:
-    x, length, axis = given(node, 0), optional(node, 1), optional(node, 2)
+    x, length, axis = input_of(node, 0), optional_input(node, 1), optional_input(node, 2)
     attrs, out = node.attrs, node.outputs[0].tensor
     if x.tensor.dtype not in _REAL:
         return No(f"no kernel for {x.tensor.dtype}")
@@ -44,7 +44,12 @@ def dft(node: Node) -> Call | No:
 
 
 def stft(node: Node) -> Call | No:
-    x, step, window, length = given(node, 0), given(node, 1), optional(node, 2), optional(node, 3)
+    x, step, window, length = (
+        input_of(node, 0),
+        input_of(node, 1),
+        optional_input(node, 2),
+        optional_input(node, 3),
+    )
     if x.tensor.dtype not in _REAL:
         return No(f"no kernel for {x.tensor.dtype}")
     hop, frame = _known(step), _known(length)
@@ -66,7 +71,7 @@ def stft(node: Node) -> Call | No:
 
 
 def window(node: Node) -> Call | No:
-    size, out = given(node, 0), node.outputs[0].tensor
+    size, out = input_of(node, 0), node.outputs[0].tensor
     if out.dtype not in _REAL:
         return No(f"no kernel for {out.dtype}")
     is_known = _known(size) is not None
@@ -79,7 +84,7 @@ def window(node: Node) -> Call | No:
 
 
 def mel_weights(node: Node) -> Call | No:
-    out, inputs = node.outputs[0].tensor, tuple(given(node, slot) for slot in range(5))
+    out, inputs = node.outputs[0].tensor, tuple(input_of(node, slot) for slot in range(5))
     edges = {v.tensor.dtype for v in inputs[3:]}
     if out.dtype not in _REAL or len(edges) > 1 or not edges <= set(_REAL):
         return No(f"no kernel for {out.dtype}")

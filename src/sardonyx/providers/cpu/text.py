@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, INTS, STRING
-from sardonyx.graph.graph import Node, given
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.op import MICROSOFT, ML
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import string_array
@@ -46,7 +46,7 @@ def _concat(node: Node) -> Lowered:
 
 def _gather(node: Node) -> Lowered:
     """One element along an axis is a view; with strings that is how columns are told apart."""
-    x, index = given(node, 0), given(node, 1)
+    x, index = input_of(node, 0), input_of(node, 1)
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
     places, size = index.tensor.ints, x.tensor.dims[axis]
     if places is None or index.tensor.dims != (1,) or not isinstance(size, int):
@@ -67,11 +67,11 @@ def _scatter(node: Node) -> Lowered | No:
 def _split(node: Node) -> Call:
     mark, most = node.attrs["delimiter"], node.attrs["maxsplit"]
     marks = held(string_array([mark])) if mark else None
-    return Call("split_texts", (given(node, 0), marks), (-1 if most is None else most,))
+    return Call("split_texts", (input_of(node, 0), marks), (-1 if most is None else most,))
 
 
 def _normalizer(node: Node) -> Call:
-    x, attrs = given(node, 0), node.attrs
+    x, attrs = input_of(node, 0), node.attrs
     action, dotted = _ACTIONS.index(attrs["case_change_action"]), is_dotted(attrs["locale"])
     change = None if not action else held(case_pairs(action == _UPPER, dotted))
     if not attrs["stopwords"]:
@@ -105,7 +105,7 @@ def _tokenizer(node: Node) -> Call | No:
         return No("the kernel takes expressions that tell soon whether they match")
     marks = held(_texts([attrs["pad_value"].decode("utf-8", "replace"), START, END]))
     ints = (way, int(attrs["mark"] != 0), attrs["mincharnum"])
-    return Call("tokenize", (given(node, 0), marks, *tables), ints)
+    return Call("tokenize", (input_of(node, 0), marks, *tables), ints)
 
 
 def _match(node: Node) -> Call | No:
@@ -114,12 +114,12 @@ def _match(node: Node) -> Call | No:
     found = automaton(node.attrs["pattern"], is_whole=True)
     if found is None:
         return No("the kernel takes expressions without flags and anchors")
-    return Call("text_match", (given(node, 0), held(found.numbers)))
+    return Call("text_match", (input_of(node, 0), held(found.numbers)))
 
 
 def grams(node: Node) -> Call:
     """TfIdfVectorizer, of strings or integers."""
-    x, attrs = given(node, 0), node.attrs
+    x, attrs = input_of(node, 0), node.attrs
     is_text = x.tensor.dtype is STRING
     table = gram_table(pool_of(is_text, attrs), attrs["ngram_counts"], attrs["max_gram_length"])
     first = np.full(table.n_words, -1)
@@ -142,7 +142,7 @@ def grams(node: Node) -> Call:
 
 
 def _cast(node: Node) -> Lowered | No:
-    x, y = given(node, 0), node.outputs[0].tensor.dtype
+    x, y = input_of(node, 0), node.outputs[0].tensor.dtype
     if x.tensor.dtype is y:
         return shape.identity(node)
     if y is STRING:
@@ -154,11 +154,11 @@ def _cast(node: Node) -> Lowered | No:
 
 def hashed(node: Node) -> Call:
     """MurmurHash3, of strings or numbers."""
-    return Call("murmur_hash", (given(node, 0),), (node.attrs["seed"],))
+    return Call("murmur_hash", (input_of(node, 0),), (node.attrs["seed"],))
 
 
 def _unique(node: Node) -> Call | No:
-    x = given(node, 0)
+    x = input_of(node, 0)
     if node.attrs["axis"] is not None and x.tensor.rank != 1:
         return No("no kernel for rows of strings")
     return Call("unique_texts", (x,), (int(node.attrs["sorted"] != 0),))

@@ -13,7 +13,7 @@ import torch
 from sardonyx.errors import FAULTS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
-from sardonyx.place.provider import TORCH_HOST, No, Region, Step, Yes
+from sardonyx.place.provider import TORCH_HOST, CompiledNode, No, Region, Yes
 from sardonyx.providers.torch import control
 from sardonyx.providers.torch.claim import COPY, SHAPE_OPS, SIZES, kernel_of, why_unsupported
 from sardonyx.providers.torch.cuda_graphs import CudaRecorder, Recorder
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Torch:
     """Runs nodes on one device of torch."""
 
-    takes_joined = True  # it accepts internal fused ops
+    accepts_fused_ops = True  # it accepts internal fused ops
     kernels = frozenset(KERNELS)  # ops that are not decomposed
 
     def __init__(self, name: str, options: TorchOptions) -> None:
@@ -103,7 +103,7 @@ class Torch:
                 torch.cuda.empty_cache()  # return the freed memory of torch's allocator
             raise
 
-    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> Sequence[Step]:
+    def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> list[CompiledNode]:
         """Return the steps of control flow, whose bodies are separate programs."""
         return [control.step(self, node, bodies[node]) for node in region.nodes]
 

@@ -13,7 +13,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node
 from sardonyx.ops.arrays import one_int
 from sardonyx.ops.inference import axis_of
-from sardonyx.place.provider import No, Step, Yes
+from sardonyx.place.provider import CompiledNode, No, Yes
 from sardonyx.program.run import Body
 from sardonyx.providers.torch.claim import why_unsupported
 from sardonyx.providers.torch.dtypes import TORCH
@@ -53,7 +53,7 @@ def host_inputs(node: Node) -> frozenset[int]:
     return {"If": frozenset((0,)), "Loop": frozenset((0, 1))}.get(node.op.name, frozenset())
 
 
-def step(provider: Torch, node: Node, bodies: dict[str, Program]) -> Step:
+def step(provider: Torch, node: Node, bodies: dict[str, Program]) -> CompiledNode:
     """Return a step that runs the node's bodies."""
     run_node = {"If": _if, "Loop": _loop, "Scan": _scan}[node.op.name]
 
@@ -61,7 +61,7 @@ def step(provider: Torch, node: Node, bodies: dict[str, Program]) -> Step:
         bound_bodies = {name: Body(program, run) for name, program in bodies.items()}
         return run_node(provider, node, list(values), bound_bodies)
 
-    return Step(node, call, "torch")
+    return CompiledNode(node, call, "torch")
 
 
 def _if(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:

@@ -329,7 +329,7 @@ def _call(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Genera
     if kernel.fixed_point and _feeds_nbits_matmuls(region, node):
         keywords = {**keywords, "gives_fixed_point": True}
     if key == NBITS_MATMUL and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
-        keywords = {**keywords, "makes_digits": 0}
+        keywords = {**keywords, "quantizes_output": 0}
     return GeneratedCall(
         node,
         _on_device(provider.torch_device, kernel.function) if has_no_tensor else kernel.function,

@@ -42,7 +42,7 @@ def attention(
             batch = next(x.shape[0] for x in (q, k, v) if x.shape[0] != 1)
             q, k, v = (x.expand(batch, -1, -1, -1) for x in (q, k, v))
         is_causal = masking == "causal"
-        blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["zeroes"]
+        blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["nan_rows"]
         y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
     return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
 
@@ -52,13 +52,13 @@ def _masking(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -
     rows, keys = q.shape[-2], k.shape[-2]
     if attrs["group"] == 1 and q.shape[1] != k.shape[1]:
         return None
-    if attrs["before"] >= 0 and attrs["before"] < max(rows, keys):
+    if attrs["window_left"] >= 0 and attrs["window_left"] < max(rows, keys):
         return None
-    is_open = attrs["behind"] < 0 or (attrs["at_end"] and rows == 1)
+    is_open = attrs["window_right"] < 0 or (attrs["bottom_right"] and rows == 1)
     if is_open:
         return "open"
-    starts_together = rows == keys or not attrs["at_end"]
-    return "causal" if attrs["behind"] == 0 and mask is None and starts_together else None
+    starts_together = rows == keys or not attrs["bottom_right"]
+    return "causal" if attrs["window_right"] == 0 and mask is None and starts_together else None
 
 
 def _unfused(
@@ -77,15 +77,15 @@ def _unfused(
     if hidden is not None:
         scores = torch.where(hidden, -INF, scores)
     extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -INF
-    weights = weights_of(scores, extra, attrs["zeroes"])
+    weights = weights_of(scores, extra, attrs["nan_rows"])
     return grouped_matmul(weights, wide(v)).to(q.dtype)
 
 
 def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) -> Tensor | None:
     """Return the mask of scores hidden by position (window, causality, spans); None if none."""
     rows, keys = scores.shape[-2:]
-    before, behind = attrs["before"], attrs["behind"]
-    if spans is None and before < 0 and behind < 0:
+    window_left, window_right = attrs["window_left"], attrs["window_right"]
+    if spans is None and window_left < 0 and window_right < 0:
         return None
     own = torch.arange(rows, device=scores.device)[:, None]
     key = torch.arange(keys, device=scores.device)
@@ -93,26 +93,26 @@ def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) ->
     if spans is not None:
         first, end = spans.reshape(-1, 2, *(1,) * (scores.dim() - 1)).unbind(1)
         own, hidden = own + first, key >= end
-    elif attrs["at_end"]:
+    elif attrs["bottom_right"]:
         own = own + (keys - rows)
-    if before >= 0:
-        far = key < own - before
+    if window_left >= 0:
+        far = key < own - window_left
         hidden = far if hidden is None else hidden | far
-    if behind >= 0:
-        later = key > own + behind
+    if window_right >= 0:
+        later = key > own + window_right
         hidden = later if hidden is None else hidden | later
     return hidden
 
 
-def settled_mask(x: Tensor, *, to: int, marks: int) -> Tensor:
-    """Return a mask in the type of queries; with `marks`, fully masked rows become NaN."""
+def settled_mask(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
+    """Return a mask in the type of queries; with `masked_to_nan`, fully masked rows become NaN."""
     dtype = by_onnx(to)
     assert dtype is not None
     kind = TORCH[dtype]
     if not x.dim() or not x.shape[-1]:
         return x.to(kind)
     finite = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))
-    if not marks:
+    if not masked_to_nan:
         return finite.to(kind)
     return torch.where(x.amax(-1, keepdim=True) == -INF, torch.nan, finite).to(kind)
 

@@ -115,7 +115,7 @@ def _gemv(
         return None
     # Rows in fixed point: the kernel that produced them has applied the norm already.
     norm = None if gain is None or is_fixed else (gain, epsilon)
-    if not attrs["makes_digits"]:
+    if not attrs["quantizes_output"]:
         return partial(nbits_matmul.nbits_gemv, x, weights, norm=norm)
     next_norm = None if next_gain is None else (next_gain, attrs["next_epsilon"])
     return partial(nbits_matmul.nbits_gemv_fixed_point, x, weights, norm=norm, next_norm=next_norm)

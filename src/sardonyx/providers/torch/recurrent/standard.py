@@ -20,8 +20,8 @@ from sardonyx.providers.torch.precision import wide
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
-Step = Callable[[Tensor, State], State]  # gates of the input, state -> new state
-MakeStep = Callable[[int, Tensor], tuple[Tensor, Step]]  # direction, input -> input gates, step
+Cell = Callable[[Tensor, State], State]  # gates of the input, state -> new state
+MakeCell = Callable[[int, Tensor], tuple[Tensor, Cell]]  # direction, input -> input gates, step
 
 _ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
     "relu": lambda x, a, b: torch.relu(x),
@@ -53,7 +53,7 @@ def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation
 
 def run_layer(
     x: Tensor, lens: Tensor | None, initial: Sequence[Tensor | None], hidden: int,
-    make_step: MakeStep, attrs: Mapping[str, Any],
+    make_step: MakeCell, attrs: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Run every direction step by step; states are [directions, batch, hidden] or None."""
     is_batch_first = attrs.get("layout", 0)
@@ -76,7 +76,7 @@ def run_layer(
 
 
 def sweep(
-    gates: Tensor, state: State, step: Step, lens: Tensor | None, *, is_reverse: bool
+    gates: Tensor, state: State, step: Cell, lens: Tensor | None, *, is_reverse: bool
 ) -> tuple[Tensor, State]:
     """Return the outputs [length, batch, hidden] and the final states of one direction."""
     length, batch = gates.shape[:2]
@@ -108,7 +108,7 @@ def sweep(
 
 def lstm_step(
     project: Activation, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
-) -> Step:
+) -> Cell:
     """LSTM step with gates in the order i, o, f, c; `is_coupled`: f = 1 - i."""
     f, g, h = functions
     pi, po, pf = (None, None, None) if peepholes is None else peepholes.chunk(3)
@@ -128,7 +128,7 @@ def lstm_step(
     return step
 
 
-def _gru_step(r: Tensor, bias: Tensor | None, functions: Sequence[Activation], linear: int) -> Step:
+def _gru_step(r: Tensor, bias: Tensor | None, functions: Sequence[Activation], linear: int) -> Cell:
     """GRU step with gates z, r, h; `linear`: the reset gate applies after the recurrent matmul."""
     n = r.shape[1]
     f, g = functions
@@ -172,7 +172,7 @@ def rnn(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
         return _narrow(_torch_layer(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
     functions = activations_of(attrs, 1, w.shape[0])
 
-    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
         f = functions[i][0]
         gates = F.linear(x, w[i], _bias_sum(b, i))
         return gates, lambda input_gates, state: (f(input_gates + F.linear(state[0], r[i])),)
@@ -191,7 +191,7 @@ def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
         return _narrow(outputs, dtype)
     functions, n = activations_of(attrs, 2, w.shape[0]), r.shape[2]
 
-    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
         # The recurrent bias of the hidden gate is inside of the reset, so it is not summed.
         bias = None
         if b is not None:
@@ -213,7 +213,7 @@ def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
         return _narrow(outputs, dtype)
     functions = activations_of(attrs, 3, w.shape[0])
 
-    def make_step(i: int, x: Tensor) -> tuple[Tensor, Step]:
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
         own = r[i]
         peepholes = None if p is None else p[i]
         step = lstm_step(lambda h: F.linear(h, own), peepholes, functions[i], attrs["input_forget"])

@@ -33,7 +33,7 @@ out d
 
 
 def marks(graph: Graph) -> list[tuple[str, int, bool]]:
-    return [(n.op.name, *n.marks) for n in graph.sorted_nodes()]
+    return [(n.op.name, *n.annotations) for n in graph.sorted_nodes()]
 
 
 def loaded(model: onnx.ModelProto) -> Graph:
@@ -150,7 +150,7 @@ def test_passes_keep_marks(text: str) -> None:
     optimize(graph, PassOptions())
     lower(graph, PassOptions())
     verify(graph)
-    assert {n.marks for n in graph.nodes} == {(10, True)}
+    assert {n.annotations for n in graph.nodes} == {(10, True)}
 
 
 def test_a_branch_that_is_taken_has_the_marks_of_its_node() -> None:
@@ -178,9 +178,9 @@ def test_channels_last_keep_marks() -> None:
     """)
     lower(graph, PassOptions())
     verify(graph)
-    of_inputs = {n.marks for n in graph.nodes if graph.inputs[0] in n.inputs}
+    of_inputs = {n.annotations for n in graph.nodes if graph.inputs[0] in n.inputs}
     assert of_inputs == {(0, False)}  # what turns the input is nobody's gradient
-    assert {n.marks for n in graph.nodes if graph.inputs[0] not in n.inputs} == {(0, True)}
+    assert {n.annotations for n in graph.nodes if graph.inputs[0] not in n.inputs} == {(0, True)}
 
 
 def test_files_have_marks(tmp_path: Path) -> None:

@@ -31,12 +31,7 @@ attention: Final = Op(
         "scale": optional("float"),
         "unidirectional": 0,
     },
-    types={
-        "T1": BYTES,
-        "T2": BYTES,
-        "T3": frozenset((F32, F16)),
-        "T4": frozenset((I32,)),
-    },
+    types={"T1": BYTES, "T2": BYTES, "T3": frozenset((F32, F16)), "T4": frozenset((I32,))},
 )
 
 

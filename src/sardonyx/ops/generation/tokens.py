@@ -105,7 +105,4 @@ def _suffix_match(words: list[int], tokens: list[int], shortest: int, longest: i
     return -1
 
 
-OPS: Final = (
-    bifurcation_detector,
-    ngram_repeat_block,
-)
+OPS: Final = (bifurcation_detector, ngram_repeat_block)

@@ -40,12 +40,7 @@ matmul_nbits: Final = Op(
         "accuracy_level": 0,
         "weight_prepacked": 0,
     },
-    types={
-        "T1": REALS,
-        "T2": frozenset((U8,)),
-        "T3": REALS | {U8},
-        "T4": frozenset((I32,)),
-    },
+    types={"T1": REALS, "T2": frozenset((U8,)), "T3": REALS | {U8}, "T4": frozenset((I32,))},
 )
 
 

@@ -246,8 +246,4 @@ def _(x: Array) -> tuple[Array, Array, Array]:
         return to_quantized(x / scale, [zero], U8), np.asarray(scale), zero
 
 
-OPS: Final = (
-    quantize,
-    dequantize,
-    dynamic,
-)
+OPS: Final = (quantize, dequantize, dynamic)

@@ -136,7 +136,4 @@ def _(*inputs: Array | None) -> Any:
         return narrow(y if bias is None else y + wide(bias), a_scale.dtype)
 
 
-OPS: Final = (
-    dynamic_matmul,
-    matmul_to_float,
-)
+OPS: Final = (dynamic_matmul, matmul_to_float)

@@ -206,12 +206,7 @@ def _(x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any, **attr
 
 
 qlookup = Op(
-    "QLookup",
-    1,
-    "x:T1 table:T2",
-    "y:T2",
-    types={"T1": _BYTES, "T2": _BYTES},
-    domain=INTERNAL,
+    "QLookup", 1, "x:T1 table:T2", "y:T2", types={"T1": _BYTES, "T2": _BYTES}, domain=INTERNAL
 )
 
 

@@ -245,9 +245,4 @@ def _(*arrays: Any, **attrs: Any) -> Array:
         return to_quantized(total.astype(np.float32) * scale, [y_zero.reshape(())], out)
 
 
-OPS: Final = (
-    qlinear_matmul,
-    qlinear_conv,
-    conv_integer,
-    matmul_integer,
-)
+OPS: Final = (qlinear_matmul, qlinear_conv, conv_integer, matmul_integer)

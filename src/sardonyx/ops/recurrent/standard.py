@@ -258,11 +258,7 @@ def gru_step(
 
 
 def lstm_step(
-    project: Matmul,
-    peepholes: Array | None,
-    functions: tuple[Activation, ...],
-    *,
-    is_coupled: int,
+    project: Matmul, peepholes: Array | None, functions: tuple[Activation, ...], *, is_coupled: int
 ) -> Cell:
     """Gates i, o, f, c; `is_coupled` (input_forget) sets f = 1 - i."""
     f, g, h = functions

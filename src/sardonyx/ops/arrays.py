@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, by_numpy
-
-_T = TypeVar("_T")
-
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,7 +66,7 @@ def distinct(x: Array) -> Array:
     return ordered[np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))]
 
 
-def filled(inputs: tuple[_T | None, ...], count: int) -> tuple[_T | None, ...]:
+def filled(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """Return inputs padded with None for trailing absent ones."""
     return inputs + (None,) * (count - len(inputs))
 

@@ -64,20 +64,41 @@ def append_ranges(seqlens: Array, total: int, rows: int) -> tuple[Array, Array]:
 
 def rotated(x: Array, cos: Array, sin: Array, positions: Array, interleaved: int) -> Array:
     """Rotary embedding (RoPE) of [batch, heads, rows, head]: feature pairs rotated by position."""
+    check_positions(positions, cos)
+    c, s = wide(cos)[positions][:, None], wide(sin)[positions][:, None]
+    return rotated_pairs(wide(x), c, s, interleaved).astype(x.dtype)
+
+
+def check_positions(positions: Array, cos: Array) -> None:
+    """Raise for a position that is not a row of the cos cache."""
     wrong = positions[(positions < 0) | (positions >= cos.shape[0])]
     if wrong.size:
         raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
-    half = cos.shape[1]
+
+
+def rotated_pairs(x: Array, cos: Array, sin: Array, interleaved: int) -> Array:
+    """Rotate the first feature pairs of each head, as many as there are angles."""
+    half = cos.shape[-1]
     even, odd = slice(0, half), slice(half, 2 * half)
     if interleaved:
         even, odd = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
-    c, s = wide(cos)[positions][:, None], wide(sin)[positions][:, None]
     result = np.array(x)
-    first, second = wide(x[..., even]), wide(x[..., odd])
+    first, second = x[..., even], x[..., odd]
     with np.errstate(all="ignore"):
-        result[..., even] = c * first - s * second
-        result[..., odd] = s * first + c * second
+        result[..., even] = cos * first - sin * second
+        result[..., odd] = sin * first + cos * second
     return result
+
+
+def rotary_positions(position_ids: Array | None, firsts: Array, rows: int, is_first: bool) -> Array:
+    """Return the position of each query.
+
+    As in onnxruntime, a prompt (`is_first`) uses position_ids[0] only and counts up from there.
+    """
+    offsets = np.arange(rows) + np.zeros((len(firsts), 1), np.int64)
+    if position_ids is None:
+        return np.asarray(firsts[:, None] + offsets)
+    return position_ids.reshape(-1)[:1] + offsets if is_first else position_ids
 
 
 def cache_length(g: Scope, total: Fact, past: Size) -> Size:
@@ -113,10 +134,8 @@ def check_key_counts(counts: Array, keys: int) -> None:
 
 
 @append.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     key, value, past_key, _, _, total, query = inputs[:7]
-    assert key is not None
-    assert value is not None
     batch, heads, rows, head = key.dims
     past = 0 if past_key is None else past_key.dims[2]
     length = past + rows if total is None else cache_length(g, total, past)
@@ -128,10 +147,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 
 
 @append.reference
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     key, value, past_key, past_value, spans, total, query, cos, sin, position_ids = inputs
-    assert key is not None
-    assert value is not None
     batch, _, rows, _ = key.shape
     past = 0 if past_key is None else past_key.shape[2]
     length = past + rows if total is None else max(past, one_int(total, "the length"))
@@ -140,14 +157,8 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         raise InvalidArgument(f"{rows} new rows start at {firsts.max()}, and the past has {past}")
     extra: tuple[Array, ...] = ()
     if cos is not None:
-        assert sin is not None
-        assert query is not None
-        positions = np.asarray(firsts[:, None] + np.arange(rows))
-        if position_ids is not None:
-            # As in onnxruntime, a prompt uses position_ids[0] only and counts up from there.
-            is_prompt = total is not None and rows == one_int(total, "the length")
-            prompt = position_ids.reshape(-1)[:1] + positions - firsts[:, None]
-            positions = prompt if is_prompt else position_ids
+        is_prompt = total is not None and rows == one_int(total, "the length")
+        positions = rotary_positions(position_ids, firsts, rows, is_prompt)
         key = rotated(key, cos, sin, positions, attrs["interleaved"])
         extra = (rotated(query, cos, sin, positions, attrs["interleaved"]),)
     caches = []

@@ -13,10 +13,24 @@ from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, wide
-from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
-from sardonyx.ops.attention.multi_head import attend, multi_head
-from sardonyx.ops.attention.projected import projected
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.attention.heads import (
+    expect_dims,
+    heads_of,
+    pack,
+    positive_heads,
+    same_dims,
+    same_rank,
+    unpack,
+)
+from sardonyx.ops.attention.multi_head import (
+    MASKED_SCORE,
+    NO_MASK,
+    attend,
+    infer_multi_head,
+    run_multi_head,
+)
+from sardonyx.ops.attention.projected import infer_projected, run_projected
 
 _FLOATS: Final = frozenset((F32, F16))
 _TYPES: Final = {"T": _FLOATS, "M": frozenset((I32,))}
@@ -76,11 +90,9 @@ def multi_head_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 @masked.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = DecoderInputs(*inputs), attrs["num_heads"]
+def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
+    x, heads = DecoderInputs(*inputs), positive_heads(attrs)
     same_rank(3, query=x.query)
-    if heads < 1:
-        raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
     g.equal(x.query.dims[1], 1, "a decoder's query has one row")
     if attrs["past_present_share_buffer"] and (x.past_key is None) != (x.past_length is None):
         raise InvalidGraph("past_key and past_sequence_length go together: one is missing")
@@ -88,20 +100,15 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         batch, rows, width = x.query.dims
         g.divides(3 * heads, width, "num_heads does not split query, key and value")
         x = DecoderInputs(*(Fact(x.query.dtype, (batch, rows, width // 3)),) * 3, *inputs[3:])
-    rule = multi_head.infer_rule
-    assert rule is not None
-    facts: tuple[Fact, ...] = rule(g, *x.as_multi_head(attrs), **multi_head_attrs(attrs))
-    return facts
+    return infer_multi_head(g, *x.as_multi_head(attrs), **multi_head_attrs(attrs))
 
 
 @masked.reference
-def _(*inputs: Array | None, **attrs: Any) -> Any:
-    x = DecoderInputs(*filled(inputs, 11))
+def _(*inputs: Any, **attrs: Any) -> Any:
+    x = DecoderInputs(*inputs)
     if x.key is None:
-        x = DecoderInputs(*np.split(x.query, 3, axis=2), *filled(inputs, 11)[3:])
-    rule = multi_head.reference_rule
-    assert rule is not None
-    return rule(*x.as_multi_head(attrs), **multi_head_attrs(attrs))
+        x = DecoderInputs(*np.split(x.query, 3, axis=2), *inputs[3:])
+    return run_multi_head(*x.as_multi_head(attrs), **multi_head_attrs(attrs))
 
 
 masked_self: Final = Op(
@@ -130,9 +137,8 @@ def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 @masked_self.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
     x = inputs[0]
-    assert x is not None
     if inputs[8] is not None:
         raise InvalidGraph(
             "cache_indirection (beam search) is not supported here; "
@@ -140,19 +146,14 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         )
     same_rank(3, input=x)
     g.equal(x.dims[1], 1, "a decoder's input has one row")
-    rule = projected.infer_rule
-    assert rule is not None
     length = inputs[6] if attrs["past_present_share_buffer"] else None
-    facts: tuple[Fact, ...] = rule(g, *inputs[:6], length, **projected_attrs(attrs))
-    return facts
+    return infer_projected(g, *inputs[:6], length, **projected_attrs(attrs))
 
 
 @masked_self.reference
-def _(*inputs: Array | None, **attrs: Any) -> Any:
-    rule = projected.reference_rule
-    assert rule is not None
+def _(*inputs: Any, **attrs: Any) -> Any:
     length = inputs[6] if attrs["past_present_share_buffer"] else None
-    return rule(*inputs[:6], length, **projected_attrs(attrs))
+    return run_projected(*inputs[:6], length, **projected_attrs(attrs))
 
 
 seq_first: Final = Op(
@@ -179,10 +180,10 @@ def _check_seq_first(g: Scope, inputs: tuple[Fact | None, ...], heads: int, head
     assert kv_weight is not None
     assert bias is not None
     _, batch, hidden = query.dims
-    same_dims(g, key.dims, (key.dims[0], batch, hidden), "key")
-    same_dims(g, q_weight.dims, (hidden, hidden), "q_weight")
-    same_dims(g, kv_weight.dims, (hidden, 2 * hidden), "kv_weight")
-    same_dims(g, bias.dims, (3 * hidden,), "bias")
+    expect_dims(g, (key.dims[0], batch, hidden), key=key)
+    expect_dims(g, (hidden, hidden), q_weight=q_weight)
+    expect_dims(g, (hidden, 2 * hidden), kv_weight=kv_weight)
+    expect_dims(g, (3 * hidden,), bias=bias)
     if mask is not None:
         same_rank(2, key_padding_mask=mask)
         same_dims(g, mask.dims, (batch, mask.dims[1]), "key_padding_mask")
@@ -198,10 +199,8 @@ def _check_seq_first(g: Scope, inputs: tuple[Fact | None, ...], heads: int, head
 
 
 @seq_first.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     query, key, past_key, *flags = inputs[0], inputs[1], inputs[6], *inputs[8:]
-    assert query is not None
-    assert key is not None
     same_rank(3, query=query, key=key)
     rows, batch, hidden = query.dims
     heads, head = heads_of(g, attrs["num_heads"], hidden, "num_heads")
@@ -218,9 +217,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 
 
 @seq_first.reference
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    arrays: Any = inputs
-    query, key, q_weight, kv_weight, bias, mask, old_key, old_value, *flags = arrays
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    query, key, q_weight, kv_weight, bias, mask, old_key, old_value, *flags = inputs
     is_static, uses_past, _, is_masked = (bool(np.asarray(f).reshape(-1)[0]) for f in flags)
     heads, hidden = attrs["num_heads"], query.shape[2]
     q = _projection(query, q_weight, bias[:hidden], heads)
@@ -230,22 +228,18 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         k, v = old_key, old_value
     else:
         source = key if is_static else query
-        k, v = (
-            _projection(source, weight, part, heads)
-            for weight, part in zip(
-                np.split(kv_weight, 2, axis=1), np.split(bias[hidden:], 2), strict=True
-            )
-        )
+        kv = zip(np.split(kv_weight, 2, axis=1), np.split(bias[hidden:], 2), strict=True)
+        k, v = (_projection(source, *weight_and_bias, heads) for weight_and_bias in kv)
         if uses_past:
             k, v = (np.concatenate(p, axis=2) for p in ((old_key, k), (old_value, v)))
     low = attrs["mask_filter_value"]
-    mask_bias = np.zeros((1, 1, 1, 1), np.float32)
+    mask_bias = NO_MASK
     if is_masked and mask is not None:  # true where a key is padding
         if mask.shape[1] != k.shape[2]:
             raise InvalidArgument(
                 f"key_padding_mask is for {mask.shape[1]} keys, and there are {k.shape[2]}"
             )
-        lowest = np.float32(-10000 if low is None else low)
+        lowest = np.float32(MASKED_SCORE if low is None else low)
         mask_bias = np.where(mask[:, None, None, :], lowest, np.float32(0))
     y, _ = attend(q, k, v, mask_bias, 0, {"scale": None, "unidirectional": 0})
     return pack(y).swapaxes(0, 1).copy(), np.ascontiguousarray(k), np.ascontiguousarray(v)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from sardonyx.graph.dtype import BOOL, FLOATS, I64, NUMBERS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
-from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.cache import check_key_counts
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
@@ -24,6 +23,7 @@ from sardonyx.ops.attention.heads import (
     rounded,
     same_dims,
     same_rank,
+    scaled_scores,
     softmax,
     unpack,
 )
@@ -91,13 +91,10 @@ class AttentionSizes:
 
 
 @attention.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     s = AttentionAttrs(**attrs)
     s.check()
     q, k, v, mask, past_key, past_value, nonpad = inputs
-    assert q is not None
-    assert k is not None
-    assert v is not None
     same_rank(q.rank, K=k, V=v)
     d = _packed(g, s, q.dims, k.dims, v.dims) if q.rank == 3 else _unpacked(g, q, k, v)
     g.divides(d.kv_heads, d.q_heads, "the heads of K and V do not divide those of Q")
@@ -162,12 +159,9 @@ def _check_mask(g: Scope, mask: Fact, outer: Shape, total: Size) -> None:
 
 
 @attention.reference
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     s = AttentionAttrs(**attrs)
-    q, k, v, mask, past_key, past_value, nonpad = filled(inputs, 7)
-    assert q is not None
-    assert k is not None
-    assert v is not None
+    q, k, v, mask, past_key, past_value, nonpad = inputs
     is_packed = q.ndim == 3
     if is_packed:
         assert s.q_num_heads is not None
@@ -206,7 +200,7 @@ def _visible(
     rows, total = span
     keys = np.arange(total)
     first = np.array([offset])
-    visible: Array | None = None
+    visible: Any = None
     if nonpad is not None:
         check_key_counts(nonpad, total)
         first = nonpad - rows
@@ -224,16 +218,11 @@ def _visible(
 def _attend(s: AttentionAttrs, q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, Array]:
     """Return the output and the scores selected by qk_matmul_output_mode.
 
-    Every step rounds to the type of Q. Q and K are each scaled by sqrt(scale), as in the spec's
-    reference: a product of unscaled float16 rows can overflow.
+    Every step rounds to the type of Q.
     """
     dtype = q.dtype
-    factor = 1 / math.sqrt(q.shape[3] or 1) if s.scale is None else s.scale
     with np.errstate(all="ignore"):
-        root = wide(np.sqrt(np.float64(factor)).astype(dtype).reshape(1))
-        keys = rounded(wide(k) * root, dtype).swapaxes(2, 3)
-        scores = rounded(grouped_matmul(rounded(wide(q) * root, dtype), keys), dtype)
-        qk_output = scores
+        qk_output = scores = scaled_scores(q, k, s.scale)
         if s.softcap > 0:
             cap = wide(np.array([s.softcap]).astype(dtype))
             scores = rounded(np.tanh(rounded(scores / cap, dtype)), dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from sardonyx.ops.attention.heads import (
     rounded,
     same_dims,
     same_rank,
+    scaled_scores,
     softmax,
 )
 from sardonyx.ops.sizes import fresh_shape
@@ -73,11 +73,8 @@ def _softmax_type(dtype: DType, number: int | None) -> DType:
 
 
 def _check_body(g: Scope, name: str, expected: Fact, returned: list[Any]) -> None:
-    if (
-        len(returned) != 1
-        or not isinstance(returned[0], Fact)
-        or returned[0].dtype is not expected.dtype
-    ):
+    types = [f.dtype for f in returned if isinstance(f, Fact)]
+    if len(returned) != 1 or types != [expected.dtype]:
         raise InvalidGraph(f"{name} must return one {expected}, and returns {returned}")
     shape: Shape | None = returned[0].shape
     if shape is not None and expected.shape is not None:
@@ -91,18 +88,10 @@ def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
         _shapes(Scope(), *(Fact(F32, x.shape) for x in (q, k, v)))
     except InvalidGraph as error:
         raise InvalidArgument(error.what) from None
-    number: int | None = attrs["softmax_precision"]
-    if number is None:
-        kind: Any = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-    else:
-        kind = precision(number).np
-    scale = attrs["scale"]
-    factor = 1 / math.sqrt(q.shape[3] or 1) if scale is None else scale
+    kind = _softmax_type(F64 if dtype == np.float64 else F32, attrs["softmax_precision"]).np
     with np.errstate(all="ignore"):
-        root = wide(np.sqrt(np.float64(factor)).astype(dtype).reshape(1))
-        keys = rounded(wide(k) * root, dtype).swapaxes(2, 3)
-        scores = rounded(grouped_matmul(rounded(wide(q) * root, dtype), keys), dtype)
-        scores = _modified(attrs["score_mod"], scores.astype(kind))
+        scores = scaled_scores(q, k, attrs["scale"]).astype(kind)
+        scores = _modified(attrs["score_mod"], scores)
         probabilities = _modified(attrs["prob_mod"], softmax(scores, kind).astype(kind))
         y = grouped_matmul(wide(probabilities), rounded(wide(v), kind))
         return rounded(y, kind).astype(dtype)

@@ -13,8 +13,10 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
+from sardonyx.ops.attention.heads import sink_softmax, softcapped
 from sardonyx.ops.inference import broadcast_shapes
 
+_FLOATS: Final = frozenset((F32, F16, BF16))
 STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `nan_rows`
 
 attention: Final = Op(
@@ -35,11 +37,7 @@ attention: Final = Op(
         "bf16": 0,  # operands of both matrix products are rounded to bfloat16
         "is_settled": 0,  # the mask is the output of a `Mask` node
     },
-    types={
-        "T": frozenset((F32, F16, BF16)),
-        "F": frozenset((F32, F16, BF16)),
-        "I": frozenset((I32,)),
-    },
+    types={"T": _FLOATS, "F": _FLOATS, "I": frozenset((I32,))},
     domain=INTERNAL,
 )
 
@@ -49,11 +47,7 @@ def _rows_first(shape: Shape) -> Shape:
 
 
 @attention.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
-    q, k, v, mask = inputs[:4]
-    assert q is not None
-    assert k is not None
-    assert v is not None
+def _(g: Scope, q: Fact, k: Fact, v: Fact, mask: Fact | None, *_: Any, **attrs: Any) -> Fact:
     if min(q.rank, k.rank, v.rank) < 2:
         raise ShapeError(f"q, k and v are stacks of matrices, not {q}, {k} and {v}")
     g.equal(q.dims[-1], k.dims[-1], "rows of q and k have different lengths")
@@ -90,15 +84,12 @@ def _hidden_keys(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, A
 
 
 @attention.reference
-def _(*inputs: Array | None, **attrs: Any) -> Any:
+def _(*inputs: Any, **attrs: Any) -> Any:
     """softmax(scale * q k^T + mask) v over the keys that each row sees.
 
     The attention sink and the smooth softmax add exp(sink) or exp(0) to the softmax's denominator.
     """
     q, k, v, mask, spans, sink = inputs
-    assert q is not None
-    assert k is not None
-    assert v is not None
     dtype, group = q.dtype, attrs["group"]
     q, k, v = wide(q), wide(k), wide(v)
     if group > 1:
@@ -108,19 +99,14 @@ def _(*inputs: Array | None, **attrs: Any) -> Any:
         if not exact:
             q, k, v = as_bf16(q), as_bf16(k), as_bf16(v)
         scores = np.matmul(q, k.swapaxes(-1, -2)) * q.dtype.type(attrs["scale"])
-        if attrs["softcap"] > 0:
-            scores = np.tanh(scores / np.float32(attrs["softcap"])) * np.float32(attrs["softcap"])
+        scores = softcapped(scores, attrs["softcap"])
         if mask is not None:
             scores = scores + mask
         scores = np.where(_hidden_keys(scores.shape, spans, attrs), -np.inf, scores).astype(q.dtype)
-        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -np.inf
-        top = np.maximum(top, np.asarray(extra, q.dtype))
-        weights = np.exp(scores - top)
-        total = weights.sum(axis=-1, keepdims=True) + np.exp(np.asarray(extra, q.dtype) - top)
-        weights = weights / total
+        smooth = 0.0 if attrs["smooth"] else -np.inf
+        weights, is_blind = sink_softmax(scores, smooth if sink is None else sink[:, None, None])
         if attrs["nan_rows"]:
-            is_blind = np.isnan(weights) if attrs["nan_rows"] == ZEROES else top == -np.inf
+            is_blind = np.isnan(weights) if attrs["nan_rows"] == ZEROES else is_blind
             weights = np.where(is_blind, np.float32(0), weights)
         y = np.matmul(weights if exact else as_bf16(weights), v).astype(dtype)
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y
@@ -132,7 +118,7 @@ mask_op: Final = Op(
     "x:F",
     "y:T",
     attrs={"to": required("int"), "masked_to_nan": 1},
-    types={"F": frozenset((F32, F16, BF16)), "T": frozenset((F32, F16, BF16))},
+    types={"F": _FLOATS, "T": _FLOATS},
     domain=INTERNAL,
 )
 

@@ -14,9 +14,20 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, one_int, wide
-from sardonyx.ops.attention.cache import append_ranges, cache_length, rotated
-from sardonyx.ops.attention.heads import pack, rms_normalized, same_dims, same_rank, unpack
+from sardonyx.ops.arrays import Array, one_int, wide
+from sardonyx.ops.attention.cache import append_ranges, cache_length, rotary_positions, rotated
+from sardonyx.ops.attention.heads import (
+    all_or_none,
+    expect_dims,
+    grouped_heads,
+    pack,
+    rms_normalized,
+    same_dims,
+    same_rank,
+    sink_softmax,
+    softcapped,
+    split_qkv,
+)
 from sardonyx.ops.attention.kv_cache import (
     QUANTIZED,
     WindowedCache,
@@ -24,6 +35,7 @@ from sardonyx.ops.attention.kv_cache import (
     check_window_capacity,
     codec_of,
 )
+from sardonyx.ops.attention.multi_head import check_attention_bias
 
 SCORES, WEIGHTS = 1, 2  # values of qk_output: before and after the softmax
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -91,13 +103,9 @@ class GroupQueryInputs:
 
 
 def _check(attrs: dict[str, Any], x: GroupQueryInputs) -> None:
-    heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
+    grouped_heads(attrs)
     if attrs["sliding_window_cache"] and (attrs["local_window_size"] < 1 or x.past_key is None):
         raise InvalidGraph("sliding_window_cache 1 needs past_key and a local_window_size")
-    if (x.q_norm is None) != (x.k_norm is None):
-        raise InvalidGraph("q_norm_weight and k_norm_weight go together: one of them is missing")
     if attrs["causal"] not in (0, 1):
         raise InvalidGraph(f"causal {attrs['causal']} is neither 0 nor 1")
     if attrs["local_window_size"] < 1 and attrs["local_window_size"] != -1:
@@ -106,13 +114,10 @@ def _check(attrs: dict[str, Any], x: GroupQueryInputs) -> None:
         raise InvalidGraph("local_window_size needs causal attention")
     if attrs["qk_output"] not in (0, SCORES, WEIGHTS):
         raise InvalidGraph(f"qk_output {attrs['qk_output']} is none of 0, 1, 2")
-    for one, other, what in (
-        (x.key, x.value, "key and value"),
-        (x.past_key, x.past_value, "past_key and past_value"),
-        (x.cos, x.sin, "cos_cache and sin_cache"),
-    ):
-        if (one is None) != (other is None):
-            raise InvalidGraph(f"{what} go together: one of them is missing")
+    all_or_none("key and value", x.key, x.value)
+    all_or_none("past_key and past_value", x.past_key, x.past_value)
+    all_or_none("cos_cache and sin_cache", x.cos, x.sin)
+    all_or_none("q_norm_weight and k_norm_weight", x.q_norm, x.k_norm)
     if attrs["do_rotary"] and x.cos is None:
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
 
@@ -128,9 +133,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
     g.divides(qkv_heads, hidden, "the heads do not split the query")
     head = hidden // qkv_heads
-    if x.key is not None:
-        for name in ("key", "value"):
-            same_dims(g, getattr(x, name).dims, (batch, rows, head * kv_heads), name)
+    expect_dims(g, (batch, rows, head * kv_heads), key=x.key, value=x.value)
     codec = codec_of(attrs, x.query.dtype, None if x.past_key is None else x.past_key.dtype)
     past: Size = 0
     if x.past_key is not None:
@@ -138,8 +141,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         past = x.past_key.dims[2]
         if x.past_key.dtype is not codec.dtype or x.past_value.dtype is not codec.dtype:
             raise InvalidGraph(f"the cache is of {codec.dtype}, not {x.past_key}")
-        for name in ("past_key", "past_value"):
-            same_dims(g, getattr(x, name).dims, (batch, kv_heads, past, codec.width(head)), name)
+        expected = (batch, kv_heads, past, codec.width(head))
+        expect_dims(g, expected, past_key=x.past_key, past_value=x.past_value)
     _check_optional(g, x, attrs, (batch, rows, head))
     total, length = _lengths(g, x.total, past)
     if attrs["sliding_window_cache"]:
@@ -161,20 +164,13 @@ def _check_optional(
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
     check_scale(g, x.k_scale, attrs["k_quant_type"], (kv_heads, head))
     check_scale(g, x.v_scale, attrs["v_quant_type"], (kv_heads, head))
-    for name, weight in (("q_norm_weight", x.q_norm), ("k_norm_weight", x.k_norm)):
-        if weight is not None:
-            same_dims(g, weight.dims, (head,), name)
+    expect_dims(g, (head,), q_norm_weight=x.q_norm, k_norm_weight=x.k_norm)
     if x.seqlens.rank not in (1, 2):
         raise InvalidGraph(f"seqlens_k has one number per batch entry, and is {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
     _check_rotary(g, x, attrs, sizes)
-    if x.sink is not None:
-        same_dims(g, x.sink.dims, (heads,), "head_sink")
-    if x.bias is not None:
-        same_rank(4, attention_bias=x.bias)
-        g.equal_or_one(x.bias.dims[0], batch, "attention_bias does not broadcast over the batch")
-        g.equal_or_one(x.bias.dims[1], heads, "attention_bias does not broadcast over the heads")
-        g.equal(x.bias.dims[2], rows, "attention_bias has another number of rows than the query")
+    expect_dims(g, (heads,), head_sink=x.sink)
+    check_attention_bias(g, x.bias, (batch, heads, rows))
 
 
 def _lengths(g: Scope, total: Fact, past: Size) -> tuple[Size, Size]:
@@ -195,15 +191,14 @@ def _check_rotary(
     same_rank(2, cos_cache=x.cos, sin_cache=x.sin)
     same_dims(g, x.sin.dims, x.cos.dims, "sin_cache")
     g.at_least(head, x.cos.dims[1] * 2, "the caches hold more angles than a head has pairs")
-    if x.positions is not None:
-        same_dims(g, x.positions.dims, (batch, rows), "position_ids")
+    expect_dims(g, (batch, rows), position_ids=x.positions)
 
 
 @group_query.reference
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x = GroupQueryInputs(*filled(inputs, 16))
+    x = GroupQueryInputs(*inputs)
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
-    q, k, v = _split(x, heads, kv_heads)
+    q, k, v = split_qkv(x, heads, kv_heads)
     batch, _, rows, head = q.shape
     if x.q_norm is not None:
         epsilon = attrs["qk_norm_epsilon"]
@@ -261,24 +256,6 @@ def _update_cache(
     return cache, codec.decode(padded, scale, head)
 
 
-def _split(x: GroupQueryInputs, heads: int, kv_heads: int) -> tuple[Array, Array, Array]:
-    if x.key is not None:
-        return unpack(x.query, heads), unpack(x.key, kv_heads), unpack(x.value, kv_heads)
-    padded = unpack(x.query, heads + 2 * kv_heads)
-    return padded[:, :heads], padded[:, heads : heads + kv_heads], padded[:, heads + kv_heads :]
-
-
-def rotary_positions(position_ids: Array | None, firsts: Array, rows: int, is_first: bool) -> Array:
-    """Return the position of each query. A prompt reads only the first of its position_ids."""
-    if position_ids is None:
-        return np.asarray(firsts[:, None] + np.arange(rows))
-    if is_first:
-        return np.asarray(position_ids.reshape(-1)[:1] + np.arange(rows)) + np.zeros_like(
-            position_ids
-        )
-    return position_ids
-
-
 def _attend(  # noqa: PLR0913 - the operands of one attention
     attrs: dict[str, Any],
     q: Array,
@@ -294,8 +271,7 @@ def _attend(  # noqa: PLR0913 - the operands of one attention
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
     with np.errstate(all="ignore"):
         scores = np.matmul(q, k[:, :end].swapaxes(1, 2)) * np.float32(scale)
-        if attrs["softcap"] > 0:
-            scores = np.tanh(scores / np.float32(attrs["softcap"])) * np.float32(attrs["softcap"])
+        scores = softcapped(scores, attrs["softcap"])
         if bias is not None:
             scores = scores + bias[..., :end]
         positions, keys = np.arange(first, first + q.shape[1])[:, None], np.arange(end)
@@ -305,14 +281,13 @@ def _attend(  # noqa: PLR0913 - the operands of one attention
         if attrs["qk_output"] == SCORES:
             qk_output[..., :end] = np.where(visible, scores, np.float32(0))
         scores = np.where(visible, scores, np.float32(-np.inf))
-        top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        lowest = np.float32(0 if attrs["smooth_softmax"] == 1 else -np.inf)
-        extra = lowest if sink is None else wide(sink)[:, None, None]
-        top = np.maximum(top, extra)
-        weights = np.exp(scores - top)
-        weights = weights / (weights.sum(axis=-1, keepdims=True) + np.exp(extra - top))
+        # Smooth softmax: a sink with the score 0.
+        smooth = 0.0 if attrs["smooth_softmax"] == 1 else -np.inf
+        weights, is_blind = sink_softmax(
+            scores, smooth if sink is None else wide(sink)[:, None, None]
+        )
         # Padding rows of a shorter prompt may see no key.
-        weights = np.where(top == -np.inf, np.float32(0), weights)
+        weights = np.where(is_blind, np.float32(0), weights)
         if attrs["qk_output"] == WEIGHTS:
             qk_output[..., :end] = weights
         return np.asarray(np.matmul(weights, v[:, :end]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -39,10 +40,40 @@ def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int,
     return heads, hidden // heads
 
 
+def positive_heads(attrs: dict[str, Any]) -> int:
+    """Return num_heads; raise unless it is 1 or more."""
+    heads: int = attrs["num_heads"]
+    if heads < 1:
+        raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
+    return heads
+
+
+def grouped_heads(attrs: dict[str, Any]) -> tuple[int, int]:
+    """Return num_heads and kv_num_heads; raise unless the latter divides the former."""
+    heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
+    if heads < 1 or kv_heads < 1 or heads % kv_heads:
+        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
+    return heads, kv_heads
+
+
+def all_or_none(what: str, *inputs: object) -> None:
+    """Raise if only some of these optional inputs are present."""
+    if len({x is None for x in inputs}) > 1:
+        raise InvalidGraph(f"{what} go together: one of them is missing")
+
+
 def unpack(x: Array, heads: int) -> Array:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
     batch, length, hidden = x.shape
     return x.reshape(batch, length, heads, hidden // heads).transpose(0, 2, 1, 3)
+
+
+def split_qkv(x: Any, heads: int, kv_heads: int) -> tuple[Array, ...]:
+    """[batch, heads, length, size] of query, key and value, which `x.query` may hold packed."""
+    if x.key is not None:
+        return unpack(x.query, heads), unpack(x.key, kv_heads), unpack(x.value, kv_heads)
+    packed = unpack(x.query, heads + 2 * kv_heads)
+    return tuple(np.split(packed, (heads, heads + kv_heads), axis=1))
 
 
 def pack(x: Array) -> Array:
@@ -61,6 +92,19 @@ def grouped_matmul(a: Array, b: Array) -> Array:
     return product.reshape(batch, heads, rows, b.shape[3])
 
 
+def scaled_scores(q: Array, k: Array, scale: float | None) -> Array:
+    """Return scale * q k^T with every step rounded to the type of q; None means 1 / sqrt(head).
+
+    Both are scaled by sqrt(scale), as in the spec's reference: a product of unscaled float16 rows
+    can overflow.
+    """
+    dtype = q.dtype
+    factor = 1 / math.sqrt(q.shape[3] or 1) if scale is None else scale
+    root = wide(np.sqrt(np.float64(factor)).astype(dtype).reshape(1))
+    keys = rounded(wide(k) * root, dtype).swapaxes(2, 3)
+    return rounded(grouped_matmul(rounded(wide(q) * root, dtype), keys), dtype)
+
+
 def softmax(scores: Array, dtype: Any) -> Array:
     """Softmax over the last axis in `dtype`; a row that is all -inf gives NaN, as in Softmax."""
     # softmax_precision is explicit, so every step is done in that type, the sum included.
@@ -69,6 +113,24 @@ def softmax(scores: Array, dtype: Any) -> Array:
         if x.shape[-1]:
             x = np.exp(x - x.max(axis=-1, keepdims=True))
         return wide(x / x.sum(axis=-1, keepdims=True))
+
+
+def sink_softmax(scores: Array, sink: Any = -np.inf) -> tuple[Array, Array]:
+    """Softmax over the last axis with one more term, exp(sink), in the denominator.
+
+    Also returns which rows have only terms of 0; their softmax is NaN.
+    """
+    sink = np.asarray(sink, scores.dtype)
+    top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
+    weights = np.exp(scores - top)
+    weights = weights / (weights.sum(axis=-1, keepdims=True) + np.exp(sink - top))
+    return weights, top == -np.inf
+
+
+def softcapped(scores: Array, cap: float) -> Array:
+    """Bound scores smoothly to [-cap, cap]; a cap of 0 means none."""
+    limit = np.float32(cap)
+    return np.tanh(scores / limit) * limit if cap > 0 else scores
 
 
 def rms_normalized(x: Array, weight: Array, epsilon: float) -> Array:
@@ -84,6 +146,13 @@ def same_rank(rank: int, **facts: Fact) -> None:
     for name, fact in facts.items():
         if fact.rank != rank:
             raise InvalidGraph(f"{name} has rank {fact.rank}, and must have {rank}: it is {fact}")
+
+
+def expect_dims(g: Scope, expected: Shape, **facts: Fact | None) -> None:
+    """Require each of these inputs that is present to have this shape."""
+    for name, fact in facts.items():
+        if fact is not None:
+            same_dims(g, fact.dims, expected, name)
 
 
 def same_dims(g: Scope, actual: Shape, expected: Shape, what: str) -> None:

@@ -1,4 +1,4 @@
-"""LinearAttention: a recurrent state matrix per head, updated token by token.
+"""LinearAttention of ONNX and com.microsoft: a state matrix per head, updated token by token.
 
 S_t = exp(g_t) S_(t-1) + k_t (b_t (v_t - k_t^T S_(t-1)))^T, o_t = scale * q_t S_t: the gated delta
 rule; without decay the delta rule, without beta (gated) linear attention.
@@ -14,14 +14,15 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.dtype import BF16, F16, F32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, required
-from sardonyx.ops.arrays import Array, filled
-from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
+from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.attention.heads import expect_dims, heads_of, same_dims, same_rank
 
 _TYPES: Final = frozenset((F16, BF16, F32))
+MAX_WINDOW: Final = 8  # onnxruntime's limit
 # update rule -> (needs decay, needs beta)
 _RULES: Final = {
     b"linear": (False, False),
@@ -30,42 +31,69 @@ _RULES: Final = {
     b"gated_delta": (True, True),
 }
 
+_ATTRS: Final[dict[str, Any]] = {
+    "chunk_size": 64,
+    "kv_num_heads": required("int"),
+    "q_num_heads": required("int"),
+    "scale": 0.0,
+    "update_rule": b"gated_delta",
+}
+_INPUTS: Final = "query:T key:T value:T past_state:S? decay:T? beta:T?"
+_OUTPUTS: Final = "output:T present_state:S"
+
 linear: Final = Op(
     "LinearAttention",
     27,
-    "query:T key:T value:T past_state:S? decay:T? beta:T?",
-    "output:T present_state:S",
-    attrs={
-        "chunk_size": 64,
-        "kv_num_heads": required("int"),
-        "q_num_heads": required("int"),
-        "scale": 0.0,
-        "update_rule": b"gated_delta",
-    },
+    _INPUTS,
+    _OUTPUTS,
+    attrs=_ATTRS,
     types={"T": _TYPES, "S": _TYPES},
     unranked=True,
 )
+contrib_linear: Final = Op(
+    "LinearAttention",
+    1,
+    _INPUTS,
+    _OUTPUTS,
+    domain=MICROSOFT,
+    attrs={**_ATTRS, "state_window": 0},  # states after the last tokens, for speculative decoding
+    types={"T": _TYPES, "S": _TYPES},
+)
+
+
+@contrib_linear.typed
+def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
+    return {"S": types.get("S", types["T"])}
+
+
+def window_axis(window: int) -> tuple[int, ...]:
+    """Return the leading axis of a state: (window,), or () without a window."""
+    if not 0 <= window <= MAX_WINDOW:
+        raise InvalidGraph(f"state_window is {window}, and must be within [0, {MAX_WINDOW}]")
+    return (window,) if window else ()
 
 
 @linear.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    query, key, value, state, decay, beta = inputs
-    assert query is not None
-    assert key is not None
-    assert value is not None
+@contrib_linear.infer
+def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
+    query, _, _, state, decay, beta = inputs
     check_update_rule(attrs["update_rule"], decay, beta)
     state_dtype = query.dtype if state is None else state.dtype
     if any(f is not None and f.shape is None for f in inputs):
         return Fact(query.dtype, None), Fact(state_dtype, None)
-    if attrs["q_num_heads"] > 0 and attrs["kv_num_heads"] > 0:
-        g.divides(attrs["kv_num_heads"], attrs["q_num_heads"], UNGROUPED)
-    y, state_shape = recurrence_shapes(g, inputs, attrs)
-    if state is not None:
-        same_dims(g, state.dims, state_shape, "past_state")
+    q_heads, kv_heads, window = (
+        attrs["q_num_heads"],
+        attrs["kv_num_heads"],
+        attrs.get("state_window"),
+    )
+    if q_heads > 0 and kv_heads > 0:
+        # Only com.microsoft allows more key-value heads than query heads.
+        fewer, more = (kv_heads, q_heads) if window is None else sorted((q_heads, kv_heads))
+        g.divides(fewer, more, "kv_num_heads does not divide q_num_heads")
+    y, state_dims = recurrence_shapes(g, inputs, attrs)
+    state_shape = (*window_axis(window or 0), *state_dims)
+    expect_dims(g, state_shape, past_state=state)
     return Fact(query.dtype, y), Fact(state_dtype, state_shape)
-
-
-UNGROUPED: Final = "kv_num_heads does not divide q_num_heads"
 
 
 def recurrence_shapes(
@@ -101,12 +129,22 @@ def check_update_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> Non
 
 
 @linear.reference
+@contrib_linear.reference
 @np.errstate(all="ignore")
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, Array]:
-    arrays: Any = filled(inputs, 6)
-    y, states = recurrence(arrays, attrs, 1)
-    past = arrays[3]
-    return y, states[0].astype(y.dtype if past is None else past.dtype)
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
+    query, key, value, past, decay, beta = inputs
+    window = attrs.get("state_window", 0)
+    newest = past[-1] if window and past is not None else past
+    y, states = recurrence((query, key, value, newest, decay, beta), attrs, window or 1)
+    return y, stack_states(states, window).astype(y.dtype if past is None else past.dtype)
+
+
+def stack_states(states: list[Array], window: int) -> Array:
+    """Stack states along a first axis, zero-padded at the front; without a window, the last one."""
+    if not window:
+        return states[-1]
+    empty = [np.zeros_like(states[0])] * (window - len(states))
+    return np.stack((*empty, *states))
 
 
 def recurrence(
@@ -163,4 +201,4 @@ def _decay(decay: Array, heads: int, d_k: int) -> Array:
     return _by_token(decay, heads)
 
 
-OPS: Final = (linear,)
+OPS: Final = (linear, contrib_linear)

@@ -14,10 +14,21 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, one_int, wide
-from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.arrays import Array, one_int, wide
+from sardonyx.ops.attention.heads import (
+    all_or_none,
+    expect_dims,
+    heads_of,
+    pack,
+    positive_heads,
+    same_dims,
+    same_rank,
+    softmax,
+    unpack,
+)
 
 MASKED_SCORE: Final = -10000.0  # onnxruntime's default mask_filter_value
+NO_MASK: Final = np.zeros((1, 1, 1, 1), np.float32)  # an additive mask that hides no key
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))}
 
 multi_head: Final = Op(
@@ -53,11 +64,8 @@ class MultiHeadInputs:
     indirection: Any
 
 
-def _check(x: MultiHeadInputs, attrs: dict[str, Any]) -> None:
-    if attrs["num_heads"] < 1:
-        raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
-    if (x.past_key is None) != (x.past_value is None):
-        raise InvalidGraph("past_key and past_value go together: one of them is missing")
+def _check(x: MultiHeadInputs) -> None:
+    all_or_none("past_key and past_value", x.past_key, x.past_value)
     if x.past_length is not None and x.past_key is None:
         raise InvalidGraph("past_sequence_length needs past_key")
     if x.indirection is not None and x.past_length is None:
@@ -110,9 +118,9 @@ def _sizes(g: Scope, x: MultiHeadInputs, heads: int) -> MultiHeadSizes:
 
 
 @multi_head.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = MultiHeadInputs(*inputs), attrs["num_heads"]
-    _check(x, attrs)
+def infer_multi_head(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads = MultiHeadInputs(*inputs), positive_heads(attrs)
+    _check(x)
     s = _sizes(g, x, heads)
     past: Size = 0
     if x.past_key is not None:
@@ -123,13 +131,10 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     total = length = past + s.keys
     if x.past_length is not None:
         total, length = shared_key_count(g, x.past_length, x.indirection), past
-    if x.bias is not None:
-        both = (2 * s.head + s.width) * heads
-        same_dims(g, x.bias.dims, (both,), "bias")
+    expect_dims(g, ((2 * s.head + s.width) * heads,), bias=x.bias)
     if x.padding is not None:
         _check_padding(g, x.padding, (s.batch, s.rows, total))
-    if x.attention_bias is not None:
-        check_attention_bias(g, x.attention_bias, (s.batch, heads, s.rows, total))
+    check_attention_bias(g, x.attention_bias, (s.batch, heads, s.rows, total))
     return (
         x.query.shaped((s.batch, s.rows, s.width * heads)),
         x.query.shaped((s.batch, heads, length, s.head)),
@@ -155,28 +160,21 @@ def _check_padding(g: Scope, mask: Fact, scores: Shape) -> None:
     same_dims(g, mask.dims, expected, "key_padding_mask")
 
 
-def check_attention_bias(g: Scope, attention_bias: Fact, scores: Shape) -> None:
-    """Require attention_bias to broadcast to the scores."""
-    same_rank(4, attention_bias=attention_bias)
-    g.equal_or_one(
-        attention_bias.dims[0], scores[0], "attention_bias does not broadcast over the batch"
-    )
-    g.equal_or_one(
-        attention_bias.dims[1], scores[1], "attention_bias does not broadcast over the heads"
-    )
-    g.equal(
-        attention_bias.dims[2],
-        scores[2],
-        "attention_bias has another number of rows than the query",
-    )
-    g.equal(
-        attention_bias.dims[3], scores[3], "attention_bias has another number of columns than keys"
-    )
+def check_attention_bias(g: Scope, bias: Fact | None, scores: Shape) -> None:
+    """Require attention_bias to broadcast to the scores; these may leave out their last axis."""
+    if bias is None:
+        return
+    same_rank(4, attention_bias=bias)
+    g.equal_or_one(bias.dims[0], scores[0], "attention_bias does not broadcast over the batch")
+    g.equal_or_one(bias.dims[1], scores[1], "attention_bias does not broadcast over the heads")
+    g.equal(bias.dims[2], scores[2], "attention_bias has another number of rows than the query")
+    if len(scores) == 4:
+        g.equal(bias.dims[3], scores[3], "attention_bias has another number of columns than keys")
 
 
 @multi_head.reference
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads = MultiHeadInputs(*filled(inputs, 10)), attrs["num_heads"]
+def run_multi_head(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x, heads = MultiHeadInputs(*inputs), attrs["num_heads"]
     q, k, v = _heads(x, heads)
     if x.bias is not None:
         width = q.shape[1] * q.shape[3]
@@ -254,12 +252,15 @@ def _heads(x: MultiHeadInputs, heads: int) -> tuple[Array, Array, Array]:
 def _mask(padding: Array | None, keys: int, low: float | None) -> Array:
     """Return the additive mask for scores [batch, heads, rows, keys]."""
     if padding is None:
-        return np.zeros((1, 1, 1, 1), np.float32)
-    if padding.ndim == 1:
-        padding = np.arange(keys) < padding[:, None]
-    shape = (padding.shape[0], 1, 1 if padding.ndim == 2 else padding.shape[1], keys)
+        return NO_MASK
+    return additive_mask(np.arange(keys) < padding[:, None] if padding.ndim == 1 else padding, low)
+
+
+def additive_mask(visible: Array, low: float | None) -> Array:
+    """Return 0 for visible keys and mask_filter_value for others, from [batch, (rows,) keys]."""
+    shape = (len(visible), 1, 1 if visible.ndim == 2 else visible.shape[1], visible.shape[-1])
     lowest = MASKED_SCORE if low is None else low
-    return np.where(padding.reshape(shape) > 0, 0, lowest).astype(np.float32)
+    return np.where(visible.reshape(shape) > 0, 0, lowest).astype(np.float32)
 
 
 def attend(
@@ -273,8 +274,7 @@ def attend(
         if attrs["unidirectional"]:
             visible = np.arange(keys) <= np.arange(past, past + rows)[:, None]
             scores = np.where(visible, scores, np.finfo(np.float32).min)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-        weights = weights / weights.sum(axis=-1, keepdims=True)
+        weights = softmax(scores, scores.dtype)
         return np.matmul(weights, wide(v)).astype(q.dtype), scores.astype(q.dtype)
 
 

@@ -7,16 +7,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dim import Size
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, wide
-from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
-from sardonyx.ops.attention.multi_head import attend, check_attention_bias
-from sardonyx.ops.attention.projected import qkv_widths
+from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.attention.heads import (
+    all_or_none,
+    expect_dims,
+    heads_of,
+    positive_heads,
+    same_dims,
+    same_rank,
+)
+from sardonyx.ops.attention.multi_head import NO_MASK, attend, check_attention_bias
+from sardonyx.ops.attention.projected import checked_qkv_widths, qkv_widths
 
 _TYPES: Final = {"T": frozenset((F32, F16)), "M": frozenset((I32,))}
 
@@ -70,10 +76,6 @@ def _(g: Scope, x: Fact, offsets: Fact) -> Fact:
 
 
 @restore.reference
-def _(x: Array, offsets: Array) -> Array:
-    return restored(x, offsets)
-
-
 def restored(x: Array, offsets: Array) -> Array:
     """Return a padded batch with tokens at their offsets and zeros as padding."""
     positions = offsets.reshape(-1)[: len(x)]
@@ -119,38 +121,25 @@ def _check_batch(
     same_rank(2, token_offset=offsets)
     batch, length = offsets.dims
     same_dims(g, ends.dims, (batch + 1,), "cumulative_sequence_length")
-    if attention_bias is not None:
-        check_attention_bias(g, attention_bias, (batch, heads, length, length))
+    check_attention_bias(g, attention_bias, (batch, heads, length, length))
 
 
 @packed.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
     x, weights, bias, offsets, ends, attention_bias = inputs
-    assert x is not None
-    assert weights is not None
-    assert bias is not None
-    assert offsets is not None
-    assert ends is not None
-    heads = attrs["num_heads"]
-    if heads < 1:
-        raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
+    heads = positive_heads(attrs)
     same_rank(2, input=x, weights=weights)
     columns = weights.dims[1]
     g.equal(weights.dims[0], x.dims[1], "weights do not fit the input")
-    same_dims(g, bias.dims, (columns,), "bias")
-    width, _, value = qkv_widths(columns, attrs)
-    if attrs["qkv_hidden_sizes"]:
-        g.equal(columns, 2 * width + value, "weights and qkv_hidden_sizes differ")
-    else:
-        g.divides(3 * heads, columns, "weights do not hold query, key and value of all heads")
+    expect_dims(g, (columns,), bias=bias)
+    _, value = checked_qkv_widths(g, columns, attrs)
     _check_batch(g, heads, offsets, ends, attention_bias)
     return x.shaped((x.dims[0], value))
 
 
 @packed.reference
 def _(*inputs: Array | None, **attrs: Any) -> Array:
-    arrays: Any = filled(inputs, 6)
-    x, weights, bias, _, ends, attention_bias = arrays
+    x, weights, bias, _, ends, attention_bias = inputs
     projected = (np.matmul(wide(x), wide(weights)) + wide(bias)).astype(x.dtype)
     width, _, _ = qkv_widths(weights.shape[1], attrs)
     assert isinstance(width, int)
@@ -159,37 +148,30 @@ def _(*inputs: Array | None, **attrs: Any) -> Array:
 
 
 @multi_packed.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
     query, key, value, bias, offsets, ends, attention_bias = inputs
-    assert query is not None
-    assert offsets is not None
-    assert ends is not None
-    if (key is None) != (value is None):
-        raise InvalidGraph("key and value go together: one of them is missing")
+    all_or_none("key and value", key, value)
     same_rank(4 if key is None else 2, query=query)
     heads, width = attrs["num_heads"], query.dims[-1]
     tokens = query.dims[0]
     if key is None or value is None:
         same_dims(g, query.dims, (tokens, heads, 3, width), "a query with key and value")
-        hidden: Size = width * heads
-        last = hidden
+        hidden = last = width * heads
     else:
         same_rank(2, value=value)
         heads_of(g, heads, width, "num_heads")
         heads_of(g, heads, value.dims[1], "num_heads")
-        same_dims(g, key.dims, (tokens, width), "key")
-        same_dims(g, value.dims, (tokens, value.dims[1]), "value")
+        expect_dims(g, (tokens, width), key=key)
+        expect_dims(g, (tokens, value.dims[1]), value=value)
         hidden, last = width, value.dims[1]
-    if bias is not None:
-        same_dims(g, bias.dims, (2 * hidden + last,), "bias")
+    expect_dims(g, (2 * hidden + last,), bias=bias)
     _check_batch(g, heads, offsets, ends, attention_bias)
     return query.shaped((tokens, last))
 
 
 @multi_packed.reference
 def _(*inputs: Array | None, **attrs: Any) -> Array:
-    arrays: Any = filled(inputs, 7)
-    query, key, value, bias, _, ends, attention_bias = arrays
+    query, key, value, bias, _, ends, attention_bias = inputs
     qkv = [query, key, value]
     if key is None:
         qkv = [p.reshape(len(query), -1) for p in query.swapaxes(0, 2).swapaxes(1, 2)]
@@ -214,14 +196,11 @@ def _attended(
     y = np.zeros((tokens, heads, v.shape[3]), v.dtype)
     for b, (first, end) in enumerate(itertools.pairwise(ends)):
         length = end - first
-        mask = np.zeros((1, 1, 1, 1), np.float32)
+        mask = NO_MASK
         if attention_bias is not None:
             mask = wide(attention_bias[min(b, len(attention_bias) - 1)][None, :, :length, :length])
-        text = slice(first, end)
-        result, _ = attend(
-            *(q[:, :, text], k[:, :, text], v[:, :, text], mask, 0),
-            {"scale": attrs["scale"], "unidirectional": 0},
-        )
+        sequence = (x[:, :, first:end] for x in (q, k, v))
+        result, _ = attend(*sequence, mask, 0, {"scale": attrs["scale"], "unidirectional": 0})
         y[first:end] = result[0].swapaxes(0, 1)
     return y.reshape(tokens, -1)
 

@@ -13,9 +13,17 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.cache import rotated
-from sardonyx.ops.attention.heads import rms_normalized, same_dims, same_rank
+from sardonyx.ops.attention.heads import (
+    all_or_none,
+    expect_dims,
+    grouped_heads,
+    rms_normalized,
+    same_rank,
+    sink_softmax,
+    softcapped,
+)
 
 _FLOATS: Final = frozenset((F16, BF16))
 _UNSUPPORTED: Final = {  # attributes of which only these values are implemented
@@ -76,9 +84,6 @@ class PagedInputs:
 
 
 def _check(x: PagedInputs, attrs: dict[str, Any]) -> None:
-    heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
     for name, value in _UNSUPPORTED.items():
         if attrs[name] != value:
             raise InvalidGraph(
@@ -86,17 +91,15 @@ def _check(x: PagedInputs, attrs: dict[str, Any]) -> None:
             )
     if x.value_cache is None:
         raise InvalidGraph("value_cache is missing")
-    pairs = (x.key, x.value, "key and value"), (x.q_norm, x.k_norm, "the weights of norms")
-    for one, other, what in pairs:
-        if (one is None) != (other is None):
-            raise InvalidGraph(f"{what} go together: one of them is missing")
+    all_or_none("key and value", x.key, x.value)
+    all_or_none("the weights of norms", x.q_norm, x.k_norm)
     if attrs["do_rotary"] and (x.cos is None or x.sin is None):
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
 
 
 @paged.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads, kv_heads = PagedInputs(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
+    x, (heads, kv_heads) = PagedInputs(*inputs), grouped_heads(attrs)
     _check(x, attrs)
     same_rank(2, query=x.query, block_table=x.table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
@@ -104,21 +107,14 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
     g.divides(qkv_heads, width, "the heads do not split the query")
     head, batch = width // qkv_heads, x.table.dims[0]
-    for name in ("key", "value") if x.key is not None else ():
-        same_dims(g, getattr(x, name).dims, (tokens, head * kv_heads), name)
-    blocks, size = x.key_cache.dims[:2]
-    for name in ("key_cache", "value_cache"):
-        same_dims(g, getattr(x, name).dims, (blocks, size, kv_heads, head), name)
-    same_dims(g, x.ends.dims, (batch + 1,), "cumulative_sequence_length")
-    same_dims(g, x.past.dims, (batch,), "past_seqlens")
-    for name, fact, expected in (
-        ("slot_mapping", x.slots, tokens),
-        ("head_sink", x.sink, heads),
-        ("q_norm_weight", x.q_norm, head),
-        ("k_norm_weight", x.k_norm, head),
-    ):
-        if fact is not None:
-            same_dims(g, fact.dims, (expected,), name)
+    expect_dims(g, (tokens, head * kv_heads), key=x.key, value=x.value)
+    cache = (*x.key_cache.dims[:2], kv_heads, head)
+    expect_dims(g, cache, key_cache=x.key_cache, value_cache=x.value_cache)
+    expect_dims(g, (batch + 1,), cumulative_sequence_length=x.ends)
+    expect_dims(g, (batch,), past_seqlens=x.past)
+    expect_dims(g, (tokens,), slot_mapping=x.slots)
+    expect_dims(g, (heads,), head_sink=x.sink)
+    expect_dims(g, (head,), q_norm_weight=x.q_norm, k_norm_weight=x.k_norm)
     if attrs["do_rotary"]:
         rotary_end = attrs["rotary_offset"] + x.cos.dims[1] * 2
         g.at_least(head, rotary_end, "the caches hold more angles than a head has pairs")
@@ -129,7 +125,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @paged.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads, kv_heads = PagedInputs(*filled(inputs, 17)), attrs["num_heads"], attrs["kv_num_heads"]
+    x, (heads, kv_heads) = PagedInputs(*inputs), grouped_heads(attrs)
     tokens = len(x.query)
     q, k, v = _split(x, heads, kv_heads)
     if x.q_norm is not None:
@@ -208,30 +204,20 @@ def _read(cache: Array, table: Array, count: int) -> Array:
 
 
 def _attend(
-    q: Array,
-    keys: Array,
-    values: Array,
-    sink: Array | None,
-    positions: Array,
-    attrs: dict[str, Any],
+    q: Array, keys: Array, values: Array, sink: Any, positions: Array, attrs: dict[str, Any]
 ) -> Array:
     """softmax(q k^T) v of one sequence; q is [rows, heads, head]."""
     group = attrs["num_heads"] // attrs["kv_num_heads"]
     k, v = (np.repeat(a, group, axis=0) for a in (keys, values))
     scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[2]))
     scores = np.matmul(wide(q).swapaxes(0, 1), k.swapaxes(1, 2)) * scale
-    cap = np.float32(attrs["softcap"])
-    if cap > 0:
-        scores = np.tanh(scores / cap) * cap
+    scores = softcapped(scores, attrs["softcap"])
     distance = np.arange(k.shape[1]) - positions[:, None]
     visible = distance <= 0 if attrs["is_causal"] else np.ones(distance.shape, bool)
     if attrs["local_window_size"] >= 0:
         visible = visible & (distance >= -attrs["local_window_size"])
-    scores = np.where(visible, scores, -np.inf)
-    extra = np.float32(-np.inf) if sink is None else wide(sink)[:, None, None]
-    top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), extra)
-    weights = np.exp(scores - top)
-    weights = weights / (weights.sum(axis=-1, keepdims=True) + np.exp(extra - top))
+    scores = np.where(visible, scores, np.float32(-np.inf))
+    weights, _ = sink_softmax(scores, -np.inf if sink is None else wide(sink)[:, None, None])
     return np.asarray(np.matmul(weights, v).swapaxes(0, 1))
 
 

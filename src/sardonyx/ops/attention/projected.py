@@ -13,11 +13,19 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, one_int, wide
+from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.cache import rotated
-from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import (
+    expect_dims,
+    pack,
+    positive_heads,
+    same_dims,
+    same_rank,
+    unpack,
+)
 from sardonyx.ops.attention.multi_head import (
-    MASKED_SCORE,
+    NO_MASK,
+    additive_mask,
     attend,
     check_attention_bias,
     shared_cache,
@@ -57,13 +65,6 @@ class ProjectedInputs:
     past_length: Any
 
 
-def _check(x: ProjectedInputs, attrs: dict[str, Any]) -> None:
-    if attrs["num_heads"] < 1:
-        raise InvalidGraph(f"num_heads is {attrs['num_heads']}, and must be 1 or more")
-    if attrs["past_present_share_buffer"] and (x.past is None or x.past_length is None):
-        raise InvalidGraph("past_present_share_buffer 1 needs past and past_sequence_length")
-
-
 def qkv_widths(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
     """Return how many of the projected columns are query, key and value."""
     sizes = attrs["qkv_hidden_sizes"]
@@ -77,22 +78,29 @@ def qkv_widths(columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size, Size]:
     return sizes[0], sizes[1], sizes[2]
 
 
+def checked_qkv_widths(g: Scope, columns: Size, attrs: dict[str, Any]) -> tuple[Size, Size]:
+    """Return the columns of query (or key) and value, checked against those of the weights."""
+    width, _, value_width = qkv_widths(columns, attrs)
+    if attrs["qkv_hidden_sizes"]:
+        g.equal(columns, 2 * width + value_width, "weights and qkv_hidden_sizes differ")
+    else:
+        what = "weights do not hold query, key and value of all heads"
+        g.divides(3 * attrs["num_heads"], columns, what)
+    return width, value_width
+
+
 @projected.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads = ProjectedInputs(*inputs), attrs["num_heads"]
-    _check(x, attrs)
+def infer_projected(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    x, heads = ProjectedInputs(*inputs), positive_heads(attrs)
+    if attrs["past_present_share_buffer"] and (x.past is None or x.past_length is None):
+        raise InvalidGraph("past_present_share_buffer 1 needs past and past_sequence_length")
     same_rank(3, input=x.x)
     same_rank(2, weights=x.weights)
     batch, rows, inner = x.x.dims
     g.equal(x.weights.dims[0], inner, "weights do not fit the input")
     columns = x.weights.dims[1]
-    width, _, value_width = qkv_widths(columns, attrs)
-    if attrs["qkv_hidden_sizes"]:
-        g.equal(columns, 2 * width + value_width, "weights and qkv_hidden_sizes differ")
-    else:
-        g.divides(3 * heads, columns, "weights do not hold query, key and value of all heads")
-    if x.bias is not None:
-        same_dims(g, x.bias.dims, (columns,), "bias")
+    width, value_width = checked_qkv_widths(g, columns, attrs)
+    expect_dims(g, (columns,), bias=x.bias)
     head, past = width // heads, 0
     if x.past is not None:
         same_rank(5, past=x.past)
@@ -107,8 +115,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         g.divides(2, attrs["rotary_embedding_dim"] or head, "features are rotated in pairs")
     if x.mask is not None:
         _check_mask(g, x.mask, (batch, rows, total))
-    if x.attention_bias is not None:
-        check_attention_bias(g, x.attention_bias, (batch, heads, rows, total))
+    check_attention_bias(g, x.attention_bias, (batch, heads, rows, total))
     present = x.x.shaped((2, batch, heads, length, head))
     return x.x.shaped((batch, rows, value_width)), present
 
@@ -138,8 +145,8 @@ def _mask_lengths(batch: Any) -> tuple[Any, ...]:
 
 
 @projected.reference
-def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x = ProjectedInputs(*filled(inputs, 7))
+def run_projected(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    x = ProjectedInputs(*inputs)
     qkv = np.matmul(wide(x.x), wide(x.weights))
     if x.bias is not None:
         qkv = qkv + wide(x.bias)
@@ -190,7 +197,7 @@ def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Arra
     batch, past, rows = sizes
     keys = past + rows
     if mask is None:
-        return np.zeros((1, 1, 1, 1), np.float32)
+        return NO_MASK
     positions = np.arange(keys)
     if mask.ndim == 1:
         if mask.shape[0] not in _mask_lengths(batch):
@@ -203,10 +210,7 @@ def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Arra
         visible = mask[:, 0, past:keys, :keys] > 0
     else:
         visible = mask > 0
-    shape = (visible.shape[0], 1, 1 if visible.ndim == 2 else visible.shape[1], keys)
-    return np.where(visible.reshape(shape), 0, MASKED_SCORE if low is None else low).astype(
-        np.float32
-    )
+    return additive_mask(visible, low)
 
 
 OPS: Final = (projected,)

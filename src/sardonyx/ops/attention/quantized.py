@@ -8,11 +8,10 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32
-from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.projected import ProjectedInputs, attend_to_qkv, projected
+from sardonyx.ops.attention.projected import ProjectedInputs, attend_to_qkv, infer_projected
 from sardonyx.ops.matmul.standard import matmul
 from sardonyx.ops.quantize.matmul_conv import BYTES, check_single, exact_type
 
@@ -46,7 +45,7 @@ def projected_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 @attention.infer
-def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = facts
     check_single(g, input_scale=x_scale, input_zero_point=x_zero)
     for name, fact in (("weight_scale", w_scale), ("weight_zero_point", w_zero)):
@@ -54,13 +53,8 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
             if fact.rank > 1 or w.rank != 2:
                 raise InvalidGraph(f"{name} is one number or one for each column, not {fact}")
             g.equal_or_one(fact.dims[0], w.dims[1], f"{name} does not fit the columns of weight")
-    rule = projected.infer_rule
-    assert rule is not None
-    dtype = bias.dtype
-    outputs: tuple[Fact, ...] = rule(
-        g, x.of(dtype), w.of(dtype), bias, mask, past, None, None, **projected_attrs(attrs)
-    )
-    return outputs
+    operands = (x.of(bias.dtype), w.of(bias.dtype), bias, mask, past, None, None)
+    return infer_projected(g, *operands, **projected_attrs(attrs))
 
 
 @attention.reference

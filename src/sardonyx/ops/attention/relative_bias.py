@@ -11,8 +11,8 @@ from sardonyx.graph.dtype import F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
-from sardonyx.ops.arrays import Array, filled, one_int, wide
-from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank, unpack
+from sardonyx.ops.arrays import Array, one_int, wide
+from sardonyx.ops.attention.heads import expect_dims, heads_of, same_rank, unpack
 from sardonyx.ops.attention.packed import restored
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.sizes import allocatable
@@ -81,14 +81,8 @@ gated: Final = Op(
 
 
 @gated.infer
-def _(g: Scope, *inputs: Fact | None, num_heads: int) -> Fact:
+def _(g: Scope, *inputs: Any, num_heads: int) -> Any:
     query, query_bias, positions, weight, bias, scale, offsets = inputs
-    assert query is not None
-    assert query_bias is not None
-    assert positions is not None
-    assert weight is not None
-    assert bias is not None
-    assert scale is not None
     hidden = query.dims[-1]
     heads, head = heads_of(g, num_heads, hidden, "num_heads")
     if offsets is None:
@@ -97,21 +91,20 @@ def _(g: Scope, *inputs: Fact | None, num_heads: int) -> Fact:
     else:
         same_rank(2, query_layer=query, token_offset=offsets)
         batch, rows = offsets.dims
-    same_dims(g, query_bias.dims, (hidden,), "query_bias")
-    same_dims(g, positions.dims, (1, heads, rows, rows), "rel_pos")
+    expect_dims(g, (hidden,), query_bias=query_bias)
+    expect_dims(g, (1, heads, rows, rows), rel_pos=positions)
     same_rank(2, weight=weight)
     g.equal(weight.dims[0], head, "weight does not fit a head")
     g.divides(2, weight.dims[1], "weight has an odd number of columns")
-    same_dims(g, bias.dims, (weight.dims[1],), "bias")
-    same_dims(g, scale.dims, (1, heads, 1, 1), "eco_a")
+    expect_dims(g, (weight.dims[1],), bias=bias)
+    expect_dims(g, (1, heads, 1, 1), eco_a=scale)
     return query.shaped((batch, heads, rows, rows))
 
 
 @gated.reference
 @np.errstate(all="ignore")
-def _(*inputs: Array | None, num_heads: int) -> Array:
-    arrays: Any = filled(inputs, 7)
-    query, query_bias, positions, weight, bias, scale, offsets = arrays
+def _(*inputs: Any, num_heads: int) -> Array:
+    query, query_bias, positions, weight, bias, scale, offsets = inputs
     x = query if offsets is None else restored(query, offsets)
     q = unpack(wide(x) + wide(query_bias), num_heads)
     gates = np.matmul(q, wide(weight)) + wide(bias)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.attention.cache import check_positions, rotated_pairs
 from sardonyx.ops.attention.heads import heads_of, same_dims, same_rank
 
 rotary: Final = Op(
@@ -62,9 +61,7 @@ def _rotary_width(g: Scope, width: int, head: Size) -> Size:
 @rotary.reference
 def _(x: Array, cos: Array, sin: Array, ids: Array | None = None, **attrs: Any) -> Array:
     if ids is not None:
-        wrong = ids[(ids < 0) | (ids >= cos.shape[0])]
-        if wrong.size:
-            raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+        check_positions(ids, cos)
         cos, sin = cos[ids], sin[ids]
     # [batch, length, heads, head]: the angles of a position broadcast over the heads.
     if x.ndim == 3:
@@ -72,17 +69,7 @@ def _(x: Array, cos: Array, sin: Array, ids: Array | None = None, **attrs: Any) 
         tokens = x.reshape(*x.shape[:2], heads, x.shape[2] // heads)
     else:
         tokens = x.transpose(0, 2, 1, 3)
-    width = attrs["rotary_embedding_dim"] or tokens.shape[3]
-    half = width // 2
-    even, odd = (slice(0, width, 2), slice(1, width, 2))
-    if not attrs["interleaved"]:
-        even, odd = slice(0, half), slice(half, width)
-    cos, sin = cos[:, :, None, :], sin[:, :, None, :]
-    first, second = tokens[..., even], tokens[..., odd]
-    result = np.array(tokens)
-    with np.errstate(all="ignore"):
-        result[..., even] = cos * first - sin * second
-        result[..., odd] = sin * first + cos * second
+    result = rotated_pairs(tokens, cos[:, :, None], sin[:, :, None], attrs["interleaved"])
     return result.reshape(x.shape) if x.ndim == 3 else result.transpose(0, 2, 1, 3)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
@@ -14,7 +14,7 @@ from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.attention.cache import rotated
+from sardonyx.ops.attention.cache import check_positions, rotated
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
@@ -48,7 +48,7 @@ def packed_heads(hidden: Size, angles: Size, attrs: dict[str, Any]) -> Size:
 
 
 @rotary.infer
-def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
+def infer_rotary(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
     same_rank(2, cos_cache=cos, sin_cache=sin)
     same_dims(g, sin.dims, cos.dims, "sin_cache")
     if x.rank not in (3, 4):
@@ -76,7 +76,7 @@ def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
 
 
 @rotary.reference
-def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
+def run_rotary(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
     if not x.size:
         return np.array(x)
     is_packed = x.ndim == 3
@@ -124,28 +124,22 @@ def mrope_streams(attrs: dict[str, Any]) -> Array:
 
 @multi.infer
 def _(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: Any) -> Fact:
-    rule = rotary.infer_rule
-    assert rule is not None
     same_rank(3, position_ids=ids)
     g.equal(ids.dims[0], 3, "position_ids has a time, a row and a column for each token")
-    y: Fact = rule(g, x, ids.shaped(ids.dims[1:]), cos, sin, **attrs)
+    y: Fact = infer_rotary(g, x, ids.shaped(ids.dims[1:]), cos, sin, **attrs)
     g.equal(cos.dims[1], len(mrope_streams(attrs)), "mrope_section does not add up to the angles")
     return y
 
 
 @multi.reference
 def _(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Array:
-    wrong = ids[(ids < 0) | (ids >= cos.shape[0])]
-    if wrong.size:
-        raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+    check_positions(ids, cos)
     streams = mrope_streams(attrs)
     rows = np.moveaxis(ids[streams], 0, -1)  # [batch, rows, pairs]
     tables = [a[rows, np.arange(len(streams))] for a in (cos, sin)]
     flat = [a.reshape(-1, len(streams)) for a in tables]
     positions = np.arange(rows.shape[0] * rows.shape[1]).reshape(rows.shape[:2])
-    rule = rotary.reference_rule
-    assert rule is not None
-    return np.asarray(rule(x, positions, *flat, **attrs))
+    return np.asarray(run_rotary(x, positions, *flat, **attrs))
 
 
 @multi.decompose
@@ -175,10 +169,10 @@ def _(b: Builder, node: Node) -> Outputs:
         heads = packed_heads(x.tensor.dims[2], caches[0].tensor.dims[1], node.attrs)
         need(isinstance(heads, int), "the number of heads is unknown")
     width, interleaved = 2 * len(streams), node.attrs["interleaved"]
-    made = b.RotaryEmbedding(
+    y = b.RotaryEmbedding(
         x, *angles, num_heads=heads, interleaved=interleaved, rotary_embedding_dim=width
     )
-    return (made,)
+    return (y,)
 
 
 OPS: Final = (rotary, multi)

@@ -13,9 +13,20 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
-from sardonyx.ops.arrays import Array, filled, one_int, wide
+from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.cache import rotated
-from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import (
+    all_or_none,
+    expect_dims,
+    grouped_heads,
+    heads_of,
+    pack,
+    same_dims,
+    same_rank,
+    softmax,
+    split_qkv,
+    unpack,
+)
 
 longformer: Final = Op(
     "LongformerAttention",
@@ -39,8 +50,7 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
     for name, w, b in (("weight", weight, bias), ("global_weight", global_weight, global_bias)):
         same_dims(g, w.dims, (hidden, 3 * hidden), name)
         same_dims(g, b.dims, (3 * hidden,), f"the bias of {name}")
-    same_dims(g, mask.dims, (batch, rows), "mask")
-    same_dims(g, chosen.dims, (batch, rows), "global")
+    expect_dims(g, (batch, rows), mask=mask, **{"global": chosen})
     return x.plain()
 
 
@@ -66,8 +76,7 @@ def _(*inputs: Array, num_heads: int, window: int) -> Array:
 def _attend(qkv_heads: list[Array], mask: Array) -> Array:
     q, k, v = qkv_heads
     scores = np.matmul(q, k.swapaxes(2, 3)) / np.float32(math.sqrt(q.shape[3])) + mask
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-    return np.asarray(np.matmul(weights / weights.sum(axis=-1, keepdims=True), v))
+    return np.asarray(np.matmul(softmax(scores, scores.dtype), v))
 
 
 blocks: Final = Op(
@@ -108,13 +117,10 @@ class SparseInputs:
 
 @blocks.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, heads, kv_heads = SparseInputs(*inputs), attrs["num_heads"], attrs["kv_num_heads"]
-    if heads < 1 or kv_heads < 1 or heads % kv_heads:
-        raise InvalidGraph(f"kv_num_heads {kv_heads} does not divide num_heads {heads}")
+    x, (heads, kv_heads) = SparseInputs(*inputs), grouped_heads(attrs)
     if attrs["sparse_block_size"] < 1:
         raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
-    if (x.key is None) != (x.value is None):
-        raise InvalidGraph("key and value go together: one of them is missing")
+    all_or_none("key and value", x.key, x.value)
     if attrs["do_rotary"] and (x.cos is None or x.sin is None):
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
     same_rank(3, query=x.query)
@@ -122,16 +128,14 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
     g.divides(qkv_heads, hidden, "the heads do not split the query")
     head = hidden // qkv_heads
-    for name in ("key", "value") if x.key is not None else ():
-        same_dims(g, getattr(x, name).dims, (batch, rows, head * kv_heads), name)
+    expect_dims(g, (batch, rows, head * kv_heads), key=x.key, value=x.value)
     same_rank(4, past_key=x.past_key, past_value=x.past_value)
-    for name in ("past_key", "past_value"):
-        cache = getattr(x, name)
-        same_dims(g, cache.dims, (batch, kv_heads, x.past_key.dims[2], head), name)
+    cache = (batch, kv_heads, x.past_key.dims[2], head)
+    expect_dims(g, cache, past_key=x.past_key, past_value=x.past_value)
     same_rank(2, block_row_indices=x.rows, block_col_indices=x.columns)
     g.equal(x.rows.dims[0], x.columns.dims[0], "block_row_indices and block_col_indices differ")
     g.divides(x.rows.dims[0], heads, "the layouts do not divide the heads")
-    same_dims(g, x.lengths.dims, (batch,), "key_total_sequence_lengths")
+    expect_dims(g, (batch,), key_total_sequence_lengths=x.lengths)
     y = x.query.shaped((batch, rows, head * heads))
     return y, x.past_key.plain(), x.past_value.plain()
 
@@ -139,16 +143,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @blocks.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, heads, kv_heads = (
-        SparseInputs(*filled(inputs, 11)),
-        attrs["num_heads"],
-        attrs["kv_num_heads"],
-    )
-    if x.key is not None:
-        q, k, v = unpack(x.query, heads), unpack(x.key, kv_heads), unpack(x.value, kv_heads)
-    else:
-        whole = unpack(x.query, heads + 2 * kv_heads)
-        q, k, v = np.split(whole, (heads, heads + kv_heads), axis=1)
+    x, (heads, kv_heads) = SparseInputs(*inputs), grouped_heads(attrs)
+    q, k, v = split_qkv(x, heads, kv_heads)
     rows, total = q.shape[2], one_int(x.total, "total_sequence_length")
     firsts = np.zeros_like(x.lengths) if rows == total else x.lengths - rows
     capacity = x.past_key.shape[2]
@@ -170,9 +166,8 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         visible = layouts[np.arange(heads) % len(layouts)][:, first:end, :end]
         visible = visible & (np.arange(end) <= positions[:, None])
         scores = np.matmul(wide(q[b]), keys.swapaxes(1, 2)) * scale
-        scores = np.where(visible, scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
-        y[b] = np.matmul(weights / weights.sum(axis=-1, keepdims=True), values)
+        scores = np.where(visible, scores, np.float32(-np.inf))
+        y[b] = np.matmul(softmax(scores, np.float32), values)
     return pack(y).astype(q.dtype), *caches
 
 

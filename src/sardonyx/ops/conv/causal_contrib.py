@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import same_dims
-from sardonyx.ops.attention.linear_contrib import stack_states, window_axis
+from sardonyx.ops.attention.linear import stack_states, window_axis
 from sardonyx.ops.conv.standard import causal, decompose_causal
 
 _FLOATS: Final = frozenset((F32, F16, BF16))

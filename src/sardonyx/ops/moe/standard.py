@@ -14,7 +14,7 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
-from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 
@@ -110,7 +110,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
 @moe.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> Array:
-    x = MoeInputs(*filled(inputs, 8))
+    x = MoeInputs(*inputs)
     tokens = wide(x.x).reshape(-1, x.x.shape[-1])
 
     def expert(rows: Array, e: int) -> Array:

@@ -103,7 +103,7 @@ def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any
 
 @matmul_nbits.reference
 def _(*inputs: Any, **attrs: Any) -> Array:
-    a, b, scales, zero, g_idx, bias = inputs + (None,) * (6 - len(inputs))
+    a, b, scales, zero, g_idx, bias = inputs
     n, blocks = b.shape[:2]
     scales = scales.reshape(n, blocks)
     zero = None if zero is None else zero.reshape(n, -1)

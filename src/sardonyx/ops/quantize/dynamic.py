@@ -82,11 +82,8 @@ def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
 
 
 @dynamic_matmul.reference
-def _(*inputs: Array | None) -> Any:
-    a, b, b_scale, zero, bias = inputs + (None,) * (5 - len(inputs))
-    assert a is not None
-    assert b is not None
-    assert b_scale is not None
+def _(*inputs: Any) -> Any:
+    a, b, b_scale, zero, bias = inputs
     whole, step = dynamic_quantized(a)
     with np.errstate(all="ignore"):
         y = integer_matmul(whole, centred(b, zero)) * (step * b_scale)
@@ -105,9 +102,8 @@ matmul_to_float: Final = Op(
 
 
 @matmul_to_float.infer
-def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
+def _(g: Scope, a: Fact, b: Fact, *more: Any) -> Fact:
     a_scale, b_scale, a_zero, b_zero, bias = more
-    assert a_scale is not None
     if any(f is not None and f.shape is None for f in (a, b, *more)):
         return Fact(a_scale.dtype, None)
     shape = matmul_shape(g, a, b)
@@ -119,12 +115,8 @@ def _(g: Scope, a: Fact, b: Fact, *more: Fact | None) -> Fact:
 
 
 @matmul_to_float.reference
-def _(*inputs: Array | None) -> Any:
-    a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs + (None,) * (7 - len(inputs))
-    assert a is not None
-    assert b is not None
-    assert a_scale is not None
-    assert b_scale is not None
+def _(*inputs: Any) -> Any:
+    a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs
     left, right = a.astype(np.int16), centred(b, b_zero)
     if a_zero is not None:
         left = left - a_zero.astype(np.int16)

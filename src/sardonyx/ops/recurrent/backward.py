@@ -21,7 +21,6 @@ from sardonyx.ops.recurrent.standard import (
     activations_of,
     bias_sum,
     checked_lens,
-    filled,
     input_gates,
     layer_sizes,
 )
@@ -347,7 +346,7 @@ for _op in (rnn, gru, lstm):
 @rnn.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    operands, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
+    operands, grads = inputs[:6], inputs[6:]
     layer = _layer_call(operands, grads, attrs)
     activations = _activations(attrs, 1, len(layer.directions))
 
@@ -360,7 +359,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 @gru.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    operands, grads = filled(inputs, 8)[:6], filled(inputs, 8)[6:]
+    operands, grads = inputs[:6], inputs[6:]
     layer = _layer_call(operands, grads, attrs)
     activations, n = _activations(attrs, 2, len(layer.directions)), layer.r.shape[2]
 
@@ -382,7 +381,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 @lstm.reference
 @in_wide
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    operands, grads = filled(inputs, 11)[:8], filled(inputs, 11)[8:]
+    operands, grads = inputs[:8], inputs[8:]
     layer = _layer_call(operands, grads, attrs)
     activations, n = _activations(attrs, 3, len(layer.directions)), layer.r.shape[2]
 

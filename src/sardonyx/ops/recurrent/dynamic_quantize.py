@@ -23,7 +23,6 @@ from sardonyx.ops.recurrent.standard import (
     Matmul,
     activations_of,
     expect,
-    filled,
     layer_sizes,
     lstm_step,
     run_layer,
@@ -48,10 +47,8 @@ dynamic_lstm: Final = Op(
 
 
 @dynamic_lstm.infer
-def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
     x, w, r, b, lens, initial_h, initial_c, peepholes, *params = facts
-    assert x is not None
-    assert r is not None
     size = layer_sizes(g, x, r, 1, attrs)
     n, hidden = size.directions, size.hidden
     activations_of(attrs, 3, n)
@@ -72,7 +69,7 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 
 @dynamic_lstm.reference
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    x, w, r, b, lens, initial_h, initial_c, p, *params = filled(inputs, 12)
+    x, w, r, b, lens, initial_h, initial_c, p, *params = inputs
     w_scale, w_zero, r_scale, r_zero = params
     functions = activations_of(attrs, 3, w.shape[0])
 

@@ -19,7 +19,6 @@ from sardonyx.ops.recurrent.standard import (
     LayerInputs,
     activations_of,
     expect,
-    filled,
     layer_sizes,
     lstm_step,
     run_layer,
@@ -38,10 +37,8 @@ qlstm: Final = Op(
 
 
 @qlstm.infer
-def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
     gates, r, scale, zero, lens, initial_h, initial_c, peepholes = facts
-    assert gates is not None
-    assert r is not None
     size = layer_sizes(g, gates, r, 1, attrs)
     n, hidden = size.directions, size.hidden
     activations_of(attrs, 3, n)
@@ -61,7 +58,7 @@ def _(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 
 @qlstm.reference
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    gates, r, scale, zero, lens, initial_h, initial_c, p = filled(inputs, 8)
+    gates, r, scale, zero, lens, initial_h, initial_c, p = inputs
     functions, width = activations_of(attrs, 3, r.shape[0]), r.shape[2]
 
     def make(i: int, x: Array) -> tuple[Array, Cell]:

@@ -358,7 +358,7 @@ def bias_sum(b: Array | None, i: int) -> Array | None:
 @rnn.reference
 @in_wide
 def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
-    x, w, r, b, lens, initial_h = filled(inputs, 6)
+    x, w, r, b, lens, initial_h = inputs
     functions = activations_of(attrs, 1, w.shape[0])
 
     def make(i: int, x: Array) -> tuple[Array, Cell]:
@@ -370,7 +370,7 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
 @gru.reference
 @in_wide
 def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
-    x, w, r, b, lens, initial_h = filled(inputs, 6)
+    x, w, r, b, lens, initial_h = inputs
     functions = activations_of(attrs, 2, w.shape[0])
     n = r.shape[2]
 
@@ -387,7 +387,7 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
 @lstm.reference
 @in_wide
 def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
-    x, w, r, b, lens, initial_h, initial_c, p = filled(inputs, 8)
+    x, w, r, b, lens, initial_h, initial_c, p = inputs
     functions = activations_of(attrs, 3, w.shape[0])
 
     def make(i: int, x: Array) -> tuple[Array, Cell]:
@@ -398,11 +398,6 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
         return input_gates(x, w[i], bias_sum(b, i)), step
 
     return run_layer(LayerInputs(x, lens, (initial_h, initial_c), r.shape[2]), make, attrs)
-
-
-def filled(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """Inputs with None for those left out at the end."""
-    return inputs + (None,) * (count - len(inputs))
 
 
 OPS: Final = (rnn, gru, lstm)

@@ -11,7 +11,7 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.recurrent.standard import filled
+from sardonyx.ops.arrays import filled
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 _TYPES: Final = frozenset((F32, F16, BF16))

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.arrays import filled
 from sardonyx.ops.attention.fused import STAYS, UNSEEN
 from sardonyx.ops.attention.projected import qkv_widths
-from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, attended
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 

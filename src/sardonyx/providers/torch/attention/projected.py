@@ -11,11 +11,10 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.arrays import one_int
+from sardonyx.ops.arrays import filled, one_int
 from sardonyx.ops.attention.decoder import projected_attrs
 from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
-from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import INF, pack, unpack
 from sardonyx.providers.torch.attention.multi_head import append_to_cache, attend, mask_to_bias
 from sardonyx.providers.torch.attention.rotary import rotate

@@ -13,8 +13,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.ops.arrays import filled
 from sardonyx.ops.quantize.matmul_conv import MAX_BYTE_PRODUCT
-from sardonyx.ops.recurrent.standard import filled
 from sardonyx.ops.sliding_window import window_geometry, window_of
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.precision import wide

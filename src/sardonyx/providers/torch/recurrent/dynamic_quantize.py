@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.recurrent.standard import filled
+from sardonyx.ops.arrays import filled
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.quantize.matmul_conv import dynamic_integer_matmul
 from sardonyx.providers.torch.recurrent.standard import activations_of, lstm_step, run_layer

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
@@ -19,6 +19,7 @@ from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
     grouped_heads,
+    named_inputs,
     rms_normalized,
     same_rank,
     sink_softmax,
@@ -60,30 +61,7 @@ paged: Final = Op(
 )
 
 
-@frozen
-class PagedInputs:
-    """The inputs of a PagedAttention by name: facts or arrays."""
-
-    query: Any
-    key: Any
-    value: Any
-    key_cache: Any
-    value_cache: Any
-    ends: Any
-    past: Any
-    table: Any
-    cos: Any
-    sin: Any
-    slots: Any
-    sink: Any
-    q_norm: Any
-    k_norm: Any
-    k_scale: Any
-    v_scale: Any
-    metadata: Any
-
-
-def _check(x: PagedInputs, attrs: dict[str, Any]) -> None:
+def _check(x: SimpleNamespace, attrs: dict[str, Any]) -> None:
     for name, value in _UNSUPPORTED.items():
         if attrs[name] != value:
             raise InvalidGraph(
@@ -92,31 +70,31 @@ def _check(x: PagedInputs, attrs: dict[str, Any]) -> None:
     if x.value_cache is None:
         raise InvalidGraph("value_cache is missing")
     all_or_none("key and value", x.key, x.value)
-    all_or_none("the weights of norms", x.q_norm, x.k_norm)
-    if attrs["do_rotary"] and (x.cos is None or x.sin is None):
+    all_or_none("the weights of norms", x.q_norm_weight, x.k_norm_weight)
+    if attrs["do_rotary"] and (x.cos_cache is None or x.sin_cache is None):
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
 
 
 @paged.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, (heads, kv_heads) = PagedInputs(*inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = named_inputs(paged, inputs), grouped_heads(attrs)
     _check(x, attrs)
-    same_rank(2, query=x.query, block_table=x.table)
+    same_rank(2, query=x.query, block_table=x.block_table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
     tokens, width = x.query.dims
     qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
     g.divides(qkv_heads, width, "the heads do not split the query")
-    head, batch = width // qkv_heads, x.table.dims[0]
+    head, batch = width // qkv_heads, x.block_table.dims[0]
     expect_dims(g, (tokens, head * kv_heads), key=x.key, value=x.value)
     cache = (*x.key_cache.dims[:2], kv_heads, head)
     expect_dims(g, cache, key_cache=x.key_cache, value_cache=x.value_cache)
-    expect_dims(g, (batch + 1,), cumulative_sequence_length=x.ends)
-    expect_dims(g, (batch,), past_seqlens=x.past)
-    expect_dims(g, (tokens,), slot_mapping=x.slots)
-    expect_dims(g, (heads,), head_sink=x.sink)
-    expect_dims(g, (head,), q_norm_weight=x.q_norm, k_norm_weight=x.k_norm)
+    expect_dims(g, (batch + 1,), cumulative_sequence_length=x.cumulative_sequence_length)
+    expect_dims(g, (batch,), past_seqlens=x.past_seqlens)
+    expect_dims(g, (tokens,), slot_mapping=x.slot_mapping)
+    expect_dims(g, (heads,), head_sink=x.head_sink)
+    expect_dims(g, (head,), q_norm_weight=x.q_norm_weight, k_norm_weight=x.k_norm_weight)
     if attrs["do_rotary"]:
-        rotary_end = attrs["rotary_offset"] + x.cos.dims[1] * 2
+        rotary_end = attrs["rotary_offset"] + x.cos_cache.dims[1] * 2
         g.at_least(head, rotary_end, "the caches hold more angles than a head has pairs")
     y = x.query.shaped((tokens, head * heads))
     return y, x.key_cache.plain(), x.value_cache.plain()
@@ -125,12 +103,13 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @paged.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, (heads, kv_heads) = PagedInputs(*inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = named_inputs(paged, inputs), grouped_heads(attrs)
     tokens = len(x.query)
     q, k, v = _split(x, heads, kv_heads)
-    if x.q_norm is not None:
+    if x.q_norm_weight is not None:
         epsilon = attrs["qk_norm_epsilon"]
-        q, k = rms_normalized(q, x.q_norm, epsilon), rms_normalized(k, x.k_norm, epsilon)
+        q = rms_normalized(q, x.q_norm_weight, epsilon)
+        k = rms_normalized(k, x.k_norm_weight, epsilon)
     positions, sequences = _token_positions(x, tokens)
     if attrs["do_rotary"]:
         q, k = (_rotate(a, x, positions, attrs) for a in (q, k))
@@ -140,14 +119,14 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     for cache, new in zip(caches, (k, v), strict=True):
         cache.reshape(-1, *cache.shape[2:])[slots[is_stored]] = new[is_stored]
     y = np.zeros((tokens, heads, q.shape[2]), np.float32)
-    for b, past in enumerate(x.past):
+    for b, past in enumerate(x.past_seqlens):
         tokens_of = np.flatnonzero(sequences == b)
-        keys, values = (_read(c, x.table[b], int(past) + len(tokens_of)) for c in caches)
-        y[tokens_of] = _attend(q[tokens_of], keys, values, x.sink, positions[tokens_of], attrs)
+        keys, values = (_read(c, x.block_table[b], int(past) + len(tokens_of)) for c in caches)
+        y[tokens_of] = _attend(q[tokens_of], keys, values, x.head_sink, positions[tokens_of], attrs)
     return y.reshape(tokens, -1).astype(x.query.dtype), *caches
 
 
-def _split(x: PagedInputs, heads: int, kv_heads: int) -> tuple[Array, ...]:
+def _split(x: SimpleNamespace, heads: int, kv_heads: int) -> tuple[Array, ...]:
     """Query, key and value as [tokens, heads, head]."""
     if x.key is not None:
         counts = (heads, kv_heads, kv_heads)
@@ -157,36 +136,37 @@ def _split(x: PagedInputs, heads: int, kv_heads: int) -> tuple[Array, ...]:
     return tuple(np.split(packed, (heads, heads + kv_heads), axis=1))
 
 
-def _token_positions(x: PagedInputs, tokens: int) -> tuple[Array, Array]:
+def _token_positions(x: SimpleNamespace, tokens: int) -> tuple[Array, Array]:
     """Return each token's position in its sequence, and the number of that sequence."""
-    counts = np.diff(x.ends)
-    if x.ends[0] != 0 or x.ends[-1] != tokens or (counts < 0).any():
+    ends, past = x.cumulative_sequence_length, x.past_seqlens
+    counts = np.diff(ends)
+    if ends[0] != 0 or ends[-1] != tokens or (counts < 0).any():
         raise InvalidArgument(
-            f"cumulative_sequence_length {x.ends.tolist()} does not split {tokens} tokens"
+            f"cumulative_sequence_length {ends.tolist()} does not split {tokens} tokens"
         )
-    if (x.past < 0).any():
-        raise InvalidArgument(f"past_seqlens {x.past.tolist()} must not be negative")
+    if (past < 0).any():
+        raise InvalidArgument(f"past_seqlens {past.tolist()} must not be negative")
     sequences = np.repeat(np.arange(len(counts)), counts)
-    return np.arange(tokens) - x.ends[sequences] + x.past[sequences], sequences
+    return np.arange(tokens) - ends[sequences] + past[sequences], sequences
 
 
-def _rotate(a: Array, x: PagedInputs, positions: Array, attrs: dict[str, Any]) -> Array:
-    offset = attrs["rotary_offset"]
+def _rotate(a: Array, x: SimpleNamespace, positions: Array, attrs: dict[str, Any]) -> Array:
+    offset, interleaved = attrs["rotary_offset"], attrs["rotary_interleaved"]
     part = a[None, :, :, offset:].swapaxes(1, 2)
+    rotated_part = rotated(part, x.cos_cache, x.sin_cache, positions[None], interleaved)
     result = np.array(a)
-    rotary_end = rotated(part, x.cos, x.sin, positions[None], attrs["rotary_interleaved"])
-    result[:, :, offset:] = rotary_end[0].swapaxes(0, 1)
+    result[:, :, offset:] = rotated_part[0].swapaxes(0, 1)
     return result
 
 
-def _slots(x: PagedInputs, positions: Array, sequences: Array) -> Array:
+def _slots(x: SimpleNamespace, positions: Array, sequences: Array) -> Array:
     """Return the row of the block pool for each token's key and value; -1 stores nothing."""
     blocks, size = x.key_cache.shape[:2]
-    slots = x.slots
+    slots = x.slot_mapping
     if slots is None:
-        if positions.size and positions.max() // size >= x.table.shape[1]:
+        if positions.size and positions.max() // size >= x.block_table.shape[1]:
             raise InvalidArgument(f"block_table has no block for position {int(positions.max())}")
-        slots = x.table[sequences, positions // size] * size + positions % size
+        slots = x.block_table[sequences, positions // size] * size + positions % size
     wrong = slots[(slots < -1) | (slots >= blocks * size)]
     if wrong.size:
         raise InvalidArgument(f"slot {int(wrong[0])} is outside [0, {blocks * size})")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
@@ -20,6 +20,7 @@ from sardonyx.ops.attention.heads import (
     expect_dims,
     grouped_heads,
     heads_of,
+    named_inputs,
     pack,
     same_dims,
     same_rank,
@@ -98,30 +99,13 @@ blocks: Final = Op(
 )
 
 
-@frozen
-class SparseInputs:
-    """The inputs of a SparseAttention by name: facts or arrays."""
-
-    query: Any
-    key: Any
-    value: Any
-    past_key: Any
-    past_value: Any
-    rows: Any
-    columns: Any
-    total: Any
-    lengths: Any
-    cos: Any
-    sin: Any
-
-
 @blocks.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, (heads, kv_heads) = SparseInputs(*inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = named_inputs(blocks, inputs), grouped_heads(attrs)
     if attrs["sparse_block_size"] < 1:
         raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
     all_or_none("key and value", x.key, x.value)
-    if attrs["do_rotary"] and (x.cos is None or x.sin is None):
+    if attrs["do_rotary"] and (x.cos_cache is None or x.sin_cache is None):
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
@@ -132,10 +116,11 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     same_rank(4, past_key=x.past_key, past_value=x.past_value)
     cache = (batch, kv_heads, x.past_key.dims[2], head)
     expect_dims(g, cache, past_key=x.past_key, past_value=x.past_value)
-    same_rank(2, block_row_indices=x.rows, block_col_indices=x.columns)
-    g.equal(x.rows.dims[0], x.columns.dims[0], "block_row_indices and block_col_indices differ")
-    g.divides(x.rows.dims[0], heads, "the layouts do not divide the heads")
-    expect_dims(g, (batch,), key_total_sequence_lengths=x.lengths)
+    rows_of, columns_of = x.block_row_indices, x.block_col_indices
+    same_rank(2, block_row_indices=rows_of, block_col_indices=columns_of)
+    g.equal(rows_of.dims[0], columns_of.dims[0], "block_row_indices and block_col_indices differ")
+    g.divides(rows_of.dims[0], heads, "the layouts do not divide the heads")
+    expect_dims(g, (batch,), key_total_sequence_lengths=x.key_total_sequence_lengths)
     y = x.query.shaped((batch, rows, head * heads))
     return y, x.past_key.plain(), x.past_value.plain()
 
@@ -143,20 +128,22 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @blocks.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, (heads, kv_heads) = SparseInputs(*inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = named_inputs(blocks, inputs), grouped_heads(attrs)
     q, k, v = split_qkv(x, heads, kv_heads)
-    rows, total = q.shape[2], one_int(x.total, "total_sequence_length")
-    firsts = np.zeros_like(x.lengths) if rows == total else x.lengths - rows
+    rows, total = q.shape[2], one_int(x.total_sequence_length, "total_sequence_length")
+    lengths = x.key_total_sequence_lengths
+    firsts = np.zeros_like(lengths) if rows == total else lengths - rows
     capacity = x.past_key.shape[2]
     if firsts.size and (firsts.min() < 0 or (firsts + rows).max() > capacity):
         raise InvalidArgument(f"{rows} new rows of keys do not fit into a cache of {capacity}")
     if attrs["do_rotary"]:
         positions = firsts[:, None] + np.arange(rows)
-        q, k = (rotated(a, x.cos, x.sin, positions, attrs["rotary_interleaved"]) for a in (q, k))
+        angles = (x.cos_cache, x.sin_cache, positions, attrs["rotary_interleaved"])
+        q, k = rotated(q, *angles), rotated(k, *angles)
     caches = [np.array(x.past_key), np.array(x.past_value)]
     y = np.zeros(q.shape, np.float32)
     scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[3]))
-    layouts = _layouts(x.rows, x.columns, capacity, attrs["sparse_block_size"])
+    layouts = _layouts(x, capacity, attrs["sparse_block_size"])
     for b, first in enumerate(firsts):
         for cache, new in zip(caches, (k, v), strict=True):
             cache[b, :, first : first + rows] = new[b]
@@ -171,8 +158,9 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     return pack(y).astype(q.dtype), *caches
 
 
-def _layouts(rows: Array, columns: Array, size: int, block: int) -> Array:
+def _layouts(x: SimpleNamespace, size: int, block: int) -> Array:
     """Expand block layouts in CSR form to [layout, query position, key position] masks."""
+    rows, columns = x.block_row_indices, x.block_col_indices
     count = -(-size // block)
     layouts = np.zeros((len(rows), count, count), bool)
     for layout, (ends, columns_of) in enumerate(zip(rows, columns, strict=True)):

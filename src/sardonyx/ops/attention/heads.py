@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidGraph
+from sardonyx.errors import InvalidGraph, ShapeError
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, F64, DType
 from sardonyx.graph.fact import Fact
@@ -166,7 +166,14 @@ def expect_dims(g: Scope, expected: Shape, **facts: Fact | None) -> None:
 
 def same_dims(g: Scope, actual: Shape, expected: Shape, what: str) -> None:
     """Require two shapes to be equal."""
+    if actual == expected:
+        return
+    problem = f"{what} must have shape {_shape_text(expected)}, and has {_shape_text(actual)}"
     if len(actual) != len(expected):
-        raise InvalidGraph(f"{what} has rank {len(actual)}, and must have {len(expected)}")
+        raise ShapeError(problem)
     for a, b in zip(actual, expected, strict=True):
-        g.equal(a, b, f"{what} has another size than its neighbours")
+        g.equal(a, b, problem)
+
+
+def _shape_text(shape: Shape) -> str:
+    return f"[{','.join(map(str, shape))}]"

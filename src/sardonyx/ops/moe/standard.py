@@ -9,14 +9,15 @@ import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.dim import Shape, product
+from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.attention.heads import expect_dims, same_rank
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.softmax.standard import softmax
 
 
 def _gelu(x: Array) -> Array:
@@ -66,8 +67,8 @@ class MoeInputs:
     third_bias: Any
 
 
-def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Shape:
-    """Check input and router; return the numbers of tokens and of experts."""
+def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Size:
+    """Check input, router and attributes; return the number of experts."""
     if x.rank not in (2, 3):
         raise InvalidGraph(f"input is [tokens, hidden] or [batch, tokens, hidden], and is {x}")
     same_rank(2, router_probs=router)
@@ -79,32 +80,32 @@ def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Shap
     if attrs["activation_type"] not in (*ACTIVATIONS, SWIGLU):
         choices = ", ".join(n.decode() for n in (*ACTIVATIONS, SWIGLU))
         raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {choices}")
-    return tokens, experts
+    if attrs["swiglu_fusion"] not in (0, 1, 2):
+        raise InvalidGraph(f"swiglu_fusion {attrs['swiglu_fusion']} is none of 0, 1, 2")
+    return experts
+
+
+def is_fused(attrs: dict[str, Any]) -> bool:
+    """Whether fc1 computes both operands of a SwiGLU."""
+    return attrs["activation_type"] == SWIGLU and bool(attrs["swiglu_fusion"])
 
 
 @moe.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> Fact:
+def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
     x = MoeInputs(*inputs)
-    _, experts = check_router(g, x.x, x.router, attrs)
-    hidden = x.x.dims[-1]
+    experts, hidden = check_router(g, x.x, x.router, attrs), x.x.dims[-1]
     same_rank(3, fc1_experts_weights=x.first, fc2_experts_weights=x.second)
     inner = x.second.dims[2]
-    is_fused = attrs["activation_type"] == SWIGLU and attrs["swiglu_fusion"]
-    rows = 2 * inner if is_fused else inner
-    if attrs["swiglu_fusion"] not in (0, 1, 2):
-        raise InvalidGraph(f"swiglu_fusion {attrs['swiglu_fusion']} is none of 0, 1, 2")
-    if attrs["activation_type"] == SWIGLU and not is_fused and x.third is None:
+    rows = 2 * inner if is_fused(attrs) else inner
+    if attrs["activation_type"] == SWIGLU and not is_fused(attrs) and x.third is None:
         raise InvalidGraph("swiglu that is not fused (swiglu_fusion 0) needs fc3_experts_weights")
-    same_dims(g, x.first.dims, (experts, rows, hidden), "fc1_experts_weights")
-    same_dims(g, x.second.dims, (experts, hidden, inner), "fc2_experts_weights")
-    if x.third is not None:
-        same_dims(g, x.third.dims, (experts, inner, hidden), "fc3_experts_weights")
-    biases = (x.first_bias, rows), (x.second_bias, hidden), (x.third_bias, inner)
-    for i, (bias, size) in enumerate(biases, 1):
-        if bias is not None:
-            same_dims(g, bias.dims, (experts, size), f"fc{i}_experts_bias")
-    y: Fact = x.x.plain()
-    return y
+    expect_dims(g, (experts, rows, hidden), fc1_experts_weights=x.first)
+    expect_dims(g, (experts, hidden, inner), fc2_experts_weights=x.second)
+    expect_dims(g, (experts, inner, hidden), fc3_experts_weights=x.third)
+    expect_dims(g, (experts, rows), fc1_experts_bias=x.first_bias)
+    expect_dims(g, (experts, hidden), fc2_experts_bias=x.second_bias)
+    expect_dims(g, (experts, inner), fc3_experts_bias=x.third_bias)
+    return x.x.plain()
 
 
 @moe.reference
@@ -118,8 +119,8 @@ def _(*inputs: Array | None, **attrs: Any) -> Array:
         gate = None if x.third is None else _linear(rows, x.third, x.third_bias, e)
         return _linear(activated(h, gate, attrs), x.second, x.second_bias, e)
 
-    y = mix_experts(tokens, wide(x.router), expert, attrs)
-    return y.reshape(x.x.shape).astype(x.x.dtype)
+    chosen, shares = _routed(wide(x.router), attrs)
+    return mix_experts(tokens, chosen, shares, expert).reshape(x.x.shape).astype(x.x.dtype)
 
 
 def _linear(rows: Array, weights: Array, bias: Array | None, e: int) -> Array:
@@ -127,17 +128,24 @@ def _linear(rows: Array, weights: Array, bias: Array | None, e: int) -> Array:
     return np.asarray(y if bias is None else y + wide(bias[e]))
 
 
-def mix_experts(
-    tokens: Array, router: Array, expert: Callable[[Array, int], Array], attrs: dict[str, Any]
-) -> Array:
-    """Mix the outputs of each token's top-k experts, weighted by the router's softmax."""
-    count = attrs["k"]
-    weights = np.exp(router - router.max(axis=1, keepdims=True, initial=-np.inf))
-    weights /= weights.sum(axis=1, keepdims=True)
-    chosen = np.argsort(-router, axis=1, kind="stable")[:, :count]
-    shares = np.take_along_axis(weights, chosen, axis=1)
+def top_experts(router: Array, k: int) -> Array:
+    """Return each token's top-k experts; the lower index first among equals."""
+    return np.argsort(-router, axis=1, kind="stable")[:, :k]
+
+
+def _routed(router: Array, attrs: dict[str, Any]) -> tuple[Array, Array]:
+    """Return each token's top-k experts, and their shares of the softmax over all experts."""
+    chosen = top_experts(router, attrs["k"])
+    shares = np.take_along_axis(softmax(router, axis=1), chosen, axis=1)
     if attrs["normalize_routing_weights"]:
         shares = shares / shares.sum(axis=1, keepdims=True)
+    return chosen, shares
+
+
+def mix_experts(
+    tokens: Array, chosen: Array, shares: Array, expert: Callable[[Array, int], Array]
+) -> Array:
+    """Mix the outputs of each token's chosen experts, weighted by their shares."""
     y = np.zeros(tokens.shape, np.float32)
     for e in np.unique(chosen):
         token_rows, slot = np.nonzero(chosen == e)

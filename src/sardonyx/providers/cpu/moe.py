@@ -8,8 +8,9 @@ from typing import Any, Final
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.moe.quantized import ACTIVATIONS, is_fused, named_inputs
+from sardonyx.ops.moe.quantized import ACTIVATIONS, named_inputs
 from sardonyx.ops.moe.standard import MoeInputs as Experts
+from sardonyx.ops.moe.standard import is_fused
 from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowering

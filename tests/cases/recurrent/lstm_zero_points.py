@@ -47,10 +47,10 @@ def lstm(
 
 
 PRODUCTS_RECURRENT = [
-    lstm(r=(1, 5, 24), match="W does not fit"),
-    lstm(columns=(2,), match="a scale or zero point does not fit"),
+    lstm(r=(1, 5, 24), match="R must have shape"),
+    lstm(columns=(2,), match="a scale or zero point must have shape"),
     lstm(hidden_size=7, match="hidden_size is not that of R"),
-    lstm(direction="bidirectional", match="does not fit"),
+    lstm(direction="bidirectional", match="must have shape"),
     lstm(activations=["Cube", "Tanh", "Tanh"], match="Cube"),
 ]
 

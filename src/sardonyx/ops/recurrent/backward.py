@@ -17,12 +17,13 @@ from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
     DIRECTIONS,
+    activation,
     activation_specs,
-    activations_of,
     bias_sum,
     checked_lens,
     input_gates,
     layer_sizes,
+    step_order,
 )
 
 # The derivative of each activation at x, with its alpha and beta.
@@ -54,16 +55,9 @@ class DifferentiableActivation:
 def _activations(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[list[DifferentiableActivation]]:
-    functions = activations_of(attrs, count, directions)
-    settings = activation_specs(attrs, count, directions)
-    derivatives = [_derivative(*s) for s in settings]
-    return [
-        [
-            DifferentiableActivation(f, derivatives[i * count + j])
-            for j, f in enumerate(functions[i])
-        ]
-        for i in range(directions)
-    ]
+    specs = activation_specs(attrs, count, directions)
+    pairs = [DifferentiableActivation(activation(*s), _derivative(*s)) for s in specs]
+    return [pairs[i * count : (i + 1) * count] for i in range(directions)]
 
 
 def _derivative(name: str, alpha: float, beta: float, clip: float) -> Function:
@@ -136,15 +130,11 @@ def _gru_step(
 
 
 def _lstm_step(
-    r: Array,
-    peep: Array,
-    activations: list[DifferentiableActivation],
-    grads: Grads,
-    is_coupled: int,
+    r: Array, p: Array, activations: list[DifferentiableActivation], grads: Grads, is_coupled: int
 ) -> Cell:
     n = r.shape[1]
     f, g, h = activations
-    p_in, p_out, p_forget = peep[:n], peep[n : 2 * n], peep[2 * n :]
+    p_in, p_out, p_forget = p[:n], p[n : 2 * n], p[2 * n :]  # peepholes
 
     def step(gates: Array, state: State) -> tuple[State, Back]:
         hidden, cell = state
@@ -261,7 +251,8 @@ def _run(layer: LayerCall, make: MakeCell) -> tuple[list[Grads], Array, State]:
         sizes = {"R": layer.r[i].shape, "hidden": (hidden,), "P": (3 * hidden,)}
         grads = {name: np.zeros(size, x.dtype) for name, size in sizes.items()}
         bias, step = make(i, grads)
-        order = _step_order(length, batch, layer.lens, is_reverse)
+        ends = np.full(batch, length) if layer.lens is None else layer.lens
+        order = step_order(length, ends, is_reverse)
         gates = input_gates(np.take_along_axis(x, order, axis=0), layer.w[i], bias)
         dy = np.take_along_axis(layer.dy[:, i], order, axis=0)
         start, last = (tuple(s[i] for s in states) for states in (layer.initial, layer.last))
@@ -273,15 +264,6 @@ def _run(layer: LayerCall, make: MakeCell) -> tuple[list[Grads], Array, State]:
         weight_grads.append(grads)
         firsts.append(first)
     return weight_grads, dx, tuple(np.stack(s) for s in zip(*firsts, strict=True))
-
-
-def _step_order(length: int, batch: int, lens: Array | None, is_reverse: bool) -> Array:
-    """Return which input each step reads: a permutation that is its own inverse."""
-    steps = np.broadcast_to(np.arange(length)[:, None], (length, batch))
-    if is_reverse:
-        ends = np.full(batch, length) if lens is None else lens
-        steps = np.where(steps < ends, ends - 1 - steps, steps)
-    return steps[..., None]
 
 
 def _outputs(
@@ -300,34 +282,24 @@ def _outputs(
 
 _TYPES: Final = {"T": FLOATS, "I": frozenset((I32,))}
 _INPUTS: Final = "X:T W:T R:T B:T? sequence_lens:I? initial_h:T?"
-_ATTRS: Final[Mapping[str, Any]] = {**ATTRS, "layout": 0}
 
-rnn: Final = Op(
-    "RNNGradient",
-    1,
-    f"{_INPUTS} dY:T? dY_h:T?",
-    "dX:T dW:T dR:T dB:T? dinitial_h:T?",
-    attrs={**_ATTRS, "activations": (b"Tanh", b"Tanh")},
-    types=_TYPES,
-    domain=GRADIENT,
+_GRADS: Final = "dX:T dW:T dR:T dB:T? dinitial_h:T?"
+
+
+def _layer(name: str, inputs: str, outputs: str, **attrs: Any) -> Op:
+    all_attrs = {**ATTRS, "layout": 0, **attrs}
+    return Op(name, 1, inputs, outputs, attrs=all_attrs, types=_TYPES, domain=GRADIENT)
+
+
+rnn: Final = _layer(
+    "RNNGradient", f"{_INPUTS} dY:T? dY_h:T?", _GRADS, activations=(b"Tanh", b"Tanh")
 )
-gru: Final = Op(
-    "GRUGradient",
-    1,
-    f"{_INPUTS} dY:T? dY_h:T?",
-    "dX:T dW:T dR:T dB:T? dinitial_h:T?",
-    attrs={**_ATTRS, "linear_before_reset": 0},
-    types=_TYPES,
-    domain=GRADIENT,
-)
-lstm: Final = Op(
+gru: Final = _layer("GRUGradient", f"{_INPUTS} dY:T? dY_h:T?", _GRADS, linear_before_reset=0)
+lstm: Final = _layer(
     "LSTMGradient",
-    1,
     f"{_INPUTS} initial_c:T? P:T? dY:T? dY_h:T? dY_c:T?",
-    "dX:T dW:T dR:T dB:T? dinitial_h:T? dinitial_c:T? dP:T?",
-    attrs={**_ATTRS, "input_forget": 0},
-    types=_TYPES,
-    domain=GRADIENT,
+    f"{_GRADS} dinitial_c:T? dP:T?",
+    input_forget=0,
 )
 
 

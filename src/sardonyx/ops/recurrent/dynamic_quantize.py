@@ -1,18 +1,23 @@
-"""DynamicQuantizeLSTM: an LSTM with 8-bit weights and dynamically quantized inputs and states."""
+"""DynamicQuantizeLSTM: an LSTM with 8-bit weights and dynamically quantized inputs and states.
+
+QLSTM is its recurrence alone, after one matmul has computed the gates of all inputs.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.dim import Size
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F32, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.attention.heads import expect_dims, same_dims
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.quantize.dynamic import centred, dynamic_quantized, integer_matmul
@@ -20,17 +25,15 @@ from sardonyx.ops.recurrent.standard import (
     ATTRS,
     Cell,
     LayerInputs,
+    LayerSizes,
     Matmul,
     activations_of,
-    expect,
     layer_sizes,
     lstm_step,
     run_layer,
 )
 
 _BYTES: Final = frozenset((I8, U8))
-
-
 _FLOAT: Final = frozenset((F32,))
 
 
@@ -46,25 +49,54 @@ dynamic_lstm: Final = Op(
 )
 
 
-@dynamic_lstm.infer
-def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
-    x, w, r, b, lens, initial_h, initial_c, peepholes, *params = facts
+# `gates` holds the input's contribution, bias included, for all steps and directions.
+qlstm: Final = Op(
+    "QLSTM",
+    1,
+    "gates:T R:T2 R_scale:T R_zero_point:T2? sequence_lens:T1? initial_h:T? initial_c:T? P:T?",
+    "Y:T? Y_h:T? Y_c:T?",
+    domain=INTERNAL,
+    attrs={**ATTRS, "input_forget": 0},
+    types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
+)
+
+
+def _infer_lstm(
+    g: Scope, attrs: dict[str, Any], x: Fact, r: Fact, params: Sequence[Fact | None], rest: Any
+) -> LayerSizes:
+    """Check R, its quantization parameters and `rest`, the inputs from sequence_lens on."""
     size = layer_sizes(g, x, r, 1, attrs)
     n, hidden = size.directions, size.hidden
     activations_of(attrs, 3, n)
-    expect(g, "W", w, (n, size.inputs, hidden * 4))
-    expect(g, "R", r, (n, hidden, hidden * 4))
-    expect(g, "B", b, (n, hidden * 8))
-    expect(g, "sequence_lens", lens, (size.batch,))
-    expect(g, "initial_h", initial_h, size.state())
-    expect(g, "initial_c", initial_c, size.state())
-    expect(g, "P", peepholes, (n, hidden * 3))
+    expect_dims(g, (n, hidden, hidden * 4), R=r)
     for fact in params:
-        assert fact is not None
-        expected: tuple[Size, ...] = (n,) if fact.rank == 1 else (n, hidden * 4)
-        expect(g, "a scale or zero point", fact, expected)
+        if fact is not None:
+            expected: Shape = (n,) if fact.rank == 1 else (n, hidden * 4)
+            same_dims(g, fact.dims, expected, "a scale or zero point")
+    lens, initial_h, initial_c, peepholes = rest
+    expect_dims(g, (size.batch,), sequence_lens=lens)
+    expect_dims(g, size.state(), initial_h=initial_h, initial_c=initial_c)
+    expect_dims(g, (n, hidden * 3), P=peepholes)
+    return size
+
+
+@dynamic_lstm.infer
+def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
+    x, w, r, b, *rest = facts
+    size = _infer_lstm(g, attrs, x, r, rest[4:], rest[:4])
+    expect_dims(g, (size.directions, size.inputs, size.hidden * 4), W=w)
+    expect_dims(g, (size.directions, size.hidden * 8), B=b)
     last = x.shaped(size.state())
     return x.shaped(size.output()), last, last
+
+
+@qlstm.infer
+def _(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
+    gates, r, scale, zero, *rest = facts
+    size = _infer_lstm(g, attrs, gates, r, (scale, zero), rest)
+    g.equal(size.inputs, size.hidden * 4 * size.directions, "the gates do not fit the layer")
+    last = gates.shaped(size.state())
+    return gates.shaped(size.output()), last, last
 
 
 @dynamic_lstm.reference
@@ -75,10 +107,10 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 
     def make(i: int, x: Array) -> tuple[Array, Cell]:
         length, batch, size = x.shape
-        gates = quantized_projection(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
+        gates = _quantized_projection(w[i], w_scale[i], w_zero[i])(x.reshape(length * batch, size))
         if b is not None:
             gates = gates + b[i].reshape(2, -1).sum(axis=0)
-        recurrent = quantized_projection(r[i], r_scale[i], r_zero[i])
+        recurrent = _quantized_projection(r[i], r_scale[i], r_zero[i])
         peepholes = None if p is None else p[i]
         step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
         return gates.reshape(length, batch, w.shape[2]), step
@@ -87,7 +119,22 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
         return run_layer(LayerInputs(x, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
 
 
-def quantized_projection(weights: Array, scale: Array, zero: Array | None) -> Matmul:
+@qlstm.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    gates, r, scale, zero, lens, initial_h, initial_c, p = inputs
+    functions, width = activations_of(attrs, 3, r.shape[0]), r.shape[2]
+
+    def make(i: int, x: Array) -> tuple[Array, Cell]:
+        recurrent = _quantized_projection(r[i], scale[i], None if zero is None else zero[i])
+        peepholes = None if p is None else p[i]
+        step = lstm_step(recurrent, peepholes, functions[i], is_coupled=attrs["input_forget"])
+        return x[..., i * width : (i + 1) * width], step
+
+    with np.errstate(all="ignore"):
+        return run_layer(LayerInputs(gates, lens, (initial_h, initial_c), r.shape[1]), make, attrs)
+
+
+def _quantized_projection(weights: Array, scale: Array, zero: Array | None) -> Matmul:
     """Return a matmul by 8-bit weights that quantizes its input dynamically, per tensor."""
     whole_weights = centred(weights, None if zero is None else np.asarray(zero))
 
@@ -139,4 +186,4 @@ def _per_column(row: Array, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(each, (directions, columns)).reshape(-1).copy()
 
 
-OPS: Final = (dynamic_lstm,)
+OPS: Final = (dynamic_lstm, qlstm)

@@ -15,6 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 
 Activation = Callable[[Array], Array]
@@ -50,30 +51,16 @@ ATTRS: Final[Mapping[str, Any]] = {
 }
 _INPUTS: Final = "X:T W:T R:T B:T? sequence_lens:T1? initial_h:T?"
 
-rnn: Final = Op(
-    "RNN",
-    22,
-    _INPUTS,
-    "Y:T? Y_h:T?",
-    attrs={**ATTRS, "activations": (b"Tanh", b"Tanh"), "layout": 0},
-    types=_TYPES,
-)
-gru: Final = Op(
-    "GRU",
-    22,
-    _INPUTS,
-    "Y:T? Y_h:T?",
-    attrs={**ATTRS, "layout": 0, "linear_before_reset": 0},
-    types=_TYPES,
-)
-lstm: Final = Op(
-    "LSTM",
-    22,
-    f"{_INPUTS} initial_c:T? P:T?",
-    "Y:T? Y_h:T? Y_c:T?",
-    attrs={**ATTRS, "input_forget": 0, "layout": 0},
-    types=_TYPES,
-)
+_LSTM_INPUTS: Final = f"{_INPUTS} initial_c:T? P:T?"
+
+
+def _layer(name: str, inputs: str, outputs: str, **attrs: Any) -> Op:
+    return Op(name, 22, inputs, outputs, attrs={**ATTRS, "layout": 0, **attrs}, types=_TYPES)
+
+
+rnn: Final = _layer("RNN", _INPUTS, "Y:T? Y_h:T?", activations=(b"Tanh", b"Tanh"))
+gru: Final = _layer("GRU", _INPUTS, "Y:T? Y_h:T?", linear_before_reset=0)
+lstm: Final = _layer("LSTM", _LSTM_INPUTS, "Y:T? Y_h:T? Y_c:T?", input_forget=0)
 
 
 @frozen
@@ -121,35 +108,21 @@ def layer_sizes(
     return LayerSizes(length, batch, inputs, hidden, len(DIRECTIONS[direction]), bool(layout))
 
 
-def expect(g: Scope, name: str, fact: Fact | None, shape: Shape) -> None:
-    """Require an input, where present, to have this shape."""
-    if fact is None:
-        return
-    if fact.rank != len(shape):
-        raise InvalidGraph(f"{name} has rank {fact.rank}, and must have {len(shape)}: it is {fact}")
-    for a, b in zip(fact.dims, shape, strict=True):
-        g.equal(a, b, f"{name} does not fit the layer")
-
-
 def _infer(gates: int, functions: int) -> Callable[..., tuple[Fact, ...]]:
     """Return the inference rule of a layer with so many gates, and activations per direction."""
 
-    def rule(g: Scope, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+    def rule(g: Scope, *facts: Any, **attrs: Any) -> tuple[Fact, ...]:
         x, w, r, b, lens, initial_h, *more = facts
-        assert x is not None
-        assert r is not None
         size = layer_sizes(g, x, r, 2, attrs)
         n, hidden = size.directions, size.hidden
         activations_of(attrs, functions, n)
-        expect(g, "W", w, (n, hidden * gates, size.inputs))
-        expect(g, "R", r, (n, hidden * gates, hidden))
-        expect(g, "B", b, (n, hidden * gates * 2))
-        expect(g, "sequence_lens", lens, (size.batch,))
-        expect(g, "initial_h", initial_h, size.state())
-        for name, fact, shape in zip(
-            ("initial_c", "P"), more, (size.state(), (n, hidden * 3)), strict=False
-        ):
-            expect(g, name, fact, shape)
+        expect_dims(g, (n, hidden * gates, size.inputs), W=w)
+        expect_dims(g, (n, hidden * gates, hidden), R=r)
+        expect_dims(g, (n, hidden * gates * 2), B=b)
+        expect_dims(g, (size.batch,), sequence_lens=lens)
+        initial_c, peepholes = more or (None, None)  # of an LSTM
+        expect_dims(g, size.state(), initial_h=initial_h, initial_c=initial_c)
+        expect_dims(g, (n, hidden * 3), P=peepholes)
         last = x.shaped(size.state())
         return x.shaped(size.output()), last, last
 
@@ -165,7 +138,7 @@ def activations_of(
     attrs: Mapping[str, Any], count: int, directions: int
 ) -> list[tuple[Activation, ...]]:
     """Return the activation functions of each direction."""
-    activations = [_activation(*f) for f in activation_specs(attrs, count, directions)]
+    activations = [activation(*f) for f in activation_specs(attrs, count, directions)]
     return [tuple(activations[i * count : (i + 1) * count]) for i in range(directions)]
 
 
@@ -199,7 +172,8 @@ def activation_specs(
     return activations
 
 
-def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
+def activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
+    """Return an activation function of an array."""
     function, *takes = _ACTIVATIONS[name]
     parameters = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
 
@@ -236,11 +210,8 @@ def gru_step(
     """Gates z, r, h; `is_linear` (linear_before_reset) applies r after the recurrent matmul."""
     n = r.shape[1]
     f, g = functions
-    gates_project, hidden_project, project = (
-        projection(r[: 2 * n]),
-        projection(r[2 * n :]),
-        projection(r),
-    )
+    gates_project, hidden_project = projection(r[: 2 * n]), projection(r[2 * n :])
+    project = projection(r)
 
     def step(gates: Array, state: State) -> State:
         (h,) = state
@@ -285,26 +256,28 @@ def run_direction(
 ) -> tuple[Array, State]:
     """Run all steps of one direction: outputs [length, batch, hidden], and the final states."""
     length, batch = gates.shape[:2]
+    ends = np.full(batch, length) if lens is None else lens
+    order = step_order(length, ends, is_reverse)
+    gates = np.take_along_axis(gates, order, axis=0)
     out = np.zeros((length, batch, state[0].shape[-1]), gates.dtype)
-    if lens is None:
-        for t in reversed(range(length)) if is_reverse else range(length):
-            state = step(gates[t], state)
-            out[t] = state[0]
-        return out, state if length else tuple(np.zeros_like(s) for s in state)
-    steps = np.arange(length)[:, None]
-    if is_reverse:  # each sequence is reversed within its own length
-        steps = np.where(steps < lens, lens - 1 - steps, steps)
-        gates = np.take_along_axis(gates, steps[..., None], axis=0)
-    for t in range(int(lens.max(initial=0))):
-        is_live = (t < lens)[:, None]
+    for t in range(int(ends.max(initial=0))):
+        is_live = (t < ends)[:, None]
         new = step(gates[t], state)
         state = tuple(np.where(is_live, a, b) for a, b in zip(new, state, strict=True))
         out[t] = np.where(is_live, state[0], 0)
-    if is_reverse:
-        out = np.take_along_axis(out, steps[..., None], axis=0)
     # The final state of an empty sequence is zeros, as in onnxruntime.
-    ran = (lens > 0)[:, None]
-    return out, tuple(np.where(ran, s, 0).astype(s.dtype) for s in state)
+    ran = (ends > 0)[:, None]
+    final = tuple(np.where(ran, s, 0).astype(s.dtype) for s in state)
+    return np.take_along_axis(out, order, axis=0), final
+
+
+def step_order(length: int, ends: Array, is_reverse: bool) -> Array:
+    """Return which input each step reads: a permutation that is its own inverse.
+
+    In reverse, each sequence is reversed within its own length.
+    """
+    steps = np.broadcast_to(np.arange(length)[:, None], (length, len(ends)))
+    return (np.where(steps < ends, ends - 1 - steps, steps) if is_reverse else steps)[..., None]
 
 
 def checked_lens(lens: Array | None, length: int) -> Array | None:

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.graph.dtype import BF16, by_numpy
+from sardonyx.graph.dtype import BF16, DType, by_numpy
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def dtype_of(x: Array) -> DType:
+    """Return the element type of an array."""
+    dtype = by_numpy(x.dtype)
+    assert dtype is not None
+    return dtype
 
 
 def is_half(dtype: Any) -> bool:

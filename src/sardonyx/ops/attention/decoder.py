@@ -172,13 +172,8 @@ def _flag(fact: Fact) -> bool | None:
     return None if fact.sym is None or len(fact.sym) != 1 else bool(fact.sym[0])
 
 
-def _check_seq_first(g: Scope, inputs: tuple[Fact | None, ...], heads: int, head: Size) -> None:
+def _check_seq_first(g: Scope, inputs: tuple[Any, ...], heads: int, head: Size) -> None:
     query, key, q_weight, kv_weight, bias, mask, past_key, past_value, *flags = inputs
-    assert query is not None
-    assert key is not None
-    assert q_weight is not None
-    assert kv_weight is not None
-    assert bias is not None
     _, batch, hidden = query.dims
     expect_dims(g, (key.dims[0], batch, hidden), key=key)
     expect_dims(g, (hidden, hidden), q_weight=q_weight)

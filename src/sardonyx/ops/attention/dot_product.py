@@ -26,6 +26,7 @@ from sardonyx.ops.attention.heads import (
     scaled_scores,
     softmax,
     unpack,
+    visible_keys,
 )
 
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # qk_matmul_output_mode: the stage that is returned
@@ -164,17 +165,20 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     q, k, v, mask, past_key, past_value, nonpad = inputs
     is_packed = q.ndim == 3
     if is_packed:
-        assert s.q_num_heads is not None
-        assert s.kv_num_heads is not None
-        q, k, v = unpack(q, s.q_num_heads), unpack(k, s.kv_num_heads), unpack(v, s.kv_num_heads)
+        q = unpack(q, attrs["q_num_heads"])
+        k, v = unpack(k, attrs["kv_num_heads"]), unpack(v, attrs["kv_num_heads"])
     offset = 0 if past_key is None else past_key.shape[2]
     k = np.array(k) if past_key is None else np.concatenate((past_key, k), axis=2)
     v = np.array(v) if past_value is None else np.concatenate((past_value, v), axis=2)
     span = (q.shape[2], k.shape[2])
     bias = _bias(mask, span[1], q.dtype)
-    visible = _visible(s, nonpad, span, offset)
-    if visible is not None:
-        bias = np.where(visible, bias, -np.inf).astype(bias.dtype)
+    first, end = np.array([offset]), np.array([span[1]])
+    if nonpad is not None:
+        check_key_counts(nonpad, span[1])
+        first, end = nonpad - span[0], nonpad
+    window = s.left_window_size, 0 if s.is_causal else s.right_window_size
+    visible = visible_keys(first, end, span, window)[:, None]
+    bias = np.where(visible, bias, -np.inf).astype(bias.dtype)
     out, qk_output = _attend(s, q, k, v, bias)
     y = (pack(out) if is_packed else out).astype(q.dtype)
     return y, k, v, qk_output.astype(q.dtype)
@@ -191,28 +195,6 @@ def _bias(mask: Array | None, total: int, dtype: Any) -> Array:
     if not missing:
         return bias
     return np.pad(bias, [(0, 0)] * (bias.ndim - 1) + [(0, missing)], constant_values=-np.inf)
-
-
-def _visible(
-    s: AttentionAttrs, nonpad: Array | None, span: tuple[int, int], offset: int
-) -> Array | None:
-    """Return which keys each query may see by position (causal, window, padding); None for all."""
-    rows, total = span
-    keys = np.arange(total)
-    first = np.array([offset])
-    visible: Any = None
-    if nonpad is not None:
-        check_key_counts(nonpad, total)
-        first = nonpad - rows
-        visible = (keys < nonpad[:, None])[:, None, None, :]
-    # Key position minus query position: [batch or 1, 1, rows, keys].
-    distance = keys - (first[:, None] + np.arange(rows))[:, None, :, None]
-    left, right = s.left_window_size, 0 if s.is_causal else s.right_window_size
-    if right >= 0:
-        visible = distance <= right if visible is None else visible & (distance <= right)
-    if left >= 0:
-        visible = distance >= -left if visible is None else visible & (distance >= -left)
-    return visible
 
 
 def _attend(s: AttentionAttrs, q: Array, k: Array, v: Array, bias: Array) -> tuple[Array, Array]:

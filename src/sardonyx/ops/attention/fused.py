@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
-from sardonyx.ops.attention.heads import sink_softmax, softcapped
+from sardonyx.ops.attention.heads import sink_softmax, softcapped, visible_keys
 from sardonyx.ops.inference import broadcast_shapes
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -65,22 +65,18 @@ def _(g: Scope, q: Fact, k: Fact, v: Fact, mask: Fact | None, *_: Any, **attrs: 
     return q.shaped(_rows_first(y) if attrs["rows_first"] else y)
 
 
-def _hidden_keys(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) -> Array:
-    """Return which scores belong to keys that their row does not see by position."""
+def _visible(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any]) -> Array:
+    """Return which keys each row of the scores sees by position, broadcast to the scores."""
     rows, keys = shape[-2:]
     first = np.array([keys - rows if attrs["bottom_right"] else 0])
     end = np.array([keys])
     if spans is not None:
         first, end = spans[:, 0], np.minimum(spans[:, 1], keys)
-    distance = np.arange(keys) - (first[:, None] + np.arange(rows))[..., None]
-    hidden = np.broadcast_to(np.arange(keys) >= end[:, None, None], distance.shape)
-    if attrs["window_left"] >= 0:
-        hidden = hidden | (distance < -attrs["window_left"])
-    if attrs["window_right"] >= 0:
-        hidden = hidden | (distance > attrs["window_right"])
+    window = attrs["window_left"], attrs["window_right"]
+    visible = visible_keys(first, end, (rows, keys), window)
     if len(shape) == 2:
-        return np.asarray(hidden[0])
-    return np.asarray(np.expand_dims(hidden, tuple(range(1, len(shape) - 2))))
+        return visible[0]
+    return np.expand_dims(visible, tuple(range(1, len(shape) - 2)))
 
 
 @attention.reference
@@ -102,7 +98,7 @@ def _(*inputs: Any, **attrs: Any) -> Any:
         scores = softcapped(scores, attrs["softcap"])
         if mask is not None:
             scores = scores + mask
-        scores = np.where(_hidden_keys(scores.shape, spans, attrs), -np.inf, scores).astype(q.dtype)
+        scores = np.where(_visible(scores.shape, spans, attrs), scores, -np.inf).astype(q.dtype)
         smooth = 0.0 if attrs["smooth"] else -np.inf
         weights, is_blind = sink_softmax(scores, smooth if sink is None else sink[:, None, None])
         if attrs["nan_rows"]:

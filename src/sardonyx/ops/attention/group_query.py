@@ -27,6 +27,7 @@ from sardonyx.ops.attention.heads import (
     sink_softmax,
     softcapped,
     split_qkv,
+    visible_keys,
 )
 from sardonyx.ops.attention.kv_cache import (
     QUANTIZED,
@@ -274,10 +275,8 @@ def _attend(  # noqa: PLR0913 - the operands of one attention
         scores = softcapped(scores, attrs["softcap"])
         if bias is not None:
             scores = scores + bias[..., :end]
-        positions, keys = np.arange(first, first + q.shape[1])[:, None], np.arange(end)
-        visible = keys <= positions if attrs["causal"] else keys >= 0
-        if attrs["local_window_size"] > 0:
-            visible = visible & (keys > positions - attrs["local_window_size"])
+        window = attrs["local_window_size"] - 1, 0 if attrs["causal"] else -1
+        (visible,) = visible_keys(np.array([first]), np.array([end]), (q.shape[1], end), window)
         if attrs["qk_output"] == SCORES:
             qk_output[..., :end] = np.where(visible, scores, np.float32(0))
         scores = np.where(visible, scores, np.float32(-np.inf))

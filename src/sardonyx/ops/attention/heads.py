@@ -124,6 +124,21 @@ def softmax(scores: Array, dtype: Any) -> Array:
         return wide(x / x.sum(axis=-1, keepdims=True))
 
 
+def visible_keys(first: Array, end: Array, span: tuple[int, int], window: Sequence[int]) -> Array:
+    """Return which keys each query sees by position, as [batch or 1, rows, keys].
+
+    `first` and `end` are, per batch entry, the position of the first query and the number of keys;
+    `window` is how many keys before and after its own position a query sees, -1 for all.
+    """
+    rows, keys = span
+    distance = np.arange(keys) - (first[:, None] + np.arange(rows))[..., None]
+    visible = np.broadcast_to(np.arange(keys) < end[:, None, None], distance.shape)
+    left, right = window
+    if left >= 0:
+        visible = visible & (distance >= -left)
+    return visible & (distance <= right) if right >= 0 else visible
+
+
 def sink_softmax(scores: Array, sink: Any = -np.inf) -> tuple[Array, Array]:
     """Softmax over the last axis with one more term, exp(sink), in the denominator.
 

@@ -138,7 +138,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
 
 
 @packed.reference
-def _(*inputs: Array | None, **attrs: Any) -> Array:
+def _(*inputs: Any, **attrs: Any) -> Array:
     x, weights, bias, _, ends, attention_bias = inputs
     projected = (np.matmul(wide(x), wide(weights)) + wide(bias)).astype(x.dtype)
     width, _, _ = qkv_widths(weights.shape[1], attrs)
@@ -170,7 +170,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> Any:
 
 
 @multi_packed.reference
-def _(*inputs: Array | None, **attrs: Any) -> Array:
+def _(*inputs: Any, **attrs: Any) -> Array:
     query, key, value, bias, _, ends, attention_bias = inputs
     qkv = [query, key, value]
     if key is None:
@@ -199,8 +199,9 @@ def _attended(
         mask = NO_MASK
         if attention_bias is not None:
             mask = wide(attention_bias[min(b, len(attention_bias) - 1)][None, :, :length, :length])
-        sequence = (x[:, :, first:end] for x in (q, k, v))
-        result, _ = attend(*sequence, mask, 0, {"scale": attrs["scale"], "unidirectional": 0})
+        sequence = [x[:, :, first:end] for x in (q, k, v)]
+        attention_attrs = {"scale": attrs["scale"], "unidirectional": 0}
+        result, _ = attend(sequence[0], sequence[1], sequence[2], mask, 0, attention_attrs)
         y[first:end] = result[0].swapaxes(0, 1)
     return y.reshape(tokens, -1)
 

@@ -24,6 +24,7 @@ from sardonyx.ops.attention.heads import (
     same_rank,
     sink_softmax,
     softcapped,
+    visible_keys,
 )
 
 _FLOATS: Final = frozenset((F16, BF16))
@@ -122,7 +123,7 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     for b, past in enumerate(x.past_seqlens):
         tokens_of = np.flatnonzero(sequences == b)
         keys, values = (_read(c, x.block_table[b], int(past) + len(tokens_of)) for c in caches)
-        y[tokens_of] = _attend(q[tokens_of], keys, values, x.head_sink, positions[tokens_of], attrs)
+        y[tokens_of] = _attend(q[tokens_of], keys, values, x.head_sink, int(past), attrs)
     return y.reshape(tokens, -1).astype(x.query.dtype), *caches
 
 
@@ -184,7 +185,7 @@ def _read(cache: Array, table: Array, count: int) -> Array:
 
 
 def _attend(
-    q: Array, keys: Array, values: Array, sink: Any, positions: Array, attrs: dict[str, Any]
+    q: Array, keys: Array, values: Array, sink: Array | None, past: int, attrs: dict[str, Any]
 ) -> Array:
     """softmax(q k^T) v of one sequence; q is [rows, heads, head]."""
     group = attrs["num_heads"] // attrs["kv_num_heads"]
@@ -192,10 +193,9 @@ def _attend(
     scale = np.float32(attrs["scale"] or 1 / math.sqrt(q.shape[2]))
     scores = np.matmul(wide(q).swapaxes(0, 1), k.swapaxes(1, 2)) * scale
     scores = softcapped(scores, attrs["softcap"])
-    distance = np.arange(k.shape[1]) - positions[:, None]
-    visible = distance <= 0 if attrs["is_causal"] else np.ones(distance.shape, bool)
-    if attrs["local_window_size"] >= 0:
-        visible = visible & (distance >= -attrs["local_window_size"])
+    window = attrs["local_window_size"], 0 if attrs["is_causal"] else -1
+    first, end = np.array([past]), np.array([k.shape[1]])
+    (visible,) = visible_keys(first, end, (len(q), k.shape[1]), window)
     scores = np.where(visible, scores, np.float32(-np.inf))
     weights, _ = sink_softmax(scores, -np.inf if sink is None else wide(sink)[:, None, None])
     return np.asarray(np.matmul(weights, v).swapaxes(0, 1))

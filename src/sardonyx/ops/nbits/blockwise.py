@@ -9,17 +9,22 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, NotImplemented, ShapeError
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32, I32, INDEX, U8, by_name, by_numpy
+from sardonyx.graph.dtype import I32, INDEX, U8, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
-from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.arrays import Array, dtype_of, wide
+from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.matmul.standard import matmul
 from sardonyx.ops.nbits.gather import gather_dequantized, unpack_codes
-from sardonyx.ops.nbits.internal import dequantized_weights
+from sardonyx.ops.nbits.internal import (
+    REALS,
+    check_block_size,
+    check_weight_sizes,
+    dequantized_weights,
+)
 
-REALS: Final = frozenset((F32, F16, BF16))
 TINY_FLOATS: Final = frozenset(
     by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f4e2m1")
 )
@@ -44,17 +49,14 @@ matmul_nbits: Final = Op(
 )
 
 
-def _check_bits(bits: int, block: int) -> None:
+def _check_bits(bits: int) -> None:
     if bits not in (2, 4, 8):
         raise ShapeError(f"bits is {bits}, and must be 2, 4 or 8")
-    if block < 16 or block & (block - 1):
-        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
 
 
 def _check_attrs(attrs: Mapping[str, Any]) -> None:
-    _check_bits(attrs["bits"], attrs["block_size"])
-    if attrs["K"] < 1 or attrs["N"] < 1:
-        raise ShapeError(f"K is {attrs['K']} and N is {attrs['N']}, and both must be positive")
+    _check_bits(attrs["bits"])
+    check_weight_sizes(attrs["K"], attrs["N"], attrs["block_size"])
     if attrs["accuracy_level"] not in ACCURACY_LEVELS:
         raise ShapeError(f"accuracy_level is {attrs['accuracy_level']}, and must be 0 to 4")
     if attrs["weight_prepacked"]:
@@ -64,20 +66,11 @@ def _check_attrs(attrs: Mapping[str, Any]) -> None:
         )
 
 
-def _expect(g: Scope, what: str, fact: Fact | None, *shapes: tuple[Size, ...]) -> None:
-    """Require a tensor to have one of these shapes, which differ in rank."""
-    if fact is None:
-        return
-    for shape in shapes:
-        if len(shape) == fact.rank:
-            for have, size in zip(fact.dims, shape, strict=True):
-                g.equal(have, size, f"{what} must have shape {_shape_text(shapes)}, and is {fact}")
-            return
-    raise ShapeError(f"{what} must have shape {_shape_text(shapes)}, and is {fact}")
-
-
-def _shape_text(shapes: tuple[tuple[Size, ...], ...]) -> str:
-    return " or ".join(f"[{','.join(map(str, shape))}]" for shape in shapes)
+def _expect_rows(g: Scope, n: int, columns: int, **facts: Fact | None) -> None:
+    """Require matrices [n, columns], which may also be flat."""
+    for name, fact in facts.items():
+        is_flat = fact is not None and fact.rank == 1
+        expect_dims(g, (n * columns,) if is_flat else (n, columns), **{name: fact})
 
 
 @matmul_nbits.infer
@@ -89,15 +82,15 @@ def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any
     if a.rank < 1:
         raise ShapeError(f"A is one number, {a}, and must have rows of K = {k}")
     g.equal(a.dims[-1], k, "the last dim of A is not K")
-    _expect(g, "B", b, (n, blocks, block * bits // 8))
-    _expect(g, "scales", scales, (n, blocks), (n * blocks,))
+    expect_dims(g, (n, blocks, block * bits // 8), B=b)
+    _expect_rows(g, n, blocks, scales=scales)
     per_row = -(-blocks * bits // 8) if zero is not None and zero.dtype is U8 else blocks
-    _expect(g, "zero_points", zero, (n, per_row), (n * per_row,))
-    if g_idx is not None and g_idx.rank != 1:
-        raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
-    if g_idx is not None and isinstance(have := g_idx.dims[0], int) and have < k:
-        raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
-    _expect(g, "bias", bias, (n,))
+    _expect_rows(g, n, per_row, zero_points=zero)
+    if g_idx is not None:
+        length = g_idx.dims[0] if g_idx.rank == 1 else 0
+        if isinstance(length, int) and length < k:
+            raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
+    expect_dims(g, (n,), bias=bias)
     return a.shaped((*a.dims[:-1], n))
 
 
@@ -112,11 +105,8 @@ def _(*inputs: Any, **attrs: Any) -> Array:
     with np.errstate(all="ignore"):
         for start in range(0, n, COLUMN_BLOCK):
             block_columns = slice(start, start + COLUMN_BLOCK)
-            weights = (
-                b[block_columns],
-                scales[block_columns],
-                None if zero is None else zero[block_columns],
-            )
+            zeros = None if zero is None else zero[block_columns]
+            weights = (b[block_columns], scales[block_columns], zeros)
             y[..., block_columns] = matmul(left, _dequantized_columns(weights, g_idx, attrs))
         if bias is not None:
             y += wide(bias)
@@ -132,13 +122,7 @@ def _dequantized_columns(
     """
     q, scales, zero = weights
     bits, k = attrs["bits"], attrs["K"]
-    layout = {
-        **{name: attrs[name] for name in ("K", "bits", "block_size")},
-        "N": q.shape[0],
-        "k_major": 0,
-        "signed": 0,
-        "zero_default": 1 << bits - 1,
-    }
+    layout = {**attrs, "N": q.shape[0], "k_major": 0, "signed": 0, "zero_default": 1 << bits - 1}
     if g_idx is None:
         return dequantized_weights(q, scales, zero, layout)
     blocks = scales.shape[1]
@@ -150,8 +134,7 @@ def _dequantized_columns(
     if zero is not None:
         expanded = unpack_codes(zero, bits) if zero.dtype == np.uint8 else zero
         points = expanded[:, group].T.astype(np.float32)
-    columns: Array = (codes - points) * scales[:, group].T.astype(np.float32)
-    return columns
+    return np.asarray((codes - points) * scales[:, group].T.astype(np.float32))
 
 
 gather_blocks: Final = Op(
@@ -177,7 +160,8 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
     at = axis_of(attrs["quantize_axis"], data.rank, "quantize_axis")
     bits, block, is_float = attrs["bits"], attrs["block_size"], data.dtype in TINY_FLOATS
     if not is_float or block:
-        _check_bits(8 if is_float else bits, block)
+        _check_bits(8 if is_float else bits)
+        check_block_size(block)
     if data.dtype is U8 and (axis or at != data.rank - 1):
         raise ShapeError(
             f"data of u8 is read along axis 0 and has its blocks along the last, "
@@ -194,7 +178,7 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
     _check_scales(g, dims, scales, (at, block), is_float)
     if zero is not None:
         packed = (scales.dims[-1] + (per_byte - 1)) // per_byte
-        _expect(g, "zero_points", zero, (*scales.dims[:-1], packed))
+        expect_dims(g, (*scales.dims[:-1], packed), zero_points=zero)
     return Fact(scales.dtype, (*dims[:axis], *indices.dims, *dims[axis + 1 :]))
 
 
@@ -218,8 +202,7 @@ def _(data: Array, indices: Array, scales: Array, zero: Array | None, **attrs: A
     rank = data.ndim
     axis, at = attrs["gather_axis"] % rank, attrs["quantize_axis"] % rank
     layout = {"axis": axis, "quantize_axis": at, "block_size": attrs["block_size"], "fills": 1}
-    known = by_numpy(data.dtype)
-    if known is not None and known.is_integer:
+    if dtype_of(data).is_integer:
         bits = attrs["bits"]
         default = 1 << bits - 1 if data.dtype == np.uint8 else 0
         y = gather_dequantized(

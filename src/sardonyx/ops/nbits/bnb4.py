@@ -9,15 +9,17 @@ import numpy as np
 from sardonyx.errors import ShapeError
 from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
-from sardonyx.graph.dtype import BF16, F16, F32, U8
+from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, present
 from sardonyx.ops.matmul.standard import matmul
+from sardonyx.ops.nbits.internal import REALS, check_weight_sizes
 
 # Code books, relative to a block's absolute maximum: FP4 is a sign and 8 magnitudes; NF4 are the 16
 # quantiles of a normal distribution (QLoRA, arXiv 2305.14314).
@@ -29,13 +31,7 @@ NF4: Final = (
     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
     0.7229568362236023, 1.0,
 )  # fmt: skip
-_WEIGHTS: Final = {
-    "K": required("int"),
-    "N": required("int"),
-    "block_size": required("int"),
-    "quant_type": required("int"),
-}
-_REALS: Final = frozenset((F32, F16, BF16))
+_WEIGHTS: Final = dict.fromkeys(("K", "N", "block_size", "quant_type"), required("int"))
 
 bnb4: Final = Op(
     "MatMulBnb4",
@@ -44,7 +40,7 @@ bnb4: Final = Op(
     "Y:T1",
     domain=MICROSOFT,
     attrs={**_WEIGHTS, "training_mode": 0, "transB": 1},
-    types={"T1": _REALS, "T2": frozenset((U8,))},
+    types={"T1": REALS, "T2": frozenset((U8,))},
 )
 # Dequantizes the weights of MatMulBnb4 to float32; constant-folded where they are constant.
 weights: Final = Op(
@@ -54,34 +50,28 @@ weights: Final = Op(
     "w:T",
     domain=INTERNAL,
     attrs=_WEIGHTS,
-    types={"T1": _REALS, "T2": frozenset((U8,)), "T": frozenset((F32,))},
+    types={"T1": REALS, "T2": frozenset((U8,)), "T": frozenset((F32,))},
 )
 
 
 @weights.infer
-def _(g: Scope, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
+def infer_weights(g: Scope, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
     k, n, block = attrs["K"], attrs["N"], attrs["block_size"]
     if attrs["quant_type"] not in (0, 1):
         raise ShapeError(f"quant_type is {attrs['quant_type']}, and must be 0 (FP4) or 1 (NF4)")
-    if block < 16 or block & (block - 1):
-        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
-    if k < 1 or n < 1:
-        raise ShapeError(f"K is {k} and N is {n}, and both must be positive")
-    for name, fact, count in (("B", b, (n * k + 1) // 2), ("absmax", absmax, -(-n * k // block))):
-        if fact.rank != 1:
-            raise ShapeError(f"{name} must have shape [{count}], and is {fact}")
-        g.equal(fact.dims[0], count, f"{name} must have shape [{count}], and is {fact}")
+    check_weight_sizes(k, n, block)
+    expect_dims(g, ((n * k + 1) // 2,), B=b)
+    expect_dims(g, (-(-n * k // block),), absmax=absmax)
     return Fact(F32, (n, k))
 
 
 @weights.reference
-def _(b: Array, absmax: Array, **attrs: Any) -> Array:
+def dequantized(b: Array, absmax: Array, **attrs: Any) -> Array:
     count = attrs["N"] * attrs["K"]
     codes = np.stack((b >> 4, b & 15), axis=1).reshape(-1)[:count]
     table = np.array(NF4 if attrs["quant_type"] else FP4, np.float32)
     scales = np.repeat(absmax.astype(np.float32), attrs["block_size"])[:count]
-    dequantized: Array = (table[codes] * scales).reshape(attrs["N"], attrs["K"])
-    return dequantized
+    return np.asarray((table[codes] * scales).reshape(attrs["N"], attrs["K"]))
 
 
 def storage_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +81,7 @@ def storage_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 
 @bnb4.infer
 def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
-    rule = weights.infer_rule
-    assert rule is not None
-    n, k = rule(g, b, absmax, **storage_attrs(attrs)).dims
+    n, k = infer_weights(g, b, absmax, **storage_attrs(attrs)).dims
     if a.rank < 1:
         raise ShapeError(f"A is one number, {a}, and must have rows")
     inner, columns = (k, n) if attrs["transB"] else (n, k)
@@ -103,9 +91,7 @@ def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
 
 @bnb4.reference
 def _(a: Array, b: Array, absmax: Array, **attrs: Any) -> Array:
-    rule = weights.reference_rule
-    assert rule is not None
-    w = rule(b, absmax, **storage_attrs(attrs))
+    w = dequantized(b, absmax, **storage_attrs(attrs))
     with np.errstate(all="ignore"):
         y = matmul(wide(a), w.T if attrs["transB"] else w)
         return np.asarray(y).astype(a.dtype, copy=False)

@@ -10,14 +10,12 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.const import unpack
-from sardonyx.graph.dtype import BF16, F16, F32, I8, INDEX, U8, by_name, by_numpy, by_onnx
+from sardonyx.graph.dtype import F32, INDEX, U8, by_name, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, required
-from sardonyx.ops.arrays import Array
-
-REALS: Final = frozenset((F32, F16, BF16))
-QUANTIZED: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
+from sardonyx.ops.arrays import Array, dtype_of
+from sardonyx.ops.nbits.internal import QUANTIZED, REALS
 
 
 @frozen
@@ -57,15 +55,9 @@ def table_layout(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> TableLayo
     padded = list(n_scales)
     if is_packed:
         padded[-1] = -(-n_scales[-1] * bits // 8) * 8 // bits
-    return TableLayout(
-        dims,
-        bits,
-        data.dtype.kind == "int",
-        attrs["axis"],
-        tuple(blocks),
-        _strides(n_scales, n_scales),
-        _strides(n_scales, padded),
-    )
+    strides, zero_strides = _strides(n_scales, n_scales), _strides(n_scales, padded)
+    is_signed = data.dtype.kind == "int"
+    return TableLayout(dims, bits, is_signed, attrs["axis"], tuple(blocks), strides, zero_strides)
 
 
 def _strides(sizes: list[int], padded: list[int]) -> tuple[int, ...]:
@@ -110,18 +102,12 @@ def _(data: Array, indices: Array, scale: Array, zero: Array | None, **attrs: An
     return gather_dequantized((data, scale, zero), indices, attrs).astype(dtype.np, copy=False)
 
 
-def _fact(x: Array) -> Fact:
-    dtype = by_numpy(x.dtype)
-    assert dtype is not None
-    return Fact(dtype, x.shape)
-
-
 def gather_dequantized(
     table: tuple[Array, Array, Array | None], indices: Array, attrs: Mapping[str, Any]
 ) -> Array:
     """Gather along an axis and dequantize to float32."""
     data, scale, zero = table
-    layout = table_layout(_fact(data), _fact(scale), attrs)
+    layout = table_layout(*(Fact(dtype_of(x), x.shape) for x in (data, scale)), attrs)
     axis = layout.axis
     at, is_outside = _normalized_indices(indices, layout.dims[axis], axis, attrs["fills"])
     codes = np.take(data, at, axis)

@@ -19,26 +19,34 @@ from sardonyx.ops.matmul.standard import matmul
 
 REALS: Final = frozenset((F32, F16, BF16))
 QUANTIZED: Final = frozenset((U8, I8, *(by_name(n) for n in ("u4", "i4", "u2", "i2"))))
+_TYPES: Final = {"T": REALS, "Q": QUANTIZED, "S": REALS, "Z": QUANTIZED | FLOATS}
+_WEIGHTS: Final[dict[str, Any]] = {
+    **dict.fromkeys(("K", "N", "bits", "block_size"), required("int")),
+    **dict.fromkeys(("k_major", "signed", "zero_default"), 0),
+}
 
 nbits = Op(
     "MatMulNBits",
     1,
     "x:T q:Q scale:S zero:Z? operands*",
     "y",
-    attrs={
-        "K": required("int"),
-        "N": required("int"),
-        "bits": required("int"),
-        "block_size": required("int"),
-        "k_major": 0,
-        "signed": 0,
-        "zero_default": 0,
-        "level": 0,
-        "code": EPILOGUE,
-    },
-    types={"T": REALS, "Q": QUANTIZED, "S": REALS, "Z": QUANTIZED | FLOATS},
+    attrs={**_WEIGHTS, "level": 0, "code": EPILOGUE},
+    types=_TYPES,
     domain=INTERNAL,
 )
+
+
+def check_block_size(block: int) -> None:
+    """Raise unless a block has a size that onnxruntime allows."""
+    if block < 16 or block & (block - 1):
+        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+
+
+def check_weight_sizes(k: int, n: int, block: int) -> None:
+    """Raise for sizes of n-bit weights that onnxruntime does not allow."""
+    check_block_size(block)
+    if k < 1 or n < 1:
+        raise ShapeError(f"K is {k} and N is {n}, and both must be positive")
 
 
 @frozen
@@ -187,8 +195,7 @@ def dequantized_weights(q: Array, scale: Array, zero: Array | None, attrs: dict[
     scales = _expand_blocks(
         scale.astype(np.float32), layout.scale_strides(scale.shape, "scales"), layout
     )
-    dequantized: Array = centred * scales
-    return dequantized
+    return np.asarray(centred * scales)
 
 
 @nbits.reference
@@ -212,20 +219,14 @@ fused_nbits = Op(
     "x:T q:Q scale:S zero:Z? gain:T? residual:T? next_gain:T?",
     "y:T",
     attrs={
-        "K": required("int"),
-        "N": required("int"),
-        "bits": required("int"),
-        "block_size": required("int"),
-        "k_major": 0,
-        "signed": 0,
-        "zero_default": 0,
+        **_WEIGHTS,
         "epsilon": 1e-5,
         "gated": 0,  # SwiGLU: silu of the first half of the columns times the second
         "next_epsilon": 1e-5,
         # Also quantize the output for its only readers, FusedMatMulNBits with the norm next_gain.
         "quantizes_output": 0,
     },
-    types={"T": REALS, "Q": QUANTIZED, "S": REALS, "Z": QUANTIZED | FLOATS},
+    types=_TYPES,
     domain=INTERNAL,
 )
 

@@ -19,13 +19,12 @@ from sardonyx.graph.dtype import (
     U16,
     DType,
     by_name,
-    by_numpy,
     by_onnx,
 )
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.arrays import Array
+from sardonyx.ops.arrays import Array, dtype_of
 from sardonyx.ops.elementwise.cast import convert
 from sardonyx.ops.inference import axis_of
 
@@ -43,12 +42,9 @@ REAL: Final = frozenset((F32, F16, BF16))
 
 def integer_range(dtype: DType) -> tuple[int, int]:
     """Return the smallest and the largest number of an integer type."""
-    signed = dtype.kind == "int"
-    return (
-        (-(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1)
-        if signed
-        else (0, (1 << dtype.bits) - 1)
-    )
+    if dtype.kind == "int":
+        return -(1 << dtype.bits - 1), (1 << dtype.bits - 1) - 1
+    return 0, (1 << dtype.bits) - 1
 
 
 def is_single(fact: Fact) -> bool:
@@ -68,7 +64,12 @@ def _check_single(g: Scope, scale: Fact, zero: Fact) -> None:
 
 
 def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple[int, int]) -> None:
-    """Check scales: one number (per tensor), one per element of an axis, or one per block of it."""
+    """Check scales: one number (per tensor), one per element of an axis, or one per block of it.
+
+    Inputs of unknown rank are not checked.
+    """
+    if any(f is not None and f.shape is None for f in (x, scale, zero)):
+        return
     axis, block = spec
     if zero is not None and not (is_single(scale) and is_single(zero)):
         if zero.rank != scale.rank:
@@ -137,20 +138,17 @@ def _quantized_type(zero: Fact | None, output_dtype: int) -> DType:
 
 
 @quantize.infer
-def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
+def infer_quantize(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
     dtype = _quantized_type(zero, attrs["output_dtype"])
     if attrs["precision"] and by_onnx(attrs["precision"]) not in FLOATS:
         raise ShapeError(f"precision {attrs['precision']} is not a float type")
-    has_shapes = [f.shape is not None for f in (x, scale, zero) if f is not None]
-    if all(has_shapes):
-        _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
+    _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
     return Fact(dtype, x.shape)
 
 
 @quantize.reference
-def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
-    dtype = by_numpy(zero.dtype) if zero is not None else by_onnx(attrs["output_dtype"]) or U8
-    assert dtype is not None
+def run_quantize(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
+    dtype = dtype_of(zero) if zero is not None else by_onnx(attrs["output_dtype"]) or U8
     params = [scale] if zero is None else [scale, zero]
     values, params = _broadcastable(x, params, attrs["axis"], attrs["block_size"])
     with np.errstate(all="ignore"):
@@ -196,22 +194,20 @@ dequantize = Op(
 
 
 @dequantize.infer
-def _(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
+def infer_dequantize(g: Scope, x: Fact, scale: Fact, zero: Fact | None, **attrs: Any) -> Fact:
     requested = attrs["output_dtype"]
     dtype = by_onnx(requested) if requested else scale.dtype
     if dtype is None or dtype not in REAL:
         raise ShapeError(
             f"the output's type is {dtype or requested}: set output_dtype to a float type"
         )
-    if all(f.shape is not None for f in (x, scale, zero) if f is not None):
-        _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
+    _check_scales(g, x, scale, zero, (attrs["axis"], attrs["block_size"]))
     return Fact(dtype, x.shape)
 
 
 @dequantize.reference
-def _(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
-    dtype = by_onnx(attrs["output_dtype"]) if attrs["output_dtype"] else by_numpy(scale.dtype)
-    assert dtype is not None
+def run_dequantize(x: Array, scale: Array, zero: Array | None = None, **attrs: Any) -> Array:
+    dtype = by_onnx(attrs["output_dtype"]) or dtype_of(scale)
     params = [scale] if zero is None else [scale, zero]
     values, params = _broadcastable(x, params, attrs["axis"], attrs["block_size"])
     with np.errstate(all="ignore"):

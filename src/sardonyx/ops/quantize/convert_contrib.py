@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional
+from sardonyx.graph.op import MICROSOFT, Infer, Op, Reference, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
@@ -51,31 +51,25 @@ def standard_attrs(op: Op, axis: int | None) -> dict[str, Any]:
     return {**standard_op.defaults, "axis": _AXIS if axis is None else axis}
 
 
-def _delegate(op: Op, standard_op: Op) -> None:
+def _delegate(op: Op, standard_infer: Infer, standard_reference: Reference) -> None:
     """Define an op's rules by those of the ONNX op."""
 
-    def infer(g: Scope, x: Fact, scale: Fact, zero: Fact | None, *, axis: int | None) -> Fact:
+    def infer(g: Scope, x: Fact, scale: Fact, zero: Fact | None, *, axis: int | None) -> Any:
         if axis is not None and x.shape is not None and x.rank:
             axis_of(axis, x.rank)
         if x.shape is not None and scale.shape is not None and scale.rank > 1:
             raise ShapeError(f"the scale is one number or a vector, not {scale}")
-        rule = standard_op.infer_rule
-        assert rule is not None
-        result: Fact = rule(g, x, scale, zero, **standard_attrs(op, axis))
-        return result
+        return standard_infer(g, x, scale, zero, **standard_attrs(op, axis))
 
-    def reference(x: Array, scale: Array, zero: Array | None = None, *, axis: int | None) -> Array:
-        rule = standard_op.reference_rule
-        assert rule is not None
-        result: Array = rule(x, scale, zero, **standard_attrs(op, axis))
-        return result
+    def reference(x: Array, scale: Array, zero: Array | None = None, *, axis: int | None) -> Any:
+        return standard_reference(x, scale, zero, **standard_attrs(op, axis))
 
     op.infer(infer)
     op.reference(reference)
 
 
-_delegate(quantize, convert.quantize)
-_delegate(dequantize, convert.dequantize)
+_delegate(quantize, convert.infer_quantize, convert.run_quantize)
+_delegate(dequantize, convert.infer_dequantize, convert.run_dequantize)
 
 
 @quantize.decompose

@@ -21,7 +21,7 @@ from sardonyx.ops.conv.channels_last import channels_first, channels_last
 from sardonyx.ops.conv.standard import CONV, conv_shape
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import integer_range, to_quantized
-from sardonyx.ops.quantize.matmul_conv import as_int32, exact_conv, exact_type
+from sardonyx.ops.quantize.matmul_conv import as_int32, centred, exact_conv, exact_type, per_column
 
 _BYTES: Final = frozenset((I8, U8))
 _TYPES: Final = {"T1": _BYTES, "T2": _BYTES, "F": frozenset((F32,)), "T4": frozenset((F32, I32))}
@@ -37,22 +37,19 @@ def _requantized(
     total: Array, params: Mapping[str, Array | None], attrs: Mapping[str, Any]
 ) -> Array:
     """Scale, shift, clamp and round exact accumulators [..., columns] to the result's type."""
-    dtype = by_onnx(attrs["dtype"])
-    assert dtype is not None
-    bias, y_scale = params["bias"], params["y_scale"]
+    dtype, bias, y_scale = _dtype(attrs), params["bias"], params["y_scale"]
     if bias is not None and bias.dtype == np.int32:
         total = total.astype(np.float64) + bias
     if dtype is I32:
         return as_int32(total)
     with np.errstate(all="ignore"):
         step = np.float32(1) if y_scale is None else y_scale.reshape(())
-        scale = _scalar(params["x_scale"]) * _per_column(params["w_scale"]) / step
+        scale = _scale(params["x_scale"]) * _scale(params["w_scale"]) / step
         y = total.astype(np.float32) * scale
         if bias is not None and bias.dtype == np.float32:
             y = y + bias / step
         if dtype is F32:
-            clamped: Array = np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"]))
-            return clamped
+            return np.asarray(np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"])))
         return _quantize_clamped(y, step, params["y_zero"], (dtype, attrs["low"], attrs["high"]))
 
 
@@ -68,13 +65,9 @@ def _quantize_clamped(
     return np.clip(clamped, dtype.np.type(least), dtype.np.type(most))
 
 
-def _scalar(value: Array | None) -> Any:
-    return np.float32(1) if value is None else value.reshape(())
-
-
-def _per_column(value: Array | None) -> Any:
-    """Return a scalar, or one number per column (last axis)."""
-    return np.float32(1) if value is None else value.reshape(()) if value.size == 1 else value
+def _scale(value: Array | None) -> Any:
+    """Return a scale, per tensor or per column (last axis); 1 where it is absent."""
+    return np.float32(1) if value is None else per_column(value)
 
 
 def _dtype(attrs: Mapping[str, Any]) -> DType:
@@ -104,13 +97,9 @@ def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
     params = _named(rest)
     right = np.swapaxes(w, -1, -2) if attrs["trans_w"] else w
     dtype = exact_type(x.shape[-1])
-    left = _centred(x, params["x_zero"], dtype)
-    return _requantized(matmul(left, _centred(right, params["w_zero"], dtype)), params, attrs)
-
-
-def _centred(x: Array, zero: Array | None, dtype: Any) -> Array:
-    wide = x.astype(dtype)
-    return wide if zero is None else wide - _per_column(zero).astype(dtype)
+    left = centred(x, per_column(params["x_zero"]), dtype)
+    total = matmul(left, centred(right, per_column(params["w_zero"]), dtype))
+    return _requantized(total, params, attrs)
 
 
 qconv = Op(
@@ -158,9 +147,7 @@ def _(g: Scope, a: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
 
 
 def _dequantized(x: Array, scale: Array, zero: Array | None) -> Array:
-    wide = x.astype(np.float32)
-    shifted = wide if zero is None else wide - zero.reshape(()).astype(np.float32)
-    return shifted * scale.reshape(())
+    return centred(x, per_column(zero), np.float32) * scale.reshape(())
 
 
 @qadd.reference
@@ -221,8 +208,7 @@ def _(g: Scope, x: Fact, table: Fact) -> Fact:
 @qlookup.reference
 def _(x: Array, table: Array) -> Array:
     """Return the table entry of each byte; int8 is reinterpreted as uint8."""
-    entries: Array = table[x.astype(np.uint8) if x.dtype == np.int8 else x]
-    return entries
+    return np.asarray(table[x.astype(np.uint8) if x.dtype == np.int8 else x])
 
 
 OPS: Final = (qmatmul, qconv, qadd, qmean, qlookup)

@@ -10,15 +10,15 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, U8, by_name, by_numpy
+from sardonyx.graph.dtype import F32, I8, I32, U8, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.arrays import Array
+from sardonyx.ops.arrays import Array, dtype_of
 from sardonyx.ops.conv.im2col import convolve
 from sardonyx.ops.conv.standard import CONV, check_bias, conv_shape
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
-from sardonyx.ops.quantize.convert import is_single, to_quantized
+from sardonyx.ops.quantize.convert import REAL, is_single, to_quantized
 from sardonyx.ops.sliding_window import window_geometry, window_of
 
 BYTES: Final = frozenset((I8, U8))
@@ -38,22 +38,23 @@ def as_int32(total: Array) -> Array:
     return total.astype(np.int64).astype(np.int32)
 
 
-def _centred(x: Array, zero: Array | None, dtype: Any) -> Array:
+def centred(x: Array, zero: Array | None, dtype: Any) -> Array:
+    """Subtract the zero point, if any, in a type that holds the difference."""
     wide = x.astype(dtype)
     if zero is not None and np.any(zero):
         wide -= zero.astype(dtype)
     return wide
 
 
-def _per_row(param: Array | None) -> Array | None:
-    """Reshape a parameter per row of the left operand to a column."""
+def _per_row(param: Any) -> Any:
+    """Reshape a parameter per row of the left operand, if present, to a column."""
     if param is None or param.size == 1:
-        return None if param is None else param.reshape(())
+        return per_column(param)
     return param[:, None] if param.ndim == 1 else param
 
 
-def per_column(param: Array | None) -> Array | None:
-    """Reshape a parameter per column of the right operand to a row."""
+def per_column(param: Any) -> Any:
+    """Reshape a parameter per column of the right operand, if present, to a row."""
     return param.reshape(()) if param is not None and param.size == 1 else param
 
 
@@ -108,8 +109,8 @@ def _(g: Scope, a: Fact, b: Fact, a_zero: Fact | None, b_zero: Fact | None) -> F
 @matmul_integer.reference
 def _(a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None) -> Array:
     dtype = exact_type(a.shape[-1])
-    left = _centred(a, _per_row(a_zero), dtype)
-    return as_int32(matmul(left, _centred(b, per_column(b_zero), dtype)))
+    left = centred(a, _per_row(a_zero), dtype)
+    return as_int32(matmul(left, centred(b, per_column(b_zero), dtype)))
 
 
 qlinear_matmul = Op(
@@ -117,12 +118,7 @@ qlinear_matmul = Op(
     21,
     "a:T1 a_scale:TS a_zero_point:T1 b:T2 b_scale:TS b_zero_point:T2 y_scale:TS y_zero_point:T3",
     "y:T3",
-    types={
-        "TS": frozenset((F32, F16, BF16)),
-        "T1": BYTES | FLOAT8,
-        "T2": BYTES | FLOAT8,
-        "T3": BYTES | FLOAT8,
-    },
+    types={"TS": REAL, **dict.fromkeys(("T1", "T2", "T3"), BYTES | FLOAT8)},
 )
 
 
@@ -140,20 +136,17 @@ def _(g: Scope, *facts: Fact) -> Fact:
 @qlinear_matmul.reference
 def _(*arrays: Array) -> Array:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
-    out, left_type, right_type = (by_numpy(v.dtype) for v in (y_zero, a, b))
-    assert out is not None
-    has_floats = left_type in FLOAT8 or right_type in FLOAT8
+    has_floats = dtype_of(a) in FLOAT8 or dtype_of(b) in FLOAT8
     dtype = np.float32 if has_floats else exact_type(a.shape[-1])
     with np.errstate(all="ignore"):
-        left = _centred(a, _per_row(a_zero), dtype)
-        total = matmul(left, _centred(b, per_column(b_zero), dtype))
+        left = centred(a, _per_row(a_zero), dtype)
+        total = matmul(left, centred(b, per_column(b_zero), dtype))
         left_scale, right_scale = _per_row(a_scale), per_column(b_scale)
-        assert left_scale is not None
-        assert right_scale is not None
         step = y_scale.reshape(()).astype(np.float32)
         scale = left_scale.astype(np.float32) * right_scale.astype(np.float32) / step
         quotient = np.asarray(total).astype(np.float32) * scale
-        return to_quantized(quotient.reshape(total.shape), [y_zero.reshape(())], out)
+        quotient = quotient.reshape(total.shape)
+        return to_quantized(quotient, [y_zero.reshape(())], dtype_of(y_zero))
 
 
 conv_integer = Op(
@@ -180,8 +173,7 @@ def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
 
 @conv_integer.infer
 def _(g: Scope, x: Fact, w: Fact, x_zero: Fact | None, w_zero: Fact | None, **attrs: Any) -> Fact:
-    if x_zero is not None:
-        check_single(g, x_zero_point=x_zero)
+    check_single(g, x_zero_point=x_zero)
     check_maps(g, w, w_zero_point=w_zero)
     return Fact(I32, conv_shape(g, x, w, None, attrs))
 
@@ -192,15 +184,15 @@ def exact_conv(
     """Return the exact accumulators. Padding has the zero point's value, so it contributes 0."""
     dtype = exact_type(math.prod(w.shape[1:]))
     geometry = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
-    weights = _centred(w, per_map(w_zero, w.ndim - 1), dtype)
-    image = _centred(x, None if x_zero is None else x_zero.reshape(()), dtype)
+    weights = centred(w, per_map(w_zero, w.ndim - 1), dtype)
+    image = centred(x, per_column(x_zero), dtype)
     return convolve(image, weights, geometry, attrs["group"])
 
 
-def per_map(param: Array | None, n_trailing: int) -> Array | None:
-    """Reshape a parameter per feature map to broadcast over `n_trailing` axes."""
+def per_map(param: Any, n_trailing: int) -> Any:
+    """Reshape a parameter per feature map, if present, to broadcast over `n_trailing` axes."""
     if param is None or param.size == 1:
-        return None if param is None else param.reshape(())
+        return per_column(param)
     return param.reshape(-1, *(1,) * n_trailing)
 
 
@@ -222,7 +214,7 @@ qlinear_conv = Op(
 
 
 @qlinear_conv.infer
-def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
+def infer_qlinear_conv(g: Scope, *facts: Any, **attrs: Any) -> Fact:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = facts
     check_single(g, x_scale=x_scale, x_zero_point=x_zero, y_scale=y_scale, y_zero_point=y_zero)
     check_maps(g, w, w_scale=w_scale, w_zero_point=w_zero)
@@ -231,18 +223,15 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Fact:
 
 
 @qlinear_conv.reference
-def _(*arrays: Any, **attrs: Any) -> Array:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = (*arrays, None)[:9]
+def run_qlinear_conv(*arrays: Any, **attrs: Any) -> Array:
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = arrays
     total = exact_conv(x, w, x_zero, w_zero, attrs)
     if b is not None:
         total = total.astype(np.float64) + b.reshape(-1, *(1,) * (x.ndim - 2))
-    out = by_numpy(y_zero.dtype)
-    map_scale = per_map(w_scale, x.ndim - 2)
-    assert out is not None
-    assert map_scale is not None
     with np.errstate(all="ignore"):
-        scale = x_scale.reshape(()) * map_scale / y_scale.reshape(())
-        return to_quantized(total.astype(np.float32) * scale, [y_zero.reshape(())], out)
+        scale = x_scale.reshape(()) * per_map(w_scale, x.ndim - 2) / y_scale.reshape(())
+        quotient = total.astype(np.float32) * scale
+        return to_quantized(quotient, [y_zero.reshape(())], dtype_of(y_zero))
 
 
 OPS: Final = (qlinear_matmul, qlinear_conv, conv_integer, matmul_integer)

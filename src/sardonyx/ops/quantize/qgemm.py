@@ -7,16 +7,16 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import ShapeError
-from sardonyx.graph.dtype import F32, DType, by_numpy
+from sardonyx.graph.dtype import F32, DType
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, optional_input
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
-from sardonyx.ops.arrays import Array
+from sardonyx.ops.arrays import Array, dtype_of
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.quantize.convert import to_quantized
-from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, check_single, exact_type
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, centred, check_single, exact_type
 from sardonyx.ops.quantize.qdq import quantize_node, scalar
 
 qgemm: Final = Op(
@@ -72,34 +72,29 @@ def _(*arrays: Any, transA: int, transB: int, alpha: float) -> Array:  # noqa: N
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = arrays
     left, right = a.T if transA else a, b.T if transB else b
     dtype = exact_type(left.shape[1])
-    total = (left.astype(dtype) - a_zero.reshape(()).astype(dtype)) @ (
-        right.astype(dtype) - b_zero.astype(dtype)
-    )
+    total = centred(left, a_zero.reshape(()), dtype) @ centred(right, b_zero, dtype)
     if c is not None:
         total = total.astype(np.float64) + c
     with np.errstate(all="ignore"):
         scale = np.float32(alpha) * a_scale.reshape(()) * b_scale
         if y_zero is None:
             return np.asarray(total.astype(np.float32) * scale)
-        dtype_out = by_numpy(y_zero.dtype)
-        assert dtype_out is not None
         quotient = total.astype(np.float32) * (scale / y_scale.reshape(()))
-        return to_quantized(quotient, [y_zero.reshape(())], dtype_out)
+        return to_quantized(quotient, [y_zero.reshape(())], dtype_of(y_zero))
 
 
 @qgemm.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """QGemm: QMatMul, or MatMulInteger where C is not a vector."""
-    a, a_scale, a_zero, w, w_scale, w_zero, c, y_scale, y_zero = (
-        optional_input(node, i) for i in range(9)
+    a, w = input_of(node, 0), input_of(node, 3)
+    a_scale, a_zero, w_scale, w_zero, c, y_scale, y_zero = (
+        optional_input(node, i) for i in (1, 2, 4, 5, 6, 7, 8)
     )
-    assert a is not None
     attrs, columns = node.attrs, node.outputs[0].tensor.dims[1]
     x_scale = scalar(b, a_scale)
     # alpha goes into the scale of the activations.
     if attrs["alpha"] != 1:
         x_scale = b.Mul(x_scale, attrs["alpha"])
-    assert w is not None
     left = b.Transpose(a, perm=(1, 0)) if attrs["transA"] else a
     is_transposed = bool(attrs["transB"] and w.is_const)  # packing transposes constants
     right = b.Transpose(w, perm=(1, 0)) if attrs["transB"] and not is_transposed else w

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import BOOL, F32, by_numpy
+from sardonyx.graph.dtype import BOOL, F32, I8, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.conv.standard import CONV
 from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.inference import axes_of, axis_of, broadcast_shapes
 from sardonyx.ops.move.standard import concat
 from sardonyx.ops.pooling.standard import average_pool
 from sardonyx.ops.quantize.convert import to_quantized
-from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
-from sardonyx.ops.quantize.qdq import dequantize_node, in_nchw, quantize_node
+from sardonyx.ops.quantize.matmul_conv import (
+    BYTES,
+    FLOAT,
+    INT,
+    centred,
+    check_single,
+    infer_qlinear_conv,
+    per_column,
+    run_qlinear_conv,
+)
+from sardonyx.ops.quantize.qdq import dequantize_node, in_nchw, quantize_node, scalar
 from sardonyx.ops.softmax.standard import softmax
 
 _TYPES: Final = {"T": BYTES, "F": FLOAT}
@@ -32,16 +42,21 @@ _UNARY: Final = "X:T X_scale:F X_zero_point:T? Y_scale:F Y_zero_point:T?"
 
 def dequantized(x: Array, scale: Array, zero: Array | None) -> Any:
     """Return (x - zero point) * scale as float32."""
-    wide = x.astype(np.float32)
-    return (wide if zero is None else wide - np.float32(zero.reshape(()))) * scale.reshape(())
+    return centred(x, per_column(zero), np.float32) * scale.reshape(())
 
 
 def requantized(y: Array, scale: Array, zero: Array | None, dtype: Any) -> Array:
     """Quantize y to an 8-bit numpy type."""
-    quantized_type = by_numpy(np.dtype(dtype))
-    assert quantized_type is not None
     quotient = np.asarray(y / scale.reshape(()), np.float32)
-    return to_quantized(quotient, [] if zero is None else [zero.reshape(())], quantized_type)
+    zeros = [] if zero is None else [zero.reshape(())]
+    return to_quantized(quotient, zeros, U8 if dtype == np.uint8 else I8)
+
+
+def _check_params(g: Scope, op: Op, facts: Sequence[Fact | None]) -> None:
+    """Check that the scales and zero points of an op are one number each."""
+    names = (slot.name for slot in op.inputs)
+    params = {n: f for n, f in zip(names, facts, strict=True) if "_" in n}
+    check_single(g, **params)
 
 
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
@@ -55,11 +70,8 @@ def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
     )
 
     def infer(g: Scope, *facts: Any) -> Fact:
-        a, a_scale, a_zero, b, b_scale, b_zero, c_scale, c_zero = facts
-        check_single(
-            g, A_scale=a_scale, A_zero_point=a_zero, B_scale=b_scale, B_zero_point=b_zero,
-            C_scale=c_scale, C_zero_point=c_zero,
-        )  # fmt: skip
+        _check_params(g, op, facts)
+        a, b = facts[0], facts[3]
         return Fact(a.dtype, broadcast_shapes(g, a.dims, b.dims))
 
     def reference(*arrays: Any) -> Array:
@@ -84,8 +96,7 @@ def _unary(
     op = Op(name, 1, inputs, "Y:T", domain=MICROSOFT, attrs=attrs, types=_TYPES)
 
     def infer(g: Scope, x: Fact, *rest: Fact | None, **attrs_of_node: Any) -> Fact:
-        names = (slot.name for slot in op.inputs[1:])
-        check_single(g, **dict(zip(names, rest, strict=True)))
+        _check_params(g, op, (x, *rest))
         return Fact(x.dtype, shape(g, x, attrs_of_node))
 
     def reference(*arrays: Any, **attrs_of_node: Any) -> Array:
@@ -156,11 +167,9 @@ def standard_pool(attrs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pool(x: Array, **attrs: Any) -> Any:
-    rule = average_pool.reference_rule
-    assert rule is not None
-    if not attrs["channels_last"]:
-        return rule(x, **standard_pool(attrs))
-    return np.moveaxis(rule(np.moveaxis(x, -1, 1), **standard_pool(attrs)), 1, -1)
+    is_last = attrs["channels_last"]
+    (y,) = average_pool.run((np.moveaxis(x, -1, 1) if is_last else x,), standard_pool(attrs))
+    return np.moveaxis(y, 1, -1) if is_last else y
 
 
 def _spatial_axes(rank: int, is_last: object) -> tuple[int, ...]:
@@ -229,11 +238,8 @@ def _(g: Scope, y_scale: Fact, y_zero: Fact, *inputs: Fact, axis: int) -> Fact:
 @qlinear_concat.reference
 def _(y_scale: Array, y_zero: Array, *inputs: Array, axis: int) -> Array:
     with np.errstate(all="ignore"):
-        parts = [
-            requantized(dequantized(*p), y_scale, y_zero, y_zero.dtype)
-            for p in concat_inputs(inputs)
-        ]
-        return np.concatenate(parts, axis)
+        parts = [dequantized(*p) for p in concat_inputs(inputs)]
+        return requantized(np.concatenate(parts, axis), y_scale, y_zero, y_zero.dtype)
 
 
 where: Final = Op(
@@ -249,11 +255,8 @@ where: Final = Op(
 
 @where.infer
 def _(g: Scope, *facts: Fact) -> Fact:
-    condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = facts
-    check_single(
-        g, x_scale=x_scale, x_zero_point=x_zero, y_scale=y_scale, y_zero_point=y_zero,
-        z_scale=z_scale, z_zero_point=z_zero,
-    )  # fmt: skip
+    _check_params(g, where, facts)
+    condition, x, y = facts[0], facts[1], facts[4]
     return Fact(x.dtype, broadcast_shapes(g, condition.dims, x.dims, y.dims))
 
 
@@ -261,10 +264,43 @@ def _(g: Scope, *facts: Fact) -> Fact:
 def _(*arrays: Array) -> Array:
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = arrays
     with np.errstate(all="ignore"):
-        chosen = np.where(
-            condition, dequantized(x, x_scale, x_zero), dequantized(y, y_scale, y_zero)
-        )
-        return requantized(chosen, z_scale, z_zero, x.dtype)
+        operands = dequantized(x, x_scale, x_zero), dequantized(y, y_scale, y_zero)
+        return requantized(np.where(condition, *operands), z_scale, z_zero, x.dtype)
+
+
+conv: Final = Op(
+    "QLinearConv",
+    1,
+    "x:T1 x_scale:F x_zero_point:T1 w:T2 w_scale:F w_zero_point:T2 y_scale:F y_zero_point:T3 B:T4?",
+    "y:T3",
+    domain=MICROSOFT,
+    attrs={**CONV, "channels_last": 0},
+    types={"T1": BYTES, "T2": BYTES, "T3": BYTES, "T4": INT, "F": FLOAT},
+)
+
+
+@conv.infer
+def _(g: Scope, x: Fact, *rest: Fact | None, channels_last: int, **attrs: Any) -> Any:
+    y = infer_qlinear_conv(g, as_channels_first(x, channels_last), *rest, **attrs)
+    return y.shaped((y.dims[0], *y.dims[2:], y.dims[1])) if channels_last else y
+
+
+@conv.reference
+def _(x: Array, *rest: Array | None, channels_last: int, **attrs: Any) -> Any:
+    if not channels_last:
+        return run_qlinear_conv(x, *rest, **attrs)
+    return np.moveaxis(run_qlinear_conv(np.moveaxis(x, -1, 1), *rest, **attrs), 1, -1)
+
+
+@conv.decompose
+def _(b: Builder, node: Node) -> Outputs:
+    """QLinearConv of com.microsoft: the standard op, in either layout."""
+    x, rest = input_of(node, 0), node.inputs[1:]
+    attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
+    # Scales and zero points of activations; those of the weights may be per channel.
+    singles = [scalar(b, v) if i in (0, 1, 5, 6) else v for i, v in enumerate(rest)]
+    is_last = node.attrs["channels_last"]
+    return (in_nchw(b, x, lambda v: b.QLinearConv(v, *singles, **attrs), is_last),)
 
 
 def _decompose_binary(b: Builder, node: Node) -> Outputs:
@@ -285,10 +321,8 @@ def _unary_decomposition(
     """The decomposition of an op with one quantized input, from its float computation."""
 
     def lower(b: Builder, node: Node) -> Outputs:
-        x, (x_scale, x_zero, y_scale, y_zero) = (
-            input_of(node, 0),
-            (optional_input(node, i) for i in range(1, 5)),
-        )
+        x = input_of(node, 0)
+        x_scale, x_zero, y_scale, y_zero = (optional_input(node, i) for i in range(1, 5))
         y = compute(b, node, dequantize_node(b, x, x_scale, x_zero))
         return (quantize_node(b, y, y_scale, y_zero, x.tensor.dtype),)
 
@@ -301,11 +335,9 @@ def _softmax_nodes(b: Builder, node: Node, x: Value) -> Value:
     need(rank > 0, "one number has no axis")
     # Before opset 13 Softmax flattened its input to a matrix at the axis.
     if node.attrs["opset"] >= 13:
-        made: Value = b.Softmax(x, axis=axis)
-    else:
-        rows = b.Softmax(b.Flatten(x, axis=axis % rank), axis=1)
-        made = b.Reshape(rows, b.Shape(x), allowzero=1)
-    return made
+        return b.Softmax(x, axis=axis)
+    rows = b.Softmax(b.Flatten(x, axis=axis % rank), axis=1)
+    return b.Reshape(rows, b.Shape(x), allowzero=1)
 
 
 def _average_nodes(b: Builder, node: Node, x: Value) -> Value:
@@ -338,9 +370,8 @@ def _(b: Builder, node: Node) -> Outputs:
     condition, x, x_scale, x_zero, y, y_scale, y_zero, z_scale, z_zero = (
         input_of(node, i) for i in range(9)
     )
-    z = b.Where(
-        condition, dequantize_node(b, x, x_scale, x_zero), dequantize_node(b, y, y_scale, y_zero)
-    )
+    operands = dequantize_node(b, x, x_scale, x_zero), dequantize_node(b, y, y_scale, y_zero)
+    z = b.Where(condition, *operands)
     return (quantize_node(b, z, z_scale, z_zero, x.tensor.dtype),)
 
 
@@ -379,6 +410,7 @@ OPS: Final = (
     ),
     qlinear_concat,
     where,
+    conv,
 )
 
 _DECOMPOSITIONS: Final = {

@@ -59,7 +59,7 @@ TOKENIZER = [
         mincharnum=1,
         pad_value="#",
         tokenexp="(",
-        match="not a regular expression",
+        match="is not valid in RE2",
     ),
     no(
         "Tokenizer",

@@ -48,9 +48,8 @@ class LogitsProcessor:
             with np.errstate(over="ignore"):  # of forbidden tokens
                 scores /= np.float32(self.temperature)
         if self.present is not None:
-            scores -= _per_sequence(self.present, scores).astype(np.float32) * np.float32(
-                self.presence
-            )
+            present = _per_sequence(self.present, scores).astype(np.float32)
+            scores -= present * np.float32(self.presence)
         return scores
 
 
@@ -80,12 +79,8 @@ def repeated_ngram_tokens(sequence: Array, size: int, n_tokens: int) -> list[int
     tokens = sequence.tolist()
     if len(tokens) < size:
         return []
-    tail = tokens[len(tokens) - size + 1 :]
-    tokens_found = {
-        tokens[i + size - 1]
-        for i in range(len(tokens) - size + 1)
-        if tokens[i : i + size - 1] == tail
-    }
+    tail, starts = tokens[len(tokens) - size + 1 :], range(len(tokens) - size + 1)
+    tokens_found = {tokens[i + size - 1] for i in starts if tokens[i : i + size - 1] == tail}
     for token in tokens_found:
         if not 0 <= token < n_tokens:
             raise InvalidArgument(f"the token {token} is outside [0, {n_tokens})")
@@ -97,9 +92,8 @@ def nucleus(scores: Array, top_p: float, fill: float, at_least: int) -> Array:
     order = np.argsort(-scores, axis=1, kind="stable")
     ranked = np.take_along_axis(scores, order, 1)
     shares = np.exp(ranked - ranked[:, :1])
-    preceding = np.cumsum(shares / shares.sum(1, keepdims=True), 1) - shares / shares.sum(
-        1, keepdims=True
-    )
+    shares = shares / shares.sum(1, keepdims=True)
+    preceding = np.cumsum(shares, 1) - shares
     drop = preceding >= np.float32(top_p)
     drop[:, : max(1, at_least)] = False
     filtered = scores.copy()

@@ -107,9 +107,8 @@ def decode_beams(
     while length < limits.max_length:
         raw = decoder.first(n) if length == begin else decoder.next(sequences[:, -1])
         with np.errstate(over="ignore"):  # of forbidden tokens
-            scores = (
-                processor.apply(_log_softmax(raw), sequences, length == begin) + totals[:, None]
-            )
+            scores = processor.apply(_log_softmax(raw), sequences, length == begin)
+            scores = scores + totals[:, None]
         if length == begin:
             step_scores = np.zeros((*step_scores.shape[:3], scores.shape[1]), np.float32)
         step_scores[length - begin] = scores.reshape(step_scores.shape[1:])
@@ -128,8 +127,7 @@ def decode_beams(
 
 def _log_softmax(scores: Array) -> Array:
     shifted = scores - scores.max(1, keepdims=True)
-    log_probs: Array = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
-    return log_probs
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
 def _advance(

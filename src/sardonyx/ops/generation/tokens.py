@@ -15,10 +15,7 @@ from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.generation.logits import repeated_ngram_tokens
 
 _FLOAT: Final = frozenset((F32,))
-
-
 _LONG: Final = frozenset((I64,))
-
 
 ngram_repeat_block: Final = Op(
     "NGramRepeatBlock",

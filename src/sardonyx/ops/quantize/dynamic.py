@@ -8,18 +8,14 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import F16, F32, I8, U8
+from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, narrow, wide
 from sardonyx.ops.inference import broadcast_shapes
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
-
-_BYTES: Final = frozenset((I8, U8))
-
-
-_FLOAT: Final = frozenset((F32,))
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, centred, exact_type
 
 
 def dynamic_quantized(x: Array) -> tuple[Array, Any]:
@@ -39,16 +35,9 @@ def integer_matmul(a: Array, b: Array) -> Any:
     return matmul(a.astype(b.dtype, copy=False), b).astype(np.float32, copy=False)
 
 
-def centred(x: Array, zero: Array | None) -> Array:
-    """Subtract the zero point from 8-bit codes, in a float type that accumulates them exactly."""
-    whole = x.astype(np.int16)
-    if zero is not None:
-        whole = whole - zero.astype(np.int16)
-    terms = whole.shape[0] if whole.ndim == 1 else whole.shape[-2]
-    largest = max(abs(int(whole.min(initial=0))), int(whole.max(initial=0)))
-    # Integer sums are exact below 2^24 in float32, and below 2^53 in float64.
-    is_small = terms * largest * 255 < 1 << 24
-    return whole.astype(np.float32 if is_small else np.float64)
+def centred_weights(x: Array, zero: Array | None) -> Array:
+    """Subtract the zero point from 8-bit weights, in a float type that accumulates them exactly."""
+    return centred(x, zero, exact_type(x.shape[0] if x.ndim == 1 else x.shape[-2]))
 
 
 dynamic_matmul: Final = Op(
@@ -57,7 +46,7 @@ dynamic_matmul: Final = Op(
     "A:T1 B:T2 b_scale:T1 b_zero_point:T2? bias:T1?",
     "Y:T1",
     domain=MICROSOFT,
-    types={"T1": _FLOAT, "T2": _BYTES},
+    types={"T1": FLOAT, "T2": BYTES},
 )
 
 
@@ -86,7 +75,7 @@ def _(*inputs: Any) -> Any:
     a, b, b_scale, zero, bias = inputs
     whole, step = dynamic_quantized(a)
     with np.errstate(all="ignore"):
-        y = integer_matmul(whole, centred(b, zero)) * (step * b_scale)
+        y = integer_matmul(whole, centred_weights(b, zero)) * (step * b_scale)
         return y if bias is None else y + bias
 
 
@@ -96,7 +85,7 @@ matmul_to_float: Final = Op(
     "A:T1 B:T2 a_scale:T3 b_scale:T3 a_zero_point:T1? b_zero_point:T2? bias:T3?",
     "Y:T3",
     domain=MICROSOFT,
-    types={"T1": _BYTES, "T2": _BYTES, "T3": frozenset((F32, F16))},
+    types={"T1": BYTES, "T2": BYTES, "T3": frozenset((F32, F16))},
     unranked=True,
 )
 
@@ -117,9 +106,7 @@ def _(g: Scope, a: Fact, b: Fact, *more: Any) -> Fact:
 @matmul_to_float.reference
 def _(*inputs: Any) -> Any:
     a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs
-    left, right = a.astype(np.int16), centred(b, b_zero)
-    if a_zero is not None:
-        left = left - a_zero.astype(np.int16)
+    left, right = centred(a, a_zero, np.float32), centred_weights(b, b_zero)
     with np.errstate(all="ignore"):
         if a_scale.size == 1:
             y = integer_matmul(left, right) * (wide(a_scale).reshape(()) * wide(b_scale))

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import ShapeError
-from sardonyx.graph.dtype import F32, I8, I32, U8, DType, by_onnx
+from sardonyx.graph.dtype import F32, I32, U8, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op
@@ -21,10 +21,17 @@ from sardonyx.ops.conv.channels_last import channels_first, channels_last
 from sardonyx.ops.conv.standard import CONV, conv_shape
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import integer_range, to_quantized
-from sardonyx.ops.quantize.matmul_conv import as_int32, centred, exact_conv, exact_type, per_column
+from sardonyx.ops.quantize.matmul_conv import (
+    BYTES,
+    FLOAT,
+    as_int32,
+    centred,
+    exact_conv,
+    exact_type,
+    per_column,
+)
 
-_BYTES: Final = frozenset((I8, U8))
-_TYPES: Final = {"T1": _BYTES, "T2": _BYTES, "F": frozenset((F32,)), "T4": frozenset((F32, I32))}
+_TYPES: Final = {"T1": BYTES, "T2": BYTES, "F": FLOAT, "T4": frozenset((F32, I32))}
 _OPERANDS: Final = (
     "x:T1 w:T2 x_scale:F? x_zero:T1? w_scale:F? w_zero:T2? bias:T4? y_scale:F? y_zero:T3?"
 )
@@ -193,7 +200,7 @@ def _(x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any, **attr
 
 
 qlookup = Op(
-    "QLookup", 1, "x:T1 table:T2", "y:T2", types={"T1": _BYTES, "T2": _BYTES}, domain=INTERNAL
+    "QLookup", 1, "x:T1 table:T2", "y:T2", types={"T1": BYTES, "T2": BYTES}, domain=INTERNAL
 )
 
 

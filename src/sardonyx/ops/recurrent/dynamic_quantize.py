@@ -11,16 +11,17 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import F32, I8, I32, U8
+from sardonyx.graph.dtype import F32, I32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, optional_input
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import expect_dims, same_dims
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.decomposition import Outputs, need
-from sardonyx.ops.quantize.dynamic import centred, dynamic_quantized, integer_matmul
+from sardonyx.ops.decomposition import Outputs, need, present
+from sardonyx.ops.quantize.dynamic import centred_weights, dynamic_quantized, integer_matmul
+from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT
 from sardonyx.ops.recurrent.standard import (
     ATTRS,
     Cell,
@@ -33,10 +34,6 @@ from sardonyx.ops.recurrent.standard import (
     run_layer,
 )
 
-_BYTES: Final = frozenset((I8, U8))
-_FLOAT: Final = frozenset((F32,))
-
-
 dynamic_lstm: Final = Op(
     "DynamicQuantizeLSTM",
     1,
@@ -45,7 +42,7 @@ dynamic_lstm: Final = Op(
     "Y:T? Y_h:T? Y_c:T?",
     domain=MICROSOFT,
     attrs={**ATTRS, "input_forget": 0},
-    types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
+    types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
 )
 
 
@@ -57,7 +54,7 @@ qlstm: Final = Op(
     "Y:T? Y_h:T? Y_c:T?",
     domain=INTERNAL,
     attrs={**ATTRS, "input_forget": 0},
-    types={"T": _FLOAT, "T1": frozenset((I32,)), "T2": _BYTES},
+    types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
 )
 
 
@@ -136,12 +133,11 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 
 def _quantized_projection(weights: Array, scale: Array, zero: Array | None) -> Matmul:
     """Return a matmul by 8-bit weights that quantizes its input dynamically, per tensor."""
-    whole_weights = centred(weights, None if zero is None else np.asarray(zero))
+    whole_weights = centred_weights(weights, None if zero is None else np.asarray(zero))
 
     def run(x: Array) -> Array:
         whole, step = dynamic_quantized(x)
-        product: Array = integer_matmul(whole, whole_weights) * (step * scale)
-        return product
+        return np.asarray(integer_matmul(whole, whole_weights) * (step * scale))
 
     return run
 
@@ -149,15 +145,11 @@ def _quantized_projection(weights: Array, scale: Array, zero: Array | None) -> M
 @dynamic_lstm.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """DynamicQuantizeLSTM: one QMatMul for the inputs of all steps and directions."""
-    x, w, r, bias, lens, initial_h, initial_c, p, *scales = (
-        optional_input(node, i) for i in range(12)
-    )
-    assert w is not None
-    assert r is not None
+    x, w, r = (input_of(node, i) for i in range(3))
+    bias, lens, initial_h, initial_c, p, *scales = (optional_input(node, i) for i in range(3, 12))
     need(w.is_const and r.is_const, "the weights are not constant")
-    shape = w.tensor.static
-    need(shape is not None and all(v is not None and v.is_const for v in scales), "scales vary")
-    assert shape is not None
+    shape = present(w.tensor.static, "the sizes of the weights are not known")
+    need(all(v is not None and v.is_const for v in scales), "scales vary")
     directions, inner, columns = shape
     w_scale, w_zero, r_scale, r_zero = (v.const.read() for v in scales if v and v.const)
     # [directions, inner, columns] as one matrix [inner, directions * columns].

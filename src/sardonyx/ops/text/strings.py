@@ -150,17 +150,25 @@ match = Op(
 )
 
 
-@functools.lru_cache(maxsize=64)
-def _compiled(pattern: bytes) -> Any:
-    """Compile a pattern with RE2, which matches in linear time."""
-    re2 = optional_package("re2", "google-re2", "regex", "RegexFullMatch")
+@functools.lru_cache(maxsize=256)
+def compiled(pattern: bytes | str, op: str, is_longest: bool = False) -> Any:
+    """Compile a pattern with RE2, which matches in linear time.
+
+    `is_longest`: of the matches at a position, the longest one is taken, not the first.
+    """
+    re2 = optional_package("re2", "google-re2", "regex", op)
     options = re2.Options()
+    options.longest_match = is_longest
     options.log_errors = False
     try:
-        return re2.compile(pattern.decode("utf-8", "replace"), options)
+        return re2.compile(pattern, options)
     except re2.error as error:
-        shown = pattern.decode("utf-8", "replace")
+        shown = pattern if isinstance(pattern, str) else pattern.decode("utf-8", "replace")
         raise InvalidGraph(f"the pattern {shown!r} is not valid in RE2: {error}") from error
+
+
+def _full_match(pattern: bytes) -> Any:
+    return compiled(pattern.decode("utf-8", "replace"), "RegexFullMatch")
 
 
 @match.infer
@@ -170,13 +178,13 @@ def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
     from sardonyx.ops.text.automaton import automaton  # rarely needed
 
     if automaton(pattern, is_whole=True) is None:
-        _compiled(pattern)
+        _full_match(pattern)
     return Fact(BOOL, x.shape)
 
 
 @match.reference
 def _(x: Array, *, pattern: bytes) -> Array:
-    matches = _compiled(pattern).fullmatch
+    matches = _full_match(pattern).fullmatch
     is_match = [matches(s) is not None for s in x.reshape(-1).tolist()]
     return np.array(is_match, bool).reshape(x.shape)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.text.automaton import automaton
-from sardonyx.ops.text.strings import optional_package
+from sardonyx.ops.text.strings import compiled
 
 START, END = "\x02", "\x03"
 
@@ -69,37 +68,30 @@ def _tokens(text: str, attrs: dict[str, Any]) -> list[str]:
     """Return the tokens of one string that have at least mincharnum characters."""
     separators, least = attrs["separators"], attrs["mincharnum"]
     if attrs["tokenexp"]:
-        pieces = _matches(text.encode(), _compiled(attrs["tokenexp"]))
+        pieces, _ = _matches(text.encode(), _compiled(attrs["tokenexp"]))
     elif separators == (b"",):
         return list(text)
     else:
         pieces = [text.encode()]
         for separator in separators:
             pattern = _compiled(separator)
-            pieces = [part for piece in pieces for part in _between(piece, pattern)]
+            pieces = [part for piece in pieces for part in _matches(piece, pattern)[1]]
     tokens = (piece.decode("utf-8", "replace") for piece in pieces)
     return [t for t in tokens if len(t) >= least]
 
 
-def _matches(text: bytes, pattern: Any) -> list[bytes]:
-    """Return all matches from left to right; after an empty one, skip a character."""
-    tokens, at = [], 0
+def _matches(text: bytes, pattern: Any) -> tuple[list[bytes], list[bytes]]:
+    """Return all matches from left to right, and the text between them.
+
+    An empty match also removes the character after it.
+    """
+    matches, between, at = [], [], 0
     while at < len(text) and (match := pattern.search(text, at)) is not None:
         begin, end = match.span()
-        tokens.append(text[begin:end])
+        matches.append(text[begin:end])
+        between.append(text[at:begin])
         at = end if end > begin else _character_end(text, begin)
-    return tokens
-
-
-def _between(text: bytes, pattern: Any) -> list[bytes]:
-    """Return the text between matches; an empty match also removes the character after it."""
-    tokens, at = [], 0
-    while at < len(text) and (match := pattern.search(text, at)) is not None:
-        begin, end = match.span()
-        tokens.append(text[at:begin])
-        at = end if end > begin else _character_end(text, begin)
-    tokens.append(text[at:])
-    return tokens
+    return matches, [*between, text[at:]]
 
 
 def _character_end(text: bytes, at: int) -> int:
@@ -110,16 +102,8 @@ def _character_end(text: bytes, at: int) -> int:
     return at
 
 
-@functools.lru_cache(maxsize=256)
 def _compiled(expression: bytes) -> Any:
-    re2 = optional_package("re2", "google-re2", "regex", "Tokenizer")
-    options = re2.Options()
-    options.longest_match = True
-    options.log_errors = False
-    try:
-        return re2.compile(expression, options)
-    except re2.error as error:
-        raise InvalidGraph(f"{expression!r} is not a regular expression: {error}") from None
+    return compiled(expression, "Tokenizer", is_longest=True)
 
 
 OPS: Final = (tokenizer,)

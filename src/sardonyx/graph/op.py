@@ -261,6 +261,16 @@ class Op:
         return f"{self.domain}.{self.name}" if self.domain else self.name
 
 
+def contrib_op(name: str, inputs: str, outputs: str, **declaration: Any) -> Op:
+    """Declare an op of com.microsoft; all of them have version 1."""
+    return Op(name, 1, inputs, outputs, domain=MICROSOFT, **declaration)
+
+
+def internal_op(name: str, inputs: str, outputs: str, **declaration: Any) -> Op:
+    """Declare an op that only lowering and passes create."""
+    return Op(name, 1, inputs, outputs, domain=INTERNAL, **declaration)
+
+
 def as_outputs(result: Any) -> Sequence[Any]:
     """Reference results as a tuple; numpy scalars become arrays."""
     if isinstance(result, np.ndarray):

@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Size, maximum
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op
+from sardonyx.graph.op import internal_op
 from sardonyx.ops.arrays import Array, one_int, wide
 
 _TYPES: Final = {
@@ -23,26 +23,22 @@ _TYPES: Final = {
 
 # [batch, 2]: per batch entry the position of its first new row, and its number of keys including
 # the new ones.
-spans: Final = Op(
+spans: Final = internal_op(
     "Spans",
-    1,
     # Either seqlens_k (lengths - 1) and the total length, or nonpad_kv_seqlen counts and the keys.
     # Of query and keys, [batch, heads, rows, head], only the sizes are read.
     "lengths:L total:I? query:T keys:T?",
     "y:I",
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 # Appends new rows to the cache; with cos and sin, query and key are rotated by position (RoPE).
-append: Final = Op(
+append: Final = internal_op(
     "Append",
-    1,
     "key:T value:T past_key:T? past_value:T? spans:I? total:I? query:T? cos:T? sin:T? positions:P?",
     "present_key:T present_value:T rotated_query:T?",
     attrs={"interleaved": 0},  # RoPE pairs are (2i, 2i+1), not (i, i + half)
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 

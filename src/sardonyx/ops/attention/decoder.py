@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import BOOL, F16, F32, I32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import (
     expect_dims,
@@ -35,13 +35,11 @@ from sardonyx.ops.attention.projected import infer_projected, run_projected
 _FLOATS: Final = frozenset((F32, F16))
 _TYPES: Final = {"T": _FLOATS, "M": frozenset((I32,))}
 
-masked: Final = Op(
+masked: Final = contrib_op(
     "DecoderMaskedMultiHeadAttention",
-    1,
     "query:T key:T? value:T? mask_index:M? attention_bias:T? past_key:T? past_value:T? "
     "past_sequence_length:M? beam_width:M? cache_indirection:M? bias:T?",
     "output:T present_key:T? present_value:T? qk:Q?",
-    domain=MICROSOFT,
     attrs={
         "mask_filter_value": optional("float"),
         "num_heads": required("int"),
@@ -111,13 +109,11 @@ def _(*inputs: Any, **attrs: Any) -> Any:
     return run_multi_head(*x.as_multi_head(attrs), **multi_head_attrs(attrs))
 
 
-masked_self: Final = Op(
+masked_self: Final = contrib_op(
     "DecoderMaskedSelfAttention",
-    1,
     "input:T weights:T bias:T mask_index:M? past:T attention_bias:T? past_sequence_length:M "
     "beam_width:M? cache_indirection:M?",
     "output:T present:T",
-    domain=MICROSOFT,
     attrs={
         "do_rotary": 0,
         "mask_filter_value": optional("float"),
@@ -156,13 +152,11 @@ def _(*inputs: Any, **attrs: Any) -> Any:
     return run_projected(*inputs[:6], length, **projected_attrs(attrs))
 
 
-seq_first: Final = Op(
+seq_first: Final = contrib_op(
     "DecoderAttention",
-    1,
     "query:T key:T q_weight:T kv_weight:T bias:T key_padding_mask:B? key_cache:T? value_cache:T? "
     "static_kv:B use_past:B has_layer_state:B has_key_padding_mask:B",
     "output:T new_key_cache:T? new_value_cache:T?",
-    domain=MICROSOFT,
     attrs={"mask_filter_value": optional("float"), "num_heads": required("int")},
     types={"T": _FLOATS, "B": frozenset((BOOL,))},
 )

@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op, required
+from sardonyx.graph.op import internal_op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
 from sardonyx.ops.attention.heads import sink_softmax, softcapped, visible_keys
 from sardonyx.ops.inference import broadcast_shapes
@@ -19,9 +19,8 @@ from sardonyx.ops.inference import broadcast_shapes
 _FLOATS: Final = frozenset((F32, F16, BF16))
 STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `nan_rows`
 
-attention: Final = Op(
+attention: Final = internal_op(
     "Attention",
-    1,
     "q:T k:T v:T mask:F? spans:I? sink:F?",
     "y:T",
     attrs={
@@ -38,7 +37,6 @@ attention: Final = Op(
         "is_settled": 0,  # the mask is the output of a `Mask` node
     },
     types={"T": _FLOATS, "F": _FLOATS, "I": frozenset((I32,))},
-    domain=INTERNAL,
 )
 
 
@@ -108,14 +106,12 @@ def _(*inputs: Any, **attrs: Any) -> Any:
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y
 
 
-mask_op: Final = Op(
+mask_op: Final = internal_op(
     "Mask",
-    1,
     "x:F",
     "y:T",
     attrs={"to": required("int"), "masked_to_nan": 1},
     types={"F": _FLOATS, "T": _FLOATS},
-    domain=INTERNAL,
 )
 
 

@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32, I64, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.cache import append_ranges, cache_length, rotary_positions, rotated
 from sardonyx.ops.attention.heads import (
@@ -41,14 +41,12 @@ from sardonyx.ops.attention.multi_head import check_attention_bias
 SCORES, WEIGHTS = 1, 2  # values of qk_output: before and after the softmax
 _FLOATS: Final = frozenset((F32, F16, BF16))
 
-group_query: Final = Op(
+group_query: Final = contrib_op(
     "GroupQueryAttention",
-    1,
     "query:T key:T? value:T? past_key:C? past_value:C? seqlens_k:M total_sequence_length:M "
     "cos_cache:T? sin_cache:T? position_ids:I? attention_bias:T? head_sink:T? k_scale:S? "
     "v_scale:S? q_norm_weight:T? k_norm_weight:T?",
     "output:T present_key:C? present_value:C? output_qk:T?",
-    domain=MICROSOFT,
     attrs={
         "causal": 1,
         "do_rotary": 0,

@@ -17,7 +17,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.graph.op import Op, contrib_op, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import expect_dims, heads_of, same_dims, same_rank
 
@@ -50,12 +50,10 @@ linear: Final = Op(
     types={"T": _TYPES, "S": _TYPES},
     unranked=True,
 )
-contrib_linear: Final = Op(
+contrib_linear: Final = contrib_op(
     "LinearAttention",
-    1,
     _INPUTS,
     _OUTPUTS,
-    domain=MICROSOFT,
     attrs={**_ATTRS, "state_window": 0},  # states after the last tokens, for speculative decoding
     types={"T": _TYPES, "S": _TYPES},
 )

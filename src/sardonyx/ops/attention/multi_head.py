@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.heads import (
     all_or_none,
@@ -31,13 +31,11 @@ MASKED_SCORE: Final = -10000.0  # onnxruntime's default mask_filter_value
 NO_MASK: Final = np.zeros((1, 1, 1, 1), np.float32)  # an additive mask that hides no key
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I32,))}
 
-multi_head: Final = Op(
+multi_head: Final = contrib_op(
     "MultiHeadAttention",
-    1,
     "query:T key:T? value:T? bias:T? key_padding_mask:M? attention_bias:T? past_key:T? "
     "past_value:T? past_sequence_length:M? cache_indirection:M?",
     "output:T present_key:T? present_value:T? qk:T?",
-    domain=MICROSOFT,
     attrs={
         "mask_filter_value": optional("float"),
         "num_heads": required("int"),

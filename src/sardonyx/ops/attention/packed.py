@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import (
     all_or_none,
@@ -26,12 +26,10 @@ from sardonyx.ops.attention.projected import checked_qkv_widths, qkv_widths
 
 _TYPES: Final = {"T": frozenset((F32, F16)), "M": frozenset((I32,))}
 
-remove: Final = Op(
+remove: Final = contrib_op(
     "RemovePadding",
-    1,
     "input:T sequence_token_count:M",
     "output:T token_offset:M cumulated_seq_len:M max_seq_len:M",
-    domain=MICROSOFT,
     types=_TYPES,
 )
 
@@ -64,9 +62,7 @@ def _(x: Array, counts: Array) -> tuple[Array, ...]:
     return x.reshape(batch * length, hidden)[tokens], offsets, ends, longest
 
 
-restore: Final = Op(
-    "RestorePadding", 1, "input:T token_offset:M", "output:T", domain=MICROSOFT, types=_TYPES
-)
+restore: Final = contrib_op("RestorePadding", "input:T token_offset:M", "output:T", types=_TYPES)
 
 
 @restore.infer
@@ -87,12 +83,10 @@ def restored(x: Array, offsets: Array) -> Array:
     return y.reshape(*offsets.shape, x.shape[1])
 
 
-packed: Final = Op(
+packed: Final = contrib_op(
     "PackedAttention",
-    1,
     "input:T weights:T bias:T token_offset:M cumulative_sequence_length:M attention_bias:T?",
     "output:T",
-    domain=MICROSOFT,
     attrs={
         "num_heads": required("int"),
         "qkv_hidden_sizes": optional("ints"),
@@ -100,12 +94,10 @@ packed: Final = Op(
     },
     types=_TYPES,
 )
-multi_packed: Final = Op(
+multi_packed: Final = contrib_op(
     "PackedMultiHeadAttention",
-    1,
     "query:T key:T? value:T? bias:T? token_offset:M cumulative_sequence_length:M attention_bias:T?",
     "output:T",
-    domain=MICROSOFT,
     attrs={
         "mask_filter_value": optional("float"),
         "num_heads": required("int"),

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
@@ -37,14 +37,12 @@ _UNSUPPORTED: Final = {  # attributes of which only these values are implemented
     "v_quant_type": b"NONE",
 }
 
-paged: Final = Op(
+paged: Final = contrib_op(
     "PagedAttention",
-    1,
     "query:T key:T? value:T? key_cache:T value_cache:T? cumulative_sequence_length:S "
     "past_seqlens:S block_table:S cos_cache:T? sin_cache:T? slot_mapping:S? head_sink:T? "
     "q_norm_weight:T? k_norm_weight:T? k_scale:F? v_scale:F? attention_metadata:S?",
     "output:T key_cache_out:T? value_cache_out:T?",
-    domain=MICROSOFT,
     attrs={
         **_UNSUPPORTED,
         "do_rotary": 0,

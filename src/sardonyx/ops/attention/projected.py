@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
@@ -32,12 +32,10 @@ from sardonyx.ops.attention.multi_head import (
     shared_key_count,
 )
 
-projected: Final = Op(
+projected: Final = contrib_op(
     "Attention",
-    1,
     "input:T weights:T bias:T? mask_index:M? past:T? attention_bias:T? past_sequence_length:M?",
     "output:T present:T?",
-    domain=MICROSOFT,
     attrs={
         "do_rotary": 0,
         "mask_filter_value": optional("float"),

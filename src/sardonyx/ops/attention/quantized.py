@@ -9,19 +9,17 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.projected import ProjectedInputs, attend_to_qkv, infer_projected
 from sardonyx.ops.matmul.standard import matmul
 from sardonyx.ops.quantize.matmul_conv import BYTES, check_single, exact_type
 
-attention: Final = Op(
+attention: Final = contrib_op(
     "QAttention",
-    1,
     "input:T1 weight:T2 bias:T3 input_scale:T3 weight_scale:T3 mask_index:T4? input_zero_point:T1? "
     "weight_zero_point:T2? past:T3?",
     "output:T3 present:T3?",
-    domain=MICROSOFT,
     attrs={
         "do_rotary": 0,
         "mask_filter_value": optional("float"),

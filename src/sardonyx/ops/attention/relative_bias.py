@@ -10,7 +10,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.graph.op import contrib_op, required
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.heads import expect_dims, heads_of, same_rank, unpack
 from sardonyx.ops.attention.packed import restored
@@ -19,12 +19,10 @@ from sardonyx.ops.sizes import allocatable
 
 _FLOATS: Final = frozenset((F32, F16))
 
-relative: Final = Op(
+relative: Final = contrib_op(
     "RelativePositionBias",
-    1,
     "bias_table:T query_length:U key_length:U",
     "output:T",
-    domain=MICROSOFT,
     attrs={"is_bidirectional": 0, "max_distance": required("int")},
     types={"T": _FLOATS, "U": frozenset((I64,))},
 )
@@ -69,12 +67,10 @@ def _buckets(distance: Array, count: int, attrs: dict[str, Any]) -> Array:
     return np.asarray(first + np.where(distance < exact, distance, np.minimum(far, count - 1)))
 
 
-gated: Final = Op(
+gated: Final = contrib_op(
     "GatedRelativePositionBias",
-    1,
     "query_layer:T query_bias:T rel_pos:T weight:T bias:T eco_a:T token_offset:M?",
     "output:T",
-    domain=MICROSOFT,
     attrs={"num_heads": required("int")},
     types={"T": _FLOATS, "M": frozenset((I32,))},
 )

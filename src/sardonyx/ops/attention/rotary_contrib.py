@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.graph.op import contrib_op, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.cache import check_positions, rotated
 from sardonyx.ops.attention.heads import pack, same_dims, same_rank, unpack
@@ -20,12 +20,10 @@ from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
 
 MAX_PAIRS: Final = 1 << 16  # of features in a head
-rotary: Final = Op(
+rotary: Final = contrib_op(
     "RotaryEmbedding",
-    1,
     "input:T position_ids:M cos_cache:T sin_cache:T",
     "output:T",
-    domain=MICROSOFT,
     attrs={
         "interleaved": 0,
         "is_packed_batching": 0,
@@ -93,12 +91,10 @@ def run_rotary(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Ar
 
 
 # M-RoPE: a token has a time, a row and a column; each feature pair is rotated by one of them.
-multi: Final = Op(
+multi: Final = contrib_op(
     "MRotaryEmbedding",
-    1,
     "input:T position_ids:M cos_cache:T sin_cache:T",
     "output:T",
-    domain=MICROSOFT,
     attrs={**rotary.attrs, "mrope_layout": 0, "mrope_section": required("ints")},
     types=rotary.types,
 )

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
@@ -29,12 +29,10 @@ from sardonyx.ops.attention.heads import (
     unpack,
 )
 
-longformer: Final = Op(
+longformer: Final = contrib_op(
     "LongformerAttention",
-    1,
     "input:T weight:T bias:T mask:T global_weight:T global_bias:T global:G",
     "output:T",
-    domain=MICROSOFT,
     attrs={"num_heads": required("int"), "window": required("int")},
     types={"T": frozenset((F32, F16)), "G": frozenset((I32,))},
 )
@@ -80,13 +78,11 @@ def _attend(qkv_heads: list[Array], mask: Array) -> Array:
     return np.asarray(np.matmul(softmax(scores, scores.dtype), v))
 
 
-blocks: Final = Op(
+blocks: Final = contrib_op(
     "SparseAttention",
-    1,
     "query:T key:T? value:T? past_key:T past_value:T block_row_indices:M block_col_indices:M "
     "total_sequence_length:M key_total_sequence_lengths:M cos_cache:T? sin_cache:T?",
     "output:T present_key:T present_value:T",
-    domain=MICROSOFT,
     attrs={
         "do_rotary": 0,
         "kv_num_heads": required("int"),

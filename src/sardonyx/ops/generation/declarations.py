@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import Op, contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.generation.decoders import Decoder, EncoderDecoder, Gpt
 from sardonyx.ops.generation.logits import LogitsProcessor, nucleus
@@ -47,9 +47,8 @@ _TYPES: Final = {
 
 def _op(name: str, inputs: str, outputs: str, **attrs: Any) -> Op:
     types = dict(_TYPES) if name == "BeamSearch" else {"I": _TYPES["I"], "T": frozenset((F32,))}
-    return Op(
-        name, 1, inputs, outputs,
-        domain=MICROSOFT, attrs={**_ATTRS, **attrs}, types=types, unranked=True,
+    return contrib_op(
+        name, inputs, outputs, attrs={**_ATTRS, **attrs}, types=types, unranked=True,
         pure=name != "Sampling",
     )  # fmt: skip
 

@@ -10,19 +10,17 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dtype import F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.graph.op import contrib_op, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.generation.logits import repeated_ngram_tokens
 
 _FLOAT: Final = frozenset((F32,))
 _LONG: Final = frozenset((I64,))
 
-ngram_repeat_block: Final = Op(
+ngram_repeat_block: Final = contrib_op(
     "NGramRepeatBlock",
-    1,
     "input_ids:Tid scores:T",
     "scores_out:T",
-    domain=MICROSOFT,
     attrs={"ngram_size": required("int")},
     types={"Tid": _LONG, "T": _FLOAT},
 )
@@ -46,12 +44,10 @@ def _(ids: Array, scores: Array, *, ngram_size: int) -> Array:
     return out
 
 
-bifurcation_detector: Final = Op(
+bifurcation_detector: Final = contrib_op(
     "BifurcationDetector",
-    1,
     "src_tokens:T cur_tokens:T prev_suffix_match_idx:T pred_tokens:T?",
     "tokens:T suffix_match_idx:T",
-    domain=MICROSOFT,
     attrs={"min_ngram_size": 1, "max_ngram_size": 3},
     types={"T": _LONG},
 )

@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidGraph, NotImplemented, ShapeError
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32, U8, by_name
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional
+from sardonyx.graph.op import contrib_op, optional
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import expect_dims, same_rank
 from sardonyx.ops.moe import standard
@@ -30,16 +30,14 @@ _REALS: Final = frozenset((F32, F16, BF16))
 _F8: Final = by_name("f8e4m3fn")
 ACTIVATIONS: Final = (*standard.ACTIVATIONS, SWIGLU)  # by the kernels' number
 
-qmoe: Final = Op(
+qmoe: Final = contrib_op(
     "QMoE",
-    1,
     "input:T router_probs:T fc1_experts_weights:T1 fc1_scales:T2? fc1_experts_bias:T? "
     "fc2_experts_weights:T1 fc2_scales:T2? fc2_experts_bias:T? fc3_experts_weights:T1? "
     "fc3_scales:T2? fc3_experts_bias:T? fc1_zero_points:T1? fc2_zero_points:T1? "
     "fc3_zero_points:T1? router_weights:T? fc1_global_scale:T4? fc2_global_scale:T4? "
     "fc1_act_scale:T4? fc2_act_scale:T4? fc1_act_block_scale:T2? fc2_act_block_scale:T2?",
     "output:T",
-    domain=MICROSOFT,
     attrs={
         "accuracy_level": 0,
         "activation_alpha": 1.0,

@@ -13,7 +13,7 @@ from sardonyx.graph.dim import Size, product
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional
+from sardonyx.graph.op import contrib_op, optional
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import expect_dims, same_rank
 from sardonyx.ops.elementwise.arithmetic import sigmoid
@@ -32,13 +32,11 @@ ACTIVATIONS: Final[dict[bytes, Callable[[Array], Array]]] = {
 }
 SWIGLU: Final = b"swiglu"
 
-moe: Final = Op(
+moe: Final = contrib_op(
     "MoE",
-    1,
     "input:T router_probs:T fc1_experts_weights:T fc1_experts_bias:T? fc2_experts_weights:T "
     "fc2_experts_bias:T? fc3_experts_weights:T? fc3_experts_bias:T?",
     "output:T",
-    domain=MICROSOFT,
     attrs={
         "activation_alpha": 1.0,
         "activation_beta": 0.0,

@@ -12,7 +12,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import I32, INDEX, U8, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, required
+from sardonyx.graph.op import contrib_op, required
 from sardonyx.ops.arrays import Array, dtype_of, wide
 from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.inference import axis_of
@@ -31,12 +31,10 @@ TINY_FLOATS: Final = frozenset(
 ACCURACY_LEVELS: Final = range(5)  # unset, float32, float16, bfloat16, int8
 COLUMN_BLOCK: Final = 512  # columns that the reference dequantizes at a time, to bound memory
 
-matmul_nbits: Final = Op(
+matmul_nbits: Final = contrib_op(
     "MatMulNBits",
-    1,
     "A:T1 B:T2 scales:T1 zero_points:T3? g_idx:T4? bias:T1?",
     "Y:T1",
-    domain=MICROSOFT,
     attrs={
         "K": required("int"),
         "N": required("int"),
@@ -137,12 +135,10 @@ def _dequantized_columns(
     return np.asarray((codes - points) * scales[:, group].T.astype(np.float32))
 
 
-gather_blocks: Final = Op(
+gather_blocks: Final = contrib_op(
     "GatherBlockQuantized",
-    1,
     "data:T1 indices:Tind scales:T2 zero_points:T1?",
     "output:T2",
-    domain=MICROSOFT,
     attrs={"bits": 4, "block_size": 128, "gather_axis": 0, "quantize_axis": 1},
     types={
         "T1": frozenset((by_name("i4"), by_name("u4"), U8)) | TINY_FLOATS,

@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, required
+from sardonyx.graph.op import contrib_op, internal_op, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.builder import Builder
@@ -33,22 +33,18 @@ NF4: Final = (
 )  # fmt: skip
 _WEIGHTS: Final = dict.fromkeys(("K", "N", "block_size", "quant_type"), required("int"))
 
-bnb4: Final = Op(
+bnb4: Final = contrib_op(
     "MatMulBnb4",
-    1,
     "A:T1 B:T2 absmax:T1",
     "Y:T1",
-    domain=MICROSOFT,
     attrs={**_WEIGHTS, "training_mode": 0, "transB": 1},
     types={"T1": REALS, "T2": frozenset((U8,))},
 )
 # Dequantizes the weights of MatMulBnb4 to float32; constant-folded where they are constant.
-weights: Final = Op(
+weights: Final = internal_op(
     "Bnb4Weights",
-    1,
     "B:T2 absmax:T1",
     "w:T",
-    domain=INTERNAL,
     attrs=_WEIGHTS,
     types={"T1": REALS, "T2": frozenset((U8,)), "T": frozenset((F32,))},
 )

@@ -13,7 +13,7 @@ from sardonyx.graph.const import unpack
 from sardonyx.graph.dtype import F32, INDEX, U8, by_name, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op, required
+from sardonyx.graph.op import internal_op, required
 from sardonyx.ops.arrays import Array, dtype_of
 from sardonyx.ops.nbits.internal import QUANTIZED, REALS
 
@@ -68,9 +68,8 @@ def _strides(sizes: list[int], padded: list[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-gather = Op(
+gather = internal_op(
     "GatherDequantized",
-    1,
     "data:Q indices:I scale:S zero:Q?",
     "y",
     attrs={
@@ -83,7 +82,6 @@ gather = Op(
         "fills": 0,  # an index out of range reads zeros (1), or is an error (0)
     },
     types={"Q": QUANTIZED, "I": INDEX, "S": REALS},
-    domain=INTERNAL,
 )
 
 

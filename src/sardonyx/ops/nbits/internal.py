@@ -12,7 +12,7 @@ from sardonyx.graph.const import unpack
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, I8, U8, by_name, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op, required
+from sardonyx.graph.op import internal_op, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.elementwise.chain import EPILOGUE, Code, code_type, run_code
 from sardonyx.ops.matmul.standard import matmul
@@ -25,14 +25,12 @@ _WEIGHTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("k_major", "signed", "zero_default"), 0),
 }
 
-nbits = Op(
+nbits = internal_op(
     "MatMulNBits",
-    1,
     "x:T q:Q scale:S zero:Z? operands*",
     "y",
     attrs={**_WEIGHTS, "level": 0, "code": EPILOGUE},
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 
@@ -213,9 +211,8 @@ def _(
         return run_code(code, (y, *operands)) if code else y.astype(x.dtype, copy=False)
 
 
-fused_nbits = Op(
+fused_nbits = internal_op(
     "FusedMatMulNBits",
-    1,
     "x:T q:Q scale:S zero:Z? gain:T? residual:T? next_gain:T?",
     "y:T",
     attrs={
@@ -227,7 +224,6 @@ fused_nbits = Op(
         "quantizes_output": 0,
     },
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 

@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import F16, F32, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Infer, Op, Reference, optional
+from sardonyx.graph.op import Infer, Op, Reference, contrib_op, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
@@ -23,22 +23,18 @@ _REAL: Final = frozenset((F32, F16))
 _QUANTIZED: Final = frozenset((I8, U8, I16, U16, by_name("i4"), by_name("u4")))
 _AXIS: Final = 1  # the default for several scales, as in onnxruntime
 
-quantize: Final = Op(
+quantize: Final = contrib_op(
     "QuantizeLinear",
-    1,
     "x:T1 y_scale:T1 y_zero_point:T2?",
     "y:T2",
-    domain=MICROSOFT,
     attrs={"axis": optional("int")},
     types={"T1": _REAL, "T2": _QUANTIZED},
     unranked=True,
 )
-dequantize: Final = Op(
+dequantize: Final = contrib_op(
     "DequantizeLinear",
-    1,
     "x:T1 x_scale:T2 x_zero_point:T1?",
     "y:T2",
-    domain=MICROSOFT,
     attrs={"axis": optional("int")},
     types={"T1": _QUANTIZED | {I32}, "T2": _REAL},
     unranked=True,

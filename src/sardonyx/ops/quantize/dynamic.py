@@ -11,7 +11,7 @@ from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.graph.op import contrib_op
 from sardonyx.ops.arrays import Array, narrow, wide
 from sardonyx.ops.inference import broadcast_shapes
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
@@ -40,12 +40,10 @@ def centred_weights(x: Array, zero: Array | None) -> Array:
     return centred(x, zero, exact_type(x.shape[0] if x.ndim == 1 else x.shape[-2]))
 
 
-dynamic_matmul: Final = Op(
+dynamic_matmul: Final = contrib_op(
     "DynamicQuantizeMatMul",
-    1,
     "A:T1 B:T2 b_scale:T1 b_zero_point:T2? bias:T1?",
     "Y:T1",
-    domain=MICROSOFT,
     types={"T1": FLOAT, "T2": BYTES},
 )
 
@@ -79,12 +77,10 @@ def _(*inputs: Any) -> Any:
         return y if bias is None else y + bias
 
 
-matmul_to_float: Final = Op(
+matmul_to_float: Final = contrib_op(
     "MatMulIntegerToFloat",
-    1,
     "A:T1 B:T2 a_scale:T3 b_scale:T3 a_zero_point:T1? b_zero_point:T2? bias:T3?",
     "Y:T3",
-    domain=MICROSOFT,
     types={"T1": BYTES, "T2": BYTES, "T3": frozenset((F32, F16))},
     unranked=True,
 )

@@ -15,7 +15,7 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dtype import F32, I32, U8, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op
+from sardonyx.graph.op import internal_op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.channels_last import channels_first, channels_last
 from sardonyx.ops.conv.standard import CONV, conv_shape
@@ -88,8 +88,8 @@ def _named(arrays: tuple[Array | None, ...]) -> dict[str, Array | None]:
     return dict(zip(names, arrays, strict=True))
 
 
-qmatmul = Op(
-    "QMatMul", 1, _OPERANDS, "y:T", attrs={**_RESULT, "trans_w": 0}, types=_TYPES, domain=INTERNAL
+qmatmul = internal_op(
+    "QMatMul", _OPERANDS, "y:T", attrs={**_RESULT, "trans_w": 0}, types=_TYPES
 )  # fmt: skip
 
 
@@ -109,14 +109,8 @@ def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
     return _requantized(total, params, attrs)
 
 
-qconv = Op(
-    "QConv",
-    1,
-    _OPERANDS,
-    "y:T",
-    attrs={**CONV, **_RESULT, "channels_last": 0},
-    types=_TYPES,
-    domain=INTERNAL,
+qconv = internal_op(
+    "QConv", _OPERANDS, "y:T", attrs={**CONV, **_RESULT, "channels_last": 0}, types=_TYPES
 )
 
 
@@ -137,14 +131,12 @@ def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
     return y if is_last else np.moveaxis(y, -1, 1)
 
 
-qadd = Op(
+qadd = internal_op(
     "QAdd",
-    1,
     "a:T1 a_scale:F a_zero:T1? b:T2 b_scale:F b_zero:T2? y_scale:F y_zero:T3?",
     "y:T",
     attrs={"dtype": U8.onnx, "low": -math.inf, "high": math.inf},
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 
@@ -166,14 +158,12 @@ def _(*arrays: Any, **attrs: Any) -> Array:
         return _quantize_clamped(y, step, y_zero, (_dtype(attrs), attrs["low"], attrs["high"]))
 
 
-qmean = Op(
+qmean = internal_op(
     "QMean",
-    1,
     "x:T1 x_scale:F x_zero:T1? y_scale:F y_zero:T3?",
     "y:T",
     attrs={"dtype": U8.onnx, "channels_last": 0},
     types=_TYPES,
-    domain=INTERNAL,
 )
 
 
@@ -199,9 +189,7 @@ def _(x: Array, x_scale: Array, x_zero: Any, y_scale: Array, y_zero: Any, **attr
         return _quantize_clamped(quotient, step, y_zero, (_dtype(attrs), -math.inf, math.inf))
 
 
-qlookup = Op(
-    "QLookup", 1, "x:T1 table:T2", "y:T2", types={"T1": BYTES, "T2": BYTES}, domain=INTERNAL
-)
+qlookup = internal_op("QLookup", "x:T1 table:T2", "y:T2", types={"T1": BYTES, "T2": BYTES})
 
 
 @qlookup.infer

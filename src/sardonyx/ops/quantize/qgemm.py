@@ -11,7 +11,7 @@ from sardonyx.graph.dtype import F32, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
+from sardonyx.graph.op import INTERNAL, contrib_op
 from sardonyx.ops.arrays import Array, dtype_of
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
@@ -19,13 +19,11 @@ from sardonyx.ops.quantize.convert import to_quantized
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, INT, centred, check_single, exact_type
 from sardonyx.ops.quantize.qdq import quantize_node, scalar
 
-qgemm: Final = Op(
+qgemm: Final = contrib_op(
     "QGemm",
-    1,
     "A:TA a_scale:T a_zero_point:TA B:TB b_scale:T b_zero_point:TB C:TC? y_scale:T? "
     "y_zero_point:TYZ?",
     "Y:TY",
-    domain=MICROSOFT,
     attrs={"alpha": 1.0, "transA": 0, "transB": 0},
     types={"T": FLOAT, "TA": BYTES, "TB": BYTES, "TC": INT, "TYZ": BYTES, "TY": BYTES | FLOAT},
 )

@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import BOOL, F32, I8, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import Op, contrib_op, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.standard import CONV
@@ -60,12 +60,10 @@ def _check_params(g: Scope, op: Op, facts: Sequence[Fact | None]) -> None:
 
 
 def _binary(name: str, compute: Callable[[Any, Any], Any]) -> Op:
-    op = Op(
+    op = contrib_op(
         name,
-        1,
         "A:T A_scale:F A_zero_point:T? B:T B_scale:F B_zero_point:T? C_scale:F C_zero_point:T?",
         "C:T",
-        domain=MICROSOFT,
         types=_TYPES,
     )
 
@@ -93,7 +91,7 @@ def _unary(
     inputs: str = _UNARY,
 ) -> Op:
     """Declare an op of one tensor by its function of real numbers and its shape rule."""
-    op = Op(name, 1, inputs, "Y:T", domain=MICROSOFT, attrs=attrs, types=_TYPES)
+    op = contrib_op(name, inputs, "Y:T", attrs=attrs, types=_TYPES)
 
     def infer(g: Scope, x: Fact, *rest: Fact | None, **attrs_of_node: Any) -> Fact:
         _check_params(g, op, (x, *rest))
@@ -197,12 +195,10 @@ def _mean(x: Array, *, axes: tuple[int, ...], keepdims: int) -> Any:
     return x.mean(axis=tuple(axes) or None, keepdims=bool(keepdims), dtype=np.float64)
 
 
-qlinear_concat: Final = Op(
+qlinear_concat: Final = contrib_op(
     "QLinearConcat",
-    1,
     "Y_scale:F Y_zero_point:T inputs:V*",
     "Y:T",
-    domain=MICROSOFT,
     attrs={"axis": required("int")},
     types={**_TYPES, "V": BYTES | FLOAT},
 )
@@ -242,13 +238,11 @@ def _(y_scale: Array, y_zero: Array, *inputs: Array, axis: int) -> Array:
         return requantized(np.concatenate(parts, axis), y_scale, y_zero, y_zero.dtype)
 
 
-where: Final = Op(
+where: Final = contrib_op(
     "QLinearWhere",
-    1,
     "condition:B X:T x_scale:F x_zero_point:T Y:T y_scale:F y_zero_point:T z_scale:F "
     "z_zero_point:T",
     "Z:T",
-    domain=MICROSOFT,
     types={**_TYPES, "B": frozenset((BOOL,))},
 )
 
@@ -268,12 +262,10 @@ def _(*arrays: Array) -> Array:
         return requantized(np.where(condition, *operands), z_scale, z_zero, x.dtype)
 
 
-conv: Final = Op(
+conv: Final = contrib_op(
     "QLinearConv",
-    1,
     "x:T1 x_scale:F x_zero_point:T1 w:T2 w_scale:F w_zero_point:T2 y_scale:F y_zero_point:T3 B:T4?",
     "y:T3",
-    domain=MICROSOFT,
     attrs={**CONV, "channels_last": 0},
     types={"T1": BYTES, "T2": BYTES, "T3": BYTES, "T4": INT, "F": FLOAT},
 )

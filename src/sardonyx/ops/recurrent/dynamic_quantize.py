@@ -15,7 +15,7 @@ from sardonyx.graph.dtype import F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
+from sardonyx.graph.op import INTERNAL, contrib_op, internal_op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import expect_dims, same_dims
 from sardonyx.ops.builder import Builder
@@ -34,25 +34,21 @@ from sardonyx.ops.recurrent.standard import (
     run_layer,
 )
 
-dynamic_lstm: Final = Op(
+dynamic_lstm: Final = contrib_op(
     "DynamicQuantizeLSTM",
-    1,
     "X:T W:T2 R:T2 B:T? sequence_lens:T1? initial_h:T? initial_c:T? P:T? "
     "W_scale:T W_zero_point:T2 R_scale:T R_zero_point:T2",
     "Y:T? Y_h:T? Y_c:T?",
-    domain=MICROSOFT,
     attrs={**ATTRS, "input_forget": 0},
     types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
 )
 
 
 # `gates` holds the input's contribution, bias included, for all steps and directions.
-qlstm: Final = Op(
+qlstm: Final = internal_op(
     "QLSTM",
-    1,
     "gates:T R:T2 R_scale:T R_zero_point:T2? sequence_lens:T1? initial_h:T? initial_c:T? P:T?",
     "Y:T? Y_h:T? Y_c:T?",
-    domain=INTERNAL,
     attrs={**ATTRS, "input_forget": 0},
     types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
 )

@@ -10,18 +10,16 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32, F64, I32, I64, STRING, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op
+from sardonyx.graph.op import contrib_op
 from sardonyx.ops.arrays import Array
 
 _HASHED: Final = frozenset((U32, I32, U64, I64, F32, F64, STRING))
 _MASK: Final = 0xFFFFFFFF
 
-murmur: Final = Op(
+murmur: Final = contrib_op(
     "MurmurHash3",
-    1,
     "X:T1",
     "Y:T2",
-    domain=MICROSOFT,
     attrs={"positive": 1, "seed": 0},
     types={"T1": _HASHED, "T2": frozenset((U32, I32))},
     unranked=True,

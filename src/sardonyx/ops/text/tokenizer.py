@@ -10,19 +10,17 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import MICROSOFT, Op, optional, required
+from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.text.automaton import automaton
 from sardonyx.ops.text.strings import compiled
 
 START, END = "\x02", "\x03"
 
-tokenizer: Final = Op(
+tokenizer: Final = contrib_op(
     "Tokenizer",
-    1,
     "X:T",
     "Y:T",
-    domain=MICROSOFT,
     attrs={
         "mark": required("int"),
         "mincharnum": required("int"),

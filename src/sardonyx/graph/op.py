@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -245,6 +246,10 @@ class Op:
     def input_slot(self, position: int) -> Slot:
         """The formal input at a position."""
         return self.inputs[min(position, len(self.inputs) - 1)]
+
+    def named(self, inputs: Sequence[Any]) -> SimpleNamespace:
+        """Return a node's inputs (facts, arrays or values) by the names of the declaration."""
+        return SimpleNamespace(**{s.name: x for s, x in zip(self.inputs, inputs, strict=True)})
 
     def run(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
         """The reference's results as a sequence of arrays."""

@@ -193,10 +193,8 @@ def _nbits(c: _Call) -> None:
 
 
 def _gather(c: _Call) -> None:
-    from sardonyx.ops.nbits.gather import (  # few models have quantized embeddings
-        REALS,
-        table_layout,
-    )
+    from sardonyx.ops.nbits.gather import table_layout  # few models have quantized embeddings
+    from sardonyx.ops.nbits.internal import REALS
 
     data, _, scale, zero = c.facts[:4]
     attrs = c.attrs

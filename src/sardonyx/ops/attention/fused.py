@@ -73,7 +73,7 @@ def _visible(shape: tuple[int, ...], spans: Array | None, attrs: dict[str, Any])
     window = attrs["window_left"], attrs["window_right"]
     visible = visible_keys(first, end, (rows, keys), window)
     if len(shape) == 2:
-        return visible[0]
+        return np.asarray(visible[0])
     return np.expand_dims(visible, tuple(range(1, len(shape) - 2)))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,6 @@ from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import BF16, F16, F32, F64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, wide
 
 MAX_HEADS: Final = 1 << 24  # a bound that no model reaches; keeps products of sizes in int64
@@ -41,12 +39,6 @@ def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int,
         raise InvalidGraph(f"{what} is {heads}, and must be 1 or more when heads are packed")
     g.divides(heads, hidden, f"{what} does not split the packed heads")
     return heads, hidden // heads
-
-
-def named_inputs(op: Op, inputs: Sequence[Any]) -> SimpleNamespace:
-    """Return the inputs of a node, facts or arrays, by the names in the op's declaration."""
-    names = (slot.name for slot in op.inputs)
-    return SimpleNamespace(**dict(zip(names, inputs, strict=True)))
 
 
 def positive_heads(attrs: dict[str, Any]) -> int:

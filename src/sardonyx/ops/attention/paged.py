@@ -19,7 +19,6 @@ from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
     grouped_heads,
-    named_inputs,
     rms_normalized,
     same_rank,
     sink_softmax,
@@ -76,7 +75,7 @@ def _check(x: SimpleNamespace, attrs: dict[str, Any]) -> None:
 
 @paged.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, (heads, kv_heads) = named_inputs(paged, inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = paged.named(inputs), grouped_heads(attrs)
     _check(x, attrs)
     same_rank(2, query=x.query, block_table=x.block_table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
@@ -102,7 +101,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @paged.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, (heads, kv_heads) = named_inputs(paged, inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = paged.named(inputs), grouped_heads(attrs)
     tokens = len(x.query)
     q, k, v = _split(x, heads, kv_heads)
     if x.q_norm_weight is not None:

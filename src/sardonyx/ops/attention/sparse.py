@@ -20,7 +20,6 @@ from sardonyx.ops.attention.heads import (
     expect_dims,
     grouped_heads,
     heads_of,
-    named_inputs,
     pack,
     same_dims,
     same_rank,
@@ -97,7 +96,7 @@ blocks: Final = contrib_op(
 
 @blocks.infer
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
-    x, (heads, kv_heads) = named_inputs(blocks, inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = blocks.named(inputs), grouped_heads(attrs)
     if attrs["sparse_block_size"] < 1:
         raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
     all_or_none("key and value", x.key, x.value)
@@ -124,7 +123,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
 @blocks.reference
 @np.errstate(all="ignore")
 def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    x, (heads, kv_heads) = named_inputs(blocks, inputs), grouped_heads(attrs)
+    x, (heads, kv_heads) = blocks.named(inputs), grouped_heads(attrs)
     q, k, v = split_qkv(x, heads, kv_heads)
     rows, total = q.shape[2], one_int(x.total_sequence_length, "total_sequence_length")
     lengths = x.key_total_sequence_lengths

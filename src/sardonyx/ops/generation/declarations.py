@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -84,10 +85,8 @@ sampling = _op(
 def _infer_bodies(g: Scope, attrs: dict[str, Any]) -> None:
     """Infer the subgraphs from the declared facts of their inputs."""
     for name in _BODIES:
-        body = attrs[name]
-        if body is None:
-            continue
-        g.body(body, [_renamed(g, v.fact, {}) for v in _declared(name, body)])
+        if (body := attrs[name]) is not None:
+            g.body(body, [_renamed(g, v.fact, {}) for v in _declared(name, body)])
 
 
 def _declared(name: str, body: Graph) -> list[Any]:
@@ -134,20 +133,20 @@ def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[
     return sequences, Fact(score, (batch, returned)), Fact(score, steps)
 
 
-class _SearchInputs:
+class _Search:
     """The checked inputs and attributes of a search."""
 
-    def __init__(self, ids: Array, max_length: Array, attrs: dict[str, Any]) -> None:
-        if ids.ndim < 2 or not ids.size:
-            raise InvalidArgument(f"input_ids is of shape {list(ids.shape)}, not [batch, length]")
-        self.attrs, self.ids = attrs, ids
-        self.limits = SequenceLimits(
-            one_int(max_length, "max_length"), attrs["pad_token_id"], attrs["eos_token_id"]
-        )
+    def __init__(self, inputs: SimpleNamespace, attrs: dict[str, Any]) -> None:
+        self.inputs, self.attrs, self.ids = inputs, attrs, inputs.input_ids
+        if self.ids.ndim < 2 or not self.ids.size:
+            shape = list(self.ids.shape)
+            raise InvalidArgument(f"input_ids is of shape {shape}, not [batch, length]")
+        max_length = one_int(inputs.max_length, "max_length")
+        self.limits = SequenceLimits(max_length, attrs["pad_token_id"], attrs["eos_token_id"])
 
-    def decoder(self, mask: Array | None, start: Array | None = None) -> tuple[Decoder, Array]:
+    def decoder(self, start: Array | None = None) -> tuple[Decoder, Array]:
         """Return the decoder, and the prompts that the sequences start with."""
-        attrs = self.attrs
+        attrs, mask = self.attrs, self.inputs.attention_mask
         if attrs["model_type"] not in (0, 1):
             raise InvalidGraph(f"model_type is 0 or 1, not {attrs['model_type']}")
         bodies = {n: attrs[n] for n in _BODIES}
@@ -170,10 +169,9 @@ class _SearchInputs:
             )
         return decoder, prompts
 
-    def rules(self, values: dict[str, Array | None], **more: Any) -> LogitsProcessor:
+    def processor(self, **more: Any) -> LogitsProcessor:
         """Return the logits processor."""
-        shortest, repetition = values["min_length"], values["repetition_penalty"]
-        penalty = 1.0 if repetition is None else float(repetition.reshape(-1)[0])
+        shortest, penalty = self.inputs.min_length, _one_float(self.inputs.repetition_penalty)
         if not penalty > 0:
             raise InvalidArgument(f"repetition_penalty is above 0, not {penalty}")
         return LogitsProcessor(
@@ -181,37 +179,39 @@ class _SearchInputs:
             min_length=0 if shortest is None else one_int(shortest, "min_length"),
             repetition=penalty,
             ngram=self.attrs["no_repeat_ngram_size"],
-            vocabulary=values["vocab_mask"],
-            first=values["prefix_vocab_mask"],
+            vocabulary=self.inputs.vocab_mask,
+            first=self.inputs.prefix_vocab_mask,
             **more,
         )
 
 
-_COMMON: Final = ("min_length", "repetition_penalty", "vocab_mask", "prefix_vocab_mask")
+def _one_float(x: Array | None) -> float:
+    """Return the number of an optional scalar input; 1 where it is absent."""
+    return 1.0 if x is None else float(x.reshape(-1)[0])
 
 
 @greedy_search.reference
-def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> Array:
-    search = _SearchInputs(ids, max_length, attrs)
-    decoder, prompts = search.decoder(rest[4])
-    rules = search.rules(dict(zip(_COMMON, rest, strict=False)))
+def _(*inputs: Any, **attrs: Any) -> Array:
+    search = _Search(greedy_search.named(inputs), attrs)
+    decoder, prompts = search.decoder()
     sequences, _scores = decode_greedily(
-        decoder, prompts, rules, search.limits, lambda scores: scores.argmax(1)
+        decoder, prompts, search.processor(), search.limits, lambda scores: scores.argmax(1)
     )
     return sequences
 
 
 @sampling.reference
-def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple[Array, Array]:
-    search = _SearchInputs(ids, max_length, attrs)
-    decoder, prompts = search.decoder(rest[4])
-    rules = search.rules(
-        dict(zip(_COMMON, rest, strict=False)),
-        temperature=_positive(attrs["temperature"]),
-        presence=attrs["presence_penalty"],
-        present=rest[5],
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
+    x = sampling.named(inputs)
+    search = _Search(x, attrs)
+    decoder, prompts = search.decoder()
+    temperature = attrs["temperature"]
+    if not temperature > 0:
+        raise InvalidGraph(f"temperature is above 0, not {temperature}")
+    processor = search.processor(
+        temperature=temperature, presence=attrs["presence_penalty"], present=x.presence_mask
     )
-    draws = generator(None if rest[6] is None else one_int(rest[6], "seed"))
+    draws = generator(None if x.seed is None else one_int(x.seed, "seed"))
     filtered = np.zeros((len(prompts), 0), np.float32)
 
     def choose(scores: Array) -> Array:
@@ -223,38 +223,29 @@ def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple
         tokens = (bounds < draws.random((len(bounds), 1))).sum(1)
         return np.asarray(np.minimum(tokens, bounds.shape[1] - 1))
 
-    sequences, _scores = decode_greedily(decoder, prompts, rules, search.limits, choose)
+    sequences, _scores = decode_greedily(decoder, prompts, processor, search.limits, choose)
     return sequences, filtered
 
 
-def _positive(temperature: float) -> float:
-    if not temperature > 0:
-        raise InvalidGraph(f"temperature is above 0, not {temperature}")
-    return temperature
-
-
 @beam_search.reference
-def _(ids: Array, max_length: Array, *rest: Array | None, **attrs: Any) -> tuple[Array, ...]:
-    names = ("min_length", "num_beams", "num_return_sequences", "length_penalty",
-             "repetition_penalty", "vocab_mask", "prefix_vocab_mask", "attention_mask",
-             "decoder_input_ids", "logits_processor")  # fmt: skip
-    values = dict(zip(names, rest, strict=False))
-    count = one_int(values["num_beams"], "num_beams")
-    returned = one_int(values["num_return_sequences"], "num_return_sequences")
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    x = beam_search.named(inputs)
+    count = one_int(x.num_beams, "num_beams")
+    returned = one_int(x.num_return_sequences, "num_return_sequences")
     if not 1 <= returned <= count <= 128:
         raise InvalidArgument(
             f"num_return_sequences is {returned} of {count} beams: it must be 1 or more and at "
             "most num_beams, which must be at most 128"
         )
-    search = _SearchInputs(ids, max_length, attrs)
-    decoder, prompts = search.decoder(values["attention_mask"], values["decoder_input_ids"])
-    penalty = values["length_penalty"]
-    length_penalty = 1.0 if penalty is None else float(penalty.reshape(-1)[0])
-    beams = BeamSettings(count, returned, length_penalty, bool(attrs["early_stopping"]))
+    search = _Search(x, attrs)
+    decoder, prompts = search.decoder(x.decoder_input_ids)
+    penalty, stops_early = _one_float(x.length_penalty), bool(attrs["early_stopping"])
+    beams = BeamSettings(count, returned, penalty, stops_early)
     sequences, scores, steps = decode_beams(
-        decoder, prompts, search.rules(values), search.limits, beams
+        decoder, prompts, search.processor(), search.limits, beams
     )
-    kind = next((v.dtype for v in rest[3:5] if v is not None), np.float32)
+    penalties = (x.length_penalty, x.repetition_penalty)
+    kind = next((v.dtype for v in penalties if v is not None), np.float32)
     return sequences, scores.astype(kind, copy=False), steps.astype(kind, copy=False)
 
 

@@ -17,7 +17,7 @@ from sardonyx.ops.arrays import Array, dtype_of, wide
 from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.matmul.standard import matmul
-from sardonyx.ops.nbits.gather import gather_dequantized, unpack_codes
+from sardonyx.ops.nbits.gather import gather_dequantized, normalized_indices, unpack_codes
 from sardonyx.ops.nbits.internal import (
     REALS,
     check_block_size,
@@ -218,10 +218,7 @@ def _gathered_floats(
     expanded = np.repeat(scales.astype(np.float32), block, at)
     expanded = expanded[(slice(None),) * at + (slice(0, data.shape[at]),)]
     expanded = np.broadcast_to(expanded, data.shape)
-    size = data.shape[axis]
-    index = np.where(indices < 0, indices + size, indices)
-    is_outside = (index < 0) | (index >= size)
-    index = np.where(is_outside, 0, index)
+    index, is_outside = normalized_indices(indices, data.shape[axis], axis, fills=1)
     with np.errstate(all="ignore"):
         y = np.take(data, index, axis).astype(np.float32) * np.take(expanded, index, axis)
     y[(slice(None),) * axis + (is_outside,)] = 0

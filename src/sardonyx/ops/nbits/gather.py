@@ -105,9 +105,11 @@ def gather_dequantized(
 ) -> Array:
     """Gather along an axis and dequantize to float32."""
     data, scale, zero = table
-    layout = table_layout(*(Fact(dtype_of(x), x.shape) for x in (data, scale)), attrs)
+    layout = table_layout(
+        Fact(dtype_of(data), data.shape), Fact(dtype_of(scale), scale.shape), attrs
+    )
     axis = layout.axis
-    at, is_outside = _normalized_indices(indices, layout.dims[axis], axis, attrs["fills"])
+    at, is_outside = normalized_indices(indices, layout.dims[axis], axis, attrs["fills"])
     codes = np.take(data, at, axis)
     if codes.dtype == np.uint8 and layout.bits < 8:
         codes = unpack_codes(codes, layout.bits)
@@ -149,7 +151,7 @@ def _scale_numbers(
     return np.asarray(total)
 
 
-def _normalized_indices(indices: Array, size: int, axis: int, fills: int) -> tuple[Array, Array]:
+def normalized_indices(indices: Array, size: int, axis: int, fills: int) -> tuple[Array, Array]:
     """Return non-negative indices, and which are out of range; those become 0."""
     at = np.where(indices < 0, indices + size, indices)
     is_outside = (at < 0) | (at >= size)

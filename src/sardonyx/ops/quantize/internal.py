@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -40,24 +41,22 @@ _OPERANDS: Final = (
 _RESULT: Final[dict[str, Any]] = {"dtype": F32.onnx, "low": -math.inf, "high": math.inf}
 
 
-def _requantized(
-    total: Array, params: Mapping[str, Array | None], attrs: Mapping[str, Any]
-) -> Array:
+def _requantized(total: Array, params: SimpleNamespace, attrs: Mapping[str, Any]) -> Array:
     """Scale, shift, clamp and round exact accumulators [..., columns] to the result's type."""
-    dtype, bias, y_scale = _dtype(attrs), params["bias"], params["y_scale"]
+    dtype, bias, y_scale = _dtype(attrs), params.bias, params.y_scale
     if bias is not None and bias.dtype == np.int32:
         total = total.astype(np.float64) + bias
     if dtype is I32:
         return as_int32(total)
     with np.errstate(all="ignore"):
         step = np.float32(1) if y_scale is None else y_scale.reshape(())
-        scale = _scale(params["x_scale"]) * _scale(params["w_scale"]) / step
+        scale = _scale(params.x_scale) * _scale(params.w_scale) / step
         y = total.astype(np.float32) * scale
         if bias is not None and bias.dtype == np.float32:
             y = y + bias / step
         if dtype is F32:
             return np.asarray(np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"])))
-        return _quantize_clamped(y, step, params["y_zero"], (dtype, attrs["low"], attrs["high"]))
+        return _quantize_clamped(y, step, params.y_zero, (dtype, attrs["low"], attrs["high"]))
 
 
 def _quantize_clamped(
@@ -83,11 +82,6 @@ def _dtype(attrs: Mapping[str, Any]) -> DType:
     return dtype
 
 
-def _named(arrays: tuple[Array | None, ...]) -> dict[str, Array | None]:
-    names = ("x_scale", "x_zero", "w_scale", "w_zero", "bias", "y_scale", "y_zero")
-    return dict(zip(names, arrays, strict=True))
-
-
 qmatmul = internal_op(
     "QMatMul", _OPERANDS, "y:T", attrs={**_RESULT, "trans_w": 0}, types=_TYPES
 )  # fmt: skip
@@ -101,11 +95,11 @@ def _(g: Scope, x: Fact, w: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
 
 @qmatmul.reference
 def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
-    params = _named(rest)
+    params = qmatmul.named((x, w, *rest))
     right = np.swapaxes(w, -1, -2) if attrs["trans_w"] else w
     dtype = exact_type(x.shape[-1])
-    left = centred(x, per_column(params["x_zero"]), dtype)
-    total = matmul(left, centred(right, per_column(params["w_zero"]), dtype))
+    left = centred(x, per_column(params.x_zero), dtype)
+    total = matmul(left, centred(right, per_column(params.w_zero), dtype))
     return _requantized(total, params, attrs)
 
 
@@ -124,9 +118,9 @@ def _(g: Scope, x: Fact, w: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
 
 @qconv.reference
 def _(x: Array, w: Array, *rest: Array | None, **attrs: Any) -> Array:
-    params, is_last = _named(rest), attrs["channels_last"]
+    params, is_last = qconv.named((x, w, *rest)), attrs["channels_last"]
     image = np.moveaxis(x, -1, 1) if is_last else x
-    total = exact_conv(image, w, params["x_zero"], params["w_zero"], attrs)
+    total = exact_conv(image, w, params.x_zero, params.w_zero, attrs)
     y = _requantized(np.moveaxis(total, 1, -1), params, attrs)
     return y if is_last else np.moveaxis(y, -1, 1)
 

@@ -9,7 +9,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
-from sardonyx.ops.attention.rotary_contrib import packed_heads
+from sardonyx.ops.attention.rotary import packed_heads
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowering

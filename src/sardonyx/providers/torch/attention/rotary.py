@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.attention.rotary_contrib import packed_heads
+from sardonyx.ops.attention.rotary import packed_heads
 from sardonyx.providers.torch.attention.core import pack, unpack
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable

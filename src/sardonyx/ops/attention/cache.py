@@ -101,6 +101,7 @@ def cache_length(g: Scope, total: Fact, past: Size) -> Size:
     """Return the length of a cache that holds `total` keys: max(total, past)."""
     if total.sym is None or len(total.sym) != 1:
         return g.fresh("total")
+    # The symbolic total is kept where a guard can make it at least as long as the past.
     number = total.sym[0]
     length = maximum(number, past)
     return length if isinstance(length, int) or not g.assume_at_least(number, past) else number
@@ -148,6 +149,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     batch, _, rows, _ = key.shape
     past = 0 if past_key is None else past_key.shape[2]
     length = past + rows if total is None else max(past, one_int(total, "the length"))
+    # Without spans every batch entry appends after the whole past.
     firsts = np.full(batch, past) if spans is None else spans[:, 0]
     if firsts.size and (firsts.max() > past or firsts.max() + rows > length):
         raise InvalidArgument(f"{rows} new rows start at {firsts.max()}, and the past has {past}")

@@ -152,6 +152,7 @@ def _(*inputs: Any, **attrs: Any) -> Any:
     return run_projected(*inputs[:6], length, **projected_attrs(attrs))
 
 
+# Query, key and output are sequence-first: [rows, batch, hidden].
 seq_first: Final = contrib_op(
     "DecoderAttention",
     "query:T key:T q_weight:T kv_weight:T bias:T key_padding_mask:B? key_cache:T? value_cache:T? "

@@ -204,6 +204,7 @@ def _attend(s: AttentionAttrs, q: Array, k: Array, v: Array, bias: Array) -> tup
     """
     dtype = q.dtype
     with np.errstate(all="ignore"):
+        # Q and K are scaled before the product; RAW scores are already scaled.
         qk_output = scores = scaled_scores(q, k, s.scale)
         if s.softcap > 0:
             cap = wide(np.array([s.softcap]).astype(dtype))

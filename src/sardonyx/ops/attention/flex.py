@@ -93,6 +93,7 @@ def _(q: Array, k: Array, v: Array, **attrs: Any) -> Array:
         scores = scaled_scores(q, k, attrs["scale"]).astype(kind)
         scores = _modified(attrs["score_mod"], scores)
         probabilities = _modified(attrs["prob_mod"], softmax(scores, kind).astype(kind))
+        # The product is computed in the softmax type and rounded once to that of Q.
         y = grouped_matmul(wide(probabilities), rounded(wide(v), kind))
         return rounded(y, kind).astype(dtype)
 

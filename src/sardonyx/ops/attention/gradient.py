@@ -69,6 +69,7 @@ def _repeated(b: GradientBuilder, x: Value, times: int) -> Value:
     batch, heads = (b.Slice(sizes, b.ints(i), b.ints(i + 1)) for i in range(2))
     rest = b.Slice(sizes, b.ints(2), b.ints(4))
     grouped_shape = b.Concat(batch, heads, b.ints(times), rest, axis=0)
+    # [batch, heads, 1, rows, width] is broadcast over the group and flattened to heads again.
     copies = b.Expand(b.Unsqueeze(x, b.ints(2)), grouped_shape)
     return b.Reshape(copies, b.Concat(batch, b.Mul(heads, times), rest, axis=0))
 

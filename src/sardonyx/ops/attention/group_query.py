@@ -241,6 +241,7 @@ def _update_cache(
     if old is not None and is_window:
         check_window_capacity(past, attrs["local_window_size"])
     window = WindowedCache(past, attrs["local_window_size"])
+    # All keys at their positions: what a windowed cache no longer holds stays 0 and is not visible.
     padded = np.zeros((batch, kv_heads, max(past, total), stored.shape[3]), stored.dtype)
     cache = np.zeros_like(padded[:, :, :past]) if is_window else padded
     for b in range(batch):

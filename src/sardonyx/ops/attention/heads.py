@@ -87,6 +87,7 @@ def grouped_matmul(a: Array, b: Array) -> Array:
     """Multiply each head of `a` by its group's head of `b`, with one matrix product per group."""
     batch, heads, rows, inner = a.shape
     shared = b.shape[1]
+    # The query heads of a group are stacked as rows, since they share the right operand.
     if shared not in (0, heads):
         a = a.reshape(batch, shared, heads // shared * rows, inner)
     product: Array = np.matmul(a, b)
@@ -136,6 +137,7 @@ def sink_softmax(scores: Array, sink: Any = -np.inf) -> tuple[Array, Array]:
 
     Also returns which rows have only terms of 0; their softmax is NaN.
     """
+    # The maximum includes the sink, so that no exponential overflows.
     sink = np.asarray(sink, scores.dtype)
     top = np.maximum(scores.max(axis=-1, keepdims=True, initial=-np.inf), sink)
     weights = np.exp(scores - top)

@@ -42,6 +42,7 @@ class Codec:
             return np.asarray(np.clip(scaled, -448, 448).astype(self.dtype.np))
         if self.bits == 8:
             return np.asarray(np.clip(np.rint(scaled), -128, 127).astype(np.int8))
+        # Codes are stored with an offset of 8, the even feature in the low four bits.
         codes = np.clip(np.rint(scaled), -8, 7).astype(np.int8) + 8
         pairs = np.pad(codes, ((0, 0), (0, 0), (0, 0), (0, x.shape[3] % 2))).astype(np.uint8)
         return np.asarray(pairs[..., ::2] | (pairs[..., 1::2] << 4))
@@ -112,6 +113,7 @@ class WindowedCache:
         """
         if total <= self.capacity:
             return total
+        # The largest number of keys that can be dropped while a window stays resident.
         step = self.capacity - self.width + 1
         return total - step * -(-(total - self.capacity) // step)
 

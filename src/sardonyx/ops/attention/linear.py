@@ -156,6 +156,7 @@ def recurrence(
     heads = attrs["kv_num_heads"]
     groups = max(attrs["q_num_heads"] // heads, 1)
     k, v = _by_token(key, heads), _by_token(value, heads)
+    # Inverse grouping: several key-value heads per query head.
     q = np.repeat(_by_token(query, attrs["q_num_heads"]), heads // attrs["q_num_heads"] or 1, 2)
     length, batch, _, d_k = q.shape
     q = q.reshape(length, batch, heads, groups, d_k)
@@ -166,6 +167,7 @@ def recurrence(
     else:
         state = past.astype(np.float32)
     out = np.empty((length, batch, heads, groups, v.shape[3]), np.float32)
+    # Without tokens the state stays as it is.
     states = [state] if not length else []
     for t in range(length):
         if gate is not None:

@@ -227,6 +227,8 @@ def gather_beams(cache: Array, past: int, rows: int, indirection: Array | None) 
         )
     if source_beams.size and (source_beams.min() < 0 or source_beams.max() >= beams):
         raise InvalidArgument(f"cache_indirection names beams outside [0, {beams})")
+    # Beams of a group are adjacent in the batch; indirection names the beam within the group that
+    # each past key was written by.
     first = np.arange(groups)[:, None, None] * beams
     source = (source_beams + first).reshape(cache.shape[0], past)
     old = cache[source, :, np.arange(past)].swapaxes(1, 2)
@@ -269,6 +271,7 @@ def attend(
     rows, keys = q.shape[2], k.shape[2]
     with np.errstate(all="ignore"):
         scores = np.matmul(wide(q), wide(k).swapaxes(2, 3)) * np.float32(scale) + mask
+        # A finite mask value, as in onnxruntime: rows whose keys are all masked do not become NaN.
         if attrs["unidirectional"]:
             visible = np.arange(keys) <= np.arange(past, past + rows)[:, None]
             scores = np.where(visible, scores, np.finfo(np.float32).min)

@@ -56,6 +56,7 @@ def _(x: Array, counts: Array) -> tuple[Array, ...]:
     is_token = np.arange(length) < counts[:, None]
     positions = np.arange(batch * length, dtype=np.int32)
     tokens = positions[is_token.reshape(-1)]
+    # Flat positions of the tokens in the padded batch, then those of the padding.
     offsets = np.concatenate((tokens, positions[~is_token.reshape(-1)])).reshape(batch, length)
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     longest = np.array([counts.max(initial=0)], np.int32)
@@ -166,6 +167,7 @@ def _(*inputs: Any, **attrs: Any) -> Array:
     query, key, value, bias, _, ends, attention_bias = inputs
     qkv = [query, key, value]
     if key is None:
+        # [tokens, heads, 3, head] as three matrices [tokens, heads * head].
         qkv = [p.reshape(len(query), -1) for p in query.swapaxes(0, 2).swapaxes(1, 2)]
     if bias is not None:
         width = qkv[0].shape[1]

@@ -80,6 +80,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     same_rank(2, query=x.query, block_table=x.block_table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
     tokens, width = x.query.dims
+    # Without key and value, the query holds the heads of all three.
     qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
     g.divides(qkv_heads, width, "the heads do not split the query")
     head, batch = width // qkv_heads, x.block_table.dims[0]
@@ -111,6 +112,7 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     positions, sequences = _token_positions(x, tokens)
     if attrs["do_rotary"]:
         q, k = (_rotate(a, x, positions, attrs) for a in (q, k))
+    # The new keys and values are stored first, so that attention reads all of them from the pool.
     slots = _slots(x, positions, sequences)
     caches = [np.array(x.key_cache), np.array(x.value_cache)]
     is_stored = slots >= 0
@@ -145,6 +147,7 @@ def _token_positions(x: SimpleNamespace, tokens: int) -> tuple[Array, Array]:
     if (past < 0).any():
         raise InvalidArgument(f"past_seqlens {past.tolist()} must not be negative")
     sequences = np.repeat(np.arange(len(counts)), counts)
+    # The position within the new tokens, after those of the past.
     return np.arange(tokens) - ends[sequences] + past[sequences], sequences
 
 
@@ -164,6 +167,7 @@ def _slots(x: SimpleNamespace, positions: Array, sequences: Array) -> Array:
     if slots is None:
         if positions.size and positions.max() // size >= x.block_table.shape[1]:
             raise InvalidArgument(f"block_table has no block for position {int(positions.max())}")
+        # A position is at offset `position % size` of the sequence's block `position // size`.
         slots = x.block_table[sequences, positions // size] * size + positions % size
     wrong = slots[(slots < -1) | (slots >= blocks * size)]
     if wrong.size:

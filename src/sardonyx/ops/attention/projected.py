@@ -154,6 +154,7 @@ def run_projected(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
 def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tuple[Array, ...]:
     """Attention on the projection [batch, rows, query | key | value]; also used by QAttention."""
     heads = attrs["num_heads"]
+    # Query and key have the same width; the rest is the value.
     width, _, _ = qkv_widths(qkv.shape[2], attrs)
     assert isinstance(width, int)
     parts = np.split(qkv, (width, 2 * width), axis=2)
@@ -167,6 +168,7 @@ def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tupl
         q, k = (_rotate(part, past, attrs["rotary_embedding_dim"]) for part in (q, k))
     caches = [k, v]
     if attrs["past_present_share_buffer"]:
+        # A shared buffer has the capacity of the present: new rows are written after the past ones.
         caches = [shared_cache(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
     elif x.past is not None:
         pairs = zip(x.past, (k, v), strict=True)
@@ -176,6 +178,7 @@ def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tupl
     if x.attention_bias is not None:
         mask = mask + wide(x.attention_bias)
     y, _ = attend(q, k, v, mask, past, attrs)
+    # Keys and values of different widths have no past (see infer): the present is not used then.
     same = k.shape == v.shape
     return pack(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
 
@@ -203,8 +206,10 @@ def _mask(mask: Array | None, sizes: tuple[int, ...], low: float | None) -> Arra
         ends, starts = mask[:batch, None], mask[batch : 2 * batch, None]
         visible = positions < ends
         if mask.shape[0] == 2 * batch:
+            # Left-padded: keys before the start are padding too.
             visible = visible & (positions >= starts)
     elif mask.ndim == 4:
+        # A square causal mask of the maximum length: the rows of the new queries.
         visible = mask[:, 0, past:keys, :keys] > 0
     else:
         visible = mask > 0

@@ -58,6 +58,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
 @attention.reference
 def _(*arrays: Any, **attrs: Any) -> tuple[Array, ...]:
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = arrays
+    # Integers in a float type that accumulates them exactly, so that BLAS does the product.
     dtype = exact_type(w.shape[0])
     left, right = x.astype(dtype), w.astype(dtype)
     left = left if x_zero is None else left - x_zero.reshape(()).astype(dtype)

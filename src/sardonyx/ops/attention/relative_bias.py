@@ -104,6 +104,7 @@ def _(*inputs: Any, num_heads: int) -> Array:
     x = query if offsets is None else restored(query, offsets)
     q = unpack(wide(x) + wide(query_bias), num_heads)
     gates = np.matmul(q, wide(weight)) + wide(bias)
+    # Two gates per head, each the sum of half of the columns.
     gate_sums = gates.reshape(*gates.shape[:3], 2, -1).sum(axis=-1)
     u, r = (part[..., None] for part in np.moveaxis(sigmoid(gate_sums), -1, 0))
     y = (u * (r * wide(scale) - 1) + 2) * wide(positions)

@@ -63,6 +63,8 @@ def _(*inputs: Array, num_heads: int, window: int) -> Array:
     is_global = chosen != 0
     positions = np.arange(x.shape[1])
     near = np.abs(positions - positions[:, None]) <= window
+    # Local rows see their window and all global tokens; global rows, which have their own
+    # projection, see every token.
     visible = near | is_global[:, None, None, :]
     hidden = wide(mask)[:, None, None, :]
     y = _attend(local_qkv, np.where(visible, hidden, -np.inf))
@@ -127,6 +129,7 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     q, k, v = split_qkv(x, heads, kv_heads)
     rows, total = q.shape[2], one_int(x.total_sequence_length, "total_sequence_length")
     lengths = x.key_total_sequence_lengths
+    # A prompt starts at 0; later tokens are appended at the end of each entry.
     firsts = np.zeros_like(lengths) if rows == total else lengths - rows
     capacity = x.past_key.shape[2]
     if firsts.size and (firsts.min() < 0 or (firsts + rows).max() > capacity):
@@ -145,6 +148,7 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         end = first + rows
         keys, values = (wide(np.repeat(c[b, :, :end], heads // kv_heads, axis=0)) for c in caches)
         positions = np.arange(first, end)
+        # Head h uses layout h modulo the number of layouts.
         visible = layouts[np.arange(heads) % len(layouts)][:, first:end, :end]
         visible = visible & (np.arange(end) <= positions[:, None])
         scores = np.matmul(wide(q[b]), keys.swapaxes(1, 2)) * scale
@@ -158,12 +162,14 @@ def _layouts(x: SimpleNamespace, size: int, block: int) -> Array:
     rows, columns = x.block_row_indices, x.block_col_indices
     count = -(-size // block)
     layouts = np.zeros((len(rows), count, count), bool)
+    # CSR: the visible key blocks of query block r are columns[ends[r] : ends[r + 1]].
     for layout, (ends, columns_of) in enumerate(zip(rows, columns, strict=True)):
         if (np.diff(ends) < 0).any() or ends[0] < 0 or ends[-1] > len(columns_of):
             raise InvalidArgument(f"block_row_indices {ends.tolist()} do not split the columns")
         for row in range(min(len(ends) - 1, count)):
             chosen = columns_of[ends[row] : ends[row + 1]]
             layouts[layout, row, chosen[(chosen >= 0) & (chosen < count)]] = True
+    # From blocks to single positions.
     return np.repeat(np.repeat(layouts, block, axis=1), block, axis=2)
 
 

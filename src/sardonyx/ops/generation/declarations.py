@@ -218,6 +218,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
         nonlocal filtered
         top, fill = attrs["top_p"], attrs["filter_value"]
         filtered = nucleus(scores, top, fill, attrs["min_tokens_to_keep"]) if top > 0 else scores
+        # Inverse transform sampling: the first token whose cumulative probability reaches the draw.
         shares = np.exp(filtered - filtered.max(1, keepdims=True)).astype(np.float64)
         bounds = np.cumsum(shares / shares.sum(1, keepdims=True), 1)
         tokens = (bounds < draws.random((len(bounds), 1))).sum(1)

@@ -92,6 +92,7 @@ class Gpt:
     def first(self, copies: int) -> Array:
         ids, mask = (np.repeat(a, copies, 0) for a in (self._ids, self._mask))
         self._mask = mask
+        # Positions count real tokens only: prompts are padded on the left.
         positions = np.cumsum(mask, 1) - 1
         self._positions = positions[:, -1:] + 1
         for name, fact in zip(self._start.input_names, self._start.input_facts, strict=True):
@@ -116,6 +117,7 @@ class Gpt:
                 **self._caches,
             },
         )
+        # Present caches become the past of the next step, in the order of the inputs.
         self._caches = dict(zip(self._caches, outputs, strict=False))
         return last_logits(logits)
 
@@ -154,6 +156,7 @@ class EncoderDecoder:
         own, cross = (cache_inputs(self._decoder, mark) for mark in ("_self_", "_cross_"))
         if len(outputs) < len(cross) + takes_start * (len(own) + 1):
             raise InvalidGraph(f"the encoder gives {len(outputs)} values, too few for the decoder")
+        # An encoder that also runs the first decoder step was called with all copies.
         repeats = 1 if takes_start else copies
         mask, *shared = (
             np.repeat(a, repeats, 0) for a in (mask, *outputs[len(outputs) - len(cross) :])

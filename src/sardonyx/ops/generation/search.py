@@ -75,6 +75,7 @@ class FinishedBeams:
         """End the search for this prompt if no open beam can still enter the best."""
         if self.is_done or len(self.heap) < self.count:
             return
+        # The score that the best open beam would have if it ended now; longer sums only fall.
         reachable = best / np.float32(length) ** np.float32(self.penalty)
         self.is_done = self.stops_early or bool(self.heap[0][0] >= reachable)
 

@@ -80,6 +80,7 @@ def _(
             )
         guesses = predicted.tolist()
         pairs = zip(guesses, words[begin:], strict=False)
+        # Accept the predicted tokens up to the first that differs from the source, and that one.
         n_agreed = next((i for i, (a, b) in enumerate(pairs) if a != b), len(words) - begin)
         tokens += guesses[: n_agreed + 1]
     match_index = _suffix_match(words, tokens, sizes["min_ngram_size"], sizes["max_ngram_size"])
@@ -88,6 +89,7 @@ def _(
 
 def _suffix_match(words: list[int], tokens: list[int], shortest: int, longest: int) -> int:
     """Return the index after the only match of the last tokens in `words`, else -1."""
+    # Longer n-grams only disambiguate shorter ones: no match of a short one means none at all.
     for size in range(shortest, min(longest, len(tokens)) + 1):
         tail = tokens[len(tokens) - size :]
         matches = [i for i in range(len(words) - size + 1) if words[i : i + size] == tail]

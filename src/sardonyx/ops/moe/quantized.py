@@ -158,6 +158,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
     same_rank(3, fc1_experts_weights=first.weights, fc2_experts_weights=second.weights)
     expect_dims(g, (x.router.dims[0], experts), router_weights=x.chosen)
     block = attrs["block_size"] or 0
+    # fc2 reads the hidden state: its columns are the inner size, packed in bytes.
     inner = second.weights.dims[2] * (8 // second.bits)
     rows = inner * 2 if is_fused(attrs) else inner
     _check_layer(g, "fc1", first, (experts, rows, width), block)
@@ -174,6 +175,7 @@ def _matrix(layer: ExpertLayer, expert: int, block: int) -> Array:
     zeros: Any = np.float32(1 << layer.bits - 1)
     if layer.zeros is not None:
         zeros = unpack_codes(layer.zeros[expert], layer.bits).astype(np.float32)
+        # Packed zero points are padded to bytes: along the blocks, or along the rows if per row.
         zeros = zeros[:, : scales.shape[1]] if block else zeros[: q.shape[0], None]
         zeros = np.repeat(zeros, block or q.shape[1], axis=1)
     weights: Array = (q - zeros) * np.repeat(scales, block or q.shape[1], axis=1)
@@ -191,6 +193,7 @@ def _routed(x: QMoeInputs, k: int, normalizes: object) -> tuple[Array, Array]:
     chosen = top_experts(router, k)
     if x.chosen is None:
         return chosen, softmax(np.take_along_axis(router, chosen, 1), axis=1)
+    # router_weights are used as they are, or normalized over the chosen experts.
     shares = np.take_along_axis(wide(x.chosen), chosen, 1)
     if normalizes:
         total = shares.sum(axis=1, keepdims=True)

@@ -145,6 +145,7 @@ def mix_experts(
 ) -> Array:
     """Mix the outputs of each token's chosen experts, weighted by their shares."""
     y = np.zeros(tokens.shape, np.float32)
+    # Tokens are grouped by expert: one matmul per expert and layer.
     for e in np.unique(chosen):
         token_rows, slot = np.nonzero(chosen == e)
         y[token_rows] += shares[token_rows, slot, None] * expert(tokens[token_rows], int(e))
@@ -157,11 +158,13 @@ def activated(h: Array, gate: Array | None, attrs: dict[str, Any]) -> Array:
     if name != SWIGLU:
         y = ACTIVATIONS[name](h)
         return y if gate is None else y * gate
+    # 1: gate and linear columns are interleaved; 2: they are the two halves.
     if attrs["swiglu_fusion"] == 1:
         h, gate = h[:, ::2], h[:, 1::2]
     elif attrs["swiglu_fusion"] == 2:
         h, gate = np.split(h, 2, axis=1)
     assert gate is not None
+    # The operand of the sigmoid is clamped from above only, as in gpt-oss.
     limit = attrs["swiglu_limit"]
     if limit is not None:
         h, gate = np.minimum(h, np.float32(limit)), np.clip(gate, -limit, limit)

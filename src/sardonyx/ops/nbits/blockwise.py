@@ -82,6 +82,7 @@ def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any
     g.equal(a.dims[-1], k, "the last dim of A is not K")
     expect_dims(g, (n, blocks, block * bits // 8), B=b)
     _expect_rows(g, n, blocks, scales=scales)
+    # Integer zero points are packed like the weights; float ones are one per block.
     per_row = -(-blocks * bits // 8) if zero is not None and zero.dtype is U8 else blocks
     _expect_rows(g, n, per_row, zero_points=zero)
     if g_idx is not None:
@@ -127,6 +128,7 @@ def _dequantized_columns(
     group = g_idx[:k]
     if group.size < k or group.min() < 0 or group.max() >= blocks:
         raise InvalidArgument(f"g_idx must be {k} numbers of blocks in [0, {blocks})")
+    # With g_idx the blocks of a column are not contiguous: unpack the codes, then scale by row.
     codes = dequantized_weights(q, np.ones(1, np.float32), None, {**layout, "zero_default": 0})
     points: Any = np.float32(layout["zero_default"])
     if zero is not None:
@@ -169,6 +171,7 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
         raise ShapeError("packed data of u8 needs two axes, and has one")
     if is_float and zero is not None:
         raise ShapeError(f"zero_points need integer data, and data is {data}")
+    # Tensors of 4-bit types have one code per element; uint8 data holds several per byte.
     per_byte = 8 // bits if data.dtype is U8 else 1
     dims = (*data.dims[:-1], data.dims[-1] * per_byte)
     _check_scales(g, dims, scales, (at, block), is_float)
@@ -215,6 +218,7 @@ def _gathered_floats(
     """Gather float8 or float4 elements, each times the scale of its block."""
     at, axis = layout["quantize_axis"], layout["axis"]
     block = layout["block_size"] or max(1, data.shape[at])
+    # One scale per element along the quantized axis; the last block may be partial.
     expanded = np.repeat(scales.astype(np.float32), block, at)
     expanded = expanded[(slice(None),) * at + (slice(0, data.shape[at]),)]
     expanded = np.broadcast_to(expanded, data.shape)

@@ -46,6 +46,7 @@ def table_layout(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> TableLayo
     if block:
         blocks[at] = block
         n_scales = [-(-d // b) for d, b in zip(dims, blocks, strict=True)]
+    # Per axis: a vector of one scale for each index along it.
     elif scale.rank == 1 and scales != (1,):
         n_scales[at] = dims[at]
     if int(np.prod(scales, dtype=np.int64)) == 1:
@@ -54,6 +55,7 @@ def table_layout(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> TableLayo
         raise ShapeError(f"scales {scale} do not match {data} along axis {at}")
     padded = list(n_scales)
     if is_packed:
+        # Each row of packed zero points starts at a byte.
         padded[-1] = -(-n_scales[-1] * bits // 8) * 8 // bits
     strides, zero_strides = _strides(n_scales, n_scales), _strides(n_scales, padded)
     is_signed = data.dtype.kind == "int"

@@ -92,6 +92,7 @@ class WeightLayout:
             return ScaleStrides(0, 0)
         if shape in ((n,), (1, n) if self.is_k_major else (n, 1)):
             return ScaleStrides(0, 1)
+        # Scales have the layout of the weights: [blocks, N], or [N, blocks] which may be flat.
         if self.is_k_major and shape == (blocks, n):
             return ScaleStrides(n, 1)
         if not self.is_k_major and shape in ((n, blocks), (n * blocks,)):
@@ -175,6 +176,7 @@ def dequantized_weights(q: Array, scale: Array, zero: Array | None, attrs: dict[
     layout = weight_layout(q.shape, attrs)
     if layout.is_blocked:
         codes = _unpack_codes(q, layout, layout.n * layout.row_stride)
+        # The last block of a column may be padded.
         codes = codes.reshape(layout.n, layout.row_stride)[:, : layout.k].T
     else:
         codes = q.astype(np.int32)
@@ -187,6 +189,7 @@ def dequantized_weights(q: Array, scale: Array, zero: Array | None, attrs: dict[
         centred = centred - _expand_blocks(zero.astype(np.float32), strides, layout)
     else:
         strides = layout.zero_strides(zero.shape, True)
+        # Packed zero points have padding codes at the end of each row.
         count = layout.n * layout.zero_stride
         codes = _unpack_codes(zero, layout, count) if layout.is_blocked else zero.astype(np.int32)
         centred = centred - _expand_blocks(codes.astype(np.float32), strides, layout)

@@ -81,6 +81,7 @@ def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple
         raise ShapeError(f"block_size is {block}, and must not be negative")
     if is_single(scale):
         return
+    # The axis of a vector is 0: the default of 1 is for matrices and images.
     at = 0 if x.rank == 1 else axis_of(axis, x.rank)
     if not block:
         if scale.rank != 1:
@@ -152,6 +153,7 @@ def run_quantize(x: Array, scale: Array, zero: Array | None = None, **attrs: Any
     params = [scale] if zero is None else [scale, zero]
     values, params = _broadcastable(x, params, attrs["axis"], attrs["block_size"])
     with np.errstate(all="ignore"):
+        # Division, not a product with the reciprocal, which rounds differently.
         quotient = _divide(values, params[0], attrs["precision"])
         return to_quantized(quotient, params[1:], dtype, bool(attrs["saturate"])).reshape(x.shape)
 

@@ -56,6 +56,7 @@ def _check_columns(g: Scope, product: Shape, b: Fact, **facts: Fact | None) -> N
         if fact.rank > max(b.rank, 1):
             raise InvalidGraph(f"{name} is for the columns of {b}, and is {fact}")
         if fact.rank and product:
+            # The product's last axis are the columns of B, also where B is a stack of matrices.
             g.equal_or_one(fact.dims[-1], product[-1], f"{name} does not fit the columns of B")
         broadcast_shapes(g, product, fact.dims)
 

@@ -53,6 +53,7 @@ def _requantized(total: Array, params: SimpleNamespace, attrs: Mapping[str, Any]
         scale = _scale(params.x_scale) * _scale(params.w_scale) / step
         y = total.astype(np.float32) * scale
         if bias is not None and bias.dtype == np.float32:
+            # A float bias is in real units; the quotient is in units of the output scale.
             y = y + bias / step
         if dtype is F32:
             return np.asarray(np.clip(y, np.float32(attrs["low"]), np.float32(attrs["high"])))
@@ -67,6 +68,7 @@ def _quantize_clamped(
     clamped = to_quantized(y, [] if zero is None else [zero.reshape(())], dtype)
     first, last = integer_range(dtype)
     shift = 0.0 if zero is None else float(zero.reshape(()))
+    # The bounds of a fused Relu or Clip as codes.
     least, most = (np.rint(np.clip(b / float(step) + shift, first, last)) for b in (low, high))
     return np.clip(clamped, dtype.np.type(least), dtype.np.type(most))
 

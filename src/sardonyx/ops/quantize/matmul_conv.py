@@ -42,6 +42,7 @@ def centred(x: Array, zero: Array | None, dtype: Any) -> Array:
     """Subtract the zero point, if any, in a type that holds the difference."""
     wide = x.astype(dtype)
     if zero is not None and np.any(zero):
+        # In place: the copy is private, and a zero point never broadcasts beyond its operand.
         wide -= zero.astype(dtype)
     return wide
 
@@ -70,6 +71,7 @@ def check_operand_params(g: Scope, x: Fact, param: Fact | None, name: str, is_le
         return
     if param.rank != x.rank:
         raise ShapeError(f"{name} has rank {param.rank}, and must have 0, 1 or {x.rank}")
+    # A parameter may vary over every axis except the one that is summed.
     reduced = x.rank - 1 if is_left else x.rank - 2
     for i, (have, size) in enumerate(zip(param.dims, x.dims, strict=True)):
         if i == reduced:
@@ -137,6 +139,7 @@ def _(g: Scope, *facts: Fact) -> Fact:
 def _(*arrays: Array) -> Array:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = arrays
     has_floats = dtype_of(a) in FLOAT8 or dtype_of(b) in FLOAT8
+    # float8 products are accumulated in float32, integers exactly.
     dtype = np.float32 if has_floats else exact_type(a.shape[-1])
     with np.errstate(all="ignore"):
         left = centred(a, _per_row(a_zero), dtype)
@@ -227,6 +230,7 @@ def run_qlinear_conv(*arrays: Any, **attrs: Any) -> Array:
     x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, b = arrays
     total = exact_conv(x, w, x_zero, w_zero, attrs)
     if b is not None:
+        # The bias is int32 with the scale x_scale * w_scale: exact in float64.
         total = total.astype(np.float64) + b.reshape(-1, *(1,) * (x.ndim - 2))
     with np.errstate(all="ignore"):
         scale = x_scale.reshape(()) * per_map(w_scale, x.ndim - 2) / y_scale.reshape(())

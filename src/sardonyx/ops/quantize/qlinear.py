@@ -55,6 +55,7 @@ def requantized(y: Array, scale: Array, zero: Array | None, dtype: Any) -> Array
 def _check_params(g: Scope, op: Op, facts: Sequence[Fact | None]) -> None:
     """Check that the scales and zero points of an op are one number each."""
     names = (slot.name for slot in op.inputs)
+    # Parameters are named <operand>_scale and <operand>_zero_point.
     params = {n: f for n, f in zip(names, facts, strict=True) if "_" in n}
     check_single(g, **params)
 

@@ -113,6 +113,7 @@ def _gru_step(
 
         def back(after: State) -> tuple[Array, State]:
             (dh,) = after
+            # H_t = (1 - z) * new + z * H_(t-1), with new = g(pre).
             dpre = dh * (1 - update) * g.derivative(pre)
             dlinear = dpre * reset if is_linear else dpre
             dread = dlinear @ inner
@@ -148,10 +149,12 @@ def _lstm_step(
 
         def back(after: State) -> tuple[Array, State]:
             dh, dc = after
+            # H_t = o * h(C_t) and C_t = f * C_(t-1) + i * c; the peephole of o reads C_t.
             d_out = dh * cell_out * f.derivative(z_out)
             dc = dc + dh * out * h.derivative(after_cell) + d_out * p_out
             input_grad, forget_grad = dc * new, dc * cell
             if is_coupled:
+                # f = 1 - i: the forget gate passes its gradient, negated, to the input gate.
                 input_grad, d_forget = input_grad - forget_grad, np.zeros_like(dc)
             else:
                 d_forget = forget_grad * f.derivative(z_forget)
@@ -183,6 +186,7 @@ def _backpropagate(
     ran = np.full((batch, 1), length > 0) if lens is None else (lens > 0)[:, None]
     grad = tuple(np.where(ran, s, 0) for s in last)
     result = np.zeros_like(gates)
+    # Backward through time: `grad` is the gradient of the state after step t.
     for t in reversed(range(length)):
         live = lives[t]
         # Sequences that have ended get zero gradients, which stay zero through a step.
@@ -257,6 +261,7 @@ def _run(layer: LayerCall, make: MakeCell) -> tuple[list[Grads], Array, State]:
         dy = np.take_along_axis(layer.dy[:, i], order, axis=0)
         start, last = (tuple(s[i] for s in states) for states in (layer.initial, layer.last))
         dgates, first = _backpropagate(gates, start, step, layer.lens, (dy, last))
+        # Back in the order of the inputs: one matmul each gives dX and dW of all steps.
         rows = np.take_along_axis(dgates, order, axis=0).reshape(length * batch, dgates.shape[-1])
         dx += (rows @ layer.w[i]).reshape(x.shape)
         grads["W"] = rows.T @ x.reshape(length * batch, x.shape[-1])

@@ -20,5 +20,6 @@ def _(b: GradientBuilder, node: Node, *grads: Value | None) -> list[Value | None
         domain=GRADIENT,
         **node.attrs,
     )
+    # sequence_lens has no gradient.
     x, w, r, bias, *states = grad_node.outputs
     return [x, w, r, bias, None, *states]

@@ -156,6 +156,7 @@ def activation_specs(
             f"activations names {len(names)} functions, and the layer needs {count * directions}: "
             f"{count} for each of {directions} directions"
         )
+    # Shared queues: each activation that has a parameter takes the next value.
     alphas, betas = list(attrs["activation_alpha"] or ()), list(attrs["activation_beta"] or ())
     activations = []
     for i, name in enumerate(names[: count * directions]):
@@ -218,6 +219,7 @@ def gru_step(
         recurrent = project(h) if is_linear else gates_project(h)
         update_reset = f(gates[..., : 2 * n] + recurrent[..., : 2 * n])
         update, reset = update_reset[..., :n], update_reset[..., n:]
+        # The reset gate is applied after (linear_before_reset) or before the recurrent product.
         if is_linear:
             new = reset * (recurrent[..., 2 * n :] + hidden_bias)
         else:
@@ -257,6 +259,7 @@ def run_direction(
     """Run all steps of one direction: outputs [length, batch, hidden], and the final states."""
     length, batch = gates.shape[:2]
     ends = np.full(batch, length) if lens is None else lens
+    # A permutation of the inputs makes every direction a forward loop over t.
     order = step_order(length, ends, is_reverse)
     gates = np.take_along_axis(gates, order, axis=0)
     out = np.zeros((length, batch, state[0].shape[-1]), gates.dtype)
@@ -319,6 +322,7 @@ def run_layer(
         outs.append(out)
         ends.append(end)
     y = np.stack(outs, axis=1)
+    # layout 1 puts the batch first: [batch, directions, hidden].
     last = tuple(np.stack(s, axis=1 if is_batch_first else 0) for s in zip(*ends, strict=True))
     return y.transpose(2, 0, 1, 3) if is_batch_first else y, *last
 

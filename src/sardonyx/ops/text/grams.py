@@ -92,6 +92,7 @@ class NGramTrie:
         tokens = self._tokens(rows)
         width = rows.shape[1]
         matches: list[tuple[Array, Array]] = []
+        # A skip-gram takes every gap-th token; a 1-gram is the same for all gaps and counted once.
         for gap in range(1, min(skips, width) + 2):
             prefix = np.zeros_like(tokens)
             for length, (keys, gram) in enumerate(zip(self.keys, self.gram, strict=True), 1):
@@ -191,6 +192,7 @@ def _(x: Array, **attrs: Any) -> Array:
     rows = x.reshape(1, -1) if x.ndim == 1 else x
     row, gram = grams.find(rows, attrs["min_gram_length"], attrs["max_skip_count"])
     size = max(len(attrs["ngram_indexes"]), 1)
+    # Occurrences are counted per (row, n-gram) cell.
     cell, count = np.unique(row * size + gram, return_counts=True)
     row, gram = cell // size, cell % size
     value = np.ones(len(count)) if attrs["mode"] == b"IDF" else count.astype(np.float64)

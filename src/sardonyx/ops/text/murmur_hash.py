@@ -50,6 +50,7 @@ def _hash(data: bytes, seed: int) -> int:
     for at in range(0, aligned, 4):
         h ^= _scramble(int.from_bytes(data[at : at + 4], "little"))
         h = (_rotate_left(h, 13) * 5 + 0xE6546B64) & _MASK
+    # The tail of up to 3 bytes; an empty one scrambles to 0.
     h ^= _scramble(int.from_bytes(data[aligned:], "little"))
     h ^= len(data) & _MASK
     # The finalizer fmix32: every input bit affects every output bit.

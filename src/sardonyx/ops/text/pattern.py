@@ -124,6 +124,7 @@ class _Parser:
         return part
 
     def counted(self, part: Tree) -> Tree:
+        # {n}, {n,} or {n,m}.
         inside, closing, _ = self.text[self.at + 1 :].partition("}")
         least, comma, most = inside.partition(",")
         numbers = [least, most] if comma and most else [least]
@@ -198,6 +199,7 @@ class _Parser:
             raise Unsupported
         c = self.next()
         low = self.escape() if c == "\\" else ((ord(c), ord(c)),)
+        # A hyphen before the closing bracket is a literal.
         follows = self.text[self.at + 1 : self.at + 2]
         if not self.peek("-") or follows in ("]", ""):
             return low

@@ -177,6 +177,7 @@ def _(g: Scope, x: Fact, *, pattern: bytes | None) -> Fact:
         raise InvalidGraph("RegexFullMatch has no pattern")
     from sardonyx.ops.text.automaton import automaton  # rarely needed
 
+    # Kernels run the automaton; compiling with RE2 here reports an invalid pattern at load time.
     if automaton(pattern, is_whole=True) is None:
         _full_match(pattern)
     return Fact(BOOL, x.shape)

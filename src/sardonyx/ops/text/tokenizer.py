@@ -43,6 +43,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         raise InvalidGraph(
             f"mincharnum {least} is out of range: 1 or more, and 1 where each character is a token"
         )
+    # Kernels run the automaton; a pattern that it does not support must be valid in RE2.
     for expression in [attrs["tokenexp"]] if attrs["tokenexp"] else separators:
         if expression and automaton(expression) is None:
             _compiled(expression)
@@ -95,6 +96,7 @@ def _matches(text: bytes, pattern: Any) -> tuple[list[bytes], list[bytes]]:
 def _character_end(text: bytes, at: int) -> int:
     """Return the end of the UTF-8 character at a position."""
     at += 1
+    # Continuation bytes of UTF-8 are 10xxxxxx.
     while at < len(text) and text[at] & 0xC0 == 0x80:
         at += 1
     return at

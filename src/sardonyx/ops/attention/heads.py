@@ -1,4 +1,4 @@
-"""Shared by the attention ops: packed heads, grouped heads, softmax in a given precision."""
+"""Shared by the attention ops: shape checks, packed and grouped heads, masks and softmax."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ class EncoderDecoder:
         self._encoder, self._decoder = encoder, decoder
         self._ids, self._mask = prompt
         self._tokens = start  # the initial tokens of each row
-        self._fed: dict[str, Any] = {}
-        self._own: dict[str, Array] = {}  # self-attention caches
+        self._encoder_inputs: dict[str, Any] = {}  # the same in each step
+        self._self_caches: dict[str, Array] = {}
 
     def first(self, copies: int) -> Array:
         start = np.repeat(self._tokens, copies, 0).astype(np.int32)
@@ -153,32 +153,36 @@ class EncoderDecoder:
         inputs = {"encoder_attention_mask": mask, "decoder_input_ids": start}
         inputs |= dict.fromkeys(("encoder_input_ids", "encoder_input_features"), ids)
         outputs = run_graph(self._encoder, inputs)
-        own, cross = (cache_inputs(self._decoder, mark) for mark in ("_self_", "_cross_"))
-        if len(outputs) < len(cross) + takes_start * (len(own) + 1):
+        self_names = cache_inputs(self._decoder, "_self_")
+        cross_names = cache_inputs(self._decoder, "_cross_")
+        if len(outputs) < len(cross_names) + takes_start * (len(self_names) + 1):
             raise InvalidGraph(f"the encoder gives {len(outputs)} values, too few for the decoder")
         # An encoder that also runs the first decoder step was called with all copies.
         repeats = 1 if takes_start else copies
         mask, *shared = (
-            np.repeat(a, repeats, 0) for a in (mask, *outputs[len(outputs) - len(cross) :])
+            np.repeat(a, repeats, 0) for a in (mask, *outputs[len(outputs) - len(cross_names) :])
         )
-        self._fed = {"encoder_attention_mask": mask, **dict(zip(cross, shared, strict=True))}
+        self._encoder_inputs = dict(zip(cross_names, shared, strict=True))
+        self._encoder_inputs["encoder_attention_mask"] = mask
         if takes_start:
-            self._fed["encoder_hidden_states"] = outputs[1]
-            caches = outputs[len(outputs) - len(cross) - len(own) :]
-            self._own = dict(zip(own, caches, strict=False))
+            self._encoder_inputs["encoder_hidden_states"] = outputs[1]
+            caches = outputs[len(outputs) - len(cross_names) - len(self_names) :]
+            self._self_caches = dict(zip(self_names, caches, strict=False))
             return last_logits(outputs[0])
         for name, fact in zip(self._decoder.input_names, self._decoder.input_facts, strict=True):
-            if name in own:
-                self._own[name] = empty_state(fact, len(start), 0)
+            if name in self_names:
+                self._self_caches[name] = empty_state(fact, len(start), 0)
         return self._run(start)
 
     def next(self, tokens: Array) -> Array:
         return self._run(tokens[:, None].astype(np.int32))
 
     def _run(self, ids: Array) -> Array:
-        logits, *outputs = run_graph(self._decoder, {"input_ids": ids, **self._fed, **self._own})
-        self._own = dict(zip(self._own, outputs, strict=False))
+        logits, *outputs = run_graph(
+            self._decoder, {"input_ids": ids, **self._encoder_inputs, **self._self_caches}
+        )
+        self._self_caches = dict(zip(self._self_caches, outputs, strict=False))
         return last_logits(logits)
 
     def reorder(self, rows: Array) -> None:
-        self._own = {n: np.ascontiguousarray(a[rows]) for n, a in self._own.items()}
+        self._self_caches = {n: np.ascontiguousarray(a[rows]) for n, a in self._self_caches.items()}

@@ -21,6 +21,7 @@ from sardonyx.ops.recurrent.standard import (
     activation_specs,
     bias_sum,
     checked_lens,
+    gru_biases,
     input_gates,
     layer_sizes,
     step_order,
@@ -341,13 +342,9 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     activations, n = _activations(attrs, 2, len(layer.directions)), layer.r.shape[2]
 
     def make(i: int, weight_grads: Grads) -> tuple[Array | None, Cell]:
-        own = np.zeros(6 * n, layer.x.dtype) if operands[3] is None else operands[3][i]
-        # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
-        bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, own.dtype)))
-        step = _gru_step(
-            layer.r[i], own[5 * n :], activations[i], weight_grads, attrs["linear_before_reset"]
-        )
-        return bias, step
+        bias, hidden = gru_biases(operands[3], i, n, layer.x.dtype)
+        is_linear = attrs["linear_before_reset"]
+        return bias, _gru_step(layer.r[i], hidden, activations[i], weight_grads, is_linear)
 
     def hidden_bias(weight_grads: Grads) -> Array:
         return np.concatenate((weight_grads["gates"][: 2 * n], weight_grads["hidden"]))

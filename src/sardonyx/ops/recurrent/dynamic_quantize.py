@@ -155,7 +155,6 @@ def _(b: Builder, node: Node) -> Outputs:
         # ONNX has a bias for the input and one for the state: only their sum matters.
         both = b.Reshape(bias, b.ints(directions, 2, columns))
         bias = b.Reshape(b.ReduceSum(both, b.ints(1), keepdims=0), b.ints(-1))
-    # The input gates of all steps and directions in one integer matmul.
     gates = b.QMatMul(
         x_codes, weights, scale, zero, b.const(_per_column(w_scale, shape)),
         b.const(_per_column(w_zero, shape)) if w_zero.any() else None, bias, None, None,

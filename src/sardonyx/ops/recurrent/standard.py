@@ -175,8 +175,9 @@ def activation_specs(
 
 def activation(name: str, alpha: float, beta: float, clip: float) -> Activation:
     """Return an activation function of an array."""
-    function, *takes = _ACTIVATIONS[name]
-    parameters = [v for v, default in zip((alpha, beta), takes, strict=True) if default is not None]
+    function, *defaults = _ACTIVATIONS[name]
+    values = zip((alpha, beta), defaults, strict=True)
+    parameters = [v for v, default in values if default is not None]
 
     def run(x: Array) -> Array:
         if clip > 0:
@@ -332,6 +333,16 @@ def bias_sum(b: Array | None, i: int) -> Array | None:
     return None if b is None else b[i].reshape(2, -1).sum(axis=0, dtype=b.dtype)
 
 
+def gru_biases(b: Array | None, i: int, n: int, dtype: Any) -> tuple[Array, Array]:
+    """Return a direction's bias of the gates, and the recurrent bias of the hidden gate.
+
+    The latter is separate, since linear_before_reset multiplies it by the reset gate.
+    """
+    both = np.zeros(6 * n, dtype) if b is None else b[i]
+    gates = both[: 3 * n] + np.concatenate((both[3 * n : 5 * n], np.zeros(n, dtype)))
+    return gates, both[5 * n :]
+
+
 @rnn.reference
 @in_wide
 def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
@@ -352,10 +363,8 @@ def _(*inputs: Array, **attrs: Any) -> tuple[Array, ...]:
     n = r.shape[2]
 
     def make(i: int, x: Array) -> tuple[Array, Cell]:
-        own = np.zeros(6 * n, x.dtype) if b is None else b[i]
-        # linear_before_reset multiplies the hidden gate's recurrent bias by the reset gate.
-        bias = own[: 3 * n] + np.concatenate((own[3 * n : 5 * n], np.zeros(n, x.dtype)))
-        step = gru_step(r[i], own[5 * n :], functions[i], is_linear=attrs["linear_before_reset"])
+        bias, hidden_bias = gru_biases(b, i, n, x.dtype)
+        step = gru_step(r[i], hidden_bias, functions[i], is_linear=attrs["linear_before_reset"])
         return input_gates(x, w[i], bias), step
 
     return run_layer(LayerInputs(x, lens, (initial_h,), n), make, attrs)

@@ -10,13 +10,7 @@ from typing import Any
 from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.records import frozen
 from sardonyx.base.stages import Stages
-from sardonyx.compile import (
-    Options,
-    emit_program,
-    load_and_lower,
-    pack_settings,
-    read_source,
-)
+from sardonyx.compile import Options, emit_program, load_and_lower, pack_settings, read_source
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const, Source
 from sardonyx.load import LoadOptions
@@ -83,8 +77,7 @@ def pack_saved(options: Options, providers: Sequence[Provider]) -> Written:
     assert options.save is not None
     path = options.save.path
     load = LoadOptions(
-        dims_by_name=options.load.dims_by_name,
-        dims_by_denotation=options.load.dims_by_denotation,
+        dims_by_name=options.load.dims_by_name, dims_by_denotation=options.load.dims_by_denotation
     )
     request = Request(f"{path}{SUFFIX}", any_level=True)
     return pack(path, Options(providers, load, options.passes), request)

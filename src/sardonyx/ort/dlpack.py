@@ -87,8 +87,7 @@ def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     size = dtype.packed_bytes(math.prod(info.dims))
     if info.device == _CPU and not native.is_mapped(info.address, size):
         raise ValueFault(
-            f"there is no memory at {info.address:#x} for a tensor of shape {info.dims}",
-            bytes=size,
+            f"there is no memory at {info.address:#x} for a tensor of shape {info.dims}", bytes=size
         )
     raw = _bytes_at(info.address, size, native.consume_dlpack(capsule))
     raw.flags.writeable = not info.is_read_only

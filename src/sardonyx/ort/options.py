@@ -41,10 +41,7 @@ _UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
 _UNIT_LETTERS: Final = "abgikmABGIKM"
-_MODES: Final = {
-    "sequential": ExecutionMode.ORT_SEQUENTIAL,
-    "parallel": ExecutionMode.ORT_PARALLEL,
-}
+_MODES: Final = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
 _FLAGS: Final = frozenset((
     "enable_profiling", "enable_cpu_mem_arena", "enable_mem_pattern", "use_per_session_threads",
     "use_deterministic_compute",

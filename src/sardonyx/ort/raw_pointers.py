@@ -21,11 +21,7 @@ _ADDRESS_END: Final = 1 << 64
 
 
 def tensor_at(
-    pointer: int,
-    element_type: Any,
-    shape: Sequence[int],
-    owner: Any = None,
-    device: str = HOST,
+    pointer: int, element_type: Any, shape: Sequence[int], owner: Any = None, device: str = HOST
 ) -> OrtValue:
     """Return a tensor over memory at an address, which `owner` or the caller keeps valid."""
     dtype, dims, pointer = _dtype_of(element_type), _checked_shape(shape), index(pointer)

@@ -76,11 +76,7 @@ class SparseTensor:
 
     @classmethod
     def sparse_coo_from_numpy(
-        cls,
-        dense_shape: Any,
-        values: Array,
-        coo_indices: Any,
-        ort_device: OrtDevice,
+        cls, dense_shape: Any, values: Array, coo_indices: Any, ort_device: OrtDevice
     ) -> SparseTensor:
         """Return a COO tensor with flat indices, or rows and columns."""
         check_cpu(ort_device, "a sparse tensor")

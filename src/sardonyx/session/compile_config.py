@@ -50,9 +50,7 @@ def defers_prepacking(options: SessionOptions) -> bool:
 
 
 def compile_options(
-    options: SessionOptions,
-    disabled: frozenset[str],
-    container: PrepackedWeightsContainer | None,
+    options: SessionOptions, disabled: frozenset[str], container: PrepackedWeightsContainer | None
 ) -> Options:
     """Return the compile options; their providers are set later."""
     _check_formats(options)

@@ -21,6 +21,11 @@ class SardonyxError(Exception):
     code: int = 1
     label: str = "FAIL"
 
+    def __init_subclass__(cls, code: int = 0, label: str = "") -> None:
+        """Set onnxruntime's status code and its name; a subclass without them inherits both."""
+        if code:
+            cls.code, cls.label = code, label
+
     def __init__(self, what: str, **where: object) -> None:
         super().__init__(what)
         self.what = what
@@ -48,88 +53,62 @@ class Fail(SardonyxError):
     """A failure that no other class describes."""
 
 
-class InvalidArgument(SardonyxError):
+class InvalidArgument(SardonyxError, code=2, label="INVALID_ARGUMENT"):
     """An argument does not fit the model."""
 
-    code, label = 2, "INVALID_ARGUMENT"
 
-
-class NoSuchFile(SardonyxError):
+class NoSuchFile(SardonyxError, code=3, label="NO_SUCHFILE"):
     """The model file, or a file it refers to, does not exist."""
 
-    code, label = 3, "NO_SUCHFILE"
 
-
-class NoModel(SardonyxError):
+class NoModel(SardonyxError, code=4, label="NO_MODEL"):
     """A session was used before it had a model."""
 
-    code, label = 4, "NO_MODEL"
 
-
-class EngineError(SardonyxError):
+class EngineError(SardonyxError, code=5, label="ENGINE_ERROR"):
     """A provider's engine failed."""
 
-    code, label = 5, "ENGINE_ERROR"
 
-
-class RuntimeException(SardonyxError):
+class RuntimeException(SardonyxError, code=6, label="RUNTIME_EXCEPTION"):
     """A node failed while the model ran."""
 
-    code, label = 6, "RUNTIME_EXCEPTION"
 
-
-class InvalidProtobuf(SardonyxError):
+class InvalidProtobuf(SardonyxError, code=7, label="INVALID_PROTOBUF"):
     """The bytes are not an ONNX model."""
 
-    code, label = 7, "INVALID_PROTOBUF"
 
-
-class ModelLoaded(SardonyxError):
+class ModelLoaded(SardonyxError, code=8, label="MODEL_LOADED"):
     """A session that has a model is loaded with another."""
 
-    code, label = 8, "MODEL_LOADED"
 
-
-class NotImplemented(SardonyxError):  # the name that programs written for onnxruntime catch
+class NotImplemented(
+    SardonyxError, code=9, label="NOT_IMPLEMENTED"
+):  # the name that programs written for onnxruntime catch
     """The model needs something that no provider implements."""
 
-    code, label = 9, "NOT_IMPLEMENTED"
 
-
-class InvalidGraph(SardonyxError):
+class InvalidGraph(SardonyxError, code=10, label="INVALID_GRAPH"):
     """The model contradicts itself or the ONNX standard."""
 
-    code, label = 10, "INVALID_GRAPH"
 
-
-class EPFail(SardonyxError):
+class EPFail(SardonyxError, code=11, label="EP_FAIL"):
     """An execution provider failed."""
 
-    code, label = 11, "EP_FAIL"
 
-
-class ModelLoadCanceled(SardonyxError):
+class ModelLoadCanceled(SardonyxError, code=12, label="MODEL_LOAD_CANCELED"):
     """The load was cancelled by its flag."""
 
-    code, label = 12, "MODEL_LOAD_CANCELED"
 
-
-class ModelRequiresCompilation(SardonyxError):
+class ModelRequiresCompilation(SardonyxError, code=13, label="MODEL_REQUIRES_COMPILATION"):
     """The model must be compiled first, and compiling is off."""
 
-    code, label = 13, "MODEL_REQUIRES_COMPILATION"
 
-
-class NotFound(SardonyxError):
+class NotFound(SardonyxError, code=14, label="NOT_FOUND"):
     """The requested object does not exist."""
 
-    code, label = 14, "NOT_FOUND"
 
-
-class DeviceReset(SardonyxError):
+class DeviceReset(SardonyxError, code=15, label="DEVICE_RESET"):
     """A device was reset while it was in use."""
-
-    code, label = 15, "DEVICE_RESET"
 
 
 class ValueFault(InvalidArgument, RuntimeError):

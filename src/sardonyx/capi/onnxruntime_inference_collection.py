@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sardonyx.ort.adapters import AdapterFormat
-from sardonyx.ort.device import OrtDevice, get_ort_device_type, get_vendor_id_for_device_type
-from sardonyx.ort.enums import OrtDeviceVendorId
-from sardonyx.ort.ort_value import OrtValue
-from sardonyx.ort.ort_value_vector import copy_tensors
-from sardonyx.ort.sparse_tensor import SparseTensor
+from sardonyx.ort.adapters import AdapterFormat as AdapterFormat
+from sardonyx.ort.device import OrtDevice as OrtDevice
+from sardonyx.ort.device import get_ort_device_type as get_ort_device_type
+from sardonyx.ort.device import get_vendor_id_for_device_type as get_vendor_id_for_device_type
+from sardonyx.ort.enums import OrtDeviceVendorId as OrtDeviceVendorId
+from sardonyx.ort.ort_value import OrtValue as OrtValue
+from sardonyx.ort.ort_value_vector import copy_tensors as copy_tensors
+from sardonyx.ort.sparse_tensor import SparseTensor as SparseTensor
 from sardonyx.providers import normalized
-from sardonyx.session.inference import InferenceSession
-from sardonyx.session.io_binding import IOBinding
-from sardonyx.session.model_compiler import LocationFunc, ModelCompiler
+from sardonyx.session.inference import InferenceSession as InferenceSession
+from sardonyx.session.io_binding import IOBinding as IOBinding
+from sardonyx.session.model_compiler import LocationFunc
+from sardonyx.session.model_compiler import ModelCompiler as ModelCompiler
 
 GetInitializerLocationFunc = LocationFunc
 GetInitializerLocationWrapperFunc = LocationFunc
@@ -38,23 +41,3 @@ def check_and_normalize_provider_args(
         return [], []
     options_by_name = normalized(providers, provider_options, available_provider_names)
     return list(options_by_name), list(options_by_name.values())
-
-
-__all__ = [
-    "AdapterFormat",
-    "GetInitializerLocationFunc",
-    "GetInitializerLocationWrapperFunc",
-    "IOBinding",
-    "InferenceSession",
-    "ModelCompiler",
-    "OrtDevice",
-    "OrtDeviceVendorId",
-    "OrtValue",
-    "Session",
-    "SparseTensor",
-    "check_and_normalize_provider_args",
-    "copy_tensors",
-    "get_ort_device_type",
-    "get_vendor_id_for_device_type",
-    "make_get_initializer_location_func_wrapper",
-]

@@ -40,7 +40,8 @@ __version__ = version = sardonyx.ORT_VERSION
 __author__ = "the Sardonyx developers"
 package_name = "onnxruntime"
 cuda_version = ""
-__all__ = [*sardonyx.__all__, "cuda_version", "package_name", "version"]
+# Type checkers do not see `sardonyx.__all__`, which is computed.
+__all__ = [*sardonyx.__all__, "cuda_version", "package_name", "version"]  # type: ignore[attr-defined]
 
 _missing.install()
 

@@ -1,9 +1,8 @@
 """Import the op families, passes and kernels that most models use together with the package.
 
-Every other family is imported by the first model that has an op of it (`ops/index.py`). With this
-list `import sardonyx` takes 32 ms instead of 21, and the first session of the built-in model 8 ms
-instead of 17; both together take about as long either way (bench/import_time.py). The modules here
-are read from the import cache, later ones are not.
+Every other family is imported by the first model that has an op of it (`ops/index.py`). The modules
+here are read from the import cache, later ones are not; so the first session of most models starts
+sooner, by about as much as the import takes longer.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sardonyx.cli import bench, main
-from sardonyx.cli.difference import difference
+from sardonyx.cli.measure import difference
 from tests.cli import models
 
 QUICK = ["--rounds", "2", "--seconds", "0", "--starts", "1", "--threads", "1"]

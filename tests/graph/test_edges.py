@@ -27,7 +27,6 @@ COLLECTIONS = {"inputs", "defaults", "uses", "nodes"}
 CHANGES = {"append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
 # Attributes of the same names that are no edges: of these files, on these objects.
 OTHERS = {
-    ("ort/dlpack.py", "memory.owner"),
     ("graph/infer.py", "scope.node"),
     ("load/buffers.py", "memory.owner"),
     ("program/segments.py", "self._drafts[-1].nodes"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from sardonyx.compile import Compiled, Options, compile
 from sardonyx.errors import InternalError, InvalidArgument
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.memory import peak_live_bytes
-from sardonyx.memory.offsets import LiveRange, assign_offsets
+from sardonyx.memory.offsets import ArenaLayout, LiveRange, assign_offsets, check_offsets
 from sardonyx.models import DIGITS
 from sardonyx.providers.reference import Reference
 from sardonyx.reports.timeline import (
@@ -27,9 +28,10 @@ from sardonyx.reports.timeline import (
     Kind,
     Tensor,
     Timeline,
-    check_timeline,
+    is_internal,
     new_timeline,
     simulate,
+    takes_over,
 )
 from sardonyx.reports.timeline_builder import open_sizes, timeline
 
@@ -39,6 +41,33 @@ def tensor(
 ) -> Tensor:
     part = -1 if offset == OWN else part
     return Tensor(f"t{size}", "node", kind, size, start, start, end, offset, part, "f32", None, 0)
+
+
+def check_timeline(planned: Timeline) -> None:
+    """Check a timeline by `check_offsets`, which compares every pair of live ranges."""
+    for part, arena in enumerate(planned.arenas):
+        lives: list[LiveRange] = []
+        offsets: dict[int, int] = {}
+        for number, chain in enumerate(_chains(planned.tensors, part)):
+            first, last = chain[0], chain[-1]
+            lives.append(LiveRange(number, first.bytes, first.start, last.end))
+            offsets[number] = first.offset
+        check_offsets(lives, ArenaLayout(offsets, arena.bytes))
+
+
+def _chains(tensors: Iterable[Tensor], part: int) -> Iterator[list[Tensor]]:
+    """Yield the tensors of an arena; those computed in place over each other form one chain."""
+    chains: dict[tuple[int, int], list[list[Tensor]]] = {}
+    inside = (t for t in tensors if is_internal(t) and t.part == part and t.offset != OWN)
+    for new in sorted(inside, key=lambda t: (t.start, t.end)):
+        at_offset = chains.setdefault((new.offset, new.bytes), [])
+        chain = next((c for c in at_offset if takes_over(new, c[-1])), None)
+        if chain is None:
+            at_offset.append([new])
+        else:
+            chain.append(new)
+    for at_offset in chains.values():
+        yield from at_offset
 
 
 SIMULATED = {

@@ -1,10 +1,9 @@
 """Postpone the cyclic garbage collector while a model is compiled.
 
 A graph under construction consists of thousands of new objects that stay alive, and the collector
-scans them again and again: 54 times for light_densenet121 of the onnx package (910 nodes), once
-with the pause. The first session of it starts in 151 ms instead of 159, later ones in 130 instead
-of 133 (best of 15 processes, CPU time; bench/compile.py, and again with SARDONYX_GC_PAUSE=0, which
-switches the pause off). Small models gain nothing.
+scans them again and again. Compare `python bench/compile.py MODEL.onnx` with the same command under
+SARDONYX_GC_PAUSE=0, which switches the pause off: models of a thousand nodes gain some 5 %, small
+ones nothing.
 
 The pause ends with the compilation, also by an error; garbage of other threads waits as long. A
 collector that the program has disabled stays disabled. No object is frozen or moved to another

@@ -1,8 +1,8 @@
 """One file with the byte code of every module that `import sardonyx` loads.
 
-Python searches, opens, reads and checks one .pyc per module. With the code of all 190 modules
-in a single file the import takes 29 ms instead of 41 (best of 25 processes, CPU time after `import
-numpy`; bench/import_time.py, and again with SARDONYX_IMPORT_CACHE=0, which switches it off).
+Python searches, opens, reads and checks one .pyc per module; a single file with the code of all of
+them saves about a quarter of the import time. Compare `python bench/import_time.py` with the same
+command under SARDONYX_IMPORT_CACHE=0, which switches the cache off.
 
 The first import writes `sardonyx/_import_cache.<cache tag>.bin`; later imports read it. The wheel
 ships an empty file of that name, so that pip lists it in RECORD and removes it on uninstall and on

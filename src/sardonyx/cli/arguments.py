@@ -240,30 +240,35 @@ def _pairs(text: str, example: str) -> dict[str, str]:
     return pairs
 
 
-def _size(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 15 and int(text) <= MAX_DIM):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size from 0 to {MAX_DIM}")
-    return int(text)
+def _whole(low: int, high: int, what: str = "a number") -> Callable[[str], int]:
+    """Return a parser of decimal numbers from `low` to `high`; `what` names them in the error."""
+
+    def parse(text: str) -> int:
+        # int() alone would accept signs, spaces, underscores and other scripts' digits.
+        if not (text.isascii() and text.isdigit() and len(text) < 15 and low <= int(text) <= high):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} from {low} to {high}")
+        return int(text)
+
+    return parse
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 7 and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 999999")
-    return int(text)
+def _real(high: float, what: str) -> Callable[[str], float]:
+    """Return a parser of numbers from 0 to `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what} from 0 to {high:g}")
+        return number
+
+    return parse
 
 
-def _pass_number(text: str) -> int:
-    return 0 if text == "0" else _count(text)
-
-
-def _fraction(text: str) -> float:
-    try:
-        fraction = float(text)
-    except ValueError:
-        fraction = -1.0
-    if not 0 <= fraction <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 1")
-    return fraction
+_size: Final = _whole(0, MAX_DIM, "a size")
+_count: Final = _whole(1, 999999)
 
 
 def _thread_count(text: str) -> int:
@@ -272,22 +277,6 @@ def _thread_count(text: str) -> int:
             f"{count} threads are more than the maximum of {native.max_threads}"
         )
     return count
-
-
-def _effort(text: str) -> int:
-    if text not in ("0", "1", "2", "3"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 3")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0 to 3600")
-    return seconds
 
 
 def _names(text: str) -> list[str]:
@@ -345,7 +334,7 @@ _PRECISION: Final = _option(
 _STOP_AFTER: Final = _option(
     "--stop-after N",
     "skip all graph passes after the first N, for debugging (see sardonyx bisect)",
-    type=_pass_number,
+    type=_whole(0, 999999),
 )
 _THREADS: Final = _option(
     "--threads N", "threads (default: one per core)", type=_thread_count, default=0
@@ -357,7 +346,7 @@ def _number(usage: str, text: str, default: int | None) -> _Option:
 
 
 def _duration(text: str, default: float) -> _Option:
-    return _option("--seconds S", text, type=_seconds, default=default)
+    return _option("--seconds S", text, type=_real(3600, "a number of seconds"), default=default)
 
 
 # The summary, description, examples and options of each command.
@@ -413,7 +402,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
             _option(
                 "--effort N",
                 "search effort of least_peak: 0 (default) to 3, as sardonyx.order_effort",
-                type=_effort,
+                type=_whole(0, 3),
                 default=0,
             ),
             _number("--top N", "tensors to list (default 10)", 10),
@@ -495,7 +484,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
                 "--tolerance X",
                 "differences up to this fraction of an output's largest value count as equal "
                 "(default 1e-3)",
-                type=_fraction,
+                type=_real(1, "a number"),
                 default=1e-3,
             ),
         ),

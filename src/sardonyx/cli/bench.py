@@ -22,7 +22,7 @@ from sardonyx.cli import bench_worker
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.console import Activity, activity, count, heading, printable, say, table
-from sardonyx.cli.difference import difference
+from sardonyx.cli.measure import difference
 from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 

@@ -11,8 +11,7 @@ from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import precision_entry, stop_entry
 from sardonyx.cli.bench_worker import flat
 from sardonyx.cli.console import activity, printable, say
-from sardonyx.cli.difference import difference
-from sardonyx.cli.measure import start
+from sardonyx.cli.measure import difference, start
 from sardonyx.passes.pipeline import PIPELINE
 
 

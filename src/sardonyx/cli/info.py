@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sardonyx._native as native
+from sardonyx.base.records import as_dict
 from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.bench_worker import anonymous_bytes
 from sardonyx.cli.console import activity, printable
-from sardonyx.cli.info_devices import devices
 from sardonyx.cli.inputs import bound, settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.compile import Compiled, load_model
@@ -21,10 +21,12 @@ from sardonyx.graph.const import Const, Recipe, Ref
 from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
+from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
 from sardonyx.pack.constants import Elsewhere, InPack
+from sardonyx.place import HOST, Provider, has_device
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.program.segment_builder import SegmentBuilder
@@ -75,7 +77,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
         **_origin(model),
         "inputs": [_arg(d) for d in model.inputs],
         "overridable": [_arg(d) for d in model.overridable],
-        "outputs": [{"name": o.name, "type": o.type, "shape": o.shape} for o in outputs],
+        "outputs": [as_dict(o) for o in outputs],
         "nodes_before": sum(as_loaded.values()),
         "nodes_after": sum(1 for _ in model.graph.all_nodes()),
         "ops_before": dict(as_loaded.most_common()),
@@ -84,7 +86,7 @@ def inspect(arguments: argparse.Namespace) -> tuple[dict[str, Any], Graph]:
         "weight_memory": _memory(weights),
         "nodes": (nodes := _nodes(compiled)),
         "precision": _precision(arguments.precision, nodes),
-        "devices": devices(compiled),
+        "devices": _devices(compiled),
         "python_steps": program.python_steps,
         "guards": [_guard(g) for g in _guards(program)],
         "plan": _plan(arguments, model, program),
@@ -108,9 +110,7 @@ def _origin(model: Model) -> dict[str, Any]:
 
 
 def _arg(declared: Declared) -> dict[str, Any]:
-    arg = node_arg(declared)
-    shape = None if declared.dims is None else arg.shape
-    return {"name": arg.name, "type": arg.type, "shape": shape}
+    return as_dict(node_arg(declared)) | ({"shape": None} if declared.dims is None else {})
 
 
 def _op_counts(graph: Graph) -> Counter[str]:
@@ -259,6 +259,48 @@ def _nodes(compiled: Compiled) -> list[dict[str, Any]]:
         }
         for node in (*kernels, *others)
     ]
+
+
+def _devices(compiled: Compiled) -> dict[str, Any]:
+    """Return nodes and weights by device, and the values that are copied between devices."""
+    placement, program = compiled.placement, compiled.program
+    nodes: dict[str, list[Node]] = {HOST: []}
+    copies = []
+    for node, provider in placement.where.items():
+        if node.op.key == (INTERNAL, "Copy"):
+            copies.append(_copy(node))
+        else:
+            nodes.setdefault(_device(provider), []).append(node)
+    by_device = []
+    for device, on_device in nodes.items():
+        weights = _weights_of(on_device)
+        size = {"weights": len(weights), "weight_bytes": sum(c.size_bytes for c in weights)}
+        by_device.append({"device": device, "nodes": len(on_device), **size})
+    return {
+        "by_device": by_device,
+        "copies": copies,
+        "copied_in": [_endpoint(i) for i in program.inputs if i.device != HOST],
+        "copied_out": [_endpoint(o) for o in program.outputs if o.device != HOST],
+    }
+
+
+def _device(provider: Provider) -> str:
+    return provider.device if has_device(provider) else HOST
+
+
+def _weights_of(nodes: Iterable[Node]) -> set[Const]:
+    read = (v for n in nodes for v in n.inputs if v is not None)
+    return {v.const for v in read if v.const is not None}
+
+
+def _copy(node: Node) -> dict[str, Any]:
+    value = node.inputs[0]
+    assert isinstance(value, Value)
+    return {"value": value.name, "type": str(value.fact), "to": node.attrs["to"].decode()}
+
+
+def _endpoint(value: Any) -> dict[str, str]:
+    return {"name": value.name, "device": value.device}
 
 
 def _precision(asked: str, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

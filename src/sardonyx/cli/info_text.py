@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.units import format_bytes, format_seconds
-from sardonyx.cli import info_devices
-from sardonyx.cli.console import count, format_shape, heading, note, printable, say, table
+from sardonyx.cli.console import (
+    count,
+    format_shape,
+    heading,
+    note,
+    printable,
+    say,
+    short_name,
+    table,
+)
 
 OPS: Final = 12  # ops in the summary
+LARGEST: Final = 20  # weights that are listed without --all
+_LONGEST_SOURCE: Final = 120  # characters of a weight's source
+_WEIGHT_TITLES: Final = ("weight", "type", "size", "held as", "memory", "source")
 _SOURCES: Final = {
     "embedded": "in the model file",
     "external": "in external data files",
@@ -35,7 +46,7 @@ def show(facts: Facts, arguments: argparse.Namespace) -> None:
     _ops(facts)
     _weights(facts, arguments)
     _placement(facts)
-    info_devices.show(facts)
+    _devices(facts)
     if arguments.nodes:
         _nodes(facts)
     if arguments.why:
@@ -103,9 +114,57 @@ def _weights(facts: Facts, arguments: argparse.Namespace) -> None:
     table(held, right=(1,), styles={2: "dim"})
     say()
     if arguments.weights or arguments.all:
-        from sardonyx.cli import info_weights
+        _weight_table(weights, arguments.all)
 
-        info_weights.show(weights, arguments.all)
+
+def _weight_table(weights: Sequence[Facts], lists_all: bool) -> None:
+    """Print the weights, which are sorted by size, and a summary of those left out."""
+    shown = weights if lists_all else weights[:LARGEST]
+    heading("each weight" if lists_all else "largest weights")
+    rows = [row for weight in shown for row in _weight_rows(weight)]
+    table(rows, _WEIGHT_TITLES, right=(2, 4), styles={0: "cyan", 5: "dim"}, names=(0,))
+    rest = weights[len(shown) :]
+    if rest:
+        held = format_bytes(sum(f["anonymous_bytes"] for w in rest for f in w["forms"]))
+        total = format_bytes(sum(w["bytes"] for w in rest))
+        note(f"{len(rest)} more, {total}, {held} in memory: --all lists them")
+    say()
+
+
+def _weight_rows(weight: Facts) -> Iterator[list[str]]:
+    """Yield one row for each layout of a weight."""
+    first = [
+        printable(weight["name"]) or "-",
+        f"{weight['type']}{format_shape(weight['shape']).replace(' ', '')}",
+        format_bytes(weight["bytes"]),
+    ]
+    source = short_name(_weight_source(weight), _LONGEST_SOURCE)
+    if not weight["forms"]:
+        yield [*first, "not read", "", source]
+    for form in weight["forms"]:
+        memory = format_bytes(form["anonymous_bytes"]) if form["anonymous_bytes"] else "-"
+        yield [*first, form["layout"].removeprefix("packed by ") + _shared(form), memory, source]
+        first, source = ["", "", ""], ""
+
+
+def _weight_source(weight: Facts) -> str:
+    if weight["source"] == "embedded":
+        return f"model at {weight['offset']}"
+    if weight["source"] == "pack":
+        return "pack" if weight["offset"] is None else f"pack at {weight['offset']}"
+    return str(weight["where"])
+
+
+def _shared(form: Facts) -> str:
+    """Return who else reads the same memory: other nodes, weights and sessions."""
+    users = []
+    if len(form["nodes"]) > 1:
+        users.append(f"{len(form['nodes'])} nodes")
+    if form["same_as"]:
+        users.append(f"same as {printable(form['same_as'][0]) or 'another'}")
+    if form["other_programs"]:
+        users.append(f"{form['other_programs']} other sessions")
+    return f" ({', '.join(users)})" if users else ""
 
 
 def _kernel(node: Facts) -> str:
@@ -130,6 +189,29 @@ def _placement(facts: Facts) -> None:
     refused = sum(1 for n in facts["nodes"] if n["refusals"])
     if refused:
         note(f"{refused} were refused by a preferred provider: --why lists the reasons")
+    say()
+
+
+def _devices(facts: Facts) -> None:
+    """Print devices and copies, if there is a device besides the CPU."""
+    devices = facts["devices"]["by_device"]
+    if len(devices) < 2:
+        return
+    copies = facts["devices"]["copies"]
+    heading("devices", f"{count(len(copies), 'copy', 'copies')} between them")
+    rows = []
+    for device in devices:
+        weights = format_bytes(device["weight_bytes"]), f"in {count(device['weights'], 'weight')}"
+        rows.append([device["device"], count(device["nodes"], "node"), *weights])
+    table(rows, right=(1, 2), styles={0: "cyan", 3: "dim"})
+    copied = [["copied", f"{c['value'] or 'a value'} to {c['to']}", c["type"]] for c in copies[:8]]
+    if len(copies) > 8:
+        copied.append(["", f"{len(copies) - 8} more", ""])
+    for key, what, way in (("copied_in", "input", "to"), ("copied_out", "output", "from")):
+        copied += [[what, f"{e['name']} {way} {e['device']}", ""] for e in facts["devices"][key]]
+    table([list(map(printable, row)) for row in copied], styles={0: "dim", 2: "dim"})
+    if facts["devices"]["copied_in"] or facts["devices"]["copied_out"]:
+        note("numpy arrays are copied; tensors that are on the device already are not")
     say()
 
 

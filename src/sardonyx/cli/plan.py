@@ -164,17 +164,5 @@ def _order(order: Timeline) -> dict[str, Any]:
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "made_by": tensor.maker,
-        "kind": tensor.kind,
-        "type": tensor.dtype,
-        "shape": None if tensor.shape is None else list(tensor.shape),
-        "bytes": tensor.bytes,
-        "made": tensor.made,
-        "start": tensor.start,
-        "end": tensor.end,
-        "idle": tensor.idle,
-        "part": tensor.part,
-        "offset": tensor.offset,
-    }
+    facts = as_dict(tensor)
+    return {"made_by": facts.pop("maker"), "type": facts.pop("dtype"), **facts}

@@ -59,6 +59,13 @@ class Options:
     outputs: tuple[str, ...] = ()  # names of those to compute; empty: all
     preferences: PlacementPreferences = field(default_factory=PlacementPreferences)
 
+    def for_variant(self, **changes: Any) -> Options:
+        """Return the options to compile the same model once more, for other runs.
+
+        The saved model, the pack and the cancellation of the load belong to the first program.
+        """
+        return replace(self, save=None, pack=None, check=lambda: None, **changes)
+
 
 @frozen
 class Compiled:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from sardonyx.errors import ValueFault
 from sardonyx.graph.dtype import BOOL, U8, by_name
 from sardonyx.ort.device import device_values
 from sardonyx.ort.ort_value import OrtValue
+from sardonyx.ort.raw_pointers import bytes_at
 
 _CPU: Final = 1
 _ON_HOST: Final = (_CPU, 3, 11)  # kDLCPU, kDLCUDAHost, kDLROCMHost (pinned memory)
@@ -89,7 +89,7 @@ def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
         raise ValueFault(
             f"there is no memory at {info.address:#x} for a tensor of shape {info.dims}", bytes=size
         )
-    raw = _bytes_at(info.address, size, native.consume_dlpack(capsule))
+    raw = bytes_at(info.address, size, native.consume_dlpack(capsule))
     raw.flags.writeable = not info.is_read_only
     return kind._of_bytes(raw, dtype, tuple(info.dims))
 
@@ -211,28 +211,12 @@ def _is_capsule(data: Any) -> bool:
     return type(data).__name__ == "PyCapsule"
 
 
-def _bytes_at(address: int, size: int, owner: Any) -> Any:
-    if not size:
-        return np.empty(0, np.uint8)
-    memory: Any = (ctypes.c_ubyte * size).from_address(address)
-    memory.owner = owner  # kept alive by arrays over the memory
-    return np.frombuffer(memory, np.uint8)
-
-
 def _check_contiguous(dims: list[int], strides: list[int]) -> None:
-    if not _is_contiguous(dims, strides):
+    """Raise an error unless the elements are in C order; strides of dims of size 1 are ignored."""
+    expected = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+    axes = zip(dims, strides, expected, strict=True)
+    if 0 not in dims and any(size > 1 and stride != dense for size, stride, dense in axes):
         raise ValueFault(
             f"a tensor of shape {dims} with the strides {strides} is not contiguous",
             hint="make it contiguous first",
         )
-
-
-def _is_contiguous(dims: list[int], strides: list[int]) -> bool:
-    if 0 in dims:
-        return True
-    expected = 1
-    for size, stride in zip(reversed(dims), reversed(strides), strict=True):
-        if size > 1 and stride != expected:  # the stride of a dim of size 1 is irrelevant
-            return False
-        expected *= size
-    return True

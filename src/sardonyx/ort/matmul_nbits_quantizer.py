@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -97,60 +98,35 @@ def _checked_weights(src: Any, rows: int, columns: int, block: int) -> Array:
     return np.ascontiguousarray(src).reshape(rows, columns)
 
 
-def _quantize_matmul(bits: int, dst: Any, src: Any, scale: Any, rest: tuple[Any, ...]) -> None:
+def _quantize(bits: int, is_qdq: bool, dst: Any, src: Any, scale: Any, *rest: Any) -> bool | None:
+    """Quantize src [K, N], in dst, scale and zero_points: as B of a MatMulNBits, or for QDQ.
+
+    The rest: zero_points, block_size, N, K, is_symmetric. With `is_qdq` the outputs have the layout
+    of a DequantizeLinear, and the result is whether the codes are signed.
+    """
     zero_points, block_size, n, k, is_symmetric = rest
     weights = _checked_weights(src, k, n, block_size)
     codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
-    codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
+    middle = 1 << (bits - 1)
+    if is_qdq:
+        codes = codes.reshape(n, -1)[:, :k].T.reshape(-1)
+        if is_symmetric:  # from offset binary to two's complement
+            codes ^= np.uint8(middle)
+        scales, zeros = scales.T, zeros.T.reshape(-1)
+    else:
+        codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
     _store(dst, _packed(codes, bits), "dst")
     _store(scale, scales, "scale")
     if not is_symmetric:
-        _store(zero_points, _packed(zeros, bits, 1 << (bits - 1)), "zero_points")
+        _store(zero_points, _packed(zeros, bits, 0 if is_qdq else middle), "zero_points")
+    return bool(is_symmetric) if is_qdq else None
 
 
-def quantize_matmul_2bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
-    """Quantize src [K, N] to B of a MatMulNBits of 2 bits, in dst, scale and zero_points.
-
-    The rest: zero_points, block_size, N, K, is_symmetric.
-    """
-    _quantize_matmul(2, dst, src, scale, rest)
-
-
-def quantize_matmul_4bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
-    """`quantize_matmul_2bits` with 4 bits."""
-    _quantize_matmul(4, dst, src, scale, rest)
-
-
-def quantize_matmul_8bits(dst: Any, src: Any, scale: Any, *rest: Any) -> None:
-    """`quantize_matmul_2bits` with 8 bits."""
-    _quantize_matmul(8, dst, src, scale, rest)
-
-
-def _quantize_qdq_matmul(bits: int, dst: Any, src: Any, scale: Any, rest: tuple[Any, ...]) -> bool:
-    zero_points, block_size, n, k, is_symmetric = rest
-    weights = _checked_weights(src, k, n, block_size)
-    codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
-    rows = codes.reshape(n, -1)[:, :k].T
-    if is_symmetric:  # from offset binary to two's complement
-        rows = rows ^ np.uint8(1 << (bits - 1))
-    _store(dst, _packed(rows.reshape(-1), bits), "dst")
-    _store(scale, scales.T, "scale")
-    if not is_symmetric:
-        _store(zero_points, _packed(zeros.T.reshape(-1), bits), "zero_points")
-    return bool(is_symmetric)
-
-
-def quantize_qdq_matmul_2bits(dst: Any, src: Any, scale: Any, *rest: Any) -> bool:
-    """Quantize src to 2 bits for a DequantizeLinear, in its layout; return whether it is signed.
-
-    The rest: zero_points, block_size, N, K, is_symmetric.
-    """
-    return _quantize_qdq_matmul(2, dst, src, scale, rest)
-
-
-def quantize_qdq_matmul_4bits(dst: Any, src: Any, scale: Any, *rest: Any) -> bool:
-    """`quantize_qdq_matmul_2bits` with 4 bits."""
-    return _quantize_qdq_matmul(4, dst, src, scale, rest)
+quantize_matmul_2bits: Final = partial(_quantize, 2, False)
+quantize_matmul_4bits: Final = partial(_quantize, 4, False)
+quantize_matmul_8bits: Final = partial(_quantize, 8, False)
+quantize_qdq_matmul_2bits: Final = partial(_quantize, 2, True)
+quantize_qdq_matmul_4bits: Final = partial(_quantize, 4, True)
 
 
 def quantize_matmul_bnb4(dst: Any, src: Any, absmax: Any, *rest: Any) -> None:

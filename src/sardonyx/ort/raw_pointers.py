@@ -30,13 +30,20 @@ def tensor_at(
     size = dtype.packed_bytes(math.prod(dims))
     if device != HOST:
         return _on_device(pointer, dtype, dims, owner, device)
+    if size:
+        _check_address(pointer, size, dtype.itemsize)
+        if not native.is_mapped(pointer, size):
+            raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size)
+    return OrtValue._of_bytes(bytes_at(pointer, size, owner), dtype, dims)
+
+
+def bytes_at(address: int, size: int, owner: Any) -> Any:
+    """Return an array over memory at an address, which keeps `owner` alive."""
     if not size:
-        return OrtValue._of_bytes(np.empty(0, np.uint8), dtype, dims)
-    _check_address(pointer, size, dtype.itemsize)
-    _check_mapped(pointer, size)
-    memory: Any = (ctypes.c_ubyte * size).from_address(pointer)
+        return np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_ubyte * size).from_address(address)
     memory.owner = owner
-    return OrtValue._of_bytes(np.frombuffer(memory, np.uint8), dtype, dims)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _on_device(
@@ -55,9 +62,3 @@ def _check_address(pointer: int, size: int, align: int) -> None:
         raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
     if pointer % align:
         raise ValueFault(f"the address {pointer:#x} is not a multiple of {align}", bytes=size)
-
-
-def _check_mapped(pointer: int, size: int) -> None:
-    """Raise an error for an address that is not mapped in this process."""
-    if not native.is_mapped(pointer, size):
-        raise ValueFault(f"there is no memory at {pointer:#x}", bytes=size)

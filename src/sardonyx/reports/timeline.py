@@ -7,12 +7,12 @@ that with what the memory plan claims.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import InternalError
-from sardonyx.memory.offsets import ALIGN, ArenaLayout, LiveRange, check_offsets
+from sardonyx.memory.offsets import ALIGN
 
 # A "part" aliases the bytes of another tensor, which is the one that counts: the Concat output
 # that it is written into, or an output block that is still unused while the part lives.
@@ -209,30 +209,3 @@ def takes_over(new: Tensor, old: Tensor) -> bool:
         and old.start < new.start
         and new.kind == old.kind == "value"
     )
-
-
-def check_timeline(timeline: Timeline) -> None:
-    """Check a timeline by `check_offsets`, which compares every pair of live ranges."""
-    for part, arena in enumerate(timeline.arenas):
-        lives: list[LiveRange] = []
-        offsets: dict[int, int] = {}
-        for number, chain in enumerate(_chains(timeline.tensors, part)):
-            first, last = chain[0], chain[-1]
-            lives.append(LiveRange(number, first.bytes, first.start, last.end))
-            offsets[number] = first.offset
-        check_offsets(lives, ArenaLayout(offsets, arena.bytes))
-
-
-def _chains(tensors: Iterable[Tensor], part: int) -> Iterator[list[Tensor]]:
-    """Yield the tensors of an arena; those computed in place over each other form one chain."""
-    chains: dict[tuple[int, int], list[list[Tensor]]] = {}
-    inside = (t for t in tensors if is_internal(t) and t.part == part and t.offset != OWN)
-    for tensor in sorted(inside, key=lambda t: (t.start, t.end)):
-        at_offset = chains.setdefault((tensor.offset, tensor.bytes), [])
-        chain = next((c for c in at_offset if takes_over(tensor, c[-1])), None)
-        if chain is None:
-            at_offset.append([tensor])
-        else:
-            chain.append(tensor)
-    for at_offset in chains.values():
-        yield from at_offset

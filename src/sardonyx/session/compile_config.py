@@ -1,18 +1,21 @@
-"""From SessionOptions and their config keys to compile.Options: load, passes, save, pack."""
+"""From SessionOptions and their config keys to compile.Options: load, passes, save, order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.base.log import Logger
 from sardonyx.compile import Options
 from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
 from sardonyx.load import LoadOptions
+from sardonyx.load.model import Declared
+from sardonyx.ort.enums import ExecutionMode, ExecutionOrder
 from sardonyx.ort.options import SessionOptions, flag, one_of
 from sardonyx.pack.lookup import FULL, NONE, SAMPLED, PackOptions
 from sardonyx.passes.options import PRECISIONS, PassOptions
-from sardonyx.session.schedule_config import order_options
+from sardonyx.schedule import Order, OrderOptions
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
@@ -42,6 +45,17 @@ _STRICT: Final = "session.strict_shape_type_inference"
 _NODE_LIMIT: Final = "session.function_expansion_node_limit"
 _BYTE_LIMIT: Final = "session.function_expansion_byte_limit"
 _FORMATS: Final = ("session.load_model_format", "session.save_model_format")
+_ORDER: Final = "sardonyx.execution_order"
+_EFFORT: Final = "sardonyx.order_effort"
+_HINTS: Final = "sardonyx.dim_hints"
+_ORDER_OF: Final = {
+    ExecutionOrder.DEFAULT: Order.LEAST_PEAK,
+    ExecutionOrder.PRIORITY_BASED: Order.PRIORITY_BASED,
+    ExecutionOrder.MEMORY_EFFICIENT: Order.MEMORY_EFFICIENT,
+}
+_ORDERS: Final = {order.value: order for order in Order}
+_EFFORTS: Final = {str(effort): effort for effort in range(4)}
+_MAX_DIGITS: Final = 18  # a size of at most 18 digits fits into int64
 
 
 def defers_prepacking(options: SessionOptions) -> bool:
@@ -75,7 +89,7 @@ def compile_options(
         pack=_pack_options(options),
         check=_cancellation_check(options),
         container=container,
-        order=order_options(options),
+        order=_order_options(options),
     )
 
 
@@ -186,6 +200,43 @@ def _nbits_block(text: str) -> int:
             f"the weights, not {text!r}"
         )
     return block
+
+
+def _order_options(options: SessionOptions) -> OrderOptions:
+    """Return the options of `schedule`; the config key takes precedence over the property."""
+    entries = options._entries
+    order = _ORDER_OF[options.execution_order]
+    if _ORDER in entries:
+        order = one_of(_ORDER, entries[_ORDER], _ORDERS)
+    effort = one_of(_EFFORT, entries.get(_EFFORT, "0"), _EFFORTS)
+    branches = options.execution_mode == ExecutionMode.ORT_PARALLEL
+    return OrderOptions(order, effort, _dim_hints(entries.get(_HINTS, "")), branches)
+
+
+def _dim_hints(text: str) -> dict[str, int]:
+    """Parse "batch=8,sequence=128"."""
+    hints: dict[str, int] = {}
+    for entry in text.split(",") if text.strip() else ():
+        name, _, size = (word.strip() for word in entry.rpartition("="))
+        is_size = size.isascii() and size.isdigit() and len(size) <= _MAX_DIGITS and int(size) > 0
+        if not name or not is_size:
+            raise InvalidArgument(
+                f"{_HINTS} lists names of dims with a size from 1 on each, as in "
+                f"batch=8,sequence=128, not {text!r:.200}"
+            )
+        if hints.setdefault(name, int(size)) != int(size):
+            raise InvalidArgument(f"{_HINTS} gives {name} two sizes: {hints[name]} and {size}")
+    return hints
+
+
+def warn_unknown_hints(options: OrderOptions, inputs: Iterable[Declared], logger: Logger) -> None:
+    """Warn of hints for dim names that no input has, such as typos."""
+    if not options.hints:
+        return
+    known = {d: None for i in inputs for d in i.dims or () if isinstance(d, str)}
+    for name in options.hints.keys() - known.keys():
+        names = ", ".join(known) or "none"
+        logger.warning("%s names %s, and the open dims of the inputs are %s", _HINTS, name, names)
 
 
 def check_container(container: Any) -> None:

@@ -57,6 +57,7 @@ from sardonyx.session.compile_config import (
     check_container,
     compile_options,
     defers_prepacking,
+    warn_unknown_hints,
 )
 from sardonyx.session.feeds import check_feed, describe, raise_fault
 from sardonyx.session.placement_config import (
@@ -69,7 +70,6 @@ from sardonyx.session.program_cache import PROGRAMS, SharedProgram, cache_key
 from sardonyx.session.results import as_tensors, memory_owners, requested_results, unshared
 from sardonyx.session.run_config import flushing_denormals, returns_tensors, run_settings
 from sardonyx.session.run_methods import RunMethodsMixin
-from sardonyx.session.schedule_config import warn_unknown_hints
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
@@ -413,17 +413,7 @@ class InferenceSession(RunMethodsMixin):
                 return
             self._load = replace(self._load, fixes_defaults=False)
             self._variants = None
-            base = self._base
-            options = Options(
-                self._providers,
-                self._load,
-                self._compile_options().passes,
-                container=base.container,
-                order=base.order,
-                outputs=base.outputs,
-                preferences=self._preferences,
-            )
-            self._use(self._compile(options))
+            self._use(self._compile(self._compile_options().for_variant()))
 
     def _attempt(self, shared: SharedProgram, request: RunRequest) -> list[Any]:
         """Run one program; raise AssumptionFailed, before any kernel, if it does not fit."""

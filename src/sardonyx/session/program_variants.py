@@ -81,21 +81,9 @@ class ProgramVariants:
             )
 
     def _options_for(self, shapes: Shapes | None) -> Options:
-        """Return the compile options for these shapes; None: no branch is chosen.
-
-        The saved model and the pack belong to the first program only.
-        """
-        options = self._options
-        return Options(
-            options.providers,
-            replace(options.load, split_names=self._is_split),
-            options.passes,
-            container=options.container,
-            order=options.order,
-            shapes=shapes,
-            outputs=options.outputs,
-            preferences=options.preferences,
-        )
+        """Return the compile options for these shapes; None: no branch is chosen."""
+        load = replace(self._options.load, split_names=self._is_split)
+        return self._options.for_variant(load=load, shapes=shapes)
 
 
 def _refuse_standalone(tried: SharedProgram, failed: AssumptionFailed) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,6 @@ from sardonyx.base.records import field, mutable
 from sardonyx.errors import InvalidArgument, ValueFault
 from sardonyx.graph.dtype import STRING, by_onnx
 from sardonyx.load.source import map_file
-from sardonyx.ort.adapters.flatbuffer import FlatBufferBuilder
 from sardonyx.ort.ort_value import OrtValue
 from sardonyx.place.provider import HOST
 
@@ -38,7 +38,7 @@ class Content:
 
 def write(path: str, content: Content) -> None:
     """Write an adapter atomically."""
-    builder = FlatBufferBuilder()
+    builder = _FlatBufferBuilder()
     offsets = [_parameter(builder, name, value) for name, value in content.parameters.items()]
     vector = builder.offsets(offsets)
     root = builder.table(
@@ -57,7 +57,7 @@ def write(path: str, content: Content) -> None:
         raise ValueFault(f"the adapter {path} cannot be written: {error}") from None
 
 
-def _parameter(builder: FlatBufferBuilder, name: str, value: OrtValue) -> int:
+def _parameter(builder: _FlatBufferBuilder, name: str, value: OrtValue) -> int:
     tensor = value._at(HOST)._tensor()
     if value._dtype is STRING:
         raise InvalidArgument(f"the parameter {name} is a tensor of strings")
@@ -185,3 +185,93 @@ class _Reader:
             raise _InvalidFile(f"the offset {at} is outside the file")
         number: int = struct.unpack_from(format, self._data, at)[0]
         return number
+
+
+Field = tuple[int, Callable[[int], None], int]  # number, how it is written, its value
+Array = np.ndarray[Any, Any]
+
+
+class _FlatBufferBuilder:
+    """Builds a FlatBuffer back to front, as usual for the format; positions count from the end."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes | memoryview] = []  # in reverse order of the file
+        self._size = 0
+        self._align = 1
+        self._vtables: list[tuple[int, bytes]] = []  # with their positions; equal ones are shared
+
+    def _push(self, data: bytes | memoryview) -> None:
+        self._chunks.append(data)
+        self._size += len(data)
+
+    def _pad(self, align: int, more: int = 0) -> None:
+        """Write zeros, so that the position after `more` further bytes is a multiple of `align`."""
+        self._align = max(self._align, align)
+        self._push(b"\0" * (-(self._size + more) % align))
+
+    def int32(self, value: int) -> None:
+        """Write a number."""
+        self._pad(4)
+        self._push(struct.pack("<i", value))
+
+    def refer(self, position: int) -> None:
+        """Write the offset from here to a position."""
+        self._pad(4)
+        self._push(struct.pack("<I", self._size + 4 - position))
+
+    def string(self, text: str) -> int:
+        """Write a string; return its position."""
+        data = text.encode()
+        self._pad(4, len(data) + 1)
+        self._push(data + b"\0")
+        self._push(struct.pack("<I", len(data)))
+        return self._size
+
+    def vector(self, array: Array) -> int:
+        """Write a vector of numbers; return its position."""
+        self._pad(4, array.nbytes)
+        self._pad(array.itemsize, array.nbytes)
+        if array.nbytes:
+            self._push(array.reshape(-1).view(np.uint8).data)
+        self._pad(4)
+        self._push(struct.pack("<I", array.size))
+        return self._size
+
+    def offsets(self, positions: Sequence[int]) -> int:
+        """Write a vector of offsets to positions; return its position."""
+        self._pad(4, 4 * len(positions))
+        for position in reversed(positions):
+            self.refer(position)
+        self._push(struct.pack("<I", len(positions)))
+        return self._size
+
+    def table(self, fields: Sequence[Field]) -> int:
+        """Write a table with fields from last to first, without those of 0; return its position."""
+        start, written = self._size, {}
+        for number, write, value in fields:
+            if value:
+                write(value)
+                written[number] = self._size
+        self._pad(4)
+        position = self._size + 4
+        slots = [0] * (max(written, default=-1) + 1)
+        for number, at in written.items():
+            slots[number] = position - at
+        size = 4 + 2 * len(slots)
+        vtable = struct.pack(f"<{2 + len(slots)}H", size, position - start, *slots)
+        for at, known in self._vtables:
+            if known == vtable:
+                self._push(struct.pack("<i", at - position))
+                return position
+        at = position + size
+        self._push(struct.pack("<i", at - position))
+        self._push(vtable)
+        self._vtables.append((at, vtable))
+        return position
+
+    def finish(self, root: int, identifier: bytes) -> bytes:
+        """Return the whole file."""
+        self._pad(self._align, 8)
+        self._push(identifier)
+        self.refer(root)
+        return b"".join(reversed(self._chunks))

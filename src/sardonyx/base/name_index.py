@@ -1,4 +1,4 @@
-"""Which module says what about each op: read from a generated file, or found by importing all.
+"""The module that declares each op: read from a generated file, or found by importing all.
 
 tools/make_index.py writes `index.txt` into a folder of modules when the package is built. The file
 only saves time: without it, or where a source file is newer, an op that it does not list is looked
@@ -30,16 +30,16 @@ class NameIndex:
         self._is_complete = False
 
     def listed(self, key: Key) -> str | None:
-        """The module that the file names for an op."""
+        """Return the module that the file lists for an op."""
         return self._modules.get(key)
 
     def find(self, key: Key) -> str | None:
-        """The module of an op; None if no module of the folder has it."""
+        """Return the module of an op; None if no module of the folder has it."""
         module = self._modules.get(key)
         return module if module is not None else self.all().get(key)
 
     def all(self) -> dict[Key, str]:
-        """The modules of all ops, in the order of the modules."""
+        """Return the modules of all ops, in the order of the modules."""
         if not self._is_complete:
             if is_stale(self._folder):
                 self._modules = self._scan()
@@ -48,7 +48,7 @@ class NameIndex:
 
 
 def read(path: str) -> dict[Key, str]:
-    """What the file lists: domain, module and names, separated by tabs; empty without a file."""
+    """Read a file with lines of domain, module and op names, separated by tabs, if it exists."""
     modules: dict[Key, str] = {}
     if os.path.exists(path):
         with open(path, encoding="utf-8") as file:
@@ -73,7 +73,7 @@ def write(folder: str, modules: dict[Key, str]) -> None:
 
 
 def is_stale(folder: str) -> bool:
-    """Whether a folder has no file, or a source file that is newer than it."""
+    """Return whether a folder has no file, or a source file that is newer than it."""
     try:
         written = os.stat(os.path.join(folder, FILE)).st_mtime_ns
     except OSError:
@@ -87,7 +87,7 @@ def is_stale(folder: str) -> bool:
 
 
 def module_names(folder: str) -> list[str]:
-    """The modules below a folder, such as "elementwise.cast", in alphabetical order."""
+    """Return the modules below a folder, as in "elementwise.cast", in alphabetical order."""
     found = []
     for path, _, names in os.walk(folder):
         package = os.path.relpath(path, folder).replace(os.sep, ".").lstrip(".")
@@ -97,7 +97,7 @@ def module_names(folder: str) -> list[str]:
 
 
 def import_if_present(name: str) -> ModuleType | None:
-    """A module, or None if there is none of this name."""
+    """Import a module; return None if there is none of this name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import ClassVar, Final
@@ -145,17 +146,12 @@ def get_all_operator_schema() -> list[OpSchema]:
 
 def get_all_opkernel_def() -> list[KernelDef]:
     """Return every op as a kernel of the CPU provider: native, or the numpy reference."""
-    return [
-        KernelDef(
-            op.name,
-            op.domain,
-            CPU,
-            (op.since, _INT_MAX),
-            {variable: _type_names(types) for variable, types in op.types.items()},
-        )
-        for op in all_ops()
-        if op.domain not in _HIDDEN_DOMAINS
-    ]
+    kernels = []
+    for op in all_ops():
+        if op.domain not in _HIDDEN_DOMAINS:
+            types = {variable: _type_names(types) for variable, types in op.types.items()}
+            kernels.append(KernelDef(op.name, op.domain, CPU, (op.since, _INT_MAX), types))
+    return kernels
 
 
 def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
@@ -166,13 +162,8 @@ def get_registered_ep_kernel_defs(ep_name: str) -> list[KernelDef]:
 
 
 def _schema(op: Op) -> OpSchema:
-    required = [
-        sum(not (s.optional or s.variadic) for s in slots) for slots in (op.inputs, op.outputs)
-    ]
-    maximal = [
-        _INT_MAX if slots and slots[-1].variadic else len(slots)
-        for slots in (op.inputs, op.outputs)
-    ]
+    min_input, max_input = _arity(op.inputs)
+    min_output, max_output = _arity(op.outputs)
     return OpSchema(
         name=op.name,
         domain=op.domain,
@@ -182,12 +173,18 @@ def _schema(op: Op) -> OpSchema:
         inputs=[_parameter(op, slot) for slot in op.inputs],
         outputs=[_parameter(op, slot) for slot in op.outputs],
         type_constraints=[TypeConstraintParam(k, _type_names(v)) for k, v in op.types.items()],
-        min_input=required[0],
-        max_input=maximal[0],
-        min_output=required[1],
-        max_output=maximal[1],
+        min_input=min_input,
+        max_input=max_input,
+        min_output=min_output,
+        max_output=max_output,
         has_type_and_shape_inference_function=op.infer_rule is not None,
     )
+
+
+def _arity(slots: Sequence[Slot]) -> tuple[int, int]:
+    """Return the least and the largest number of inputs or outputs."""
+    least = sum(not (slot.optional or slot.variadic) for slot in slots)
+    return least, _INT_MAX if slots and slots[-1].variadic else len(slots)
 
 
 def _doc(op: Op) -> str:

@@ -19,7 +19,7 @@ import os
 import sys
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -30,6 +30,18 @@ def unused(session: Any, requested: Sequence[tuple[str, Any]]) -> str:
     in_use = session.get_providers()
     missing = [name for name, *_ in requested if name not in in_use]
     return f"{missing[0]} is not in use, but {', '.join(in_use)}" if missing else ""
+
+
+def shortest(call: Callable[[], Any], seconds: float) -> float:
+    """Call repeatedly for `seconds` and return the shortest time: noise only adds."""
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        began = time.perf_counter()
+        call()
+        now = time.perf_counter()
+        best = min(best, now - began)
+        if now >= end:
+            return best
 
 
 def anonymous_bytes() -> int | None:
@@ -172,15 +184,8 @@ class Worker:
         return {}
 
     def time(self, seconds: float) -> dict[str, Any]:
-        """Run for `seconds` and return the best time: noise only adds."""
-        best, end = float("inf"), time.perf_counter() + seconds
-        while True:
-            began = time.perf_counter()
-            self._runtime.run(self._feed)
-            now = time.perf_counter()
-            best = min(best, now - began)
-            if now >= end:
-                return {"best": best}
+        """Run for `seconds` and return the best time."""
+        return {"best": shortest(lambda: self._runtime.run(self._feed), seconds)}
 
 
 def main(module: str, threads: int) -> None:

@@ -1,12 +1,16 @@
-"""Inputs for a model: read from a file, or generated from the declared types and shapes."""
+"""Inputs for a model: read from a file, or generated from the declared types and shapes.
+
+Also checks that output files can be written and overwrite no input.
+"""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 import pathlib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +23,7 @@ from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
 from sardonyx.load.model import Declared
 from sardonyx.ort.node_arg import type_name
+from sardonyx.pack.lookup import SUFFIX
 from sardonyx.program.program import Input
 
 MAX_BYTES: Final = 8 << 30  # of one generated input
@@ -226,3 +231,28 @@ def _typed(array: Any, fact: AnyFact | None) -> Any:
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
         return array.view(dtype)
     return array.astype(dtype)
+
+
+def check_outputs(
+    outputs: Iterable[pathlib.Path | None], inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """Raise if an output file cannot be written, or is one of the inputs."""
+    targets = [path for path in outputs if path is not None]
+    for target in targets:
+        if not target.parent.is_dir():
+            raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
+        if target.is_dir():
+            raise UsageError(f"{target} is a folder: name a file in it")
+        if target.exists() and not target.is_file():
+            raise UsageError(f"{target} is not a regular file: choose another name")
+    for path in inputs:
+        for target in targets:
+            if target.exists() and os.path.exists(path) and target.samefile(path):
+                raise UsageError(f"{target} is a file of the model itself: choose another name")
+
+
+def input_files(arguments: argparse.Namespace) -> list[str | os.PathLike[str]]:
+    """Return the files that a command reads by its arguments: the model, its pack, its inputs."""
+    model = pathlib.Path(arguments.model)
+    inputs = getattr(arguments, "inputs", None)  # not every command has it
+    return [model, f"{model}{SUFFIX}", inputs or model.with_suffix(".npz")]

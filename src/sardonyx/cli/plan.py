@@ -10,21 +10,18 @@ from typing import Any, Final
 
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import as_dict, frozen
-from sardonyx.cli import output_files
 from sardonyx.cli.arguments import ORDERS, merged
 from sardonyx.cli.console import activity, printable, say
-from sardonyx.cli.inputs import Shapes, bound, settle
+from sardonyx.cli.inputs import Shapes, bound, check_outputs, input_files, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
+from sardonyx.ort.config_keys import Keys
 from sardonyx.reports.timeline import Tensor, Timeline
 from sardonyx.reports.timeline_builder import open_sizes, timeline
 from sardonyx.session import InferenceSession
 from sardonyx.session.program_cache import SharedProgram
 
 DEFAULT: Final = ORDERS[0]
-_KEY: Final = "sardonyx.execution_order"
-_EFFORT: Final = "sardonyx.order_effort"
-_HINTS: Final = "sardonyx.dim_hints"
 _ASSUMED: Final = 1  # size of data-dependent dims that --dims does not name
 
 
@@ -46,7 +43,7 @@ class Planned:
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the planned memory of a run of MODEL."""
-    output_files.check([arguments.html], output_files.inputs_of(arguments))
+    check_outputs([arguments.html], input_files(arguments))
     name = printable(os.path.basename(arguments.model))
     with activity(f"loading {name}") as line:
         planned = plan(arguments, lambda what: line.describe(f"planning {name}, {what}"))
@@ -71,18 +68,20 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
     orders = ORDERS if arguments.order == "all" else (arguments.order,)
     dims, shapes = merged(arguments.dims), merged(arguments.shapes)
     report(orders[0])
-    entries = {_KEY: orders[0], _EFFORT: str(arguments.effort)}
+    entries = {Keys.EXECUTION_ORDER: orders[0], Keys.ORDER_EFFORT: str(arguments.effort)}
     # All sessions stay alive, so that they share their weights.
     sessions = [start(arguments.model, entries=entries).session]
     program = sessions[0]._compiled.program
     settled, assumed = _settled(sessions[0], dims, shapes)
     if program.python_steps:  # then the order is searched at load time, for sizes given as hints
-        entries[_HINTS] = _hints(bound(program.inputs, settled))
+        entries[Keys.DIM_HINTS] = _hints(bound(program.inputs, settled))
         sessions = [start(arguments.model, entries=entries).session]
     timelines = {orders[0]: _timeline(sessions[0], settled, assumed, orders[0])}
     for order in orders[1:]:
         report(order)
-        sessions.append(start(arguments.model, entries=entries | {_KEY: order}).session)
+        sessions.append(
+            start(arguments.model, entries=entries | {Keys.EXECUTION_ORDER: order}).session
+        )
         timelines[order] = _timeline(sessions[-1], settled, assumed, order)
     report("advice")
     program = sessions[0]._compiled.program

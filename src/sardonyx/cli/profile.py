@@ -14,10 +14,9 @@ from typing import Any, Final
 import sardonyx._native as native
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
-from sardonyx.cli import output_files
 from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.console import activity, printable, say
-from sardonyx.cli.inputs import chosen
+from sardonyx.cli.inputs import check_outputs, chosen, input_files
 from sardonyx.cli.measure import Start, start
 from sardonyx.cli.profile_cost import Cost, cost, family
 from sardonyx.cli.roofline import Roofline
@@ -88,7 +87,7 @@ class Report:
 def command(arguments: argparse.Namespace) -> int:
     """Profile MODEL, print tables and write --trace."""
     path = pathlib.Path(arguments.model)
-    output_files.check([arguments.trace], output_files.inputs_of(arguments))
+    check_outputs([arguments.trace], input_files(arguments))
     if arguments.starts is not None and not arguments.start:
         raise UsageError("--starts needs --start")
     if arguments.start:
@@ -120,7 +119,7 @@ def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
     """Return the report of a model, with the inputs and threads of the arguments."""
     entries, providers = precision_entry(arguments), arguments.provider
     started = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
-    output_files.check([arguments.trace], started.session._source.files.states())
+    check_outputs([arguments.trace], started.session._source.files.states())
     feed, source = chosen(arguments, path, started.session._compiled.model.inputs)
     roofline = Roofline(arguments.threads or native.usable_cpus())
     subject = Subject(str(path), source, arguments.precision)

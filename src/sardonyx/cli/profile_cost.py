@@ -20,7 +20,7 @@ class Cost(NamedTuple):
     n_bytes: int  # read and written, each once
 
 
-# Names of kernel families in the report. Those of single kernels come first.
+# Names in the report of kernels and kernel families that differ from their own family's name.
 _KERNEL_FAMILIES: Final[Mapping[str, str]] = {
     "gather_dequantized": "movement",
     "qadd": "elementwise",
@@ -30,28 +30,22 @@ _KERNEL_FAMILIES: Final[Mapping[str, str]] = {
     "qmean": "reduction",
 }
 _FAMILIES: Final[Mapping[str, str]] = {
-    "attention": "attention",
     "conv": "convolution",
     "custom": "custom op",
-    "elementwise": "elementwise",
     "estimators": "tabular",
     "features": "tabular",
     "gather": "movement",
-    "matmul": "matmul",
     "moe": "n-bit matmul",
     "move": "movement",
     "nbits": "n-bit matmul",
     "normalize": "normalization",
-    "pooling": "pooling",
     "quantize": "quantization",
     "recurrent": "recurrence",
     "reduce": "reduction",
     "resize": "resampling",
     "sample": "resampling",
     "select": "selection",
-    "signal": "signal",
     "softmax": "normalization",
-    "text": "text",
     "trees": "tabular",
 }
 
@@ -61,7 +55,7 @@ def family(step: TimedStep) -> str:
     kernel = native.kernels.get(step.kernel) if step.provider == "cpu" else None
     if kernel is None:
         return "in Python" if step.provider == "reference" else f"on {step.provider}"
-    return _KERNEL_FAMILIES.get(step.kernel) or _FAMILIES[kernel.family]
+    return _KERNEL_FAMILIES.get(step.kernel) or _FAMILIES.get(kernel.family, kernel.family)
 
 
 def cost(step: TimedStep) -> Cost:
@@ -157,29 +151,19 @@ def _functions(node: Node, operands: Operands) -> int:
     return 2 * elements * sum(_FUNCTIONS.get(name, 0) for name in names)
 
 
+_CONVOLUTIONS: Final = (
+    "conv", "conv_depthwise_f32", "conv_f32", "conv_few_channels_f32", "conv_unpacked_f32",
+    "conv_winograd_f32", "qconv", "qdepthwise",
+)  # fmt: skip
 _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(("chain", "log_softmax", "reduce_log_sum_exp", "softmax"), _functions),
+    **dict.fromkeys(("gru", "lstm", "rnn"), _recurrence),
+    **dict.fromkeys(("matmul", "matmul_packed", "qmatmul"), _matmul),
     "attention": _attention,
-    "chain": _functions,
-    "conv": _convolution,
-    "conv_depthwise_f32": _convolution,
-    "conv_f32": _convolution,
-    "conv_few_channels_f32": _convolution,
     "conv_transpose_f32": _transposed_convolution,
-    "conv_unpacked_f32": _convolution,
-    "conv_winograd_f32": _convolution,
-    "gru": _recurrence,
-    "log_softmax": _functions,
-    "lstm": _recurrence,
-    "matmul": _matmul,
     "matmul_nbits": _n_bit_matmul,
-    "matmul_packed": _matmul,
-    "qconv": _convolution,
-    "qdepthwise": _convolution,
-    "qmatmul": _matmul,
     "quantized_lstm": _quantized_recurrence,
-    "reduce_log_sum_exp": _functions,
-    "rnn": _recurrence,
-    "softmax": _functions,
 }
 _BF16: Final = "_bf16"  # suffix of kernels that multiply bfloat16
 _INT8: Final = ("qconv", "qdepthwise", "qmatmul", "quantized_lstm")

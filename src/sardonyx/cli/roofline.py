@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pathlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 import sardonyx._native as native
+from sardonyx.cli.bench_worker import shortest
 from sardonyx.graph.dtype import by_numpy
 
 # By element type: the kernel, and operands with which accumulators never overflow.
@@ -39,18 +39,6 @@ def tensor(array: Any) -> tuple[int, int, list[int], list[int]]:
     return array.ctypes.data, dtype.onnx, list(array.shape), strides
 
 
-def best(call: Callable[[], Any], seconds: float = _MEASURE_S) -> float:
-    """Call repeatedly for `seconds` and return the shortest time."""
-    shortest, end = float("inf"), time.perf_counter() + seconds
-    while True:
-        began = time.perf_counter()
-        call()
-        now = time.perf_counter()
-        shortest = min(shortest, now - began)
-        if now >= end:
-            return shortest
-
-
 def _call(
     kernel: str, x: Any, ys: list[Any], threads: int, isa: str = "", ints: Sequence[int] = ()
 ) -> None:
@@ -71,7 +59,7 @@ class ComputePeak:
     def measure(self, seconds: float = _MEASURE_S) -> float:
         """Measure for `seconds` and return the best rate so far."""
         ys = [self._y]
-        took = best(lambda: _call(self._kernel, self._x, ys, self._threads, self._isa), seconds)
+        took = shortest(lambda: _call(self._kernel, self._x, ys, self._threads, self._isa), seconds)
         self.rate = max(self.rate, 2 * float(self._y[:, 0].sum()) / took)
         return self.rate
 
@@ -92,7 +80,9 @@ class BandwidthPeak:
     def measure(self, seconds: float = _MEASURE_S) -> float:
         """Measure for `seconds` and return the best rate so far."""
         ys, ints = [self._y, self._sums], [self._times]
-        took = best(lambda: _call("stream_limit", self._x, ys, self._threads, ints=ints), seconds)
+        took = shortest(
+            lambda: _call("stream_limit", self._x, ys, self._threads, ints=ints), seconds
+        )
         self.rate = max(self.rate, self._times * self.n_bytes / took)
         return self.rate
 

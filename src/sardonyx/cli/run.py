@@ -15,7 +15,6 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli import inputs as feeds
-from sardonyx.cli import output_files
 from sardonyx.cli.arguments import UsageError, entries_of
 from sardonyx.cli.bench_worker import anonymous_bytes, flat, write_arrays
 from sardonyx.cli.console import activity, count, format_shape, heading, printable, say, table
@@ -57,7 +56,7 @@ class Measured:
 def command(arguments: argparse.Namespace) -> int:
     """Run MODEL, or the built-in one."""
     files = (arguments.outputs, arguments.profile)
-    output_files.check(files)
+    feeds.check_outputs(files)
     if arguments.model is None:
         from sardonyx.cli.digits import run_digits
 
@@ -67,10 +66,10 @@ def command(arguments: argparse.Namespace) -> int:
         return run_digits(arguments)
     path = pathlib.Path(arguments.model)
     name = printable(path.name)
-    output_files.check(files, output_files.inputs_of(arguments))  # before the profile is begun
+    feeds.check_outputs(files, feeds.input_files(arguments))  # before the profile is begun
     with activity(f"loading {name}"):
         started = start_session(arguments, path)
-    output_files.check(files, started.session._source.files.states())
+    feeds.check_outputs(files, started.session._source.files.states())
     feed, source = feeds.chosen(arguments, path, started.session._compiled.model.inputs)
     with activity(f"running {name}"):
         measured = measure(arguments, started, feed, feed)

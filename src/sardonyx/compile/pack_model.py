@@ -30,17 +30,13 @@ from sardonyx.place import Provider
 from sardonyx.weights.layouts import LayoutRecorder
 
 
-def _no_progress(done: int, total: int) -> None:
-    """Report no progress."""
-
-
 @frozen
 class Request:
     """A pack to write."""
 
     path: str
     any_level: bool = False  # valid for every optimization level
-    report: Report = _no_progress
+    report: Report = lambda done, total: None  # called with bytes
 
 
 @frozen
@@ -116,23 +112,19 @@ def _read_packable(source: Any, options: Options) -> ModelBytes:
     """
     if isinstance(source, (str, os.PathLike)):
         settled(os.fspath(source))
-    model_bytes = read_source(source, options)
-    _check_packable(model_bytes)
-    return model_bytes
-
-
-def _check_packable(source: ModelBytes) -> None:
-    if not can_have_pack(source):
+    model = read_source(source, options)
+    if not can_have_pack(model):
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="pass the path of a file"
         )
     from sardonyx.save.stub import is_stub  # not needed by sessions that write a pack cache
 
-    if is_stub(source.source.data):
+    if is_stub(model.source.data):
         raise InvalidArgument(
-            f"{source.source.name} is a standalone model, its own pack: there is nothing to pack",
+            f"{model.source.name} is a standalone model, its own pack: there is nothing to pack",
             hint="pack the original model; --verify checks the pack that this one has",
         )
+    return model
 
 
 def _check_target(path: str, source: ModelBytes) -> None:

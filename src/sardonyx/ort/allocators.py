@@ -25,48 +25,43 @@ _VENDORS: Final = {
     "Hip": OrtDeviceVendorId.AMD,
     "HipPinned": OrtDeviceVendorId.AMD,
 }
-_ARENA_OPTIONS: Final = {
-    "max_mem": 0,
-    "arena_extend_strategy": -1,
-    "initial_chunk_size_bytes": -1,
-    "max_dead_bytes_per_chunk": -1,
-    "initial_growth_chunk_size_bytes": -1,
-    "max_power_of_two_extend_bytes": -1,
-}
-_N_POSITIONAL: Final = 4  # of these may be passed by position
+_N_POSITIONAL: Final = 4  # options of OrtArenaCfg that may be passed by position
 _shared_limit_bytes = 0
 
 
 class OrtArenaCfg:
     """Options of an arena. Arenas here have the planned size of a run, so only `max_mem` counts."""
 
-    max_mem: int
-    arena_extend_strategy: int
-    initial_chunk_size_bytes: int
-    max_dead_bytes_per_chunk: int
-    initial_growth_chunk_size_bytes: int
-    max_power_of_two_extend_bytes: int
+    # The defaults, which are also the least values.
+    max_mem: int = 0
+    arena_extend_strategy: int = -1
+    initial_chunk_size_bytes: int = -1
+    max_dead_bytes_per_chunk: int = -1
+    initial_growth_chunk_size_bytes: int = -1
+    max_power_of_two_extend_bytes: int = -1
 
     def __init__(self, max_mem: int | Mapping[str, int] = 0, *others: int) -> None:
         """Set four options by position, or any by a mapping; max_mem 0 and -1: the default."""
-        options = max_mem if isinstance(max_mem, Mapping) else _by_name(max_mem, *others)
-        unknown = options.keys() - _ARENA_OPTIONS.keys()
-        if unknown:
-            known = ", ".join(_ARENA_OPTIONS)
-            raise InvalidArgument(f"OrtArenaCfg has no option {min(unknown)!r}; it has {known}")
-        for name, default in _ARENA_OPTIONS.items():
-            value = options.get(name, default)
-            if not isinstance(value, int) or value < default:
+        names = list(OrtArenaCfg.__annotations__)
+        if len(others) >= _N_POSITIONAL:
+            raise TypeError(
+                f"OrtArenaCfg has {_N_POSITIONAL} positional arguments, not {1 + len(others)}"
+            )
+        options: Mapping[str, int]
+        if isinstance(max_mem, Mapping):
+            options = max_mem
+        else:
+            options = dict(zip(names, (max_mem, *others), strict=False))
+        for name, value in options.items():
+            if name not in names:
+                known = ", ".join(names)
+                raise InvalidArgument(f"OrtArenaCfg has no option {name!r}; it has {known}")
+            least = getattr(OrtArenaCfg, name)
+            if not isinstance(value, int) or value < least:
                 raise InvalidArgument(
-                    f"{name} of an OrtArenaCfg is a number from {default} on, not {value!r}"
+                    f"{name} of an OrtArenaCfg is a number from {least} on, not {value!r}"
                 )
             setattr(self, name, value)
-
-
-def _by_name(*numbers: int) -> dict[str, int]:
-    if len(numbers) > _N_POSITIONAL:
-        raise TypeError(f"OrtArenaCfg has {_N_POSITIONAL} positional arguments, not {len(numbers)}")
-    return dict(zip(_ARENA_OPTIONS, numbers, strict=False))
 
 
 class OrtMemoryInfo:

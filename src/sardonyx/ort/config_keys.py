@@ -2,66 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
-# Session keys that have an effect.
-SUPPORTED: Final = frozenset((
-    "session.model_external_initializers_file_folder_path",
-    "session.optimized_model_external_initializers_file_name",
-    "session.optimized_model_external_initializers_min_size_in_bytes",
-    "optimization.disable_specified_optimizers",
-    "optimization.constant_folding_max_output_size_in_bytes",
-    "session.graph_optimization_level",
-    "session.enable_profiling",
-    "session.optimized_model_filepath",
-    "session.log_id",
-    "session.log_severity_level",
-    "session.log_verbosity_level",
-    "sardonyx.defer_weights",
-    "sardonyx.weights",
-    "sardonyx.pack_cache",
-    "sardonyx.pack_verify",
-    "sardonyx.pack_check",
-    "sardonyx.use_pack",
-    "session.save_external_prepacked_constant_initializers",
-    "sardonyx.grow_in_place",
-    "sardonyx.precision",
-    "sardonyx.stop_after_pass",
-    "sardonyx.execution_order",
-    "sardonyx.order_effort",
-    "sardonyx.dim_hints",
-    "sardonyx.max_arena_bytes",
-    "session.intra_op.allow_spinning",
-    "session.intra_op_num_threads",
-    "session.intra_op_thread_affinities",
-    "session.inter_op_num_threads",
-    "session.execution_mode",
-    "session.enable_cpu_mem_arena",
-    "session.enable_mem_pattern",
-    "session.use_env_allocators",
-    "session.use_per_session_threads",
-    "session.use_deterministic_compute",
-    "session.qdq_matmulnbits_accuracy_level",
-    "session.qdq_matmulnbits_block_size",
-    "session.collect_node_memory_stats_to_file",
-    "session.disable_prepacking",
-    "session.set_denormal_as_zero",
-    "session.intra_op.spin_duration_us",
-    "session.force_spinning_stop",
-    "session.strict_shape_type_inference",
-    "session.disable_cpu_ep_fallback",
-    "session.record_ep_graph_assignment_info",
-    "session.function_expansion_byte_limit",
-    "session.function_expansion_node_limit",
-    "session.disable_quant_qdq",
-    "optimization.enable_gelu_approximation",
-    "session.load_model_format",
-    "session.save_model_format",
-    "session.resource_cuda_partitioning_settings",
-    "session.layer_assignment_settings",
-    "session.name_based_layer_assignment",
-    "sardonyx.placement",
-))  # fmt: skip
+
+class Keys:
+    """Session config keys that have an effect and are not properties of SessionOptions."""
+
+    ALLOW_SPINNING: Final = "session.intra_op.allow_spinning"
+    CUDA_PARTITIONING: Final = "session.resource_cuda_partitioning_settings"
+    DISABLE_PREPACKING: Final = "session.disable_prepacking"
+    EXTERNAL_DATA_FOLDER: Final = "session.model_external_initializers_file_folder_path"
+    FLUSH_DENORMALS: Final = "session.set_denormal_as_zero"
+    FUNCTION_BYTE_LIMIT: Final = "session.function_expansion_byte_limit"
+    FUNCTION_NODE_LIMIT: Final = "session.function_expansion_node_limit"
+    KEEP_QDQ: Final = "session.disable_quant_qdq"
+    LAYER_ASSIGNMENT: Final = "session.layer_assignment_settings"
+    LOAD_FORMAT: Final = "session.load_model_format"
+    NAMED_LAYER_ASSIGNMENT: Final = "session.name_based_layer_assignment"
+    NBITS_ACCURACY: Final = "session.qdq_matmulnbits_accuracy_level"
+    NBITS_BLOCK_SIZE: Final = "session.qdq_matmulnbits_block_size"
+    NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
+    NO_CPU_FALLBACK: Final = "session.disable_cpu_ep_fallback"
+    RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+    SAVED_DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
+    SAVED_DATA_MIN_BYTES: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
+    SAVE_FORMAT: Final = "session.save_model_format"
+    SAVE_PACK: Final = "session.save_external_prepacked_constant_initializers"
+    SHARE_BLOCK_POOL: Final = "session.use_env_allocators"
+    SPIN_US: Final = "session.intra_op.spin_duration_us"
+    STOP_SPINNING: Final = "session.force_spinning_stop"
+    STRICT_INFERENCE: Final = "session.strict_shape_type_inference"
+    THREAD_AFFINITIES: Final = "session.intra_op_thread_affinities"
+    APPROXIMATE_GELU: Final = "optimization.enable_gelu_approximation"
+    DISABLED_OPTIMIZERS: Final = "optimization.disable_specified_optimizers"
+    FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
+    DEFER_WEIGHTS: Final = "sardonyx.defer_weights"  # to the first run
+    DIM_HINTS: Final = "sardonyx.dim_hints"
+    EXECUTION_ORDER: Final = "sardonyx.execution_order"
+    GROW_IN_PLACE: Final = "sardonyx.grow_in_place"  # key/value caches that are fed back
+    MAX_ARENA_BYTES: Final = "sardonyx.max_arena_bytes"
+    ORDER_EFFORT: Final = "sardonyx.order_effort"
+    PACK_CACHE: Final = "sardonyx.pack_cache"
+    PACK_CHECK: Final = "sardonyx.pack_check"
+    PACK_VERIFY: Final = "sardonyx.pack_verify"
+    PLACEMENT: Final = "sardonyx.placement"
+    PRECISION: Final = "sardonyx.precision"
+    STOP_AFTER_PASS: Final = "sardonyx.stop_after_pass"  # a number in passes/pipeline.py
+    USE_PACK: Final = "sardonyx.use_pack"
+    WEIGHTS: Final = "sardonyx.weights"
+
+
+# Session keys that stand for a property of SessionOptions, which they set.
+PROPERTIES: Final = {
+    "session.log_id": "logid",
+    **{
+        f"session.{name}": name
+        for name in (
+            "enable_cpu_mem_arena", "enable_mem_pattern", "enable_profiling", "execution_mode",
+            "graph_optimization_level", "inter_op_num_threads", "intra_op_num_threads",
+            "log_severity_level", "log_verbosity_level", "optimized_model_filepath",
+            "use_deterministic_compute", "use_per_session_threads",
+        )
+    },
+}  # fmt: skip
+_OWN: Final = (value for name, value in vars(Keys).items() if name.isupper())
+SUPPORTED: Final = frozenset((*_OWN, *PROPERTIES))
 
 _ORT_FORMAT = "models in the ORT format are not supported"
 _NO_GPU = "it is for GPUs, and sessions run on the CPU"
@@ -150,12 +156,8 @@ RUN_KEYS: Final = frozenset((
 
 def run_key_warning(key: str) -> str | None:
     """Return a warning for a misspelled key of a run; None if it is known or like no other."""
-    if key in RUN_KEYS:
-        return None
-    import difflib  # needed only for a wrong key
-
-    near = difflib.get_close_matches(key, RUN_KEYS, 1)
-    return f"unknown run config key {key}; did you mean {near[0]}?" if near else None
+    hint = "" if key in RUN_KEYS else _hint(key, RUN_KEYS)
+    return f"unknown run config key {key}{hint}" if hint else None
 
 
 def session_key_warning(key: str) -> str | None:
@@ -164,8 +166,11 @@ def session_key_warning(key: str) -> str | None:
         return None
     if key in IGNORED:
         return f"the session config key {key} has no effect: {IGNORED[key]}"
+    return f"unknown session config key {key}{_hint(key, SUPPORTED | IGNORED.keys())}"
+
+
+def _hint(key: str, known: Iterable[str]) -> str:
     import difflib  # needed only for a wrong key
 
-    near = difflib.get_close_matches(key, SUPPORTED | IGNORED.keys(), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"unknown session config key {key}{hint}"
+    near = difflib.get_close_matches(key, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -63,10 +63,6 @@ class ModelMetadata:
     custom_metadata_map: dict[str, str]
 
     def __init__(self, model: Model) -> None:
-        self.producer_name = model.producer_name
-        self.graph_name = model.graph_name
-        self.domain = model.domain
-        self.description = model.description
-        self.graph_description = model.graph_description
-        self.version = model.version
         self.custom_metadata_map = dict(model.metadata)
+        for name in ModelMetadata.__annotations__.keys() - {"custom_metadata_map"}:
+            setattr(self, name, getattr(model, name))

@@ -30,60 +30,41 @@ _GPU_POLICIES: Final = (
 )
 MAX_DEVICES: Final = 8  # that a delegate may select, as in onnxruntime
 
-_LEVELS: Final = {
-    "disable_all": GraphOptimizationLevel.ORT_DISABLE_ALL,
-    "enable_basic": GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    "enable_extended": GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
-    "enable_layout": GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
-    "enable_all": GraphOptimizationLevel.ORT_ENABLE_ALL,
+_BOOLS: Final = {"0": False, "1": True}
+# The values of config keys that stand for enumerations, by type.
+_VALUES: Final[dict[type | None, dict[str, Any]]] = {
+    GraphOptimizationLevel: {
+        level.name.removeprefix("ORT_").lower(): level for level in GraphOptimizationLevel
+    },
+    ExecutionMode: {mode.name.removeprefix("ORT_").lower(): mode for mode in ExecutionMode},
 }
 _UNITS: Final = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30,
 }  # fmt: skip
 _UNIT_LETTERS: Final = "abgikmABGIKM"
-_MODES: Final = {"sequential": ExecutionMode.ORT_SEQUENTIAL, "parallel": ExecutionMode.ORT_PARALLEL}
-_FLAGS: Final = frozenset((
-    "enable_profiling", "enable_cpu_mem_arena", "enable_mem_pattern", "use_per_session_threads",
-    "use_deterministic_compute",
-))  # fmt: skip
-_NUMBERS: Final = frozenset((
-    "log_severity_level", "log_verbosity_level", "intra_op_num_threads", "inter_op_num_threads",
-))  # fmt: skip
-
-
-_TYPES: Final[dict[str, type]] = {
-    **dict.fromkeys(_FLAGS, bool),
-    **dict.fromkeys(_NUMBERS, int),
-    "enable_mem_reuse": bool,
-    "execution_mode": ExecutionMode,
-    "execution_order": ExecutionOrder,
-    "graph_optimization_level": GraphOptimizationLevel,
-    **dict.fromkeys(("logid", "optimized_model_filepath", "profile_file_prefix"), str),
-}
 
 
 class SessionOptions:
     """How a session loads, optimizes and runs its model."""
 
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+
     def __init__(self) -> None:
-        self.enable_cpu_mem_arena: bool = True
-        self.enable_mem_pattern: bool = True
-        self.enable_mem_reuse: bool = True
-        self.enable_profiling: bool = False
-        self.execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
-        self.execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
-        self.graph_optimization_level: GraphOptimizationLevel = (
-            GraphOptimizationLevel.ORT_ENABLE_ALL
-        )
-        self.inter_op_num_threads: int = 0
-        self.intra_op_num_threads: int = 0
-        self.log_severity_level: int = -1
-        self.log_verbosity_level: int = 0
-        self.logid: str = ""
-        self.optimized_model_filepath: str = ""
-        self.profile_file_prefix: str = "onnxruntime_profile_"
-        self.use_deterministic_compute: bool = False
-        self.use_per_session_threads: bool = True
         self._entries: dict[str, str] = {}
         self._dims_by_name: dict[str, int] = {}
         self._dims_by_denotation: dict[str, int] = {}
@@ -97,7 +78,7 @@ class SessionOptions:
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; an unknown name or a wrong type raises an error."""
         if not name.startswith("_"):
-            kind = _TYPES.get(name)
+            kind = _option_type(name)
             if kind is None:
                 raise AttributeError(f"SessionOptions has no option {name!r}")
             if issubclass(kind, IntEnum):
@@ -124,24 +105,21 @@ class SessionOptions:
         self._set_property(key, value)
         self._entries[key] = value
 
-    def _set_property(self, key: str, value: str) -> None:
+    def _set_property(self, key: str, text: str) -> None:
         """Set the property that a config key stands for, if there is one."""
-        name = key.removeprefix("session.")
-        if key == "session.log_id":
-            self.logid = value
-        elif key == "session.optimized_model_filepath":
-            self.optimized_model_filepath = value
-        elif key == "session.graph_optimization_level":
-            self.graph_optimization_level = one_of(key, value, _LEVELS)
-        elif key == "session.execution_mode":
-            self.execution_mode = one_of(key, value, _MODES)
-        elif key != name and name in _FLAGS:
-            setattr(self, name, one_of(key, value, {"0": False, "1": True}))
-        elif key != name and name in _NUMBERS:
+        name = config_keys.PROPERTIES.get(key)
+        if name is None:
+            return
+        kind = _option_type(name)
+        value: Any = text
+        if kind is bool or kind in _VALUES:
+            value = one_of(key, text, _BOOLS if kind is bool else _VALUES[kind])
+        elif kind is int:
             try:
-                setattr(self, name, int(value))
+                value = int(text)
             except ValueError:
-                raise InvalidArgument(f"{key} is a whole number, not {value!r}") from None
+                raise InvalidArgument(f"{key} is a whole number, not {text!r}") from None
+        setattr(self, name, value)
 
     def get_session_config_entry(self, key: str) -> str:
         """Return the value of a config key that was set."""
@@ -287,6 +265,12 @@ class SessionOptions:
         )
 
 
+def _option_type(name: str) -> type | None:
+    """Return the type of an option; None if there is none of this name."""
+    default = SessionOptions.__dict__.get(name)
+    return type(default) if isinstance(default, (int, str)) and name[0] != "_" else None
+
+
 def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
     """Return the meaning of a config value from a table; raise an error for any other."""
     if value not in table:
@@ -296,7 +280,12 @@ def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
 
 def flag(options: SessionOptions, key: str, default: str = "0") -> bool:
     """Return the value of a config key that is 0 or 1."""
-    return bool(one_of(key, options._entries.get(key, default), {"0": False, "1": True}))
+    return bool(choice(options, key, default, _BOOLS))
+
+
+def choice(options: SessionOptions | RunOptions, key: str, default: str, table: Any) -> Any:
+    """Return the meaning of a config key's value from a table; raise an error for any other."""
+    return one_of(key, options._entries.get(key, default), table)
 
 
 def byte_count(key: str, text: str) -> int:

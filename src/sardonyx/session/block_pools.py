@@ -54,14 +54,12 @@ def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:
     devices = [_device(pair) for pair in text.split(";") if pair]
     if not devices:
         return False
-    if ("cpu", 0) not in devices or not settings.caches_memory:
-        why = "does not name cpu:0" if settings.caches_memory else "names an arena that is disabled"
-        raise InvalidArgument(
-            f"{SHRINK} is {text!r}, which {why}",
-            hint="name cpu:0, the only device with an arena"
-            if settings.caches_memory
-            else "remove the entry: with enable_cpu_mem_arena off no memory is cached",
-        )
+    if not settings.caches_memory:
+        hint = "remove the entry: with enable_cpu_mem_arena off no memory is cached"
+        raise InvalidArgument(f"{SHRINK} is {text!r}, an arena that is disabled", hint=hint)
+    if ("cpu", 0) not in devices:
+        hint = "name cpu:0, the only device with an arena"
+        raise InvalidArgument(f"{SHRINK} is {text!r}, which does not name cpu:0", hint=hint)
     return True
 
 

@@ -43,6 +43,7 @@ from sardonyx.errors import (
 )
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load.source import read_model
+from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
 from sardonyx.place import has_device
 from sardonyx.program.run import execute
@@ -53,7 +54,6 @@ from sardonyx.session.block_pools import pool_for, shrinks_arena
 from sardonyx.session.bound_memory import BoundMemory
 from sardonyx.session.checked_run import RunRequest, new_run
 from sardonyx.session.compile_config import (
-    PACK_SAVE,
     check_container,
     compile_options,
     defers_prepacking,
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from sardonyx.session.program_variants import ProgramVariants
 
 T = TypeVar("T")
-NODE_STATS: Final = "session.collect_node_memory_stats_to_file"
 _DEFAULT_RUN: Final = RunOptions()
 # Programs tried for one run: the first, one with split dim names, one for the branches that the
 # shapes choose, and one more for a variant that another thread replaced meanwhile.
@@ -136,8 +135,11 @@ class InferenceSession(RunMethodsMixin):
         load = self._load = self._base.load
         # Read once: later a file object is at its end, and a path may be gone.
         self._source = read_model(model, load.folder, load.in_memory, load.copies)
-        if NODE_STATS in self._options._entries:
-            self._node_stats = self._new_node_stats(self._options._entries[NODE_STATS])
+        if Keys.NODE_STATS in self._options._entries:
+            from sardonyx.reports.node_memory import NodeStats, target  # few sessions need it
+
+            name = self._options._entries[Keys.NODE_STATS]
+            self._node_stats = NodeStats(target(name, self._source.files.model_path))
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """Compile the model for these providers, again if it was compiled for others."""
@@ -191,7 +193,7 @@ class InferenceSession(RunMethodsMixin):
         """Log what was compiled, warn of options without effect, and write the pack."""
         model, program = self._compiled.model, self._compiled.program
         warn_unknown_hints(options.order, (*model.inputs, *model.overridable), self._logger)
-        if options.save is not None and self._options._entries.get(PACK_SAVE) == "1":
+        if options.save is not None and self._options._entries.get(Keys.SAVE_PACK) == "1":
             self._pack_saved_model(options)
         if self._profile is not None:
             self._profile.add_stages(self._compiled.stages, model.origin)
@@ -222,12 +224,6 @@ class InferenceSession(RunMethodsMixin):
             self._source.read_ahead()
         files = tuple(self._source.files.states().items())
         return SharedProgram(compiled, self._source, pool, files)
-
-    def _new_node_stats(self, value: str) -> NodeStats:
-        """Return the statistics of each node's memory, written to the file that `value` names."""
-        from sardonyx.reports.node_memory import NodeStats, target  # few sessions need it
-
-        return NodeStats(target(value, self._source.files.model_path))
 
     def _pack_saved_model(self, options: Options) -> None:
         """Write the pack of the optimized model beside it; log a warning if that fails."""
@@ -316,15 +312,6 @@ class InferenceSession(RunMethodsMixin):
         finally:
             if shrinks:
                 self._program.pool.release_cached()
-
-    def _check_required(self, input_feed: Mapping[str, Any]) -> None:
-        if not isinstance(input_feed, Mapping):
-            raise TypeError(f"input_feed is a dict by name, not a {type(input_feed).__name__}")
-        missing = [n for n in self._required if n not in input_feed]
-        if missing:
-            raise ValueError(
-                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
-            )
 
     def _session_for(self, names: Sequence[str]) -> InferenceSession:
         """Return a session that computes these outputs alone, for only_execute_path_to_fetches."""
@@ -427,7 +414,7 @@ class InferenceSession(RunMethodsMixin):
             try:
                 self._node_stats.add(shared.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run itself succeeded
-                self._logger.warning("%s is not written: %s", NODE_STATS, error)
+                self._logger.warning("%s is not written: %s", Keys.NODE_STATS, error)
         buffers = () if bound is None else bound.buffers
         return requested_results(
             program, results, request.output_indices, request.on_device, buffers

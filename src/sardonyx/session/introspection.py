@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sardonyx.errors import Fail, ValueFault
+from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.node_arg import ModelMetadata, NodeArg, node_arg
 from sardonyx.ort.options import SessionOptions
 from sardonyx.place import HOST
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from sardonyx.ort.allocators import OrtMemoryInfo
     from sardonyx.ort.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
 
-_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 # onnxruntime's provider names by those of programs.
 _ORT_NAMES = {"cpu": CPU, "reference": CPU, "cuda": CUDA, "torch": TORCH}
 _RESULT_KEYS = ("ep", "validators", "results")
@@ -98,10 +98,10 @@ class IntrospectionMixin:
         """Return which provider runs which nodes of the lowered graph; a config key enables it."""
         from sardonyx.ort.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph
 
-        if self._options._entries.get(_ASSIGNMENT) != "1":
+        if self._options._entries.get(Keys.RECORD_ASSIGNMENT) != "1":
             raise Fail(
                 "the session does not record which provider runs which nodes",
-                hint=f'set the session config key {_ASSIGNMENT} to "1"',
+                hint=f'set the session config key {Keys.RECORD_ASSIGNMENT} to "1"',
             )
         return [
             OrtEpAssignedSubgraph(

@@ -9,27 +9,25 @@ from sardonyx.base.log import logger
 from sardonyx.base.records import replace
 from sardonyx.compile import Options
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import SessionOptions, flag
 from sardonyx.place import Placement, PlacementPreferences, Provider, has_device
 from sardonyx.place.preferences import Assignment
 from sardonyx.providers import CPU
 
-NO_CPU: Final = "session.disable_cpu_ep_fallback"
-_PLACEMENT: Final = "sardonyx.placement"
-_PARTITION: Final = "session.resource_cuda_partitioning_settings"
-_LAYERS: Final = ("session.name_based_layer_assignment", "session.layer_assignment_settings")
+_LAYERS: Final = (Keys.NAMED_LAYER_ASSIGNMENT, Keys.LAYER_ASSIGNMENT)
 
 
 def check_cpu_fallback(options: SessionOptions, placement: Placement) -> None:
     """Raise an error if nodes run on the CPU and the options forbid it."""
-    if not flag(options, NO_CPU):
+    if not flag(options, Keys.NO_CPU_FALLBACK):
         return
     on_cpu = [node for node, provider in placement.where.items() if not has_device(provider)]
     if on_cpu:
         reasons = "; ".join(why for _, why in placement.refusals.get(on_cpu[0], ()))
         raise Fail(
             f"{len(on_cpu)} of {len(placement.where)} nodes run on the CPU, "
-            f"and {NO_CPU} forbids it",
+            f"and {Keys.NO_CPU_FALLBACK} forbids it",
             node=on_cpu[0],
             why=reasons or "no other provider is in use",
             hint="remove the key, or add a provider that supports these nodes",
@@ -44,7 +42,7 @@ def fallback_providers(
     None unless the user listed the CPU among the requested ones and did not forbid the fallback.
     """
     names = [p if isinstance(p, str) else p[0] for p in requested or ()]
-    if flag(options, NO_CPU) or CPU not in names:
+    if flag(options, Keys.NO_CPU_FALLBACK) or CPU not in names:
         return []
     return list(in_use.items())[1:]
 
@@ -57,12 +55,17 @@ def placement_preferences(
     totals = {p.device: limit for p in with_device if (limit := getattr(p, "limit_bytes", 0))}
     entries = options._entries
     limits = {}
-    if entries.get(_PARTITION):
-        size = entries[_PARTITION].partition(",")[0].strip()
+    if entries.get(Keys.CUDA_PARTITIONING):
+        size = entries[Keys.CUDA_PARTITIONING].partition(",")[0].strip()
         if size and not size.isdecimal():
-            raise InvalidArgument(f"{_PARTITION} begins with a limit in KB, not {size!r}")
+            raise InvalidArgument(
+                f"{Keys.CUDA_PARTITIONING} begins with a limit in KB, not {size!r}"
+            )
         limits = {p.device: int(size) << 10 for p in with_device if size}
-    assignments = [*_pattern_assignments(entries.get(_PLACEMENT, "")), *_layer_assignments(entries)]
+    assignments = [
+        *_pattern_assignments(entries.get(Keys.PLACEMENT, "")),
+        *_layer_assignments(entries),
+    ]
     for target in {a.target: a for a in assignments if not any(map(a.allows, providers))}:
         logger.warning(
             "nodes are assigned to %s, which is not among the providers: they run on the CPU",
@@ -77,7 +80,7 @@ def _pattern_assignments(text: str) -> Iterator[Assignment]:
         pattern, _, target = entry.rpartition("=")
         if not pattern or not target:
             raise InvalidArgument(
-                f"{_PLACEMENT} lists patterns of node names with a provider each, as in "
+                f"{Keys.PLACEMENT} lists patterns of node names with a provider each, as in "
                 f"encoder/*=cuda;*=cpu, not {text!r}"
             )
         yield Assignment(pattern.strip(), target.strip().lower())

@@ -8,26 +8,20 @@ from typing import Final
 
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument
+from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import (
     RunOptions,
     SessionOptions,
     byte_count,
+    choice,
     flag,
     global_threads,
-    one_of,
 )
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.session.block_pools import run_limit_bytes
 
-_IN_PLACE: Final = "sardonyx.grow_in_place"  # key/value caches that are fed back
-_SPINNING: Final = "session.intra_op.allow_spinning"
-_SPIN_US: Final = "session.intra_op.spin_duration_us"
-_STOP_SPINNING: Final = "session.force_spinning_stop"
 _MAX_SPIN_US: Final = 1_000_000
-_AFFINITIES: Final = "session.intra_op_thread_affinities"
-_SHARED_POOL: Final = "session.use_env_allocators"
-_DENORMALS: Final = "session.set_denormal_as_zero"
 # Keys of RunOptions.
 _GRAPH_ID: Final = "gpu_graph_id"
 _OUTPUTS: Final = "sardonyx.outputs"
@@ -39,23 +33,23 @@ def run_settings(options: SessionOptions) -> RunSettings:
     Thread affinities take effect here, for the process: all sessions share the worker threads.
     """
     entries = options._entries
-    affinities = entries.get(_AFFINITIES)
+    affinities = entries.get(Keys.THREAD_AFFINITIES)
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
-    shares = flag(options, _SHARED_POOL)
+    shares = flag(options, Keys.SHARE_BLOCK_POOL)
     threads = options.intra_op_num_threads
     if not options.use_per_session_threads:
         threads = global_threads()
     return RunSettings(
         min(max(0, threads), native.max_threads),
-        flag(options, _SPINNING, "1"),
-        flag(options, _IN_PLACE, "1"),
+        flag(options, Keys.ALLOW_SPINNING, "1"),
+        flag(options, Keys.GROW_IN_PLACE, "1"),
         caches_memory=options.enable_cpu_mem_arena,
         shares_memory=shares,
         limit_bytes=run_limit_bytes(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
-        flushes_denormals=flag(options, _DENORMALS),
-        spin_us=_spin_us(entries.get(_SPIN_US)),
-        stops_spinning=flag(options, _STOP_SPINNING),
+        flushes_denormals=flag(options, Keys.FLUSH_DENORMALS),
+        spin_us=_spin_us(entries.get(Keys.SPIN_US)),
+        stops_spinning=flag(options, Keys.STOP_SPINNING),
     )
 
 
@@ -64,7 +58,7 @@ def _spin_us(text: str | None) -> int:
         return RunSettings().spin_us
     if not text.isdecimal() or int(text) > _MAX_SPIN_US:
         raise InvalidArgument(
-            f"{_SPIN_US} is a number of microseconds up to {_MAX_SPIN_US}, not {text!r}"
+            f"{Keys.SPIN_US} is a number of microseconds up to {_MAX_SPIN_US}, not {text!r}"
         )
     return int(text)
 
@@ -78,7 +72,8 @@ def _cpu_sets(text: str) -> list[list[int]]:
             first, _, last = interval.strip().partition("-")
             if not first.isdigit() or not (last or first).isdigit() or int(first) < 1:
                 raise InvalidArgument(
-                    f"{_AFFINITIES} lists CPUs from 1 for each worker, as in 1,2;3-4, not {text!r}"
+                    f"{Keys.THREAD_AFFINITIES} lists CPUs from 1 for each worker, as in 1,2;3-4, "
+                    f"not {text!r}"
                 )
             cpus.extend(range(int(first) - 1, int(last or first)))
         sets.append(cpus)
@@ -108,5 +103,4 @@ def graph_id(options: RunOptions) -> int:
 
 def returns_tensors(options: RunOptions) -> bool:
     """Return whether a run returns torch tensors instead of arrays."""
-    text = options._entries.get(_OUTPUTS, "numpy")
-    return bool(one_of(_OUTPUTS, text, {"numpy": False, "device": True}))
+    return bool(choice(options, _OUTPUTS, "numpy", {"numpy": False, "device": True}))

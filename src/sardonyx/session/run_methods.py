@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class RunMethodsMixin(IntrospectionMixin):
     """The run methods of a session other than `run`."""
 
+    _required: list[str]  # names of inputs without a default
+
     @abstractmethod
     def run(
         self,
@@ -38,9 +40,15 @@ class RunMethodsMixin(IntrospectionMixin):
     ) -> list[Any]:
         """Return the outputs where they were computed: arrays, or tensors on devices."""
 
-    @abstractmethod
     def _check_required(self, input_feed: Mapping[str, Any]) -> None:
         """Raise an error for a feed without all required inputs."""
+        if not isinstance(input_feed, Mapping):
+            raise TypeError(f"input_feed is a dict by name, not a {type(input_feed).__name__}")
+        missing = [n for n in self._required if n not in input_feed]
+        if missing:
+            raise ValueError(
+                f"Required inputs ({missing}) are missing from input feed ({list(input_feed)})."
+            )
 
     def run_async(
         self,

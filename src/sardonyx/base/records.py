@@ -103,7 +103,7 @@ def _define(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool) -> ty
         body.setdefault("__eq__", _eq)
         body["__hash__"] = body.get("__hash__") or (_hash if is_frozen else None)
     if is_frozen:
-        body["__setattr__"], body["__delattr__"] = _refuse_set, _refuse_delete
+        body["__setattr__"] = body["__delattr__"] = _refuse
         body["__setstate__"] = _set_state
     metaclass: Any = type(cls)
     record: type[Any] = metaclass(cls.__name__, cls.__bases__, body)
@@ -201,12 +201,8 @@ def _hash(self: Any) -> int:
     return hash(self.__key__(self))
 
 
-def _refuse_set(self: Any, name: str, value: object) -> NoReturn:
-    raise AttributeError(f"{type(self).__qualname__}.{name} cannot be changed")
-
-
-def _refuse_delete(self: Any, name: str) -> NoReturn:
-    raise AttributeError(f"{type(self).__qualname__}.{name} cannot be deleted")
+def _refuse(self: Any, name: str, *_: object) -> NoReturn:
+    raise AttributeError(f"{type(self).__qualname__}.{name} cannot be changed or deleted")
 
 
 def _set_state(self: Any, state: tuple[None, dict[str, Any]]) -> None:

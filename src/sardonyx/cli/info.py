@@ -14,7 +14,7 @@ from sardonyx.base.records import as_dict
 from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.bench_worker import anonymous_bytes
 from sardonyx.cli.console import activity, printable
-from sardonyx.cli.inputs import bound, settle
+from sardonyx.cli.inputs import settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.compile import Compiled, load_model
 from sardonyx.graph.const import Const, Recipe, Ref
@@ -26,12 +26,13 @@ from sardonyx.load.model import Declared, Model
 from sardonyx.memory import peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
 from sardonyx.pack.constants import Elsewhere, InPack
-from sardonyx.place import HOST, Provider, has_device
+from sardonyx.place import HOST, has_device
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
 from sardonyx.program.segment_builder import SegmentBuilder
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16
 from sardonyx.reports.weights import COPIED, MAPPED, PACKED, WeightLayoutReport, weight_layouts_of
+from sardonyx.session.program_variants import sizes_of
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -268,12 +269,16 @@ def _devices(compiled: Compiled) -> dict[str, Any]:
     copies = []
     for node, provider in placement.where.items():
         if node.op.key == (INTERNAL, "Copy"):
-            copies.append(_copy(node))
+            (value,), to = node.inputs, node.attrs["to"].decode()
+            assert value is not None
+            copies.append({"value": value.name, "type": str(value.fact), "to": to})
         else:
-            nodes.setdefault(_device(provider), []).append(node)
+            device = provider.device if has_device(provider) else HOST
+            nodes.setdefault(device, []).append(node)
     by_device = []
     for device, on_device in nodes.items():
-        weights = _weights_of(on_device)
+        values = (v for n in on_device for v in n.inputs if v is not None)
+        weights = {v.const for v in values if v.const is not None}
         size = {"weights": len(weights), "weight_bytes": sum(c.size_bytes for c in weights)}
         by_device.append({"device": device, "nodes": len(on_device), **size})
     return {
@@ -284,32 +289,17 @@ def _devices(compiled: Compiled) -> dict[str, Any]:
     }
 
 
-def _device(provider: Provider) -> str:
-    return provider.device if has_device(provider) else HOST
-
-
-def _weights_of(nodes: Iterable[Node]) -> set[Const]:
-    read = (v for n in nodes for v in n.inputs if v is not None)
-    return {v.const for v in read if v.const is not None}
-
-
-def _copy(node: Node) -> dict[str, Any]:
-    value = node.inputs[0]
-    assert isinstance(value, Value)
-    return {"value": value.name, "type": str(value.fact), "to": node.attrs["to"].decode()}
-
-
 def _endpoint(value: Any) -> dict[str, str]:
     return {"name": value.name, "device": value.device}
 
 
-def _precision(asked: str, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _precision(requested: str, nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the requested precision, and how many nodes round to it."""
     rounded = sum(1 for n in nodes if (n["kernel"] or "").endswith("_bf16"))
     why = ""
-    if asked == "bf16" and not MULTIPLIES_BF16:
+    if requested == "bf16" and not MULTIPLIES_BF16:
         why = f"it changes nothing on this CPU, which has no bf16 multiplication ({native.isa})"
-    return {"asked": asked, "rounded": rounded, "why": why}
+    return {"asked": requested, "rounded": rounded, "why": why}
 
 
 def _guards(program: Program) -> Iterator[Guard]:
@@ -334,7 +324,7 @@ def _guard(guard: Guard) -> dict[str, Any]:
 def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:
     """Return the planned bytes of all values of a run, for the sizes of --dims and --shapes."""
     shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
-    dims = bound(program.inputs, shapes)
+    dims = sizes_of(program.inputs, shapes)
     plan = program.plan
     lives = plan.lives(dims)
     known = [s for s in plan.spans if s.size is not None and symbols(s.size) <= dims.keys()]

@@ -24,7 +24,6 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFa
 from sardonyx.load.model import Declared
 from sardonyx.ort.node_arg import type_name
 from sardonyx.pack.lookup import SUFFIX
-from sardonyx.program.program import Input
 
 MAX_BYTES: Final = 8 << 30  # of one generated input
 
@@ -67,15 +66,6 @@ def settle(
     for name, shape in shapes.items():
         _learn(by_name[name], shape, sizes)
     return {i.name: shapes[i.name] if i.name in shapes else _shape(i, sizes) for i in inputs}
-
-
-def bound(inputs: Sequence[Input], shapes: Shapes) -> dict[str, int]:
-    """Return the symbolic sizes that inputs of these shapes have; others have their defaults."""
-    dims: dict[str, int] = {}
-    for spec in inputs:
-        shape = shapes.get(spec.name, () if spec.default is None else spec.default.shape)
-        dims.update((name, shape[axis]) for axis, name in spec.sizes if axis < len(shape))
-    return dims
 
 
 def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:

@@ -12,7 +12,7 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import as_dict, frozen
 from sardonyx.cli.arguments import ORDERS, merged
 from sardonyx.cli.console import activity, printable, say
-from sardonyx.cli.inputs import Shapes, bound, check_outputs, input_files, settle
+from sardonyx.cli.inputs import Shapes, check_outputs, input_files, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.ort.config_keys import Keys
@@ -20,6 +20,7 @@ from sardonyx.reports.timeline import Tensor, Timeline
 from sardonyx.reports.timeline_builder import open_sizes, timeline
 from sardonyx.session import InferenceSession
 from sardonyx.session.program_cache import SharedProgram
+from sardonyx.session.program_variants import sizes_of
 
 DEFAULT: Final = ORDERS[0]
 _ASSUMED: Final = 1  # size of data-dependent dims that --dims does not name
@@ -74,7 +75,7 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
     program = sessions[0]._compiled.program
     settled, assumed = _settled(sessions[0], dims, shapes)
     if program.python_steps:  # then the order is searched at load time, for sizes given as hints
-        entries[Keys.DIM_HINTS] = _hints(bound(program.inputs, settled))
+        entries[Keys.DIM_HINTS] = _hints(sizes_of(program.inputs, settled))
         sessions = [start(arguments.model, entries=entries).session]
     timelines = {orders[0]: _timeline(sessions[0], settled, assumed, orders[0])}
     for order in orders[1:]:
@@ -85,7 +86,7 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
         timelines[order] = _timeline(sessions[-1], settled, assumed, order)
     report("advice")
     program = sessions[0]._compiled.program
-    sizes = bound(program.inputs, settled)
+    sizes = sizes_of(program.inputs, settled)
 
     def at(changed: Mapping[str, int]) -> Timeline:
         return timeline(program, {**sizes, **assumed, **changed}, orders[0])
@@ -118,7 +119,7 @@ def _timeline(
 
     def attempt(shared: SharedProgram) -> Timeline:
         program = shared.compiled.program
-        return timeline(program, {**bound(program.inputs, shapes), **assumed}, order)
+        return timeline(program, {**sizes_of(program.inputs, shapes), **assumed}, order)
 
     return session._with_program(attempt, lambda: shapes)
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import sardonyx._native as native
 from sardonyx.graph.graph import Node
-from sardonyx.program.operands import Operand, Operands
+from sardonyx.program.operands import Operands
 from sardonyx.reports.trace import TimedStep
 
 
@@ -180,8 +180,7 @@ def _type(kernel: str, node: Node, operands: Operands) -> str:
 
 
 def _bytes(kernel: str, operands: Operands) -> int:
-    sizes = [[_size(o) for o in side] for side in operands]
-    inputs, outputs = sizes
+    inputs, outputs = ([0 if o is None else o.n_bytes for o in side] for side in operands)
     if kernel in ("gather", "gather_dequantized", "gather_elements", "gather_nd") and inputs:
         inputs[0] = min(inputs[0], sum(outputs))  # only the gathered rows are read
     if kernel == "concat":
@@ -190,7 +189,3 @@ def _bytes(kernel: str, operands: Operands) -> int:
         inputs = [n for i, n in enumerate(inputs) if i not in (2, 3)]
         outputs = [inputs[0] + inputs[1], *outputs[2:]]
     return sum(inputs) + sum(outputs)
-
-
-def _size(operand: Operand | None) -> int:
-    return 0 if operand is None else operand.n_bytes

@@ -91,6 +91,8 @@ def _layer_assignments(entries: Mapping[str, str]) -> Iterator[Assignment]:
 
     A node matches if its name contains a text or, after "=", begins with it.
     """
+    import glob  # few sessions assign layers
+
     text = next((entries[key] for key in _LAYERS if entries.get(key)), "")
     for entry in filter(None, text.split(";")):
         target, opening, names = entry.strip().partition("(")
@@ -101,14 +103,9 @@ def _layer_assignments(entries: Mapping[str, str]) -> Iterator[Assignment]:
             )
         for name in names[:-1].split(","):
             is_prefix = name.strip().startswith("=")
-            literal = _escaped(name.strip().lstrip("="))
+            literal = glob.escape(name.strip().lstrip("="))
             pattern = f"{literal}*" if is_prefix else f"*{literal}*"
             yield Assignment(pattern, target.strip().lower())
-
-
-def _escaped(name: str) -> str:
-    """Return an fnmatch pattern that matches this name alone."""
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
 
 
 def device_options(

@@ -8,15 +8,15 @@ guards it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sardonyx.base.records import replace
 from sardonyx.compile import Compiled, Options
 from sardonyx.errors import InvalidArgument, SardonyxError
-from sardonyx.graph.graph import Graph
-from sardonyx.graph.guard import AssumptionFailed, ChoiceFailed, Guard
+from sardonyx.graph.guard import AssumptionFailed, ChoiceFailed
 from sardonyx.graph.infer import Shapes
+from sardonyx.program.program import Input
 from sardonyx.session.program_cache import SharedProgram
 
 # Attempts to compile for chosen branches. Each costs a compilation in the middle of a run; after
@@ -99,16 +99,16 @@ def _refuse_standalone(tried: SharedProgram, failed: AssumptionFailed) -> None:
 
 def _accepts(compiled: Compiled, shapes: Shapes) -> bool:
     """Return whether runs of these shapes take the branches that a program was compiled for."""
+    dims = sizes_of(compiled.program.inputs, shapes)
+    guards = (guard for graph in compiled.model.graph.family() for guard in graph.scope.found)
+    chosen = (guard for guard in guards if guard.kind == "chosen")
+    return all(guard.symbols <= dims.keys() and guard.holds(dims) for guard in chosen)
+
+
+def sizes_of(inputs: Iterable[Input], shapes: Shapes) -> dict[str, int]:
+    """Return the symbolic sizes that inputs of these shapes have; others have their defaults."""
     dims: dict[str, int] = {}
-    for spec in compiled.program.inputs:
-        default = () if spec.default is None else spec.default.shape
-        shape = shapes.get(spec.name, default)
+    for spec in inputs:
+        shape = shapes.get(spec.name, () if spec.default is None else spec.default.shape)
         dims.update((name, shape[axis]) for axis, name in spec.sizes if axis < len(shape))
-    guards = list(_branch_guards(compiled.model.graph))
-    return all(guard.symbols <= dims.keys() and guard.holds(dims) for guard in guards)
-
-
-def _branch_guards(graph: Graph) -> Iterator[Guard]:
-    """Yield the guards on chosen branches, of a graph and its bodies."""
-    for each in graph.family():
-        yield from (guard for guard in each.scope.found if guard.kind == "chosen")
+    return dims

@@ -42,6 +42,7 @@ class Prepared:
         elif isinstance(inputs, (list, tuple)):
             if len(inputs) > len(names):
                 raise InvalidArgument(f"{len(inputs)} inputs for a model that has {len(names)}")
+            # Trailing inputs that have defaults may be left out.
             feed = dict(zip(names, inputs, strict=False))
         elif len(names) == 1:
             feed = {names[0]: inputs}

@@ -25,6 +25,7 @@ def writing(path: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            # A file of O_TMPFILE has no temporary name: `_link` gives it its final one.
             if os.path.lexists(temporary) or not _link(file.fileno(), path, temporary):
                 os.replace(temporary, path)
     except BaseException:

@@ -47,6 +47,7 @@ class Lock:
 
     def reset_after_fork(self) -> None:
         """Replace the lock after a fork; it stays held if the surviving thread held it."""
+        # A new one: the old may be held by a thread that does not exist in the child.
         self._lock = allocate_lock()
         if self.is_held_here:
             self._lock.acquire()

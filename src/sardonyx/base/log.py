@@ -33,6 +33,7 @@ class Logger:
 
     def debug(self, text: str, *args: object) -> None:
         """Log a message for debugging."""
+        # The program's own configuration of logging decides once it has imported the module.
         if self._severity == 0 or "logging" in sys.modules:
             self.python().debug(text, *args, stacklevel=2)
 

@@ -93,6 +93,7 @@ def _define(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool) -> ty
         default = body.pop(name, _REQUIRED)  # a slot and a class attribute exclude each other
         if not isinstance(default, _Field) or default.init:
             init_fields[name] = default
+    # Slots of base classes are inherited; only new fields get one.
     body["__slots__"] = (*own, "__weakref__") if weakref_slot else tuple(own)
     body["__init_fields__"] = tuple(init_fields.items())
     body["__match_args__"] = tuple(names)
@@ -105,6 +106,7 @@ def _define(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool) -> ty
     if is_frozen:
         body["__setattr__"] = body["__delattr__"] = _refuse
         body["__setstate__"] = _set_state
+    # Not always `type`: abstract classes and protocols have another metaclass.
     metaclass: Any = type(cls)
     record: type[Any] = metaclass(cls.__name__, cls.__bases__, body)
     record.__qualname__ = cls.__qualname__

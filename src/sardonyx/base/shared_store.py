@@ -84,6 +84,7 @@ class Store(Generic[T]):
         lock is released.
         """
         found: dict[Hashable, T] = {}
+        # Again after waiting: another maker may have failed, or its object may be gone already.
         while len(found) < len(requested):
             maker = Lock()
             with maker:

@@ -192,6 +192,7 @@ class Comparison:
         answers = []
         for i in range(self.arguments.starts):
             runtime = Runtime(module, self.threads)
+            # The last process stays for the rounds; the others only measure the start.
             if i == self.arguments.starts - 1:
                 stack.callback(runtime.close)
                 answers.append(runtime.ask("start", **request))

@@ -50,6 +50,7 @@ class _Runner:
 
         Binary search: it assumes that later passes keep a difference.
         """
+        # Invariant: outputs agree after `good` passes and differ after `bad`.
         good, bad = 0, len(PIPELINE)
         if not self._differs(bad):
             return None
@@ -67,6 +68,7 @@ class _Runner:
         return self._differences[n_passes]
 
     def _differs(self, n_passes: int) -> bool:
+        # Not `>`: a NaN difference counts as one.
         return not self.difference(n_passes) <= self._arguments.tolerance
 
     def _session(self, n_passes: int) -> Any:

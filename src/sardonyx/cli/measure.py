@@ -55,6 +55,7 @@ def latency(call: Callable[[], Any], seconds: float) -> Latency:
         now = time.perf_counter()
         times.append(now - before)
         passed = now - started
+        # A slow model is not run LEAST_RUNS times if that takes more than twice the time.
         if passed >= seconds and (len(times) >= LEAST_RUNS or passed >= 2 * seconds):
             break
     return Latency(statistics.median(times), min(times), len(times))

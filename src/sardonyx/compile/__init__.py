@@ -124,6 +124,7 @@ def load_and_lower(source: ModelBytes, options: Options, stages: Stages) -> Mode
     except ShapeError as error:
         if options.load.split_names:
             raise
+        # A second error may be due to the missing assumption: the first one is reported.
         split = replace(options, load=replace(options.load, split_names=True))
         try:
             return _load_and_lower(source, split, stages)

@@ -47,6 +47,7 @@ class OrtDevice:
         """Copy another device; or set type, memory type, vendor (optional) and id."""
         if len(args) == 1 and isinstance(args[0], OrtDevice):
             args = args[0]._key()
+        # onnxruntime's older form without a vendor.
         if len(args) == 3:
             args = (args[0], args[1], 0, args[2])
         if len(args) != 4 or not all(isinstance(n, int) for n in args):

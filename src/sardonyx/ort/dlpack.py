@@ -65,6 +65,7 @@ def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
     """
     if is_tensor(data):
         device_values("a device").check_memory(data)
+        # A tensor that requires gradients refuses to export itself.
         data = data.detach()
     if not is_on_host(data):
         return _import_on_device(kind, data, is_bool)
@@ -89,6 +90,7 @@ def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:
         raise ValueFault(
             f"there is no memory at {info.address:#x} for a tensor of shape {info.dims}", bytes=size
         )
+    # Consuming the capsule takes ownership, so it comes after all checks.
     raw = bytes_at(info.address, size, native.consume_dlpack(capsule))
     raw.flags.writeable = not info.is_read_only
     return kind._of_bytes(raw, dtype, tuple(info.dims))

@@ -46,6 +46,8 @@ def _quantized(
     x, max_code, middle = _blocks(weights, block), (1 << bits) - 1, 1 << (bits - 1)
     low, high = np.minimum(x.min(-1), 0), np.maximum(x.max(-1), 0)
     if is_symmetric:
+        # The value of the largest magnitude becomes code 0, that is -2^(bits-1): the range of
+        # codes has one more negative than positive number.
         largest = np.where(np.abs(high) > np.abs(low), high, low)
         scales = (largest / np.float32(-middle)).astype(weights.dtype)
         zeros = np.full(scales.shape, middle, np.uint8)
@@ -54,6 +56,7 @@ def _quantized(
         ratio = np.divide(low, exact, out=-low, where=exact != 0)
         zeros = np.clip(_round(np.float32(0) - ratio), 0, max_code).astype(np.uint8)
         scales = exact.astype(weights.dtype)
+    # Codes are computed with the scales as they are stored, possibly rounded to float16.
     rounded = scales.astype(np.float32)
     inverse = np.divide(np.float32(1), rounded, out=np.zeros_like(rounded), where=rounded != 0)
     codes = _round(x * inverse[..., None] + zeros[..., None].astype(np.float32))

@@ -27,6 +27,7 @@ def node_arg(declared: Declared, inferred: AnyFact | None = None) -> NodeArg:
     dims = declared.dims
     if isinstance(inferred, Fact) and inferred.shape is not None:
         sizes = [d if isinstance(d, int) else None for d in inferred.shape]
+        # A declaration of another rank than inferred stays as the model has it.
         if dims is None or len(dims) != len(sizes):
             dims = dims or tuple(sizes)
         else:

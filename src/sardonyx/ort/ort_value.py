@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Device = str | OrtDevice
 _MAX_DIMS: Final = 64  # as in numpy
-_MAX_ELEMENTS: Final = 1 << 56
+_MAX_ELEMENTS: Final = 1 << 56  # of up to 16 bytes: sizes in bytes fit into int64
 
 
 class OrtValue:
@@ -62,6 +62,7 @@ class OrtValue:
             raise ValueFault(f"ONNX has no tensors of {array.dtype}")
         self._dtype, self._shape, self._value = dtype, array.shape, array
         if dtype.bits < 8:
+            # Through a bytearray: an array over bytes would be read-only.
             self._value = np.frombuffer(bytearray(pack(array, dtype)), np.uint8)
         elif not array.flags.c_contiguous:
             self._value = np.array(array, order="C")
@@ -268,6 +269,7 @@ class OrtValue:
         """Raise an error for another element type, except raw bits of types numpy does not have."""
         dtype = self._dtype
         assert dtype is not None
+        # ml_dtypes' types, such as bfloat16, are often held as unsigned integers by callers.
         is_raw = dtype.np.type.__module__ != "numpy" and np_type.kind in "ui"
         has_size = np_type.itemsize == dtype.itemsize
         if by_numpy(np_type) is not dtype and not (is_raw and has_size):

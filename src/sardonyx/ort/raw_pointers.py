@@ -58,6 +58,7 @@ def _on_device(
 
 def _check_address(pointer: int, size: int, align: int) -> None:
     """Raise an error for an address that is null, too large or misaligned."""
+    # Device pointers cannot be probed; this catches null and wrapped ones.
     if pointer <= 0 or pointer + size > _ADDRESS_END:
         raise ValueFault(f"the address of a tensor is {pointer}", bytes=size)
     if pointer % align:

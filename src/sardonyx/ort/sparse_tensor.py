@@ -143,6 +143,7 @@ class SparseTensor:
                 f"shape {list(self._shape)} and {list(inner.shape)} column indices"
             )
         rows, columns = self._shape
+        # onnxruntime accepts an empty matrix without row offsets.
         if outer.shape != (rows + 1,) and not (count == 0 and outer.size == 0):
             raise ValueFault(f"{rows} rows have {rows + 1} row offsets, not {list(outer.shape)}")
         if outer.size and (outer[0] != 0 or outer[-1] != count or (np.diff(outer) < 0).any()):

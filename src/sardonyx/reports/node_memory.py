@@ -62,6 +62,7 @@ class NodeStats:
         """Count a finished run with these sizes."""
         sizes = frozenset(dims.items())
         with self._lock:
+            # Another program has another memory plan for the same sizes.
             if self._program is not program or len(self._seen) >= _MAX_SEEN:
                 self._program, self._seen = program, set()
             if sizes in self._seen:

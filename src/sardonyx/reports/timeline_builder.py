@@ -194,6 +194,7 @@ class _TimelineBuilder:
         if record is None:
             return
         record.holders -= 1
+        # Outputs stay live up to the end of the run, when the caller receives them.
         if not record.holders and record.kind != "output":
             record.end = max(record.start, self._now - 1)
 
@@ -216,6 +217,7 @@ class _TimelineBuilder:
         """Add a device's values, each live from its node to the last node that reads it."""
         self._check(segment.guards)
         slots = dict(zip(_region_outputs(segment), segment.outputs, strict=True))
+        # Later nodes overwrite earlier ones: what remains is the last reader, or the producer.
         last = {v: node for node in segment.nodes for v in (*node.outputs, *node.inputs)}
         inner: dict[Value, _Record] = {}
         for node in segment.nodes:
@@ -275,6 +277,7 @@ class _TimelineBuilder:
         for inner, outer in leaving.items():
             if inner in slots:
                 self._hold(self._frame, outer, slots[inner])
+        # What the segment does not export ends with it.
         for slot in list(slots):
             self._drop(slots, slot)
 
@@ -342,6 +345,8 @@ class _PlannedPart:
         first, plan = self.first, self.plan
         values: dict[int, _Record] = {}
         lent: dict[int, list[_Record]] = {}
+        # The native plan lists (value, bytes, start, end, offset) of values in the arena, and the
+        # same with the slot of the lending output for values in the block of a later output.
         own = ((*entry, ABSENT) for entry in plan["values"])
         for number, bytes_, start, end, offset, lender in (*own, *plan["in_outputs"]):
             step = self.order[start]
@@ -357,6 +362,7 @@ class _PlannedPart:
             if record.lender != ABSENT and record.kind == "value":
                 record.part = 0
                 lent.setdefault(record.lender, []).append(record)
+        # Inputs of a Concat are inside its output's bytes by design, so they are not compared.
         self._check_lent(lent, dims)
         for record in values.values():
             if record.lender != ABSENT:
@@ -441,6 +447,7 @@ class _PlannedPart:
 
 def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
     """Return the bytes of arena, blocks and outputs of one iteration of a body; 0: unknown."""
+    # Data-dependent sizes of a body are unknown before a run; 1 gives a lower bound.
     sizes = {**dict.fromkeys(open_sizes(body), 1), **dims}
     for value, spec in zip(node.inputs, body.inputs, strict=False):
         shape = () if value is None else shape_of(value.fact, dims) or ()

@@ -104,6 +104,7 @@ class Profile:
     def add_native(self, segment: NativeSegment, times: Times) -> None:
         """Add the steps of a native segment, whose clock is that of time.perf_counter."""
         parts = list(segment.all_items())
+        # `lane` is the parallel branch of the step; `run` selects the sizes of one loop pass.
         for number, index, begin, end, run, lane in times.spans:
             part = parts[number]
             assert isinstance(part, SegmentBuilder), "control flow has no time of its own"

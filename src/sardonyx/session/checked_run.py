@@ -38,6 +38,7 @@ def new_run(shared: SharedProgram, request: RunRequest, settings: RunSettings) -
     """
     program, options, bound = shared.compiled.program, request.options, request.bound
     slots = None if bound is None else bound.slots(program)
+    # A copy: the run adds data-dependent sizes to its dims.
     dims = bind(program, request.values) if slots is None else slots.dims.copy()
     frame = _input_frame(program, request.values)
     check = _termination_check(options)

@@ -39,6 +39,7 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
         spec = inputs.get(name)
         if spec is None:
             raise InvalidArgument(f"Invalid input name: {name}; the model has {', '.join(inputs)}")
+        # None stands for the default.
         if value is None and spec.default is not None:
             continue
         values[name] = check_value(name, spec.fact, value, spec.device)
@@ -68,6 +69,7 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
         return value
     if value is None:
         raise InvalidArgument(f"input {name} is a {type_name(fact)}, not None")
+    # Other objects of the host, lists included, are converted by numpy in `_array`.
     if not isinstance(value, np.ndarray) and (is_tensor(value) or not is_on_host(value)):
         value = _from_dlpack(name, fact, value, device)
         if is_tensor(value):
@@ -175,6 +177,8 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
         )
     if native.has_capacity(array):  # a cache with reserved rows, fed back: stays writable
         return array
+    # reshape: ascontiguousarray turns a scalar into a vector. The view is read-only, so that
+    # neither a custom op nor a result that aliases it can write to the caller's array.
     view = np.ascontiguousarray(array).reshape(array.shape).view()
     view.flags.writeable = False
     return view

@@ -221,6 +221,7 @@ class InferenceSession(RunMethodsMixin):
         if not defers_prepacking(self._options):
             with compiled.stages.stage("weights"), compiled.program.layouts.checking(options.check):
                 compiled.program.prepare(self._settings, pool)
+            # Loading reads few bytes of the mapped files, here and there; runs read most, in order.
             self._source.read_ahead()
         files = tuple(self._source.files.states().items())
         return SharedProgram(compiled, self._source, pool, files)
@@ -321,6 +322,7 @@ class InferenceSession(RunMethodsMixin):
             return self
         with self._lock:
             if key not in self._partial_sessions:
+                # A shallow copy with its own lock and caches; `_use` replaces the program.
                 session = object.__new__(InferenceSession)
                 session.__dict__.update(
                     self.__dict__, _lock=_compile_lock(), _partial_sessions={}, _variants=None

@@ -95,6 +95,7 @@ class SessionIOBinding:
             raise ValueFault(error.what, **error.where) from None
         with self._lock:
             self._feed[name] = fed
+            # None if values were checked against different programs: the next run checks all again.
             self._specs = specs if self._specs is specs or len(self._feed) == 1 else None
             self._collected = None
 
@@ -168,6 +169,7 @@ class SessionIOBinding:
         targets = [(names.index(n), n, target) for n, target in self._targets.items()]
         for index, _, target in targets:
             value = target.value
+            # Runs return sub-byte elements unpacked: `_copy` packs them into the target.
             if value is not None and value._dtype is not None and value._dtype.bits >= 8:
                 is_torch = outputs[index].device == TORCH_HOST
                 buffers[index] = as_tensors([value._value])[0] if is_torch else value._value

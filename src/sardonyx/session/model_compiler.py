@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.base.atomic_file import writing
@@ -101,7 +102,9 @@ class ModelCompiler:
         """Pass the model to a function in chunks."""
         if not callable(write_function):
             raise TypeError(f"write_function is a function, not {type(write_function).__name__}")
-        self._write(cast(BinaryIO, _WriteOnlyFile(write_function)))
+        # `Message.write` calls nothing but `write`.
+        file = SimpleNamespace(write=lambda data: write_function(bytes(data)))
+        self._write(cast(BinaryIO, file))
 
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], None]) -> None:
         """Do nothing: for compatibility. No provider has data to write."""
@@ -115,6 +118,7 @@ class ModelCompiler:
         source, model = self._optimized()
         data = None if self._data_file is None else DataFile(self._data_file, self._threshold)
         message = self._message(source, model, data)
+        # The weights first: a model never exists without the file that it refers to.
         if data is not None and self._data_file is not None and not data.is_empty:
             with writing(self._data_file) as weights:
                 data.write(weights)
@@ -189,15 +193,3 @@ class _UserLocations:
         if not isinstance(const, Ref) or const.source is self._model.source:
             return None
         return OrtExternalInitializerInfo(const.source.name, const.offset, const.length)
-
-
-class _WriteOnlyFile:
-    """A file object that passes what is written to a function."""
-
-    def __init__(self, function: Callable[[bytes], None]) -> None:
-        self._function = function
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Pass bytes to the function."""
-        self._function(bytes(data))
-        return len(data)

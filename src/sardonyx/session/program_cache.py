@@ -50,6 +50,7 @@ def cache_key(
     Addresses of buffers are part of the key: a program refers to the bytes it was compiled from.
     """
     load, files = options.load, source.files
+    # A hit would skip saving; initializers and copies are memory of one session alone.
     if options.save is not None or load.initializers or load.copies or not source.source.is_fixed:
         return None
     pack = None if files.model_path is None else files.model_path + SUFFIX

@@ -69,6 +69,7 @@ def _unshared(value: Any, owners: set[Any]) -> Any:
         return _unshared_tensor(value, owners)
     if not isinstance(value, np.ndarray):
         return value.copied() if hasattr(value, "copied") else value
+    # numpy collapses chains of views: `base` is the owner of the memory itself.
     owner = value if value.base is None else value.base
     if not value.flags.writeable or id(owner) in owners:
         return value.copy()

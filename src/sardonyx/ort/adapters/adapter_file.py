@@ -41,6 +41,7 @@ def write(path: str, content: Content) -> None:
     builder = _FlatBufferBuilder()
     offsets = [_parameter(builder, name, value) for name, value in content.parameters.items()]
     vector = builder.offsets(offsets)
+    # Fields in the order of onnxruntime's writer, so that files are equal to the byte.
     root = builder.table(
         [
             (_PARAMETERS, builder.refer, vector),
@@ -156,6 +157,8 @@ class _Reader:
 
     def _field(self, table: int, number: int) -> int:
         """Return the offset of a table's field; 0 if it is absent."""
+        # A table begins with the signed distance back to its vtable, which holds its own size, the
+        # table's size, and the offset of each field in the table (0: absent), in 16 bits each.
         vtable = table - self._at("<i", table)
         size, table_size = self._at("<H", vtable), self._at("<H", vtable + 2)
         if size < 4 or size % 2:

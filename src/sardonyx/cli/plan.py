@@ -8,10 +8,22 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import sardonyx._native as native
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import as_dict, frozen
+from sardonyx.base.units import format_bytes
 from sardonyx.cli.arguments import ORDERS, merged
-from sardonyx.cli.console import activity, printable, say
+from sardonyx.cli.console import (
+    activity,
+    count,
+    format_shape,
+    heading,
+    note,
+    printable,
+    say,
+    short_name,
+    table,
+)
 from sardonyx.cli.inputs import Shapes, check_outputs, input_files, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
@@ -56,9 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(facts(planned), indent=2))
         return 0
-    from sardonyx.cli.plan_text import show
-
-    show(planned, arguments.top)
+    _show(planned, arguments.top)
     if arguments.html is not None:
         say(f"\nthe whole timeline is in {printable(str(arguments.html))}: open it in a browser")
     return 0
@@ -166,3 +176,91 @@ def _order(order: Timeline) -> dict[str, Any]:
 def _tensor(tensor: Tensor) -> dict[str, Any]:
     facts = as_dict(tensor)
     return {"made_by": facts.pop("maker"), "type": facts.pop("dtype"), **facts}
+
+
+def _show(planned: Planned, top: int) -> None:
+    """Print the execution orders, the live tensors at the peak, and advice."""
+    sizes = ", ".join(f"{printable(n)} {format_shape(s)}" for n, s in planned.shapes.items())
+    heading(printable(planned.model), sizes)
+    if planned.assumed:
+        assumed = ", ".join(f"{printable(n)}={s}" for n, s in planned.assumed.items())
+        note(f"sizes that depend on data, assumed: {assumed} (--dims sets others)")
+    say()
+    _show_orders(planned)
+    _show_peak(planned.shown, top)
+    _show_advice(planned)
+
+
+def _show_orders(planned: Planned) -> None:
+    heading("memory of a run by order", "outputs and threads' workspaces add to the peak")
+    timelines = planned.timelines.values()
+    best = min(t.peak_bytes for t in timelines)
+    columns = {
+        "peak": [t.peak_bytes for t in timelines],
+        "arena": [t.arena_bytes for t in timelines],
+        "live": [t.lower_bound for t in timelines],
+        "outputs": [t.output_bytes for t in timelines],
+        "scratch": [t.scratch_bytes for t in timelines],
+    }
+    if columns["arena"] == columns["peak"]:  # one arena holds everything
+        del columns["arena"]
+    rows = []
+    for i, order in enumerate(timelines):
+        figures = [format_bytes(column[i]) for column in columns.values()]
+        rows.append([order.order, *figures, str(len(order.steps)), _remark(order, best)])
+    last = len(columns) + 2
+    titles, styles = ("order", *columns, "steps", ""), {0: "cyan", last: "dim"}
+    table(rows, titles, right=range(1, last), styles=styles)
+    per_thread, cpus = planned.shown.local_bytes, native.usable_cpus()
+    if per_thread:
+        note(f"each thread has a workspace of {format_bytes(per_thread)}")
+    if len(planned.shown.arenas) == 1:
+        total = planned.shown.total_bytes(cpus)
+        note(f"with {count(cpus, 'thread')} {total:,} bytes, for sardonyx.max_arena_bytes")
+    say()
+
+
+def _remark(order: Timeline, best: int) -> str:
+    remarks = ["default"] if order.order == DEFAULT else []
+    if order.peak_bytes > best > 0:
+        remarks.append(f"+{order.peak_bytes / best - 1:.1%}")
+    return ", ".join(remarks)
+
+
+def _show_peak(shown: Timeline, top: int) -> None:
+    if not shown.steps:
+        heading("live at the peak", "nothing: the program has no steps")
+        say()
+        return
+    step = shown.steps[shown.peak_step]
+    where = f"step {shown.peak_step + 1} of {len(shown.steps)}"
+    what = f"{short_name(step.name)} ({printable(step.op)})"
+    total = format_bytes(shown.lower_bound)
+    heading("live at the peak", f"{total} in {where}, {what}, by {shown.order}")
+    live = shown.alive(shown.peak_step)
+    titles = ("bytes", "tensor", "type", "made by", "steps", "idle")
+    rows = [_row(t) for t in live[:top]]
+    table(rows, titles, right=(0, 5), styles={1: "cyan"}, names=(1, 3))
+    if rest := live[top:]:
+        total = format_bytes(sum(t.bytes for t in rest))
+        note(f"{total} in {len(rest)} more: --top lists them")
+    say()
+
+
+def _row(tensor: Tensor) -> list[str]:
+    is_scratch = tensor.kind == "scratch"
+    shape = format_shape(tensor.shape).replace(" ", "")
+    return [
+        format_bytes(tensor.bytes),
+        printable(tensor.name),
+        "scratch" if is_scratch else f"{tensor.dtype}{shape}",
+        printable(tensor.maker),
+        f"{tensor.start + 1}-{tensor.end + 1}",
+        str(tensor.idle),
+    ]
+
+
+def _show_advice(planned: Planned) -> None:
+    heading("what would shrink it", "" if planned.advice else "nothing stands out")
+    rows = [[format_bytes(a.saves_bytes) if a.saves_bytes else "", a.text] for a in planned.advice]
+    table(rows, right=(0,))

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sardonyx.base.locks import NonReentrantLock
@@ -69,7 +69,7 @@ from sardonyx.session.placement_config import (
 from sardonyx.session.program_cache import PROGRAMS, SharedProgram, cache_key
 from sardonyx.session.results import as_tensors, memory_owners, requested_results, unshared
 from sardonyx.session.run_config import flushing_denormals, returns_tensors, run_settings
-from sardonyx.session.run_methods import RunMethodsMixin
+from sardonyx.session.run_methods import Feed, OutputNames, RunMethodsMixin
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
@@ -238,10 +238,7 @@ class InferenceSession(RunMethodsMixin):
             self._logger.warning("the optimized model %s has no pack: %s", options.save.path, what)
 
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None = None,
+        self, output_names: OutputNames, input_feed: Feed, run_options: RunOptions | None = None
     ) -> list[Any]:
         """Return the outputs of these names (all outputs if None) for these inputs."""
         fast = self._fast_path  # read once: another thread may change programs
@@ -262,10 +259,7 @@ class InferenceSession(RunMethodsMixin):
         return as_tensors(self._run(output_names, input_feed, options, on_device=True))
 
     def _run_on_device(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
+        self, output_names: OutputNames, input_feed: Feed, run_options: RunOptions | None
     ) -> list[Any]:
         """Return the outputs where they were computed: arrays, or tensors on devices."""
         if self._compiled.program.devices:
@@ -275,8 +269,8 @@ class InferenceSession(RunMethodsMixin):
 
     def _run(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: OutputNames,
+        input_feed: Feed,
         options: RunOptions,
         bound: BoundMemory | None = None,
         on_device: bool = False,

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sardonyx.ort.ort_value_vector import OrtValueVector
     from sardonyx.session.io_binding import IOBinding, SessionIOBinding
 
+OutputNames = Sequence[str] | None  # None: all outputs
+Feed = Mapping[str, Any]
+
 
 class RunMethodsMixin(IntrospectionMixin):
     """The run methods of a session other than `run`."""
@@ -24,23 +27,17 @@ class RunMethodsMixin(IntrospectionMixin):
 
     @abstractmethod
     def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None = None,
+        self, output_names: OutputNames, input_feed: Feed, run_options: RunOptions | None = None
     ) -> list[Any]:
         """Return the outputs for these inputs, as arrays."""
 
     @abstractmethod
     def _run_on_device(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
-        run_options: RunOptions | None,
+        self, output_names: OutputNames, input_feed: Feed, run_options: RunOptions | None
     ) -> list[Any]:
         """Return the outputs where they were computed: arrays, or tensors on devices."""
 
-    def _check_required(self, input_feed: Mapping[str, Any]) -> None:
+    def _check_required(self, input_feed: Feed) -> None:
         """Raise an error for a feed without all required inputs."""
         if not isinstance(input_feed, Mapping):
             raise TypeError(f"input_feed is a dict by name, not a {type(input_feed).__name__}")
@@ -52,8 +49,8 @@ class RunMethodsMixin(IntrospectionMixin):
 
     def run_async(
         self,
-        output_names: Sequence[str] | None,
-        input_feed: Mapping[str, Any],
+        output_names: OutputNames,
+        input_feed: Feed,
         callback: Callable[[list[Any], Any, str], None],
         user_data: Any,
         run_options: RunOptions | None = None,
@@ -67,7 +64,7 @@ class RunMethodsMixin(IntrospectionMixin):
 
     def run_with_ort_values(
         self,
-        output_names: Sequence[str] | None,
+        output_names: OutputNames,
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> list[OrtValue]:

@@ -107,10 +107,8 @@ def _providers(device: str | None) -> list[Any]:
     if device is None:
         return sardonyx.get_available_providers()
     kind, _, number = device.upper().partition(":")
-    cpu = "CPUExecutionProvider"
-    return (
-        [cpu] if kind == "CPU" else [("CUDAExecutionProvider", {"device_id": number or "0"}), cpu]
-    )
+    cuda = [] if kind == "CPU" else [("CUDAExecutionProvider", {"device_id": number or "0"})]
+    return [*cuda, "CPUExecutionProvider"]
 
 
 def _set_options(options: Any, values: Mapping[str, Any], allowed: frozenset[str]) -> None:

@@ -63,9 +63,7 @@ def write(folder: str, modules: dict[Key, str]) -> None:
     names: dict[tuple[str, str], list[str]] = {}
     for (domain, name), module in modules.items():
         names.setdefault((domain, module), []).append(name)
-    lines = [
-        f"{domain}\t{module}\t{' '.join(found)}\n" for (domain, module), found in names.items()
-    ]
+    lines = [f"{domain}\t{module}\t{' '.join(ops)}\n" for (domain, module), ops in names.items()]
     path = os.path.join(folder, FILE)
     with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
         file.writelines(lines)

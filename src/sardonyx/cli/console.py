@@ -157,9 +157,8 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
         return name if len(name) <= width else f"{name[:n_head]}..{name[n_head + 2 - width :]}"
 
     heads = sorted(range(4, max(width - 3, 5)), key=lambda n: abs(n - (width - 2) // 2))
-    candidates = (
-        [cut(n, at_number, h) for n in names] for h in heads for at_number in (True, False)
-    )
+    cuts = ((at_number, n_head) for n_head in heads for at_number in (True, False))
+    candidates = ([cut(name, *at) for name in names] for at in cuts)
     return max(candidates, key=lambda short: len(set(short)))
 
 

@@ -314,11 +314,7 @@ def _guards(program: Program) -> Iterator[Guard]:
 
 
 def _guard(guard: Guard) -> dict[str, Any]:
-    return {
-        "needs": guard.needs,
-        "else": guard.what,
-        "node": "" if guard.node is None else str(guard.node),
-    }
+    return {"needs": guard.needs, "else": guard.what, "node": str(guard.node or "")}
 
 
 def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:

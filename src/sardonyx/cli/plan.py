@@ -90,9 +90,8 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
     timelines = {orders[0]: _timeline(sessions[0], settled, assumed, orders[0])}
     for order in orders[1:]:
         report(order)
-        sessions.append(
-            start(arguments.model, entries=entries | {Keys.EXECUTION_ORDER: order}).session
-        )
+        entries[Keys.EXECUTION_ORDER] = order
+        sessions.append(start(arguments.model, entries=entries).session)
         timelines[order] = _timeline(sessions[-1], settled, assumed, order)
     report("advice")
     program = sessions[0]._compiled.program

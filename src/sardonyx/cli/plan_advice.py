@@ -73,9 +73,8 @@ def _sizes(shown: Timeline, dims: Mapping[str, int], at: At) -> Iterator[Advice]
             text = f"{short_name(name)} {now} to {other}: {less}, {format_bytes(each)} for each"
             yield Advice("size", text, saved)
         else:
-            text = (
-                f"{short_name(name)} is 1 and cannot shrink: {other} need {format_bytes(each)} more"
-            )
+            more = f"{other} need {format_bytes(each)} more"
+            text = f"{short_name(name)} is 1 and cannot shrink: {more}"
             yield Advice("size", text, 0)
 
 
@@ -93,9 +92,7 @@ def _half(shown: Timeline) -> Iterator[Advice]:
     rest = (need - part // 2 for need, part in zip(shown.needs, bytes_of, strict=True))
     saved = shown.lower_bound - max(rest, default=0)
     if saved > _MUCH * shown.lower_bound:
-        text = (
-            f"float16 or bfloat16 values save {format_bytes(saved)} of the live bytes at the peak"
-        )
+        text = f"float16 or bfloat16 values save {format_bytes(saved)} of the peak's live bytes"
         yield Advice("type", text, saved)
 
 

@@ -322,9 +322,7 @@ def _show_families(report: Report) -> None:
 
 def _show_steps(report: Report, top: int) -> None:
     shown = report.steps[:top]
-    rows = [
-        [printable(step.timed.name), _kernel(step), *_figures([step], report)] for step in shown
-    ]
+    rows = [[printable(s.timed.name), _kernel(s), *_figures([s], report)] for s in shown]
     titles = ("longest steps", "kernel", *_TITLES)
     table(rows, titles, right=range(2, 7), styles={0: "cyan"}, names=(0,))
     more = len(report.steps) - len(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -80,9 +81,8 @@ class BandwidthPeak:
     def measure(self, seconds: float = _MEASURE_S) -> float:
         """Measure for `seconds` and return the best rate so far."""
         ys, ints = [self._y, self._sums], [self._times]
-        took = shortest(
-            lambda: _call("stream_limit", self._x, ys, self._threads, ints=ints), seconds
-        )
+        call = partial(_call, "stream_limit", self._x, ys, self._threads, ints=ints)
+        took = shortest(call, seconds)
         self.rate = max(self.rate, self._times * self.n_bytes / took)
         return self.rate
 

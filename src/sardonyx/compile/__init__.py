@@ -180,9 +180,8 @@ def emit_program(
 ) -> tuple[Placement, Program]:
     """Run the stages from place to program, with or without a pack."""
     with stages.stage("place"):
-        placement = place(
-            model.graph, options.providers, options.preferences, _host_lowering(options)
-        )
+        lowering = _host_lowering(options)
+        placement = place(model.graph, options.providers, options.preferences, lowering)
     with stages.stage("schedule"):
         order = schedule(placement, options.order)
     with stages.stage("memory"):

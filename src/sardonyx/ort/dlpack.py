@@ -50,11 +50,8 @@ def export_capsule(value: OrtValue, stream: Any, **keywords: Any) -> Any:
     is_read_only = not tensor.flags.writeable
     if is_read_only and not is_versioned:
         raise BufferError("the tensor is read-only, which DLPack before version 1 cannot express")
-    code, bits = _CODES[dtype.name]
-    address = native.address(tensor)
-    return native.export_dlpack(
-        address, list(value._shape), code, bits, tensor, is_versioned, is_read_only
-    )
+    address, dims, element = native.address(tensor), list(value._shape), _CODES[dtype.name]
+    return native.export_dlpack(address, dims, *element, tensor, is_versioned, is_read_only)
 
 
 def import_tensor(kind: type[OrtValue], data: Any, is_bool: bool) -> OrtValue:

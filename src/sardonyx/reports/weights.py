@@ -69,11 +69,9 @@ def weight_layouts_of(program: Program) -> dict[Const, list[WeightLayoutReport]]
     for weight, node in _weights(program):
         report = reports.get(weight)
         if report is None:
-            layouts = program.layouts
-            is_found = layouts.find_prepacked(weight) is not None
-            report = WeightLayoutReport(
-                weight, other_programs=layouts.n_other_users(weight), in_pack=is_found
-            )
+            in_pack = program.layouts.find_prepacked(weight) is not None
+            n_others = program.layouts.n_other_users(weight)
+            report = WeightLayoutReport(weight, other_programs=n_others, in_pack=in_pack)
             reports[weight] = report
         report.nodes[node] = None
     by_const: dict[Const, list[WeightLayoutReport]] = {}
@@ -86,9 +84,8 @@ def _weights(program: Program) -> Iterator[tuple[WeightLayout, Node]]:
     by_slot = dict(program.constants)
     for segment in program.segments:
         if isinstance(segment, PythonSegment):
-            yield from (
-                (WeightLayout(by_slot[i]), segment.node) for i in segment.inputs if i in by_slot
-            )
+            constants = (by_slot[i] for i in segment.inputs if i in by_slot)
+            yield from ((WeightLayout(const), segment.node) for const in constants)
         elif isinstance(segment, NativeSegment):
             yield from _native_weights(segment)
     native = {id(p) for s in program.segments if isinstance(s, NativeSegment) for p in _bodies(s)}
@@ -121,9 +118,8 @@ def _control_weights(part: ControlNode) -> Iterator[tuple[WeightLayout, Node]]:
     values: list[Value | None] = [*part.node.inputs]
     for body in part.bodies:
         values += [*body.captures, *body.graph.outputs]
-    yield from (
-        (WeightLayout(v.const), part.node) for v in values if v is not None and v.const is not None
-    )
+    constants = (v.const for v in values if v is not None)
+    yield from ((WeightLayout(const), part.node) for const in constants if const is not None)
 
 
 def _root_weight(part: SegmentBuilder, number: int) -> WeightLayout | None:

@@ -61,9 +61,8 @@ class BoundMemory:
         """Return how a program uses the memory; cached for the last program."""
         slots = self._slots  # read once: another thread may store those of another program
         if slots is None or slots.program is not program:
-            slots = BoundSlots(
-                program, bind(program, self.feed), self._into(program), self._shared(program)
-            )
+            dims = bind(program, self.feed)
+            slots = BoundSlots(program, dims, self._into(program), self._shared(program))
             self._slots = slots
         return slots
 

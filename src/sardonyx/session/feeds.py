@@ -55,9 +55,7 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
     if isinstance(fact, SequenceFact):
         if not isinstance(value, (list, tuple)):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: feed a list")
-        return [
-            _check_element(f"{name}[{i}]", fact.elem, element) for i, element in enumerate(value)
-        ]
+        return [_check_element(f"{name}[{i}]", fact.elem, v) for i, v in enumerate(value)]
     if isinstance(fact, MapFact):
         if not isinstance(value, Mapping):
             raise InvalidArgument(f"input {name} is a {type_name(fact)}: feed a dict")

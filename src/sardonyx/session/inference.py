@@ -202,9 +202,8 @@ class InferenceSession(RunMethodsMixin):
         self._logger.info("session ready: %d segments; %s", len(program.segments), stages)
         for provider in self._providers:
             if has_device(provider) and provider.device not in self._compiled.placement.devices:
-                self._logger.warning(
-                    "no node runs on %s: see why by `sardonyx info --why`", provider.device
-                )
+                text = "no node runs on %s: see why by `sardonyx info --why`"
+                self._logger.warning(text, provider.device)
         for node, name, kernel in program.nodes():
             self._logger.debug("%s runs on %s (%s)", node, name, kernel)
 
@@ -412,9 +411,8 @@ class InferenceSession(RunMethodsMixin):
             except OSError as error:  # the run itself succeeded
                 self._logger.warning("%s is not written: %s", Keys.NODE_STATS, error)
         buffers = () if bound is None else bound.buffers
-        return requested_results(
-            program, results, request.output_indices, request.on_device, buffers
-        )
+        indices = request.output_indices
+        return requested_results(program, results, indices, request.on_device, buffers)
 
     def _output_indices(self, names: Sequence[str] | None) -> list[int]:
         if not names:

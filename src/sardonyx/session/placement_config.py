@@ -62,10 +62,8 @@ def placement_preferences(
                 f"{Keys.CUDA_PARTITIONING} begins with a limit in KB, not {size!r}"
             )
         limits = {p.device: int(size) << 10 for p in with_device if size}
-    assignments = [
-        *_pattern_assignments(entries.get(Keys.PLACEMENT, "")),
-        *_layer_assignments(entries),
-    ]
+    patterns = _pattern_assignments(entries.get(Keys.PLACEMENT, ""))
+    assignments = [*patterns, *_layer_assignments(entries)]
     for target in {a.target: a for a in assignments if not any(map(a.allows, providers))}:
         logger.warning(
             "nodes are assigned to %s, which is not among the providers: they run on the CPU",

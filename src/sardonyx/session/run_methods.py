@@ -90,9 +90,8 @@ class RunMethodsMixin(IntrospectionMixin):
         """Call `run_with_ort_values`; append the results to `fetches`, on these devices."""
         if len(feed_names) != len(feeds):
             raise InvalidArgument(f"there are {len(feed_names)} names for {len(feeds)} inputs")
-        results = self.run_with_ort_values(
-            fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options
-        )
+        feed = dict(zip(feed_names, feeds, strict=True))
+        results = self.run_with_ort_values(fetch_names, feed, run_options)
         if fetch_devices and len(fetch_devices) != len(results):
             raise InvalidArgument(
                 f"there are {len(fetch_devices)} devices for {len(results)} outputs"

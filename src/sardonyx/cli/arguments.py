@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -183,19 +184,15 @@ def parser() -> argparse.ArgumentParser:
             epilog=examples,
             formatter_class=_HelpFormatter,
         )
-        command.set_defaults(command=_caller(name), prog=command.prog, parser=command)
+        command.set_defaults(command=partial(_call, name), prog=command.prog, parser=command)
         for flags, settings in (_JSON, *options):
             command.add_argument(*flags, **settings)
     return top
 
 
-def _caller(name: str) -> Callable[[argparse.Namespace], int]:
-    """Return the function `command` of a command's module, which is imported when it is called."""
-
-    def call(arguments: argparse.Namespace) -> int:
-        return int(import_module(f"sardonyx.cli.{name}").command(arguments))
-
-    return call
+def _call(name: str, arguments: argparse.Namespace) -> int:
+    """Import a command's module and call its function `command`."""
+    return int(import_module(f"sardonyx.cli.{name}").command(arguments))
 
 
 def entries_of(arguments: argparse.Namespace) -> dict[str, str]:

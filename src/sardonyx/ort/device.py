@@ -38,10 +38,6 @@ class OrtDevice:
     """A device: type, id, vendor and memory type."""
 
     __slots__ = ("_id", "_memory", "_type", "_vendor")
-    _id: int
-    _memory: int
-    _type: int
-    _vendor: int
 
     def __init__(self, *args: Any) -> None:
         """Copy another device; or set type, memory type, vendor (optional) and id."""

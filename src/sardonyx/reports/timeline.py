@@ -182,23 +182,16 @@ class _LiveBytes:
         """Insert a tensor; raise an error if it overlaps a neighbour."""
         position = tensor.part, tensor.offset
         at = bisect.bisect_left(self._alive, position, key=lambda entry: entry[:2])
-        if at < len(self._alive):
-            above = self._alive[at][2]
-            if takes_over(tensor, above):
-                self._alive[at] = (*position, tensor)
-                return
-            if above.part == tensor.part and above.offset < tensor.offset + tensor.bytes:
-                raise _overlap(tensor, above, step)
-        if at > 0:
-            below = self._alive[at - 1][2]
-            if below.part == tensor.part and below.offset + below.bytes > tensor.offset:
-                raise _overlap(tensor, below, step)
+        if at < len(self._alive) and takes_over(tensor, self._alive[at][2]):
+            self._alive[at] = (*position, tensor)
+            return
+        # The live tensors are disjoint, so only the nearest two can overlap the new one.
+        for part, offset, other in self._alive[max(0, at - 1) : at + 1]:
+            is_after = tensor.offset >= offset + other.bytes
+            if part == tensor.part and not is_after and offset < tensor.offset + tensor.bytes:
+                raise InternalError(f"{tensor.name} and {other.name} share bytes in step {step}")
         self._alive.insert(at, (*position, tensor))
         self.bytes += tensor.bytes
-
-
-def _overlap(a: Tensor, b: Tensor, step: int) -> InternalError:
-    return InternalError(f"{a.name} and {b.name} share bytes in step {step}")
 
 
 def takes_over(new: Tensor, old: Tensor) -> bool:

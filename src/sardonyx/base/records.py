@@ -10,6 +10,7 @@ Not supported, as no class here needs it: keyword-only fields, ordering, InitVar
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, NoReturn, TypeVar, dataclass_transform
 
@@ -36,21 +37,15 @@ def field(*, default_factory: Callable[[], Any] = object, init: bool = True) -> 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, weakref_slot: bool = False) -> Any:
     """Define an immutable, hashable class with slots; `eq=False`: objects compare by identity."""
-
-    def decorate(cls: type[Any]) -> type[Any]:
-        return _define(cls, True, eq, weakref_slot)
-
-    return decorate if cls is None else decorate(cls)
+    define = partial(_define, is_frozen=True, eq=eq, weakref_slot=weakref_slot)
+    return define if cls is None else define(cls)
 
 
 @dataclass_transform(field_specifiers=(field,))
 def mutable(cls: type[Any] | None = None, /, *, eq: bool = True) -> Any:
     """Define a class with slots; `eq=False`: objects compare by identity and are hashable."""
-
-    def decorate(cls: type[Any]) -> type[Any]:
-        return _define(cls, False, eq, False)
-
-    return decorate if cls is None else decorate(cls)
+    define = partial(_define, is_frozen=False, eq=eq)
+    return define if cls is None else define(cls)
 
 
 def field_names(record: Any) -> tuple[str, ...]:
@@ -77,7 +72,7 @@ def as_dict(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in field_names(record)}
 
 
-def _define(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool) -> type[Any]:
+def _define(cls: type[Any], is_frozen: bool, eq: bool, weakref_slot: bool = False) -> type[Any]:
     """Return a new class with slots and the shared methods: slots cannot be added to a class."""
     # By the attribute: since Python 3.14 the class dict has no annotations until they are read.
     own = [name for name, kind in cls.__annotations__.items() if "ClassVar" not in str(kind)]

@@ -10,16 +10,7 @@ from sardonyx.cli.profile import Report, described
 _START, _RUN = 1, 2  # tracks
 _TRACKS: Final = ((_START, "start"), (_RUN, "run"))
 # Facts about a step that the trace has.
-_ARGS: Final[tuple[str, ...]] = (
-    "op",
-    "nodes",
-    "family",
-    "kernel",
-    "provider",
-    "inputs",
-    "outputs",
-    "bound",
-)
+_ARGS: Final = ("op", "nodes", "family", "kernel", "provider", "inputs", "outputs", "bound")
 
 
 def trace(report: Report) -> dict[str, Any]:
@@ -70,7 +61,7 @@ def _run(report: Report) -> list[dict[str, Any]]:
             continue
         step = event.step
         facts = facts_of.get(step.key, {})
-        args = {key: facts[key] for key in _ARGS if key in facts}
+        args: dict[str, Any] = {key: facts[key] for key in _ARGS if key in facts}
         seconds = event.end - event.begin
         if facts and seconds:
             # The facts are of all passes of a loop; an event is one of them.

@@ -88,11 +88,8 @@ class OrtMemoryInfo:
         self.mem_type = OrtMemType(mem_type)
         is_cpu = name == "Cpu"
         self.device_type = OrtMemoryInfoDeviceType.CPU if is_cpu else OrtMemoryInfoDeviceType.GPU
-        self.device_mem_type = (
-            OrtDeviceMemoryType.HOST_ACCESSIBLE
-            if name.endswith("Pinned")
-            else OrtDeviceMemoryType.DEFAULT
-        )
+        kinds = OrtDeviceMemoryType
+        self.device_mem_type = kinds.HOST_ACCESSIBLE if name.endswith("Pinned") else kinds.DEFAULT
         self.device_vendor_id = int(_VENDORS.get(name, OrtDeviceVendorId.NONE))
 
     @staticmethod

@@ -23,8 +23,9 @@ from sardonyx.ort.enums import OrtDeviceVendorId
 from sardonyx.providers.probe import cuda_may_work
 
 _CPU_INFO = "/proc/cpuinfo"
+# By vendor_id (x86) or CPU implementer (ARM) of /proc/cpuinfo: name and PCI id.
 _VENDORS = {
-    "AuthenticAMD": ("AMD", 0x1022),
+    "AuthenticAMD": ("AMD", 0x1022),  # of its CPUs; OrtDeviceVendorId.AMD is that of its GPUs
     "GenuineIntel": ("Intel", OrtDeviceVendorId.INTEL),
     "0x41": ("ARM", OrtDeviceVendorId.ARM),
 }
@@ -215,8 +216,8 @@ def get_ep_devices() -> list[OrtEpDevice]:
 
 def ep_device_of(device: str) -> OrtEpDevice:
     """Return the OrtEpDevice of a device name such as "cuda:0"; others map to the CPU."""
-    cpu, *gpus = get_ep_devices() if device.startswith("cuda") else get_ep_devices()[:1]
-    number = device.partition(":")[2] or "0"
+    cpu, *gpus = get_ep_devices()
+    number = device.partition(":")[2] or "0" if device.startswith("cuda") else None
     return next((gpu for gpu in gpus if gpu.ep_options["device_id"] == number), cpu)
 
 

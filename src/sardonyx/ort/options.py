@@ -383,17 +383,13 @@ _global_threads = 0
 def set_global_threads(intra_op: int, inter_op: int) -> None:
     """Set the number of threads of sessions without use_per_session_threads."""
     global _global_threads
-    if (
-        not isinstance(intra_op, int)
-        or not isinstance(inter_op, int)
-        or min(intra_op, inter_op) < 0
-    ):
+    if not all(isinstance(number, int) and number >= 0 for number in (intra_op, inter_op)):
         raise InvalidArgument(
             f"numbers of threads are 0 for all CPUs, or more, not {intra_op!r} and {inter_op!r}"
         )
     _global_threads = intra_op
 
 
-def global_threads() -> int:
-    """Return the number that was set; 0: as many as the process may use."""
-    return _global_threads
+def threads_of(options: SessionOptions) -> int:
+    """Return the number of threads of a session; 0: as many as the process may use."""
+    return options.intra_op_num_threads if options.use_per_session_threads else _global_threads

@@ -196,7 +196,7 @@ class OrtValue:
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's device type and device id."""
         if self._dtype is None or isinstance(self._value, np.ndarray):
-            return 1, 0
+            return 1, 0  # kDLCPU
         kind, number = self._value.__dlpack_device__()
         return int(kind), int(number)
 

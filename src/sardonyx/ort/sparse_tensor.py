@@ -219,6 +219,7 @@ class SparseTensor:
                 dense.reshape(-1)[self._indices[0]] = self._values
             case OrtSparseFormat.ORT_SPARSE_CSRC:
                 inner, outer = self._indices
+                # Row r has as many values as row offset r + 1 is larger than row offset r.
                 rows = np.repeat(np.arange(self._shape[0]), np.diff(outer)) if outer.size else inner
                 dense[rows, inner] = self._values
             case _:

@@ -173,6 +173,7 @@ def _nbits_accuracy(text: str) -> int:
 
 
 def _nbits_block(text: str) -> int:
+    # MatMulNBits allows only powers of two from 16 on.
     block = int(text) if text == "-1" or text.isdecimal() else None
     if block is None or (block > 0 and (block < 16 or block & (block - 1))):
         raise InvalidArgument(

@@ -169,6 +169,8 @@ class InferenceSession(RunMethodsMixin):
 
     def _compile(self, options: Options) -> SharedProgram:
         """Return the program for these options, compiled or from the process-wide cache."""
+        # A profile shows the stages of its own session's load, and a program whose weights are
+        # packed by its first run is not ready to be shared.
         key = None
         if self._profile is None and not defers_prepacking(self._options):
             providers = tuple(

@@ -9,14 +9,7 @@ from typing import Final
 import sardonyx._native as native
 from sardonyx.errors import InvalidArgument
 from sardonyx.ort.config_keys import Keys
-from sardonyx.ort.options import (
-    RunOptions,
-    SessionOptions,
-    byte_count,
-    choice,
-    flag,
-    global_threads,
-)
+from sardonyx.ort.options import RunOptions, SessionOptions, byte_count, choice, flag, threads_of
 from sardonyx.program.limit import LIMIT
 from sardonyx.program.native import RunSettings
 from sardonyx.session.block_pools import run_limit_bytes
@@ -37,11 +30,8 @@ def run_settings(options: SessionOptions) -> RunSettings:
     if affinities:
         native.set_affinities(_cpu_sets(affinities))
     shares = flag(options, Keys.SHARE_BLOCK_POOL)
-    threads = options.intra_op_num_threads
-    if not options.use_per_session_threads:
-        threads = global_threads()
     return RunSettings(
-        min(max(0, threads), native.max_threads),
+        min(max(0, threads_of(options)), native.max_threads),
         flag(options, Keys.ALLOW_SPINNING, "1"),
         flag(options, Keys.GROW_IN_PLACE, "1"),
         caches_memory=options.enable_cpu_mem_arena,

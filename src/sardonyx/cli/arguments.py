@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import sardonyx._native as native
+from sardonyx.ort.config_keys import Keys
 from sardonyx.passes.options import PRECISIONS
 
 MAX_DIM: Final = 1 << 40
@@ -203,12 +204,12 @@ def entries_of(arguments: argparse.Namespace) -> dict[str, str]:
 
 def stop_entry(number: int) -> dict[str, str]:
     """Return the session config entry that skips all passes with a higher number."""
-    return {"sardonyx.stop_after_pass": str(number)}
+    return {Keys.STOP_AFTER_PASS: str(number)}
 
 
 def precision_entry(arguments: argparse.Namespace) -> dict[str, str]:
     """Return the session config entry for --precision."""
-    return {"sardonyx.precision": arguments.precision}
+    return {Keys.PRECISION: arguments.precision}
 
 
 def dims(text: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.cli.bench_worker import anonymous_bytes, unused
 from sardonyx.errors import Fail
+from sardonyx.ort.config_keys import Keys
 
 if TYPE_CHECKING:
     from sardonyx.session import InferenceSession
@@ -76,7 +77,7 @@ def start(
     options = SessionOptions()
     options.intra_op_num_threads = threads
     if not reads_weights:
-        options.add_session_config_entry("sardonyx.defer_weights", "1")
+        options.add_session_config_entry(Keys.DEFER_WEIGHTS, "1")
     for key, value in (entries or {}).items():
         options.add_session_config_entry(key, value)
     if profile is not None:

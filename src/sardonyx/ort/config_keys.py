@@ -66,8 +66,7 @@ PROPERTIES: Final = {
         )
     },
 }  # fmt: skip
-_OWN: Final = (value for name, value in vars(Keys).items() if name.isupper())
-SUPPORTED: Final = frozenset((*_OWN, *PROPERTIES))
+SUPPORTED: Final = frozenset((*(v for k, v in vars(Keys).items() if k.isupper()), *PROPERTIES))
 
 _ORT_FORMAT = "models in the ORT format are not supported"
 _NO_GPU = "it is for GPUs, and sessions run on the CPU"

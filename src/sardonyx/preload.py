@@ -22,7 +22,7 @@ MODULES: Final = (
     "load.upgrade.shape",
     "passes.algebra", "passes.class_labels", "passes.conv_gemm", "passes.decompose",
     "passes.driver", "passes.elementwise_fusion", "passes.float16", "passes.layout.propagate",
-    "passes.matmul", "passes.shape_arithmetic", "passes.transpose",
+    "passes.matmul", "passes.shape_arithmetic",
     "providers.cpu.conv", "providers.cpu.elementwise", "providers.cpu.estimators",
     "providers.cpu.features", "providers.cpu.gather", "providers.cpu.matmul", "providers.cpu.move",
     "providers.cpu.pooling", "providers.cpu.reduce", "providers.cpu.scores", "providers.cpu.shape",

@@ -8,8 +8,8 @@ import pytest
 
 from sardonyx.passes.class_labels import CLASSIFIERS
 from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image
-from sardonyx.passes.pattern import Call, Pattern
 from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE, PIPELINE
+from sardonyx.passes.rule import Call, Pattern
 
 # All but FLOATS, whose rules ask themselves whether their operands come from a DequantizeLinear.
 TABLES = {
@@ -33,9 +33,8 @@ def ops_of(pattern: Pattern) -> Iterator[str]:
 @pytest.mark.parametrize("name", TABLES)
 def test_every_pattern_has_an_op_of_its_table(name: str) -> None:
     table = TABLES[name]
-    for rules in table.rules.values():
-        for rule in rules:
-            assert not table.ops or table.ops & set(ops_of(rule.pattern)), rule.name
+    for rule in table.rules:
+        assert not table.ops or table.ops & set(ops_of(rule.pattern)), rule.name
 
 
 FORMER_NAMES = [
@@ -70,7 +69,7 @@ FORMER_NAMES = [
 
 def test_disabled_optimizers_accepts_former_names_of_rules() -> None:
     tables = [t for each in PIPELINE if not isinstance(each.run, str) for t in each.run]
-    rules = [r for table in tables for rules in table.rules.values() for r in rules]
+    rules = [rule for table in tables for rule in table.rules]
     assert {name for r in rules for name in r.names}.issuperset(FORMER_NAMES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.passes import activation, algebra, conv_gemm, normalize, transpose
+from sardonyx.passes import activation, algebra, conv_gemm, normalize
 from tests.graphs import rewrites, unchanged
 
 NOTHING_LEFT = {
@@ -55,14 +55,14 @@ NOTHING_LEFT = {
     ),
     "transpose of nothing": (
         "in x: f32[B,8]\na = Transpose(x, perm=[0, 1])\ny = Relu(a)\nout y",
-        transpose.transpose_nothing,
+        algebra.transpose_nothing,
     ),
     "transpose and back": (
         (
             "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\nc = Transpose(a, perm=[1, 2, 0])\n"
             "y = Relu(c)\nout y"
         ),
-        transpose.transpose_twice,
+        algebra.transpose_twice,
     ),
 }
 
@@ -101,18 +101,18 @@ KEPT = {
     ),
     "transpose": (
         "in x: f32[B,8]\ny = Transpose(x, perm=[1, 0])\nout y",
-        transpose.transpose_nothing,
+        algebra.transpose_nothing,
     ),
     "an order that may not fit": (
         "in x: f32[?]\ny = Transpose(x, perm=[0, 1])\nout y",
-        transpose.transpose_nothing,
+        algebra.transpose_nothing,
     ),
     "orders that may not fit": (
         (
             "in x: f32[?]\na = Transpose(x, perm=[1, 0])\nc = Transpose(a, perm=[1, 0])\n"
             "y = Relu(c)\nout y"
         ),
-        transpose.transpose_twice,
+        algebra.transpose_twice,
     ),
     "gelu with a shared part": (
         (
@@ -183,7 +183,7 @@ def test_two_transposes_become_one() -> None:
     rewrites(
         "in x: f32[B,8,3]\na = Transpose(x, perm=[2, 0, 1])\ny = Transpose(a, perm=[0, 2, 1])\n"
         "out y",
-        by=transpose.RULES,
+        by=algebra.RULES,
         into="in x: f32[B,8,3]\ny = Transpose(x, perm=[2, 1, 0])\nout y",
     )
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import P, about, hole
-from sardonyx.passes.rule import need, rule
+from sardonyx.passes.rule import P, about, hole, need, rule
 
 x = hole("x")
 # Phi(x) * 2, the normal distribution's CDF; exporters divide by sqrt(2) or multiply by its inverse.

@@ -8,8 +8,7 @@ from sardonyx.graph.dim import same
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import need, present, ranked, rule
+from sardonyx.passes.rule import P, hole, need, present, ranked, rule
 
 _MAX_CONDITION: Final = 1 << 16  # elements of a constant condition that is read to be compared
 x, y = hole("x"), hole("y")
@@ -158,8 +157,38 @@ def constant_where(b: Builder, c: Value, x: Value, y: Value, node: Node) -> Valu
     return chosen
 
 
+def permutation_of(node: Node) -> tuple[int, ...]:
+    """The permutation of a Transpose; without `perm` it reverses the dims."""
+    perm, shape = node.attrs["perm"], node.outputs[0].tensor.shape
+    need(perm is not None or shape is not None, "the rank is unknown")
+    # ONNX: the default reverses the dims.
+    return tuple(perm) if perm is not None else tuple(reversed(range(len(shape or ()))))
+
+
+@rule(P.Transpose(P.Transpose(x).named("inner")).named("outer"), aliases="TransposeOptimizer")
+def transpose_twice(b: Builder, x: Value, inner: Node, outer: Node) -> Value:
+    """Combine two Transposes; permutations that undo each other vanish."""
+    need(x.tensor.shape is not None, "the rank is unknown, so a permutation may not fit it")
+    first, second = permutation_of(inner), permutation_of(outer)
+    # Axis i of the result is axis second[i] of the inner result, which is first[second[i]] of x.
+    combined = tuple(first[i] for i in second)
+    if combined == tuple(range(len(combined))):
+        return x
+    return b.Transpose(x, perm=combined)
+
+
+@rule(P.Transpose(x).named("node"), aliases="TransposeOptimizer")
+def transpose_nothing(b: Builder, x: Value, node: Node) -> Value:
+    """Remove a Transpose with the identity permutation."""
+    need(x.tensor.shape is not None, "the rank is unknown, so the permutation may not fit it")
+    perm = permutation_of(node)
+    need(perm == tuple(range(len(perm))), "it permutes dims")
+    return x
+
+
 # In the order in which they are tried at a node.
 RULES: Final[tuple[Any, ...]] = (
     *identity, *dropout, *add_zero, *times_one, *same_shape, *single_operand, *whole_slice,
-    *reshape_twice, *inverse_squeeze, *cast_like, *constant_where,
+    *reshape_twice, *inverse_squeeze, *cast_like, *constant_where, *transpose_twice,
+    *transpose_nothing,
 )  # fmt: skip

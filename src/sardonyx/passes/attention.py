@@ -16,9 +16,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import scalar
 from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
-from sardonyx.passes.rule import NoMatch, need, present, ranked
+from sardonyx.passes.rule import NoMatch, need, present, ranked, scalar
 
 KERNEL_TYPES: Final = (F32, F16, BF16)  # that the attention kernels compute in
 # Scores from here down are masked out: exp of them is 0 whether they are added or substituted.

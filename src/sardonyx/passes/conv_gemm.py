@@ -10,8 +10,7 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import P, hole, scalar
-from sardonyx.passes.rule import known_size, need, present, ranked, rule
+from sardonyx.passes.rule import P, hole, known_size, need, present, ranked, rule, scalar
 
 x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
 # Whether it has a bias is asked by the rule: `rest` admits both.

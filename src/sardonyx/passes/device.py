@@ -20,9 +20,8 @@ from sardonyx.ops.elementwise.chain import Code, Instruction
 from sardonyx.passes.attention import to_float32
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.elementwise_fusion import fuse_chains
-from sardonyx.passes.pattern import P, hole
 from sardonyx.passes.replace import attribute_to, replace_value
-from sardonyx.passes.rule import need, ranked, rule
+from sardonyx.passes.rule import P, hole, need, ranked, rule
 
 FLOAT_TYPES: Final = (F32, F16, BF16)
 _NO_LIMIT: Final = 1 << 40  # bytes of a folded constant: merged weights of any size

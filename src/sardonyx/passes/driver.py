@@ -19,9 +19,8 @@ from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS, infer_node
 from sardonyx.passes.constant_folding import FoldingBuilder, fold, inline
 from sardonyx.passes.cse import CommonSubexpressions
 from sardonyx.passes.loop_invariants import drop_invariants, hoist
-from sardonyx.passes.pattern import match
 from sardonyx.passes.replace import drop, try_build
-from sardonyx.passes.rule import Rule, Rules, need
+from sardonyx.passes.rule import Rule, Rules, match, need
 from sardonyx.passes.symbolic_dims import SymbolResolver
 
 

@@ -16,8 +16,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.matmul.internal import TYPES
 from sardonyx.ops.matmul.standard import Equation, Label
-from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import known_size, need, ranked, rule
+from sardonyx.passes.rule import P, hole, known_size, need, ranked, rule
 
 NO_LABEL: Final[Label] = "row"  # rows or columns of an operand without a label of its own
 END: Final = (1 << 63) - 1

@@ -10,14 +10,13 @@ import math
 from typing import Any, Final
 
 from sardonyx.graph.dtype import BF16, F16, F32
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction
 from sardonyx.ops.matmul.internal import TYPES
-from sardonyx.passes.pattern import P, hole, scalar
-from sardonyx.passes.rule import need, present, ranked, rule
-from sardonyx.passes.transpose import permutation_of
+from sardonyx.passes.algebra import permutation_of
+from sardonyx.passes.rule import P, hole, need, present, ranked, rule, scalar
 
 a, b_, x, factor = hole("left"), hole("right"), hole("x"), hole("factor")
 # Types with float32 accumulators, to which an epilogue is applied before they are rounded.
@@ -153,6 +152,22 @@ def scaled_matmul(
         number = 1 / number
     need(node.attrs["alpha"] == 1, "it is scaled already")
     return _matmul(b, left, right, like=node.outputs[0], **{**node.attrs, "alpha": number})
+
+
+# Conv and Attention compute matmuls too.
+_BF16_OPS: Final = frozenset((INTERNAL, name) for name in ("Attention", "Conv", "MatMul"))
+
+
+def mark_bf16(graph: Graph) -> None:
+    """Set the attribute `bf16` of matmuls, in a graph and its bodies.
+
+    A kernel with bfloat16 instructions then rounds both operands; accumulators stay float32.
+    """
+    for node in graph.all_nodes():
+        x = node.inputs[0] if node.op.key in _BF16_OPS else None
+        # float64 and integers are multiplied exactly.
+        if x is not None and x.tensor.dtype in FLOAT32_ACCUMULATED:
+            node.attrs = {**node.attrs, "bf16": 1}
 
 
 RULES: Final[tuple[Any, ...]] = (

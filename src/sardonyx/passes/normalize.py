@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import P, hole, scalar
-from sardonyx.passes.rule import need, ranked, rule
+from sardonyx.passes.rule import P, hole, need, ranked, rule, scalar
 
 x, eps, scale, shift = hole("x"), hole("eps"), hole("scale"), hole("shift")
 # The variance is the mean of squared differences; exporters write Pow or Mul.

@@ -1,19 +1,23 @@
 """The pass pipeline: one table of graph passes, in the order in which they run.
 
-`OPTIMIZE` rewrites a graph with standard and com.microsoft ops only, so that `save` can write the
-result. `LOWER_CPU` then introduces Sardonyx's own ops, which the CPU kernels implement.
-`LOWER_DEVICE` replaces it for graphs that run on a device; the nodes that a device leaves to the
-host still go through `LOWER_CPU`.
+`OPTIMIZE` is the target-independent part: standard and com.microsoft ops only, so that `save` can
+write the result. `LOWER_CPU` then introduces Sardonyx's internal ops, which the CPU kernels
+implement. `LOWER_DEVICE` replaces it for graphs that run on a device; the nodes that a device
+leaves to the host still go through `LOWER_CPU`.
 
-A pass is named by module and function (or table of rewrite rules) and imported only if the graph
-has the ops that it needs. `SARDONYX_TRACE=passes` logs every pass that runs; `stop_after` N skips
-all passes numbered above N, which locates a pass that changes a result (`sardonyx bisect`).
+An entry is a whole-graph pass, `module.function(graph)`, or tables of rewrite rules that the
+worklist driver (`driver.py`) applies together until a fixed point. The order is fixed: no pass is
+scheduled by dependencies, and where the position matters a comment says why. The module of a pass
+is imported only if the graph has the ops that it needs.
+
+`SARDONYX_TRACE=passes` logs every pass that runs; `stop_after` N skips all passes numbered above N,
+which locates a pass that changes a result (`sardonyx bisect`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
@@ -22,30 +26,31 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph
 from sardonyx.passes.options import GraphOptimizationLevel as Level
 from sardonyx.passes.options import PassOptions
-from sardonyx.passes.rule import Rules, by_root
+from sardonyx.passes.rule import Rule, Rules, by_root
 
 
 @frozen
 class RuleTable:
-    """A tuple of rewrite rules in a module of this folder."""
+    """A tuple of rewrite rules in a module of this package."""
 
     path: str  # module.name
     ops: frozenset[str] = frozenset()  # every pattern has one of these; empty: any graph matches
 
     @property
-    def rules(self) -> Rules:
-        """The rules by the op of their root."""
-        return by_root(_imported(self.path))
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules; imports their module."""
+        rules: tuple[Rule, ...] = _imported(self.path)
+        return rules
 
 
 @frozen
 class Pass:
-    """One pass: what it runs, and for which graphs and options."""
+    """An entry of the pipeline: what runs, and the options and graph ops that enable it."""
 
     name: str
     run: str | tuple[RuleTable, ...]  # module.function(graph), or rules that one walk applies
-    level: Level = Level.ORT_DISABLE_ALL  # runs from this level on
-    when: Callable[[PassOptions], bool] | None = None
+    level: Level = Level.ORT_DISABLE_ALL  # the lowest optimization level that includes the pass
+    when: Callable[[PassOptions], bool] | None = None  # a further condition on the options
     any_op: frozenset[str] = frozenset()  # runs if the graph has one of these ops; empty: always
     all_ops: frozenset[str] = frozenset()  # runs if the graph has all of these ops
     optimizers: frozenset[str] = frozenset()  # names in `options.disabled` that turn it off
@@ -53,8 +58,10 @@ class Pass:
     visits_all: bool = False  # rules: also folds, merges and prunes nodes that no rule matches
 
     def is_enabled(self, options: PassOptions) -> bool:
-        """Whether the options ask for this pass."""
+        """Whether level, disabled optimizers, `when` and `stop_after` let this pass run."""
         if options.level < self.level or options.disabled & self.optimizers:
+            return False
+        if options.stop_after is not None and number_of(self) > options.stop_after:
             return False
         return self.when is None or self.when(options)
 
@@ -67,12 +74,7 @@ class Pass:
         """Whether a graph with these ops can have anything that the pass changes."""
         if not ops >= self.all_ops or (self.any_op and ops.isdisjoint(self.any_op)):
             return False
-        return isinstance(self.run, str) or bool(self.tables_for(ops))
-
-    def tables_for(self, ops: frozenset[str]) -> tuple[RuleTable, ...]:
-        """The rule tables that can match in a graph with these ops."""
-        assert not isinstance(self.run, str)
-        return tuple(t for t in self.run if not t.ops or not t.ops.isdisjoint(ops))
+        return isinstance(self.run, str) or bool(_tables_for(self.run, ops))
 
 
 def _ops(names: str) -> frozenset[str]:
@@ -87,16 +89,16 @@ _QUANTIZED: Final = _ops(
 )
 _NBITS: Final = _ops("DequantizeLinear GatherBlockQuantized MatMulNBits")
 _ATTENTION: Final = _ops("fuse_attention AttentionFusion")
-_NO_OPS: Final[frozenset[str]] = frozenset()
 SEQUENCES: Final = _ops("ConcatFromSequence OptionalGetElement SequenceAt")
 
 
 def _quantizes(options: PassOptions) -> bool:
+    """Whether QDQ groups become integer ops."""
     return not options.keeps_qdq
 
 
-def _joins(options: PassOptions) -> bool:
-    """Whether every device implements Sardonyx's own ops."""
+def _fuses(options: PassOptions) -> bool:
+    """Whether the devices implement Sardonyx's internal ops."""
     return options.device_fusion and options.level >= _EXTENDED
 
 
@@ -105,11 +107,7 @@ OPTIMIZE: Final = (
     # later passes visit only the nodes that their rules can match.
     Pass(
         "simplify",
-        (
-            RuleTable("algebra.RULES"),
-            RuleTable("transpose.RULES", _ops("Transpose")),
-            RuleTable("conv_gemm.BASIC", _ops("Conv MatMul")),
-        ),
+        (RuleTable("algebra.RULES"), RuleTable("conv_gemm.BASIC", _ops("Conv MatMul"))),
         level=_BASIC,
         visits_all=True,
     ),
@@ -200,7 +198,7 @@ LOWER_CPU: Final = (
     Pass("prune", "replace.prune"),
     # Last of the fusions: elementwise chains become epilogues of whatever now computes the matmul.
     Pass("fuse_chains", "elementwise_fusion.fuse_chains", level=_EXTENDED),
-    Pass("round_to_bf16", "bf16.mark_bf16", when=lambda options: options.bf16),
+    Pass("round_to_bf16", "matmul.mark_bf16", when=lambda options: options.bf16),
 )
 
 LOWER_DEVICE: Final = (
@@ -211,26 +209,26 @@ LOWER_DEVICE: Final = (
         takes_options=True,
     ),
     Pass("lower_sizes", "shape_arithmetic.lower_sizes", level=_EXTENDED),
-    # From here on only providers that implement Sardonyx's own ops.
-    Pass("fuse_attention", "attention.fuse_attention", when=_joins, optimizers=_ATTENTION),
-    Pass("prepare_masks", "device.prepare_masks", when=_joins, optimizers=_ATTENTION),
+    # The fusions below produce internal ops, so only providers that implement those run them.
+    Pass("fuse_attention", "attention.fuse_attention", when=_fuses, optimizers=_ATTENTION),
+    Pass("prepare_masks", "device.prepare_masks", when=_fuses, optimizers=_ATTENTION),
     # Before read_weights, which rewrites only the internal MatMul.
     Pass(
-        "lower_matmul", (RuleTable("matmul.RULES"),), when=_joins, any_op=_ops("DequantizeLinear")
+        "lower_matmul", (RuleTable("matmul.RULES"),), when=_fuses, any_op=_ops("DequantizeLinear")
     ),
     Pass(
         "read_weights",
         "nbits.matmul.read_stored_weights",
-        when=_joins,
+        when=_fuses,
         any_op=_NBITS,
         takes_options=True,
     ),
-    Pass("fuse_nbits", "nbits.fuse.fuse_nbits_matmul", when=_joins),
-    Pass("fuse_epilogues", (RuleTable("device.RULES"),), when=_joins),
-    Pass("fuse_skip_norms", "device.fuse_skip_norms", when=_joins),
-    Pass("merge_matmuls", "device.merge_matmuls", when=_joins),
+    Pass("fuse_nbits", "nbits.fuse.fuse_nbits_matmul", when=_fuses),
+    Pass("fuse_epilogues", (RuleTable("device.RULES"),), when=_fuses),
+    Pass("fuse_skip_norms", "device.fuse_skip_norms", when=_fuses),
+    Pass("merge_matmuls", "device.merge_matmuls", when=_fuses),
     Pass("prune", "replace.prune"),
-    Pass("fuse_chains", "device.fuse_elementwise", when=_joins),
+    Pass("fuse_chains", "device.fuse_elementwise", when=_fuses),
 )
 
 # A pass's number, from 1, is its position here.
@@ -248,25 +246,21 @@ def lower(graph: Graph, options: PassOptions) -> None:
 
 
 def run_passes(passes: tuple[Pass, ...], graph: Graph, options: PassOptions) -> None:
-    """Run those of the passes that the options and the graph's ops ask for."""
+    """Run those of the passes that the options enable and the graph's ops need."""
     tracer = _Tracer(graph) if os.environ.get("SARDONYX_TRACE") == "passes" else None
-    ops: frozenset[str] | None = None  # None: a pass has run since they were collected
-    for each in _selected(passes, options):
+    # Collecting the ops costs a walk over the graph: only when a pass depends on them, and again
+    # only after a pass has changed the graph.
+    ops: frozenset[str] | None = None
+    for each in passes:
+        if not each.is_enabled(options):
+            continue
         if ops is None and each.depends_on_ops:
             ops = frozenset({node.op.name for node in graph.all_nodes()})
-        if each.applies_to(ops or _NO_OPS):
-            fired = run_pass(each, graph, options, ops or _NO_OPS)
+        if each.applies_to(ops or frozenset()):
+            fired = run_pass(each, graph, options, ops or frozenset())
             ops = None
             if tracer is not None:
                 tracer.log(each, fired)
-
-
-def _selected(passes: tuple[Pass, ...], options: PassOptions) -> Iterator[Pass]:
-    """The passes that the options ask for, up to the one to stop after."""
-    for each in passes:
-        is_reached = options.stop_after is None or number_of(each) <= options.stop_after
-        if is_reached and each.is_enabled(options):
-            yield each
 
 
 def run_pass(
@@ -282,7 +276,7 @@ def run_pass(
         return {}
     from sardonyx.passes.driver import Rewriter
 
-    rules = _joined(each.tables_for(ops))
+    rules = _rules_of(_tables_for(each.run, ops))
     limit, disabled = options.fold_limit_bytes, options.disabled
     return Rewriter(graph, rules, limit, disabled, is_clean=not each.visits_all).run()
 
@@ -305,7 +299,7 @@ class _Tracer:
 
         before, self._n_nodes = self._n_nodes, self._count()
         rules = "".join(f", {name} {count}x" for name, count in sorted(fired.items()))
-        # At a severity of its own, so that it shows whatever the session's severity is.
+        # A logger with a fixed severity: the session's own severity must not hide the trace.
         session_logger(1).info(
             "pass %d %s: %d -> %d nodes%s",
             number_of(each), each.name, before, self._n_nodes, rules,
@@ -316,16 +310,17 @@ class _Tracer:
 
 
 def _imported(path: str) -> Any:
-    """What a dotted path below this folder names."""
+    """The function or rule table at a dotted path below this package."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(f"sardonyx.passes.{module}"), name)
 
 
+def _tables_for(tables: tuple[RuleTable, ...], ops: frozenset[str]) -> tuple[RuleTable, ...]:
+    """The rule tables that can match in a graph with these ops."""
+    return tuple(table for table in tables if not table.ops or not table.ops.isdisjoint(ops))
+
+
 @cache
-def _joined(tables: tuple[RuleTable, ...]) -> Rules:
-    """The rules of several tables, in the order of the tables."""
-    rules: Rules = {}
-    for table in tables:
-        for op, found in table.rules.items():
-            rules.setdefault(op, []).extend(found)
-    return rules
+def _rules_of(tables: tuple[RuleTable, ...]) -> Rules:
+    """The rules of several tables by the op of their root."""
+    return by_root(*(table.rules for table in tables))

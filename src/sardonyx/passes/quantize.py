@@ -20,8 +20,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.pattern import Call, P, hole, scalar
-from sardonyx.passes.rule import known_size, need, present, ranked, rule
+from sardonyx.passes.rule import Call, P, hole, known_size, need, present, ranked, rule, scalar
 
 _EIGHT_BITS: Final = (U8, I8)
 # Without the activation of FusedConv, which becomes bounds.

@@ -11,8 +11,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import axes_of
-from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import need, ranked, rule
+from sardonyx.passes.rule import P, hole, need, ranked, rule
 
 END: Final = (1 << 63) - 1
 # A weighted sum that is an integer by definition may miss it by this much

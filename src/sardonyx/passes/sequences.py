@@ -16,8 +16,7 @@ from sardonyx.ops.control import collect
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sequence import part_sizes, static_position
 from sardonyx.passes.loop_invariants import drop_carried
-from sardonyx.passes.pattern import P, hole
-from sardonyx.passes.rule import NoMatch, need, present, rule
+from sardonyx.passes.rule import NoMatch, P, hole, need, present, rule
 
 x, position = hole("x"), hole("position")
 

@@ -17,8 +17,8 @@ from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.nbits.internal import QUANTIZED, REALS
+from sardonyx.passes.algebra import permutation_of
 from sardonyx.passes.rule import need, present
-from sardonyx.passes.transpose import permutation_of
 
 # Ops that keep the elements and only change their order or shape.
 _LAYOUT_OPS: Final = frozenset(

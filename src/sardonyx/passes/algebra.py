@@ -1,4 +1,7 @@
-"""Algebraic simplification: remove no-op nodes, combine pairs of nodes into one."""
+"""Algebraic simplification: remove no-op nodes, combine pairs of nodes into one.
+
+All rules here are exact: they change no bit of any result, so they run at every level above 0.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any, Final
 
 from sardonyx.graph.dim import same
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.rule import P, hole, need, present, ranked, rule
 
@@ -30,7 +33,7 @@ def identity(b: Builder, x: Value) -> Value:
 @rule(P.Dropout(x, rest=True).named("node"), aliases="EliminateDropout")
 def dropout(b: Builder, x: Value, node: Node) -> Value:
     """Remove Dropout that does not train: it drops nothing then."""
-    mode = node.inputs[2] if len(node.inputs) > 2 else None
+    mode = optional_input(node, 2)
     need(
         mode is None or (mode.const is not None and not mode.const.read().any()), "may be training"
     )
@@ -55,17 +58,12 @@ def times_one(b: Builder, x: Value) -> Value:
 
 def unchanged_by_scalar(x: Value) -> None:
     """Abandon a rewrite if broadcasting with a one-element constant could raise the rank."""
-    need(
-        isinstance(x.fact, Fact) and x.fact.shape is not None and len(x.fact.shape) > 0,
-        "rank may grow",
-    )
+    # The constant may have shape [1]: then a scalar x becomes a vector.
+    need(isinstance(x.fact, Fact) and x.fact.shape, "rank may grow")
 
 
 @rule(
-    P.Reshape(x, y).named("node"),
-    P.Expand(x, y).named("node"),
-    P.Tile(x, y).named("node"),
-    P.Squeeze(x, y).named("node"),
+    *(getattr(P, op)(x, y).named("node") for op in ("Reshape", "Expand", "Tile", "Squeeze")),
     aliases="EliminateNoop",
 )
 def same_shape(b: Builder, x: Value, y: Value, node: Node) -> Value:
@@ -121,9 +119,9 @@ def reshape_twice(b: Builder, x: Value, y: Value, z: Value, node: Node) -> Value
     sizes = z.tensor.sym
     # A 0 in the target copies a dim of the inner result, which is gone afterwards.
     need(sizes is not None and all(same(s, 0) is False for s in sizes), "a 0 may copy a dim")
-    made: Value = b.Reshape(x, z, **node.attrs)
-    need(made.tensor.shape == node.outputs[0].tensor.shape, "shapes are not proven equal")
-    return made
+    reshaped: Value = b.Reshape(x, z, **node.attrs)
+    need(reshaped.tensor.shape == node.outputs[0].tensor.shape, "shapes are not proven equal")
+    return reshaped
 
 
 @rule(

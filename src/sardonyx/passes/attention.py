@@ -14,8 +14,9 @@ from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of
-from sardonyx.graph.op import INTERNAL, MICROSOFT
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
+from sardonyx.passes.algebra import permutation_of
 from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
 from sardonyx.passes.rule import NoMatch, need, present, ranked, scalar
 
@@ -36,23 +37,19 @@ class Scores:
 
 def to_float32(b: Builder, x: Value | None) -> Value | None:
     """A mask or attention sink in float32, the type of the scores."""
-    if x is None or x.tensor.dtype is F32:
-        return x
-    return b.Cast(x, to=F32.onnx)
+    return None if x is None else b.cast(x, F32)
 
 
 def fuse_attention(graph: Graph) -> None:
     """Fuse each attention in a graph and the bodies in it into one node."""
-    for node in [n for n in graph.nodes if n.op.name == "Softmax" and not n.op.domain]:
-        b = Builder(graph, graph.scope)
-        try_build(b, partial(_fuse, b, node), "fuse_attention", node)
-    for node in list(graph.nodes):
-        for _, body in node.subgraphs:
-            fuse_attention(body)
+    for each in graph.family():
+        for node in [n for n in each.nodes if n.op.key == (ONNX, "Softmax")]:
+            b = Builder(each, each.scope)
+            try_build(b, partial(_fuse, b, node), "fuse_attention", node)
 
 
 def _fuse(b: Builder, softmax: Node) -> None:
-    """Replace the attention around a Softmax, if it is one."""
+    """Replace the attention around a Softmax; NoMatch if there is none."""
     x = input_of(softmax, 0)
     ranked(x)
     fact = x.tensor
@@ -63,16 +60,12 @@ def _fuse(b: Builder, softmax: Node) -> None:
     need(v is not weights, "the weights are read twice")
     scores = _scores(b, x)
     _need_fitting_shapes(scores, v, fact)
-    out = matmul.outputs[0]
     # The kernel writes [.., rows, heads, width] directly where a Transpose would produce it.
-    transpose = only_reader(out)
-    rows_first = (
-        transpose is not None and transpose.op.name == "Transpose" and _swaps(transpose, -3, -2)
-    )
-    if transpose is not None and rows_first:
-        out = transpose.outputs[0]
+    last = reader if (reader := only_reader(matmul.outputs[0])) is not None else matmul
+    rows_first = last.op.name == "Transpose" and _swaps(last, -3, -2)
+    out = (last if rows_first else matmul).outputs[0]
     mask = to_float32(b, scores.mask)
-    made = b.Attention(
+    y = b.Attention(
         *(scores.q, scores.k, v, *(() if mask is None else (mask,))),
         domain=INTERNAL,
         like=out,
@@ -82,8 +75,8 @@ def _fuse(b: Builder, softmax: Node) -> None:
     )
     logger.debug("attention at %s", softmax)
     attribute_to(b.made, matmul)
-    replace_value(b.graph, out, made)
-    drop(b.graph, [matmul, *([transpose] if transpose is not None else [])])
+    replace_value(b.graph, out, y)
+    drop(b.graph, [matmul, last])
 
 
 def only_reader(value: Value) -> Node | None:
@@ -127,14 +120,15 @@ def _without_nan(weights: Value) -> Value:
 
 def _scores(b: Builder, x: Value) -> Scores:
     """The operands of the scores that a Softmax reads, from its input upwards."""
-    node = _score_node(x)
+    need(only_reader(x) is not None, "the scores are read elsewhere")
+    node = present(x.node, "the scores are an input")
     name, inputs = node.op.name, node.inputs
     # The recursion peels off one op at a time: the last op applied is met first.
     if name in ("Mul", "Div"):
-        inner, factor = _scaled(node)
-        found = _scores(b, inner)
-        need(found.mask is None, "the mask is scaled")
-        return replace(found, scale=found.scale * factor)
+        unscaled, factor = _scaled(node)
+        inner = _scores(b, unscaled)
+        need(inner.mask is None, "the mask is scaled")
+        return replace(inner, scale=inner.scale * factor)
     if name == "Add":
         # Either operand may be the mask: scores lead to a matmul.
         for score, mask in (inputs, inputs[::-1]):
@@ -146,19 +140,12 @@ def _scores(b: Builder, x: Value) -> Scores:
         need(number <= _MASKED_OUT, "the other side is not a masked-out score")
         # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
         zero = b.const(0.0, score.tensor.dtype)
-        found = _scores(b, score)
-        need(found.mask is None, "the scores are masked twice")
-        return _masked(b, found, b.Where(mask, zero, low))
-    need(
-        node.op.key in (("", "MatMul"), (MICROSOFT, "FusedMatMul")), "no matmul of queries and keys"
-    )
+        inner = _scores(b, score)
+        need(inner.mask is None, "the scores are masked twice")
+        return _masked(b, inner, b.Where(mask, zero, low))
+    is_matmul = node.op.key in ((ONNX, "MatMul"), (MICROSOFT, "FusedMatMul"))
+    need(is_matmul, "no matmul of queries and keys")
     return _matmul_scores(b, node)
-
-
-def _score_node(value: Value) -> Node:
-    """The node that computes scores, which must have one reader."""
-    need(only_reader(value) is not None, "the scores are read elsewhere")
-    return present(value.node, "the scores are an input")
 
 
 def _may_be_scores(value: Value) -> bool:
@@ -177,12 +164,10 @@ def _may_be_scores(value: Value) -> bool:
     return False
 
 
-def _masked(b: Builder, found: Scores, mask: Value) -> Scores:
+def _masked(b: Builder, scores: Scores, mask: Value) -> Scores:
     """Scores with a further additive mask."""
     # Masks add up: a causal mask and a padding mask.
-    if found.mask is not None:
-        mask = b.Add(found.mask, mask)
-    return replace(found, mask=mask)
+    return replace(scores, mask=mask if scores.mask is None else b.Add(scores.mask, mask))
 
 
 def _scaled(node: Node) -> tuple[Value, float]:
@@ -230,37 +215,34 @@ def _transposed_keys(b: Builder, value: Value) -> Value:
     """Keys with their last two axes swapped; undoes a Transpose where there is one."""
     node, rank = value.node, value.tensor.rank
     if node is not None and node.op.name == "Transpose":
-        perm, x = node.attrs["perm"], input_of(node, 0)
-        order = tuple(perm) if perm else tuple(reversed(range(rank)))
-        swapped = (*order[:-2], order[-1], order[-2])
+        perm, x = permutation_of(node), input_of(node, 0)
+        swapped = (*perm[:-2], perm[-1], perm[-2])
         # The exporter transposed the keys for the matmul: the kernel reads them untransposed.
         if swapped == tuple(range(rank)):
             return x
         if _swaps(node, -1, -2) or x.op != "Transpose":
             return b.Transpose(x, perm=swapped)
-    inner = _stacked_transpose(value)
-    if inner is not None:
+    if (inner := _stacked_transpose(value)) is not None:
         return inner
-    swapped = (*range(rank - 2), rank - 1, rank - 2)
-    return b.Transpose(value, perm=swapped)
+    return b.Transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2))
+
+
+def _operand_of(value: Value | None, op: str) -> Value | None:
+    """The first input of the node that computes a value, if it is of this op."""
+    node = None if value is None or value.op != op else value.node
+    return None if node is None else node.inputs[0]
 
 
 def _stacked_transpose(value: Value) -> Value | None:
     """The input of Reshape to 3-D, Transpose and Reshape back, which transpose a stack."""
-    unstack = value.node
-    if unstack is None or unstack.op.name != "Reshape" or unstack.inputs[0] is None:
-        return None
-    transpose = unstack.inputs[0].node
-    if transpose is None or transpose.op.name != "Transpose" or not _swaps(transpose, -1, -2):
-        return None
-    stacked = transpose.inputs[0]
-    stack = None if stacked is None else stacked.node
-    if stacked is None or stack is None or stack.op.name != "Reshape" or stack.inputs[0] is None:
+    transposed = _operand_of(value, "Reshape")
+    stacked = _operand_of(transposed, "Transpose")
+    x = _operand_of(stacked, "Reshape")
+    if transposed is None or transposed.node is None or stacked is None or x is None:
         return None
     # x is [.., a, b], value [.., b, a].
-    x, dims = stack.inputs[0], value.tensor.dims
-    fact = x.fact
-    if not isinstance(fact, Fact) or fact.shape is None or stacked.tensor.rank < 2:
+    fact, dims = x.fact, value.tensor.dims
+    if not isinstance(fact, Fact) or fact.shape is None or not _swaps(transposed.node, -1, -2):
         return None
     # Stacking and unstacking must undo each other but for the swapped axes.
     is_same = fact.dims == (*dims[:-2], dims[-1], dims[-2])
@@ -278,18 +260,17 @@ def _swaps(node: Node, a: int, b: int) -> bool:
     return order == list(perm)
 
 
-def _need_fitting_shapes(found: Scores, v: Value, scores: Fact) -> None:
+def _need_fitting_shapes(operands: Scores, v: Value, scores: Fact) -> None:
     """Abandon the fusion unless the operands provably fit without broadcasting."""
-    ranked(found.q, found.k, v)
-    q, k, values = (value.tensor for value in (found.q, found.k, v))
-    lead = scores.dims[:-2]
+    ranked(operands.q, operands.k, v)
+    q, k, values = (value.tensor for value in (operands.q, operands.k, v))
     need(q.rank == k.rank == values.rank == scores.rank, "ranks differ")
-    need(q.dims[:-2] == k.dims[:-2] == values.dims[:-2] == lead, "heads differ")
+    need(q.dims[:-2] == k.dims[:-2] == values.dims[:-2] == scores.dims[:-2], "heads differ")
     need((q.dims[-2], k.dims[-2]) == scores.dims[-2:], "the mask adds queries or keys")
-    if found.mask is None:
+    if operands.mask is None:
         return
-    ranked(found.mask)
-    mask = found.mask.tensor
+    ranked(operands.mask)
+    mask = operands.mask.tensor
     need(mask.rank <= scores.rank, "the mask adds dims")
     # The mask alone may broadcast, but must not add heads, queries or keys.
     pairs = zip(reversed(mask.dims), reversed(scores.dims), strict=False)

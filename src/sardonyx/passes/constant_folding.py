@@ -22,11 +22,13 @@ from sardonyx.ops.builder import Builder, Operand
 GROWTH_BELOW: Final = 2 << 20
 # Bytes. A larger constant with other readers would stay beside the folded copy.
 COPIED_BELOW: Final = 1 << 20
+# Bytes. For passes whose folded weights (dequantized, concatenated) may have any size.
+NO_LIMIT: Final = 1 << 40
 
 # A dequantized weight is several times its stored size, and matmuls read the stored bytes directly.
 _KEPT: Final = frozenset(("DequantizeLinear",))
-# They round float sums to 8 bits. At ties numpy and the kernels may round to different integers,
-# and a result must not depend on whether an input is constant.
+# They round float32 results to 8 bits. At ties numpy and the kernels may round to different
+# integers, and a result must not depend on whether an input is constant.
 _ROUNDING: Final = frozenset(
     (MICROSOFT, name)
     for name in (
@@ -53,8 +55,7 @@ def fold(node: Node, limit: int) -> bool:
     if (same := _same_bytes(node)) is not None:
         node.outputs[0].fact = const_fact(same)
         return True
-    recipes = _recipes(node, limit)
-    if recipes is None:
+    if (recipes := _recipes(node, limit)) is None:
         return False
     for value, recipe in zip(node.outputs, recipes, strict=True):
         value.fact = const_fact(recipe)
@@ -100,7 +101,7 @@ def _is_shared(value: Value | None) -> bool:
 
 
 class FoldingBuilder(Builder):
-    """A builder that folds: what depends on constants only becomes a constant, not a node."""
+    """A builder that folds: an op over constants becomes a constant instead of a node."""
 
     __slots__ = ("_limit",)
 
@@ -149,16 +150,15 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     Returns the nodes of the branch, now in the graph of the If, and the values that replace its
     outputs; None if the condition is unknown.
     """
-    taken = _branch_taken(node)
-    if taken is None:
+    condition = _known_condition(node)
+    if condition is None:
         return None
-    branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
+    branch: Graph = node.attrs["then_branch" if condition else "else_branch"]
     outputs, graph = branch.outputs, node.graph
     moved = branch.sorted_nodes()
     for inner in moved:
-        inner.annotations = (
-            inner.annotations if inner.annotations != (0, False) else node.annotations
-        )
+        if inner.annotations == (0, False):  # none of its own
+            inner.annotations = node.annotations
     graph.adopt(moved)
     branch.set_outputs(())
     # Conditions on sizes inside the branch now hold for the whole graph.
@@ -171,13 +171,13 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     return moved, outputs
 
 
-def _branch_taken(node: Node) -> bool | None:
-    """Whether an If takes its then branch; None if that is not known or it is no If."""
+def _known_condition(node: Node) -> bool | None:
+    """The condition of an If; None if it is unknown or the node is no If."""
     cond = node.inputs[0] if node.op.name == "If" else None
     if cond is None:
         return None
     if cond.const is not None:
-        # A condition with several elements is an error that the run reports.
+        # A condition with several elements is an error, which execution reports.
         return bool(cond.const.read().reshape(-1)[0]) if cond.const.count == 1 else None
     sizes = cond.tensor.sym
     return None if sizes is None or len(sizes) != 1 else node.graph.scope.chosen(sizes[0])

@@ -7,19 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.dtype import F32
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
 from sardonyx.passes.rule import P, hole, known_size, need, present, ranked, rule, scalar
 
 x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
-# Whether it has a bias is asked by the rule: `rest` admits both.
+# With or without a bias: `rest` admits further inputs.
 _CONV: Final = P.Conv(x, w, rest=True).named("conv")
-
-
-def _bias(conv: Node) -> Value | None:
-    """The bias of a Conv, if it has one."""
-    return conv.inputs[2] if len(conv.inputs) > 2 else None
 
 
 def _conv(b: Builder, conv: Node, w: Value, bias: Value | None) -> Value:
@@ -32,10 +28,8 @@ def _need_per_channel(value: Value, rank: int) -> None:
     shape = present(value.tensor.static, "not a constant")
     need(value.is_const, "not a constant")
     channels = (1,) * (rank - len(shape)) + shape
-    need(
-        len(shape) <= rank and all(d == 1 for i, d in enumerate(channels) if i != 1),
-        "not per channel",
-    )
+    is_single = all(d == 1 for i, d in enumerate(channels) if i != 1)
+    need(len(shape) <= rank and is_single, "not per channel")
 
 
 @rule(
@@ -56,7 +50,7 @@ def conv_batch_norm(  # noqa: PLR0913 - the holes of the pattern
     norm: Node,
 ) -> Value:
     """Fold a BatchNormalization with constant statistics into weights and bias."""
-    old = _bias(conv)
+    old = optional_input(conv, 2)
     vectors = (scale, shift, mean, var, *(() if old is None else (old,)))
     need(w.is_const and all(v.is_const for v in vectors), "weights are not constant")
     # In training the statistics are those of the batch.
@@ -96,7 +90,7 @@ def _scaled(b: Builder, w: Value, factor: Any) -> Value:
 @rule(_CONV * factor, aliases="ConvMulFusion")
 def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Value:
     """Fold a multiplication by a constant per channel into weights and bias."""
-    old = _bias(conv)
+    old = optional_input(conv, 2)
     ranked(w)
     _need_per_channel(factor, w.tensor.rank)
     need(w.is_const and (old is None or old.is_const), "weights are not constant")
@@ -110,13 +104,11 @@ def conv_scale(b: Builder, x: Value, w: Value, conv: Node, factor: Value) -> Val
 @rule(_CONV + bias, aliases="ConvAddFusion")
 def conv_shift(b: Builder, x: Value, w: Value, conv: Node, bias: Value) -> Value:
     """Fold the addition of a constant per channel into the bias."""
-    old = _bias(conv)
+    old = optional_input(conv, 2)
     ranked(w)
     _need_per_channel(bias, w.tensor.rank)
     need(bias.tensor.dtype is w.tensor.dtype, "types differ")
-    vector = (
-        _channel_vector(bias, w) if old is None else _channel_vector(bias, w) + _as_float64(old)
-    )
+    vector = _channel_vector(bias, w) + (0 if old is None else _as_float64(old))
     return _conv(b, conv, w, b.const(vector, w.tensor.dtype))
 
 
@@ -126,30 +118,23 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     ranked(x, w)
     # Gemm has no batches; MatMul with a bias of higher rank stays.
     need(x.tensor.rank == 2 and w.tensor.rank == 2, "operands are not matrices")
-    need(
-        bias.tensor.shape == w.tensor.dims[1:] or bias.tensor.shape == (1, w.tensor.dims[1]),
-        "the bias is not one number per column",
-    )
+    columns = w.tensor.dims[1]
+    is_vector = bias.tensor.shape in ((columns,), (1, columns))
+    need(is_vector, "the bias is not one number per column")
     need(x.tensor.dtype.is_float, "not floating point")
     return b.Gemm(x, w, bias)
 
 
-# Clip, which has inputs, is handled apart.
+# Those that onnxruntime fuses. Clip, whose parameters are inputs, has a pattern of its own.
 _ACTIVATIONS: Final = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 
 
-def _activation(node: Node) -> list[float]:
+def _activation_params(node: Node) -> tuple[float, ...]:
     """The parameters of an activation in the order of FusedConv's activation_params."""
-    name = node.op.name
-    if name == "LeakyRelu":
-        return [node.attrs["alpha"]]
-    if name == "HardSigmoid":
-        return [node.attrs["alpha"], node.attrs["beta"]]
-    if name != "Clip":
-        return []
-    bounds = [scalar(node.inputs[i]) if len(node.inputs) > i else None for i in (1, 2)]
-    need(None not in bounds, "bounds are not constant")
-    return [v for v in bounds if v is not None]
+    if node.op.name != "Clip":
+        return tuple(node.attrs[name] for name in ACTIVATION_ATTRS[node.op.name])
+    bounds = (scalar(optional_input(node, i)) for i in (1, 2))
+    return tuple(present(bound, "bounds are not constant") for bound in bounds)
 
 
 @rule(
@@ -161,15 +146,9 @@ def conv_activation(b: Builder, x: Value, w: Value, conv: Node, act: Node) -> Va
     """Fuse a Conv and its activation into FusedConv."""
     # As onnxruntime, so that saved models load there.
     need(x.tensor.dtype is F32, "FusedConv is for float32")
-    params = tuple(_activation(act))
-    return b.FusedConv(
-        *conv.inputs,
-        domain=MICROSOFT,
-        like=conv.outputs[0],
-        activation=act.op.name.encode(),
-        activation_params=params if params else None,
-        **conv.attrs,
-    )
+    params = _activation_params(act) or None
+    attrs = {**conv.attrs, "activation": act.op.name.encode(), "activation_params": params}
+    return b.FusedConv(*conv.inputs, domain=MICROSOFT, like=conv.outputs[0], **attrs)
 
 
 # The results of these are standard ops; FusedConv is one of com.microsoft, hence a higher level.

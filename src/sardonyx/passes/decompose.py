@@ -2,7 +2,7 @@
 
 Each op declares its decomposition (`@op.decompose`, in ops/). It may refuse a node (`need`); the
 node then runs on its reference implementation. The attention ops are lowered to the one Attention
-kernel by functions of this folder, because the layers of a graph share nodes.
+kernel by functions of this package, because the layers of a graph share nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, as_outputs, ranked
-from sardonyx.passes.constant_folding import FoldingBuilder
+from sardonyx.passes.constant_folding import NO_LIMIT, FoldingBuilder
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
 
@@ -30,24 +30,21 @@ _ATTENTION: Final = {
     (MICROSOFT, "QAttention"): ("multi_head", "quantized_projection"),
     (ONNX, "Attention"): ("multi_head", "standard"),
 }
-_NO_LIMIT: Final = 1 << 40  # bytes of a folded constant: dequantized weights of any size
 
 
 def decompose_ops(graph: Graph) -> None:
     """Replace each node without a CPU kernel by its decomposition, in the graph and its bodies."""
-    # Spans nodes by their operands: attention layers of one graph share them.
-    shared: dict[tuple[Any, ...], Value] = {}
-    for node in list(graph.nodes):
-        rule = node.op.decomposition
-        if node.op.key in _ATTENTION:
-            module, name = _ATTENTION[node.op.key]
-            lower = getattr(importlib.import_module(f"sardonyx.passes.{module}"), name)
-            decompose_node(graph, node, partial(lower, spans=shared))
-        elif rule is not None and rule.when(node):
-            decompose_node(graph, node, rule.build)
-    for node in list(graph.nodes):
-        for _, body in node.subgraphs:
-            decompose_ops(body)
+    for each in graph.family():
+        # Spans nodes by their operands: attention layers of one graph share them.
+        spans: dict[tuple[Any, ...], Value] = {}
+        for node in list(each.nodes):
+            rule = node.op.decomposition
+            if node.op.key in _ATTENTION:
+                module, name = _ATTENTION[node.op.key]
+                lower = getattr(importlib.import_module(f"sardonyx.passes.{module}"), name)
+                decompose_node(each, node, partial(lower, spans=spans))
+            elif rule is not None and rule.when(node):
+                decompose_node(each, node, rule.build)
 
 
 def decompose_for_device(graph: Graph, options: PassOptions) -> None:
@@ -62,17 +59,16 @@ def decompose_for_device(graph: Graph, options: PassOptions) -> None:
 def decompose_node(graph: Graph, node: Node, build: Callable[[Builder, Node], Outputs]) -> None:
     """Replace a node by its decomposition, or leave it if that refuses."""
     # Scales and other small constants are folded at once, so that fusions see constants.
-    b = FoldingBuilder(graph, _NO_LIMIT)
-    outputs = try_build(b, lambda: _outputs(b, node, build), node.op.name, node)
-    if outputs is None:
+    b = FoldingBuilder(graph, NO_LIMIT)
+
+    def built() -> Outputs:
+        ranked(*[v for v in node.inputs if v is not None])
+        return as_outputs(build(b, node))
+
+    if (outputs := try_build(b, built, node.op.name, node)) is None:
         return
     attribute_to(b.made, node)
     for old, new in zip(node.outputs, outputs, strict=False):
         if new is not None and old.is_used:
             replace_value(graph, old, new)
     drop(graph, [node])
-
-
-def _outputs(b: Builder, node: Node, build: Callable[[Builder, Node], Outputs]) -> Outputs:
-    ranked(*[v for v in node.inputs if v is not None])
-    return as_outputs(build(b, node))

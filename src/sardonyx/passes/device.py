@@ -18,13 +18,12 @@ from sardonyx.ops.attention.fused import STAYS
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction
 from sardonyx.passes.attention import to_float32
-from sardonyx.passes.constant_folding import FoldingBuilder
+from sardonyx.passes.constant_folding import NO_LIMIT, FoldingBuilder
 from sardonyx.passes.elementwise_fusion import fuse_chains
 from sardonyx.passes.replace import attribute_to, replace_value
 from sardonyx.passes.rule import P, hole, need, ranked, rule
 
 FLOAT_TYPES: Final = (F32, F16, BF16)
-_NO_LIMIT: Final = 1 << 40  # bytes of a folded constant: merged weights of any size
 x, w, bias, other = hole("x"), hole("w"), hole("bias"), hole("other")
 
 
@@ -70,46 +69,29 @@ def prepare_masks(graph: Graph) -> None:
         node.attrs = {**node.attrs, "is_settled": 1}
 
 
-def _need_bias_vector(w: Value, bias: Value) -> None:
-    """Abandon a rewrite unless the weights are a constant matrix, the bias one per column."""
-    need(w.is_const and w.tensor.rank == 2, "the weights are not a constant matrix")
-    need(
-        bias.is_const and bias.tensor.dims == w.tensor.dims[1:],
-        "the bias is not one constant per column",
-    )
-
-
 @rule(P.MatMul(x, w) + bias, aliases="product_bias")
 def matmul_bias_epilogue(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     """Fuse a bias into a matmul: libraries add it while they write the result."""
     ranked(x, w, bias)
     need(x.tensor.dtype in FLOAT_TYPES and x.tensor.rank >= 2, "no matmul with an epilogue")
-    _need_bias_vector(w, bias)
+    need(w.is_const and w.tensor.rank == 2, "the weights are not a constant matrix")
+    is_vector = bias.is_const and bias.tensor.dims == w.tensor.dims[1:]
+    need(is_vector, "the bias is not one constant per column")
     code: Code = (Instruction((ONNX, "Add"), (0, 1), x.tensor.dtype),)
     return b.MatMul(x, w, bias, domain=INTERNAL, code=code)
 
 
-_CONV: Final = P.Conv(x, w, rest=True).named("conv")
-
-
-def _fused_conv(b: Builder, conv: Node, other: Value, activation: bytes | None) -> Value:
-    """A FusedConv that adds a tensor before its activation."""
-    sizes = conv.outputs[0].tensor
-    ranked(other)
-    need(
-        other.tensor.dims == sizes.dims and sizes.rank == 4, "the tensor is broadcast, or no image"
-    )
-    need(not other.is_const and sizes.dtype in FLOAT_TYPES, "a constant is added")
-    operands = [*conv.inputs, None][:3]
-    attrs = {**conv.attrs, **({} if activation is None else {"activation": activation})}
-    return b.FusedConv(*operands, other, domain=MICROSOFT, like=conv.outputs[0], **attrs)
-
-
-@rule(P.Relu(_CONV + other))
+@rule(P.Relu(P.Conv(x, w, rest=True).named("conv") + other))
 def conv_sum_relu(b: Builder, x: Value, w: Value, conv: Node, other: Value) -> Value:
     """Fuse the end of a residual block: a Conv, the addition of its input, and a Relu."""
-    # The activation is applied after the addition, as FusedConv defines it.
-    return _fused_conv(b, conv, other, b"Relu")
+    y = conv.outputs[0]
+    ranked(other)
+    is_image = other.tensor.dims == y.tensor.dims and y.tensor.rank == 4
+    need(is_image, "the tensor is broadcast, or no image")
+    need(not other.is_const and y.tensor.dtype in FLOAT_TYPES, "a constant is added")
+    # Input 3 of FusedConv is added before the activation.
+    operands, attrs = [*conv.inputs, None][:3], {**conv.attrs, "activation": b"Relu"}
+    return b.FusedConv(*operands, other, domain=MICROSOFT, like=y, **attrs)
 
 
 RULES: Final = (*matmul_bias_epilogue, *conv_sum_relu)
@@ -124,41 +106,24 @@ _SKIP_NORMS: Final = {
 
 def fuse_skip_norms(graph: Graph) -> None:
     """Fuse each residual addition with the normalization that reads it."""
-    for each in graph.family():
-        _fuse_skip_norms_in(each)
-
-
-def _fuse_skip_norms_in(graph: Graph) -> None:
-    """Fuse them in one graph, without its bodies."""
-    for node in list(graph.nodes):
+    for node in list(graph.all_nodes()):
         name, has_bias = _SKIP_NORMS.get(node.op.name, ("", False))
-        # Only a sum that a normalization reads.
         total = node.inputs[0] if name else None
         if total is None or total.node is None or not _is_skip_norm(node, total.node):
             continue
-        b = Builder(graph, graph.scope)
-        vectors = node.inputs[1:3] if has_bias else node.inputs[1:2]
-        made = b.node(
-            name,
-            *total.node.inputs,
-            *vectors,
-            domain=MICROSOFT,
-            outputs=4,
-            epsilon=node.attrs["epsilon"],
-        )
-        attribute_to([made], node)
+        operands = (*total.node.inputs, *node.inputs[1 : 3 if has_bias else 2])
+        b, attrs = Builder(node.graph, node.graph.scope), {"epsilon": node.attrs["epsilon"]}
+        fused = b.node(name, *operands, domain=MICROSOFT, outputs=4, **attrs)
+        attribute_to([fused], node)
         # The fourth output is the sum itself, which the next residual addition reads.
-        for old, new in ((node.outputs[0], made.outputs[0]), (total, made.outputs[3])):
-            replace_value(graph, old, new)
+        for old, new in ((node.outputs[0], fused.outputs[0]), (total, fused.outputs[3])):
+            replace_value(node.graph, old, new)
 
 
 def _is_skip_norm(norm: Node, add: Node) -> bool:
     """Whether a normalization is over the last axis of a sum of two tensors of one shape."""
-    if (
-        add.op.key != (ONNX, "Add")
-        or add.graph is not norm.graph
-        or add.annotations != norm.annotations
-    ):
+    is_beside = add.graph is norm.graph and add.annotations == norm.annotations
+    if add.op.key != (ONNX, "Add") or not is_beside:
         return False
     summed = _known_facts((*add.inputs, *add.outputs))
     vectors = _known_facts(norm.inputs[1:])
@@ -186,23 +151,18 @@ def merge_matmuls(graph: Graph) -> None:
     and value projections.
     """
     for each in graph.family():
-        _merge_matmuls_in(each)
-
-
-def _merge_matmuls_in(graph: Graph) -> None:
-    """Merge them in one graph, without its bodies."""
-    by_input: dict[tuple[Any, ...], list[Node]] = {}
-    for node in graph.nodes:
-        if (key := _shared_key(node)) is not None:
-            by_input.setdefault(key, []).append(node)
-    for nodes in by_input.values():
-        if len(nodes) > 1:
-            _merge(graph, nodes)
+        by_input: dict[tuple[Any, ...], list[Node]] = {}
+        for node in each.nodes:
+            if (key := _shared_key(node)) is not None:
+                by_input.setdefault(key, []).append(node)
+        for nodes in by_input.values():
+            if len(nodes) > 1:
+                _merge(each, nodes)
 
 
 def _shared_key(node: Node) -> tuple[Any, ...] | None:
     """What must be equal for matmuls to be merged; None for other nodes."""
-    # Only plain products, or such with one bias as their epilogue.
+    # Plain matmuls, or matmuls whose epilogue is one bias.
     if node.op.key == (INTERNAL, "MatMul"):
         attrs = node.attrs
         if attrs["trans_a"] or attrs["trans_b"] or attrs["alpha"] != 1 or len(node.inputs) != 3:
@@ -225,25 +185,17 @@ def _shared_key(node: Node) -> tuple[Any, ...] | None:
 def _merge(graph: Graph, nodes: list[Node]) -> None:
     """Merge matmuls with one left operand."""
     # The concatenated weights are folded to a constant; the new nodes are not.
-    b = FoldingBuilder(graph, _NO_LIMIT)
-    first = nodes[0]
-    x = input_of(first, 0)
-    matrices = [n.inputs[1] for n in nodes]
-    widths = [v.tensor.dims[1] for v in matrices if v is not None]
+    b = FoldingBuilder(graph, NO_LIMIT)
+    plain = Builder(graph, graph.scope)
+    first, matrices = nodes[0], [input_of(n, 1) for n in nodes]
     # Columns side by side; the biases likewise.
-    weights = b.Concat(*matrices, axis=1)
-    attrs = dict(first.attrs)
+    operands = [input_of(first, 0), b.Concat(*matrices, axis=1)]
     if first.op.domain == INTERNAL:
-        biases = b.Concat(*(n.inputs[2] for n in nodes), axis=0)
-        y = Builder(graph, graph.scope).MatMul(x, weights, biases, domain=INTERNAL, **attrs)
-    else:
-        y = Builder(graph, graph.scope).MatMul(x, weights)
-    sizes = [w for w in widths if isinstance(w, int)]
-    split = Builder(graph, graph.scope).node(
-        "Split", y, b.ints(*sizes), outputs=len(nodes), axis=y.tensor.rank - 1
-    )
-    assert y.node is not None
-    attribute_to((y.node, split), first)
+        operands.append(b.Concat(*(n.inputs[2] for n in nodes), axis=0))
+    y = plain.MatMul(*operands, domain=first.op.domain, **first.attrs)
+    sizes = plain.ints(*(d for v in matrices if isinstance(d := v.tensor.dims[1], int)))
+    split = plain.node("Split", y, sizes, outputs=len(nodes), axis=y.tensor.rank - 1)
+    attribute_to(plain.made, first)
     for node, result in zip(nodes, split.outputs, strict=True):
         replace_value(graph, node.outputs[0], result)
         graph.remove(node)

@@ -47,16 +47,13 @@ def attribute_to(nodes: Iterable[Node], source: Node) -> None:
 
 def prune(graph: Graph) -> None:
     """Remove every node whose outputs have no reader, in the graph and its bodies."""
-    # Outer nodes first: a dead node takes its bodies with it.
-    drop(graph, list(graph.nodes))
-    for node in graph.nodes:
-        for _, body in node.subgraphs:
-            prune(body)
+    # Outer graphs first: a dead node is removed with its bodies.
+    for each in graph.family():
+        drop(each, list(each.nodes))
 
 
 def drop(graph: Graph, work: list[Node]) -> None:
-    """Remove those of the nodes that are dead, then the producers that this leaves dead."""
-    # A worklist: removing a node may leave its producers dead.
+    """Remove the dead nodes among these, then the producers that become dead; empties the list."""
     while work:
         node = work.pop()
         if node in graph.nodes and not node.is_used:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -12,26 +12,11 @@ from sardonyx.graph.const import Held
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.op import INTERNAL
+from sardonyx.graph.graph import Graph, Node, Value, optional_input
+from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.ops import lookup
-
-# Activations of FusedConv that are ops, with the attributes that activation_params holds in order.
-_ACTIVATIONS: Final[dict[str, tuple[str, ...]]] = {
-    "Relu": (),
-    "Tanh": (),
-    "Sigmoid": (),
-    "Softplus": (),
-    "Softsign": (),
-    "HardSwish": (),
-    "LeakyRelu": ("alpha",),
-    "Elu": ("alpha",),
-    "Celu": ("alpha",),
-    "ThresholdedRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "Selu": ("alpha", "gamma"),
-    "Clip": ("min", "max"),
-}
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
+from sardonyx.passes.replace import attribute_to
 
 
 class NodeMaker:
@@ -49,11 +34,11 @@ class NodeMaker:
         """The output of a new node, with the type and shape of `like`."""
         declared = lookup(domain, op)
         assert declared is not None
-        made = Value("", like.plain())
-        node = self.graph.add(declared, inputs, {**declared.defaults, **attrs}, [made])
+        output = Value("", like.plain())
+        node = self.graph.add(declared, inputs, {**declared.defaults, **attrs}, [output])
         if self.node is not None:
-            node.name, node.annotations = self.node.name, self.node.annotations
-        return made
+            attribute_to([node], self.node)
+        return output
 
 
 def int64s(numbers: Iterable[int]) -> Value:
@@ -73,16 +58,19 @@ def nhwc_fact(fact: Fact) -> Fact:
 
 
 def can_build(node: Node) -> bool:
-    """Whether the activation of a FusedConv, if it has one, is an op of its own."""
-    name: bytes | None = node.attrs.get("activation")
-    if not name:
+    """Whether the activation of a FusedConv, if it has one, is a standard op."""
+    activation: bytes | None = node.attrs.get("activation")
+    if not activation:
         return True
-    settings = _ACTIVATIONS.get(name.decode("utf-8", "replace"))
-    return settings is not None and len(settings) == len(node.attrs["activation_params"] or ())
+    # ScaledTanh and ParametricSoftplus are activations, but no ops.
+    name = activation.decode("utf-8", "replace")
+    if name not in ACTIVATION_ATTRS or lookup(ONNX, name) is None:
+        return False
+    return len(ACTIVATION_ATTRS[name]) == len(node.attrs["activation_params"] or ())
 
 
 def build_conv(make: NodeMaker, node: Node, images: list[Value]) -> Value:
-    """The internal Conv, then bias, residual and activation as nodes of their own.
+    """The internal Conv, followed by separate nodes for bias, residual and activation.
 
     Elementwise fusion makes these the epilogue of the convolution again.
     """
@@ -91,21 +79,16 @@ def build_conv(make: NodeMaker, node: Node, images: list[Value]) -> Value:
     fact = nhwc_fact(node.outputs[0].tensor)
     # The weights keep their ONNX layout: the kernel's packing permutes them.
     y = make(name, images[0], node.inputs[1], like=fact, domain=INTERNAL, **attrs)
-    if len(node.inputs) > 2 and node.inputs[2] is not None:
-        y = make("Add", y, node.inputs[2], like=fact)
-    for added in images[1:]:
+    bias = optional_input(node, 2)
+    for added in (*(() if bias is None else (bias,)), *images[1:]):
         y = make("Add", y, added, like=fact)
-    act: bytes | None = node.attrs.get("activation")
-    return _activation(make, y, act.decode(), node) if act else y
-
-
-def _activation(make: NodeMaker, y: Value, name: str, node: Node) -> Value:
-    """The activation of a FusedConv as a node."""
-    params = node.attrs["activation_params"] or ()
-    fact = y.tensor
-    if name == "Clip":
+    activation: bytes | None = node.attrs.get("activation")
+    if not activation:
+        return y
+    name, params = activation.decode(), node.attrs["activation_params"] or ()
+    if name == "Clip":  # its bounds are inputs
         return make(name, y, *(typed_constant(p, fact.dtype) for p in params), like=fact)
-    return make(name, y, like=fact, **dict(zip(_ACTIVATIONS[name], params, strict=True)))
+    return make(name, y, like=fact, **dict(zip(ACTIVATION_ATTRS[name], params, strict=True)))
 
 
 def build_batch_norm(make: NodeMaker, node: Node, images: list[Value]) -> Value:
@@ -127,7 +110,6 @@ def build_instance_norm(make: NodeMaker, node: Node, images: list[Value]) -> Val
     """InstanceNormalization: (x - mean) / sqrt(variance + eps) * scale + bias per channel."""
     (x,) = images
     fact = x.tensor
-    # NHWC: the spatial axes are all but the first and the last.
     spatial = range(1, fact.rank - 1)
     one = Fact(fact.dtype, (fact.dims[0], *(1 for _ in spatial), fact.dims[-1]))
     mean = make("ReduceMean", x, int64s(spatial), like=one)
@@ -172,9 +154,9 @@ def build_depth_space(make: NodeMaker, node: Node, images: list[Value]) -> Value
         split = [batch, height, width, size, size, out.dims[3]]
         order = (0, 1, 3, 2, 4, 5)
     blocks = make("Reshape", x, _reshape_dims(split), like=Fact(fact.dtype, tuple(split)))
-    # Facts are permuted by hand: the maker infers nothing.
-    moved = Fact(fact.dtype, tuple(split[i] for i in order))
-    permuted = make("Transpose", blocks, like=moved, perm=order)
+    # NodeMaker infers nothing, so the fact is permuted here.
+    permuted_fact = Fact(fact.dtype, tuple(split[i] for i in order))
+    permuted = make("Transpose", blocks, like=permuted_fact, perm=order)
     return make("Reshape", permuted, _reshape_dims(list(out.dims)), like=out)
 
 

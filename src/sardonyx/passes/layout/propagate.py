@@ -1,4 +1,4 @@
-"""NHWC layout propagation: what decides the layout of a convolution and all other ops.
+"""NHWC layout propagation: chooses NCHW or NHWC for each value, by the bytes Transposes move.
 
 Convolutions and poolings run on channels-last images [batch, *spatial, channels] only. Every other
 op that has an NHWC rule (`layout/rules.py`) follows them where that moves fewer bytes through
@@ -25,7 +25,7 @@ from sardonyx.passes.layout.rules import (
     quantized_image,
     rank_of,
 )
-from sardonyx.passes.replace import drop
+from sardonyx.passes.replace import drop, replace_value
 
 # Layouts as bits: a value can be required in both.
 NCHW: Final = 1
@@ -37,12 +37,9 @@ _SHAPE_READERS: Final = frozenset(("Shape", "Size"))  # ops that read no element
 
 def propagate_layout(graph: Graph) -> None:
     """Convert a graph, and the bodies in it, to NHWC where there are convolutions or poolings."""
-    starts = (conv, pooling, quantized_image)
-    if any(NHWC_RULES.get(n.op.key) in starts for n in graph.nodes):
-        _LayoutPropagation(graph).run()
-    for node in list(graph.nodes):
-        for _, body in node.subgraphs:
-            propagate_layout(body)
+    for each in graph.family():
+        if any(NHWC_RULES.get(n.op.key) in (conv, pooling, quantized_image) for n in each.nodes):
+            _LayoutPropagation(each).run()
 
 
 class _LayoutPropagation:
@@ -56,7 +53,6 @@ class _LayoutPropagation:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._order = graph.sorted_nodes()
-        self._rules: dict[Node, NhwcRule] = {}
         self._nhwc: set[Value] = set()
         self._other_layout: dict[Value, Value] = {}  # the same value in the other layout
         self._identities: list[Node] = []  # Transposes that have become the identity
@@ -64,11 +60,8 @@ class _LayoutPropagation:
 
     def run(self) -> None:
         """Collect the required layouts backwards, then choose a layout node by node."""
-        for node in self._order:
-            rule = nhwc_rule_of(node)
-            if rule is not None:
-                self._rules[node] = rule
-        # The decisions below look ahead through this only: one pass, no iteration.
+        self._rules = {n: rule for n in self._order if (rule := nhwc_rule_of(n)) is not None}
+        # The only lookahead of the decisions below: one pass over the nodes, no iteration.
         self._required_layouts = _required_layouts(self._order, self._rules, self._graph)
         for node in self._order:
             rule = self._rules.get(node)
@@ -117,16 +110,14 @@ class _LayoutPropagation:
         """Let a node work in NHWC, by its rule."""
         rank = rank_of(node.outputs[0])
         images = [self._as_nhwc(node, i, rank if rule.broadcasts else 0) for i in rule.slots]
-        # Several nodes replace this one; the last output takes over its role.
+        # Several nodes replace this one; the last of them computes its output.
         if rule.build is not None:
-            made = rule.build(NodeMaker(self._graph, node), node, images)
-            old = node.outputs[0]
-            old.fact = made.fact
-            made.name, old.name = old.name, ""
-            self._required_layouts[made] = self._required_layouts.get(old, 0)
-            self._graph.replace(old, made)
+            old, new = node.outputs[0], rule.build(NodeMaker(self._graph, node), node, images)
+            old.fact = new.fact
+            self._required_layouts[new] = self._required_layouts.get(old, 0)
+            replace_value(self._graph, old, new)
             self._replaced.append(node)
-            self._mark_nhwc(made)
+            self._mark_nhwc(new)
             return
         for slot, value in zip(rule.slots, images, strict=True):
             if node.inputs[slot] is not value:
@@ -144,16 +135,16 @@ class _LayoutPropagation:
     def _mark_nhwc(self, value: Value) -> None:
         """Record that a value is NHWC; readers in bodies and graph outputs keep NCHW."""
         self._nhwc.add(value)
-        # They are not visited by this walk, so they cannot follow.
+        # This walk does not visit them, so they cannot follow the layout.
         in_bodies = [(n, i) for n, i in value.uses if n.graph is not self._graph]
         if value.n_exits or in_bodies:
-            first = self._as_nchw(value)
+            nchw = self._as_nchw(value)
             for node, slot in in_bodies:
-                node.graph.set_input(node, slot, first)
+                node.graph.set_input(node, slot, nchw)
             for graph in self._graph.family() if value.n_exits else ():
                 if value in graph.outputs:
-                    graph.set_outputs([first if v is value else v for v in graph.outputs])
-                    first.name, value.name = value.name or first.name, ""
+                    graph.set_outputs([nchw if v is value else v for v in graph.outputs])
+                    nchw.name, value.name = value.name or nchw.name, ""
 
     def _keep_nchw(self, node: Node) -> None:
         """Let a node read the NCHW form of its inputs."""
@@ -163,10 +154,9 @@ class _LayoutPropagation:
 
     def _as_nchw(self, value: Value) -> Value:
         """The NCHW form of an NHWC value."""
-        made = self._other_layout.get(value)
-        if made is None:
-            made = self._other_layout[value] = self._permuted(value, nchw_perm(value.tensor.rank))
-        return made
+        if value not in self._other_layout:
+            self._other_layout[value] = self._permuted(value, nchw_perm(value.tensor.rank))
+        return self._other_layout[value]
 
     def _as_nhwc(self, node: Node, slot: int, rank: int) -> Value:
         """An input in NHWC; `rank`: as an operand that broadcasts to an output of this rank."""
@@ -183,8 +173,8 @@ class _LayoutPropagation:
         if value.is_const:
             return self._constant(value, rank, is_operand)
         if fact.rank == rank:
-            made = self._other_layout[value] = self._permuted(value, nhwc_perm(rank))
-            return made
+            self._other_layout[value] = self._permuted(value, nhwc_perm(rank))
+            return self._other_layout[value]
         # An operand of lower rank: leading axes of size 1, then the permutation.
         nchw = self._as_nchw(value) if value in self._nhwc else value
         unsqueezed = Fact(fact.dtype, (1,) * (rank - fact.rank) + nchw.tensor.dims)
@@ -203,11 +193,9 @@ class _LayoutPropagation:
             n_ones = next(i for i, d in enumerate(array.shape) if d != 1) if is_operand else 0
             return typed_constant(array.reshape(array.shape[n_ones:]), const.dtype)
         # A large constant becomes a recipe: it is permuted when it is packed.
-        build = FoldingBuilder(self._graph, 1 << 30)
-        unsqueezed = value
-        if len(shape) > len(const.shape):
-            unsqueezed = build.Reshape(value, int64s(shape))
-        return build.Transpose(unsqueezed, perm=order)
+        b = FoldingBuilder(self._graph, 1 << 30)
+        is_full = len(shape) == len(const.shape)
+        return b.Transpose(value if is_full else b.Reshape(value, int64s(shape)), perm=order)
 
     def _transpose(self, node: Node) -> None:
         """Combine a Transpose of the model with the layout of its input.

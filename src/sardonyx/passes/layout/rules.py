@@ -35,9 +35,7 @@ class NhwcRule:
     broadcasts: bool = False  # inputs may have fewer dims than the output
     op: Op | None = None  # if it changes
     attrs: Mapping[str, Any] = field(default_factory=dict)  # the attributes that change
-    inputs: Mapping[int, Value] = field(
-        default_factory=dict
-    )  # the inputs that change, as axes or pads
+    inputs: Mapping[int, Value] = field(default_factory=dict)  # changed inputs, as axes or pads
     # For ops that become several nodes: builds them from the NHWC images.
     build: Callable[[NodeMaker, Node, list[Value]], Value] | None = None
 
@@ -177,15 +175,13 @@ def reduce(node: Node, rank: int) -> NhwcRule | None:
 
 def arg_reduce(node: Node, rank: int) -> NhwcRule | None:
     """ArgMax and ArgMin: an index along the axis is the same in both layouts."""
-    axis = node.attrs["axis"]
-    attrs = {"axis": _nhwc_axis(axis, rank)}
-    return _removing_axes(rank, (axis,), node.attrs["keepdims"], attrs=attrs)
+    axis, keepdims = node.attrs["axis"], node.attrs["keepdims"]
+    return _removing_axes(rank, (axis,), keepdims, attrs={"axis": _nhwc_axis(axis, rank)})
 
 
 def squeeze(node: Node, rank: int) -> NhwcRule | None:
     """Squeeze of known axes."""
-    axes = _ints(node, 1)
-    if axes is None:
+    if (axes := _ints(node, 1)) is None:
         return None
     return _removing_axes(rank, axes, False, inputs={1: _nhwc_axes(axes, rank)})
 
@@ -196,8 +192,8 @@ def _removing_axes(rank: int, axes: Sequence[int], keeps: object, **change: Any)
     The remaining axes must be in NCHW order, so that the result is the same in both layouts, or
     batch and channels must both remain, so that it is an image again.
     """
-    gone = {a % rank for a in axes}
-    left = [a for a in range(rank) if a not in gone]
+    removed = {a % rank for a in axes}
+    left = [a for a in range(rank) if a not in removed]
     if keeps:
         return NhwcRule((0,), **change)
     # Dropping the channels, or all spatial axes, leaves the other axes in their NCHW order.
@@ -243,9 +239,8 @@ def reshape_target(node: Node, shape: Shape) -> dict[str, Any] | None:
         return {"inputs": {1: int64s(numbers)}, "attrs": {"allowzero": 0}}
     operand = optional_input(node, 1)
     maker = None if operand is None else operand.node
-    if operand is None or maker is None or maker.op.key != (INTERNAL, "Sizes"):
-        return None
-    if -1 in (operand.tensor.sym or (-1,)):
+    is_sizes = maker is not None and maker.op.key == (INTERNAL, "Sizes")
+    if operand is None or maker is None or not is_sizes or -1 in (operand.tensor.sym or (-1,)):
         return None
     # The dims follow from those of the inputs, as the Sizes node of the old target shows.
     fact = Fact(I64, (len(shape),), None, shape)
@@ -263,8 +258,7 @@ def quantize(node: Node, rank: int) -> NhwcRule | None:
 
 def tile(node: Node, rank: int) -> NhwcRule | None:
     """Tile with known repeats."""
-    repeats = _ints(node, 1)
-    if repeats is None:
+    if (repeats := _ints(node, 1)) is None:
         return None
     return NhwcRule((0,), inputs={1: int64s([repeats[i] for i in nhwc_perm(rank)])})
 
@@ -307,19 +301,9 @@ def pooling(node: Node, rank: int) -> NhwcRule | None:
     return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, node.op.name))
 
 
-def dynamic_quantize(node: Node, rank: int) -> NhwcRule:
-    """DynamicQuantizeLinear, which has one range for all elements."""
-    return NhwcRule((0,))
-
-
 def quantized_image(node: Node, rank: int) -> NhwcRule:
     """QConv and QMean, whose kernels are NHWC."""
     return NhwcRule((0,), requires_nhwc=True, attrs={"channels_last": 1})
-
-
-def quantized_add(node: Node, rank: int) -> NhwcRule:
-    """QAdd, whose operands have one shape."""
-    return NhwcRule((0, 3))
 
 
 def _named(names: str, rule_for: RuleFor, domain: str = ONNX) -> dict[tuple[str, str], RuleFor]:
@@ -344,11 +328,11 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     **_named("Conv ConvTranspose", conv),
     (MICROSOFT, "FusedConv"): conv,
     **_named("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool", pooling),
-    (INTERNAL, "QAdd"): quantized_add,
+    (INTERNAL, "QAdd"): lambda node, rank: NhwcRule((0, 3)),  # its operands have one shape
     (INTERNAL, "QConv"): quantized_image,
     (INTERNAL, "QMean"): quantized_image,
     (ONNX, "Concat"): concat,
-    (ONNX, "DynamicQuantizeLinear"): dynamic_quantize,
+    (ONNX, "DynamicQuantizeLinear"): lambda node, rank: NhwcRule((0,)),  # one scale for all
     (ONNX, "Slice"): slice_,
     (ONNX, "Pad"): pad,
     (ONNX, "Resize"): resize,

@@ -24,7 +24,7 @@ from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
 _ATTENTION: Final = {
     (MICROSOFT, "Attention"): ("multi_head", "packed_projection"),
     (MICROSOFT, "DecoderMaskedMultiHeadAttention"): ("multi_head", "decoder_masked"),
-    (MICROSOFT, "DecoderMaskedSelfAttention"): ("multi_head", "decoder_masked_self"),
+    (MICROSOFT, "DecoderMaskedSelfAttention"): ("multi_head", "packed_projection"),
     (MICROSOFT, "GroupQueryAttention"): ("group_query", "group_query"),
     (MICROSOFT, "MultiHeadAttention"): ("multi_head", "multi_head"),
     (MICROSOFT, "QAttention"): ("multi_head", "quantized_projection"),

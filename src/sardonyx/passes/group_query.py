@@ -6,7 +6,6 @@ rotates queries and keys (RoPE), and masks by sequence lengths and a sliding win
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from sardonyx.graph.graph import Node, Value
@@ -18,18 +17,18 @@ from sardonyx.passes.attention import to_float32
 from sardonyx.passes.multi_head import (
     HEADS_FIRST,
     Spans,
+    attention_scale,
     inputs_of,
     merge_heads,
     need_mask_columns,
     split_heads,
 )
-from sardonyx.passes.rule import known_size, need, ranked
+from sardonyx.passes.rule import need
 
 
 def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose GroupQueryAttention."""
     x, attrs = GroupQueryInputs(*inputs_of(node, 16)), node.attrs
-    ranked(*[v for v in node.inputs if v is not None])
     need(len(node.outputs) < 4 or not node.outputs[3].is_used, "the scores are an output")
     heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
     need(attrs["k_quant_type"] == b"NONE", "the cache is quantized")
@@ -41,13 +40,13 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
     append = _append(b, node, x, (q, k, v), span)
     if x.bias is not None:
         need_mask_columns(b, x.bias, append.outputs[0])
-    window, head = attrs["local_window_size"], known_size(q.tensor.dims[3])
+    window = attrs["local_window_size"]
     y = b.Attention(
         append.outputs[2] if attrs["do_rotary"] else q,
         *append.outputs[:2],
         *(to_float32(b, x.bias), span, to_float32(b, x.sink)),
         domain=INTERNAL,
-        scale=attrs["scale"] or 1 / math.sqrt(head),
+        scale=attention_scale(attrs, q),
         nan_rows=UNSEEN,  # padding rows of a shorter prompt may see no key
         rows_first=1,
         group=heads // shared,
@@ -57,7 +56,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...
         smooth=int(attrs["smooth_softmax"] == 1),
     )
     spans[key] = span
-    return merge_heads(b, y, heads * head), *append.outputs[:2]
+    return merge_heads(b, y, q, q), *append.outputs[:2]
 
 
 def _heads(b: Builder, x: GroupQueryInputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
@@ -91,7 +90,6 @@ def _append(
 
 def _split(b: Builder, x: GroupQueryInputs, heads: int, shared: int) -> tuple[Value, ...]:
     """Query, key and value as [batch, rows, heads, head], from one packed input or three."""
-    # Three inputs: each has its own number of heads.
     if x.key is not None:
         both = split_heads(b, x.key, shared), split_heads(b, x.value, shared)
         return split_heads(b, x.query, heads), *both

@@ -26,12 +26,10 @@ from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.quantize.qdq import scalar
 from sardonyx.passes.attention import KERNEL_TYPES, to_float32
-from sardonyx.passes.rule import known_size, need, ranked
+from sardonyx.passes.rule import known_size, need
 
 HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
-Spans = dict[
-    tuple[Any, ...], Value
-]  # the Spans nodes of a graph by their operands: layers share one
+Spans = dict[tuple[Any, ...], Value]  # Spans nodes by their operands: layers share one
 
 
 def inputs_of(node: Node, count: int) -> tuple[Value | None, ...]:
@@ -58,9 +56,18 @@ def need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
     need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
 
 
-def merge_heads(b: Builder, y: Value, width: int) -> Value:
-    """[batch, rows, heads, size] as [batch, rows, heads * size]."""
-    return b.Reshape(y, b.ints(0, 0, width))
+def merge_heads(b: Builder, y: Value, heads: Value, v: Value) -> Value:
+    """[batch, rows, heads, size] as [batch, rows, heads * size].
+
+    The number of heads is that of the operand `heads`, their size that of the values `v`.
+    """
+    count, size = known_size(heads.tensor.dims[1]), known_size(v.tensor.dims[3])
+    return b.Reshape(y, b.ints(0, 0, count * size))
+
+
+def attention_scale(attrs: dict[str, Any], q: Value) -> float:
+    """The factor of the scores: the attribute, or 1 / sqrt(head size) where that is 0."""
+    return float(attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])))
 
 
 def _heads_first(b: Builder, x: Value, heads: int) -> Value:
@@ -73,9 +80,8 @@ def _is_output_used(node: Node, output: int) -> bool:
     return len(node.outputs) > output and node.outputs[output].is_used
 
 
-def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Value, Value]:
-    """Keys and values after those of the past."""
-    # Without a past there is nothing to append to.
+def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, ...]) -> tuple[Value, Value]:
+    """Keys and values appended to those of the past, if there is one."""
     if past[0] is None:
         return k, v
     key, value = b.node("Append", k, v, *past, domain=INTERNAL, outputs=2).outputs
@@ -83,8 +89,8 @@ def _appended(b: Builder, k: Value, v: Value, past: tuple[Any, Any]) -> tuple[Va
 
 
 def _as_outputs(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
-    """Keys and values as node outputs, which need values of their own."""
-    # Identity gives an output a value and a name of its own: k and v may be read elsewhere.
+    """Keys and values as values that can be node outputs."""
+    # k and v may be read elsewhere under their own names: an Identity gives the output another.
     return tuple(p if p.op == "Append" else b.Identity(p) for p in present)
 
 
@@ -114,22 +120,18 @@ def _added(b: Builder, mask: Value | None, more: Value | None) -> Value | None:
 
 def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose MultiHeadAttention."""
-    x, attrs = MultiHead(*inputs_of(node, 10)), node.attrs
-    ranked(*[v for v in node.inputs if v is not None])
-    return _multi_head(b, x, node, attrs)
+    return _multi_head(b, MultiHead(*inputs_of(node, 10)), node, node.attrs)
 
 
 def decoder_masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     """Decompose DecoderMaskedMultiHeadAttention, which may have a packed QKV input."""
-    # `arranged` maps the inputs to those of MultiHeadAttention.
     x = DecoderInputs(*inputs_of(node, 11))
-    ranked(*[v for v in node.inputs if v is not None])
     # Without a key, `query` holds query, key and value side by side.
     if x.key is None:
-        parts = b.node("Split", x.query, axis=2, num_outputs=3, outputs=3).outputs
-        x = DecoderInputs(*parts, *inputs_of(node, 11)[3:])
-    arranged = MultiHead(*x.as_multi_head(node.attrs))
-    return _multi_head(b, arranged, node, multi_head_attrs(node.attrs))
+        qkv = b.node("Split", x.query, axis=2, num_outputs=3, outputs=3).outputs
+        x = DecoderInputs(*qkv, *inputs_of(node, 11)[3:])
+    as_multi_head = MultiHead(*x.as_multi_head(node.attrs))
+    return _multi_head(b, as_multi_head, node, multi_head_attrs(node.attrs))
 
 
 def _multi_head(
@@ -143,12 +145,10 @@ def _multi_head(
     mask = None
     # key_padding_mask: lengths [batch], or a mask [batch, keys] or [batch, rows, keys].
     if x.padding is not None:
-        rank = x.padding.tensor.rank
-        low, zero = attrs["mask_filter_value"], b.const(0, I32)
-        is_seen = (
-            _within_lengths(b, x.padding, present[0]) if rank == 1 else b.Greater(x.padding, zero)
-        )
-        mask = _additive_mask(b, is_seen, low, (1,) if rank == 3 else (1, 2))
+        padding, rank = x.padding, x.padding.tensor.rank
+        is_seen = _within_lengths(b, padding, present[0]) if rank == 1 else b.Greater(padding, 0)
+        axes = (1,) if rank == 3 else (1, 2)
+        mask = _additive_mask(b, is_seen, attrs["mask_filter_value"], axes)
     mask = _added(b, mask, to_float32(b, x.attention_bias))
     scores = None
     if _is_output_used(node, 3):
@@ -168,13 +168,13 @@ def _decomposed(
     # Scores of unseen keys would have to be masked in the output as well.
     need(not attrs["unidirectional"], "scores of keys that are not seen")
     need(q.tensor.dtype is F32, "scores in another type than they are computed in")
-    scale = attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3]))
-    scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), b.const(scale, F32))
+    scale = b.const(attention_scale(attrs, q), F32)
+    scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), scale)
     if mask is not None:
         scores = b.Add(scores, mask)
     # Softmax(scores) V, with heads after rows as the output has them.
     y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=HEADS_FIRST)
-    return merge_heads(b, y, known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3])), scores
+    return merge_heads(b, y, v, v), scores
 
 
 def _over_shared_buffer(
@@ -186,10 +186,8 @@ def _over_shared_buffer(
 ) -> tuple[Value | None, ...]:
     """Attention over a cache with reserved rows; past_length says where new rows go."""
     need(not _is_output_used(node, 3), "the scores are an output")
-    need(
-        x.padding is None and x.attention_bias is None,
-        "the mask has fewer columns than there are keys",
-    )
+    has_mask = x.padding is not None or x.attention_bias is not None
+    need(not has_mask, "the mask has fewer columns than there are keys")
     need(x.indirection is None, "beams share a cache")
     (q, k, v), past = operands, (x.past_key, x.past_value)
     need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
@@ -198,12 +196,11 @@ def _over_shared_buffer(
     y = b.Attention(
         *(q, *present, None, span),
         domain=INTERNAL,
-        scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
+        scale=attention_scale(attrs, q),
         rows_first=1,
         window_right=0 if attrs["unidirectional"] else -1,
     )
-    width = known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3])
-    return merge_heads(b, y, width), *present
+    return merge_heads(b, y, v, v), *present
 
 
 def _shared_span(
@@ -232,12 +229,12 @@ def _attend(
     y = b.Attention(
         *(q, k, v, mask),
         domain=INTERNAL,
-        scale=attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])),
+        scale=attention_scale(attrs, q),
         rows_first=1,
         window_right=0 if attrs["unidirectional"] else -1,
         bottom_right=int(isinstance(appended, Value)),
     )
-    return merge_heads(b, y, known_size(v.tensor.dims[1]) * known_size(v.tensor.dims[3]))
+    return merge_heads(b, y, v, v)
 
 
 def _operands(b: Builder, x: MultiHead, heads: int) -> tuple[Value, Value, Value]:
@@ -248,93 +245,77 @@ def _operands(b: Builder, x: MultiHead, heads: int) -> tuple[Value, Value, Value
         return q, k, v
     need(x.key.tensor.rank != 5 or x.bias is None, "a packed input has a bias")
     # Layouts by the rank of the key: 3 unpacked, 4 a cross-attention cache, 5 packed KV.
-    parts = [x.query, x.key, x.value]
+    qkv = [x.query, x.key, x.value]
     if x.bias is not None:
         width, all_three = known_size(x.query.tensor.dims[2]), known_size(x.bias.tensor.dims[0])
         sizes = b.ints(width, width, all_three - 2 * width)
         biases = b.node("Split", x.bias, sizes, axis=0, outputs=3).outputs
-        # Of a cross-attention cache only the query gets its bias.
-        count = 1 if x.key.tensor.rank == 4 else 3  # the cache includes the bias
-        parts[:count] = [b.Add(p, c) for p, c in zip(parts[:count], biases, strict=False)]
-    q = _heads_first(b, parts[0], heads)
+        # A cross-attention cache includes the bias already: only the query gets it.
+        count = 1 if x.key.tensor.rank == 4 else 3
+        qkv[:count] = [b.Add(p, c) for p, c in zip(qkv[:count], biases, strict=False)]
+    q = _heads_first(b, qkv[0], heads)
     if x.key.tensor.rank == 5:
         k, v = _unpacked(b, x.key, 2)
         return q, k, v
     if x.key.tensor.rank == 4:
         return q, x.key, x.value
-    return q, _heads_first(b, parts[1], heads), _heads_first(b, parts[2], heads)
+    return q, _heads_first(b, qkv[1], heads), _heads_first(b, qkv[2], heads)
 
 
 def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
     """The slices of [batch, rows, heads, count, head] as [batch, heads, rows, head]."""
-    parts = b.node("Split", x, b.ints(*[1] * count), axis=3, outputs=count).outputs
-    return tuple(b.Transpose(b.Squeeze(p, b.ints(3)), perm=HEADS_FIRST) for p in parts)
+    slices = b.node("Split", x, b.ints(*[1] * count), axis=3, outputs=count).outputs
+    return tuple(b.Transpose(b.Squeeze(each, b.ints(3)), perm=HEADS_FIRST) for each in slices)
 
 
 def packed_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
-    """Decompose Attention of com.microsoft: the QKV projection, then attention."""
-    ranked(*[v for v in node.inputs if v is not None])
-    return _projected_attention(b, Projected(*inputs_of(node, 7)), node, node.attrs)
-
-
-def decoder_masked_self(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
-    """Decompose DecoderMaskedSelfAttention."""
-    ranked(*[v for v in node.inputs if v is not None])
-    x = Projected(*node.inputs[:7])
-    return _projected_attention(b, x, node, projected_attrs(node.attrs))
-
-
-def _projected_attention(
-    b: Builder, x: Projected, node: Node, attrs: dict[str, Any]
-) -> tuple[Value | None, ...]:
-    """The packed projection and the attention over its result."""
+    """Decompose Attention and DecoderMaskedSelfAttention: the QKV projection, then attention."""
+    x, is_decoder = Projected(*inputs_of(node, 7)[:7]), node.op.name != "Attention"
+    attrs = projected_attrs(node.attrs) if is_decoder else node.attrs
     need(not attrs["do_rotary"], "rotary embedding inside the op")
     need(not attrs["past_present_share_buffer"], "past and present share a buffer")
-    product = b.MatMul(x.x, x.weights)
-    whole = product if x.bias is None else b.Add(product, x.bias)
-    return attend_projected(b, x, whole, attrs, _is_output_used(node, 1))
+    qkv = b.MatMul(x.x, x.weights)
+    qkv = qkv if x.bias is None else b.Add(qkv, x.bias)
+    return _attend_projected(b, x, qkv, attrs, node)
 
 
 def quantized_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
-    """QAttention: a quantized projection, then attention in float32."""
+    """Decompose QAttention: a quantized QKV projection, then attention in float32."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
         optional_input(node, i) for i in range(9)
     )
     assert bias is not None
     need(bias.tensor.dtype is F32, "the result is not float32")
-    whole = b.QMatMul(
+    qkv = b.QMatMul(
         x, w, scalar(b, x_scale), scalar(b, x_zero), w_scale, w_zero, bias, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
     inputs = Projected(x, w, bias, mask, past, None, None)
-    # The cache is an output of its own; without a reader it is not computed.
-    has_present = len(node.outputs) > 1 and node.outputs[1].is_used
-    return attend_projected(b, inputs, whole, quantized_attrs(node.attrs), has_present)
+    return _attend_projected(b, inputs, qkv, quantized_attrs(node.attrs), node)
 
 
-def attend_projected(
-    b: Builder, x: Projected, whole: Value, attrs: dict[str, Any], has_present: bool
+def _attend_projected(
+    b: Builder, x: Projected, qkv: Value, attrs: dict[str, Any], node: Node
 ) -> tuple[Value | None, ...]:
     """Attention over a projection whose columns are query, key and value."""
     heads = attrs["num_heads"]
-    sizes = [known_size(s) for s in qkv_widths(known_size(whole.tensor.dims[2]), attrs)]
+    sizes = [known_size(s) for s in qkv_widths(known_size(qkv.tensor.dims[2]), attrs)]
     if len(set(sizes)) == 1:  # of equal width: split by heads, which are views of the projection
-        parts = b.node(
-            "Split", split_heads(b, whole, 3 * heads), b.ints(*[heads] * 3), axis=2, outputs=3
-        ).outputs
-        q, k, v = (b.Transpose(part, perm=HEADS_FIRST) for part in parts)
+        by_head, counts = split_heads(b, qkv, 3 * heads), b.ints(*[heads] * 3)
+        slices = b.node("Split", by_head, counts, axis=2, outputs=3).outputs
+        q, k, v = (b.Transpose(each, perm=HEADS_FIRST) for each in slices)
     else:
-        parts = b.node("Split", whole, b.ints(*sizes), axis=2, outputs=3).outputs
-        q, k, v = (_heads_first(b, part, heads) for part in parts)
-    past: tuple[Any, Any] = (None, None)
+        slices = b.node("Split", qkv, b.ints(*sizes), axis=2, outputs=3).outputs
+        q, k, v = (_heads_first(b, each, heads) for each in slices)
+    past: tuple[Any, ...] = (None, None)
     if x.past is not None:
-        key_and_value = b.node("Split", x.past, b.ints(1, 1), axis=0, outputs=2).outputs
-        past = b.Squeeze(key_and_value[0], b.ints(0)), b.Squeeze(key_and_value[1], b.ints(0))
+        stacked = b.node("Split", x.past, b.ints(1, 1), axis=0, outputs=2).outputs
+        past = tuple(b.Squeeze(each, b.ints(0)) for each in stacked)
     present = _appended(b, k, v, past)
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
     mask = _added(b, mask, to_float32(b, x.attention_bias))
     y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
-    if not has_present:
+    if not _is_output_used(node, 1):
         return (y,)
     need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values have other widths")
     return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)
@@ -349,7 +330,7 @@ def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Val
         mask = _mask_window(b, x, mask, keys)
     if mask.tensor.rank > 1:
         axes = (1,) if mask.tensor.rank == 3 else (1, 2)
-        return _additive_mask(b, b.Greater(mask, b.const(0, I32)), low, axes)
+        return _additive_mask(b, b.Greater(mask, 0), low, axes)
     count = mask.tensor.dims[0]
     # Which of the 1-D layouts it is follows from its length.
     if count == batch:
@@ -377,7 +358,6 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
     s = AttentionAttrs(**node.attrs)
     _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
     q, k, v = (input_of(node, i) for i in range(3))
-    ranked(*[x for x in node.inputs if x is not None])
     is_packed = q.tensor.rank == 3
     _need_supported(node, s, q, v)
     if is_packed:
@@ -402,7 +382,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
         softcap=max(s.softcap, 0.0),
     )
     if is_packed:
-        y = merge_heads(b, y, known_size(q.tensor.dims[1]) * known_size(v.tensor.dims[3]))
+        y = merge_heads(b, y, q, v)
     is_cached = _is_output_used(node, 1) or _is_output_used(node, 2)
     return (y, *_as_outputs(b, present)) if is_cached else (y,)
 

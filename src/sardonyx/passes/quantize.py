@@ -39,6 +39,10 @@ class QuantizedTensor:
     zero: Value | None
 
 
+# Left and right operand, and the bias.
+_Operands = tuple[QuantizedTensor, QuantizedTensor, Value | None]
+
+
 def _conversion_operands(node: Node) -> QuantizedTensor:
     """The operands of a DequantizeLinear or QuantizeLinear with a float32 scale."""
     value, scale = input_of(node, 0), input_of(node, 1)
@@ -116,20 +120,17 @@ def _bounds(act: Node | None) -> tuple[float, float]:
         return -math.inf, math.inf
     if act.op.name == "FusedConv":
         name, params = act.attrs["activation"], list(act.attrs["activation_params"] or [])
-        need(
-            name == b"Relu" or (name == b"Clip" and len(params) == 2),
-            "the activation does not only clamp",
-        )
+        is_clamp = name == b"Relu" or (name == b"Clip" and len(params) == 2)
+        need(is_clamp, "the activation does not only clamp")
         return (0.0, math.inf) if name == b"Relu" else (float(params[0]), float(params[1]))
     if act.op.name == "Relu":
         return 0.0, math.inf
-    bounds = [-math.inf, math.inf]
-    for i in (0, 1):
-        bound = optional_input(act, i + 1)
-        number = scalar(bound)
-        need(bound is None or number is not None, "bounds are not constant")
-        bounds[i] = bounds[i] if number is None else number
-    return bounds[0], bounds[1]
+    bounds = ((-math.inf, optional_input(act, 1)), (math.inf, optional_input(act, 2)))
+    low, high = (
+        unbounded if bound is None else present(scalar(bound), "bounds are not constant")
+        for unbounded, bound in bounds
+    )
+    return low, high
 
 
 def _clamped(inner: Call) -> tuple[Call, ...]:
@@ -162,23 +163,14 @@ def _conv(b: Builder, conv: Node, act: Node | None, q: Node | None) -> Value:
 
 
 def _quantized_node(
-    b: Builder,
-    op: str,
-    operands: tuple[QuantizedTensor, QuantizedTensor, Value | None],
-    q: Node | None,
-    **attrs: Any,
+    b: Builder, op: str, operands: _Operands, q: Node | None, **attrs: Any
 ) -> Value:
     """A QConv or QMatMul, which have the same inputs; without `q` the result is float32."""
     left, right, bias = operands
-    result = None if q is None else _result(q)
-    return b.node(
-        op,
-        *(left.value, right.value, left.scale, left.zero, right.scale, right.zero, bias),
-        *((None, None) if result is None else (result.scale, result.zero)),
-        domain=INTERNAL,
-        dtype=F32.onnx if q is None else q.outputs[0].tensor.dtype.onnx,
-        **attrs,
-    ).outputs[0]
+    result = (None, None) if q is None else (_result(q).scale, _result(q).zero)
+    dtype = F32.onnx if q is None else q.outputs[0].tensor.dtype.onnx
+    inputs = (left.value, right.value, left.scale, left.zero, right.scale, right.zero, bias)
+    return b.node(op, *inputs, *result, domain=INTERNAL, dtype=dtype, **attrs).outputs[0]
 
 
 @rule(*_quantized(*_clamped(_CONVS[0]), _CONVS[1]), aliases="conv_steps")
@@ -197,21 +189,19 @@ def quantized_conv_to_float(b: Builder, x: Value, w: Value, conv: Node) -> Value
 
 def _gemm(b: Builder, gemm: Node, act: Node | None, q: Node | None) -> Value:
     """A QMatMul with an 8-bit or, without QuantizeLinear, a float32 result."""
-    # MatMul has no attributes and no bias.
-    is_gemm = gemm.op.name == "Gemm"
-    # QMatMul has a flag for transposed weights, none for transposed activations.
-    trans = bool(is_gemm and gemm.attrs["transB"])
-    if is_gemm:
-        plain = gemm.attrs["alpha"] == 1 and gemm.attrs["beta"] == 1 and not gemm.attrs["transA"]
-        need(plain, "alpha, beta or transA is set")
+    # QMatMul has a flag for transposed weights, none for transposed activations. MatMul has no
+    # attributes at all.
+    attrs = {"alpha": 1, "beta": 1, "transA": 0, "transB": 0, **gemm.attrs}
+    is_plain = attrs["alpha"] == attrs["beta"] == 1 and not attrs["transA"]
+    need(is_plain, "alpha, beta or transA is set")
     # Scales per column: the output axis of the weights.
-    weights = _weights(input_of(gemm, 1), 0 if trans else 1)
+    axis = 0 if attrs["transB"] else 1
+    weights = _weights(input_of(gemm, 1), axis)
     need(weights.value.tensor.rank == 2, "the weights are no matrix")
-    columns = weights.value.tensor.dims[0 if trans else 1]
-    bias = _bias(b, optional_input(gemm, 2), columns) if is_gemm else None
+    bias = _bias(b, optional_input(gemm, 2), weights.value.tensor.dims[axis])
     low, high = _bounds(act)
     operands = _per_tensor_input(gemm.inputs[0]), weights, bias
-    return _quantized_node(b, "QMatMul", operands, q, low=low, high=high, trans_w=int(trans))
+    return _quantized_node(b, "QMatMul", operands, q, low=low, high=high, trans_w=1 - axis)
 
 
 _MATMULS: Final = (P.Gemm(x, w, rest=True).named("gemm"), P.MatMul(x, w).named("gemm"))
@@ -256,11 +246,8 @@ def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
     need(rank > 2, "not an image")
     # GlobalAveragePool is the mean over all spatial axes by definition.
     if mean.op.name == "ReduceMean":
-        axes = None if (operand := optional_input(mean, 1)) is None else operand.tensor.ints
-        need(
-            axes is not None and sorted(i % rank for i in axes) == [*range(2, rank)],
-            "not over all spatial axes",
-        )
+        axes = present(optional_input(mean, 1), "not over all spatial axes").tensor.ints or ()
+        need(sorted(i % rank for i in axes) == [*range(2, rank)], "not over all spatial axes")
         need(mean.attrs["keepdims"], "dims are dropped")
     return b.QMean(
         image.value, image.scale, image.zero, result.scale, result.zero,
@@ -279,10 +266,8 @@ def _is_same_number(value: Value | None, other: Value | None) -> bool:
 def _need_same_scale(before: QuantizedTensor, after: QuantizedTensor) -> None:
     """Abandon a rewrite unless both tensors have the same scale and zero point."""
     # Only then are equal codes equal numbers.
-    is_same = _is_same_number(before.scale, after.scale) and _is_same_number(
-        before.zero, after.zero
-    )
-    need(is_same, "scales or zero points differ")
+    pairs = (before.scale, after.scale), (before.zero, after.zero)
+    need(all(_is_same_number(*pair) for pair in pairs), "scales or zero points differ")
 
 
 @rule(*_quantized(P.DequantizeLinear(x, rest=True).named("inner")), aliases="steps_again")
@@ -349,17 +334,15 @@ def scaled_matmul_integer(
 ) -> Value:
     """MatMulInteger, Cast and Mul of dynamic quantization as one QMatMul."""
     ranked(x, w, y)
-    # The int32 accumulators are exact, so scaling them in one op rounds the same.
     need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
     need(y.tensor.rank <= 1, "scales are no vector")
     x_scale, w_scale = _factors(y)
     columns = w.tensor.dims[-1]
     is_row = all(d == 1 for d in w_scale.tensor.dims) or w_scale.tensor.dims == (columns,)
     need(is_row, "scales are no vector")
-    return b.QMatMul(
-        x, w, x_scale, optional_input(integer, 2), w_scale, optional_input(integer, 3),
-        None, None, None, domain=INTERNAL, dtype=F32.onnx,
-    )  # fmt: skip
+    zeros = optional_input(integer, 2), optional_input(integer, 3)
+    inputs = (x, w, x_scale, zeros[0], w_scale, zeros[1], None, None, None)
+    return b.QMatMul(*inputs, domain=INTERNAL, dtype=F32.onnx)
 
 
 _CONV_INTEGER: Final = P.ConvInteger(x, rest=True).named("integer")
@@ -382,10 +365,9 @@ def scaled_conv_integer(
     channels, rank = w.tensor.dims[0], w.tensor.rank
     need(y.tensor.rank <= rank, "more dims")
     bias = None if c is None else _per_channel(b, c, channels, rank)
-    return b.QConv(
-        x, w, y, optional_input(integer, 2), None, optional_input(integer, 3), bias, None, None,
-        domain=INTERNAL, dtype=F32.onnx, **integer.attrs,
-    )  # fmt: skip
+    zeros = optional_input(integer, 2), optional_input(integer, 3)
+    inputs = (x, w, y, zeros[0], None, zeros[1], bias, None, None)
+    return b.QConv(*inputs, domain=INTERNAL, dtype=F32.onnx, **integer.attrs)
 
 
 def _per_channel(b: Builder, value: Value, channels: object, rank: int) -> Value:
@@ -428,7 +410,7 @@ def quantized_matmul_bias(b: Builder, x: Value, w: Value, y: Value, matmul: Node
 
 
 def _factors(scale: Value) -> tuple[Value | None, Value]:
-    """The scales of activations and weights, if a scale is their matmul."""
+    """The scales of activations and weights, if a scale is their product."""
     node = scale.node
     if node is None or node.op.key != ("", "Mul"):
         return None, scale
@@ -444,21 +426,17 @@ def _factors(scale: Value) -> tuple[Value | None, Value]:
 @rule(P.QLinearConv(x, rest=True).named("conv"))
 def qlinear_conv(b: Builder, x: Value, conv: Node) -> Value:
     """QLinearConv as QConv."""
-    image, weights = QuantizedTensor(x, *conv.inputs[1:3]), QuantizedTensor(*conv.inputs[3:6])  # type: ignore[arg-type]
-    return b.QConv(
-        image.value, weights.value, image.scale, image.zero, weights.scale, weights.zero,
-        optional_input(conv, 8), conv.inputs[6], conv.inputs[7], domain=INTERNAL,
-        dtype=conv.outputs[0].tensor.dtype.onnx, **conv.attrs,
-    )  # fmt: skip
+    _, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = conv.inputs[:8]
+    inputs = (x, w, x_scale, x_zero, w_scale, w_zero, optional_input(conv, 8), y_scale, y_zero)
+    return b.QConv(*inputs, domain=INTERNAL, dtype=conv.outputs[0].tensor.dtype.onnx, **conv.attrs)
 
 
 @rule(P.ConvInteger(x, w, rest=True).named("conv"))
 def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
     """ConvInteger as QConv with an int32 result."""
-    return b.QConv(
-        x, w, None, optional_input(conv, 2), None, optional_input(conv, 3), None, None, None,
-        domain=INTERNAL, dtype=I32.onnx, **conv.attrs,
-    )  # fmt: skip
+    zeros = optional_input(conv, 2), optional_input(conv, 3)
+    inputs = (x, w, None, zeros[0], None, zeros[1], None, None, None)
+    return b.QConv(*inputs, domain=INTERNAL, dtype=I32.onnx, **conv.attrs)
 
 
 @rule(
@@ -473,10 +451,8 @@ def dynamic_quantize_matmul(b: Builder, x: Value, w: Value, y: Value, matmul: No
     need(y.tensor.rank <= 1, "scales are no vector")
     # One scale for the whole activation, computed in each run.
     tensor, scale, zero = b.node("DynamicQuantizeLinear", x, outputs=3).outputs
-    return b.QMatMul(
-        tensor, w, scale, zero, y, optional_input(matmul, 3), bias, None, None,
-        domain=INTERNAL, dtype=F32.onnx,
-    )  # fmt: skip
+    inputs = (tensor, w, scale, zero, y, optional_input(matmul, 3), bias, None, None)
+    return b.QMatMul(*inputs, domain=INTERNAL, dtype=F32.onnx)
 
 
 # Before FLOAT_RESULTS: a matmul whose result is quantized must not get a float32 result.

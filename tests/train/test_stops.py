@@ -20,7 +20,7 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, lookup
 from sardonyx.ops.gradients import rule_of
-from sardonyx.train.backward import Backward, flow, takes_gradients
+from sardonyx.train.backward import Backward, backpropagate, takes_gradients
 from sardonyx.train.stops import STOPS, stops_at_input, stops_at_output
 from tests.oracle import model_of
 from tests.rows import Array, Row, case, case_modules
@@ -78,7 +78,7 @@ def gradient_reaches(row: Row, position: int) -> bool | None:
     if not ends:
         return None
     seeds = {y: Value("seed", y.fact) for y in ends}
-    return wanted in flow(Backward(graph), graph.sorted_nodes(), seeds, [wanted])
+    return wanted in backpropagate(Backward(graph), graph.sorted_nodes(), seeds, [wanted])
 
 
 def dependents(node: Node, values: set[Value]) -> list[Value]:

@@ -1,4 +1,4 @@
-"""Training: gradient graphs made of the ops' own rules, and what of the forward part to repeat."""
+"""Training: gradient graphs from the ops' gradient rules, with recomputation of forward nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient graphs: a model and its backward pass in one graph, which any session runs."""
+"""Gradient graphs: a model and its backward part in one graph, which any session runs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import read_model
 from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradients import outputs_of, ranked, rule_of
-from sardonyx.passes.replace import prune
-from sardonyx.train.backward import Backward, Gradients, flow, takes_gradients
+from sardonyx.passes.replace import attribute_to, prune
+from sardonyx.train.backward import Backward, Gradients, backpropagate, prepare, takes_gradients
 from sardonyx.train.nodes import with_gradients
-from sardonyx.train.prepare import prepare
-from sardonyx.train.recompute import Choice, chosen, repeat
+from sardonyx.train.recompute import Choice, insert_clones, nodes_to_recompute
 
 SUFFIX: Final = "_grad"
 
@@ -38,82 +37,66 @@ def gradient(
     recompute: Choice = None,
     dims: Mapping[str, int] | None = None,
 ) -> Model:
-    """A model that computes its outputs, and gradients of some by its inputs and weights.
+    """Return a model that computes its outputs and the gradients of some of them.
 
-    `model` is whatever a session takes. `of` names outputs, whose sum is differentiated (the only
-    one, if not given); `by` names inputs and initializers (if not given, the initializers of floats
-    that gradients reach, but for single numbers and the statistics of BatchNormalization). For each
-    there is a further output, `<name>_grad`, and an initializer becomes an input that need not be
-    fed, so that it can be trained.
+    `model` is anything that a session accepts. `of` names outputs, whose sum is differentiated; the
+    default is the only output. `by` names inputs and initializers; the default is every float
+    initializer that gradients reach, except scalars and the statistics of BatchNormalization. For
+    each name the model gets an output `<name>_grad`, and an initializer becomes an input with a
+    default, so that it can be trained.
 
-    The outputs `of` have one element each. With `seeds` they may have any shape, and for each an
-    input `<output>_grad` takes its gradient. `dims` settles open sizes of inputs by their names.
+    The outputs `of` must have one element each. With `seeds` they may have any shape, and for each
+    an input `<output>_grad` takes its gradient. `dims` fixes symbolic dims of inputs by name.
 
-    `recompute` says which forward nodes run again in the backward part: names of nodes, a function
-    of a node, or "layers" for all nodes between values that are the only connection of two layers.
+    `recompute` says which forward nodes run again in the backward part: names of nodes, a predicate
+    over nodes, or "layers" for all nodes between values that are the only connection of two layers.
     """
-    names = by
-    if names is not None and not len(names):
+    if by is not None and not len(by):
         raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
-    if names is None:
-        probe = _Work(*_loaded(model, dims))
-        names = probe.reached(of, seeds)
-    work = _Work(*_loaded(model, dims))
-    work.differentiate(of, names, seeds, recompute)
-    return work.model
+    # The default of `by` takes a backward part of its own: its graph is discarded.
+    names = by if by is not None else _GradientGraph(*_loaded(model, dims)).reached(of, seeds)
+    graph = _GradientGraph(*_loaded(model, dims))
+    graph.differentiate(of, names, seeds, recompute)
+    return graph.model
 
 
 def _loaded(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
-    """A model of our own, and the names of its initializers."""
+    """A model that may be changed, and the names of its initializers."""
     if isinstance(source, Model):
         graph = copied(source.graph, dims)
-        named = {name for name, value in _constants(graph).items() if name}
-        own = replace(
-            source,
-            graph=graph,
-            inputs=list(source.inputs),
-            outputs=list(source.outputs),
-            overridable=list(source.overridable),
-        )
-        return own, frozenset((*named, *(v.name for v in graph.defaults)))
-    given = read_model(source)
-    model = with_gradients(load(given, LoadOptions(dims_by_name=dict(dims or {}))))
-    record = decode(given.source.data).graph
-    return model, frozenset(
-        t.name for t in record.initializers
-    ) if record is not None else frozenset()
+        lists = {name: list(getattr(source, name)) for name in ("inputs", "outputs", "overridable")}
+        names = {name for name in _constants(graph) if name} | {v.name for v in graph.defaults}
+        return replace(source, graph=graph, **lists), frozenset(names)
+    loaded = read_model(source)
+    model = with_gradients(load(loaded, LoadOptions(dims_by_name=dict(dims or {}))))
+    record = decode(loaded.source.data).graph
+    return model, frozenset(() if record is None else (t.name for t in record.initializers))
 
 
 def _constants(graph: Graph) -> dict[str, Value]:
     """The constants that nodes read, by name."""
-    found: dict[str, Value] = {}
-    for node in graph.all_nodes():
-        found.update((v.name, v) for v in node.inputs if v is not None and v.const is not None)
-    return found
+    read = (v for node in graph.all_nodes() for v in node.inputs)
+    return {v.name: v for v in read if v is not None and v.const is not None}
 
 
-class _Work:
-    """One model on its way to a gradient graph."""
+class _GradientGraph:
+    """A model to which the backward part is added."""
 
     def __init__(self, model: Model, weights: Collection[str]) -> None:
         self.model = model
         self.graph = model.graph
-        self._weights = weights
+        self._weights = weights  # names of initializers
         self._b = Backward(self.graph)
 
     def reached(self, of: str | Sequence[str] | None, seeds: bool) -> list[str]:
-        """The initializers that gradients reach; what is built to find out is thrown away."""
-        constants = _constants(self.graph)
-        wanted = {
-            name: value
-            for name, value in constants.items()
-            if name in self._weights and _is_trained(value)
-        }
-        wanted.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
+        """The names of the initializers that gradients reach."""
+        constants = _constants(self.graph).items()
+        targets = {n: v for n, v in constants if n in self._weights and _is_trainable(v)}
+        targets.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
         prepare(self.graph)
         losses = self._losses(of)
-        found, _ = self._flow(self._seeds(losses, seeds), wanted.values())
-        names = [name for name, value in wanted.items() if value in found]
+        gradients, _ = self._backpropagate(self._seeds(losses, seeds), targets.values())
+        names = [name for name, value in targets.items() if value in gradients]
         if not names:
             raise InvalidArgument(
                 f"{', '.join(losses)} depends on no initializer by a path that has gradients",
@@ -122,34 +105,30 @@ class _Work:
         return names
 
     def differentiate(
-        self,
-        of: str | Sequence[str] | None,
-        by: Sequence[str],
-        seeds: bool,
-        recompute: Choice,
+        self, of: str | Sequence[str] | None, by: Sequence[str], seeds: bool, recompute: Choice
     ) -> None:
-        """Adds the backward part, and the gradients as outputs."""
+        """Add the backward part, and the gradients as outputs."""
         targets = self._targets([by] if isinstance(by, str) else list(by))
         prepare(self.graph)
         losses = self._losses(of)
-        found, forward = self._flow(self._seeds(losses, seeds), targets.values())
-        again = chosen(recompute, forward, self._b.active)
+        gradients, forward = self._backpropagate(self._seeds(losses, seeds), targets.values())
+        again = nodes_to_recompute(recompute, forward, self._b.active)
         names = {value.name: value for node in self.graph.nodes for value in node.outputs}
         for name, value in targets.items():
-            if value not in found:
+            if value not in gradients:
                 raise InvalidArgument(
                     f"{', '.join(losses)} does not depend on {name} by a path that has gradients",
                     hint="leave it out of `by`",
                 )
-            if name + SUFFIX in names:  # of a value in between, which can do without
+            if name + SUFFIX in names:  # an intermediate value, which needs no name
                 names[name + SUFFIX].name = ""
-            self._add_output(name, value, found[value])
+            self._add_output(name, value, gradients[value])
         for node in self._b.made:
             node.is_backward = True
         prune(self.graph)
-        repeat(self.graph, again, forward, [n for n in self.graph.nodes if n.is_backward])
+        insert_clones(self.graph, again, forward, [n for n in self.graph.nodes if n.is_backward])
         for node in forward:
-            _trim(node)
+            _drop_unused_outputs(node)
         prune(self.graph)
 
     def _losses(self, of: str | Sequence[str] | None) -> dict[str, Value]:
@@ -195,17 +174,17 @@ class _Work:
         return found
 
     def _seeds(self, losses: Mapping[str, Value], are_fed: bool) -> Gradients:
-        """The gradients that the backward part begins with."""
+        """The gradients that the backward part starts with: inputs, or ones."""
         seeds: Gradients = {}
         for name, value in losses.items():
-            seed = self._fed(name, value) if are_fed else _ones(self._b, name, value)
+            seed = self._seed_input(name, value) if are_fed else _ones(self._b, name, value)
             seeds[value] = self._b.Add(seeds[value], seed) if value in seeds else seed
         return seeds
 
-    def _fed(self, name: str, loss: Value) -> Value:
-        """An input that takes the gradient of an output."""
-        fact, label = ranked(loss), self._free(name)
-        # An input's sizes are numbers or names; those of the output may be formulas.
+    def _seed_input(self, name: str, loss: Value) -> Value:
+        """A new input that takes the gradient of an output."""
+        fact, label = ranked(loss), self._gradient_name(name)
+        # Dims of inputs are numbers or names; those of the output may be expressions.
         shape: list[Size] = [
             d if isinstance(d, int) or lone_name(d) is not None else symbol(f"{label}.{i}")
             for i, d in enumerate(fact.dims)
@@ -216,40 +195,44 @@ class _Work:
         self.model.inputs.append(_declared(label, seed.tensor))
         return self._b.reshape(seed, loss)
 
-    def _flow(self, seeds: Gradients, wanted: Collection[Value]) -> tuple[Gradients, list[Node]]:
-        """Gradients, and the nodes that they went through."""
-        self._b.active.update(wanted)
-        _replace_parts(self.graph, seeds, wanted)
-        forward = _before(self.graph, seeds)
-        return flow(self._b, forward, seeds, wanted), forward
+    def _backpropagate(
+        self, seeds: Gradients, targets: Collection[Value]
+    ) -> tuple[Gradients, list[Node]]:
+        """The gradients, and the forward nodes that the seeds depend on."""
+        self._b.active.update(targets)
+        _decompose(self.graph, seeds, targets)
+        forward = _ancestors(self.graph, seeds)
+        return backpropagate(self._b, forward, seeds, targets), forward
 
     def _add_output(self, name: str, value: Value, grad: Value) -> None:
-        label = self._free(name)
+        """Make the gradient of an input or initializer an output of the model."""
+        label = self._gradient_name(name)
         if not all(isinstance(d, int) for d in ranked(value).dims):
-            # Sizes of equal names were taken as equal; where they are not, this fails.
+            # Dims of equal names were assumed to be equal; where they are not, this Reshape fails.
             grad = self._b.Reshape(grad, self._b.shape(value), allowzero=1)
         if grad.node is not None and not grad.name:
             grad.name = label
         self.graph.set_outputs((*self.graph.outputs, grad))
         self.model.outputs.append(_declared(label, value.tensor))
 
-    def _free(self, name: str) -> str:
-        """The name of a gradient; one that is taken, as in a gradient model, gets a longer one."""
+    def _gradient_name(self, name: str) -> str:
+        """The name of a gradient, unique in the model: second derivatives end in _grad_grad."""
         model, label = self.model, name + SUFFIX
-        taken = {d.name for d in (*model.inputs, *model.overridable, *model.outputs)}
-        while label in taken:
+        used = {d.name for d in (*model.inputs, *model.overridable, *model.outputs)}
+        while label in used:
             label += SUFFIX
         return label
 
 
-def _is_trained(value: Value) -> bool:
-    """Whether a constant is a weight, and neither a single number nor a statistic of batches."""
+def _is_trainable(value: Value) -> bool:
+    """Whether a constant is a weight, not a scalar or the mean or variance of a batch norm."""
     if not takes_gradients(value) or not value.tensor.dims:
         return False
     return any(n.op.name != "BatchNormalization" or slot < 3 for n, slot in value.uses)
 
 
 def _ones(b: Backward, name: str, loss: Value) -> Value:
+    """The seed of a loss, which must have one element."""
     fact = ranked(loss)
     if product(fact.dims) != 1:
         raise InvalidArgument(
@@ -260,44 +243,40 @@ def _ones(b: Backward, name: str, loss: Value) -> Value:
 
 
 def _declared(name: str, fact: Fact) -> Declared:
+    """The declaration of a new input or output of the model."""
     dims = tuple(d if isinstance(d, int) else lone_name(d) for d in fact.dims)
     return Declared(name, fact.plain(), dims)
 
 
-def _before(graph: Graph, values: Collection[Value]) -> list[Node]:
-    """The nodes that some values are made by, each after those it reads."""
-    found: set[Node] = set()
-    work = [v.node for v in values if v.node is not None]
-    while work:
-        node = work.pop()
-        if node not in found:
-            found.add(node)
-            work.extend(
-                v.node for v in node.reads() if v.node is not None and v.node.graph is graph
-            )
-    return [node for node in graph.sorted_nodes() if node in found]
+def _ancestors(graph: Graph, values: Collection[Value]) -> list[Node]:
+    """The nodes of a graph that some values depend on, in topological order."""
+    needed, ancestors = set(values), []
+    for node in reversed(graph.sorted_nodes()):
+        if not needed.isdisjoint(node.outputs):
+            ancestors.append(node)
+            needed.update(node.reads())
+    return ancestors[::-1]
 
 
-def _replace_parts(graph: Graph, seeds: Gradients, wanted: Collection[Value]) -> None:
-    """Nodes without a kernel that are made of others give way to these."""
-    for node in _before(graph, seeds):
+def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> None:
+    """Replace nodes that lowering would decompose anyway, so that their gradients have kernels."""
+    for node in _ancestors(graph, seeds):
         rule = rule_of(node.op)
         if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
         b = Backward(graph)
-        b.active.update(wanted)
+        b.active.update(targets)
         for old, new in zip(node.outputs, outputs_of(rule, b, node), strict=False):
             assert new is not None
             new.name, old.name = old.name, ""
             if old in seeds:
                 seeds[new] = seeds.pop(old)
             graph.replace(old, new)
-        for made in b.made:
-            made.name, made.annotations = node.name, node.annotations
+        attribute_to(b.made, node)
         graph.remove(node)
 
 
-def _trim(node: Node) -> None:
-    """Takes back outputs that were saved for a gradient which nobody asked for after all."""
+def _drop_unused_outputs(node: Node) -> None:
+    """Remove outputs that a gradient rule added to a node, if no gradient reads them."""
     while len(node.outputs) > 1 and not node.outputs[-1].is_used and not node.outputs[-1].name:
         node.graph.drop_outputs(node, {len(node.outputs) - 1})

@@ -1,4 +1,8 @@
-"""Recompute: forward nodes that run again for the backward part, so that their results can go."""
+"""Recomputation (gradient checkpointing): forward nodes that run again in the backward part.
+
+Their results are then not kept in memory between the two parts. Clones have a later priority, so
+that the scheduler runs them just before the backward nodes that read them.
+"""
 
 from __future__ import annotations
 
@@ -9,102 +13,109 @@ from typing import Any, Final
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Graph, Node, Value
 
-AGAIN: Final = 10  # the priority of clones: as late as their readers let them be
+_CLONE_PRIORITY: Final = 10  # above 0: scheduled as late as the readers allow
 Choice = str | Callable[[Node], bool] | Iterable[str] | None
 
 
-def chosen(choice: Choice, nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
-    """The forward nodes to compute again; those that draw numbers, or have bodies, never are."""
+def nodes_to_recompute(
+    choice: Choice, nodes: Sequence[Node], active: Collection[Value]
+) -> set[Node]:
+    """The chosen forward nodes, without random ops and nodes with bodies, which never run again."""
     if choice is None:
         return set()
     if choice == "layers":
-        found = _between_borders(nodes, active)
+        chosen = _inside_segments(nodes, active)
     elif isinstance(choice, str):
         raise InvalidArgument(
             f"recompute is {choice!r}, and may be 'layers', names of nodes, or a function of a node"
         )
     elif callable(choice):
-        found = {node for node in nodes if choice(node)}
+        chosen = {node for node in nodes if choice(node)}
     else:
-        found = _named(list(choice), nodes)
-    return {node for node in found if node.op.is_pure and not node.op.has_bodies}
+        chosen = _named(list(choice), nodes)
+    return {node for node in chosen if node.op.is_pure and not node.op.has_bodies}
 
 
 def _named(names: list[Any], nodes: Sequence[Node]) -> set[Node]:
+    """The nodes with these names; an unknown name is an error."""
     known = {node.name for node in nodes if node.name}
-    wrong = [name for name in names if name not in known]
-    if wrong:
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
         raise InvalidArgument(
-            f"recompute names {wrong[0]!r}, and no node that the loss depends on is called so"
+            f"recompute names {unknown!r}, but the loss depends on no node of that name"
         )
     return {node for node in nodes if node.name in set(names)}
 
 
-def _between_borders(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
-    """All nodes but those that make a border: a value that alone separates before from after.
+def _inside_segments(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
+    """All nodes but checkpoints: nodes whose output is the only value between before and after.
 
-    Only values that gradients pass through count, so that a mask which all layers read does not
-    join them; nor is it computed again. What follows the last boundary is used at once.
+    Only active values count, so that a mask which all layers read does not connect them; nor is it
+    computed again. Nodes after the last checkpoint are not recomputed: the backward part, which
+    starts there, reads their results at once.
     """
-    place = {node: i for i, node in enumerate(nodes)}
-    ends: dict[Value, int] = {}
+    position = {node: i for i, node in enumerate(nodes)}
+    last_read: dict[Value, int] = {}
     for node in nodes:
         for value in node.reads():
-            if value.node in place and value in active:
-                ends[value] = place[node]
-    n_alive, going, borders = 0, [0] * len(nodes), []
+            if value.node in position and value in active:
+                last_read[value] = position[node]
+    # Count live values along the topological order; one live value is a cut of the graph.
+    n_live, n_ending, cuts = 0, [0] * len(nodes), []
     for i, node in enumerate(nodes):
-        kept = [value for value in node.outputs if value in ends]
-        for value in kept:
-            going[ends[value]] += 1
-        n_alive += len(kept) - going[i]
-        if n_alive == 1 and len(kept) == 1:
-            borders.append(i)
-    chosen_borders = _spaced(borders, math.isqrt(len(nodes)))
-    inner = (
-        n for i, n in enumerate(nodes[: max(chosen_borders, default=0)]) if i not in chosen_borders
-    )
+        live = [value for value in node.outputs if value in last_read]
+        for value in live:
+            n_ending[last_read[value]] += 1
+        n_live += len(live) - n_ending[i]
+        if n_live == 1 and len(live) == 1:
+            cuts.append(i)
+    # sqrt(n) segments minimize the peak: checkpoints plus the values of one segment (Chen et al.,
+    # Training Deep Nets with Sublinear Memory Cost, 2016).
+    checkpoints = _spaced(cuts, math.isqrt(len(nodes)))
+    before_last = enumerate(nodes[: max(checkpoints, default=0)])
+    inner = (node for i, node in before_last if i not in checkpoints)
     return {node for node in inner if any(value in active for value in node.outputs)}
 
 
-def _spaced(borders: list[int], gap: int) -> set[int]:
-    """Boundaries at least a gap apart: in a chain every node is one, and not all should be kept."""
-    chosen_borders: set[int] = set()
+def _spaced(cuts: list[int], gap: int) -> set[int]:
+    """Those of the cuts that are at least a gap apart: in a chain every node is a cut."""
+    spaced: set[int] = set()
     last = -1
-    for i in borders:
+    for i in cuts:
         if i - last >= gap:
-            chosen_borders.add(i)
+            spaced.add(i)
             last = i
-    return chosen_borders
+    return spaced
 
 
-def repeat(
+def insert_clones(
     graph: Graph, again: Collection[Node], forward: Sequence[Node], backward: Sequence[Node]
 ) -> None:
-    """Makes backward nodes read clones of the nodes to compute again, and clones read clones."""
+    """Let backward nodes read clones of the nodes to compute again, and clones read clones."""
     needed: set[Node] = set()
     work = list(backward)
     while work:
         for value in work.pop().reads():
-            maker = value.node
-            if maker is not None and maker in again and maker not in needed:
-                needed.add(maker)
-                work.append(maker)
+            producer = value.node
+            if producer is not None and producer in again and producer not in needed:
+                needed.add(producer)
+                work.append(producer)
     copies: dict[Value, Value] = {}
     for node in forward:
         if node in needed:
             copies.update(zip(node.outputs, _clone(graph, node, copies).outputs, strict=True))
     for node in backward:
-        for slot, read in enumerate(node.inputs):
-            if read is not None and read in copies:
-                graph.set_input(node, slot, copies[read])
+        for slot, value in enumerate(node.inputs):
+            if value is not None and value in copies:
+                graph.set_input(node, slot, copies[value])
 
 
 def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:
+    """A copy of a forward node that reads the copies of its inputs."""
     inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
     name = f"{node.name}_again" if node.name else ""
-    twin = graph.add(node.op, inputs, dict(node.attrs), len(node.outputs), name)
-    twin.annotations = (AGAIN, True)
-    for mine, its in zip(twin.outputs, node.outputs, strict=True):
-        mine.fact = its.fact
-    return twin
+    clone = graph.add(node.op, inputs, dict(node.attrs), len(node.outputs), name)
+    clone.annotations = (_CLONE_PRIORITY, True)
+    for new, old in zip(clone.outputs, node.outputs, strict=True):
+        new.fact = old.fact
+    return clone

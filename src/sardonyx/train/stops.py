@@ -1,4 +1,7 @@
-"""Where gradients end by definition, and why. All that is not listed has a rule, or is an error."""
+"""Inputs and outputs of ops whose derivative is zero or undefined by definition.
+
+Gradients end there silently. Any other op without a gradient rule is an error (`backward.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 
 Slots = frozenset[int]
-SIZES: Final = "its result is made of sizes and counts, not of elements"
-STEPS: Final = "it changes in steps: its derivative is 0 wherever it has one"
-INDICES: Final = "its result says which elements, not how large they are"
-RANDOM: Final = "it draws random numbers, and draws have no derivative"
-KIND: Final = "only the element type of this input counts"
-SAMPLES: Final = "sampling positions are fixed: by convention they have no gradient"
-DRAWN: Final = "the ratio decides which elements are dropped, by random numbers"
+SIZES: Final = "the result depends on sizes and counts, not on elements"
+PIECEWISE: Final = "piecewise constant: the derivative is 0 wherever it exists"
+INDICES: Final = "the result is the indices of elements, not their values"
+RANDOM: Final = "random numbers have no derivative"
+TYPE_ONLY: Final = "only the element type of this input is read"
+SAMPLES: Final = "sampling positions have no gradient by convention"
+DROP_RATIO: Final = "the ratio only decides which elements are dropped at random"
 
 
 @frozen
 class Stop:
-    """Inputs or outputs of an op that gradients do not pass; None stands for all of them."""
+    """Inputs or outputs of an op that gradients do not pass; None means all of them."""
 
     why: str
     inputs: Slots | None = None
@@ -30,18 +33,18 @@ class Stop:
     applies: Callable[[Node], bool] = lambda _: True
 
     def at_input(self, node: Node, slot: int) -> bool:
-        """Whether no gradient reaches an input of a node, whichever output it comes from."""
+        """Whether an input of a node gets no gradient from any output."""
         is_here = self.inputs is None or slot in self.inputs
         return is_here and self.outputs is None and self.applies(node)
 
     def at_output(self, node: Node, index: int) -> bool:
-        """Whether no gradient comes from an output of a node, whichever input it is for."""
+        """Whether an output of a node passes no gradient to any input."""
         is_here = self.outputs is None or index in self.outputs
         return is_here and self.inputs is None and self.applies(node)
 
 
 def _rounds(node: Node) -> bool:
-    """Whether a cast makes integers or truth values of floats."""
+    """Whether a cast converts floats to integers or booleans."""
     before = node.inputs[0].fact if node.inputs[0] is not None else None
     after = node.outputs[0].fact
     if not isinstance(before, Fact) or not isinstance(after, Fact):
@@ -53,20 +56,21 @@ def _slots(*numbers: int) -> Slots:
     return frozenset(numbers)
 
 
+# Ops through which no gradient passes at all.
 _WHOLE: Final = {
     SIZES: "ConstantOfShape EyeLike OptionalHasElement RandomNormalLike RandomUniformLike "
     "SequenceLength Shape Size",
-    STEPS: "And Ceil Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual Not "
-    "Or Round Sign Xor",
+    PIECEWISE: "And Ceil Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual "
+    "Not Or Round Sign Xor",
     INDICES: "ArgMax ArgMin NonMaxSuppression NonZero",
     RANDOM: "Bernoulli Multinomial",
 }
-# Of standard ops, by name. Each op has one entry but those in `_PARTIAL`, which may have several.
+# Standard ops by name; an op may have several entries for different inputs and outputs.
 STOPS: Final[dict[str, tuple[Stop, ...]]] = {
     **{name: (Stop(why),) for why, names in _WHOLE.items() for name in names.split()},
-    "Cast": (Stop(STEPS, applies=_rounds),),
-    "CastLike": (Stop(KIND, inputs=_slots(1)), Stop(STEPS, applies=_rounds)),
-    "Dropout": (Stop(DRAWN, inputs=_slots(1, 2)), Stop(RANDOM, outputs=_slots(1))),
+    "Cast": (Stop(PIECEWISE, applies=_rounds),),
+    "CastLike": (Stop(TYPE_ONLY, inputs=_slots(1)), Stop(PIECEWISE, applies=_rounds)),
+    "Dropout": (Stop(DROP_RATIO, inputs=_slots(1, 2)), Stop(RANDOM, outputs=_slots(1))),
     "MaxPool": (Stop(INDICES, outputs=_slots(1)),),
     "OneHot": (Stop(INDICES, inputs=_slots(0, 1)),),
     "Range": (Stop(SIZES, inputs=_slots(1)),),
@@ -81,7 +85,7 @@ def _stops(node: Node) -> tuple[Stop, ...]:
 
 
 def stops_at_input(node: Node, slot: int) -> bool:
-    """Whether what a node makes has, by definition, no gradient by one of its inputs."""
+    """Whether the outputs of a node have, by definition, no gradient by one of its inputs."""
     return any(stop.at_input(node, slot) for stop in _stops(node))
 
 

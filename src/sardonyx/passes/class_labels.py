@@ -29,19 +29,18 @@ def number_labels(graph: Graph) -> None:
 
 
 def _number(graph: Graph, node: Node) -> None:
-    """Replace one classifier."""
+    """Replace a classifier by one with numbers as labels, and a Gather."""
     names = string_array(node.attrs["classlabels_strings"])
     numbers = np.arange(len(names))
     attrs = {**node.attrs, "classlabels_strings": None, CLASSIFIERS[node.op.name]: numbers}
     builder = Builder(graph, graph.scope)
-    made = builder.node(node.op.name, *node.inputs, outputs=2, domain=ML, **attrs)
+    classifier = builder.node(node.op.name, *node.inputs, outputs=2, domain=ML, **attrs)
     # A binary classifier may name only its positive class.
     table = binary_labels(names) if len(names) == 1 else names
-    # The label is an index into the table of strings.
-    label: Value = builder.Gather(builder.const(table), made.outputs[0])
-    for other in builder.made:
-        other.annotations = node.annotations
-    for old, new in zip(node.outputs, (label, made.outputs[1]), strict=False):
+    label: Value = builder.Gather(builder.const(table), classifier.outputs[0])
+    for added in builder.made:
+        added.annotations = node.annotations
+    for old, new in zip(node.outputs, (label, classifier.outputs[1]), strict=False):
         if not new.name:
             new.name, old.name = old.name, ""
         graph.replace(old, new)

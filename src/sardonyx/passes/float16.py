@@ -19,46 +19,41 @@ from sardonyx.ops.elementwise.chain import ELEMENTWISE
 from sardonyx.passes.replace import prune, replace_value
 
 _FLOAT16_TYPES: Final = (F16, BF16)
+
+
+def _keys(domain: str, names: str) -> frozenset[tuple[str, str]]:
+    """The keys of ops of one domain, named in a string."""
+    return frozenset((domain, name) for name in names.split())
+
+
 # Their reference computes in float32 and rounds the result, so widening changes no bit.
-_WIDENED: Final = frozenset(
-    (
-        *((ONNX, name) for name in (
-            "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool",
-            "GlobalMaxPool", "GlobalLpPool", "LSTM", "GRU", "RNN", "DFT", "STFT",
-            "RoiAlign", "MaxRoiPool",
-        )),
-        (MICROSOFT, "FusedConv"),
-        (MICROSOFT, "MoE"),
-        (MICROSOFT, "QMoE"),
-    )
-)  # fmt: skip
+_WIDENED: Final = _keys(
+    ONNX,
+    "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
+    "LSTM GRU RNN DFT STFT RoiAlign MaxRoiPool",
+) | _keys(MICROSOFT, "FusedConv MoE QMoE")
 # Widened for float16 only: CPUs have matmul instructions for bfloat16.
-_MATMULS: Final = frozenset(((ONNX, "MatMul"), (ONNX, "Gemm"), (MICROSOFT, "FusedMatMul")))
+_MATMULS: Final = _keys(ONNX, "MatMul Gemm") | _keys(MICROSOFT, "FusedMatMul")
 # Ops that continue a float32 region if one of their operands is in it. Not Cast, which names its
 # own type.
-_FOLLOW: Final = ELEMENTWISE - {(ONNX, "Cast")} | frozenset(
-    (
-        *((ONNX, name) for name in (
-            "BatchNormalization", "GroupNormalization", "InstanceNormalization",
-            "LayerNormalization", "RMSNormalization", "ReduceMean", "ReduceSum", "Softmax",
-        )),
-        *((MICROSOFT, name) for name in (
-            "SimplifiedLayerNormalization", "SkipLayerNormalization",
-            "SkipSimplifiedLayerNormalization",
-        )),
-        (ONNX, "SimplifiedLayerNormalization"),
+_FOLLOW: Final = (
+    ELEMENTWISE - {(ONNX, "Cast")}
+    | _keys(
+        ONNX,
+        "BatchNormalization GroupNormalization InstanceNormalization LayerNormalization "
+        "RMSNormalization SimplifiedLayerNormalization ReduceMean ReduceSum Softmax",
     )
-)  # fmt: skip
+    | _keys(
+        MICROSOFT,
+        "SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization",
+    )
+)
 # Ops that only move elements continue it if all operands are in it: widening moves more bytes.
-_MOVE: Final = frozenset(
-    (
-        *((ONNX, name) for name in (
-            "Concat", "Expand", "Flatten", "Identity", "Pad", "Reshape", "Resize", "Slice", "Split",
-            "Squeeze", "Transpose", "Unsqueeze",
-        )),
-        (INTERNAL, "Attention"),  # reads float16 keys and values of a cache directly
-    )
-)  # fmt: skip
+# Attention reads float16 keys and values of a cache directly.
+_MOVE: Final = _keys(
+    ONNX,
+    "Concat Expand Flatten Identity Pad Reshape Resize Slice Split Squeeze Transpose Unsqueeze",
+) | _keys(INTERNAL, "Attention")
 
 
 def widen_float16(graph: Graph) -> None:
@@ -89,17 +84,16 @@ def _follows(node: Node, wide: dict[Value, Value]) -> bool:
         return False
     if not all(map(_is_float16, node.outputs)) or not _has_ranks(node):
         return False
-    given = [v in wide for v in node.inputs if v is not None and _is_float16(v) and not v.is_const]
+    inputs = [v for v in node.inputs if v is not None and _is_float16(v) and not v.is_const]
     # bfloat16 matmuls are not widened: elementwise ops between them stay in bfloat16, unless all of
     # their operands are float32.
     needs_all = node.op.key in _MOVE or not _is_ieee_float16(node.outputs[0])
-    return bool(given) and (all if needs_all else any)(given)
+    return bool(inputs) and (all if needs_all else any)(v in wide for v in inputs)
 
 
 def _has_ranks(node: Node) -> bool:
     """Whether all ranks are known: without them the reference runs the node, in any type."""
-    values = (*node.inputs, *node.outputs)
-    facts = [v.fact for v in values if v is not None]
+    facts = (v.fact for v in (*node.inputs, *node.outputs) if v is not None)
     return not any(isinstance(fact, Fact) and fact.shape is None for fact in facts)
 
 
@@ -131,9 +125,8 @@ def _float32_of(b: Builder, value: Value | None, wide: dict[Value, Value]) -> Va
 def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
     """Replace a node by its float32 form and a Cast of each float16 output."""
     inputs = [_float32_of(b, v, wide) for v in node.inputs]
-    widened = b.node(
-        node.op.name, *inputs, outputs=len(node.outputs), domain=node.op.domain, **node.attrs
-    )
+    op, n_outputs = node.op, len(node.outputs)
+    widened = b.node(op.name, *inputs, outputs=n_outputs, domain=op.domain, **node.attrs)
     widened.name = node.name
     for old, new in zip(node.outputs, widened.outputs, strict=True):
         if old.fact is None:
@@ -143,6 +136,6 @@ def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
             result = b.Cast(new, to=old.tensor.dtype.onnx)
             wide[result] = new
         replace_value(node.graph, old, result)
-    for new_node in b.made:
-        new_node.annotations = node.annotations
+    for added in b.made:
+        added.annotations = node.annotations
     node.graph.remove(node)

@@ -10,7 +10,7 @@ import math
 from typing import Any, Final
 
 from sardonyx.graph.dtype import BF16, F16, F32
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction
@@ -37,12 +37,10 @@ def matmul(b: Builder, left: Value, right: Value) -> Value:
     if not rows and not columns:
         return _matmul(b, left, right)
     # The kernels multiply matrices only.
-    y = _matmul(
-        b,
-        b.Unsqueeze(left, b.ints(0)) if rows else left,
-        b.Unsqueeze(right, b.ints(1)) if columns else right,
-    )
-    return b.Squeeze(y, b.ints(*([-2] if rows else []), *([-1] if columns else [])))
+    left = b.Unsqueeze(left, b.ints(0)) if rows else left
+    right = b.Unsqueeze(right, b.ints(1)) if columns else right
+    added = [axis for axis, is_added in ((-2, rows), (-1, columns)) if is_added]
+    return b.Squeeze(_matmul(b, left, right), b.ints(*added))
 
 
 @rule(P.FusedMatMul(a, b_, domain=MICROSOFT).named("node"))
@@ -54,21 +52,14 @@ def fused_matmul(b: Builder, left: Value, right: Value, node: Node) -> Value:
         b.Transpose(v, perm=(*range(1, v.tensor.rank - 1), 0, v.tensor.rank - 1)) if is_inner else v
         for v, is_inner in ((left, attrs["transBatchA"]), (right, attrs["transBatchB"]))
     )
-    # The internal op has the same flags for matrices.
-    if left.tensor.rank == 1 or right.tensor.rank == 1:
-        return _matmul_with_vector(b, left, right, node)
-    return _matmul(
-        b, left, right, trans_a=attrs["transA"], trans_b=attrs["transB"], alpha=attrs["alpha"]
-    )
-
-
-def _matmul_with_vector(b: Builder, left: Value, right: Value, node: Node) -> Value:
-    """A FusedMatMul with a vector operand, to which the transpose flags do not apply."""
-    attrs = node.attrs
-    need(left.tensor.rank == 1 or not attrs["transA"], "the matrix is transposed")
-    need(right.tensor.rank == 1 or not attrs["transB"], "the matrix is transposed")
-    made: Value = b.MatMul(left, right)
-    return made if attrs["alpha"] == 1 else b.Mul(made, b.const(attrs["alpha"], made.tensor.dtype))
+    trans_a, trans_b, alpha = attrs["transA"], attrs["transB"], attrs["alpha"]
+    if left.tensor.rank > 1 and right.tensor.rank > 1:
+        return _matmul(b, left, right, trans_a=trans_a, trans_b=trans_b, alpha=alpha)
+    # The transpose flags do not apply to vectors.
+    need(left.tensor.rank == 1 or not trans_a, "the matrix is transposed")
+    need(right.tensor.rank == 1 or not trans_b, "the matrix is transposed")
+    y = b.MatMul(left, right)
+    return y if alpha == 1 else b.Mul(y, alpha)
 
 
 @rule(P.Gemm(a, b_, rest=True).named("node"))
@@ -76,57 +67,46 @@ def gemm(b: Builder, left: Value, right: Value, node: Node) -> Value:
     """Lower Gemm: C becomes an operand of an Add in the epilogue."""
     attrs, dtype = node.attrs, left.tensor.dtype
     alpha, beta = attrs["alpha"], attrs["beta"]
-    added = node.inputs[2] if len(node.inputs) > 2 and beta else None
+    added = optional_input(node, 2) if beta else None
     # alpha and beta are floats: of integers they would round every product.
     need(dtype.is_float or (alpha == 1 and beta == 1), "rounds numbers to integers")
     flags: dict[str, Any] = {"trans_a": attrs["transA"], "trans_b": attrs["transB"], "alpha": alpha}
-    # A constant C is multiplied by beta now: constant folding follows.
-    if added is not None and beta != 1:
-        added = b.Mul(added, b.const(beta, dtype))
     if added is None:
         return _matmul(b, left, right, **flags)
+    if beta != 1:  # the builder folds this where C is constant
+        added = b.Mul(added, b.const(beta, dtype))
     if dtype not in FLOAT32_ACCUMULATED:
         return b.Add(_matmul(b, left, right, **flags), added)
     code: Code = (Instruction((ONNX, "Add"), (0, 1), dtype),)
     return _matmul(b, left, right, added, code=code, **flags)
 
 
-def _need_matrix_transpose(node: Node) -> None:
-    """Abandon a rewrite unless a Transpose swaps the last two axes and no others."""
-    order = permutation_of(node)
+def _with_transpose(
+    b: Builder, transpose: Node, node: Node, operands: tuple[Value, Value], flag: str
+) -> Value:
+    """The matmul of these operands, with the Transpose of one of them in its flag."""
+    order = permutation_of(transpose)
     n = len(order)
     need(n > 1 and order == (*range(n - 2), n - 1, n - 2), "it permutes other axes")
+    # Two transposes cancel.
+    attrs = {**node.attrs, flag: 1 - node.attrs[flag]}
+    epilogue = [v for v in node.inputs[2:] if v is not None]
+    return _matmul(b, *operands, *epilogue, like=node.outputs[0], **attrs)
 
 
-def _operands(node: Node) -> list[Value]:
-    """The operands of the epilogue of a matmul."""
-    return [v for v in node.inputs[2:] if v is not None]
+_TRANSPOSED: Final = P.Transpose(x).named("transpose")
 
 
-_WITH_EPILOGUE: Final[dict[str, Any]] = {"domain": INTERNAL, "rest": True}
-
-
-@rule(
-    P.MatMul(P.Transpose(x).named("transpose"), b_, **_WITH_EPILOGUE).named("node"),
-    aliases="turned_left",
-)
+@rule(P.MatMul(_TRANSPOSED, b_, domain=INTERNAL, rest=True).named("node"), aliases="turned_left")
 def transposed_left(b: Builder, x: Value, right: Value, transpose: Node, node: Node) -> Value:
     """Fold a Transpose of the left operand into trans_a."""
-    _need_matrix_transpose(transpose)
-    # Two transposes cancel.
-    attrs = {**node.attrs, "trans_a": 1 - node.attrs["trans_a"]}
-    return _matmul(b, x, right, *_operands(node), like=node.outputs[0], **attrs)
+    return _with_transpose(b, transpose, node, (x, right), "trans_a")
 
 
-@rule(
-    P.MatMul(a, P.Transpose(x).named("transpose"), **_WITH_EPILOGUE).named("node"),
-    aliases="turned_right",
-)
+@rule(P.MatMul(a, _TRANSPOSED, domain=INTERNAL, rest=True).named("node"), aliases="turned_right")
 def transposed_right(b: Builder, left: Value, x: Value, transpose: Node, node: Node) -> Value:
     """Fold a Transpose of the right operand into trans_b."""
-    _need_matrix_transpose(transpose)
-    attrs = {**node.attrs, "trans_b": 1 - node.attrs["trans_b"]}
-    return _matmul(b, left, x, *_operands(node), like=node.outputs[0], **attrs)
+    return _with_transpose(b, transpose, node, (left, x), "trans_b")
 
 
 # Without an epilogue: no further inputs.
@@ -142,10 +122,8 @@ def scaled_matmul(
     need(number and math.isfinite(number), "the factor is 0 or not finite")
     need(factor.tensor.rank <= node.outputs[0].tensor.rank, "adds axes")
     # alpha is applied before the epilogue, so there must be none yet.
-    need(
-        left.tensor.dtype in FLOAT32_ACCUMULATED and node.attrs["code"] is None,
-        "it has an epilogue, or no float32 accumulators",
-    )
+    is_plain = left.tensor.dtype in FLOAT32_ACCUMULATED and node.attrs["code"] is None
+    need(is_plain, "it has an epilogue, or no float32 accumulators")
     if scale.op.name == "Div":
         # 1 / number is exact only for powers of two; else division and multiplication differ.
         need(abs(math.frexp(number)[0]) == 0.5, "not a power of two")
@@ -171,10 +149,5 @@ def mark_bf16(graph: Graph) -> None:
 
 
 RULES: Final[tuple[Any, ...]] = (
-    *matmul,
-    *fused_matmul,
-    *gemm,
-    *transposed_left,
-    *transposed_right,
-    *scaled_matmul,
-)
+    *matmul, *fused_matmul, *gemm, *transposed_left, *transposed_right, *scaled_matmul,
+)  # fmt: skip

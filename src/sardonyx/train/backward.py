@@ -140,9 +140,11 @@ def _contributions(
     if rule is None:
         lost = next(v for v, g in zip(node.outputs, grads, strict=True) if g is not None)
         raise _no_gradient(node, lost)
-    is_decomposed = isinstance(rule, Decomposition)
     try:
-        built = _decomposed(b, rule, node, grads) if is_decomposed else rule(b, node, *grads)
+        if isinstance(rule, Decomposition):
+            built = _decomposed(b, rule, node, grads)
+        else:
+            built = rule(b, node, *grads)
     except SardonyxError as error:
         raise error.at(node=node, stage="gradient") from None
     by_input = built if isinstance(built, (tuple, list)) else (built,)
@@ -152,7 +154,7 @@ def _contributions(
             continue
         if grad is not None:
             yield value, grad
-        elif not is_decomposed:  # there the rules of the nodes inside report it
+        elif not isinstance(rule, Decomposition):  # there the rules of the nodes inside report it
             name = node.op.input_slot(slot).name
             raise NotImplemented(
                 f"{node.op} has no gradient by its input {name}, here {value}",

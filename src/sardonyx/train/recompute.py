@@ -105,9 +105,9 @@ def insert_clones(
         if node in needed:
             copies.update(zip(node.outputs, _clone(graph, node, copies).outputs, strict=True))
     for node in backward:
-        for slot, value in enumerate(node.inputs):
-            if value is not None and value in copies:
-                graph.set_input(node, slot, copies[value])
+        for slot, read in enumerate(node.inputs):
+            if read is not None and read in copies:
+                graph.set_input(node, slot, copies[read])
 
 
 def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:

@@ -236,10 +236,10 @@ class _EpilogueTarget:
         target = self._shape_of_matmul()
         assert target is not None
         builder = Builder(graph)
-        made: Value = builder.Reshape(other, builder.ints(*target), like=self.matmul)
+        reshaped: Value = builder.Reshape(other, builder.ints(*target), like=self.matmul)
         builder.made[0].annotations = self.node.annotations
-        made.fact = other.tensor.shaped(self.matmul.tensor.dims)
-        return made
+        reshaped.fact = other.tensor.shaped(self.matmul.tensor.dims)
+        return reshaped
 
 
 def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -> bool:
@@ -259,8 +259,8 @@ def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -
     # A matmul that already has an epilogue runs the new code after it.
     code = concatenated(first, n_first, code, len(others) + 1) if first else code
     inputs = [*node.inputs, *(target.fitted(graph, v) for v in others)]
-    made = _replace_group(graph, group, node.op, inputs, {**node.attrs, "code": code}, target)
-    positions[made] = positions[group.root]
+    fused = _replace_group(graph, group, node.op, inputs, {**node.attrs, "code": code}, target)
+    positions[fused] = positions[group.root]
     if target.reshape is not None:
         graph.remove(target.reshape)
     graph.remove(node)
@@ -316,24 +316,15 @@ def _replace_group(
 ) -> Node:
     """Replace a group by one node that has the name of the root."""
     old = group.root.outputs[0]
-    new = graph.add(op, inputs, attrs, name=group.root.name)
-    new.annotations = group.root.annotations
-    made = new.outputs[0]
-    made.fact = old.tensor.plain()
-    if target is not None and target.reshape is not None:
-        made.fact = old.tensor.shaped(target.matmul.tensor.dims)
+    fused = last = graph.add(op, inputs, attrs, name=group.root.name)
+    if target is not None and (reshape := target.reshape) is not None:
         # The epilogue comes before the Reshape now.
-        old_reshape = target.reshape
-        reshaped = graph.add(
-            old_reshape.op,
-            [made, *old_reshape.inputs[1:]],
-            dict(old_reshape.attrs),
-            name=old_reshape.name,
-        )
-        reshaped.annotations = new.annotations
-        made = reshaped.outputs[0]
-        made.fact = old.tensor.plain()
-    replace_value(graph, old, made)
+        fused.outputs[0].fact = old.tensor.shaped(target.matmul.tensor.dims)
+        operands = [fused.outputs[0], *reshape.inputs[1:]]
+        last = graph.add(reshape.op, operands, dict(reshape.attrs), name=reshape.name)
+    last.outputs[0].fact = old.tensor.plain()
+    fused.annotations = last.annotations = group.root.annotations
+    replace_value(graph, old, last.outputs[0])
     for node in group.members:
         graph.remove(node)
-    return new
+    return fused

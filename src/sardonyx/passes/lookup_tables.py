@@ -29,20 +29,18 @@ def tabulate(graph: Graph, chain: Node) -> bool:
     inputs = [v for v in chain.inputs if v is not None]
     # All operands but one must be scalars: else an entry would depend on the position.
     tensors = [v for v in inputs if any(d != 1 for d in v.tensor.dims)]
-    if (
-        len(tensors) != 1
-        or tensors[0].tensor.dtype not in _BYTES
-        or tensors[0].tensor.dims != y.tensor.dims
-    ):
+    if len(tensors) != 1:
         return False
     x, static = tensors[0], y.tensor.static
+    if x.tensor.dtype not in _BYTES or x.tensor.dims != y.tensor.dims:
+        return False
     # A smaller tensor costs less than computing the table.
     if x.is_const or (static is not None and np.prod(static, dtype=np.int64) < _ENTRIES):
         return False
     builder = Builder(graph, graph.scope)
-    made = builder.QLookup(x, _table(builder, chain, x), domain=INTERNAL, like=y)
+    looked_up = builder.QLookup(x, _table(builder, chain, x), domain=INTERNAL, like=y)
     attribute_to(builder.made, chain)
-    replace_value(graph, y, made)
+    replace_value(graph, y, looked_up)
     graph.remove(chain)
     return True
 
@@ -53,8 +51,7 @@ def _table(builder: Builder, chain: Node, x: Value) -> Value:
     # Entry i is for the byte i: a signed input indexes with its bits as unsigned.
     ramp = builder.const(all_bytes.view(x.tensor.dtype.np))
     operands = [ramp if v is x else v for v in chain.inputs]
-    consts = [None if v is None else v.const for v in operands]
-    if all(c is not None for c in consts):
-        arrays = [c.read().reshape(c.shape[-1:]) for c in consts if c is not None]
-        return builder.const(run_code(code, arrays))
+    consts = [c for v in operands if v is not None and (c := v.const) is not None]
+    if len(consts) == len(operands):
+        return builder.const(run_code(code, [c.read().reshape(c.shape[-1:]) for c in consts]))
     return builder.Chain(*operands, domain=INTERNAL, code=code)

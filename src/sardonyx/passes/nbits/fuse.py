@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.attention import only_reader
@@ -28,8 +28,9 @@ _SHARED: Final = ("K", "N", "bits", "block_size", "k_major", "signed", "zero_def
 def fuse_nbits_matmul(graph: Graph) -> None:
     """Fuse norms, gates and residual additions into n-bit matmuls; bodies are left alone."""
     _split_skip_norms(graph)
-    for node in list(graph.nodes):
-        if node.op.key == (INTERNAL, "MatMulNBits") and _is_plain(node):
+    for node in [n for n in graph.nodes if n.op.key == (INTERNAL, "MatMulNBits")]:
+        # Only matmuls with constant weights and without an epilogue.
+        if node.attrs["code"] is None and all(v is None or v.is_const for v in node.inputs[1:]):
             _fuse(graph, node)
     _request_quantized_output(graph)
 
@@ -44,8 +45,8 @@ def _request_quantized_output(graph: Graph) -> None:
         out = node.outputs[0]
         if out.n_exits or not out.uses or any(n.op.key != FUSED_NBITS for n, _ in out.uses):
             continue
-        norms = {(n.inputs[4], n.attrs["epsilon"]) for n, slot in out.uses if slot == 0}
         # The codes depend on the norm of the reader: all readers must have the same.
+        norms = {(n.inputs[4], n.attrs["epsilon"]) for n, slot in out.uses if slot == 0}
         if len(norms) != 1:
             continue
         ((gain, epsilon),) = norms
@@ -53,51 +54,39 @@ def _request_quantized_output(graph: Graph) -> None:
         node.attrs = {**node.attrs, "quantizes_output": 1, "next_epsilon": epsilon}
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether a matmul has constant weights and no epilogue."""
-    weights = node.inputs[1:]
-    return node.attrs["code"] is None and all(v is None or v.is_const for v in weights)
-
-
 def _fuse(graph: Graph, node: Node) -> None:
     """Replace one matmul by FusedMatMulNBits with everything around it that fits."""
     x, q, scale, zero = (*node.inputs, None)[:4]
     assert x is not None
-    fused, out, extra = [node], node.outputs[0], {"gated": 0}
     gain, epsilon = None, 1e-5
     # The norm stays for its other readers; each matmul normalizes its own input.
     if x.node is not None and _is_norm(x.node):
         gain, epsilon = x.node.inputs[1], x.node.attrs["epsilon"]
         x = x.node.inputs[0]
     # Gate and up projection are the two halves of the columns of one matmul.
-    gate = _gate(out)
-    if gate:
-        fused += gate
-        out, extra = gate[-1].outputs[0], {"gated": 1}
-    residual = None
+    gate = _gate(node.outputs[0])
+    fused = [node, *gate]
+    out, residual = fused[-1].outputs[0], None
     # The residual must not broadcast, and must not be the result itself.
     add = only_reader(out)
     if add is not None and add.op.key == (ONNX, "Add"):
-        (residual,) = [v for v in add.inputs if v is not out] or [None]
-        if residual is not None and _is_like(residual, out):
+        others = [v for v in add.inputs if v is not None and v is not out]
+        residual = others[0] if others and _is_like(others[0], out) else None
+        if residual is not None:
             fused.append(add)
             out = add.outputs[0]
-        else:
-            residual = None
     attrs = {name: node.attrs[name] for name in _SHARED}
-    made: Value = Builder(graph, graph.scope).FusedMatMulNBits(
-        x, q, scale, zero, gain, residual, None, domain=INTERNAL, like=out, epsilon=epsilon,
-        **extra, **attrs,
-    )  # fmt: skip
-    assert made.node is not None
-    attribute_to([made.node], node)
-    replace_value(graph, out, made)
-    drop(graph, list(reversed(fused)))  # the last reader first, so that each is dead
+    attrs |= {"epsilon": epsilon, "gated": int(bool(gate))}
+    b, inputs = Builder(graph, graph.scope), (x, q, scale, zero, gain, residual, None)
+    y = b.FusedMatMulNBits(*inputs, domain=INTERNAL, like=out, **attrs)
+    attribute_to(b.made, node)
+    replace_value(graph, out, y)
+    drop(graph, fused)  # from the end of the list: a node is dead once its reader is removed
 
 
 def _is_norm(node: Node) -> bool:
     """Whether a node is an RMS norm over the last axis with a constant gain."""
-    gain = node.inputs[1] if len(node.inputs) > 1 else None
+    gain = optional_input(node, 1)
     # The kernel normalizes the last axis and multiplies by a gain of its type.
     if node.op.key not in _NORMS or gain is None or not gain.is_const or gain.tensor.rank != 1:
         return False
@@ -153,17 +142,16 @@ def _split_skip_norms(graph: Graph) -> None:
             continue
         a, b_, gain, *bias = node.inputs
         makers = {v.node.op.name for v in (a, b_) if v is not None and v.node is not None}
-        # The norm statistics have no equivalent after the split.
-        unread = not any(v.is_used for v in node.outputs[1:3])
-        if any(bias) or "MatMulNBits" not in makers or not unread:
+        # Outputs 1 and 2, mean and inverse deviation, have no equivalent after the split.
+        has_statistics = any(v.is_used for v in node.outputs[1:3])
+        if any(bias) or "MatMulNBits" not in makers or has_statistics:
             continue
         b = Builder(graph, graph.scope)
-        total: Value = b.Add(a, b_, like=node.outputs[0])
-        normed: Value = b.SimplifiedLayerNormalization(
-            total, gain, like=node.outputs[0], epsilon=node.attrs["epsilon"], axis=-1
-        )
+        y, epsilon = node.outputs[0], node.attrs["epsilon"]
+        total = b.Add(a, b_, like=y)
+        normed = b.SimplifiedLayerNormalization(total, gain, like=y, epsilon=epsilon, axis=-1)
         attribute_to(b.made, node)
-        replace_value(graph, node.outputs[0], normed)
+        replace_value(graph, y, normed)
         if len(node.outputs) > 3:
             replace_value(graph, node.outputs[3], total)
         graph.remove(node)
@@ -175,14 +163,12 @@ def unfuse_nbits_matmul(graph: Graph) -> None:
         x, q, scale, zero, gain, residual = node.inputs[:6]
         out, b = node.outputs[0], Builder(node.graph, node.graph.scope)
         if gain is not None:
-            x = b.SimplifiedLayerNormalization(
-                x, gain, like=x, epsilon=node.attrs["epsilon"], axis=-1
-            )
+            epsilon = node.attrs["epsilon"]
+            x = b.SimplifiedLayerNormalization(x, gain, like=x, epsilon=epsilon, axis=-1)
         attrs = {name: node.attrs[name] for name in _SHARED}
         y: Value = b.MatMulNBits(x, q, scale, zero, domain=INTERNAL, **attrs)
         if node.attrs["gated"]:
-            split = b.node("Split", y, outputs=2, axis=-1, num_outputs=2)
-            gate, up = split.outputs
+            gate, up = b.node("Split", y, outputs=2, axis=-1, num_outputs=2).outputs
             y = b.Mul(b.Mul(gate, b.Sigmoid(gate)), up)
         if residual is not None:
             y = b.Add(y, residual)

@@ -3,7 +3,7 @@
 A QDQ matmul is a MatMul whose right operand is DequantizeLinear of a constant, perhaps with Cast,
 Transpose or Reshape in between. `weight_origin` follows it to its stored bytes. If they are a dense
 matrix with one scale per block of K, per column or in all, the matmul reads them as they are
-stored: nothing is dequantized ahead of a run. MatMulNBits and GatherBlockQuantized of com.microsoft
+stored: nothing is dequantized before a run. MatMulNBits and GatherBlockQuantized of com.microsoft
 have such weights already and become the same internal ops.
 """
 
@@ -56,15 +56,9 @@ class MatmulAccuracy:
 class _StoredMatrix:
     """The weights [K, N] of a matmul as they are stored."""
 
-    q: Value
-    scale: Value
-    zero: Value | None
+    inputs: tuple[Value, Value | None, Value | None]  # codes, scales, zero points
     attrs: dict[str, int]
     factors: Value | None = None  # one per row of the weights, to be multiplied into x instead
-
-    @property
-    def inputs(self) -> tuple[Value | None, ...]:
-        return self.q, self.scale, self.zero
 
 
 def read_stored_weights(graph: Graph, options: PassOptions) -> None:
@@ -105,28 +99,23 @@ def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     origin = weight_origin(right)
     k, n = reversed(origin.dims) if node.attrs["trans_b"] else origin.dims
     weights = _stored_matrix(origin, k, n, accuracy)
-    rows = _swap_last_axes(b, left) if node.attrs["trans_a"] else left
+    rows, m = left, left.tensor.rank
+    if node.attrs["trans_a"]:
+        rows = b.Transpose(left, perm=(*range(m - 2), m - 1, m - 2))
     code, operands = _epilogue(b, node, dtype)
     if weights.factors is not None:
         # x diag(s) q: scales along K move to the activations, in float32.
-        wide = rows if dtype is F32 else b.Cast(rows, to=F32.onnx)
-        rows = b.Mul(wide, weights.factors)
+        rows = b.Mul(b.cast(rows, F32), weights.factors)
     attrs: dict[str, Any] = {**weights.attrs, "code": code}
     y = b.MatMulNBits(rows, *weights.inputs, *operands, domain=INTERNAL, **attrs)
-    return y if y.tensor.dtype is dtype else b.Cast(y, to=dtype.onnx)
-
-
-def _swap_last_axes(b: Builder, value: Value) -> Value:
-    """A matrix, or a stack of them, transposed."""
-    rank = value.tensor.rank
-    return b.Transpose(value, perm=(*range(rank - 2), rank - 1, rank - 2))
+    return b.cast(y, dtype)
 
 
 def _epilogue(b: Builder, node: Node, dtype: DType) -> tuple[Code | None, list[Value]]:
-    """The epilogue of a matmul, starting with its factor alpha, and the operands of it."""
+    """The epilogue of a matmul, starting with its factor alpha, and its operands."""
     operands = [_constant_bias(b, v) for v in node.inputs[2:] if v is not None]
     code, alpha = node.attrs["code"], node.attrs["alpha"]
-    # MatMulNBits has no alpha of its own.
+    # MatMulNBits has no attribute alpha.
     if alpha == 1:
         return code, operands
     factor: Code = (Instruction((ONNX, "Mul"), (0, 1), dtype),)
@@ -140,11 +129,10 @@ def _constant_bias(b: Builder, value: Value) -> Value:
     if node is None or node.op.key != (ONNX, "DequantizeLinear"):
         return value
     # Biases are read now: they are short, and fusions need a constant.
-    consts = [None if v is None else v.const for v in node.inputs]
-    if not all(c is not None and c.is_small for c in consts):
+    consts = [c for v in node.inputs if v is not None and (c := v.const) is not None]
+    if len(consts) < len(node.inputs) or not all(c.is_small for c in consts):
         return value
-    arrays = [c.read() for c in consts if c is not None]
-    return b.const(node.op.run(arrays, node.attrs)[0])
+    return b.const(node.op.run([c.read() for c in consts], node.attrs)[0])
 
 
 def _stored_matrix(
@@ -165,10 +153,9 @@ def _stored_matrix(
         attrs["block_size"] = accuracy.block_of(k.size)
         one = constant(Held(np.ones(1, np.float32)))
         zero, factors = _single_zero_point(origin.zero), _repeat_blocks(origin.scale, k)
-        return _StoredMatrix(stored, one, zero, attrs, factors)
+        return _StoredMatrix((stored, one, zero), attrs, factors)
     scale, zero = (_scales(v, k, n, is_k_major) for v in (origin.scale, origin.zero))
-    assert scale is not None
-    return _StoredMatrix(stored, scale, zero, attrs)
+    return _StoredMatrix((stored, scale, zero), attrs)
 
 
 def _is_row_major(outer: StridedAxis, inner: StridedAxis) -> bool:
@@ -204,8 +191,8 @@ def _transposed_constant(value: Value) -> Value:
     op, const = lookup(ONNX, "Transpose"), value.const
     assert op is not None
     assert const is not None
-    rows, columns = const.shape
-    return constant(Recipe(op, (const,), {"perm": (1, 0)}, 0, (const.dtype, (columns, rows))))
+    result = (const.dtype, const.shape[::-1])
+    return constant(Recipe(op, (const,), {"perm": (1, 0)}, 0, result))
 
 
 def _reshaped(value: Value, shape: tuple[int, ...]) -> Value:
@@ -257,9 +244,8 @@ def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
         rows, columns = origin.dims
         need(_is_row_major(rows, columns) and columns.scale_stride, "rows are not contiguous")
         table = _reshaped(table, (rows.size, columns.size))
-        grid, zero = (_scales(v, columns, rows, False) for v in (scale, zero))
-        assert grid is not None
-        scale = grid
+        scale, zero = (_scales(v, columns, rows, False) for v in (scale, zero))
+        assert scale is not None
         need(scale.tensor.static == (rows.size, columns.n_blocks), "scales are not contiguous")
         attrs |= {"quantize_axis": 1, "block_size": columns.block}
     else:
@@ -270,10 +256,8 @@ def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
 
 def _microsoft_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     """The internal op for MatMulNBits; the node's accuracy_level counts unless one is forced."""
-    x, (q, scale, zero, groups, bias) = (
-        input_of(node, 0),
-        (optional_input(node, i) for i in range(1, 6)),
-    )
+    x = input_of(node, 0)
+    q, scale, zero, groups, bias = (optional_input(node, i) for i in range(1, 6))
     ranked(x)
     need(all(v is None or v.is_const for v in (q, scale, zero)), "the weights are not constant")
     need(groups is None, "blocks are permuted by g_idx")

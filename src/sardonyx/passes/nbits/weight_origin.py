@@ -2,7 +2,7 @@
 
 Each dim of the weight is described by its stride in the stored tensor and in the scales, as views
 are in array libraries; permuting and reshaping dims permutes, splits and joins these descriptions.
-Where that is not possible without a copy, the weight has no such origin.
+Where that is not possible without a copy, the rewrite is abandoned.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.rule import P, about, hole, need, rule
+from sardonyx.passes.rule import P, Pattern, about, hole, need, rule
 
 x = hole("x")
 # Phi(x) * 2, the normal distribution's CDF; exporters divide by sqrt(2) or multiply by its inverse.
@@ -15,12 +15,14 @@ _phi = P.Erf(x / about(math.sqrt(2))) + 1
 _phi_times = P.Erf(x * about(math.sqrt(0.5))) + 1
 
 
-@rule(
-    *(p for phi in (_phi, _phi_times) for p in ((x * 0.5) * phi, (x * phi) * 0.5, x * (phi * 0.5))),
-    aliases="GeluFusion",
-)
+def _halved_products(*factors: Pattern) -> list[Pattern]:
+    """0.5 x f for each factor f, in each order in which exporters multiply."""
+    return [p for f in factors for p in ((x * 0.5) * f, (x * f) * 0.5, x * (f * 0.5))]
+
+
+@rule(*_halved_products(_phi, _phi_times), aliases="GeluFusion")
 def gelu(b: Builder, x: Value) -> Value:
-    """x Phi(x) with the error function, in each order in which exporters multiply."""
+    """x Phi(x), with the error function."""
     # Integer models can contain the same arithmetic.
     need(x.tensor.dtype.is_float, "not floating point")
     return b.Gelu(x, like=x)
@@ -31,18 +33,10 @@ _cube = (P.Pow(x, 3.0), x * x * x, x * (x * x))
 _inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for cube in _cube)
 
 
-@rule(
-    *(
-        p
-        for inner in _inner
-        for p in (
-            (x * 0.5) * (P.Tanh(inner) + 1),
-            x * ((P.Tanh(inner) + 1) * 0.5),
-            (x * (P.Tanh(inner) + 1)) * 0.5,
-        )
-    ),
-    aliases="FastGeluFusion",
-)
+_tanhs = tuple(P.Tanh(inner) + 1 for inner in _inner)
+
+
+@rule(*_halved_products(*_tanhs), aliases="FastGeluFusion")
 def gelu_tanh(b: Builder, x: Value) -> Value:
     """Gelu by its tanh approximation, which exporters call FastGelu or gelu_new."""
     need(x.tensor.dtype.is_float, "not floating point")
@@ -57,5 +51,5 @@ def gelu_approximated(b: Builder, x: Value, whole: Node) -> Value:
 
 
 RULES: Final[tuple[Any, ...]] = (*gelu, *gelu_tanh)
-# A table of its own: it changes results, so only an option enables it.
+# A separate table: it changes results, so only an option enables it.
 APPROXIMATE: Final[tuple[Any, ...]] = gelu_approximated

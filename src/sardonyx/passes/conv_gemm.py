@@ -67,7 +67,7 @@ def conv_batch_norm(  # noqa: PLR0913 - the holes of the pattern
 
 
 def _as_float64(vector: Value) -> Any:
-    """The numbers of a short constant in float64, for exact sums."""
+    """A short constant in float64, so that folded results are rounded only once."""
     const = present(vector.const, "not a constant")
     need(const.is_small, "not a short constant")
     return const.read().astype(np.float64)
@@ -125,7 +125,7 @@ def matmul_bias(b: Builder, x: Value, w: Value, bias: Value) -> Value:
     return b.Gemm(x, w, bias)
 
 
-# Those that onnxruntime fuses. Clip, whose parameters are inputs, has a pattern of its own.
+# Those that onnxruntime fuses; the pattern of Clip differs, as its parameters are inputs.
 _ACTIVATIONS: Final = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "HardSigmoid")
 
 

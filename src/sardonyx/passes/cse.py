@@ -1,6 +1,6 @@
 """Common subexpression elimination: a node that repeats an earlier one is replaced by it.
 
-This is hash consing: equal keys of op, attributes and inputs mean equal results.
+The algorithm is hash consing: nodes with equal keys (op, attributes, inputs) compute the same.
 """
 
 from __future__ import annotations
@@ -26,26 +26,24 @@ class CommonSubexpressions:
         """An earlier node that computes the same, if there is one."""
         if not node.op.is_pure or node.op.has_bodies or _reads_alone(node):
             return None
-        key = _key(node)
-        if key is None:
+        if (key := _key(node)) is None:
             return None
-        twin = self._seen.setdefault(key, node)
-        if twin is node:
+        earlier = self._seen.setdefault(key, node)
+        if earlier is node:
             return None
-        # The earlier node may be gone or changed since. Data-dependent dims have names of their own
-        # in each node's facts, so equal keys do not imply equal shapes.
-        if twin not in node.graph.nodes or _key(twin) != key or _shapes(twin) != _shapes(node):
+        # The earlier node may have been removed or changed since. Data-dependent dims have a fresh
+        # name in each node's facts, so equal keys do not imply equal shapes.
+        is_current = earlier in node.graph.nodes and _key(earlier) == key
+        if not is_current or _shapes(earlier) != _shapes(node):
             self._seen[key] = node
             return None
-        return twin
+        return earlier
 
 
 def _reads_alone(node: Node) -> bool:
     """Whether an input has no other reader, so that no other node computes the same."""
-    for value in node.inputs:
-        if value is not None and len(value.uses) == 1 and value.const is None:
-            return True
-    return False
+    inputs = (v for v in node.inputs if v is not None)
+    return any(len(v.uses) == 1 and v.const is None for v in inputs)
 
 
 def _shapes(node: Node) -> list[Any]:

@@ -2,7 +2,7 @@
 
 Every node is visited once, and again whenever something it reads changed, until no rule applies to
 any node (a fixed point). Rules terminate because each one replaces what it matches by something
-that it does not match.
+that it does not match. Bodies of control flow are rewritten by a nested Rewriter.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Rewriter:
         if rules is not None:
             read_ops = {v.op for v in node.inputs if v is not None}
             for r in rules:
-                if r.makers <= read_ops and not r.names & self._disabled and self._try(r, node):
+                if r.producers <= read_ops and not r.names & self._disabled and self._try(r, node):
                     return
 
     def _fold(self, node: Node) -> bool:
@@ -119,10 +119,10 @@ class Rewriter:
 
     def _merge(self, node: Node) -> bool:
         """Replace a node by an earlier one that computes the same; return whether there is one."""
-        twin = None if self._subexpressions is None else self._subexpressions.find(node)
-        if twin is None:
+        earlier = None if self._subexpressions is None else self._subexpressions.find(node)
+        if earlier is None:
             return False
-        for old, new in zip(node.outputs, twin.outputs, strict=True):
+        for old, new in zip(node.outputs, earlier.outputs, strict=True):
             self._replace(old, new)
         drop(self._graph, [node])
         return True
@@ -213,7 +213,7 @@ class Rewriter:
 
     def _reinfer(self, node: Node) -> list[Node]:
         """Infer a node again and return the readers of outputs of which more is known now."""
-        # Inference of control flow is costly, and nothing can be found for known outputs.
+        # Inference of control flow is costly, and known outputs cannot get more precise.
         if node.op.has_bodies or all(map(_is_fully_known, node.outputs)):
             return []
         facts = [v.fact for v in node.outputs]
@@ -238,6 +238,7 @@ def _readers(value: Value) -> Iterable[Node]:
 def _same_shape(old: Value, new: Value) -> bool:
     """Whether every dim of the old value is equal, or a number, in the new one."""
     a, b = old.fact, new.fact
+    # Facts without a shape: the new one must be equal, or the old one of unknown rank.
     if not isinstance(a, Fact) or not isinstance(b, Fact) or a.shape is None or b.shape is None:
         return not isinstance(a, Fact) or a == b or (isinstance(b, Fact) and a.shape is None)
     return len(a.shape) == len(b.shape) and all(

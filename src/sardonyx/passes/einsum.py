@@ -18,9 +18,9 @@ from sardonyx.ops.matmul.internal import TYPES
 from sardonyx.ops.matmul.standard import Equation, Label
 from sardonyx.passes.rule import P, hole, known_size, need, ranked, rule
 
-NO_LABEL: Final[Label] = "row"  # rows or columns of an operand without a label of its own
+NO_LABEL: Final[Label] = "row"  # the axis of size 1 of an operand without rows or columns
 END: Final = (1 << 63) - 1
-# Wider types of accumulators, so that sums of several products are rounded once.
+# Wider types of intermediate results, so that the final result is rounded only once.
 WORK: Final = {F16: F32, BF16: F32, I8: I32, I16: I32, U8: U32, U16: U32}
 
 
@@ -85,9 +85,7 @@ def _without_ones(b: Builder, term: Term, other: Term) -> Term:
 def _flattened(b: Builder, term: Term, order: Sequence[Label], summed: Sequence[Label]) -> Value:
     """An operand in this order of labels, with the summed labels flattened into a last axis."""
     y = _permuted(b, term, (*order, *summed))
-    if len(summed) == 1:
-        return y
-    return b.Reshape(y, b.ints(*([0] * len(order)), -1))
+    return y if len(summed) == 1 else b.Reshape(y, b.ints(*([0] * len(order)), -1))
 
 
 def _contracted(b: Builder, left: Term, right: Term, remaining: Sequence[Label]) -> Term:
@@ -126,10 +124,10 @@ def _matmul(
     return Term(y, (*batch, *(c for c in (i, j) if c != NO_LABEL)))
 
 
-def _is_exact(terms: Sequence[Term], output: Sequence[Label]) -> bool:
-    """Whether at most one op rounds, so that no wider type is needed in between."""
-    letters = [set(t.labels) for t in terms]
-    return len(terms) == 2 and letters[0] ^ letters[1] <= set(output)
+def _rounds_once(terms: Sequence[Term], output: Sequence[Label]) -> bool:
+    """Whether one op computes the result, so that no wider type is needed in between."""
+    # Two operands, and no label to sum over before or after their product.
+    return len(terms) == 2 and set(terms[0].labels) ^ set(terms[1].labels) <= set(output)
 
 
 @rule(P.Einsum(hole("first"), rest=True).named("node"))
@@ -140,7 +138,8 @@ def einsum(b: Builder, first: Value, node: Node) -> Value:
     parsed = Equation(node.attrs["equation"], [v.tensor.rank for v in inputs])
     terms = [Term(v, labels) for v, labels in zip(inputs, parsed.terms, strict=True)]
     dtype = first.tensor.dtype
-    work = dtype if dtype in TYPES and _is_exact(terms, parsed.output) else WORK.get(dtype, dtype)
+    is_direct = dtype in TYPES and _rounds_once(terms, parsed.output)
+    work = dtype if is_direct else WORK.get(dtype, dtype)
     need(work in TYPES, "no matmul kernel for this type")
     if work is not dtype:
         terms = [Term(b.Cast(t.value, to=work.onnx), t.labels) for t in terms]

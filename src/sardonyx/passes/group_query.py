@@ -13,6 +13,7 @@ from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.fused import UNSEEN
 from sardonyx.ops.attention.group_query import GroupQueryInputs
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.passes.attention import to_float32
 from sardonyx.passes.multi_head import (
     HEADS_FIRST,
@@ -26,7 +27,7 @@ from sardonyx.passes.multi_head import (
 from sardonyx.passes.rule import need
 
 
-def group_query(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def group_query(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose GroupQueryAttention."""
     x, attrs = GroupQueryInputs(*inputs_of(node, 16)), node.attrs
     need(len(node.outputs) < 4 or not node.outputs[3].is_used, "the scores are an output")

@@ -40,14 +40,14 @@ def drop_invariants(node: Node) -> list[tuple[Value, Value]]:
 def hoist(node: Node) -> list[Node]:
     """Move nodes whose inputs do not change out of a Loop; return them.
 
-    Only if the Loop runs at least once: otherwise they might fail, or take time, needlessly.
+    Only if the Loop runs at least once: otherwise hoisting could add an error or needless work.
     """
     if node.op.name != "Loop" or node.op.domain or not _runs(node):
         return []
     body, graph = node.attrs["body"], node.graph
     varying = set(body.inputs)
     moved: dict[Node, None] = {}
-    # In topological order: a node varies if it reads a body input or a varying result.
+    # One forward data-flow pass: a node varies if it reads a body input or a varying result.
     for inner in body.sorted_nodes():
         # Internal ops may depend on dims that are bound in each iteration, which no input shows.
         is_fixed = inner.op.is_pure and not inner.op.has_bodies and inner.op.domain != INTERNAL

@@ -24,16 +24,18 @@ from sardonyx.ops.attention.projected import ProjectedInputs as Projected
 from sardonyx.ops.attention.projected import qkv_widths
 from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.quantize.qdq import scalar
 from sardonyx.passes.attention import KERNEL_TYPES, to_float32
 from sardonyx.passes.rule import known_size, need
 
 HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
+_QKV = tuple[Value, Value, Value]  # queries, keys and values as [batch, heads, rows, head]
 Spans = dict[tuple[Any, ...], Value]  # Spans nodes by their operands: layers share one
 
 
-def inputs_of(node: Node, count: int) -> tuple[Value | None, ...]:
-    """The inputs of a node, padded with None for those left out at the end."""
+def inputs_of(node: Node, count: int) -> Outputs:
+    """The inputs of a node, padded with None where trailing ones are absent."""
     return (*node.inputs, *[None] * (count - len(node.inputs)))
 
 
@@ -118,12 +120,12 @@ def _added(b: Builder, mask: Value | None, more: Value | None) -> Value | None:
     return b.Add(mask, more)
 
 
-def multi_head(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def multi_head(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose MultiHeadAttention."""
     return _multi_head(b, MultiHead(*inputs_of(node, 10)), node, node.attrs)
 
 
-def decoder_masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def decoder_masked(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose DecoderMaskedMultiHeadAttention, which may have a packed QKV input."""
     x = DecoderInputs(*inputs_of(node, 11))
     # Without a key, `query` holds query, key and value side by side.
@@ -134,9 +136,7 @@ def decoder_masked(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, 
     return _multi_head(b, as_multi_head, node, multi_head_attrs(node.attrs))
 
 
-def _multi_head(
-    b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]
-) -> tuple[Value | None, ...]:
+def _multi_head(b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]) -> Outputs:
     """Attention over these inputs, and the outputs that the node has."""
     q, k, v = _operands(b, x, attrs["num_heads"])
     if x.past_length is not None:
@@ -154,14 +154,14 @@ def _multi_head(
     if _is_output_used(node, 3):
         y, scores = _decomposed(b, (q, *present), mask, attrs)
     else:
-        y = _attend(b, (q, *present), mask, attrs, x.past_key is not None and k)
+        y = _attend(b, (q, *present), mask, attrs, None if x.past_key is None else k)
     if scores is None and not _is_output_used(node, 1) and not _is_output_used(node, 2):
         return (y,)
     return y, *_as_outputs(b, present), scores
 
 
 def _decomposed(
-    b: Builder, operands: tuple[Value, Value, Value], mask: Value | None, attrs: dict[str, Any]
+    b: Builder, operands: _QKV, mask: Value | None, attrs: dict[str, Any]
 ) -> tuple[Value, Value]:
     """Attention as separate ops, and its scores, which the fused kernel does not return."""
     q, k, v = operands
@@ -178,12 +178,8 @@ def _decomposed(
 
 
 def _over_shared_buffer(
-    b: Builder,
-    operands: tuple[Value, Value, Value],
-    x: MultiHead,
-    node: Node,
-    attrs: dict[str, Any],
-) -> tuple[Value | None, ...]:
+    b: Builder, operands: _QKV, x: MultiHead, node: Node, attrs: dict[str, Any]
+) -> Outputs:
     """Attention over a cache with reserved rows; past_length says where new rows go."""
     need(not _is_output_used(node, 3), "the scores are an output")
     has_mask = x.padding is not None or x.attention_bias is not None
@@ -216,28 +212,24 @@ def _shared_span(
 
 
 def _attend(
-    b: Builder,
-    operands: tuple[Value, Value, Value],
-    mask: Value | None,
-    attrs: dict[str, Any],
-    appended: Value | bool | None,
+    b: Builder, operands: _QKV, mask: Value | None, attrs: dict[str, Any], new_keys: Value | None
 ) -> Value:
-    """One Attention; if keys were appended, causality is relative to the last key."""
+    """One Attention; if keys were appended to a past, causality is relative to the last key."""
     q, k, v = operands
-    if attrs["unidirectional"] and isinstance(appended, Value):
-        need(appended.tensor.dims[2] == q.tensor.dims[2], "queries and new keys differ in number")
+    if attrs["unidirectional"] and new_keys is not None:
+        need(new_keys.tensor.dims[2] == q.tensor.dims[2], "queries and new keys differ in number")
     y = b.Attention(
         *(q, k, v, mask),
         domain=INTERNAL,
         scale=attention_scale(attrs, q),
         rows_first=1,
         window_right=0 if attrs["unidirectional"] else -1,
-        bottom_right=int(isinstance(appended, Value)),
+        bottom_right=int(new_keys is not None),
     )
     return merge_heads(b, y, v, v)
 
 
-def _operands(b: Builder, x: MultiHead, heads: int) -> tuple[Value, Value, Value]:
+def _operands(b: Builder, x: MultiHead, heads: int) -> _QKV:
     """Query, key and value as [batch, heads, rows, head], with their biases added."""
     if x.query.tensor.rank == 5:
         need(x.bias is None, "a packed input has a bias")
@@ -268,7 +260,7 @@ def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
     return tuple(b.Transpose(b.Squeeze(each, b.ints(3)), perm=HEADS_FIRST) for each in slices)
 
 
-def packed_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def packed_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose Attention and DecoderMaskedSelfAttention: the QKV projection, then attention."""
     x, is_decoder = Projected(*inputs_of(node, 7)[:7]), node.op.name != "Attention"
     attrs = projected_attrs(node.attrs) if is_decoder else node.attrs
@@ -279,7 +271,7 @@ def packed_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | Non
     return _attend_projected(b, x, qkv, attrs, node)
 
 
-def quantized_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def quantized_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose QAttention: a quantized QKV projection, then attention in float32."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
         optional_input(node, i) for i in range(9)
@@ -296,7 +288,7 @@ def quantized_projection(b: Builder, node: Node, spans: Spans) -> tuple[Value | 
 
 def _attend_projected(
     b: Builder, x: Projected, qkv: Value, attrs: dict[str, Any], node: Node
-) -> tuple[Value | None, ...]:
+) -> Outputs:
     """Attention over a projection whose columns are query, key and value."""
     heads = attrs["num_heads"]
     sizes = [known_size(s) for s in qkv_widths(known_size(qkv.tensor.dims[2]), attrs)]
@@ -314,7 +306,7 @@ def _attend_projected(
     present = _appended(b, k, v, past)
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
     mask = _added(b, mask, to_float32(b, x.attention_bias))
-    y = _attend(b, (q, *present), mask, attrs, x.past is not None and k)
+    y = _attend(b, (q, *present), mask, attrs, None if x.past is None else k)
     if not _is_output_used(node, 1):
         return (y,)
     need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values have other widths")
@@ -353,7 +345,7 @@ def _mask_window(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
     return b.Squeeze(b.Slice(mask, starts, ends, b.ints(2, 3)), b.ints(1))
 
 
-def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
+def standard(b: Builder, node: Node, spans: Spans) -> Outputs:
     """Decompose the standard Attention."""
     s = AttentionAttrs(**node.attrs)
     _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
@@ -388,7 +380,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> tuple[Value | None, ...]:
 
 
 def _need_supported(node: Node, s: AttentionAttrs, q: Value, v: Value) -> None:
-    """Abandon unless the kernel has what a standard Attention asks for."""
+    """Abandon unless the kernel supports the outputs and types of a standard Attention."""
     need(not _is_output_used(node, 3), "the scores are an output")
     need(s.softmax_precision in (None, F32.onnx), "the softmax has another type")
     dtype = q.tensor.dtype

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.rule import P, hole, need, ranked, rule, scalar
+from sardonyx.passes.rule import P, hole, need, present, ranked, rule, scalar
 
 x, eps, scale, shift = hole("x"), hole("eps"), hole("scale"), hole("shift")
 # The variance is the mean of squared differences; exporters write Pow or Mul.
@@ -29,14 +29,11 @@ def layer_norm(  # noqa: PLR0913 - the holes of the pattern
     axis = _first_axis(mean, rank)
     # Both means must be over the same dims, else this is another function.
     need(axis == _first_axis(variance, rank), "mean and variance are over different dims")
-    number = scalar(eps)
-    need(number is not None, "epsilon is not a constant")
+    number = present(scalar(eps), "epsilon is not a constant")
     # LayerNormalization does not broadcast scale and shift over its axes.
     dims = x.tensor.dims[axis:]
-    need(
-        scale.tensor.shape == dims and shift.tensor.shape == dims,
-        "scale or shift has another shape",
-    )
+    is_full = scale.tensor.shape == shift.tensor.shape == dims
+    need(is_full, "scale or shift has another shape")
     need(x.tensor.dtype is scale.tensor.dtype, "types differ")
     return b.LayerNormalization(x, scale, shift, like=x, axis=axis - rank, epsilon=number)
 
@@ -44,11 +41,9 @@ def layer_norm(  # noqa: PLR0913 - the holes of the pattern
 def _first_axis(node: Node, rank: int) -> int:
     """The first dim that a mean reduces; it must reduce all dims from there on."""
     need(node.attrs["keepdims"], "dims are dropped")
-    axes = (
-        node.inputs[1].tensor.ints if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    )
+    axes = present(optional_input(node, 1), "axes are not constant").tensor.ints or ()
     need(axes, "axes are not constant")
-    reduced = sorted(a % rank for a in axes or ())
+    reduced = sorted(a % rank for a in axes)
     need(reduced == list(range(reduced[0], rank)), "not the last dims")
     return reduced[0]
 

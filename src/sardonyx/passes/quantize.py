@@ -1,8 +1,8 @@
 """Quantized models: ops between DequantizeLinear and QuantizeLinear run on 8-bit integers.
 
 A QDQ model wraps each op as DequantizeLinear, op, QuantizeLinear. The rules replace the three by
-one op on quantized tensors: QConv, QMatMul and QAdd for those with kernels of their own, the op
-itself where it only moves or compares elements.
+one op on quantized tensors: QConv, QMatMul, QAdd and QMean for arithmetic, the op itself where it
+only moves or compares elements.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _weights(value: Value, axis: int) -> QuantizedTensor:
     tensor = _dequantized(value)
     node = value.node
     assert node is not None
-    # Kernels pack constant weights ahead of a run.
+    # The kernels read weights that are packed at compile time.
     need(tensor.value.is_const, "the weights are not constant")
     # Per-channel scales must be along the output channels or columns.
     if any(d != 1 for d in tensor.scale.tensor.dims):
@@ -156,7 +156,7 @@ def _conv(b: Builder, conv: Node, act: Node | None, q: Node | None) -> Value:
     need(optional_input(conv, 3) is None, "something is added")
     image, weights = _per_tensor_input(conv.inputs[0]), _weights(input_of(conv, 1), 0)
     bias = _bias(b, optional_input(conv, 2), weights.value.tensor.dims[0])
-    # FusedConv has its activation in its attributes, others in a node of their own.
+    # The activation of FusedConv is an attribute, that of Conv a separate node.
     low, high = _bounds(conv if conv.op.name == "FusedConv" else act)
     attrs = {k: conv.attrs[k] for k in _CONV_ATTRS}
     return _quantized_node(b, "QConv", (image, weights, bias), q, low=low, high=high, **attrs)
@@ -371,7 +371,7 @@ def scaled_conv_integer(
 
 
 def _per_channel(b: Builder, value: Value, channels: object, rank: int) -> Value:
-    """A bias per output channel, given as [channels, 1, ..], as a vector."""
+    """A bias [channels, 1, ..] per output channel, as a vector."""
     ranked(value)
     shape = (channels, *(1,) * (rank - 2))
     need(channels != 1 and value.tensor.dims in (shape, (1, *shape)), "not one number per channel")
@@ -465,5 +465,5 @@ FLOAT_RESULTS: Final[tuple[Any, ...]] = (
     *quantized_conv_to_float, *quantized_matmul_to_float, *quantized_matmul_bias,
     *quantized_conv_bias,
 )  # fmt: skip
-# Needed at every level: the ops have no kernels of their own.
+# Needed at every optimization level: there are no other kernels for these ops.
 INTEGER_OPS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_quantize_matmul)

@@ -14,8 +14,7 @@ from sardonyx.ops.inference import axes_of
 from sardonyx.passes.rule import P, hole, need, ranked, rule
 
 END: Final = (1 << 63) - 1
-# A weighted sum that is an integer by definition may miss it by this much
-# (ops/sample/interpolate.py).
+# The rounding error of a weighted sum that is an integer by definition (ops/sample/interpolate.py).
 NOISE: Final = 5e-5
 
 
@@ -46,24 +45,23 @@ def resize_axis_by_axis(b: Builder, x: Value, node: Node) -> Value:
     attrs = node.attrs
     need(attrs["antialias"] and attrs["mode"] != b"nearest", "the filter has few taps")
     need(attrs["keep_aspect_ratio_policy"] == b"stretch", "the scales of axes depend on each other")
-    need(
-        attrs["coordinate_transformation_mode"] != b"tf_crop_and_resize",
-        "the region of interest is cropped",
-    )
+    is_cropped = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
+    need(not is_cropped, "the region of interest is cropped")
     ranked(x, node.outputs[0])
     rank = x.tensor.rank
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     need(len(axes) > 1, "only one axis")
-    given = [optional_input(node, slot) for slot in (2, 3)]
-    scales, sizes = (None if v is None or v.tensor.dims == (0,) else v for v in given)
+    operands = (optional_input(node, slot) for slot in (2, 3))
+    # An empty tensor stands for an absent input.
+    scales, sizes = (None if v is None or v.tensor.dims == (0,) else v for v in operands)
     need((scales is None) != (sizes is None), "scales or sizes may be empty")
     y = x
     # i counts from -len(axes) + 1 to 0: positions from the end of scales and sizes.
     for i, axis in enumerate(axes, 1 - len(axes)):
         at = (b.ints(i - 1), b.ints(i or END), b.ints(0))
-        parts = [None if v is None else b.Slice(v, *at) for v in (scales, sizes)]
+        along_axis = [None if v is None else b.Slice(v, *at) for v in (scales, sizes)]
         like = None if i else node.outputs[0]
-        y = b.Resize(y, None, *parts, like=like, **{**attrs, "axes": (axis,)})
+        y = b.Resize(y, None, *along_axis, like=like, **{**attrs, "axes": (axis,)})
     return y
 
 

@@ -17,7 +17,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.decomposition import NoMatch, known_size, need, present, ranked
 
-# A rule states its conditions by `need` and its relatives, as decompositions do.
+# `need`, `present` and `ranked` state the conditions of rules, as they do for decompositions.
 __all__ = [
     "Call", "Hole", "NoMatch", "Number", "P", "Pattern", "Rule", "Rules", "about", "by_root",
     "hole", "known_size", "match", "need", "present", "ranked", "rule", "scalar",
@@ -124,7 +124,7 @@ def match(pattern: Call, node: Node) -> tuple[Holes, list[Node]] | None:
 def _is_private(nodes: tuple[Node, ...]) -> bool:
     """Whether only covered nodes read the covered nodes' outputs, but for the root's."""
     covered = set(nodes)
-    # Else the inner node would stay for its other reader and be computed twice.
+    # Otherwise the inner node would remain for its other reader, and be computed twice.
     for node in nodes[1:]:
         for value in node.outputs:
             if value.n_exits or any(reader not in covered for reader, _ in value.uses):
@@ -220,7 +220,7 @@ class Rule:
     build: Callable[..., Any]
     name: str
     names: frozenset[str]  # in `disabled_optimizers` each turns the rule off
-    makers: frozenset[str]  # ops that must produce an input of the root; "" for a constant
+    producers: frozenset[str]  # ops that must produce an input of the root; "" for a constant
 
 
 Rules = dict[str, list[Rule]]  # by the op of the root, the last node of the pattern

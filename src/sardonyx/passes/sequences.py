@@ -29,21 +29,18 @@ def sequence_at(b: Builder, x: Value, position: Value) -> Value:
         return _gathered_slice(b, x, position)
     elements = _elements(b, x)
     where = static_position(len(elements), position.tensor, len(elements) - 1)
-    if where is None:
-        raise NoMatch("the position is not known")
-    return elements[where]
+    return elements[present(where, "the position is not known")]
 
 
 def _gathered_slice(b: Builder, x: Value, position: Value) -> Value:
     """The slice of a SplitToSequence at a position that is computed."""
     split = present(x.node, "the sequence is an input")
     whole, keeps = input_of(split, 0), split.attrs["keepdims"]
-    need(
-        optional_input(split, 1) is None and whole.tensor.shape is not None,
-        "slices have several sizes",
-    )
-    index = b.node("Reshape", position, b.ints(1) if keeps else b.ints()).outputs[0]
-    return b.node("Gather", whole, index, axis=split.attrs["axis"]).outputs[0]
+    is_even = optional_input(split, 1) is None and whole.tensor.shape is not None
+    need(is_even, "slices have several sizes")
+    # A vector index keeps the axis with size 1, a scalar index removes it.
+    index = b.Reshape(position, b.ints(1) if keeps else b.ints())
+    return b.Gather(whole, index, axis=split.attrs["axis"])
 
 
 @rule(P.ConcatFromSequence(x).named("node"), aliases="joined")
@@ -97,28 +94,25 @@ def _position(node: Node, slot: int, length: int, last: int) -> int:
     """The position at which an op changes a sequence; the default is the end."""
     value = optional_input(node, slot)
     where = last if value is None else static_position(length, value.tensor, last)
-    if where is None:
-        raise NoMatch("the position is not known")
-    return where
+    return present(where, "the position is not known")
 
 
 def _split(b: Builder, node: Node) -> list[Value]:
     """The elements of a SplitToSequence as outputs of a Split."""
     whole, split = input_of(node, 0), optional_input(node, 1)
     axis = axis_of(node.attrs["axis"], whole.tensor.rank)
-    sizes = part_sizes(whole.tensor.dims[axis], None if split is None else split.tensor)
-    if sizes is None:
-        raise NoMatch("the number of elements is unknown")
-    numbers = [s for s in sizes if isinstance(s, int)]
+    inferred = part_sizes(whole.tensor.dims[axis], None if split is None else split.tensor)
+    sizes = present(inferred, "the number of elements is unknown")
     if not sizes:
         return []
-    given_sizes = b.ints(*numbers) if len(numbers) == len(sizes) else split
-    need(given_sizes is not None and given_sizes.tensor.dtype is I64, "the sizes are not int64")
-    elements = b.node("Split", whole, given_sizes, outputs=len(sizes), axis=axis).outputs
+    numbers = [s for s in sizes if isinstance(s, int)]
+    operand = b.ints(*numbers) if len(numbers) == len(sizes) else split
+    need(operand is not None and operand.tensor.dtype is I64, "the sizes are not int64")
+    elements = b.node("Split", whole, operand, outputs=len(sizes), axis=axis).outputs
     # keepdims counts only without `split`: slices of size 1 then lose the axis.
     if node.attrs["keepdims"] or split is not None:
         return list(elements)
-    return [b.Squeeze(part, b.ints(axis)) for part in elements]
+    return [b.Squeeze(element, b.ints(axis)) for element in elements]
 
 
 def collect_sequences(graph: Graph) -> None:
@@ -155,10 +149,8 @@ def _collect(node: Node) -> None:
     for insert in inserts:
         assert insert is not None
         body.remove(insert)
-    declared = (
-        *body.declared,
-        *(None for _ in readers),
-    )  # without iterations the concatenation is an error
+    # No declared shapes: a Loop without iterations has no elements to concatenate, an error.
+    declared = (*body.declared, *(None for _ in readers))
     body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
     node.graph.add_outputs(node, results)
     node.op = collect.loop
@@ -166,7 +158,7 @@ def _collect(node: Node) -> None:
 
 
 def _appended(node: Node, body: Graph, position: int) -> Value | None:
-    """The tensor that each iteration appends to a carried sequence, if it is used only so."""
+    """The tensor that each iteration appends to a carried sequence; None if it has other uses."""
     initial, final = node.inputs[2 + position], node.outputs[position]
     inner, out = body.inputs[2 + position], body.outputs[1 + position]
     insert = out.node
@@ -186,5 +178,5 @@ def _appended(node: Node, body: Graph, position: int) -> Value | None:
     return None if None in ranks else tensor
 
 
-# collect_sequences is a pass of its own: it changes a Loop and its body.
+# collect_sequences is a whole-graph pass, not a rule: it changes a Loop and its body.
 RULES: Final = (*sequence_at, *concat_from_sequence, *optional_get_element)

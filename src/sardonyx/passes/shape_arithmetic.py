@@ -25,11 +25,11 @@ def lower_sizes(graph: Graph) -> None:
         value = node.outputs[0]
         fact = value.fact
         if isinstance(fact, Fact) and fact.const is None and sizes.depends_on_inputs_only(fact):
-            made = sizes.value(fact)
-            # Several tensors may share one Sizes node: the first gives it its name.
-            if not made.name:
-                made.name, value.name = value.name, ""
-            graph.replace(value, made)
+            new = sizes.value(fact)
+            # Several tensors may share one Sizes node, which keeps the name of the first.
+            if not new.name:
+                new.name, value.name = value.name, ""
+            graph.replace(value, new)
 
 
 class _Sizes:
@@ -37,7 +37,7 @@ class _Sizes:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._made: dict[Fact, Value] = {}
+        self._values: dict[Fact, Value] = {}
         # Dims of the whole model's inputs: those of a partition may be computed by nodes that
         # Sizes, which has no inputs, would not wait for.
         facts = (v.fact for v in (graph.whole or graph).inputs)
@@ -52,10 +52,10 @@ class _Sizes:
     def value(self, fact: Fact) -> Value:
         """The output of a Sizes node with the elements of a fact."""
         key = Fact(fact.dtype, fact.shape, None, fact.sym)
-        if key not in self._made:
+        if key not in self._values:
             builder = Builder(self._graph, self._graph.scope)
-            self._made[key] = builder.Sizes(domain=INTERNAL, fact=key)
-        return self._made[key]
+            self._values[key] = builder.Sizes(domain=INTERNAL, fact=key)
+        return self._values[key]
 
 
 def _complete_target(sizes: _Sizes, node: Node) -> None:

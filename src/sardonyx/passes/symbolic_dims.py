@@ -42,7 +42,7 @@ class SymbolResolver:
                     continue
                 # Collected once per node, and only if some dim is a symbol without a definition.
                 if read is None:
-                    read = _names_read(node)
+                    read = {n for v in node.reads() for n in names_in(v.fact)}
                 if name not in read:
                     self._definitions[name] = value
 
@@ -94,8 +94,8 @@ class SymbolResolver:
             guards = (_guard(g, sizes) for g in each.scope.found)
             # A guard without symbols that holds need not be checked in a run.
             each.scope.found = [g for g in guards if g.symbols or not g.holds({})]
-            made = (v for node in each.nodes for v in node.outputs)
-            for value in (*each.inputs, *made):
+            computed = (v for node in each.nodes for v in node.outputs)
+            for value in (*each.inputs, *computed):
                 fact = _fact(value.fact, sizes)
                 if fact is not value.fact and fact != value.fact:
                     value.fact = fact
@@ -103,24 +103,19 @@ class SymbolResolver:
         return changed
 
 
-def _names_read(node: Node) -> set[str]:
-    """The symbols in the facts of what a node reads."""
-    return {n for v in node.reads() for n in names_in(v.fact)}
-
-
 def _shape(fact: AnyFact | None) -> Shape:
     """The dims of a tensor's fact; none for other facts."""
     return fact.shape or () if isinstance(fact, Fact) else ()
 
 
-def _closed(found: dict[str, Size]) -> dict[str, Size]:
-    """The resolved sizes, without symbols that are resolved themselves."""
+def _closed(sizes: dict[str, Size]) -> dict[str, Size]:
+    """The transitive closure: resolved sizes without symbols that are resolved themselves."""
     # At most as many rounds as symbols: each round resolves one more link of a chain.
-    for _ in found:
-        if not any(symbols(size) & found.keys() for size in found.values()):
+    for _ in sizes:
+        if not any(symbols(size) & sizes.keys() for size in sizes.values()):
             break
-        found = {name: _size(size, found) for name, size in found.items()}
-    return found
+        sizes = {name: _size(size, sizes) for name, size in sizes.items()}
+    return sizes
 
 
 def _size(size: Size, sizes: dict[str, Size]) -> Size:
@@ -128,7 +123,7 @@ def _size(size: Size, sizes: dict[str, Size]) -> Size:
     try:
         return substitute_dim(size, sizes)
     except SardonyxError:
-        return size  # a division by 0, for example: the node that needs it fails in its run
+        return size  # a division by 0, for example: the node that needs it fails when it runs
 
 
 def _sizes(shape: Shape | None, sizes: dict[str, Size]) -> Shape | None:

@@ -56,6 +56,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
     need(fact.dtype in KERNEL_TYPES, "no kernel of this type")
     need(softmax.attrs["axis"] in (-1, fact.rank - 1), "softmax is not along the last axis")
     matmul, nan_rows = _value_matmul(softmax)
+    # Softmax(scores) @ v: the kernel never stores the weights (flash attention).
     weights, v = input_of(matmul, 0), input_of(matmul, 1)
     need(v is not weights, "the weights are read twice")
     scores = _scores(b, x)

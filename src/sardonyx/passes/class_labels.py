@@ -31,6 +31,7 @@ def number_labels(graph: Graph) -> None:
 def _number(graph: Graph, node: Node) -> None:
     """Replace a classifier by one with numbers as labels, and a Gather."""
     names = string_array(node.attrs["classlabels_strings"])
+    # Labels 0 .. n - 1 are positions in the table of strings.
     numbers = np.arange(len(names))
     attrs = {**node.attrs, "classlabels_strings": None, CLASSIFIERS[node.op.name]: numbers}
     builder = Builder(graph, graph.scope)

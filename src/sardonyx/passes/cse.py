@@ -24,6 +24,7 @@ class CommonSubexpressions:
 
     def find(self, node: Node) -> Node | None:
         """An earlier node that computes the same, if there is one."""
+        # Random ops differ in each call; the cheap tests come before hashing.
         if not node.op.is_pure or node.op.has_bodies or _reads_alone(node):
             return None
         if (key := _key(node)) is None:
@@ -58,6 +59,7 @@ def _key(node: Node) -> Any:
         if isinstance(value, Graph):
             return None
         attrs.append((name, _attribute(value)))
+    # Outputs of merged nodes are paired, so their number is part of the key.
     inputs = tuple(_input(v) for v in node.inputs)
     # Recomputation in training repeats nodes on purpose, with other annotations than the originals.
     return node.op.key, inputs, tuple(attrs), len(node.outputs), node.annotations

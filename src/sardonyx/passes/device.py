@@ -38,6 +38,7 @@ def _masked_attentions(graph: Graph) -> Iterator[tuple[Node, Value, Value]]:
 
 def widen_masks(graph: Graph) -> None:
     """Cast attention masks to float32 for nodes that stay on the CPU, whose kernels add these."""
+    # One Cast per mask and graph: a value of a body is not visible outside of it.
     casts: dict[tuple[Value, Graph], Value | None] = {}
     for node, _, mask in _masked_attentions(graph):
         if mask.tensor.dtype is F32:
@@ -129,6 +130,7 @@ def _is_skip_norm(norm: Node, add: Node) -> bool:
     vectors = _known_facts(norm.inputs[1:])
     if not summed or vectors is None or len({f.dims for f in summed}) != 1:
         return False
+    # Neither a broadcast addition nor a norm over several axes has a fused op.
     dtype, dims = summed[0].dtype, summed[0].dims
     is_last = norm.attrs["axis"] in (-1, len(dims) - 1) and len(norm.outputs) == 1
     is_supported = len(dims) in (2, 3) and dtype in FLOAT_TYPES  # by the fused op

@@ -110,6 +110,7 @@ class Rewriter:
         """Replace a node over constants by constants; return whether it was possible."""
         if not fold(node, self._limit):
             return False
+        # Settling detaches the outputs: they are constants without a producer from now on.
         folded = node.outputs
         producers = [v.node for v in node.inputs if v is not None and v.node is not None]
         self._graph.settle(node)
@@ -178,6 +179,7 @@ class Rewriter:
             added.name, added.annotations = added.name or node.name, node.annotations
             self._symbols.add(added)
         self._replace(node.outputs[0], new)
+        # New nodes may match further rules.
         for added in builder.made:
             self._push(added)
         drop(self._graph, covered)

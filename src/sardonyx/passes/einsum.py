@@ -106,6 +106,7 @@ def _matmul(
     b: Builder, left: Term, right: Term, order: Sequence[Label], summed: Sequence[Label]
 ) -> Term:
     """The batched matmul of two operands over the summed labels."""
+    # i labels the rows, j the columns: the last label that only one operand has.
     i = ([c for c in order if c not in right.labels] or [NO_LABEL])[-1]
     j = ([c for c in order if c not in left.labels] or [NO_LABEL])[-1]
     batch = [c for c in order if c not in (i, j)]

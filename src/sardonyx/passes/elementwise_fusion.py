@@ -155,6 +155,7 @@ def _groups(order: list[Node]) -> list[_Group]:
     groups: list[_Group] = []
     of: dict[Node, _Group] = {}
     for node in reversed(order):
+        # Readers come first in reverse topological order, so their groups are known.
         if node.op.key in CONVERSIONS:
             if not _is_per_tensor_conversion(node):
                 continue
@@ -278,6 +279,7 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
         return None
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
+    # Nodes that differ in priority, backward part or assigned provider are never fused.
     if node.annotations != group.root.annotations or not _has_epilogue_type(node, group, value):
         return None
     # The group must be the only reader: the result before the epilogue is never written.

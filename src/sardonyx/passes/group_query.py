@@ -37,6 +37,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> Outputs:
     q, k, v = _heads(b, x, attrs)
     # All layers of a model have the same lengths: they share one Spans node.
     key = (x.seqlens, x.total, q.tensor.dims[0], q.tensor.dims[2])
+    # Recorded only at the end: if a condition fails, the new Spans node is removed again.
     span = spans[key] if key in spans else b.Spans(x.seqlens, x.total, q, domain=INTERNAL)
     append = _append(b, node, x, (q, k, v), span)
     if x.bias is not None:
@@ -51,6 +52,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> Outputs:
         nan_rows=UNSEEN,  # padding rows of a shorter prompt may see no key
         rows_first=1,
         group=heads // shared,
+        # The window counts the query's own position; -1 means no bound.
         window_left=window - 1 if window > 0 else -1,
         window_right=0 if attrs["causal"] else -1,
         softcap=max(attrs["softcap"], 0.0),
@@ -63,6 +65,7 @@ def group_query(b: Builder, node: Node, spans: Spans) -> Outputs:
 def _heads(b: Builder, x: GroupQueryInputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
     """Query, key and value as [batch, heads, rows, head], normalized if the node has weights."""
     operands = list(_split(b, x, attrs["num_heads"], attrs["kv_num_heads"]))
+    # Q/K normalization comes before RoPE, which Append applies.
     for i, weight in enumerate((x.q_norm, x.k_norm)):
         if weight is not None:
             epsilon = attrs["qk_norm_epsilon"]

@@ -142,6 +142,7 @@ def _multi_head(b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]) -> 
     if x.past_length is not None:
         return _over_shared_buffer(b, (q, k, v), x, node, attrs)
     present = _appended(b, k, v, (x.past_key, x.past_value))
+    # The kernel has one additive mask: padding mask and attention bias are summed.
     mask = None
     # key_padding_mask: lengths [batch], or a mask [batch, keys] or [batch, rows, keys].
     if x.padding is not None:
@@ -155,6 +156,7 @@ def _multi_head(b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]) -> 
         y, scores = _decomposed(b, (q, *present), mask, attrs)
     else:
         y = _attend(b, (q, *present), mask, attrs, None if x.past_key is None else k)
+    # Outputs 1 and 2 are the present keys and values, output 3 the scores.
     if scores is None and not _is_output_used(node, 1) and not _is_output_used(node, 2):
         return (y,)
     return y, *_as_outputs(b, present), scores
@@ -187,6 +189,7 @@ def _over_shared_buffer(
     need(x.indirection is None, "beams share a cache")
     (q, k, v), past = operands, (x.past_key, x.past_value)
     need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
+    # The span gives the positions of the new rows in the cache buffers.
     span, length = _shared_span(b, q, k, past[0], x.past_length)
     present = b.node("Append", k, v, *past, span, length, domain=INTERNAL, outputs=2).outputs
     y = b.Attention(
@@ -282,6 +285,7 @@ def quantized_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
         x, w, scalar(b, x_scale), scalar(b, x_zero), w_scale, w_zero, bias, None, None,
         domain=INTERNAL, dtype=F32.onnx,
     )  # fmt: skip
+    # Its inputs have another order, and there is no attention bias.
     inputs = Projected(x, w, bias, mask, past, None, None)
     return _attend_projected(b, inputs, qkv, quantized_attrs(node.attrs), node)
 
@@ -309,6 +313,7 @@ def _attend_projected(
     y = _attend(b, (q, *present), mask, attrs, None if x.past is None else k)
     if not _is_output_used(node, 1):
         return (y,)
+    # The present output stacks keys and values: [2, batch, heads, rows, head].
     need(k.tensor.dims[3] == v.tensor.dims[3], "keys and values have other widths")
     return y, b.Concat(*(b.Unsqueeze(p, b.ints(0)) for p in present), axis=0)
 

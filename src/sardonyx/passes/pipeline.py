@@ -247,7 +247,7 @@ def lower(graph: Graph, options: PassOptions) -> None:
 
 def run_passes(passes: tuple[Pass, ...], graph: Graph, options: PassOptions) -> None:
     """Run those of the passes that the options enable and the graph's ops need."""
-    tracer = _Tracer(graph) if os.environ.get("SARDONYX_TRACE") == "passes" else None
+    is_traced = os.environ.get("SARDONYX_TRACE") == "passes"
     # Collecting the ops costs a walk over the graph: only when a pass depends on them, and again
     # only after a pass has changed the graph.
     ops: frozenset[str] | None = None
@@ -257,10 +257,11 @@ def run_passes(passes: tuple[Pass, ...], graph: Graph, options: PassOptions) -> 
         if ops is None and each.depends_on_ops:
             ops = frozenset({node.op.name for node in graph.all_nodes()})
         if each.applies_to(ops or frozenset()):
+            n_before = _count_nodes(graph) if is_traced else 0
             fired = run_pass(each, graph, options, ops or frozenset())
             ops = None
-            if tracer is not None:
-                tracer.log(each, fired)
+            if is_traced:
+                _trace(each, graph, n_before, fired)
 
 
 def run_pass(
@@ -286,27 +287,18 @@ def number_of(each: Pass) -> int:
     return 1 + next(i for i, other in enumerate(PIPELINE) if other is each)
 
 
-class _Tracer:
-    """Logs each pass that runs: its number and name, the nodes before and after, rules fired."""
+def _count_nodes(graph: Graph) -> int:
+    return sum(1 for _ in graph.all_nodes())
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._n_nodes = self._count()
 
-    def log(self, each: Pass, fired: Mapping[str, int]) -> None:
-        """Log a pass that has just run."""
-        from sardonyx.base.log import session_logger
+def _trace(each: Pass, graph: Graph, n_before: int, fired: Mapping[str, int]) -> None:
+    """Log a pass that has run: its number and name, nodes before and after, and rules fired."""
+    from sardonyx.base.log import session_logger
 
-        before, self._n_nodes = self._n_nodes, self._count()
-        rules = "".join(f", {name} {count}x" for name, count in sorted(fired.items()))
-        # A logger with a fixed severity: the session's own severity must not hide the trace.
-        session_logger(1).info(
-            "pass %d %s: %d -> %d nodes%s",
-            number_of(each), each.name, before, self._n_nodes, rules,
-        )  # fmt: skip
-
-    def _count(self) -> int:
-        return sum(1 for _ in self._graph.all_nodes())
+    rules = "".join(f", {name} {count}x" for name, count in sorted(fired.items()))
+    what = (number_of(each), each.name, n_before, _count_nodes(graph), rules)
+    # A logger with a fixed severity: the session's own severity must not hide the trace.
+    session_logger(1).info("pass %d %s: %d -> %d nodes%s", *what)
 
 
 def _imported(path: str) -> Any:

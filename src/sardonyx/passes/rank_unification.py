@@ -25,6 +25,7 @@ def unify_ranks(graph: Graph) -> bool:
 
     In that case nothing changes, and the graph must be inferred again without the assumption.
     """
+    # (node, output) pairs whose sources have ranks 0 and 1, as inference recorded them.
     loose = list(graph.scope.loose or ())
     uses = _RankObservers(graph)
     if not all(_is_number(v) for node, i in loose for v in _sources(node, i)):
@@ -67,6 +68,7 @@ def _is_number(value: Value) -> bool:
 def _make_vectors(node: Node, position: int) -> None:
     """Reshape what an output of control flow comes from to a vector."""
     offset = 0
+    # A Loop or Scan also starts with a vector, so that all iterations agree.
     if node.op.name != "If":
         first, offset = _CARRIED[node.op.name]
         initial = input_of(node, first + position)
@@ -122,6 +124,7 @@ class _RankObservers:
         name = node.op.name
         if node.op.domain:
             return False
+        # Conditions and trip counts are read as one element of any rank.
         if name == "If" or (name == "Loop" and slot < 2):
             return True
         if name in _CARRIED:

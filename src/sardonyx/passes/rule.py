@@ -115,6 +115,7 @@ def match(pattern: Call, node: Node) -> tuple[Holes, list[Node]] | None:
     Returns the values of the holes and the covered nodes, the root first; None if there is no match
     whose inner values are private.
     """
+    # Another operand order may give a match with private inner values.
     for holes, nodes in _calls(pattern, node, {}, ()):
         if _is_private(nodes):
             return holes, list(nodes)
@@ -159,10 +160,12 @@ def _calls(pattern: Call, node: Node, holes: Holes, nodes: tuple[Node, ...]) -> 
         return
     if nodes and node.graph is not nodes[0].graph:
         return  # a body runs many times or never: no rewrite spans its boundary
+    # A name that occurs twice in a pattern refers to the same node.
     if pattern.name:
         if holes.get(pattern.name, node) is not node:
             return
         holes = {**holes, pattern.name: node}
+    # Bindings and covered nodes are immutable: backtracking needs no undo.
     nodes = (*nodes, node) if node not in nodes else nodes
     # A commutative op matches with its operands in either order.
     orders = [args]

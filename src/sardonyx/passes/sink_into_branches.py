@@ -26,6 +26,7 @@ def sink_into_branches(graph: Graph, infer: Callable[[Graph], None]) -> Graph | 
     result = copied(graph)
     try:
         infer(result)
+        # The consumers moved into a branch may include the next If.
         for _ in range(_ROUNDS):
             if not _sink_readers(result):
                 break
@@ -40,6 +41,7 @@ def _sink_readers(graph: Graph) -> bool:
     if sum(1 for _ in graph.all_nodes()) > _MAX_NODES:
         return False
     is_changed = False
+    # `parted` are the Ifs for which inference found results of different rank.
     for node in list(graph.scope.parted):
         if node in node.graph.nodes and _has_differing_ranks(node):
             _sink(node)
@@ -72,6 +74,7 @@ def _sink(node: Node) -> None:
     read = {v: v for n in moved for v in n.reads() if v not in dependent}
     read |= {v: v for n in moved for v in _constants(n)}
     bodies = {key: node.attrs[key] for key in ("then_branch", "else_branch")}
+    # In each branch, the copies read its outputs where the originals read those of the If.
     for body in bodies.values():
         copies = {**read, **dict(zip(node.outputs, body.outputs, strict=True))}
         copy_nodes(moved, body, copies)
@@ -82,8 +85,9 @@ def _sink(node: Node) -> None:
     results = {v: Value(v.name) for v in exits}
     graph.add(node.op, node.inputs, {**node.attrs, **bodies}, [*results.values()], node.name)
     graph.set_outputs([results.get(v, v) for v in graph.outputs])
-    for gone in reversed(moved):
-        graph.remove(gone)
+    # Consumers before producers: a node can be removed once nothing reads it.
+    for original in reversed(moved):
+        graph.remove(original)
     node.attrs = {}  # the new node owns its branches
     graph.remove(node)
 

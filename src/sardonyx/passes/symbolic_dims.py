@@ -14,7 +14,7 @@ from sardonyx.graph.guard import Guard
 
 
 class SymbolResolver:
-    """The symbolic dims that nodes of a graph and its bodies define, and resolved ones.
+    """The symbolic dims that nodes of a graph and its bodies define, and those that are resolved.
 
     A symbol is defined by the first output whose shape contains it. Once that output has a more
     precise shape, or another value replaces it, nothing defines the symbol any more: every fact and
@@ -35,6 +35,7 @@ class SymbolResolver:
         if not self._graph.scope.has_fresh:
             return
         read: set[str] | None = None
+        # Names of the graph's own inputs (scope.entry) are never resolved.
         for value in node.outputs:
             for d in _shape(value.fact):
                 name = lone_name(d)
@@ -55,6 +56,7 @@ class SymbolResolver:
             return
         known: set[str] | None = None
         for name, size in self._resolved_in(value, old, value.fact):
+            # An expression is usable only if its symbols have a definition before this node.
             if symbols(size):
                 if known is None:
                     known = {n for v in read for n in names_in(v.fact)}
@@ -68,6 +70,7 @@ class SymbolResolver:
             return
         for name, size in self._resolved_in(old, old.fact, new.fact):
             self.resolved[name] = size
+        # A symbol that survives in the new value is defined by it from now on.
         for symbol in map(lone_name, _shape(new.fact)):
             if symbol is not None and self._definitions.get(symbol) is old:
                 self._definitions[symbol] = new
@@ -77,6 +80,7 @@ class SymbolResolver:
     ) -> Iterator[tuple[str, Size]]:
         """The symbols that a value defines, each with the size now in its place."""
         before, after = _shape(old), _shape(new)
+        # Shapes of different rank have no corresponding dims.
         if len(before) != len(after):
             return
         for x, y in zip(before, after, strict=True):

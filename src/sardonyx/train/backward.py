@@ -81,11 +81,13 @@ def backpropagate(
     for node in reversed(nodes):
         grads = [gradients.get(value) for value in node.outputs]
         is_reached = any(g is not None for g in grads)
+        # The loss does not depend on this node.
         if not is_reached and missed.isdisjoint(node.outputs):
             continue
         reads = _differentiable_reads(b, node)
         if not reads:
             continue
+        # A target reaches the loss only through a value without gradients, as a sequence.
         lost = next((v for v in node.outputs if v in missed), None)
         if lost is not None and any(b.wants(v) for _, v in reads):
             raise _no_gradient(node, lost)
@@ -105,6 +107,7 @@ def backpropagate(
 def _mark_dependents(b: Backward, nodes: Sequence[Node], targets: Collection[Value]) -> None:
     """Mark the values that depend on a target as active (float tensors) or opaque (others)."""
     b.active.update(targets)
+    # Forward, in topological order: one pass reaches all dependents.
     for node in nodes:
         if not _differentiable_reads(b, node):
             continue
@@ -203,6 +206,7 @@ def _decomposed(
         if out is None:
             raise NotImplemented(f"an output of {node.op} has no gradient, and the loss needs it")
         seeds[out] = b.Add(seeds[out], grad) if out in seeds else grad
+    # The inputs of the node are the targets inside its decomposition.
     targets = [v for v in node.inputs if v is not None and b.wants(v)]
     found = backpropagate(b, nodes, seeds, targets)
     # A value that is read by several slots has its whole gradient at the first of them.

@@ -125,6 +125,7 @@ class _GradientGraph:
             self._add_output(name, value, gradients[value])
         for node in self._b.made:
             node.is_backward = True
+        # Recomputation looks at what the backward part reads, so dead nodes must be gone.
         prune(self.graph)
         insert_clones(self.graph, again, forward, [n for n in self.graph.nodes if n.is_backward])
         for node in forward:
@@ -165,6 +166,7 @@ class _GradientGraph:
                 )
             if not takes_gradients(value):
                 raise InvalidArgument(f"{name} is {value.fact}, and only floats have gradients")
+            # As a graph input it is not folded, and a run may feed updated weights.
             const = value.const
             if const is not None:
                 value.fact = value.tensor.plain()
@@ -178,6 +180,7 @@ class _GradientGraph:
         seeds: Gradients = {}
         for name, value in losses.items():
             seed = self._seed_input(name, value) if are_fed else _ones(self._b, name, value)
+            # Two outputs may be the same value.
             seeds[value] = self._b.Add(seeds[value], seed) if value in seeds else seed
         return seeds
 
@@ -210,6 +213,7 @@ class _GradientGraph:
         if not all(isinstance(d, int) for d in ranked(value).dims):
             # Dims of equal names were assumed to be equal; where they are not, this Reshape fails.
             grad = self._b.Reshape(grad, self._b.shape(value), allowzero=1)
+        # A gradient that is an input or constant, or has a name already, keeps it.
         if grad.node is not None and not grad.name:
             grad.name = label
         self.graph.set_outputs((*self.graph.outputs, grad))

@@ -58,12 +58,14 @@ def _expand(node: Node) -> None:
 
 def _nodes_between(graph: Graph, variables: Sequence[Value], y: Value) -> list[Node]:
     """The nodes on paths from the variables to `y`, in topological order."""
+    # Variables count as independent even where a node computes them.
     depends = set(variables)
     dependent: list[Node] = []
     for node in graph.sorted_nodes():
         if not depends.isdisjoint(node.reads()) and node.op is not asked:
             dependent.append(node)
             depends.update(v for v in node.outputs if v not in variables)
+    # Backwards from y, among the nodes that depend on a variable.
     needed, between = {y}, []
     for node in reversed(dependent):
         if any(v in needed and v not in variables for v in node.outputs):

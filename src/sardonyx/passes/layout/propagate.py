@@ -71,6 +71,7 @@ class _LayoutPropagation:
                 self._convert(node, rule)
             else:
                 self._keep_nchw(node)
+        # Only now: until all nodes are converted, the maps above refer to their outputs.
         for node in self._identities:
             self._replace(node.outputs[0], input_of(node, 0))
         drop(self._graph, [*self._replaced, *self._identities])
@@ -87,6 +88,7 @@ class _LayoutPropagation:
             return True
         images = {v for i in rule.slots if (v := node.inputs[i]) is not None}
         nchw_bytes = nhwc_bytes = 0
+        # Inputs: what is missing in a layout must be transposed to it. Constants cost nothing.
         for value in images:
             if value.is_const:
                 continue
@@ -97,6 +99,7 @@ class _LayoutPropagation:
                 nhwc_bytes += _cost(value)
             elif value.op == "Transpose":
                 nchw_bytes += _cost(value)
+        # Outputs: one Transpose for all readers that require the other layout.
         if rule.has_image_output:
             for value in node.outputs:
                 needs, cost = self._required_layouts.get(value, 0), _cost(value)
@@ -119,6 +122,7 @@ class _LayoutPropagation:
             self._replaced.append(node)
             self._mark_nhwc(new)
             return
+        # Otherwise the node stays, with NHWC images and changed axes, pads or attributes.
         for slot, value in zip(rule.slots, images, strict=True):
             if node.inputs[slot] is not value:
                 self._graph.set_input(node, slot, value)
@@ -166,6 +170,7 @@ class _LayoutPropagation:
         rank = rank or fact.rank
         if fact.rank == rank and value in self._nhwc:
             return value
+        # One element has the same bytes in any layout.
         if all(d == 1 for d in fact.dims):
             return self._as_nchw(value) if value in self._nhwc else value
         if fact.rank == rank and value in self._other_layout:
@@ -206,6 +211,7 @@ class _LayoutPropagation:
         value = input_of(node, 0)
         rank, y = value.tensor.rank, node.outputs[0]
         perm = tuple(node.attrs["perm"] or reversed(range(rank)))
+        # The permutation relative to the layout that the input has now.
         order = _composed(nchw_perm(rank), perm) if value in self._nhwc and rank >= 3 else perm
         source, order = _transpose_source(value, order)
         if source is not value:

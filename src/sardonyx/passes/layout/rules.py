@@ -101,6 +101,7 @@ def _is_float32(node: Node) -> bool:
 def elementwise(node: Node, rank: int) -> NhwcRule | None:
     """Elementwise ops: all operands are permuted and broadcast as before."""
     slots = [i for i, v in enumerate(node.inputs) if v is not None]
+    # Operands of lower rank are aligned at the last axis, so all ranks must be known.
     if rank_of(node.outputs[0]) < 3 or any(rank_of(node.inputs[i]) < 0 for i in slots):
         return None
     return NhwcRule(tuple(slots), broadcasts=True)
@@ -126,6 +127,7 @@ def concat(node: Node, rank: int) -> NhwcRule | None:
 
 def slice_(node: Node, rank: int) -> NhwcRule | None:
     """Slice; axes that are left out are written out."""
+    # Without axes, Slice cuts the first len(starts) axes.
     starts, axes = node.inputs[1], _ints(node, 3)
     if optional_input(node, 3) is None and starts is not None and starts.tensor.static is not None:
         axes = tuple(range(starts.tensor.static[0]))
@@ -225,6 +227,7 @@ def reshape(node: Node, rank: int) -> NhwcRule | None:
         # A 0 in the target copies a dim, which may be at another position in NHWC.
         shape = reshape_target(node, new) if 0 in (_ints(node, 1) or (0,)) else {}
         return None if shape is None else NhwcRule((0,), has_image_output=False, **shape)
+    # Batch and channels stay: spatial axes are contiguous in NHWC, too, and regroup there.
     if len(new) < 3 or old[:2] != new[:2]:
         return None
     shape = reshape_target(node, tuple(new[i] for i in nhwc_perm(len(new))))
@@ -265,6 +268,7 @@ def tile(node: Node, rank: int) -> NhwcRule | None:
 
 def batch_norm(node: Node, rank: int) -> NhwcRule | None:
     """BatchNormalization with constant statistics, which become a factor and a shift."""
+    # Outputs after the first are running statistics of training.
     is_const = all(v is not None and v.const is not None for v in node.inputs[1:])
     is_used = any(v.is_used for v in node.outputs[1:])
     if not _is_float32(node) or not is_const or is_used or node.attrs["training_mode"]:
@@ -295,6 +299,7 @@ def conv(node: Node, rank: int) -> NhwcRule | None:
 
 def pooling(node: Node, rank: int) -> NhwcRule | None:
     """Poolings: the internal ops of the same names are NHWC."""
+    # The internal poolings do not return the indices that MaxPool can have.
     has_kernel = input_of(node, 0).tensor.dtype in (F32, I8, U8)
     if not has_kernel or any(v.is_used for v in node.outputs[1:]):
         return None

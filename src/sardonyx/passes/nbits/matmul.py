@@ -66,6 +66,7 @@ def read_stored_weights(graph: Graph, options: PassOptions) -> None:
 
     Below the extended level only nodes of com.microsoft are rewritten, which have no other kernel.
     """
+    # The option int8 also overrides what the nodes of the model allow.
     level = INT8 if options.int8 else options.weight_level
     accuracy = MatmulAccuracy(level, options.int8, options.weight_block)
     is_disabled = options.disabled & {"read_weights", "DQMatMulNBitsFusion"}
@@ -85,6 +86,7 @@ def _replace(b: Builder, node: Node, new: Value) -> None:
     """Replace a node by what was built for it."""
     logger.debug("read_weights at %s", node)
     attribute_to(b.made, node)
+    # Readers know the symbolic dims of the old fact.
     new.fact = node.outputs[0].tensor.plain()
     replace_value(b.graph, node.outputs[0], new)
     drop(b.graph, [node])
@@ -97,6 +99,7 @@ def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     dtype = left.tensor.dtype
     need(dtype in REALS and right.tensor.rank == 2, "the weights are no float matrix")
     origin = weight_origin(right)
+    # K is summed over, N are the columns of the result.
     k, n = reversed(origin.dims) if node.attrs["trans_b"] else origin.dims
     weights = _stored_matrix(origin, k, n, accuracy)
     rows, m = left, left.tensor.rank
@@ -172,6 +175,7 @@ def _scales(value: Value | None, k: StridedAxis, n: StridedAxis, is_k_major: boo
     """
     if value is None or not (k.scale_stride or n.scale_stride):
         return value
+    # One scale per column, or per block of columns, which is repeated.
     if not k.scale_stride:
         need(n.scale_stride == 1, "scales are not contiguous")
         row = value if n.block == 1 else _repeat_blocks(value, n, value.tensor.dtype)
@@ -237,7 +241,8 @@ def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
         "bits": origin.q.tensor.dtype.bits,
         "dtype": data.tensor.dtype.onnx,
     }
-    table, scale, zero = origin.q, origin.scale, origin.zero
+    table, zero = origin.q, origin.zero
+    scale: Value | None = origin.scale
     if origin.is_moved:
         # A tied embedding: the table is the transposed weight of the last matmul.
         need(len(origin.dims) == 2, "the table is no matrix")
@@ -260,6 +265,7 @@ def _microsoft_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value
     q, scale, zero, groups, bias = (optional_input(node, i) for i in range(1, 6))
     ranked(x)
     need(all(v is None or v.is_const for v in (q, scale, zero)), "the weights are not constant")
+    # g_idx assigns a block of scales to each row of K (GPTQ with act-order).
     need(groups is None, "blocks are permuted by g_idx")
     attrs = {name: node.attrs[name] for name in ("K", "N", "bits", "block_size")}
     # Without zero points the codes are unsigned with their middle as zero: 8 of 4 bits.

@@ -44,6 +44,7 @@ class StridedAxis:
 
     def split(self, inner: int) -> tuple[StridedAxis, StridedAxis]:
         """The outer and the inner axis, the latter of size `inner`, that replace this one."""
+        # One step of the outer axis passes over all positions of the inner one.
         outer, stride = self.size // inner, self.stride * inner
         if not self.scale_stride:
             return StridedAxis(outer, stride), StridedAxis(inner, self.stride)
@@ -59,9 +60,11 @@ class StridedAxis:
         """The axis that replaces this one and the axis within each of its positions."""
         need(self.stride == inner.size * inner.stride, "axes are not adjacent in memory")
         size = self.size * inner.size
+        # Without scales along the inner axis, a block of the outer one covers all its positions.
         if not inner.scale_stride:
             block = self.block * inner.size if self.scale_stride else 1
             return StridedAxis(size, inner.stride, self.scale_stride, block)
+        # Otherwise blocks must not cross a position of the outer axis.
         is_even = inner.size % inner.block == 0 and self.block == 1
         is_adjacent = self.scale_stride == inner.scale_stride * inner.n_blocks
         need(is_even and is_adjacent, "scales are not adjacent in memory")
@@ -147,6 +150,7 @@ def _with_scales(axes: list[StridedAxis], scale: Value, node: Node) -> list[Stri
     scales, rank, block = _static(scale), len(axes), node.attrs["block_size"]
     if all(d == 1 for d in scales):
         return axes
+    # Vectors have only axis 0, while the default of the attribute is 1.
     axis = 0 if rank < 2 else node.attrs["axis"] % rank
     # The number of scales along each dim: blocked, or one per position of the axis.
     counts = list(scales) if block else [scales[0] if i == axis else 1 for i in range(rank)]

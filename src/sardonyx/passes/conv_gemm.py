@@ -32,26 +32,11 @@ def _need_per_channel(value: Value, rank: int) -> None:
     need(len(shape) <= rank and is_single, "not per channel")
 
 
-@rule(
-    P.BatchNormalization(_CONV, hole("scale"), hole("shift"), hole("mean"), hole("var")).named(
-        "norm"
-    ),
-    aliases="ConvBNFusion conv_norm",
-)
-def conv_batch_norm(  # noqa: PLR0913 - the holes of the pattern
-    b: Builder,
-    x: Value,
-    w: Value,
-    conv: Node,
-    scale: Value,
-    shift: Value,
-    mean: Value,
-    var: Value,
-    norm: Node,
-) -> Value:
+@rule(P.BatchNormalization(_CONV, rest=True).named("norm"), aliases="ConvBNFusion conv_norm")
+def conv_batch_norm(b: Builder, x: Value, w: Value, conv: Node, norm: Node) -> Value:
     """Fold a BatchNormalization with constant statistics into weights and bias."""
-    old = optional_input(conv, 2)
-    vectors = (scale, shift, mean, var, *(() if old is None else (old,)))
+    operands = (*norm.inputs[1:5], optional_input(conv, 2))
+    vectors = [v for v in operands if v is not None]
     need(w.is_const and all(v.is_const for v in vectors), "weights are not constant")
     # In training the statistics are those of the batch.
     need(not norm.attrs["training_mode"], "statistics come from the batch")

@@ -7,7 +7,6 @@ kernel by functions of this package, because the layers of a graph share nodes.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -20,15 +19,15 @@ from sardonyx.passes.constant_folding import NO_LIMIT, FoldingBuilder
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.replace import attribute_to, drop, replace_value, try_build
 
-# Module and function; imported only if a graph has the op.
+# Functions of multi_head.py, which is imported only if a graph has one of the ops.
 _ATTENTION: Final = {
-    (MICROSOFT, "Attention"): ("multi_head", "packed_projection"),
-    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): ("multi_head", "decoder_masked"),
-    (MICROSOFT, "DecoderMaskedSelfAttention"): ("multi_head", "packed_projection"),
-    (MICROSOFT, "GroupQueryAttention"): ("group_query", "group_query"),
-    (MICROSOFT, "MultiHeadAttention"): ("multi_head", "multi_head"),
-    (MICROSOFT, "QAttention"): ("multi_head", "quantized_projection"),
-    (ONNX, "Attention"): ("multi_head", "standard"),
+    (MICROSOFT, "Attention"): "packed_projection",
+    (MICROSOFT, "DecoderMaskedMultiHeadAttention"): "decoder_masked",
+    (MICROSOFT, "DecoderMaskedSelfAttention"): "packed_projection",
+    (MICROSOFT, "GroupQueryAttention"): "group_query",
+    (MICROSOFT, "MultiHeadAttention"): "multi_head",
+    (MICROSOFT, "QAttention"): "quantized_projection",
+    (ONNX, "Attention"): "standard",
 }
 
 
@@ -40,8 +39,9 @@ def decompose_ops(graph: Graph) -> None:
         for node in list(each.nodes):
             rule = node.op.decomposition
             if node.op.key in _ATTENTION:
-                module, name = _ATTENTION[node.op.key]
-                lower = getattr(importlib.import_module(f"sardonyx.passes.{module}"), name)
+                from sardonyx.passes import multi_head
+
+                lower = getattr(multi_head, _ATTENTION[node.op.key])
                 decompose_node(each, node, partial(lower, spans=spans))
             elif rule is not None and rule.when(node):
                 decompose_node(each, node, rule.build)

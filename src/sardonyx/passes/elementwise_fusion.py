@@ -2,7 +2,8 @@
 
 A group is compiled into a `Code`, a small program that one kernel interprets block by block, so
 intermediate results stay in cache. A group whose operand is the result of a matmul becomes the
-epilogue of that matmul instead and is applied to its accumulators.
+epilogue of that matmul instead and is applied to its accumulators. A chain from 8-bit to 8-bit
+elements becomes a lookup table.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
+
+import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
@@ -27,15 +30,17 @@ from sardonyx.ops.elementwise.chain import (
     Instruction,
     concatenated,
     instruction_of,
+    run_code,
 )
 from sardonyx.ops.elementwise.fusible import FUSIBLE
-from sardonyx.passes.replace import replace_value
+from sardonyx.passes.replace import attribute_to, replace_value
 
 # Limits of the native chain kernel: operands, instructions (as _weight estimates them), dims.
 MAX_OPERANDS: Final = 12
 MAX_WEIGHT: Final = 36
 MAX_RANK: Final = 10
-EIGHT_BITS: Final = (U8, I8)
+_EIGHT_BITS: Final = (U8, I8)
+_TABLE_ENTRIES: Final = 256  # of a lookup table: one per 8-bit input
 _VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
 
 
@@ -82,8 +87,8 @@ class _Group:
 
     def current_operands(self) -> list[Value]:
         """The operands as they are now: earlier groups may have replaced them."""
-        made = {n.outputs[0] for n in self.members}
-        values = (v for n in self.members for v in n.inputs if v is not None and v not in made)
+        inner = {n.outputs[0] for n in self.members}
+        values = (v for n in self.members for v in n.inputs if v is not None and v not in inner)
         return list(dict.fromkeys(values))
 
     def code(self, operands: list[Value]) -> Code:
@@ -100,8 +105,8 @@ def _rounds_to_float16(node: Node) -> bool:
     """Whether a node casts to a narrower float type."""
     if node.op.name != "Cast" or node.inputs[0] is None:
         return False
-    made = node.outputs[0].tensor.dtype
-    return made in (F16, BF16) and node.inputs[0].tensor.dtype.bits > made.bits
+    to = node.outputs[0].tensor.dtype
+    return to in (F16, BF16) and node.inputs[0].tensor.dtype.bits > to.bits
 
 
 def _weight(node: Node) -> int:
@@ -125,11 +130,9 @@ def fuse_chains(graph: Graph, into_matmuls: bool = True) -> None:
             continue
         if len(group.members) > 1:
             operands = group.current_operands()
-            made = _replace_group(graph, group, chain, operands, {"code": group.code(operands)})
-            if into_matmuls and made.outputs[0].tensor.dtype in EIGHT_BITS:
-                from sardonyx.passes.lookup_tables import tabulate  # only quantized models
-
-                tabulate(graph, made)
+            fused = _replace_group(graph, group, chain, operands, {"code": group.code(operands)})
+            if into_matmuls and fused.outputs[0].tensor.dtype in _EIGHT_BITS:
+                _tabulate(graph, fused)
     for node in order:
         for _, body in node.subgraphs:
             fuse_chains(body, into_matmuls)
@@ -330,3 +333,40 @@ def _replace_group(
     for node in group.members:
         graph.remove(node)
     return fused
+
+
+def _tabulate(graph: Graph, chain: Node) -> None:
+    """Replace a chain by a table lookup if it maps each 8-bit element to another one.
+
+    Quantized activations (dequantize, Sigmoid, quantize) are examples: one load per element
+    replaces the arithmetic.
+    """
+    y = chain.outputs[0]
+    # All operands but one must be scalars: otherwise an entry would depend on the position.
+    tensors = [v for v in chain.inputs if v is not None and any(d != 1 for d in v.tensor.dims)]
+    has_conversion = any(i.op in CONVERSIONS for i in chain.attrs["code"])
+    if len(tensors) != 1 or not has_conversion:
+        return
+    x, static = tensors[0], y.tensor.static
+    if x.is_const or x.tensor.dtype not in _EIGHT_BITS or x.tensor.dims != y.tensor.dims:
+        return
+    # A smaller tensor costs less than computing the table.
+    if static is not None and np.prod(static, dtype=np.int64) < _TABLE_ENTRIES:
+        return
+    builder = Builder(graph, graph.scope)
+    looked_up = builder.QLookup(x, _lookup_table(builder, chain, x), domain=INTERNAL, like=y)
+    attribute_to(builder.made, chain)
+    replace_value(graph, y, looked_up)
+    graph.remove(chain)
+
+
+def _lookup_table(builder: Builder, chain: Node, x: Value) -> Value:
+    """The table: the chain applied to all 256 inputs, now if its other operands are constant."""
+    code, all_bytes = chain.attrs["code"], np.arange(_TABLE_ENTRIES, dtype=np.uint8)
+    # Entry i is for the byte i: a signed input indexes with its bits as unsigned.
+    ramp = builder.const(all_bytes.view(x.tensor.dtype.np))
+    operands = [ramp if v is x else v for v in chain.inputs]
+    consts = [c for v in operands if v is not None and (c := v.const) is not None]
+    if len(consts) == len(operands):
+        return builder.const(run_code(code, [c.read().reshape(c.shape[-1:]) for c in consts]))
+    return builder.Chain(*operands, domain=INTERNAL, code=code)

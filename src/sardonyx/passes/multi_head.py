@@ -1,8 +1,8 @@
 """Multi-head attention ops decomposed into the internal Attention and ops around it.
 
-Covers MultiHeadAttention, Attention and the decoder variants of com.microsoft, and the standard
-Attention. Each splits heads, adds biases, appends to the KV cache, converts masks to additive ones,
-and calls the one Attention kernel.
+Covers MultiHeadAttention, Attention, GroupQueryAttention and the decoder variants of com.microsoft,
+and the standard Attention. Each splits heads, adds biases, appends to the KV cache, converts masks
+to additive ones, and calls the one Attention kernel.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs, projected_attrs
 from sardonyx.ops.attention.dot_product import AttentionAttrs
 from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.group_query import GroupQueryInputs
 from sardonyx.ops.attention.multi_head import MASKED_SCORE
 from sardonyx.ops.attention.multi_head import MultiHeadInputs as MultiHead
 from sardonyx.ops.attention.projected import ProjectedInputs as Projected
@@ -29,22 +30,22 @@ from sardonyx.ops.quantize.qdq import scalar
 from sardonyx.passes.attention import KERNEL_TYPES, to_float32
 from sardonyx.passes.rule import known_size, need
 
-HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
+_HEADS_FIRST: Final = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
 _QKV = tuple[Value, Value, Value]  # queries, keys and values as [batch, heads, rows, head]
-Spans = dict[tuple[Any, ...], Value]  # Spans nodes by their operands: layers share one
+_Spans = dict[tuple[Any, ...], Value]  # Spans nodes by their operands: layers share one
 
 
-def inputs_of(node: Node, count: int) -> Outputs:
+def _inputs_of(node: Node, count: int) -> Outputs:
     """The inputs of a node, padded with None where trailing ones are absent."""
     return (*node.inputs, *[None] * (count - len(node.inputs)))
 
 
-def split_heads(b: Builder, x: Value, heads: int) -> Value:
+def _split_heads(b: Builder, x: Value, heads: int) -> Value:
     """[batch, rows, heads * size] as [batch, rows, heads, size]."""
     return b.Reshape(x, b.ints(0, 0, heads, known_size(x.tensor.dims[2]) // heads))
 
 
-def need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
+def _need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
     """Abandon unless a mask has a column for every key.
 
     With symbolic sizes this becomes a guard: a run that fails it is compiled anew.
@@ -58,7 +59,7 @@ def need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
     need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
 
 
-def merge_heads(b: Builder, y: Value, heads: Value, v: Value) -> Value:
+def _merge_heads(b: Builder, y: Value, heads: Value, v: Value) -> Value:
     """[batch, rows, heads, size] as [batch, rows, heads * size].
 
     The number of heads is that of the operand `heads`, their size that of the values `v`.
@@ -67,14 +68,14 @@ def merge_heads(b: Builder, y: Value, heads: Value, v: Value) -> Value:
     return b.Reshape(y, b.ints(0, 0, count * size))
 
 
-def attention_scale(attrs: dict[str, Any], q: Value) -> float:
+def _attention_scale(attrs: dict[str, Any], q: Value) -> float:
     """The factor of the scores: the attribute, or 1 / sqrt(head size) where that is 0."""
     return float(attrs["scale"] or 1 / math.sqrt(known_size(q.tensor.dims[3])))
 
 
 def _heads_first(b: Builder, x: Value, heads: int) -> Value:
     """[batch, rows, heads * size] as [batch, heads, rows, size]."""
-    return b.Transpose(split_heads(b, x, heads), perm=HEADS_FIRST)
+    return b.Transpose(_split_heads(b, x, heads), perm=_HEADS_FIRST)
 
 
 def _is_output_used(node: Node, output: int) -> bool:
@@ -120,18 +121,18 @@ def _added(b: Builder, mask: Value | None, more: Value | None) -> Value | None:
     return b.Add(mask, more)
 
 
-def multi_head(b: Builder, node: Node, spans: Spans) -> Outputs:
+def multi_head(b: Builder, node: Node, spans: _Spans) -> Outputs:
     """Decompose MultiHeadAttention."""
-    return _multi_head(b, MultiHead(*inputs_of(node, 10)), node, node.attrs)
+    return _multi_head(b, MultiHead(*_inputs_of(node, 10)), node, node.attrs)
 
 
-def decoder_masked(b: Builder, node: Node, spans: Spans) -> Outputs:
+def decoder_masked(b: Builder, node: Node, spans: _Spans) -> Outputs:
     """Decompose DecoderMaskedMultiHeadAttention, which may have a packed QKV input."""
-    x = DecoderInputs(*inputs_of(node, 11))
+    x = DecoderInputs(*_inputs_of(node, 11))
     # Without a key, `query` holds query, key and value side by side.
     if x.key is None:
         qkv = b.node("Split", x.query, axis=2, num_outputs=3, outputs=3).outputs
-        x = DecoderInputs(*qkv, *inputs_of(node, 11)[3:])
+        x = DecoderInputs(*qkv, *_inputs_of(node, 11)[3:])
     as_multi_head = MultiHead(*x.as_multi_head(node.attrs))
     return _multi_head(b, as_multi_head, node, multi_head_attrs(node.attrs))
 
@@ -170,13 +171,13 @@ def _decomposed(
     # Scores of unseen keys would have to be masked in the output as well.
     need(not attrs["unidirectional"], "scores of keys that are not seen")
     need(q.tensor.dtype is F32, "scores in another type than they are computed in")
-    scale = b.const(attention_scale(attrs, q), F32)
+    scale = b.const(_attention_scale(attrs, q), F32)
     scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), scale)
     if mask is not None:
         scores = b.Add(scores, mask)
     # Softmax(scores) V, with heads after rows as the output has them.
-    y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=HEADS_FIRST)
-    return merge_heads(b, y, v, v), scores
+    y = b.Transpose(b.MatMul(b.Softmax(scores, axis=-1), v), perm=_HEADS_FIRST)
+    return _merge_heads(b, y, v, v), scores
 
 
 def _over_shared_buffer(
@@ -195,11 +196,11 @@ def _over_shared_buffer(
     y = b.Attention(
         *(q, *present, None, span),
         domain=INTERNAL,
-        scale=attention_scale(attrs, q),
+        scale=_attention_scale(attrs, q),
         rows_first=1,
         window_right=0 if attrs["unidirectional"] else -1,
     )
-    return merge_heads(b, y, v, v), *present
+    return _merge_heads(b, y, v, v), *present
 
 
 def _shared_span(
@@ -224,12 +225,12 @@ def _attend(
     y = b.Attention(
         *(q, k, v, mask),
         domain=INTERNAL,
-        scale=attention_scale(attrs, q),
+        scale=_attention_scale(attrs, q),
         rows_first=1,
         window_right=0 if attrs["unidirectional"] else -1,
         bottom_right=int(new_keys is not None),
     )
-    return merge_heads(b, y, v, v)
+    return _merge_heads(b, y, v, v)
 
 
 def _operands(b: Builder, x: MultiHead, heads: int) -> _QKV:
@@ -260,12 +261,12 @@ def _operands(b: Builder, x: MultiHead, heads: int) -> _QKV:
 def _unpacked(b: Builder, x: Value, count: int) -> tuple[Value, ...]:
     """The slices of [batch, rows, heads, count, head] as [batch, heads, rows, head]."""
     slices = b.node("Split", x, b.ints(*[1] * count), axis=3, outputs=count).outputs
-    return tuple(b.Transpose(b.Squeeze(each, b.ints(3)), perm=HEADS_FIRST) for each in slices)
+    return tuple(b.Transpose(b.Squeeze(each, b.ints(3)), perm=_HEADS_FIRST) for each in slices)
 
 
-def packed_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
+def packed_projection(b: Builder, node: Node, spans: _Spans) -> Outputs:
     """Decompose Attention and DecoderMaskedSelfAttention: the QKV projection, then attention."""
-    x, is_decoder = Projected(*inputs_of(node, 7)[:7]), node.op.name != "Attention"
+    x, is_decoder = Projected(*_inputs_of(node, 7)[:7]), node.op.name != "Attention"
     attrs = projected_attrs(node.attrs) if is_decoder else node.attrs
     need(not attrs["do_rotary"], "rotary embedding inside the op")
     need(not attrs["past_present_share_buffer"], "past and present share a buffer")
@@ -274,7 +275,7 @@ def packed_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
     return _attend_projected(b, x, qkv, attrs, node)
 
 
-def quantized_projection(b: Builder, node: Node, spans: Spans) -> Outputs:
+def quantized_projection(b: Builder, node: Node, spans: _Spans) -> Outputs:
     """Decompose QAttention: a quantized QKV projection, then attention in float32."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = (
         optional_input(node, i) for i in range(9)
@@ -297,9 +298,9 @@ def _attend_projected(
     heads = attrs["num_heads"]
     sizes = [known_size(s) for s in qkv_widths(known_size(qkv.tensor.dims[2]), attrs)]
     if len(set(sizes)) == 1:  # of equal width: split by heads, which are views of the projection
-        by_head, counts = split_heads(b, qkv, 3 * heads), b.ints(*[heads] * 3)
+        by_head, counts = _split_heads(b, qkv, 3 * heads), b.ints(*[heads] * 3)
         slices = b.node("Split", by_head, counts, axis=2, outputs=3).outputs
-        q, k, v = (b.Transpose(each, perm=HEADS_FIRST) for each in slices)
+        q, k, v = (b.Transpose(each, perm=_HEADS_FIRST) for each in slices)
     else:
         slices = b.node("Split", qkv, b.ints(*sizes), axis=2, outputs=3).outputs
         q, k, v = (_heads_first(b, each, heads) for each in slices)
@@ -350,10 +351,10 @@ def _mask_window(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
     return b.Squeeze(b.Slice(mask, starts, ends, b.ints(2, 3)), b.ints(1))
 
 
-def standard(b: Builder, node: Node, spans: Spans) -> Outputs:
+def standard(b: Builder, node: Node, spans: _Spans) -> Outputs:
     """Decompose the standard Attention."""
     s = AttentionAttrs(**node.attrs)
-    _, _, _, mask, past_key, past_value, nonpad = inputs_of(node, 7)
+    _, _, _, mask, past_key, past_value, nonpad = _inputs_of(node, 7)
     q, k, v = (input_of(node, i) for i in range(3))
     is_packed = q.tensor.rank == 3
     _need_supported(node, s, q, v)
@@ -379,7 +380,7 @@ def standard(b: Builder, node: Node, spans: Spans) -> Outputs:
         softcap=max(s.softcap, 0.0),
     )
     if is_packed:
-        y = merge_heads(b, y, q, v)
+        y = _merge_heads(b, y, q, v)
     is_cached = _is_output_used(node, 1) or _is_output_used(node, 2)
     return (y, *_as_outputs(b, present)) if is_cached else (y,)
 
@@ -396,9 +397,88 @@ def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     """The mask of the standard Attention as an additive float32 mask."""
     if mask is None:
         return None
-    need_mask_columns(b, mask, keys)
+    _need_mask_columns(b, mask, keys)
     # True means that the key is seen.
     if mask.tensor.dtype is BOOL:
         return b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
     need(mask.tensor.dtype in KERNEL_TYPES, "no kernel for a mask of this type")
     return to_float32(b, mask)
+
+
+def group_query(b: Builder, node: Node, spans: _Spans) -> Outputs:
+    """Decompose GroupQueryAttention (GQA), in which several query heads share one KV head.
+
+    The op also normalizes and rotates queries and keys (RoPE), and masks by sequence lengths and a
+    sliding window.
+    """
+    x, attrs = GroupQueryInputs(*_inputs_of(node, 16)), node.attrs
+    need(len(node.outputs) < 4 or not node.outputs[3].is_used, "the scores are an output")
+    heads, shared = attrs["num_heads"], attrs["kv_num_heads"]
+    need(attrs["k_quant_type"] == b"NONE", "the cache is quantized")
+    need(not attrs["sliding_window_cache"], "the cache holds only its window")
+    q, k, v = _group_query_heads(b, x, attrs)
+    # All layers of a model have the same lengths: they share one Spans node.
+    key = (x.seqlens, x.total, q.tensor.dims[0], q.tensor.dims[2])
+    # Recorded only at the end: if a condition fails, the new Spans node is removed again.
+    span = spans[key] if key in spans else b.Spans(x.seqlens, x.total, q, domain=INTERNAL)
+    append = _append_to_cache(b, node, x, (q, k, v), span)
+    if x.bias is not None:
+        _need_mask_columns(b, x.bias, append.outputs[0])
+    window = attrs["local_window_size"]
+    y = b.Attention(
+        append.outputs[2] if attrs["do_rotary"] else q,
+        *append.outputs[:2],
+        *(to_float32(b, x.bias), span, to_float32(b, x.sink)),
+        domain=INTERNAL,
+        scale=_attention_scale(attrs, q),
+        nan_rows=UNSEEN,  # padding rows of a shorter prompt may see no key
+        rows_first=1,
+        group=heads // shared,
+        # The window counts the query's own position; -1 means no bound.
+        window_left=window - 1 if window > 0 else -1,
+        window_right=0 if attrs["causal"] else -1,
+        softcap=max(attrs["softcap"], 0.0),
+        smooth=int(attrs["smooth_softmax"] == 1),
+    )
+    spans[key] = span
+    return _merge_heads(b, y, q, q), *append.outputs[:2]
+
+
+def _group_query_heads(b: Builder, x: GroupQueryInputs, attrs: dict[str, Any]) -> tuple[Value, ...]:
+    """Query, key and value as [batch, heads, rows, head], normalized if the node has weights."""
+    operands = list(_split_qkv(b, x, attrs["num_heads"], attrs["kv_num_heads"]))
+    # Q/K normalization comes before RoPE, which Append applies.
+    for i, weight in enumerate((x.q_norm, x.k_norm)):
+        if weight is not None:
+            epsilon = attrs["qk_norm_epsilon"]
+            operands[i] = b.RMSNormalization(operands[i], weight, epsilon=epsilon)
+    return tuple(b.Transpose(each, perm=_HEADS_FIRST) for each in operands)
+
+
+def _append_to_cache(
+    b: Builder, node: Node, x: GroupQueryInputs, operands: tuple[Value, ...], span: Value
+) -> Node:
+    """The node that appends keys and values to the cache, and rotates queries and keys."""
+    q, k, v = operands
+    rotary = (q, x.cos, x.sin, x.positions) if node.attrs["do_rotary"] else ()
+    append = b.node(
+        "Append",
+        *(k, v, x.past_key, x.past_value, span, x.total, *rotary),
+        outputs=3 if rotary else 2,
+        domain=INTERNAL,
+        interleaved=node.attrs["rotary_interleaved"],
+    )
+    # The caches keep the facts of the old outputs, whose symbolic dims readers know.
+    for new, declared in zip(append.outputs[:2], node.outputs[1:3], strict=False):
+        new.fact = declared.fact
+    return append
+
+
+def _split_qkv(b: Builder, x: GroupQueryInputs, heads: int, shared: int) -> tuple[Value, ...]:
+    """Query, key and value as [batch, rows, heads, head], from one packed input or three."""
+    if x.key is not None:
+        both = _split_heads(b, x.key, shared), _split_heads(b, x.value, shared)
+        return _split_heads(b, x.query, heads), *both
+    # Packed: the heads of the query, then those of key and value.
+    whole = _split_heads(b, x.query, heads + 2 * shared)
+    return b.node("Split", whole, b.ints(heads, shared, shared), axis=2, outputs=3).outputs

@@ -63,21 +63,17 @@ class Rewriter:
         while self._work or self._symbols.resolved:
             # Only when the worklist is empty: many symbols are then substituted in one sweep.
             if not self._work:
-                self._substitute_symbols()
+                changed = self._symbols.substitute()
+                for value in changed:
+                    if value.node is not None:
+                        self._push(value.node)
+                self._changed(changed)
                 continue
             node = self._work.popleft()
             self._queued.discard(node)
             if node in self._graph.nodes:
                 self._visit(node)
         return self._fired
-
-    def _substitute_symbols(self) -> None:
-        """Substitute resolved symbolic dims in all facts; revisit the nodes that this affects."""
-        changed = self._symbols.substitute()
-        for value in changed:
-            if value.node is not None:
-                self._push(value.node)
-        self._changed(changed)
 
     def _push(self, node: Node) -> None:
         """Queue a node of this graph for a visit."""

@@ -278,7 +278,11 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
         reshape, source = node, node.inputs[0]
         is_private = source is not None and len(source.uses) == 1 and not source.n_exits
         node = source.node if source is not None and is_private else None
-    if node is None or node.op.domain != INTERNAL or not accepts_epilogue(node.op):
+    if node is None or node.op.domain != INTERNAL:
+        return None
+    # Ops with an epilogue have its code as an attribute, and its operands after their inputs.
+    op = node.op
+    if "code" not in op.attrs or op.name == "Chain" or op.max_inputs is not None:
         return None
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
@@ -289,7 +293,10 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
     members = set(group.members)
     if value.n_exits or any(n not in members for n, _ in value.uses):
         return None
-    return None if any(map(_divides_ints, members)) else _EpilogueTarget(node, value, reshape)
+    # Integer division may fail on its data, which an epilogue cannot report.
+    divisions = (n.outputs[0].tensor.dtype for n in members if n.op.name in ("Div", "Mod"))
+    can_fail = any(dtype.is_integer for dtype in divisions)
+    return None if can_fail else _EpilogueTarget(node, value, reshape)
 
 
 def _has_epilogue_type(node: Node, group: _Group, value: Value) -> bool:
@@ -299,16 +306,6 @@ def _has_epilogue_type(node: Node, group: _Group, value: Value) -> bool:
         return False
     # If the op ties the type of its result to that of an input, the epilogue cannot change it.
     return out.dtype is F32 or all(s.type != op.outputs[0].type for s in op.inputs[:-1])
-
-
-def accepts_epilogue(op: Op) -> bool:
-    """Whether an op is a matmul that may have a code and its operands after its inputs."""
-    return "code" in op.attrs and op.name != "Chain" and op.max_inputs is None
-
-
-def _divides_ints(node: Node) -> bool:
-    """Whether a node may fail on its data, which an epilogue cannot report."""
-    return node.op.name in ("Div", "Mod") and node.outputs[0].tensor.dtype.is_integer
 
 
 def _replace_group(

@@ -156,7 +156,7 @@ def _multi_head(b: Builder, x: MultiHead, node: Node, attrs: dict[str, Any]) -> 
     if _is_output_used(node, 3):
         y, scores = _decomposed(b, (q, *present), mask, attrs)
     else:
-        y = _attend(b, (q, *present), mask, attrs, None if x.past_key is None else k)
+        y = _attend(b, (q, *present), (mask,), attrs, None if x.past_key is None else k)
     # Outputs 1 and 2 are the present keys and values, output 3 the scores.
     if scores is None and not _is_output_used(node, 1) and not _is_output_used(node, 2):
         return (y,)
@@ -193,14 +193,7 @@ def _over_shared_buffer(
     # The span gives the positions of the new rows in the cache buffers.
     span, length = _shared_span(b, q, k, past[0], x.past_length)
     present = b.node("Append", k, v, *past, span, length, domain=INTERNAL, outputs=2).outputs
-    y = b.Attention(
-        *(q, *present, None, span),
-        domain=INTERNAL,
-        scale=_attention_scale(attrs, q),
-        rows_first=1,
-        window_right=0 if attrs["unidirectional"] else -1,
-    )
-    return _merge_heads(b, y, v, v), *present
+    return _attend(b, (q, *present), (None, span), attrs, None), *present
 
 
 def _shared_span(
@@ -216,14 +209,17 @@ def _shared_span(
 
 
 def _attend(
-    b: Builder, operands: _QKV, mask: Value | None, attrs: dict[str, Any], new_keys: Value | None
+    b: Builder, operands: _QKV, masks: Outputs, attrs: dict[str, Any], new_keys: Value | None
 ) -> Value:
-    """One Attention; if keys were appended to a past, causality is relative to the last key."""
+    """One Attention; `masks` are its mask and span.
+
+    If new keys were appended to a past, causality is relative to the last key.
+    """
     q, k, v = operands
     if attrs["unidirectional"] and new_keys is not None:
         need(new_keys.tensor.dims[2] == q.tensor.dims[2], "queries and new keys differ in number")
     y = b.Attention(
-        *(q, k, v, mask),
+        *(q, k, v, *masks),
         domain=INTERNAL,
         scale=_attention_scale(attrs, q),
         rows_first=1,
@@ -311,7 +307,7 @@ def _attend_projected(
     present = _appended(b, k, v, past)
     mask = None if x.mask is None else _index_mask(b, x, present[0], attrs["mask_filter_value"])
     mask = _added(b, mask, to_float32(b, x.attention_bias))
-    y = _attend(b, (q, *present), mask, attrs, None if x.past is None else k)
+    y = _attend(b, (q, *present), (mask,), attrs, None if x.past is None else k)
     if not _is_output_used(node, 1):
         return (y,)
     # The present output stacks keys and values: [2, batch, heads, rows, head].

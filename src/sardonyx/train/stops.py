@@ -32,16 +32,6 @@ class Stop:
     outputs: Slots | None = None
     applies: Callable[[Node], bool] = lambda _: True
 
-    def at_input(self, node: Node, slot: int) -> bool:
-        """Whether an input of a node gets no gradient from any output."""
-        is_here = self.inputs is None or slot in self.inputs
-        return is_here and self.outputs is None and self.applies(node)
-
-    def at_output(self, node: Node, index: int) -> bool:
-        """Whether an output of a node passes no gradient to any input."""
-        is_here = self.outputs is None or index in self.outputs
-        return is_here and self.inputs is None and self.applies(node)
-
 
 def _rounds(node: Node) -> bool:
     """Whether a cast converts floats to integers or booleans."""
@@ -80,15 +70,19 @@ STOPS: Final[dict[str, tuple[Stop, ...]]] = {
 }
 
 
-def _stops(node: Node) -> tuple[Stop, ...]:
-    return () if node.op.domain else STOPS.get(node.op.name, ())
+def _stops(node: Node) -> list[Stop]:
+    """The stops of a node's op that apply to this node."""
+    stops = () if node.op.domain else STOPS.get(node.op.name, ())
+    return [stop for stop in stops if stop.applies(node)]
 
 
 def stops_at_input(node: Node, slot: int) -> bool:
     """Whether the outputs of a node have, by definition, no gradient by one of its inputs."""
-    return any(stop.at_input(node, slot) for stop in _stops(node))
+    whole = (s for s in _stops(node) if s.outputs is None)
+    return any(s.inputs is None or slot in s.inputs for s in whole)
 
 
 def stops_at_output(node: Node, index: int) -> bool:
     """Whether an output of a node has, by definition, no gradient by any of its inputs."""
-    return any(stop.at_output(node, index) for stop in _stops(node))
+    whole = (s for s in _stops(node) if s.inputs is None)
+    return any(s.outputs is None or index in s.outputs for s in whole)

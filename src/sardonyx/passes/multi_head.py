@@ -192,8 +192,9 @@ def _over_shared_buffer(
     need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
     # The span gives the positions of the new rows in the cache buffers.
     span, length = _shared_span(b, q, k, past[0], x.past_length)
-    present = b.node("Append", k, v, *past, span, length, domain=INTERNAL, outputs=2).outputs
-    return _attend(b, (q, *present), (None, span), attrs, None), *present
+    append = b.node("Append", k, v, *past, span, length, domain=INTERNAL, outputs=2)
+    keys, values = append.outputs
+    return _attend(b, (q, keys, values), (None, span), attrs, None), keys, values
 
 
 def _shared_span(

@@ -14,16 +14,7 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import Const, Held
-from sardonyx.graph.dim import (
-    Atom,
-    Dim,
-    Size,
-    broadcast,
-    floor_div,
-    maximum,
-    minimum,
-    modulo,
-)
+from sardonyx.graph.dim import Atom, Dim, Size, broadcast, floor_div, maximum, minimum, modulo
 from sardonyx.graph.dtype import DType, by_name
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.graph.graph import Graph

@@ -13,14 +13,7 @@ from sardonyx.base.records import field, frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.place.preferences import PlacementPreferences
-from sardonyx.place.provider import (
-    HOST,
-    DeviceProvider,
-    No,
-    Provider,
-    Yes,
-    has_device,
-)
+from sardonyx.place.provider import HOST, DeviceProvider, No, Provider, Yes, has_device
 
 Refusals = tuple[tuple[str, str], ...]  # providers and their reasons
 

@@ -32,11 +32,7 @@ class Segmenter:
     """Collects the segments of one graph, in the order of its schedule."""
 
     def __init__(
-        self,
-        emitter: Emitter,
-        bound: set[str],
-        entry: Sequence[Guard],
-        waiting: list[Guard],
+        self, emitter: Emitter, bound: set[str], entry: Sequence[Guard], waiting: list[Guard]
     ) -> None:
         """`entry` are guards on dims in `bound`, `waiting` all others."""
         self.emitter = emitter

@@ -62,11 +62,7 @@ def stft(node: Node) -> Call | No:
     return Call(
         "stft" if is_known else "stft_at_run",
         (x, step if hop is None else None, window, length if is_checked else None),
-        (
-            node.attrs["onesided"],
-            _OPEN if hop is None else hop,
-            _OPEN if frame is None else frame,
-        ),
+        (node.attrs["onesided"], _OPEN if hop is None else hop, _OPEN if frame is None else frame),
     )
 
 

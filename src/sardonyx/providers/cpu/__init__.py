@@ -1,4 +1,4 @@
-"""The CPU provider: nodes as native kernels."""
+"""The CPU provider: runs nodes by native kernels."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference
 
 CONTROL: Final = frozenset((("", "If"), ("", "Loop"), ("", "Scan"), (INTERNAL, "Loop")))
-ZIP_MAP: Final = (ML, "ZipMap")  # whose result is no tensor
-MAX_RANK: Final = 10  # of a tensor that kernels take
+ZIP_MAP: Final = (ML, "ZipMap")  # its result is not a tensor
+MAX_RANK: Final = 10  # of a tensor that kernels support
 
 
 class Cpu:
@@ -29,34 +29,34 @@ class Cpu:
 
     def __init__(self) -> None:
         if not native.isa:
-            wanted = os.environ.get("SARDONYX_ISA")
+            name = os.environ.get("SARDONYX_ISA")
             raise InvalidArgument(
-                f"SARDONYX_ISA is {wanted!r}, which this build or this CPU lacks; "
+                f"SARDONYX_ISA is {name!r}, which this build or this CPU lacks; "
                 f"there are {', '.join(native.isas)}: set one of these, or unset the variable"
             )
-        self._found: dict[Node, Lowered] = {}
+        self._lowered: dict[Node, Lowered] = {}
         self._reference = Reference()
 
     def claims(self, node: Node) -> Yes | No:
         """Yes to nodes that have a kernel for their types."""
-        found = lowered(node)
-        if isinstance(found, No):
-            return found
-        self._found[node] = found
+        result = lowered(node)
+        if isinstance(result, No):
+            return result
+        self._lowered[node] = result
         return Yes("native kernel")
 
     def compile(self, region: Region, bodies: dict[Node, dict[str, Program]]) -> list[CompiledNode]:
-        """What each node becomes, with its reference to fall back on."""
-        steps = []
-        for step in self._reference.compile(region, bodies):
-            found = self._found.pop(step.node)
-            row = found.kernel if isinstance(found, Call) else type(found).__name__.lower()
-            steps.append(CompiledNode(step.node, step.call, row, found))
-        return steps
+        """Return each node as `claims` lowered it, with its reference as the fallback."""
+        compiled = []
+        for node, call in ((n.node, n.call) for n in self._reference.compile(region, bodies)):
+            how = self._lowered.pop(node)
+            kernel = how.kernel if isinstance(how, Call) else type(how).__name__.lower()
+            compiled.append(CompiledNode(node, call, kernel, how))
+        return compiled
 
 
 def lowered(node: Node) -> Lowered | No:
-    """What a node becomes, or why it has no kernel."""
+    """Return the kernel call or view that a node becomes, or why it has none."""
     lower = lowering(node.op.key) or node.op.lowering_rule
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     if any(isinstance(v.fact, Fact) and v.fact.dtype is STRING for v in values):
@@ -64,9 +64,11 @@ def lowered(node: Node) -> Lowered | No:
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel" + (" for strings" if lowering(node.op.key) else ""))
     for value in node.inputs if node.op.key == ZIP_MAP else values:
-        if value is not None and (why := _unfit(value)):  # else lowering may take it for granted
+        # Lowerings rely on tensors of known rank. The outputs of an If may have none: the rank is
+        # that of the branch which runs.
+        if value is not None and (why := _unsupported(value)):
             if node.op.name == "If" and value.node is node and _is_unranked(value):
-                continue  # its bodies know better
+                continue
             return No(why)
     return Bodies() if lower is None else lower(node)
 
@@ -76,11 +78,11 @@ def _is_unranked(value: Value) -> bool:
     return isinstance(fact, Fact) and fact.shape is None and fact.dtype is not STRING
 
 
-def _unfit(value: Value) -> str:
-    """Why kernels cannot take a value; empty if they can."""
+def _unsupported(value: Value) -> str:
+    """Return why kernels do not support a value; empty if they do."""
     fact = value.fact
     if not isinstance(fact, Fact):
-        return f"{value} is no tensor"
+        return f"{value} is not a tensor"
     if fact.shape is None:
         return f"the rank of {value} is not known"
     if len(fact.shape) > MAX_RANK:

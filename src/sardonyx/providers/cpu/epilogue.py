@@ -1,4 +1,8 @@
-"""What follows the sums of a convolution, split into what tiles do themselves and a program."""
+"""Epilogues of matmul and convolution: options of the tile kernels, then an elementwise program.
+
+Passes fuse elementwise ops into a node as code over the accumulated result, register 0, and further
+operands. The first instructions of the code that the tile kernels have as options are removed.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,13 @@ from sardonyx.providers.cpu.elementwise import encode
 
 # Of native/kernels/conv/epilogue.h.
 _BIAS, _RELU, _BOUND, _SWISH, _START, _END = 1, 2, 4, 8, 16, 32
-_PRODUCT: Final = 0  # the number of the sums among the values of a code
-Test = Callable[[Value], bool]
+_RESULT: Final = 0  # the register of the accumulated result in the code
+Predicate = Callable[[Value], bool]
 
 
 @frozen
 class Epilogue:
-    """Operands behind the image and the weights, and what a kernel is told about them."""
+    """Operands after the first two, and the arguments of a kernel that describe them."""
 
     operands: tuple[Value, ...]
     ints: tuple[int, ...]
@@ -31,14 +35,14 @@ class Epilogue:
 
 
 def epilogue(node: Node) -> Epilogue | No:
-    """The epilogue of a node whose operands follow two inputs, in f32."""
-    given = [v for v in node.inputs[2:] if v is not None]
-    rest = Rest(list(node.attrs["code"] or ()), given)
+    """Return the epilogue of a float32 convolution."""
+    operands = [v for v in node.inputs[2:] if v is not None]
+    rest = EpilogueSplitter(list(node.attrs["code"] or ()), operands)
     y = node.outputs[0]
-    bias, start = rest.take_sums(lambda v: is_row(v, y), lambda v: is_like(v, y))
+    bias, start = rest.take_addends(lambda v: is_row(v, y), lambda v: is_like(v, y))
     flags, bound = rest.take_activation()
-    end = rest.take_added(lambda v: is_like(v, y)) if flags else None
-    program = encode(tuple(rest.code), [(F32, None), *((v.tensor.dtype, v) for v in rest.operands)])
+    end = rest.take_addend(lambda v: is_like(v, y)) if flags else None
+    program = rest.encoded()
     if isinstance(program, No):
         return program
     first = tuple(v for v in (bias, start, end) if v is not None)
@@ -48,22 +52,33 @@ def epilogue(node: Node) -> Epilogue | No:
     return Epilogue((*first, *rest.operands), (flags, *program[0]), (bound, *program[1]), shares)
 
 
-class Rest:
-    """A code whose first instructions on the product are taken away."""
+class EpilogueSplitter:
+    """Code from which the first instructions on the result are removed, one by one.
+
+    Registers: 0 is the result, 1 to n the operands, n + 1 + i the result of instruction i. Removing
+    instructions renumbers them, and the result of the last one removed becomes register 0.
+    """
 
     def __init__(self, code: list[Instruction], operands: list[Value]) -> None:
         self.code = code
         self.operands = operands
 
-    def take_sums(self, is_bias: Test, is_start: Test) -> tuple[Value | None, Value | None]:
-        """What is added to the product first: a row for all of its rows, and what is like it."""
-        bias = self.take_added(is_bias)
-        start = self.take_added(is_start)
-        return self.take_added(is_bias) if bias is None else bias, start
+    def encoded(self) -> tuple[tuple[int, ...], tuple[float, ...]] | No:
+        """Return the remaining code as a native program."""
+        operands = [(v.tensor.dtype, v) for v in self.operands]
+        return encode(tuple(self.code), [(F32, None), *operands])
 
-    def take_added(self, fits: Test) -> Value | None:
-        """The operand that is added to the product first, if it fits and nobody else reads it."""
-        readers = self._readers(_PRODUCT)
+    def take_addends(
+        self, is_bias: Predicate, is_start: Predicate
+    ) -> tuple[Value | None, Value | None]:
+        """Remove the first additions, in either order; return bias and initial accumulators."""
+        bias = self.take_addend(is_bias)
+        start = self.take_addend(is_start)
+        return self.take_addend(is_bias) if bias is None else bias, start
+
+    def take_addend(self, fits: Predicate) -> Value | None:
+        """Remove the first addition, if its operand fits and has no other reader; return that."""
+        readers = self._readers(_RESULT)
         if len(readers) != 1:
             return None
         it = self.code[readers[0]]
@@ -72,13 +87,13 @@ class Rest:
             return None
         if not fits(self.operands[number - 1]) or self._readers(number) != readers:
             return None
-        taken = self.operands[number - 1]
+        addend = self.operands[number - 1]
         self._remove(readers, [number])
-        return taken
+        return addend
 
     def take_activation(self) -> tuple[int, float]:
-        """Flags of what is then done to the product, and its upper bound."""
-        readers = self._readers(_PRODUCT)
+        """Remove an activation that kernels have; return its flags and its upper bound."""
+        readers = self._readers(_RESULT)
         if not readers:
             return 0, math.inf
         it = self.code[readers[0]]
@@ -90,18 +105,18 @@ class Rest:
         if len(readers) == 1 and self._is(it, "Swish") and dict(it.attrs)["alpha"] == 1:
             self._remove(readers, [])
             return _SWISH, math.inf
-        if len(readers) == 2 and self._is(it, "Sigmoid"):
+        if len(readers) == 2 and self._is(it, "Sigmoid"):  # x * Sigmoid(x) is Swish too
             gate = len(self.operands) + 1 + readers[0]
             second = self.code[readers[1]]
-            is_gated = self._is(second, "Mul") and set(second.args) == {_PRODUCT, gate}
+            is_gated = self._is(second, "Mul") and set(second.args) == {_RESULT, gate}
             if is_gated and self._readers(gate) == readers[1:]:
                 self._remove(readers, [])
                 return _SWISH, math.inf
         return 0, math.inf
 
     def take_relu(self) -> bool:
-        """Whether the product is then cut off at 0, by an instruction that is taken away."""
-        readers = self._readers(_PRODUCT)
+        """Remove a Relu; return whether there was one."""
+        readers = self._readers(_RESULT)
         if len(readers) != 1 or not self._is(self.code[readers[0]], "Relu"):
             return False
         self._remove(readers, [])
@@ -114,7 +129,7 @@ class Rest:
         return [i for i, it in enumerate(self.code) if number in it.args]
 
     def _bound(self, it: Instruction) -> float | None:
-        """The upper of two bounds, where the lower one is 0 and nothing else reads them."""
+        """Return the upper bound of a Clip from 0, if no other instruction reads its bounds."""
         if len(it.args) != 3 or ABSENT in it.args or len(set(it.args)) != 3:
             return None
         bounds = []
@@ -127,23 +142,22 @@ class Rest:
         return bounds[1] if bounds[0] == 0 and bounds[1] >= 0 else None
 
     def _remove(self, gone: list[int], operands: list[int]) -> None:
-        """Takes instructions away, the last of which made the new product, and operands."""
+        """Remove instructions, the last of which computes the new result, and operands."""
         n = len(self.operands)
         kept = [k for k in range(1, n + 1) if k not in operands]
-        moved = {old: 1 + new for new, old in enumerate(kept)}
-        moved[n + 1 + gone[-1]] = _PRODUCT
+        renumbered = {old: 1 + new for new, old in enumerate(kept)}
+        renumbered[n + 1 + gone[-1]] = _RESULT
         left = [i for i in range(len(self.code)) if i not in gone]
-        moved |= {n + 1 + old: len(kept) + 1 + new for new, old in enumerate(left)}
+        renumbered |= {n + 1 + old: len(kept) + 1 + new for new, old in enumerate(left)}
         self.operands = [self.operands[k - 1] for k in kept]
-        self.code = [_renumbered(self.code[i], moved) for i in left]
-
-
-def _renumbered(it: Instruction, moved: dict[int, int]) -> Instruction:
-    return Instruction(it.op, tuple(moved.get(a, a) for a in it.args), it.dtype, it.attrs)
+        self.code = [
+            Instruction(it.op, tuple(renumbered.get(a, a) for a in it.args), it.dtype, it.attrs)
+            for it in (self.code[i] for i in left)
+        ]
 
 
 def is_row(bias: Value, y: Value) -> bool:
-    """Whether a value is one number of f32 for each column of y."""
+    """Whether a value has one float32 for each column (channel) of y."""
     shape = bias.tensor.static
     if bias.tensor.dtype is not F32 or not shape:
         return False
@@ -151,13 +165,13 @@ def is_row(bias: Value, y: Value) -> bool:
 
 
 def is_like(value: Value, y: Value) -> bool:
-    """Whether a value has one number of f32 for each element of y."""
+    """Whether a value and y are float32 tensors of one shape."""
     fact = value.tensor
     return fact.dtype is F32 and y.tensor.dtype is F32 and fact.dims == y.tensor.dims
 
 
 def alike(operands: Sequence[Value], y: Value, first: int) -> tuple[tuple[int, int], ...]:
-    """The shares of a program whose product is not in y: operands, from input `first` on."""
+    """Return `Call.shares` of operands that may alias y; they are the inputs from `first` on."""
     size, dims = y.tensor.dtype.itemsize, y.tensor.dims
     fits = (v.tensor.dims == dims and v.tensor.dtype.itemsize == size for v in operands)
     return tuple((first + i, 0) for i, is_fit in enumerate(fits) if is_fit)

@@ -1,4 +1,4 @@
-"""Feature preparation on the CPU: categories, scaling, imputing, one-hot vectors."""
+"""Feature preparation on the CPU: category encoding, scaling, imputation, one-hot vectors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 
 from sardonyx.graph.const import Words
 from sardonyx.graph.constant import constant
-from sardonyx.graph.dim import Size, product
-from sardonyx.graph.dtype import STRING, DType
+from sardonyx.graph.dim import product
+from sardonyx.graph.dtype import STRING
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ML
 from sardonyx.ops.arrays import Array
@@ -18,18 +18,20 @@ from sardonyx.ops.features.categories import encoder_table, mapper_table, positi
 from sardonyx.ops.lookup_table import LookupTable, StringTable
 from sardonyx.place.lowered import Call, Zipped
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import Lowerings, direct
 from sardonyx.providers.cpu.scores import held
+
+NORMS: Final = (b"MAX", b"L1", b"L2")
 
 
 def index_of(strings: list[bytes] | StringTable) -> tuple[Value, Value]:
-    """Strings as a constant, and the table by which kernels find one of them."""
+    """Return strings as a constant, and the hash table by which kernels look them up."""
     table = strings if isinstance(strings, StringTable) else StringTable(strings)
     return constant(Words(table.block, table.count)), held(table.index)
 
 
-def _found(x: Value, table: LookupTable) -> Call:
-    """What a table of strings, or of numbers, has for each element."""
+def _lookup(x: Value, table: LookupTable) -> Call:
+    """Look up each element in a table of strings or numbers; the last value is the default."""
     if table.strings is None:
         values: Array = table.values[np.append(table.at, len(table.values) - 1)]
         return Call("label_encoder", (x, held(table.keys), held(values)))
@@ -39,16 +41,16 @@ def _found(x: Value, table: LookupTable) -> Call:
 
 
 def encoder(node: Node) -> Call:
-    return _found(input_of(node, 0), encoder_table(node.attrs))
+    return _lookup(input_of(node, 0), encoder_table(node.attrs))
 
 
 def mapper(node: Node) -> Call:
     x = input_of(node, 0)
-    return _found(x, mapper_table(x.tensor.dtype is STRING, **node.attrs))
+    return _lookup(x, mapper_table(x.tensor.dtype is STRING, **node.attrs))
 
 
 def one_hot(node: Node) -> Call:
-    """OneHotEncoder, of strings or numbers."""
+    """Lower OneHotEncoder, of strings or numbers."""
     x, zeros = input_of(node, 0), (int(node.attrs["zeros"] != 0),)
     if x.tensor.dtype is STRING:
         names = index_of(node.attrs["cats_strings"])
@@ -59,7 +61,7 @@ def one_hot(node: Node) -> Call:
 
 
 def zip_map(node: Node) -> Zipped | No:
-    """Dicts are made where the result is handed out."""
+    """Lower to a marked output: native code builds the dicts when it returns results."""
     z = node.outputs[0]
     if z.uses or not z.n_exits:
         return No("its result is read inside the model")
@@ -67,62 +69,50 @@ def zip_map(node: Node) -> Zipped | No:
     return Zipped(input_of(node, 0), tuple(keys.tolist()))
 
 
-NORMS: Final = (b"MAX", b"L1", b"L2")
-
-
-def _features(node: Node) -> Value:
-    x = node.inputs[0]
-    assert x is not None
-    return x
-
-
-def scaler(node: Node) -> Call | No:
+def scaler(node: Node) -> Call:
     offset, scale = (
         None if v is None or not len(v) else held(np.asarray(v, np.float32))
         for v in (node.attrs["offset"], node.attrs["scale"])
     )
-    return Call("scaler", (_features(node), offset, scale))
+    return Call("scaler", (input_of(node, 0), offset, scale))
 
 
-def normalizer(node: Node) -> Call | No:
-    return Call("normalizer", (_features(node),), (NORMS.index(node.attrs["norm"]),))
+def normalizer(node: Node) -> Call:
+    return Call("normalizer", (input_of(node, 0),), (NORMS.index(node.attrs["norm"]),))
 
 
 def imputer(node: Node) -> Call | No:
-    x, attrs = _features(node), node.attrs
-    dtype: DType = x.tensor.dtype
+    x, attrs = input_of(node, 0), node.attrs
+    dtype = x.tensor.dtype
     name = "imputed_value_floats" if dtype.is_float else "imputed_value_int64s"
-    lost = attrs["replaced_value_int64"]
+    replaced = attrs["replaced_value_int64"]
     if not dtype.is_float:
         bounds = np.iinfo(dtype.np)
-        if not bounds.min <= lost <= bounds.max:
-            return No(f"the value to replace, {lost}, is none of {dtype}")
-    filling = held(attrs[name].astype(dtype.np))
+        if not bounds.min <= replaced <= bounds.max:
+            return No(f"the value to replace, {replaced}, does not fit {dtype}")
+    imputed = held(attrs[name].astype(dtype.np))
+    floats = (float(np.float32(attrs["replaced_value_float"])),)
+    return Call("imputer", (x, imputed), (replaced,), floats)
+
+
+def binarizer(node: Node) -> Call:
     return Call(
-        "imputer", (x, filling), (lost,), (float(np.float32(attrs["replaced_value_float"])),)
+        "binarizer", (input_of(node, 0),), (), (float(np.float32(node.attrs["threshold"])),)
     )
 
 
-def binarizer(node: Node) -> Call | No:
-    return Call("binarizer", (_features(node),), (), (float(np.float32(node.attrs["threshold"])),))
+extractor: Final = direct("array_feature_extractor")
 
 
-def extractor(node: Node) -> Call:
-    return Call("array_feature_extractor", (_features(node), node.inputs[1]))
-
-
-def vectorizer(node: Node) -> Call | No:
+def vectorizer(node: Node) -> Call:
     dims = node.attrs["inputdimensions"]
-    widths: list[Size] = []
-    for i, x in enumerate(node.inputs):
-        assert x is not None
-        shape = x.tensor.dims
-        own = product(shape[1:] if len(shape) > 1 else shape)
-        widths.append(own if dims is None else dims[i])
-    return Call("feature_vectorizer", node.inputs, tuple(widths))
+    if dims is None:
+        shapes = [input_of(node, i).tensor.dims for i in range(len(node.inputs))]
+        dims = [product(s[1:] if len(s) > 1 else s) for s in shapes]
+    return Call("feature_vectorizer", node.inputs, tuple(dims[: len(node.inputs)]))
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+LOWERINGS: Final[Lowerings] = {
     (ML, "CategoryMapper"): mapper,
     (ML, "LabelEncoder"): encoder,
     (ML, "OneHotEncoder"): one_hot,

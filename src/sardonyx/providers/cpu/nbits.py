@@ -1,4 +1,4 @@
-"""Tables and weights of n bits on the CPU, read as the model's file stores them."""
+"""n-bit weights and embedding tables on the CPU, read as the model's file stores them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.elementwise import encode
 from sardonyx.providers.cpu.epilogue import alike
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import Lowerings, for_types
 
 
 def gather_dequantized(node: Node) -> Call | No:
-    operands = (input_of(node, 0), input_of(node, 1), input_of(node, 2), optional_input(node, 3))
-    return _read(operands, node.attrs)
+    return _read(node, input_of(node, 1), 2, node.attrs)
 
 
-def unpacked(node: Node) -> Call | No:
-    """DequantizeLinear of a constant of few bits."""
+def dequantized(node: Node) -> Call | No:
+    """Lower DequantizeLinear of an n-bit constant: a gather of the whole table."""
     x = input_of(node, 0).tensor
     if x.rank == 0:
-        return No(f"no kernel that dequantizes one number of {x.dtype}")
+        return No(f"no kernel that dequantizes a scalar of {x.dtype}")
     attrs = {
         "axis": 0,
         "quantize_axis": 0 if x.rank == 1 else node.attrs["axis"] % x.rank,
@@ -35,14 +34,12 @@ def unpacked(node: Node) -> Call | No:
         "zero_default": 0,
         "fills": 0,
     }
-    return _read((input_of(node, 0), None, input_of(node, 1), optional_input(node, 2)), attrs)
+    return _read(node, None, 1, attrs)
 
 
-def _read(
-    operands: tuple[Value, Value | None, Value, Value | None], attrs: Mapping[str, Any]
-) -> Call | No:
-    """A read of a table as it is stored: at indices, or of all of it where there are none."""
-    data, indices, scale, zero = operands
+def _read(node: Node, indices: Value | None, at: int, attrs: Mapping[str, Any]) -> Call | No:
+    """Read input 0 at indices, or all of it; inputs from `at` on are scales and zero points."""
+    data, scale, zero = input_of(node, 0), input_of(node, at), optional_input(node, at + 1)
     if not data.is_const or (zero is not None and not zero.is_const):
         return No("the table or its zero points are not constant")
     if scale.tensor.static is None:
@@ -51,58 +48,49 @@ def _read(
     by_axis = (*table.dims, *table.blocks, *table.strides, *table.zero_strides)
     axis = -1 if indices is None else table.axis
     spec = (axis, table.bits, int(table.is_signed), attrs["fills"], len(table.dims))
-    inputs = (
-        Stored(data),
-        indices,
-        Stored(scale) if scale.is_const else scale,
-        None if zero is None else Stored(zero),
-    )
+    scales = Stored(scale) if scale.is_const else scale
+    inputs = (Stored(data), indices, scales, None if zero is None else Stored(zero))
     return Call("gather_dequantized", inputs, (*spec, *by_axis), (float(attrs["zero_default"]),))
 
 
-def product(node: Node) -> Call | No:
-    """One row for all forms; which of its ways is taken is known when sizes are bound."""
-    x, q, scale, zero, *rest = (*node.inputs, None)[: max(4, len(node.inputs))]
-    assert x is not None
-    assert q is not None
-    assert scale is not None
-    if x.tensor.dtype not in REALS:
-        return No(f"no kernel for {x.tensor.dtype}")
+def matmul(node: Node) -> Call | No:
+    """Lower to one kernel for all layouts: it picks gemv or gemm when sizes are bound."""
+    x, q, scale, zero = *(input_of(node, i) for i in range(3)), optional_input(node, 3)
     if zero is not None and zero.tensor.dtype is F64:
         return No("no kernel for zero points of f64")
     shapes = [_shape(v) for v in (q, scale, zero)]
     if shapes[0] is None or shapes[1] is None or (zero is not None and shapes[2] is None):
         return No("weights, scales or zero points are not constant")
-    operands = [v for v in rest if v is not None]
+    operands = [v for v in node.inputs[4:] if v is not None]
     program = encode(node.attrs["code"], [(F32, None), *((v.tensor.dtype, v) for v in operands)])
     if isinstance(program, No):
         return program
-    form = weight_layout(shapes[0], node.attrs)
-    strides = [form.scale_strides(shapes[1], "scales")]
+    layout = weight_layout(shapes[0], node.attrs)
+    strides = [layout.scale_strides(shapes[1], "scales")]
     if zero is not None and shapes[2] is not None:
-        strides.append(form.zero_strides(shapes[2], not zero.tensor.dtype.is_float))
+        strides.append(layout.zero_strides(shapes[2], not zero.tensor.dtype.is_float))
     by_block = [n for g in strides for n in (g.block_stride, g.column_stride)]
-    attrs = node.attrs
+    flags = (int(layout.is_k_major), int(layout.is_signed))
     ints = (
-        *(form.k, form.n, form.bits, form.block, int(form.is_k_major), int(form.is_signed)),
-        *(form.row_stride, attrs["level"], *by_block, *(0,) * (4 - len(by_block))),
+        *(layout.k, layout.n, layout.bits, layout.block, *flags, layout.row_stride),
+        *(node.attrs["level"], *by_block, *(0,) * (4 - len(by_block))),
     )
     stored = (Stored(q), Stored(scale), None if zero is None else Stored(zero))
     return Call(
         "matmul_nbits",
         (x, *stored, *operands),
         (*ints, *program[0]),
-        (float(attrs["zero_default"]), *program[1]),
+        (float(node.attrs["zero_default"]), *program[1]),
         shares=alike(operands, node.outputs[0], 4),
     )
 
 
 def _shape(value: Value | None) -> tuple[int, ...] | None:
-    """The shape of a constant."""
+    """Return the shape of a constant; None for others."""
     return value.tensor.static if value is not None and value.is_const else None
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+LOWERINGS: Final[Lowerings] = {
     (INTERNAL, "GatherDequantized"): gather_dequantized,
-    (INTERNAL, "MatMulNBits"): product,
+    (INTERNAL, "MatMulNBits"): for_types(REALS, matmul),
 }

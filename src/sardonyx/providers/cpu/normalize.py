@@ -2,112 +2,98 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from sardonyx.graph.dtype import BF16, F16, F32, F64
-from sardonyx.graph.graph import Node, optional_input
+from sardonyx.graph.dtype import BF16, F32, F64, FLOATS
+from sardonyx.graph.graph import Node, input_of, optional_input
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.inference import axes_of, axis_of
-from sardonyx.place.lowered import Call
+from sardonyx.place.lowered import Call, Lowered
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import IN_PLACE, Lowering, Lowerings, direct
 
-_FLOATS: Final = frozenset((F32, F64, F16, BF16))
-_NONE: Final = 9  # an output that no node has
-_IN_PLACE: Final = ((0, 0),)  # statistics are taken before anything is written over what they cover
+_NONE: Final = 9  # the number of an output that no node has
 
-
-def _refusal(node: Node) -> No | None:
-    """Why no kernel takes these types."""
-    used = (*node.inputs, *node.outputs)
-    for dtype in (v.tensor.dtype for v in used if v is not None):
-        if dtype not in _FLOATS:
-            return No(f"no kernel for {dtype}")
-    kinds = {v.tensor.dtype is F64 for v in node.inputs if v is not None}
-    return No("no kernel that mixes float64 with narrower types") if len(kinds) > 1 else None
+# Kernels may run in place: they compute the statistics of a group of elements before they write the
+# first of them. LRN may not: it reads neighbouring channels.
 
 
-def _layer(node: Node, row: str, saved: tuple[int, int]) -> Call | No:
-    """Over the last axes; `saved` are the outputs of the mean and of the reciprocal deviation."""
-    if refusal := _refusal(node):
-        return refusal
-    x = node.inputs[0]
-    assert x is not None
+def _typed(lower: Callable[..., Lowered | No], **options: object) -> Lowering:
+    """Restrict a lowering to floats, and to float64 for all inputs or none."""
+
+    def checked(node: Node) -> Lowered | No:
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value.tensor.dtype not in FLOATS:
+                return No(f"no kernel for {value.tensor.dtype}")
+        if len({v.tensor.dtype is F64 for v in node.inputs if v is not None}) > 1:
+            return No("no kernel that mixes float64 with narrower types")
+        return lower(node, **options)
+
+    return checked
+
+
+def _layer(node: Node, kernel: str, saved: tuple[int, int]) -> Call | No:
+    """Normalize over the last axes; `saved` are the outputs of mean and reciprocal deviation."""
+    x, y = input_of(node, 0), node.outputs[0]
     if any(v.tensor.dtype not in (F32, BF16) for v in node.outputs[1:]):
         return No("no kernel saves statistics in these types")
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
     inputs = (x, node.inputs[1], optional_input(node, 2))
-    shares = _IN_PLACE if node.outputs[0].tensor.dtype is x.tensor.dtype else ()
-    return Call(row, inputs, (axis, *saved, _NONE), (node.attrs["epsilon"],), shares=shares)
+    shares = IN_PLACE if y.tensor.dtype is x.tensor.dtype else ()
+    return Call(kernel, inputs, (axis, *saved, _NONE), (node.attrs["epsilon"],), shares=shares)
 
 
-def _skip(node: Node, row: str, order: tuple[int, int, int]) -> Call | No:
-    """Of a sum; `order` are the inputs of the scale, the bias and the bias of the sum."""
-    if refusal := _refusal(node):
-        return refusal
-    x, skip = node.inputs[:2]
-    assert x is not None
-    scale, bias, sum_bias = (optional_input(node, slot) if slot else None for slot in order)
-    operands = (x, scale, bias, skip, sum_bias)
+def _skip(node: Node, kernel: str, slots: tuple[int, int, int]) -> Call:
+    """Normalize input + skip; `slots` are the inputs of scale, bias and the bias of the sum.
+
+    A row of the sum is computed in scratch memory, so any output may alias input or skip.
+    """
+    x, skip = input_of(node, 0), node.inputs[1]
+    scale, bias, sum_bias = (optional_input(node, slot) if slot else None for slot in slots)
     ints, floats = (x.tensor.rank - 1, 1, 2, 3), (node.attrs["epsilon"],)
-    # A row is added up in memory of its own before the outputs get theirs.
-    shares = tuple((taken, made) for made in (0, 3) if made < len(node.outputs) for taken in (0, 3))
-    return Call(row, operands, ints, floats, shares=shares)
+    shares = tuple((i, out) for out in (0, 3) if out < len(node.outputs) for i in (0, 3))
+    return Call(kernel, (x, scale, bias, skip, sum_bias), ints, floats, shares=shares)
 
 
 def _batch(node: Node) -> Call | No:
-    x = node.inputs[0]
-    assert x is not None
     if node.attrs["training_mode"]:
         return No("no kernel for training")
-    if refusal := _refusal(node):
-        return refusal
-    axis = 1 if x.tensor.rank > 1 else -1
-    epsilon = (node.attrs["epsilon"],)
-    return Call("batch_norm", node.inputs, (axis,), epsilon, shares=_IN_PLACE)
+    axis = 1 if input_of(node, 0).tensor.rank > 1 else -1
+    return Call("batch_norm", node.inputs, (axis,), (node.attrs["epsilon"],), shares=IN_PLACE)
 
 
-def _group(node: Node) -> Call | No:
-    if refusal := _refusal(node):
-        return refusal
-    groups = node.attrs.get("num_groups", 0)
-    epsilon = (node.attrs["epsilon"],)
-    return Call("group_norm", node.inputs, (groups,), epsilon, shares=_IN_PLACE)
+def _group(node: Node) -> Call:
+    groups = node.attrs.get("num_groups", 0)  # InstanceNormalization: a group per channel
+    return Call("group_norm", node.inputs, (groups,), (node.attrs["epsilon"],), shares=IN_PLACE)
 
 
-def _lp(node: Node) -> Call | No:
-    x = node.inputs[0]
-    assert x is not None
-    axis = axis_of(node.attrs["axis"], x.tensor.rank)
-    return _refusal(node) or Call("lp_norm", (x,), (axis, node.attrs["p"]), shares=_IN_PLACE)
+def _lp(node: Node) -> Call:
+    axis = axis_of(node.attrs["axis"], input_of(node, 0).tensor.rank)
+    return Call("lp_norm", node.inputs, (axis, node.attrs["p"]), shares=IN_PLACE)
 
 
-def _mean_variance(node: Node) -> Call | No:
-    x = node.inputs[0]
-    assert x is not None
-    axes = axes_of(node.attrs["axes"], x.tensor.rank)
-    chosen = (sum(1 << a for a in axes),)
-    return _refusal(node) or Call("mean_variance", (x,), chosen, shares=_IN_PLACE)
+def _mean_variance(node: Node) -> Call:
+    axes = axes_of(node.attrs["axes"], input_of(node, 0).tensor.rank)
+    return Call("mean_variance", node.inputs, (sum(1 << a for a in axes),), shares=IN_PLACE)
 
 
-def _local_response(node: Node) -> Call | No:
-    a = node.attrs
-    call = Call("local_response", node.inputs, (a["size"],), (a["alpha"], a["beta"], a["bias"]))
-    return _refusal(node) or call
+_LRN: Final = direct("local_response", ("size",), ("alpha", "beta", "bias"))
+_RMS: Final = partial(_typed, _layer, kernel="rms_norm")
 
-
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    ("", "BatchNormalization"): _batch,
-    ("", "GroupNormalization"): _group,
-    ("", "InstanceNormalization"): _group,
-    ("", "LayerNormalization"): partial(_layer, row="layer_norm", saved=(1, 2)),
-    ("", "LpNormalization"): _lp,
-    ("", "LRN"): _local_response,
-    ("", "MeanVarianceNormalization"): _mean_variance,
-    ("", "RMSNormalization"): partial(_layer, row="rms_norm", saved=(_NONE, _NONE)),
-    ("", "SimplifiedLayerNormalization"): partial(_layer, row="rms_norm", saved=(_NONE, 1)),
-    ("com.microsoft", "SkipLayerNormalization"): partial(_skip, row="layer_norm", order=(2, 3, 4)),
-    ("com.microsoft", "SkipSimplifiedLayerNormalization"): partial(
-        _skip, row="rms_norm", order=(2, 0, 3)
+LOWERINGS: Final[Lowerings] = {
+    ("", "BatchNormalization"): _typed(_batch),
+    ("", "GroupNormalization"): _typed(_group),
+    ("", "InstanceNormalization"): _typed(_group),
+    ("", "LayerNormalization"): _typed(_layer, kernel="layer_norm", saved=(1, 2)),
+    ("", "LpNormalization"): _typed(_lp),
+    ("", "LRN"): _typed(_LRN),
+    ("", "MeanVarianceNormalization"): _typed(_mean_variance),
+    ("", "RMSNormalization"): _RMS(saved=(_NONE, _NONE)),
+    ("", "SimplifiedLayerNormalization"): _RMS(saved=(_NONE, 1)),
+    (MICROSOFT, "SkipLayerNormalization"): _typed(_skip, kernel="layer_norm", slots=(2, 3, 4)),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): _typed(
+        _skip, kernel="rms_norm", slots=(2, 0, 3)
     ),
 }

@@ -1,4 +1,4 @@
-"""Quantization, dequantization and 8-bit products on the CPU."""
+"""Quantization, dequantization, and 8-bit matmul and convolution on the CPU."""
 
 from __future__ import annotations
 
@@ -7,36 +7,29 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, by_name
-from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.dtype import F32, F64, FLOATS, I8, I16, I32, U8, U16, by_name
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.sliding_window import window_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
-from sardonyx.providers.cpu.sliding_window import unfit, window_ints
+from sardonyx.providers.cpu.index import IN_PLACE, Lowerings, direct, padded_inputs
+from sardonyx.providers.cpu.sliding_window import unsupported, window_ints
 
 _PANEL: Final = 32  # columns of packed weights, as in native/kernels/quantize/tile_int8.h
-
-
-_GROUP: Final = 4
-
-
-_BLOCK: Final = 64  # channels of packed weights whose channels stay apart
-
-
-_MAX_TAPS: Final = 124
-
-
-_BYTES: Final = frozenset((U8, I8))
-
-
-_EVERYTHING: Final = (float("-inf"), float("inf"))
+_GROUP: Final = 4  # weights of a column that one dot-product instruction multiplies
+_BLOCK: Final = 64  # channels of packed depthwise weights
+_MAX_TAPS: Final = 124  # of the depthwise kernel: kMaxTaps less a padded group
+_INT8: Final = frozenset((U8, I8))
+_QUANTIZED: Final = frozenset((U8, I8, U16, I16))
+_SUB_BYTE: Final = frozenset(map(by_name, ("u4", "i4", "u2", "i2")))
+_REAL: Final = FLOATS - {F64}
+_UNBOUNDED: Final = (-math.inf, math.inf)
 
 
 @frozen
 class Operands:
-    """What every product of 8-bit numbers is made of, in the order that kernels take it in."""
+    """Operands of an 8-bit matmul or convolution, in the order of kernels and internal ops."""
 
     x: Value
     w: Value
@@ -48,10 +41,10 @@ class Operands:
     y_scale: Value | None = None
     y_zero: Value | None = None
 
-    def weights(self) -> tuple[int, Value | None]:
-        """The type of packed weights, which are signed, and their zero point if it matters.
+    def packed_weights(self) -> tuple[int, Value | None]:
+        """Return the type and the zero point of weights after packing, which makes them signed.
 
-        A zero point in the middle of unsigned bytes is 0 of signed ones.
+        Unsigned weights with zero point 128 are signed weights with zero point 0: None.
         """
         dtype, zero = self.w.tensor.dtype, self.w_zero
         middle = 128 if dtype is U8 else 0
@@ -61,42 +54,43 @@ class Operands:
             return I8.onnx, None
         return dtype.onnx, zero
 
-    def rest(self, w_zero: Value | None) -> tuple[Value | None, ...]:
-        """All behind the weights."""
-        return (
-            self.x_scale, self.x_zero, self.w_scale, w_zero, self.bias, self.y_scale, self.y_zero,
-        )  # fmt: skip
+    def after_weights(self, w_zero: Value | None) -> tuple[Value | None, ...]:
+        """Return the operands after the weights."""
+        y = (self.y_scale, self.y_zero)
+        return (self.x_scale, self.x_zero, self.w_scale, w_zero, self.bias, *y)
 
-    def unfit(self) -> str:
-        """Why kernels cannot take them; empty if they can."""
+    def unsupported(self) -> str:
+        """Return why kernels do not support the operands; empty if they do."""
         for side in (self.x, self.w):
-            if side.tensor.dtype not in _BYTES:
+            if side.tensor.dtype not in _INT8:
                 return f"no kernel for products of {side.tensor.dtype}"
         for scale in (self.x_scale, self.w_scale, self.y_scale):
             if scale is not None and scale.tensor.dtype is not F32:
                 return f"no kernel for scales of {scale.tensor.dtype}"
-        for row in (self.x_scale, self.x_zero):
-            if row is not None and any(d != 1 for d in row.tensor.dims):
+        for value in (self.x_scale, self.x_zero):
+            if value is not None and any(d != 1 for d in value.tensor.dims):
                 return "no kernel for several scales of the left side"
         return ""
 
 
 def packed_bytes(k: int, n: int, lines: int = 1) -> int:
-    """The size of packed weights of k rows in each of some lines, and n columns."""
+    """Return the bytes of packed weights: n columns of `lines` lines of the kernel, k rows each.
+
+    Each line is padded to whole groups. The int32 sums of the columns follow the panels: kernels
+    subtract them, times the zero point of x.
+    """
     panels = -(-n // _PANEL)
     return panels * _PANEL * (lines * -(-k // _GROUP) * _GROUP + 4)
 
 
-def _groups(lines: int, columns: int) -> int:
-    """Groups of taps where channels stay apart, as in native/kernels/quantize/depthwise_int8.cc."""
+def _tap_groups(lines: int, columns: int) -> int:
+    """Return the groups of depthwise taps, as in native/kernels/quantize/depthwise_int8.cc."""
     return columns if columns == 3 and 2 <= lines <= _GROUP else -(-lines * columns // _GROUP)
 
 
-def _of(node: Node) -> Operands:
-    """The operands of an internal op, which come in this order."""
-    return Operands(
-        input_of(node, 0), input_of(node, 1), *(optional_input(node, i) for i in range(2, 9))
-    )
+def _operands(node: Node) -> Operands:
+    """Return the operands of an internal op."""
+    return Operands(input_of(node, 0), input_of(node, 1), *padded_inputs(node, 9)[2:])
 
 
 def _bounds(node: Node) -> tuple[float, float]:
@@ -104,145 +98,124 @@ def _bounds(node: Node) -> tuple[float, float]:
 
 
 def matmul(
-    o: Operands, bounds: tuple[float, float] = _EVERYTHING, is_turned: bool = False
+    o: Operands, bounds: tuple[float, float] = _UNBOUNDED, is_transposed: bool = False
 ) -> Call | No:
-    """A product, whose weights are packed when the session starts if they are constant."""
+    """Lower a matmul; constant weights are packed when the session starts."""
     w = o.w.tensor
-    k, n = (
-        (w.dims[-1], w.dims[-2]) if is_turned else (w.dims[-2:] if w.rank > 1 else (w.dims[0], 1))
-    )
-    if why := o.unfit() or _stacked(o, n):
+    k, n = w.dims[-2:] if w.rank > 1 else (w.dims[0], 1)
+    if is_transposed:
+        k, n = n, k
+    if why := o.unsupported() or _unsupported_columns(o, n):
         return No(why)
     w_type, w_zero = w.dtype.onnx, o.w_zero
     right: Value | Packed = o.w
     if o.w.is_const and w.rank < 3:
         assert isinstance(k, int)
         assert isinstance(n, int)
-        strides = (1, k) if is_turned else (n, 1)
+        strides = (1, k) if is_transposed else (n, 1)
         right = Packed(o.w, "qgemm_pack", packed_bytes(k, n), (1, 1, 1, k, n, 0, 0, 0, *strides))
-        w_type, w_zero = o.weights()
-    elif is_turned:
-        return No("no kernel for turned weights that are not constant")
+        w_type, w_zero = o.packed_weights()
+    elif is_transposed:
+        return No("no kernel for transposed weights that are not constant")
     ints = (k, n, int(isinstance(right, Packed)), w_type)
-    operands = (o.x, right, *o.rest(w_zero))
+    operands = (o.x, right, *o.after_weights(w_zero))
     return Call("qmatmul", operands, ints, bounds, writes_rows=w.rank > 1)
 
 
-def _stacked(o: Operands, columns: Size) -> str:
-    """Why a product of stacks, or with rows for its columns, has no kernel; empty if it has."""
+def _unsupported_columns(o: Operands, columns: Size) -> str:
+    """Return why batched or per-column operands have no kernel; empty if they have."""
     x, w = o.x.tensor, o.w.tensor
     if w.rank > 2 and x.dims[:-2] != w.dims[:-2]:
-        return "no kernel that broadcasts stacks of 8-bit matrices"
+        return "no kernel that broadcasts batches of 8-bit matrices"
     for value in (o.w_scale, o.w_zero, o.bias):
         if value is None or (value is not o.bias and all(d == 1 for d in value.tensor.dims)):
             continue
         if any(d != 1 for d in value.tensor.dims[:-1]):
-            return "no kernel for scales of stacked weights"
+            return "no kernel for scales of batched weights"
         if not value.tensor.rank or value.tensor.dims[-1] != columns:
-            return "whether there is one scale or one per column is known only when it runs"
+            return "whether there is one scale or one per column is known only at run time"
     return ""
 
 
 def qmatmul(node: Node) -> Call | No:
-    """QMatMul."""
-    return matmul(_of(node), _bounds(node), bool(node.attrs["trans_w"]))
+    return matmul(_operands(node), _bounds(node), bool(node.attrs["trans_w"]))
 
 
 def qconv(node: Node) -> Call | No:
-    """QConv."""
-    o = _of(node)
+    """Lower to im2col and a matmul per group, or to a depthwise kernel."""
+    o = _operands(node)
     shape = o.w.tensor.static
     if not node.attrs["channels_last"]:
         return No("no kernel for channels that are not last")
     if not o.w.is_const or shape is None or 0 in shape:
         return No("the weights are not constant, or empty")
-    moved = window_of(shape[2:], node.attrs)
-    if why := unfit(moved):
+    window = window_of(shape[2:], node.attrs)
+    if why := unsupported(window):
         return why
-    if reason := o.unfit():
+    if reason := o.unsupported():
         return No(reason)
-    sliding = window_ints(moved, o.x.tensor.dims[1:-1])
-    maps, each, taps, group = shape[0], shape[1], math.prod(shape[2:]), node.attrs["group"]
-    wide = shape[-1]
-    w_type, w_zero = o.weights()
-    rest = o.rest(w_zero)
+    sliding = window_ints(window, o.x.tensor.dims[1:-1])
+    outs, channels, width, taps = shape[0], shape[1], shape[-1], math.prod(shape[2:])
+    group, lines = node.attrs["group"], taps // width
+    w_type, w_zero = o.packed_weights()
+    rest = o.after_weights(w_zero)
     is_signed = w_type == I8.onnx and w_zero is None
-    if each == 1 and group == maps and group > 1 and taps <= _MAX_TAPS and is_signed:
-        size = -(-maps // _BLOCK) * _BLOCK * (_groups(taps // wide, wide) * _GROUP + 4)
-        packed = Packed(o.w, "qdepthwise_pack", size, (maps, taps // wide, wide))
+    if channels == 1 and group == outs and group > 1 and taps <= _MAX_TAPS and is_signed:
+        size = -(-outs // _BLOCK) * _BLOCK * (_tap_groups(lines, width) * _GROUP + 4)
+        packed = Packed(o.w, "qdepthwise_pack", size, (outs, lines, width))
         return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node), writes_rows=True)
-    columns = maps // group
-    strides = (columns * each * taps, wide, 1, taps, each * taps)
-    size = group * packed_bytes(each * wide, columns, lines=taps // wide)
-    packed = Packed(o.w, "qgemm_pack", size, (group, taps // wide, wide, each, columns, *strides))
-    ints = (w_type, group, maps, *sliding)
+    columns = outs // group
+    # The image has channels last, the weights first: k runs over the pixels of a line, then over
+    # the channels of each. Strides of group, line, pixel, channel and column.
+    strides = (columns * channels * taps, width, 1, taps, channels * taps)
+    size = group * packed_bytes(channels * width, columns, lines)
+    packed = Packed(o.w, "qgemm_pack", size, (group, lines, width, channels, columns, *strides))
+    ints = (w_type, group, outs, *sliding)
     return Call("qconv", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
 
 
 def qadd(node: Node) -> Call | No:
-    """QAdd."""
     if input_of(node, 0).tensor.dims != input_of(node, 3).tensor.dims:
         return No("no kernel that broadcasts 8-bit sums")
-    operands = tuple(optional_input(node, i) for i in range(8))
-    return Call("qadd", operands, (), _bounds(node), shares=((0, 0), (3, 0)))
+    return Call("qadd", padded_inputs(node, 8), (), _bounds(node), shares=((0, 0), (3, 0)))
 
 
 def qmean(node: Node) -> Call | No:
-    """QMean."""
     if not node.attrs["channels_last"]:
         return No("no kernel for channels that are not last")
-    return Call("qmean", tuple(optional_input(node, i) for i in range(5)))
+    return Call("qmean", padded_inputs(node, 5))
 
 
 def matmul_integer(node: Node) -> Call | No:
-    """MatMulInteger."""
-    o = Operands(
-        input_of(node, 0),
-        input_of(node, 1),
-        x_zero=optional_input(node, 2),
-        w_zero=optional_input(node, 3),
-    )
-    return matmul(o)
+    x_zero, w_zero = padded_inputs(node, 4)[2:]
+    return matmul(Operands(input_of(node, 0), input_of(node, 1), x_zero=x_zero, w_zero=w_zero))
 
 
 def qlinear_matmul(node: Node) -> Call | No:
-    """QLinearMatMul."""
-    if node.outputs[0].tensor.dtype not in _BYTES:
+    if node.outputs[0].tensor.dtype not in _INT8:
         return No(f"no kernel for {node.outputs[0].tensor.dtype}")
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = node.inputs
-    assert a is not None
-    assert b is not None
-    return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, None, y_scale, y_zero))
+    _, a_scale, a_zero, _, b_scale, b_zero, *y = node.inputs
+    a, b = input_of(node, 0), input_of(node, 3)
+    return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, None, *y))
 
 
 def matmul_to_float(node: Node) -> Call | No:
-    """MatMulIntegerToFloat."""
-    a, b, a_scale, b_scale = (input_of(node, i) for i in range(4))
-    a_zero, b_zero, bias = (optional_input(node, i) for i in range(4, 7))
+    """Lower MatMulIntegerToFloat."""
+    a, b = input_of(node, 0), input_of(node, 1)
+    a_scale, b_scale, a_zero, b_zero, bias = padded_inputs(node, 7)[2:]
     return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, bias))
 
 
-REAL: Final = frozenset((F32, F16, BF16))
-
-
-STEPS: Final = frozenset((U8, I8, U16, I16))
-
-
-FEW_BITS: Final = frozenset(by_name(n) for n in ("u4", "i4", "u2", "i2"))
-
-
-def _call(row: str, node: Node) -> Call:
-    x, scale, zero = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
-    rank = x.tensor.rank
+def _call(kernel: str, node: Node) -> Call:
+    rank = input_of(node, 0).tensor.rank
     axis = 0 if rank < 2 else node.attrs["axis"] % rank
-    return Call(row, (x, scale, zero), (axis, node.attrs["block_size"]))
+    return Call(kernel, padded_inputs(node, 3), (axis, node.attrs["block_size"]))
 
 
 def quantize(node: Node) -> Call | No:
-    """QuantizeLinear."""
     x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
-    if x not in REAL or scale not in REAL or y not in STEPS:
+    if x not in _REAL or scale not in _REAL or y not in _QUANTIZED:
         return No(f"no kernel that quantizes {x} by {scale} to {y}")
     if node.attrs["precision"] not in (0, F32.onnx):
         return No("no kernel that divides in another precision than float32")
@@ -250,29 +223,18 @@ def quantize(node: Node) -> Call | No:
 
 
 def dequantize(node: Node) -> Call | No:
-    """DequantizeLinear."""
     x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
-    if x in FEW_BITS and scale in REAL:
-        from sardonyx.providers.cpu.nbits import unpacked  # few models need it
+    if x in _SUB_BYTE and scale in _REAL:
+        from sardonyx.providers.cpu.nbits import dequantized  # few models need it
 
-        return unpacked(node)
-    if x not in STEPS | {I32} or scale not in REAL or y not in REAL:
+        return dequantized(node)
+    if x not in _QUANTIZED | {I32} or scale not in _REAL or y not in _REAL:
         return No(f"no kernel that dequantizes {x} by {scale} to {y}")
     return _call("dequantize", node)
 
 
-def dynamic(node: Node) -> Call:
-    """DynamicQuantizeLinear."""
-    return Call("dynamic_quantize", (input_of(node, 0),))
-
-
-def lookup(node: Node) -> Call:
-    """QLookup."""
-    return Call("lookup", (input_of(node, 0), input_of(node, 1)), shares=((0, 0),))
-
-
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+LOWERINGS: Final[Lowerings] = {
     (INTERNAL, "QAdd"): qadd,
     (INTERNAL, "QConv"): qconv,
     (INTERNAL, "QMatMul"): qmatmul,
@@ -280,8 +242,8 @@ LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     (ONNX, "MatMulInteger"): matmul_integer,
     (ONNX, "QLinearMatMul"): qlinear_matmul,
     (MICROSOFT, "MatMulIntegerToFloat"): matmul_to_float,
-    (INTERNAL, "QLookup"): lookup,
+    (INTERNAL, "QLookup"): direct("lookup", shares=IN_PLACE),
     ("", "QuantizeLinear"): quantize,
     ("", "DequantizeLinear"): dequantize,
-    ("", "DynamicQuantizeLinear"): dynamic,
+    ("", "DynamicQuantizeLinear"): direct("dynamic_quantize"),
 }

@@ -1,97 +1,58 @@
-"""Reductions, indices of extremes, and running sums and products on the CPU."""
+"""Reductions, ArgMax and ArgMin, and cumulative sums and products on the CPU."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
-from sardonyx.graph.dtype import (
-    BF16,
-    BOOL,
-    F16,
-    F32,
-    F64,
-    I8,
-    I16,
-    I32,
-    I64,
-    U8,
-    U16,
-    U32,
-    U64,
-    DType,
-)
-from sardonyx.graph.graph import Node
+from sardonyx.graph.dtype import BOOL, FLOATS, I8, I32, I64, NUMBERS, U8, U32, U64
+from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import Lowerings, for_types
 
-_FLOATS: Final = frozenset((F32, F64, F16, BF16))
-_SUMMED: Final = _FLOATS | {I32, I64, U32, U64}
+_SUMMED: Final = FLOATS | {I32, I64, U32, U64}
 _ORDERED: Final = _SUMMED | {I8, U8, BOOL}
-_COMPARED: Final = _SUMMED | {I8, U8, I16, U16}
 
 
-def _reduction(node: Node, row: str, types: frozenset[DType]) -> Call | No:
-    x = node.inputs[0]
-    assert x is not None
-    if x.tensor.dtype not in types:
-        return No(f"no kernel for {x.tensor.dtype}")
-    given = node.inputs[1] if len(node.inputs) > 1 else None
-    axes: tuple[int, ...] | None = ()
-    if given is not None:
-        axes = given.tensor.ints
-        if axes is None:
-            return No("the axes are known only when it runs")
-    rank = x.tensor.rank
-    if axes:
-        chosen = axes_of(axes, rank)
-    else:
-        chosen = () if node.attrs["noop_with_empty_axes"] else tuple(range(rank))
-    return Call(row, (x,), (sum(1 << a for a in chosen),))
+def _reduction(node: Node, kernel: str) -> Call | No:
+    x, axes = input_of(node, 0), optional_input(node, 1)
+    numbers = () if axes is None else axes.tensor.ints
+    if numbers is None:
+        return No("the axes are known only at run time")
+    reduced = axes_of(numbers, x.tensor.rank)
+    if not reduced and not node.attrs["noop_with_empty_axes"]:
+        reduced = tuple(range(x.tensor.rank))
+    return Call(kernel, (x,), (sum(1 << a for a in reduced),))  # a bit mask of axes
 
 
-def _index(node: Node, row: str) -> Call | No:
-    x = node.inputs[0]
-    assert x is not None
-    if x.tensor.dtype not in _COMPARED:
-        return No(f"no kernel for {x.tensor.dtype}")
+def _arg(node: Node, kernel: str) -> Call:
+    x = input_of(node, 0)
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
-    return Call(row, (x,), (axis, node.attrs["select_last_index"]))
+    return Call(kernel, (x,), (axis, node.attrs["select_last_index"]))
 
 
-def _running(node: Node, row: str) -> Call | No:
-    x, axis = node.inputs
-    assert x is not None
-    assert axis is not None
-    if x.tensor.dtype not in _SUMMED:
-        return No(f"no kernel for {x.tensor.dtype}")
-    if axis.tensor.ints is None:
-        return No("the axis is known only when it runs")
-    if len(axis.tensor.ints) != 1:
-        return No("the axis is not one number")
-    along = axis_of(axis.tensor.ints[0], x.tensor.rank)
-    return Call(row, (x,), (along, node.attrs["exclusive"], node.attrs["reverse"]))
+def _cumulative(node: Node, kernel: str) -> Call | No:
+    x, axis = input_of(node, 0), input_of(node, 1).tensor.ints
+    if axis is None or len(axis) != 1:
+        return No("the axis is known only at run time" if axis is None else "several axes")
+    ints = (axis_of(axis[0], x.tensor.rank), node.attrs["exclusive"], node.attrs["reverse"])
+    return Call(kernel, (x,), ints)
 
 
-_REDUCTIONS: Final = (
-    ("ReduceSum", "reduce_sum", _SUMMED),
-    ("ReduceMean", "reduce_mean", _SUMMED),
-    ("ReduceMax", "reduce_max", _ORDERED),
-    ("ReduceMin", "reduce_min", _ORDERED),
-    ("ReduceProd", "reduce_prod", _SUMMED),
-    ("ReduceL1", "reduce_l1", _SUMMED),
-    ("ReduceL2", "reduce_l2", _SUMMED),
-    ("ReduceSumSquare", "reduce_sum_square", _SUMMED),
-    ("ReduceLogSum", "reduce_log_sum", _FLOATS),
-    ("ReduceLogSumExp", "reduce_log_sum_exp", _FLOATS),
-)
-
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
-    **{("", op): partial(_reduction, row=row, types=types) for op, row, types in _REDUCTIONS},
-    ("", "ArgMax"): partial(_index, row="arg_max"),
-    ("", "ArgMin"): partial(_index, row="arg_min"),
-    ("", "CumSum"): partial(_running, row="running_sum"),
-    ("", "CumProd"): partial(_running, row="running_prod"),
+LOWERINGS: Final[Lowerings] = {
+    ("", "ReduceSum"): for_types(_SUMMED, _reduction, kernel="reduce_sum"),
+    ("", "ReduceMean"): for_types(_SUMMED, _reduction, kernel="reduce_mean"),
+    ("", "ReduceMax"): for_types(_ORDERED, _reduction, kernel="reduce_max"),
+    ("", "ReduceMin"): for_types(_ORDERED, _reduction, kernel="reduce_min"),
+    ("", "ReduceProd"): for_types(_SUMMED, _reduction, kernel="reduce_prod"),
+    ("", "ReduceL1"): for_types(_SUMMED, _reduction, kernel="reduce_l1"),
+    ("", "ReduceL2"): for_types(_SUMMED, _reduction, kernel="reduce_l2"),
+    ("", "ReduceSumSquare"): for_types(_SUMMED, _reduction, kernel="reduce_sum_square"),
+    ("", "ReduceLogSum"): for_types(FLOATS, _reduction, kernel="reduce_log_sum"),
+    ("", "ReduceLogSumExp"): for_types(FLOATS, _reduction, kernel="reduce_log_sum_exp"),
+    ("", "ArgMax"): for_types(NUMBERS, _arg, kernel="arg_max"),
+    ("", "ArgMin"): for_types(NUMBERS, _arg, kernel="arg_min"),
+    ("", "CumSum"): for_types(_SUMMED, _cumulative, kernel="running_sum"),
+    ("", "CumProd"): for_types(_SUMMED, _cumulative, kernel="running_prod"),
 }

@@ -1,4 +1,4 @@
-"""Resizing on the CPU."""
+"""Resize on the CPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axes_of
 from sardonyx.place.lowered import Call, Lowered, Reshaped
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import Lowerings
 from sardonyx.providers.cpu.move import follows
-from sardonyx.providers.cpu.shape import bits_of
+from sardonyx.providers.cpu.shape import element_bits
 
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _TRANSFORMS: Final = {
@@ -28,8 +28,8 @@ _TRANSFORMS: Final = {
 }
 _ROUNDINGS: Final = {b"round_prefer_floor": 0, b"round_prefer_ceil": 1, b"floor": 2, b"ceil": 3}
 _POLICIES: Final = {b"stretch": 0, b"not_larger": 1, b"not_smaller": 2}
-_MAX_AXES: Final = {b"linear": 7, b"cubic": 4}  # that are mixed
-_AS_SIZES_SAY: Final = 0.0  # a scale that the kernel works out
+_MAX_AXES: Final = {b"linear": 7, b"cubic": 4}  # of interpolation
+_FROM_SIZES: Final = 0.0  # a scale that the kernel computes from the sizes
 
 
 def resize(node: Node) -> Lowered | No:
@@ -39,56 +39,53 @@ def resize(node: Node) -> Lowered | No:
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     is_crop = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
     factors, box = _factors(scales, axes, rank), _box(roi if is_crop else None, axes, rank)
-    mixed = [a for a in axes if factors[a] != 1 and x.tensor.dims[a] != out.dims[a]]
-    if why := _unknown(node, mixed):
+    resized = [a for a in axes if factors[a] != 1 and x.tensor.dims[a] != out.dims[a]]
+    if why := _unsupported(node, resized):
         return No(why)
-    keeps = attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None
-    is_same = x.tensor.dims == out.dims and not is_crop and not keeps
-    if (
-        is_same
-        and (scales is None or scales.is_const)
-        and not any(f not in (0, 1) for f in factors)
-    ):
+    keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None
+    has_const_scales = scales is None or scales.is_const
+    is_same = x.tensor.dims == out.dims and not is_crop and not keeps_ratio
+    if is_same and has_const_scales and all(f in (0, 1) for f in factors):
         return Reshaped(x)
-    opened = (
-        None if scales is None or scales.is_const else scales,
-        sizes if keeps or scales is None or not scales.is_const else None,
-        roi if is_crop and roi is not None and not roi.is_const else None,
-    )
+    # Operands that the kernel reads at run time; constants among them are in `floats`.
+    open_scales = None if has_const_scales else scales
+    open_sizes = sizes if keeps_ratio or scales is None or not scales.is_const else None
+    open_roi = roi if is_crop and roi is not None and not roi.is_const else None
     known = None if sizes is None else sizes.tensor.sym
-    is_known = follows(out.dims, x.tensor.dims, known) and opened[0] is None
-    if is_known and not keeps:
-        opened = (None, None, opened[2])
+    is_known = follows(out.dims, x.tensor.dims, known) and open_scales is None
+    if is_known and not keeps_ratio:
+        open_sizes = None
     ints = (
         _MODES[attrs["mode"]],
         _TRANSFORMS[attrs["coordinate_transformation_mode"]],
         _ROUNDINGS[attrs["nearest_mode"]],
         attrs["exclude_outside"],
         attrs["antialias"],
-        _POLICIES[attrs["keep_aspect_ratio_policy"]] if keeps else 0,
-        bits_of(np.array(attrs["extrapolation_value"]).astype(x.tensor.dtype.np)),
+        _POLICIES[attrs["keep_aspect_ratio_policy"]] if keeps_ratio else 0,
+        element_bits(np.array(attrs["extrapolation_value"]).astype(x.tensor.dtype.np)),
         len(axes),
         *axes,
     )
     floats = (attrs["cubic_coeff_a"], *factors, *box)
-    row = "resize" if is_known else "resize_at_run"
-    return Call(row, (x, *opened), ints, floats, writes_rows=True)
+    kernel = "resize" if is_known else "resize_at_run"
+    return Call(kernel, (x, open_scales, open_sizes, open_roi), ints, floats, writes_rows=True)
 
 
 def _present(value: Value | None) -> Value | None:
+    """Return an optional input; an empty tensor stands for an absent one."""
     return None if value is None or value.tensor.dims == (0,) else value
 
 
 def _factors(scales: Value | None, axes: tuple[int, ...], rank: int) -> list[float]:
-    """The scale of each axis, as far as it is known."""
+    """Return the scale of each axis, as far as it is known."""
     if scales is None or scales.const is None:
-        return [_AS_SIZES_SAY if i in axes else 1.0 for i in range(rank)]
+        return [_FROM_SIZES if i in axes else 1.0 for i in range(rank)]
     found = dict(zip(axes, scales.const.read().tolist(), strict=True))
     return [found.get(i, 1.0) for i in range(rank)]
 
 
 def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ...]:
-    """Where a crop begins on each axis, then where it ends."""
+    """Return where a crop begins along each axis, then where it ends, as fractions."""
     starts, ends = [0.0] * rank, [1.0] * rank
     if roi is not None and roi.const is not None:
         numbers = roi.const.read().astype(np.float64).reshape(-1).tolist()
@@ -99,17 +96,17 @@ def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ..
     return (*starts, *ends)
 
 
-def _unknown(node: Node, mixed: list[int]) -> str:
-    """What the kernel lacks for this node; empty if nothing."""
+def _unsupported(node: Node, resized: list[int]) -> str:
+    """Return why there is no kernel for a node; empty if there is one."""
     x, attrs = input_of(node, 0).tensor, node.attrs
     roi, scales, sizes = (_present(optional_input(node, slot)) for slot in (1, 2, 3))
     is_nearest = attrs["mode"] == b"nearest"
     if not is_nearest and x.dtype is not F32:
-        return f"no kernel mixes {x.dtype}"
+        return f"no kernel interpolates {x.dtype}"
     if x.dtype.bits > 64:
         return f"no kernel for {x.dtype}"
-    if not is_nearest and len(mixed) > (1 if attrs["antialias"] else _MAX_AXES[attrs["mode"]]):
-        return f"no kernel mixes along {len(mixed)} axes"
+    if not is_nearest and len(resized) > (1 if attrs["antialias"] else _MAX_AXES[attrs["mode"]]):
+        return f"no kernel interpolates along {len(resized)} axes"
     if attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize":
         n = len(attrs["axes"] or range(x.rank))
         if roi is None or (roi.is_const and roi.tensor.dims != (2 * n,)):
@@ -119,4 +116,4 @@ def _unknown(node: Node, mixed: list[int]) -> str:
     return ""
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {("", "Resize"): resize}
+LOWERINGS: Final[Lowerings] = {("", "Resize"): resize}

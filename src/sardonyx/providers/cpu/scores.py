@@ -1,4 +1,4 @@
-"""How the scores of ai.onnx.ml estimators end, as kernels/estimator_output.h reads it."""
+"""Outputs of ai.onnx.ml estimators, as arguments of kernels (native/kernels/estimator_output.h)."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from sardonyx.graph.graph import Value
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import binary_labels
 
-VALUES, BEST, YES_NO = range(3)  # endings
+NO_LABEL, ARGMAX, BINARY = range(3)  # rules for the label
 POSTS: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
 
 
 @frozen
-class Verdict:
-    """What becomes of the scores of a row."""
+class OutputRule:
+    """How labels and outputs follow from the scores of a row."""
 
-    ending: int
-    post: int
+    label_rule: int
+    post: int  # index of POSTS
     n_scores: int
     n_columns: int
-    is_single: bool = False  # scores are rounded to float32 before all else
-    is_second: bool = False  # for YES_NO: the score stands beside a zero
-    is_complement: bool = False  # for YES_NO: the first column is 1 - score
-    is_probable: bool = False  # for YES_NO: a half decides, not zero
+    is_single: bool = False  # scores are rounded to float32 first
+    is_second: bool = False  # BINARY: the columns are 0 and the score
+    is_complement: bool = False  # BINARY: the first column is 1 - score
+    is_probable: bool = False  # BINARY: the threshold is 0.5, not 0
 
     @property
     def ints(self) -> tuple[int, ...]:
-        """The numbers that kernels read, in their order."""
+        """The arguments of kernels, in their order."""
         return tuple(map(int, as_tuple(self)))
 
 
 def held(array: Array) -> Value:
-    """A constant that lowering makes."""
+    """Return a constant that is computed by the lowering."""
     return constant(Held(array))
 
 
 def labels_value(labels: Array) -> Value:
-    """Integer labels as a constant; where there is one, those of yes and no."""
+    """Return integer labels as a constant; a single one is completed to a binary pair."""
     return held(np.asarray(labels if len(labels) > 1 else binary_labels(labels), np.int64))

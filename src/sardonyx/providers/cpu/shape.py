@@ -1,4 +1,4 @@
-"""Shapes on the CPU: views of the same bytes, and tensors made from sizes."""
+"""Shape ops on the CPU: views of the same bytes, and tensors computed from sizes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.op import INTERNAL
 from sardonyx.place.lowered import Call, Expanded, Lowered, Permuted, Reshaped
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowering
+from sardonyx.providers.cpu.index import Lowerings, for_types
 from sardonyx.providers.cpu.move import follows
 
-_RANGES: Final = (F32, F64, I16, I32, I64)
 
-
-def bits_of(number: Any) -> int:
-    """The bytes of one element as a signed integer."""
+def element_bits(number: Any) -> int:
+    """Return the bytes of one element as a signed integer: kernels that fill are untyped."""
     return int.from_bytes(np.asarray(number).tobytes(), "little", signed=True)
 
 
-def sizes(node: Node) -> Lowered | No:
+def sizes(node: Node) -> Call | No:
     out = node.outputs[0].tensor
-    if out.sym is None:
-        return No("the sizes are not known")
-    return Call("sizes", (), out.sym)
+    return No("the sizes are not known") if out.sym is None else Call("sizes", (), out.sym)
 
 
 def reshaped(node: Node) -> Lowered:
@@ -41,11 +37,10 @@ def reshape(node: Node) -> Lowered:
 
 
 def with_axes(node: Node) -> Lowered | No:
-    """Squeeze and Unsqueeze."""
-    x, out = input_of(node, 0), node.outputs[0].tensor
-    if not follows(out.dims, x.tensor.dims):
-        return No("the axes are known only when it runs")
-    return Reshaped(x)
+    """Lower Squeeze and Unsqueeze."""
+    x = input_of(node, 0)
+    is_known = follows(node.outputs[0].tensor.dims, x.tensor.dims)
+    return Reshaped(x) if is_known else No("the axes are known only at run time")
 
 
 def identity(node: Node) -> Lowered:
@@ -60,30 +55,26 @@ def expand(node: Node) -> Lowered:
     return Call("expand_at_run", (x, target))
 
 
-def constant_of_shape(node: Node) -> Lowered:
-    target, out, value = input_of(node, 0), node.outputs[0].tensor, node.attrs["value"]
-    bits = 0 if value is None else bits_of(value.read().reshape(-1)[0])
+def constant_of_shape(node: Node) -> Call:
+    target, value = input_of(node, 0), node.attrs["value"]
+    bits = 0 if value is None else element_bits(value.read().reshape(-1)[0])
     if target.tensor.sym is None:
         return Call("fill_at_run", (target,), (bits,))
-    assert follows(out.dims, target.tensor.sym)
     return Call("fill", (), (bits,))
 
 
-def eye_like(node: Node) -> Lowered:
-    out = node.outputs[0].tensor
-    return Call("eye", (), (node.attrs["k"], bits_of(np.ones((), out.dtype.np))))
+def eye_like(node: Node) -> Call:
+    one = np.ones((), node.outputs[0].tensor.dtype.np)
+    return Call("eye", (), (node.attrs["k"], element_bits(one)))
 
 
-def range_(node: Node) -> Lowered | No:
-    out = node.outputs[0].tensor
-    if out.dtype not in _RANGES:
-        return No(f"no kernel for {out.dtype}")
+def range_(node: Node) -> Call:
     known = tuple(s for slot in range(3) for s in input_of(node, slot).tensor.sym or ())
-    is_known = follows(out.dims, known)
-    return Call("range" if is_known else "range_at_run", tuple(node.inputs))
+    is_known = follows(node.outputs[0].tensor.dims, known)
+    return Call("range" if is_known else "range_at_run", node.inputs)
 
 
-LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
+LOWERINGS: Final[Lowerings] = {
     (INTERNAL, "Sizes"): sizes,
     ("", "Shape"): sizes,
     ("", "Size"): sizes,
@@ -95,5 +86,5 @@ LOWERINGS: Final[dict[tuple[str, str], Lowering]] = {
     ("", "Expand"): expand,
     ("", "ConstantOfShape"): constant_of_shape,
     ("", "EyeLike"): eye_like,
-    ("", "Range"): range_,
+    ("", "Range"): for_types((F32, F64, I16, I32, I64), range_),
 }

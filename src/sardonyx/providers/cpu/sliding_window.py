@@ -1,4 +1,4 @@
-"""What kernels with sliding windows are told about them."""
+"""Sliding windows of convolutions and pooling as arguments of kernels."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ from sardonyx.place.provider import No
 MAX_SPATIAL = 3
 
 
-def window_ints(moved: Window, spatial: Shape) -> tuple[Size, ...]:
-    """Kernel, strides, dilations and padding in front, along each spatial axis."""
-    return (*moved.kernel, *moved.strides, *moved.dilations, *fronts(moved, spatial))
+def window_ints(window: Window, spatial: Shape) -> tuple[Size, ...]:
+    """Return kernel, strides, dilations and begin padding, along each spatial axis."""
+    begins = begin_padding(window, spatial)
+    return (*window.kernel, *window.strides, *window.dilations, *begins)
 
 
-def fronts(moved: Window, spatial: Shape) -> Shape:
-    """Padding before the first element of each axis."""
-    if not moved.is_same:
-        return moved.begins
-    return tuple(_same_front(moved, i, size) for i, size in enumerate(spatial))
+def begin_padding(window: Window, spatial: Shape) -> Shape:
+    """Return the padding before the first element of each axis."""
+    if not window.is_same:
+        return window.begins
+    return tuple(_same_padding(window, i, size) for i, size in enumerate(spatial))
 
 
-def _same_front(moved: Window, i: int, size: Size) -> Size:
-    stride = moved.strides[i]
+def _same_padding(window: Window, i: int, size: Size) -> Size:
+    """Return the begin padding of SAME_UPPER and SAME_LOWER: ceil(size / stride) outputs."""
+    stride = window.strides[i]
     outs = (size + (stride - 1)) // stride
-    total = maximum(0, (outs - 1) * stride + moved.extents[i] - size)
-    return total // 2 if moved.auto_pad == b"SAME_UPPER" else total - total // 2
+    total = maximum(0, (outs - 1) * stride + window.extents[i] - size)
+    return total // 2 if window.auto_pad == b"SAME_UPPER" else total - total // 2
 
 
-def unfit(moved: Window) -> No | None:
-    """Why kernels cannot take a window."""
-    if len(moved.kernel) > MAX_SPATIAL:
-        return No(f"no kernel for {len(moved.kernel)} spatial axes")
-    if not all(isinstance(k, int) for k in moved.kernel):
+def unsupported(window: Window) -> No | None:
+    """Return why kernels do not support a window, or None if they do."""
+    if len(window.kernel) > MAX_SPATIAL:
+        return No(f"no kernel for {len(window.kernel)} spatial axes")
+    if not all(isinstance(k, int) for k in window.kernel):
         return No("the size of the kernel is not known")
     return None

@@ -10,6 +10,8 @@ from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops import lookup
+from sardonyx.schedule import orders
+from sardonyx.schedule.dependencies import Dependencies
 
 LOOKS = ("Shape", "Size")
 FACT = Fact(F32, (4,))
@@ -80,3 +82,21 @@ LARGE: dict[str, Callable[[int], list[tuple[str, list[int]]]]] = {
     "training": lambda n: [("Sum", [i - 1] if i < n // 2 else [i - 1, n - 1 - i])
                            if i else ("Sum", []) for i in range(n)],
 }  # fmt: skip
+
+
+def reverse_depth_first(graph: Graph) -> tuple[Node, ...]:
+    """The order of `orders.reverse_depth_first` as nodes."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(orders.reverse_depth_first(deps))
+
+
+def priority_based(graph: Graph) -> tuple[Node, ...]:
+    """The order of `orders.priority_based` as nodes."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(orders.priority_based(deps))
+
+
+def memory_efficient(graph: Graph) -> tuple[Node, ...]:
+    """The order of `orders.memory_efficient` as nodes."""
+    deps = Dependencies.of(graph)
+    return deps.ordered(orders.memory_efficient(deps))

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.load.graph_text import parse
-from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
-from tests.schedule.graphs import LARGE, LOOKS, check_order, graph_of, random_graphs
+from tests.schedule.graphs import (
+    LARGE,
+    LOOKS,
+    check_order,
+    graph_of,
+    memory_efficient,
+    priority_based,
+    random_graphs,
+    reverse_depth_first,
+)
 
 ORDERS = [reverse_depth_first, priority_based, memory_efficient]
 LARGE_NODES = 20_000

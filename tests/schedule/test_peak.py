@@ -12,10 +12,17 @@ from sardonyx.load.graph_text import parse
 from sardonyx.place import place
 from sardonyx.providers import resolve
 from sardonyx.schedule import KEPT, Order, OrderOptions, schedule
-from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
 from sardonyx.schedule.size_estimates import SizeEstimates
 from tests.graphs import scheduled
-from tests.schedule.graphs import LARGE, check_order, graph_of, random_graphs
+from tests.schedule.graphs import (
+    LARGE,
+    check_order,
+    graph_of,
+    memory_efficient,
+    priority_based,
+    random_graphs,
+    reverse_depth_first,
+)
 
 
 def peak(graph: Graph, order: Sequence[Node], sizes: Mapping[str, int]) -> int:

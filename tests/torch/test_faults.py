@@ -15,7 +15,7 @@ from onnx import parser
 
 import sardonyx
 from sardonyx.errors import EPFail, Fail, InvalidArgument, RuntimeException
-from sardonyx.providers.start import torch_provider
+from sardonyx.providers import torch_provider
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import index, options, region  # noqa: E402 - torch may be missing

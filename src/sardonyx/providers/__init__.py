@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.log import Logger, logger
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
 from sardonyx.place.provider import Provider
 from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference
@@ -15,7 +15,7 @@ CPU: Final = "CPUExecutionProvider"
 CUDA: Final = "CUDAExecutionProvider"
 TORCH: Final = "TorchExecutionProvider"
 Factory = Callable[[Mapping[str, str]], Provider]
-_OWN: Final[dict[str, Factory]] = {}  # those of users, by name
+_REGISTERED: Final[dict[str, Factory]] = {}  # by users
 ALL: Final = tuple(
     f"{name}ExecutionProvider"
     for name in (
@@ -29,80 +29,96 @@ Options = dict[str, dict[str, str]]
 
 
 def available() -> tuple[str, ...]:
-    """The providers that programs may ask for without knowing this machine, the best first."""
+    """Return the providers that this machine can have, in the order of preference."""
     from sardonyx.providers.probe import cuda_may_work
 
-    return (*_OWN, *((CUDA,) if cuda_may_work() else ()), CPU)
+    return (*_REGISTERED, *((CUDA,) if cuda_may_work() else ()), CPU)
 
 
 def register_provider(name: str, factory: Factory) -> None:
-    """Makes a provider known under a name: `factory` makes one of its options for each session."""
+    """Register a provider under a name; `factory` creates one per session, from its options."""
     if name in ALL or name == TORCH or not name:
-        raise ValueError(f"{name!r} is no name for a provider of one's own")
-    _OWN[name] = factory
+        raise ValueError(f"{name!r} is not a name for a custom provider")
+    _REGISTERED[name] = factory
 
 
 def unregister_provider(name: str) -> None:
-    """Forgets a provider that was registered; sessions that use it keep it."""
-    if name not in _OWN:
+    """Unregister a provider; sessions that use it keep it."""
+    if name not in _REGISTERED:
         raise ValueError(f"no provider {name!r} was registered")
-    del _OWN[name]
+    del _REGISTERED[name]
 
 
 def resolve(
     providers: Any, provider_options: Any, logger: Logger = logger
 ) -> tuple[Options, tuple[Provider, ...]]:
-    """The providers to use, with their options, from what a session was given; the CPU is last.
+    """Return the options of a session's providers by name, and the providers; the CPU is last.
 
-    One that cannot start is left out with a warning: those behind it serve.
+    One that cannot start is left out with a warning.
     """
     known: tuple[str, ...] = (CPU,)
     if any(name != CPU for name, _ in _pairs(providers or (CPU,), provider_options)):
         from sardonyx.providers.probe import has_torch  # looks for files
 
         known = (*((TORCH,) if has_torch() else ()), *available())
-    wanted = normalized(providers or (CPU,), provider_options, known, logger)
-    made: list[Provider] = []
-    for name, options in list(wanted.items()):
+    requested = normalized(providers or (CPU,), provider_options, known, logger)
+    started: list[Provider] = []
+    for name, options in list(requested.items()):
         if name == CPU:
-            break  # it takes every node
+            break  # it claims every node that the ones before refuse
         try:
-            made.append(_start(name, options, logger))
+            started.append(_start(name, options, logger))
         except SardonyxError as error:
             logger.warning("the provider %s is not used: %s", name, error)
-            del wanted[name]
-    wanted.setdefault(CPU, {})
-    return wanted, (*made, Cpu(), Reference())
+            del requested[name]
+    requested.setdefault(CPU, {})
+    return requested, (*started, Cpu(), Reference())
 
 
 def _start(name: str, options: Mapping[str, str], logger: Logger) -> Provider:
-    if name in _OWN:
-        return _OWN[name](options)
-    from sardonyx.providers.start import torch_provider  # torch is slow to import
+    return (
+        _REGISTERED[name](options) if name in _REGISTERED else torch_provider(name, options, logger)
+    )
 
-    return torch_provider(name, options, logger)
+
+def torch_provider(name: str, options: Mapping[str, str], logger: Logger) -> Provider:
+    """Return the torch provider under the name CUDA or TORCH; raise if torch is not installed."""
+    from sardonyx.providers.probe import has_torch
+
+    if not has_torch():
+        raise RuntimeException(
+            f"{name} needs torch, which is not installed", hint="pip install torch"
+        )
+    from sardonyx.providers.torch import Torch  # slow to import
+    from sardonyx.providers.torch.options import parse
+
+    if name == CUDA:
+        if options.get("device", "cuda").partition(":")[0] != "cuda":
+            raise InvalidArgument(f"{name} has the device cuda, not {options['device']!r}")
+        options = {"device": "cuda", **options}
+    return Torch("cuda" if name == CUDA else "torch", parse(options, logger.warning))
 
 
 def normalized(
     providers: Any, provider_options: Any, available: Sequence[str], logger: Logger = logger
 ) -> Options:
-    """Those of the providers that are available, each once, with options as texts."""
-    wanted: Options = {}
+    """Return the options of requested providers that are available, by name; warn of others."""
+    requested: Options = {}
     for name, options in _pairs(providers, provider_options):
-        if name in wanted:
+        if name in requested:
             logger.warning("the provider %s is named twice; the second one is ignored", name)
         elif name not in available:
-            there = ", ".join(available)
             logger.warning(
-                "the provider %s is not available%s; there are %s", name, _why(name), there
-            )
+                "the provider %s is not available%s; there are %s",
+                name, _why(name), ", ".join(available),
+            )  # fmt: skip
         else:
-            wanted[name] = {str(k): str(v) for k, v in options.items()}
-    return wanted
+            requested[name] = {str(k): str(v) for k, v in options.items()}
+    return requested
 
 
 def _why(name: str) -> str:
-    """What is missing for a provider that is not available, where that can be said."""
+    """Return why a provider is not available, for a message; empty if the name is all we know."""
     if name not in (CUDA, TORCH):
         return ""
     from sardonyx.providers.probe import why_no_cuda
@@ -124,14 +140,14 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
             )
         return list(zip(providers, provider_options, strict=True))
     pairs: list[tuple[str, dict[Any, Any]]] = []
-    for given in providers:
-        match given:
+    for item in providers:
+        match item:
             case str(name):
                 pairs.append((name, {}))
             case (str(name), dict(options)):
                 pairs.append((name, options))
             case _:
                 raise ValueError(
-                    f"a provider is a name, or a name with a dict of options, not {given!r}"
+                    f"a provider is a name, or a name with a dict of options, not {item!r}"
                 )
     return pairs

@@ -1,4 +1,4 @@
-"""What hardware there may be, without the import of torch, which takes a second."""
+"""Probes for torch and CUDA by files, since importing torch takes a second."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def cuda_may_work() -> bool:
 
 @cache
 def why_no_cuda() -> str:
-    """What is missing; empty if nothing is known to be."""
-    found = _torch()
-    if found is None or found.origin is None:
+    """Return what CUDA lacks here; empty if nothing is known to be missing."""
+    spec = _torch()
+    if spec is None or spec.origin is None:
         return "torch is not installed"
-    if not _is_cuda_build(found.origin):
+    if not _is_cuda_build(spec.origin):
         return "the installed torch is a build without CUDA"
     if not os.path.exists("/proc/driver/nvidia/version") and not os.path.exists("/dev/nvidia0"):
         return "there is no NVIDIA GPU, or no driver for it"

@@ -1,4 +1,4 @@
-"""The reference provider: every op in plain numpy, wherever an op's own reference can do it."""
+"""The reference provider: runs nodes by the numpy references of their ops."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
     absent = [None] * op.n_absent(len(node.inputs))
     rule = op.reference_rule
     assert rule is not None
-    if op.key == (INTERNAL, "Sizes"):  # made of the sizes bound so far, not of arrays
+    if op.key == (INTERNAL, "Sizes"):  # computed from the sizes of named dims, not from arrays
         return lambda arrays, run: (rule(run.dims, **attrs),)
     if bodies is None and any(v is not None and _is_unranked(v) for v in node.inputs):
 
-        def shape_first(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
+        def checked(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
             _check_shapes(node, arrays)
             return as_outputs(rule(*arrays, *absent, **attrs))
 
-        return shape_first
+        return checked
     if bodies is None:
         return lambda arrays, run: as_outputs(rule(*arrays, *absent, **attrs))
 
@@ -66,22 +66,22 @@ def _is_unranked(value: Value) -> bool:
 
 
 def _check_shapes(node: Node, arrays: Sequence[Any]) -> None:
-    """Asks the op's rule about shapes that nobody could look at before."""
+    """Run the op's shape inference on concrete shapes, which were unknown at compile time."""
     if not all(a is None or isinstance(a, np.ndarray) for a in arrays):
         return
     inputs = [
-        None if v is None else Value("", _seen(v.tensor, array))
+        None if v is None else Value("", _fact(v.tensor, array))
         for v, array in zip(node.inputs, arrays, strict=True)
     ]
-    twin = detached(Graph(), node.op, inputs, node.attrs, len(node.outputs), node.name)
+    copy = detached(Graph(), node.op, inputs, node.attrs, len(node.outputs), node.name)
     try:
-        infer_node(Scope(), twin)
+        infer_node(Scope(), copy)
     except (InvalidGraph, ShapeError) as error:
         raise InvalidArgument(error.what) from None
 
 
-def _seen(fact: Fact, array: Array) -> Fact:
-    """What is known of a value once it is there."""
+def _fact(fact: Fact, array: Array) -> Fact:
+    """Return the fact of a concrete array; small integers are known by value."""
     if array.size <= MAX_SYMBOLIC and fact.dtype.kind in ("int", "uint", "bool"):
         return const_fact(Held(array))
     return Fact(fact.dtype, array.shape)

@@ -17,7 +17,7 @@ from sardonyx.graph.graph import Graph, Node
 from sardonyx.place import Placement
 from sardonyx.schedule.dependencies import Dependencies
 from sardonyx.schedule.least_peak import least_peak_order
-from sardonyx.schedule.orders import breadth_first, depth_first, forward_first
+from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
 from sardonyx.schedule.size_estimates import SizeEstimates
 
 NATIVE: Final = "cpu"  # the provider whose steps native code runs
@@ -63,9 +63,9 @@ class Schedule:
 
 
 _FIXED: Final = {
-    Order.REVERSE_DEPTH_FIRST: depth_first,
-    Order.PRIORITY_BASED: breadth_first,
-    Order.MEMORY_EFFICIENT: forward_first,
+    Order.REVERSE_DEPTH_FIRST: reverse_depth_first,
+    Order.PRIORITY_BASED: priority_based,
+    Order.MEMORY_EFFICIENT: memory_efficient,
 }
 
 
@@ -76,12 +76,12 @@ def schedule(placement: Placement, options: OrderOptions | None = None) -> Sched
     if chosen.order is Order.LEAST_PEAK:
         python = _graphs_in_python(placement)
     sizes = SizeEstimates(placement.graph, chosen.hints) if python else None
-    made = _schedule(placement.graph, chosen, python, sizes)
+    result = _schedule(placement.graph, chosen, python, sizes)
     if placement.devices:
         from sardonyx.schedule.device_runs import group_by_device  # rare: not imported otherwise
 
-        made = group_by_device(made, placement)
-    return made
+        result = group_by_device(result, placement)
+    return result
 
 
 def _schedule(
@@ -101,7 +101,7 @@ def _schedule(
         order = least_peak_order(graph, deps, sizes, options.effort)
     else:  # the starting point of the native search
         has_gradients = any(n.is_backward for n in deps.nodes)
-        order = forward_first(deps) if has_gradients else depth_first(deps)
+        order = memory_efficient(deps) if has_gradients else reverse_depth_first(deps)
     effort = options.effort if fixed is None else KEPT
     return Schedule(graph, deps.ordered(order), bodies, Search(effort, options.branches))
 

@@ -11,7 +11,7 @@ from typing import Final
 from sardonyx._native import least_peak, order_peak
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.schedule.dependencies import Dependencies
-from sardonyx.schedule.orders import breadth_first, depth_first, forward_first
+from sardonyx.schedule.orders import memory_efficient, priority_based, reverse_depth_first
 from sardonyx.schedule.size_estimates import SizeEstimates
 
 # Ops whose output aliases their first input.
@@ -31,14 +31,14 @@ def least_peak_order(
     graph: Graph, deps: Dependencies, sizes: SizeEstimates, effort: int
 ) -> list[int]:
     """The order of the lowest estimated peak; ties go to reverse depth-first."""
-    default = depth_first(deps)
+    default = reverse_depth_first(deps)
     if _is_chain(deps):
         return default
     bytes_, tasks = search_tasks(graph, deps, sizes)
     # No order is below the largest working set of one task: there the search can stop.
     floor = max([sum([bytes_[b] for b in touched]) for _, touched, _, _ in tasks], default=0)
     best, least = default, order_peak(bytes_, tasks, default)
-    for order in (forward_first, breadth_first):
+    for order in (memory_efficient, priority_based):
         if least == floor:
             return best
         found = order(deps)

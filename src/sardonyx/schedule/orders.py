@@ -1,7 +1,7 @@
 """Fixed execution orders: the names are those of onnxruntime's ExecutionOrder and of its docs.
 
-Every function is deterministic and linear in the number of edges, up to a logarithm for sorting.
-Functions that end in `_first` return the numbers of `Dependencies`.
+Every function returns numbers of `Dependencies`. It is deterministic and linear in the number of
+edges, up to a logarithm for sorting.
 """
 
 from __future__ import annotations
@@ -10,37 +10,18 @@ import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from sardonyx.graph.graph import Graph, Node
 from sardonyx.schedule.dependencies import Dependencies
 
 
-def reverse_depth_first(graph: Graph) -> tuple[Node, ...]:
+def reverse_depth_first(deps: Dependencies) -> list[int]:
     """Depth-first search backwards from the sinks; the highest number is visited first."""
-    deps = Dependencies.of(graph)
-    return deps.ordered(depth_first(deps))
-
-
-def priority_based(graph: Graph) -> tuple[Node, ...]:
-    """Kahn's algorithm with a priority queue: ready nodes run by priority, then by number."""
-    deps = Dependencies.of(graph)
-    return deps.ordered(breadth_first(deps))
-
-
-def memory_efficient(graph: Graph) -> tuple[Node, ...]:
-    """Longest branches first, then gradients; a recomputed value comes right before its reader."""
-    deps = Dependencies.of(graph)
-    return deps.ordered(forward_first(deps))
-
-
-def depth_first(deps: Dependencies) -> list[int]:
-    """`reverse_depth_first` as numbers."""
     search = _DepthFirst(deps.predecessors)
     search.visit(i for i, readers in enumerate(deps.successors) if not readers)
     return search.order
 
 
-def breadth_first(deps: Dependencies) -> list[int]:
-    """`priority_based` as numbers."""
+def priority_based(deps: Dependencies) -> list[int]:
+    """Kahn's algorithm with a priority queue: ready nodes run by priority, then by number."""
     keys = [(n.priority, i) for i, n in enumerate(deps.nodes)]
     n_pending = [len(producers) for producers in deps.predecessors]
     ready = [keys[i] for i, n in enumerate(n_pending) if not n]
@@ -56,8 +37,8 @@ def breadth_first(deps: Dependencies) -> list[int]:
     return order
 
 
-def forward_first(deps: Dependencies) -> list[int]:
-    """`memory_efficient` as numbers.
+def memory_efficient(deps: Dependencies) -> list[int]:
+    """Longest branches first, then gradients; a recomputed value comes right before its reader.
 
     The deepest operand is computed first: while its long branch runs, the results of the short
     branches do not exist yet (the Sethi-Ullman argument, with depth in place of registers).

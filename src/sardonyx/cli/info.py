@@ -23,7 +23,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Declared, Model
-from sardonyx.memory import peak_live_bytes
+from sardonyx.memory import live_ranges, peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
 from sardonyx.pack.constants import Elsewhere, InPack
 from sardonyx.place import HOST, has_device
@@ -322,7 +322,7 @@ def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict
     shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
     dims = sizes_of(program.inputs, shapes)
     plan = program.plan
-    lives = plan.lives(dims)
+    lives = live_ranges(plan.spans, dims)
     known = [s for s in plan.spans if s.size is not None and symbols(s.size) <= dims.keys()]
     return {
         "shapes": {name: list(shape) for name, shape in shapes.items()},

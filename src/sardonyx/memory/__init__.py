@@ -45,15 +45,16 @@ class LifetimePlan:
 
     def layout(self, dims: dict[str, int]) -> ArenaLayout:
         """Assign arena offsets to all values whose sizes follow from these dims."""
-        return assign_offsets(self.lives(dims))
+        return assign_offsets(live_ranges(self.spans, dims))
 
-    def lives(self, dims: dict[str, int]) -> list[LiveRange]:
-        """The lifetimes with sizes in bytes."""
-        return [
-            LiveRange(i, evaluate(size, dims), s.start, s.end)
-            for i, s in enumerate(self.spans)
-            if (size := s.size) is not None and symbols(size) <= dims.keys()
-        ]
+
+def live_ranges(spans: Sequence[Lifetime], dims: dict[str, int]) -> list[LiveRange]:
+    """Return lifetimes with sizes in bytes; those whose sizes are not known yet are left out."""
+    return [
+        LiveRange(i, evaluate(size, dims), span.start, span.end)
+        for i, span in enumerate(spans)
+        if (size := span.size) is not None and symbols(size) <= dims.keys()
+    ]
 
 
 def plan(schedule: Schedule) -> LifetimePlan:
@@ -98,7 +99,8 @@ def _frees(last: dict[Value, int], end: int) -> tuple[tuple[Value, ...], ...]:
 
 
 def peak_live_bytes(lives: Sequence[LiveRange]) -> int:
-    """The most bytes that are live in one step: a lower bound for every arena."""
+    """Return the most bytes that are live in one step: a lower bound for every arena."""
+    # A sweep over the steps where bytes become live or dead.
     changes: dict[int, int] = {}
     for life in lives:
         changes[life.start] = changes.get(life.start, 0) + life.size

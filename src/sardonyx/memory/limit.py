@@ -8,12 +8,12 @@ from typing import Final
 from sardonyx.base.records import field, frozen
 from sardonyx.errors import RuntimeException
 from sardonyx.graph.const import Const
-from sardonyx.graph.dim import evaluate, symbols
-from sardonyx.memory import Lifetime, LifetimePlan, peak_live_bytes
+from sardonyx.graph.dim import symbols
+from sardonyx.memory import Lifetime, LifetimePlan, live_ranges, peak_live_bytes
 from sardonyx.memory.offsets import LiveRange
 from sardonyx.place import Placement, has_device
 
-_KEPT: Final = 256  # sets of sizes that are remembered to fit
+_MAX_CACHED: Final = 256  # combinations of sizes that are remembered to fit
 _SHOWN: Final = 3  # values in a message
 
 
@@ -33,23 +33,19 @@ class DeviceLimit:
         key = tuple(map(dims.get, self.names))
         if key in self._fits:
             return
-        lives = [
-            LiveRange(i, evaluate(size, dims), span.start, span.end)
-            for i, span in enumerate(self.spans)
-            if (size := span.size) is not None and symbols(size) <= dims.keys()
-        ]
-        wanted = self.weight_bytes + peak_live_bytes(lives)
-        if wanted > self.allowed_bytes:
-            raise self._too_much(wanted, lives)
-        if len(self._fits) >= _KEPT:
+        lives = live_ranges(self.spans, dims)
+        needed = self.weight_bytes + peak_live_bytes(lives)
+        if needed > self.allowed_bytes:
+            raise self._error(needed, lives)
+        if len(self._fits) >= _MAX_CACHED:
             self._fits.clear()
         self._fits[key] = None
 
-    def _too_much(self, wanted: int, lives: Iterable[LiveRange]) -> RuntimeException:
+    def _error(self, needed: int, lives: Iterable[LiveRange]) -> RuntimeException:
         largest = sorted(lives, key=lambda life: -life.size)[:_SHOWN]
         shown = (f"{self.spans[x.value].value.name or 'a value'} {x.size:,}" for x in largest)
         return RuntimeException(
-            f"a run with these inputs takes {wanted:,} bytes of {self.device}, "
+            f"a run with these inputs takes {needed:,} bytes of {self.device}, "
             f"{self.weight_bytes:,} of them for weights, and gpu_mem_limit allows "
             f"{self.allowed_bytes:,}",
             largest=", ".join(shown),
@@ -60,7 +56,7 @@ class DeviceLimit:
 
 def device_limits(placement: Placement, plan: LifetimePlan) -> tuple[DeviceLimit, ...]:
     """The limits of all devices that a graph with this plan runs on."""
-    made = []
+    limits = []
     for device, provider in placement.devices.items():
         allowed = getattr(provider, "limit_bytes", 0)
         if not allowed:
@@ -69,8 +65,8 @@ def device_limits(placement: Placement, plan: LifetimePlan) -> tuple[DeviceLimit
         sizes = [s.size for s in spans if s.size is not None]
         names = sorted({name for size in sizes for name in symbols(size)})
         weights = sum(c.size_bytes for c in _weights(placement, device))
-        made.append(DeviceLimit(device, allowed, weights, spans, tuple(names)))
-    return tuple(made)
+        limits.append(DeviceLimit(device, allowed, weights, spans, tuple(names)))
+    return tuple(limits)
 
 
 def _weights(placement: Placement, device: str) -> set[Const]:

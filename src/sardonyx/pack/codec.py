@@ -27,7 +27,7 @@ _MIN_DICTIONARY: Final = 64  # strings of a list, from which it is written as a 
 _CALLS: Final = {
     "div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast,
 }  # fmt: skip
-# JSON has no such numbers.
+# JSON has no non-finite numbers.
 _NON_FINITE: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 

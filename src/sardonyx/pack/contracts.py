@@ -43,8 +43,8 @@ class _Call:
 
     def together(self, *positions: int) -> None:
         """All of the inputs are present, or none."""
-        given = [self.facts[p] is not None for p in positions]
-        self.need(all(given) or not any(given), f"of inputs {positions} some are missing")
+        are_present = {self.facts[p] is not None for p in positions}
+        self.need(len(are_present) == 1, f"of inputs {positions} some are missing")
 
     def same(self, a: Size, b: Size) -> None:
         """Two sizes are equal; where that is not known, a guard checks it before each run."""

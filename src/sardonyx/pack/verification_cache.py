@@ -94,8 +94,8 @@ class VerificationCache:
 
 def _account_folder() -> str | None:
     """Return the cache folder of the account, by the XDG base directory specification."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    base = home if os.path.isabs(home) else os.path.expanduser("~/.cache")
     return os.path.join(base, "sardonyx") if os.path.isabs(base) else None
 
 

@@ -92,13 +92,13 @@ def _claimant(
         answer = preferences.against(node, provider) or provider.claims(node)
         if isinstance(answer, Yes):
             placement.where[node] = provider
-            preferences.taken(node, provider)
+            preferences.count(node, provider)
             if reasons:
                 placement.refusals[node] = tuple(reasons)
             return provider
         reasons.append((provider.name, answer.why))
-    said = "; ".join(f"{name}: {why}" for name, why in reasons) or "no provider was given"
-    raise NotImplemented(f"no provider takes {node.op}: {said}", node=node)
+    refusals = "; ".join(f"{name}: {why}" for name, why in reasons) or "no provider was given"
+    raise NotImplemented(f"no provider takes {node.op}: {refusals}", node=node)
 
 
 __all__ = [

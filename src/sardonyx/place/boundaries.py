@@ -36,8 +36,8 @@ def _find_homes(placement: Placement, graph: Graph) -> None:
         if graph.owner is not None:
             home = _body_input(placement, graph, value)
         else:
-            wants = {input_device(placement, n, slot) for n, slot in value.uses}
-            home = wants.pop() if len(wants) == 1 and not value.n_exits else HOST
+            devices = {input_device(placement, n, slot) for n, slot in value.uses}
+            home = devices.pop() if len(devices) == 1 and not value.n_exits else HOST
         if home != HOST:
             homes[value] = home
     for node in graph.nodes:
@@ -80,7 +80,7 @@ class _Copies:
         self._devices = devices
         self._graph = graph
         self._builder = Builder(graph, graph.scope)
-        self._made: dict[tuple[Value, str], Value] = {}
+        self._copies: dict[tuple[Value, str], Value] = {}
 
     def insert(self) -> None:
         """Let every node of the graph read its inputs on the device where it expects them."""
@@ -88,20 +88,21 @@ class _Copies:
         for node in list(graph.nodes):
             for slot, value in enumerate(node.inputs):
                 if value is not None:
-                    wanted = input_device(placement, node, slot)
+                    device = input_device(placement, node, slot)
                     # Regions load constants themselves; control flow has no region.
-                    there = self._at(value, wanted, node.op.has_bodies)
-                    if there is not value:
-                        graph.set_input(node, slot, there)
+                    copy = self._at(value, device, node.op.has_bodies)
+                    if copy is not value:
+                        graph.set_input(node, slot, copy)
         outputs = list(graph.outputs)
         for position, value in enumerate(outputs):
-            device = _body_output(placement, graph, position)
-            if device is not None:
-                outputs[position] = self._at(value, device, copies_constants=True)
+            expected = _body_output(placement, graph, position)
+            if expected is not None:
+                outputs[position] = self._at(value, expected, copies_constants=True)
         if outputs != list(graph.outputs):
             graph.set_outputs(outputs)
 
     def _at(self, value: Value, device: str, copies_constants: bool = False) -> Value:
+        """Return a value on a device: itself, or a copy."""
         home = self._placement.homes.get(value, HOST)
         if value.const is not None and not copies_constants:
             return value
@@ -111,17 +112,17 @@ class _Copies:
             value = self._at(value, HOST)
             home = HOST
         key = (value, device)
-        if key not in self._made:
-            self._made[key] = self._copy(value, home, device)
-        return self._made[key]
+        if key not in self._copies:
+            self._copies[key] = self._copy(value, home, device)
+        return self._copies[key]
 
     def _copy(self, value: Value, home: str, device: str) -> Value:
-        made: Value = self._builder.Copy(value, domain=INTERNAL, to=device.encode(), like=value)
-        made.name = f"{value.name or 'value'}@{device}"
-        node = made.node
+        copy: Value = self._builder.Copy(value, domain=INTERNAL, to=device.encode(), like=value)
+        copy.name = f"{value.name or 'value'}@{device}"
+        node = copy.node
         assert node is not None
         node.name = f"copy {value.name or 'value'} to {device}"
         self._placement.where[node] = self._devices[home if device == HOST else device]
         if device != HOST:
-            self._placement.homes[made] = device
-        return made
+            self._placement.homes[copy] = device
+        return copy

@@ -75,15 +75,11 @@ def _host_groups(placement: Placement, graph: Graph) -> list[list[Node]]:
     groups: dict[int, list[Node]] = {}
     for node in graph.sorted_nodes():
         on_device = has_device(placement.where[node])
-        producers = (v.node for v in node.reads() if v.node in returns)
-        returns[node] = max(
-            (
-                returns[p] + (not on_device and has_device(placement.where[p]))
-                for p in producers
-                if p
-            ),
-            default=0,
+        producers = [v.node for v in node.reads() if v.node is not None and v.node in returns]
+        counts = (
+            returns[p] + (not on_device and has_device(placement.where[p])) for p in producers
         )
+        returns[node] = max(counts, default=0)
         if not on_device:
             groups.setdefault(returns[node], []).append(node)
     return list(groups.values())

@@ -41,9 +41,7 @@ class Call:
     # (input, output) pairs that may alias (in-place), if their sizes are equal: the kernel reads
     # no byte of the input after it has written to that offset.
     shares: tuple[tuple[int, int], ...] = ()
-    permutation: tuple[
-        int, ...
-    ] = ()  # permutation of aliasing inputs to output axes; empty: identity
+    permutation: tuple[int, ...] = ()  # from axes of aliasing inputs to output axes; (): identity
     is_concat: bool = False  # a Concat along ints[0]: producers may write into the output directly
     writes_rows: bool = False  # output 0 may have a row stride: a slice of a Concat's output
 
@@ -98,8 +96,8 @@ class Bodies:
 Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Zipped | Bodies
 
 
-def told_sizes(lowered: Lowered) -> Iterator[Dim]:
-    """The symbolic sizes among the arguments, beside those in the outputs' shapes."""
+def argument_sizes(lowered: Lowered) -> Iterator[Dim]:
+    """Yield the symbolic sizes among the arguments, beside those in the outputs' shapes."""
     if isinstance(lowered, Call):
         yield from (d for d in lowered.ints if isinstance(d, Dim))
     elif isinstance(lowered, Sliced):

@@ -101,7 +101,7 @@ class PlacementPreferences:
         self._rejected.add(node)
         return No(f"it reads results of nodes that did not fit on {device}")
 
-    def taken(self, node: Node, provider: Provider) -> None:
+    def count(self, node: Node, provider: Provider) -> None:
         """Count the weights of a node that was placed on a device."""
         if has_device(provider) and provider.device in self.limits:
             new = self._new(node)

@@ -196,12 +196,14 @@ def _scan_outputs(
     reversals = node.attrs.get("scan_output_directions") or zeros
     join_kinds = node.attrs.get("join_kinds") or zeros
     outputs = []
-    for fact, given, is_reversed, how in zip(facts, axes, reversals, join_kinds, strict=False):
+    for fact, axis, is_reversed, kind in zip(facts, axes, reversals, join_kinds, strict=False):
         assert isinstance(fact, Fact)
-        is_joined = how == JOINED_ELEMENTS
+        is_joined = kind == JOINED_ELEMENTS
         dims = [d if isinstance(d, int) else 0 for d in fact.dims]
-        axis = axis_of(given, fact.rank + (0 if is_joined else 1))
-        outputs.append((fact.dtype.onnx, dims, axis, bool(is_reversed), is_joined, how != STACKED))
+        along = axis_of(axis, fact.rank + (0 if is_joined else 1))
+        outputs.append(
+            (fact.dtype.onnx, dims, along, bool(is_reversed), is_joined, kind != STACKED)
+        )
     return outputs
 
 

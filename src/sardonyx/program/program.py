@@ -25,6 +25,7 @@ from sardonyx.program.region import RegionSegment
 from sardonyx.weights.layouts import LayoutCache, LayoutRecorder, WeightLayout
 
 ABSENT = -1  # the slot of an absent optional input
+Feed = dict[Any, Any]  # arrays by input name
 
 
 @frozen
@@ -78,11 +79,9 @@ class FastPath:
     """
 
     segment: NativeSegment
-    call: Callable[[dict[Any, Any]], list[Any] | Outcome | None]
+    call: Callable[[Feed], list[Any] | Outcome | None]
     # The same with a preallocated array, or None, for each output.
-    call_into: Callable[[dict[Any, Any], list[Any] | None], list[Any] | Outcome | None] | None = (
-        None
-    )
+    call_into: Callable[[Feed, list[Any] | None], list[Any] | Outcome | None] | None = None
 
 
 @frozen
@@ -95,9 +94,7 @@ class Program:
     constants: tuple[tuple[int, Const], ...]
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
     guards: tuple[Guard, ...]  # on sizes that the inputs resolve
-    expects: tuple[
-        Expected, ...
-    ]  # of the inputs of a body; feeds of a model are checked by the session
+    expects: tuple[Expected, ...]  # of a body's inputs; the session checks the feeds of a model
     closing: tuple[Guard, ...]  # on sizes that the last segment resolves
     n_slots: int
     plan: LifetimePlan
@@ -168,7 +165,7 @@ class Program:
             return FastPath(segment, runnable.run_fast, runnable.run_fast_into)
         run_fast = runnable.run_fast
 
-        def call(feed: dict[Any, Any]) -> list[Any] | Outcome | None:
+        def call(feed: Feed) -> list[Any] | Outcome | None:
             results = run_fast(feed)
             return results[:n] if isinstance(results, list) else results
 
@@ -191,23 +188,18 @@ class Program:
 
     def nodes(self) -> Iterator[tuple[Node, str, str]]:
         """Yield each node with its provider and kernel, without the nodes of bodies."""
-        for segment in self.segments:
-            if isinstance(segment, PythonSegment):
-                yield segment.node, segment.provider, segment.kernel
-            elif isinstance(segment, RegionSegment):
-                yield from ((n, segment.provider, segment.kernel) for n in segment.nodes)
-            else:
-                yield from ((node, "cpu", kernel) for node, kernel in segment.nodes)
+        for nodes, provider, kernel in self.groups():
+            yield from ((node, provider, kernel) for node in nodes)
 
-    def groups(self) -> Iterator[tuple[str, tuple[Node, ...]]]:
-        """Yield providers with their nodes: those of a region together, others one by one."""
+    def groups(self) -> Iterator[tuple[tuple[Node, ...], str, str]]:
+        """Yield nodes, provider and kernel: nodes of a region together, others one by one."""
         for segment in self.segments:
-            if isinstance(segment, RegionSegment):
-                yield segment.provider, segment.nodes
-            elif isinstance(segment, PythonSegment):
-                yield segment.provider, (segment.node,)
+            if isinstance(segment, NativeSegment):
+                yield from (((node,), "cpu", kernel) for node, kernel in segment.nodes)
             else:
-                yield from (("cpu", (node,)) for node, _ in segment.nodes)
+                is_region = isinstance(segment, RegionSegment)
+                nodes = segment.nodes if is_region else (segment.node,)
+                yield nodes, segment.provider, segment.kernel
 
     @property
     def python_steps(self) -> int:

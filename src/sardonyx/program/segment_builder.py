@@ -134,9 +134,7 @@ class SegmentBuilder:
         self._numbers: dict[Value, int] = {}
         self._constants: dict[Packed | Stored, int] = {}
         self._copies: dict[int, int] = {}  # contiguous copies, by value
-        self._row_strided: set[int] = (
-            set()
-        )  # values that their producers can write with a row stride
+        self._row_strided: set[int] = set()  # values that kernels can write with a row stride
 
     def add(self, node: Node, lowered: Lowered) -> None:
         """Add a lowered node."""
@@ -153,7 +151,7 @@ class SegmentBuilder:
                 for value, starts in zip(node.outputs, lowered.starts, strict=True):
                     self._slice(node, value, lowered, starts)
             case Reshaped(source):
-                self._view(node, node.outputs[0], Storage.RESHAPED, self._contiguous(node, source))
+                self._view(node, node.outputs[0], Storage.RESHAPED, self._operand(node, source))
             case Permuted(source, perm):
                 number = self._number(source)
                 contiguity = _permuted_contiguity(perm, self.values[number].contiguity)
@@ -161,13 +159,8 @@ class SegmentBuilder:
             case Zipped(source):
                 self._zip(node, source)
             case Expanded(source):
-                self._view(
-                    node,
-                    node.outputs[0],
-                    Storage.EXPANDED,
-                    self._number(source),
-                    Contiguity.STRIDED,
-                )
+                number = self._number(source)
+                self._view(node, node.outputs[0], Storage.EXPANDED, number, Contiguity.STRIDED)
 
     def resolve(self, node: Node, news: set[str]) -> None:
         """Record the named dims in `news` as resolved by the outputs of the last step."""
@@ -232,20 +225,17 @@ class SegmentBuilder:
             views.append(number)
         return []
 
-    def _operand(self, node: Node, operand: Value | Packed | Stored, accepts: Contiguity) -> int:
+    def _operand(
+        self,
+        node: Node,
+        operand: Value | Packed | Stored,
+        accepts: Contiguity = Contiguity.CONTIGUOUS,
+    ) -> int:
+        """Return the number of an operand, or of its contiguous copy if need be."""
         if not isinstance(operand, Value):
             return self._constant(operand)
         number = self._number(operand)
         return number if self.values[number].contiguity <= accepts else self._copy(node, number)
-
-    def _contiguous(self, node: Node, value: Value) -> int:
-        """Return the number of a value, or of its contiguous copy."""
-        number = self._number(value)
-        return (
-            number
-            if self.values[number].contiguity is Contiguity.CONTIGUOUS
-            else self._copy(node, number)
-        )
 
     def _copy(self, node: Node, number: int, into: int = ABSENT) -> int:
         """Add a copy of a value into `into`, or into a new contiguous value, which is made once."""
@@ -262,18 +252,13 @@ class SegmentBuilder:
         number = self._numbers.get(value)
         if number is None:
             fact = value.tensor
-            dims = self.sizes.registers(fact.dims)
+            new = SegmentValue(Storage.SLOT, fact.dtype.onnx, self.sizes.registers(fact.dims))
             if value.const is not None:
-                new = SegmentValue(
-                    Storage.CONSTANT, fact.dtype.onnx, dims, layout=default_layout(value.const)
-                )
+                new.storage, new.layout = Storage.CONSTANT, default_layout(value.const)
             else:
-                contiguity = (
-                    Contiguity.ROWS if value in self._has_capacity else Contiguity.CONTIGUOUS
-                )
-                new = SegmentValue(
-                    Storage.SLOT, fact.dtype.onnx, dims, contiguity, self._slot(value)
-                )
+                new.at = self._slot(value)
+                if value in self._has_capacity:
+                    new.contiguity = Contiguity.ROWS
             number = self._numbers[value] = self._append(new)
         return number
 
@@ -344,7 +329,7 @@ class SegmentBuilder:
 
     def _zip(self, node: Node, source: Value) -> None:
         """Export the rows of a value, which native code returns as dicts."""
-        at = self._contiguous(node, source)
+        at = self._operand(node, source)
         new = SegmentValue(Storage.RESHAPED, self.values[at].dtype, self.values[at].dims, at=at)
         self._export_view(node, node.outputs[0], self._append(new))
 
@@ -397,30 +382,19 @@ class SegmentBuilder:
         self, number: int, names: dict[str, int], address: Callable[[WeightLayout], int]
     ) -> native.SegmentSpec:
         """Return the native segment; `address` returns where the bytes of a constant are."""
-        guards = [
-            (_GUARD_KINDS[g.kind], self.sizes.register(g.left), self.sizes.register(g.right))
-            for g in self.guards
-        ]
         key = sorted(names[n] for n in self.sizes.used)
         spec = native.SegmentSpec(number, key, self.order.effort, self.order.branches)
         for op in self.sizes.ops:
             spec.add_size(*op)
-        for guard in guards:
-            spec.add_guard(*guard)
+        for g in self.guards:  # `guard` has added their registers
+            operands = self.sizes.registers((g.left, g.right))
+            spec.add_guard(_GUARD_KINDS[g.kind], *operands)
         for v in self.values:
             bytes_at = 0 if v.layout is None else address(v.layout)
             spec.add_value(v.storage, v.dtype, v.at, bytes_at, v.dims, v.numbers)
         for s in self.steps:
-            spec.add_step(
-                s.kernel,
-                s.inputs,
-                s.outputs,
-                s.ints,
-                s.floats,
-                s.shares,
-                s.permutation,
-                s.is_concat,
-            )
+            arguments = (s.inputs, s.outputs, s.ints, s.floats)
+            spec.add_step(s.kernel, *arguments, s.shares, s.permutation, s.is_concat)
         for step, output, axis, name in self.resolved:
             spec.add_resolved(step, output, axis, names[name])
         for slot, value in self.aliases:

@@ -16,7 +16,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.place import DeviceProvider, has_device
-from sardonyx.place.lowered import Bodies, Call, Lowered, Zipped, told_sizes
+from sardonyx.place.lowered import Bodies, Call, Lowered, Zipped, argument_sizes
 from sardonyx.place.provider import CompiledNode, Region
 from sardonyx.program.control import NativeBody, native_bodies
 from sardonyx.program.expected import expected
@@ -84,7 +84,7 @@ class Segmenter:
         if unknown and not (_resolves(lowered) and all(lone_name(d) for d in unknown)):
             return False
         known = self.bound.union(*map(symbols, unknown)) if unknown else self.bound
-        return all(symbols(d) <= known for d in told_sizes(lowered))
+        return all(symbols(d) <= known for d in argument_sizes(lowered))
 
     def _add_control(self, node: Node, bodies: tuple[NativeBody, ...]) -> None:
         if self.ready:  # only segments of kernel steps check guards

@@ -108,7 +108,7 @@ class IntrospectionMixin:
                 _ORT_NAMES.get(provider, provider),
                 tuple(OrtEpAssignedNode(n.name, n.op.domain, n.op.name) for n in nodes),
             )
-            for provider, nodes in self._compiled.program.groups()
+            for nodes, provider, _ in self._compiled.program.groups()
         ]
 
     def get_tuning_results(self) -> list[dict[str, Any]]:

@@ -185,12 +185,12 @@ class LoaderManager:
             with track(f"loading weights to {device}") as progress:
                 report = _reporting(progress, check)
                 if loader is None:
-                    made = _upload_all(selected, upload, report)
+                    loaded = _upload_all(selected, upload, report)
                 else:
-                    made = _load_all(selected, loader, report)
-            placed.update(zip(alone, made[len(missing) :], strict=True))
+                    loaded = _load_all(selected, loader, report)
+            placed.update(zip(alone, loaded[len(missing) :], strict=True))
             alone.clear()
-            return made[: len(missing)]
+            return loaded[: len(missing)]
 
         placed.update(_PLACED.share_many(shared, make))
         if alone:
@@ -222,15 +222,15 @@ def _upload_all(
 ) -> list[Any]:
     """Copy weights as arrays of the host, by the provider: no loader serves the device."""
     total, done = sum(r.length for r in references), 0
-    made = []
+    loaded = []
     for reference in references:
-        there = upload(reference.array())
+        weight = upload(reference.array())
         reference.release()
         conversion = reference.conversion
-        made.append(there if conversion is None else conversion.convert(there))
+        loaded.append(weight if conversion is None else conversion.convert(weight))
         done += reference.length
         report(done, total)
-    return made
+    return loaded
 
 
 def _load_all(

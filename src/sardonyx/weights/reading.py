@@ -21,9 +21,7 @@ from sardonyx.weights.loading import WeightReference
 
 PAGE: Final = 4096  # bytes: O_DIRECT reads begin and end at multiples of it
 
-_GAP: Final = (
-    64 * 1024
-)  # bytes between weights; smaller gaps are read along, which is cheaper than a call
+_GAP: Final = 64 * 1024  # bytes between weights; reading smaller gaps costs less than a call
 _TRIAL: Final = 128 << 20  # bytes by which the rate of each way of reading is measured
 # Direct reads must be faster by this factor: they leave nothing in the page cache for later loads.
 _GAIN: Final = 1.25

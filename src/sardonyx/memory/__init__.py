@@ -66,10 +66,10 @@ def plan(schedule: Schedule) -> LifetimePlan:
             last[value] = step
         source = aliased_input(node)
         if source is not None:
-            roots[node.outputs[0]] = roots.get(source, source)
+            roots[node.outputs[0]] = roots.get(source, source)  # views of views have one root
         for value in node.outputs:
             last.setdefault(value, step)
-    end = len(schedule.nodes)
+    end = len(schedule.nodes)  # after the last step: outputs are never freed
     for value in schedule.graph.outputs:
         last[value] = end
     return LifetimePlan(_lifetimes(schedule, last, roots), _frees(last, end))

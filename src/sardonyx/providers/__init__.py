@@ -16,6 +16,7 @@ CUDA: Final = "CUDAExecutionProvider"
 TORCH: Final = "TorchExecutionProvider"
 Factory = Callable[[Mapping[str, str]], Provider]
 _REGISTERED: Final[dict[str, Factory]] = {}  # by users
+# All names of onnxruntime: those that are not available here are skipped with a warning.
 ALL: Final = tuple(
     f"{name}ExecutionProvider"
     for name in (
@@ -56,6 +57,7 @@ def resolve(
 
     One that cannot start is left out with a warning.
     """
+    # Sessions on the CPU alone, which are most, do not probe for torch.
     known: tuple[str, ...] = (CPU,)
     if any(name != CPU for name, _ in _pairs(providers or (CPU,), provider_options)):
         from sardonyx.providers.probe import has_torch  # looks for files

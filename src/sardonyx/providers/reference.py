@@ -44,6 +44,7 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
     assert rule is not None
     if op.key == (INTERNAL, "Sizes"):  # computed from the sizes of named dims, not from arrays
         return lambda arrays, run: (rule(run.dims, **attrs),)
+    # Ops on tensors of unknown rank were not checked by inference.
     if bodies is None and any(v is not None and _is_unranked(v) for v in node.inputs):
 
         def checked(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
@@ -55,6 +56,7 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
         return lambda arrays, run: as_outputs(rule(*arrays, *absent, **attrs))
 
     def with_bodies(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
+        # Bodies capture outer values from the frame of this run.
         bound = {name: Body(program, run) for name, program in bodies.items()}
         return as_outputs(rule(*arrays, *absent, **{**attrs, **bound}))
 

@@ -42,9 +42,11 @@ def attention(node: Node) -> Call | No:
 
 def append(node: Node) -> Call:
     inputs = padded_inputs(node, 10)
+    # The total length is an input of GroupQueryAttention; past + new if it is absent.
     total = inputs[5]
     is_open = total is not None and total.tensor.sym is None
     kernel = "append_at_run" if is_open else "append"
+    # Past key and value (inputs 2 and 3) grow into outputs 0 and 1 along the sequence axis.
     return Call(kernel, inputs, (node.attrs["interleaved"],), grows=((2, 0, 2), (3, 1, 2)))
 
 
@@ -63,7 +65,7 @@ def linear(node: Node) -> Call | No:
     if not isinstance(head, int):
         return No("the size of a head is not known")
     heads = (attrs["q_num_heads"], attrs["kv_num_heads"])
-    scale = attrs["scale"] or 1 / math.sqrt(head or 1)
+    scale = attrs["scale"] or 1 / math.sqrt(head or 1)  # 0: the default
     return Call("linear_attention", padded_inputs(node, 6), heads, (scale,))
 
 
@@ -73,7 +75,7 @@ def rotary(node: Node) -> Call | No:
 
 def microsoft_rotary(node: Node) -> Call | No:
     x, positions, cos, sin = (input_of(node, i) for i in range(4))
-    heads: Size = 1
+    heads: Size = 1  # of a row: an input of rank 4 has heads as an axis
     if x.tensor.rank == 3:
         heads = packed_heads(x.tensor.dims[2], cos.tensor.dims[1], node.attrs)
     return _rotary(node, (x, cos, sin, positions), heads)

@@ -75,7 +75,7 @@ class ProgramWriter:
         """Return the register of a value in a type that instructions compute in."""
         if self.types[number] not in _FLOAT16:
             return number
-        if number not in self._wide:
+        if number not in self._wide:  # widened once, for all readers
             self._wide[number] = self.emit("cast", (number,), F32)
         return self._wide[number]
 
@@ -110,6 +110,7 @@ class ProgramWriter:
         ints: list[int] = [len(self._code), len(self._operands)]
         floats: list[float] = []
         for op, type_, to, args, params in self._code:
+            # Six ints and two floats per instruction; unused ones are padded.
             ints += (_NUMBER[op], type_.onnx, to.onnx, *args, *(ABSENT,) * (3 - len(args)))
             floats += (*params, *(0.0,) * (2 - len(params)))
         return tuple(ints), tuple(floats)
@@ -180,6 +181,7 @@ def _pow(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     if power in (2.0, 3.0) and (kind.is_float or other.is_integer):
         square = w.emit("mul", (base, base))
         return square if power == 2 else w.emit("mul", (square, base))
+    # By repeated squaring, exact modulo 2**64.
     if kind.is_integer and other.is_integer:
         if other is U64:
             raise Unsupported("no kernel for powers with exponents of u64")
@@ -308,6 +310,7 @@ def _encoded(code: Code, operands: Operands) -> Program:
             result = w.emit("swish", args[:1], None, (1.0,))
         else:
             result = encoder(instruction.op)(w, instruction, args)
+        # Intermediate results stay wide: only the last is rounded to its type.
         is_last = i == len(code) - 1
         registers.append(w.cast(result, instruction.dtype) if is_last else result)
     return w.program()
@@ -323,7 +326,7 @@ def _swish_gates(code: Code, n_operands: int) -> dict[int, int]:
     for i, instruction in enumerate(code):
         if instruction.op != (ONNX, "Mul"):
             continue
-        for gate, x in (instruction.args, instruction.args[::-1]):
+        for gate, x in (instruction.args, instruction.args[::-1]):  # Mul is commutative
             source = code[gate - n_operands] if gate >= n_operands else instruction
             if source.op == (ONNX, "Sigmoid") and source.args == (x,) and uses[gate] == 1:
                 found[i] = gate
@@ -332,6 +335,7 @@ def _swish_gates(code: Code, n_operands: int) -> dict[int, int]:
 
 def elementwise(node: Node) -> Call | No:
     """Lower a single op."""
+    # An operand that is read twice, as in Mul(x, x), is one register.
     values = list(dict.fromkeys(v for v in node.inputs if v is not None))
     return _call((instruction_of(node, values.index),), values, node.outputs[0])
 
@@ -345,6 +349,8 @@ def _call(code: Code, values: Sequence[Value], y: Value) -> Call | No:
     program = encode(code, [(v.tensor.dtype, v) for v in values])
     if isinstance(program, No):
         return program
+    # In place: an element is written after all operands were read at that offset. Native code
+    # compares the sizes in bytes.
     size = y.tensor.dtype.itemsize
     shares = tuple((i, 0) for i, v in enumerate(values) if v.tensor.dtype.itemsize == size)
     return Call("chain", tuple(values), *program, shares=shares, writes_rows=True)

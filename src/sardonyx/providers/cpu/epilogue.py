@@ -39,8 +39,10 @@ def epilogue(node: Node) -> Epilogue | No:
     operands = [v for v in node.inputs[2:] if v is not None]
     rest = EpilogueSplitter(list(node.attrs["code"] or ()), operands)
     y = node.outputs[0]
+    # The order of the kernel: accumulators begin with `start`, then bias, activation and `end`.
     bias, start = rest.take_addends(lambda v: is_row(v, y), lambda v: is_like(v, y))
     flags, bound = rest.take_activation()
+    # Without an activation an addend could have been taken as `start`.
     end = rest.take_addend(lambda v: is_like(v, y)) if flags else None
     program = rest.encoded()
     if isinstance(program, No):
@@ -48,6 +50,7 @@ def epilogue(node: Node) -> Epilogue | No:
     first = tuple(v for v in (bias, start, end) if v is not None)
     for flag, value in ((_BIAS, bias), (_START, start), (_END, end)):
         flags |= 0 if value is None else flag
+    # Tiles read these addends where they write y, and before: y may be in their memory.
     shares = tuple((2 + i, 0) for i, v in enumerate(first) if v is not bias)
     return Epilogue((*first, *rest.operands), (flags, *program[0]), (bound, *program[1]), shares)
 
@@ -79,10 +82,10 @@ class EpilogueSplitter:
     def take_addend(self, fits: Predicate) -> Value | None:
         """Remove the first addition, if its operand fits and has no other reader; return that."""
         readers = self._readers(_RESULT)
-        if len(readers) != 1:
+        if len(readers) != 1:  # another instruction needs the result without the addend
             return None
         it = self.code[readers[0]]
-        number = max(it.args)
+        number = max(it.args)  # of the operand: the result is 0
         if not self._is(it, "Add") or not 0 < number <= len(self.operands):
             return None
         if not fits(self.operands[number - 1]) or self._readers(number) != readers:

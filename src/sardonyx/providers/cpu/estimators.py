@@ -55,6 +55,7 @@ def linear_classifier(node: Node) -> Call | No:
         return No("the number of scores depends on a width that is not known")
     labels = labels_of(attrs["classlabels_ints"], None)
     n, is_single = len(labels), x.tensor.dtype is F32
+    # A binary model may have one score for two labels: its sign decides.
     targets = classifier_targets(attrs["coefficients"], attrs["intercepts"], width, n)
     post = POSTS.index(attrs["post_transform"])
     if targets > 1:
@@ -123,7 +124,7 @@ def svm_regressor(node: Node) -> Call | No:
         if attrs["one_class"]:
             return No("no kernel for one class without support vectors")
         return _linear_svm(x, attrs, rule, None)
-    rho = np.array([_rho(attrs)])
+    rho = np.array([_rho(attrs)])  # a regressor has a single decision function
     return _svm(x, attrs, attrs["n_supports"], attrs["coefficients"], rho, rule)
 
 
@@ -140,6 +141,7 @@ def svm_classifier(node: Node) -> Call | No:
         return _linear_svm(x, attrs, rule, labels_value(labels) if is_binary else held(labels))
     if n < 2:
         return No("no kernel for a single class")
+    # Pairwise probabilities, one decision, or a decision per pair.
     if attrs["prob_a"] is not None and len(attrs["prob_a"]):
         rule = OutputRule(NO_LABEL, post, n, n)
     elif n == 2:

@@ -33,6 +33,7 @@ def index_of(strings: list[bytes] | StringTable) -> tuple[Value, Value]:
 def _lookup(x: Value, table: LookupTable) -> Call:
     """Look up each element in a table of strings or numbers; the last value is the default."""
     if table.strings is None:
+        # Values by position of their keys, which are sorted, for a binary search.
         values: Array = table.values[np.append(table.at, len(table.values) - 1)]
         return Call("label_encoder", (x, held(table.keys), held(values)))
     at = [*table.strings.values(), len(table.values) - 1]
@@ -63,6 +64,7 @@ def one_hot(node: Node) -> Call:
 def zip_map(node: Node) -> Zipped | No:
     """Lower to a marked output: native code builds the dicts when it returns results."""
     z = node.outputs[0]
+    # Sequences of maps have no native representation inside of a program.
     if z.uses or not z.n_exits:
         return No("its result is read inside the model")
     keys = labels_of(node.attrs["classlabels_int64s"], node.attrs["classlabels_strings"])
@@ -70,6 +72,7 @@ def zip_map(node: Node) -> Zipped | No:
 
 
 def scaler(node: Node) -> Call:
+    # Absent and empty attributes are None: nothing is subtracted, or multiplied.
     offset, scale = (
         None if v is None or not len(v) else held(np.asarray(v, np.float32))
         for v in (node.attrs["offset"], node.attrs["scale"])
@@ -86,6 +89,7 @@ def imputer(node: Node) -> Call | No:
     dtype = x.tensor.dtype
     name = "imputed_value_floats" if dtype.is_float else "imputed_value_int64s"
     replaced = attrs["replaced_value_int64"]
+    # Kernels compare in the type of x, to which the attribute is cast.
     if not dtype.is_float:
         bounds = np.iinfo(dtype.np)
         if not bounds.min <= replaced <= bounds.max:
@@ -106,6 +110,7 @@ extractor: Final = direct("array_feature_extractor")
 
 def vectorizer(node: Node) -> Call:
     dims = node.attrs["inputdimensions"]
+    # Each input is a row of features per sample; a vector has one sample.
     if dims is None:
         shapes = [input_of(node, i).tensor.dims for i in range(len(node.inputs))]
         dims = [product(s[1:] if len(s) > 1 else s) for s in shapes]

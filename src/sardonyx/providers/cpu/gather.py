@@ -13,7 +13,7 @@ from sardonyx.providers.cpu.index import Lowerings, padded_inputs
 from sardonyx.providers.cpu.move import follows
 
 _REDUCTIONS: Final = {b"none": 0, b"add": 1, b"mul": 2, b"max": 3, b"min": 4}
-_REDUCED: Final = INTS | {F32, F64}
+_REDUCED: Final = INTS | {F32, F64}  # types with arithmetic; scatters without it copy any type
 _INDICES: Final = _REDUCED - {U64}
 
 
@@ -73,6 +73,7 @@ def one_hot(node: Node) -> Call | No:
         if fact.dtype not in _INDICES:
             return No(f"no kernel for {fact.dtype} as an index")
     is_known = follows(out.dims, indices.dims, depth.sym)
+    # Of the output: the new axis has `depth` elements.
     axis = axis_of(node.attrs["axis"], out.rank)
     return Call("one_hot" if is_known else "one_hot_at_run", node.inputs, (axis,))
 

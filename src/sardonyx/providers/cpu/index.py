@@ -2,6 +2,9 @@
 
 `providers/cpu/<family>.py` has a table `LOWERINGS` of the family's ops that have native kernels. A
 lowering returns the kernel call or view that a node becomes, or a refusal with its reason.
+
+Kernels whose names end in `_at_run` compute the sizes of their outputs from data. They are used
+only where inference does not know these sizes: such a node ends a native segment's item.
 """
 
 from __future__ import annotations

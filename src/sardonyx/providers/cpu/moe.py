@@ -28,10 +28,12 @@ def qmoe(node: Node) -> Call | No:
     inner = second.weights.tensor.dims[2]
     if not isinstance(inner, int):
         return No("the number of hidden units is not known")
+    # Both layers read activations in an order that depends on the bits of the codes.
     if third.weights is not None and third.bits != first.bits:
         return No("no kernel for fc1 and fc3 of different bits")
     layers = [v for w in x.layers for v in (_stored(w.weights), w.scales, w.bias)]
     operands = (x.x, x.router, *layers, *(w.zeros for w in x.layers), x.chosen)
+    # Two or more codes of a sub-byte type share a byte of `inner`.
     sizes = (inner * (8 // second.bits), attrs["block_size"] or 0, *(w.bits for w in x.layers))
     return _call(operands, sizes, attrs, scores_all_experts=False)
 

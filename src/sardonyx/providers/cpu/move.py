@@ -45,6 +45,7 @@ def split(node: Node) -> Lowered:
     axis = axis_of(node.attrs["axis"], x.tensor.rank)
     if sizes is not None and sizes.sym is None:
         return Call("split_at_run", node.inputs, (axis,))
+    # Views, not copies: readers that need contiguous bytes copy themselves.
     starts: list[Shape] = []
     begin: Size = 0
     for part in node.outputs:
@@ -65,6 +66,7 @@ def _slice_begin(start: Size, d: Size, step: int) -> Size:
     else:
         is_from_front = minimum(maximum(start + 1, 0), 1)  # 1 if start >= 0, else 0
         begin = maximum(start + d * (1 - is_from_front), 0)
+    # Clamped as the spec has it: a negative step begins at the last element at most.
     return minimum(begin, d if step > 0 else maximum(d - 1, 0))
 
 

@@ -31,7 +31,7 @@ def dequantized(node: Node) -> Call | No:
         "quantize_axis": 0 if x.rank == 1 else node.attrs["axis"] % x.rank,
         "block_size": node.attrs["block_size"],
         "bits": x.dtype.bits,
-        "zero_default": 0,
+        "zero_default": 0,  # the zero point, if there is no input
         "fills": 0,
     }
     return _read(node, None, 1, attrs)
@@ -46,7 +46,9 @@ def _read(node: Node, indices: Value | None, at: int, attrs: Mapping[str, Any]) 
         return No("the number of scales is not known")
     table = table_layout(data.tensor, scale.tensor, attrs)
     by_axis = (*table.dims, *table.blocks, *table.strides, *table.zero_strides)
-    axis = -1 if indices is None else table.axis
+    # The table's geometry, computed once: kernels address a code, its scale and its zero point by
+    # strides per axis.
+    axis = -1 if indices is None else table.axis  # -1: all of the table
     spec = (axis, table.bits, int(table.is_signed), attrs["fills"], len(table.dims))
     scales = Stored(scale) if scale.is_const else scale
     inputs = (Stored(data), indices, scales, None if zero is None else Stored(zero))
@@ -58,6 +60,7 @@ def matmul(node: Node) -> Call | No:
     x, q, scale, zero = *(input_of(node, i) for i in range(3)), optional_input(node, 3)
     if zero is not None and zero.tensor.dtype is F64:
         return No("no kernel for zero points of f64")
+    # Weights are read in place, from the mapped file: they must be constants.
     shapes = [_shape(v) for v in (q, scale, zero)]
     if shapes[0] is None or shapes[1] is None or (zero is not None and shapes[2] is None):
         return No("weights, scales or zero points are not constant")
@@ -69,6 +72,7 @@ def matmul(node: Node) -> Call | No:
     strides = [layout.scale_strides(shapes[1], "scales")]
     if zero is not None and shapes[2] is not None:
         strides.append(layout.zero_strides(shapes[2], not zero.tensor.dtype.is_float))
+    # (block, column) strides of scales, then of zero points; 0 without zero points.
     by_block = [n for g in strides for n in (g.block_stride, g.column_stride)]
     flags = (int(layout.is_k_major), int(layout.is_signed))
     ints = (

@@ -94,6 +94,7 @@ def _operands(node: Node) -> Operands:
 
 
 def _bounds(node: Node) -> tuple[float, float]:
+    # Clip or Relu before quantization, fused by passes.
     return node.attrs["low"], node.attrs["high"]
 
 
@@ -107,6 +108,7 @@ def matmul(
         k, n = n, k
     if why := o.unsupported() or _unsupported_columns(o, n):
         return No(why)
+    # Batched weights are packed in each call.
     w_type, w_zero = w.dtype.onnx, o.w_zero
     right: Value | Packed = o.w
     if o.w.is_const and w.rank < 3:
@@ -128,6 +130,7 @@ def _unsupported_columns(o: Operands, columns: Size) -> str:
     if w.rank > 2 and x.dims[:-2] != w.dims[:-2]:
         return "no kernel that broadcasts batches of 8-bit matrices"
     for value in (o.w_scale, o.w_zero, o.bias):
+        # One element, or one per column; a bias is always per column.
         if value is None or (value is not o.bias and all(d == 1 for d in value.tensor.dims)):
             continue
         if any(d != 1 for d in value.tensor.dims[:-1]):
@@ -160,6 +163,7 @@ def qconv(node: Node) -> Call | No:
     w_type, w_zero = o.packed_weights()
     rest = o.after_weights(w_zero)
     is_signed = w_type == I8.onnx and w_zero is None
+    # Depthwise kernels hold channels in vectors and need signed weights without zero point.
     if channels == 1 and group == outs and group > 1 and taps <= _MAX_TAPS and is_signed:
         size = -(-outs // _BLOCK) * _BLOCK * (_tap_groups(lines, width) * _GROUP + 4)
         packed = Packed(o.w, "qdepthwise_pack", size, (outs, lines, width))
@@ -208,6 +212,7 @@ def matmul_to_float(node: Node) -> Call | No:
 
 def _call(kernel: str, node: Node) -> Call:
     rank = input_of(node, 0).tensor.rank
+    # Of per-axis scales; scalars and vectors have only one choice.
     axis = 0 if rank < 2 else node.attrs["axis"] % rank
     return Call(kernel, padded_inputs(node, 3), (axis, node.attrs["block_size"]))
 

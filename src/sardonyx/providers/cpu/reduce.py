@@ -11,6 +11,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowerings, for_types
 
+# Types by what kernels do: add, compare (ReduceMax of bool is a logical or).
 _SUMMED: Final = FLOATS | {I32, I64, U32, U64}
 _ORDERED: Final = _SUMMED | {I8, U8, BOOL}
 
@@ -21,6 +22,7 @@ def _reduction(node: Node, kernel: str) -> Call | No:
     if numbers is None:
         return No("the axes are known only at run time")
     reduced = axes_of(numbers, x.tensor.rank)
+    # No axes are all axes, unless the node says that they are none.
     if not reduced and not node.attrs["noop_with_empty_axes"]:
         reduced = tuple(range(x.tensor.rank))
     return Call(kernel, (x,), (sum(1 << a for a in reduced),))  # a bit mask of axes

@@ -16,6 +16,7 @@ from sardonyx.providers.cpu.index import Lowerings
 from sardonyx.providers.cpu.move import follows
 from sardonyx.providers.cpu.shape import element_bits
 
+# Numbers as in native/kernels/resize.
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _TRANSFORMS: Final = {
     b"half_pixel": 0,
@@ -39,12 +40,15 @@ def resize(node: Node) -> Lowered | No:
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     is_crop = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
     factors, box = _factors(scales, axes, rank), _box(roi if is_crop else None, axes, rank)
+    # Axes that change; along others the kernel copies.
     resized = [a for a in axes if factors[a] != 1 and x.tensor.dims[a] != out.dims[a]]
     if why := _unsupported(node, resized):
         return No(why)
+    # Applies to `sizes` alone: the kernel chooses one scale for all axes.
     keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None
     has_const_scales = scales is None or scales.is_const
     is_same = x.tensor.dims == out.dims and not is_crop and not keeps_ratio
+    # Scales of 1, or sizes equal to the input's, copy elements in every mode.
     if is_same and has_const_scales and all(f in (0, 1) for f in factors):
         return Reshaped(x)
     # Operands that the kernel reads at run time; constants among them are in `floats`.

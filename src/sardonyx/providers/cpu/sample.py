@@ -10,6 +10,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowerings, direct, for_types
 
+# Numbers as in native/kernels/sample.
 _MODES: Final = {b"nearest": 0, b"linear": 1, b"cubic": 2}
 _PADDINGS: Final = {b"zeros": 0, b"border": 1, b"reflection": 2}
 _MAX_AXES: Final = 3
@@ -35,7 +36,7 @@ def grid_sample(node: Node) -> Call | No:
 def affine_grid(node: Node) -> Call:
     theta, size = input_of(node, 0), input_of(node, 1)
     ints = (node.attrs["align_corners"],)
-    if size.tensor.sym is not None:
+    if size.tensor.sym is not None:  # the kernel takes the size from its output's shape
         return Call("affine_grid", (theta, None), ints)
     return Call("affine_grid_at_run", (theta, size), ints)
 

@@ -15,7 +15,7 @@ from sardonyx.providers.cpu.index import Lowerings, direct, for_types
 def _top_k(node: Node) -> Call | No:
     x, k = input_of(node, 0), input_of(node, 1)
     ints = (axis_of(node.attrs["axis"], x.tensor.rank), node.attrs["largest"])
-    if k.tensor.sym is not None:
+    if k.tensor.sym is not None:  # K is the size of the output
         return Call("top_k", (x,), ints)
     if k.tensor.dtype not in INDEX:
         return No(f"no kernel for K of type {k.tensor.dtype}")
@@ -26,7 +26,7 @@ def _non_max(node: Node) -> Call | No:
     max_boxes = optional_input(node, 2)
     if max_boxes is not None and max_boxes.tensor.dtype not in INDEX:
         return No(f"no kernel for max_output_boxes_per_class of type {max_boxes.tensor.dtype}")
-    floats = (*node.inputs[:2], *node.inputs[3:])
+    floats = (*node.inputs[:2], *node.inputs[3:])  # boxes, scores and both thresholds
     if any(v is not None and v.tensor.dtype is not F32 for v in floats):
         return No("the kernel is for float32")
     return Call("non_max", node.inputs, (node.attrs["center_point_box"],))

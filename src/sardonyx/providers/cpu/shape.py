@@ -21,6 +21,7 @@ def element_bits(number: Any) -> int:
 
 
 def sizes(node: Node) -> Call | No:
+    # Inference knows the result as symbolic sizes; the kernel writes them as elements.
     out = node.outputs[0].tensor
     return No("the sizes are not known") if out.sym is None else Call("sizes", (), out.sym)
 
@@ -44,6 +45,7 @@ def with_axes(node: Node) -> Lowered | No:
 
 
 def identity(node: Node) -> Lowered:
+    # Not a reshape, which would make strided inputs contiguous.
     x = input_of(node, 0)
     return Permuted(x, tuple(range(x.tensor.rank)))
 
@@ -58,7 +60,7 @@ def expand(node: Node) -> Lowered:
 def constant_of_shape(node: Node) -> Call:
     target, value = input_of(node, 0), node.attrs["value"]
     bits = 0 if value is None else element_bits(value.read().reshape(-1)[0])
-    if target.tensor.sym is None:
+    if target.tensor.sym is None:  # a shape that is computed from data
         return Call("fill_at_run", (target,), (bits,))
     return Call("fill", (), (bits,))
 
@@ -69,6 +71,7 @@ def eye_like(node: Node) -> Call:
 
 
 def range_(node: Node) -> Call:
+    # Names of dims in start, limit and delta; without them the length depends on data.
     known = tuple(s for slot in range(3) for s in input_of(node, slot).tensor.sym or ())
     is_known = follows(node.outputs[0].tensor.dims, known)
     return Call("range" if is_known else "range_at_run", node.inputs)

@@ -6,7 +6,7 @@ from sardonyx.graph.dim import Shape, Size, maximum
 from sardonyx.ops.sliding_window import Window
 from sardonyx.place.provider import No
 
-MAX_SPATIAL = 3
+MAX_SPATIAL = 3  # axes of a window
 
 
 def window_ints(window: Window, spatial: Shape) -> tuple[Size, ...]:
@@ -27,6 +27,7 @@ def _same_padding(window: Window, i: int, size: Size) -> Size:
     stride = window.strides[i]
     outs = (size + (stride - 1)) // stride
     total = maximum(0, (outs - 1) * stride + window.extents[i] - size)
+    # An odd total pads one element more at the end (UPPER) or at the beginning (LOWER).
     return total // 2 if window.auto_pad == b"SAME_UPPER" else total - total // 2
 
 

@@ -66,6 +66,7 @@ def _split(node: Node) -> Call:
 
 def _normalizer(node: Node) -> Call:
     x, attrs = input_of(node, 0), node.attrs
+    # `dotted`: Turkish and Azeri have a dotted and a dotless i.
     action, dotted = _ACTIONS.index(attrs["case_change_action"]), is_dotted(attrs["locale"])
     change = None if not action else held(case_pairs(action == _UPPER, dotted))
     if not attrs["stopwords"]:

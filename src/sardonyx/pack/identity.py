@@ -143,8 +143,8 @@ def weight_ranges(model: ModelBytes) -> list[FileRange]:
     Also those of weights that were folded away: the results of folding depend on them.
     """
     embedded = _embedded_weights(model.source.data)
-    own = [FileRange(model.source, *offset_and_length) for offset_and_length in embedded]
-    return own + [FileRange(*part) for part in model.files.parts()]
+    in_model = [FileRange(model.source, *offset_and_length) for offset_and_length in embedded]
+    return in_model + [FileRange(*part) for part in model.files.parts()]
 
 
 def samples(ranges: Iterable[FileRange], files: Sequence[Source]) -> list[list[Any]]:

@@ -120,8 +120,6 @@ class Segmenter:
     def _add_python(self, node: Node, step: CompiledNode, frees: Sequence[Value]) -> None:
         emitter = self.emitter
         guards = self._take_guards()
-        inputs = tuple(emitter.slot(v) for v in node.inputs)
-        outputs = tuple(emitter.slot(v) for v in node.outputs)
         binds = self._bind(node.outputs)
         if binds:
             self._wake_guards()
@@ -131,8 +129,8 @@ class Segmenter:
                 call=step.call,
                 kernel="numpy" if step.lowered is not None else step.kernel,
                 provider=emitter.placement.where[node].name,
-                inputs=inputs,
-                outputs=outputs,
+                inputs=tuple(map(emitter.slot, node.inputs)),
+                outputs=tuple(map(emitter.slot, node.outputs)),
                 frees=_slots(emitter, frees),
                 guards=guards,
                 binds=binds,

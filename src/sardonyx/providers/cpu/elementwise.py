@@ -165,12 +165,9 @@ def _clip(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     return x if x != args[0] else w.emit("cast", (x,), w.types[x])
 
 
-def _mod(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
-    return w.emit("fmod" if dict(it.attrs)["fmod"] else "mod", args)
-
-
-def _shift(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
-    return w.emit("shift_left" if dict(it.attrs)["direction"] == b"LEFT" else "shift_right", args)
+def _by_attribute(name: str, value: object, op: str, otherwise: str) -> Encoder:
+    """Encode as `op` if an attribute has a value, else as `otherwise`."""
+    return lambda w, it, args: w.emit(op if dict(it.attrs).get(name) == value else otherwise, args)
 
 
 def _pow(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
@@ -213,11 +210,6 @@ def _cast(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     return result if result != args[0] else w.emit("cast", (result,), it.dtype)
 
 
-def _gelu(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
-    by_tanh = dict(it.attrs).get("approximate") == b"tanh"
-    return w.emit("gelu_tanh" if by_tanh else "gelu", args)
-
-
 def _fast_gelu(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     x = args[0] if len(args) < 2 or args[1] == ABSENT else w.emit("add", args)
     return w.emit("gelu_tanh", (x,))
@@ -256,14 +248,14 @@ _CUSTOM: Final[dict[tuple[str, str], Encoder]] = {
     (ONNX, "Erf"): _erf,
     (ONNX, "Shrink"): _shrink,
     (ONNX, "Clip"): _clip,
-    (ONNX, "Mod"): _mod,
-    (ONNX, "BitShift"): _shift,
+    (ONNX, "Mod"): _by_attribute("fmod", 0, "mod", "fmod"),
+    (ONNX, "BitShift"): _by_attribute("direction", b"LEFT", "shift_left", "shift_right"),
     (ONNX, "Pow"): _pow,
     (ONNX, "Cast"): _cast,
     (ONNX, "DequantizeLinear"): _dequantize,
     (ONNX, "QuantizeLinear"): _quantize,
-    (ONNX, "Gelu"): _gelu,
-    (MICROSOFT, "Gelu"): _gelu,
+    (ONNX, "Gelu"): _by_attribute("approximate", b"tanh", "gelu_tanh", "gelu"),
+    (MICROSOFT, "Gelu"): _by_attribute("approximate", b"tanh", "gelu_tanh", "gelu"),
     (MICROSOFT, "FastGelu"): _fast_gelu,
     (MICROSOFT, "QOrderedGelu"): _qordered_gelu,
 }

@@ -105,9 +105,6 @@ def binarizer(node: Node) -> Call:
     )
 
 
-extractor: Final = direct("array_feature_extractor")
-
-
 def vectorizer(node: Node) -> Call:
     dims = node.attrs["inputdimensions"]
     # Each input is a row of features per sample; a vector has one sample.
@@ -122,7 +119,7 @@ LOWERINGS: Final[Lowerings] = {
     (ML, "LabelEncoder"): encoder,
     (ML, "OneHotEncoder"): one_hot,
     (ML, "ZipMap"): zip_map,
-    (ML, "ArrayFeatureExtractor"): extractor,
+    (ML, "ArrayFeatureExtractor"): direct("array_feature_extractor"),
     (ML, "Binarizer"): binarizer,
     (ML, "FeatureVectorizer"): vectorizer,
     (ML, "Imputer"): imputer,

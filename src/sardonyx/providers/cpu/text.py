@@ -151,43 +151,34 @@ def _unique(node: Node) -> Call | No:
 
 _murmur_hash: Final = direct("murmur_hash", ("seed",))
 
+# Ops that have one lowering for strings and numbers: most only move elements.
+_AS_NUMBERS: Final[tuple[tuple[Lowerings, str, tuple[str, ...]], ...]] = (
+    (gather.LOWERINGS, "", ("Compress", "GatherElements", "GatherND")),
+    (move.LOWERINGS, "", ("ReverseSequence", "Slice", "Split", "Tile", "Transpose")),
+    (shape.LOWERINGS, "", ("Expand", "Flatten", "Identity", "Reshape", "Shape", "Size")),
+    (shape.LOWERINGS, "", ("Squeeze", "Unsqueeze")),
+    (features.LOWERINGS, ML, ("ArrayFeatureExtractor", "CategoryMapper", "LabelEncoder")),
+    (features.LOWERINGS, ML, ("OneHotEncoder",)),
+)
+
 TEXT_LOWERINGS: Final[Lowerings] = {
+    **{(d, name): table[d, name] for table, d, names in _AS_NUMBERS for name in names},
     ("", "Cast"): _cast,
     ("", "CastLike"): _cast,
-    ("", "Compress"): gather.compress,
     ("", "Concat"): _concat,
     ("", "Equal"): direct("text_equal"),
-    ("", "Expand"): shape.expand,
-    ("", "Flatten"): shape.reshaped,
     ("", "Gather"): _gather,
-    ("", "GatherElements"): gather.gather_elements,
-    ("", "GatherND"): gather.gather_nd,
-    ("", "Identity"): shape.identity,
     ("", "RegexFullMatch"): _match,
-    ("", "Reshape"): shape.reshape,
-    ("", "ReverseSequence"): move.reverse_sequence,
     ("", "ScatterElements"): _scatter,
     ("", "ScatterND"): _scatter,
-    ("", "Shape"): shape.sizes,
-    ("", "Size"): shape.sizes,
-    ("", "Slice"): move.slice_,
-    ("", "Split"): move.split,
-    ("", "Squeeze"): shape.with_axes,
     ("", "StringConcat"): direct("text_concat"),
     ("", "StringNormalizer"): _normalizer,
     ("", "StringSplit"): _split,
     ("", "TfIdfVectorizer"): grams,
-    ("", "Tile"): move.tile,
-    ("", "Transpose"): move.transpose,
     ("", "Unique"): _unique,
-    ("", "Unsqueeze"): shape.with_axes,
     ("", "Where"): direct("text_where"),
     (MICROSOFT, "MurmurHash3"): _murmur_hash,
     (MICROSOFT, "Tokenizer"): _tokenizer,
-    (ML, "ArrayFeatureExtractor"): features.extractor,
-    (ML, "CategoryMapper"): features.mapper,
-    (ML, "LabelEncoder"): features.encoder,
-    (ML, "OneHotEncoder"): features.one_hot,
 }
 
 # Ops of the family on tensors of numbers.

@@ -81,7 +81,7 @@ def test_what_a_reference_says(source: Source, tmp_path: Path) -> None:
         assert len(reference.buffer()) == length
     assert (rows[0][0].path, rows[0][0].offset) == (str(tmp_path / "w"), 4)
     assert (rows[3][0].path, rows[3][0].offset) == (None, 0)
-    assert len({r.form for r, *_ in rows[:3]}) == 3
+    assert len({r.layout_key for r, *_ in rows[:3]}) == 3
 
 
 def test_a_reference_evaluates_recipes() -> None:

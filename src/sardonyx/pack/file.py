@@ -37,10 +37,6 @@ class Blob(NamedTuple):
     offset: int
     length: int
 
-    @property
-    def end(self) -> int:
-        return self.offset + self.length
-
 
 def checksum(data: Any) -> bytes:
     """Return the 16-byte checksum of a header or section."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from sardonyx.base.log import logger
@@ -48,7 +49,7 @@ def read_pack(
         raise InvalidPack(f"its index: {type(error).__name__}: {error}") from None
     read_ahead(file.source)  # while the graph is inferred
     lowered = GraphReader(file.graph(), consts).model(model.origin)
-    layouts = LayoutCache(_PackedLayouts(file, blobs).find)
+    layouts = LayoutCache(partial(_find_packed, file, blobs))
     return LoweredModel(lowered, layouts, index["standalone"] is True)
 
 
@@ -85,25 +86,20 @@ def _packed_blobs(file: PackFile, listed: Any, consts: list[Const]) -> dict[tupl
     return blobs
 
 
-class _PackedLayouts:
-    """The packed layouts of a pack, as views into its mapping."""
+def _find_packed(
+    file: PackFile, blobs: dict[tuple[Any, ...], Blob], layout: WeightLayout
+) -> Array | None:
+    """Return a layout as a view of the mapping, if the pack has it in the size that is requested.
 
-    def __init__(self, file: PackFile, blobs: dict[tuple[Any, ...], Blob]) -> None:
-        self._file = file
-        self._blobs = blobs
-
-    def find(self, layout: WeightLayout) -> Array | None:
-        """Return a layout if the pack has it in the size that lowering requests.
-
-        Kernels rely on the size, so that of a hostile pack must not be used.
-        """
-        blob = self._blobs.get((layout.const, layout.kind, layout.ints))
-        if blob is None:
-            return None
-        if blob.length != layout.size_bytes:
-            logger.warning(
-                "%s has %d bytes of a weight packed by %s, and %d are needed: it is packed again",
-                self._file.source.name, blob.length, layout.kind, layout.size_bytes,
-            )  # fmt: skip
-            return None
-        return blob_array(self._file, blob)
+    Kernels rely on the size, so that of a hostile pack must not be used.
+    """
+    blob = blobs.get((layout.const, layout.kind, layout.ints))
+    if blob is None:
+        return None
+    if blob.length != layout.size_bytes:
+        logger.warning(
+            "%s has %d bytes of a weight packed by %s, and %d are needed: it is packed again",
+            file.source.name, blob.length, layout.kind, layout.size_bytes,
+        )  # fmt: skip
+        return None
+    return blob_array(file, blob)

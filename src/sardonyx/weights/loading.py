@@ -90,7 +90,7 @@ class WeightReference:
         return self.const.dtype.packed_bytes(self.const.count)
 
     @property
-    def form(self) -> Hashable:
+    def layout_key(self) -> Hashable:
         """A key of the layout on the device: equal for references that may share memory there."""
         return self.is_packed, None if self.conversion is None else self.conversion.name
 
@@ -205,7 +205,7 @@ def _key(reference: WeightReference, at: int, device: str, loader: DataLoader | 
     content_id = reference.const.content_id
     if content_id is None:
         return "alone", at
-    return type(loader), device, content_id, reference.form
+    return type(loader), device, content_id, reference.layout_key
 
 
 def _reporting(progress: Progress, check: Callable[[], None] | None) -> Report:

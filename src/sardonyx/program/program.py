@@ -197,8 +197,7 @@ class Program:
             if isinstance(segment, NativeSegment):
                 yield from (((node,), "cpu", kernel) for node, kernel in segment.nodes)
             else:
-                is_region = isinstance(segment, RegionSegment)
-                nodes = segment.nodes if is_region else (segment.node,)
+                nodes = (segment.node,) if isinstance(segment, PythonSegment) else segment.nodes
                 yield nodes, segment.provider, segment.kernel
 
     @property

@@ -1,7 +1,9 @@
-"""Upgrades: a node of an older opset becomes nodes of the one form that later stages know.
+"""Opset upgrades: rewrites a node of an older opset into ops of the newest opset.
 
-One entry per change of meaning; a version that only widened types needs none. An entry brings any
-version below its bound straight to the newest form, so a node is upgraded at most once.
+Later stages know only the newest version of each op. There is one rule per change of semantics; a
+version that only widened the type constraints needs none. A rule upgrades any version below its
+bound straight to the newest, so a node is upgraded at most once. Contrib ops that standard ops can
+express are replaced here as well.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Rule = Callable[[Builder, "OldNode"], Any]
 
 @frozen
 class OldNode:
-    """A node as its model wrote it: attributes as they stood there, defaults not filled in."""
+    """A node of the model before its upgrade; defaults of attributes are not filled in."""
 
     op_type: str
     version: int
@@ -35,43 +37,46 @@ class OldNode:
     n_outputs: int
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or the default that its version had."""
+        """Return an attribute, or the default of its version."""
         return self.attrs.get(name, default)
 
-    def given(self, least: int, most: int | None = None) -> tuple[Value | None, ...]:
-        """The inputs, so many of them: exactly the `least`, or up to the `most`."""
-        count, most = len(self.inputs), least if most is None else most
-        if not least <= count <= most:
-            wanted = least if least == most else f"{least} to {most}"
-            raise InvalidGraph(
-                f"{self.op_type} of opset {self.version} takes {wanted} inputs, not {count}"
-            )
-        return self.inputs
+    def attrs_without(self, *names: str) -> dict[str, Any]:
+        """Return the attributes other than these, which the newest version of the op lacks."""
+        return {name: value for name, value in self.attrs.items() if name not in names}
 
-    def needed(self, position: int) -> Value | None:
-        """An input that the node must have."""
-        if position >= len(self.inputs):
-            raise InvalidGraph(
-                f"{self.op_type} of opset {self.version} needs {position + 1} inputs or more"
-            )
-        return self.inputs[position]
-
-    def needed_attrs(self, *names: str) -> list[Any]:
-        """Attributes that the node must have."""
-        missing = [n for n in names if n not in self.attrs]
-        if missing:
-            raise InvalidGraph(f"{self.op_type} needs the attribute {missing[0]}")
-        return [self.attrs[n] for n in names]
+    def required_attrs(self, *names: str) -> list[Any]:
+        """Return attributes that the node must have."""
+        for name in names:
+            if name not in self.attrs:
+                raise InvalidGraph(f"{self} needs the attribute {name}")
+        return [self.attrs[name] for name in names]
 
     def input(self, position: int) -> Value | None:
-        """An input, or None if it was left out."""
+        """Return an input, or None if it is absent."""
         return self.inputs[position] if position < len(self.inputs) else None
+
+    def required_input(self, position: int) -> Value | None:
+        """Return an input; a node with fewer inputs is an error."""
+        if position >= len(self.inputs):
+            raise InvalidGraph(f"{self} needs {position + 1} inputs or more")
+        return self.inputs[position]
+
+    def checked_inputs(self, fewest: int, most: int | None = None) -> tuple[Value | None, ...]:
+        """Return the inputs after a check that there are `fewest` to `most` of them."""
+        count, most = len(self.inputs), fewest if most is None else most
+        if not fewest <= count <= most:
+            expected = fewest if fewest == most else f"{fewest} to {most}"
+            raise InvalidGraph(f"{self} takes {expected} inputs, not {count}")
+        return self.inputs
+
+    def __str__(self) -> str:
+        return f"{self.op_type} of opset {self.version}"
 
 
 Entry = tuple[Key, int, Rule]
-ANY: Final = 1 << 62  # below this is every version
+ANY: Final = 1 << 62  # a bound above every opset version
 
-# The kinds of attributes that ops have no longer, by name.
+# The kinds of attributes that the newest opset no longer has, by name.
 _KINDS: Final = {
     name: kind
     for kind, names in {
@@ -85,7 +90,7 @@ _KINDS: Final = {
     }.items()
     for name in names.split()
 }
-# Those that are of another kind today, or in this op alone, and the version that changed it.
+# Exceptions by op: the version that changed the kind of an attribute, and the kind before that.
 _CHANGED: Final = {
     ("Cast", "to"): (6, "bytes"),
     ("Crop", "scale"): (ANY, "ints"),
@@ -94,24 +99,36 @@ _CHANGED: Final = {
 }
 
 
-def upgrade(names: str, below: int, domain: str = "") -> Callable[[Rule], tuple[Entry, ...]]:
-    """Decorator: table entries of the rule for these ops (words) in opsets below a version."""
+class Upgrades(list[Entry]):
+    """The upgrade rules of one op family."""
 
-    def wrap(rule: Rule) -> tuple[Entry, ...]:
-        return tuple(((domain, name), below, rule) for name in names.split())
+    def rule(self, names: str, below: int = ANY, domain: str = "") -> Callable[[Rule], Rule]:
+        """Decorator: the rule for ops (names separated by spaces) in opsets below a version.
 
-    return wrap
+        Without `below` the rule applies to every version: the op itself is replaced.
+        """
+
+        def add(rule: Rule) -> Rule:
+            self.extend(((domain, name), below, rule) for name in names.split())
+            return rule
+
+        return add
 
 
 def as_scalar(b: Builder, x: Value | None) -> Value | None:
-    """A tensor of one element reshaped to rank 0."""
-    if x is None:
-        return None
-    return b.Reshape(x, b.const(np.zeros(0, np.int64)))
+    """Reshape a tensor of one element to rank 0; None stays None."""
+    return None if x is None else b.Reshape(x, b.ints())
+
+
+def number_like(b: Builder, number: float, x: Value | None) -> Value:
+    """Return a scalar constant, cast to the element type of x."""
+    with np.errstate(over="ignore"):
+        value: Value = b.CastLike(b.const(np.float32(number)), x)
+    return value
 
 
 def scan() -> dict[Key, str]:
-    """Ops that exist no longer, or elsewhere, and the family with the rule that replaces them."""
+    """Return the ops that an upgrade replaces altogether, each with the family of its rule."""
     found: dict[Key, str] = {}
     for family in module_names(FOLDER):
         found.update((key, family) for key in _rules(family) if module_of(*key) is None)
@@ -123,17 +140,17 @@ REPLACED: Final = NameIndex(FOLDER, scan)
 
 
 def family_of_replaced(domain: str, name: str) -> str | None:
-    """The family of an op that becomes others when it is loaded."""
+    """Return the family of an op that loading replaces by other ops."""
     return REPLACED.find((domain, name)) if domain in (ONNX, MICROSOFT) else None
 
 
 def replaced(domain: str) -> list[str]:
-    """The ops of a domain that become others when they are loaded, whatever their version."""
+    """Return the ops of a domain that loading replaces by other ops, whatever their version."""
     return sorted(name for d, name in REPLACED.all() if d == domain)
 
 
 def find(domain: str, name: str, version: int) -> Rule | None:
-    """The rule for a node of this version, or None if its form is today's."""
+    """Return the upgrade rule for a version of an op; None if it equals the newest version."""
     key = (domain, name)
     family = REPLACED.listed(key) or family_of(*key) or family_of_replaced(*key)
     rules = () if family is None else _rules(family).get(key, ())
@@ -141,19 +158,19 @@ def find(domain: str, name: str, version: int) -> Rule | None:
 
 
 def kind_before(op: Op | None, op_type: str, version: int, attr: str) -> str | None:
-    """The kind of an attribute of a node that is to be upgraded; None if nobody knows it."""
+    """Return the kind of an attribute before an upgrade; None if it is unknown."""
     changed, kind = _CHANGED.get((op_type, attr), (0, None))
     if version < changed:
         return kind
-    today = None if op is None else op.attr_kinds.get(attr)
-    return today or _KINDS.get(attr)
+    newest = None if op is None else op.attr_kinds.get(attr)
+    return newest or _KINDS.get(attr)
 
 
 @cache
 def _rules(family: str) -> dict[Key, list[tuple[int, Rule]]]:
-    """The rules of a family by op, each with the version below which it applies."""
+    """Return the rules of a family by op, each with the version below which it applies."""
     module = import_if_present(f"sardonyx.load.upgrade.{family}")
     rules: dict[Key, list[tuple[int, Rule]]] = {}
-    for key, below, rule in sorted(module.UPGRADES if module else (), key=lambda e: e[1]):
+    for key, below, rule in sorted(module.UPGRADES if module else (), key=lambda entry: entry[1]):
         rules.setdefault(key, []).append((below, rule))
     return rules

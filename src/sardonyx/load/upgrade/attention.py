@@ -1,4 +1,4 @@
-"""Older forms of the attention ops."""
+"""Upgrades of the attention ops, and replacements of contrib ops by standard ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from sardonyx.graph.dtype import F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("Attention", below=24)
-def one_column_serves_all_keys(b: Builder, node: OldNode) -> Sequence[Value]:
-    """A mask of one column was broadcast; a short mask shuts out keys since opset 24."""
+
+@UPGRADES.rule("Attention", below=24)
+def broadcast_mask_to_all_keys(b: Builder, node: OldNode) -> Sequence[Value]:
+    """Expand a mask of one column, which broadcast before opset 24 and masks all other keys now."""
     inputs = list(node.inputs)
     mask = node.input(3)
-    if mask is not None and not _is_wide(mask):
+    if mask is not None and not _has_many_columns(mask):
         total = b.Shape(node.input(1), start=-2, end=-1)
         past = node.input(4)
         if past is not None:
@@ -29,34 +31,28 @@ def one_column_serves_all_keys(b: Builder, node: OldNode) -> Sequence[Value]:
     return b.node("Attention", *inputs, outputs=node.n_outputs, **node.attrs).outputs
 
 
-def _is_wide(mask: Value) -> bool:
-    """Whether the mask is known to have more columns than one."""
+def _has_many_columns(mask: Value) -> bool:
+    """Return whether the mask is known not to have a single column."""
     fact = mask.fact
     return isinstance(fact, Fact) and bool(fact.shape) and same(fact.dims[-1], 1) is False
 
 
-@upgrade("GemmaRotaryEmbedding", below=ANY, domain=MICROSOFT)
-def turned_by_given_angles(b: Builder, node: OldNode) -> Any:
-    angles, q, turned_q, k, turned_k = node.given(5)
-    cos, sin = (
-        b.Unsqueeze(b.Cast(part, to=F16.onnx), b.ints(1)) for part in (b.Cos(angles), b.Sin(angles))
-    )
-    pairs = ((q, turned_q), (k, turned_k))
+@UPGRADES.rule("GemmaRotaryEmbedding", domain=MICROSOFT)
+def gemma_rotary_embedding(b: Builder, node: OldNode) -> Any:
+    """RoPE with q and k already rotated by half a head: x * cos + rotated * sin."""
+    angles, q, rotated_q, k, rotated_k = node.checked_inputs(5)
+    cos, sin = (b.Cast(y, to=F16.onnx) for y in (b.Cos(angles), b.Sin(angles)))
+    cos, sin = b.Unsqueeze(cos, b.ints(1)), b.Unsqueeze(sin, b.ints(1))
+    pairs = ((q, rotated_q), (k, rotated_k))
     return tuple(b.Add(b.Mul(x, cos), b.Mul(rotated, sin)) for x, rotated in pairs)
 
 
-@upgrade("LinearAttentionGate", below=ANY, domain=MICROSOFT)
-def decay_and_rate(b: Builder, node: OldNode) -> Any:
-    x, bias, factor = node.given(3, 4)[:3]
+@UPGRADES.rule("LinearAttentionGate", domain=MICROSOFT)
+def linear_attention_gate(b: Builder, node: OldNode) -> Any:
+    """decay = softplus(x + bias) * factor, and beta = sigmoid(b)."""
+    x, bias, factor = node.checked_inputs(3, 4)[:3]
     decay = b.Mul(b.Softplus(b.Add(b.Cast(x, to=F32.onnx), bias)), factor)
     rate = node.input(3)
     if rate is None and node.n_outputs > 1:
-        raise InvalidGraph("beta is made of b, which is missing")
+        raise InvalidGraph("the output beta is sigmoid(b), and the input b is missing")
     return b.CastLike(decay, x), None if rate is None else b.Sigmoid(rate)
-
-
-UPGRADES: Final = (
-    *one_column_serves_all_keys,
-    *turned_by_given_angles,
-    *decay_and_rate,
-)

@@ -1,4 +1,4 @@
-"""Older forms of control flow."""
+"""Upgrades of control flow."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ from typing import Any, Final
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Graph, Value
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("Scan", below=9)
-def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
-    """Scan went over batches, each with a length of its own; that is a scan of scans today."""
+
+@UPGRADES.rule("Scan", below=9)
+def batch_becomes_an_outer_scan(b: Builder, node: OldNode) -> Any:
+    """Replace the batched Scan of opset 8 by a scan over the batch around a scan per sequence.
+
+    Each sequence of the batch has its own length: the inner scan reads a slice of that length, and
+    its outputs are padded with zeros to the full length.
+    """
     body, count = node.attr("body"), node.attr("num_scan_inputs")
-    lengths, *given = node.given(1, ANY)
-    if not isinstance(body, Graph) or count is None or None in given or count > len(given):
+    lengths, inputs = node.required_input(0), list(node.inputs[1:])
+    if not isinstance(body, Graph) or count is None or None in inputs or count > len(inputs):
         raise InvalidGraph("Scan of opset 8 needs a body, num_scan_inputs, and that many inputs")
     batch = Graph(f"{body.name}/batch")
-    batch.set_inputs(Value(f"{body.name}/{i}") for i in range(len(given)))
+    batch.set_inputs(Value(f"{body.name}/{i}") for i in range(len(inputs)))
     inner = Builder(batch)
-    values, states = list(batch.inputs), len(given) - count
+    values, states = list(batch.inputs), len(inputs) - count
     length = Value(f"{body.name}/length") if lengths is not None else None
     if length is not None:
         end = inner.Unsqueeze(length, inner.ints(0))
@@ -28,24 +34,15 @@ def batches_become_an_outer_scan(b: Builder, node: OldNode) -> Any:
         missing = inner.Concat(inner.ints(0), inner.Sub(full, end), axis=0)
         for i in range(states, len(values)):
             values[i] = inner.Slice(values[i], inner.ints(0), end, inner.ints(0))
-    made = list(
-        inner.node(
-            "Scan",
-            *values,
-            outputs=len(body.outputs),
-            body=body,
-            num_scan_inputs=count,
-            scan_input_directions=node.attr("directions"),
-        ).outputs
-    )
+    attrs = {"body": body, "num_scan_inputs": count}
+    attrs["scan_input_directions"] = node.attr("directions")
+    outputs = list(inner.node("Scan", *values, outputs=len(body.outputs), **attrs).outputs)
     if length is not None:
         batch.add_input(length)
-        for i in range(states, len(made)):
-            made[i] = inner.Pad(made[i], missing, None, inner.ints(0))
+        for i in range(states, len(outputs)):
+            outputs[i] = inner.Pad(outputs[i], missing, None, inner.ints(0))
     declared = enumerate(body.declared)
-    batch.set_outputs(made, [d if i < states or d is None else (0, *d) for i, d in declared])
-    outer = (*given, *(() if lengths is None else (lengths,)))
-    return b.node("Scan", *outer, outputs=len(made), body=batch, num_scan_inputs=len(outer)).outputs
-
-
-UPGRADES: Final = (*batches_become_an_outer_scan,)
+    batch.set_outputs(outputs, [d if i < states or d is None else (0, *d) for i, d in declared])
+    outer = inputs if lengths is None else [*inputs, lengths]
+    attrs = {"body": batch, "num_scan_inputs": len(outer)}
+    return b.node("Scan", *outer, outputs=len(outputs), **attrs).outputs

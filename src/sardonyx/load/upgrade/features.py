@@ -1,4 +1,4 @@
-"""Older forms of the ops that prepare features."""
+"""Upgrades of the feature preprocessing ops of ai.onnx.ml."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.op import ML
-from sardonyx.load.upgrade import OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("LabelEncoder", below=2, domain=ML)
+
+@UPGRADES.rule("LabelEncoder", below=2, domain=ML)
 def labels_by_position(b: Builder, node: OldNode) -> Any:
-    """The first version mapped strings to positions in a list, or positions to strings."""
+    """Version 1 mapped strings to their positions in a list, or positions to strings."""
     classes = list(node.attr("classes_strings", ()))
     return b.CategoryMapper(
         *node.inputs,
@@ -23,6 +25,3 @@ def labels_by_position(b: Builder, node: OldNode) -> Any:
         default_int64=node.attr("default_int64", -1),
         default_string=node.attr("default_string", b"_Unused"),
     )
-
-
-UPGRADES: Final = labels_by_position

@@ -1,4 +1,4 @@
-"""Older forms of the ops that read or write at indices."""
+"""Upgrades of the ops that gather or scatter by indices."""
 
 from __future__ import annotations
 
@@ -6,43 +6,35 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades, as_scalar
 from sardonyx.ops.builder import Builder
 
-_EVERY: Final = 2**31  # later than any opset: the op is gone for good
+UPGRADES: Final = Upgrades()
 
 
-@upgrade("Scatter", below=_EVERY)
-def scatter_has_a_new_name(b: Builder, node: OldNode) -> Any:
-    """The same op, before there were several kinds of scattering."""
+@UPGRADES.rule("Scatter")
+def scatter_is_scatter_elements(b: Builder, node: OldNode) -> Any:
+    """Opset 11 renamed Scatter to ScatterElements."""
     return b.ScatterElements(*node.inputs, axis=node.attr("axis", 0))
 
 
-@upgrade("OneHot", below=11)
-def negative_indices_were_off(b: Builder, node: OldNode) -> Any:
-    """An index below zero gave a row without a one; today it counts from the end."""
-    indices, depth, values = node.given(3)
-    indices, depth = b.Cast(indices, to=I64.onnx), b.Cast(depth, to=I64.onnx)
-    depth = b.Reshape(depth, b.ints())
-    none = b.const(0, I64)
-    indices = b.Where(b.Less(indices, none), depth, indices)
+@UPGRADES.rule("OneHot", below=11)
+def negative_indices_are_out_of_range(b: Builder, node: OldNode) -> Any:
+    """A negative index gave only off values before opset 11, and counts from the end since."""
+    indices, depth, values = node.checked_inputs(3)
+    indices = b.Cast(indices, to=I64.onnx)
+    depth = as_scalar(b, b.Cast(depth, to=I64.onnx))
+    # The index `depth` is out of range as well, and stays so.
+    indices = b.Where(b.Less(indices, b.const(0, I64)), depth, indices)
     return b.OneHot(indices, depth, values, axis=node.attr("axis", -1))
 
 
-@upgrade("GatherND", below=ANY, domain=MICROSOFT)
-def indices_may_be_short(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("GatherND", domain=MICROSOFT)
+def gather_nd_with_int32_indices(b: Builder, node: OldNode) -> Any:
     return b.GatherND(node.input(0), b.Cast(node.input(1), to=I64.onnx))
 
 
-@upgrade("TorchEmbedding", below=ANY, domain=MICROSOFT)
-def table_lookup(b: Builder, node: OldNode) -> Any:
-    """What follows the first two inputs is for training."""
+@UPGRADES.rule("TorchEmbedding", domain=MICROSOFT)
+def embedding_is_gather(b: Builder, node: OldNode) -> Any:
+    """Only the first two inputs, table and indices, matter for inference."""
     return b.Gather(*node.inputs[:2])
-
-
-UPGRADES: Final = (
-    *scatter_has_a_new_name,
-    *negative_indices_were_off,
-    *indices_may_be_short,
-    *table_lookup,
-)

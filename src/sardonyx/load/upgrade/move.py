@@ -1,4 +1,4 @@
-"""Older forms of the ops that move elements."""
+"""Upgrades of the ops that move elements."""
 
 from __future__ import annotations
 
@@ -9,65 +9,67 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, as_scalar, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades, as_scalar, number_like
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("Concat", below=4)
+
+@UPGRADES.rule("Concat", below=4)
 def concat_axis_had_a_default(b: Builder, node: OldNode) -> Any:
-    """The axis could be left out, and was 1 then."""
+    """Before opset 4 the axis was 1 by default; it is required now."""
     return b.Concat(*node.inputs, axis=node.attr("axis", 1))
 
 
-@upgrade("Split", below=18)
-def parts_become_an_input(b: Builder, node: OldNode) -> Any:
-    """The sizes were an attribute; without any, the parts were as many as the outputs."""
+@UPGRADES.rule("Split", below=18)
+def split_sizes_become_an_input(b: Builder, node: OldNode) -> Any:
+    """The sizes were an attribute; without them, the split is into as many parts as outputs."""
     axis, sizes = node.attr("axis", 0), node.input(1)
     if sizes is not None and node.version < 2:
         sizes = b.Cast(sizes, to=I64.onnx)
     if sizes is None and node.attr("split"):
         sizes = b.ints(*node.attr("split"))
     count = node.n_outputs if sizes is None else None
-    inputs = (node.needed(0),) if sizes is None else (node.needed(0), sizes)
+    inputs = [node.required_input(0)] + ([] if sizes is None else [sizes])
     return b.node("Split", *inputs, outputs=node.n_outputs, axis=axis, num_outputs=count).outputs
 
 
-@upgrade("Slice", below=10)
-def bounds_become_inputs(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("Slice", below=10)
+def slice_bounds_become_inputs(b: Builder, node: OldNode) -> Any:
     """Starts, ends and axes were attributes."""
-    starts, ends, axes = node.attr("starts"), node.attr("ends"), node.attr("axes")
-    if starts is None or ends is None:
-        raise InvalidGraph(f"Slice of opset {node.version} needs the attributes starts and ends")
-    bounds = [b.ints(*starts), b.ints(*ends)]
-    return b.Slice(node.needed(0), *bounds, *([] if axes is None else [b.ints(*axes)]))
+    bounds = node.required_attrs("starts", "ends")
+    if "axes" in node.attrs:
+        bounds.append(node.attrs["axes"])
+    return b.Slice(node.required_input(0), *(b.ints(*numbers) for numbers in bounds))
 
 
-@upgrade("Tile", below=6)
-def one_axis_was_tiled(b: Builder, node: OldNode) -> Any:
-    """The inputs were the number of copies and their axis."""
-    x, tiles, axis = node.given(3)
+@UPGRADES.rule("Tile", below=6)
+def tile_one_axis(b: Builder, node: OldNode) -> Any:
+    """Before opset 6 the inputs were one number of copies and its axis."""
+    x, tiles, axis = node.checked_inputs(3)
     times, where = (b.Reshape(b.Cast(v, to=I64.onnx), b.ints(-1)) for v in (tiles, axis))
     ones = b.Expand(b.ints(1), b.Shape(b.Shape(x)))
     return b.Tile(x, b.ScatterElements(ones, where, times))
 
 
-@upgrade("Pad", below=11)
+@UPGRADES.rule("Pad", below=11)
 def pads_become_an_input(b: Builder, node: OldNode) -> Any:
-    """Pads and value were attributes; the pads had another name at first."""
-    pads = node.attr("pads", node.attr("paddings"))
-    if pads is None:
-        raise InvalidGraph(f"Pad of opset {node.version} needs the attribute pads")
-    value = b.CastLike(b.const(np.float32(node.attr("value", 0.0))), node.needed(0))
-    return b.Pad(node.needed(0), b.ints(*pads), value, mode=node.attr("mode", b"constant"))
+    """Pads and value were attributes; opset 1 called the pads paddings."""
+    name = next((n for n in ("pads", "paddings") if n in node.attrs), "pads")
+    (pads,) = node.required_attrs(name)
+    x = node.required_input(0)
+    value = number_like(b, node.attr("value", 0.0), x)
+    return b.Pad(x, b.ints(*pads), value, mode=node.attr("mode", b"constant"))
 
 
-@upgrade("Trilu", below=ANY, domain=MICROSOFT)
-def trilu_is_standard(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("Trilu", domain=MICROSOFT)
+def contrib_trilu(b: Builder, node: OldNode) -> Any:
     return b.Trilu(*node.inputs, **node.attrs)
 
 
-@upgrade("Pad", below=ANY, domain=MICROSOFT)
-def pads_may_be_a_row(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("Pad", domain=MICROSOFT)
+def contrib_pad(b: Builder, node: OldNode) -> Any:
+    """Pads may have the shape [1, n], and the value the shape [1]."""
     pads = b.Reshape(node.input(1), b.ints(-1))
     return b.Pad(node.input(0), pads, as_scalar(b, node.input(2)), **node.attrs)
 
@@ -75,10 +77,10 @@ def pads_may_be_a_row(b: Builder, node: OldNode) -> Any:
 _END: Final = np.iinfo(np.int64).max
 
 
-@upgrade("Crop", below=ANY)
+@UPGRADES.rule("Crop")
 def crop(b: Builder, node: OldNode) -> Any:
-    """Cuts borders off, or a piece of given size out, of images with the channels second."""
-    (border,) = node.needed_attrs("border")
+    """Cut borders off NCHW images, or cut out a window of the size `scale`."""
+    (border,) = node.required_attrs("border")
     size = node.attr("scale")
     if len(border) != 4 or (size is not None and len(size) != 2):
         raise InvalidGraph(f"border {border} has 4 numbers and scale {size} 2: height and width")
@@ -89,20 +91,7 @@ def crop(b: Builder, node: OldNode) -> Any:
     return b.Slice(node.input(0), b.ints(top, left), b.ints(*ends), b.ints(2, 3))
 
 
-@upgrade("DynamicSlice", below=ANY)
+@UPGRADES.rule("DynamicSlice")
 def dynamic_slice(b: Builder, node: OldNode) -> Any:
-    """What Slice became in opset 10."""
+    """The experimental op that became Slice of opset 10."""
     return b.Slice(*node.inputs)
-
-
-UPGRADES: Final = (
-    *concat_axis_had_a_default,
-    *parts_become_an_input,
-    *bounds_become_inputs,
-    *one_axis_was_tiled,
-    *pads_become_an_input,
-    *trilu_is_standard,
-    *pads_may_be_a_row,
-    *crop,
-    *dynamic_slice,
-)

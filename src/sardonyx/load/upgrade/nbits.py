@@ -1,4 +1,4 @@
-"""Ops of com.microsoft that are several products with n-bit weights."""
+"""Replacements of contrib ops that fuse several matrix products with n-bit weights."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
-_SHARED: Final = ("K", "accuracy_level", "bits", "block_size")  # of all products in a node
+UPGRADES: Final = Upgrades()
 
-
+_SHARED: Final = ("K", "accuracy_level", "bits", "block_size")  # attributes of all matrix products
 _ACTIVATIONS: Final = (b"silu", b"swish", b"gelu", b"relu")
 
 
 def _normalized(b: Builder, node: OldNode, epsilon: float, outputs: int) -> tuple[Any, Any]:
-    """The input after its norm, if it has one; and its sum with the skip connection, if any."""
+    """Return the input after its RMS norm, if any, and its sum with the skip input, if any."""
     x, skip, scale = (node.input(i) for i in range(3))
-    given = {"epsilon": node.attr("epsilon", float(np.float32(epsilon)))}
+    attrs = {"epsilon": node.attr("epsilon", float(np.float32(epsilon)))}
     if skip is None and node.n_outputs > outputs:
         raise InvalidGraph("input_skip_bias_sum is the sum with skip, which is missing")
     if scale is None and skip is not None:
@@ -29,47 +29,38 @@ def _normalized(b: Builder, node: OldNode, epsilon: float, outputs: int) -> tupl
     if scale is None:
         return x, None
     if skip is None:
-        return b.SimplifiedLayerNormalization(x, scale, **given), None
-    made = b.node(
-        "SkipSimplifiedLayerNormalization", x, skip, scale, outputs=4, domain=MICROSOFT, **given
-    )
-    return made.outputs[0], made.outputs[3]
+        return b.SimplifiedLayerNormalization(x, scale, **attrs), None
+    op = "SkipSimplifiedLayerNormalization"
+    outputs = b.node(op, x, skip, scale, outputs=4, domain=MICROSOFT, **attrs).outputs
+    return outputs[0], outputs[3]
 
 
-def _product(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Value:
-    """The product with the weights, scales and bias that begin at an input."""
+def _matmul(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Value:
+    """Multiply x by the weights whose codes, scales and bias are the inputs from `slot` on."""
     weights, scales, bias = (node.input(slot + i) for i in range(3))
-    given = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
-    return b.MatMulNBits(
-        x, weights, scales, None, None, bias, domain=MICROSOFT, N=node.attr(columns), **given
-    )
+    attrs = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
+    attrs["N"] = node.attr(columns)
+    return b.MatMulNBits(x, weights, scales, None, None, bias, domain=MICROSOFT, **attrs)
 
 
-@upgrade("MatMulNBitsQkv", below=ANY, domain=MICROSOFT)
-def three_products(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("MatMulNBitsQkv", domain=MICROSOFT)
+def qkv_projections(b: Builder, node: OldNode) -> Any:
     x, total = _normalized(b, node, 1e-6, outputs=3)
-    parts = ((3, "Nq"), (6, "Nkv"), (9, "Nkv"))
-    return *(_product(b, node, x, slot, columns) for slot, columns in parts), total
+    weights = ((3, "Nq"), (6, "Nkv"), (9, "Nkv"))
+    return *(_matmul(b, node, x, slot, columns) for slot, columns in weights), total
 
 
-@upgrade("MatMulNBitsMlp", below=ANY, domain=MICROSOFT)
-def gated_product(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("MatMulNBitsMlp", domain=MICROSOFT)
+def gated_mlp(b: Builder, node: OldNode) -> Any:
+    """act(x @ gate) * (x @ up)."""
     name = node.attr("activation")
     if name not in _ACTIVATIONS:
         known = ", ".join(a.decode() for a in _ACTIVATIONS)
         raise InvalidGraph(f"activation {name!r} is none of {known}")
     x, total = _normalized(b, node, 1e-5, outputs=1)
-    gate, up = (_product(b, node, x, slot, "N") for slot in (3, 6))
-    if name == b"relu":
-        opened = b.Relu(gate)
-    elif name == b"gelu":
-        opened = b.Gelu(gate)
+    gate, up = (_matmul(b, node, x, slot, "N") for slot in (3, 6))
+    if name in (b"relu", b"gelu"):
+        activated = b.Relu(gate) if name == b"relu" else b.Gelu(gate)
     else:
-        opened = b.Mul(gate, b.Sigmoid(gate))
-    return b.Mul(opened, up), total
-
-
-UPGRADES: Final = (
-    *three_products,
-    *gated_product,
-)
+        activated = b.Mul(gate, b.Sigmoid(gate))
+    return b.Mul(activated, up), total

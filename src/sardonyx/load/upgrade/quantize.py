@@ -1,4 +1,4 @@
-"""Ops of com.microsoft that are products and sums of short integers."""
+"""Replacements of contrib ops over small integers, which compute in int32."""
 
 from __future__ import annotations
 
@@ -6,33 +6,29 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import I32
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("MatMulInteger16", below=ANY, domain=MICROSOFT)
-def product_of_shorts(b: Builder, node: OldNode) -> Any:
+
+@UPGRADES.rule("MatMulInteger16", domain=MICROSOFT)
+def matmul_of_int16(b: Builder, node: OldNode) -> Any:
     return b.MatMul(*(b.Cast(x, to=I32.onnx) for x in node.inputs))
 
 
-@upgrade("MulInteger", below=ANY, domain=MICROSOFT)
-def product_of_bytes(b: Builder, node: OldNode) -> Any:
-    sides = []
+@UPGRADES.rule("MulInteger", domain=MICROSOFT)
+def mul_of_int8(b: Builder, node: OldNode) -> Any:
+    """Each factor is followed by its zero point, which may be absent."""
+    factors = []
     for slot in (0, 2):
         x, zero = b.Cast(node.input(slot), to=I32.onnx), node.input(slot + 1)
-        sides.append(x if zero is None else b.Sub(x, b.Cast(zero, to=I32.onnx)))
-    return b.Mul(*sides)
+        factors.append(x if zero is None else b.Sub(x, b.Cast(zero, to=I32.onnx)))
+    return b.Mul(*factors)
 
 
-@upgrade("ReduceSumInteger", below=ANY, domain=MICROSOFT)
-def sum_of_bytes(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("ReduceSumInteger", domain=MICROSOFT)
+def reduce_sum_of_int8(b: Builder, node: OldNode) -> Any:
     axes = node.attr("axes")
-    over = () if not axes else (b.ints(*axes),)
-    return b.ReduceSum(b.Cast(node.input(0), to=I32.onnx), *over, keepdims=node.attr("keepdims", 1))
-
-
-UPGRADES: Final = (
-    *product_of_shorts,
-    *product_of_bytes,
-    *sum_of_bytes,
-)
+    inputs = [b.Cast(node.input(0), to=I32.onnx)] + ([b.ints(*axes)] if axes else [])
+    return b.ReduceSum(*inputs, keepdims=node.attr("keepdims", 1))

@@ -1,33 +1,24 @@
-"""Older forms of the ops that pick elements by their values."""
+"""Upgrades of the ops that select elements by their values."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.errors import InvalidGraph
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
-
-@upgrade("TopK", below=10)
-def count_becomes_an_input(b: Builder, node: OldNode) -> Any:
-    """How many to pick was an attribute."""
-    count = node.attr("k")
-    if count is None:
-        raise InvalidGraph(f"TopK of opset {node.version} needs the attribute k")
-    return b.node(
-        "TopK", node.needed(0), b.ints(count), outputs=2, axis=node.attr("axis", -1)
-    ).outputs
+UPGRADES: Final = Upgrades()
 
 
-@upgrade("Unique", below=ANY, domain=MICROSOFT)
-def in_order_of_appearance(b: Builder, node: OldNode) -> Any:
-    y, _, places, counts = b.node("Unique", node.input(0), sorted=0, outputs=4).outputs
-    return y, places, counts
+@UPGRADES.rule("TopK", below=10)
+def k_becomes_an_input(b: Builder, node: OldNode) -> Any:
+    """k was an attribute."""
+    (k,), axis = node.required_attrs("k"), node.attr("axis", -1)
+    return b.node("TopK", node.required_input(0), b.ints(k), outputs=2, axis=axis).outputs
 
 
-UPGRADES: Final = (
-    *count_becomes_an_input,
-    *in_order_of_appearance,
-)
+@UPGRADES.rule("Unique", domain=MICROSOFT)
+def unique_in_order_of_appearance(b: Builder, node: OldNode) -> Any:
+    y, _, inverse, counts = b.node("Unique", node.input(0), sorted=0, outputs=4).outputs
+    return y, inverse, counts

@@ -1,4 +1,4 @@
-"""Older forms of the signal ops."""
+"""Upgrades of the signal ops."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import numpy as np
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("DFT", below=20)
+
+@UPGRADES.rule("DFT", below=20)
 def axis_becomes_an_input(b: Builder, node: OldNode) -> Sequence[Value]:
-    """The axis was an attribute; the default was the first after the batch."""
-    attrs = dict(node.attrs)
-    axis = b.const(np.int64(attrs.pop("axis", 1)))
+    """The axis was an attribute, by default the first after the batch."""
+    axis = b.const(np.int64(node.attr("axis", 1)))
+    attrs = node.attrs_without("axis")
     return b.node("DFT", node.input(0), node.input(1), axis, **attrs).outputs
 
 
 def _signal_axes(node: OldNode, default: int | None) -> int:
-    """How many axes the signal has; only whole-hearted wishes for what there is are taken."""
+    """Return the number of signal axes; other attributes must have their only supported values."""
     count: Any = node.attr("signal_ndim", default)
     if count not in (1, 2, 3):
         raise InvalidGraph(f"signal_ndim is {count}, and may be 1, 2 or 3")
@@ -32,8 +34,9 @@ def _signal_axes(node: OldNode, default: int | None) -> int:
     return int(count)
 
 
-@upgrade("Rfft", below=ANY, domain=MICROSOFT)
-def real_transform(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("Rfft", domain=MICROSOFT)
+def real_fft(b: Builder, node: OldNode) -> Any:
+    """A one-sided DFT of the last axis, then full DFTs of the axes before it."""
     axes = _signal_axes(node, 1)
     y = b.DFT(b.Unsqueeze(node.input(0), b.ints(-1)), None, b.const(np.int64(-2)), onesided=1)
     for axis in range(3, axes + 2):
@@ -41,17 +44,11 @@ def real_transform(b: Builder, node: OldNode) -> Any:
     return y
 
 
-@upgrade("Irfft", below=ANY, domain=MICROSOFT)
-def inverse_real_transform(b: Builder, node: OldNode) -> Any:
+@UPGRADES.rule("Irfft", domain=MICROSOFT)
+def inverse_real_fft(b: Builder, node: OldNode) -> Any:
+    """The inverse of `real_fft`, in the opposite order of axes."""
     y = node.input(0)
     for axis in range(_signal_axes(node, None) + 1, 2, -1):
         y = b.DFT(y, None, b.const(np.int64(-axis)), inverse=1)
     y = b.DFT(y, None, b.const(np.int64(-2)), onesided=1, inverse=1)
     return b.Squeeze(y, b.ints(-1))
-
-
-UPGRADES: Final = (
-    *axis_becomes_an_input,
-    *real_transform,
-    *inverse_real_transform,
-)

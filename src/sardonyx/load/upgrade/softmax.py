@@ -1,4 +1,4 @@
-"""Older forms of softmax and its kin."""
+"""Upgrades of the softmax ops."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any, Final
 
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.load.upgrade import ANY, OldNode, upgrade
+from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
+UPGRADES: Final = Upgrades()
 
-@upgrade("Softmax LogSoftmax Hardmax", below=13)
-def over_all_behind(b: Builder, node: OldNode) -> Any:
-    """Before opset 13 the input was flattened to a matrix at the axis, and its rows were taken."""
+
+@UPGRADES.rule("Softmax LogSoftmax Hardmax", below=13)
+def softmax_over_flattened_axes(b: Builder, node: OldNode) -> Any:
+    """Before opset 13 the op flattened its input to a matrix at the axis, and took each row."""
     x, axis = node.input(0), node.attr("axis", 1)
     fact = None if x is None else x.fact
     rank = fact.rank if isinstance(fact, Fact) and fact.shape is not None else None
@@ -22,15 +24,9 @@ def over_all_behind(b: Builder, node: OldNode) -> Any:
     return b.Reshape(flat, b.Shape(x), allowzero=1)
 
 
-@upgrade("BiasSoftmax", below=ANY, domain=MICROSOFT)
-def bias_and_softmax(b: Builder, node: OldNode) -> Any:
-    """Dims of 1 in the bias say which ones it is broadcast over, is_inner_broadcast or not."""
+@UPGRADES.rule("BiasSoftmax", domain=MICROSOFT)
+def bias_softmax(b: Builder, node: OldNode) -> Any:
+    """The bias broadcasts over its dims of 1, so is_inner_broadcast tells nothing more."""
     total = b.Add(node.input(0), node.input(1))
     flat = b.Softmax(b.Flatten(total, axis=node.attr("axis", 1)), axis=1)
     return b.Reshape(flat, b.Shape(total), allowzero=1)
-
-
-UPGRADES: Final = (
-    *over_all_behind,
-    *bias_and_softmax,
-)

@@ -1,4 +1,7 @@
-"""Constants are references: a place in a file or buffer, a small array, or a recipe over others."""
+"""Constants: references to bytes in a file or buffer, arrays in memory, or ops over constants.
+
+The bytes of a constant are read on demand; compiling a model touches few of them.
+"""
 
 from __future__ import annotations
 
@@ -22,51 +25,45 @@ from sardonyx.graph.dtype import STRING, DType, by_numpy
 if TYPE_CHECKING:
     from sardonyx.graph.op import Op
 
-COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied, so that they are aligned
+COPY_BELOW: Final = 64 * 1024  # bytes; smaller constants are copied to aligned memory
 
 
 @frozen
 class ContentId:
-    """What constants of the same bytes have in common, as long as any of them lives."""
+    """Identifies the bytes of a constant, within this process and while the constant exists."""
 
     key: Hashable
-    is_fixed: bool  # else the bytes are a user's, who may change them
+    is_fixed: bool  # False: the bytes are in a user's buffer, and may change
 
 
 class Const:
-    """A constant tensor whose bytes are read only when asked for."""
+    """A constant tensor whose bytes are read on demand."""
 
     __slots__ = (
-        "_array",
-        "_content_id",
-        "_read",
-        "count",
-        "dtype",
-        "is_small",
-        "shape",
-        "size_bytes",
-    )
+        "_array", "_content_id", "_read", "count", "dtype", "is_small", "shape", "size_bytes",
+    )  # fmt: skip
 
     def __init__(self, dtype: DType, shape: tuple[int, ...]) -> None:
         self.dtype: Final = dtype
         self.shape: Final = shape
-        self.count: Final = math.prod(shape)  # of elements
+        self.count: Final = math.prod(shape)  # number of elements
         self.size_bytes: Final = self.count * dtype.itemsize  # in memory
-        self.is_small: Final = self.size_bytes < COPY_BELOW  # reading it costs next to nothing
-        self._array: Array | None = None  # of a small one
-        self._read: ref[Array] | None = None  # of others: whoever reads them keeps them
-        self._content_id: ContentId | Literal[False] | None = False  # not asked for yet
+        self.is_small: Final = self.size_bytes < COPY_BELOW
+        # Small constants keep their array. Large ones have a weak reference: their readers own it.
+        self._array: Array | None = None
+        self._read: ref[Array] | None = None
+        self._content_id: ContentId | Literal[False] | None = False  # False: not computed yet
 
     @property
     def content_id(self) -> ContentId | None:
-        """Equal for constants of the same bytes, in this process; None where it is not known."""
+        """The id of the bytes, equal for constants that share them; None if unknown."""
         if self._content_id is False:
             self._content_id = self._find_content_id()
         return self._content_id
 
     @property
     def identity(self) -> Hashable | None:
-        """Equal for constants of equal bytes, in this process; None where that cannot be known."""
+        """The key of the bytes if they cannot change, else None."""
         content_id = self.content_id
         return content_id.key if content_id is not None and content_id.is_fixed else None
 
@@ -75,11 +72,11 @@ class Const:
 
     @property
     def is_read(self) -> bool:
-        """Whether its bytes are held in memory of our own."""
+        """Whether the tensor is in memory that this process owns."""
         return self._array is not None or (self._read is not None and self._read() is not None)
 
     def read(self) -> Array:
-        """The tensor as a read-only array, aligned; made once as long as somebody keeps it."""
+        """Return the tensor as a read-only, aligned array, shared while any reader keeps it."""
         if self._array is not None:
             return self._array
         array = None if self._read is None else self._read()
@@ -93,34 +90,35 @@ class Const:
         return array
 
     def view(self) -> Array:
-        """The tensor for one look: not kept, and perhaps not aligned."""
-        return self.read() if self.is_small or self.is_read else self._look()
+        """Return the tensor for a single use: not cached, and possibly unaligned."""
+        return self.read() if self.is_small or self.is_read else self._compute()
 
     def stored(self) -> Array:
-        """The bytes in ONNX's own encoding: those of the file, if the constant is in one.
+        """Return the bytes as ONNX encodes them; those of the file if the constant is in one.
 
-        Narrow types are packed bytes; others have their type and shape, and may be unaligned.
+        Types under 8 bits are packed bytes; others have their type and shape, possibly unaligned.
         """
         array = self.read()
         return array if self.dtype.bits >= 8 else np.frombuffer(pack(array, self.dtype), np.uint8)
 
     def _load(self) -> Array:
-        """The tensor in memory of its own."""
-        array = self._look()
+        """Return a copy of the tensor in memory that this process owns."""
+        array = self._compute()
         if self.is_small or array.dtype.hasobject:
             return array.copy()
         return on_pages(array)
 
-    def _look(self) -> Array:
+    def _compute(self) -> Array:
+        """Return the tensor, without caching."""
         raise InternalError(f"{type(self).__name__} cannot be read")
 
     def describe(self) -> str:
-        """Where the bytes come from, for people."""
+        """Return where the bytes come from, for messages."""
         raise InternalError(f"{type(self).__name__} has no description")
 
 
 class Held(Const):
-    """A constant that lives in memory, as the array that it is given as."""
+    """A constant over an array in memory, which it does not copy if contiguous."""
 
     __slots__ = ()
 
@@ -136,14 +134,14 @@ class Held(Const):
         array = self.read()
         if array.dtype.hasobject:
             return None
-        return ContentId(content_key(array, self.dtype), True)
+        return ContentId(_content_key(array, self.dtype), True)
 
     def describe(self) -> str:
         return "held"
 
 
 class Words(Const):
-    """Strings in the layout that kernels read: records, followed by their bytes."""
+    """Strings in the native layout: fixed-size records, followed by the bytes of the strings."""
 
     __slots__ = ("block",)
 
@@ -151,7 +149,7 @@ class Words(Const):
         super().__init__(STRING, (count,))
         self.block: Final = block
 
-    def _look(self) -> Array:
+    def _compute(self) -> Array:
         return native.read_strings(native.address(self.block), list(self.shape))
 
     def _find_content_id(self) -> ContentId | None:
@@ -161,35 +159,35 @@ class Words(Const):
         return "held"
 
 
-# By what a file is known again without reading it: device, inode, size, mtime and ctime, in ns.
+# Identifies a version of a file without reading it: device, inode, size, mtime_ns and ctime_ns.
 Stamp = tuple[int, int, int, int, int]
 
 
 def stamp_now(status: os.stat_result) -> Stamp:
-    """The stamp of a file."""
+    """Return the stamp of a file from its status."""
     times = status.st_mtime_ns, status.st_ctime_ns
     return status.st_dev, status.st_ino, status.st_size, *times
 
 
 @frozen
 class File:
-    """A file as it was when it was mapped, for those who read it by a descriptor."""
+    """The path and stamp of a file at the time it was mapped."""
 
     path: str
     device: int
     inode: int
     size_bytes: int
     mtime_ns: int
-    ctime_ns: int  # of the last change to anything: nobody can set it back
+    ctime_ns: int  # unlike mtime, programs cannot set it
 
     @classmethod
     def of(cls, path: str, status: os.stat_result) -> File:
-        """An open file that was found at a path."""
+        """Return the description of an open file at a path."""
         return cls(os.path.abspath(path), *stamp_now(status))
 
 
 class Source:
-    """Bytes that constants point into: a mapped file or a buffer that the user gave."""
+    """Bytes that constants refer to: a mapped file or a user's buffer."""
 
     __slots__ = ("__weakref__", "address", "data", "file", "identity", "is_fixed", "name", "stamp")
 
@@ -202,20 +200,20 @@ class Source:
         file: File | None = None,
         stamp: Stamp | None = None,
     ) -> None:
-        """`identity` is equal for sources of equal bytes; None: they are known by their address.
+        """`identity` is equal for sources of equal bytes; None: the address identifies them.
 
-        `stamp` is that of the file which has the bytes, or had them when they were copied.
+        `stamp` is that of the file that the bytes are mapped or were copied from.
         """
         self.data: Final = data
-        self.address: Final = native.address(np.frombuffer(data, np.uint8))  # of the bytes
-        self.file: Final = file  # that is mapped
+        self.address: Final = native.address(np.frombuffer(data, np.uint8))
+        self.file: Final = file  # the mapped file, if any
         self.name: Final = name
         self.identity: Final = identity
         self.stamp: Final = stamp
         self.is_fixed: Final = identity is not None if is_fixed is None else is_fixed
 
     def advise(self, advice: int, offset: int = 0, length: int | None = None) -> None:
-        """Tells the system how these bytes, or all, will be read. Users' mappings are theirs."""
+        """Call madvise for a range, by default all bytes; users' own mappings are left alone."""
         mapping = self.data.obj
         size = self.data.nbytes - offset if length is None else length
         if self.file is not None and isinstance(mapping, mmap.mmap) and size:
@@ -224,22 +222,22 @@ class Source:
                 mapping.madvise(advice, start, offset + size - start)
 
     def fetch(self, offset: int, length: int) -> None:
-        """Says that these bytes are read next, in order: those of a cold file come ahead."""
+        """Start reading a range that is about to be read sequentially into the page cache."""
         if length >= COPY_BELOW:
-            # Of a long stretch the system fetches the beginning alone; the rest comes as it is
-            # read, page by page unless the mapping is read ahead.
+            # MADV_WILLNEED fetches only the beginning of a long range. The rest is faulted in as it
+            # is read; MADV_NORMAL allows readahead for that.
             self.advise(mmap.MADV_NORMAL, offset, length)
             self.advise(mmap.MADV_WILLNEED, offset, length)
 
     def at(self, offset: int) -> tuple[Hashable, int]:
-        """What places in sources have in common that show the same byte."""
+        """Return a key of the byte at an offset, equal for sources that share the byte."""
         if self.identity is None:
             return "memory", self.address + offset
         return self.identity, offset
 
 
 class Ref(Const):
-    """A tensor stored in a source, in ONNX's own encoding."""
+    """A tensor stored in a source, as ONNX encodes it."""
 
     __slots__ = ("length", "offset", "source")
 
@@ -253,24 +251,24 @@ class Ref(Const):
 
     @property
     def is_readable_in_place(self) -> bool:
-        """Whether `read` gives the bytes of the source themselves."""
+        """Whether `read` returns a view of the source instead of a copy."""
         return not self.is_small and self.is_aligned
 
     @property
     def is_aligned(self) -> bool:
         """Whether the bytes are aligned as numpy and kernels require."""
-        where = self.source.address + self.offset
-        return self.dtype.bits >= 8 and where % self.dtype.np.alignment == 0
+        address = self.source.address + self.offset
+        return self.dtype.bits >= 8 and address % self.dtype.np.alignment == 0
 
     def read(self) -> Array:
         if self._array is None and self.is_readable_in_place:
-            return self._look()
+            return self._compute()
         return super().read()
 
     def _raw(self) -> Array:
         return np.frombuffer(self.source.data, np.uint8, self.length, self.offset)
 
-    def _look(self) -> Array:
+    def _compute(self) -> Array:
         if self.dtype.bits < 8:
             return unpack(self._raw(), self.dtype, self.count).reshape(self.shape)
         array: Array = np.ndarray(self.shape, self.dtype.np, self.source.data, self.offset)
@@ -278,14 +276,14 @@ class Ref(Const):
         return array
 
     def stored(self) -> Array:
-        return self._raw() if self.dtype.bits < 8 else self._look()
+        return self._raw() if self.dtype.bits < 8 else self._compute()
 
     def _find_content_id(self) -> ContentId | None:
-        where = self.source.at(self.offset)
-        return ContentId((*where, self.length, self.dtype.name, self.shape), self.source.is_fixed)
+        start = self.source.at(self.offset)
+        return ContentId((*start, self.length, self.dtype.name, self.shape), self.source.is_fixed)
 
     def fetch(self) -> None:
-        """Says that all of its bytes are read next."""
+        """Start reading the bytes, which are about to be read, into the page cache."""
         self.source.fetch(self.offset, self.length)
 
     def describe(self) -> str:
@@ -293,7 +291,7 @@ class Ref(Const):
 
 
 class Recipe(Const):
-    """An op over other constants, evaluated when its bytes are needed."""
+    """An op over other constants, evaluated by the op's reference when the bytes are needed."""
 
     __slots__ = ("attrs", "inputs", "op", "output")
 
@@ -311,37 +309,40 @@ class Recipe(Const):
         self.attrs: Final = attrs
         self.output: Final = output
 
-    def _look(self) -> Array:
-        kept = self._load_inputs()
+    def _compute(self) -> Array:
+        # The list keeps intermediate results alive until `view` has found them.
+        intermediates = self._compute_inputs()
         arrays = [None if c is None else c.view() for c in self.inputs]
-        del kept  # they were needed for this one look
+        del intermediates
         try:
             result = self.op.run(arrays, self.attrs)[self.output]
         except Exception as error:
             shapes = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-            raise as_sardonyx_error(
-                error, f"computing {self.op} of constants", inputs=shapes
-            ) from error
+            doing = f"computing {self.op} of constants"
+            raise as_sardonyx_error(error, doing, inputs=shapes) from error
         if not isinstance(result, np.ndarray) or result.shape != self.shape:
             raise InternalError(f"folding {self.op.name} gave {result!r:.80}, not {self.shape}")
         return np.asarray(result, self.dtype.np, order="C")
 
-    def _load_inputs(self) -> list[Array]:
-        """Evaluates what this is made of, deepest first: chains may be longer than calls nest."""
-        made: list[Array] = []
-        waiting = self._unread()
-        while waiting:
-            unread = waiting[-1]._unread()
-            waiting.extend(unread)
-            if not unread:
-                made.append(waiting.pop()._made())
-        return made
+    def _compute_inputs(self) -> list[Array]:
+        """Compute all recipes that this one depends on, in topological order.
 
-    def _made(self) -> Array:
-        """The tensor in whatever memory it was made in: no copy for those who look at it once."""
+        Depth-first with an explicit stack: chains of recipes exceed Python's recursion limit.
+        """
+        computed: list[Array] = []
+        stack = self._unread()
+        while stack:
+            unread = stack[-1]._unread()
+            stack.extend(unread)
+            if not unread:
+                computed.append(stack.pop()._intermediate())
+        return computed
+
+    def _intermediate(self) -> Array:
+        """Return the tensor without the copy into owned pages that `read` makes."""
         if self.is_small or self.is_read:
             return self.read()
-        array = self._look()
+        array = self._compute()
         array.flags.writeable = False
         self._read = ref(array)
         return array
@@ -350,32 +351,34 @@ class Recipe(Const):
         return [c for c in self.inputs if isinstance(c, Recipe) and not c.is_read]
 
     def _find_content_id(self) -> ContentId | None:
-        waiting: list[Recipe] = [self]
-        while waiting:
-            unplaced = [
-                c for c in waiting[-1].inputs if isinstance(c, Recipe) and c._content_id is False
-            ]
-            waiting.extend(unplaced)
-            if not unplaced:
-                recipe = waiting.pop()
+        stack: list[Recipe] = [self]  # depth-first, as in `_compute_inputs`
+        while stack:
+            recipes = (c for c in stack[-1].inputs if isinstance(c, Recipe))
+            pending = [c for c in recipes if c._content_id is False]
+            stack.extend(pending)
+            if not pending:
+                recipe = stack.pop()
                 recipe._content_id = recipe._recipe_id()
         assert self._content_id is not False
         return self._content_id
 
     def _recipe_id(self) -> ContentId | None:
-        """The place by those of the inputs, in a few bytes: parts may be shared many times over."""
+        """Return the id of the op over the ids of its inputs, which are all computed.
+
+        It is a digest, because a nested key grows exponentially where recipes share inputs.
+        """
         ids = [None if c is None else c.content_id for c in self.inputs]
-        if any(p is None and c is not None for p, c in zip(ids, self.inputs, strict=True)):
+        if any(i is None and c is not None for i, c in zip(ids, self.inputs, strict=True)):
             return None
         if not all(map(_is_plain, self.attrs.values())):
             return None  # an attribute that is a tensor or a graph
-        of = [None if p is None else p.key for p in ids]
-        said = repr((self.op.key, sorted(self.attrs.items()), self.output, of))
-        fixed = all(p is None or p.is_fixed for p in ids)
-        return ContentId(("recipe", blake2b(said.encode(), digest_size=24).digest()), fixed)
+        keys = [None if i is None else i.key for i in ids]
+        text = repr((self.op.key, sorted(self.attrs.items()), self.output, keys))
+        is_fixed = all(i is None or i.is_fixed for i in ids)
+        return ContentId(("recipe", blake2b(text.encode(), digest_size=24).digest()), is_fixed)
 
     def describe(self) -> str:
-        # One level: shared parts would make the text grow without bound.
+        # One level only: with shared inputs, the full text grows exponentially.
         inner = (
             "-" if c is None else "..." if isinstance(c, Recipe) else c.describe()
             for c in self.inputs
@@ -384,37 +387,36 @@ class Recipe(Const):
 
 
 def _is_plain(value: object) -> bool:
-    """Whether an attribute's text says all of it."""
+    """Return whether the repr of an attribute determines its value."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
-def content_key(array: Array, dtype: DType) -> Hashable:
-    """What is equal for arrays of equal contents."""
+def _content_key(array: Array, dtype: DType) -> Hashable:
+    """Return a key that is equal for arrays of equal contents."""
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
     return ("held", dtype.name, array.shape, digest)
 
 
 def held(array: Array) -> Held:
-    """A constant that was decoded rather than found: sessions that decode the same share one."""
-    if array.nbytes < COPY_BELOW or array.dtype.hasobject:
-        return Held(array)
-    made = Held(array)
-    made._array = STORE.share(made.identity, made.read)
-    return made
+    """Return a constant over a decoded array; sessions that decode equal bytes share the array."""
+    const = Held(array)
+    if not const.is_small and not array.dtype.hasobject:
+        const._array = STORE.share(const.identity, const.read)
+    return const
 
 
 def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
-    """The same bytes as a tensor of another shape; None where they are yet to be computed."""
+    """Return the constant with another shape, or None if that would compute a large recipe."""
     if isinstance(const, Ref):
         return Ref(const.source, const.offset, const.length, const.dtype, shape)
     return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:
-    """Elements of a type under 8 bits, one to a byte, from ONNX's packed form (low bits first)."""
+    """Unpack elements of a type under 8 bits, low bits first in ONNX, to one per byte."""
     if dtype.bits == 6:  # a little-endian stream of 6-bit fields
         bits = np.unpackbits(raw, bitorder="little")[: count * 6].reshape(count, 6)
         return np.packbits(bits, axis=1, bitorder="little")[:, 0].view(dtype.np)
@@ -422,17 +424,17 @@ def unpack(raw: Array, dtype: DType, count: int) -> Array:
     shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(dtype.bits)
     fields = (raw[:, None] >> shifts) & np.uint8((1 << dtype.bits) - 1)
     fields = fields.reshape(-1)[:count]
-    if dtype.kind == "int":  # sign bit of the field to sign bit of the byte and back
-        spare = np.int8(8 - dtype.bits)
-        fields = np.left_shift(fields.view(np.int8), spare) >> spare
-    made: Array = fields.view(dtype.np) if dtype.is_float else fields.astype(dtype.np)
-    return made
+    if dtype.kind == "int":  # sign-extend: shift left to the sign bit of the byte and back
+        unused = np.int8(8 - dtype.bits)
+        fields = np.left_shift(fields.view(np.int8), unused) >> unused
+    elements: Array = fields.view(dtype.np) if dtype.is_float else fields.astype(dtype.np)
+    return elements
 
 
 def pack(array: Array, dtype: DType) -> bytes:
-    """The bytes of a tensor in ONNX's form, the inverse of what `Ref` reads."""
+    """Return the bytes of a tensor as ONNX encodes them; the inverse of `unpack`."""
     if dtype is STRING:
-        raise InternalError("strings have no packed form")
+        raise InternalError("strings have no fixed-size encoding")
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtype.bits >= 8:
         return flat.tobytes()

@@ -1,4 +1,4 @@
-"""Values that stand for constants, with their facts."""
+"""Creates values over constants, with their facts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sardonyx.graph.infer import MAX_SYMBOLIC, SYMBOLIC_KINDS
 
 
 def constant(const: Const, name: str = "") -> Value:
-    """A value that stands for a constant."""
+    """Return a value for a constant."""
     return Value(name, const_fact(const))
 
 
 def const_fact(const: Const) -> Fact:
-    """The fact of a constant; the elements of short integer tensors become known."""
+    """Return the fact of a constant, with the elements of a short integer tensor."""
     if const.count <= MAX_SYMBOLIC and const.dtype.kind in SYMBOLIC_KINDS:
         sym = tuple(map(int, const.read().reshape(-1).tolist()))
         return Fact(const.dtype, const.shape, const, sym)

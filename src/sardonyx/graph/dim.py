@@ -1,8 +1,8 @@
-"""Symbolic dimensions: integer polynomials over names, in a normal form that makes equals equal.
+"""Symbolic dimensions: integer polynomials over names, in a normal form.
 
-A size is an `int` or a `Dim`. A name stands for an integer that is never negative. What a
-polynomial cannot express (division, remainder, minimum, maximum, broadcast) becomes an atom of its
-own, again in normal form.
+A size is an `int` or a `Dim`. A name stands for a non-negative integer. Equal polynomials have
+equal normal forms, so `==` proves equality. What a polynomial cannot express (division, remainder,
+minimum, maximum, broadcast) is an atom: an opaque factor whose arguments are in normal form.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ Terms = dict[Monomial, int]
 
 _ONE: Final[Monomial] = ()
 _MAX_DIVISION_STEPS: Final = 32
-# A hostile model can square a size at every node; what is longer than these no real model needs.
+# Limits against hostile models, which can square a size at every node; real models stay far below.
 _MAX_TERMS: Final = 4096
 _MAX_DEGREE: Final = 64
 _MAX_TEXT: Final = 10_000
 _MAX_FACTOR: Final = 2**128
-_MAX_DEPTH: Final = 100  # of divisions in divisions and the like; following them is recursive
+_MAX_DEPTH: Final = 100  # of nested atoms, which are evaluated recursively
 
 
 class TooLong(ShapeError):
-    """A formula for a size that is not worth following."""
+    """A symbolic size exceeds the limits on its formula; inference then leaves it open."""
 
 
 class Atom:
-    """A name, or div, mod, min, max or broadcast of two sizes. Equal texts mean equal atoms."""
+    """A name, or div, mod, min, max or broadcast of two sizes. Atoms of equal text are equal."""
 
     __slots__ = ("args", "depth", "kind", "least", "text")
 
@@ -41,7 +41,7 @@ class Atom:
         self.depth: Final[int] = 1 + max(
             (a.depth for x in args for m in _terms(x) for a in m), default=0
         )
-        self.least: float | None = None  # what it is never below, once asked for
+        self.least: float | None = None  # lower bound, computed on demand
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Atom) and self.text == other.text)
@@ -54,14 +54,14 @@ class Atom:
 
 
 class Dim:
-    """A polynomial with at least one name in it. Immutable."""
+    """A polynomial with at least one name. Immutable."""
 
     __slots__ = ("_hash", "names", "terms")
 
     def __init__(self, terms: Terms) -> None:
         self.terms: Final = terms
         self._hash = 0
-        self.names: frozenset[str] | None = None  # in it, once asked for
+        self.names: frozenset[str] | None = None  # computed on demand
 
     def __add__(self, other: Size) -> Size:
         terms = dict(self.terms)
@@ -116,15 +116,12 @@ class Dim:
 
     def __str__(self) -> str:
         # Highest degree first, the plain number last, as people write polynomials.
-        order = sorted(self.terms.items(), key=lambda t: (-len(t[0]), t[0]))
         text = ""
-        for monomial, factor in order:
-            names = "*".join(a.text for a in monomial)
-            size = abs(factor)
-            body = str(size) if not names else names if size == 1 else f"{size}*{names}"
-            text += (
-                (" - " if text else "-") + body if factor < 0 else (" + " if text else "") + body
-            )
+        for monomial, factor in sorted(self.terms.items(), key=lambda t: (-len(t[0]), t[0])):
+            factors = [] if monomial and abs(factor) == 1 else [str(abs(factor))]
+            term = "*".join([*factors, *(a.text for a in monomial)])
+            sign = (" - " if text else "-") if factor < 0 else (" + " if text else "")
+            text += sign + term
         return text
 
     __repr__ = __str__
@@ -135,8 +132,8 @@ Shape = tuple[Size, ...]
 
 
 def symbol(name: str) -> Dim:
-    """The dimension with this name."""
-    # A name that is no identifier is quoted: it must not read as a formula.
+    """Return the dimension with a name."""
+    # A name that is no identifier is quoted, so that it does not read as a formula.
     return Dim({(Atom("name", name if name.isidentifier() else repr(name)),): 1})
 
 
@@ -173,7 +170,7 @@ def _call(kind: str, a: Size, b: Size) -> Dim:
 
 
 def floor_div(a: Size, b: Size) -> Size:
-    """a // b, exact where the polynomials divide."""
+    """Return a // b, exact where the polynomials divide."""
     if b == 0:
         raise ShapeError(f"the size {a} is divided by 0")
     if isinstance(a, int) and isinstance(b, int):
@@ -184,7 +181,7 @@ def floor_div(a: Size, b: Size) -> Size:
     if exact is not None:
         return exact
     if isinstance(b, int) and b > 0 and isinstance(a, Dim):
-        # Whole multiples of b leave the division: (2*n + 1) // 2 is n,
+        # Multiples of b are taken out of the division: (2*n + 1) // 2 is n,
         # and (n + 3) // 2 is (n + 1) // 2 + 1.
         whole = _normal({m: f // b for m, f in a.terms.items()})
         rest = _normal({m: f % b for m, f in a.terms.items()})
@@ -195,7 +192,7 @@ def floor_div(a: Size, b: Size) -> Size:
 
 
 def _divide(a: Size, b: Size) -> Size | None:
-    """The polynomial a / b if it has integer factors and no remainder."""
+    """Return a / b if it is a polynomial with integer factors, by polynomial long division."""
     rest, divisor = dict(_terms(a)), _terms(b)
     lead = max(divisor, key=_degree)
     quotient: Terms = {}
@@ -223,6 +220,7 @@ def _degree(monomial: Monomial) -> tuple[int, Monomial]:
 
 
 def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
+    """Return monomial / factor, or None if it is no monomial."""
     left = list(monomial)
     for atom in factor:
         if atom not in left:
@@ -232,7 +230,7 @@ def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
 
 
 def modulo(a: Size, b: Size) -> Size:
-    """a % b, zero where the polynomials divide."""
+    """Return a % b, 0 where the polynomials divide."""
     if b == 0:
         raise ShapeError(f"the size {a} is divided by 0")
     if isinstance(a, int) and isinstance(b, int):
@@ -243,7 +241,7 @@ def modulo(a: Size, b: Size) -> Size:
 
 
 def maximum(a: Size, b: Size) -> Size:
-    """The larger of two sizes."""
+    """Return the larger of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return max(a, b)
     if least(a - b) >= 0:
@@ -252,7 +250,7 @@ def maximum(a: Size, b: Size) -> Size:
 
 
 def minimum(a: Size, b: Size) -> Size:
-    """The smaller of two sizes."""
+    """Return the smaller of two sizes."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     if least(a - b) >= 0:
@@ -261,7 +259,7 @@ def minimum(a: Size, b: Size) -> Size:
 
 
 def broadcast(a: Size, b: Size) -> Size:
-    """The size of a and b broadcast against each other: whichever is not 1."""
+    """Return the broadcast of two sizes: the one that is not 1."""
     if a == b or b == 1:
         return a
     if a == 1 or isinstance(b, int):
@@ -277,7 +275,7 @@ def broadcast(a: Size, b: Size) -> Size:
 
 
 def _is_min_of(a: Dim, b: Dim) -> bool:
-    """Whether a is min(b, n) with n of 1 or more: where the two broadcast, the result is b."""
+    """Return whether a is min(b, n) with n >= 1: if the two broadcast, the result is b."""
     (monomial, factor), *more = a.terms.items()
     if more or factor != 1 or len(monomial) != 1 or monomial[0].kind != "min":
         return False
@@ -286,10 +284,10 @@ def _is_min_of(a: Dim, b: Dim) -> bool:
 
 
 def least(size: Size) -> float:
-    """A number that the size is never below; -inf if none is known."""
+    """Return a lower bound of a size; -inf if none is known."""
     if isinstance(size, int):
         return size
-    total: float = 0  # whole numbers all along: floats would round, perhaps up
+    total: float = 0  # an int unless a bound is infinite: a float sum might round up
     for monomial, factor in size.terms.items():
         if not monomial:
             total += factor
@@ -317,11 +315,11 @@ def _least_call(atom: Atom) -> float:
         return 0 if a >= 0 and b > 0 else float("-inf")
     if atom.kind == "mod":
         return 0 if b > 0 else float("-inf")
-    return max(a, b) if atom.kind == "max" else min(a, b)  # a broadcast is one of its sides
+    return max(a, b) if atom.kind == "max" else min(a, b)  # a broadcast is one of its arguments
 
 
 def same(a: Size, b: Size) -> bool | None:
-    """Whether two sizes are equal: True and False are proven, None is open."""
+    """Return whether two sizes are equal, if that can be proven; else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a == b
     if a == b:
@@ -333,7 +331,7 @@ def same(a: Size, b: Size) -> bool | None:
 
 
 def is_at_least(a: Size, b: Size) -> Size:
-    """1 where a >= b, else 0: a truth as a size."""
+    """Return the size that is 1 where a >= b, else 0."""
     gap = a - b
     if least(gap) >= 0:
         return 1
@@ -341,13 +339,13 @@ def is_at_least(a: Size, b: Size) -> Size:
 
 
 def is_equal(a: Size, b: Size) -> Size:
-    """1 where a == b, else 0."""
+    """Return the size that is 1 where a == b, else 0."""
     answer = same(a, b)
     return is_at_least(a, b) * is_at_least(b, a) if answer is None else int(answer)
 
 
 def product(sizes: Iterable[Size]) -> Size:
-    """All sizes multiplied; 1 for none."""
+    """Return the product of sizes; 1 for none."""
     result: Size = 1
     for size in sizes:
         result = result * size
@@ -358,14 +356,14 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 def is_polynomial(size: Size) -> bool:
-    """Whether a size is made of names by sums and products alone."""
+    """Return whether a size has names as its only atoms."""
     return not isinstance(size, Dim) or all(
         atom.kind == "name" for monomial in size.terms for atom in monomial
     )
 
 
 def symbols(size: Size) -> frozenset[str]:
-    """The names in a size."""
+    """Return the names in a size."""
     if not isinstance(size, Dim):
         return _NO_NAMES
     if size.names is None:
@@ -381,26 +379,22 @@ def symbols(size: Size) -> frozenset[str]:
 
 
 def lone_name(size: Size) -> str | None:
-    """The name that a size consists of, if it is just one."""
+    """Return the name that a size consists of; None for other sizes."""
     if isinstance(size, int) or len(size.terms) != 1:
         return None
     ((monomial, factor),) = size.terms.items()
-    if factor != 1 or len(monomial) != 1 or monomial[0].kind != "name":
-        return None
-    return monomial[0].text
+    is_name = factor == 1 and len(monomial) == 1 and monomial[0].kind == "name"
+    return monomial[0].text if is_name else None
 
 
-_CALLS: Final = {
-    "div": floor_div,
-    "mod": modulo,
-    "min": minimum,
-    "max": maximum,
-    "broadcast": broadcast,
-}
+# Functions of two sizes by the kind of the atom that they make.
+CALLS: Final = {
+    "div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast,
+}  # fmt: skip
 
 
 def substitute(size: Size, values: Mapping[str, Size]) -> Size:
-    """The size with names replaced; names without a value stay."""
+    """Return the size with names replaced by values; names without a value stay."""
     if isinstance(size, int):
         return size
     total: Size = 0
@@ -411,16 +405,15 @@ def substitute(size: Size, values: Mapping[str, Size]) -> Size:
                 term = term * values.get(atom.text, Dim({(atom,): 1}))
             else:
                 a, b = (substitute(x, values) for x in atom.args)
-                term = term * _CALLS[atom.kind](a, b)
+                term = term * CALLS[atom.kind](a, b)
         total = total + term
     return total
 
 
 def evaluate(size: Size, values: Mapping[str, int]) -> int:
-    """The number a size stands for once every name has one."""
+    """Return the value of a size; every name in it must have one."""
     result = substitute(size, values)
     if not isinstance(result, int):
-        raise InternalError(
-            f"the size {size} has no value: {sorted(symbols(result))} are not bound"
-        )
+        unbound = sorted(symbols(result))
+        raise InternalError(f"the size {size} has no value: {unbound} are not bound")
     return result

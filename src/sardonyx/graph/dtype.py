@@ -10,22 +10,28 @@ import numpy as np
 class DType:
     """An element type. There is one object per type, so `is` compares them."""
 
-    __slots__ = ("_np", "bits", "itemsize", "kind", "name", "onnx", "ort_name")
+    __slots__ = ("_np", "bits", "itemsize", "kind", "name", "np_name", "onnx", "ort_name")
 
-    def __init__(self, name: str, onnx: int, kind: str, bits: int, ort_name: str) -> None:
+    def __init__(
+        self, name: str, onnx: int, kind: str, bits: int, ort_name: str, np_name: str
+    ) -> None:
         self.name: Final = name
         self.onnx: Final = onnx
         self.kind: Final = kind  # float, int, uint, bool, complex, string
-        self.bits: Final = bits  # in a file; numpy keeps types under 8 bits one to a byte
+        self.bits: Final = bits  # in a file; in memory, types under 8 bits use one byte per element
         self.itemsize: Final = max(1, bits // 8)  # bytes of one element in memory
         self.ort_name: Final = ort_name
+        self.np_name: Final = np_name
         self._np: np.dtype[Any] | None = None
 
     @property
     def np(self) -> np.dtype[Any]:
         """The numpy type of arrays of this element type (from ml_dtypes where numpy has none)."""
         if self._np is None:
-            self._np = _numpy_type(self.name)
+            module: Any = np
+            if not hasattr(np, self.np_name):
+                import ml_dtypes as module  # costs milliseconds, and most models do not need it
+            self._np = np.dtype(getattr(module, self.np_name))
         return self._np
 
     @property
@@ -37,7 +43,7 @@ class DType:
         return self.kind in ("int", "uint")
 
     def packed_bytes(self, count: int) -> int:
-        """Bytes of `count` elements as ONNX stores them."""
+        """Return the bytes of `count` elements as ONNX stores them."""
         return (count * self.bits + 7) // 8
 
     def __repr__(self) -> str:
@@ -47,54 +53,43 @@ class DType:
         return by_name, (self.name,)
 
 
-# short name, ONNX number, kind, bits, the name inside "tensor(...)"
-_ROWS: Final = (
-    ("f32", 1, "float", 32, "float"),
-    ("u8", 2, "uint", 8, "uint8"),
-    ("i8", 3, "int", 8, "int8"),
-    ("u16", 4, "uint", 16, "uint16"),
-    ("i16", 5, "int", 16, "int16"),
-    ("i32", 6, "int", 32, "int32"),
-    ("i64", 7, "int", 64, "int64"),
-    ("str", 8, "string", 128, "string"),
-    ("bool", 9, "bool", 8, "bool"),
-    ("f16", 10, "float", 16, "float16"),
-    ("f64", 11, "float", 64, "double"),
-    ("u32", 12, "uint", 32, "uint32"),
-    ("u64", 13, "uint", 64, "uint64"),
-    ("c64", 14, "complex", 64, "complex64"),
-    ("c128", 15, "complex", 128, "complex128"),
-    ("bf16", 16, "float", 16, "bfloat16"),
-    ("f8e4m3fn", 17, "float", 8, "float8e4m3fn"),
-    ("f8e4m3fnuz", 18, "float", 8, "float8e4m3fnuz"),
-    ("f8e5m2", 19, "float", 8, "float8e5m2"),
-    ("f8e5m2fnuz", 20, "float", 8, "float8e5m2fnuz"),
-    ("u4", 21, "uint", 4, "uint4"),
-    ("i4", 22, "int", 4, "int4"),
-    ("f4e2m1", 23, "float", 4, "float4e2m1"),
-    ("f8e8m0", 24, "float", 8, "float8e8m0"),
-    ("u2", 25, "uint", 2, "uint2"),
-    ("i2", 26, "int", 2, "int2"),
-    ("f6e2m3", 27, "float", 6, "float6e2m3"),
-    ("f6e3m2", 28, "float", 6, "float6e3m2"),
+# Short name, ONNX number, kind, bits, name inside "tensor(...)", name in numpy or ml_dtypes.
+_TYPES: Final = (
+    ("f32", 1, "float", 32, "float", "float32"),
+    ("u8", 2, "uint", 8, "uint8", "uint8"),
+    ("i8", 3, "int", 8, "int8", "int8"),
+    ("u16", 4, "uint", 16, "uint16", "uint16"),
+    ("i16", 5, "int", 16, "int16", "int16"),
+    ("i32", 6, "int", 32, "int32", "int32"),
+    ("i64", 7, "int", 64, "int64", "int64"),
+    ("str", 8, "string", 128, "string", "object_"),
+    ("bool", 9, "bool", 8, "bool", "bool_"),
+    ("f16", 10, "float", 16, "float16", "float16"),
+    ("f64", 11, "float", 64, "double", "float64"),
+    ("u32", 12, "uint", 32, "uint32", "uint32"),
+    ("u64", 13, "uint", 64, "uint64", "uint64"),
+    ("c64", 14, "complex", 64, "complex64", "complex64"),
+    ("c128", 15, "complex", 128, "complex128", "complex128"),
+    ("bf16", 16, "float", 16, "bfloat16", "bfloat16"),
+    ("f8e4m3fn", 17, "float", 8, "float8e4m3fn", "float8_e4m3fn"),
+    ("f8e4m3fnuz", 18, "float", 8, "float8e4m3fnuz", "float8_e4m3fnuz"),
+    ("f8e5m2", 19, "float", 8, "float8e5m2", "float8_e5m2"),
+    ("f8e5m2fnuz", 20, "float", 8, "float8e5m2fnuz", "float8_e5m2fnuz"),
+    ("u4", 21, "uint", 4, "uint4", "uint4"),
+    ("i4", 22, "int", 4, "int4", "int4"),
+    ("f4e2m1", 23, "float", 4, "float4e2m1", "float4_e2m1fn"),
+    ("f8e8m0", 24, "float", 8, "float8e8m0", "float8_e8m0fnu"),
+    ("u2", 25, "uint", 2, "uint2", "uint2"),
+    ("i2", 26, "int", 2, "int2", "int2"),
+    ("f6e2m3", 27, "float", 6, "float6e2m3", "float6_e2m3fn"),
+    ("f6e3m2", 28, "float", 6, "float6e3m2", "float6_e3m2fn"),
 )
-_NUMPY: Final[dict[str, Any]] = {
-    "f32": np.float32, "u8": np.uint8, "i8": np.int8, "u16": np.uint16, "i16": np.int16,
-    "i32": np.int32, "i64": np.int64, "str": object, "bool": np.bool_, "f16": np.float16,
-    "f64": np.float64, "u32": np.uint32, "u64": np.uint64, "c64": np.complex64,
-    "c128": np.complex128,
-}  # fmt: skip
-_ML_DTYPES: Final = {
-    "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn", "f8e4m3fnuz": "float8_e4m3fnuz",
-    "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "u4": "uint4", "i4": "int4",
-    "f4e2m1": "float4_e2m1fn", "f8e8m0": "float8_e8m0fnu", "u2": "uint2", "i2": "int2",
-    "f6e2m3": "float6_e2m3fn", "f6e3m2": "float6_e3m2fn",
-}  # fmt: skip
 
-_BY_ONNX: Final = {row[1]: DType(*row) for row in _ROWS}
+_BY_ONNX: Final = {row[1]: DType(*row) for row in _TYPES}
 _BY_NAME: Final = {d.name: d for d in _BY_ONNX.values()}
 _BY_ORT_NAME: Final = {d.ort_name: d for d in _BY_ONNX.values()}
-_BY_NUMPY: Final[dict[Any, DType]] = {np.dtype(t): _BY_NAME[n] for n, t in _NUMPY.items()}
+# Types of ml_dtypes are added when an array first has one.
+_BY_NUMPY: Final = {d.np: d for d in _BY_ONNX.values() if hasattr(np, d.np_name)}
 
 F32: Final = _BY_NAME["f32"]
 F64: Final = _BY_NAME["f64"]
@@ -113,7 +108,7 @@ STRING: Final = _BY_NAME["str"]
 C64: Final = _BY_NAME["c64"]
 C128: Final = _BY_NAME["c128"]
 
-# Sets that op declarations name their type constraints with.
+# Type constraints of op declarations.
 IEEE: Final = frozenset((F16, F32, F64))
 FLOATS: Final = frozenset((F16, F32, F64, BF16))
 SIGNED: Final = frozenset((I8, I16, I32, I64))
@@ -127,37 +122,26 @@ FIXED: Final = ALL - {STRING}
 
 
 def by_onnx(number: int) -> DType | None:
-    """The type with this TensorProto.DataType number."""
+    """Return the type with a TensorProto.DataType number."""
     return _BY_ONNX.get(number)
 
 
 def by_name(name: str) -> DType:
-    """The type with this short name ("f32")."""
+    """Return the type with a short name ("f32")."""
     return _BY_NAME[name]
 
 
 def by_ort_name(name: str) -> DType | None:
-    """The type that onnxruntime calls so inside "tensor(...)"."""
+    """Return the type with a name of onnxruntime, as inside "tensor(...)"."""
     return _BY_ORT_NAME.get(name)
 
 
 def by_numpy(dtype: np.dtype[Any]) -> DType | None:
-    """The element type of an array; None where ONNX has none."""
+    """Return the ONNX type of an array type; None if ONNX has none."""
     found = _BY_NUMPY.get(dtype)
     if found is None and dtype.kind in "US":
         return STRING
     if found is None and dtype.type.__module__.startswith("ml_dtypes"):
-        _BY_NUMPY.update((d.np, d) for n, d in _BY_NAME.items() if n in _ML_DTYPES)
+        _BY_NUMPY.update((d.np, d) for d in _BY_ONNX.values())
         found = _BY_NUMPY.get(dtype)
-    return found
-
-
-def _numpy_type(name: str) -> np.dtype[Any]:
-    found: np.dtype[Any]
-    if name in _NUMPY:
-        found = np.dtype(_NUMPY[name])
-    else:
-        import ml_dtypes  # costs milliseconds, and most models need none of it
-
-        found = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
     return found

@@ -1,4 +1,4 @@
-"""Facts: what is known of a value before the model runs."""
+"""Facts: the type, shape and contents of a value as far as they are known at compile time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from sardonyx.base.records import frozen, replace
-from sardonyx.graph.dim import Dim, Shape, Size, same, symbols
+from sardonyx.graph.dim import Dim, Shape, Size, product, same, symbols
 from sardonyx.graph.dtype import DType
 
 if TYPE_CHECKING:
@@ -20,9 +20,8 @@ _MAX_ELEMENTS: Final = 2**48
 class Fact:
     """A tensor: element type, symbolic shape, and its contents where they are known.
 
-    `shape` is None while not even the rank is known. `const` refers to the bytes of a constant;
-    `sym` holds the elements of a small integer tensor in row-major order, each a number or a
-    symbolic size.
+    `shape` is None if the rank is unknown. `const` refers to the bytes of a constant; `sym` has the
+    elements of a small integer tensor in row-major order, each a number or a symbolic size.
     """
 
     dtype: DType
@@ -32,13 +31,12 @@ class Fact:
 
     @property
     def rank(self) -> int:
-        """The number of dims; ask only where the rank is known."""
-        assert self.shape is not None
-        return len(self.shape)
+        """The number of dims of a tensor of known rank."""
+        return len(self.dims)
 
     @property
     def dims(self) -> Shape:
-        """The shape, where it is known to have a rank."""
+        """The shape of a tensor of known rank."""
         assert self.shape is not None
         return self.shape
 
@@ -48,34 +46,34 @@ class Fact:
 
     @property
     def static(self) -> tuple[int, ...] | None:
-        """The shape as numbers, or None if any of it is open."""
+        """The shape if all dims are numbers, else None."""
         if self.shape is None or not all(isinstance(d, int) for d in self.shape):
             return None
         return self.shape  # type: ignore[return-value]  # checked just above
 
     @property
     def ints(self) -> tuple[int, ...] | None:
-        """The elements as numbers, or None if any of them is open."""
+        """The elements if all are numbers, else None."""
         if self.sym is None or not all(isinstance(d, int) for d in self.sym):
             return None
         return self.sym  # type: ignore[return-value]  # checked just above
 
     def plain(self) -> Fact:
-        """The fact without its contents: what another value of the same type and shape has."""
+        """Return the fact without contents: type and shape alone."""
         if self.const is None and self.sym is None:
             return self
         return Fact(self.dtype, self.shape)
 
     def of(self, dtype: DType) -> Fact:
-        """The same shape with another element type."""
+        """Return the fact of a tensor of this shape and another element type."""
         return Fact(dtype, self.shape)
 
     def shaped(self, shape: Shape | None) -> Fact:
-        """The same element type with another shape."""
+        """Return the fact of a tensor of this element type and another shape."""
         return Fact(self.dtype, shape)
 
     def known(self, sym: Shape | None) -> Fact:
-        """The same tensor with these elements."""
+        """Return the fact with known elements."""
         return replace(self, sym=sym)
 
     def __str__(self) -> str:
@@ -86,13 +84,13 @@ class Fact:
 
 @frozen
 class SequenceFact:
-    """A list of values that are alike; `parts` has each of them, where their number is known."""
+    """A sequence of values; `parts` has the fact of each, if the length is known."""
 
-    elem: AnyFact | None  # None while nothing is known of the elements
+    elem: AnyFact | None  # None if unknown
     parts: tuple[AnyFact, ...] | None = None
 
     def plain(self) -> SequenceFact:
-        """The fact without its elements: what another sequence of the same type has."""
+        """Return the fact without those of the single elements."""
         return self if self.parts is None else SequenceFact(self.elem)
 
     def __str__(self) -> str:
@@ -136,7 +134,7 @@ AnyFact = Fact | SequenceFact | OptionalFact | MapFact | SparseFact
 
 
 def refines(new: AnyFact, old: AnyFact) -> bool:
-    """Whether a value may have fact `new` instead of `old`: same type, no dim known to differ."""
+    """Return whether `new` may replace `old`: same type, no dim known to differ."""
     if isinstance(new, Fact) and isinstance(old, Fact):
         if new.dtype is not old.dtype:
             return False
@@ -149,9 +147,9 @@ def refines(new: AnyFact, old: AnyFact) -> bool:
 
 
 def filled(fact: AnyFact | None, declared: Shape | None) -> AnyFact | None:
-    """The fact with declared sizes for those, or for the rank, that it leaves open.
+    """Return the fact with declared sizes in place of unknown ones, or of an unknown rank.
 
-    A shape of another rank, or of more elements than a tensor can have, tells nothing.
+    A declared shape of another rank, or of too many elements, is ignored.
     """
     if not isinstance(fact, Fact) or declared is None:
         return fact
@@ -166,17 +164,12 @@ def filled(fact: AnyFact | None, declared: Shape | None) -> AnyFact | None:
 
 
 def elements(fact: Fact) -> Size | None:
-    """The number of elements, or None if the rank is unknown."""
-    if fact.shape is None:
-        return None
-    count: Size = 1
-    for d in fact.shape:
-        count = count * d
-    return count
+    """Return the number of elements, or None if the rank is unknown."""
+    return None if fact.shape is None else product(fact.shape)
 
 
 def names_in(fact: AnyFact | None) -> Iterator[str]:
-    """The names of sizes in what is known of a value."""
+    """Return the names of the symbolic sizes in a fact."""
     if isinstance(fact, Fact):
         for d in (*(fact.shape or ()), *(fact.sym or ())):
             yield from symbols(d)

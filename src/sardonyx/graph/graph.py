@@ -1,8 +1,8 @@
-"""The graph: nodes, the values between them, and the only code that changes its edges.
+"""The graph IR: nodes, the values between them, and the only code that changes its edges.
 
-Edges are kept on both sides: a node's inputs and each value's uses, a node's outputs and each
+Edges are stored on both sides: a node's inputs and each value's uses, a node's outputs and each
 value's node and index, a graph's outputs and each value's number of exits. Only the methods of
-`Graph` write them; `tests/graph/test_edges.py` holds the rest of the package to that.
+`Graph` write them; `tests/graph/test_edges.py` checks that no other code does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from sardonyx.graph.const import Const
     from sardonyx.graph.op import Op
 
-MAX_PRIORITY: Final = 2**31 - 1  # and its negative: what a file may say
+MAX_PRIORITY: Final = 2**31 - 1  # of the absolute value
 Annotations = tuple[int, bool] | tuple[int, bool, int]
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
 
 
 class Value:
-    """An edge: made by one node, or an input or constant, and read by any number of slots."""
+    """An output of a node, an input of a graph, or a constant; any number of slots read it."""
 
     __slots__ = ("fact", "index", "n_exits", "name", "node", "uses")
 
@@ -35,7 +35,7 @@ class Value:
         self.node: Node | None = None
         self.index = 0  # which output of the node
         self.uses: list[tuple[Node, int]] = []
-        self.n_exits = 0  # how often it is an output of a graph
+        self.n_exits = 0  # how many times it is an output of a graph
 
     @property
     def is_used(self) -> bool:
@@ -50,7 +50,7 @@ class Value:
 
     @property
     def const(self) -> Const | None:
-        """The constant that the value stands for, if any."""
+        """The constant of the value, if it is one."""
         fact = self.fact
         return fact.const if isinstance(fact, Fact) else None
 
@@ -60,7 +60,7 @@ class Value:
 
     @property
     def op(self) -> str:
-        """The type of the node that makes the value; empty for inputs and constants."""
+        """The op type of the node that makes the value; empty for inputs and constants."""
         return "" if self.node is None else self.node.op.name
 
     def __repr__(self) -> str:
@@ -71,14 +71,7 @@ class Node:
     """One call of an op. Inputs change only through the graph, which keeps the use lists."""
 
     __slots__ = (
-        "assignment",
-        "attrs",
-        "graph",
-        "inputs",
-        "is_backward",
-        "name",
-        "op",
-        "outputs",
+        "assignment", "attrs", "graph", "inputs", "is_backward", "name", "op", "outputs",
         "priority",
     )  # fmt: skip
 
@@ -89,15 +82,16 @@ class Node:
         self.attrs = attrs
         self.inputs: tuple[Value | None, ...] = ()
         self.outputs: tuple[Value, ...] = ()
-        self.priority = 0  # smaller runs earlier where an order asks; above 0: computes again
-        self.is_backward = False  # of the part of a training graph that computes gradients
-        self.assignment = 0  # the number of what a user wants of its place, from 1
+        # The priority-based execution order runs smaller numbers first; above 0: recomputation.
+        self.priority = 0
+        self.is_backward = False  # whether it computes gradients, in a training graph
+        self.assignment = 0  # number of the user's device assignment, from 1; 0: none
 
     @property
     def annotations(self) -> Annotations:
-        """What keeps nodes apart beside the edges: priority, whether it is of the backward part.
+        """Priority, whether the node is backward, and its device assignment, if any.
 
-        Where a user wants it to run comes third, if that is told.
+        Nodes of different annotations are not merged.
         """
         annotations = self.priority, self.is_backward
         return (*annotations, self.assignment) if self.assignment else annotations
@@ -108,21 +102,21 @@ class Node:
 
     @property
     def is_used(self) -> bool:
-        """Whether anybody reads what it makes."""
-        for value in self.outputs:  # noqa: SIM110 - a generator takes longer; all nodes are asked
+        """Whether an output has a reader."""
+        for value in self.outputs:  # noqa: SIM110 - a generator is slower, and this is hot
             if value.uses or value.n_exits:
                 return True
         return False
 
     @property
     def subgraphs(self) -> list[tuple[str, Graph]]:
-        """The bodies this node runs, by attribute name."""
+        """The bodies of this node, with their attribute names."""
         if not self.op.has_bodies:
             return []
         return [(k, v) for k, v in self.attrs.items() if isinstance(v, Graph)]
 
     def reads(self) -> Iterator[Value]:
-        """Every value the node needs, those that its bodies take from outside included."""
+        """Yield every value that the node reads, captures of its bodies included."""
         for value in self.inputs:
             if value is not None:
                 yield value
@@ -134,18 +128,18 @@ class Node:
 
 
 class Graph:
-    """Nodes in any order (as loaded: each after those it reads), inputs and outputs in theirs."""
+    """Nodes, inputs and outputs. Nodes are in insertion order, which need not be topological."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.inputs: list[Value] = []
         self.outputs: tuple[Value, ...] = ()
-        self.declared: tuple[Shape | None, ...] = ()  # shapes of a body's outputs, by its file
-        self.defaults: dict[Value, Const] = {}  # inputs that need not be fed
+        self.declared: tuple[Shape | None, ...] = ()  # shapes of a body's outputs, from its file
+        self.defaults: dict[Value, Const] = {}  # of overridable inputs
         self.nodes: dict[Node, None] = {}  # an ordered set
-        self.scope = Scope()  # holds the guards that inference needed
+        self.scope = Scope()  # holds the guards from inference
         self.owner: Node | None = None  # the node whose body this is
-        self.whole: Graph | None = None  # what this was cut out of, and goes back to
+        self.whole: Graph | None = None  # the graph that this one was cut out of
 
     def add(
         self,
@@ -155,7 +149,7 @@ class Graph:
         outputs: Sequence[Value] | int = 1,
         name: str = "",
     ) -> Node:
-        """A new node at the end; `outputs` are values that no node makes yet, or their number."""
+        """Append a node; `outputs` are values that no node makes yet, or their number."""
         node = Node(self, op, name, attrs)
         self.nodes[node] = None
         node.inputs = tuple(inputs)
@@ -233,23 +227,23 @@ class Graph:
             self.nodes[node] = None
 
     def replace(self, old: Value, new: Value) -> None:
-        """Every reader of `old`, graph outputs included, now reads `new`."""
+        """Make every reader of `old`, graph outputs included, read `new`."""
         if old.fact is not None and new.fact is not None and not refines(new.fact, old.fact):
             raise InternalError(f"replacement changes {old} to {new}")
         for node, slot in tuple(old.uses):
             node.graph.set_input(node, slot, new)
         for graph in self.family():
             if not old.n_exits:
-                break  # before a walk over all nodes
+                break  # `family` visits all nodes
             if old in graph.outputs:
                 graph.set_outputs([new if v is old else v for v in graph.outputs])
 
     def set_outputs(
         self, values: Iterable[Value], declared: Iterable[Shape | None] | None = None
     ) -> None:
-        """Makes these the graph's outputs, of shapes that are `declared`.
+        """Make these values the graph's outputs, with the shapes that the model declares.
 
-        Those of as many outputs as before stay what they were unless they are given.
+        Without `declared`, the declared shapes stay if the number of outputs does.
         """
         for value in self.outputs:
             value.n_exits -= 1
@@ -262,14 +256,15 @@ class Graph:
             self.declared = (None,) * len(self.outputs)
 
     def unrun_facts(self) -> list[AnyFact | None]:
-        """Facts of a body's outputs for a loop without iterations: what is open is as declared.
+        """Return facts of a body's outputs for a loop without iterations.
 
-        Nothing vouches for what a file declares, so this is for tensors without elements alone.
+        Unknown sizes are as the model declares them. Declarations are not verified, so this serves
+        only tensors without elements.
         """
         return [filled(v.fact, d) for v, d in zip(self.outputs, self.declared, strict=True)]
 
     def remove(self, node: Node) -> None:
-        """Takes out a node whose outputs nobody reads, with its bodies."""
+        """Remove a node whose outputs have no readers, with its bodies."""
         if node.is_used:
             raise InternalError(f"{node} is removed while {node.outputs} are read")
         self._unlink_inputs(node)
@@ -278,18 +273,18 @@ class Graph:
             for inner in reversed(body.sorted_nodes()):
                 body.remove(inner)
         del self.nodes[node]
-        # Breaks the cycle of node and values: both are freed now, not by the garbage collector.
+        # Break the reference cycle of node and values: both are freed without garbage collection.
         node.outputs = ()
 
     def settle(self, node: Node) -> None:
-        """Takes out a node whose outputs have become constants, which nobody makes."""
+        """Remove a node whose outputs have become constants, which have no node."""
         for value in node.outputs:
             value.node, value.index = None, 0
         node.outputs = ()
         self.remove(node)
 
     def family(self) -> Iterator[Graph]:
-        """This graph and all bodies below it."""
+        """Yield this graph and all nested bodies."""
         yield self
         for node in self.nodes:
             if node.op.has_bodies:
@@ -297,12 +292,21 @@ class Graph:
                     yield from body.family()
 
     def all_nodes(self) -> Iterator[Node]:
-        """Every node of the graph and of the bodies below it."""
+        """Yield every node of the graph and of its nested bodies."""
         for graph in self.family():
             yield from graph.nodes
 
+    def all_values(self) -> list[Value]:
+        """Return every value that the graph or a nested body has, reads or returns, once each."""
+        found: dict[Value | None, None] = {}  # an ordered set
+        for graph in self.family():
+            found.update(dict.fromkeys((*graph.inputs, *graph.outputs)))
+            for node in graph.nodes:
+                found.update(dict.fromkeys((*node.inputs, *node.outputs)))
+        return [value for value in found if value is not None]
+
     def captures(self) -> list[Value]:
-        """Values that the graph, or a body below it, reads but does not make, once each."""
+        """Return the values from outside that the graph or a nested body reads, once each."""
         made: set[Value] = set()
         read: dict[Value | None, None] = {}  # an ordered set
         for graph in self.family():
@@ -314,7 +318,10 @@ class Graph:
         return [v for v in read if v is not None and v not in made and v.const is None]
 
     def sorted_nodes(self) -> list[Node]:
-        """The nodes, each after those it reads, else in insertion order; a cycle is an error."""
+        """Return the nodes in topological order, else in insertion order; a cycle is an error.
+
+        Depth-first search with an explicit stack, as graphs are deeper than the recursion limit.
+        """
         order: list[Node] = []
         done: set[Node] = set()
         open_: set[Node] = set()
@@ -328,11 +335,9 @@ class Graph:
                 for maker in makers:
                     if maker in open_:
                         cycle = " -> ".join(str(n) for n, _ in stack[-8:])
-                        raise InvalidGraph(
-                            f"the graph has a cycle through {maker}",
-                            path=cycle,
-                            hint="a node may read only what earlier nodes make",
-                        )
+                        hint = "a node may read only what earlier nodes make"
+                        what = f"the graph has a cycle through {maker}"
+                        raise InvalidGraph(what, path=cycle, hint=hint)
                     if maker not in done:
                         stack.append((maker, self._makers(maker)))
                         open_.add(maker)
@@ -359,9 +364,9 @@ def detached(
     outputs: Sequence[Value] | int = 1,
     name: str = "",
 ) -> Node:
-    """A node for inference or folding alone, which is in no graph.
+    """Return a node that is in no graph, for inference or folding.
 
-    Its inputs do not count it among their readers, and its outputs do not name it as their node.
+    It is not among the uses of its inputs, and its outputs do not refer to it.
     """
     node = Node(graph, op, name, attrs)
     node.inputs, node.outputs = tuple(inputs), _values(outputs)
@@ -369,7 +374,7 @@ def detached(
 
 
 def _values(outputs: Sequence[Value] | int) -> tuple[Value, ...]:
-    """Outputs as given, or so many new ones."""
+    """Return the values themselves, or that many new ones."""
     return tuple(Value("") for _ in range(outputs)) if isinstance(outputs, int) else tuple(outputs)
 
 

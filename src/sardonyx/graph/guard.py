@@ -1,4 +1,4 @@
-"""Guards: what inference needs and cannot prove, checked as dims are bound, before a node runs."""
+"""Guards: conditions on sizes that inference cannot prove, checked when dims are bound."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ if TYPE_CHECKING:
 
 
 class AssumptionFailed(Exception):
-    """Sizes that were taken as equal are not, which is legal: compile again without assuming it."""
+    """An assumption about sizes does not hold, which is legal: compile again without it."""
 
 
 class ChoiceFailed(AssumptionFailed):
-    """Sizes take another branch than the one a program was made for: compile again for them."""
+    """Sizes select another branch than the one that was compiled: compile again for them."""
 
 
-# A loop's body is inferred until its carried shapes settle, so loops in loops multiply the work.
+# Nodes of bodies that one inference may visit. A loop's body is inferred until its carried shapes
+# reach a fixed point, so nested loops multiply the work.
 MAX_IN_BODIES: Final = 500_000
 
 
 @frozen
 class Guard:
-    """A condition on two sizes, the sentence to say when it fails, and the node that needs it."""
+    """A condition on two sizes, its error message, and the node that needs it."""
 
     kind: str  # a key of KINDS
     left: Size
     right: Size
     what: str
-    node: Node | str | None  # a node, or what one that is gone was called
+    node: Node | str | None  # a node, or the name of a removed one
 
     def holds(self, dims: Mapping[str, int]) -> bool:
-        """Whether the condition holds for these dims."""
+        """Return whether the condition holds for these dims."""
         return KINDS[self.kind].holds(evaluate(self.left, dims), evaluate(self.right, dims))
 
     def check(self, dims: Mapping[str, int]) -> None:
-        """Raises the error that the guard stands for, if it does not hold."""
+        """Raise the error of the guard if it does not hold."""
         if self.holds(dims):
             return
         left, right = evaluate(self.left, dims), evaluate(self.right, dims)
@@ -70,31 +71,31 @@ class Guard:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether sizes may break it legally: then another program is made for them."""
+        """Whether sizes may violate it legally: another program is compiled for them."""
         return self.kind in ("assumed", "assumed_at_least", "chosen")
 
     @property
     def needs(self) -> str:
-        """The condition as people write it."""
+        """The condition as text."""
         return KINDS[self.kind].needs.format(self.left, self.right)
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The names whose values decide the guard."""
+        """The names in the condition."""
         return symbols(self.left) | symbols(self.right)
 
 
 @frozen
 class Kind:
-    """A kind of condition: when it holds, how people write it, and what is said when it fails."""
+    """A kind of condition: its predicate, its text, and the text of a failure."""
 
     holds: Callable[[int, int], bool]
     needs: str
     fails: str
 
 
-# The assumed kinds hold for nearly all sizes and need not, chosen ones for those that a program is
-# made for: see `Guard.check`.
+# "assumed" kinds hold for nearly all sizes, "chosen" for those that a program is compiled for:
+# see `Guard.check`.
 KINDS: Final = {
     "equal": Kind(lambda a, b: a == b, "{} = {}", "{} and {}"),
     "assumed": Kind(lambda a, b: a == b, "{} and {} broadcast", "{} and {}"),
@@ -108,11 +109,11 @@ KINDS: Final = {
 
 
 def assumptions(graph: Graph) -> Iterator[Guard]:
-    """What a graph and its bodies assume of sizes that the model's inputs give.
+    """Yield the assumptions of a graph and its bodies about the sizes of the model's inputs.
 
-    It is checked before anything runs: a run that breaks an assumption begins anew with another
-    program, and no step may have run by then. Quotients are left to the body, which may run only
-    where they have a divisor.
+    They are checked before a run starts: a run that violates one is restarted with another program,
+    so no step may have side effects by then. Conditions with divisions are checked by the body that
+    needs them, which may run only where the divisor is not 0.
     """
     for guard in (g for each in graph.family() for g in each.scope.found):
         if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
@@ -120,7 +121,7 @@ def assumptions(graph: Graph) -> Iterator[Guard]:
 
 
 class Scope:
-    """One graph under inference: collects its nodes' guards, hands out new dims, infers bodies."""
+    """The state of one graph's inference: its guards, new dims, and inference of bodies."""
 
     __slots__ = (
         "_guess", "_n_fresh", "_spent", "assumes", "carried", "choices", "entry", "found",
@@ -134,23 +135,23 @@ class Scope:
         sizes: Mapping[str, int | None] | None = None,
         guess: bool = True,
     ) -> None:
-        """With `assumes`, open sizes that must broadcast are taken as equal, under a guard.
+        """With `assumes`, symbolic sizes that must broadcast are assumed equal, under a guard.
 
-        With `sizes`, of all names that the model's inputs give, conditions on them are decided
-        where ranks rest on them, under a guard: as these sizes say, or `guess` where one is None.
+        With `sizes` (of all names in the model's inputs), conditions on them that determine ranks
+        are decided, under a guard: for these sizes, or as `guess` where a size is None.
         """
         self.assumes: bool = assumes if parent is None else parent.assumes
         self.sizes: Mapping[str, int | None] | None = sizes if parent is None else parent.sizes
         self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
-        # Nodes whose branches differ in rank, as nobody decided between them.
+        # If nodes with branches of different ranks whose condition stayed undecided.
         self.parted: dict[Node, None] = {} if parent is None else parent.parted
-        # What the values that loops carry were found to be, by body.
+        # Facts of the values that loops carry, by body.
         self.carried: dict[Graph, list[AnyFact]] = {} if parent is None else parent.carried
-        # Outputs of control flow, by node and position, that are now a scalar, now a vector; None:
-        # they are not taken for vectors.
+        # Outputs of control flow, by node and position, that are scalars or vectors of one element
+        # depending on data; None: they are not treated as vectors.
         self.loose: dict[tuple[Node, int], None] | None = None if parent is None else parent.loose
-        self.entry: set[str] = set() if parent is None else set(parent.entry)  # names inputs give
+        self.entry: set[str] = set() if parent is None else set(parent.entry)  # names in the inputs
         self.found: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
         self._n_fresh: list[int] = [0] if parent is None else parent._n_fresh
@@ -158,11 +159,11 @@ class Scope:
 
     @property
     def n_outputs(self) -> int:
-        """How many outputs the node under inference names."""
+        """The number of outputs of the node under inference."""
         return 1 if self.node is None else len(self.node.outputs)
 
     def fresh(self, hint: str = "d") -> Dim:
-        """A new dimension whose value is known only once the node has run."""
+        """Return a new dimension whose value is known once the node has run."""
         self._n_fresh[0] += 1
         return Dim({(Atom("name", f"{hint}#{self._n_fresh[0] - 1}"),): 1})
 
@@ -172,7 +173,7 @@ class Scope:
         return self._n_fresh[0] > 0
 
     def body(self, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
-        """The facts of a body's outputs, given those of its inputs."""
+        """Return the facts of a body's outputs from those of its inputs."""
         from sardonyx.graph.infer import infer_body  # inference and guards need each other
 
         self._spent[0] += len(graph.nodes)
@@ -183,7 +184,7 @@ class Scope:
         return infer_body(self, graph, inputs)
 
     def equal(self, a: Size, b: Size, what: str) -> Size:
-        """Needs a == b; returns the more precise of the two."""
+        """Require a == b; return the more precise of the two."""
         if a is b or a == b:
             return a
         if same(a, b) is False:
@@ -192,7 +193,7 @@ class Scope:
         return a if isinstance(a, int) else b
 
     def equal_or_one(self, a: Size, b: Size, what: str) -> None:
-        """Needs a == b or a == 1."""
+        """Require a == b or a == 1."""
         if a == 1 or a == b:
             return
         if same(a, b) is False and same(a, 1) is False:
@@ -200,7 +201,7 @@ class Scope:
         self.found.append(Guard("equal_or_one", a, b, what, self.node))
 
     def divides(self, a: Size, b: Size, what: str) -> None:
-        """Needs b to be a multiple of a."""
+        """Require b to be a multiple of a."""
         if a == 0 or (isinstance(a, int) and isinstance(b, int) and b % a):
             raise ShapeError(f"{what}: {a} does not divide {b}")
         if modulo(b, a) == 0:
@@ -208,7 +209,7 @@ class Scope:
         self.found.append(Guard("divides", a, b, what, self.node))
 
     def at_least(self, a: Size, b: Size, what: str) -> None:
-        """Needs a >= b."""
+        """Require a >= b."""
         gap = a - b
         if least(gap) >= 0:
             return
@@ -217,7 +218,7 @@ class Scope:
         self.found.append(Guard("at_least", a, b, what, self.node))
 
     def assume_at_least(self, a: Size, b: Size) -> bool:
-        """Takes a >= b for granted, under a guard, if that may be; else the op must do without."""
+        """Assume a >= b under a guard; return False if it can neither be proven nor assumed."""
         if least(a - b) >= 0:
             return True
         if not self._may_assume(a, b):
@@ -225,49 +226,47 @@ class Scope:
         self.found.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
         return True
 
-    def choose(self, truth: Size) -> bool | None:
-        """Whether a condition on sizes holds in runs of this program; None if that stays open."""
-        if isinstance(truth, int):
-            return bool(truth)
-        if self.sizes is None or not symbols(truth) <= self.sizes.keys():
+    def choose(self, condition: Size) -> bool | None:
+        """Decide a condition on sizes for this program, under a guard; None if undecided."""
+        if isinstance(condition, int):
+            return bool(condition)
+        if self.sizes is None or not symbols(condition) <= self.sizes.keys():
             return None
-        taken = self.chosen(truth)
-        if taken is None:
-            known = {n: s for n in symbols(truth) if (s := self.sizes[n]) is not None}
-            answer = substitute(truth, known)
-            taken = bool(answer) if isinstance(answer, int) else self._guess
-            self.choices[truth] = taken
+        choice = self.chosen(condition)
+        if choice is None:
+            sizes = {n: s for n in symbols(condition) if (s := self.sizes[n]) is not None}
+            answer = substitute(condition, sizes)
+            choice = bool(answer) if isinstance(answer, int) else self._guess
+            self.choices[condition] = choice
         what = "an If takes its other branch for these sizes"
-        self.found.append(Guard("chosen", truth, int(taken), what, self.node))
-        return taken
+        self.found.append(Guard("chosen", condition, int(choice), what, self.node))
+        return choice
 
     def loosens(self, position: int) -> bool:
-        """Notes a number whose rank depends on data; whether it may be taken for a vector of one.
+        """Record an output whose rank, 0 or 1, depends on data; return whether to infer a vector.
 
-        `passes/rank_unification.py` makes it one, unless an output reveals the rank.
+        `passes/rank_unification.py` makes it a vector, unless an output of the model exposes it.
         """
         if self.loose is None or self.node is None:
             return False
         self.loose[self.node, position] = None
         return True
 
-    def chosen(self, truth: Size) -> bool | None:
-        """What was chosen for a condition or its opposite, if anything was."""
-        opposite = self.choices.get(1 - truth)
-        return self.choices.get(truth) if opposite is None else not opposite
+    def chosen(self, condition: Size) -> bool | None:
+        """Return the earlier choice for a condition or its negation, if any."""
+        opposite = self.choices.get(1 - condition)
+        return self.choices.get(condition) if opposite is None else not opposite
 
     def _may_assume(self, a: Size, b: Size) -> bool:
-        """Whether a condition on these sizes can be checked before anything runs."""
+        """Return whether a condition on these sizes can be checked before a run starts."""
         return self.assumes and symbols(a) | symbols(b) <= self.entry
 
     def broadcast(self, a: Size, b: Size, what: str = "shapes do not broadcast") -> Size:
-        """The size of a and b broadcast against each other."""
+        """Return the broadcast of two sizes, under a guard where it cannot be proven."""
         if a is b or a == b:
             return a
-        if a == 1:
-            return b
-        if b == 1:
-            return a
+        if a == 1 or b == 1:
+            return b if a == 1 else a
         if isinstance(a, int) and isinstance(b, int):
             raise ShapeError(f"{what}: {a} and {b}")
         if isinstance(a, int):

@@ -17,10 +17,9 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.known import known_elements
 from sardonyx.graph.op import Op, allowed, as_facts
 
-MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference follows one by one
-SYMBOLIC_KINDS: Final = ("int", "uint", "bool")  # of such tensors
+MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference computes with
+SYMBOLIC_KINDS: Final = ("int", "uint", "bool")  # of the dtypes of these tensors
 MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
-
 
 Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
 
@@ -30,9 +29,9 @@ def infer(
 ) -> None:
     """Infer the facts of all values of a graph, and the guards that they depend on.
 
-    With `shapes`, of some run or empty, ranks may rest on the branches that such runs take. Where
-    they are empty that is a guess: if the model makes no sense so, it may in the other branches.
-    With `loosens`, they may rest on what `settle_ranks` of the passes has to make true.
+    With `shapes`, of one run or empty, ranks may depend on the branches that these shapes select.
+    Empty shapes mean a guess: if inference fails, it is repeated with the other branches. With
+    `loosens`, ranks may depend on the later pass `settle_ranks`.
     """
     sizes = None if shapes is None else _sizes_in(graph, shapes)
     for guess in (True, False) if sizes is not None else ():
@@ -47,7 +46,7 @@ def infer(
 
 
 def _sizes_in(graph: Graph, shapes: Shapes) -> dict[str, int | None]:
-    """The sizes that stand in shapes, by the names that the inputs' facts have for them."""
+    """Return the sizes in shapes by the names of the inputs' symbolic dims."""
     found: dict[str, int | None] = {}
     for value in graph.inputs:
         dims = value.fact.shape if isinstance(value.fact, Fact) else None
@@ -59,7 +58,7 @@ def _sizes_in(graph: Graph, shapes: Shapes) -> dict[str, int | None]:
 
 
 def infer_into(scope: Scope, graph: Graph) -> None:
-    """Facts for one graph under an open scope, which becomes the graph's."""
+    """Infer one graph with a scope, which becomes the graph's."""
     graph.scope = scope
     for value in graph.inputs:
         if isinstance(value.fact, Fact):
@@ -69,7 +68,7 @@ def infer_into(scope: Scope, graph: Graph) -> None:
 
 
 def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
-    """Facts of a body's outputs, given those of its inputs."""
+    """Return the facts of a body's outputs from those of its inputs."""
     if len(inputs) != len(graph.inputs):
         raise InvalidGraph(
             f"the body {graph.name or 'of ' + str(parent.node)} has {len(graph.inputs)} inputs, "
@@ -82,7 +81,7 @@ def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[A
 
 
 def infer_node(scope: Scope, node: Node) -> None:
-    """Facts of one node's outputs from those of its inputs."""
+    """Infer the facts of one node's outputs from those of its inputs."""
     scope.node = node
     try:
         results = _inferred(scope, node)
@@ -114,7 +113,7 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
         results = _by_rule(scope, node, facts, bound)
     if op.symbolic_rule is not None:
         results = _with_symbols(op, facts, node.attrs, results)
-    if results and results[0].__class__ is Fact and _is_followed(results[0]):
+    if results and results[0].__class__ is Fact and _needs_elements(results[0]):
         results = _with_numbers(node, results[0], results)
     for fact in results:
         if fact.__class__ is Fact and fact.shape:
@@ -126,7 +125,7 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
 
 
 def _check_addressable(shape: Shape) -> None:
-    """Refuse a tensor that no memory could hold; all sizes after this check fit into 64 bits."""
+    """Reject a tensor beyond any memory; sizes that pass this check fit into 64 bits."""
     count = 1
     for d in shape:
         if d.__class__ is int:
@@ -140,13 +139,13 @@ def _check_addressable(shape: Shape) -> None:
 
 
 def _check_single(scope: Scope, name: str, fact: AnyFact | None) -> None:
-    """An input of which kernels read the first element has one."""
+    """Require one element in an input of which kernels read the first element."""
     if isinstance(fact, Fact) and fact.shape:
         scope.equal(product(fact.shape), 1, f"{name} is one number, and has another count")
 
 
 def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:
-    for fact in facts:  # noqa: SIM110 - a generator takes longer; all nodes are asked
+    for fact in facts:  # noqa: SIM110 - a generator is slower, and this is hot
         if fact.__class__ is Fact and fact.shape is None:
             return True
     return False
@@ -155,7 +154,7 @@ def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:
 def _by_rule(
     scope: Scope, node: Node, facts: list[AnyFact | None], bound: dict[str, DType]
 ) -> Sequence[AnyFact]:
-    """What the op's own rule says; a shape whose formula would grow without bound is left open."""
+    """Apply the op's inference rule; the rank stays unknown if a symbolic size grows too long."""
     rule = node.op.infer_rule
     assert rule is not None
     try:
@@ -170,7 +169,7 @@ def _locate(error: SardonyxError, node: Node) -> None:
 
 
 def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
-    """Arity and element types; returns what each type name of the op stands for here."""
+    """Check arity and element types; return the element type of each type variable."""
     if len(facts) < op.min_inputs or (op.max_inputs is not None and len(facts) > op.max_inputs):
         raise InvalidGraph(f"{op} takes {_arity(op)} inputs, not {len(facts)}")
     bound: dict[str, DType] = {}
@@ -188,13 +187,11 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
         dtype = fact.dtype
         seen = bound.setdefault(slot.type, dtype)
         if seen is not dtype and not slot.variadic:
-            raise ShapeError(
-                f"{op} wants one type for all {slot.type}: "
-                f"{slot.name} is {dtype}, another is {seen}"
-            )
+            mismatch = f"{slot.name} is {dtype}, another is {seen}"
+            raise ShapeError(f"{op} wants one type for all {slot.type}: {mismatch}")
         if slot.type in op.types and dtype not in op.types[slot.type]:
-            takes = ", ".join(sorted(d.name for d in allowed(op, slot)))
-            raise ShapeError(f"input {slot.name} of {op} is {dtype}, and may be {takes}")
+            types = ", ".join(sorted(d.name for d in allowed(op, slot)))
+            raise ShapeError(f"input {slot.name} of {op} is {dtype}, and may be {types}")
     return bound
 
 
@@ -206,7 +203,7 @@ def _arity(op: Op) -> str:
 
 
 def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:
-    """Outputs of a node that cannot be inferred before the ranks of its inputs are known."""
+    """Return facts of unknown rank, for a node with inputs of unknown rank."""
     results: list[AnyFact] = []
     if op.type_rule is not None:
         bound = {**bound, **op.type_rule(bound, node.attrs)}
@@ -216,9 +213,8 @@ def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:
         if dtype is None:
             kinds = op.types.get(slot.type, frozenset())
             if len(kinds) != 1:
-                raise ShapeError(
-                    f"the type of {slot.name} of {op} depends on an input of unknown rank"
-                )
+                what = f"the type of {slot.name} of {op} depends on an input of unknown rank"
+                raise ShapeError(what)
             (dtype,) = kinds
         results.append(Fact(dtype, None))
     return results
@@ -227,7 +223,7 @@ def _unranked(op: Op, node: Node, bound: dict[str, DType]) -> list[AnyFact]:
 def _with_symbols(
     op: Op, facts: Sequence[AnyFact | None], attrs: dict[str, Any], results: Sequence[AnyFact]
 ) -> Sequence[AnyFact]:
-    """The facts with the elements of small integer results, where those of all inputs are known."""
+    """Add the elements of small integer results, if those of all inputs are known."""
     first = results[0]
     if first.__class__ is not Fact or first.sym is not None:
         return results
@@ -241,24 +237,24 @@ def _with_symbols(
         arrays.append(_objects(fact.sym, fact.static))
     assert op.symbolic_rule is not None
     try:
-        made = op.symbolic_rule(*arrays, **attrs)
+        outputs = op.symbolic_rule(*arrays, **attrs)
     except TooLong:
         return results
-    if made is None:
+    if outputs is None:
         return results
-    outs = made if isinstance(made, tuple) else (made,)
-    return [_know(f, o) for f, o in zip(results, outs, strict=False)]
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    return [_with_elements(f, o) for f, o in zip(results, outputs, strict=False)]
 
 
-def _is_followed(fact: Fact) -> bool:
-    """Whether the elements would be followed, and are not known yet."""
+def _needs_elements(fact: Fact) -> bool:
+    """Return whether inference computes with the elements, and does not know them yet."""
     if fact.sym is not None or fact.dtype.kind not in SYMBOLIC_KINDS or fact.static is None:
         return False
     return math.prod(fact.static) <= MAX_SYMBOLIC
 
 
 def _with_numbers(node: Node, first: Fact, results: Sequence[AnyFact]) -> Sequence[AnyFact]:
-    """The facts with the elements of a small integer result that constants alone decide."""
+    """Add the elements of a small integer result that depends on constants alone."""
     elements = known_elements(node, first)
     return results if elements is None else [first.known(elements), *results[1:]]
 
@@ -269,19 +265,23 @@ def _objects(sym: Shape, shape: tuple[int, ...]) -> Any:
     return cells.reshape(shape)
 
 
-def _know(fact: AnyFact, made: Any) -> AnyFact:
-    made = np.asarray(made, object)
-    if not isinstance(fact, Fact) or made.size > MAX_SYMBOLIC or any(x is None for x in made.flat):
+def _with_elements(fact: AnyFact, array: Any) -> AnyFact:
+    array = np.asarray(array, object)
+    if (
+        not isinstance(fact, Fact)
+        or array.size > MAX_SYMBOLIC
+        or any(x is None for x in array.flat)
+    ):
         return fact
-    cells = tuple(int(x) if isinstance(x, (bool, np.bool_, np.integer)) else x for x in made.flat)
+    cells = tuple(int(x) if isinstance(x, (bool, np.bool_, np.integer)) else x for x in array.flat)
     return fact.known(cells) if all(_fits(x, fact.dtype) for x in cells) else fact
 
 
 def _fits(size: Size, dtype: DType) -> bool:
-    """Whether a type holds a size: rules compute with whole numbers, tensors wrap around."""
+    """Return whether a type can represent a size: symbolic rules compute without overflow."""
     low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
     if dtype.kind == "bool" and isinstance(size, Dim):
-        return True  # rules make nothing but truths for it
+        return True  # symbolic rules return only 0 or 1 for bools
     if isinstance(size, int):
         return size - low < 2 ** (1 if dtype.kind == "bool" else dtype.bits) and size >= low
     return dtype.bits >= 32 and (low < 0 or least(size) >= 0)

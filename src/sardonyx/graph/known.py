@@ -1,4 +1,4 @@
-"""Small values that follow from constants, computed while facts are inferred."""
+"""Evaluates small tensors that depend on constants alone, during shape inference."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 
-MAX_KNOWN: Final = 64  # elements of a tensor that is computed
-_MAX_NODES: Final = 32
+MAX_KNOWN: Final = 64  # elements of an evaluated tensor
+_MAX_NODES: Final = 32  # evaluated per question
 
 
 def known_number(value: Value | None) -> int | None:
-    """A whole number or truth that a chain of nodes makes of constants alone, floats included."""
+    """Return an integer or bool scalar that depends on constants alone; None for other values."""
     if value is None:
         return None
     try:
         array = _computed(value, [_MAX_NODES])
     except (SardonyxError, *FAULTS):
-        return None  # it says so when it runs
+        return None  # the node reports the error when it runs
     if array is None or array.size != 1 or array.dtype.kind not in "biu":
         return None
     return int(array.reshape(-1)[0])
 
 
 def known_elements(node: Node, fact: Fact) -> tuple[int, ...] | None:
-    """The elements of a node's only output, of whole numbers, where constants alone decide them.
+    """Return the elements of a node's only output if they depend on constants alone.
 
-    `fact` is what its op's rule says of the output.
+    `fact` is the inferred fact of the output, a small integer tensor.
     """
     if len(node.outputs) != 1:
         return None
     try:
-        made = _run(node, [_MAX_NODES])
+        outputs = _run(node, [_MAX_NODES])
     except (SardonyxError, *FAULTS):
         return None
-    array = None if made is None else made[0]
+    array = None if outputs is None else outputs[0]
     if array is None or array.shape != fact.static or array.dtype != fact.dtype.np:
         return None
     return tuple(map(int, array.reshape(-1).tolist()))
@@ -56,33 +56,36 @@ def _computed(value: Value, nodes_left: list[int]) -> Array | None:
         return np.array(fact.ints, fact.dtype.np).reshape(fact.static)
     if node is None or not _may_be_known(node.outputs):
         return None
-    made = _run(node, nodes_left)
-    return None if made is None else made[value.index]
+    outputs = _run(node, nodes_left)
+    return None if outputs is None else outputs[value.index]
 
 
 def _run(node: Node, nodes_left: list[int]) -> Sequence[Array] | None:
-    """What a node makes of constants; None where it reads anything else."""
+    """Return a node's outputs by its op's reference; None if an input is no constant.
+
+    `nodes_left` is a budget shared by the recursion.
+    """
     op = node.op
     nodes_left[0] -= 1
     if nodes_left[0] < 0 or not op.is_pure or op.has_bodies:
         return None
-    # Quantizing rounds float sums, and at ties numpy may round otherwise than the kernels: a result
+    # At ties, numpy may round a quantized value in another direction than the kernels: a result
     # must not depend on whether an input is constant.
     if op.domain in (INTERNAL, MICROSOFT) or op.name == "QuantizeLinear":
         return None
     if op.reference_rule is None or not _may_be_known(node.inputs):
         return None
     arrays: list[Any] = []
-    for given in node.inputs:
-        array = None if given is None else _computed(given, nodes_left)
-        if given is not None and array is None:
+    for value in node.inputs:
+        array = None if value is None else _computed(value, nodes_left)
+        if value is not None and array is None:
             return None
         arrays.append(array)
     return op.run(arrays, node.attrs)
 
 
 def _may_be_known(values: Sequence[Value | None]) -> bool:
-    """Whether values are small, and none is known to come from elsewhere than constants."""
+    """Return whether all values are small, and none is an input of the graph."""
     for value in values:
         if value is None:
             continue

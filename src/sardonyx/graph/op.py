@@ -1,4 +1,4 @@
-"""How an op is declared: schema, facts and numpy reference together, in one place."""
+"""Op declarations: schema, inference rule, numpy reference, decomposition and gradient of an op."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ML: Final = "ai.onnx.ml"
 MICROSOFT: Final = "com.microsoft"
 PREVIEW: Final = "ai.onnx.preview"
 TRAINING: Final = "ai.onnx.preview.training"
-INTERNAL: Final = "sardonyx"  # ops that lowering makes
-GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that no standard ops express
+INTERNAL: Final = "sardonyx"  # ops that lowering introduces
+GRADIENT: Final = "sardonyx.train"  # ops of gradient graphs that standard ops cannot express
 
-# Attributes that are truths wherever ops have them: 0 is false, and any other number is true.
+# Integer attributes that are bools in every op: 0 is false, and any other number is true.
 _FLAGS: Final = frozenset((
     "align_corners", "allowzero", "antialias", "ceil_mode", "center_point_box", "channels_last",
     "count_include_pad", "detect_negative", "detect_positive", "do_rotary", "exclude_outside",
@@ -38,9 +38,9 @@ _FLAGS: Final = frozenset((
 Infer = Callable[..., Any]  # (guards, *facts, **attrs) -> fact or tuple of facts
 Reference = Callable[..., Any]  # (*arrays, **attrs) -> array or tuple of arrays
 Types = Callable[..., dict[str, DType]]  # (types by name, attrs) -> more types by name
-Lowering = Callable[..., Any]  # (node) -> what it becomes on the CPU
+Lowering = Callable[..., Any]  # (node) -> its native calls on the CPU
 Gradient = Callable[..., Any]  # (builder, node, *gradients of outputs) -> gradients of inputs
-Build = Callable[..., Any]  # (builder, node) -> the outputs of the node, built of other ops
+Build = Callable[..., Any]  # (builder, node) -> the outputs of the node, computed by other ops
 
 
 def always(node: Any) -> bool:
@@ -60,29 +60,29 @@ class Decomposition:
 class Attr:
     """An attribute without a default value: its kind, and whether it must be there."""
 
-    kind: (
-        str  # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, array
-    )
+    # int, float, bytes, ints, floats, strings, tensor, tensors, graph, type, sparse, or "array "
+    # and a list kind
+    kind: str
     required: bool = True
 
 
 def optional(kind: str) -> Attr:
-    """An attribute that is None when absent."""
+    """Declare an attribute that is None when absent."""
     return Attr(kind, required=False)
 
 
 def required(kind: str) -> Attr:
-    """An attribute that must be given."""
+    """Declare an attribute that every node must have."""
     return Attr(kind)
 
 
 def array(kind: str = "floats") -> Attr:
-    """A long list as a numpy array (float32 or int64), or a list of strings; None when absent."""
+    """Declare a long list, kept as a numpy array (float32, int64) or a list of strings."""
     return Attr(f"array {kind}", required=False)
 
 
 def kind_of(spec: Any) -> str:
-    """The kind of an attribute from its declaration: an Attr, or the default value itself."""
+    """Return the kind of an attribute from its declaration: an Attr, or its default value."""
     if isinstance(spec, Attr):
         return spec.kind.removeprefix("array ")
     if isinstance(spec, tuple):
@@ -95,46 +95,24 @@ class Slot:
     """One formal input or output."""
 
     name: str
-    type: str  # a key of the op's types, or empty for a value that is no plain tensor
+    type: str  # a key of the op's types; empty if the value need not be a tensor
     optional: bool
     variadic: bool
 
 
 class Op:
-    """One operator in the newest version that we know; loading upgrades older nodes to it."""
+    """One operator in its newest supported version; loading upgrades older nodes to it."""
 
     is_custom: ClassVar[bool] = False  # whether a user declared it
 
     __slots__ = (
-        "array_attrs",
-        "attr_kinds",
-        "attrs",
-        "decomposition",
-        "defaults",
-        "domain",
-        "flags",
-        "gradient_rule",
-        "has_bodies",
-        "infer_rule",
-        "inputs",
-        "is_pure",
-        "key",
-        "lowering_rule",
-        "max_inputs",
-        "min_inputs",
-        "name",
-        "outputs",
-        "reference_rule",
-        "required_attrs",
-        "since",
-        "singles",
-        "symbolic_rule",
-        "takes_unranked",
-        "type_rule",
-        "types",
+        "array_attrs", "attr_kinds", "attrs", "decomposition", "defaults", "domain", "flags",
+        "gradient_rule", "has_bodies", "infer_rule", "inputs", "is_pure", "key", "lowering_rule",
+        "max_inputs", "min_inputs", "name", "outputs", "reference_rule", "required_attrs", "since",
+        "singles", "symbolic_rule", "takes_unranked", "type_rule", "types",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913 - the parts of a schema, each given by name in a declaration
+    def __init__(  # noqa: PLR0913 - the items of a schema, passed by name
         self,
         name: str,
         since: int,
@@ -150,27 +128,27 @@ class Op:
     ) -> None:
         """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
 
-        `types` says what each type stands for; a name missing there takes any tensor type. A slot
-        without a colon takes any value, tensor or not. `unranked`: infer wants to be called even
-        when an input's rank is unknown. `singles` names the inputs that are one number, as a scalar
-        or in any other shape: kernels read their first element.
+        `?` marks an optional slot, `*` a variadic one. `types` has the element types of each type
+        variable; one that is missing allows any. A slot without a colon allows any value, tensor
+        or not. `unranked`: the inference rule handles inputs of unknown rank. `singles` names the
+        inputs of one element, of whatever shape: kernels read their first element.
         """
         self.name: Final = name
         self.since: Final = since
         self.domain: Final = domain
-        self.key: Final = domain, name  # what the op is looked up by
+        self.key: Final = domain, name  # of `sardonyx.ops.lookup`
         self.inputs: Final = _slots(inputs)
         needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
-        self.min_inputs: Final = needed[-1] + 1 if needed else 0  # up to the last that must be
-        repeats = bool(self.inputs) and self.inputs[-1].variadic
-        self.max_inputs: Final = None if repeats else len(self.inputs)
+        self.min_inputs: Final = needed[-1] + 1 if needed else 0  # up to the last required one
+        is_variadic = bool(self.inputs) and self.inputs[-1].variadic
+        self.max_inputs: Final = None if is_variadic else len(self.inputs)
         self.outputs: Final = _slots(outputs)
         self.attrs: Final = dict(attrs or {})
         self.types: Final = dict(types or {})
         self.takes_unranked: Final = unranked
         names = singles.split()
         self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
-        self.is_pure: Final = pure  # same inputs, same outputs: may be folded and merged
+        self.is_pure: Final = pure  # deterministic, without side effects: may be folded and merged
         self.has_bodies: Final = any(
             isinstance(a, Attr) and a.kind == "graph" for a in self.attrs.values()
         )
@@ -191,13 +169,13 @@ class Op:
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
         self.type_rule: Types | None = None
-        self.lowering_rule: Lowering | None = None  # of ops that bring native code of their own
+        self.lowering_rule: Lowering | None = None  # of custom ops with native code
         self.decomposition: Decomposition | None = None
-        # Set by gradient.py of the op's family, which inference never imports.
+        # Set by the module gradient.py of the op's family, which inference sessions do not import.
         self.gradient_rule: Gradient | None = None
 
     def infer(self, rule: Infer) -> Infer:
-        """Decorator: facts of the outputs from facts of the inputs."""
+        """Decorator: the rule for facts of the outputs from facts of the inputs."""
         self.infer_rule = rule
         return rule
 
@@ -207,16 +185,15 @@ class Op:
         return rule
 
     def symbolic(self, rule: Reference) -> Reference:
-        """Decorator: the op on object arrays of symbolic sizes; None where the result is open.
+        """Decorator: the op on object arrays of symbolic sizes; None if the result is unknown.
 
-        For ops that only move elements the reference itself will do:
-        `gather.symbolic(gather.reference_rule)`.
+        Ops that only move elements use their reference: `gather.symbolic(gather.reference_rule)`.
         """
         self.symbolic_rule = rule
         return rule
 
     def typed(self, rule: Types) -> Types:
-        """Decorator: the types of outputs that no input decides, where ranks are not known."""
+        """Decorator: the types of outputs that attributes determine, for inputs of unknown rank."""
         self.type_rule = rule
         return rule
 
@@ -234,17 +211,17 @@ class Op:
         return build
 
     def gradient(self, rule: Gradient) -> Gradient:
-        """Decorator: gradients of the inputs from those of the outputs, as values of the graph."""
+        """Decorator: the rule that builds gradients of the inputs from those of the outputs."""
         self.gradient_rule = rule
         return rule
 
     @property
     def n_made(self) -> int:
-        """Outputs that a node makes in any case, whether it names them or not."""
+        """The number of outputs that a node has whether or not the model names them."""
         return sum(not s.optional and not s.variadic for s in self.outputs)
 
     def input_slot(self, position: int) -> Slot:
-        """The formal input at a position."""
+        """Return the formal input at a position."""
         return self.inputs[min(position, len(self.inputs) - 1)]
 
     def named(self, inputs: Sequence[Any]) -> SimpleNamespace:
@@ -252,15 +229,15 @@ class Op:
         return SimpleNamespace(**{s.name: x for s, x in zip(self.inputs, inputs, strict=True)})
 
     def run(self, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Any]:
-        """The reference's results as a sequence of arrays."""
+        """Return the results of the reference as a sequence of arrays."""
         if self.reference_rule is None:
             raise InternalError(f"{self.name} has no reference")
         absent = [None] * self.n_absent(len(arrays))
         return as_outputs(self.reference_rule(*arrays, *absent, **attrs))
 
-    def n_absent(self, n_given: int) -> int:
-        """How many formal inputs a node with so many leaves out at the end."""
-        return 0 if self.inputs and self.inputs[-1].variadic else len(self.inputs) - n_given
+    def n_absent(self, n_inputs: int) -> int:
+        """Return how many trailing formal inputs are absent in a node with `n_inputs` inputs."""
+        return 0 if self.max_inputs is None else len(self.inputs) - n_inputs
 
     def __repr__(self) -> str:
         return f"{self.domain}.{self.name}" if self.domain else self.name
@@ -277,7 +254,7 @@ def internal_op(name: str, inputs: str, outputs: str, **declaration: Any) -> Op:
 
 
 def as_outputs(result: Any) -> Sequence[Any]:
-    """Reference results as a tuple; numpy scalars become arrays."""
+    """Return the results of a reference as a tuple of arrays."""
     if isinstance(result, np.ndarray):
         return (result,)
     results = result if isinstance(result, tuple) else (result,)
@@ -285,19 +262,19 @@ def as_outputs(result: Any) -> Sequence[Any]:
 
 
 def as_facts(result: Any) -> Sequence[AnyFact]:
-    """Inferred facts as a sequence."""
+    """Return the result of an inference rule as a sequence."""
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
 def _slots(text: str) -> tuple[Slot, ...]:
     slots = []
     for word in text.split():
-        mark = word[-1] if word[-1] in "?*" else ""
-        name, _, type_ = word.removesuffix(mark).partition(":")
-        slots.append(Slot(name, type_, mark == "?", mark == "*"))
+        suffix = word[-1] if word[-1] in "?*" else ""
+        name, _, type_ = word.removesuffix(suffix).partition(":")
+        slots.append(Slot(name, type_, suffix == "?", suffix == "*"))
     return tuple(slots)
 
 
 def allowed(op: Op, slot: Slot) -> frozenset[DType]:
-    """The element types that a slot takes."""
+    """Return the element types that a slot allows."""
     return op.types.get(slot.type, ALL)

@@ -1,4 +1,4 @@
-"""Writes a graph as text; `text.py` says what the form is and reads it back."""
+"""Prints a graph as text; `load/graph_text.py` documents the syntax and parses it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import Attr, Op, allowed
 
-MAX_SHOWN: Final = 16  # elements of a constant; above, only its type is shown
+MAX_SHOWN: Final = 16  # elements of a constant; of larger ones only the type is shown
 MAX_LISTED: Final = 64  # elements of an attribute
 RESERVED: Final = frozenset(("in", "const", "out", "_", "true", "false", "inf", "nan"))
 DTYPE_ATTRS: Final = frozenset(("to", "dtype", "output_dtype", "stash_type", "softmax_precision"))
@@ -26,12 +26,12 @@ LEAVES: Final = {"int": I64, "float": F32, "bool": BOOL, "string": STRING}
 
 
 def show(graph: Graph, *, facts: bool = False) -> str:
-    """The graph as text; with `facts`, each line says what is known of its results."""
+    """Return the graph as text; with `facts`, each line ends with the facts of its results."""
     return "\n".join(_Printer(graph, facts).lines(graph, _Names(), "")) + "\n"
 
 
 def attr_kind(spec: Any) -> str:
-    """What a declared attribute holds: a kind of `Attr`, or `list` if its default is empty."""
+    """Return the kind of a declared attribute, or `list` if its default is an empty tuple."""
     if isinstance(spec, Attr):
         return spec.kind
     if isinstance(spec, tuple):
@@ -41,37 +41,37 @@ def attr_kind(spec: Any) -> str:
 
 
 def literal_type(op: Op, position: int, operands: Sequence[Fact | None], leaf: str) -> DType:
-    """The type of a literal that holds such leaves, beside operands with known facts."""
+    """Return the type of a literal operand from its leaves and the facts of other operands."""
     if leaf in ("bool", "string"):
         return LEAVES[leaf]
     slot = op.input_slot(position)
-    takes = allowed(op, slot) if slot.type else ALL
+    types = allowed(op, slot) if slot.type else ALL
     for i, fact in enumerate(operands):
         if fact is not None and slot.type and op.input_slot(i).type == slot.type:
             return fact.dtype
-    if len(takes) == 1:
-        return next(iter(takes))
-    if leaf == "int" and takes <= INDEX:
+    if len(types) == 1:
+        return next(iter(types))
+    if leaf == "int" and types <= INDEX:
         return I64
     first = next((f.dtype for f in operands if f is not None), LEAVES[leaf])
-    fits = first in takes and (leaf == "int" or first.is_float)
+    fits = first in types and (leaf == "int" or first.is_float)
     return first if fits else LEAVES[leaf]
 
 
 def name_text(name: str) -> str:
-    """A name as it stands in the text."""
+    """Return a name, quoted if it is no identifier or a keyword."""
     return name if _WORD.fullmatch(name) and name not in RESERVED else quoted(name)
 
 
 def quoted(text: str | bytes) -> str:
-    """A string literal; bytes that are no text survive."""
+    """Return a string literal; bytes that are not UTF-8 survive."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     return '"' + text.encode("unicode_escape").decode().replace('"', '\\"') + '"'
 
 
 def literal_text(array: Array, dtype: DType) -> str:
-    """Numbers, truth values or strings, nested in brackets by dimension."""
+    """Return numbers, bools or strings, nested in brackets by dimension."""
     if array.ndim:
         return "[" + ", ".join(literal_text(np.asarray(a), dtype) for a in array) + "]"
     item: Any = array[()]
@@ -84,7 +84,7 @@ def literal_text(array: Array, dtype: DType) -> str:
 
 
 class _Names:
-    """What the values in sight are called."""
+    """The names of the visible values."""
 
     def __init__(self, outer: _Names | None = None) -> None:
         self.of: dict[int, str] = {} if outer is None else dict(outer.of)
@@ -92,11 +92,11 @@ class _Names:
 
 
 class _Printer:
-    """Writes a graph line by line; names that clash or are missing are made up."""
+    """Prints a graph line by line; values without a unique name get a new one."""
 
     def __init__(self, graph: Graph, facts: bool) -> None:
         self._facts = facts
-        self._taken = {v.name for v in _values(graph)}
+        self._taken = {v.name for v in graph.all_values()}
         self._count = 0
 
     def lines(self, graph: Graph, names: _Names, indent: str) -> Iterator[str]:
@@ -141,7 +141,7 @@ class _Printer:
         visible = _Names(names) if node.subgraphs else names
         results = [self._define(v, names) if v.name or v.is_used else "_" for v in node.outputs]
         facts = f"  # {', '.join(str(v.fact) for v in node.outputs)}" if self._facts else ""
-        head = f"{indent}{', '.join(results)} = {node.op!r}({operands}){_marks(node)}"
+        head = f"{indent}{', '.join(results)} = {node.op!r}({operands}){_annotations(node)}"
         if not node.subgraphs:
             yield head + facts
             return
@@ -153,7 +153,7 @@ class _Printer:
         yield f"{indent}}}"
 
 
-def _marks(node: Node) -> str:
+def _annotations(node: Node) -> str:
     priority = f" @priority={node.priority}" if node.priority else ""
     return f"{priority} @backward" if node.is_backward else priority
 
@@ -162,17 +162,8 @@ def _default_text(const: Const) -> str:
     return literal_text(const.read(), const.dtype) if _is_short(const) else f"{const_fact(const)}"
 
 
-def _values(graph: Graph) -> Iterator[Value]:
-    for part in graph.family():
-        yield from part.inputs
-        yield from part.outputs
-        for node in part.nodes:
-            yield from node.outputs
-            yield from (v for v in node.inputs if v is not None)
-
-
 def _named_constants(graph: Graph, order: Sequence[Node]) -> Iterator[Value]:
-    """Constants with a line of their own: named, large, or an output; some come several times."""
+    """Yield constants that are named, large or an output, not all of them once."""
     for node in order:
         for value in node.inputs:
             if value is not None and value.is_const and not _is_literal(value):
@@ -181,9 +172,9 @@ def _named_constants(graph: Graph, order: Sequence[Node]) -> Iterator[Value]:
 
 
 def _is_short(const: Const) -> bool:
-    """Whether a literal says all of it: zero-sized dims but the last leave no trace in brackets."""
-    spoken = 0 not in const.shape or const.shape == (0,)
-    return spoken and const.count <= MAX_SHOWN and const.dtype.kind != "complex"
+    """Return whether a literal can express it: brackets show no dims after one of size 0."""
+    has_literal = 0 not in const.shape or const.shape == (0,)
+    return has_literal and const.count <= MAX_SHOWN and const.dtype.kind != "complex"
 
 
 def _is_literal(value: Value) -> bool:
@@ -205,7 +196,7 @@ def _inputs(node: Node, names: Mapping[int, str]) -> Iterator[str]:
             text = literal_text(const.read(), const.dtype)
             leaf = const.dtype.kind.removeprefix("u") if const.count else "int"
             natural = literal_type(node.op, position, typed, leaf)
-            # A string alone in an operand's place would read as a name.
+            # A lone string operand would parse as a name.
             plain = natural is const.dtype and not (leaf == "string" and not const.shape)
             yield text if plain else f"{text}:{const.dtype}"
 

@@ -1,9 +1,11 @@
-"""Checks that a graph is sound, as tests do after every pass: obvious, and apart from the edits."""
+"""Checks the invariants of a graph; tests run it after every pass.
+
+It shares no code with the methods that edit graphs, so that it does not repeat their mistakes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import NoReturn
 
 from sardonyx.errors import InternalError, InvalidGraph, SardonyxError
@@ -15,7 +17,7 @@ from sardonyx.graph.infer import infer_node
 
 
 def verify(graph: Graph, *, deep: bool = False) -> None:
-    """Raises InternalError for the first broken invariant; `deep` also infers every node anew."""
+    """Raise InternalError for the first violated invariant; `deep` also infers every node again."""
     while graph.owner is not None:
         graph = graph.owner.graph
     _check_ownership(graph)
@@ -25,7 +27,7 @@ def verify(graph: Graph, *, deep: bool = False) -> None:
     _check_exits(graph)
     _check_order(graph)
     _check_names(graph, {})
-    for value in _values(graph):
+    for value in graph.all_values():
         _check_fact(value)
     _check_bound(graph)
     if deep:
@@ -37,55 +39,48 @@ def _broken(what: str, node: Node | None = None, value: Value | None = None) -> 
     raise InternalError(what, **{k: v for k, v in where.items() if v is not None})
 
 
-def _values(graph: Graph) -> Iterator[Value]:
-    """Every value that the graph or a body below it has, reads or returns, once."""
-    seen: set[Value] = set()
-    for part in graph.family():
-        for group in ((part.inputs, part.outputs), *((n.inputs, n.outputs) for n in part.nodes)):
-            for value in (v for values in group for v in values):
-                if value is not None and value not in seen:
-                    seen.add(value)
-                    yield value
-
-
 def _check_ownership(graph: Graph) -> None:
-    """Nodes know their graph and bodies their node; no graph is a body twice."""
+    """Check that nodes refer to their graph and bodies to their node; no graph is a body twice."""
     seen: set[Graph] = {graph}
-    open_ = [graph]
-    while open_:
-        part = open_.pop()
+    stack = [graph]
+    while stack:
+        part = stack.pop()
         for node in part.nodes:
             if node.graph is not part:
-                _broken("the node takes itself for part of another graph", node)
+                _broken("the node refers to another graph than the one it is in", node)
             for key, body in node.subgraphs:
                 if body.owner is not node:
                     _broken(f"the body {key} belongs to {body.owner}", node)
                 if body in seen:
-                    _broken(f"the body {key} hangs in the graph twice", node)
+                    _broken(f"the body {key} is in the graph twice", node)
                 seen.add(body)
-                open_.append(body)
+                stack.append(body)
 
 
 def _homes(graph: Graph) -> dict[Value, Graph]:
-    """The graph of every value that is made or fed; each comes from one place, and says so."""
+    """Return the graph of every input and node output, after a check that it has one origin."""
     homes: dict[Value, Graph] = {}
     for part in graph.family():
         for value in part.inputs:
             if value in homes or value.node is not None:
-                _broken("the input of a graph comes from somewhere else too", value.node, value)
+                _broken(
+                    "the input of a graph has another origin too",
+                    value.node,
+                    value,
+                )
             if value.is_const:
                 _broken("the input of a graph is a constant", None, value)
             homes[value] = part
         for value in part.defaults:
             if homes.get(value) is not part:
-                _broken("what has a default is no input of the graph", None, value)
+                _broken("a value with a default is no input of the graph", None, value)
         for node in part.nodes:
             for index, value in enumerate(node.outputs):
                 if value in homes:
-                    _broken("the value comes from two places", node, value)
+                    _broken("two nodes or inputs make the value", node, value)
                 if value.node is not node or value.index != index:
-                    found = f"output {value.index} of {value.node}"
-                    _broken(f"output {index} takes itself for {found}", node, value)
+                    claimed = f"output {value.index} of {value.node}"
+                    _broken(f"output {index} refers to {claimed}", node, value)
                 if value.is_const:
                     _broken("a constant has a node", node, value)
                 homes[value] = part
@@ -93,7 +88,7 @@ def _homes(graph: Graph) -> dict[Value, Graph]:
 
 
 def _check_reads(graph: Graph, homes: dict[Value, Graph], outer: frozenset[Graph]) -> None:
-    """Nodes and outputs see constants, and values of their own graph and of those around it."""
+    """Check that nodes and outputs read only constants and values of enclosing graphs."""
     visible = outer | {graph}
     for node in graph.nodes:
         for value in node.inputs:
@@ -111,33 +106,33 @@ def _check_visible(
     home = homes.get(value)
     if home is None:
         if value.node is not None:
-            _broken(f"the value is read, and its node {value.node} is gone", node, value)
+            _broken(f"the value is read, and its node {value.node} is removed", node, value)
         if not value.is_const:
-            _broken("the value comes from nowhere", node, value)
+            _broken("the value is read, and nothing makes it", node, value)
     elif home not in visible:
-        _broken("the value is in a graph that its reader cannot see", node, value)
+        _broken("the value is in a graph that does not enclose its reader", node, value)
 
 
 def _check_uses(graph: Graph) -> None:
-    """The use lists say what the inputs say."""
+    """Check that use lists and inputs agree."""
     reads: dict[Value, Counter[tuple[Node, int]]] = {}
     for node in graph.all_nodes():
         for slot, value in enumerate(node.inputs):
             if value is not None:
                 reads.setdefault(value, Counter())[node, slot] += 1
-    for value in _values(graph):
+    for value in graph.all_values():
         expected, found = reads.get(value, Counter()), Counter(value.uses)
         for node, slot in expected - found:
-            _broken(f"slot {slot} reads a value that does not know it", node, value)
+            _broken(f"slot {slot} reads a value whose uses lack it", node, value)
         for node, slot in found - expected:
-            _broken(f"the value counts slot {slot} as a reader, and it is none", node, value)
+            _broken(f"the uses of the value have slot {slot}, which does not read it", node, value)
 
 
 def _check_exits(graph: Graph) -> None:
     exits = Counter(value for part in graph.family() for value in part.outputs)
-    for value in _values(graph):
+    for value in graph.all_values():
         if value.n_exits != exits[value]:
-            what = f"the value counts {value.n_exits} graphs that return it, and {exits[value]} do"
+            what = f"n_exits of the value is {value.n_exits}, and {exits[value]} graphs return it"
             _broken(what, value.node, value)
     for part in graph.family():
         if len(part.declared) != len(part.outputs):
@@ -154,7 +149,7 @@ def _check_order(graph: Graph) -> None:
 
 
 def _check_names(graph: Graph, outer: dict[str, Value]) -> None:
-    """No two values that are read share a name where both can be seen."""
+    """Check that no two values that are read have one name in the same scope."""
     read = set(graph.captures()) if outer else set()
     hidden = {v.name for v in graph.inputs if outer.get(v.name) not in read}
     names = {name: value for name, value in outer.items() if name not in hidden}
@@ -163,7 +158,7 @@ def _check_names(graph: Graph, outer: dict[str, Value]) -> None:
     local += [v for v in graph.outputs if v.is_const]
     for value in local:
         if value.name and names.setdefault(value.name, value) is not value:
-            _broken(f"two values are called {value.name}", value.node, value)
+            _broken(f"two values have the name {value.name}", value.node, value)
     for node in graph.nodes:
         for _, body in node.subgraphs:
             _check_names(body, names)
@@ -184,21 +179,21 @@ def _check_fact(value: Value) -> None:
 
 
 def _check_bound(graph: Graph) -> None:
-    """Every name in a fact is given by an input or by the output that first has it."""
+    """Check that every name in a fact is bound by an input or by the output that introduces it."""
     bound = {n for part in graph.family() for v in part.inputs for n in names_in(v.fact)}
     for node in graph.all_nodes():
         read = {n for v in node.reads() for n in names_in(v.fact)}
         dims = (d for v in node.outputs if isinstance(v.fact, Fact) for d in v.fact.shape or ())
         bound.update(n for n in map(lone_name, dims) if n is not None and n not in read)
-    for value in _values(graph):
+    for value in graph.all_values():
         for name in names_in(value.fact):
             if name not in bound and isinstance(value.fact, Fact):
                 _broken(f"nothing binds the size {name} of the value", value.node, value)
 
 
 def _check_inference(graph: Graph) -> None:
-    """Every node, inferred anew from its inputs' facts, gives what stands at its outputs."""
-    facts = {value: value.fact for value in _values(graph)}
+    """Check that inferring every node again from its inputs' facts refines its outputs' facts."""
+    facts = {value: value.fact for value in graph.all_values()}
     scopes = [(part, part.scope) for part in graph.family()]
     scope = Scope(assumes=graph.scope.assumes)
     try:

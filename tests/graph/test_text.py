@@ -80,7 +80,7 @@ out t, b
     """\
 in c: bool[]
 in x: f32[B,2]
-const big: f32[40]  # made up
+const big: f32[40]  # generated
 a = Neg(x)
 r = If(c) {
   then_branch: {

@@ -288,7 +288,7 @@ def external(folder: Path, entries: dict[str, str]) -> Path:
         (
             {"location": "w.bin", "offset": "8"},
             errors.InvalidGraph,
-            "has 12 bytes, and the tensor wants bytes 8 to 16",
+            "has 12 bytes, and the tensor is at bytes 8 to 16",
         ),
         ({"location": "w.bin", "length": "9"}, errors.InvalidGraph, "says 9 bytes"),
         ({"location": "w.bin", "offset": "-4"}, errors.InvalidGraph, "no byte count"),

@@ -49,7 +49,7 @@ def test_a_file_is_known_when_no_write_can_keep_its_times(
     mtime_ns: int, ctime_ns: int, network: bool, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: NOW)
-    monkeypatch.setattr(mounts, "_known", {5: network})
+    monkeypatch.setattr(mounts, "_is_network", {5: network})
     made = stamp_of(status(mtime_ns, ctime_ns))
     assert (made is not None) == is_known
     assert made is None or made == (5, 6, 7, mtime_ns, ctime_ns)

@@ -81,11 +81,11 @@ def test_text_shows_marks_and_reads_them() -> None:
 @pytest.mark.parametrize(
     ("mark", "match"),
     [
-        ("@late", "there is no mark late"),
+        ("@late", "there is no annotation late"),
         ("@priority", "= is expected here"),
         ("@priority=1.5", "a whole number of 32 bits, not 1.5"),
         ("@priority=4294967296", "a whole number of 32 bits"),
-        ("@", "there is no mark at the end"),
+        ("@", "there is no annotation at the end"),
     ],
 )
 def test_marks_that_text_does_not_have(mark: str, match: str) -> None:

@@ -339,7 +339,7 @@ def pretend(folder: Path, patch: pytest.MonkeyPatch, kind: str) -> Path:
     line = MOUNT.format(major=os.major(device), minor=os.minor(device), kind=kind)
     (folder / "mountinfo").write_text(f"1 2 0:999 / / rw - ext4 disk rw\nbroken\n{line}\n")
     patch.setattr(mounts, "_MOUNTS", str(folder / "mountinfo"))
-    patch.setattr(mounts, "_known", {})
+    patch.setattr(mounts, "_is_network", {})
     patch.setattr(mounts, "_warned", set())
     return path
 

@@ -1,4 +1,4 @@
-"""Load: from a file, bytes or buffers to a graph whose weights stay references."""
+"""Loads an ONNX model from a file or buffer into a graph; weights stay references to its bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.load.build import Call, GraphBuilder, Limits
+from sardonyx.load.build import Context, GraphBuilder, Limits, NameScope
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.tensor import Tensors
@@ -16,40 +16,40 @@ from sardonyx.load.types import Dims, declared_dims, fact_of
 
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
-MAX_EXPANDED: Final = 200_000  # nodes that functions may become
-NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may mean something else
+MAX_EXPANDED: Final = 200_000  # nodes from function expansion
+NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may change the meaning of ops
 
 
 @frozen
 class LoadOptions:
-    """What a user may say of how a model is read."""
+    """Options for reading a model."""
 
-    folder: str | None = None  # of external data, instead of the model's own
+    folder: str | None = None  # of external data; None: the model's folder
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
-    initializers: Mapping[str, Any] = field(default_factory=dict)  # arrays, instead of the model's
+    initializers: Mapping[str, Any] = field(default_factory=dict)  # arrays in place of the model's
     dims_by_name: dict[str, int] = field(default_factory=dict)
     dims_by_denotation: dict[str, int] = field(default_factory=dict)
-    split_names: bool = False  # dims of equal names need not be equal
-    fixes_defaults: bool = False  # inputs that have a default are constants: nobody feeds them
-    copies: bool = False  # reads weights into memory rather than mapping their files
-    is_strict: bool = False  # shapes that contradict what is declared are errors
-    most_nodes: int = MAX_EXPANDED  # that functions may become
-    most_bytes: int = 0  # of attributes in these; 0: any number
+    split_names: bool = False  # dims of equal names may differ
+    fixes_defaults: bool = False  # inputs with a default become constants
+    copies: bool = False  # read weights into memory instead of mapping their files
+    is_strict: bool = False  # inferred shapes must match declared ones
+    most_nodes: int = MAX_EXPANDED  # from function expansion
+    most_bytes: int = 0  # of names and tensors of these nodes; 0: unlimited
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:
-    """A model from whatever `read_model` takes, or from what it made."""
+    """Load a model from anything that `read_model` accepts, or from its result."""
     options = options or LoadOptions()
-    given = model
+    data = model
     if not isinstance(model, ModelBytes):
-        given = read_model(model, options.folder, options.in_memory, options.copies)
-    if given.model is not None:
-        return _once_more(given.model, options)
-    record = read_record(given)
+        data = read_model(model, options.folder, options.in_memory, options.copies)
+    if data.model is not None:
+        return _copied(data.model, options)
+    record = read_record(data)
     assert record.graph is not None
     opsets = _opsets(record)
     dims = Dims(options.dims_by_name, options.dims_by_denotation, options.split_names)
-    tensors = Tensors(given.source, given.files, options.initializers)
+    tensors = Tensors(data.source, data.files, options.initializers)
     builder = GraphBuilder(
         tensors,
         record.functions,
@@ -57,33 +57,33 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         constant_inputs=options.fixes_defaults or not _has_defaults(record),
         limits=Limits(options.most_nodes, options.most_bytes),
     )
-    graph = builder.graph(record.graph, Call(opsets))
+    graph = builder.graph(record.graph, Context(NameScope(), opsets))
     tensors.check_all_used()
-    built = _model(record, graph, opsets, given.origin)
-    built.has_gradient_nodes = builder.asks_for_gradients
+    built = _model(record, graph, opsets, data.origin)
+    built.has_gradient_nodes = builder.has_gradient_nodes
     return built
 
 
-def read_record(given: ModelBytes) -> ModelRecord:
-    """What a file says, decoded; there is a graph in it."""
+def read_record(data: ModelBytes) -> ModelRecord:
+    """Decode a model; its graph is not None."""
+    name = data.source.name
     try:
-        record = decode(given.source.data)
+        record = decode(data.source.data)
     except DecodeError as error:
-        _refuse_other_files(given)
-        raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: {error}") from None
+        _reject_other_formats(data)
+        raise InvalidProtobuf(f"{name} is not an ONNX model: {error}") from None
     if record.graph is None:
-        _refuse_other_files(given)
-        raise InvalidProtobuf(f"{given.source.name} is not an ONNX model: it has no graph")
+        _reject_other_formats(data)
+        raise InvalidProtobuf(f"{name} is not an ONNX model: it has no graph")
     return record
 
 
-def _refuse_other_files(given: ModelBytes) -> None:
-    """Says what a file is, if it is one of those that people take for a model."""
-    head = bytes(given.source.data[:64])
-    name = given.source.name
+def _reject_other_formats(data: ModelBytes) -> None:
+    """Raise an error that names the format, for files that are often mistaken for a model."""
+    head, name = bytes(data.source.data[:64]), data.source.name
     if head[4:8] == b"ORTM":
         raise NotImplemented(
-            f"{name} is in the .ort format, which holds the inside of one version of onnxruntime",
+            f"{name} is in the .ort format, which is internal to one version of onnxruntime",
             hint="use the .onnx model that it was converted from",
         )
     if head.startswith(b"version https://git-lfs"):
@@ -97,12 +97,12 @@ def _refuse_other_files(given: ModelBytes) -> None:
 
 
 def _has_defaults(record: ModelRecord) -> bool:
-    """Before IR 4 every initializer had to be listed as an input, and was a constant anyway."""
+    """Return whether inputs may have defaults; before IR 4 initializers had to be inputs too."""
     return record.ir_version >= 4
 
 
-def _once_more(model: Model, options: LoadOptions) -> Model:
-    """A model that is there already, with a graph of its own."""
+def _copied(model: Model, options: LoadOptions) -> Model:
+    """Return a loaded model with a copy of its graph."""
     from sardonyx.graph.copy import copied
 
     if options.initializers:
@@ -137,14 +137,12 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
 
 def _model(record: ModelRecord, graph: Any, opsets: dict[str, int], origin: str) -> Model:
     assert record.graph is not None
-    given = record.graph
-    stored = (
-        *(t.name for t in given.initializers),
-        *(s.values.name for s in given.sparse_initializers),
-    )
-    defaults = frozenset(stored if _has_defaults(record) else ())
-    live = {v.name for v in graph.inputs} | defaults
-    inputs = [_declared(i) for i in given.inputs if i.name in live]
+    defaults: set[str] = set()
+    if _has_defaults(record):
+        defaults.update(t.name for t in record.graph.initializers)
+        defaults.update(s.values.name for s in record.graph.sparse_initializers)
+    kept = {v.name for v in graph.inputs} | defaults
+    inputs = [_declared(i) for i in record.graph.inputs if i.name in kept]
     return Model(
         graph=graph,
         ir_version=record.ir_version,

@@ -1,28 +1,19 @@
-"""Builds the graph from records: names become values, old nodes upgraded, functions expanded."""
+"""Builds the graph from protobuf records: resolves names, upgrades ops, inlines functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from sardonyx._native import (
-    AttributeRecord,
-    FunctionRecord,
-    GraphRecord,
-    NodeRecord,
-    TensorRecord,
-)
-from sardonyx.base.records import frozen, mutable
+from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord, TensorRecord
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_sardonyx_error
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
-from sardonyx.graph.dim import same
-from sardonyx.graph.fact import AnyFact, Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.fact import AnyFact, Fact, refines
+from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.op import INTERNAL, ONNX, TRAINING, Op
-from sardonyx.load.annotations import annotations_of
-from sardonyx.load.attributes import Attributes, fits
-from sardonyx.load.constants import constant_node
+from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
 from sardonyx.load.types import Dims, fact_of, shape_of
@@ -30,45 +21,46 @@ from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
 from sardonyx.ops.builder import Builder
 
-MAX_DEPTH: Final = 64  # of functions that call functions, and of bodies in bodies
+MAX_DEPTH: Final = 64  # of nested function calls, and of nested bodies
 
 
-class Names:
-    """The values that a scope can name: its own, then those of the scopes around it."""
+class NameScope:
+    """The values that nodes of a graph or function can name; bodies also see the scopes outside."""
 
-    __slots__ = ("own", "parent", "prefix")
+    __slots__ = ("parent", "prefix", "values")
 
-    def __init__(self, parent: Names | None = None, prefix: str = "") -> None:
-        self.own: dict[str, Value] = {}
+    def __init__(self, parent: NameScope | None = None, prefix: str = "") -> None:
+        self.values: dict[str, Value] = {}
         self.parent = parent
-        self.prefix = prefix  # of the names that values keep: a function is expanded many times
+        self.prefix = prefix  # of the values' names: a function is expanded many times
 
     def find(self, name: str) -> Value | None:
-        """The value with a name, here or further out."""
-        scope: Names | None = self
+        """Return the value with a name, from the innermost scope that has one."""
+        scope: NameScope | None = self
         while scope is not None:
-            value = scope.own.get(name)
+            value = scope.values.get(name)
             if value is not None:
                 return value
             scope = scope.parent
         return None
 
     def define(self, name: str, value: Value) -> None:
-        """Gives a value its name; a second one of that name is an error."""
-        if name in self.own:
+        """Name a value; two values of one name are an error."""
+        if name in self.values:
             raise InvalidGraph(
                 f"the name {name!r} is given twice", hint="every value needs a name of its own"
             )
-        self.own[name] = value
+        self.values[name] = value
         value.name = value.name or self.prefix + name
 
 
-@mutable
-class Call:
-    """What nodes may refer to: opsets, and the attributes of the function around them."""
+@frozen
+class Context:
+    """The surroundings of a node: visible values, opsets, and the function call it is part of."""
 
+    names: NameScope
     opsets: dict[str, int]
-    attributes: dict[str, AttributeRecord] | None = None
+    attributes: dict[str, AttributeRecord] | None = None  # of the function call, if in one
     depth: int = 0
     prefix: str = ""
     annotations: tuple[int, bool] = (0, False)
@@ -76,14 +68,14 @@ class Call:
 
 @frozen
 class Limits:
-    """How much the expansion of functions may make: nodes, and bytes of their names and tensors."""
+    """Limits on function expansion: nodes, and bytes of their names and tensors."""
 
     nodes: int
-    bytes: int = 0  # 0: any number
+    bytes: int = 0  # 0: unlimited
 
 
 class GraphBuilder:
-    """Builds one model's graphs."""
+    """Builds the graph of one model."""
 
     def __init__(
         self,
@@ -99,16 +91,17 @@ class GraphBuilder:
         self._constant_inputs = constant_inputs
         self._attributes = Attributes(tensors, _no_body)  # of nodes without bodies
         self._limits = limits
-        self._expanded = 0  # nodes that functions have become
+        self._expanded = 0  # nodes from function expansion so far
         self._expanded_bytes = 0
         self._n_calls = 0
-        self.asks_for_gradients = False
+        self.has_gradient_nodes = False
 
-    def graph(self, record: GraphRecord, call: Call, outer: Names | None = None) -> Graph:
-        """One graph: initializers, inputs, nodes, outputs."""
-        if call.depth > MAX_DEPTH:
+    def graph(self, record: GraphRecord, context: Context) -> Graph:
+        """Build one graph or body: initializers, inputs, nodes, outputs."""
+        if context.depth > MAX_DEPTH:
             raise InvalidGraph(f"bodies are nested more than {MAX_DEPTH} deep")
-        graph, scope = Graph(record.name), Names(outer)
+        graph, names = Graph(record.name), context.names
+        is_body = names.parent is not None
         initializers = record.initializers
         constants = {t.name: self._tensors.initializer(t) for t in initializers}
         if len(constants) != len(initializers):
@@ -123,56 +116,58 @@ class GraphBuilder:
             constants.pop(info.name, None)
             if default is not None:
                 value.fact = _overridable(value.fact, default)
-            elif value.fact is None and outer is None:
+            elif value.fact is None and not is_body:
                 raise InvalidGraph(f"the input {info.name!r} has no type")
             graph.add_input(value, default)
-            scope.define(info.name, value)
-        for name, held in constants.items():
-            scope.define(name, constant(held, name))
-        self._nodes(graph, in_order(record), scope, call)
+            names.define(info.name, value)
+        for name, const in constants.items():
+            names.define(name, constant(const, name))
+        self._nodes(graph, in_order(record), context)
         outputs = record.outputs
-        declared = None if outer is None else [shape_of(o.type, self._dims) for o in outputs]
-        graph.set_outputs([_defined(scope, o.name, record.name) for o in outputs], declared)
+        declared = [shape_of(o.type, self._dims) for o in outputs] if is_body else None
+        graph.set_outputs([_defined(names, o.name, record.name) for o in outputs], declared)
         return graph
 
-    def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], scope: Names, call: Call) -> None:
-        if call.attributes is not None:
-            self._count(nodes)
+    def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], context: Context) -> None:
+        if context.attributes is not None:
+            self._count_expanded(nodes)
         for record in nodes:
             inputs: list[Value | None] = []
             for name in record.inputs:
-                value = scope.find(name) if name else None
+                value = context.names.find(name) if name else None
                 if name and value is None:
                     raise InvalidGraph(
                         f"nothing makes the value {name!r}", node=_shown(record), graph=graph.name
                     )
                 inputs.append(value)
             try:
-                self._node(graph, record, inputs, scope, call)
+                self._node(graph, record, inputs, context)
             except SardonyxError as error:
                 raise error.at(node=_shown(record)) from None
 
     def _node(
-        self, graph: Graph, record: NodeRecord, inputs: list[Value | None], scope: Names, call: Call
+        self, graph: Graph, record: NodeRecord, inputs: list[Value | None], context: Context
     ) -> None:
         domain, outputs = _domain(record.domain), record.outputs
+        # Trailing absent inputs and outputs are as good as none.
         while outputs and not outputs[-1]:
             outputs.pop()
         while inputs and inputs[-1] is None:
             inputs.pop()
-        records = _bind(record.attributes, call)
+        attributes = _resolved(record.attributes, context)
         function = self._functions.get((domain, record.op_type, record.overload))
         if function is not None:
-            made = self._expand(graph, function, (record, records), inputs, call)
+            values = self._expand(graph, function, record, attributes, inputs, context)
         elif record.op_type == "Constant" and domain == ONNX:
-            made = [constant(constant_node(self._attributes, records))]
+            values = [constant(constant_node(self._attributes, attributes))]
         else:
-            made = self._primitive(graph, record, records, inputs, (scope, call))
-        for name, value in zip(outputs, made, strict=False):
+            values = self._primitive(graph, record, attributes, inputs, context)
+        names = context.names
+        for name, value in zip(outputs, values, strict=False):
             if name:
                 if function is not None and value.node is not None:
-                    value.name = scope.prefix + name
-                scope.define(name, value)
+                    value.name = names.prefix + name
+                names.define(name, value)
 
     def _primitive(
         self,
@@ -180,12 +175,11 @@ class GraphBuilder:
         record: NodeRecord,
         records: dict[str, AttributeRecord],
         inputs: list[Value | None],
-        where: tuple[Names, Call],
+        context: Context,
     ) -> Sequence[Value]:
-        """A node of a declared op, in today's form."""
-        scope, call = where
+        """Add a node of a declared op, upgraded to the newest opset."""
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
-        version = call.opsets.get(domain)
+        version = context.opsets.get(domain)
         if version is None:
             raise InvalidGraph(
                 f"the model uses {domain or 'ai.onnx'} and does not import its opset",
@@ -193,57 +187,40 @@ class GraphBuilder:
             )
         attributes = self._attributes
         if record.has_bodies:
-            inner = Call(call.opsets, call.attributes, call.depth + 1, call.prefix)
-            attributes = Attributes(self._tensors, lambda body: self.graph(body, inner, scope))
-        op = lookup(domain, op_type) if domain != INTERNAL else None  # those that passes make
+            attributes = Attributes(self._tensors, lambda body: self._body(body, context))
+        # Models cannot have ops of the internal domain, which only passes introduce.
+        op = lookup(domain, op_type) if domain != INTERNAL else None
         rule = find(domain, op_type, version) if op is None or version < op.since else None
-        name, annotations = call.prefix + record.name, annotations_of(record, call.annotations)
         if rule is not None:
-            old = attributes.before(op, op_type, version, records)
+            attrs = attributes.before(op, op_type, version, records)
             builder = Builder(graph)
-            made = _upgraded(
-                rule, builder, OldNode(op_type, version, tuple(inputs), old, n_outputs)
-            )
-            for node in builder.made:
-                node.name, node.annotations = name, annotations
-            return made
-        if op is None and (domain, op_type) == (INTERNAL, "Packed"):
-            raise InvalidGraph(
-                "the model's graph and weights are in its pack, the file beside it that has its "
-                "name and .pack: it is missing, not looked for, or a warning says what is wrong",
-                hint="bring the pack, or use the model that it was made of",
-            )
-        if op is None and (domain, op_type) == (TRAINING, "Gradient"):
-            from sardonyx.load.gradient_nodes import add_asked  # few models ask for gradients
+            old = OldNode(op_type, version, tuple(inputs), attrs, n_outputs)
+            values, nodes = _upgraded(rule, builder, old), builder.made
+        elif op is not None:
+            attrs = attributes.of(op, records)
+            _check_outputs(op, n_outputs)
+            nodes = [graph.add(op, inputs, attrs, max(n_outputs, op.n_made))]
+            values = nodes[0].outputs
+        elif (domain, op_type) == (TRAINING, "Gradient"):
+            from sardonyx.load.gradient_nodes import add_gradient_request  # rarely needed
 
-            self.asks_for_gradients = True
-            given = {k: attributes.raw(v) for k, v in records.items()}
-            node = add_asked(graph, scope.find, given, inputs, n_outputs)
-            node.name, node.annotations = name, annotations
-            return node.outputs
-        if op is None:
+            self.has_gradient_nodes = True
+            attrs = {k: attributes.raw(v) for k, v in records.items()}
+            nodes = [add_gradient_request(graph, context.names.find, attrs, inputs, n_outputs)]
+            values = nodes[0].outputs
+        else:
             raise _unknown(domain, op_type, version)
-        attrs = attributes.of(op, records)
-        node = self._add(graph, op, inputs, attrs, n_outputs, name)
-        node.annotations = annotations
-        return node.outputs
+        annotations = annotations_of(record, context.annotations)
+        for node in nodes:
+            node.name, node.annotations = context.prefix + record.name, annotations
+        return values
 
-    def _add(
-        self,
-        graph: Graph,
-        op: Op,
-        inputs: list[Value | None],
-        attrs: Any,
-        n_outputs: int,
-        name: str,
-    ) -> Node:
-        if n_outputs > len(op.outputs) and not (op.outputs and op.outputs[-1].variadic):
-            raise InvalidGraph(
-                f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}"
-            )
-        return graph.add(op, inputs, attrs, max(n_outputs, op.n_made), name)
+    def _body(self, record: GraphRecord, outer: Context) -> Graph:
+        names = NameScope(outer.names)
+        inner = Context(names, outer.opsets, outer.attributes, outer.depth + 1, outer.prefix)
+        return self.graph(record, inner)
 
-    def _count(self, nodes: Sequence[NodeRecord]) -> None:
+    def _count_expanded(self, nodes: Sequence[NodeRecord]) -> None:
         limits = self._limits
         self._expanded += len(nodes)
         if self._expanded > limits.nodes:
@@ -264,39 +241,44 @@ class GraphBuilder:
         self,
         graph: Graph,
         function: FunctionRecord,
-        called: tuple[NodeRecord, dict[str, AttributeRecord]],
+        record: NodeRecord,
+        arguments: dict[str, AttributeRecord],
         inputs: list[Value | None],
-        call: Call,
+        context: Context,
     ) -> Sequence[Value]:
-        """The nodes of a model-local function in place of a call of it."""
-        record, given = called
-        if call.depth > MAX_DEPTH:
+        """Inline the nodes of a model-local function in place of a call."""
+        if context.depth > MAX_DEPTH:
             raise InvalidGraph(
                 f"the function {function.domain}.{function.name} expands without end: more than "
                 f"{MAX_DEPTH} calls deep"
             )
         self._n_calls += 1
         if len(inputs) > len(function.inputs):
+            count = len(function.inputs)
             raise InvalidGraph(
-                f"the function {function.name} takes {len(function.inputs)} inputs, "
-                f"not {len(inputs)}"
+                f"the function {function.name} takes {count} inputs, not {len(inputs)}"
             )
-        attributes = {a.name: a for a in function.attribute_protos} | given
-        prefix = f"{call.prefix}{record.name or function.name}.{self._n_calls}/"
-        scope = Names(prefix=prefix)
+        prefix = f"{context.prefix}{record.name or function.name}.{self._n_calls}/"
+        names = NameScope(prefix=prefix)
         for name, value in zip(function.inputs, inputs, strict=False):
             if value is not None:
-                scope.own[name] = value
-        absent = set(function.inputs) - scope.own.keys()
-        opsets = {_domain(d): v for d, v in function.opset_imports} or call.opsets
-        annotations = annotations_of(record, call.annotations)
-        inner = Call(opsets, attributes, call.depth + 1, prefix, annotations)
-        self._nodes(graph, _without(in_order(function), absent), scope, inner)
-        return [_defined(scope, o, function.name) for o in function.outputs]
+                names.values[name] = value
+        absent = set(function.inputs) - names.values.keys()
+        opsets = {_domain(d): v for d, v in function.opset_imports} or context.opsets
+        attributes = {a.name: a for a in function.attribute_protos} | arguments
+        annotations = annotations_of(record, context.annotations)
+        inner = Context(names, opsets, attributes, context.depth + 1, prefix, annotations)
+        self._nodes(graph, _without(in_order(function), absent), inner)
+        return [_defined(names, o, function.name) for o in function.outputs]
 
 
-class _Masked:
-    """A node record with some of its inputs left out, as a function call left them out."""
+def _check_outputs(op: Op, n_outputs: int) -> None:
+    if n_outputs > len(op.outputs) and not (op.outputs and op.outputs[-1].variadic):
+        raise InvalidGraph(f"{op} has {len(op.outputs)} outputs, and the node names {n_outputs}")
+
+
+class _WithAbsentInputs:
+    """A node record of a function whose absent arguments are absent inputs here."""
 
     __slots__ = ("_record", "inputs")
 
@@ -309,11 +291,14 @@ class _Masked:
 
 
 def _without(nodes: Sequence[NodeRecord], absent: set[str]) -> Sequence[Any]:
-    return nodes if not absent else [_Masked(n, absent) for n in nodes]
+    return nodes if not absent else [_WithAbsentInputs(n, absent) for n in nodes]
 
 
-def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, AttributeRecord]:
-    """A node's attributes by name; references to the function's own are looked up, or left out."""
+def _resolved(records: Iterable[AttributeRecord], context: Context) -> dict[str, AttributeRecord]:
+    """Return a node's attributes by name, with references to attributes of the function resolved.
+
+    A reference to an attribute that the call does not have is dropped.
+    """
     bound: dict[str, AttributeRecord] = {}
     for record in records:
         name, reference = record.name, record.ref_attr_name
@@ -321,32 +306,26 @@ def _bind(records: Iterable[AttributeRecord], call: Call) -> dict[str, Attribute
             raise InvalidGraph(f"the attribute {name} is given twice")
         if not reference:
             bound[name] = record
-        elif call.attributes is None:
+        elif context.attributes is None:
             raise InvalidGraph(f"the attribute {name} refers to {reference} outside any function")
-        elif reference in call.attributes:
-            bound[name] = call.attributes[reference]
+        elif reference in context.attributes:
+            bound[name] = context.attributes[reference]
     return bound
 
 
 def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
-    """What an upgrade rule makes of a node; attributes that the new op lacks are refused."""
+    """Apply an upgrade rule; attributes that the new op lacks are an error."""
     try:
-        made = rule(builder, old)
+        outputs = rule(builder, old)
     except SardonyxError:
         raise
     except Exception as error:
-        doing = f"bringing {old.op_type} of opset {old.version} to the newest"
-        raise as_sardonyx_error(error, doing) from error
+        raise as_sardonyx_error(error, f"upgrading {old} to the newest opset") from error
     for node in builder.made:
-        extra = node.attrs.keys() - node.op.attrs.keys()
-        if extra:
-            raise InvalidGraph(
-                f"{old.op_type} of opset {old.version} has no attribute {min(extra)}"
-            )
+        if extra := node.attrs.keys() - node.op.attrs.keys():
+            raise InvalidGraph(f"{old} has no attribute {min(extra)}")
         if missing := node.op.required_attrs - node.attrs.keys():
-            raise InvalidGraph(
-                f"{old.op_type} of opset {old.version} needs the attribute {min(missing)}"
-            )
+            raise InvalidGraph(f"{old} needs the attribute {min(missing)}")
         for name, value in node.attrs.items():
             if not fits(node.op.attrs[name], value):
                 raise InvalidGraph(
@@ -354,24 +333,21 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
                     f"and the node gives {value!r:.80}"
                 )
         node.attrs.update((n, int(node.attrs[n] != 0)) for n in node.op.flags & node.attrs.keys())
-    return made if isinstance(made, (tuple, list)) else (made,)
+    return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
 
 
 def _overridable(declared: AnyFact | None, default: Const) -> Fact:
-    """An input with a default: of the declared shape, which the default must fit."""
+    """Return the fact of an input with a default: as declared, which the default must match."""
+    fact = Fact(default.dtype, default.shape)
     if not isinstance(declared, Fact) or declared.shape is None:
-        return Fact(default.dtype, default.shape)
-    fits = len(declared.shape) == len(default.shape) and all(
-        same(a, b) is not False for a, b in zip(declared.shape, default.shape, strict=True)
-    )
-    if declared.dtype is not default.dtype or not fits:
-        given = f"{default.dtype}{list(default.shape)}"
-        raise InvalidGraph(f"an input is declared as {declared}, and its default is {given}")
+        return fact
+    if not refines(fact, declared):
+        raise InvalidGraph(f"an input is declared as {declared}, and its default is {fact}")
     return declared
 
 
-def _defined(scope: Names, name: str, graph: str) -> Value:
-    value = scope.find(name)
+def _defined(names: NameScope, name: str, graph: str) -> Value:
+    value = names.find(name)
     if value is None:
         raise InvalidGraph(f"nothing makes the output {name!r}", graph=graph)
     return value
@@ -382,42 +358,48 @@ def _domain(name: str) -> str:
 
 
 def _shown(record: NodeRecord) -> str:
-    made = next(iter(record.outputs), "")
-    return f"{record.name or 'making ' + repr(made)} ({record.op_type})"
+    output = next(iter(record.outputs), "")
+    return f"{record.name or 'making ' + repr(output)} ({record.op_type})"
 
 
 def _no_body(record: GraphRecord) -> Graph:
     raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
 
 
-# What onnxruntime makes for one machine, and saves as if it were a model for all.
-_MADE_FOR_ONE: Final = {
+# Domains and ops that onnxruntime introduces for one machine, and leaves in saved models.
+_MACHINE_SPECIFIC: Final = {
     "com.microsoft.nchwc": "has a memory layout for the CPU that the model was saved on",
     "com.ms.internal.nhwc": "has a memory layout for the device that the model was saved for",
     "com.microsoft.EPContext": "holds a graph that was compiled for one device",
 }
 
 
-def _unknown(domain: str, op_type: str, version: int) -> NotImplemented:
-    """The error for an op that is not here: what it is, and what to do."""
+def _unknown(domain: str, op_type: str, version: int) -> SardonyxError:
+    """Return the error for an op that is not supported."""
+    if (domain, op_type) == (INTERNAL, "Packed"):
+        return InvalidGraph(
+            "the model's graph and weights are in its pack, the file beside it that has its "
+            "name and .pack: it is missing, not looked for, or a warning says what is wrong",
+            hint="bring the pack, or use the model that it was made of",
+        )
     name = f"{domain or 'ai.onnx'}.{op_type}"
-    reason = _MADE_FOR_ONE.get(domain) or _MADE_FOR_ONE.get(name)
+    reason = _MACHINE_SPECIFIC.get(domain) or _MACHINE_SPECIFIC.get(name)
     if reason is not None:
         hint = "save it with ORT_ENABLE_EXTENDED at most, or use the model that it was made of"
         return NotImplemented(f"the op {name} {reason}", hint=hint)
-    import difflib  # only a wrong name needs it
+    import difflib  # only for misspelt names
 
     near = difflib.get_close_matches(op_type, names(domain), 1)
     hint = "declare it with sardonyx.custom_op" if domain else "export without it"
     hint = f"is {near[0]} meant? Else {hint}" if near else hint
     if not names(domain):
-        what = f"the op {name} is not supported: nothing here knows the domain {domain}"
+        what = f"the op {name} is not supported: the domain {domain} is unknown"
         return NotImplemented(what, hint=hint)
     return NotImplemented(f"the op {name} of opset {version} is not implemented", hint=hint)
 
 
 def _bytes_of(node: NodeRecord) -> int:
-    """The names and tensors of a node, roughly as large as in its file."""
+    """Return the bytes of a node's names and tensors, roughly those in its file."""
     values = (a.value for a in node.attributes)
     tensors = sum(v.length for v in values if isinstance(v, TensorRecord))
     texts = (node.name, node.op_type, node.domain, *node.inputs, *node.outputs)

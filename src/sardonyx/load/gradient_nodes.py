@@ -1,4 +1,4 @@
-"""Gradient nodes of a model as they are loaded: `train.nodes` expands them."""
+"""Loads Gradient nodes of ai.onnx.preview.training, which `train.nodes` expands."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import GRADIENT, Op
 
-# Inputs: the values to differentiate at, the variables that they stand for, and what they make.
-asked: Final = Op("Asked", 1, "inputs:T*", "outputs:T*", domain=GRADIENT, unranked=True)
+# Inputs: the values at which to differentiate, the differentiated variables, and the result y.
+gradient_request: Final = Op(
+    "GradientRequest", 1, "inputs:T*", "outputs:T*", domain=GRADIENT, unranked=True
+)
 
 
-@asked.infer
+@gradient_request.infer
 def _(g: Scope, *facts: Fact) -> tuple[Fact, ...]:
     return tuple(f.plain() for f in facts[: len(facts) // 2])
 
 
-def add_asked(
+def add_gradient_request(
     graph: Graph,
     find: Callable[[str], Value | None],
     attrs: Mapping[str, Any],
     inputs: Sequence[Value | None],
     n_outputs: int,
 ) -> Node:
-    """A node for what a Gradient of the model names; `expand` makes it."""
+    """Add a node that reads the values which a Gradient node names in its attributes."""
     xs, zs, y = (attrs.get(name) for name in ("xs", "zs", "y"))
     if not xs or not y:
         raise InvalidGraph("Gradient needs the attributes xs and y: names of values")
@@ -39,7 +41,7 @@ def add_asked(
         )
     if n_outputs > len(xs):
         raise InvalidGraph(f"Gradient has {n_outputs} outputs, and names {len(xs)} values in xs")
-    return graph.add(asked, [*inputs, *named, _named(find, y)], {}, n_outputs)
+    return graph.add(gradient_request, [*inputs, *named, _named(find, y)], {}, n_outputs)
 
 
 def _named(find: Callable[[str], Value | None], name: bytes) -> Value:

@@ -1,23 +1,14 @@
-"""Reads the small things of the text form: names, numbers, lists, sizes and types."""
+"""Tokenizer and parser of names, numbers, lists, sizes and types in the text form of graphs."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, NoReturn
 
 from sardonyx.errors import InvalidGraph, located
-from sardonyx.graph.dim import (
-    Atom,
-    Dim,
-    Size,
-    broadcast,
-    floor_div,
-    maximum,
-    minimum,
-    modulo,
-    symbol,
-)
+from sardonyx.graph.dim import CALLS, Atom, Dim, Size, floor_div, modulo, symbol
 from sardonyx.graph.dtype import DType, by_name
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 
@@ -29,15 +20,12 @@ _TOKENS: Final = re.compile(
       | (?P<mark>// | [-+*%()\[\]{},:=?@])""",
     re.VERBOSE,
 )
-_CALLS: Final = {
-    "div": floor_div, "mod": modulo, "min": minimum, "max": maximum, "broadcast": broadcast,
-}  # fmt: skip
 NUMBERS: Final = {"inf": float("inf"), "nan": float("nan"), "true": True, "false": False}
 _SIZE_OPS: Final = {"//": floor_div, "%": modulo}
 
 
 class Token(NamedTuple):
-    """A piece of the text that has a meaning of its own."""
+    """A lexical token."""
 
     kind: str  # string, number, word, mark; empty at the end
     text: str
@@ -45,22 +33,23 @@ class Token(NamedTuple):
 
 
 def _tokens(text: str) -> list[Token]:
-    found: list[Token] = []
-    place, line = 0, 1
-    while place < len(text):
-        match = _TOKENS.match(text, place)
+    tokens: list[Token] = []
+    position, line = 0, 1
+    while position < len(text):
+        match = _TOKENS.match(text, position)
         if match is None:
-            raise InvalidGraph(f"{text[place : place + 12]!r} is no part of a graph", line=line)
+            excerpt = text[position : position + 12]
+            raise InvalidGraph(f"{excerpt!r} is no part of a graph", line=line)
         if match.lastgroup != "space":
-            found.append(Token(str(match.lastgroup), match[0], line))
+            tokens.append(Token(str(match.lastgroup), match[0], line))
         line += match[0].count("\n")
-        place = match.end()
-    found.append(Token("", "", line))
-    return found
+        position = match.end()
+    tokens.append(Token("", "", line))
+    return tokens
 
 
 class Reader:
-    """Recursive descent over the tokens of a text; each method reads one thing."""
+    """Recursive-descent parser over the tokens of a text; each method parses one construct."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokens(text)
@@ -77,29 +66,37 @@ class Reader:
         return self._tokens[min(self._place + 1, len(self._tokens) - 1)]
 
     def fail(self, what: str, line: int | None = None) -> NoReturn:
-        """Raises what is wrong with the text, and where."""
+        """Raise an error with the line, by default that of the next token."""
         raise InvalidGraph(what, line=self.next.line if line is None else line)
 
     def take(self) -> Token:
-        """The next token, read."""
+        """Consume and return the next token."""
         token = self.next
         self._place += token.kind != ""
         return token
 
     def accept(self, text: str) -> bool:
-        """Reads this token if it is the next one."""
+        """Consume the next token if it has this text; return whether it has."""
         found = self.next.text == text and self.next.kind != "string"
         self._place += found and text != ""
         return found
 
     def expect(self, text: str) -> None:
-        """Reads this token, which must be the next one."""
+        """Consume the next token, which must have this text."""
         if not self.accept(text):
             found = self.next.text or "the end"
             self.fail(f"{text or 'the end'} is expected here, not {found}")
 
+    def items(self, end: str) -> Iterator[None]:
+        """Iterate over comma-separated items up to `end`; the caller parses one per iteration."""
+        while not self.accept(end):
+            yield
+            if not self.accept(","):
+                self.expect(end)
+                return
+
     def string(self) -> str:
-        """A quoted string."""
+        """Parse a quoted string."""
         token = self.take()
         if token.kind != "string":
             self.fail(f"a string is expected here, not {token.text or 'the end'}", token.line)
@@ -109,7 +106,7 @@ class Reader:
             self.fail(f"{token.text} is no string", token.line)
 
     def name(self) -> str:
-        """A word, or anything in quotes."""
+        """Parse a word, or a quoted string."""
         if self.next.kind == "string":
             return self.string()
         token = self.take()
@@ -118,15 +115,9 @@ class Reader:
         return token.text
 
     def data(self) -> Any:
-        """A number, a truth value, a string, or a list of such."""
+        """Parse a number, a bool, a string, or a nested list of them."""
         if self.accept("["):
-            items = []
-            while not self.accept("]"):
-                items.append(self.data())
-                if not self.accept(","):
-                    self.expect("]")
-                    break
-            return items
+            return [self.data() for _ in self.items("]")]
         if self.next.kind == "string":
             return self.string()
         return self._number()
@@ -141,7 +132,7 @@ class Reader:
         return -NUMBERS[token.text] if sign < 0 else NUMBERS[token.text]
 
     def dtype(self) -> DType:
-        """The short name of an element type."""
+        """Parse the short name of an element type."""
         token = self.take()
         try:
             return by_name(token.text)
@@ -149,28 +140,25 @@ class Reader:
             self.fail(f"a type is expected here, not {token.text or 'the end'}", token.line)
 
     def fact(self) -> AnyFact | None:
-        """A type: a tensor with its shape, or what holds such; None for `?`."""
+        """Parse a type: a tensor with its shape, or a container; None for `?`."""
         if self.accept("?"):
             return None
-        for word, kind in (("seq", SequenceFact), ("optional", OptionalFact)):
-            if self.accept(word):
-                self.expect("(")
-                elem = self.fact()
-                self.expect(")")
-                return kind(elem)
-        if self.accept("map"):
-            self.expect("(")
+        if self.next.text not in ("seq", "optional", "map", "sparse"):
+            return self._tensor()
+        kind = self.take().text
+        self.expect("(")
+        fact: AnyFact
+        if kind == "map":
             key = self.dtype()
             self.expect(",")
-            value = self.fact()
-            self.expect(")")
-            return MapFact(key, value)
-        if self.accept("sparse"):
-            self.expect("(")
+            fact = MapFact(key, self.fact())
+        elif kind == "sparse":
             dense = self._tensor()
-            self.expect(")")
-            return SparseFact(dense.dtype, dense.shape)
-        return self._tensor()
+            fact = SparseFact(dense.dtype, dense.shape)
+        else:
+            fact = SequenceFact(self.fact()) if kind == "seq" else OptionalFact(self.fact())
+        self.expect(")")
+        return fact
 
     def _tensor(self) -> Fact:
         dtype = self.dtype()
@@ -178,13 +166,7 @@ class Reader:
         if self.accept("?"):
             self.expect("]")
             return Fact(dtype, None)
-        dims: list[Size] = []
-        while not self.accept("]"):
-            dims.append(self._dim())
-            if not self.accept(","):
-                self.expect("]")
-                break
-        return Fact(dtype, tuple(dims))
+        return Fact(dtype, tuple([self._dim() for _ in self.items("]")]))
 
     def _dim(self) -> Size:
         line, size = self.next.line, self.size()
@@ -193,7 +175,7 @@ class Reader:
         return size
 
     def size(self) -> Size:
-        """A sum of products of names, numbers and calls."""
+        """Parse a sum of products of names, numbers and calls."""
         total = self._product()
         while self.next.text in ("+", "-"):
             minus = self.take().text == "-"
@@ -204,10 +186,10 @@ class Reader:
     def _product(self) -> Size:
         value = self._factor()
         while self.next.text in ("*", "//", "%"):
-            mark, line = self.take().text, self.next.line
+            sign, line = self.take().text, self.next.line
             right = self._factor()
             with located(line=line):
-                value = value * right if mark == "*" else _SIZE_OPS[mark](value, right)
+                value = value * right if sign == "*" else _SIZE_OPS[sign](value, right)
         return value
 
     def _factor(self) -> Size:
@@ -224,13 +206,13 @@ class Reader:
             return int(token.text)
         if token.kind != "word" or "." in token.text:
             self.fail(f"a size is expected here, not {token.text or 'the end'}", token.line)
-        if "#" in token.text:  # a dim that inference made up
+        if "#" in token.text:  # a symbol from `Scope.fresh`
             return Dim({(Atom("name", token.text),): 1})
-        if token.text not in _CALLS or not self.accept("("):
+        if token.text not in CALLS or not self.accept("("):
             return symbol(token.text)
         left = self.size()
         self.expect(",")
         right = self.size()
         self.expect(")")
         with located(line=token.line):
-            return _CALLS[token.text](left, right)
+            return CALLS[token.text](left, right)

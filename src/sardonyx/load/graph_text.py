@@ -1,7 +1,7 @@
-"""The text form of a graph, for tests, dumps and errors: what `show` writes, `parse` reads back.
+"""Parses the text form of a graph, which `graph/show.py` prints, for tests, dumps and errors.
 
     in x: f32[B,8]
-    const w: f32[8,4]            # what a large constant holds is not shown; parse makes it up
+    const w: f32[8,4]            # large constants have no elements here; parse generates them
     a = Div(x, 1.4142135)
     y, mask = Dropout(a, 0.5, seed=1)
     z = com.microsoft.Gelu(y)
@@ -9,10 +9,10 @@
     r = If(c) { then_branch: { t = Neg(z) out t } else_branch: { out z } }
     out r
 
-A literal operand has the type of the operands that share its type letter, else the one that
-`literal_type` says; `[1, 2]:i32` gives it another. `_` is an input that is absent or an output that
-nobody reads. Names that are no identifiers are quoted. A statement ends where the next begins: line
-breaks mean nothing.
+A literal operand has the type of the operands with the same type variable, else the one from
+`literal_type`; `[1, 2]:i32` specifies another. `_` is an absent input or an output without readers.
+Names that are no identifiers are quoted. Line breaks are insignificant: a statement ends where the
+next begins.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from sardonyx.ops import lookup
 
 __all__ = ["parse", "parse_size", "show"]
 
-MAX_COUNT: Final = 2**31  # elements of a constant that numbers are made up for
+MAX_COUNT: Final = 2**31  # elements of a generated constant
 
 
 def parse(text: str) -> Graph:
-    """The graph that a text describes, inferred; mistakes in the text are errors with the line."""
+    """Return the inferred graph of a text; errors in the text name the line."""
     parser = _Parser(text)
     graph = Graph()
     parser.block(graph, {}, end="")
@@ -54,15 +54,15 @@ def parse(text: str) -> Graph:
 
 
 def parse_size(text: str) -> Size:
-    """The size that a formula over names stands for."""
+    """Return the size of a formula over names."""
     parser = Reader(text)
     size = parser.size()
     parser.expect("")
     return size
 
 
-class MadeUp(Const):
-    """A constant whose contents do not matter: numbers from its name, the same every time."""
+class GeneratedConst(Const):
+    """A constant of arbitrary elements, generated from its name and so reproducible."""
 
     __slots__ = ("name",)
 
@@ -79,24 +79,24 @@ class MadeUp(Const):
         return rng.standard_normal(self.shape, np.float32).astype(self.dtype.np)
 
     def describe(self) -> str:
-        return "made up"
+        return "generated"
 
 
 class _Literal(NamedTuple):
-    data: Any  # numbers, truth values or strings, in lists nested alike
+    data: Any  # numbers, bools or strings, or nested lists of them
     dtype: DType | None
     line: int
 
 
 class _Parser(Reader):
-    """Reads the statements of a graph."""
+    """Parses the statements of a graph."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._scope = Scope()  # for the facts that types of literals rest on
+        self._scope = Scope()  # of the facts that determine types of literals
 
     def block(self, graph: Graph, names: dict[str, Value], end: str) -> None:
-        """The statements of one graph, up to its end."""
+        """Parse the statements of one graph, up to its end."""
         graph_outputs: list[Value] = []
         while not self.accept(end):
             if self.accept("in"):
@@ -104,16 +104,16 @@ class _Parser(Reader):
             elif self.accept("const"):
                 self._constant(names)
             elif self.accept("out"):
-                graph_outputs.append(self._known(names))
+                graph_outputs.append(self._defined(names))
                 while self.accept(","):
-                    graph_outputs.append(self._known(names))
+                    graph_outputs.append(self._defined(names))
             elif self.next.kind == "":
                 self.fail(f"{end} is missing")
             else:
                 self._node(graph, names)
         graph.set_outputs(graph_outputs)
 
-    def _known(self, names: Mapping[str, Value]) -> Value:
+    def _defined(self, names: Mapping[str, Value]) -> Value:
         line, name = self.next.line, self.name()
         if name not in names:
             self.fail(f"nothing before this is called {name}", line)
@@ -148,23 +148,27 @@ class _Parser(Reader):
             if const.shape != fact.shape:
                 self.fail(f"the constant {name} is {fact}, and has {list(const.shape)}", line)
         else:
-            const = self._made_up(name, fact, line)
+            const = self._generated(name, fact, line)
         self._define(constant(const, name), names, line)
 
-    def _contents(self, name: str, dtype: DType) -> Const:
+    def _contents(self, name: str, dtype: DType | None) -> Const:
         """Parse what follows the `=` of a tensor: its elements, or a type to generate them for."""
         line = self.next.line
-        if self.next.kind == "word" and self.next.text not in NUMBERS:
-            return self._made_up(name, self.fact(), line)
-        return Held(self._array(self._literal(), dtype))
+        if self._is_word():
+            return self._generated(name, self.fact(), line)
+        literal = self._literal()
+        return Held(self._array(literal, dtype or literal.dtype or LEAVES[_leaf(literal.data)]))
 
-    def _made_up(self, name: str, fact: AnyFact | None, line: int) -> Const:
+    def _is_word(self) -> bool:
+        return self.next.kind == "word" and self.next.text not in NUMBERS
+
+    def _generated(self, name: str, fact: AnyFact | None, line: int) -> Const:
         shape = fact.static if isinstance(fact, Fact) else None
         if not isinstance(fact, Fact) or shape is None:
             self.fail(f"{name} is a tensor of numbers for dims, not {fact}", line)
-        const = MadeUp(name, fact.dtype, shape)
+        const = GeneratedConst(name, fact.dtype, shape)
         if const.count > MAX_COUNT:
-            self.fail(f"{const.count} elements of {name} are too many to make up", line)
+            self.fail(f"{const.count} elements of {name} are too many to generate", line)
         return const
 
     def _node(self, graph: Graph, names: dict[str, Value]) -> None:
@@ -190,7 +194,7 @@ class _Parser(Reader):
         self._infer(node, line)
 
     def _infer(self, node: Node, line: int) -> None:
-        """Facts for the literals to come, unless an input of a body waits for its own."""
+        """Infer facts for later literals, unless an input of a body has no fact yet."""
         if all(v is None or v.fact is not None for v in node.reads()):
             with located(line=line):
                 infer_node(self._scope, node)
@@ -207,20 +211,20 @@ class _Parser(Reader):
         return op
 
     def _annotations(self) -> tuple[int, bool]:
-        """What an order may go by: `@priority=10`, `@backward`."""
+        """Parse annotations: `@priority=10`, `@backward`."""
         priority, is_backward = 0, False
         while self.accept("@"):
             token = self.take()
             if token.text == "priority":
                 self.expect("=")
-                found = self.data()
-                if type(found) is not int or abs(found) > MAX_PRIORITY:
-                    self.fail(f"a priority is a whole number of 32 bits, not {found}", token.line)
-                priority = found
+                priority = self.data()
+                if type(priority) is not int or abs(priority) > MAX_PRIORITY:
+                    what = f"a priority is a whole number of 32 bits, not {priority}"
+                    self.fail(what, token.line)
             elif token.text == "backward":
                 is_backward = True
             else:
-                self.fail(f"there is no mark {token.text or 'at the end'}", token.line)
+                self.fail(f"there is no annotation {token.text or 'at the end'}", token.line)
         return priority, is_backward
 
     def _bodies(self, op: Op, attrs: Attrs, names: Mapping[str, Value]) -> None:
@@ -240,27 +244,23 @@ class _Parser(Reader):
         operands: list[Value | _Literal | None] = []
         attrs: Attrs = {}
         self.expect("(")
-        while not self.accept(")"):
+        for _ in self.items(")"):
             if self.next.kind == "word" and self.after.text == "=":
                 self._attribute(op, attrs)
             elif attrs:
                 self.fail("inputs stand before attributes")
             else:
                 operands.append(self._operand(names))
-            if not self.accept(","):
-                self.expect(")")
-                break
         return operands, attrs
 
     def _operand(self, names: Mapping[str, Value]) -> Value | _Literal | None:
         if self.accept("_"):
             return None
-        is_name = self.next.kind == "word" and self.next.text not in NUMBERS
-        is_name |= self.next.kind == "string" and self.after.text != ":"
-        return self._known(names) if is_name else self._literal()
+        is_name = self._is_word() or (self.next.kind == "string" and self.after.text != ":")
+        return self._defined(names) if is_name else self._literal()
 
     def _values(self, op: Op, operands: Sequence[Value | _Literal | None]) -> list[Value | None]:
-        """The operands, with literals as constants."""
+        """Return the operands, with literals as constants."""
         facts = [v.fact if isinstance(v, Value) else None for v in operands]
         typed = [f if isinstance(f, Fact) else None for f in facts]
         values: list[Value | None] = []
@@ -286,16 +286,14 @@ class _Parser(Reader):
         fits = {"string": dtype is STRING, "float": dtype.is_float, "bool": dtype is BOOL}
         if not fits.get(leaf, dtype is not STRING or literal.data == []):
             self.fail(f"{literal.data} does not fit {dtype}", literal.line)
-        cells = np.float64 if leaf == "float" else object  # objects keep every digit of an int
+        cells = np.float64 if leaf == "float" else object  # objects are exact for any int
         try:
             array = np.array(literal.data, cells)
-            even = not any(isinstance(cell, list) for cell in array.flat)
-            made = array.astype(dtype.np)
+            if any(isinstance(cell, list) for cell in array.flat):
+                raise ValueError("nested lists of unequal lengths")
+            return array.astype(dtype.np)
         except (ValueError, OverflowError, TypeError):
-            even = False
-        if not even:
             self.fail(f"{literal.data} is no tensor of {dtype}", literal.line)
-        return made
 
     def _attribute(self, op: Op, attrs: Attrs) -> None:
         key, line = self.take().text, self.next.line
@@ -308,9 +306,9 @@ class _Parser(Reader):
         if kind == "type":
             return self.fact()
         if kind == "tensor":
-            return self._tensor_attribute(key)
+            return self._contents(key, None)
         line = self.next.line
-        if kind == "int" and self.next.kind == "word" and self.next.text not in NUMBERS:
+        if kind == "int" and self._is_word():
             return self.dtype().onnx
         data = self.data()
         try:
@@ -318,17 +316,9 @@ class _Parser(Reader):
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
             self.fail(f"the attribute {key} is of kind {kind}, not {data!r}", line)
 
-    def _tensor_attribute(self, key: str) -> Const:
-        line = self.next.line
-        if self.next.kind == "word" and self.next.text not in NUMBERS:
-            return self._made_up(key, self.fact(), line)
-        literal = self._literal()
-        dtype = literal.dtype or LEAVES[_leaf(literal.data)]
-        return Held(self._array(literal, dtype))
-
 
 def _leaf(data: Any) -> str:
-    """What a literal holds: the widest of its elements' kinds."""
+    """Return the kind of a literal's elements: string, float, bool or int."""
     items = list(_flat(data))
     for kind, name in ((str, "string"), (float, "float")):
         if any(isinstance(i, kind) for i in items):
@@ -348,28 +338,19 @@ def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _ints(data: list[Any]) -> tuple[int, ...]:
-    return tuple(map(operator.index, data))
-
-
-def _floats(data: list[Any]) -> tuple[float, ...]:
-    return tuple(float(i) for i in data)
-
-
-def _strings(data: list[Any]) -> tuple[bytes, ...]:
-    return tuple(_encoded(i) for i in data)
-
-
-_LISTS: Final = {"int": _ints, "bool": _ints, "float": _floats, "string": _strings}
+# Conversions of a literal: of an element by its kind, and to the kind of an attribute.
+_ELEMENTS: Final = {
+    "int": operator.index, "bool": operator.index, "float": float, "string": _encoded,
+}  # fmt: skip
 _ATTRIBUTES: Final[dict[str, Callable[[Any], Any]]] = {
     "int": operator.index,
     "float": float,
     "bytes": _encoded,
-    "ints": _ints,
-    "floats": _floats,
-    "strings": _strings,
-    "list": lambda data: _LISTS[_leaf(data)](data),
-    "array ints": lambda data: np.array(_ints(data), np.int64),
-    "array floats": lambda data: np.array(_floats(data), np.float32),
-    "array strings": lambda data: list(_strings(data)),
+    "ints": lambda data: tuple(map(operator.index, data)),
+    "floats": lambda data: tuple(map(float, data)),
+    "strings": lambda data: tuple(map(_encoded, data)),
+    "list": lambda data: tuple(map(_ELEMENTS[_leaf(data)], data)),
+    "array ints": lambda data: np.array([*map(operator.index, data)], np.int64),
+    "array floats": lambda data: np.array([*map(float, data)], np.float32),
+    "array strings": lambda data: [*map(_encoded, data)],
 }

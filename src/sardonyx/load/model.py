@@ -1,4 +1,4 @@
-"""A loaded model: its graph, and what it says of itself."""
+"""A loaded model: its graph, declared inputs and outputs, and metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.graph.graph import Graph
 
 @mutable
 class Declared:
-    """An input or output as the model declares it; dims are numbers, names or None."""
+    """A declared input or output; dims are numbers, names or None."""
 
     name: str
     fact: AnyFact | None
@@ -20,7 +20,7 @@ class Declared:
 
 @mutable
 class Model:
-    """Everything that loading makes of a file."""
+    """A loaded model."""
 
     graph: Graph
     ir_version: int
@@ -40,37 +40,30 @@ class Model:
     has_gradient_nodes: bool = field(default_factory=bool)  # see train.nodes.with_gradients
 
     def with_outputs(self, names: tuple[str, ...]) -> Model:
-        """The same model with these of its outputs alone; its graph is changed."""
+        """Return the model with a subset of its outputs; the graph is changed in place."""
         kept = [[o.name for o in self.outputs].index(name) for name in names]
         self.graph.set_outputs([self.graph.outputs[i] for i in kept])
         return replace(self, outputs=[self.outputs[i] for i in kept])
 
     def check_outputs(self, is_strict: bool = False) -> None:
-        """The outputs must be of the types that the model declares, once these are inferred.
-
-        A strict check wants their sizes to be those declared, too.
-        """
+        """Check the inferred types of the outputs, and if strict their sizes, against the model."""
         for declared, value in zip(self.outputs, self.graph.outputs, strict=True):
-            wanted, found = declared.fact, value.fact
-            if not isinstance(wanted, Fact) or not isinstance(found, Fact):
+            expected, inferred = declared.fact, value.fact
+            if not isinstance(expected, Fact) or not isinstance(inferred, Fact):
                 continue
-            if wanted.dtype is not found.dtype:
-                says = f"is declared as {wanted.dtype}, and is {found.dtype}"
-                raise InvalidGraph(
-                    f"the output {declared.name} {says}", node=value.node or "(none)"
-                )
-            if is_strict and not _agree(wanted.shape, found.shape):
-                raise ShapeError(
-                    f"the output {declared.name} is declared as {wanted}, and is {found}",
-                    node=value.node or "(none)",
-                )
+            output, node = f"the output {declared.name} is declared as", value.node or "(none)"
+            if expected.dtype is not inferred.dtype:
+                what = f"{output} {expected.dtype}, and is {inferred.dtype}"
+                raise InvalidGraph(what, node=node)
+            if is_strict and not _agree(expected.shape, inferred.shape):
+                raise ShapeError(f"{output} {expected}, and is {inferred}", node=node)
 
 
-def _agree(declared: Shape | None, found: Shape | None) -> bool:
-    """Whether two shapes may be the same: of one rank, with equal numbers where both have one."""
-    if declared is None or found is None:
+def _agree(declared: Shape | None, inferred: Shape | None) -> bool:
+    """Return whether two shapes have one rank, and equal sizes where both are numbers."""
+    if declared is None or inferred is None:
         return True
-    pairs = zip(declared, found, strict=False)
-    return len(declared) == len(found) and all(
+    pairs = zip(declared, inferred, strict=False)
+    return len(declared) == len(inferred) and all(
         a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int)
     )

@@ -1,4 +1,4 @@
-"""Sorts node records that a model lists out of order."""
+"""Topological sort of node records that a model lists in another order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from sardonyx.errors import InvalidGraph
 
 
 def in_order(record: GraphRecord | FunctionRecord) -> Sequence[NodeRecord]:
-    """The nodes as they are if each reads only what earlier ones make, else sorted."""
+    """Return the nodes in topological order, as listed if that is one."""
     return record.nodes if record.is_sorted else sort_records(record.nodes)
 
 
 def sort_records(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
-    """The records with every node after those it reads; a cycle is an error."""
+    """Return the records in topological order (Kahn's algorithm); a cycle is an error."""
     makers = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
     needs = [{makers[r] for r in _reads(node) if r in makers} for node in nodes]
     readers: list[list[int]] = [[] for _ in nodes]
@@ -23,7 +23,7 @@ def sort_records(nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
             readers[j].append(i)
     ready = [i for i, needed in enumerate(needs) if not needed]
     order: list[NodeRecord] = []
-    for i in ready:  # grows while it is walked
+    for i in ready:  # grows during the loop
         order.append(nodes[i])
         for j in readers[i]:
             needs[j].discard(i)

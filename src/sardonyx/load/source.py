@@ -1,4 +1,4 @@
-"""The bytes of a model: a mapped file, a buffer, a file object, a ModelProto, external files."""
+"""Opens the bytes of a model (file, buffer, file object, ModelProto) and its external data."""
 
 from __future__ import annotations
 
@@ -30,77 +30,77 @@ from sardonyx.load import buffers
 from sardonyx.load import mount_points as mounts
 from sardonyx.load.model import Model
 
-_PIECE: Final = 64 << 20  # bytes to read in one call
+_CHUNK: Final = 64 << 20  # bytes per read call
 
 
 @mutable
 class Files:
-    """Finds the files that tensors name: in the user's buffers, else under the model's folder."""
+    """Opens external data files: the user's buffers by name, else files in the model's folder."""
 
     folder: str | None  # None for a model in memory
     model_path: str | None = None
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
-    copies: bool = False  # reads files into memory rather than mapping them
+    copies: bool = False  # read files into memory instead of mapping them
     _open: dict[str, Source] = field(default_factory=dict)
-    _states: dict[str, Hashable | None] = field(default_factory=dict)  # of files, as opened
-    _parts: dict[tuple[str, int, int], None] = field(default_factory=dict)  # that tensors have
+    _states: dict[str, Hashable | None] = field(default_factory=dict)  # identities by path
+    # Byte ranges of tensors: file, offset and length.
+    _ranges: dict[tuple[str, int, int], None] = field(default_factory=dict)
 
     def open(self, location: str) -> Source:
-        """The file at a location, mapped once."""
+        """Return the file at a location, which is mapped once."""
         key = location.removeprefix("./")
         if key not in self._open:
             if key in self.in_memory:
-                found = buffers.source(self.in_memory[key], key)
-                self._open[key] = _copied_buffer(found) if self.copies else found
+                source = buffers.source(self.in_memory[key], key)
+                self._open[key] = _copied_buffer(source) if self.copies else source
             else:
-                found = self._map(location)
-                self._open[key] = found
-                # By the path as it was given: links in it may come to lead elsewhere.
+                self._open[key] = self._map(location)
+                # By the unresolved path: symbolic links in it may change their targets.
                 assert self.folder is not None
-                self._states[os.path.join(self.folder, location)] = found.identity
+                self._states[os.path.join(self.folder, location)] = self._open[key].identity
         return self._open[key]
 
     def part(self, location: str, offset: int, length: int) -> Source:
-        """The file at a location, of which a tensor has some bytes."""
-        found = self.open(location)
-        self._parts[location.removeprefix("./"), offset, length] = None
-        return found
+        """Return the file at a location, and record the byte range of a tensor in it."""
+        source = self.open(location)
+        self._ranges[location.removeprefix("./"), offset, length] = None
+        return source
 
     def parts(self) -> list[tuple[Source, int, int]]:
-        """All that tensors have of files: which file, where and how many bytes."""
-        return [(self._open[key], offset, length) for key, offset, length in self._parts]
+        """Return the byte ranges of tensors: file, offset and length."""
+        return [(self._open[key], offset, length) for key, offset, length in self._ranges]
 
     def sources(self) -> list[Source]:
-        """The files that were opened, in memory or on disk."""
+        """Return the opened files, in memory or on disk."""
         return list(self._open.values())
 
     def location(self, source: Source) -> str:
-        """Where an open file was found."""
-        for name, found in self._open.items():
-            if found is source:
+        """Return the location of an open file."""
+        for name, other in self._open.items():
+            if other is source:
                 return name
         raise InternalError(f"{source.name} is no file of the model")
 
     def states(self) -> dict[str, Hashable | None]:
-        """What was opened at which path; None for what may have changed without a sign."""
+        """Return the identity of each opened path; None where a change could go unnoticed."""
         return dict(self._states)
 
     def buffers(self) -> tuple[tuple[str, Hashable, int], ...] | None:
-        """Name, place and size of the files in memory; None if one may change."""
-        found = [(name, buffers.source(data, name)) for name, data in self.in_memory.items()]
-        if not all(source.is_fixed for _, source in found):
+        """Return name, address and size of the files in memory; None if one is writable."""
+        sources = {name: buffers.source(data, name) for name, data in self.in_memory.items()}
+        if not all(source.is_fixed for source in sources.values()):
             return None
-        return tuple((name, source.at(0), source.data.nbytes) for name, source in sorted(found))
+        return tuple((name, s.at(0), s.data.nbytes) for name, s in sorted(sources.items()))
 
     def _map(self, location: str) -> Source:
         try:
             return map_file(self._resolve(location), location, self.copies)
         except (InvalidGraph, NoSuchFile) as error:
-            if self.in_memory:  # a name among those may be misspelt
+            if self.in_memory:  # one of the names may be misspelt
                 names = ", ".join(map(repr, self.in_memory))
-                said = [f"the model names {location!r}; in memory are {names}"]
-                said += [text for key, text in error.where.items() if key == "hint"]
-                error.where["hint"] = "; ".join(said)
+                hints = [f"the model names {location!r}; in memory are {names}"]
+                hints += [text for key, text in error.where.items() if key == "hint"]
+                error.where["hint"] = "; ".join(hints)
             raise
 
     def _resolve(self, location: str) -> str:
@@ -115,7 +115,7 @@ class Files:
                 hint="external data must be in or below the model's folder",
             )
         real = os.path.realpath(os.path.join(self.folder, location))
-        if any(_is_below(real, root) for root in self._roots()):
+        if any(is_below(real, root) for root in self._roots()):
             return real
         raise InvalidGraph(
             f"the data file {location!r} leads out of the model's folder, to {real}",
@@ -125,18 +125,20 @@ class Files:
     def _roots(self) -> list[str]:
         assert self.folder is not None
         roots = [os.path.realpath(self.folder)]
-        # A cache keeps model and data as links into one folder: there the link's target counts.
+        # Caches such as Hugging Face's keep model and data as links into one folder: the folder of
+        # the link's target is allowed, too.
         if self.model_path is not None and os.path.islink(self.model_path):
             roots.append(os.path.dirname(os.path.realpath(self.model_path)))
         return roots
 
 
-def _is_below(path: str, root: str) -> bool:
+def is_below(path: str, root: str) -> bool:
+    """Return whether a path is below a folder; both are resolved."""
     return path.startswith(root.rstrip(os.sep) + os.sep)
 
 
 def map_file(path: str, name: str, copies: bool = False) -> Source:
-    """The whole of a regular file, mapped for reading or read into memory."""
+    """Return a regular file, mapped or read into memory."""
     try:
         # Without O_NONBLOCK, opening a FIFO waits for a writer that may never come.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -165,30 +167,30 @@ def map_file(path: str, name: str, copies: bool = False) -> Source:
 _mappings: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copies: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copying: Final = Lock()
-_SETTLED_NS: Final = 20_000_000  # longer than a tick of the clock that file times are taken from
+_SETTLED_NS: Final = 20_000_000  # longer than a tick of the kernel clock for file times
 _SECOND_NS: Final = 1_000_000_000
-_COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # longer than the coarsest ticks of file systems
+_COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # longer than the coarsest resolution (FAT: 2 s)
 
 
 def stamp_of(status: os.stat_result) -> Stamp | None:
-    """By what a file is known again; None if it may yet change without a sign.
+    """Return the stamp of a file; None if the file may still change without changing the stamp.
 
-    Times of files have coarse ticks: a file just written may be written again within the same one.
+    File times have a coarse resolution: a file may be written twice within one tick.
     """
     return None if _unsettled_ns(status) > 0 else stamp_now(status)
 
 
 def _unsettled_ns(status: os.stat_result) -> int:
-    """How long a write will yet leave the times of a file as they are, at most."""
-    times = status.st_mtime_ns, status.st_ctime_ns
-    # Whole seconds are how a file system looks that has no finer times; another machine's clock
-    # may be behind.
+    """Return the longest time for which a write could still leave the file's times unchanged."""
+    # A time of whole seconds suggests a file system without finer ones; the clock of a remote
+    # machine may be slow.
     is_coarse = not status.st_ctime_ns % _SECOND_NS or mounts.is_network(status.st_dev)
-    return max(times) + (_COARSE_NS if is_coarse else _SETTLED_NS) - time.time_ns()
+    changed_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+    return changed_ns + (_COARSE_NS if is_coarse else _SETTLED_NS) - time.time_ns()
 
 
 def settled(path: str) -> Stamp | None:
-    """The stamp of a file that was just written, as soon as it tells it from a later one."""
+    """Return the stamp of a file just written, after a short wait until it is reliable."""
     try:
         wait = _unsettled_ns(os.stat(path))
         if 0 < wait <= _SETTLED_NS:
@@ -199,48 +201,48 @@ def settled(path: str) -> Stamp | None:
 
 
 def identity_of(status: os.stat_result) -> Hashable | None:
-    """What a file keeps as long as its bytes stay; None if that cannot be known."""
+    """Return a key of a file's version; None if a change could go unnoticed."""
     stamp = stamp_of(status)
     return None if stamp is None else ("file", *stamp)
 
 
 def _mapped(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
-    """One mapping of a file serves all who have it open, as long as the file stays what it was."""
+    """Map a file, or return the mapping of the same version of the file that is in use."""
     stamp = stamp_of(status)
     identity = None if stamp is None else ("file", *stamp)
-    found = None if identity is None else _mappings.get(identity)
-    if found is None:
+    source = None if identity is None else _mappings.get(identity)
+    if source is None:
         data = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
         file = File.of(path, status)
-        found = Source(data, name, identity, is_fixed=True, file=file, stamp=stamp)
-        # Loading looks here and there: in a cold file, every look would read megabytes ahead.
-        found.advise(mmap.MADV_RANDOM)
+        source = Source(data, name, identity, is_fixed=True, file=file, stamp=stamp)
+        # Loading reads a few bytes here and there: readahead would fetch megabytes for each.
+        source.advise(mmap.MADV_RANDOM)
         if identity is not None:
-            _mappings[identity] = found
-    return found
+            _mappings[identity] = source
+    return source
 
 
 def _copied(descriptor: int, status: os.stat_result, path: str, name: str) -> Source:
-    """The bytes of a file in memory of our own, read once for all who want them so."""
+    """Read a file into memory, or return the copy of the same version that is in use."""
     with _copying:
         stamp = stamp_of(status)
-        found = None if stamp is None else _copies.get(stamp)
-        if found is None:
+        source = None if stamp is None else _copies.get(stamp)
+        if source is None:
             memory = pages(status.st_size)
             _read_all(descriptor, memory.data, path)
             if stamp_now(os.fstat(descriptor)) != stamp_now(status):
                 raise Fail(f"{path} changed while it was read", hint="load the model again")
             memory.flags.writeable = False
-            found = Source(memory.data, name, is_fixed=True, stamp=stamp)
+            source = Source(memory.data, name, is_fixed=True, stamp=stamp)
             if stamp is not None:
-                _copies[stamp] = found
-        return found
+                _copies[stamp] = source
+        return source
 
 
 def is_as_opened(source: Source) -> bool | None:
-    """Whether a mapped file is what it was when it was opened; None if its path leads elsewhere.
+    """Return whether a mapped file is unchanged; None if its path now names another file.
 
-    Bytes that are no mapping of a file do not change.
+    Sources that are not mapped files do not change.
     """
     if source.file is None:
         return True
@@ -256,7 +258,7 @@ def is_as_opened(source: Source) -> bool | None:
 def _read_all(descriptor: int, into: memoryview, path: str) -> None:
     done = 0
     while done < into.nbytes:
-        n = os.preadv(descriptor, [into[done : done + _PIECE]], done)
+        n = os.preadv(descriptor, [into[done : done + _CHUNK]], done)
         if not n:
             raise Fail(
                 f"{path} became shorter while it was read: {done} of {into.nbytes} bytes are left",
@@ -265,26 +267,26 @@ def _read_all(descriptor: int, into: memoryview, path: str) -> None:
         done += n
 
 
-def _copied_buffer(given: Source) -> Source:
-    memory = on_pages(np.frombuffer(given.data, np.uint8))
+def _copied_buffer(buffer: Source) -> Source:
+    memory = on_pages(np.frombuffer(buffer.data, np.uint8))
     memory.flags.writeable = False
-    return Source(memory.data, given.name, is_fixed=True)
+    return Source(memory.data, buffer.name, is_fixed=True)
 
 
 def read_ahead(source: Source) -> None:
-    """Says that the bytes of a mapped file will be read from here on, most of them in order."""
+    """Allow readahead in a mapped file, which is now read sequentially for the most part."""
     source.advise(mmap.MADV_NORMAL)
 
 
 @mutable
 class ModelBytes:
-    """A model as it was given."""
+    """The bytes of a model and access to its external data."""
 
     source: Source
     files: Files
-    origin: str  # uri, array, proto or istream: how the load is called in profiles
-    digest: str | None = None  # of all but weights, once asked for
-    model: Model | None = None  # that was loaded, or made, before; there are no bytes of it
+    origin: str  # uri, array, proto or istream: the name of the load in profiles
+    digest: str | None = None  # of all but weights, computed on demand
+    model: Model | None = None  # a model in memory, instead of bytes
 
     def read_ahead(self) -> None:
         """Advise the kernel that runs now read the mapped weights sequentially."""
@@ -298,7 +300,7 @@ def read_model(
     in_memory: Mapping[str, memoryview] | None = None,
     copies: bool = False,
 ) -> ModelBytes:
-    """A model from a path, bytes, any buffer, a binary file, an onnx.ModelProto, or a Model."""
+    """Open a model: a path, bytes, any buffer, a binary file, an onnx.ModelProto, or a Model."""
     in_memory = in_memory or {}
     if isinstance(model, Model):
         return ModelBytes(Source(memoryview(b""), "Model"), Files(None), model.origin, model=model)
@@ -313,16 +315,16 @@ def read_model(
         return _checked(source, Files(folder, path, in_memory, copies), "uri")
     data, name, origin = _in_memory(model)
     source = buffers.source(data, name)
-    if copies and origin == "array":  # others are read anew anyway
+    if copies and origin == "array":  # the others are copies already
         source = _copied_buffer(source)
     return _checked(source, Files(folder, None, in_memory, copies), origin)
 
 
 def _in_memory(model: Any) -> tuple[memoryview, str, str]:
-    """The bytes of a model that is no file, what it is, and how profiles call it."""
+    """Return the bytes of a model that is no file, its kind, and its name in profiles."""
     if hasattr(model, "SerializeToString"):
         return memoryview(model.SerializeToString()), "ModelProto", "proto"
-    is_buffer = isinstance(model, mmap.mmap)  # it can be read like a file, at the price of a copy
+    is_buffer = isinstance(model, mmap.mmap)  # it has `read` too, which would copy
     if hasattr(model, "read") and not is_buffer:
         return _buffer(model.read()), "file object", "istream"
     return _buffer(model), "bytes", "array"

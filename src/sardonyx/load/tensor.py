@@ -1,4 +1,4 @@
-"""Turns tensor records into constants: references where a file has the bytes, else small arrays."""
+"""Converts tensor records to constants: references to the file's bytes, or decoded arrays."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.load.buffers import as_array, as_bytes, source
 from sardonyx.load.source import Files
 
-MAX_DENSE_BYTES: Final = 1 << 32  # a sparse tensor is not unfolded beyond this
+MAX_DENSE_BYTES: Final = 1 << 32  # of an expanded sparse tensor
 MAX_COUNT: Final = 1 << 60
 
-# The field each element type is stored in when it is not raw bytes.
+# The field of TensorProto for each element type, when it is not raw_data; int32_data for others.
 _FIELDS: Final = {
     "f32": "float", "c64": "float", "f64": "double", "c128": "double", "i64": "int64",
     "u32": "uint64", "u64": "uint64", "str": "string",
@@ -32,16 +32,16 @@ _FIELDS: Final = {
 
 
 def shape_of(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Dims of a tensor that is really there: none negative, the product in range."""
+    """Check the dims of a stored tensor: none negative, the product in range."""
     if any(d < 0 for d in dims):
         raise InvalidGraph(f"the shape {list(dims)} has a negative dim")
-    if math.prod(max(d, 1) for d in dims) > MAX_COUNT:  # also of one that holds nothing
+    if math.prod(max(d, 1) for d in dims) > MAX_COUNT:  # zero dims do not excuse huge ones
         raise InvalidGraph(f"the shape {list(dims)} has too many elements")
     return dims
 
 
 def dtype_of(number: int) -> DType:
-    """The element type of a tensor that is really there."""
+    """Return the element type of a stored tensor."""
     found = by_onnx(number)
     if found is None:
         raise InvalidGraph(f"{number} is no element type of ONNX")
@@ -49,24 +49,22 @@ def dtype_of(number: int) -> DType:
 
 
 class Tensors:
-    """Makes constants out of one model's tensor records."""
+    """Converts the tensor records of one model to constants."""
 
-    def __init__(
-        self, source: Source, files: Files, given: Mapping[str, Any] | None = None
-    ) -> None:
-        """`given` are arrays that stand for initializers, those of bodies included."""
+    def __init__(self, source: Source, files: Files, replacements: Mapping[str, Any]) -> None:
+        """`replacements` are arrays in place of initializers, those of bodies included."""
         self._source = source
         self._files = files
-        self._given = dict(given or {})
-        self._unused = set(self._given)
+        self._replacements = dict(replacements)
+        self._unused = set(replacements)
 
     def initializer(self, record: TensorRecord) -> Const:
-        """The constant of an initializer: the user's array for its name, else the model's."""
-        if record.name not in self._given:
+        """Return the constant of an initializer: its replacement, else the model's tensor."""
+        if record.name not in self._replacements:
             return self.const(record)
         self._unused.discard(record.name)
         what = f"what was given for the initializer {record.name}"
-        array = as_array(self._given[record.name], what)
+        array = as_array(self._replacements[record.name], what)
         dtype = by_numpy(array.dtype)
         if dtype is not dtype_of(record.data_type) or array.shape != record.dims:
             raise InvalidArgument(
@@ -75,21 +73,21 @@ class Tensors:
             )
         if dtype is STRING:
             return Held(array.astype(object))
-        if dtype.bits < 8:  # one element to a byte, unlike in a file
+        if dtype.bits < 8:  # arrays have one element per byte, files are packed
             return Held(array)
         view = as_bytes(array, what)
         return Ref(source(view, record.name), 0, view.nbytes, dtype, array.shape)
 
     def check_all_used(self) -> None:
-        """Says so if an array was given for an initializer that the model does not have."""
+        """Raise if a replacement has the name of no initializer."""
         for name in sorted(self._unused):
-            raise InvalidArgument(
-                f"an array was given for {name!r}, and no initializer has this name"
-            )
+            what = f"an array was given for {name!r}, and no initializer has this name"
+            raise InvalidArgument(what)
 
     def const(self, record: TensorRecord) -> Const:
-        """The constant of a record; every size is validated before anything is read."""
-        plain = record.plain  # in one call: models have thousands of tensors, nearly all so
+        """Return the constant of a record; sizes are validated before bytes are read."""
+        # Fast path for nearly all of a model's thousands of tensors: raw bytes, read in one call.
+        plain = record.plain
         if plain is not None:
             number, dims, offset, length = plain
             kind = by_onnx(number)
@@ -140,31 +138,31 @@ class Tensors:
         if offset + length > file.data.nbytes:
             raise InvalidGraph(
                 f"the data file {location} has {file.data.nbytes} bytes, "
-                f"and the tensor wants bytes {offset} to {offset + length}",
+                f"and the tensor is at bytes {offset} to {offset + length}",
                 hint="the file is cut short or belongs to another model",
             )
         return Ref(self._files.part(location, offset, length), offset, length, dtype, shape)
 
     def dense(self, record: SparseTensorRecord) -> Const:
-        """A sparse tensor unfolded, its indices checked."""
+        """Return a sparse tensor as a dense one, after a check of its indices."""
         values, indices = self.const(record.values), self.const(record.indices)
         shape = shape_of(record.dims)
         if math.prod(shape) * values.dtype.itemsize > MAX_DENSE_BYTES:
             raise InvalidGraph(
-                f"the sparse tensor of shape {list(shape)} is too large to unfold",
+                f"the sparse tensor of shape {list(shape)} is too large to expand",
                 tensor=record.values.name,
             )
-        where = indices.read().astype(np.int64)
+        positions = indices.read().astype(np.int64)
         count = values.count
-        if where.ndim == 2 and where.shape == (count, len(shape)):
-            _check_range(where, np.array(shape, np.int64), record.values.name)
-            flat = np.ravel_multi_index(tuple(where.T), shape) if count else where[:, 0]
-        elif where.shape == (count,):
-            _check_range(where, np.int64(math.prod(shape)), record.values.name)
-            flat = where
+        if positions.ndim == 2 and positions.shape == (count, len(shape)):
+            _check_range(positions, np.array(shape, np.int64), record.values.name)
+            flat = np.ravel_multi_index(tuple(positions.T), shape) if count else positions[:, 0]
+        elif positions.shape == (count,):
+            _check_range(positions, np.int64(math.prod(shape)), record.values.name)
+            flat = positions
         else:
             raise InvalidGraph(
-                f"sparse indices of shape {list(where.shape)} "
+                f"sparse indices of shape {list(positions.shape)} "
                 f"do not fit {count} values of rank {len(shape)}",
                 tensor=record.values.name,
             )
@@ -173,8 +171,8 @@ class Tensors:
         return held(out.reshape(shape))
 
 
-def _check_range(where: Any, bound: Any, name: str) -> None:
-    if np.any(where < 0) or np.any(where >= bound):
+def _check_range(positions: Any, bound: Any, name: str) -> None:
+    if np.any(positions < 0) or np.any(positions >= bound):
         raise InvalidGraph("a sparse index is outside the tensor", tensor=name)
 
 
@@ -187,22 +185,21 @@ def _number(entries: dict[str, str], key: str, default: int) -> int:
     return int(text)
 
 
-def _check_length(length: int, dtype: DType, shape: tuple[int, ...], who: str) -> None:
+def _check_length(length: int, dtype: DType, shape: tuple[int, ...], where: str) -> None:
     needed = dtype.packed_bytes(math.prod(shape))
     if length != needed:
-        raise InvalidGraph(f"{who} {length} bytes, and {dtype}{list(shape)} needs {needed}")
+        raise InvalidGraph(f"{where} {length} bytes, and {dtype}{list(shape)} needs {needed}")
 
 
 def _check_field(record: TensorRecord, dtype: DType) -> None:
-    wanted = _FIELDS.get(dtype.name, "int32")
-    if record.storage != wanted:
-        raise InvalidGraph(
-            f"{dtype} is stored in {wanted}_data, and the tensor has {record.storage}_data"
-        )
+    expected = _FIELDS.get(dtype.name, "int32")
+    if record.storage != expected:
+        what = f"{dtype} is stored in {expected}_data, and the tensor has {record.storage}_data"
+        raise InvalidGraph(what)
 
 
 def _typed(record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Any:
-    """An array from a tensor's typed fields, which hold a number per element or per packed byte."""
+    """Return an array from a typed field, which has a number per element or per packed byte."""
     count = math.prod(shape)
     if record.storage == "none":
         if count:
@@ -228,6 +225,6 @@ def _typed(record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Any:
     return values.astype(dtype.np).reshape(shape)
 
 
-def _check_count(found: int, wanted: int) -> None:
-    if found != wanted:
-        raise InvalidGraph(f"the tensor has {found} numbers, and its shape needs {wanted}")
+def _check_count(count: int, expected: int) -> None:
+    if count != expected:
+        raise InvalidGraph(f"the tensor has {count} numbers, and its shape needs {expected}")

@@ -1,7 +1,8 @@
-"""Declared types of values: from records to facts."""
+"""Converts declared types of values to facts."""
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import Any
 
 from sardonyx._native import TypeRecord
@@ -13,7 +14,7 @@ from sardonyx.graph.guard import Scope
 
 
 class Dims:
-    """Turns declared dims into sizes: equal names are one size, dims without one are new."""
+    """Converts declared dims to sizes: equal names are equal, unnamed dims are new symbols."""
 
     def __init__(
         self,
@@ -23,17 +24,15 @@ class Dims:
     ) -> None:
         self._by_name = by_name or {}
         self._by_denotation = by_denotation or {}
-        self._split = split  # no two dims are taken as equal, whatever their names
+        self._split = split  # dims of equal names may differ
         self._scope = Scope()
 
     def shape(self, record: TypeRecord) -> Shape | None:
-        """The symbolic shape of a declared tensor."""
+        """Return the symbolic shape of a declared tensor."""
         if record.shape is None:
             return None
-        marks = record.denotations
-        return tuple(
-            self._size(d, marks[i] if i < len(marks) else "") for i, d in enumerate(record.shape)
-        )
+        pairs = zip_longest(record.shape, record.denotations[: len(record.shape)], fillvalue="")
+        return tuple(self._size(dim, denotation) for dim, denotation in pairs)
 
     def _size(self, dim: int | str | None, denotation: str) -> Size:
         if denotation and denotation in self._by_denotation:
@@ -42,7 +41,7 @@ class Dims:
             if dim < -1 or dim > 2**62:
                 raise InvalidGraph(f"a declared dim is {dim}")
             return dim if dim >= 0 else self._scope.fresh("in")
-        if dim is None or dim == "?":  # some exporters name every open dim so
+        if dim is None or dim == "?":  # some exporters call every unknown dim "?"
             return self._scope.fresh("in")
         if dim in self._by_name:
             return self._by_name[dim]
@@ -50,7 +49,7 @@ class Dims:
 
 
 def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | None:
-    """The fact of a declared type; None if it is not given."""
+    """Return the fact of a declared type; None if none is declared."""
     if record is None or record.kind == "none":
         return None
     if record.kind in ("tensor", "sparse"):
@@ -74,12 +73,12 @@ def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | No
 
 
 def shape_of(record: TypeRecord | None, dims: Dims) -> Shape | None:
-    """The declared shape of a tensor; None if it is not given, or of other values."""
+    """Return the declared shape of a tensor; None if it has none, and for other values."""
     return None if record is None or record.kind != "tensor" else dims.shape(record)
 
 
 def declared_dims(record: TypeRecord | None) -> Any:
-    """The dims as the model writes them, for people and for NodeArg."""
+    """Return the dims as the model writes them, for messages and NodeArg."""
     while record is not None and record.kind in ("sequence", "optional"):
         record = record.elem
     return None if record is None else record.shape

@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Attrs, Graph, Node
 from sardonyx.graph.op import Attr, Op, kind_of
-from sardonyx.load.annotations import BACKWARD, PRIORITY
+from sardonyx.load.attributes import BACKWARD, PRIORITY
 from sardonyx.save.tensor import entry, tensor
 from sardonyx.save.types import type_message
 from sardonyx.save.wire import Message

@@ -9,7 +9,7 @@ from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.graph.copy import copied
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
-from sardonyx.load.gradient_nodes import asked
+from sardonyx.load.gradient_nodes import gradient_request
 from sardonyx.load.model import Model
 from sardonyx.train.backward import Backward, backpropagate, prepare, takes_gradients
 
@@ -21,7 +21,7 @@ def with_gradients(model: Model) -> Model:
     prepare(model.graph)
     for graph in list(model.graph.family()):
         for node in graph.sorted_nodes():
-            if node.op is asked:
+            if node.op is gradient_request:
                 _expand(node)
     return replace(model, graph=copied(model.graph), has_gradient_nodes=False)
 
@@ -62,7 +62,7 @@ def _nodes_between(graph: Graph, variables: Sequence[Value], y: Value) -> list[N
     depends = set(variables)
     dependent: list[Node] = []
     for node in graph.sorted_nodes():
-        if not depends.isdisjoint(node.reads()) and node.op is not asked:
+        if not depends.isdisjoint(node.reads()) and node.op is not gradient_request:
             dependent.append(node)
             depends.update(v for v in node.outputs if v not in variables)
     # Backwards from y, among the nodes that depend on a variable.

@@ -12,7 +12,7 @@ from sardonyx.graph.dtype import by_ort_name
 from sardonyx.graph.op import ML, ONNX
 from sardonyx.ops import lookup
 from sardonyx.ops.index import OPS_INDEX
-from sardonyx.save.since import OLDEST, _formed, lowest
+from sardonyx.save.since import OLDEST, _unchanged_since, lowest
 
 Schema = onnx.defs.OpSchema
 Key = tuple[str, str]
@@ -28,7 +28,7 @@ def base(key: Key) -> int:
     """The lowest version for a node that uses nothing special."""
     op = lookup(*key)
     assert op is not None
-    return max(lowest(key, set()), _formed(*key, op.since))
+    return max(lowest(key, set()), _unchanged_since(*key, op.since))
 
 
 def possible(key: Key) -> list[Schema]:

@@ -83,7 +83,7 @@ def standalone(source: Any, options: Options, request: Request) -> Written:
     """Write a standalone model, `path` and `path.pack`, which needs no other file."""
     from sardonyx.base.atomic_file import writing
     from sardonyx.pack.target import check_model, check_pack
-    from sardonyx.save.stub import stub
+    from sardonyx.save.model import stub
 
     source = _read_packable(source, options)
     with GcPause():
@@ -117,7 +117,7 @@ def _read_packable(source: Any, options: Options) -> ModelBytes:
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="pass the path of a file"
         )
-    from sardonyx.save.stub import is_stub  # not needed by sessions that write a pack cache
+    from sardonyx.save.model import is_stub  # not needed by sessions that write a pack cache
 
     if is_stub(model.source.data):
         raise InvalidArgument(

@@ -91,9 +91,7 @@ def _reject_other_formats(data: ModelBytes) -> None:
             f"{name} is a pointer of git-lfs, not the model itself", hint="run git lfs pull"
         )
     if head.startswith(b"PK\x03\x04"):
-        raise InvalidProtobuf(
-            f"{name} is a zip archive", hint="unpack it, and load the model in it"
-        )
+        raise InvalidProtobuf(f"{name} is a zip archive", hint="unpack it, and load the model")
 
 
 def _has_defaults(record: ModelRecord) -> bool:

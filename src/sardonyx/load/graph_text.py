@@ -287,13 +287,14 @@ class _Parser(Reader):
         if not fits.get(leaf, dtype is not STRING or literal.data == []):
             self.fail(f"{literal.data} does not fit {dtype}", literal.line)
         cells = np.float64 if leaf == "float" else object  # objects are exact for any int
+        what = f"{literal.data} is no tensor of {dtype}"
         try:
             array = np.array(literal.data, cells)
-            if any(isinstance(cell, list) for cell in array.flat):
-                raise ValueError("nested lists of unequal lengths")
+            if any(isinstance(cell, list) for cell in array.flat):  # of unequal lengths
+                self.fail(what, literal.line)
             return array.astype(dtype.np)
         except (ValueError, OverflowError, TypeError):
-            self.fail(f"{literal.data} is no tensor of {dtype}", literal.line)
+            self.fail(what, literal.line)
 
     def _attribute(self, op: Op, attrs: Attrs) -> None:
         key, line = self.take().text, self.next.line

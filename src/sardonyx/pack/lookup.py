@@ -80,7 +80,7 @@ def find_pack(
 def _hint(model: ModelBytes, path: str, error: InvalidPack, settings: Settings) -> str:
     """Return what to do about a pack; none for one in a cache, which is written again."""
     from sardonyx.pack.identity import LEVELS
-    from sardonyx.save.stub import is_stub
+    from sardonyx.save.model import is_stub
 
     model_path = model.files.model_path
     if model_path is None or path != model_path + SUFFIX:

@@ -9,7 +9,7 @@ from typing import Final
 from sardonyx.errors import InvalidArgument
 from sardonyx.load.source import map_file
 from sardonyx.pack.file import MAGIC
-from sardonyx.save.stub import is_stub
+from sardonyx.save.model import is_stub
 
 _REMOVE: Final = "choose another name, or remove it first"
 # Named in the message: a user who passes one of these has mistyped a path.

@@ -1,4 +1,4 @@
-"""Save: a graph as an ONNX file, in the lowest opset and IR version that mean the same.
+"""Saves a graph as an ONNX file, in the lowest opset and IR version that express it.
 
 onnxruntime 1.31.1 loads what is saved up to opset 26 and IR version 13.
 """
@@ -14,28 +14,29 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
+from sardonyx.load.source import is_below
 from sardonyx.save.graph import GraphWriter
-from sardonyx.save.header import model_message
+from sardonyx.save.model import model_message
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import DataFile, External
 from sardonyx.save.wire import Message
 
-MAX_BYTES: Final = 2**31 - 1  # of a protobuf message; larger ones no reader takes
+MAX_BYTES: Final = 2**31 - 1  # the limit of protobuf messages
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
 _DATA_MIN: Final = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
 @frozen
 class SaveOptions:
-    """Where to write, and which weights go into a file of their own."""
+    """Where to save, and which weights become external data."""
 
     path: str
-    data_file: str | None = None  # external data, beside the model; None: weights stay in the model
-    min_bytes: int = 1024  # smaller tensors stay in the model even so
+    data_file: str | None = None  # of external data, beside the model; None: weights stay in it
+    min_bytes: int = 1024  # smaller tensors stay in the model
 
 
 def save(model: Model, options: SaveOptions) -> None:
-    """Writes the model with its graph as it is now, whole or not at all."""
+    """Write the model with its current graph, atomically."""
     path = os.path.abspath(os.fsdecode(options.path))
     if os.path.isdir(path):
         raise InvalidArgument(f"{path} is a folder", hint="name the file to save the model to")
@@ -48,14 +49,15 @@ def save(model: Model, options: SaveOptions) -> None:
     _check_size(message, file)
     with _reporting(path), contextlib.ExitStack() as stack:
         model_file = stack.enter_context(writing(path))
-        # Entered last, so renamed first: a model never names data that is not there yet.
+        # Contexts exit in reverse: the data file is renamed to its name before the model is, so a
+        # model never refers to missing data.
         if file is not None and data_path is not None and not file.is_empty:
             file.write(stack.enter_context(writing(data_path)))
         message.write(model_file)
 
 
 def serialized(model: Model, file: External | None) -> Message:
-    """The model as a message that can be written; tensors are where `file` says, if it does."""
+    """Return the model as a ModelProto; `file` has the bytes of external tensors."""
     versions = Versions(model.opsets)
     graph = GraphWriter(versions, file).main(model)
     return model_message(model, graph, versions.ir, versions.opsets)
@@ -75,25 +77,22 @@ def _check_size(message: Message, file: DataFile | None) -> None:
 
 
 def _data_path(path: str, name: str) -> str:
-    """Where the data file goes: in or below the model's folder, links followed."""
+    """Return the path of the data file, which must be in or below the model's folder."""
     folder = os.path.dirname(path)
     data_path = os.path.normpath(os.path.join(folder, name))
-    if not name or "\0" in name or os.path.isabs(name) or not _is_below(data_path, folder):
+    is_relative = bool(name) and "\0" not in name and not os.path.isabs(name)
+    # Symbolic links may lead out of the folder.
+    if not is_relative or not is_below(os.path.realpath(data_path), os.path.realpath(folder)):
         raise InvalidArgument(
             f"{_DATA_FILE} is {name!r}, which is no path in or below {folder}",
             hint="give a plain file name",
         )
     if data_path == path or os.path.isdir(data_path):
-        taken = "the model itself" if data_path == path else "a folder"
+        conflict = "the model itself" if data_path == path else "a folder"
         raise InvalidArgument(
-            f"{_DATA_FILE} is {name!r}, which is {taken}", hint="give another name"
+            f"{_DATA_FILE} is {name!r}, which is {conflict}", hint="give another name"
         )
     return data_path
-
-
-def _is_below(path: str, folder: str) -> bool:
-    root = os.path.realpath(folder).rstrip(os.sep)
-    return os.path.realpath(path).startswith(root + os.sep)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""A graph with its bodies as ONNX writes them."""
+"""Writes a graph and its bodies as GraphProto."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.load.model import Declared, Model
 from sardonyx.save.names import Names
-from sardonyx.save.node import attribute, mark, node_message, written
+from sardonyx.save.node import add_annotations, attribute, node_message, written
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
@@ -23,7 +23,7 @@ _IDENTITY: Final = (ONNX, "Identity")
 
 
 class GraphWriter:
-    """Writes one model's graph. Constants of bodies move to the main graph, which they see."""
+    """Writes one model's graph. Constants of bodies become initializers of the main graph."""
 
     def __init__(self, versions: Versions, file: External | None) -> None:
         self._versions = versions
@@ -32,19 +32,16 @@ class GraphWriter:
         self._initializers: list[Message] = []
 
     def main(self, model: Model) -> Message:
-        """The model's graph, with the names and types that it declares to the world."""
+        """Return the main graph, with the declared names and types of its inputs and outputs."""
         graph = model.graph
         for name in (*(v.name for v in graph.inputs), *(d.name for d in model.outputs)):
             self._names.reserve(name)
         for value in graph.inputs:
-            self._names.give(value, value.name)
+            self._names.assign(value, value.name)
         nodes = self._nodes(graph, [d.name for d in model.outputs])
         for value, const in graph.defaults.items():
             self._initializers.append(tensor(const, value.name, self._file))
-        message = Message()
-        for node in nodes:
-            message.message(_NODE, node)
-        message.text(_NAME, model.graph_name or "graph")
+        message = _with_nodes(nodes, model.graph_name or "graph")
         for initializer in self._initializers:
             message.message(_INITIALIZER, initializer)
         if model.graph_description:
@@ -60,15 +57,15 @@ class GraphWriter:
             dims = _dims(value, declared[value.name])
             message.message(_INPUT, value_info(value.name, value.fact, dims))
         self._versions.facts(v.fact for v in graph.inputs)
-        for value, wanted in zip(graph.outputs, model.outputs, strict=True):
-            # A type without a shape is less than readers ask for.
-            is_open = wanted.fact is None or (isinstance(wanted.fact, Fact) and wanted.dims is None)
-            fact = value.fact if is_open else wanted.fact
-            message.message(_OUTPUT, value_info(wanted.name, fact, wanted.dims))
+        for value, output in zip(graph.outputs, model.outputs, strict=True):
+            fact = output.fact
+            if fact is None or (isinstance(fact, Fact) and output.dims is None):
+                fact = value.fact  # readers expect a type with a shape
+            message.message(_OUTPUT, value_info(output.name, fact, output.dims))
             self._versions.facts((fact,))
 
     def _shapes(self, message: Message, model: Model) -> None:
-        """What is known of the values in between: onnxruntime fuses more where it knows shapes."""
+        """Write value_info of intermediate values: onnxruntime fuses more where it knows shapes."""
         names = _DimNames(model)
         for node in model.graph.sorted_nodes():
             for value in node.outputs:
@@ -83,10 +80,7 @@ class GraphWriter:
         for value in graph.inputs:
             self._names.of(value)
         exits = [""] * len(graph.outputs)
-        message = Message()
-        for node in self._nodes(graph, exits):
-            message.message(_NODE, node)
-        message.text(_NAME, graph.name or "body")
+        message = _with_nodes(self._nodes(graph, exits), graph.name or "body")
         for value in graph.inputs:
             message.message(_INPUT, value_info(self._names.of(value), value.fact))
         for fact, name in zip(graph.unrun_facts(), exits, strict=True):
@@ -102,14 +96,14 @@ class GraphWriter:
         nodes = [self._node(n) for n in graph.sorted_nodes()]
         for position, value in late:
             source = self._read(value)
-            # An input that is an output under its own name is one value, and needs no node.
+            # An input that is an output of the same name needs no node.
             if source != exits[position]:
                 nodes.append(node_message(_IDENTITY, "", [source], [exits[position]]))
                 self._versions.op("Identity", value.fact)
         return nodes
 
     def _name_exits(self, graph: Graph, exits: list[str]) -> list[tuple[int, Value]]:
-        """Names the outputs; returns those that no node here makes, or that are there twice."""
+        """Name the outputs; return those that no node of the graph makes, and duplicates."""
         late = []
         for position, value in enumerate(graph.outputs):
             is_made = value.node is not None and value.node.graph is graph
@@ -117,7 +111,7 @@ class GraphWriter:
                 late.append((position, value))
                 exits[position] = exits[position] or self._names.fresh(value.name or "output")
             elif exits[position]:
-                self._names.give(value, exits[position])
+                self._names.assign(value, exits[position])
             else:
                 exits[position] = self._names.of(value)
         return late
@@ -125,11 +119,11 @@ class GraphWriter:
     def _node(self, node: Node) -> Message:
         op = node.op
         if op.domain == INTERNAL:
-            raise InternalError(f"{op} is an op of our own, and reached a file", node=node)
+            raise InternalError(f"{op} is an op of our own, and cannot be saved", node=node)
         if "decoder" in op.attrs:
             raise NotImplemented(
-                f"a model with {op} is not saved: its decoder is known by the names of its values, "
-                "which optimizing changes",
+                f"a model with {op} is not saved: its decoder refers to values by name, which "
+                "optimizing changes",
                 node=node,
                 hint="use the model as it is",
             )
@@ -139,11 +133,11 @@ class GraphWriter:
         outputs = [self._names.of(v) if _is_named(node, v) else "" for v in node.outputs]
         attributes = [attribute(op, k, v, self._body) for k, v in attrs.items()]
         message = node_message(op.key, self._names.node(node), inputs, outputs, attributes)
-        mark(message, node)
+        add_annotations(message, node)
         return message
 
     def _read(self, value: Value) -> str:
-        """The name to read a value by; a constant becomes an initializer when it is first read."""
+        """Return the name of a value; a constant becomes an initializer on first use."""
         const = value.const
         if const is None or value.node is not None or self._names.has(value):
             return self._names.of(value)
@@ -154,24 +148,31 @@ class GraphWriter:
         return name
 
 
+def _with_nodes(nodes: list[Message], name: str) -> Message:
+    message = Message()
+    for node in nodes:
+        message.message(_NODE, node)
+    return message.text(_NAME, name)
+
+
 class _DimNames:
-    """Sizes of values in between, in the words of the inputs, where equal names are equal sizes."""
+    """Names for sizes of intermediate values, in terms of the declared dims of the inputs."""
 
     def __init__(self, model: Model) -> None:
         declared = {d.name: d.dims or () for d in (*model.inputs, *model.overridable)}
-        self._joined: dict[str, Size] = {}
+        self._declared: dict[str, Size] = {}  # by the symbol of inference
         self._names: dict[Size, str] = {}
         for value in model.graph.inputs:
             shape = value.fact.shape if isinstance(value.fact, Fact) else None
             for size, dim in zip(shape or (), declared[value.name], strict=False):
                 name = lone_name(size)
                 if isinstance(dim, str) and name is not None:
-                    self._joined[name] = symbol(dim)
+                    self._declared[name] = symbol(dim)
                     self._names[symbol(dim)] = dim
 
     def shown(self, size: Size) -> int | str | None:
-        """A number, a name of the inputs, or a formula; nothing where an input is called so."""
-        size = substitute(size, self._joined)
+        """Return a number, a name, or a formula; None if its text is the name of another dim."""
+        size = substitute(size, self._declared)
         if isinstance(size, int):
             return size
         text = str(size)
@@ -179,13 +180,13 @@ class _DimNames:
 
 
 def _is_named(node: Node, value: Value) -> bool:
-    """Whether an output is written: an optional one that nobody reads or named is left out."""
+    """Return whether an output gets a name; an unnamed, unused optional output is absent."""
     slot = node.op.outputs[min(value.index, len(node.op.outputs) - 1)]
     return value.is_used or bool(value.name) or not slot.optional
 
 
 def _dims(value: Value, declared: Declared) -> Dims | None:
-    """The dims that an input declares, with the sizes that were settled since."""
+    """Return the declared dims of an input, with the sizes that have been fixed since."""
     dims, fact = declared.dims, value.fact
     shape = fact.shape if isinstance(fact, Fact) else None
     if dims is None or shape is None or len(shape) != len(dims):

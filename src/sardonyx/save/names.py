@@ -1,4 +1,4 @@
-"""Gives every value and node of a model a name that nothing else there has."""
+"""Assigns a unique name to every value and node of a saved model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from sardonyx.save.tensor import identity
 
 
 class Names:
-    """Names over a graph and all its bodies, which see the names around them and must not hide any.
+    """Unique names over a graph and all its bodies, so that no name shadows another.
 
-    A value keeps its own name if that is free, else a number is appended.
+    A value keeps its name if that is free; else a number is appended.
     """
 
     def __init__(self) -> None:
@@ -23,26 +23,28 @@ class Names:
         self._nodes: set[str] = {""}
 
     def reserve(self, name: str) -> None:
-        """Keeps a name for what will be given it."""
+        """Reserve a name for a later `assign`."""
         self._taken.add(name)
 
-    def give(self, value: Value, name: str) -> None:
-        """Gives a value a name that was kept for it."""
+    def assign(self, value: Value, name: str) -> None:
+        """Assign a reserved name to a value."""
         self._values[value] = name
 
     def has(self, value: Value) -> bool:
-        """Whether a value has its name yet."""
+        """Return whether a value has a name already."""
         return value in self._values
 
     def of(self, value: Value) -> str:
-        """The name of a value that nodes make or a graph is fed."""
+        """Return the name of a node output or graph input, assigned on first use."""
         name = self._values.get(value)
         if name is None:
-            name = self._values[value] = self.fresh(value.name or _described(value))
+            node = value.node
+            fallback = "value" if node is None else node.name or node.op.name
+            name = self._values[value] = self.fresh(value.name or fallback)
         return name
 
     def of_const(self, value: Value, const: Const) -> tuple[str, bool]:
-        """The name of a constant, and whether it is new: equal references are one tensor."""
+        """Return the name of a constant and whether it is new: equal references share a tensor."""
         key = (identity(const), const.dtype, const.shape)
         name = self._consts.get(key)
         if name is not None:
@@ -51,7 +53,7 @@ class Names:
         return name, True
 
     def node(self, node: Node) -> str:
-        """The name of a node; one without a name stays so."""
+        """Return a unique name for a node; empty if the node has none."""
         if not node.name:
             return ""
         name = self._free(node.name, self._nodes)
@@ -59,7 +61,7 @@ class Names:
         return name
 
     def fresh(self, name: str) -> str:
-        """The same name or, where it is taken, one like it."""
+        """Return a free name: this one, or this one with a number."""
         free = self._free(name, self._taken)
         self._taken.add(free)
         return free
@@ -71,10 +73,3 @@ class Names:
             free = f"{name}_{count}"
         self._next[name] = count
         return free
-
-
-def _described(value: Value) -> str:
-    node = value.node
-    if node is None:
-        return "value"
-    return node.name or node.op.name

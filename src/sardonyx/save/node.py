@@ -1,4 +1,4 @@
-"""Attributes and nodes as ONNX writes them."""
+"""Writes nodes and attributes as NodeProto and AttributeProto."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sardonyx.save.wire import Message
 _INPUT, _OUTPUT, _NODE_NAME, _OP, _ATTRIBUTE, _DOMAIN, _METADATA = 1, 2, 3, 4, 5, 7, 9
 _NAME, _TYPE = 1, 20
 
-# Kind: field that holds the value, AttributeProto.AttributeType.
+# By kind: the field of the value, and AttributeProto.AttributeType.
 _KINDS: Final = {
     "float": (2, 1), "int": (3, 2), "bytes": (4, 3), "tensor": (5, 4), "graph": (6, 5),
     "floats": (7, 6), "ints": (8, 7), "strings": (9, 8), "tensors": (10, 9), "type": (14, 13),
@@ -33,7 +33,7 @@ def node_message(
     outputs: Sequence[str],
     attributes: Sequence[Message] = (),
 ) -> Message:
-    """A NodeProto; names that are left out at the end are not written."""
+    """Return a NodeProto; trailing empty names are omitted."""
     message = Message()
     for field, names in ((_INPUT, inputs), (_OUTPUT, outputs)):
         count = max((i + 1 for i, n in enumerate(names) if n), default=0)
@@ -49,16 +49,15 @@ def node_message(
     return message
 
 
-def mark(message: Message, node: Node) -> None:
-    """Adds what orders go by, as metadata of the node; nothing where it has no such annotations."""
-    annotations = {PRIORITY: node.priority, BACKWARD: int(node.is_backward)}
-    for key, value in annotations.items():
+def add_annotations(message: Message, node: Node) -> None:
+    """Add the annotations of a node that affect the execution order, as metadata."""
+    for key, value in ((PRIORITY, node.priority), (BACKWARD, int(node.is_backward))):
         if value:
             message.message(_METADATA, entry(key, str(value)))
 
 
 def written(node: Node) -> Attrs:
-    """The attributes of a node that a file must have: those that differ from the op's defaults."""
+    """Return the attributes of a node that differ from the op's defaults."""
     attrs: Attrs = {}
     for name, value in node.attrs.items():
         if name not in node.op.attrs:
@@ -72,7 +71,7 @@ def _is_default(op: Op, name: str, value: Any) -> bool:
     default = op.attrs[name]
     if isinstance(default, Attr):
         return False
-    if isinstance(default, float):  # a file holds 32 bits of it
+    if isinstance(default, float):  # files store float32
         return bool(np.float32(value) == np.float32(default))
     if kind_of(default) == "floats":
         return np.array_equal(np.float32(value), np.float32(default))
@@ -80,13 +79,12 @@ def _is_default(op: Op, name: str, value: Any) -> bool:
 
 
 def attribute(op: Op, name: str, value: Any, body: Callable[[Graph], Message]) -> Message:
-    """An AttributeProto of the kind that the op declares."""
+    """Return an AttributeProto of the declared kind; `body` writes the graph of a body."""
     kind = kind_of(op.attrs[name])
     if kind not in _KINDS:
         raise InternalError(f"attribute {name} of {op} is of kind {kind}, which cannot be saved")
     field, number = _KINDS[kind]
-    message = Message()
-    message.text(_NAME, name)
+    message = Message().text(_NAME, name)
     match kind:
         case "float":
             message.real(field, value)
@@ -110,5 +108,4 @@ def attribute(op: Op, name: str, value: Any, body: Callable[[Graph], Message]) -
                 message.message(field, tensor(const))
         case "type":
             message.message(field, type_message(value))
-    message.number(_TYPE, number)
-    return message
+    return message.number(_TYPE, number)

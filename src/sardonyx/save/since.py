@@ -1,7 +1,7 @@
-"""Which version of ONNX a saved model needs: the lowest in which every node means the same.
+"""Finds the lowest opset and IR version that a saved model needs.
 
-onnxruntime 1.31.1 loads models up to opset 26 and IR version 13; one that needs more is written all
-the same.
+onnxruntime 1.31.1 loads models up to opset 26 and IR version 13; models that need newer ones are
+saved as well.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ML, ONNX
 from sardonyx.load.upgrade import find
 
-OLDEST: Final = {ONNX: 13, ML: 1}  # older opsets save nothing, and few tools still write them
+OLDEST: Final = {ONNX: 13, ML: 1}  # of saved models: older opsets have no advantage
 
-# Element types that came after the oldest opset: no standard op takes them before.
+# The opsets that introduced element types, if after the oldest one.
 _TYPES: Final = {
     "f8e4m3fn": 19, "f8e4m3fnuz": 19, "f8e5m2": 19, "f8e5m2fnuz": 19, "u4": 21, "i4": 21,
     "f4e2m1": 23, "f8e8m0": 24, "u2": 25, "i2": 25, "f6e2m3": 28, "f6e3m2": 28,
@@ -26,10 +26,11 @@ _F8: Final = "f8e4m3fn f8e4m3fnuz f8e5m2 f8e5m2fnuz"
 _LATE: Final = " ".join(_TYPES)
 
 # Version, features of a node that need it ("" for the op itself), ops. A feature is an element type
-# of any input or output, a kind of value, an attribute that differs from its default, one value of
-# an attribute, or an input that is given (counted from 0), has a type, or has another type than the
-# first. Of features joined by + all must be there.
-_ROWS: Final = (
+# of any input or output, a kind of value, an attribute that differs from its default (`mode`) or
+# has a value (`mode=wrap`), or an input, counted from 0, that is present (`input3`), has a type
+# (`input1=bf16`) or another type than the first (`input1!=input0`). + joins features that are
+# needed together.
+_NEEDS_BY_OP: Final = (
     (14, "", "HardSwish Trilu"),
     (14, "i8 i16 u8 u16", "Add Sub Mul Div"),
     (14, "i8 i16 i32 i64", "Relu"),
@@ -49,15 +50,15 @@ _ROWS: Final = (
     (16, "reduction", "ScatterElements ScatterND"),
     (17, "", "BlackmanWindow HammingWindow HannWindow LayerNormalization MelWeightMatrix STFT"),
     (17, "", "SequenceMap"),
-    (18, "", "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Mish"),
-    (18, "", "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"),
-    (18, "", "ReduceProd ReduceSumSquare"),
+    (18, "", "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Mish ReduceL1"),
+    (18, "", "ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd"),
+    (18, "", "ReduceSumSquare"),
     (18, "ceil_mode dilations", "LpPool"),
     (18, "input3", "Pad"),
     (18, "antialias axes keep_aspect_ratio_policy", "Resize"),
     (18, "reduction=max reduction=min", "ScatterElements ScatterND"),
     (18, "num_outputs", "Split"),
-    # Values that are no optional; which of the inputs may be one is not told apart.
+    # For inputs that are no optionals, which the table does not distinguish.
     (18, "", "OptionalGetElement OptionalHasElement"),
     (19, "", "DeformConv"),
     (19, "dilations", "AveragePool"),
@@ -79,14 +80,12 @@ _ROWS: Final = (
     (21, "i16 u16", "DequantizeLinear QuantizeLinear"),
     (21, "output_dtype", "QuantizeLinear"),
     (22, "bf16", "Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan Round Elu HardSigmoid"),
-    (22, "bf16", "HardSwish Mish Selu Softplus"),
-    (22, "bf16", "Softsign ThresholdedRelu AveragePool GlobalAveragePool GlobalLpPool"),
-    (22, "bf16", "GlobalMaxPool LpPool MaxPool"),
-    (22, "bf16", "MaxRoiPool MaxUnpool RoiAlign Conv ConvTranspose DeformConv GRU LSTM RNN"),
-    (22, "bf16", "InstanceNormalization"),
-    (22, "bf16", "LpNormalization Multinomial RandomNormal RandomNormalLike"),
-    (22, "bf16", "RandomUniform RandomUniformLike"),
-    (22, "bf16", "Det EyeLike GridSample NegativeLogLikelihoodLoss"),
+    (22, "bf16", "HardSwish Mish Selu Softplus Softsign ThresholdedRelu AveragePool"),
+    (22, "bf16", "GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxRoiPool"),
+    (22, "bf16", "MaxUnpool RoiAlign Conv ConvTranspose DeformConv GRU LSTM RNN"),
+    (22, "bf16", "InstanceNormalization LpNormalization Multinomial RandomNormal RandomNormalLike"),
+    (22, "bf16", "RandomUniform RandomUniformLike Det EyeLike GridSample"),
+    (22, "bf16", "NegativeLogLikelihoodLoss"),
     (22, _F8, "Dropout"),
     (22, "input1=bf16", "Dropout"),
     (22, "input0=bf16", "Bernoulli"),
@@ -110,7 +109,7 @@ _ROWS: Final = (
     (28, f"bf16 {_LATE}", "Optional OptionalGetElement OptionalHasElement"),
 )  # fmt: skip
 _TREES: Final = "nodes_values_as_tensor nodes_hitrates_as_tensor base_values_as_tensor"
-_ML_ROWS: Final = (
+_ML_NEEDS_BY_OP: Final = (
     (2, "", "LabelEncoder"),
     (3, f"{_TREES} class_weights_as_tensor", "TreeEnsembleClassifier"),
     (3, f"{_TREES} target_weights_as_tensor", "TreeEnsembleRegressor"),
@@ -123,7 +122,7 @@ Table = dict[tuple[str, str], dict[str, int]]
 
 def _table() -> Table:
     table: Table = {}
-    for domain, rows in ((ONNX, _ROWS), (ML, _ML_ROWS)):
+    for domain, rows in ((ONNX, _NEEDS_BY_OP), (ML, _ML_NEEDS_BY_OP)):
         for version, features, ops in rows:
             for op in ops.split():
                 needs = table.setdefault((domain, op), {})
@@ -132,20 +131,20 @@ def _table() -> Table:
 
 
 _NEEDS: Final = _table()
-# Old nodes of these are rewritten when loaded, and only into what the rows above list.
+# Ops whose upgrade rules change nothing beyond the features in the table.
 _LISTED: Final = {(ONNX, "BatchNormalization"), (ONNX, "Split")}
 
-# IR versions by the opset that came with them.
+# Pairs of opset and the IR version that came with it, newest first.
 _IR: Final = {
     ONNX: ((28, 14), (25, 13), (24, 12), (23, 11), (21, 10), (19, 9), (15, 8)),
     ML: ((5, 10), (4, 9), (3, 8)),
 }
 _OLDEST_IR: Final = 7
-_METADATA_IR: Final = 10  # since which nodes have metadata
+_METADATA_IR: Final = 10  # introduced metadata of nodes
 
 
 class Versions:
-    """Gathers what the parts of a model need."""
+    """Collects the versions that the nodes and values of a model need."""
 
     def __init__(self, imported: Mapping[str, int]) -> None:
         self._imported = imported
@@ -161,7 +160,7 @@ class Versions:
             self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
             self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
             return
-        version = max(lowest(op.key, _features(node, written)), _formed(*op.key, op.since))
+        version = max(lowest(op.key, _features(node, written)), _unchanged_since(*op.key, op.since))
         self._raise(op.domain, version)
 
     def op(self, name: str, fact: AnyFact | None) -> None:
@@ -175,7 +174,7 @@ class Versions:
 
     @property
     def ir(self) -> int:
-        """The lowest IR version that has these opsets and types, and metadata of nodes."""
+        """The lowest IR version with these opsets and types, and metadata if nodes have any."""
         standard = max([self.opsets[ONNX], *(_TYPES.get(t, 0) for t in self._types)])
         if "optional" in self._types:
             standard = max(standard, 15)
@@ -188,10 +187,10 @@ class Versions:
 
 
 def lowest(key: tuple[str, str], features: set[str]) -> int:
-    """The lowest opset that has an op with these features."""
+    """Return the lowest opset that has an op with these features."""
     found = [OLDEST[key[0]]]
-    for wanted, version in _NEEDS.get(key, {}).items():
-        if not wanted or features.issuperset(wanted.split("+")):
+    for needed, version in _NEEDS.get(key, {}).items():
+        if not needed or features.issuperset(needed.split("+")):
             found.append(version)
     if key[0] == ONNX:
         found += [_TYPES[f] for f in features if f in _TYPES]
@@ -199,45 +198,42 @@ def lowest(key: tuple[str, str], features: set[str]) -> int:
 
 
 @functools.cache
-def _formed(domain: str, name: str, newest: int) -> int:
-    """The version since which an op is loaded without being changed."""
+def _unchanged_since(domain: str, name: str, newest: int) -> int:
+    """Return the lowest version that loading does not upgrade."""
     if (domain, name) in _LISTED:
         return 1
     return next((v for v in range(newest, 1, -1) if find(domain, name, v - 1) is not None), 1)
 
 
 def _features(node: Node, written: Mapping[str, Any]) -> set[str]:
-    """What a node uses that an older version of its op may lack."""
+    """Return the features of a node, as in the table above."""
     features = set(written)
-    for key, value in node.attrs.items():
-        if isinstance(value, (int, bytes)):
-            shown = value.decode(errors="replace") if isinstance(value, bytes) else value
+    for key, attr in node.attrs.items():
+        if isinstance(attr, (int, bytes)):
+            shown = attr.decode(errors="replace") if isinstance(attr, bytes) else attr
             features.add(f"{key}={shown}")
     first = node.inputs[0].fact if node.inputs and node.inputs[0] is not None else None
-    for position, given in enumerate(node.inputs):
-        if given is not None:
-            fact = given.fact
+    for position, value in enumerate(node.inputs):
+        if value is not None:
+            fact = value.fact
             features.add(f"input{position}")
             features.update(_kinds(fact))
             if isinstance(fact, Fact) and isinstance(first, Fact):
                 features.add(f"input{position}={fact.dtype}")
                 if fact.dtype is not first.dtype:
                     features.add(f"input{position}!=input0")
-    for made in node.outputs:
-        features.update(_kinds(made.fact))
+    for output in node.outputs:
+        features.update(_kinds(output.fact))
     return features
 
 
 def _kinds(fact: AnyFact | None) -> Iterator[str]:
-    """The element types and the kinds of containers in a value."""
+    """Yield the element types and container kinds of a value."""
     match fact:
         case Fact() | SparseFact():
             yield fact.dtype.name
-        case SequenceFact():
-            yield "sequence"
-            yield from _kinds(fact.elem)
-        case OptionalFact():
-            yield "optional"
+        case SequenceFact() | OptionalFact():
+            yield "sequence" if isinstance(fact, SequenceFact) else "optional"
             yield from _kinds(fact.elem)
         case MapFact():
             yield fact.key.name

@@ -1,4 +1,4 @@
-"""Types of values as ONNX writes them."""
+"""Writes types of values as TypeProto and ValueInfoProto."""
 
 from __future__ import annotations
 
@@ -8,45 +8,35 @@ from sardonyx.errors import InternalError
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
 from sardonyx.save.wire import Message
 
-Dims = Sequence[int | str | None]  # as a model declares them: a size, a name, or nothing
+Dims = Sequence[int | str | None]  # as declared: a size, a name, or None
 
 # Field numbers of TypeProto, by the kind of value.
 _TENSOR, _SEQUENCE, _MAP, _SPARSE, _OPTIONAL = 1, 4, 5, 8, 9
 
 
 def value_info(name: str, fact: AnyFact | None, dims: Dims | None = None) -> Message:
-    """A ValueInfoProto; without a fact it has no type, which bodies may leave open."""
-    message = Message()
-    message.text(1, name)
-    if fact is not None and _is_whole(fact):
+    """Return a ValueInfoProto, without a type if the fact is None or incomplete."""
+    message = Message().text(1, name)
+    if fact is not None and _is_complete(fact):
         message.message(2, type_message(fact, dims))
     return message
 
 
 def type_message(fact: AnyFact, dims: Dims | None = None) -> Message:
-    """A TypeProto; `dims` are those of the tensor at its core, where the model declares them."""
-    message = Message()
+    """Return a TypeProto; `dims` are the declared dims of the innermost tensor, if any."""
     match fact:
         case Fact():
-            message.message(_TENSOR, _tensor(fact, dims))
+            return Message().message(_TENSOR, _tensor(fact, dims))
         case SparseFact():
-            message.message(_SPARSE, _tensor(fact, dims))
-        case SequenceFact():
-            message.message(_SEQUENCE, _wrapped(fact.elem, dims))
-        case OptionalFact():
-            message.message(_OPTIONAL, _wrapped(fact.elem, dims))
+            return Message().message(_SPARSE, _tensor(fact, dims))
+        case SequenceFact() | OptionalFact():
+            elem = Message().message(1, type_message(_known(fact.elem), dims))
+            return Message().message(
+                _SEQUENCE if isinstance(fact, SequenceFact) else _OPTIONAL, elem
+            )
         case MapFact():
-            inner = Message()
-            inner.number(1, fact.key.onnx)
-            inner.message(2, type_message(_known(fact.value)))
-            message.message(_MAP, inner)
-    return message
-
-
-def _wrapped(elem: AnyFact | None, dims: Dims | None) -> Message:
-    message = Message()
-    message.message(1, type_message(_known(elem), dims))
-    return message
+            key = Message().number(1, fact.key.onnx)
+            return Message().message(_MAP, key.message(2, type_message(_known(fact.value))))
 
 
 def _known(fact: AnyFact | None) -> AnyFact:
@@ -55,21 +45,20 @@ def _known(fact: AnyFact | None) -> AnyFact:
     return fact
 
 
-def _is_whole(fact: AnyFact) -> bool:
-    """Whether the type is known down to its elements."""
+def _is_complete(fact: AnyFact) -> bool:
+    """Return whether the type is known down to its elements."""
     match fact:
         case SequenceFact() | OptionalFact():
-            return fact.elem is not None and _is_whole(fact.elem)
+            return fact.elem is not None and _is_complete(fact.elem)
         case MapFact():
-            return fact.value is not None and _is_whole(fact.value)
+            return fact.value is not None and _is_complete(fact.value)
     return True
 
 
 def _tensor(fact: Fact | SparseFact, dims: Dims | None) -> Message:
-    message = Message()
-    message.number(1, fact.dtype.onnx)
+    message = Message().number(1, fact.dtype.onnx)
     if dims is None and fact.shape is not None:
-        # Sizes that inference named mean nothing outside; a dim without a name fits them all.
+        # Symbols from inference have no meaning in a file; a dim without a name matches any size.
         dims = [d if isinstance(d, int) else None for d in fact.shape]
     if dims is not None:
         shape = Message()
@@ -80,9 +69,6 @@ def _tensor(fact: Fact | SparseFact, dims: Dims | None) -> Message:
 
 
 def _dim(dim: int | str | None) -> Message:
-    message = Message()
     if isinstance(dim, str):
-        message.text(2, dim)
-    elif dim is not None and dim >= 0:
-        message.number(1, dim)
-    return message
+        return Message().text(2, dim)
+    return Message() if dim is None or dim < 0 else Message().number(1, dim)

@@ -1,4 +1,4 @@
-"""Protobuf's wire format: messages whose size is known before any of their large parts is read."""
+"""Protobuf's wire format: messages whose size is known before their tensors are read."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 
 @frozen
 class Stream:
-    """Bytes that exist only while they are written: how many, and how to get them in pieces."""
+    """Bytes that are produced in pieces while they are written, of known total size."""
 
     size: int
     pieces: Callable[[], Iterator[bytes | memoryview]]
 
     def write(self, file: BinaryIO) -> None:
-        """Copies the bytes into a file."""
+        """Write the bytes to a file."""
         for piece in self.pieces():
             file.write(piece)
 
 
 class Message:
-    """One message under construction. Fields are written in the order of the calls."""
+    """A message under construction; fields are in the order of the calls, which can be chained."""
 
     __slots__ = ("_parts", "size")
 
@@ -33,60 +33,60 @@ class Message:
         self._parts: list[bytearray | Stream] = []
         self.size = 0
 
-    def number(self, field: int, value: int) -> None:
+    def number(self, field: int, value: int) -> Message:
         """A field of an integer or enum type."""
-        self._put(_tag(field, _VARINT) + varint(value))
+        return self._put(_tag(field, _VARINT) + varint(value))
 
-    def real(self, field: int, value: float) -> None:
+    def real(self, field: int, value: float) -> Message:
         """A field of type float."""
-        self._put(_tag(field, _FIXED32) + struct.pack("<f", value))
+        return self._put(_tag(field, _FIXED32) + struct.pack("<f", value))
 
-    def blob(self, field: int, value: bytes) -> None:
+    def blob(self, field: int, value: bytes) -> Message:
         """A field of type bytes."""
-        self._put(_tag(field, _BYTES) + varint(len(value)) + value)
+        return self._put(_tag(field, _BYTES) + varint(len(value)) + value)
 
-    def text(self, field: int, value: str) -> None:
+    def text(self, field: int, value: str) -> Message:
         """A field of type string."""
-        self.blob(field, value.encode())
+        return self.blob(field, value.encode())
 
-    def numbers(self, field: int, values: Iterable[int]) -> None:
+    def numbers(self, field: int, values: Iterable[int]) -> Message:
         """A repeated integer field, packed."""
-        self.blob(field, b"".join(map(varint, values)))
+        return self.blob(field, b"".join(map(varint, values)))
 
-    def message(self, field: int, value: Message) -> None:
+    def message(self, field: int, value: Message) -> Message:
         """A field that is a message."""
         self._put(_tag(field, _BYTES) + varint(value.size))
         for part in value._parts:
             self._put(part)
+        return self
 
-    def stream(self, field: int, value: Stream) -> None:
+    def stream(self, field: int, value: Stream) -> Message:
         """A field of type bytes that is too large to hold."""
         self._put(_tag(field, _BYTES) + varint(value.size))
-        self._put(value)
+        return self._put(value)
 
     def write(self, file: BinaryIO) -> None:
-        """Writes the whole message."""
+        """Write the message to a file."""
         for part in self._parts:
             if isinstance(part, Stream):
                 part.write(file)
             else:
                 file.write(part)
 
-    def _put(self, part: bytes | bytearray | Stream) -> None:
+    def _put(self, part: bytes | bytearray | Stream) -> Message:
+        last = self._parts[-1] if self._parts else None
         if isinstance(part, Stream):
             self._parts.append(part)
-            self.size += part.size
-            return
-        if not self._parts or isinstance(self._parts[-1], Stream):
-            self._parts.append(bytearray())
-        last = self._parts[-1]
-        assert isinstance(last, bytearray)
-        last += part
-        self.size += len(part)
+        elif isinstance(last, bytearray):
+            last += part
+        else:
+            self._parts.append(bytearray(part))
+        self.size += part.size if isinstance(part, Stream) else len(part)
+        return self
 
 
 def varint(value: int) -> bytes:
-    """The shortest form of a number; a negative one takes ten bytes, as protobuf's int64 does."""
+    """Return the varint encoding of a number; of a negative one ten bytes, as of an int64."""
     if 0 <= value < 0x80:
         return bytes((value,))
     value &= 2**64 - 1

@@ -119,7 +119,7 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
     "made for one device": (
         lambda: model([node("EPContext", "x", "y", domain="com.microsoft")]),
         errors.NotImplemented,
-        r"compiled for one device[\s\S]*the model that it was made of",
+        r"compiled for one device[\s\S]*the original model",
     ),
     "unknown attribute": (
         lambda: model([node("Softmax", "x", "y", axes=1)]),

@@ -68,7 +68,7 @@ class Const:
         return content_id.key if content_id is not None and content_id.is_fixed else None
 
     def _find_content_id(self) -> ContentId | None:
-        raise InternalError(f"{type(self).__name__} has no content id")
+        return None
 
     @property
     def is_read(self) -> bool:
@@ -114,7 +114,7 @@ class Const:
 
     def describe(self) -> str:
         """Return where the bytes come from, for messages."""
-        raise InternalError(f"{type(self).__name__} has no description")
+        return "in memory"
 
 
 class Held(Const):
@@ -134,10 +134,9 @@ class Held(Const):
         array = self.read()
         if array.dtype.hasobject:
             return None
-        return ContentId(_content_key(array, self.dtype), True)
-
-    def describe(self) -> str:
-        return "held"
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
+        return ContentId(("held", self.dtype.name, array.shape, digest), True)
 
 
 class Words(Const):
@@ -151,12 +150,6 @@ class Words(Const):
 
     def _compute(self) -> Array:
         return native.read_strings(native.address(self.block), list(self.shape))
-
-    def _find_content_id(self) -> ContentId | None:
-        return None
-
-    def describe(self) -> str:
-        return "held"
 
 
 # Identifies a version of a file without reading it: device, inode, size, mtime_ns and ctime_ns.
@@ -391,13 +384,6 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str, bytes))
-
-
-def _content_key(array: Array, dtype: DType) -> Hashable:
-    """Return a key that is equal for arrays of equal contents."""
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
-    return ("held", dtype.name, array.shape, digest)
 
 
 def held(array: Array) -> Held:

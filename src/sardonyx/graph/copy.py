@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sardonyx.base.records import replace
 from sardonyx.graph.dim import Shape, Size, substitute
-from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value
 
 Copies = dict[Value, Value]
@@ -20,10 +20,13 @@ def copied(graph: Graph, dims: Mapping[str, int] | None = None) -> Graph:
 def _copied(graph: Graph, copies: Copies, sizes: dict[str, Size]) -> Graph:
     copy = Graph(graph.name)
     for value in graph.inputs:
-        copies[value] = Value(value.name, _substituted(value.fact, sizes))
+        fact = value.fact
+        if isinstance(fact, Fact) and fact.shape is not None:
+            fact = replace(fact, shape=_substituted(fact.shape, sizes))
+        copies[value] = Value(value.name, fact)
         copy.add_input(copies[value], graph.defaults.get(value))
     copy_nodes(graph.sorted_nodes(), copy, copies, sizes)
-    declared = [None if d is None else _substituted_shape(d, sizes) for d in graph.declared]
+    declared = [None if d is None else _substituted(d, sizes) for d in graph.declared]
     copy.set_outputs([_copy_of(value, copies) for value in graph.outputs], declared)
     return copy
 
@@ -51,11 +54,5 @@ def _copy_of(value: Value, copies: Copies) -> Value:
     return copies[value]
 
 
-def _substituted(fact: AnyFact | None, sizes: dict[str, Size]) -> AnyFact | None:
-    if not sizes or not isinstance(fact, Fact) or fact.shape is None:
-        return fact
-    return replace(fact, shape=_substituted_shape(fact.shape, sizes))
-
-
-def _substituted_shape(shape: Shape, sizes: dict[str, Size]) -> Shape:
+def _substituted(shape: Shape, sizes: dict[str, Size]) -> Shape:
     return tuple(substitute(size, sizes) for size in shape) if sizes else shape

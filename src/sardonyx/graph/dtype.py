@@ -91,22 +91,10 @@ _BY_ORT_NAME: Final = {d.ort_name: d for d in _BY_ONNX.values()}
 # Types of ml_dtypes are added when an array first has one.
 _BY_NUMPY: Final = {d.np: d for d in _BY_ONNX.values() if hasattr(np, d.np_name)}
 
-F32: Final = _BY_NAME["f32"]
-F64: Final = _BY_NAME["f64"]
-F16: Final = _BY_NAME["f16"]
-BF16: Final = _BY_NAME["bf16"]
-I8: Final = _BY_NAME["i8"]
-U8: Final = _BY_NAME["u8"]
-I16: Final = _BY_NAME["i16"]
-U16: Final = _BY_NAME["u16"]
-I32: Final = _BY_NAME["i32"]
-U32: Final = _BY_NAME["u32"]
-I64: Final = _BY_NAME["i64"]
-U64: Final = _BY_NAME["u64"]
-BOOL: Final = _BY_NAME["bool"]
-STRING: Final = _BY_NAME["str"]
-C64: Final = _BY_NAME["c64"]
-C128: Final = _BY_NAME["c128"]
+F16, F32, F64, BF16 = (_BY_NAME[name] for name in ("f16", "f32", "f64", "bf16"))
+I8, I16, I32, I64 = (_BY_NAME[name] for name in ("i8", "i16", "i32", "i64"))
+U8, U16, U32, U64 = (_BY_NAME[name] for name in ("u8", "u16", "u32", "u64"))
+BOOL, STRING, C64, C128 = (_BY_NAME[name] for name in ("bool", "str", "c64", "c128"))
 
 # Type constraints of op declarations.
 IEEE: Final = frozenset((F16, F32, F64))

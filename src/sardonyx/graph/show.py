@@ -14,7 +14,7 @@ from sardonyx.graph.constant import const_fact
 from sardonyx.graph.dtype import ALL, BOOL, F32, I64, INDEX, STRING, DType, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.op import Attr, Op, allowed
+from sardonyx.graph.op import Attr, Op, allowed, kind_of
 
 MAX_SHOWN: Final = 16  # elements of a constant; of larger ones only the type is shown
 MAX_LISTED: Final = 64  # elements of an attribute
@@ -34,10 +34,7 @@ def attr_kind(spec: Any) -> str:
     """Return the kind of a declared attribute, or `list` if its default is an empty tuple."""
     if isinstance(spec, Attr):
         return spec.kind
-    if isinstance(spec, tuple):
-        names = {int: "ints", float: "floats", bytes: "strings"}
-        return names[type(spec[0])] if spec else "list"
-    return {bool: "int", int: "int", float: "float", bytes: "bytes"}.get(type(spec), "tensor")
+    return "list" if spec == () else kind_of(spec)
 
 
 def literal_type(op: Op, position: int, operands: Sequence[Fact | None], leaf: str) -> DType:

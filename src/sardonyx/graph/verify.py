@@ -63,11 +63,7 @@ def _homes(graph: Graph) -> dict[Value, Graph]:
     for part in graph.family():
         for value in part.inputs:
             if value in homes or value.node is not None:
-                _broken(
-                    "the input of a graph has another origin too",
-                    value.node,
-                    value,
-                )
+                _broken("the input of a graph has another origin too", value.node, value)
             if value.is_const:
                 _broken("the input of a graph is a constant", None, value)
             homes[value] = part

@@ -268,7 +268,10 @@ class GraphBuilder:
         attributes = {a.name: a for a in function.attribute_protos} | arguments
         annotations = annotations_of(record, context.annotations)
         inner = Context(names, opsets, attributes, context.depth + 1, prefix, annotations)
-        self._nodes(graph, _without(in_order(function), absent), inner)
+        nodes: Sequence[Any] = in_order(function)
+        self._nodes(
+            graph, [_WithAbsentInputs(n, absent) for n in nodes] if absent else nodes, inner
+        )
         return [_defined(names, o, function.name) for o in function.outputs]
 
 
@@ -288,10 +291,6 @@ class _WithAbsentInputs:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._record, name)
-
-
-def _without(nodes: Sequence[NodeRecord], absent: set[str]) -> Sequence[Any]:
-    return nodes if not absent else [_WithAbsentInputs(n, absent) for n in nodes]
 
 
 def _resolved(records: Iterable[AttributeRecord], context: Context) -> dict[str, AttributeRecord]:
@@ -380,12 +379,12 @@ def _unknown(domain: str, op_type: str, version: int) -> SardonyxError:
         return InvalidGraph(
             "the model's graph and weights are in its pack, the file beside it that has its "
             "name and .pack: it is missing, not looked for, or a warning says what is wrong",
-            hint="bring the pack, or use the model that it was made of",
+            hint="add the pack, or use the original model",
         )
     name = f"{domain or 'ai.onnx'}.{op_type}"
     reason = _MACHINE_SPECIFIC.get(domain) or _MACHINE_SPECIFIC.get(name)
     if reason is not None:
-        hint = "save it with ORT_ENABLE_EXTENDED at most, or use the model that it was made of"
+        hint = "save it with ORT_ENABLE_EXTENDED at most, or use the original model"
         return NotImplemented(f"the op {name} {reason}", hint=hint)
     import difflib  # only for misspelt names
 

@@ -340,7 +340,7 @@ def _encoded(text: str) -> bytes:
 
 
 # Conversions of a literal: of an element by its kind, and to the kind of an attribute.
-_ELEMENTS: Final = {
+_ELEMENTS: Final[dict[str, Callable[[Any], Any]]] = {
     "int": operator.index, "bool": operator.index, "float": float, "string": _encoded,
 }  # fmt: skip
 _ATTRIBUTES: Final[dict[str, Callable[[Any], Any]]] = {

@@ -336,12 +336,12 @@ def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
     return ModelBytes(source, files, origin)
 
 
-def _buffer(given: Any) -> memoryview:
+def _buffer(model: Any) -> memoryview:
     try:
-        memoryview(given)
+        memoryview(model)
     except TypeError:
         raise InvalidArgument(
             "a model is a path, bytes, a buffer, a binary file or a ModelProto, "
-            f"not {type(given).__name__}"
+            f"not {type(model).__name__}"
         ) from None
-    return buffers.as_bytes(given, "the model's buffer")
+    return buffers.as_bytes(model, "the model's buffer")

@@ -66,7 +66,7 @@ class Elsewhere(Const):
     def _find_content_id(self) -> None:
         return None
 
-    def _look(self) -> Array:
+    def _compute(self) -> Array:
         raise RuntimeException(
             f"a weight of {self.dtype}{list(self.shape)} is needed plain, "
             f"and {self.name} has it only packed",

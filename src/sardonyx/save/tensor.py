@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import Any, BinaryIO, Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def tensor(const: Const, name: str = "", file: External | None = None) -> Messag
         message.text(_NAME, name)
     if const.dtype is STRING:
         for cell in const.read().reshape(-1).tolist():
-            message.blob(_STRINGS, _encoded(cell))
+            message.blob(_STRINGS, cell if isinstance(cell, bytes) else str(cell).encode())
     elif file is not None and (entries := file.entries(const, name)) is not None:
         for key, value in entries.items():
             message.message(_EXTERNAL, entry(key, str(value)))
@@ -137,7 +137,3 @@ def tensor(const: Const, name: str = "", file: External | None = None) -> Messag
 def entry(key: str, value: str) -> Message:
     """Return a StringStringEntryProto."""
     return Message().text(1, key).text(2, value)
-
-
-def _encoded(cell: Any) -> bytes:
-    return cell if isinstance(cell, bytes) else str(cell).encode()

@@ -31,14 +31,14 @@ def _normalized(b: Builder, node: OldNode, epsilon: float, outputs: int) -> tupl
     if skip is None:
         return b.SimplifiedLayerNormalization(x, scale, **attrs), None
     op = "SkipSimplifiedLayerNormalization"
-    outputs = b.node(op, x, skip, scale, outputs=4, domain=MICROSOFT, **attrs).outputs
-    return outputs[0], outputs[3]
+    y, _, _, total = b.node(op, x, skip, scale, outputs=4, domain=MICROSOFT, **attrs).outputs
+    return y, total
 
 
 def _matmul(b: Builder, node: OldNode, x: Any, slot: int, columns: str) -> Value:
     """Multiply x by the weights whose codes, scales and bias are the inputs from `slot` on."""
     weights, scales, bias = (node.input(slot + i) for i in range(3))
-    attrs = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
+    attrs: dict[str, Any] = {k: node.attrs[k] for k in _SHARED if k in node.attrs}
     attrs["N"] = node.attr(columns)
     return b.MatMulNBits(x, weights, scales, None, None, bias, domain=MICROSOFT, **attrs)
 

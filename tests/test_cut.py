@@ -33,7 +33,7 @@ def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
         length = slice_length(g, D, start, end, step)
         for d, k in itertools.product(range(5), repeat=2):
             dims = {"D": d, "K": k}
-            if all(guard.holds(dims) for guard in g.found):
+            if all(guard.holds(dims) for guard in g.guards):
                 places = slice_range(d, evaluate(start, dims), evaluate(end, dims), step)
                 assert evaluate(length, dims) == len(places), (start, end, dims)
                 checked += 1
@@ -78,4 +78,4 @@ def test_reshape_cancels_before_it_divides(
 ) -> None:
     g = Scope()
     assert reshaped(g, dims, target, 0) == made
-    assert len(g.found) == n_guards
+    assert len(g.guards) == n_guards

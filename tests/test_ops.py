@@ -121,7 +121,7 @@ def sizes_among(row: Row) -> list[str]:
 
 def check_guards(graph: Graph, dims: dict[str, int]) -> None:
     for part in graph.family():
-        for guard in part.scope.found:
+        for guard in part.scope.guards:
             if guard.symbols <= dims.keys():
                 guard.check(dims)
 

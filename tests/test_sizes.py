@@ -198,7 +198,7 @@ def test_einsum_of_symbolic_sizes() -> None:
     b = Builder(Graph(), scope)
     q, k = (Value("", Fact(F32, (N, 8, length, 64))) for length in (M, M + 1))
     assert b.Einsum(q, k, equation=b"bhid,bhjd->bhij").tensor.shape == (N, 8, M, M + 1)
-    assert scope.found == []
+    assert scope.guards == []
 
 
 def test_matmul_guards_what_it_cannot_prove() -> None:
@@ -207,4 +207,4 @@ def test_matmul_guards_what_it_cannot_prove() -> None:
         Value("", Fact(F32, (N, 4, M))), Value("", Fact(F32, (1, 8, 5)))
     )
     assert y.tensor.shape == (N, 4, 5)
-    assert [(g.kind, g.left, g.right) for g in scope.found] == [("equal", M, 8)]
+    assert [(g.kind, g.left, g.right) for g in scope.guards] == [("equal", M, 8)]

@@ -45,7 +45,7 @@ def test_guards_decide_as_the_numbers_do(
         return
     # What divides by a polynomial is exact where that polynomial is not zero.
     assume(kind != "divides" or evaluate(a, values) != 0)
-    assert all(g.holds(values) for g in scope.found) == holds
+    assert all(g.holds(values) for g in scope.guards) == holds
 
 
 @given(a=sizes, b=sizes, values=bindings)
@@ -57,7 +57,7 @@ def test_broadcast_gives_the_size_where_it_holds(a: Size, b: Size, values: dict[
     scope = Scope()
     scope.entry |= symbols(a) | symbols(b)
     size = scope.broadcast(a, b)
-    if all(g.holds(values) for g in scope.found):
+    if all(g.holds(values) for g in scope.guards):
         assert evaluate(size, values) == expected
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_hold_is_refused_at_once(kind: str, a: Size, b: Size, text: 
 def test_what_must_hold_leaves_no_guard(kind: str, a: Size, b: Size) -> None:
     scope = Scope()
     ask(scope, kind, a, b)
-    assert not scope.found
+    assert not scope.guards
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_must_hold_leaves_no_guard(kind: str, a: Size, b: Size) -> None:
 def test_a_guard_that_fails_says_the_numbers(kind: str, a: Size, b: Size, text: str) -> None:
     scope = Scope()
     ask(scope, kind, a, b)
-    (guard,) = scope.found
+    (guard,) = scope.guards
     with pytest.raises(InvalidArgument, match=text) as caught:
         guard.check({"A": 3, "B": 2})
     assert "A=3" in str(caught.value)
@@ -127,7 +127,7 @@ def test_an_assumption_that_fails_is_no_error_where_one_side_is_1() -> None:
     scope = Scope()
     scope.entry |= {"A", "B"}
     assert scope.broadcast(A, B * 2) == A
-    (guard,) = scope.found
+    (guard,) = scope.guards
     guard.check({"A": 4, "B": 2})
     with pytest.raises(AssumptionFailed):
         guard.check({"A": 1, "B": 2})

@@ -93,6 +93,6 @@ def test_sizes_that_may_differ_broadcast() -> None:
 
 def test_guards_name_their_node() -> None:
     graph = parse("in x: f32[B,3] in y: f32[N,3] z = Add(x, y) out z")
-    (guard,) = graph.scope.found
+    (guard,) = graph.scope.guards
     assert guard.node is graph.outputs[0].node
     assert guard.symbols == {"B", "N"}

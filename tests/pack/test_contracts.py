@@ -128,9 +128,9 @@ WRONG = [
 )  # fmt: skip
 def test_right(text: str, right: dict[str, str]) -> None:
     graph = parse(text.format(**right))
-    guards = len(graph.scope.found)
+    guards = len(graph.scope.guards)
     check_graph(graph)
-    assert len(graph.scope.found) == guards
+    assert len(graph.scope.guards) == guards
 
 
 @pytest.mark.parametrize(("text", "right", "change"), WRONG)
@@ -143,7 +143,7 @@ def test_open_sizes_are_guarded() -> None:
     """What is not known to fit is checked before a run."""
     graph = parse(CACHE.format(**(CACHED | {"rows": "R"})))
     check_graph(graph)
-    assert "R = S" in {g.needs for g in graph.scope.found}
+    assert "R = S" in {g.needs for g in graph.scope.guards}
 
 
 def test_every_op_of_ours_is_known() -> None:

@@ -97,7 +97,7 @@ def _facts(graph: ShapeGraph, data: bytes, runs: Any) -> Iterator[str]:
 def _contradictions(whole: Graph, graph: ShapeGraph, run: int) -> Iterator[str]:
     known = [(v, v.fact, graph.values[v.name][run]) for v in _named(whole, graph)]
     dims = _given(whole, graph, run)
-    if any(g.kind.startswith("assumed") and not g.holds(dims) for g in whole.scope.found):
+    if any(g.kind.startswith("assumed") and not g.holds(dims) for g in whole.scope.guards):
         return  # a session makes another program for such sizes
     for value, fact, array in known:
         shape = fact.shape if isinstance(fact, Fact) else None
@@ -113,7 +113,7 @@ def _contradictions(whole: Graph, graph: ShapeGraph, run: int) -> Iterator[str]:
             continue
         yield from _unequal(value, "shape", fact.shape, array.shape, dims)
         yield from _unequal(value, "elements", fact.sym, array.reshape(-1).tolist(), dims)
-    for guard in whole.scope.found:
+    for guard in whole.scope.guards:
         if guard.kind != "chosen" and guard.symbols <= dims.keys() and not guard.holds(dims):
             yield f"the guard {guard.needs} of {guard.node} does not hold with {dims}"
 

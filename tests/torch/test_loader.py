@@ -155,7 +155,7 @@ def test_recipes_are_made_on_the_device(
 ) -> None:
     const = recipes(source)[name]
     wanted = recipes(source)[name].read().copy()
-    monkeypatch.setattr(Recipe, "_look", unused)
+    monkeypatch.setattr(Recipe, "_compute", unused)
     (found,) = place(const)
     assert found.shape == wanted.shape
     np.testing.assert_array_equal(found.numpy(), wanted)

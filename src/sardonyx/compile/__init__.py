@@ -160,18 +160,18 @@ def _inferred(model: Model, options: Options) -> Model:
         infer(model.graph, assumes)
         return model
     infer(model.graph, assumes, options.shapes)
-    if model.graph.scope.parted:
+    if model.graph.scope.undecided_ifs:
         # An If whose branches differ in rank: sink its readers into the branches.
         from sardonyx.passes.sink_into_branches import sink_into_branches
 
         graph = sink_into_branches(model.graph, lambda graph: infer(graph, assumes, options.shapes))
         model = model if graph is None else replace(model, graph=graph)
-    if model.graph.scope.loose:
+    if model.graph.scope.ambiguous_ranks:
         # A scalar in one branch, a vector of one element in the other: make both vectors.
         from sardonyx.passes.rank_unification import unify_ranks
 
         if not unify_ranks(model.graph):
-            infer(model.graph, assumes, options.shapes, loosens=False)
+            infer(model.graph, assumes, options.shapes, unify_ranks=False)
     return model
 
 

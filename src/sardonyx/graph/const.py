@@ -139,7 +139,7 @@ class Held(Const):
         return ContentId(("held", self.dtype.name, array.shape, digest), True)
 
 
-class Words(Const):
+class PackedStrings(Const):
     """Strings in the native layout: fixed-size records, followed by the bytes of the strings."""
 
     __slots__ = ("block",)

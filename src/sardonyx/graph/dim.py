@@ -25,7 +25,7 @@ _MAX_FACTOR: Final = 2**128
 _MAX_DEPTH: Final = 100  # of nested atoms, which are evaluated recursively
 
 
-class TooLong(ShapeError):
+class FormulaTooLong(ShapeError):
     """A symbolic size exceeds the limits on its formula; inference then leaves it open."""
 
 
@@ -68,7 +68,7 @@ class Dim:
         for monomial, factor in _terms(other).items():
             terms[monomial] = terms.get(monomial, 0) + factor
         if len(terms) > _MAX_TERMS:
-            raise TooLong(f"a size is too long a formula: a sum of {len(terms)} terms")
+            raise FormulaTooLong(f"a size is too long a formula: a sum of {len(terms)} terms")
         return _normal(terms)
 
     def __mul__(self, other: Size) -> Size:
@@ -146,7 +146,7 @@ def _normal(terms: Terms) -> Size:
     if not terms:
         return 0
     if max(terms.values()) > _MAX_FACTOR or min(terms.values()) < -_MAX_FACTOR:
-        raise TooLong("a size is too large a number: it has more than 128 bits")
+        raise FormulaTooLong("a size is too large a number: it has more than 128 bits")
     if len(terms) == 1 and _ONE in terms:
         return terms[_ONE]
     return Dim(terms)
@@ -156,16 +156,16 @@ def _check_product(left: Terms, right: Terms) -> None:
     terms = len(left) * len(right)
     degree = max(map(len, left)) + max(map(len, right))
     if terms > _MAX_TERMS or degree > _MAX_DEGREE:
-        raise TooLong(f"a size is too long a formula: {terms} terms of degree {degree}")
+        raise FormulaTooLong(f"a size is too long a formula: {terms} terms of degree {degree}")
 
 
 def _call(kind: str, a: Size, b: Size) -> Dim:
     length = sum(len(atom.text) for x in (a, b) for m in _terms(x) for atom in m)
     if length > _MAX_TEXT:
-        raise TooLong(f"a size is too long a formula: {length} characters inside {kind}")
+        raise FormulaTooLong(f"a size is too long a formula: {length} characters inside {kind}")
     atom = Atom(kind, f"{kind}({a}, {b})", (a, b))
     if atom.depth > _MAX_DEPTH:
-        raise TooLong(f"a size is too long a formula: {atom.depth} calls inside each other")
+        raise FormulaTooLong(f"a size is too long a formula: {atom.depth} calls inside each other")
     return Dim({(atom,): 1})
 
 

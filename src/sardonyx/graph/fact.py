@@ -72,7 +72,7 @@ class Fact:
         """Return the fact of a tensor of this element type and another shape."""
         return Fact(self.dtype, shape)
 
-    def known(self, sym: Shape | None) -> Fact:
+    def with_elements(self, sym: Shape | None) -> Fact:
         """Return the fact with known elements."""
         return replace(self, sym=sym)
 

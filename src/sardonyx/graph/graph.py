@@ -255,7 +255,7 @@ class Graph:
         elif len(self.declared) != len(self.outputs):
             self.declared = (None,) * len(self.outputs)
 
-    def unrun_facts(self) -> list[AnyFact | None]:
+    def zero_trip_facts(self) -> list[AnyFact | None]:
         """Return facts of a body's outputs for a loop without iterations.
 
         Unknown sizes are as the model declares them. Declarations are not verified, so this serves
@@ -276,7 +276,7 @@ class Graph:
         # Break the reference cycle of node and values: both are freed without garbage collection.
         node.outputs = ()
 
-    def settle(self, node: Node) -> None:
+    def remove_folded(self, node: Node) -> None:
         """Remove a node whose outputs have become constants, which have no node."""
         for value in node.outputs:
             value.node, value.index = None, 0

@@ -115,7 +115,7 @@ def assumptions(graph: Graph) -> Iterator[Guard]:
     so no step may have side effects by then. Conditions with divisions are checked by the body that
     needs them, which may run only where the divisor is not 0.
     """
-    for guard in (g for each in graph.family() for g in each.scope.found):
+    for guard in (g for each in graph.family() for g in each.scope.guards):
         if guard.is_assumed and is_polynomial(guard.left) and is_polynomial(guard.right):
             yield guard
 
@@ -124,8 +124,8 @@ class Scope:
     """The state of one graph's inference: its guards, new dims, and inference of bodies."""
 
     __slots__ = (
-        "_guess", "_n_fresh", "_spent", "assumes", "carried", "choices", "entry", "found",
-        "loose", "node", "parted", "sizes",
+        "_guess", "_n_fresh", "_spent", "ambiguous_ranks", "assumes", "carried", "choices", "entry",
+        "guards", "node", "sizes", "undecided_ifs",
     )  # fmt: skip
 
     def __init__(
@@ -145,14 +145,16 @@ class Scope:
         self._guess: bool = guess if parent is None else parent._guess
         self.choices: dict[Size, bool] = {} if parent is None else parent.choices
         # If nodes with branches of different ranks whose condition stayed undecided.
-        self.parted: dict[Node, None] = {} if parent is None else parent.parted
+        self.undecided_ifs: dict[Node, None] = {} if parent is None else parent.undecided_ifs
         # Facts of the values that loops carry, by body.
         self.carried: dict[Graph, list[AnyFact]] = {} if parent is None else parent.carried
         # Outputs of control flow, by node and position, that are scalars or vectors of one element
         # depending on data; None: they are not treated as vectors.
-        self.loose: dict[tuple[Node, int], None] | None = None if parent is None else parent.loose
+        self.ambiguous_ranks: dict[tuple[Node, int], None] | None = (
+            None if parent is None else parent.ambiguous_ranks
+        )
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names in the inputs
-        self.found: list[Guard] = []
+        self.guards: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
         self._n_fresh: list[int] = [0] if parent is None else parent._n_fresh
         self._spent: list[int] = [0] if parent is None else parent._spent
@@ -189,7 +191,7 @@ class Scope:
             return a
         if same(a, b) is False:
             raise ShapeError(f"{what}: {a} and {b}")
-        self.found.append(Guard("equal", a, b, what, self.node))
+        self.guards.append(Guard("equal", a, b, what, self.node))
         return a if isinstance(a, int) else b
 
     def equal_or_one(self, a: Size, b: Size, what: str) -> None:
@@ -198,7 +200,7 @@ class Scope:
             return
         if same(a, b) is False and same(a, 1) is False:
             raise ShapeError(f"{what}: {a} is neither 1 nor {b}")
-        self.found.append(Guard("equal_or_one", a, b, what, self.node))
+        self.guards.append(Guard("equal_or_one", a, b, what, self.node))
 
     def divides(self, a: Size, b: Size, what: str) -> None:
         """Require b to be a multiple of a."""
@@ -206,7 +208,7 @@ class Scope:
             raise ShapeError(f"{what}: {a} does not divide {b}")
         if modulo(b, a) == 0:
             return
-        self.found.append(Guard("divides", a, b, what, self.node))
+        self.guards.append(Guard("divides", a, b, what, self.node))
 
     def at_least(self, a: Size, b: Size, what: str) -> None:
         """Require a >= b."""
@@ -215,7 +217,7 @@ class Scope:
             return
         if least(gap * -1) > 0:
             raise ShapeError(f"{what}: {a} is less than {b}")
-        self.found.append(Guard("at_least", a, b, what, self.node))
+        self.guards.append(Guard("at_least", a, b, what, self.node))
 
     def assume_at_least(self, a: Size, b: Size) -> bool:
         """Assume a >= b under a guard; return False if it can neither be proven nor assumed."""
@@ -223,7 +225,7 @@ class Scope:
             return True
         if not self._may_assume(a, b):
             return False
-        self.found.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
+        self.guards.append(Guard("assumed_at_least", a, b, "a size is small", self.node))
         return True
 
     def choose(self, condition: Size) -> bool | None:
@@ -239,17 +241,17 @@ class Scope:
             choice = bool(answer) if isinstance(answer, int) else self._guess
             self.choices[condition] = choice
         what = "an If takes its other branch for these sizes"
-        self.found.append(Guard("chosen", condition, int(choice), what, self.node))
+        self.guards.append(Guard("chosen", condition, int(choice), what, self.node))
         return choice
 
-    def loosens(self, position: int) -> bool:
+    def assume_vector(self, position: int) -> bool:
         """Record an output whose rank, 0 or 1, depends on data; return whether to infer a vector.
 
         `passes/rank_unification.py` makes it a vector, unless an output of the model exposes it.
         """
-        if self.loose is None or self.node is None:
+        if self.ambiguous_ranks is None or self.node is None:
             return False
-        self.loose[self.node, position] = None
+        self.ambiguous_ranks[self.node, position] = None
         return True
 
     def chosen(self, condition: Size) -> bool | None:
@@ -276,7 +278,7 @@ class Scope:
             self.equal_or_one(a, b, what)
             return b
         if self._may_assume(a, b):
-            self.found.append(Guard("assumed", a, b, what, self.node))
+            self.guards.append(Guard("assumed", a, b, what, self.node))
             return min(a, b, key=lambda size: (len(size.terms), len(str(size))))
-        self.found.append(Guard("broadcasts", a, b, what, self.node))
+        self.guards.append(Guard("broadcasts", a, b, what, self.node))
         return broadcast(a, b)

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, SardonyxError, ShapeError, as_sardonyx_error
-from sardonyx.graph.dim import Dim, Shape, Size, TooLong, least, lone_name, product, symbols
+from sardonyx.graph.constant_eval import constant_elements
+from sardonyx.graph.dim import Dim, FormulaTooLong, Shape, Size, least, lone_name, product, symbols
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.known import known_elements
 from sardonyx.graph.op import Op, allowed, as_facts
 
 MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference computes with
@@ -25,22 +25,22 @@ Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
 
 
 def infer(
-    graph: Graph, assumes: bool = True, shapes: Shapes | None = None, loosens: bool = True
+    graph: Graph, assumes: bool = True, shapes: Shapes | None = None, unify_ranks: bool = True
 ) -> None:
     """Infer the facts of all values of a graph, and the guards that they depend on.
 
     With `shapes`, of one run or empty, ranks may depend on the branches that these shapes select.
     Empty shapes mean a guess: if inference fails, it is repeated with the other branches. With
-    `loosens`, ranks may depend on the later pass `settle_ranks`.
+    `unify_ranks`, ranks may depend on the later pass of that name.
     """
     sizes = None if shapes is None else _sizes_in(graph, shapes)
     for guess in (True, False) if sizes is not None else ():
         scope = Scope(assumes=assumes, sizes=sizes, guess=guess)
-        scope.loose = {} if loosens else None
+        scope.ambiguous_ranks = {} if unify_ranks else None
         try:
             return infer_into(scope, graph)
         except SardonyxError:
-            if shapes or not (scope.choices or scope.loose):
+            if shapes or not (scope.choices or scope.ambiguous_ranks):
                 raise
     return infer_into(Scope(assumes=assumes), graph)
 
@@ -159,7 +159,7 @@ def _by_rule(
     assert rule is not None
     try:
         return as_facts(rule(scope, *facts, **node.attrs))
-    except TooLong:
+    except FormulaTooLong:
         return _unranked(node.op, node, bound)
 
 
@@ -238,7 +238,7 @@ def _with_symbols(
     assert op.symbolic_rule is not None
     try:
         outputs = op.symbolic_rule(*arrays, **attrs)
-    except TooLong:
+    except FormulaTooLong:
         return results
     if outputs is None:
         return results
@@ -255,8 +255,8 @@ def _needs_elements(fact: Fact) -> bool:
 
 def _with_numbers(node: Node, first: Fact, results: Sequence[AnyFact]) -> Sequence[AnyFact]:
     """Add the elements of a small integer result that depends on constants alone."""
-    elements = known_elements(node, first)
-    return results if elements is None else [first.known(elements), *results[1:]]
+    elements = constant_elements(node, first)
+    return results if elements is None else [first.with_elements(elements), *results[1:]]
 
 
 def _objects(sym: Shape, shape: tuple[int, ...]) -> Any:
@@ -274,7 +274,7 @@ def _with_elements(fact: AnyFact, array: Any) -> AnyFact:
     ):
         return fact
     cells = tuple(int(x) if isinstance(x, (bool, np.bool_, np.integer)) else x for x in array.flat)
-    return fact.known(cells) if all(_fits(x, fact.dtype) for x in cells) else fact
+    return fact.with_elements(cells) if all(_fits(x, fact.dtype) for x in cells) else fact
 
 
 def _fits(size: Size, dtype: DType) -> bool:

@@ -216,7 +216,7 @@ class Op:
         return rule
 
     @property
-    def n_made(self) -> int:
+    def n_required_outputs(self) -> int:
         """The number of outputs that a node has whether or not the model names them."""
         return sum(not s.optional and not s.variadic for s in self.outputs)
 

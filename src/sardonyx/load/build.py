@@ -199,7 +199,7 @@ class GraphBuilder:
         elif op is not None:
             attrs = attributes.of(op, records)
             _check_outputs(op, n_outputs)
-            nodes = [graph.add(op, inputs, attrs, max(n_outputs, op.n_made))]
+            nodes = [graph.add(op, inputs, attrs, max(n_outputs, op.n_required_outputs))]
             values = nodes[0].outputs
         elif (domain, op_type) == (TRAINING, "Gradient"):
             from sardonyx.load.gradient_nodes import add_gradient_request  # rarely needed

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, SardonyxError, ShapeError
-from sardonyx.graph.dim import Dim, Shape, Size, TooLong, floor_div, least, maximum, minimum
+from sardonyx.graph.dim import Dim, FormulaTooLong, Shape, Size, floor_div, least, maximum, minimum
 from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import Scope
@@ -37,7 +37,7 @@ def copy_value(value: Any) -> Any:
 
 def same_value(fact: AnyFact) -> AnyFact:
     """Return the fact of a copied value: known elements stay, constant storage does not."""
-    return fact.plain().known(fact.sym) if isinstance(fact, Fact) else fact
+    return fact.plain().with_elements(fact.sym) if isinstance(fact, Fact) else fact
 
 
 def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:
@@ -124,7 +124,7 @@ def slice_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
     try:
         span = _forward_span(g, d, start, end) if step > 0 else _backward_span(g, d, start, end)
         return floor_div(span + (abs(step) - 1), abs(step))
-    except (TooLong, _Undetermined):
+    except (FormulaTooLong, _Undetermined):
         return g.fresh("cut")
 
 

@@ -139,7 +139,7 @@ class GraphWriter:
             **_declared_shapes(graph),
             "guards": [
                 [g.kind, write_size(g.left), write_size(g.right), g.what, str(g.node or "")]
-                for g in dict.fromkeys(graph.scope.found)
+                for g in dict.fromkeys(graph.scope.guards)
                 if g.symbols <= self._entry  # inference creates those on other sizes again
             ],
         }
@@ -314,8 +314,8 @@ class GraphReader:
         need(op.required_attrs <= attrs.keys(), f"{op} lacks an attribute")
         read = [None if v == _ABSENT else self._value(v) for v in read_list(inputs)]
         values = [Value(read_str(v)) for v in read_list(outputs)]
-        # Kernels write the first `n_made` outputs without asking whether they are present.
-        least = 1 if op.domain == INTERNAL else max(1, op.n_made)
+        # Kernels write the required outputs without a check that they are present.
+        least = 1 if op.domain == INTERNAL else max(1, op.n_required_outputs)
         is_few = len(values) <= len(op.outputs) or op.outputs[-1].variadic
         need(len(values) >= least and is_few, f"{op} has {len(values)} outputs")
         node = graph.add(op, read, attrs, values, read_str(name))
@@ -350,7 +350,7 @@ def _check_input(value: Value) -> None:
 
 def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
     """Add the guards of nodes that passes removed, before those of inference."""
-    inferred = {(g.kind, g.left, g.right) for g in graph.scope.found}
+    inferred = {(g.kind, g.left, g.right) for g in graph.scope.guards}
     entry = set(_names(v.fact for v in main.inputs))
     more = []
     for item in read_list(saved):
@@ -364,7 +364,7 @@ def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
         if (guard.kind, guard.left, guard.right) not in inferred:
             more.append(guard)
     # First, as they are in a compiled graph: messages name the first guard that fails.
-    graph.scope.found[:0] = more
+    graph.scope.guards[:0] = more
 
 
 def _read_declared(saved: Any) -> list[Declared]:

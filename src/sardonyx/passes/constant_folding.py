@@ -162,7 +162,7 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
     graph.adopt(moved)
     branch.set_outputs(())
     # Conditions on sizes inside the branch now hold for the whole graph.
-    graph.scope.found.extend(branch.scope.found)
+    graph.scope.guards.extend(branch.scope.guards)
     inside = set(moved)
     for old, new in zip(node.outputs, outputs, strict=False):  # trailing outputs may be left out
         if new.node in inside:

@@ -109,7 +109,7 @@ class Rewriter:
         # Settling detaches the outputs: they are constants without a producer from now on.
         folded = node.outputs
         producers = [v.node for v in node.inputs if v is not None and v.node is not None]
-        self._graph.settle(node)
+        self._graph.remove_folded(node)
         self._changed(folded)
         drop(self._graph, producers)
         return True

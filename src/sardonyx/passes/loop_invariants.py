@@ -57,9 +57,9 @@ def hoist(node: Node) -> list[Node]:
         moved[inner] = None
     graph.adopt(moved)
     # Conditions on the sizes of moved nodes are checked where the nodes are now.
-    guards = [g for g in body.scope.found if g.node in moved]
-    graph.scope.found.extend(guards)
-    body.scope.found = [g for g in body.scope.found if g.node not in moved]
+    guards = [g for g in body.scope.guards if g.node in moved]
+    graph.scope.guards.extend(guards)
+    body.scope.guards = [g for g in body.scope.guards if g.node not in moved]
     return list(moved)
 
 

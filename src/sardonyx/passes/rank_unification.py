@@ -26,14 +26,14 @@ def unify_ranks(graph: Graph) -> bool:
     In that case nothing changes, and the graph must be inferred again without the assumption.
     """
     # (node, output) pairs whose sources have ranks 0 and 1, as inference recorded them.
-    loose = list(graph.scope.loose or ())
+    ambiguous = list(graph.scope.ambiguous_ranks or ())
     uses = _RankObservers(graph)
-    if not all(_is_number(v) for node, i in loose for v in _sources(node, i)):
+    if not all(_is_number(v) for node, i in ambiguous for v in _sources(node, i)):
         return False
-    if not all(uses.hides_rank(v) for node, i in loose for v in _results(node, i)):
+    if not all(uses.hides_rank(v) for node, i in ambiguous for v in _results(node, i)):
         return False
     # Checked for all first: a partial change could not be undone.
-    for node, position in loose:
+    for node, position in ambiguous:
         _make_vectors(node, position)
     return True
 

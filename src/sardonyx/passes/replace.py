@@ -20,7 +20,7 @@ def try_build(b: Builder, build: Callable[[], T], name: str, node: Node) -> T | 
     `name` and `node` say in the debug log which rewrite was tried where.
     """
     graph = b.graph
-    n_guards = len(graph.scope.found)
+    n_guards = len(graph.scope.guards)
     try:
         return build()
     except (NoMatch, SardonyxError) as reason:
@@ -28,7 +28,7 @@ def try_build(b: Builder, build: Callable[[], T], name: str, node: Node) -> T | 
         for added in reversed(b.made):
             graph.remove(added)
         # Guards that inference of the removed nodes added would otherwise still be checked.
-        del graph.scope.found[n_guards:]
+        del graph.scope.guards[n_guards:]
         logger.debug("%s not at %s: %s", name, node, reason)
         return None
 

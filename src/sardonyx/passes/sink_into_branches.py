@@ -41,8 +41,8 @@ def _sink_readers(graph: Graph) -> bool:
     if sum(1 for _ in graph.all_nodes()) > _MAX_NODES:
         return False
     is_changed = False
-    # `parted` are the Ifs for which inference found results of different rank.
-    for node in list(graph.scope.parted):
+    # `undecided_ifs` are the Ifs for which inference found results of different rank.
+    for node in list(graph.scope.undecided_ifs):
         if node in node.graph.nodes and _has_differing_ranks(node):
             _sink(node)
             is_changed = True

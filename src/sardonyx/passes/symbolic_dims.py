@@ -95,9 +95,9 @@ class SymbolResolver:
             self._definitions.pop(name, None)
         changed: list[Value] = []
         for each in self._graph.family():
-            guards = (_guard(g, sizes) for g in each.scope.found)
+            guards = (_guard(g, sizes) for g in each.scope.guards)
             # A guard without symbols that holds need not be checked in a run.
-            each.scope.found = [g for g in guards if g.symbols or not g.holds({})]
+            each.scope.guards = [g for g in guards if g.symbols or not g.holds({})]
             computed = (v for node in each.nodes for v in node.outputs)
             for value in (*each.inputs, *computed):
                 fact = _fact(value.fact, sizes)

@@ -191,7 +191,7 @@ def _scan_outputs(
     n_state = len(node.inputs) - (1 if is_loop else node.attrs["num_scan_inputs"])
     if is_loop:
         n_state = max(1, n_state)  # the node may have no inputs at all, the body has its condition
-    facts, zeros = body.graph.unrun_facts()[n_state:], (0,) * len(body.graph.outputs)
+    facts, zeros = body.graph.zero_trip_facts()[n_state:], (0,) * len(body.graph.outputs)
     axes = node.attrs.get("axes" if is_loop else "scan_output_axes") or zeros
     reversals = node.attrs.get("scan_output_directions") or zeros
     join_kinds = node.attrs.get("join_kinds") or zeros

@@ -74,7 +74,10 @@ class Emitter:
         bound = known | {name for i in inputs for _, name in i.sizes}
         # All guards that inference found, also those of nodes that passes removed: the facts of
         # other values still rely on them.
-        guards = [*self.graph.scope.found, *(assumptions(self.graph) if self.outer is None else ())]
+        guards = [
+            *self.graph.scope.guards,
+            *(assumptions(self.graph) if self.outer is None else ()),
+        ]
         entry, waiting = split_guards(dict.fromkeys(guards), bound)
         segmenter = Segmenter(self, set(bound), entry, waiting)
         segments = segmenter.segments()
@@ -116,7 +119,7 @@ class Emitter:
         homes = self.placement.homes
         return tuple(
             Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST), unrun)
-            for v, unrun in zip(self.graph.outputs, self.graph.unrun_facts(), strict=True)
+            for v, unrun in zip(self.graph.outputs, self.graph.zero_trip_facts(), strict=True)
         )
 
     def compile(

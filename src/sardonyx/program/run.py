@@ -136,7 +136,7 @@ class Body:
         self._run = run
 
     @property
-    def unrun_facts(self) -> list[AnyFact]:
+    def zero_trip_facts(self) -> list[AnyFact]:
         """The facts of the outputs if the body never runs, for empty results."""
         return [o.fact if o.unrun is None else o.unrun for o in self._program.outputs]
 

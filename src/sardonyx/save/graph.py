@@ -83,7 +83,7 @@ class GraphWriter:
         message = _with_nodes(self._nodes(graph, exits), graph.name or "body")
         for value in graph.inputs:
             message.message(_INPUT, value_info(self._names.of(value), value.fact))
-        for fact, name in zip(graph.unrun_facts(), exits, strict=True):
+        for fact, name in zip(graph.zero_trip_facts(), exits, strict=True):
             message.message(_OUTPUT, value_info(name, fact))
         return message
 

@@ -100,7 +100,7 @@ def _refuse_standalone(tried: SharedProgram, failed: AssumptionFailed) -> None:
 def _accepts(compiled: Compiled, shapes: Shapes) -> bool:
     """Return whether runs of these shapes take the branches that a program was compiled for."""
     dims = sizes_of(compiled.program.inputs, shapes)
-    guards = (guard for graph in compiled.model.graph.family() for guard in graph.scope.found)
+    guards = (guard for graph in compiled.model.graph.family() for guard in graph.scope.guards)
     chosen = (guard for guard in guards if guard.kind == "chosen")
     return all(guard.symbols <= dims.keys() and guard.holds(dims) for guard in chosen)
 

@@ -15,7 +15,7 @@ import sardonyx._native as native
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import STORE, Array, Store, pages
 from sardonyx.errors import RuntimeException
-from sardonyx.graph.const import Const, Recipe, Ref, Words
+from sardonyx.graph.const import Const, PackedStrings, Recipe, Ref
 from sardonyx.graph.dtype import F32, STRING
 
 PLAIN: Final = ""  # aligned and contiguous, one element per item
@@ -192,7 +192,9 @@ def _make(layout: WeightLayout) -> Array:
     if layout.kind == STORED:
         return const.stored()
     if layout.kind == STRINGS:
-        return const.block if isinstance(const, Words) else native.pack_strings(const.read())
+        if isinstance(const, PackedStrings):
+            return const.block
+        return native.pack_strings(const.read())
     return STORE.share(layout.key, lambda: prepack(layout), const)
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, SardonyxError, ShapeError
+from sardonyx.graph.constant_eval import constant_number
 from sardonyx.graph.dim import Dim, Size, lone_name, maximum, symbols
 from sardonyx.graph.dtype import BOOL, I64
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.known import known_number
 from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
@@ -29,7 +29,7 @@ class Body(Protocol):
     """A subgraph as a function: values in, list of values out."""
 
     @property
-    def unrun_facts(self) -> list[AnyFact]:
+    def zero_trip_facts(self) -> list[AnyFact]:
         """Facts of the outputs if the body never runs, for empty results only."""
         ...
 
@@ -103,7 +103,7 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         _join_branches(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))
     ]
     if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in outputs):
-        g.parted[g.node] = None
+        g.undecided_ifs[g.node] = None
     return outputs
 
 
@@ -116,7 +116,7 @@ def _same_rank(a: AnyFact, b: AnyFact) -> bool:
 def _join_branches(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
     if a == b:
         return a
-    if isinstance(a, Fact) and _scalar_or_one_element(a, b) and g.loosens(position):
+    if isinstance(a, Fact) and _scalar_or_one_element(a, b) and g.assume_vector(position):
         return Fact(a.dtype, (1,))
     joined = join_facts(a, b, g.fresh)
     assert joined is not None
@@ -152,7 +152,7 @@ def _widen(
         return a
     if a.dtype is not b.dtype:
         raise ShapeError(f"a carried value goes in as {a.dtype} and comes back as {b.dtype}")
-    if position is not None and _scalar_or_one_element(a, b) and g.loosens(position):
+    if position is not None and _scalar_or_one_element(a, b) and g.assume_vector(position):
         return Fact(a.dtype, (1,))
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return Fact(a.dtype, None)
@@ -310,7 +310,7 @@ def min_iterations(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
 
 def _runs_at_least_once(node: Node) -> bool:
     """Whether a loop surely runs its body: trip count and condition are known and not 0."""
-    return all(v is None or (known_number(v) or 0) > 0 for v in node.inputs[:2])
+    return all(v is None or (constant_number(v) or 0) > 0 for v in node.inputs[:2])
 
 
 def _stays_true(body: Graph) -> bool:
@@ -335,7 +335,7 @@ def run_loop(
     is_running = cond is None or bool(one_int(cond, "the condition"))
     n = len(initial)
     values = [copy_value(v) for v in initial]
-    facts = body.unrun_facts[n + 1 :]
+    facts = body.zero_trip_facts[n + 1 :]
     rows: list[list[Array]] = [[] for _ in facts]
     iteration = 0
     while is_running and (max_trips is None or iteration < max_trips):
@@ -407,7 +407,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
 @scan.reference
 def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, ...]:
     n = len(xs) - num_scan_inputs
-    facts = body.unrun_facts[n:]
+    facts = body.zero_trip_facts[n:]
     scanned = [
         np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
         for x, axis, backward in zip(
@@ -471,7 +471,7 @@ def _(x: list[Any], *more: Any, body: Body) -> tuple[list[Any], ...]:
             raise InvalidArgument(
                 f"input {position} has {len(other)} elements, and input 0 has {len(x)}"
             )
-    outs: tuple[list[Any], ...] = tuple([] for _ in body.unrun_facts)
+    outs: tuple[list[Any], ...] = tuple([] for _ in body.zero_trip_facts)
     for i, element in enumerate(x):
         results = body(element, *(v[i] if isinstance(v, list) else v for v in more))
         for out, result in zip(outs, results, strict=True):

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.graph.const import Words
+from sardonyx.graph.const import PackedStrings
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import STRING
@@ -27,7 +27,7 @@ NORMS: Final = (b"MAX", b"L1", b"L2")
 def index_of(strings: list[bytes] | StringTable) -> tuple[Value, Value]:
     """Return strings as a constant, and the hash table by which kernels look them up."""
     table = strings if isinstance(strings, StringTable) else StringTable(strings)
-    return constant(Words(table.block, table.count)), held(table.index)
+    return constant(PackedStrings(table.block, table.count)), held(table.index)
 
 
 def _lookup(x: Value, table: LookupTable) -> Call:

@@ -82,7 +82,7 @@ def _loop(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
         carried = results[1 : 1 + len(carried)]
         scanned.append(results[1 + len(carried) :])
         iteration += 1
-    facts = body.unrun_facts[1 + len(carried) :]
+    facts = body.zero_trip_facts[1 + len(carried) :]
     stacks = [_stack(provider, [row[i] for row in scanned], f) for i, f in enumerate(facts)]
     return [*carried, *stacks]
 
@@ -104,7 +104,7 @@ def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
         results = body(*states, *slice_)
         states = results[:n_states]
         outputs.append(results[n_states:])
-    facts = body.unrun_facts[n_states:]
+    facts = body.zero_trip_facts[n_states:]
     out_axes = attrs["scan_output_axes"] or (0,) * len(facts)
     reverse = attrs["scan_output_directions"] or (0,) * len(facts)
     stacks = []

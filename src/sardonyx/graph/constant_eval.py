@@ -18,7 +18,7 @@ MAX_KNOWN: Final = 64  # elements of an evaluated tensor
 _MAX_NODES: Final = 32  # evaluated per question
 
 
-def known_number(value: Value | None) -> int | None:
+def constant_number(value: Value | None) -> int | None:
     """Return an integer or bool scalar that depends on constants alone; None for other values."""
     if value is None:
         return None
@@ -31,7 +31,7 @@ def known_number(value: Value | None) -> int | None:
     return int(array.reshape(-1)[0])
 
 
-def known_elements(node: Node, fact: Fact) -> tuple[int, ...] | None:
+def constant_elements(node: Node, fact: Fact) -> tuple[int, ...] | None:
     """Return the elements of a node's only output if they depend on constants alone.
 
     `fact` is the inferred fact of the output, a small integer tensor.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord, TensorRecord
 from sardonyx.base.records import frozen
@@ -11,7 +11,7 @@ from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_sard
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import AnyFact, Fact, refines
-from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX, TRAINING, Op
 from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
@@ -202,11 +202,7 @@ class GraphBuilder:
             nodes = [graph.add(op, inputs, attrs, max(n_outputs, op.n_required_outputs))]
             values = nodes[0].outputs
         elif (domain, op_type) == (TRAINING, "Gradient"):
-            from sardonyx.load.gradient_nodes import add_gradient_request  # rarely needed
-
-            self.has_gradient_nodes = True
-            attrs = {k: attributes.raw(v) for k, v in records.items()}
-            nodes = [add_gradient_request(graph, context.names.find, attrs, inputs, n_outputs)]
+            nodes = [self._gradient(graph, records, inputs, n_outputs, context.names)]
             values = nodes[0].outputs
         else:
             raise _unknown(domain, op_type, version)
@@ -214,6 +210,20 @@ class GraphBuilder:
         for node in nodes:
             node.name, node.annotations = context.prefix + record.name, annotations
         return values
+
+    def _gradient(
+        self,
+        graph: Graph,
+        records: dict[str, AttributeRecord],
+        inputs: list[Value | None],
+        n_outputs: int,
+        names: NameScope,
+    ) -> Node:
+        from sardonyx.load.gradient_nodes import add_gradient_request  # rarely needed
+
+        self.has_gradient_nodes = True
+        attrs = {k: self._attributes.raw(v) for k, v in records.items()}
+        return add_gradient_request(graph, names.find, attrs, inputs, n_outputs)
 
     def _body(self, record: GraphRecord, outer: Context) -> Graph:
         names = NameScope(outer.names)
@@ -268,10 +278,10 @@ class GraphBuilder:
         attributes = {a.name: a for a in function.attribute_protos} | arguments
         annotations = annotations_of(record, context.annotations)
         inner = Context(names, opsets, attributes, context.depth + 1, prefix, annotations)
-        nodes: Sequence[Any] = in_order(function)
-        self._nodes(
-            graph, [_WithAbsentInputs(n, absent) for n in nodes] if absent else nodes, inner
-        )
+        nodes = in_order(function)
+        if absent:
+            nodes = [cast(Any, _WithAbsentInputs(node, absent)) for node in nodes]
+        self._nodes(graph, nodes, inner)
         return [_defined(names, o, function.name) for o in function.outputs]
 
 

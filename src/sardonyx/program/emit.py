@@ -74,10 +74,8 @@ class Emitter:
         bound = known | {name for i in inputs for _, name in i.sizes}
         # All guards that inference found, also those of nodes that passes removed: the facts of
         # other values still rely on them.
-        guards = [
-            *self.graph.scope.guards,
-            *(assumptions(self.graph) if self.outer is None else ()),
-        ]
+        assumed = assumptions(self.graph) if self.outer is None else ()
+        guards = [*self.graph.scope.guards, *assumed]
         entry, waiting = split_guards(dict.fromkeys(guards), bound)
         segmenter = Segmenter(self, set(bound), entry, waiting)
         segments = segmenter.segments()

@@ -27,8 +27,9 @@ def _f32(value: float) -> float:
     return float(np.float32(value))
 
 
-def optimizer(name: str, groups: int, update: Update, **attrs: Any) -> Op:
-    """Declare an optimizer whose inputs are `groups` lists: values, gradients, then each state."""
+def optimizer(name: str, **attrs: Any) -> Op:
+    """Declare an optimizer; its inputs are lists: values, gradients, then each state."""
+    groups, update = UPDATES[name]
     op = Op(
         name,
         1,
@@ -91,7 +92,7 @@ def _adagrad(
     r = rate / (1 + count * attrs["decay_factor"])
     gradient = attrs["norm_coefficient"] * x + gradient
     squares = squares + gradient * gradient
-    return x - r * gradient / (np.sqrt(squares) + attrs["epsilon"]), squares
+    return x - r * gradient / (squares**0.5 + attrs["epsilon"]), squares
 
 
 def _adam(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: float) -> tuple[Array, ...]:
@@ -103,7 +104,7 @@ def _adam(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: float) -> 
     if count > 0:  # Adam's bias correction of both moments
         correction = np.sqrt(1 - np.float64(beta) ** count) / (1 - np.float64(alpha) ** count)
         rate = rate * float(correction)
-    x = x - rate * mean / (np.sqrt(squares) + attrs["epsilon"])
+    x = x - rate * mean / (squares**0.5 + attrs["epsilon"])
     return (1 - attrs["norm_coefficient_post"]) * x, mean, squares
 
 
@@ -118,12 +119,16 @@ def _momentum(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: Any) -
     return x - rate * direction, velocity
 
 
+# The number of input lists, and the update: operators only, which torch tensors have as well.
+UPDATES: Final[dict[str, tuple[int, Update]]] = {
+    "Adagrad": (3, _adagrad),
+    "Adam": (4, _adam),
+    "Momentum": (3, _momentum),
+}
 OPS: Final = (
-    optimizer("Adagrad", 3, _adagrad, decay_factor=0.0, epsilon=_f32(1e-6), norm_coefficient=0.0),
+    optimizer("Adagrad", decay_factor=0.0, epsilon=_f32(1e-6), norm_coefficient=0.0),
     optimizer(
         "Adam",
-        4,
-        _adam,
         alpha=_f32(0.9),
         beta=_f32(0.999),
         epsilon=_f32(1e-6),
@@ -132,8 +137,6 @@ OPS: Final = (
     ),
     optimizer(
         "Momentum",
-        3,
-        _momentum,
         alpha=required("float"),
         beta=required("float"),
         mode=required("bytes"),

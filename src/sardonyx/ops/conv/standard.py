@@ -331,20 +331,25 @@ def _(b: Builder, node: Node) -> Outputs:
     x, w, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
     offset, bias, mask = input_of(node, 2), optional_input(node, 3), optional_input(node, 4)
     shape, attrs = present(w.tensor.static, "the weights have symbolic sizes"), node.attrs
-    need(x.tensor.dtype is F32, "not float32")
+    dtype = x.tensor.dtype
+    need(dtype in (F32, F16, BF16), "not float32, float16 or bfloat16")
     need(0 not in shape and len(shape) <= 5, "the weights are empty, or have too many dims")
     geometry = {k: v for k, v in attrs.items() if k != "group"}
     geometry["kernel_shape"] = shape[2:]
+    # 16-bit floats are sampled and summed in float32.
+    x, w, offset = (b.cast(v, F32) for v in (x, w, offset))
+    mask = mask if mask is None else b.cast(mask, F32)
     columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
     group, depth = attrs["group"], math.prod(shape[1:])
     # [batch, group, channels * taps, pixels].
     grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
     y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
     sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
-    y = b.Reshape(y, sizes, allowzero=1, like=out)
+    y = b.Reshape(y, sizes, allowzero=1, like=Value("", Fact(F32, out.tensor.dims)))
     if bias is not None:
-        y = b.Add(y, b.Reshape(bias, b.ints(shape[0], *((1,) * (len(shape) - 2)))))
-    return (y,)
+        bias = b.Reshape(b.cast(bias, F32), b.ints(shape[0], *((1,) * (len(shape) - 2))))
+        y = b.Add(y, bias)
+    return (b.cast(y, dtype),)
 
 
 @causal.decompose

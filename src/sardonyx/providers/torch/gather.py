@@ -16,9 +16,8 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.dtypes import MOVED, via_carrier, wide
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
-from sardonyx.providers.torch.reinterpret import MOVED, blind
 
 
 def within(indices: Tensor, size: int, axis: int) -> Tensor:
@@ -51,7 +50,7 @@ def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
     return part
 
 
-@blind
+@via_carrier
 def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     where = within(indices, x.shape[axis], axis)
     if where.ndim == 1:
@@ -60,7 +59,7 @@ def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     return x.index_select(axis, where.reshape(-1)).reshape(shape)
 
 
-@blind
+@via_carrier
 def gather_elements(x: Tensor, indices: Tensor, *, axis: int) -> Tensor:
     """Return one element per index."""
     return x.gather(axis, within(indices, x.shape[axis], axis % x.ndim).long())
@@ -82,7 +81,7 @@ def _flat_rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Ten
     return x.reshape(n_batches * math.prod(sizes), *x.shape[end:]), row.reshape(-1)
 
 
-@blind
+@via_carrier
 def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
     """Return slices at index tuples."""
     flat, row = _flat_rows(x, indices, batch_dims)
@@ -92,7 +91,7 @@ def gather_nd(x: Tensor, indices: Tensor, *, batch_dims: int) -> Tensor:
 _REDUCTIONS: Final = {b"add": "sum", b"mul": "prod", b"max": "amax", b"min": "amin"}
 
 
-@blind
+@via_carrier
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, *, axis: int, reduction: bytes
 ) -> Tensor:
@@ -111,7 +110,7 @@ def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: by
     return y.to(x.dtype)
 
 
-@blind
+@via_carrier
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes) -> Tensor:
     """Return a copy with slices written or reduced at index tuples."""
     expected = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
@@ -127,7 +126,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes)
     return _reduced(flat, 0, where, new, reduction).reshape(x.shape) if inner else x
 
 
-@blind
+@via_carrier
 def tensor_scatter(
     x: Tensor, update: Tensor, starts: Tensor | None, *, axis: int, mode: bytes
 ) -> Tensor:
@@ -164,12 +163,12 @@ def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tens
     return _chosen(values.reshape(-1), places == where)
 
 
-@blind
+@via_carrier
 def _chosen(values: Tensor, on: Tensor) -> Tensor:
     return torch.where(on, values[1], values[0])
 
 
-@blind
+@via_carrier
 def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
     """The slices of an axis for which a condition holds."""
     if axis is None:

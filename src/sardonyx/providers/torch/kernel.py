@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import torch
+
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, U8, DType
 from sardonyx.graph.graph import Node, Value
@@ -12,6 +14,17 @@ from sardonyx.graph.graph import Node, Value
 REALS: Final = frozenset((F32, F64, F16, BF16))
 WHOLE: Final = frozenset((I8, I16, I32, I64, U8))  # integers that torch computes with
 PLAIN: Final = REALS | WHOLE | {BOOL}
+
+# Weight layouts that kernels prefer: the same elements in another memory order.
+CHANNELS_LAST: Final = "channels last"  # rank 4
+COLUMNS: Final = "columns"  # rank 2, column-major, with padding columns
+ALIGNED_BYTES: Final = 16  # of rows, for the vectorized loads of cuBLAS kernels
+
+
+def padded(count: int, dtype: torch.dtype) -> int:
+    """Return a count of elements rounded up to a multiple of ALIGNED_BYTES."""
+    per_block = max(1, ALIGNED_BYTES // dtype.itemsize)
+    return -(-count // per_block) * per_block
 
 
 def takes_all(node: Node) -> str:

@@ -22,10 +22,10 @@ from sardonyx.base.units import format_bytes
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
-from sardonyx.providers.torch.constant_layouts import CHANNELS_LAST, COLUMNS, padded
 from sardonyx.providers.torch.derived_constants import device_recipe
+from sardonyx.providers.torch.dtypes import storage_type, unpacked
+from sardonyx.providers.torch.kernel import CHANNELS_LAST, COLUMNS, padded
 from sardonyx.providers.torch.staging_ring import Buffer, Ring
-from sardonyx.providers.torch.sub_byte import storage_type, unpacked
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
 from sardonyx.weights.reading import PAGE, ChunkedReader, FileChunk, MemoryChunk, WeightRange
 

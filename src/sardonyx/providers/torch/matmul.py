@@ -17,10 +17,9 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.elementwise.chain import Code
 from sardonyx.ops.matmul.standard import Equation
-from sardonyx.providers.torch.constant_layouts import padded
-from sardonyx.providers.torch.epilogue import apply_epilogue, why_no_epilogue
-from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
+from sardonyx.providers.torch.dtypes import FLOAT16_TYPES, wide
+from sardonyx.providers.torch.elementwise.chain import apply_epilogue, why_no_epilogue
+from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels, padded
 
 _LIMB: Final = 16  # bits of the limbs of integer matmuls
 

@@ -9,33 +9,29 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import F16, F32, F64
 from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.providers.torch.dtypes import in_wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import in_wide
 
 _FLOATS: Final = frozenset((F16, F32, F64))
 
 
 def _inverse(x: Tensor) -> Tensor:
-    """NaN where a matrix has none: to say so in an error would take waiting for the device."""
-    made: tuple[Tensor, Tensor] = torch.linalg.inv_ex(x)
-    inverse, info = made
-    return inverse.masked_fill((info != 0)[..., None, None], torch.nan)
+    # NaN for singular matrices: an error would require waiting for the device.
+    inverse, info = torch.linalg.inv_ex(x)
+    singular: Tensor = (info != 0)[..., None, None]
+    return torch.masked_fill(inverse, singular, torch.nan)
 
 
 def _distances(a: Tensor, b: Tensor, *, metric: bytes) -> Tensor:
-    # Differences first: the sum of squares less twice the product loses what is close.
-    apart = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
-    return apart if metric == b"euclidean" else apart.square()
-
-
-def det(x: Tensor) -> Tensor:
-    """Determinants, by float64."""
-    y: Tensor = torch.linalg.det(x.double())
-    return y.to(x.dtype)
+    # Not |a|^2 - 2 a b + |b|^2 by a matmul, which cancels for close points.
+    distances = torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
+    return distances if metric == b"euclidean" else distances.square()
 
 
 KERNELS: Final[TorchKernels] = {
     (MICROSOFT, "Inverse"): TorchKernel(in_wide(_inverse), _FLOATS),
     (MICROSOFT, "CDist"): TorchKernel(_distances, _FLOATS),
-    (ONNX, "Det"): TorchKernel(det, REALS, syncs=True),
+    (ONNX, "Det"): TorchKernel(
+        lambda x: torch.linalg.det(x.double()).to(x.dtype), REALS, syncs=True
+    ),
 }

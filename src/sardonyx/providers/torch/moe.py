@@ -19,9 +19,9 @@ from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled
 from sardonyx.ops.moe import quantized as quantized
 from sardonyx.ops.moe import standard as plain
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.nbits.blockwise import unpacked
-from sardonyx.providers.torch.precision import wide
 
 _REALS: Final = frozenset((F32, F16, BF16))
 ExpertIndex = Tensor | slice

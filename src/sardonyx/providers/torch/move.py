@@ -15,8 +15,8 @@ from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of
 from sardonyx.ops.sizes import slice_range
+from sardonyx.providers.torch.dtypes import CARRIERS, MOVED, via_carrier
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED, blind
 
 Shapes = tuple[tuple[Any, ...], ...]  # by output; None for data-dependent sizes
 
@@ -44,7 +44,7 @@ def split(
     return tuple(x.split_with_sizes(lengths, axis))
 
 
-@blind
+@via_carrier
 def slice_(
     x: Tensor, starts: Array, ends: Array, axes: Array | None, steps: Array | None
 ) -> Tensor:
@@ -133,7 +133,7 @@ def _pad_from_input(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
     return _pad_by_index(x, widths, mode)
 
 
-@blind
+@via_carrier
 def _pad_by_index(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
     for axis, (before, after) in enumerate(widths):
         if before or after:
@@ -169,7 +169,7 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: bytes) -> Tensor:
     return blocks.permute(order).reshape(n, c * b * b, h // b, w // b)
 
 
-@blind
+@via_carrier
 def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int, time_axis: int) -> Tensor:
     """Return sequences with their first `lens` elements reversed."""
     steps = x.shape[time_axis]
@@ -182,7 +182,7 @@ def reverse_sequence(x: Tensor, lens: Tensor, *, batch_axis: int, time_axis: int
     return x[batch, source] if batch_axis == 0 else x[source.T, batch.T]
 
 
-@blind
+@via_carrier
 def trilu(x: Tensor, k: Array | None, *, upper: int) -> Tensor:
     """Return the upper or lower triangle of matrices; zeros elsewhere."""
     far = x.shape[-1] + x.shape[-2]

@@ -1,4 +1,4 @@
-"""Max, average and Lp pooling, of windows and global; MaxUnpool."""
+"""Max, average and Lp pooling, of windows and global."""
 
 from __future__ import annotations
 
@@ -10,44 +10,42 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
-from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
 from sardonyx.graph.op import INTERNAL, ONNX
-from sardonyx.ops.arrays import Array
-from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
+from sardonyx.ops.pooling.standard import pool_window
 from sardonyx.ops.sliding_window import Ints
+from sardonyx.providers.torch.dtypes import FLOAT16_TYPES, wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
-from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
 from sardonyx.providers.torch.sliding_window import TorchWindow, spatial_only, torch_window
 
 _MAX: Final[Sequence[Any]] = (None, F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _MEANS: Final[Sequence[Any]] = (None, F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
 
-def _slidingof(x: Tensor, attrs: dict[str, Any]) -> TorchWindow:
+def _window(x: Tensor, attrs: dict[str, Any]) -> TorchWindow:
     return torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs)
 
 
 def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the maximum of each window, and its index if the node has that output."""
-    sliding = _slidingof(x, attrs)
+    window = _window(x, attrs)
     with_indices = len(shapes) > 1
     is_real = x.is_floating_point()
     image = x if is_real else x.float()
-    padding: Any = sliding.padding
-    if not sliding.pools:
+    padding: Any = window.padding
+    if not window.pools:
         low = -math.inf if is_real else torch.iinfo(x.dtype).min
-        image, padding = sliding.padded(image, low), 0
-    path, function = sliding.path, _MAX[x.ndim - 2]
-    is_ceil = sliding.pools and sliding.ceil_mode
+        image, padding = window.padded(image, low), 0
+    path, function = window.path, _MAX[x.ndim - 2]
+    is_ceil = window.pools and window.ceil_mode
     result = function(
         image, path.kernel, path.strides, padding, path.dilations, is_ceil, with_indices
     )
     if not with_indices:
         return (result if is_real else result.to(x.dtype),)
     y, index = result
-    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if sliding.pools else path.front
+    sides = tuple(image.shape[2:]), (0,) * len(path.outs) if window.pools else path.front
     return y.to(x.dtype), _global_index(index, x, sides, storage_order)
 
 
@@ -68,10 +66,10 @@ def _global_index(index: Tensor, x: Tensor, sides: tuple[Ints, Ints], storage_or
     return index + images.reshape(*x.shape[:2], *(1,) * len(sizes))
 
 
-def _slidingsums(x: Tensor, sliding: TorchWindow) -> Tensor:
+def _window_sums(x: Tensor, window: TorchWindow) -> Tensor:
     """Return the sum of each window, separably by axis."""
-    path = sliding.path
-    x = sliding.padded(x)
+    path = window.path
+    x = window.padded(x)
     for i, (k, d, stride) in enumerate(
         zip(path.kernel, path.dilations, path.strides, strict=True), 2
     ):
@@ -81,18 +79,18 @@ def _slidingsums(x: Tensor, sliding: TorchWindow) -> Tensor:
 
 def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
     """Return the mean of each window."""
-    sliding = _slidingof(x, attrs)
-    path = sliding.path
-    if sliding.pools and all(d == 1 for d in path.dilations) and not _is_odd_volume(x, path.kernel):
-        function, padding = _MEANS[x.ndim - 2], sliding.padding
+    window = _window(x, attrs)
+    path = window.path
+    if window.pools and all(d == 1 for d in path.dilations) and not _is_odd_volume(x, path.kernel):
+        function, padding = _MEANS[x.ndim - 2], window.padding
         y: Tensor = function(
-            x, path.kernel, path.strides, padding, sliding.ceil_mode, bool(count_include_pad)
+            x, path.kernel, path.strides, padding, window.ceil_mode, bool(count_include_pad)
         )
         return y
     value = wide(x)
-    y = _slidingsums(value, sliding)
+    y = _window_sums(value, window)
     for i in range(len(path.outs)):
-        counts = _counts(value, sliding, i, attrs if count_include_pad else None)
+        counts = _counts(value, window, i, attrs if count_include_pad else None)
         y = y / counts.reshape(-1, *(1,) * (len(path.outs) - 1 - i))
     return y.to(x.dtype)
 
@@ -105,17 +103,17 @@ def _is_odd_volume(x: Tensor, kernel: Ints) -> bool:
     return is_half or any(k > n for k, n in zip(kernel, x.shape[2:], strict=True))
 
 
-def _counts(x: Tensor, sliding: TorchWindow, i: int, with_pads: dict[str, Any] | None) -> Tensor:
+def _counts(x: Tensor, window: TorchWindow, i: int, with_pads: dict[str, Any] | None) -> Tensor:
     """Return the number of elements of the windows along one axis."""
-    path = sliding.path
-    window = None if with_pads is None else pool_window(x.ndim, with_pads)
+    path = window.path
+    padded = None if with_pads is None else pool_window(x.ndim, with_pads)
     k, d, stride = path.kernel[i], path.dilations[i], path.strides[i]
-    if window is not None and window.is_same:
+    if padded is not None and padded.is_same:
         return x.new_full((path.outs[i],), k)
     start = torch.arange(path.outs[i], device=x.device) * stride - path.front[i]
-    last = path.ins[i] + (0 if window is None else window.ends[i])
+    last = path.ins[i] + (0 if padded is None else padded.ends[i])
     inside = (last - start + d - 1).div(d, rounding_mode="floor").clamp(0, k)
-    if window is None:  # leading padding does not count
+    if padded is None:  # leading padding does not count
         inside = inside - (-start + d - 1).div(d, rounding_mode="floor").clamp(0, k)
     return inside.to(x.dtype)
 
@@ -131,7 +129,7 @@ def _root(total: Tensor, p: int) -> Tensor:
 def lp_pool(x: Tensor, *, p: int, **attrs: Any) -> Tensor:
     """Return the p-norm of each window."""
     value = wide(x)
-    return _root(_slidingsums(_power(value, p), _slidingof(x, attrs)), p).to(x.dtype)
+    return _root(_window_sums(_power(value, p), _window(x, attrs)), p).to(x.dtype)
 
 
 def _spatial(x: Tensor) -> tuple[int, ...]:
@@ -159,29 +157,6 @@ def global_lp(x: Tensor, *, p: int) -> Tensor:
     return _root(total, p).to(x.dtype)
 
 
-def max_unpool(
-    x: Tensor, indices: Tensor, output_shape: Array | None = None, **attrs: Any
-) -> Tensor:
-    """Return values at the indices of MaxPool; zeros elsewhere."""
-    natural: Any = unpooled_shape(tuple(x.shape), attrs)
-    count = math.prod(natural)
-    index = indices.reshape(-1)
-    if index.device.type == "cpu" and index.numel():
-        low, high = (int(v) for v in torch.aminmax(index))
-        if not 0 <= low <= high < count:
-            raise InvalidArgument(f"indices reach from {low} to {high}, outside [0, {count})")
-    # On a GPU, an index out of range would abort the context.
-    index = index.clamp(0, max(count - 1, 0))
-    whole = x.new_zeros(count).index_copy(0, index, x.reshape(-1)).reshape(natural)
-    shape = natural if output_shape is None else tuple(output_shape.tolist())
-    if shape == natural:
-        return whole
-    trailing = [s - n for s, n in zip(shape, natural, strict=True)]
-    if min(trailing) < 0:
-        raise InvalidArgument(f"output_shape {shape} has a size below {natural}")
-    return F.pad(whole, [w for b in reversed(trailing) for w in (0, b)])
-
-
 def channels_last(function: Callable[..., Any]) -> Callable[..., Tensor]:
     """Wrap a pooling function for channels-last input and output."""
 
@@ -203,7 +178,6 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "GlobalMaxPool"): TorchKernel(global_max, REALS),
     (ONNX, "GlobalAveragePool"): TorchKernel(global_average, REALS),
     (ONNX, "GlobalLpPool"): TorchKernel(global_lp, REALS),
-    (ONNX, "MaxUnpool"): TorchKernel(max_unpool, REALS | {I64}, host=(2,)),
     (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
     (INTERNAL, "AveragePool"): TorchKernel(
         channels_last(average_pool), REALS, refuses=spatial_only

@@ -2,76 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.graph.dtype import I32, I64, by_onnx
+from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.ops.arrays import Array
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.dtypes import torch_type, wide, wide_type
 from sardonyx.providers.torch.elementwise.cast import convert
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide, wide_type
-
-Draw = Callable[[Sequence[int], torch.dtype, torch.device | None, dict[str, Any]], Tensor]
 
 
-def _anew(draw: Draw) -> Callable[..., Tensor]:
-    """A function that fills a shape, on the device that torch makes new tensors on."""
+def _normal(drawn: Tensor, attrs: dict[str, Any]) -> Tensor:
+    return drawn.normal_().mul_(attrs["scale"]).add_(attrs["mean"])
 
-    def run(*, shape: tuple[int, ...], dtype: int, **attrs: Any) -> Tensor:
-        wanted = _dtype_of(dtype)
-        return convert(draw(shape, wide_type(wanted), None, attrs), wanted)
+
+def _uniform(drawn: Tensor, attrs: dict[str, Any]) -> Tensor:
+    return drawn.uniform_().mul_(attrs["high"] - attrs["low"]).add_(attrs["low"])
+
+
+def _filled(fill: Callable[[Tensor, dict[str, Any]], Tensor]) -> Callable[..., Tensor]:
+    """Return a kernel that fills a new tensor, of the shape of its input or of an attribute."""
+
+    def run(*like: Tensor, dtype: int | None, shape: Any = (), **attrs: Any) -> Tensor:
+        if like:
+            shape = like[0].shape
+        to = like[0].dtype if dtype is None else torch_type(dtype)
+        # Without an input, the provider sets torch's default device.
+        device = like[0].device if like else None
+        return convert(fill(torch.empty(shape, dtype=wide_type(to), device=device), attrs), to)
 
     return run
-
-
-def _like(draw: Draw) -> Callable[..., Tensor]:
-    """A function that fills the shape of its input."""
-
-    def run(x: Tensor, *, dtype: int | None, **attrs: Any) -> Tensor:
-        wanted = x.dtype if dtype is None else _dtype_of(dtype)
-        return convert(draw(x.shape, wide_type(wanted), x.device, attrs), wanted)
-
-    return run
-
-
-def _dtype_of(number: int) -> torch.dtype:
-    ours = by_onnx(number)
-    assert ours is not None
-    return TORCH[ours]
-
-
-def _normal(
-    shape: Sequence[int], dtype: torch.dtype, device: torch.device | None, attrs: dict[str, Any]
-) -> Tensor:
-    drawn = torch.randn(shape, dtype=dtype, device=device)
-    return drawn.mul_(attrs["scale"]).add_(attrs["mean"])
-
-
-def _uniform(
-    shape: Sequence[int], dtype: torch.dtype, device: torch.device | None, attrs: dict[str, Any]
-) -> Tensor:
-    drawn = torch.rand(shape, dtype=dtype, device=device)
-    return drawn.mul_(attrs["high"] - attrs["low"]).add_(attrs["low"])
 
 
 def _bernoulli(x: Tensor, *, dtype: int | None, seed: None) -> Tensor:
-    chance = wide(x)
-    wanted = x.dtype if dtype is None else _dtype_of(dtype)
-    return convert(torch.rand_like(chance) < chance, wanted)
+    probability = wide(x)
+    to = x.dtype if dtype is None else torch_type(dtype)
+    return convert(torch.rand_like(probability) < probability, to)
 
 
 def _multinomial(x: Tensor, *, dtype: int, sample_size: int, seed: None) -> Tensor:
-    upto = torch.cumsum(torch.softmax(wide(x), 1), 1)
+    # Inverse transform sampling: the class whose cumulative probability exceeds a uniform number.
+    cumulative = torch.cumsum(torch.softmax(wide(x), 1), 1)
     shape = (x.shape[0], sample_size)
-    draws = torch.rand(shape, dtype=upto.dtype, device=x.device) * upto[:, -1:]
-    found = torch.searchsorted(upto, draws, right=True)
-    return found.clamp(max=x.shape[1] - 1).to(_dtype_of(dtype))
+    draws = torch.rand(shape, dtype=cumulative.dtype, device=x.device) * cumulative[:, -1:]
+    classes = torch.searchsorted(cumulative, draws, right=True)
+    return classes.clamp(max=x.shape[1] - 1).to(torch_type(dtype))
 
 
 def _dropout(
@@ -79,12 +59,13 @@ def _dropout(
 ) -> tuple[Tensor, Tensor]:
     share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if not 0 <= share <= 1:
-        raise InvalidArgument(f"the ratio of Dropout is {share}, and lies in [0, 1]")
+        raise InvalidArgument(f"the ratio of Dropout is {share}, and must be in [0, 1]")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return x, torch.ones_like(x, dtype=torch.bool)
     mask = torch.rand(x.shape, device=x.device) >= share
-    kept = wide(x) * (1 / (1 - share) if share < 1 else 0)
-    return torch.where(mask, kept, 0).to(x.dtype), mask
+    # Scaled by 1 / (1 - ratio), so that the expected value does not change.
+    scaled = wide(x) * (1 / (1 - share) if share < 1 else 0)
+    return torch.where(mask, scaled, 0).to(x.dtype), mask
 
 
 def _refuses_seed(node: Node) -> str:
@@ -94,15 +75,16 @@ def _refuses_seed(node: Node) -> str:
 
 
 def _refuses_dropout(node: Node) -> str:
+    # At inference Dropout draws no numbers, so its seed has no effect.
     trains = len(node.inputs) > 2 and node.inputs[2] is not None
     return _refuses_seed(node) if trains else ""
 
 
 KERNELS: Final[TorchKernels] = {
-    ("", "RandomNormal"): TorchKernel(_anew(_normal), REALS, refuses=_refuses_seed),
-    ("", "RandomUniform"): TorchKernel(_anew(_uniform), REALS, refuses=_refuses_seed),
-    ("", "RandomNormalLike"): TorchKernel(_like(_normal), PLAIN, refuses=_refuses_seed),
-    ("", "RandomUniformLike"): TorchKernel(_like(_uniform), PLAIN, refuses=_refuses_seed),
+    ("", "RandomNormal"): TorchKernel(_filled(_normal), REALS, refuses=_refuses_seed),
+    ("", "RandomUniform"): TorchKernel(_filled(_uniform), REALS, refuses=_refuses_seed),
+    ("", "RandomNormalLike"): TorchKernel(_filled(_normal), PLAIN, refuses=_refuses_seed),
+    ("", "RandomUniformLike"): TorchKernel(_filled(_uniform), PLAIN, refuses=_refuses_seed),
     ("", "Bernoulli"): TorchKernel(_bernoulli, PLAIN, refuses=_refuses_seed),
     ("", "Multinomial"): TorchKernel(_multinomial, REALS | {I32, I64}, refuses=_refuses_seed),
     ("", "Dropout"): TorchKernel(_dropout, PLAIN, host=(1, 2), refuses=_refuses_dropout),

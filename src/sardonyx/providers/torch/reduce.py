@@ -12,8 +12,8 @@ from torch import Tensor
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import BOOL
 from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.dtypes import in_wide, wide_type
 from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import in_wide, wide_type
 
 Axes = tuple[int, ...]
 Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> numbers

@@ -28,11 +28,16 @@ from sardonyx.providers.torch.codegen import (
     SourceWriter,
     WeightKey,
 )
-from sardonyx.providers.torch.constant_layouts import ALIGNED_BYTES, CHANNELS_LAST, COLUMNS
 from sardonyx.providers.torch.cuda_graphs import GraphCache, GraphRequest, copy_to
 from sardonyx.providers.torch.device_tensors import Owner, owner_of
 from sardonyx.providers.torch.index import KERNELS
-from sardonyx.providers.torch.kernel import Packing, TorchKernel
+from sardonyx.providers.torch.kernel import (
+    ALIGNED_BYTES,
+    CHANNELS_LAST,
+    COLUMNS,
+    Packing,
+    TorchKernel,
+)
 from sardonyx.weights.loading import Conversion, WeightReference
 
 if TYPE_CHECKING:

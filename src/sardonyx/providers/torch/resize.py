@@ -22,8 +22,8 @@ from sardonyx.ops.resize.filter import AxisResize, ResizeMode
 from sardonyx.ops.resize.standard import axis_resizes, mode_of, resized_axes
 from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sliding_window import Ints
+from sardonyx.providers.torch.dtypes import CARRIERS, MOVED
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
-from sardonyx.providers.torch.reinterpret import CARRIERS, MOVED
 from sardonyx.providers.torch.sample.grid import interpolable, to_type
 
 AxisResizes = Mapping[int, AxisResize]  # by axis

@@ -17,10 +17,9 @@ from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of
 from sardonyx.ops.shape.standard import range_length, reshaped
-from sardonyx.providers.torch.dtypes import TORCH, as_tensor
+from sardonyx.providers.torch.dtypes import FLOAT8_TYPES, MOVED, TORCH, as_tensor
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.move import Shapes
-from sardonyx.providers.torch.reinterpret import FLOAT8_TYPES, MOVED
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
 from sardonyx.ops.attention.fused import STAYS, ZEROES
-from sardonyx.providers.torch.precision import FLOAT16_TYPES, wide
+from sardonyx.providers.torch.dtypes import FLOAT16_TYPES, wide
 
 INF: Final = float("inf")
 # Up to so many scores, 16-bit inputs are widened: it costs no time and saves their rounding.

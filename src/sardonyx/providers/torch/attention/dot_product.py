@@ -15,9 +15,8 @@ from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, At
 from sardonyx.ops.attention.fused import UNSEEN
 from sardonyx.ops.attention.heads import precision
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.dtypes import TORCH, wide
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 
 def attention(

@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from sardonyx.graph.dtype import BF16, F16, F32, I32, by_onnx
+from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.fused import UNSEEN
 from sardonyx.providers.torch.attention.core import (
@@ -17,9 +17,8 @@ from sardonyx.providers.torch.attention.core import (
     scores_of,
     weights_of,
 )
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.dtypes import torch_type, wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 
 def attention(
@@ -106,9 +105,7 @@ def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) ->
 
 def settled_mask(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
     """Return a mask in the type of queries; with `masked_to_nan`, fully masked rows become NaN."""
-    dtype = by_onnx(to)
-    assert dtype is not None
-    kind = TORCH[dtype]
+    kind = torch_type(to)
     if not x.dim() or not x.shape[-1]:
         return x.to(kind)
     finite = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))

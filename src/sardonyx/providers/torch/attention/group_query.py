@@ -32,9 +32,9 @@ from sardonyx.providers.torch.attention.core import (
     weights_of,
 )
 from sardonyx.providers.torch.attention.rotary import gather_angles, rotate
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.precision import wide
 
 
 @frozen

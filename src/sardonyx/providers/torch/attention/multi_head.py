@@ -18,8 +18,8 @@ from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs
 from sardonyx.ops.attention.fused import STAYS, UNSEEN
 from sardonyx.ops.attention.multi_head import MASKED_SCORE, MultiHeadInputs
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 LOWEST: Final = float(np.finfo(np.float32).min)  # the score of a key hidden by causality

@@ -18,9 +18,9 @@ from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
 from sardonyx.providers.torch.attention.core import INF, pack, unpack
 from sardonyx.providers.torch.attention.multi_head import append_to_cache, attend, mask_to_bias
 from sardonyx.providers.torch.attention.rotary import rotate
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.nbits.blockwise import matmul_bias
-from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.quantize.matmul_conv import exact_matmul
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))

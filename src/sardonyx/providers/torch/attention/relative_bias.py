@@ -13,8 +13,8 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import Array, one_int
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 
 def _relative(

@@ -11,9 +11,9 @@ from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.attention.rotary import packed_heads
 from sardonyx.providers.torch.attention.core import pack, unpack
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.precision import wide
 
 _TYPES: Final = frozenset((F32, F16, BF16, I64))
 

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from sardonyx.graph.dtype import F32
-from sardonyx.graph.op import INTERNAL, ONNX
+from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.sliding_window import WindowGeometry
-from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
+from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.sample.grid import linear_taps, weigh
 from sardonyx.providers.torch.sliding_window import torch_window
 
@@ -51,29 +50,6 @@ def _starts(path: WindowGeometry, i: int, x: Tensor) -> Tensor:
     return (tap[:, None] * path.dilations[i] + out).to(x.dtype)
 
 
-def deform_conv(
-    x: Tensor,
-    w: Tensor,
-    offset: Tensor,
-    bias: Tensor | None = None,
-    mask: Tensor | None = None,
-    **attrs: Any,
-) -> Tensor:
-    """Columns, and one product of matrices per group."""
-    path = torch_window(w.shape[2:], x.shape[2:], attrs).path
-    image, kernel, shift = wide(x), wide(w), wide(offset)
-    kept = None if mask is None else wide(mask)
-    columns = _columns(image, shift, kept, path, attrs["offset_group"])
-    group, maps = attrs["group"], w.shape[0]
-    matrix = kernel.reshape(group, maps // group, -1)
-    flat = columns.reshape(x.shape[0], group, matrix.shape[2], -1)
-    y = torch.matmul(matrix, flat).reshape(x.shape[0], maps, *path.outs)
-    if bias is not None:
-        y = y + wide(bias).reshape(-1, *(1,) * len(path.outs))
-    return y.to(x.dtype)
-
-
 KERNELS: Final[TorchKernels] = {
-    (ONNX, "DeformConv"): TorchKernel(deform_conv, REALS),
     (INTERNAL, "DeformColumns"): TorchKernel(deform_columns, frozenset((F32,))),
 }

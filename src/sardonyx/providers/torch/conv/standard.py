@@ -16,17 +16,14 @@ from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.standard import transposed_front, transposed_sizes
 from sardonyx.ops.sliding_window import Ints, numbers, window_of
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.sliding_window import spatial_only, torch_window
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
 _TRANSPOSED: Final[Sequence[Any]] = (
-    None,
-    F.conv_transpose1d,
-    F.conv_transpose2d,
-    F.conv_transpose3d,
-)
+    None, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
+)  # fmt: skip
 
 
 def conv(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) -> Tensor:
@@ -111,14 +108,6 @@ def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) 
     return y if b is None else y + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
-def conv_transpose_with_pads(
-    x: Tensor, w: Tensor, pads: Array | None = None, b: Tensor | None = None, **attrs: Any
-) -> Tensor:
-    """Return a transposed convolution whose pads are an input."""
-    static_pads = None if pads is None else tuple(pads.tolist())
-    return conv_transpose(x, w, b, **attrs, pads=static_pads, output_shape=None)
-
-
 def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
     """Return the image: columns summed at the positions of their blocks."""
     image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
@@ -136,29 +125,14 @@ def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> T
 
 
 def causal_conv(
-    x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, *, activation: bytes
-) -> tuple[Tensor, Tensor]:
-    """Return a depthwise causal convolution, and the state: the last kernel - 1 inputs."""
-    n_past = w.shape[2] - 1
-    padded = F.pad(x, (n_past, 0)) if past is None else torch.cat((past, x), 2)
-    return _causal(padded, w, b, 1, activation), padded[:, :, padded.shape[2] - n_past :]
-
-
-def _causal(
-    padded: Tensor, w: Tensor, b: Tensor | None, dilation: int, activation: bytes
-) -> Tensor:
-    if padded.shape[2] <= (w.shape[2] - 1) * dilation:
-        return padded[:, :, :0]
-    y = F.conv1d(padded, w, b, dilation=dilation, groups=padded.shape[1])
-    return y if activation == b"none" else F.silu(y)
-
-
-def causal_conv_of_window(
     x: Tensor, w: Tensor, b: Tensor | None = None, past: Tensor | None = None, **attrs: Any
 ) -> tuple[Tensor, Tensor]:
-    """As `causal_conv`, for com.microsoft: dilation, channels-last layout and several states."""
-    dilation, count = attrs["dilation"], attrs["state_window"]
-    n_past, is_last = (w.shape[2] - 1) * dilation, attrs["channels_last"]
+    """Return a depthwise causal convolution, and the state: the last inputs that taps still read.
+
+    com.microsoft has a dilation, a channels-last layout and a window of several states.
+    """
+    dilation, count = attrs.get("dilation", 1), attrs.get("state_window", 0)
+    n_past, is_last = (w.shape[2] - 1) * dilation, attrs.get("channels_last")
     channels = tuple(x.shape[2:]) if is_last else tuple(x.shape[1:2])
 
     def first(v: Tensor) -> Tensor:
@@ -168,12 +142,17 @@ def causal_conv_of_window(
         return v.transpose(1, 2).reshape(v.shape[0], -1, *channels) if is_last else v
 
     x = first(x)
-    before = None if past is None else first(past[-1] if count else past)
-    padded = F.pad(x, (n_past, 0)) if before is None else torch.cat((before, x), 2)
-    y = _causal(padded, w, b, dilation, attrs["activation"])
     length = x.shape[2]
+    before = None if past is None else first(past[-1] if count else past)
+    # Causal padding: the state, or zeros, before the first input, and nothing after the last.
+    padded = F.pad(x, (n_past, 0)) if before is None else torch.cat((before, x), 2)
+    y = padded[:, :, :0]
+    if length:
+        y = F.conv1d(padded, w, b, dilation=dilation, groups=x.shape[1])
+        y = y if attrs["activation"] == b"none" else F.silu(y)
     if not count:
         return last(y), last(padded[:, :, length : length + n_past])
+    # The states after the last `count` inputs; zeros for those before the first one.
     ends = range(max(length - count + 1, min(length, 1)), length + 1)
     states = [last(padded[:, :, end : end + n_past]) for end in ends]
     return last(y), torch.stack([torch.zeros_like(states[0])] * (count - len(states)) + states)
@@ -184,8 +163,5 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "ConvTranspose"): TorchKernel(conv_transpose, REALS, refuses=spatial_only),
     (ONNX, "Col2Im"): TorchKernel(col2im, PLAIN, host=(1, 2)),
     (ONNX, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
-    (MICROSOFT, "CausalConvWithState"): TorchKernel(causal_conv_of_window, REALS),
-    (MICROSOFT, "ConvTransposeWithDynamicPads"): TorchKernel(
-        conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
-    ),
+    (MICROSOFT, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
 }

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BOOL, COMPLEX, INTS, U16, U32, U64, DType
 from sardonyx.ops.elementwise.arithmetic import FLOAT8
+from sardonyx.providers.torch.dtypes import CARRIERS, in_wide, via_carrier, wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import in_wide, wide
-from sardonyx.providers.torch.reinterpret import CARRIERS, blind
 
 Function = Callable[..., Any]
 
@@ -120,7 +119,7 @@ def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return _chosen(x, y, condition)
 
 
-@blind
+@via_carrier
 def _chosen(x: Tensor, y: Tensor, condition: Tensor) -> Tensor:
     return torch.where(condition, x, y)
 
@@ -152,12 +151,12 @@ KERNELS: Final[TorchKernels] = {
     ),
     **_rows(
         INTS,
-        BitwiseNot=blind(torch.bitwise_not), BitwiseAnd=blind(torch.bitwise_and),
-        BitwiseOr=blind(torch.bitwise_or), BitwiseXor=blind(torch.bitwise_xor),
+        BitwiseNot=via_carrier(torch.bitwise_not), BitwiseAnd=via_carrier(torch.bitwise_and),
+        BitwiseOr=via_carrier(torch.bitwise_or), BitwiseXor=via_carrier(torch.bitwise_xor),
     ),
     **_rows(
-        _ORDERED | _UNSIGNED, Add=blind(torch.add), Sub=blind(torch.sub),
-        Mul=blind(torch.mul),
+        _ORDERED | _UNSIGNED, Add=via_carrier(torch.add), Sub=via_carrier(torch.sub),
+        Mul=via_carrier(torch.mul),
     ),
     **_rows(
         _ORDERED,

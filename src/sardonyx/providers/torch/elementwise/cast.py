@@ -7,8 +7,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from sardonyx.graph.dtype import COMPLEX, DType, by_onnx
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.graph.dtype import COMPLEX, DType
+from sardonyx.providers.torch.dtypes import TORCH, torch_type
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 _LARGEST: Final = {
@@ -56,7 +56,7 @@ def _to_odd(x: Tensor) -> Tensor:
 
 
 def _cast(x: Tensor, *, to: int, saturate: int, round_mode: bytes) -> Tensor:
-    return convert(x, _wanted(to), bool(saturate))
+    return convert(x, torch_type(to), bool(saturate))
 
 
 def _cast_like(x: Tensor, like: Tensor, *, saturate: int, round_mode: bytes) -> Tensor:
@@ -64,14 +64,8 @@ def _cast_like(x: Tensor, like: Tensor, *, saturate: int, round_mode: bytes) -> 
 
 
 def _bit_cast(x: Tensor, *, to: int) -> Tensor:
-    dtype = _wanted(to)
+    dtype = torch_type(to)
     return x.view(torch.uint8) != 0 if dtype is torch.bool else x.view(dtype)
-
-
-def _wanted(to: int) -> torch.dtype:
-    dtype = by_onnx(to)
-    assert dtype is not None
-    return TORCH[dtype]
 
 
 _REAL: Final[frozenset[DType]] = frozenset(TORCH) - COMPLEX

@@ -11,13 +11,12 @@ from sardonyx.graph.dtype import DType
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.elementwise.chain import ABSENT, CONVERSIONS, TYPES, Code
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.dtypes import TORCH, wide
 from sardonyx.providers.torch.elementwise import activation, cast
 from sardonyx.providers.torch.elementwise import arithmetic as elementwise
 from sardonyx.providers.torch.elementwise.cast import convert
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.quantize import convert as quantize
 
 # The kernels of all ops that may be instructions.
@@ -68,6 +67,21 @@ def why_unsupported(code: Code, operands: Sequence[DType]) -> str:
             if at != ABSENT and types[at] not in kernel.types:
                 return f"the kernel of {step.op[1]} in a chain does not support {types[at]}"
     return ""
+
+
+def apply_epilogue(y: Tensor, operands: Sequence[Tensor], code: Code | None) -> Tensor:
+    """Return y after its epilogue, if it has one."""
+    return run_code(code, (y, *operands)) if code else y
+
+
+def why_no_epilogue(node: Node) -> str:
+    """Return why an epilogue has no kernel; empty if it has, or if there is none."""
+    code: Code | None = node.attrs["code"]
+    if not code:
+        return ""
+    fixed = len(node.op.inputs) - 1  # the epilogue's operands follow
+    types = [v.tensor.dtype for v in (node.inputs[0], *node.inputs[fixed:]) if v is not None]
+    return why_unsupported(code, types)
 
 
 def _chain(*xs: Tensor, code: Code) -> Tensor:

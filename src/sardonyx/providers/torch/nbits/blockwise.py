@@ -12,8 +12,8 @@ from sardonyx.graph.dtype import BF16, F16, F32, I8, I32, I64, U8, by_name
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import Code
 from sardonyx.ops.nbits.internal import WeightLayout, weight_layout
-from sardonyx.providers.torch.dtypes import TORCH
-from sardonyx.providers.torch.epilogue import apply_epilogue, why_no_epilogue
+from sardonyx.providers.torch.dtypes import torch_type
+from sardonyx.providers.torch.elementwise.chain import apply_epilogue, why_no_epilogue
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
 
 _REALS: Final = frozenset((F32, F16, BF16))
@@ -188,11 +188,7 @@ def gather_dequantized(
         block = 1 if scale.numel() > 1 else 0
     rows = (data, scale, attrs["zero_default"] if zero is None else zero)
     y = _gathered(rows, indices, (axis, at, block), attrs["bits"] * is_packed)
-    return y.to(_dtype(attrs["dtype"]))
-
-
-def _dtype(number: int) -> torch.dtype:
-    return next(t for ours, t in TORCH.items() if ours.onnx == number)
+    return y.to(torch_type(attrs["dtype"]))
 
 
 def _gathered(

@@ -14,10 +14,10 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.nbits.internal import QUANTIZED, WeightLayout, weight_layout
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import Packing, TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
 from sardonyx.providers.torch.nbits.blockwise import dequantized
-from sardonyx.providers.torch.precision import wide
 
 
 @frozen(eq=False)

@@ -9,12 +9,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
-from sardonyx.graph.dtype import by_onnx
 from sardonyx.ops.inference import axes_of, axis_of
-from sardonyx.providers.torch.dtypes import TORCH
+from sardonyx.providers.torch.dtypes import in_wide, torch_type, wide, wide_type
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.precision import in_wide, wide, wide_type
 
 Sizes = torch.Size
 # The wrappers in torch.nn.functional double the time of small calls.
@@ -78,7 +76,7 @@ def _layer_norm(
     epsilon: float,
     stash_type: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    over, saved = _normalized(x, axis), _stash(stash_type)
+    over, saved = _normalized(x, axis), torch_type(stash_type)
     fits = scale.shape == over and (b is None or b.shape == over)
     if fits and len(over) == 1 and has_norm(x):
         from sardonyx.providers.torch.kernels.normalize import normalize
@@ -100,12 +98,6 @@ def _normalized(x: Tensor, axis: int) -> Sizes:
     return x.shape[axis_of(axis, x.ndim) :]
 
 
-def _stash(stash_type: int) -> torch.dtype:
-    dtype = by_onnx(stash_type)
-    assert dtype is not None
-    return TORCH[dtype]
-
-
 def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int) -> Tensor:
     over = _normalized(x, axis)
     if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
@@ -120,7 +112,7 @@ def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type
 def _simplified(
     x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Tensor, Tensor]:
-    over, saved = _normalized(x, axis), _stash(stash_type)
+    over, saved = _normalized(x, axis), torch_type(stash_type)
     if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
         from sardonyx.providers.torch.kernels.normalize import normalize
 

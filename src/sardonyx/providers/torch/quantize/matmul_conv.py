@@ -16,8 +16,8 @@ from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import filled
 from sardonyx.ops.quantize.matmul_conv import MAX_BYTE_PRODUCT
 from sardonyx.ops.sliding_window import window_geometry, window_of
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 from sardonyx.providers.torch.quantize.convert import dynamic_scale, to_quantized
 
 _BYTES: Final = frozenset((I8, U8))

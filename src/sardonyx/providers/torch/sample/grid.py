@@ -17,8 +17,8 @@ from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.sample.grid_sample import CUBIC_A
 from sardonyx.ops.sample.interpolate import cubic_weights
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 Taps = Sequence[tuple[Tensor, Tensor]]  # along one axis: indices and weights of the neighbours
 _FAR: Final = 1e4  # a position outside every image, for those that are no number

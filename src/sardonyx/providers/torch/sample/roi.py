@@ -15,8 +15,8 @@ from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.sample.roi import MAX_SAMPLES
 from sardonyx.ops.sliding_window import Ints
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 _CHUNK: Final = 1 << 26  # elements that samples of some regions take at once
 

@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import torch
 from torch import _VF, Tensor
-from torch.nn import functional as F  # noqa: N812 - as everybody calls it
+from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from sardonyx.graph.dtype import I32
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.arrays import filled
-from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
+from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs, filled
+from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.precision import wide
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
@@ -39,7 +38,7 @@ _ACTIVATIONS: Final[dict[str, Callable[[Tensor, float, float], Tensor]]] = {
 }
 
 
-def activations_of(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Activation]]:
+def _activations(attrs: Mapping[str, Any], count: int, directions: int) -> list[list[Activation]]:
     """Return the activations of each direction."""
     functions = [_activation(*f) for f in activation_specs(attrs, count, directions)]
     return [functions[i * count : (i + 1) * count] for i in range(directions)]
@@ -52,7 +51,7 @@ def _activation(name: str, alpha: float, beta: float, clip: float) -> Activation
     return lambda x: function(x, alpha, beta)
 
 
-def run_layer(
+def _run_layer(
     x: Tensor, lens: Tensor | None, initial: Sequence[Tensor | None], hidden: int,
     make_step: MakeCell, attrs: Mapping[str, Any],
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -68,7 +67,7 @@ def run_layer(
         gates, step = make_step(i, x)
         zero = gates.new_zeros((x.shape[1], hidden))
         state = tuple(zero if s is None else s[i] for s in initial)
-        out, end = sweep(gates, state, step, lens, is_reverse=is_reverse)
+        out, end = _sweep(gates, state, step, lens, is_reverse=is_reverse)
         outs.append(out)
         ends.append(end)
     last = tuple(torch.stack(s, 1 if is_batch_first else 0) for s in zip(*ends, strict=True))
@@ -76,7 +75,7 @@ def run_layer(
     return y.permute(2, 0, 1, 3) if is_batch_first else y, *last
 
 
-def sweep(
+def _sweep(
     gates: Tensor, state: State, step: Cell, lens: Tensor | None, *, is_reverse: bool
 ) -> tuple[Tensor, State]:
     """Return the outputs [length, batch, hidden] and the final states of one direction."""
@@ -107,8 +106,8 @@ def sweep(
     return out, tuple(torch.where(has_steps, s, 0) for s in state)
 
 
-def lstm_step(
-    project: Activation, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
+def _lstm_step(
+    r: Tensor, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
 ) -> Cell:
     """LSTM step with gates in the order i, o, f, c; `is_coupled`: f = 1 - i."""
     f, g, h = functions
@@ -116,7 +115,7 @@ def lstm_step(
 
     def step(gates: Tensor, state: State) -> State:
         hidden, cell = state
-        i, o, forget, c = (gates + project(hidden)).chunk(4, -1)
+        i, o, forget, c = (gates + F.linear(hidden, r)).chunk(4, -1)
         if pi is not None and pf is not None:
             i, forget = i + pi * cell, forget + pf * cell
         i = f(i)
@@ -171,14 +170,14 @@ def rnn(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     if len(names) == 1 and names <= {"tanh", "relu"} and _has_one_length(x, lens, attrs):
         cell = _VF.rnn_tanh if "tanh" in names else _VF.rnn_relu
         return _narrow(_torch_layer(cell, x, (w, r, b), (initial,), attrs, (0,)), dtype)
-    functions = activations_of(attrs, 1, w.shape[0])
+    functions = _activations(attrs, 1, w.shape[0])
 
     def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
         f = functions[i][0]
         gates = F.linear(x, w[i], _bias_sum(b, i))
         return gates, lambda input_gates, state: (f(input_gates + F.linear(state[0], r[i])),)
 
-    return _narrow(run_layer(x, lens, (initial,), r.shape[2], make_step, attrs), dtype)
+    return _narrow(_run_layer(x, lens, (initial,), r.shape[2], make_step, attrs), dtype)
 
 
 def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
@@ -190,7 +189,7 @@ def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     if is_usual and _has_one_length(x, lens, attrs):
         outputs = _torch_layer(_VF.gru, x, (w, r, b), (initial,), attrs, (1, 0, 2))
         return _narrow(outputs, dtype)
-    functions, n = activations_of(attrs, 2, w.shape[0]), r.shape[2]
+    functions, n = _activations(attrs, 2, w.shape[0]), r.shape[2]
 
     def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
         # The recurrent bias of the hidden gate is inside of the reset, so it is not summed.
@@ -200,7 +199,7 @@ def gru(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
         own = None if b is None else b[i, 5 * n :]
         return F.linear(x, w[i], bias), _gru_step(r[i], own, functions[i], linear)
 
-    return _narrow(run_layer(x, lens, (initial,), n, make_step, attrs), dtype)
+    return _narrow(_run_layer(x, lens, (initial,), n, make_step, attrs), dtype)
 
 
 def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
@@ -212,15 +211,14 @@ def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     if is_usual and not attrs["input_forget"] and _has_one_length(x, lens, attrs):
         outputs = _torch_layer(_VF.lstm, x, (w, r, b), initial, attrs, (0, 2, 3, 1))
         return _narrow(outputs, dtype)
-    functions = activations_of(attrs, 3, w.shape[0])
+    functions = _activations(attrs, 3, w.shape[0])
 
     def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
-        own = r[i]
         peepholes = None if p is None else p[i]
-        step = lstm_step(lambda h: F.linear(h, own), peepholes, functions[i], attrs["input_forget"])
+        step = _lstm_step(r[i], peepholes, functions[i], attrs["input_forget"])
         return F.linear(x, w[i], _bias_sum(b, i)), step
 
-    return _narrow(run_layer(x, lens, initial, r.shape[2], make_step, attrs), dtype)
+    return _narrow(_run_layer(x, lens, initial, r.shape[2], make_step, attrs), dtype)
 
 
 def _has_one_length(x: Tensor, lens: Tensor | None, attrs: Mapping[str, Any]) -> bool:

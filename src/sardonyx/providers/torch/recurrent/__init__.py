@@ -1,1 +1,0 @@
-"""Recurrent layers in torch."""

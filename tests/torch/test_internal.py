@@ -19,7 +19,7 @@ from tests.oracle import difference
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402 - torch may be missing
 from sardonyx.providers.torch.index import KERNELS  # noqa: E402
-from sardonyx.providers.torch.quantize.matmul_conv import exact_matmul  # noqa: E402
+from sardonyx.providers.torch.quantize import exact_matmul  # noqa: E402
 
 RNG = np.random.default_rng(7)
 

@@ -141,17 +141,25 @@ def storage_type(dtype: DType) -> torch.dtype:
     return torch.int8 if dtype.bits < 8 and dtype.kind == "int" else TORCH.get(dtype, torch.uint8)
 
 
-def unpacked(raw: Tensor, dtype: DType, count: int) -> Tensor:
+def unpacked(packed: Tensor, bits: int, is_signed: bool = False) -> Tensor:
+    """Return the n-bit codes in bytes along the last axis, low bits first."""
+    if bits == 8:
+        return packed.view(torch.int8) if is_signed else packed
+    low = (1 << bits) - 1
+    codes = [packed >> shift & low for shift in range(0, 8 - bits, bits)]
+    codes.append(packed >> 8 - bits)  # the highest code needs no mask
+    numbers = torch.stack(codes, -1).flatten(-2)
+    if is_signed:  # sign extension: flip the sign bit, then subtract its weight
+        half = 1 << bits - 1
+        return (numbers ^ half).view(torch.int8) - half
+    return numbers
+
+
+def unpacked_elements(raw: Tensor, dtype: DType, count: int) -> Tensor:
     """Return one element per byte, from ONNX's packed bytes (low bits first)."""
     if dtype.bits == 6:  # four elements in three bytes
         padded = torch.nn.functional.pad(raw, (0, -raw.numel() % 3)).view(-1, 3).int()
         word = padded[:, 0] | padded[:, 1] << 8 | padded[:, 2] << 16
         codes = torch.stack([word >> shift & 63 for shift in range(0, 24, 6)], 1)
         return codes.to(torch.uint8).view(-1)[:count]
-    mask = (1 << dtype.bits) - 1
-    codes = torch.stack([raw >> shift & mask for shift in range(0, 8, dtype.bits)], 1)
-    codes = codes.view(-1)[:count]
-    if dtype.kind == "int":  # sign extension by wrapping arithmetic on bytes
-        sign = 1 << (dtype.bits - 1)
-        codes = ((codes ^ sign) - sign).view(torch.int8)
-    return codes
+    return unpacked(raw, dtype.bits, dtype.kind == "int")[:count]

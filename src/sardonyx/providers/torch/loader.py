@@ -23,7 +23,7 @@ from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
 from sardonyx.providers.torch.derived_constants import device_recipe
-from sardonyx.providers.torch.dtypes import storage_type, unpacked
+from sardonyx.providers.torch.dtypes import storage_type, unpacked_elements
 from sardonyx.providers.torch.kernel import CHANNELS_LAST, COLUMNS, padded
 from sardonyx.providers.torch.staging_ring import Buffer, Ring
 from sardonyx.weights.loading import DataLoader, Report, WeightReference, silent
@@ -166,7 +166,7 @@ class _Target:
         if const.dtype.bits >= 8:
             raw = raw.view(storage_type(const.dtype)).reshape(const.shape)
         elif not self.reference.is_packed:
-            raw = unpacked(raw, const.dtype, const.count).reshape(const.shape)
+            raw = unpacked_elements(raw, const.dtype, const.count).reshape(const.shape)
         self._then(raw)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -176,33 +176,6 @@ def _is_bias(right: Tensor, operands: Sequence[Tensor], code: Code) -> bool:
     """Return whether the epilogue is the addition of one value per column."""
     is_sum = len(code) == 1 and code[0].op == (ONNX, "Add")
     return is_sum and right.dim() == 2 and operands[0].dim() == 1
-
-
-Attrs = dict[str, Any]
-_ACTIVATIONS: Final[dict[bytes, Callable[[Tensor, Attrs], Tensor]]] = {
-    b"Relu": lambda x, s: torch.relu(x),
-    b"Tanh": lambda x, s: torch.tanh(x),
-    b"Sigmoid": lambda x, s: torch.sigmoid(x),
-    b"Softplus": lambda x, s: F.softplus(x),
-    b"Softsign": lambda x, s: F.softsign(x),
-    b"HardSwish": lambda x, s: F.hardswish(x),
-    b"LeakyRelu": lambda x, s: F.leaky_relu(x, s["alpha"]),
-    b"Elu": lambda x, s: F.elu(x, s["alpha"]),
-    b"Celu": lambda x, s: F.celu(x, s["alpha"]),
-    b"ThresholdedRelu": lambda x, s: torch.where(x > s["alpha"], x, 0),
-    b"HardSigmoid": lambda x, s: (x * s["alpha"] + s["beta"]).clamp(0, 1),
-    b"ScaledTanh": lambda x, s: torch.tanh(x * s["beta"]) * s["alpha"],
-    b"ParametricSoftplus": lambda x, s: F.softplus(x * s["beta"]) * s["alpha"],
-    b"Selu": lambda x, s: s["gamma"] * torch.where(x > 0, x, s["alpha"] * torch.expm1(x)),
-}
-
-
-def apply_activation(y: Tensor, name: bytes | None, attrs: Attrs) -> Tensor:
-    """Return y after a fused activation."""
-    if not name:
-        return y
-    parameters = {key: attrs[f"activation_{key}"] for key in ("alpha", "beta", "gamma")}
-    return _ACTIVATIONS[name](y, parameters)
 
 
 KERNELS: Final[TorchKernels] = {

@@ -19,9 +19,8 @@ from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled
 from sardonyx.ops.moe import quantized as quantized
 from sardonyx.ops.moe import standard as plain
-from sardonyx.providers.torch.dtypes import wide
+from sardonyx.providers.torch.dtypes import unpacked, wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.nbits.blockwise import unpacked
 
 _REALS: Final = frozenset((F32, F16, BF16))
 ExpertIndex = Tensor | slice

@@ -24,7 +24,7 @@ from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.dtypes import CARRIERS, MOVED
 from sardonyx.providers.torch.kernel import PLAIN, TorchKernel, TorchKernels
-from sardonyx.providers.torch.sample.grid import interpolable, to_type
+from sardonyx.providers.torch.sample import interpolable, to_type
 
 AxisResizes = Mapping[int, AxisResize]  # by axis
 

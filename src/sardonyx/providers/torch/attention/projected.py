@@ -20,8 +20,8 @@ from sardonyx.providers.torch.attention.multi_head import append_to_cache, atten
 from sardonyx.providers.torch.attention.rotary import rotate
 from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
-from sardonyx.providers.torch.nbits.blockwise import matmul_bias
-from sardonyx.providers.torch.quantize.matmul_conv import exact_matmul
+from sardonyx.providers.torch.nbits import matmul_bias
+from sardonyx.providers.torch.quantize import exact_matmul
 
 _TYPES: Final = frozenset((F32, F16, BF16, I32))
 

@@ -11,13 +11,13 @@ from sardonyx.graph.dtype import DType
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.elementwise.chain import ABSENT, CONVERSIONS, TYPES, Code
+from sardonyx.providers.torch import quantize
 from sardonyx.providers.torch.dtypes import TORCH, wide
 from sardonyx.providers.torch.elementwise import activation, cast
 from sardonyx.providers.torch.elementwise import arithmetic as elementwise
 from sardonyx.providers.torch.elementwise.cast import convert
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
-from sardonyx.providers.torch.quantize import convert as quantize
 
 # The kernels of all ops that may be instructions.
 FUNCTIONS: Final[TorchKernels] = {

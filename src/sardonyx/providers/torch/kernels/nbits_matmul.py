@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.base.records import frozen
+from sardonyx.providers.torch.dtypes import unpacked
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.fixed_point import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
@@ -104,7 +105,7 @@ def _codes(q: Tensor, form: WeightLayout, rows: slice, shift: int) -> Tensor:
     if form.is_k_major:
         codes = q[:, rows].t()
     elif form.is_blocked:
-        codes = _unpack(q[rows].reshape(rows.stop - rows.start, -1), form.bits)[:, : form.k]
+        codes = unpacked(q[rows].reshape(rows.stop - rows.start, -1), form.bits)[:, : form.k]
     else:
         codes = q[rows]
     return _to_unsigned(codes, form.bits, shift)
@@ -113,14 +114,6 @@ def _codes(q: Tensor, form: WeightLayout, rows: slice, shift: int) -> Tensor:
 def _to_unsigned(codes: Tensor, bits: int, shift: int) -> Tensor:
     """Return codes in [0, 2^bits): signed ones are shifted up."""
     return ((codes.view(torch.uint8) + shift) if shift else codes) & ((1 << bits) - 1)
-
-
-def _unpack(raw: Tensor, bits: int) -> Tensor:
-    """Return the codes in bytes along the last axis, low bits first."""
-    if bits == 8:
-        return raw
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device=raw.device)
-    return ((raw[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)
 
 
 def _pack_words(codes: Tensor, n_units: int) -> Tensor:
@@ -140,7 +133,7 @@ def _pack_zeros(zero: Tensor, form: WeightLayout, blocks: int, shift: int) -> Te
     is_float = zero.is_floating_point()
     grid = form.zero_strides(tuple(zero.shape), not is_float)
     is_packed = form.is_blocked and not is_float
-    flat = _unpack(zero.reshape(-1), form.bits) if is_packed else zero.reshape(-1)
+    flat = unpacked(zero.reshape(-1), form.bits) if is_packed else zero.reshape(-1)
     index = torch.arange(form.n, device=zero.device)[:, None] * grid.column_stride
     zeros = flat[index + torch.arange(blocks, device=zero.device) * grid.block_stride]
     if is_float:

@@ -1,4 +1,4 @@
-"""Batch, instance, group, layer, RMS, Lp and local response normalization."""
+"""Normalization: batch, instance, group, layer, RMS, Lp, local response; with skip connections."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.providers.torch.dtypes import in_wide, torch_type, wide, wide_type
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
@@ -162,6 +163,49 @@ def _mean_variance(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     return (x - mean) / (torch.sqrt(var) + 1e-9)
 
 
+def _broadcast_skip(skip: Tensor, x: Tensor) -> Tensor:
+    """Return skip in the shape of x."""
+    return skip if skip.shape == x.shape else skip.expand(x.shape)
+
+
+def _add_skip(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
+    total = wide(x) + skip
+    return total if bias is None else total + bias
+
+
+def _skip_layer(
+    x: Tensor,
+    skip: Tensor,
+    gamma: Tensor,
+    beta: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    epsilon: float,
+) -> tuple[Tensor, ...]:
+    if has_norm(x):
+        from sardonyx.providers.torch.kernels.normalize import normalize
+
+        return normalize(x, gamma, beta, epsilon, skip=_broadcast_skip(skip, x), bias=bias)
+    total = _add_skip(x, skip, bias)
+    shift = None if beta is None else wide(beta)
+    y, mean, inverse = torch.native_layer_norm(total, (x.shape[-1],), wide(gamma), shift, epsilon)
+    return y.to(x.dtype), mean, inverse, total.to(x.dtype)
+
+
+def _skip_simplified(
+    x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float
+) -> tuple[Tensor, ...]:
+    if has_norm(x):
+        from sardonyx.providers.torch.kernels.normalize import normalize
+
+        return normalize(
+            x, gamma, None, epsilon, skip=_broadcast_skip(skip, x), bias=bias, is_rms=True
+        )
+    total = _add_skip(x, skip, bias)
+    y, inverse = rms_norm(total, (x.shape[-1],), wide(gamma), epsilon)
+    return y.to(x.dtype), torch.zeros_like(inverse), inverse, total.to(x.dtype)
+
+
 KERNELS: Final[TorchKernels] = {
     ("", "BatchNormalization"): TorchKernel(_batch_norm, REALS),
     ("", "InstanceNormalization"): TorchKernel(_instance_norm, REALS),
@@ -172,4 +216,6 @@ KERNELS: Final[TorchKernels] = {
     ("", "LpNormalization"): TorchKernel(in_wide(_lp_norm), REALS),
     ("", "LRN"): TorchKernel(in_wide(_lrn), REALS),
     ("", "MeanVarianceNormalization"): TorchKernel(in_wide(_mean_variance), REALS),
+    (MICROSOFT, "SkipLayerNormalization"): TorchKernel(_skip_layer, REALS),
+    (MICROSOFT, "SkipSimplifiedLayerNormalization"): TorchKernel(_skip_simplified, REALS),
 }

@@ -1,9 +1,9 @@
-"""Conv, ConvTranspose, Col2Im and causal convolution."""
+"""Conv, ConvTranspose, Col2Im, causal and deformable convolution, and fused convolutions."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -12,12 +12,18 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
 from sardonyx.base.records import frozen
-from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.graph.dtype import F32
+from sardonyx.graph.graph import Node
+from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.standard import transposed_front, transposed_sizes
-from sardonyx.ops.sliding_window import Ints, numbers, window_of
+from sardonyx.ops.elementwise.chain import TYPES, Code
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
+from sardonyx.ops.sliding_window import Ints, WindowGeometry, numbers, window_of
 from sardonyx.providers.torch.dtypes import wide
+from sardonyx.providers.torch.elementwise.chain import FUNCTIONS, run_code, why_unsupported
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.sample import linear_taps, weigh
 from sardonyx.providers.torch.sliding_window import spatial_only, torch_window
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
@@ -158,10 +164,95 @@ def causal_conv(
     return last(y), torch.stack([torch.zeros_like(states[0])] * (count - len(states)) + states)
 
 
+Convolution = Callable[..., Tensor]
+
+
+def fused_conv(
+    x: Tensor, w: Tensor, b: Tensor | None = None, z: Tensor | None = None, **attrs: Any
+) -> Tensor:
+    """Return a convolution, followed by an addition and an activation."""
+    name, params = attrs.pop("activation"), attrs.pop("activation_params") or ()
+    if name == b"Relu" and has_relu(x, w):
+        return conv_relu(x, w, b, z, attrs)
+    y = conv(x, w, b, **attrs)
+    y = y if z is None else y + z
+    return _activated(y, name.decode(), params) if name else y
+
+
+def _activated(y: Tensor, name: str, params: Sequence[float]) -> Tensor:
+    if name == "Clip":
+        return y.clamp(*params[:2])
+    # alpha * f(beta * y): not ONNX ops.
+    if name in ("ScaledTanh", "ParametricSoftplus"):
+        alpha, beta = params
+        return (torch.tanh(y * beta) if name == "ScaledTanh" else F.softplus(y * beta)) * alpha
+    named = dict(zip(ACTIVATION_ATTRS[name], params, strict=False))
+    result: Tensor = FUNCTIONS[ONNX, name].function(y, **named)
+    return result
+
+
+def _channels_last(function: Convolution) -> Convolution:
+    """Wrap a convolution for channels-last layout and a fused epilogue."""
+
+    def run(x: Tensor, w: Tensor, *operands: Tensor, code: Code | None, **attrs: Any) -> Tensor:
+        del attrs["bf16"]  # an option of the CPU provider
+        y = function(x.movedim(-1, 1), w, **attrs).movedim(1, -1)
+        return run_code(code, (y, *operands)) if code else y
+
+    return run
+
+
+def _refuses(node: Node) -> str:
+    x, _, *operands = (v.tensor.dtype for v in node.inputs if v is not None)
+    code = node.attrs["code"]
+    return spatial_only(node) or (why_unsupported(code, (x, *operands)) if code else "")
+
+
+def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attrs: Any) -> Tensor:
+    """What every tap reads for all outputs: [batch, channels * taps, *outputs]."""
+    path = torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs).path
+    return _columns(x, offset, mask, path, attrs["offset_group"])
+
+
+def _columns(
+    x: Tensor, offset: Tensor, mask: Tensor | None, path: WindowGeometry, groups: int
+) -> Tensor:
+    n, channels = x.shape[:2]
+    taps, rank, outs = path.n_taps, len(path.outs), path.outs
+    if not offset.numel() or not x.numel():
+        return x.new_zeros((n, channels * taps, *outs))
+    shifts = offset.reshape(n * groups, taps, rank, *outs)
+    axes = []
+    for i in range(rank):
+        place = _starts(path, i, x).reshape(taps, *(1,) * i, -1, *(1,) * (rank - 1 - i))
+        axes.append(linear_taps((shifts[:, :, i] + place).flatten(1), path.ins[i]))
+    image = x.reshape(n * groups, channels // groups, *x.shape[2:])
+    read = weigh(image, axes)
+    if mask is not None:
+        read = read * mask.reshape(n * groups, 1, -1)
+    return read.reshape(n, channels * taps, *outs)
+
+
+def _starts(path: WindowGeometry, i: int, x: Tensor) -> Tensor:
+    """Where taps read along one axis before they are shifted: [taps, outputs]."""
+    out = torch.arange(path.outs[i], device=x.device) * path.strides[i] - path.front[i]
+    inner = 1
+    for k in path.kernel[i + 1 :]:
+        inner *= k
+    tap = torch.arange(path.n_taps, device=x.device) // inner % path.kernel[i]
+    return (tap[:, None] * path.dilations[i] + out).to(x.dtype)
+
+
 KERNELS: Final[TorchKernels] = {
     (ONNX, "Conv"): TorchKernel(conv, REALS, images=(1,), refuses=spatial_only),
     (ONNX, "ConvTranspose"): TorchKernel(conv_transpose, REALS, refuses=spatial_only),
     (ONNX, "Col2Im"): TorchKernel(col2im, PLAIN, host=(1, 2)),
     (ONNX, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
     (MICROSOFT, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
+    (MICROSOFT, "FusedConv"): TorchKernel(fused_conv, REALS, images=(1,), refuses=spatial_only),
+    (INTERNAL, "Conv"): TorchKernel(_channels_last(conv), TYPES, refuses=_refuses),
+    (INTERNAL, "ConvTranspose"): TorchKernel(
+        _channels_last(conv_transpose), TYPES, refuses=_refuses
+    ),
+    (INTERNAL, "DeformColumns"): TorchKernel(deform_columns, frozenset((F32,))),
 }

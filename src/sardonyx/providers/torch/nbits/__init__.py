@@ -1,1 +1,0 @@
-"""N-bit weights in torch."""

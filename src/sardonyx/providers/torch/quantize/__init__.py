@@ -1,1 +1,0 @@
-"""Quantized ops in torch."""

@@ -1,1 +1,0 @@
-"""Sampling at fractional positions in torch."""

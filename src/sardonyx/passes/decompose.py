@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.graph.op import MICROSOFT, ONNX, always
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, as_outputs, ranked
 from sardonyx.passes.constant_folding import NO_LIMIT, FoldingBuilder
@@ -52,7 +52,11 @@ def decompose_for_device(graph: Graph, options: PassOptions) -> None:
     assert options.device_ops is not None
     for node in list(graph.all_nodes()):
         rule = node.op.decomposition
-        if rule is not None and node.op.key not in options.device_ops:
+        if rule is None:
+            continue
+        # Some ops have a kernel for all nodes but those that `when` selects.
+        is_selected = rule.when is not always and rule.when(node)
+        if is_selected or node.op.key not in options.device_ops:
             decompose_node(node.graph, node, rule.build)
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from sardonyx.graph.dtype import BF16, F16, F32, U8
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled
-from sardonyx.ops.moe import quantized as quantized
+from sardonyx.ops.moe import quantized
 from sardonyx.ops.moe import standard as plain
 from sardonyx.providers.torch.dtypes import unpacked, wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
@@ -37,10 +37,12 @@ def _mix_experts(
 ) -> Tensor:
     """Return the sum of the experts' outputs of each token, times their routing weights."""
     count, k = chosen.shape
+    # Few tokens (decode): a batched matmul with the chosen experts' weights, gathered.
     if count * k <= experts:
         rows = tokens.repeat_interleave(k, 0)[:, None]
         outputs = wide(expert(rows, chosen.reshape(-1))).view(count, k, tokens.shape[1])
         return (outputs * routing[..., None]).sum(1)
+    # Many tokens (prefill): each expert on all of them, since selecting rows would synchronize.
     y = torch.zeros(tokens.shape, dtype=torch.float32, device=tokens.device)
     for e in range(experts):
         is_own = chosen == e
@@ -101,54 +103,47 @@ def _linear(matrix: Callable[[ExpertIndex], Tensor], bias: Tensor | None) -> Lin
     return run
 
 
+def _run_experts(
+    x: Tensor, router: Tensor, chosen: Tensor, routing: Tensor, layers: Any, attrs: dict[str, Any]
+) -> Tensor:
+    """Return the mixed outputs of the chosen experts, in the shape and type of x."""
+    tokens, network = x.reshape(-1, x.shape[-1]), _network(*layers, attrs)
+    y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
+    return y.view(x.shape).to(x.dtype)
+
+
 def moe(*inputs: Any, **attrs: Any) -> Tensor:
     """MoE with float weights."""
     x = plain.MoeInputs(*filled(inputs, 8))
-    tokens = x.x.reshape(-1, x.x.shape[-1])
     router = wide(x.router)
     chosen = _top_k(router, attrs["k"])
+    # The softmax is over all experts, before the choice.
     routing = torch.softmax(router, 1).gather(1, chosen)
     if attrs["normalize_routing_weights"]:
         routing = routing / routing.sum(1, keepdim=True)
-    layers = [
-        None if weights is None else _linear(weights.__getitem__, bias)
-        for weights, bias in (
-            (x.first, x.first_bias), (x.second, x.second_bias), (x.third, x.third_bias),
-        )
-    ]  # fmt: skip
-    first, second, third = layers
-    assert first is not None
-    assert second is not None
-    network = _network(first, second, third, attrs)
-    y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
-    output: Tensor = y.view(x.x.shape).to(x.x.dtype)
-    return output
+    weights = ((x.first, x.first_bias), (x.second, x.second_bias), (x.third, x.third_bias))
+    layers = [None if w is None else _linear(w.__getitem__, bias) for w, bias in weights]
+    return _run_experts(x.x, router, chosen, routing, layers, attrs)
 
 
 def qmoe(*inputs: Any, **attrs: Any) -> Tensor:
     """QMoE with n-bit weights."""
     x = quantized.named_inputs(filled(inputs, 21), attrs)
-    tokens, block = x.x.reshape(-1, x.x.shape[-1]), attrs["block_size"] or 0
-    router = wide(x.router)
+    router, block = wide(x.router), attrs["block_size"] or 0
     chosen = _top_k(router, attrs["k"])
     routing = _routing_weights(x, router, chosen, attrs["normalize_routing_weights"])
     layers = [
         None if layer.weights is None else _linear(_matrix(layer, block, x.x.dtype), layer.bias)
         for layer in x.layers
     ]
-    first, second, third = layers
-    assert first is not None
-    assert second is not None
-    network = _network(first, second, third, attrs)
-    y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
-    output: Tensor = y.view(x.x.shape).to(x.x.dtype)
-    return output
+    return _run_experts(x.x, router, chosen, routing, layers, attrs)
 
 
 def _routing_weights(
     x: quantized.QMoeInputs, router: Tensor, chosen: Tensor, normalizes: object
 ) -> Tensor:
     """Return the weight of each selected expert."""
+    # The softmax is over the chosen experts alone, unless their weights are an input.
     if x.chosen is None:
         return torch.softmax(router.gather(1, chosen), 1)
     routing = wide(x.chosen).gather(1, chosen)

@@ -2,87 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its usual name
 from torch import Tensor
 
+from sardonyx.graph.dtype import F32
+from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.providers.torch.dtypes import in_wide, torch_type, wide, wide_type
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 from sardonyx.providers.torch.kernels import usable
 
-Sizes = torch.Size
-# The wrappers in torch.nn.functional double the time of small calls.
-_BATCH_NORM: Final[Callable[..., Tensor]] = torch.batch_norm
-_RMS_NORM: Final[Callable[..., Tensor]] = torch.rms_norm
+# The wrapper in torch.nn.functional doubles the time of small calls.
+_BATCH_NORM: Final[Any] = torch.batch_norm
 # Of the Triton kernel, which holds a whole row in the registers of a program.
 _MAX_KERNEL_COLUMNS: Final = 16384
 _KERNEL_TYPES: Final = (torch.float32, torch.float16, torch.bfloat16)
 
 
-def has_norm(x: Tensor) -> bool:
+def _has_kernel(x: Tensor) -> bool:
     """Return whether the Triton kernel applies to rows of a tensor."""
     return x.dtype in _KERNEL_TYPES and 0 < x.shape[-1] <= _MAX_KERNEL_COLUMNS and usable(x.device)
 
 
-def _batch_norm(
-    x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, **attrs: Any
-) -> tuple[Tensor, ...]:
-    if attrs["training_mode"]:
-        return _batch_norm_training(x, scale, b, mean, var, **attrs)
-    if any(r.dtype is not x.dtype for r in (scale, b, mean, var)):
-        scale, b, mean, var = (r.to(wide_type(x.dtype)) for r in (scale, b, mean, var))
+def _kernel(*operands: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return y, mean, inverse deviation and sum by the Triton kernel, imported on first use."""
+    from sardonyx.providers.torch.kernels.normalize import normalize
+
+    return normalize(*operands, **options)
+
+
+def _batch_norm(x: Tensor, *parameters: Tensor, epsilon: float, **_: Any) -> tuple[Tensor]:
+    if any(p.dtype is not x.dtype for p in parameters):
+        parameters = tuple(p.to(wide_type(x.dtype)) for p in parameters)
     images = x if x.ndim > 1 else x.unsqueeze(1)
-    y = _BATCH_NORM(images, scale, b, mean, var, False, 0.0, attrs["epsilon"], True)
+    y = _BATCH_NORM(images, *parameters, False, 0.0, epsilon, True)
     return (y if x.ndim > 1 else y.squeeze(1),)
 
 
-def _batch_norm_training(
-    x: Tensor, scale: Tensor, b: Tensor, mean: Tensor, var: Tensor, **attrs: Any
-) -> tuple[Tensor, ...]:
-    images = wide(x) if x.ndim > 1 else wide(x).unsqueeze(1)
-    axes = [0, *range(2, images.ndim)]
-    now_var, now_mean = torch.var_mean(images, axes, correction=0, keepdim=True)
-    shape = (-1, *(1,) * (images.ndim - 2))
-    factor = scale.to(images.dtype).reshape(shape) * torch.rsqrt(now_var + attrs["epsilon"])
-    y = (images - now_mean) * factor + b.to(images.dtype).reshape(shape)
-    keep = attrs["momentum"]
-    running = (
-        (wide(old) * keep + now.reshape(-1) * (1 - keep)).to(old.dtype)
-        for old, now in ((mean, now_mean), (var, now_var))
-    )
-    return y.reshape(x.shape).to(x.dtype), *running
-
-
-def _instance_norm(x: Tensor, scale: Tensor, b: Tensor, *, epsilon: float) -> Tensor:
-    return torch.group_norm(x, x.shape[1], scale, b, epsilon)
-
-
-def _group_norm(
-    x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: float, num_groups: int, stash_type: int
-) -> Tensor:
-    return torch.group_norm(x, num_groups, scale, bias, epsilon)
+def _refuses_training(node: Node) -> str:
+    return "batch statistics are computed by other ops" if node.attrs["training_mode"] else ""
 
 
 def _layer_norm(
-    x: Tensor,
-    scale: Tensor,
-    b: Tensor | None = None,
-    *,
-    axis: int,
-    epsilon: float,
-    stash_type: int,
+    x: Tensor, scale: Tensor, b: Tensor | None = None, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    over, saved = _normalized(x, axis), torch_type(stash_type)
+    over, saved = x.shape[axis_of(axis, x.ndim) :], torch_type(stash_type)
     fits = scale.shape == over and (b is None or b.shape == over)
-    if fits and len(over) == 1 and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normalize
-
-        y, mean, inverse, _ = normalize(x, scale, b, epsilon)
+    if fits and len(over) == 1 and _has_kernel(x):
+        y, mean, inverse, _ = _kernel(x, scale, b, epsilon)
     elif fits and not (x.is_cpu and x.dtype is not wide_type(x.dtype)):
         y, mean, inverse = torch.native_layer_norm(x, over, scale, b, epsilon)
     else:  # torch's CPU kernel would round the statistics to 16-bit floats
@@ -94,57 +65,58 @@ def _layer_norm(
     return y, mean, inverse
 
 
-def _normalized(x: Tensor, axis: int) -> Sizes:
-    """Return the sizes of the normalized axes."""
-    return x.shape[axis_of(axis, x.ndim) :]
-
-
-def _rms_norm(x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int) -> Tensor:
-    over = _normalized(x, axis)
-    if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normalize
-
-        return normalize(x, scale, None, epsilon, is_rms=True)[0]
-    if scale.shape == over and scale.dtype is x.dtype:
-        return _RMS_NORM(x, over, scale, epsilon)
-    return _scaled(x, _inverse_rms(x, len(over), epsilon), scale)
-
-
 def _simplified(
     x: Tensor, scale: Tensor, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Tensor, Tensor]:
-    over, saved = _normalized(x, axis), torch_type(stash_type)
-    if scale.shape == over and len(over) == 1 and scale.dtype is x.dtype and has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normalize
-
-        y, _, inverse, _ = normalize(x, scale, None, epsilon, is_rms=True)
-        return y, inverse.to(saved)
-    if scale.shape == over and scale.dtype is x.dtype:
-        y, inverse = rms_norm(x, over, scale, epsilon)
-        return y, inverse.to(saved)
-    inverse = _inverse_rms(x, len(over), epsilon)
-    return _scaled(x, inverse, scale), inverse.to(saved)
-
-
-def rms_norm(
-    x: Tensor, over: Sequence[int], scale: Tensor, epsilon: float
-) -> tuple[Tensor, Tensor]:
     """Return the RMS norm over the last axes, and the inverse root mean square."""
-    if hasattr(torch.ops.aten, "_fused_rms_norm"):  # torch 2.8 and later
+    over = x.shape[axis_of(axis, x.ndim) :]
+    fits = scale.shape == over and scale.dtype is x.dtype
+    if fits and len(over) == 1 and _has_kernel(x):
+        y, _, inverse, _ = _kernel(x, scale, None, epsilon, is_rms=True)
+    elif fits and hasattr(torch.ops.aten, "_fused_rms_norm"):  # torch 2.8 and later
         y, inverse = torch.ops.aten._fused_rms_norm(x, over, scale, epsilon)
-        return y, inverse
-    inverse = _inverse_rms(x, len(over), epsilon)
-    return _scaled(x, inverse, scale), inverse
+    else:
+        square = wide(x).square().mean(tuple(range(-len(over), 0)), keepdim=True)
+        inverse = torch.rsqrt(square + epsilon)
+        y = (wide(x) * inverse * wide(scale)).to(scale.dtype)
+    return y, inverse.to(torch_type(stash_type))
 
 
-def _inverse_rms(x: Tensor, count: int, epsilon: float) -> Tensor:
-    """Return 1 / sqrt(mean square + epsilon) over the last `count` axes."""
-    square = wide(x).square().mean(tuple(range(-count, 0)), keepdim=True)
-    return torch.rsqrt(square + epsilon)
+def _rms_norm(x: Tensor, scale: Tensor, **attrs: Any) -> Tensor:
+    return _simplified(x, scale, **attrs)[0]
 
 
-def _scaled(x: Tensor, inverse: Tensor, scale: Tensor) -> Tensor:
-    return (wide(x) * inverse * wide(scale)).to(scale.dtype)
+def _skip_layer(
+    x: Tensor, skip: Tensor, gamma: Tensor, beta: Tensor | None = None, bias: Tensor | None = None,
+    *, epsilon: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    if _has_kernel(x):
+        return _kernel(x, gamma, beta, epsilon, skip=_broadcast(skip, x), bias=bias)
+    total = _add_skip(x, skip, bias)
+    shift = None if beta is None else wide(beta)
+    y, mean, inverse = torch.native_layer_norm(total, (x.shape[-1],), wide(gamma), shift, epsilon)
+    return y.to(x.dtype), mean, inverse, total.to(x.dtype)
+
+
+def _skip_simplified(
+    x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float
+) -> tuple[Tensor, ...]:
+    if _has_kernel(x):
+        return _kernel(x, gamma, None, epsilon, skip=_broadcast(skip, x), bias=bias, is_rms=True)
+    # The sum is not rounded to 16 bits before it is normalized.
+    total = _add_skip(x, skip, bias)
+    y, inverse = _simplified(total, wide(gamma), axis=-1, epsilon=epsilon, stash_type=F32.onnx)
+    return y.to(x.dtype), torch.zeros_like(inverse), inverse, total.to(x.dtype)
+
+
+def _broadcast(skip: Tensor, x: Tensor) -> Tensor:
+    # Only if needed: a view costs as much time on the host as a launch.
+    return skip if skip.shape == x.shape else skip.expand(x.shape)
+
+
+def _add_skip(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
+    total = wide(x) + skip
+    return total if bias is None else total + bias
 
 
 def _lp_norm(x: Tensor, *, axis: int, p: int) -> Tensor:
@@ -153,6 +125,7 @@ def _lp_norm(x: Tensor, *, axis: int, p: int) -> Tensor:
 
 
 def _lrn(x: Tensor, *, alpha: float, beta: float, bias: float, size: int) -> Tensor:
+    # Sums over windows of channels, by a view of the padded squares.
     padding = [*(0,) * (2 * x.ndim - 4), (size - 1) // 2, size // 2]
     total = F.pad(x * x, padding).unfold(1, size, 1).sum(-1)
     return x / (bias + alpha / size * total) ** beta
@@ -163,53 +136,18 @@ def _mean_variance(x: Tensor, *, axes: tuple[int, ...]) -> Tensor:
     return (x - mean) / (torch.sqrt(var) + 1e-9)
 
 
-def _broadcast_skip(skip: Tensor, x: Tensor) -> Tensor:
-    """Return skip in the shape of x."""
-    return skip if skip.shape == x.shape else skip.expand(x.shape)
-
-
-def _add_skip(x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
-    total = wide(x) + skip
-    return total if bias is None else total + bias
-
-
-def _skip_layer(
-    x: Tensor,
-    skip: Tensor,
-    gamma: Tensor,
-    beta: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    epsilon: float,
-) -> tuple[Tensor, ...]:
-    if has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normalize
-
-        return normalize(x, gamma, beta, epsilon, skip=_broadcast_skip(skip, x), bias=bias)
-    total = _add_skip(x, skip, bias)
-    shift = None if beta is None else wide(beta)
-    y, mean, inverse = torch.native_layer_norm(total, (x.shape[-1],), wide(gamma), shift, epsilon)
-    return y.to(x.dtype), mean, inverse, total.to(x.dtype)
-
-
-def _skip_simplified(
-    x: Tensor, skip: Tensor, gamma: Tensor, bias: Tensor | None = None, *, epsilon: float
-) -> tuple[Tensor, ...]:
-    if has_norm(x):
-        from sardonyx.providers.torch.kernels.normalize import normalize
-
-        return normalize(
-            x, gamma, None, epsilon, skip=_broadcast_skip(skip, x), bias=bias, is_rms=True
-        )
-    total = _add_skip(x, skip, bias)
-    y, inverse = rms_norm(total, (x.shape[-1],), wide(gamma), epsilon)
-    return y.to(x.dtype), torch.zeros_like(inverse), inverse, total.to(x.dtype)
-
-
+# InstanceNormalization is a group norm with one channel per group.
 KERNELS: Final[TorchKernels] = {
-    ("", "BatchNormalization"): TorchKernel(_batch_norm, REALS),
-    ("", "InstanceNormalization"): TorchKernel(_instance_norm, REALS),
-    ("", "GroupNormalization"): TorchKernel(_group_norm, REALS),
+    ("", "BatchNormalization"): TorchKernel(_batch_norm, REALS, refuses=_refuses_training),
+    ("", "InstanceNormalization"): TorchKernel(
+        lambda x, scale, b, epsilon: torch.group_norm(x, x.shape[1], scale, b, epsilon), REALS
+    ),
+    ("", "GroupNormalization"): TorchKernel(
+        lambda x, scale, bias, epsilon, num_groups, stash_type: torch.group_norm(
+            x, num_groups, scale, bias, epsilon
+        ),
+        REALS,
+    ),
     ("", "LayerNormalization"): TorchKernel(_layer_norm, REALS),
     ("", "RMSNormalization"): TorchKernel(_rms_norm, REALS),
     ("", "SimplifiedLayerNormalization"): TorchKernel(_simplified, REALS),

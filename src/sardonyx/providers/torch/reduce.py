@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sardonyx.errors import InvalidArgument
-from sardonyx.graph.dtype import BOOL
+from sardonyx.graph.dtype import BOOL, DType
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.providers.torch.dtypes import in_wide, wide_type
 from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
@@ -21,12 +21,12 @@ Reduce = Callable[[Tensor, Axes, bool], Tensor]  # (numbers, axes, keepdims) -> 
 
 def _over_axes(reduce: Reduce) -> Callable[..., Tensor]:
     def run(x: Tensor, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Tensor:
-        given = () if axes is None else tuple(axes.reshape(-1).tolist())
-        if given:
-            return reduce(x, given, bool(keepdims))
+        reduced = () if axes is None else tuple(axes.reshape(-1).tolist())
+        if reduced:
+            return reduce(x, reduced, bool(keepdims))
         if x.ndim and not noop_with_empty_axes:
             return reduce(x, tuple(range(x.ndim)), bool(keepdims))
-        # torch takes no axes for all of them: each element is reduced by itself, over a new axis.
+        # torch reduces all axes if there are none: a new axis of one element stands for them.
         return reduce(x.unsqueeze(-1), (-1,), False)
 
     return run
@@ -60,7 +60,7 @@ def _extreme(function: Callable[..., Tensor], is_max: bool) -> Reduce:
 
 
 def _bounds(dtype: torch.dtype) -> tuple[Any, Any]:
-    """What every number of a type is at least, and at most."""
+    """Return the lowest and the highest number of a type: the extremes of no elements."""
     if dtype.is_floating_point:
         return -math.inf, math.inf
     if dtype is torch.bool:
@@ -69,8 +69,7 @@ def _bounds(dtype: torch.dtype) -> tuple[Any, Any]:
 
 
 def _prod(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    if len(axes) == 1:
-        return torch.prod(x, axes[0], keep, dtype=x.dtype)
+    # torch.prod reduces one axis; from the last one on, so that the others keep their numbers.
     for axis in sorted((a % x.ndim for a in axes), reverse=True):
         x = torch.prod(x, axis, keep, dtype=x.dtype)
     return x
@@ -94,20 +93,8 @@ def _l2(x: Tensor, axes: Axes, keep: bool) -> Tensor:
     return _norm(x, 2, axes, keep)
 
 
-def _sum_square(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    return _sum(x * x, axes, keep)
-
-
-def _log_sum(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    return torch.log(torch.sum(x, axes, keep))
-
-
-def _log_sum_exp(x: Tensor, axes: Axes, keep: bool) -> Tensor:
-    return torch.logsumexp(x, axes, keep)
-
-
-def _in_reals(reduce: Reduce) -> Reduce:
-    """Of integers in float64, cut to integers."""
+def _in_float64(reduce: Reduce) -> Reduce:
+    """Wrap a reduction to compute integers in float64, truncated to integers."""
 
     def run(x: Tensor, axes: Axes, keep: bool) -> Tensor:
         if x.is_floating_point():
@@ -119,6 +106,7 @@ def _in_reals(reduce: Reduce) -> Reduce:
 
 def _index(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def run(x: Tensor, *, axis: int, keepdims: int, select_last_index: int) -> Tensor:
+        # The first of equal extremes; for the last one, the axis is flipped.
         if not select_last_index:
             return function(x, axis, bool(keepdims))
         return x.shape[axis] - 1 - function(x.flip(axis), axis, bool(keepdims))
@@ -132,6 +120,7 @@ def _running(function: Callable[..., Tensor], start: int) -> Callable[..., Tenso
         if not -x.ndim <= along < x.ndim:
             raise InvalidArgument(f"axis {along} is outside [{-x.ndim}, {x.ndim})")
         steps = x.flip(along) if reverse else x
+        # Exclusive: shifted by one, with the neutral element in front.
         if exclusive:
             first = torch.full_like(steps.narrow(along, 0, min(1, x.shape[along])), start)
             steps = torch.cat((first, steps.narrow(along, 0, max(0, x.shape[along] - 1))), along)
@@ -141,31 +130,31 @@ def _running(function: Callable[..., Tensor], start: int) -> Callable[..., Tenso
     return run
 
 
-def _reduction(reduce: Reduce) -> TorchKernel:
-    return TorchKernel(_over_axes(reduce), REALS | WHOLE, host=(1,))
-
-
+_ORDERED: Final = REALS | WHOLE
+# By name: the reduction, its types, and whether 16-bit floats are widened for several rounding ops.
+_REDUCTIONS: Final[dict[str, tuple[Reduce, frozenset[DType], bool]]] = {
+    "ReduceSum": (_sum, _ORDERED, False),
+    "ReduceMean": (_mean, _ORDERED, False),
+    "ReduceMax": (_extreme(torch.amax, is_max=True), PLAIN, False),
+    "ReduceMin": (_extreme(torch.amin, is_max=False), PLAIN, False),
+    "ReduceProd": (_prod, _ORDERED, True),
+    "ReduceL1": (_l1, _ORDERED, False),
+    "ReduceL2": (_in_float64(_l2), _ORDERED, False),
+    "ReduceSumSquare": (lambda x, axes, keep: _sum(x * x, axes, keep), _ORDERED, True),
+    "ReduceLogSum": (
+        _in_float64(lambda x, axes, keep: torch.log(torch.sum(x, axes, keep))), _ORDERED, True,
+    ),
+    "ReduceLogSumExp": (_in_float64(torch.logsumexp), _ORDERED, True),
+}  # fmt: skip
 KERNELS: Final[TorchKernels] = {
-    ("", "ReduceSum"): _reduction(_sum),
-    ("", "ReduceMean"): _reduction(_mean),
-    ("", "ReduceMax"): TorchKernel(_over_axes(_extreme(torch.amax, is_max=True)), PLAIN, host=(1,)),
-    ("", "ReduceMin"): TorchKernel(
-        _over_axes(_extreme(torch.amin, is_max=False)), PLAIN, host=(1,)
-    ),
-    ("", "ReduceProd"): TorchKernel(in_wide(_over_axes(_prod)), REALS | WHOLE, host=(1,)),
-    ("", "ReduceL1"): _reduction(_l1),
-    ("", "ReduceL2"): _reduction(_in_reals(_l2)),
-    ("", "ReduceSumSquare"): TorchKernel(
-        in_wide(_over_axes(_sum_square)), REALS | WHOLE, host=(1,)
-    ),
-    ("", "ReduceLogSum"): TorchKernel(
-        in_wide(_over_axes(_in_reals(_log_sum))), REALS | WHOLE, host=(1,)
-    ),
-    ("", "ReduceLogSumExp"): TorchKernel(
-        in_wide(_over_axes(_in_reals(_log_sum_exp))), REALS | WHOLE, host=(1,)
-    ),
+    **{
+        ("", name): TorchKernel(
+            in_wide(_over_axes(reduce)) if is_widened else _over_axes(reduce), types, host=(1,)
+        )
+        for name, (reduce, types, is_widened) in _REDUCTIONS.items()
+    },
     ("", "ArgMax"): TorchKernel(_index(torch.argmax), PLAIN - {BOOL}),
     ("", "ArgMin"): TorchKernel(_index(torch.argmin), PLAIN - {BOOL}),
-    ("", "CumSum"): TorchKernel(_running(torch.cumsum, 0), REALS | WHOLE, host=(1,)),
-    ("", "CumProd"): TorchKernel(_running(torch.cumprod, 1), REALS | WHOLE, host=(1,)),
+    ("", "CumSum"): TorchKernel(_running(torch.cumsum, 0), _ORDERED, host=(1,)),
+    ("", "CumProd"): TorchKernel(_running(torch.cumprod, 1), _ORDERED, host=(1,)),
 }

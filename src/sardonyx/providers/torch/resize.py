@@ -237,5 +237,5 @@ def _refuses_type(node: Node) -> str:
 
 
 KERNELS: Final[TorchKernels] = {
-    (ONNX, "Resize"): TorchKernel(resize, MOVED, host=(1, 2, 3), refuses=_refuses_type),
+    (ONNX, "Resize"): TorchKernel(resize, MOVED, host=(1, 2, 3), refuses=_refuses_type)
 }

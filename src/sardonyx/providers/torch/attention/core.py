@@ -54,13 +54,7 @@ def attended(
 
 
 def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    scale: float,
-    is_causal: bool,
-    blind: int,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, is_causal: bool, blind: int
 ) -> Tensor:
     """`attended` by torch's scaled_dot_product_attention, with operands its fast kernels accept."""
     group, rows = q.shape[1] // k.shape[1], q.shape[2]

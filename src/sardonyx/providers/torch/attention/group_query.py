@@ -389,5 +389,5 @@ KERNELS: Final[TorchKernels] = {
         fixed_point=True,
         dependent_launch=True,
         refuses=_refuses,
-    ),
+    )
 }

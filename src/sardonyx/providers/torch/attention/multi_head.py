@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -29,22 +30,12 @@ def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the output, present keys and values, and the scores if the node has that output."""
     x, heads = MultiHeadInputs(*filled(inputs, 10)), attrs["num_heads"]
     q, k, v = _add_bias(x, _heads(x, heads))
-    past = 0
-    caches = [k, v]
-    if x.past_length is not None:
-        past = one_int(x.past_length, "past_sequence_length")
-        caches = [append_to_cache(o, n, past) for o, n in ((x.past_key, k), (x.past_value, v))]
-        k, v = (c[:, :, : past + k.shape[2]] for c in caches)
-    elif x.past_key is not None:
-        past = x.past_key.shape[2]
-        caches = [torch.cat(p, 2) for p in ((x.past_key, k), (x.past_value, v))]
-        k, v = caches
-    low = attrs["mask_filter_value"]
-    mask = None if x.padding is None else _padding_bias(x.padding, k.shape[2], low)
-    if x.attention_bias is not None:
-        mask = wide(x.attention_bias) if mask is None else mask + wide(x.attention_bias)
-    may_blind = x.attention_bias is not None or low == -INF
-    y = attend((q, k, v), mask, past, attrs, may_blind)
+    past, caches = extend_caches((x.past_key, x.past_value), (k, v), x.past_length)
+    k, v = (c[:, :, : past + k.shape[2]] for c in caches)
+    mask = None
+    if x.padding is not None:
+        mask = _padding_bias(x.padding, k.shape[2], attrs["mask_filter_value"])
+    y, mask = attend((q, k, v), mask, x.attention_bias, past, attrs)
     if len(shapes) < 4:
         return pack(y), *caches
     return pack(y), *caches, _scores(q, k, mask, past, attrs)
@@ -77,14 +68,26 @@ def _add_bias(
     return (q, rest[0], rest[1]) if x.key is None or x.key.dim() != 4 else (q, k, v)
 
 
-def append_to_cache(cache: Tensor, new: Tensor, past: int) -> Tensor:
-    """Return a cache of the same capacity with new rows after the past ones, then zeros."""
-    if past < 0 or past + new.shape[2] > cache.shape[2]:
-        raise InvalidArgument(
-            f"{new.shape[2]} new rows behind {past} do not fit into a cache of {cache.shape[2]}"
-        )
-    rest = cache.new_zeros((*cache.shape[:2], cache.shape[2] - past - new.shape[2], cache.shape[3]))
-    return torch.cat((cache[:, :, :past], new, rest), 2)
+def extend_caches(
+    old: Sequence[Any], new: Sequence[Tensor], past_length: Any
+) -> tuple[int, list[Tensor]]:
+    """Return the number of past rows, and the caches with the new rows after them.
+
+    With a past length the caches have a fixed capacity, and zeros after the new rows.
+    """
+    if past_length is None:
+        if old[0] is None:
+            return 0, list(new)
+        return old[0].shape[2], [torch.cat(pair, 2) for pair in zip(old, new, strict=True)]
+    past = one_int(past_length, "past_sequence_length")
+    rows, capacity = new[0].shape[2], old[0].shape[2]
+    if past < 0 or past + rows > capacity:
+        raise InvalidArgument(f"{rows} new rows after {past} do not fit into a cache of {capacity}")
+    caches = []
+    for o, n in zip(old, new, strict=True):
+        rest = o.new_zeros((*o.shape[:2], capacity - past - rows, o.shape[3]))
+        caches.append(torch.cat((o[:, :, :past], n, rest), 2))
+    return past, caches
 
 
 def _padding_bias(padding: Tensor, keys: int, low: float | None) -> Tensor:
@@ -104,38 +107,45 @@ def mask_to_bias(seen: Tensor, low: float | None) -> Tensor:
 def attend(
     qkv: tuple[Tensor, Tensor, Tensor],
     mask: Tensor | None,
+    attention_bias: Tensor | None,
     past: int,
     attrs: dict[str, Any],
-    may_blind: bool,
-) -> Tensor:
-    """Return softmax(q k^T + mask) v; `may_blind`: the mask may hide all keys of a row."""
+) -> tuple[Tensor, Tensor | None]:
+    """Return softmax(q k^T + mask + bias) v, and the sum of mask and bias."""
     q, k, v = qkv
-    scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
-    is_causal = bool(attrs["unidirectional"]) and q.shape[2] > 1
+    # These may hide all keys of a row, whose softmax is then NaN.
+    may_blind = attention_bias is not None or attrs["mask_filter_value"] == -INF
+    if attention_bias is not None:
+        mask = wide(attention_bias) if mask is None else mask + wide(attention_bias)
+    is_causal, bias = bool(attrs["unidirectional"]) and q.shape[2] > 1, mask
+    # torch's causal flag excludes a mask, and aligns the first row with the first key.
     if is_causal and (mask is not None or past):
-        mask = _causal_bias(mask, past, q, k)
-        is_causal = False
-    blind = STAYS if may_blind else UNSEEN
-    return attended(q, k, v, mask, scale=scale, is_causal=is_causal, blind=blind)
+        zero = torch.zeros((1,) * 4, device=q.device)
+        bias, is_causal = _hide_future(zero if mask is None else mask, past, q, k), False
+    y = attended(
+        q, k, v, bias, scale=_scale(q, attrs), is_causal=is_causal,
+        blind=STAYS if may_blind else UNSEEN,
+    )  # fmt: skip
+    return y, mask
 
 
-def _causal_bias(mask: Tensor | None, past: int, q: Tensor, k: Tensor) -> Tensor:
-    """Return the bias with keys after a row's position hidden."""
+def _scale(q: Tensor, attrs: dict[str, Any]) -> float:
+    return attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
+
+
+def _hide_future(scores: Tensor, past: int, q: Tensor, k: Tensor) -> Tensor:
+    """Return scores or a bias with the lowest number for keys after a row's position."""
     rows = torch.arange(q.shape[2], device=q.device)[:, None]
-    seen = torch.arange(k.shape[2], device=q.device) <= rows + past
-    bias = torch.zeros((), device=q.device) if mask is None else mask
-    return torch.where(seen, bias, LOWEST)[(None,) * (2 if mask is None else 0)]
+    return torch.where(torch.arange(k.shape[2], device=q.device) <= rows + past, scores, LOWEST)
 
 
 def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[str, Any]) -> Tensor:
     """Return the scores before the softmax."""
-    scores = scores_of(q, k, attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1))
+    scores = scores_of(q, k, _scale(q, attrs))
     if mask is not None:
         scores = scores + mask
     if attrs["unidirectional"]:
-        rows = torch.arange(q.shape[2], device=q.device)[:, None]
-        seen = torch.arange(k.shape[2], device=q.device) <= rows + past
-        scores = torch.where(seen, scores, LOWEST)
+        scores = _hide_future(scores, past, q, k)
     return scores.to(q.dtype)
 
 

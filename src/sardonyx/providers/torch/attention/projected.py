@@ -15,8 +15,9 @@ from sardonyx.ops.arrays import filled, one_int
 from sardonyx.ops.attention.decoder import projected_attrs
 from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
-from sardonyx.providers.torch.attention.core import INF, pack, unpack
-from sardonyx.providers.torch.attention.multi_head import append_to_cache, attend, mask_to_bias
+from sardonyx.ops.recurrent.standard import filled
+from sardonyx.providers.torch.attention.core import pack, unpack
+from sardonyx.providers.torch.attention.multi_head import attend, extend_caches, mask_to_bias
 from sardonyx.providers.torch.attention.rotary import rotate
 from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
@@ -36,24 +37,17 @@ def _attend_projected(x: ProjectedInputs, qkv: Tensor, attrs: dict[str, Any]) ->
     heads = attrs["num_heads"]
     widths: Any = qkv_widths(qkv.shape[2], attrs)
     q, k, v = (unpack(t, heads) for t in torch.split_with_sizes(qkv, widths, 2))
-    past = 0
-    if attrs["past_present_share_buffer"]:
-        past = one_int(x.past_length, "past_sequence_length")
-    elif x.past is not None:
-        past = x.past.shape[3]
+    length = x.past_length if attrs["past_present_share_buffer"] else None
     if attrs["do_rotary"]:
-        q, k = (_rotate(t, past, attrs["rotary_embedding_dim"]) for t in (q, k))
-    caches = [k, v]
-    if attrs["past_present_share_buffer"]:
-        caches = [append_to_cache(old, new, past) for old, new in zip(x.past, (k, v), strict=True)]
-    elif x.past is not None:
-        caches = [torch.cat(pair, 2) for pair in zip(x.past, (k, v), strict=True)]
+        first = 0 if x.past is None else x.past.shape[3]
+        first = first if length is None else one_int(length, "past_sequence_length")
+        q, k = (_rotate(t, first, attrs["rotary_embedding_dim"]) for t in (q, k))
+    past, caches = extend_caches((None, None) if x.past is None else x.past, (k, v), length)
     k, v = (c[:, :, : past + q.shape[2]] for c in caches)
-    low = attrs["mask_filter_value"]
-    mask = None if x.mask is None else _mask(x.mask, (x.x.shape[0], past, q.shape[2]), low)
-    if x.attention_bias is not None:
-        mask = wide(x.attention_bias) if mask is None else mask + wide(x.attention_bias)
-    y = attend((q, k, v), mask, past, attrs, x.attention_bias is not None or low == -INF)
+    mask = None
+    if x.mask is not None:
+        mask = _mask(x.mask, (x.x.shape[0], past, q.shape[2]), attrs["mask_filter_value"])
+    y, _ = attend((q, k, v), mask, x.attention_bias, past, attrs)
     # Keys and values of different sizes have no common cache: the output is zeros, unused.
     is_same = k.shape == v.shape
     return pack(y), torch.stack(caches) if is_same else k.new_zeros((2, *k.shape))

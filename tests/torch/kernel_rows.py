@@ -21,7 +21,7 @@ from sardonyx.ops.nbits.internal import dequantized_weights, weight_layout
 from sardonyx.providers.torch.attention import group_query as grouped
 from sardonyx.providers.torch.kernels import attention_decode, nbits_matmul, usable
 from sardonyx.providers.torch.kernels.chain import Chain
-from sardonyx.providers.torch.kernels.nbits_unpack import dequantize
+from sardonyx.providers.torch.kernels.nbits_matmul import dequantize
 from sardonyx.providers.torch.kernels.normalize import normalize
 from sardonyx.providers.torch.kernels.rotary import rotary
 from tests.torch.few_bits_model import gated_block

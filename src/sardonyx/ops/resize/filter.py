@@ -42,38 +42,33 @@ class ResizeMode:
     antialias: bool
 
 
-CoordinateTransform = Callable[[Array, AxisResize], Any]
+# From output to input coordinates, of numpy arrays or torch tensors: arithmetic operators only.
+# Numbers are Python floats, which take the type of the coordinates (float32 or float64).
+CoordinateTransform = Callable[[Any, AxisResize], Any]
 
 
-def _align_corners(x: Array, s: AxisResize) -> Any:
-    return x * 0 if s.resized == 1 else x * x.dtype.type((s.size - 1) / (s.resized - 1))
+def _align_corners(x: Any, s: AxisResize) -> Any:
+    return x * 0 if s.resized == 1 else x * ((s.size - 1) / (s.resized - 1))
 
 
-def _symmetric(x: Array, s: AxisResize) -> Any:
-    offset = s.size / 2 * (1 - s.out / s.resized)
-    return x.dtype.type(offset) + _half_pixel(x, s)
+def _half_pixel(x: Any, s: AxisResize) -> Any:
+    return (x + 0.5) / s.scale - 0.5
 
 
-def _half_pixel(x: Array, s: AxisResize) -> Any:
-    half = x.dtype.type(0.5)
-    return (x + half) / x.dtype.type(s.scale) - half
-
-
-def _crop(x: Array, s: AxisResize) -> Any:
+def _crop(x: Any, s: AxisResize) -> Any:
     last = s.size - 1
     if s.out <= 1:
-        return x * 0 + x.dtype.type(0.5 * (s.start + s.end) * last)
-    step = (s.end - s.start) * last / (s.out - 1)
-    return x.dtype.type(s.start * last) + x * x.dtype.type(step)
+        return x * 0 + 0.5 * (s.start + s.end) * last
+    return s.start * last + x * ((s.end - s.start) * last / (s.out - 1))
 
 
 TRANSFORMS: Final[dict[bytes, CoordinateTransform]] = {
     b"half_pixel": _half_pixel,
-    b"half_pixel_symmetric": _symmetric,
+    b"half_pixel_symmetric": lambda x, s: s.size / 2 * (1 - s.out / s.resized) + _half_pixel(x, s),
     b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
     b"align_corners": _align_corners,
-    b"asymmetric": lambda x, s: x / x.dtype.type(s.scale),
-    b"tf_half_pixel_for_nn": lambda x, s: (x + x.dtype.type(0.5)) / x.dtype.type(s.scale),
+    b"asymmetric": lambda x, s: x / s.scale,
+    b"tf_half_pixel_for_nn": lambda x, s: (x + 0.5) / s.scale,
     b"tf_crop_and_resize": _crop,
 }
 ROUNDINGS: Final[dict[bytes, Callable[[Array], Any]]] = {

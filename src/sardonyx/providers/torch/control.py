@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import torch
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node
 from sardonyx.ops.arrays import one_int
+from sardonyx.ops.control.standard import run_loop
 from sardonyx.ops.inference import axis_of
 from sardonyx.place.provider import CompiledNode, No, Yes
 from sardonyx.program.run import Body
@@ -70,21 +70,9 @@ def _if(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body])
 
 
 def _loop(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
-    body = bodies["body"]
-    values += [None] * (2 - len(values))
-    count = None if values[0] is None else one_int(values[0], "the trip count")
-    goes_on = values[1] is None or bool(one_int(values[1], "the condition"))
-    carried, scanned = values[2:], []
-    iteration = 0
-    while goes_on and (count is None or iteration < count):
-        results = body(np.array(iteration, np.int64), np.array(goes_on), *carried)
-        goes_on = bool(one_int(results[0], "the condition"))
-        carried = results[1 : 1 + len(carried)]
-        scanned.append(results[1 + len(carried) :])
-        iteration += 1
-    facts = body.zero_trip_facts[1 + len(carried) :]
-    stacks = [_stack(provider, [row[i] for row in scanned], f) for i, f in enumerate(facts)]
-    return [*carried, *stacks]
+    trips, condition, *initial = (*values, *[None] * (2 - len(values)))
+    carried, scanned, facts = run_loop(trips, condition, initial, bodies["body"])
+    return [*carried, *(_stack(provider, r, f) for r, f in zip(scanned, facts, strict=True))]
 
 
 def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
@@ -115,9 +103,7 @@ def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
     return [*states, *stacks]
 
 
-def _stack(
-    provider: Torch, tensors: list[torch.Tensor], fact: AnyFact, axis: int = 0
-) -> torch.Tensor:
+def _stack(provider: Torch, tensors: list[Any], fact: AnyFact, axis: int = 0) -> torch.Tensor:
     """Return the values of all iterations along a new axis; empty without iterations."""
     if tensors:
         shapes = list(dict.fromkeys(tuple(t.shape) for t in tensors))

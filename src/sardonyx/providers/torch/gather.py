@@ -130,7 +130,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes)
 def tensor_scatter(
     x: Tensor, update: Tensor, starts: Tensor | None, *, axis: int, mode: bytes
 ) -> Tensor:
-    """A cache with entries written from an index on, which each batch entry has its own of."""
+    """Return a cache with entries written from a start index, one per batch entry."""
     axis %= x.ndim
     size, count = x.shape[axis], update.shape[axis]
     place = torch.arange(count, device=x.device).expand(x.shape[0], count)
@@ -153,7 +153,7 @@ def tensor_scatter(
 
 
 def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tensor:
-    """Vectors that differ from one value in one element at most."""
+    """Return vectors of the off value, with the on value at an index."""
     axis %= indices.ndim + 1
     count = one_int(depth, "depth")
     where = indices.long()
@@ -170,14 +170,14 @@ def _chosen(values: Tensor, on: Tensor) -> Tensor:
 
 @via_carrier
 def compress(x: Tensor, condition: Tensor, *, axis: int | None) -> Tensor:
-    """The slices of an axis for which a condition holds."""
+    """Return the slices of an axis for which a condition holds."""
     if axis is None:
         x, axis = x.reshape(-1), 0
     return x.index_select(axis, condition[: x.shape[axis]].nonzero().squeeze(1))
 
 
 def _reduces(node: Node) -> str:
-    """Why updates cannot be reduced; empty if they can."""
+    """Return why updates cannot be reduced; empty if they can."""
     dtype = node.outputs[0].tensor.dtype
     if node.attrs["reduction"] == b"none" or dtype in PLAIN:
         return ""

@@ -68,11 +68,6 @@ def slice_(
     return view.flip(flipped) if flipped else view
 
 
-def tile(x: Tensor, repeats: Array) -> Tensor:
-    """Return the tensor repeated along its axes."""
-    return x.repeat(repeats.tolist()) if x.ndim else x
-
-
 def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Tensor:
     """Return the tensor padded, or cropped where pads are negative."""
     amounts = as_ints(pads) or ()
@@ -204,22 +199,21 @@ def center_crop_pad(x: Tensor, target: Array, *, axes: Sequence[int] | None) -> 
     return _pad_constant(x[tuple(source)], widths, None)
 
 
-def unfold(x: Tensor, *, dim: int, size: int, step: int) -> Tensor:
-    """Return overlapping slices of an axis as a new last axis: a view."""
-    return x.unfold(dim, size, step)
-
-
 KERNELS: Final[TorchKernels] = {
     (ONNX, "Transpose"): TorchKernel(transpose, MOVED),
     (ONNX, "Concat"): TorchKernel(concat, MOVED),
     (ONNX, "Split"): TorchKernel(split, MOVED, host=(1,), sized=True),
     (ONNX, "Slice"): TorchKernel(slice_, MOVED, host=(1, 2, 3, 4)),
-    (ONNX, "Tile"): TorchKernel(tile, MOVED, host=(1,)),
+    (ONNX, "Tile"): TorchKernel(
+        lambda x, repeats: x.repeat(repeats.tolist()) if x.ndim else x, MOVED, host=(1,)
+    ),
     (ONNX, "Pad"): TorchKernel(pad, MOVED, host=(1, 2, 3)),
     (ONNX, "DepthToSpace"): TorchKernel(depth_to_space, MOVED),
     (ONNX, "SpaceToDepth"): TorchKernel(space_to_depth, MOVED),
     (ONNX, "ReverseSequence"): TorchKernel(reverse_sequence, MOVED),
     (ONNX, "Trilu"): TorchKernel(trilu, MOVED, host=(1,)),
     (ONNX, "CenterCropPad"): TorchKernel(center_crop_pad, MOVED, host=(1,)),
-    (MICROSOFT, "UnfoldTensor"): TorchKernel(unfold, MOVED),
+    (MICROSOFT, "UnfoldTensor"): TorchKernel(
+        lambda x, dim, size, step: x.unfold(dim, size, step), MOVED
+    ),
 }

@@ -236,9 +236,9 @@ def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
 def _matrix(weights: Any, dtype: torch.dtype) -> Tensor:
     if isinstance(weights, BlockwiseWeights):
         return weights.matrix(dtype)
-    from sardonyx.providers.torch.kernels.nbits_unpack import dequantize
+    from sardonyx.providers.torch.kernels import nbits_matmul
 
-    return dequantize(weights, dtype)
+    return nbits_matmul.dequantize(weights, dtype)
 
 
 def _to_tensor(x: Any) -> Any:

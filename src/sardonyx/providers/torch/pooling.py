@@ -170,20 +170,24 @@ def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
     return max_pool(x, storage_order=storage_order, shapes=((),), **attrs)[0]
 
 
+# Pooling by torch ops on any number of axes.
+_REST: Final[dict[str, Callable[..., Tensor]]] = {
+    "LpPool": lp_pool,
+    "GlobalMaxPool": global_max,
+    "GlobalAveragePool": global_average,
+    "GlobalLpPool": global_lp,
+}
 _MAXED: Final = REALS | {I8, U8}
 KERNELS: Final[TorchKernels] = {
     (ONNX, "MaxPool"): TorchKernel(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
     (ONNX, "AveragePool"): TorchKernel(average_pool, REALS, refuses=spatial_only),
-    (ONNX, "LpPool"): TorchKernel(lp_pool, REALS),
-    (ONNX, "GlobalMaxPool"): TorchKernel(global_max, REALS),
-    (ONNX, "GlobalAveragePool"): TorchKernel(global_average, REALS),
-    (ONNX, "GlobalLpPool"): TorchKernel(global_lp, REALS),
+    **{(ONNX, name): TorchKernel(function, REALS) for name, function in _REST.items()},
     (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
     (INTERNAL, "AveragePool"): TorchKernel(
         channels_last(average_pool), REALS, refuses=spatial_only
     ),
-    (INTERNAL, "LpPool"): TorchKernel(channels_last(lp_pool), REALS),
-    (INTERNAL, "GlobalMaxPool"): TorchKernel(channels_last(global_max), REALS),
-    (INTERNAL, "GlobalAveragePool"): TorchKernel(channels_last(global_average), REALS),
-    (INTERNAL, "GlobalLpPool"): TorchKernel(channels_last(global_lp), REALS),
+    **{
+        (INTERNAL, name): TorchKernel(channels_last(function), REALS)
+        for name, function in _REST.items()
+    },
 }

@@ -18,7 +18,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.resize.filter import AxisResize, ResizeMode
+from sardonyx.ops.resize.filter import TRANSFORMS, AxisResize, ResizeMode
 from sardonyx.ops.resize.standard import axis_resizes, mode_of, resized_axes
 from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sliding_window import Ints
@@ -67,13 +67,11 @@ _NAMES: Final = {
 }
 _TORCH_CUBIC: Final = -0.75
 # Modes in which output x of an axis that grows by an integer factor reads input x // factor.
-_REPEATING: Final = frozenset(
-    (
-        (b"asymmetric", b"floor"),
-        (b"half_pixel", b"round_prefer_floor"),
-        (b"half_pixel", b"round_prefer_ceil"),
-        (b"tf_half_pixel_for_nn", b"floor"),
-    )
+_REPEATING: Final = (
+    (b"asymmetric", b"floor"),
+    (b"half_pixel", b"round_prefer_floor"),
+    (b"half_pixel", b"round_prefer_ceil"),
+    (b"tf_half_pixel_for_nn", b"floor"),
 )
 
 
@@ -145,33 +143,6 @@ def _resample_axis(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Ten
     return (read * weights.to(x.dtype).reshape(shape)).sum(axis)
 
 
-Transform = Callable[[Tensor, AxisResize], Tensor]  # output index -> input position
-
-
-def _half_pixel(x: Tensor, s: AxisResize) -> Tensor:
-    return (x + 0.5) / s.scale - 0.5
-
-
-def _align_corners(x: Tensor, s: AxisResize) -> Tensor:
-    return x * 0 if s.resized == 1 else x * ((s.size - 1) / (s.resized - 1))
-
-
-def _crop(x: Tensor, s: AxisResize) -> Tensor:
-    last = s.size - 1
-    if s.out <= 1:
-        return x * 0 + 0.5 * (s.start + s.end) * last
-    return x * ((s.end - s.start) * last / (s.out - 1)) + s.start * last
-
-
-_TRANSFORMS: Final[dict[bytes, Transform]] = {
-    b"half_pixel": _half_pixel,
-    b"half_pixel_symmetric": lambda x, s: _half_pixel(x, s) + s.size / 2 * (1 - s.out / s.resized),
-    b"pytorch_half_pixel": lambda x, s: _half_pixel(x, s) if s.out > 1 else x * 0,
-    b"align_corners": _align_corners,
-    b"asymmetric": lambda x, s: x / s.scale,
-    b"tf_half_pixel_for_nn": lambda x, s: (x + 0.5) / s.scale,
-    b"tf_crop_and_resize": _crop,
-}
 _ROUNDINGS: Final[dict[bytes, Callable[[Tensor], Tensor]]] = {
     b"round_prefer_floor": lambda x: (x - 0.5).ceil(),
     b"round_prefer_ceil": lambda x: (x + 0.5).floor(),
@@ -184,7 +155,7 @@ def _positions(s: AxisResize, mode: ResizeMode, device: torch.device) -> Tensor:
     """Return the input position of every output."""
     # Nearest neighbours depend on ties, which are decided in float32, the type of scales.
     kind = torch.float32 if mode.mode == b"nearest" else torch.float64
-    position = _TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
+    position = TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
     return position.clamp(-(2.0**40), 2.0**40)
 
 

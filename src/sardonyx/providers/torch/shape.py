@@ -1,4 +1,4 @@
-"""Shapes changed without a copy, and tensors made from sizes alone."""
+"""Ops that change shapes without a copy, and tensors computed from sizes alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sardonyx.providers.torch.move import Shapes
 
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
-    """The same elements in another shape."""
+    """Return the same elements in another shape."""
     if None not in shapes[0]:
         return x.reshape(shapes[0])
     try:
@@ -33,13 +33,8 @@ def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tens
     return x.reshape(sizes)
 
 
-def flatten(x: Tensor, *, axis: int, shapes: Shapes) -> Tensor:
-    """The same elements as a matrix."""
-    return x.reshape(shapes[0])
-
-
 def squeeze(x: Tensor, axes: Array | None, *, shapes: Shapes) -> Tensor:
-    """Without axes of size 1."""
+    """Return the tensor without some axes of size 1."""
     if None not in shapes[0]:
         return x.reshape(shapes[0])
     gone = axes_of(as_ints(axes) or (), x.ndim)
@@ -49,7 +44,7 @@ def squeeze(x: Tensor, axes: Array | None, *, shapes: Shapes) -> Tensor:
 
 
 def unsqueeze(x: Tensor, axes: Array, *, shapes: Shapes) -> Tensor:
-    """With more axes of size 1."""
+    """Return the tensor with additional axes of size 1."""
     if None not in shapes[0]:
         return x.reshape(shapes[0])
     for axis in sorted(axes_of(as_ints(axes) or (), len(shapes[0]))):
@@ -57,13 +52,8 @@ def unsqueeze(x: Tensor, axes: Array, *, shapes: Shapes) -> Tensor:
     return x
 
 
-def identity(x: Tensor) -> Tensor:
-    """The tensor itself."""
-    return x
-
-
 def expand(x: Tensor, target: Array, *, shapes: Shapes) -> Tensor:
-    """Repeated along axes of size 1: a view."""
+    """Return the tensor repeated along axes of size 1: a view."""
     if None not in shapes[0]:
         return x.expand(shapes[0])
     try:
@@ -73,7 +63,7 @@ def expand(x: Tensor, target: Array, *, shapes: Shapes) -> Tensor:
 
 
 def constant_of_shape(target: Array, *, value: Const | None) -> Tensor:
-    """One number everywhere, on the device that torch makes new tensors on."""
+    """Return a tensor of one number, on torch's default device."""
     shape = tuple(target.tolist())
     if min(shape, default=0) < 0:
         raise InvalidArgument(f"the shape {shape} has a negative size")
@@ -87,7 +77,7 @@ def constant_of_shape(target: Array, *, value: Const | None) -> Tensor:
 
 
 def eye_like(x: Tensor, *, dtype: int | None, k: int) -> Tensor:
-    """Ones along a diagonal."""
+    """Return a matrix with ones along a diagonal."""
     made = None if dtype is None else by_onnx(dtype)
     rows, columns = x.shape
     over = torch.arange(columns, device=x.device) - torch.arange(rows, device=x.device)[:, None]
@@ -98,7 +88,7 @@ _RANGED: Final = frozenset((BF16, F64, F32, F16, I16, I32, I64))
 
 
 def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tensor:
-    """Numbers from start on, each by delta more, on the device that torch makes new tensors on."""
+    """Return an arithmetic progression, on torch's default device."""
     ours = by_numpy(start.dtype)
     assert ours is not None
     dtype = TORCH[ours]
@@ -114,10 +104,10 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tens
 
 KERNELS: Final[TorchKernels] = {
     (ONNX, "Reshape"): TorchKernel(reshape, MOVED, host=(1,), sized=True),
-    (ONNX, "Flatten"): TorchKernel(flatten, MOVED, sized=True),
+    (ONNX, "Flatten"): TorchKernel(lambda x, axis, shapes: x.reshape(shapes[0]), MOVED, sized=True),
     (ONNX, "Squeeze"): TorchKernel(squeeze, MOVED, host=(1,), sized=True),
     (ONNX, "Unsqueeze"): TorchKernel(unsqueeze, MOVED, host=(1,), sized=True),
-    (ONNX, "Identity"): TorchKernel(identity, MOVED),
+    (ONNX, "Identity"): TorchKernel(lambda x: x, MOVED),
     (ONNX, "Expand"): TorchKernel(expand, MOVED, host=(1,), sized=True),
     (ONNX, "ConstantOfShape"): TorchKernel(constant_of_shape, MOVED, host=(0,)),
     (ONNX, "EyeLike"): TorchKernel(eye_like, MOVED - FLOAT8_TYPES),

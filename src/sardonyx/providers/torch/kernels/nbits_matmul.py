@@ -16,7 +16,11 @@ from sardonyx.providers.torch.dtypes import unpacked
 from sardonyx.providers.torch.kernels import n_processors
 from sardonyx.providers.torch.kernels.fixed_point import UNIT, WORDS
 from sardonyx.providers.torch.kernels.launch import launch
-from sardonyx.providers.torch.kernels.nbits_gemv import fixed_point_kernel, gemv_kernel
+from sardonyx.providers.torch.kernels.nbits_gemv import (
+    dequantize_kernel,
+    fixed_point_kernel,
+    gemv_kernel,
+)
 
 if TYPE_CHECKING:
     from sardonyx.ops.nbits.internal import WeightLayout
@@ -26,6 +30,7 @@ _CHUNK: Final = 1 << 24  # weights packed at a time, to bound the temporary memo
 _DEFAULT, _PACKED, _FLOAT = 0, 1, 2  # kinds of zero points
 # Larger k would exceed the registers of a program, which holds a whole row of x.
 _MAX_K: Final = 32768
+_BLOCK: Final = 1024  # weights dequantized by a program: eight per thread, one word
 
 
 @frozen(eq=False)
@@ -277,3 +282,12 @@ def _new_result(
         return FixedPointRows(words, y)
     squares = torch.empty((n_rows, n_units), dtype=torch.float32, device=y.device)
     return FixedPointRows(words, y, squares, next_norm[1])
+
+
+def dequantize(weights: PackedWeights, dtype: torch.dtype) -> Tensor:
+    """Return the weights [n, k] in a floating-point type."""
+    y = torch.empty((weights.n, weights.k), dtype=dtype, device=weights.q.device)
+    arguments = (weights.q, weights.scale, weights.zero, y)
+    grid = (weights.n, -(-weights.k // _BLOCK), 1)
+    launch(dequantize_kernel, grid, arguments, (weights.k, weights.layout, _BLOCK), 4)
+    return y

@@ -41,6 +41,7 @@ def kernel_of(node: Node) -> TorchKernel | No:
     kernel = KERNELS.get(node.op.key)
     if kernel is None:
         return No(f"{node.op} has no kernel in torch")
+    # Inputs read on the host are numpy arrays of any type.
     read = [v for i, v in enumerate(node.inputs) if v is not None and i not in kernel.host]
     for value in (*read, *node.outputs):
         if why := why_unsupported(value) or _wrong_type(value, kernel):

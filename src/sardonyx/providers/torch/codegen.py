@@ -1,4 +1,4 @@
-"""Generates Python source for regions: straight-call calls over numbered values.
+"""Generates Python source for regions: straight-line calls over numbered values.
 
 The source contains no strings of the model: functions, attributes and weights are passed beside it
 and referred to by number. Calls that depend on sizes alone (shape-only subgraphs) are a separate

@@ -35,6 +35,7 @@ def claims(node: Node) -> Yes | No:
     """Accept control flow over tensors whose bodies contain heavy ops."""
     if node.op.key not in KNOWN:
         return No(f"{node.op} runs its bodies on the host")
+    # Each iteration reads its condition on the host, which synchronizes with the device.
     graphs = [body for _, body in node.subgraphs]
     if not any(n.op.name in _HEAVY for graph in graphs for n in graph.all_nodes()):
         return No("its bodies are too small for a device")
@@ -82,6 +83,7 @@ def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
     states, scanned = values[:n_states], values[n_states:]
     axes = attrs["scan_input_axes"] or (0,) * n_scanned
     backward = attrs["scan_input_directions"] or (0,) * n_scanned
+    # Views: one slice per iteration.
     slices = [x.unbind(axis_of(a, x.ndim)) for x, a in zip(scanned, axes, strict=True)]
     lengths = {len(s) for s in slices}
     if len(lengths) != 1:

@@ -23,7 +23,7 @@ from sardonyx.ops.sliding_window import Ints, WindowGeometry, numbers, window_of
 from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.elementwise.chain import FUNCTIONS, run_code, why_unsupported
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
-from sardonyx.providers.torch.sample import linear_taps, weigh
+from sardonyx.providers.torch.sample import taps_of, weigh
 from sardonyx.providers.torch.sliding_window import spatial_only, torch_window
 
 _CONVS: Final[Sequence[Any]] = (None, F.conv1d, F.conv2d, F.conv3d)
@@ -56,6 +56,7 @@ def conv_relu(
     path, padding = moved.path, moved.padding
     if padding is None:
         x, padding = moved.padded(x), (0,) * len(path.outs)
+    # cuDNN needs all operands in one layout: that of the weights, which are constant.
     layout = torch.channels_last if w.is_contiguous(memory_format=torch.channels_last) else None
     x = x.contiguous() if layout is None else x.contiguous(memory_format=layout)
     geometry: Any = (path.strides, padding, path.dilations, attrs["group"])
@@ -89,6 +90,7 @@ def _transposed_conv(kernel: Ints, ins: Ints, *geometry: Any) -> TransposedConv:
         (size - 1) * stride + extent
         for size, stride, extent in zip(ins, moved.strides, numbers(moved.extents), strict=True)
     ]
+    # torch's padding is symmetric; output_padding extends the end by less than a stride.
     extra = tuple(o - (n - 2 * f) for o, n, f in zip(outs, whole, front, strict=True))
     limits = map(max, moved.strides, moved.dilations)
     if all(outs) and all(0 <= e < limit for e, limit in zip(extra, limits, strict=True)):
@@ -119,6 +121,7 @@ def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> T
     image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
     moved = torch_window(block, image, attrs)
     path = moved.path
+    # torch's fold is two-dimensional; else one addition of shifted columns per tap.
     if len(image) == 2 and moved.padding is not None and x.is_floating_point():
         return F.fold(x, image, block, path.dilations, moved.padding, path.strides)
     channels = x.shape[1] // path.n_taps
@@ -209,7 +212,7 @@ def _refuses(node: Node) -> str:
 
 
 def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attrs: Any) -> Tensor:
-    """What every tap reads for all outputs: [batch, channels * taps, *outputs]."""
+    """Return im2col columns with sampled taps: [batch, channels * taps, *outputs]."""
     path = torch_window(tuple(attrs["kernel_shape"]), x.shape[2:], attrs).path
     return _columns(x, offset, mask, path, attrs["offset_group"])
 
@@ -221,11 +224,13 @@ def _columns(
     taps, rank, outs = path.n_taps, len(path.outs), path.outs
     if not offset.numel() or not x.numel():
         return x.new_zeros((n, channels * taps, *outs))
+    # Each tap is read at a fractional position: its position in the window plus an offset.
     shifts = offset.reshape(n * groups, taps, rank, *outs)
     axes = []
     for i in range(rank):
         place = _starts(path, i, x).reshape(taps, *(1,) * i, -1, *(1,) * (rank - 1 - i))
-        axes.append(linear_taps((shifts[:, :, i] + place).flatten(1), path.ins[i]))
+        position = (shifts[:, :, i] + place).flatten(1)
+        axes.append(taps_of(position, path.ins[i], (0.0, 0.0), (b"linear", b"zeros")))
     image = x.reshape(n * groups, channels // groups, *x.shape[2:])
     read = weigh(image, axes)
     if mask is not None:
@@ -234,7 +239,7 @@ def _columns(
 
 
 def _starts(path: WindowGeometry, i: int, x: Tensor) -> Tensor:
-    """Where taps read along one axis before they are shifted: [taps, outputs]."""
+    """Return the positions of taps along one axis, before offsets: [taps, outputs]."""
     out = torch.arange(path.outs[i], device=x.device) * path.strides[i] - path.front[i]
     inner = 1
     for k in path.kernel[i + 1 :]:

@@ -120,6 +120,7 @@ class GraphCache:
         if self._is_off or not self._lock.try_acquire():
             return None
         try:
+            # Bound memory is read directly, so its addresses are part of the key.
             key = (*request.key, *_addresses(request)) if request.is_bound else request.key
             graph = self._find(key, request, call)
             return None if graph is None else self._replay(graph, request)
@@ -165,10 +166,8 @@ class GraphCache:
 
         try:
             outputs, replay = self._recorder.record(run_into_buffers)
-        except (
-            RuntimeError,
-            SardonyxError,
-        ) as error:  # a run without a graph may succeed, or gives the error
+        except (RuntimeError, SardonyxError) as error:
+            # A run without a graph may succeed; else it raises the error.
             logger.warning("a region cannot be captured and runs without a CUDA graph: %s", error)
             self._is_off = True
             return None
@@ -177,6 +176,7 @@ class GraphCache:
 
     def _replay(self, graph: _CapturedGraph, request: GraphRequest) -> Outputs:
         with self._recorder.ordered():
+            # Replay reads the static inputs, in the order of the stream after these copies.
             if not request.is_bound:
                 for static, value in zip(graph.inputs, request.values, strict=True):
                     static.copy_(value)

@@ -51,6 +51,7 @@ def device_recipe(const: Const) -> DeviceRecipe | None:
     """Return a recipe's evaluation on a device; None if it is small or has no kernel."""
     if not isinstance(const, Recipe) or const.is_small or const.is_read:
         return None
+    # Large recipes only: small ones are cheaper to evaluate on the host.
     steps: dict[Recipe, TorchKernel] = {}
     leaves: dict[Const, None] = {}
     # Depth-first with an explicit stack: chains may exceed Python's recursion limit.

@@ -49,6 +49,7 @@ def plain(tensor: Tensor) -> Tensor:
     check_memory(tensor)
     if ours(tensor.dtype) is None:
         raise ValueFault(f"ONNX has no element type {tensor.dtype}")
+    # New tensor objects cost time on the host: most tensors need none.
     if not (tensor.requires_grad or tensor.is_conj() or tensor.is_neg()):
         return tensor
     return tensor.detach().resolve_conj().resolve_neg()
@@ -56,6 +57,7 @@ def plain(tensor: Tensor) -> Tensor:
 
 def check_memory(tensor: Tensor) -> None:
     """Raise an error for tensors that are not strided views of their own storage."""
+    # Wrapper subclasses (DTensor, FakeTensor) dispatch to inner tensors.
     if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise ValueFault(
             f"a {type(tensor).__name__} stands for a tensor and has no memory of its own",
@@ -142,6 +144,7 @@ def to_arrays(tensors: Sequence[Tensor]) -> list[Array]:
     for tensor in tensors:
         if tensor.is_meta:
             raise _no_memory(tensor, "pass a tensor on a real device")
+    # Asynchronous copies go to pinned memory; then one synchronization suffices for all.
     total = sum(t.nbytes for t in tensors)
     is_async = total <= _MAX_PINNED_BYTES
     copies = [t.to("cpu", non_blocking=is_async) for t in tensors]
@@ -230,10 +233,7 @@ def bytes_at(pointer: int, n_bytes: int, name: str, owner: Any = None) -> Tensor
         return torch.empty(0, dtype=torch.uint8, device=device)
     try:
         tensor = torch.as_tensor(_Memory(pointer, n_bytes, owner), device=device)
-    except (
-        RuntimeError,
-        ValueError,
-    ) as error:  # torch asks the driver for the device of the address
+    except (RuntimeError, ValueError) as error:  # the driver knows no device of the address
         reason = str(error).partition("\n")[0]
         raise ValueFault(f"there is no memory of {name} at {pointer:#x}: {reason}") from None
     if tensor.data_ptr() != pointer:
@@ -248,6 +248,7 @@ def owner_of(tensor: Tensor) -> Owner:
 
 def bounds(tensor: Tensor) -> tuple[str, int, int]:
     """Return the device, the address of the first byte, and the one after the last."""
+    # Strides of torch are never negative, so the first element is the lowest address.
     begin, size = tensor.data_ptr(), tensor.nbytes
     if size and not tensor.is_contiguous():
         last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))

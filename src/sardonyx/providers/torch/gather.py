@@ -44,6 +44,7 @@ def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
     index, size = one_int(indices, "the index"), x.shape[axis]
     if not -size <= index < size:
         raise InvalidArgument(f"index {index} is outside [{-size}, {size}) of axis {axis}")
+    # A view: select, with the axes of the index put back.
     part = x.select(axis, index)
     for _ in range(indices.ndim):
         part = part.unsqueeze(axis)
@@ -53,6 +54,7 @@ def gather(x: Tensor, indices: Tensor | Array, *, axis: int) -> Tensor:
 @via_carrier
 def _gather_tensor(x: Tensor, indices: Tensor, axis: int) -> Tensor:
     where = within(indices, x.shape[axis], axis)
+    # index_select is much faster than advanced indexing.
     if where.ndim == 1:
         return x.index_select(axis, where)
     shape = (*x.shape[:axis], *where.shape, *x.shape[axis + 1 :])
@@ -72,6 +74,7 @@ def _flat_rows(x: Tensor, indices: Tensor, batch_dims: int) -> tuple[Tensor, Ten
     if end > x.ndim:
         raise InvalidArgument(f"index tuples of {width} do not fit data of {tuple(x.shape)}")
     n_batches, sizes = math.prod(x.shape[:batch_dims]), x.shape[batch_dims:end]
+    # Row-major index of each tuple, by Horner's scheme.
     row = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
     for i, size in enumerate(sizes):
         row = row * size + within(indices[..., i], size, batch_dims + i)
@@ -106,6 +109,7 @@ def scatter_elements(
 
 
 def _reduced(x: Tensor, axis: int, where: Tensor, updates: Tensor, reduction: bytes) -> Tensor:
+    # 16-bit floats accumulate in float32.
     y = wide(x).scatter_reduce(axis, where, wide(updates), _REDUCTIONS[reduction])
     return y.to(x.dtype)
 
@@ -145,7 +149,7 @@ def tensor_scatter(
                 f"{count} entries from {low} on, up to {high}, do not fit into {size} of axis "
                 f"{axis}"
             )
-    else:
+    else:  # a check would synchronize, and an index outside would abort the CUDA context
         place = place.clamp(0, max(size - 1, 0))
     shape = [x.shape[0], *(1,) * (x.ndim - 1)]
     shape[axis] = count

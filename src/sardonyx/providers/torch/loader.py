@@ -55,6 +55,7 @@ class TorchLoader(DataLoader):
         return device == self._name
 
     def allocate(self, reference: WeightReference) -> Tensor:
+        # The final memory is allocated in its layout: bytes are copied there without a second copy.
         dtype, conversion = storage_type(reference.dtype), reference.conversion
         layout, shape = "" if conversion is None else conversion.name, reference.shape
         memory_format = torch.channels_last if layout == CHANNELS_LAST else torch.contiguous_format
@@ -80,6 +81,7 @@ class TorchLoader(DataLoader):
         with ChunkedReader(references, _capacity(references), _groups(jobs)) as reading:
             if not reading.chunks:
                 return
+            # Every reader has a buffer, and the device copies from the spare ones meanwhile.
             n_threads = min(self._n_threads, len(reading.chunks))
             longest = max(chunk.size_bytes for chunk in reading.chunks)
             n_buffers = min(n_threads + N_SPARE, len(reading.chunks))
@@ -148,6 +150,7 @@ class _Target:
             with _allocating(self.reference, self._device):
                 length = self.reference.length
                 self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
+        # Asynchronous: the ring does not reuse the buffer before the copy has ended.
         there = self._raw[part.weight_offset : part.weight_offset + part.size_bytes]
         there.copy_(
             buffer[part.chunk_offset : part.chunk_offset + part.size_bytes], non_blocking=True
@@ -190,6 +193,7 @@ def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
             finish(recipe.evaluate(leaves, tensor.device))
             leaves.clear()
 
+    # A recipe of small constants only has nothing to load.
     if not recipe.leaves:
         finish(recipe.evaluate(leaves, tensor.device))
     name = reference.name
@@ -244,6 +248,7 @@ class _Upload:
             with self._ring.on_stream():
                 self._copy_all(report)
         finally:
+            # After an error, readers find no more chunks, and those that wait are woken.
             self._chunks = iter(())
             self._ring.stop(n_threads)
             for reader in readers:

@@ -56,6 +56,7 @@ def scaled_matmul(a: Tensor, b: Tensor, alpha: float) -> Tensor:
         return torch.matmul(a, with_padding)[..., : b.shape[1]]
     if not is_half or min(a.dim(), b.dim()) < 2 or a.device.type == "cpu":
         return (torch.matmul(wide(a), wide(b)) * alpha).to(a.dtype)
+    # addmm and baddbmm scale their float32 accumulators; with beta 0 the addend is not read.
     unused = a.new_empty(1)
     if b.dim() == 2:
         y = torch.addmm(unused, a.reshape(-1, a.shape[-1]), b, beta=0, alpha=alpha)
@@ -109,6 +110,7 @@ def _scaled(x: Tensor, factor: float) -> Tensor:
 def einsum(*xs: Tensor, equation: bytes) -> Tensor:
     """Return the Einstein summation."""
     equation_ = _explicit_equation(equation, tuple(x.dim() for x in xs))
+    # Intermediate results of three or more operands are not rounded to 16 bits.
     if len(xs) < 3:
         return torch.einsum(equation_, *xs)
     return torch.einsum(equation_, *(wide(x) for x in xs)).to(xs[0].dtype)

@@ -79,6 +79,7 @@ def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode
         widths[axis] = (amounts[i], amounts[i + len(where)])
     if mode == b"constant":
         return _pad_constant(x, widths, value)
+    # Negative pads crop first: reflections start at the cropped edge.
     if min(amounts, default=0) < 0:
         sizes = zip(x.shape, widths, strict=True)
         x = x[tuple(slice(max(-b, 0), max(d + min(a, 0), 0)) for d, (b, a) in sizes)]
@@ -114,6 +115,7 @@ _TORCH_PAD_MODES: Final = {b"reflect": "reflect", b"edge": "replicate"}
 
 def _pad_from_input(x: Tensor, widths: Widths, mode: bytes) -> Tensor:
     """Return the tensor padded with its own elements: reflect, edge or wrap."""
+    # F.pad has kernels for the spatial axes of floats; all else is a gather per axis.
     outer, inner = widths[:2], widths[2:]
     if (
         mode in _TORCH_PAD_MODES

@@ -32,6 +32,7 @@ def dequantized(
 ) -> Tensor:
     """Return the weights [K, N] in a type, rounded once; a transposed view unless k-major."""
     codes = unpacked(q, layout.bits, layout.is_signed) if layout.is_blocked else q
+    # Integer zero points are packed like the codes; float ones are not.
     if isinstance(zero, Tensor) and layout.is_blocked and not zero.is_floating_point():
         zero = unpacked(zero.reshape(layout.n, -1), layout.bits, layout.is_signed)
         zero = zero[:, : layout.n_blocks]
@@ -41,6 +42,7 @@ def dequantized(
     scales = _by_block(scale, layout).to(kind)
     shift = _by_block(zero, layout).to(kind) if isinstance(zero, Tensor) else zero
     is_whole = layout.is_blocked or layout.k % layout.block == 0
+    # A partial last block: one scale per code instead of an axis of blocks.
     if not is_whole:
         scales = _expand_blocks(scales, layout)
         shift = _expand_blocks(shift, layout) if isinstance(shift, Tensor) else shift
@@ -182,6 +184,7 @@ def _gathered(
     data, scale, zero = rows
     axis, at, _ = spec
     size = data.shape[axis]
+    # Dequantized after the gather: only the rows that are read.
     index = torch.where(indices < 0, indices + size, indices).reshape(-1)
     is_inside = (index >= 0) & (index < size)
     index = index.clamp(0, max(size - 1, 0))
@@ -276,6 +279,7 @@ def fused_matmul_nbits(
         x = _to_tensor(x)
     elif (gemv := _gemv(x, weights, gain, epsilon, next_gain, attrs)) is not None:
         return gemv(residual=residual, gated=bool(gated), next_waits=next_waits)
+    # Prefill: dequantize the weights once, then a matmul on matrix units.
     rows = x
     if gain is not None:
         rows = torch.rms_norm(wide(x), (x.shape[-1],), wide(gain), epsilon).to(x.dtype)

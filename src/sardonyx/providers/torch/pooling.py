@@ -31,6 +31,7 @@ def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> 
     """Return the maximum of each window, and its index if the node has that output."""
     window = _window(x, attrs)
     with_indices = len(shapes) > 1
+    # torch pools floats only; 8-bit integers are exact in float32.
     is_real = x.is_floating_point()
     image = x if is_real else x.float()
     padding: Any = window.padding
@@ -51,6 +52,7 @@ def max_pool(x: Tensor, *, storage_order: int, shapes: Shapes, **attrs: Any) -> 
 
 def _global_index(index: Tensor, x: Tensor, sides: tuple[Ints, Ints], storage_order: int) -> Tensor:
     """Return indices into a perhaps padded image as indices into the whole of x, as ONNX counts."""
+    # torch's indices count within one (padded) image, ONNX's within the whole tensor.
     sizes, (padded, front) = tuple(x.shape[2:]), sides
     if storage_order or padded != sizes:
         axes = range(len(sizes)) if storage_order else reversed(range(len(sizes)))
@@ -87,6 +89,7 @@ def average_pool(x: Tensor, *, count_include_pad: int, **attrs: Any) -> Tensor:
             x, path.kernel, path.strides, padding, window.ceil_mode, bool(count_include_pad)
         )
         return y
+    # Sums of windows divided by their element counts, separably by axis.
     value = wide(x)
     y = _window_sums(value, window)
     for i in range(len(path.outs)):

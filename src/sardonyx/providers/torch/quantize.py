@@ -28,10 +28,12 @@ _CONVERTED: Final = _REAL | _BYTES | _FLOAT8 | _SUB_BYTE | {I16, U16, I32}
 
 def to_quantized(scaled: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Return x / scale plus the zero point, rounded to even and saturated to a type."""
+    # float8: saturated, where torch's conversion of some types gives infinity or NaN.
     if dtype.is_floating_point:
         shifted = scaled if zero is None else scaled + zero.to(scaled.dtype)
         high = torch.finfo(dtype).max
         return shifted.clamp(-high, high).to(dtype)
+    # torch.round rounds half to even, as ONNX requires; the zero point is added after that.
     shifted = torch.round(scaled)
     if zero is not None:
         shifted = shifted + zero.to(shifted.dtype)
@@ -52,6 +54,7 @@ def _broadcastable(
         return x, [None if r is None else r.reshape(shape) for r in parameters]
     size = x.shape[at]
     block = min(block, max(size, 1))
+    # A partial last block cannot be an axis.
     if size % block:
         expanded = (None if r is None else r.repeat_interleave(block, at) for r in parameters)
         return x, [None if r is None else r.narrow(at, 0, size) for r in expanded]
@@ -276,7 +279,7 @@ def qgemm(*tensors: Any, transA: int, transB: int, alpha: float) -> Tensor:  # n
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = filled(tensors, 9)
     left, right = a.T if transA else a, b.T if transB else b
     total = exact_matmul(left, right, a_zero.reshape(()), _per_column(b_zero))
-    if c is not None:
+    if c is not None:  # int32, with the scale of the accumulators
         total = total.double() + c
     scale = a_scale.reshape(()) * alpha * b_scale
     if y_zero is None:
@@ -317,6 +320,7 @@ def matmul_to_float(*tensors: Any) -> Tensor:
         total = torch.matmul(_centered(a, a_zero, kind), _centered(b, b_zero, kind)).float()
         y = total * (wide(a_scale).reshape(()) * wide(b_scale))
     else:
+        # Scales per column of a, the summed axis, cannot be applied to the result.
         left = _centered(a, a_zero, torch.float32) * wide(a_scale)
         right = _centered(b, b_zero, torch.float64)
         y = torch.matmul(left.double(), right).float() * wide(b_scale)

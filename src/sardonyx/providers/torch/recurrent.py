@@ -64,6 +64,7 @@ def _run_layer(
         lens = lens.long().clamp(0, x.shape[0])
     outs, ends = [], []
     for i, is_reverse in enumerate(DIRECTIONS[attrs["direction"]]):
+        # The matmul with the inputs of all time steps is done at once.
         gates, step = make_step(i, x)
         zero = gates.new_zeros((x.shape[1], hidden))
         state = tuple(zero if s is None else s[i] for s in initial)
@@ -82,6 +83,7 @@ def _sweep(
     length, batch = gates.shape[:2]
     if not length:
         return gates.new_zeros((0, *state[0].shape)), tuple(torch.zeros_like(s) for s in state)
+    # Sequences of one length need no masks.
     if lens is None:
         outputs = []
         for t in reversed(range(length)) if is_reverse else range(length):
@@ -92,6 +94,7 @@ def _sweep(
     if is_reverse:  # each sequence is reversed within its own length
         time = torch.where(time < lens, lens - 1 - time, time)
         gates = gates.gather(0, time[..., None].expand(gates.shape))
+    # States of ended sequences stay as they are, and their outputs are 0.
     outputs = []
     for t in range(length):
         is_live = (lens > t)[:, None]
@@ -239,6 +242,7 @@ def _torch_layer(
     if is_batch_first:
         x = x.transpose(0, 1)
         initial = [None if s is None else s.transpose(0, 1) for s in initial]
+    # torch has no reverse direction alone: the sequence is flipped.
     if direction == b"reverse":
         x = x.flip(0)
     count, hidden = parameters[0].shape[0], parameters[1].shape[2]

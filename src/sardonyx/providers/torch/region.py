@@ -92,6 +92,7 @@ class TorchRegion:
         """Load the weights to the device, once."""
         if self._body is not None:
             return
+        # The source has no strings of the model, so executing it is safe.
         weights = self._load(self.source.weights, check)
         self._owners = frozenset(map(owner_of, weights))
         packs = self._packs(check)
@@ -129,6 +130,7 @@ class TorchRegion:
         flags, places = self._flags(values, places, shared)
         with self._provider.running():
             specialized, dims = self.specialized(run.dims), run.dims
+            # A negative graph id (run option gpu_graph_id) means a run without a CUDA graph.
             if self._graphs is not None and run.graph_id >= 0:
                 shapes = tuple([tuple(v.shape) for v in values])
                 key = (run.graph_id, flags, self.key(dims), shapes)
@@ -146,6 +148,7 @@ class TorchRegion:
         """Return which calls write in place, and the output buffers with those inputs in them."""
         if not shared or not self._shares:
             return (False,) * len(self._shares), places
+        # A call writes in place only if all of its pairs are shared.
         flags, places = [], list(places)
         for pairs in self._shares:
             is_shared = all(shared.get(o) == i for i, o in pairs)
@@ -257,6 +260,7 @@ def _calls(provider: Torch, region: Region) -> list[GeneratedCall]:
     fixed: set[Node] = set()
     calls = []
     inside = set(region.nodes)
+    # Nodes are in topological order: producers come first.
     for node in region.nodes:
         producers = [v.node for v in node.inputs if v is not None and v.const is None]
         # Fixed: computed from constants and sizes alone, so once per specialization.
@@ -325,12 +329,15 @@ def _call(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Genera
         _operand(v, kernel.is_array(i, v), _weight_layout(provider, kernel, i, v))
         for i, v in enumerate(node.inputs)
     ]
+    # Prepacked constants replace several operands by one object.
     if kernel.packing is not None:
         operands = _pack_operands(kernel.packing, node, operands)
     operands += [None] * node.op.n_absent(len(node.inputs))
     shapes = tuple(v.tensor.dims for v in node.outputs) if kernel.sized else None
+    # Kernels without a tensor input learn the device from torch's default device.
     has_no_tensor = all(v is None or i in kernel.host for i, v in enumerate(node.inputs))
     keywords = node.attrs
+    # Activations stay in fixed point between consecutive n-bit matmuls.
     if kernel.fixed_point and _feeds_nbits_matmuls(region, node):
         keywords = {**keywords, "gives_fixed_point": True}
     if key == NBITS_MATMUL and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
@@ -377,6 +384,7 @@ def _weight_layout(provider: Torch, kernel: TorchKernel, position: int, value: V
     if position in kernel.columns and len(shape) == 2:
         # Matmuls of 16-bit floats are many times slower if rows are not 16-byte aligned.
         return COLUMNS if shape[1] * value.tensor.dtype.itemsize % ALIGNED_BYTES else ""
+    # cuDNN's convolutions on tensor cores prefer channels-last weights.
     is_image = position in kernel.images and len(shape) == 4
     return CHANNELS_LAST if is_image and provider.options.prefer_nhwc else ""
 

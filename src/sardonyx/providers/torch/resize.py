@@ -37,6 +37,7 @@ def resize(
     resizes, mode = _axis_resizes(tuple(x.shape), tuple(operands), tuple(attrs.items()))
     if not resizes:
         return x
+    # torch has one fused kernel; the separable filter is a gather and a sum per axis.
     if torch_mode := _torch_mode(x, resizes, mode):
         return _interpolate(x, resizes, *torch_mode)
     carrier = CARRIERS.get(x.dtype)
@@ -133,6 +134,7 @@ def _resample_axis(x: Tensor, axis: int, s: AxisResize, mode: ResizeMode) -> Ten
     low = position.floor()
     first, weights = _weights(position - low, s, mode)
     taps = torch.arange(len(weights), device=x.device)[:, None]
+    # Taps outside repeat the edge, unless they are excluded and the weights renormalized.
     index = low.long() + first + taps
     if mode.exclude_outside:
         weights = torch.where((index >= 0) & (index < s.size), weights, 0)

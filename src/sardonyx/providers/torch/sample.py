@@ -25,7 +25,7 @@ from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 
 Taps = Sequence[tuple[Tensor, Tensor]]  # along one axis: indices and weights of the neighbours
-_FAR: Final = 1e4  # a position outside every image, for those that are no number
+_FAR: Final = 1e4  # a position outside every image, for positions that are NaN
 
 
 def interpolable(x: Tensor) -> Tensor:
@@ -47,27 +47,21 @@ def to_type(y: Tensor, dtype: torch.dtype, *, rounds: bool = False) -> Tensor:
     return y.to(dtype)
 
 
-def linear_taps(position: Tensor, size: int) -> Taps:
-    """Both neighbours of each position; outside the axis there is nothing."""
-    position = _bounded(position, size)
-    low = position.floor()
-    part = position - low
-    index = low.long()
-    return [inside(index, 1 - part, size), inside(index + 1, part, size)]
-
-
 def _bounded(position: Tensor, size: int) -> Tensor:
     return torch.nan_to_num(position, -3, size + 2, -3).clamp(-3, size + 2)
 
 
-def inside(index: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The tap with no weight and no index (-1) where it lies outside the axis."""
+def _inside(index: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return a tap, with weight 0 and index -1 where it is outside of the axis."""
     hit = (index >= 0) & (index < size)
     return torch.where(hit, index, -1), torch.where(hit, weight, 0)
 
 
 def weigh(x: Tensor, axes: Sequence[Taps]) -> Tensor:
-    """Sums x [n, channels, *sizes] over all combinations of taps [n, positions] of its axes."""
+    """Return the weighted sums of x [n, channels, *sizes] over all combinations of taps.
+
+    Taps of an axis are [n, positions]; the weight of a combination is the product over axes.
+    """
     sizes = x.shape[2:]
     flat = x.reshape(*x.shape[:2], -1)
     total: Any = None
@@ -79,18 +73,18 @@ def weigh(x: Tensor, axes: Sequence[Taps]) -> Tensor:
         for size, (i, w) in zip(sizes, combination, strict=True):
             index, weight, hit = index * size + i.clamp(min=0), weight * w, (i >= 0) & hit
         read = flat.gather(2, index[:, None].expand(-1, x.shape[1], -1))
-        # What lies outside is 0, whatever the element that stands in for it holds.
+        # Elements outside are 0, even if the one read in their place is infinite or NaN.
         term = torch.where(hit[:, None], read, 0) * weight[:, None]
         total = term if total is None else total.add_(term)
-    made: Tensor = total
-    return made
+    result: Tensor = total
+    return result
 
 
 _MODES: Final = {b"linear": "bilinear", b"nearest": "nearest", b"cubic": "bicubic"}
 
 
 def grid_sample(x: Tensor, grid: Tensor, **attrs: Any) -> Tensor:
-    """What an image holds at positions between -1 and 1."""
+    """Return the interpolated values of images at positions, which are -1 to 1 inside of them."""
     sizes, outs = x.shape[2:], grid.shape[1:-1]
     if not x.numel() or not grid.numel():
         if grid.numel() and 0 in sizes:
@@ -100,6 +94,7 @@ def grid_sample(x: Tensor, grid: Tensor, **attrs: Any) -> Tensor:
     mode, padding = attrs["mode"], attrs["padding_mode"]
     if value.dtype is points.dtype and (x.ndim == 4 or (x.ndim == 5 and mode != b"cubic")):
         corners = bool(attrs["align_corners"])
+        # NaN and infinities count as positions outside of the image.
         points = torch.nan_to_num(points, -_FAR, _FAR, -_FAR)
         y = F.grid_sample(value, points, _MODES[mode], padding.decode(), corners)
         return to_type(y, x.dtype)
@@ -107,13 +102,17 @@ def grid_sample(x: Tensor, grid: Tensor, **attrs: Any) -> Tensor:
     for i, size in enumerate(sizes):
         span = (0.0, size - 1.0) if attrs["align_corners"] else (-0.5, size - 0.5)
         point = points[..., len(sizes) - 1 - i].reshape(x.shape[0], -1)
+        # The last coordinate of a point is the first axis of the image.
         place = (point + 1) / 2 * (span[1] - span[0]) + span[0]
-        axes.append(_taps(place, size, span, (mode, padding)))
+        axes.append(taps_of(place, size, span, (mode, padding)))
     return to_type(weigh(value, axes).reshape(*x.shape[:2], *outs), x.dtype)
 
 
-def _taps(place: Tensor, size: int, span: tuple[float, float], how: tuple[bytes, bytes]) -> Taps:
-    """Neighbours of each position along one axis, and their weights."""
+def taps_of(place: Tensor, size: int, span: tuple[float, float], how: tuple[bytes, bytes]) -> Taps:
+    """Return the neighbours of each position along one axis, and their weights.
+
+    `span` is the range of positions inside, `how` the interpolation and padding modes.
+    """
     mode, padding = how
     if mode == b"nearest":
         place = place.round()
@@ -133,14 +132,14 @@ def _taps(place: Tensor, size: int, span: tuple[float, float], how: tuple[bytes,
         weights: Any = cubic_weights(part, CUBIC_A)  # type: ignore[arg-type]  # only arithmetic
         taps = [(index + i - 1, w) for i, w in enumerate(weights)]
     if padding == b"zeros":
-        return [inside(i, w, size) for i, w in taps]
+        return [_inside(i, w, size) for i, w in taps]
     if padding == b"reflection":
         taps = [(_reflected(i, span).long(), w) for i, w in taps]
     return [(i.clamp(0, size - 1), w) for i, w in taps]
 
 
 def _reflected(place: Tensor, span: tuple[float, float]) -> Tensor:
-    """Positions mirrored at the borders until they lie between them."""
+    """Return positions mirrored at the boundaries until they are inside: a triangle wave."""
     low, high = span
     width = high - low
     if width <= 0:
@@ -150,7 +149,7 @@ def _reflected(place: Tensor, span: tuple[float, float]) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
-    """The positions that an affine map gives the elements of an image."""
+    """Return the positions of an image's elements after an affine transformation."""
     sizes = size.tolist()[2:]
     matrix = wide(theta)
     lead = (theta.shape[0], *(1,) * len(sizes), len(sizes))
@@ -167,17 +166,17 @@ def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
 
 
 def _loses(node: Node) -> str:
-    """Why numbers would not come out as they went in; empty if they do."""
+    """Return why values would change; empty if they do not."""
     if node.attrs["mode"] != b"nearest" or node.outputs[0].tensor.dtype is not I64:
         return ""
     return "torch samples i64 by way of f64, which does not hold them all; cast to i32"
 
 
-_CHUNK: Final = 1 << 26  # elements that samples of some regions take at once
+_CHUNK: Final = 1 << 26  # elements of the samples of regions processed at once
 
 
 def _images(index: Tensor, batch: int) -> Tensor:
-    """Numbers of images, all inside the batch."""
+    """Return image indices, all inside of the batch."""
     if index.numel() and index.device.type == "cpu":
         low, high = (int(v) for v in torch.aminmax(index))
         if not 0 <= low <= high < batch:
@@ -186,7 +185,7 @@ def _images(index: Tensor, batch: int) -> Tensor:
 
 
 def max_roi_pool(x: Tensor, rois: Tensor, *, pooled_shape: Ints, spatial_scale: float) -> Tensor:
-    """The largest value in each part of each region."""
+    """Return the maximum of each bin of each region."""
     image, boxes = wide(x), wide(rois)
     if boxes.device.type == "cpu" and not bool(torch.isfinite(boxes).all()):
         raise InvalidArgument("rois hold numbers that are not finite")
@@ -199,7 +198,9 @@ def max_roi_pool(x: Tensor, rois: Tensor, *, pooled_shape: Ints, spatial_scale: 
     rows = _bins(corners[:, 1], corners[:, 3], pooled_shape[0], height)
     columns = _bins(corners[:, 0], corners[:, 2], pooled_shape[1], width)
     y = []
-    for r in range(len(rois)):  # one after the other: an image for each would not fit
+    for r in range(
+        len(rois)
+    ):  # one at a time: a copy of an image per region would need too much memory
         part = image.index_select(0, batch[r : r + 1])
         part = torch.where(rows[r][:, None, :, None], part, -math.inf).amax(2)
         part = torch.where(columns[r][:, None, None], part, -math.inf).amax(-1)
@@ -210,7 +211,7 @@ def max_roi_pool(x: Tensor, rois: Tensor, *, pooled_shape: Ints, spatial_scale: 
 
 
 def _bins(start: Tensor, end: Tensor, count: int, size: int) -> Tensor:
-    """Which elements of an axis each of `count` bins of each region holds: [rois, bins, size]."""
+    """Return the mask of the elements of each of `count` bins along an axis: [rois, bins, size]."""
     each = ((end - start + 1).clamp(min=1).float() / count)[:, None]
     bins = torch.arange(count, dtype=torch.float32, device=start.device)
     low = (bins * each).floor().long() + start[:, None]
@@ -220,7 +221,7 @@ def _bins(start: Tensor, end: Tensor, count: int, size: int) -> Tensor:
 
 
 def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> Tensor:
-    """Samples between the elements of each region: their mean or their largest, bin by bin."""
+    """Return the mean or maximum of each bin's bilinear samples."""
     image, boxes = wide(x), wide(rois)
     batch = _images(batch_indices, x.shape[0])
     bins = (attrs["output_height"], attrs["output_width"])
@@ -237,6 +238,7 @@ def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> T
     n_samples = math.prod(g.low.shape[1] * g.low.shape[2] for g in grids)
     if not made.numel() or not n_samples or not x.numel():
         return made.to(x.dtype)
+    # Regions in chunks of bounded memory.
     step = max(1, _CHUNK // (n_samples * x.shape[1]))
     channels = image.permute(0, 2, 3, 1)
     for first in range(0, len(rois), step):
@@ -251,15 +253,15 @@ def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> T
 class Grid:
     """Samples along one axis of every region: [rois, bins, samples]."""
 
-    low: Tensor  # the neighbour before a sample
-    high: Tensor  # and the one behind it
+    low: Tensor  # index of the neighbour before a sample
+    high: Tensor  # and after it
     near: Tensor  # their weights
     far: Tensor
-    is_live: Tensor  # regions with fewer samples than the most have some that do not count
-    count: Tensor  # how many do
+    is_live: Tensor  # padding samples, of regions with fewer samples than others, are not live
+    count: Tensor  # live samples of a bin
 
     def part(self, which: slice) -> Grid:
-        """The samples of some regions."""
+        """Return the samples of some regions."""
         return Grid(*(each[which] for each in as_tuple(self)))
 
 
@@ -284,7 +286,7 @@ def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> 
 
 
 def _pooled(x: Tensor, batch: Tensor, down: Grid, across: Grid, mode: bytes) -> Tensor:
-    """Of images [batch, height, width, channels]: [rois, bins, bins, channels]."""
+    """Return [rois, bins, bins, channels] from images [batch, height, width, channels]."""
     is_mean = mode == b"avg"
     is_live = down.is_live[:, :, :, None, None] & across.is_live[:, None, None]
     image = batch.reshape(-1, 1, 1, 1, 1)
@@ -306,7 +308,7 @@ def _pooled(x: Tensor, batch: Tensor, down: Grid, across: Grid, mode: bytes) -> 
 
 
 def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **attrs: Any) -> Tensor:
-    """Boxes cut out of images and brought to one size."""
+    """Return boxes of images, cropped and resized to one size."""
     image, boxes = wide(x), wide(rois)
     batch = _images(batches, x.shape[0]).reshape(-1, 1, 1)
     height, width = size.tolist()

@@ -24,6 +24,7 @@ from sardonyx.providers.torch.move import Shapes
 
 def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tensor:
     """Return the same elements in another shape."""
+    # Sizes that inference knows need no arithmetic at run time.
     if None not in shapes[0]:
         return x.reshape(shapes[0])
     try:
@@ -92,6 +93,7 @@ def range_(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Tens
     ours = by_numpy(start.dtype)
     assert ours is not None
     dtype = TORCH[ours]
+    # The attribute stash_type asks for float32 arithmetic of 16-bit ranges.
     is_wide = stash_type == 1 and ours in (F16, BF16)
     kind = float if ours.is_float else int
     first, last, step = (kind(a.reshape(-1)[0]) for a in (start, limit, delta))

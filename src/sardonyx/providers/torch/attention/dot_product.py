@@ -39,6 +39,7 @@ def attention(
         assert s.kv_num_heads is not None
         q, k, v = unpack(q, s.q_num_heads), unpack(k, s.kv_num_heads), unpack(v, s.kv_num_heads)
     offset = 0
+    # Positions count from the first key of the past.
     if past_key is not None and past_value is not None:
         offset = past_key.shape[2]
         k, v = torch.cat((past_key, k), 2), torch.cat((past_value, v), 2)
@@ -80,6 +81,7 @@ def _visible(
     keys = torch.arange(total, device=q.device)
     own = torch.arange(rows, device=q.device)[:, None] + offset
     seen: Tensor | None = None
+    # nonpad_kv_seqlen: the new rows are the last of each sequence's keys.
     if nonpad is not None:
         count = nonpad[:, None, None, None]
         own, seen = own + (count - rows), keys < count

@@ -33,6 +33,7 @@ def attention(
     """Return softmax(scale * q k^T + mask) v over the visible keys of each row."""
     is_plain = spans is None and sink is None and not attrs["smooth"] and attrs["softcap"] <= 0
     is_four_dim = q.dim() == k.dim() == v.dim() == 4 and k.shape[1] == v.shape[1]
+    # Spans, sinks, smooth softmax and softcap have no counterpart in torch's fused attention.
     masking = _masking(q, k, mask, attrs) if is_plain and is_four_dim else None
     if masking is None or not k.shape[-2]:
         y = _unfused((q, k, v), mask, spans, sink, attrs)
@@ -53,6 +54,7 @@ def _masking(q: Tensor, k: Tensor, mask: Tensor | None, attrs: dict[str, Any]) -
         return None
     if attrs["window_left"] >= 0 and attrs["window_left"] < max(rows, keys):
         return None
+    # One row at the end sees all keys, whatever the right window is.
     is_open = attrs["window_right"] < 0 or (attrs["bottom_right"] and rows == 1)
     if is_open:
         return "open"
@@ -75,6 +77,7 @@ def _unfused(
     hidden = _hidden_keys(scores, spans, attrs)
     if hidden is not None:
         scores = torch.where(hidden, -INF, scores)
+    # A sink, or smooth softmax's 0, adds a score without a value to the denominator.
     extra = sink[:, None, None] if sink is not None else 0.0 if attrs["smooth"] else -INF
     weights = weights_of(scores, extra, attrs["nan_rows"])
     return grouped_matmul(weights, wide(v)).to(q.dtype)
@@ -89,6 +92,7 @@ def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) ->
     own = torch.arange(rows, device=scores.device)[:, None]
     key = torch.arange(keys, device=scores.device)
     hidden = None
+    # Spans give each batch entry's first new row and its number of keys.
     if spans is not None:
         first, end = spans.reshape(-1, 2, *(1,) * (scores.dim() - 1)).unbind(1)
         own, hidden = own + first, key >= end
@@ -108,6 +112,7 @@ def settled_mask(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
     kind = torch_type(to)
     if not x.dim() or not x.shape[-1]:
         return x.to(kind)
+    # A finite number below the type's range stays finite: only -inf hides a key.
     finite = x if x.dtype is kind else torch.where(x == -INF, x, x.clamp(torch.finfo(kind).min))
     if not masked_to_nan:
         return finite.to(kind)

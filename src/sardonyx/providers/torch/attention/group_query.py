@@ -102,6 +102,7 @@ def group_query(
         _updated_cache(old, new, position, shares)
         for old, new in ((x.past_key, k), (x.past_value, v))
     ]
+    # A prompt attends to its own rows; all else to the cache.
     if not isinstance(position.firsts, int) or position.firsts:
         k, v = caches
     seen = _visible_keys(position, q, k, attrs)
@@ -280,6 +281,7 @@ def _updated_cache(
             sizes = (*new.shape[:2], length - firsts - position.rows, new.shape[3])
             pieces.append(new.new_zeros(sizes))
         return torch.cat(pieces, 2)
+    # Lengths that differ by batch entry: rows are written by index, not concatenated.
     grown = old if length == position.past else F.pad(old, (0, 0, 0, length - position.past))
     is_old = torch.arange(length, device=old.device)[:, None] < firsts[:, None, None, None]
     return _write_rows(torch.where(is_old, grown, 0), new, position)
@@ -356,6 +358,7 @@ def _unfused(
     if seen is None and attrs["causal"] and position.rows > 1:
         rows = torch.arange(position.rows, device=k.device)
         seen = rows <= rows[:, None]
+    # The scores output has 0 for hidden keys, the softmax -inf.
     qk = scores
     if seen is not None:
         qk, scores = torch.where(seen, scores, 0), torch.where(seen, scores, -INF)

@@ -39,6 +39,7 @@ def _recurrence(
     heads, q_heads = attrs["kv_num_heads"], attrs["q_num_heads"]
     groups = max(q_heads // heads, 1)
     k, v = _by_token(key, heads), _by_token(value, heads)
+    # Query heads share the state of a KV head in groups; or KV heads share a query head.
     q = _by_token(query, q_heads).repeat_interleave(heads // q_heads or 1, 2)
     length, batch, _, size = q.shape
     q = q.reshape(length, batch, heads, groups, size)
@@ -46,6 +47,7 @@ def _recurrence(
     rate = None if beta is None else _by_token(beta, beta.shape[2])
     state = k.new_zeros((batch, heads, size, v.shape[3])) if past is None else past.float()
     out, states = [], [] if length else [state]
+    # S_t = decay_t S_{t-1} + k_t (x) write_t; y_t = q_t S_t
     for t in range(length):
         if retain is not None:
             state = state * retain[t]

@@ -43,6 +43,7 @@ def multi_head(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
 
 def _heads(x: MultiHeadInputs, heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return query, key and value as [batch, heads, rows, head]."""
+    # Rank 5 is packed QKV or KV, rank 4 a cross-attention cache, rank 3 not packed.
     if x.query.dim() == 5:
         q, k, v = x.query.permute(3, 0, 2, 1, 4)
         return q, k, v
@@ -92,6 +93,7 @@ def extend_caches(
 
 def _padding_bias(padding: Tensor, keys: int, low: float | None) -> Tensor:
     """Return a key padding mask as a bias of the scores [batch, heads, rows, keys]."""
+    # Rank 1: lengths; 2: a mask of keys; 3: of rows and keys.
     if padding.dim() == 1:
         padding = torch.arange(keys, device=padding.device) < padding[:, None]
     rows = 1 if padding.dim() == 2 else padding.shape[1]

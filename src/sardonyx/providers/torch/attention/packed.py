@@ -46,12 +46,14 @@ def _attend_packed(
     offsets, ends = sequences
     tokens, heads = qkv[0].shape[0], attrs["num_heads"]
     q, k, v = (p.reshape(tokens, heads, p.shape[1] // heads).transpose(0, 1)[None] for p in qkv)
+    # The sequence of each token, from the cumulative lengths: a block-diagonal mask.
     positions = torch.arange(tokens, device=ends.device, dtype=ends.dtype)
     owner = torch.searchsorted(ends[1:].contiguous(), positions, right=True)
     owner = owner.clamp(max=max(offsets.shape[0] - 1, 0))
     mask = owner[:, None] == owner
     blind = UNSEEN
     if added is not None:
+        # The bias is padded: [batch, heads, longest, longest], read at positions in the sequence.
         own = (positions - ends[owner]).long().clamp(0, added.shape[2] - 1)
         whose = owner.clamp(max=added.shape[0] - 1)
         bias = added[whose[:, None], :, own[:, None], own].permute(2, 0, 1)
@@ -64,6 +66,7 @@ def _attend_packed(
 def restore_padding(x: Tensor, offsets: Tensor) -> Tensor:
     """Return the tokens at their positions in a padded batch, with zeros as padding."""
     n_tokens = offsets.numel()
+    # The first entries of the offsets are the positions of the tokens, then of the padding.
     positions = offsets.reshape(-1)[: x.shape[0]].long().clamp(0, max(n_tokens - 1, 0))
     y = x.new_zeros((n_tokens, x.shape[1])).index_copy_(0, positions, x)
     return y.view(*offsets.shape, x.shape[1])

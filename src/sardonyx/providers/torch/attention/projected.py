@@ -66,6 +66,7 @@ def _mask(mask: Tensor, sizes: tuple[int, int, int], low: float | None) -> Tenso
     """Return mask_index as a bias of the scores [batch, heads, rows, keys]."""
     batch, past, rows = sizes
     keys = past + rows
+    # Rank 1: lengths, perhaps with starts or offsets; 4: [batch, 1, longest, longest].
     if mask.dim() == 1:
         if mask.shape[0] not in (batch, 2 * batch, 3 * batch + 2):
             raise InvalidArgument(f"mask_index has {mask.shape[0]} numbers for a batch of {batch}")

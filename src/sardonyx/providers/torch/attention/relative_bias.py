@@ -27,6 +27,7 @@ def _relative(
     distance = position[:keys] - position[:rows, None]
     count = table.shape[0] // 2 if is_bidirectional else table.shape[0]
     length = distance.abs() if is_bidirectional else (-distance).clamp(min=0)
+    # The bucket number is the number of bucket starts up to a distance.
     bucket = torch.zeros_like(distance)
     for start in _bucket_starts(count, max_distance, max(rows, keys)):
         bucket += length >= start
@@ -61,6 +62,7 @@ def _gated(
     q = wide(query) + query_bias
     q = q.reshape(*q.shape[:2], num_heads, -1).transpose(1, 2)
     gates = torch.matmul(q, wide(weight)) + bias
+    # WavLM's gates: two groups of features per row, summed.
     sums = gates.reshape(*gates.shape[:3], 2, -1).sum(-1)
     u, r = torch.sigmoid(sums).unsqueeze(-1).unbind(-2)
     return ((u * (r * scale - 1) + 2) * positions).to(query.dtype)

@@ -34,6 +34,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
         even, odd = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
     full = wide(x)
     first, second = full[..., even], full[..., odd]
+    # x cos - y sin and y cos + x sin, written to the halves or interleaved features in place.
     y = torch.empty_like(full) if x.shape[-1] == 2 * half else full.clone()
     torch.mul(first, cos, out=y[..., even]).addcmul_(second, sin, value=-1)
     torch.mul(second, cos, out=y[..., odd]).addcmul_(first, sin)

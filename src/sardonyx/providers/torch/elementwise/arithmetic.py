@@ -16,8 +16,8 @@ from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, To
 Function = Callable[..., Any]
 
 _ORDERED: Final = REALS | WHOLE
-_TRUTHS: Final = frozenset((BOOL,))
-# Their sums, products and bits are those of the signed types: only what reads the top bit differs.
+_BOOLS: Final = frozenset((BOOL,))
+# Computed as signed integers: only comparison, division and right shift depend on the sign.
 _UNSIGNED: Final = frozenset((U16, U32, U64))
 
 
@@ -36,7 +36,7 @@ def _div(a: Tensor, b: Tensor) -> Tensor:
         return torch.div(a, b)
     if a.dtype is torch.uint8:
         return torch.div(a, b, rounding_mode="trunc")
-    # The processor traps where the quotient does not fit, which takes -1 to happen.
+    # The lowest integer divided by -1 overflows, which traps on x86: negate instead.
     is_minus = b == -1
     quotient = torch.div(a, b.masked_fill(is_minus, 1), rounding_mode="trunc")
     return torch.where(is_minus, -a, quotient)
@@ -59,16 +59,17 @@ def _pow(a: Tensor, b: Tensor) -> Tensor:
         return torch.pow(a, b)
     if not a.is_floating_point() and not b.is_floating_point():
         return _int_pow(a.long(), b.long()).to(a.dtype)
-    # A whole exponent rounded to float32 may turn from odd to even.
+    # An integer exponent rounded to float32 could change from odd to even.
     is_short = all(t.is_floating_point() and t.dtype is not torch.float64 for t in (a, b))
     both = torch.float32 if is_short else torch.float64
     return torch.pow(a.to(both), b.to(both)).to(a.dtype)
 
 
 def _int_pow(base: Tensor, exponent: Tensor) -> Tensor:
-    is_fraction = exponent < 0
-    whole = torch.pow(base, torch.where(is_fraction, exponent & 1, exponent))
-    return torch.where(is_fraction & (base.abs() != 1), 0, whole)
+    # A negative power of an integer truncates to 0, except for 1 and -1.
+    is_negative = exponent < 0
+    whole = torch.pow(base, torch.where(is_negative, exponent & 1, exponent))
+    return torch.where(is_negative & (base.abs() != 1), 0, whole)
 
 
 def _shift(a: Tensor, b: Tensor, *, direction: bytes) -> Tensor:
@@ -78,6 +79,8 @@ def _shift(a: Tensor, b: Tensor, *, direction: bytes) -> Tensor:
 
 
 def _fold(function: Function) -> Function:
+    """Return a variadic function that applies a binary one from left to right."""
+
     def run(*xs: Tensor) -> Tensor:
         result = xs[0]
         for x in xs[1:]:
@@ -88,7 +91,7 @@ def _fold(function: Function) -> Function:
 
 
 def _sum(*xs: Tensor) -> Tensor:
-    """One addition rounds once; more of them are done in float32."""
+    """Return the sum: one addition rounds once, several are computed in float32."""
     return torch.add(*xs) if len(xs) == 2 else _sum_wide(*xs)
 
 
@@ -115,12 +118,8 @@ def _is_inf(x: Tensor, *, detect_negative: int, detect_positive: int) -> Tensor:
     return torch.zeros_like(x, dtype=torch.bool)
 
 
-def _where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    return _chosen(x, y, condition)
-
-
 @via_carrier
-def _chosen(x: Tensor, y: Tensor, condition: Tensor) -> Tensor:
+def _select(x: Tensor, y: Tensor, condition: Tensor) -> Tensor:
     return torch.where(condition, x, y)
 
 
@@ -131,13 +130,13 @@ def _clip(x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> T
     return torch.clamp(x, *bounds)
 
 
-def _rows(types: frozenset[DType], **functions: Function) -> TorchKernels:
+def _kernels(types: frozenset[DType], **functions: Function) -> TorchKernels:
     return {("", name): TorchKernel(function, types) for name, function in functions.items()}
 
 
 KERNELS: Final[TorchKernels] = {
-    **_rows(_ORDERED, Abs=torch.abs, Neg=torch.neg, Sign=_sign),
-    **_rows(
+    **_kernels(_ORDERED, Abs=torch.abs, Neg=torch.neg, Sign=_sign),
+    **_kernels(
         REALS,
         Ceil=torch.ceil, Floor=torch.floor, Round=torch.round, Sqrt=torch.sqrt, Exp=torch.exp,
         Log=torch.log, Reciprocal=torch.reciprocal, Sin=torch.sin, Cos=torch.cos, Tan=torch.tan,
@@ -145,29 +144,29 @@ KERNELS: Final[TorchKernels] = {
         Tanh=torch.tanh, Asinh=torch.asinh, Acosh=torch.acosh, Atanh=torch.atanh, Erf=torch.erf,
         Sigmoid=torch.sigmoid, Sum=_sum, Mean=in_wide(_mean),
     ),
-    **_rows(
-        _TRUTHS, Not=torch.logical_not, And=torch.logical_and, Or=torch.logical_or,
+    **_kernels(
+        _BOOLS, Not=torch.logical_not, And=torch.logical_and, Or=torch.logical_or,
         Xor=torch.logical_xor,
     ),
-    **_rows(
+    **_kernels(
         INTS,
         BitwiseNot=via_carrier(torch.bitwise_not), BitwiseAnd=via_carrier(torch.bitwise_and),
         BitwiseOr=via_carrier(torch.bitwise_or), BitwiseXor=via_carrier(torch.bitwise_xor),
     ),
-    **_rows(
+    **_kernels(
         _ORDERED | _UNSIGNED, Add=via_carrier(torch.add), Sub=via_carrier(torch.sub),
         Mul=via_carrier(torch.mul),
     ),
-    **_rows(
+    **_kernels(
         _ORDERED,
         Div=_div, Mod=in_wide(_mod), Max=_fold(torch.maximum), Min=_fold(torch.minimum),
         Pow=_pow, Clip=_clip,
     ),
-    **_rows(WHOLE, BitShift=_shift),
-    **_rows(
+    **_kernels(WHOLE, BitShift=_shift),
+    **_kernels(
         PLAIN, Greater=torch.gt, Less=torch.lt, GreaterOrEqual=torch.ge, LessOrEqual=torch.le,
     ),
-    **_rows(PLAIN | _UNSIGNED, Equal=_equal),
-    **_rows(PLAIN | _UNSIGNED | COMPLEX, Where=_where),
-    **_rows(REALS | FLOAT8 | _TRUTHS, IsNaN=_is_nan, IsInf=_is_inf),
+    **_kernels(PLAIN | _UNSIGNED, Equal=_equal),
+    **_kernels(PLAIN | _UNSIGNED | COMPLEX, Where=lambda condition, x, y: _select(x, y, condition)),
+    **_kernels(REALS | FLOAT8 | _BOOLS, IsNaN=_is_nan, IsInf=_is_inf),
 }  # fmt: skip

@@ -17,8 +17,8 @@ _LARGEST: Final = {
     torch.float8_e5m2: 57344.0,
     torch.float8_e5m2fnuz: 57344.0,
 }
-_HALF_WAY: Final = 464.0  # from the largest of float8e4m3fn to what would come next
-# Types that float32 does not hold, and what they are then rounded to a second time.
+_HALF_WAY: Final = 464.0  # between the largest float8e4m3fn and the number that would follow
+# By target type: types that float32 cannot represent, so that a cast via float32 rounds twice.
 _LONG: Final = {
     torch.float16: frozenset((torch.float64,)),
     torch.bfloat16: frozenset((
@@ -29,7 +29,7 @@ _LONG: Final = {
 
 
 def convert(x: Tensor, to: torch.dtype, saturate: bool = True) -> Tensor:
-    """The elements in another type, by ONNX's rules for Cast."""
+    """Return the elements in another type, by the rules of ONNX's Cast."""
     if x.dtype is to:
         return x
     if x.dtype in _LONG.get(to, ()):
@@ -38,7 +38,7 @@ def convert(x: Tensor, to: torch.dtype, saturate: bool = True) -> Tensor:
         x = x.float()
         if saturate:
             x = torch.clamp(x, -_LARGEST[to], _LARGEST[to])
-        elif to is torch.float8_e4m3fn:  # torch always saturates into this one
+        elif to is torch.float8_e4m3fn:  # torch always saturates to this type
             x = x.masked_fill(x.abs() > _HALF_WAY, torch.nan)
     elif x.dtype in _LARGEST:
         x = x.float()
@@ -46,7 +46,7 @@ def convert(x: Tensor, to: torch.dtype, saturate: bool = True) -> Tensor:
 
 
 def _to_odd(x: Tensor) -> Tensor:
-    """float32 for a second rounding into a narrower type: what is inexact ends in an odd bit."""
+    """Return float32 rounded to odd, which a second rounding to fewer bits does not falsify."""
     exact = x.double()
     near = exact.float()
     bits, back = near.view(torch.int32), near.double()

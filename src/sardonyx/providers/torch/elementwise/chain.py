@@ -38,6 +38,7 @@ def run_code(code: Code, operands: Sequence[Tensor]) -> Tensor:
         y = _chain_of(code)(*operands)
         if y is not None:
             return y  # type: ignore[no-any-return]  # of a class that imports Triton
+    # Without Triton: one torch call per instruction.
     values = [wide(x) for x in operands]
     for step in code:
         arguments = [None if a == ABSENT else values[a] for a in step.args]

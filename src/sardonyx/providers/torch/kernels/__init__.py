@@ -31,6 +31,7 @@ def usable(device: torch.device) -> bool:
         return False
     if is_interpreted():
         return True
+    # ROCm has no inline PTX, and no dependent launch.
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return _capability(device.index or 0) >= (8, 0)

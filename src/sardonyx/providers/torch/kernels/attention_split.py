@@ -44,6 +44,7 @@ def _angles(cos, sin, position, rotary: tl.constexpr, sizes: tl.constexpr):
 def _token_angles(cos, sin, positions, first, rotary: tl.constexpr, sizes: tl.constexpr):
     """Return the angles of each new token."""
     n_new: tl.constexpr = sizes[5]
+    # Tuples, not arrays: registers of Triton cannot be indexed at run time.
     angles = ()
     for t in tl.static_range(n_new):
         position = rotary_position(positions, first, t, rotary)
@@ -108,6 +109,7 @@ def _softmax_update(state, queries, k, v, key, first, limits, sizes: tl.constexp
         # log2(e), so that exponentials are powers of two, which have an instruction.
         score = tl.where(seen, score * 1.4426950408889634, float("-inf"))
         new_top = tl.maximum(top, score)
+        # Rescale the old state to the new maximum.
         decay = exp2_below(top, new_top)
         weight = exp2_below(score, new_top)
         more = values * decay[:, None] + weight[:, None] * v
@@ -203,6 +205,7 @@ def _update_cache(new, angles, caches, first, span, sizes: tl.constexpr):
     for t in tl.static_range(n_new):
         c, s = angles[t]
         value, other, v = new[t]
+        # Rounded as the cache stores them, so that later steps see the same keys.
         k = (value * c + other * s).to(k_cache.dtype.element_ty)
         v = v.to(v_cache.dtype.element_ty)
         key = first + t
@@ -227,6 +230,7 @@ def _attend_span(queries, new, tiles, caches, span, limits, sizes: tl.constexpr)
     for _ in tl.static_range(rows):
         top = tl.full([tile], float("-inf"), tl.float32)
         none = tl.zeros([tile, features], tl.float32)
+        # The empty softmax: maximum -inf, denominator 0, values 0.
         state = state + ((top, tl.zeros([tile], tl.float32), none),)
     for start in tl.range(low, high, tile, num_stages=1):
         key = start + tl.arange(0, tile)
@@ -271,6 +275,7 @@ def per_head_decode_kernel(
     block = (batch * n_kv_heads + kv_head).to(tl.int64) * capacity * head
     k_cache += block
     v_cache += block
+    # Speculation: addresses follow from this length.
     guess = tl.load(seqlens + batch, cache_modifier=".cg")
     first, begin, length, n_splits = split_range(guess, capacity, window, n_new, tile, True)
     low = begin + split * length
@@ -283,6 +288,7 @@ def per_head_decode_kernel(
     start = batch * n_new * k_stride + kv_head * head
     new = _load_new(k_new + start, v_new + start, rotary, sizes, k_stride)
     last = tl.load(seqlens + batch, cache_modifier=".cg")
+    # Mis-speculation, when the previous kernel wrote the lengths: load everything again.
     if last != guess:
         first, begin, length, n_splits = split_range(last, capacity, window, n_new, tile, True)
         low = begin + split * length

@@ -96,8 +96,10 @@ def _emit(key: tuple[str, str], types: Sequence[str]) -> Emit | None:
     op = FUSIBLE.get(key)
     if op is None or not op.triton or not _TAKES[op.operands].issuperset(types):
         return None
+    # The math functions are accurate to float32 only.
     if "f64" in types and not op.is_exact:
         return None
+    # Templates and custom emitters are ours; attributes enter as numbers only.
     template = op.triton
     if template == CUSTOM:
         return _CUSTOM[key[1]]
@@ -146,6 +148,7 @@ def body(code: Code, operands: Sequence[str]) -> list[str] | None:
     lines = []
     values = [f"x{i}" for i in range(len(operands))]
     types = list(operands)
+    # 16-bit floats are widened once; only the result, and explicit casts, are rounded.
     for i, t in enumerate(operands):
         if t in _SIXTEEN_BITS:
             lines.append(f"x{i} = x{i}.to(tl.float32)")

@@ -58,6 +58,7 @@ def _unit_products(tile, x, units: tl.constexpr, rows: tl.constexpr, layout: tl.
     q = tl.reshape(words, [units, 4, rows_per_team, teams])
     s = tl.reshape(s, [units, rows_per_team, teams])
     z = tl.reshape(z, [units, rows_per_team, teams])
+    # Four codes in the bytes of a word: one dp4a multiplies them with four limbs of x.
     low = q & 0x0F0F0F0F
     high = (q >> 4) & 0x0F0F0F0F
     none = tl.zeros_like(q)
@@ -165,6 +166,7 @@ def _epilogue(value, up, row, m, n, factor, bias, residual, gated: tl.constexpr)
         up = up * factor
         if bias is not None:
             up += tl.load(bias + n + row, row < n, 0.0).to(tl.float32)
+        # SwiGLU: silu(gate) * up.
         value = value / (1 + tl.exp(-value)) * up
     if residual is not None:
         value += tl.load(residual + m * n + row, row < n, 0.0).to(tl.float32)

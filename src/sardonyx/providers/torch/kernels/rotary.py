@@ -30,6 +30,7 @@ def rotary_kernel(
         position = tl.load(position_ids + batch * n_tokens + token).to(tl.int32)
     n_positions: tl.constexpr = rotary[2]
     position = tl.minimum(tl.maximum(position, 0), n_positions - 1)
+    # Negative offsets are masked: heads beyond the last, which pad the tile.
     head_id = tl.program_id(1) * heads + tl.arange(0, heads)[:, None]
     feature = tl.arange(0, features)[None, :]
     at = batch * batch_stride + token * token_stride + head_id * head_stride

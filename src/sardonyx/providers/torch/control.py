@@ -71,8 +71,8 @@ def _if(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body])
 
 
 def _loop(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
-    trips, condition, *initial = (*values, *[None] * (2 - len(values)))
-    carried, scanned, facts = run_loop(trips, condition, initial, bodies["body"])
+    values += [None] * (2 - len(values))
+    carried, scanned, facts = run_loop(values[0], values[1], values[2:], bodies["body"])
     return [*carried, *(_stack(provider, r, f) for r, f in zip(scanned, facts, strict=True))]
 
 

@@ -107,7 +107,8 @@ def _run_experts(
     x: Tensor, router: Tensor, chosen: Tensor, routing: Tensor, layers: Any, attrs: dict[str, Any]
 ) -> Tensor:
     """Return the mixed outputs of the chosen experts, in the shape and type of x."""
-    tokens, network = x.reshape(-1, x.shape[-1]), _network(*layers, attrs)
+    first, second, third = layers
+    tokens, network = x.reshape(-1, x.shape[-1]), _network(first, second, third, attrs)
     y = _mix_experts(tokens, chosen, routing, router.shape[1], network)
     return y.view(x.shape).to(x.dtype)
 

@@ -157,7 +157,8 @@ def _positions(s: AxisResize, mode: ResizeMode, device: torch.device) -> Tensor:
     """Return the input position of every output."""
     # Nearest neighbours depend on ties, which are decided in float32, the type of scales.
     kind = torch.float32 if mode.mode == b"nearest" else torch.float64
-    position = TRANSFORMS[mode.transform](torch.arange(s.out, dtype=kind, device=device), s)
+    outputs = torch.arange(s.out, dtype=kind, device=device)
+    position: Tensor = TRANSFORMS[mode.transform](outputs, s)
     return position.clamp(-(2.0**40), 2.0**40)
 
 

@@ -26,6 +26,7 @@ def within(indices: Tensor, size: int, axis: int) -> Tensor:
         return indices
     if size == 0:
         raise InvalidArgument(f"axis {axis} has no elements, and indices ask for some")
+    # Reading the extremes of a device tensor would synchronize.
     if indices.device.type == "cpu":
         low, high = (int(v) for v in torch.aminmax(indices))
         if low < -size or high >= size:
@@ -124,6 +125,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes)
     new = updates.reshape(len(row), *flat.shape[1:])
     if reduction == b"none":
         return flat.index_copy(0, row, new).reshape(x.shape)
+    # scatter_reduce needs an index per element.
     inner = math.prod(flat.shape[1:])
     where = row[:, None].expand(-1, inner)
     flat, new = flat.reshape(-1, inner) if inner else flat, new.reshape(len(row), inner)
@@ -161,6 +163,7 @@ def one_hot(indices: Tensor, depth: Array, values: Tensor, *, axis: int) -> Tens
     axis %= indices.ndim + 1
     count = one_int(depth, "depth")
     where = indices.long()
+    # Negative indices count from the end; those outside of [-depth, depth) match no position.
     where = torch.where(where < 0, where + count, where).unsqueeze(axis)
     places = torch.arange(count, device=indices.device)
     places = places.reshape(-1, *(1,) * (indices.ndim - axis))

@@ -59,6 +59,7 @@ def _activate(h: Tensor, side: Tensor | None, attrs: dict[str, Any]) -> Tensor:
     if name != plain.SWIGLU:
         y = _ACTIVATIONS[name](h)
         return y if side is None else y * side
+    # Gate and linear features are interleaved (1) or halves (2) of the first layer's output.
     if attrs["swiglu_fusion"] == 1:
         h, side = h[..., ::2], h[..., 1::2]
     elif attrs["swiglu_fusion"] == 2:

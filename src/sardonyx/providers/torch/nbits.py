@@ -133,6 +133,7 @@ def _regrouped(
 ) -> Tensor:
     """Return float32 weights [K, N] whose rows have explicit block numbers."""
     scales, zero = blocks
+    # Act-order GPTQ permutes rows, so that a block's rows are not contiguous.
     # An index out of range would abort the CUDA context, so it is clamped.
     group = g_idx[: layout.k].long().clamp(0, layout.n_blocks - 1)
     codes = unpacked(b, layout.bits).reshape(layout.n, -1)[:, : layout.k].float()
@@ -301,6 +302,7 @@ def _gemv(
     """Return the GEMV launch for x with its norms; None if x has too many rows for it."""
     from sardonyx.providers.torch.kernels import nbits_matmul
 
+    # Decode: a few rows, bound by the bandwidth of reading the weights once.
     is_fixed = isinstance(x, nbits_matmul.FixedPointRows)
     if not is_fixed and not 0 < x.numel() <= nbits_matmul.MAX_ROWS * x.shape[-1]:
         return None

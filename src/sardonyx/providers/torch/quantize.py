@@ -138,6 +138,7 @@ def exact_matmul(a: Tensor, b: Tensor, a_zero: Tensor | None, b_zero: Tensor | N
     """
     if b.dim() == 2 and a.dim() > 1 and _fits_int_mm(a, b):
         return _int8_matmul(a, b, a_zero, b_zero)
+    # Products of bytes are exact in floats as long as the sums are below 2^24 (or 2^53).
     kind = exact_type(a.shape[-1])
     return torch.matmul(_centered(a, a_zero, kind), _centered(b, b_zero, kind))
 
@@ -244,6 +245,7 @@ def exact_conv(
     y = torch.convolution(
         image, weights, None, path.strides, none, path.dilations, False, none, attrs["group"]
     )
+    # The input may extend past the last window.
     inside = (slice(None), slice(None), *(slice(0, n) for n in path.outs))
     return torch.round(y[inside])
 

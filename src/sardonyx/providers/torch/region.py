@@ -336,21 +336,26 @@ def _call(provider: Torch, region: Region, node: Node, is_fixed: bool) -> Genera
     shapes = tuple(v.tensor.dims for v in node.outputs) if kernel.sized else None
     # Kernels without a tensor input learn the device from torch's default device.
     has_no_tensor = all(v is None or i in kernel.host for i, v in enumerate(node.inputs))
-    keywords = node.attrs
-    # Activations stay in fixed point between consecutive n-bit matmuls.
-    if kernel.fixed_point and _feeds_nbits_matmuls(region, node):
-        keywords = {**keywords, "gives_fixed_point": True}
-    if key == NBITS_MATMUL and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
-        keywords = {**keywords, "quantizes_output": 0}
     return GeneratedCall(
         node,
         _on_device(provider.torch_device, kernel.function) if has_no_tensor else kernel.function,
         tuple(operands),
-        keywords,
+        _keywords(region, node, kernel),
         shapes,
         is_fixed=is_fixed,
         returns_one=len(node.op.outputs) == 1 and not node.op.outputs[0].variadic,
     )
+
+
+def _keywords(region: Region, node: Node, kernel: TorchKernel) -> dict[str, Any]:
+    """Return the attributes, and whether results stay in fixed point for n-bit matmuls."""
+    keywords = node.attrs
+    if kernel.fixed_point and _feeds_nbits_matmuls(region, node):
+        keywords = {**keywords, "gives_fixed_point": True}
+    # Others would read the floats: the conversion to fixed point would be wasted.
+    if node.op.key == NBITS_MATMUL and not _is_read_by_nbits_matmuls(region, node.outputs[0]):
+        keywords = {**keywords, "quantizes_output": 0}
+    return keywords
 
 
 def _feeds_nbits_matmuls(region: Region, node: Node) -> bool:

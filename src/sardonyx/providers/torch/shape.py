@@ -70,6 +70,7 @@ def constant_of_shape(target: Array, *, value: Const | None) -> Tensor:
         raise InvalidArgument(f"the shape {shape} has a negative size")
     if value is None:
         return torch.zeros(shape, dtype=torch.float32)
+    # torch.full has no float8 kernels: filled as bytes.
     number = as_tensor(value.read(), value.dtype).reshape(())
     if number.dtype.is_floating_point and number.dtype.itemsize == 1:
         made = torch.full(shape, number.view(torch.uint8).item(), dtype=torch.uint8)
@@ -81,6 +82,7 @@ def eye_like(x: Tensor, *, dtype: int | None, k: int) -> Tensor:
     """Return a matrix with ones along a diagonal."""
     made = None if dtype is None else by_onnx(dtype)
     rows, columns = x.shape
+    # Column minus row is the number of a diagonal.
     over = torch.arange(columns, device=x.device) - torch.arange(rows, device=x.device)[:, None]
     return (over == k).to(x.dtype if made is None else TORCH[made])
 

@@ -23,6 +23,7 @@ def dft(x: Tensor, length: Array | None = None, axis: Array | None = None, **att
     where = -2 if axis is None else one_int(axis, "axis")
     where = where + 1 if where < 0 else where  # z lacks the last axis, of real and imaginary parts
     z = _as_complex(wide(x))
+    # A one-sided spectrum of n bins belongs to a real signal of 2 (n - 1) samples by default.
     size = z.shape[where]
     if length is not None:
         size = one_int(length, "dft_length")
@@ -44,6 +45,7 @@ def _transformed(transform: Callable[..., Tensor], z: Tensor, size: int, axis: i
     """Return a transform; FFT libraries reject empty tensors, whose shape one zero determines."""
     if z.numel():
         return transform(z, size, axis)
+    # Only the size of the transformed axis is needed.
     one = transform(z.new_zeros(1), size)
     shape = list(z.shape)
     shape[axis] = one.shape[0]
@@ -78,6 +80,7 @@ def stft(
             + ("" if window is None else f" and a window of {window.shape[0]}")
         )
     z = wide(x) if x.ndim == 2 else _as_complex(wide(x))
+    # A view [batch, frames, samples] of overlapping frames.
     frames = z.unfold(1, frame, hop)
     if window is not None:
         frames = frames * wide(window)

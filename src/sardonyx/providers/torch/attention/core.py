@@ -57,6 +57,7 @@ def _sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, is_causal: bool, blind: int
 ) -> Tensor:
     """`attended` by torch's scaled_dot_product_attention, with operands its fast kernels accept."""
+    # Grouped-query attention: `group` query heads share a KV head.
     group, rows = q.shape[1] // k.shape[1], q.shape[2]
     is_folded = group > 1 and not is_causal and (mask is None or _is_key_mask(mask))
     if is_folded:  # rows of the heads of a group become rows of one head: k and v are read once
@@ -128,6 +129,7 @@ def weights_of(scores: Tensor, extra: Tensor | float, blind: int) -> Tensor:
     """Return the softmax of scores and one `extra` score without a value (attention sink)."""
     if not scores.shape[-1]:
         return scores
+    # Subtracting the maximum, sink included, keeps exponentials from overflowing.
     top = scores.amax(-1, keepdim=True)
     if not isinstance(extra, Tensor) and extra == -INF:
         weights = torch.softmax(scores, -1)

@@ -154,6 +154,7 @@ def _scores(q: Tensor, k: Tensor, mask: Tensor | None, past: int, attrs: dict[st
 def decoder_masked(*inputs: Any, shapes: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """Return the attention of one new row."""
     x = DecoderInputs(*filled(inputs, 11))
+    # Without a key, the query input is packed QKV.
     if x.key is None:
         x = DecoderInputs(*x.query.chunk(3, 2), *filled(inputs, 11)[3:])
     return multi_head(*x.as_multi_head(attrs), shapes=shapes, **multi_head_attrs(attrs))

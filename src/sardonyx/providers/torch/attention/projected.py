@@ -37,6 +37,7 @@ def _attend_projected(x: ProjectedInputs, qkv: Tensor, attrs: dict[str, Any]) ->
     heads = attrs["num_heads"]
     widths: Any = qkv_widths(qkv.shape[2], attrs)
     q, k, v = (unpack(t, heads) for t in torch.split_with_sizes(qkv, widths, 2))
+    # Only a shared buffer has a past length; else the past cache has exactly its rows.
     length = x.past_length if attrs["past_present_share_buffer"] else None
     if attrs["do_rotary"]:
         first = 0 if x.past is None else x.past.shape[3]
@@ -55,6 +56,7 @@ def _attend_projected(x: ProjectedInputs, qkv: Tensor, attrs: dict[str, Any]) ->
 
 def _rotate(x: Tensor, past: int, width: int) -> Tensor:
     """Return [batch, heads, rows, head] rotated (RoPE, base 10000) by positions from `past` on."""
+    # Angles in float64: positions times frequencies lose bits in float32.
     half = (width or x.shape[3]) // 2
     pairs = torch.arange(half, dtype=torch.float64, device=x.device)
     frequencies = 10000.0 ** (-pairs / max(half, 1))
@@ -85,6 +87,7 @@ def _mask(mask: Tensor, sizes: tuple[int, int, int], low: float | None) -> Tenso
 def quantized(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     """As `projected`, with 8-bit quantized input and weights."""
     x, w, bias, x_scale, w_scale, mask, x_zero, w_zero, past = filled(inputs, 9)
+    # The projection is exact in integers; attention is computed in the bias's type.
     zero = None if x_zero is None else x_zero.reshape(())
     total = exact_matmul(x, w, zero, w_zero).float()
     qkv = total * (wide(x_scale).reshape(()) * wide(w_scale)) + wide(bias)

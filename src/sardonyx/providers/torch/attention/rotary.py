@@ -21,6 +21,7 @@ _TYPES: Final = frozenset((F32, F16, BF16, I64))
 def gather_angles(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Tensor, Tensor]:
     """Return float32 cosines and sines of positions, which are clamped to the tables."""
     rows, pairs = tables[0].shape
+    # Positions outside would abort the CUDA context.
     clamped = positions.reshape(-1).clamp(0, max(rows - 1, 0))
     cos, sin = (wide(t.index_select(0, clamped)).view(*positions.shape, pairs) for t in tables)
     return cos, sin
@@ -28,6 +29,7 @@ def gather_angles(tables: tuple[Tensor, Tensor], positions: Tensor) -> tuple[Ten
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: int) -> Tensor:
     """Return x with the first 2 * cos.shape[-1] features rotated in pairs, in float32."""
+    # Pairs are (i, i + half), or (2i, 2i + 1) if interleaved.
     half = cos.shape[-1]
     even, odd = slice(0, half), slice(half, 2 * half)
     if interleaved:

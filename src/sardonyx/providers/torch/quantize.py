@@ -14,7 +14,6 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import filled
 from sardonyx.ops.quantize.matmul_conv import MAX_BYTE_PRODUCT
-from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.dtypes import TORCH, wide
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 from sardonyx.providers.torch.sliding_window import spatial_only, torch_window

@@ -14,7 +14,8 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 
 from sardonyx.graph.dtype import I32
 from sardonyx.graph.op import ONNX
-from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs, filled
+from sardonyx.ops.arrays import filled
+from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
 from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
 

@@ -15,7 +15,6 @@ from sardonyx.ops.arrays import filled, one_int
 from sardonyx.ops.attention.decoder import projected_attrs
 from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.attention.quantized import projected_attrs as quantized_attrs
-from sardonyx.ops.recurrent.standard import filled
 from sardonyx.providers.torch.attention.core import pack, unpack
 from sardonyx.providers.torch.attention.multi_head import attend, extend_caches, mask_to_bias
 from sardonyx.providers.torch.attention.rotary import rotate

@@ -47,12 +47,7 @@ linear_regressor = Op(
     "x:T",
     "y:S",
     domain=ML,
-    attrs={
-        "coefficients": array(),
-        "intercepts": array(),
-        "targets": 1,
-        "post_transform": b"NONE",
-    },
+    attrs={"coefficients": array(), "intercepts": array(), "targets": 1, "post_transform": b"NONE"},
     types={"T": FEATURES, "S": SCORES},
     unranked=True,
 )

@@ -77,7 +77,4 @@ def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
 affine.reference(np.errstate(all="ignore")(affine_grid))
 
 
-OPS: Final = (
-    grid,
-    affine,
-)
+OPS: Final = (grid, affine)

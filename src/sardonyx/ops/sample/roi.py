@@ -175,9 +175,7 @@ def _average_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
     down, first_row = _mean_matrix(rows, x.shape[1])
     across, first_column = _mean_matrix(columns, x.shape[2])
     fraction = x[
-        :,
-        first_row : first_row + down.shape[1],
-        first_column : first_column + across.shape[1],
+        :, first_row : first_row + down.shape[1], first_column : first_column + across.shape[1]
     ]
     return np.asarray(np.matmul(np.matmul(down, fraction), across.T))
 
@@ -214,7 +212,4 @@ def _max_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
 roi_align.reference(in_wide(_roi_align))
 
 
-OPS: Final = (
-    max_roi_pool,
-    roi_align,
-)
+OPS: Final = (max_roi_pool, roi_align)

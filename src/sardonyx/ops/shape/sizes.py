@@ -13,14 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array
 
-sizes = Op(
-    "Sizes",
-    1,
-    "",
-    "y:T",
-    attrs={"fact": required("type")},
-    domain=INTERNAL,
-)
+sizes = Op("Sizes", 1, "", "y:T", attrs={"fact": required("type")}, domain=INTERNAL)
 
 
 sizes.infer(lambda g, *, fact: fact)

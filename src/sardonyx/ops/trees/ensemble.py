@@ -187,9 +187,7 @@ def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
     rows, width = batch_sizes(g, x, what)
     if x.shape is not None:
         g.at_least(
-            width,
-            forest.width,
-            f"{what} reads feature {forest.width - 1}, and rows are too short",
+            width, forest.width, f"{what} reads feature {forest.width - 1}, and rows are too short"
         )
     return rows
 

@@ -17,7 +17,7 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints, one_int
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.move.standard import concat
-from sardonyx.ops.sizes import CLASSIC, SIZES, copy_value, owned, same_value
+from sardonyx.ops.sizes import DATA_INDEX, SIZES, copy_value, owned, same_value
 
 ELEMENTS: Final = IEEE | INTS | COMPLEX | {BOOL, STRING}  # element types of sequences
 _BOOL: Final = frozenset((BOOL,))
@@ -243,7 +243,7 @@ split_to = Op(
     "input:T split:I?",
     "output_sequence",
     attrs={"axis": 0, "keepdims": 1},
-    types={"T": CLASSIC, "I": INDEX},
+    types=DATA_INDEX,
     unranked=True,
 )
 
@@ -264,16 +264,8 @@ def _(g: Scope, x: Fact, split: Fact | None, *, axis: int, keepdims: int) -> Seq
         return SequenceFact(elem)
     if split is None:
         return SequenceFact(elem, (elem,) * len(sizes))
-    g.equal(sum_sizes(sizes), x.dims[axis], f"the parts do not add up to axis {axis}")
+    g.equal(sum(sizes), x.dims[axis], f"the parts do not add up to axis {axis}")
     return SequenceFact(elem, tuple(x.shaped((*rest[0], s, *rest[1])) for s in sizes))
-
-
-def sum_sizes(sizes: Sequence[Size]) -> Size:
-    """Return the sum of sizes."""
-    result: Size = 0
-    for size in sizes:
-        result = result + size
-    return result
 
 
 def part_sizes(size: Size, split: Fact | None) -> Sequence[Size] | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, SardonyxError, ShapeError
 from sardonyx.graph.dim import Dim, FormulaTooLong, Shape, Size, floor_div, least, maximum, minimum
-from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, NUMBERS, STRING, by_name
+from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, INDEX, NUMBERS, STRING, by_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_ELEMENTS
@@ -22,6 +22,10 @@ MAX_RANK: Final = 64  # of numpy arrays
 CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements
 STORED: Final = ALL - {by_name("f6e2m3"), by_name("f6e3m2")}
 SIZES: Final = frozenset((I64,))  # the type of shapes and axes
+# Type constraints that many ops share: T is the data, I are sizes, axes or indices.
+DATA_SIZES: Final = {"T": CLASSIC, "I": SIZES}
+DATA_INDEX: Final = {"T": CLASSIC, "I": INDEX}
+STORED_SIZES: Final = {"T": STORED, "I": SIZES}
 SLICE_END: Final = 2**31 - 1  # exporters write this or more for "to the end"
 
 

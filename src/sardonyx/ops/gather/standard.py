@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import product
-from sardonyx.graph.dtype import BOOL, IEEE, INDEX, INTS, by_name
+from sardonyx.graph.dtype import BOOL, IEEE, INTS, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
@@ -17,6 +17,8 @@ from sardonyx.ops.arrays import Array, narrow, wide
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import (
     CLASSIC,
+    DATA_INDEX,
+    DATA_SIZES,
     SIZES,
     STORED,
     allocatable,
@@ -38,14 +40,7 @@ def normalized_indices(indices: Array, size: int, axis: int) -> Array:
     return np.where(indices < 0, indices + size, indices)
 
 
-gather = Op(
-    "Gather",
-    13,
-    "data:T indices:I",
-    "output:T",
-    attrs={"axis": 0},
-    types={"T": CLASSIC, "I": INDEX},
-)
+gather = Op("Gather", 13, "data:T indices:I", "output:T", attrs={"axis": 0}, types=DATA_INDEX)
 
 
 @gather.infer
@@ -55,21 +50,17 @@ def _(g: Scope, x: Fact, indices: Fact, *, axis: int) -> Fact:
     return x.shaped(checked_shape(g, dims, "the output"))
 
 
-def _gather(x: Array, indices: Array, *, axis: int) -> Array:
+@gather.symbolic
+@symbolic_move
+@gather.reference
+def _(x: Array, indices: Array, *, axis: int) -> Array:
     axis = axis_of(axis, x.ndim)
     where = normalized_indices(indices, x.shape[axis], axis)
     return np.asarray(np.take(x, where, axis), x.dtype)
 
 
-gather.symbolic(symbolic_move(gather.reference(_gather)))
-
 gather_elements = Op(
-    "GatherElements",
-    13,
-    "data:T indices:I",
-    "output:T",
-    attrs={"axis": 0},
-    types={"T": CLASSIC, "I": INDEX},
+    "GatherElements", 13, "data:T indices:I", "output:T", attrs={"axis": 0}, types=DATA_INDEX
 )
 
 
@@ -89,7 +80,10 @@ def _(g: Scope, x: Fact, indices: Fact, *, axis: int) -> Fact:
     return x.shaped(indices.dims)
 
 
-def _gather_elements(x: Array, indices: Array, *, axis: int) -> Array:
+@gather_elements.symbolic
+@symbolic_move
+@gather_elements.reference
+def _(x: Array, indices: Array, *, axis: int) -> Array:
     return x[_element_indices(x, indices, axis_of(axis, x.ndim))]
 
 
@@ -100,15 +94,8 @@ def _element_indices(x: Array, indices: Array, axis: int) -> tuple[Array, ...]:
     return tuple(own)
 
 
-gather_elements.symbolic(symbolic_move(gather_elements.reference(_gather_elements)))
-
 gather_nd = Op(
-    "GatherND",
-    13,
-    "data:T indices:I",
-    "output:T",
-    attrs={"batch_dims": 0},
-    types={"T": CLASSIC, "I": SIZES},
+    "GatherND", 13, "data:T indices:I", "output:T", attrs={"batch_dims": 0}, types=DATA_SIZES
 )
 
 
@@ -146,11 +133,12 @@ def _nd_indices(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
     return (np.zeros(shape, np.int64), *batch, *indexed)
 
 
-def _gather_nd(x: Array, indices: Array, *, batch_dims: int) -> Array:
+@gather_nd.symbolic
+@symbolic_move
+@gather_nd.reference
+def _(x: Array, indices: Array, *, batch_dims: int) -> Array:
     return np.asarray(x[None][_nd_indices(x, indices, batch_dims)], x.dtype)
 
-
-gather_nd.symbolic(symbolic_move(gather_nd.reference(_gather_nd)))
 
 _REDUCTIONS: Final[dict[bytes, Any]] = {
     b"add": np.add,
@@ -190,7 +178,7 @@ scatter_elements = Op(
     "data:T indices:I updates:T",
     "output:T",
     attrs={"axis": 0, "reduction": b"none"},
-    types={"T": CLASSIC, "I": INDEX},
+    types=DATA_INDEX,
 )
 
 
@@ -216,7 +204,7 @@ scatter_nd = Op(
     "data:T indices:I updates:T",
     "output:T",
     attrs={"reduction": b"none"},
-    types={"T": CLASSIC, "I": SIZES},
+    types=DATA_SIZES,
 )
 
 

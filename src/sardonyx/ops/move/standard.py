@@ -12,11 +12,13 @@ from sardonyx.graph.dim import Shape, Size, floor_div, product
 from sardonyx.graph.dtype import INDEX
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, optional, required
+from sardonyx.graph.op import INTERNAL, Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints
 from sardonyx.ops.inference import axes_of, axis_of, like_first
 from sardonyx.ops.sizes import (
     CLASSIC,
+    DATA_INDEX,
+    DATA_SIZES,
     SIZES,
     STORED,
     allocatable,
@@ -28,6 +30,10 @@ from sardonyx.ops.sizes import (
     symbolic_move,
     vector_length,
 )
+
+copy = Op("Copy", 1, "x:T", "y:T", attrs={"to": required("bytes")}, domain=INTERNAL)
+copy.infer(lambda g, x, *, to: x)
+copy.reference(lambda x, *, to: x)  # references run on the host only
 
 transpose = Op(
     "Transpose", 25, "data:T", "transposed:T", attrs={"perm": optional("ints")}, types={"T": STORED}
@@ -47,11 +53,11 @@ def _(g: Scope, x: Fact, *, perm: Sequence[int] | None) -> Fact:
     return x.shaped(tuple(x.dims[i] for i in _permutation(perm, x.rank)))
 
 
-def _transpose(x: Array, *, perm: Sequence[int] | None) -> Array:
+@transpose.symbolic
+@transpose.reference
+def _(x: Array, *, perm: Sequence[int] | None) -> Array:
     return owned(np.transpose(x, _permutation(perm, x.ndim)))
 
-
-transpose.symbolic(transpose.reference(_transpose))
 
 concat = Op(
     "Concat",
@@ -78,23 +84,19 @@ def _(g: Scope, *xs: Fact, axis: int) -> Fact:
     for position, other in enumerate(ranked[1:], 1):
         if len(other) != len(dims):
             raise ShapeError(f"input {position} has rank {len(other)}, and input 0 has {len(dims)}")
+        what = f"of input {position} and of the first differ"
         for i, d in enumerate(other):
-            if i == axis:
-                dims[i] = dims[i] + d
-            else:
-                dims[i] = g.equal(
-                    dims[i], d, f"dim {i} of input {position} and of the first differ"
-                )
+            dims[i] = dims[i] + d if i == axis else g.equal(dims[i], d, f"dim {i} {what}")
     if len(ranked) < len(xs):
         dims[axis] = g.fresh("joined")
     return xs[0].shaped(tuple(dims))
 
 
-def _concat(*xs: Array, axis: int) -> Array:
+@concat.symbolic
+@concat.reference
+def _(*xs: Array, axis: int) -> Array:
     return np.concatenate(xs, axis_of(axis, xs[0].ndim))
 
-
-concat.symbolic(concat.reference(_concat))
 
 split = Op(
     "Split",
@@ -102,7 +104,7 @@ split = Op(
     "input:T split:I?",
     "outputs:T*",
     attrs={"axis": 0, "num_outputs": optional("int")},
-    types={"T": CLASSIC, "I": SIZES},
+    types=DATA_SIZES,
 )
 
 
@@ -138,16 +140,15 @@ def _(g: Scope, x: Fact, sizes: Fact | None, *, axis: int, num_outputs: int | No
         for p in parts:
             g.at_least(p, 0, "a size of Split")
         if sizes.sym is not None:
-            total: Size = 0
-            for p in parts:
-                total = total + p
-            g.equal(total, x.dims[axis], f"the sizes of the parts do not add up to dim {axis}")
+            what = f"the sizes of the parts do not add up to dim {axis}"
+            g.equal(sum(parts), x.dims[axis], what)
     return tuple(x.shaped((*x.dims[:axis], p, *x.dims[axis + 1 :])) for p in parts)
 
 
-def _split(
-    x: Array, sizes: Array | None, *, axis: int, num_outputs: int | None
-) -> tuple[Array, ...]:
+@split.symbolic
+@symbolic_move
+@split.reference
+def _(x: Array, sizes: Array | None, *, axis: int, num_outputs: int | None) -> tuple[Array, ...]:
     axis = axis_of(axis, x.ndim)
     length = x.shape[axis]
     if sizes is not None:
@@ -159,25 +160,16 @@ def _split(
     return tuple(owned(p) for p in np.split(x, np.cumsum(parts[:-1], dtype=np.int64), axis))
 
 
-split.symbolic(symbolic_move(split.reference(_split)))
-
-slice_ = Op(
-    "Slice",
-    13,
-    "data:T starts:I ends:I axes:I? steps:I?",
-    "output:T",
-    types={"T": CLASSIC, "I": INDEX},
-)
+slice_ = Op("Slice", 13, "data:T starts:I ends:I axes:I? steps:I?", "output:T", types=DATA_INDEX)
 
 
 @slice_.infer
 def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fact | None) -> Fact:
     count = vector_length(starts, "starts")
-    if axes is not None and axes.ints is None:
+    static_axes = axes.ints if axes is not None else None if count is None else range(count)
+    if static_axes is None:
         return x.shaped(fresh_shape(g, x.rank, "cut"))
-    if axes is None and count is None:
-        return x.shaped(fresh_shape(g, x.rank, "cut"))
-    where = axes_of(range(count or 0) if axes is None else axes.ints or (), x.rank)
+    where = axes_of(static_axes, x.rank)
     for fact, name in ((starts, "starts"), (ends, "ends"), (steps, "steps")):
         length = None if fact is None else vector_length(fact, name)
         if length is not None and length != len(where):
@@ -192,7 +184,10 @@ def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fac
     return x.shaped(tuple(dims))
 
 
-def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
+@slice_.symbolic
+@symbolic_move
+@slice_.reference
+def _(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
     first, last = as_ints(starts) or (), as_ints(ends) or ()
     where = axes_of(range(len(first)) if axes is None else as_ints(axes) or (), x.ndim)
     by = (1,) * len(first) if steps is None else as_ints(steps) or ()
@@ -206,15 +201,11 @@ def _slice(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Arra
     for axis, start, end, step in zip(where, first, last, by, strict=True):
         positions = slice_range(x.shape[axis], start, end, step)
         stop = positions.start + len(positions) * step
-        cut[axis] = (
-            slice(positions.start, stop if stop >= 0 else None, step) if positions else slice(0)
-        )
+        cut[axis] = slice(positions.start, None if stop < 0 else stop, step)
     return owned(x[tuple(cut)])
 
 
-slice_.symbolic(symbolic_move(slice_.reference(_slice)))
-
-tile = Op("Tile", 13, "input:T repeats:I", "output:T", types={"T": CLASSIC, "I": SIZES})
+tile = Op("Tile", 13, "input:T repeats:I", "output:T", types=DATA_SIZES)
 
 
 @tile.infer
@@ -230,7 +221,10 @@ def _(g: Scope, x: Fact, repeats: Fact) -> Fact:
     return x.shaped(checked_shape(g, dims, "the output"))
 
 
-def _tile(x: Array, repeats: Array) -> Array:
+@tile.symbolic
+@symbolic_move
+@tile.reference
+def _(x: Array, repeats: Array) -> Array:
     times = as_ints(repeats) or ()
     if len(times) != x.ndim or min(times, default=0) < 0:
         raise InvalidArgument(f"repeats {times} do not fit an input of shape {x.shape}")
@@ -238,7 +232,7 @@ def _tile(x: Array, repeats: Array) -> Array:
     return np.tile(x, times) if times else owned(x)
 
 
-tile.symbolic(symbolic_move(tile.reference(_tile)))
+_MODES: Final = (b"constant", b"reflect", b"edge", b"wrap")
 
 pad = Op(
     "Pad",
@@ -254,7 +248,8 @@ pad = Op(
 @pad.infer
 def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, mode: bytes) -> Fact:
     if mode not in _MODES:
-        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {_MODE_NAMES}")
+        choices = b", ".join(_MODES).decode()
+        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {choices}")
     length = vector_length(pads, "pads")
     if axes is not None and axes.ints is None:
         return x.shaped(fresh_shape(g, x.rank, "padded"))
@@ -273,10 +268,7 @@ def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, m
     return x.shaped(checked_shape(g, dims, "the padded shape"))
 
 
-_MODES: Final = {b"constant": "constant", b"reflect": "reflect", b"edge": "edge", b"wrap": "wrap"}
-_MODE_NAMES: Final = ", ".join(_MODES.values())
-
-
+@pad.reference
 def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
     amounts = as_ints(pads) or ()
     where = axes_of(range(x.ndim) if axes is None else as_ints(axes) or (), x.ndim)
@@ -300,18 +292,15 @@ def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode
         return out
     if any(d == 0 and (b or a) for d, (b, a) in zip(x.shape, widths_added, strict=True)):
         raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
-    # numpy's stubs list the modes as literals, and this one comes from a table.
-    return np.pad(x, widths_added, _MODES[mode])  # type: ignore[call-overload, no-any-return]
+    # numpy's stubs list the modes as literals.
+    return np.pad(x, widths_added, mode.decode())  # type: ignore[call-overload, no-any-return]
 
 
-def _pad_sizes(
-    x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes
-) -> Array:
+@pad.symbolic
+@symbolic_move
+def _(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
     return _pad(x, pads, np.zeros(1, np.int64) if value is None else value, axes, mode=mode)
 
-
-pad.reference(_pad)
-pad.symbolic(symbolic_move(_pad_sizes))
 
 _BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
 
@@ -375,7 +364,7 @@ reverse_sequence = Op(
     "input:T sequence_lens:I",
     "Y:T",
     attrs={"batch_axis": 1, "time_axis": 0},
-    types={"T": CLASSIC, "I": SIZES},
+    types=DATA_SIZES,
 )
 
 
@@ -405,13 +394,7 @@ def _(x: Array, lens: Array, *, batch_axis: int, time_axis: int) -> Array:
 
 
 trilu = Op(
-    "Trilu",
-    14,
-    "input:T k:I?",
-    "output:T",
-    attrs={"upper": 1},
-    types={"T": CLASSIC, "I": SIZES},
-    singles="k",
+    "Trilu", 14, "input:T k:I?", "output:T", attrs={"upper": 1}, types=DATA_SIZES, singles="k"
 )
 
 
@@ -440,7 +423,7 @@ center_crop_pad = Op(
     "input_data:T shape:I",
     "output_data:T",
     attrs={"axes": optional("ints")},
-    types={"T": CLASSIC, "I": INDEX},
+    types=DATA_INDEX,
 )
 
 
@@ -479,6 +462,6 @@ def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
 
 
 OPS: Final = (
-    transpose, concat, split, slice_, tile, pad, depth_to_space, space_to_depth, reverse_sequence,
-    trilu, center_crop_pad,
+    copy, transpose, concat, split, slice_, tile, pad, depth_to_space, space_to_depth,
+    reverse_sequence, trilu, center_crop_pad,
 )  # fmt: skip

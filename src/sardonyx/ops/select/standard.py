@@ -17,7 +17,7 @@ from sardonyx.ops.arrays import Array, one_int, wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sizes import CLASSIC, SIZES, checked_shape
+from sardonyx.ops.sizes import DATA_SIZES, SIZES, checked_shape
 
 top_k = Op(
     "TopK",
@@ -59,7 +59,7 @@ def _(x: Array, k: Array, *, axis: int, largest: int, sorted: int) -> tuple[Arra
     return np.take_along_axis(x, order, axis), order.astype(np.int64)
 
 
-non_zero = Op("NonZero", 13, "X:T", "Y:I", types={"T": CLASSIC, "I": SIZES}, unranked=True)
+non_zero = Op("NonZero", 13, "X:T", "Y:I", types=DATA_SIZES, unranked=True)
 
 
 @non_zero.infer
@@ -90,7 +90,7 @@ unique = Op(
     "X:T",
     "Y:T indices:I? inverse_indices:I? counts:I?",
     attrs={"axis": optional("int"), "sorted": 1},
-    types={"T": CLASSIC, "I": SIZES},
+    types=DATA_SIZES,
     unranked=True,
 )
 

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.const import Const
-from sardonyx.graph.dim import Dim, Shape, Size, floor_div, maximum, modulo, product, same
-from sardonyx.graph.dtype import (
-    BF16,
-    BOOL,
-    COMPLEX,
-    F16,
-    F32,
-    F64,
-    I16,
-    I32,
-    I64,
-    NUMBERS,
-    STRING,
-    DType,
-    by_onnx,
-)
+from sardonyx.graph.dim import Dim, Shape, Size, evaluate, floor_div, maximum, modulo, product, same
+from sardonyx.graph.dtype import BOOL, COMPLEX, F32, FLOATS, I16, I64, INDEX, STRING, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.infer import MAX_SYMBOLIC
-from sardonyx.graph.op import Op, optional
+from sardonyx.graph.op import INTERNAL, Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints, is_half, narrow
 from sardonyx.ops.inference import axes_of, broadcast_shapes
 from sardonyx.ops.sizes import (
     CLASSIC,
+    DATA_SIZES,
     SIZES,
     STORED,
+    STORED_SIZES,
     allocatable,
     checked_shape,
     copy_value,
@@ -53,7 +41,7 @@ shape = Op(
     "data:T",
     "shape:I",
     attrs={"start": 0, "end": optional("int")},
-    types={"T": STORED, "I": SIZES},
+    types=STORED_SIZES,
     unranked=True,
 )
 
@@ -71,7 +59,7 @@ def _(x: Array, *, start: int, end: int | None) -> Array:
     return np.array(x.shape[start:end], np.int64)
 
 
-size = Op("Size", 25, "data:T", "size:I", types={"T": STORED, "I": SIZES}, unranked=True)
+size = Op("Size", 25, "data:T", "size:I", types=STORED_SIZES, unranked=True)
 
 
 @size.infer
@@ -87,7 +75,7 @@ reshape = Op(
     "data:T shape:I",
     "reshaped:T",
     attrs={"allowzero": 0},
-    types={"T": STORED, "I": SIZES},
+    types=STORED_SIZES,
     unranked=True,
 )
 
@@ -178,7 +166,8 @@ def _(x: Array, target: Array, *, allowzero: int) -> Array:
         raise InvalidArgument(error.what) from None
 
 
-def _reshape_sizes(x: Array, target: Array, *, allowzero: int) -> Array | None:
+@reshape.symbolic
+def _(x: Array, target: Array, *, allowzero: int) -> Array | None:
     if not all(isinstance(t, int) for t in target.flat):
         return None
     try:
@@ -186,8 +175,6 @@ def _reshape_sizes(x: Array, target: Array, *, allowzero: int) -> Array | None:
     except ShapeError:
         return None
 
-
-reshape.symbolic(_reshape_sizes)
 
 flatten = Op("Flatten", 25, "input:T", "output:T", attrs={"axis": 1}, types={"T": STORED})
 
@@ -204,14 +191,14 @@ def _(g: Scope, x: Fact, *, axis: int) -> Fact:
     return x.shaped((product(x.dims[:axis]), product(x.dims[axis:])))
 
 
-def _flatten(x: Array, *, axis: int) -> Array:
+@flatten.symbolic
+@flatten.reference
+def _(x: Array, *, axis: int) -> Array:
     axis = _flat_axis(axis, x.ndim)
     return owned(x).reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-flatten.symbolic(flatten.reference(_flatten))
-
-squeeze = Op("Squeeze", 25, "data:T axes:I?", "squeezed:T", types={"T": STORED, "I": SIZES})
+squeeze = Op("Squeeze", 25, "data:T axes:I?", "squeezed:T", types=STORED_SIZES)
 
 
 @squeeze.infer
@@ -233,7 +220,10 @@ def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
     return x.shaped(tuple(d for i, d in enumerate(x.dims) if i not in squeezed))
 
 
-def _squeeze(x: Array, axes: Array | None) -> Array:
+@squeeze.symbolic
+@symbolic_move
+@squeeze.reference
+def _(x: Array, axes: Array | None) -> Array:
     if axes is None:
         return owned(x).reshape([d for d in x.shape if d != 1])
     squeezed = axes_of(as_ints(axes) or (), x.ndim)
@@ -243,9 +233,7 @@ def _squeeze(x: Array, axes: Array | None) -> Array:
     return owned(x).reshape([d for i, d in enumerate(x.shape) if i not in squeezed])
 
 
-squeeze.symbolic(symbolic_move(squeeze.reference(_squeeze)))
-
-unsqueeze = Op("Unsqueeze", 25, "data:T axes:I", "expanded:T", types={"T": STORED, "I": SIZES})
+unsqueeze = Op("Unsqueeze", 25, "data:T axes:I", "expanded:T", types=STORED_SIZES)
 
 
 def _with_ones(dims: Sequence[Any], axes: Sequence[int]) -> list[Any]:
@@ -263,17 +251,37 @@ def _(g: Scope, x: Fact, axes: Fact) -> Fact:
     return x.shaped(None if length is None else fresh_shape(g, x.rank + length, "unsqueezed"))
 
 
-def _unsqueeze(x: Array, axes: Array) -> Array:
+@unsqueeze.symbolic
+@symbolic_move
+@unsqueeze.reference
+def _(x: Array, axes: Array) -> Array:
     return owned(x).reshape(_with_ones(x.shape, as_ints(axes) or ()))
 
 
-unsqueeze.symbolic(symbolic_move(unsqueeze.reference(_unsqueeze)))
+sizes = Op("Sizes", 1, "", "y:T", attrs={"fact": required("type")}, domain=INTERNAL)
+sizes.infer(lambda g, *, fact: fact)
+
+
+@sizes.reference
+def _(dims: Mapping[str, int], *, fact: Fact) -> Array:
+    """Return a small integer tensor of symbolic sizes, evaluated for this run's dims."""
+    shape, elements = fact.static, fact.sym
+    assert shape is not None
+    assert elements is not None
+    numbers = [evaluate(e, dims) for e in elements]
+    try:
+        return np.array(numbers, fact.dtype.np).reshape(shape)
+    except OverflowError:
+        raise InvalidArgument(
+            f"a computed size does not fit {fact.dtype}: {numbers!r:.200}", sizes=list(elements)
+        ) from None
+
 
 identity = Op("Identity", 25, "input", "output", unranked=True)
 identity.infer(lambda g, x: same_value(x))
 identity.reference(copy_value)
 
-expand = Op("Expand", 13, "input:T shape:I", "output:T", types={"T": CLASSIC, "I": SIZES})
+expand = Op("Expand", 13, "input:T shape:I", "output:T", types=DATA_SIZES)
 
 
 @expand.infer
@@ -287,7 +295,10 @@ def _(g: Scope, x: Fact, target: Fact) -> Fact:
     return x.shaped(fresh_shape(g, max(length, x.rank), "expanded"))
 
 
-def _expand(x: Array, target: Array) -> Array:
+@expand.symbolic
+@symbolic_move
+@expand.reference
+def _(x: Array, target: Array) -> Array:
     target_shape = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
     try:
         full = np.broadcast_shapes(x.shape, target_shape)
@@ -295,8 +306,6 @@ def _expand(x: Array, target: Array) -> Array:
         raise InvalidArgument(f"{x.shape} does not expand to {target_shape}") from None
     return owned(np.broadcast_to(x, allocatable(full, x.dtype, "the expanded shape")))
 
-
-expand.symbolic(symbolic_move(expand.reference(_expand)))
 
 _FILLERS: Final = STORED - COMPLEX - {STRING}
 constant_of_shape = Op(
@@ -345,7 +354,7 @@ def _(target: Array, *, value: Const | None) -> Array | None:
     return np.full(sizes, int(number), object)
 
 
-_EYES: Final = NUMBERS | {BOOL}
+_EYES: Final = CLASSIC - COMPLEX - {STRING}
 eye_like = Op(
     "EyeLike",
     22,
@@ -381,7 +390,7 @@ range_ = Op(
     "start:T limit:T delta:T",
     "output:T",
     attrs={"stash_type": 1},
-    types={"T": frozenset((BF16, F64, F32, F16, I16, I32, I64))},
+    types={"T": FLOATS | INDEX | {I16}},
     unranked=True,
 )
 
@@ -436,6 +445,6 @@ def _(start: Array, limit: Array, delta: Array, *, stash_type: int) -> Array | N
 
 
 OPS: Final = (
-    shape, size, reshape, flatten, squeeze, unsqueeze, identity, expand, constant_of_shape,
+    shape, size, sizes, reshape, flatten, squeeze, unsqueeze, identity, expand, constant_of_shape,
     eye_like, range_,
 )  # fmt: skip

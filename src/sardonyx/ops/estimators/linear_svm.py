@@ -11,12 +11,10 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import ML, Op, array, required
+from sardonyx.graph.op import array, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import (
-    FEATURES,
-    LABELS,
-    SCORES,
+    CLASS_INTS,
     argmax_label,
     as_matrix,
     batch_sizes,
@@ -27,6 +25,7 @@ from sardonyx.ops.estimators.scores import (
     label_type,
     labels_of,
     logistic,
+    ml_op,
     post_transformed,
 )
 from sardonyx.ops.memoize import Memoized
@@ -41,32 +40,25 @@ def _list(values: Any) -> Array:
 # Linear models
 
 
-linear_regressor = Op(
+linear_regressor = ml_op(
     "LinearRegressor",
     1,
     "x:T",
     "y:S",
-    domain=ML,
     attrs={"coefficients": array(), "intercepts": array(), "targets": 1, "post_transform": b"NONE"},
-    types={"T": FEATURES, "S": SCORES},
-    unranked=True,
 )
-linear_classifier = Op(
+linear_classifier = ml_op(
     "LinearClassifier",
     1,
     "x:T",
     "y:L z:S",
-    domain=ML,
     attrs={
+        **CLASS_INTS,
         "coefficients": required("array floats"),
         "intercepts": array(),
-        "classlabels_ints": array("ints"),
-        "classlabels_strings": array("strings"),
         "multi_class": 0,
         "post_transform": b"NONE",
     },
-    types={"T": FEATURES, "L": LABELS, "S": SCORES},
-    unranked=True,
 )
 
 
@@ -154,48 +146,18 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
 
 # Support vector machines
 
-_KERNEL: Final = {"kernel_type": b"LINEAR", "kernel_params": array()}
 KERNELS: Final = (b"LINEAR", b"POLY", b"RBF", b"SIGMOID")
 
-svm_regressor = Op(
-    "SVMRegressor",
-    1,
-    "x:T",
-    "y:S",
-    domain=ML,
-    attrs={
-        **_KERNEL,
-        "coefficients": array(),
-        "n_supports": 0,
-        "one_class": 0,
-        "post_transform": b"NONE",
-        "rho": array(),
-        "support_vectors": array(),
-    },
-    types={"T": FEATURES, "S": SCORES},
-    unranked=True,
+_SVM: Final = {
+    "kernel_type": b"LINEAR",
+    "post_transform": b"NONE",
+    **dict.fromkeys(("kernel_params", "coefficients", "rho", "support_vectors"), array()),
+}
+_PAIRS: Final = {"prob_a": array(), "prob_b": array(), "vectors_per_class": array("ints")}
+svm_regressor = ml_op(
+    "SVMRegressor", 1, "x:T", "y:S", attrs=_SVM | {"n_supports": 0, "one_class": 0}
 )
-svm_classifier = Op(
-    "SVMClassifier",
-    1,
-    "x:T",
-    "y:L z:S",
-    domain=ML,
-    attrs={
-        **_KERNEL,
-        "classlabels_ints": array("ints"),
-        "classlabels_strings": array("strings"),
-        "coefficients": array(),
-        "post_transform": b"NONE",
-        "prob_a": array(),
-        "prob_b": array(),
-        "rho": array(),
-        "support_vectors": array(),
-        "vectors_per_class": array("ints"),
-    },
-    types={"T": FEATURES, "L": LABELS, "S": SCORES},
-    unranked=True,
-)
+svm_classifier = ml_op("SVMClassifier", 1, "x:T", "y:L z:S", attrs=_SVM | CLASS_INTS | _PAIRS)
 
 
 class SvmKernel:

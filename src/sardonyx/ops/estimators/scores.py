@@ -1,4 +1,4 @@
-"""Shared by the ai.onnx.ml estimators: rows of features, post transforms and class labels."""
+"""Shared by ops of ai.onnx.ml: declarations, rows of features, post transforms, class labels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64, I32, I64, STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import ML, Op, array
 from sardonyx.ops.arrays import Array
 
 FEATURES: Final = frozenset((F32, F64, I32, I64))  # element types of the inputs of estimators
 LABELS: Final = frozenset((STRING, I64))
 SCORES: Final = frozenset((F32,))
+_LABEL_LISTS: Final = {"classlabels_strings": array("strings")}
+CLASS_INTS: Final = _LABEL_LISTS | {"classlabels_ints": array("ints")}
+CLASS_INT64S: Final = _LABEL_LISTS | {"classlabels_int64s": array("ints")}
+
+
+def ml_op(name: str, since: int, inputs: str, outputs: str, **schema: Any) -> Op:
+    """Declare an op of ai.onnx.ml; by default its types are T features, L labels and S scores."""
+    defaults = {"types": {"T": FEATURES, "L": LABELS, "S": SCORES}, "unranked": True}
+    return Op(name, since, inputs, outputs, domain=ML, **{**defaults, **schema})
 
 
 def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
@@ -52,8 +62,8 @@ def softmax(x: Array) -> Array:
 def softmax_zero(x: Array) -> Array:
     """Return the softmax of each row, where a score of zero (no votes) stays zero."""
     has_votes = np.abs(x) > 1e-7
-    argmax_label = x.max(axis=1, keepdims=True, initial=-np.inf)
-    e: Array = np.where(has_votes, np.exp(x - argmax_label), x * np.exp(-argmax_label))
+    largest = x.max(axis=1, keepdims=True, initial=-np.inf)
+    e: Array = np.where(has_votes, np.exp(x - largest), x * np.exp(-largest))
     e /= np.where(has_votes, e, 0).sum(axis=1, keepdims=True)
     return e
 
@@ -68,12 +78,8 @@ def probit(x: Array) -> Array:
     return np.asarray(np.copysign(size, t))
 
 
-def _same(x: Array) -> Array:
-    return x
-
-
 TRANSFORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
-    b"NONE": _same,
+    b"NONE": lambda x: x,
     b"SOFTMAX": softmax,
     b"LOGISTIC": logistic,
     b"SOFTMAX_ZERO": softmax_zero,

@@ -10,37 +10,30 @@ from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
 from sardonyx.graph.dtype import F32, F64, I16, I32, I64, STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import ML, Op, array, optional
+from sardonyx.graph.op import array, optional
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, string_array
+from sardonyx.ops.estimators.scores import FEATURES, LABELS, SCORES, label_type, ml_op, string_array
 from sardonyx.ops.lookup_table import LookupTable
 from sardonyx.ops.memoize import Memoized
 
 ENCODED: Final = frozenset((STRING, I64, F32, I32, I16, F64))
 
 
-encoder = Op(
+encoder = ml_op(
     "LabelEncoder",
     4,
     "x:T",
     "y:U",
-    domain=ML,
     attrs={
         "default_float": -0.0,
         "default_int64": -1,
         "default_string": b"_Unused",
-        "default_tensor": optional("tensor"),
-        "keys_floats": array("floats"),
-        "keys_int64s": array("ints"),
-        "keys_strings": array("strings"),
-        "keys_tensor": optional("tensor"),
-        "values_floats": array("floats"),
-        "values_int64s": array("ints"),
-        "values_strings": array("strings"),
-        "values_tensor": optional("tensor"),
+        **dict.fromkeys(("keys_floats", "values_floats"), array("floats")),
+        **dict.fromkeys(("keys_int64s", "values_int64s"), array("ints")),
+        **dict.fromkeys(("keys_strings", "values_strings"), array("strings")),
+        **dict.fromkeys(("default_tensor", "keys_tensor", "values_tensor"), optional("tensor")),
     },
     types={"T": ENCODED, "U": ENCODED},
-    unranked=True,
 )
 _KINDS: Final = (("floats", F32), ("int64s", I64), ("strings", STRING))
 
@@ -66,16 +59,13 @@ def _count(values: Any) -> int:
     return len(values) if isinstance(values, (list, np.ndarray)) else int(values.count)
 
 
-def _encoder_table(keys: Any, values: Any, default: Any) -> LookupTable:
-    fallback = (
-        default if isinstance(default, (int, float, bytes)) else default.read().reshape(-1)[0]
-    )
-    if isinstance(fallback, bytes):
-        fallback = fallback.decode("utf-8", "replace")
-    return LookupTable(_as_array(keys), _as_array(values), fallback)
-
-
-_ENCODERS: Final = Memoized(_encoder_table)
+@Memoized
+def _lookup_table(keys: Any, values: Any, default: Any) -> LookupTable:
+    if isinstance(default, bytes):
+        default = default.decode("utf-8", "replace")
+    elif not isinstance(default, (int, float)):
+        default = default.read().reshape(-1)[0]
+    return LookupTable(_as_array(keys), _as_array(values), default)
 
 
 def _default(attrs: dict[str, Any], dtype: DType) -> Any:
@@ -88,10 +78,8 @@ def _default(attrs: dict[str, Any], dtype: DType) -> Any:
 
 @encoder.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
-    (keys, key_type), (values, value_type) = (
-        _keys_or_values(attrs, "keys"),
-        _keys_or_values(attrs, "values"),
-    )
+    keys, key_type = _keys_or_values(attrs, "keys")
+    values, value_type = _keys_or_values(attrs, "values")
     if x.dtype is not key_type:
         raise ShapeError(f"LabelEncoder has keys of {key_type}, and x is {x.dtype}")
     if _count(keys) != _count(values):
@@ -102,20 +90,16 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
             f"default_tensor is {default.count} of {default.dtype}, and must be 1 of {value_type}"
         )
     if default is None and value_type.is_integer:
-        _check_fits(attrs["default_int64"], value_type)
+        number, limits = attrs["default_int64"], np.iinfo(value_type.np)
+        if not limits.min <= number <= limits.max:
+            raise InvalidGraph(f"default_int64 is {number}, which {value_type} cannot hold")
     return Fact(value_type, x.shape)
-
-
-def _check_fits(number: int, dtype: DType) -> None:
-    limits = np.iinfo(dtype.np)
-    if not limits.min <= number <= limits.max:
-        raise InvalidGraph(f"default_int64 is {number}, which {dtype} cannot hold")
 
 
 def encoder_table(attrs: dict[str, Any]) -> LookupTable:
     """Return the (memoized) lookup table of a LabelEncoder."""
     keys, values = _keys_or_values(attrs, "keys")[0], _keys_or_values(attrs, "values")
-    return _ENCODERS(keys, values[0], _default(attrs, values[1]))
+    return _lookup_table(keys, values[0], _default(attrs, values[1]))
 
 
 @encoder.reference
@@ -123,33 +107,23 @@ def _(x: Array, **attrs: Any) -> Array:
     return encoder_table(attrs)(x)
 
 
-mapper = Op(
+_CATEGORIES: Final = {"cats_int64s": array("ints"), "cats_strings": array("strings")}
+mapper = ml_op(
     "CategoryMapper",
     1,
     "x:T",
     "y:U",
-    domain=ML,
-    attrs={
-        "cats_int64s": array("ints"),
-        "cats_strings": array("strings"),
-        "default_int64": -1,
-        "default_string": b"_Unused",
-    },
+    attrs={**_CATEGORIES, "default_int64": -1, "default_string": b"_Unused"},
     types={"T": LABELS, "U": LABELS},
-    unranked=True,
 )
 
 
 @mapper.infer
 def _(g: Scope, x: Fact, *, cats_int64s: Any, cats_strings: Any, **_: Any) -> Fact:
-    ints, strings = len(_or_empty(cats_int64s)), len(_or_empty(cats_strings))
+    ints, strings = (0 if cats is None else len(cats) for cats in (cats_int64s, cats_strings))
     if ints != strings:
         raise InvalidGraph(f"CategoryMapper has {ints} integers for {strings} strings")
     return Fact(I64 if x.dtype is STRING else STRING, x.shape)
-
-
-def _or_empty(values: Any) -> Any:
-    return () if values is None else values
 
 
 def mapper_table(
@@ -164,8 +138,8 @@ def mapper_table(
     ints = np.zeros(0, np.int64) if cats_int64s is None else cats_int64s
     strings = cats_strings if cats_strings is not None else []
     if from_strings:
-        return _ENCODERS(strings, ints, default_int64)
-    return _ENCODERS(ints, strings, default_string)
+        return _lookup_table(strings, ints, default_int64)
+    return _lookup_table(ints, strings, default_string)
 
 
 @mapper.reference
@@ -173,24 +147,21 @@ def _(x: Array, **attrs: Any) -> Array:
     return mapper_table(x.dtype == object, **attrs)(x)
 
 
-one_hot = Op(
+one_hot = ml_op(
     "OneHotEncoder",
     1,
     "x:T",
     "y:S",
-    domain=ML,
-    attrs={"cats_int64s": array("ints"), "cats_strings": array("strings"), "zeros": 1},
+    attrs={**_CATEGORIES, "zeros": 1},
     types={"T": FEATURES | {STRING}, "S": SCORES},
-    unranked=True,
 )
 
 
-def _positions(keys: Any) -> LookupTable:
-    lists = _as_array(keys)
-    return LookupTable(lists, np.arange(len(lists)), len(lists))
-
-
-position_table: Final = Memoized(_positions)  # the number of each category
+@Memoized
+def position_table(categories: Any) -> LookupTable:
+    """Return the (memoized) table from each category to its position in the list."""
+    keys = _as_array(categories)
+    return LookupTable(keys, np.arange(len(keys)), len(keys))
 
 
 @one_hot.infer

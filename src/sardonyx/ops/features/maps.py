@@ -11,22 +11,13 @@ from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException, Sha
 from sardonyx.graph.dtype import F32, I64, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import ML, Op, array
+from sardonyx.graph.op import array
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import SCORES, batch_sizes, label_type, labels_of
+from sardonyx.ops.estimators.scores import CLASS_INT64S, batch_sizes, label_type, labels_of, ml_op
 
 MAX_COLUMNS: Final = 2**27  # of a tensor from a map; more means an invalid model
 
-zip_map = Op(
-    "ZipMap",
-    1,
-    "x:T",
-    "z",
-    domain=ML,
-    attrs={"classlabels_int64s": array("ints"), "classlabels_strings": array("strings")},
-    types={"T": SCORES},
-    unranked=True,
-)
+zip_map = ml_op("ZipMap", 1, "x:S", "z", attrs=CLASS_INT64S)
 
 
 @zip_map.infer
@@ -48,13 +39,13 @@ def _(x: Array, *, classlabels_int64s: Any, classlabels_strings: Any) -> list[di
     return [dict(zip(keys, row, strict=True)) for row in rows.tolist()]
 
 
-dict_vectorizer = Op(
+dict_vectorizer = ml_op(
     "DictVectorizer",
     1,
     "x",
     "y",
-    domain=ML,
     attrs={"int64_vocabulary": array("ints"), "string_vocabulary": array("strings")},
+    unranked=False,
 )
 
 
@@ -103,13 +94,13 @@ def _tensor(values: list[Any], dtype: Any) -> Array:
     return result
 
 
-cast_map = Op(
+cast_map = ml_op(
     "CastMap",
     1,
     "x",
     "y",
-    domain=ML,
     attrs={"cast_to": b"TO_FLOAT", "map_form": b"DENSE", "max_map": 1},
+    unranked=False,
 )
 _CASTS: Final = {b"TO_FLOAT": F32, b"TO_STRING": STRING, b"TO_INT64": I64}
 

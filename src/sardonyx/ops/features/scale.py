@@ -10,24 +10,19 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import product
-from sardonyx.graph.dtype import F32, I64, STRING
+from sardonyx.graph.dtype import F32, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import ML, Op, array, optional
+from sardonyx.graph.op import array, optional
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import FEATURES, SCORES, batch_sizes
+from sardonyx.ops.estimators.scores import FEATURES, batch_sizes, ml_op
 from sardonyx.ops.inference import like_first
+from sardonyx.ops.sizes import SIZES
 
 MAX_COLUMNS: Final = 2**28  # of one input; more means an invalid model
 
-extractor = Op(
-    "ArrayFeatureExtractor",
-    1,
-    "x:T y:I",
-    "z:T",
-    domain=ML,
-    types={"T": FEATURES | {STRING}, "I": frozenset((I64,))},
-    unranked=True,
+extractor = ml_op(
+    "ArrayFeatureExtractor", 1, "x:T y:I", "z:T", types={"T": FEATURES | {STRING}, "I": SIZES}
 )
 
 
@@ -57,30 +52,12 @@ def _(x: Array, y: Array) -> Array:
     return picked.reshape(1, -1) if x.ndim == 1 else picked
 
 
-binarizer = Op(
-    "Binarizer",
-    1,
-    "x:T",
-    "y:T",
-    domain=ML,
-    attrs={"threshold": 0.0},
-    types={"T": FEATURES},
-    unranked=True,
-)
+binarizer = ml_op("Binarizer", 1, "x:T", "y:T", attrs={"threshold": 0.0})
 binarizer.infer(like_first)
 binarizer.reference(lambda x, *, threshold: (x > np.float32(threshold)).astype(x.dtype))
 
 
-scaler = Op(
-    "Scaler",
-    1,
-    "x:T",
-    "y:S",
-    domain=ML,
-    attrs={"offset": array(), "scale": array()},
-    types={"T": FEATURES, "S": SCORES},
-    unranked=True,
-)
+scaler = ml_op("Scaler", 1, "x:T", "y:S", attrs={"offset": array(), "scale": array()})
 
 
 @scaler.infer
@@ -107,16 +84,7 @@ def _(x: Array, *, offset: Any, scale: Any) -> Array:
         return (shifted if scale is None else shifted * scale).astype(np.float32)
 
 
-normalizer = Op(
-    "Normalizer",
-    1,
-    "x:T",
-    "y:S",
-    domain=ML,
-    attrs={"norm": b"MAX"},
-    types={"T": FEATURES, "S": SCORES},
-    unranked=True,
-)
+normalizer = ml_op("Normalizer", 1, "x:T", "y:S", attrs={"norm": b"MAX"})
 _NORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
     b"MAX": lambda x: x.max(axis=-1, keepdims=True, initial=-np.inf),
     b"L1": lambda x: np.abs(x).sum(axis=-1, keepdims=True),
@@ -140,20 +108,17 @@ def _(x: Array, *, norm: bytes) -> Array:
         return np.where(size == 0, wide, wide / size).astype(np.float32)
 
 
-imputer = Op(
+imputer = ml_op(
     "Imputer",
     1,
     "x:T",
     "y:T",
-    domain=ML,
     attrs={
         "imputed_value_floats": array("floats"),
         "imputed_value_int64s": array("ints"),
         "replaced_value_float": 0.0,
         "replaced_value_int64": 0,
     },
-    types={"T": FEATURES},
-    unranked=True,
 )
 
 
@@ -176,14 +141,13 @@ def _(x: Array, **attrs: Any) -> Array:
     return np.where(missing, attrs["imputed_value_floats"].astype(x.dtype), x)
 
 
-vectorizer = Op(
+vectorizer = ml_op(
     "FeatureVectorizer",
     1,
     "xs:T*",
     "y:S",
-    domain=ML,
     attrs={"inputdimensions": optional("ints")},
-    types={"T": FEATURES, "S": SCORES},
+    unranked=False,
 )
 
 

@@ -20,6 +20,19 @@ MODES: Final = {
 }  # fmt: skip
 
 
+# The attributes that `by_ids` and `by_positions` read, in the order of their parameters.
+NODE_FIELDS: Final = (
+    "treeids", "nodeids", "featureids", "modes", "values", "values_as_tensor", "truenodeids",
+    "falsenodeids", "missing_value_tracks_true",
+)  # fmt: skip
+VOTE_FIELDS: Final = ("treeids", "nodeids", "ids", "weights", "weights_as_tensor")
+POSITION_FIELDS: Final = (
+    "tree_roots", "nodes_featureids", "nodes_modes", "nodes_splits", "nodes_truenodeids",
+    "nodes_trueleafs", "nodes_falsenodeids", "nodes_falseleafs", "nodes_missing_value_tracks_true",
+    "membership_values", "leaf_targetids", "leaf_weights",
+)  # fmt: skip
+
+
 def floats(const: Const, name: str) -> Array:
     """Return the numbers of a tensor attribute."""
     if not const.dtype.is_float:
@@ -27,23 +40,23 @@ def floats(const: Const, name: str) -> Array:
     return const.read().reshape(-1)
 
 
-def by_ids(
-    dtype: Any, kind: str, n_targets: int, nodes: tuple[Any, ...], votes: tuple[Any, ...]
-) -> Forest:
+def by_ids(dtype: Any, kind: str, n_targets: int, *attributes: Any) -> Forest:
     """Build the forest of a TreeEnsembleClassifier (kind class) or -Regressor (kind target).
 
-    `nodes` are treeids, nodeids, featureids, modes, values, truenodeids, falsenodeids and
-    missing_value_tracks_true; `votes` are treeids, nodeids, ids and weights.
+    The attributes are the NODE_FIELDS (nodes_*), then the VOTE_FIELDS (class_* or target_*).
     """
-    trees, ids, features, modes, values, if_true, if_false, tracks = nodes
+    nodes, votes = attributes[: len(NODE_FIELDS)], attributes[len(NODE_FIELDS) :]
+    trees, ids, features, modes, values, value_tensor, if_true, if_false, tracks = nodes
+    if value_tensor is not None:
+        values = floats(value_tensor, "nodes_values_as_tensor")
     mode = _modes(modes)
     columns = {
         "nodes_treeids": trees, "nodes_nodeids": ids, "nodes_featureids": features,
         "nodes_values": values, "nodes_truenodeids": if_true, "nodes_falsenodeids": if_false,
     }  # fmt: skip
-    _same_length("nodes_modes", len(mode), columns)
     if tracks is not None:
-        _same_length("nodes_modes", len(mode), {"nodes_missing_value_tracks_true": tracks})
+        columns["nodes_missing_value_tracks_true"] = tracks
+    _same_length("nodes_modes", len(mode), columns)
     index = _NodeIndex(trees, ids)
     is_leaf = mode == LEAF
     position = np.where(is_leaf, ~(np.cumsum(is_leaf) - 1), np.cumsum(~is_leaf) - 1)
@@ -123,18 +136,16 @@ def _leaf_votes(
     kind: str, n_targets: int, index: _NodeIndex, position: Array, votes: tuple[Any, ...]
 ) -> LeafVotes:
     """Return the votes sorted by leaf; votes of branches are ignored."""
-    trees, nodes, ids, weights = votes
-    columns = {"treeids": trees, "nodeids": nodes, "weights": weights}
-    _same_length(
-        f"{kind}_ids",
-        0 if ids is None else len(ids),
-        {f"{kind}_{n}": c for n, c in columns.items()},
-    )
+    trees, nodes, ids, weights, weight_tensor = votes
+    if weight_tensor is not None:
+        weights = floats(weight_tensor, f"{kind}_weights_as_tensor")
+    columns = {f"{kind}_treeids": trees, f"{kind}_nodeids": nodes, f"{kind}_weights": weights}
+    _same_length(f"{kind}_ids", 0 if ids is None else len(ids), columns)
     n_leaves = int(np.count_nonzero(position < 0))
     if ids is None:
         none = np.zeros(0, np.int64)
         return _sorted_votes(none, none, none, n_leaves)
-    _targets(f"{kind}_ids", ids, n_targets)
+    _check_inside(f"{kind}_ids", ids, n_targets)
     at = position[index.find(trees, nodes, f"{kind}_nodeids")]
     on_leaf = np.flatnonzero(at < 0)
     order = on_leaf[np.argsort(~at[on_leaf], kind="stable")]
@@ -153,23 +164,10 @@ def _sorted_votes(leaf: Array, target: Array, weight: Array, n_leaves: int) -> L
     )
 
 
-def _targets(name: str, ids: Array, n_targets: int) -> None:
-    if ids.size and (ids.min() < 0 or ids.max() >= n_targets):
-        odd = ids.min() if ids.min() < 0 else ids.max()
-        raise InvalidGraph(f"{name} has {odd}, which is outside [0, {n_targets})")
-
-
-def by_positions(
-    dtype: Any, n_targets: int, nodes: tuple[Any, ...], leaves: tuple[Any, ...]
-) -> Forest:
-    """Build the forest of a TreeEnsemble.
-
-    `nodes` are roots, featureids, modes, splits, truenodeids, trueleafs, falsenodeids, falseleafs,
-    missing_value_tracks_true and membership_values; `leaves` are targetids and weights.
-    """
-    roots, features, modes, splits, if_true, true_leaf, if_false, false_leaf, tracks, members = (
-        nodes
-    )
+def by_positions(dtype: Any, n_targets: int, *attributes: Any) -> Forest:
+    """Build the forest of a TreeEnsemble from the attributes POSITION_FIELDS."""
+    roots, features, modes, splits, *children, tracks, members, target, weights = attributes
+    if_true, true_leaf, if_false, false_leaf = children
     if modes.dtype is not U8:
         raise InvalidGraph(f"nodes_modes is a tensor of {modes.dtype}, and must hold u8")
     mode, count = modes.read().reshape(-1).astype(np.int64), modes.count
@@ -184,10 +182,10 @@ def by_positions(
     _same_length("nodes_modes", count, columns)
     if mode.max(initial=0) > MEMBER:
         raise InvalidGraph(f"nodes_modes has {mode.max()}, which is outside [0, {MEMBER}]")
-    target, weight = leaves[0], floats(leaves[1], "leaf_weights")
+    weight = floats(weights, "leaf_weights")
     _same_length("leaf_targetids", len(target), {"leaf_weights": weight})
-    _targets("leaf_targetids", target, n_targets)
-    _inside("tree_roots", roots, count)
+    _check_inside("leaf_targetids", target, n_targets)
+    _check_inside("tree_roots", roots, count)
     branches = BranchNodes(
         feature=_features(features),
         value=value,
@@ -198,20 +196,19 @@ def by_positions(
         roots=roots.copy(),
         members=_sets(np.flatnonzero(mode == MEMBER), members),
     )
-    return build_forest(
-        branches, _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target)), dtype
-    )
+    votes = _sorted_votes(np.arange(len(target)), target.copy(), weight, len(target))
+    return build_forest(branches, votes, dtype)
 
 
-def _inside(name: str, values: Array, size: int) -> None:
+def _check_inside(name: str, values: Array, size: int) -> None:
     if values.size and (values.min() < 0 or values.max() >= size):
         odd = values.min() if values.min() < 0 else values.max()
         raise InvalidGraph(f"{name} has {odd}, which is outside [0, {size})")
 
 
 def _children(which: str, ids: Array, is_leaf: Array, n_nodes: int, n_leaves: int) -> Array:
-    _inside(f"nodes_{which}nodeids of nodes", ids[is_leaf == 0], n_nodes)
-    _inside(f"nodes_{which}nodeids of leaves", ids[is_leaf != 0], n_leaves)
+    _check_inside(f"nodes_{which}nodeids of nodes", ids[is_leaf == 0], n_nodes)
+    _check_inside(f"nodes_{which}nodeids of leaves", ids[is_leaf != 0], n_leaves)
     return np.where(is_leaf != 0, ~ids, ids)
 
 

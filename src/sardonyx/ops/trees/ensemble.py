@@ -10,12 +10,10 @@ from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.dtype import F32, IEEE
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import ML, Op, array, optional, required
+from sardonyx.graph.op import array, optional, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import (
-    FEATURES,
-    LABELS,
-    SCORES,
+    CLASS_INT64S,
     argmax_label,
     as_matrix,
     batch_sizes,
@@ -25,10 +23,18 @@ from sardonyx.ops.estimators.scores import (
     label_count,
     label_type,
     labels_of,
+    ml_op,
     post_transformed,
 )
 from sardonyx.ops.memoize import Memoized
-from sardonyx.ops.trees.attributes import by_ids, by_positions, floats
+from sardonyx.ops.trees.attributes import (
+    NODE_FIELDS,
+    POSITION_FIELDS,
+    VOTE_FIELDS,
+    by_ids,
+    by_positions,
+    floats,
+)
 from sardonyx.ops.trees.forest import Forest
 
 AGGREGATES: Final = (b"AVERAGE", b"SUM", b"MIN", b"MAX")
@@ -36,18 +42,13 @@ MAX_TARGETS: Final = 2**24  # more means an invalid model
 POST: Final = (b"NONE", b"SOFTMAX", b"LOGISTIC", b"SOFTMAX_ZERO", b"PROBIT")
 
 _NODES: Final = {
-    "nodes_falsenodeids": array("ints"),
-    "nodes_featureids": array("ints"),
-    "nodes_hitrates": array("floats"),
-    "nodes_hitrates_as_tensor": optional("tensor"),
+    **dict.fromkeys(("nodes_hitrates", "nodes_values", "base_values"), array("floats")),
+    **dict.fromkeys(("nodes_falsenodeids", "nodes_truenodeids", "nodes_nodeids"), array("ints")),
+    **dict.fromkeys(("nodes_treeids", "nodes_featureids"), array("ints")),
     "nodes_missing_value_tracks_true": array("ints"),
     "nodes_modes": array("strings"),
-    "nodes_nodeids": array("ints"),
-    "nodes_treeids": array("ints"),
-    "nodes_truenodeids": array("ints"),
-    "nodes_values": array("floats"),
+    "nodes_hitrates_as_tensor": optional("tensor"),
     "nodes_values_as_tensor": optional("tensor"),
-    "base_values": array("floats"),
     "base_values_as_tensor": optional("tensor"),
     "post_transform": b"NONE",
 }
@@ -55,70 +56,35 @@ _NODES: Final = {
 
 def _vote_attrs(kind: str) -> dict[str, Any]:
     return {
-        f"{kind}_ids": array("ints"),
-        f"{kind}_nodeids": array("ints"),
-        f"{kind}_treeids": array("ints"),
+        **{f"{kind}_{name}": array("ints") for name in ("ids", "nodeids", "treeids")},
         f"{kind}_weights": array("floats"),
         f"{kind}_weights_as_tensor": optional("tensor"),
     }
 
 
-regressor = Op(
-    "TreeEnsembleRegressor",
-    3,
-    "x:T",
-    "y:S",
-    domain=ML,
-    attrs={
-        **_NODES,
-        **_vote_attrs("target"),
-        "n_targets": optional("int"),
-        "aggregate_function": b"SUM",
-    },
-    types={"T": FEATURES, "S": SCORES},
-    unranked=True,
-)
-classifier = Op(
-    "TreeEnsembleClassifier",
-    3,
-    "x:T",
-    "y:L z:S",
-    domain=ML,
-    attrs={
-        **_NODES,
-        **_vote_attrs("class"),
-        "classlabels_int64s": array("ints"),
-        "classlabels_strings": array("strings"),
-    },
-    types={"T": FEATURES, "L": LABELS, "S": SCORES},
-    unranked=True,
-)
-ensemble = Op(
+_TARGETS: Final = {"n_targets": optional("int"), "aggregate_function": b"SUM"}
+_REGRESSOR: Final = _NODES | _vote_attrs("target") | _TARGETS
+_CLASSIFIER: Final = _NODES | _vote_attrs("class") | CLASS_INT64S
+regressor = ml_op("TreeEnsembleRegressor", 3, "x:T", "y:S", attrs=_REGRESSOR)
+classifier = ml_op("TreeEnsembleClassifier", 3, "x:T", "y:L z:S", attrs=_CLASSIFIER)
+ensemble = ml_op(
     "TreeEnsemble",
     5,
     "x:T",
     "y:T",
-    domain=ML,
     attrs={
         "aggregate_function": 1,
-        "leaf_targetids": required("array ints"),
-        "leaf_weights": required("tensor"),
-        "membership_values": optional("tensor"),
-        "n_targets": optional("int"),
-        "nodes_falseleafs": required("array ints"),
-        "nodes_falsenodeids": required("array ints"),
+        **dict.fromkeys(("tree_roots", "leaf_targetids"), required("array ints")),
+        **dict.fromkeys(("nodes_falseleafs", "nodes_trueleafs"), required("array ints")),
+        **dict.fromkeys(("nodes_falsenodeids", "nodes_truenodeids"), required("array ints")),
         "nodes_featureids": required("array ints"),
-        "nodes_hitrates": optional("tensor"),
         "nodes_missing_value_tracks_true": array("ints"),
-        "nodes_modes": required("tensor"),
-        "nodes_splits": required("tensor"),
-        "nodes_trueleafs": required("array ints"),
-        "nodes_truenodeids": required("array ints"),
+        **dict.fromkeys(("leaf_weights", "nodes_modes", "nodes_splits"), required("tensor")),
+        **dict.fromkeys(("membership_values", "nodes_hitrates"), optional("tensor")),
+        "n_targets": optional("int"),
         "post_transform": 0,
-        "tree_roots": required("array ints"),
     },
     types={"T": IEEE},
-    unranked=True,
 )
 
 
@@ -128,67 +94,30 @@ def numbers(attrs: dict[str, Any], name: str) -> Any:
     return attrs[name] if tensor is None else floats(tensor, f"{name}_as_tensor")
 
 
-def _build_by_ids(dtype: Any, kind: str, n_targets: int, *attributes: Any) -> Forest:
-    values = (
-        attributes[0] if attributes[1] is None else floats(attributes[1], "nodes_values_as_tensor")
-    )
-    weights = (
-        attributes[2]
-        if attributes[3] is None
-        else floats(attributes[3], f"{kind}_weights_as_tensor")
-    )
-    trees, ids, features, modes, if_true, if_false, tracks, *votes = attributes[4:]
-    nodes = (trees, ids, features, modes, values, if_true, if_false, tracks)
-    return by_ids(dtype, kind, n_targets, nodes, (*votes, weights))
-
-
-def _build_by_positions(dtype: Any, n_targets: int, *attributes: Any) -> Forest:
-    return by_positions(dtype, n_targets, attributes[:-2], attributes[-2:])
-
-
-_FORESTS: Final = Memoized(_build_by_ids)
-_POSITIONED: Final = Memoized(_build_by_positions)
+_FORESTS: Final = Memoized(by_ids)
+_POSITIONED: Final = Memoized(by_positions)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 
 
 def forest_by_ids(kind: str, n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
     """Return the forest of an op with node ids; it compares in float32 where both sides are."""
-    fields = ("treeids", "nodeids", "featureids", "modes", "truenodeids", "falsenodeids")
-    return _FORESTS(
-        _SINGLE if single and attrs["nodes_values_as_tensor"] is None else _DOUBLE,
-        kind,
-        n_targets,
-        attrs["nodes_values"],
-        attrs["nodes_values_as_tensor"],
-        attrs[f"{kind}_weights"],
-        attrs[f"{kind}_weights_as_tensor"],
-        *(attrs[f"nodes_{f}"] for f in fields),
-        attrs["nodes_missing_value_tracks_true"],
-        *(attrs[f"{kind}_{f}"] for f in ("treeids", "nodeids", "ids")),
-    )
+    dtype = _SINGLE if single and attrs["nodes_values_as_tensor"] is None else _DOUBLE
+    nodes = (attrs[f"nodes_{field}"] for field in NODE_FIELDS)
+    votes = (attrs[f"{kind}_{field}"] for field in VOTE_FIELDS)
+    return _FORESTS(dtype, kind, n_targets, *nodes, *votes)
 
 
 def forest_by_positions(n_targets: int, single: bool, attrs: dict[str, Any]) -> Forest:
     """Return the forest of a TreeEnsemble; it compares like that of `forest_by_ids`."""
-    fields = ("truenodeids", "trueleafs", "falsenodeids", "falseleafs", "missing_value_tracks_true")
-    splits = attrs["nodes_splits"]
-    return _POSITIONED(
-        _SINGLE if single and splits.dtype is F32 else _DOUBLE,
-        n_targets,
-        attrs["tree_roots"],
-        *(attrs[f"nodes_{f}"] for f in ("featureids", "modes", "splits", *fields)),
-        attrs["membership_values"],
-        attrs["leaf_targetids"],
-        attrs["leaf_weights"],
-    )
+    dtype = _SINGLE if single and attrs["nodes_splits"].dtype is F32 else _DOUBLE
+    return _POSITIONED(dtype, n_targets, *(attrs[field] for field in POSITION_FIELDS))
 
 
 def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
     rows, width = batch_sizes(g, x, what)
     if x.shape is not None:
-        g.at_least(
-            width, forest.width, f"{what} reads feature {forest.width - 1}, and rows are too short"
-        )
+        message = f"{what} reads feature {forest.width - 1}, and rows are too short"
+        g.at_least(width, forest.width, message)
     return rows
 
 

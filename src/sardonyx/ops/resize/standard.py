@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size
-from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, NUMBERS, STRING
+from sardonyx.graph.dtype import F32, IEEE, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
@@ -25,17 +25,11 @@ from sardonyx.ops.resize.filter import (
     resample,
 )
 from sardonyx.ops.sample.interpolate import from_interpolable, interpolable
+from sardonyx.ops.sizes import CLASSIC, SIZES
 from sardonyx.ops.sliding_window import Ints
 
-RESIZABLE: Final = NUMBERS | COMPLEX | {BOOL, STRING}
-
-
 MAX_SIZE: Final = 1 << 40  # of one axis after resizing
-
-
 ONE_OF_TWO: Final = "Resize needs either scales or sizes: one of the two, not both or none"
-
-
 _ONE_EACH: Final = "scales or sizes do not hold one number per resized axis"
 
 
@@ -55,7 +49,7 @@ resize = Op(
         "mode": b"nearest",
         "nearest_mode": b"round_prefer_floor",
     },
-    types={"T": RESIZABLE, "R": IEEE, "F": frozenset((F32,)), "I": frozenset((I64,))},
+    types={"T": CLASSIC, "R": IEEE, "F": frozenset((F32,)), "I": SIZES},
 )
 
 
@@ -146,12 +140,6 @@ def _scaled(size: Size, scale: float) -> Size | None:
     return int(np.float32(size) * np.float32(scale)) if isinstance(size, int) else None
 
 
-def _scaled_number(size: int, scale: float) -> int:
-    out = _scaled(size, scale)
-    assert isinstance(out, int)
-    return out
-
-
 def _keep_aspect_ratio(old: Ints, requested: Ints, policy: bytes) -> tuple[Ints, float]:
     """Return sizes of the input's aspect ratio that fit into or cover the requested; the scale."""
     ratios = [a / o for a, o in zip(requested, old, strict=True)]
@@ -159,15 +147,11 @@ def _keep_aspect_ratio(old: Ints, requested: Ints, policy: bytes) -> tuple[Ints,
     return tuple(math.floor(scale * o + 0.5) for o in old), scale
 
 
-def _resize(
-    x: Array,
-    roi: Array | None = None,
-    scales: Array | None = None,
-    sizes: Array | None = None,
-    **attrs: Any,
-) -> Array:
+@resize.reference
+@np.errstate(all="ignore")
+def _(x: Array, *inputs: Array | None, **attrs: Any) -> Array:
     axes = resized_axes(x.ndim, attrs)
-    resizes = dict(zip(axes, axis_resizes(x.shape, axes, (roi, scales, sizes), attrs), strict=True))
+    resizes = dict(zip(axes, axis_resizes(x.shape, axes, inputs, attrs), strict=True))
     mode = mode_of(attrs)
     crops = mode.transform == b"tf_crop_and_resize"
     y = x if mode.mode == b"nearest" else interpolable(x)
@@ -198,7 +182,7 @@ def mode_of(attrs: Mapping[str, Any]) -> ResizeMode:
 def axis_resizes(
     shape: Sequence[int], axes: Ints, inputs: tuple[Array | None, ...], attrs: Mapping[str, Any]
 ) -> list[AxisResize]:
-    """Return the resizing of each axis from the run-time inputs."""
+    """Return the resizing of each axis from the run-time inputs roi, scales and sizes."""
     roi, scales, sizes = inputs
     old = tuple(shape[a] for a in axes)
     n = len(axes)
@@ -214,7 +198,7 @@ def axis_resizes(
     if scales is not None and has_scales:
         factors = scales.astype(np.float64).tolist()
         _check_length(factors, n, "scales")
-        outs = [_scaled_number(*row) for row in zip(old, factors, strict=True)]
+        outs: list[Any] = [_scaled(*pair) for pair in zip(old, factors, strict=True)]
     else:
         requested = as_ints(sizes) or ()
         _check_length(requested, n, "sizes")
@@ -249,9 +233,6 @@ def _extrapolate(
         outside = (coordinates < 0) | (coordinates > s.size - 1)
         y[(slice(None),) * axis + (outside,)] = value
     return y
-
-
-resize.reference(np.errstate(all="ignore")(_resize))
 
 
 OPS: Final = (resize,)

@@ -7,15 +7,13 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dtype import F16, F32, F64, I32
+from sardonyx.graph.dtype import I32, IEEE
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
-
-_FLOATS: Final = frozenset((F16, F32, F64))
-
+from sardonyx.ops.sample.interpolate import weighted_sum
 
 crop: Final = Op(
     "CropAndResize",
@@ -24,7 +22,7 @@ crop: Final = Op(
     "Y:T",
     domain=MICROSOFT,
     attrs={"extrapolation_value": 0.0, "mode": b"bilinear"},
-    types={"T": _FLOATS, "I": frozenset((I32,))},
+    types={"T": IEEE, "I": frozenset((I32,))},
 )
 
 
@@ -60,9 +58,7 @@ def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array
             (p >= 0) & (p <= n - 1) for p, n in zip((rows, columns), x.shape[2:], strict=True)
         ]
         samples = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
-        y[k][:, inside[0][:, None] & inside[1]] = samples.reshape(
-            x.shape[1], samples.shape[1] * samples.shape[2]
-        )
+        y[k][:, inside[0][:, None] & inside[1]] = samples
     return y
 
 
@@ -76,17 +72,17 @@ def _sample_positions(first: Any, last: Any, size: int, count: int, dtype: Any) 
 
 
 def _sampled(image: Array, rows: Array, columns: Array, mode: bytes) -> Array:
+    """Return the samples (channels, positions) at every pair of a row and a column."""
+    points = [p.reshape(-1) for p in np.meshgrid(rows, columns, indexing="ij")]
     if mode == b"nearest":
-        i, j = (np.floor(p + p.dtype.type(0.5)).astype(int) for p in (rows, columns))
-        return image[:, i[:, None], j]
-    top, left = np.floor(rows).astype(int), np.floor(columns).astype(int)
-    bottom, right = np.ceil(rows).astype(int), np.ceil(columns).astype(int)
-    down, across = (rows - top)[:, None], columns - left
-    upper, lower = (
-        image[:, i[:, None], left] * (1 - across) + image[:, i[:, None], right] * across
-        for i in (top, bottom)
-    )
-    return np.asarray(upper * (1 - down) + lower * down)
+        i, j = (np.floor(p + p.dtype.type(0.5)).astype(int) for p in points)
+        return image[:, i, j]
+    low = [np.floor(p) for p in points]
+    axes = [
+        [(a.astype(int), 1 - (p - a)), (np.ceil(p).astype(int), p - a)]
+        for p, a in zip(points, low, strict=True)
+    ]
+    return weighted_sum(image, axes)
 
 
 OPS: Final = (crop,)

@@ -53,17 +53,13 @@ def weighted_sum(x: Array, axes: Sequence[Taps]) -> Array:
     sizes = x.shape[1:]
     flat = x.reshape(x.shape[0], -1)
     total: Any = None
-    index: Any
-    weight: Any
-    is_inside: Any
     for combination in itertools.product(*axes):
-        index, weight, is_inside = 0, 1, True
+        index: Any = 0
+        weight: Any = 1
+        is_inside: Any = True
         for size, (i, w) in zip(sizes, combination, strict=True):
-            index, weight, is_inside = (
-                index * size + np.maximum(i, 0),
-                weight * w,
-                is_inside & (i >= 0),
-            )
+            index = index * size + np.maximum(i, 0)
+            weight, is_inside = weight * w, is_inside & (i >= 0)
         # Outside is 0 even where the substitute element is inf or NaN.
         term = np.where(is_inside, flat[:, index], flat.dtype.type(0)) * weight
         total = term if total is None else np.add(total, term, out=total)

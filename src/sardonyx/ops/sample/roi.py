@@ -8,18 +8,13 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, RuntimeException, ShapeError
-from sardonyx.graph.dtype import F32, FLOATS, I64
+from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.sizes import SIZES
 from sardonyx.ops.sliding_window import MAX_SPAN, Ints
-
-INDEX: Final = frozenset((I64,))
-
-
-FLOAT: Final = frozenset((F32,))
-
 
 MAX_SAMPLES: Final = 1 << 20  # along one axis of one region; more means invalid corners
 
@@ -59,7 +54,9 @@ def _(g: Scope, x: Fact, rois: Fact, *, pooled_shape: Ints, spatial_scale: float
     return Fact(x.dtype, (rois.dims[0], x.dims[1], *pooled_shape))
 
 
-def _max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float) -> Array:
+@max_roi_pool.reference
+@in_wide
+def _(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float) -> Array:
     if not np.all(np.isfinite(rois)):
         raise InvalidArgument("rois hold numbers that are not finite")
     batch = rois[:, 0].astype(np.int64)
@@ -89,9 +86,6 @@ def _max_bins(x: Array, span: tuple[int, int], count: int, axis: int) -> tuple[A
     return np.stack([p.max(axis=axis, initial=-np.inf) for p in slices], axis), high <= low
 
 
-max_roi_pool.reference(in_wide(_max_roi_pool))
-
-
 roi_align = Op(
     "RoiAlign",
     22,
@@ -105,7 +99,7 @@ roi_align = Op(
         "sampling_ratio": 0,
         "spatial_scale": 1.0,
     },
-    types={"T": FLOATS, "I": INDEX},
+    types={"T": FLOATS, "I": SIZES},
 )
 
 
@@ -129,7 +123,9 @@ def _(g: Scope, x: Fact, rois: Fact, batch_indices: Fact, **attrs: Any) -> Fact:
     return Fact(x.dtype, (rois.dims[0], x.dims[1], *pooled))
 
 
-def _roi_align(x: Array, rois: Array, batch_indices: Array, **attrs: Any) -> Array:
+@roi_align.reference
+@in_wide
+def _(x: Array, rois: Array, batch_indices: Array, **attrs: Any) -> Array:
     _check_batch(batch_indices, x.shape[0])
     aligned = attrs["coordinate_transformation_mode"] == b"half_pixel"
     corners = rois * rois.dtype.type(attrs["spatial_scale"]) - rois.dtype.type(0.5 * aligned)
@@ -174,10 +170,9 @@ def _average_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
     """Mean of bilinear samples: separable, so one small matrix per axis."""
     down, first_row = _mean_matrix(rows, x.shape[1])
     across, first_column = _mean_matrix(columns, x.shape[2])
-    fraction = x[
-        :, first_row : first_row + down.shape[1], first_column : first_column + across.shape[1]
-    ]
-    return np.asarray(np.matmul(np.matmul(down, fraction), across.T))
+    rows_read = x[:, first_row : first_row + down.shape[1]]
+    read = rows_read[:, :, first_column : first_column + across.shape[1]]
+    return np.asarray(np.matmul(np.matmul(down, read), across.T))
 
 
 def _mean_matrix(grid: SampleAxis, size: int) -> tuple[Array, int]:
@@ -207,9 +202,6 @@ def _max_grid(x: Array, rows: SampleAxis, columns: SampleAxis) -> Array:
             term = (read * (wy[:, :, None, None] * wx[None, None])).max(axis=(2, 4))
             best = term if best is None else np.maximum(best, term)
     return np.asarray(best)
-
-
-roi_align.reference(in_wide(_roi_align))
 
 
 OPS: Final = (max_roi_pool, roi_align)

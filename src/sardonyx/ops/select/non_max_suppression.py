@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.graph.dtype import I64
+from sardonyx.graph.dtype import F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.sample.roi import FLOAT, INDEX
+from sardonyx.ops.sizes import SIZES
 
 non_max = Op(
     "NonMaxSuppression",
@@ -21,7 +21,7 @@ non_max = Op(
     "boxes:F scores:F most:I? iou_threshold:F? score_threshold:F?",
     "indices:I",
     attrs={"center_point_box": 0},
-    types={"F": FLOAT, "I": INDEX},
+    types={"F": frozenset((F32,)), "I": SIZES},
     singles="most iou_threshold score_threshold",
 )
 
@@ -36,15 +36,10 @@ def _(g: Scope, boxes: Fact, scores: Fact, *_: Fact | None, center_point_box: in
     return Fact(I64, (g.fresh("selected"), 3))
 
 
-def _non_max(
-    boxes: Array,
-    scores: Array,
-    most: Array | None = None,
-    iou_threshold: Array | None = None,
-    score_threshold: Array | None = None,
-    *,
-    center_point_box: int,
-) -> Array:
+@non_max.reference
+@np.errstate(all="ignore")
+def _(boxes: Array, scores: Array, *limits: Array | None, center_point_box: int) -> Array:
+    most, iou_threshold, score_threshold = limits
     limit = 0 if most is None else one_int(most, "max_output_boxes_per_class")
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
     if not 0 <= overlap <= 1:
@@ -94,9 +89,6 @@ def _pick(
         selected.append(best)
         candidates = candidates[~suppressed(best, candidates)]
     return selected
-
-
-non_max.reference(np.errstate(all="ignore")(_non_max))
 
 
 OPS: Final = (non_max,)

@@ -17,7 +17,7 @@ from sardonyx.graph.dtype import F16, F32, F64, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.sample.grid_sample import CUBIC_A
+from sardonyx.ops.sample.grid import CUBIC_A
 from sardonyx.ops.sample.interpolate import cubic_weights
 from sardonyx.ops.sample.roi import MAX_SAMPLES
 from sardonyx.ops.sliding_window import Ints

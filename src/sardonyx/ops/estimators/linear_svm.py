@@ -21,7 +21,6 @@ from sardonyx.ops.estimators.scores import (
     binary_labels,
     binary_scores,
     check_transform,
-    label_count,
     label_type,
     labels_of,
     logistic,
@@ -76,23 +75,18 @@ def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array
 
 
 def _check_coefficients(g: Scope, coefficients: Any, targets: int, width: Size) -> None:
-    size = len(_list(coefficients))
-    g.equal(
-        width * targets, size, f"coefficients are one per feature and target ({targets} targets)"
-    )
+    what = f"coefficients are one per feature and target ({targets} targets)"
+    g.equal(width * targets, len(_list(coefficients)), what)
 
 
 @linear_regressor.infer
-def _(
-    g: Scope, x: Fact, *, coefficients: Any, intercepts: Any, targets: int, post_transform: bytes
-) -> Fact:
-    check_transform(post_transform)
+def _(g: Scope, x: Fact, *, coefficients: Any, intercepts: Any, targets: int, **attrs: Any) -> Fact:
+    check_transform(attrs["post_transform"])
     if targets < 1:
         raise InvalidGraph(f"LinearRegressor has {targets} targets, and needs at least 1")
-    if intercepts is not None and len(intercepts) != targets:
-        raise InvalidGraph(
-            f"LinearRegressor has {len(intercepts)} intercepts for {targets} targets"
-        )
+    count = targets if intercepts is None else len(intercepts)
+    if count != targets:
+        raise InvalidGraph(f"LinearRegressor has {count} intercepts for {targets} targets")
     rows, width = batch_sizes(g, x, "LinearRegressor")
     if x.shape is not None:
         _check_coefficients(g, coefficients, targets, width)
@@ -100,10 +94,8 @@ def _(
 
 
 @linear_regressor.reference
-def _(
-    x: Array, *, coefficients: Any, intercepts: Any, targets: int, post_transform: bytes
-) -> Array:
-    return post_transformed(_linear(x, coefficients, intercepts, targets), post_transform)
+def _(x: Array, *, post_transform: bytes, **weights: Any) -> Array:
+    return post_transformed(_linear(x, **weights), post_transform)
 
 
 def classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: int) -> int:
@@ -121,7 +113,7 @@ def classifier_targets(coefficients: Any, intercepts: Any, width: Size, labels: 
 def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     check_transform(attrs["post_transform"])
     ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
-    dtype, labels = label_type(ints, strings, "LinearClassifier"), label_count(ints, strings)
+    dtype, labels = label_type(ints, strings, "LinearClassifier")
     rows, width = batch_sizes(g, x, "LinearClassifier")
     coefficients, intercepts = attrs["coefficients"], attrs["intercepts"]
     targets = classifier_targets(coefficients, intercepts, width, labels)
@@ -185,6 +177,9 @@ class SvmKernel:
         return np.tanh(dots) if self.kind == b"SIGMOID" else np.power(dots, self.degree)
 
 
+_KERNELS: Final = Memoized(SvmKernel)
+
+
 def _check_kernel(kind: bytes, params: Any) -> None:
     if kind not in KERNELS:
         choices = ", ".join(k.decode() for k in KERNELS)
@@ -214,16 +209,13 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     return Fact(F32, (rows, 1))
 
 
-_KERNELS: Final = Memoized(SvmKernel)
-
-
 @svm_regressor.reference
 def _(x: Array, **attrs: Any) -> Array:
     rows, count = as_matrix(x), attrs["n_supports"]
     with np.errstate(all="ignore"):
         if count:
-            kernel_spec = (attrs["kernel_type"], attrs["kernel_params"])
-            rows = _KERNELS(attrs["support_vectors"], count, *kernel_spec)(rows)
+            kernel = (attrs["support_vectors"], count, attrs["kernel_type"], attrs["kernel_params"])
+            rows = _KERNELS(*kernel)(rows)
         result = rows @ _list(attrs["coefficients"]).astype(rows.dtype) + _shift(attrs["rho"])
     if attrs["one_class"]:
         result = np.where(result > 0, 1, -1)
@@ -238,17 +230,14 @@ def _shift(rho: Any) -> float:
 def _check_ensemble(attrs: dict[str, Any], labels: int) -> int:
     """Check the sizes of all attributes, and return the number of features of a row."""
     count = int(_list(attrs["vectors_per_class"]).sum())
-    size = len(_list(attrs["coefficients"]))
     if not count:
         return _vector_width(attrs["coefficients"], labels, "coefficients")
     pairs = labels * (labels - 1) // 2
-    expected = {
-        "vectors_per_class": labels, "coefficients": (labels - 1) * count, "rho": pairs
-    }  # fmt: skip
+    expected = {"vectors_per_class": labels, "coefficients": (labels - 1) * count, "rho": pairs}
     if attrs["prob_a"] is not None or attrs["prob_b"] is not None:
         expected |= {"prob_a": pairs, "prob_b": pairs}
     for name, length in expected.items():
-        actual = size if name == "coefficients" else len(_list(attrs[name]))
+        actual = len(_list(attrs[name]))
         if actual < length or (name == "vectors_per_class" and actual > length):
             raise InvalidGraph(
                 f"SVMClassifier of {labels} classes has {actual} {name}, and needs {length}"
@@ -272,7 +261,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     check_transform(attrs["post_transform"])
     _check_kernel(attrs["kernel_type"], attrs["kernel_params"])
     ints, strings = attrs["classlabels_ints"], attrs["classlabels_strings"]
-    dtype, labels = label_type(ints, strings, "SVMClassifier"), label_count(ints, strings)
+    dtype, labels = label_type(ints, strings, "SVMClassifier")
     features = _check_ensemble(attrs, labels)
     rows, width = batch_sizes(g, x, "SVMClassifier")
     if x.shape is not None:
@@ -303,13 +292,10 @@ class SvmEnsemble:
     def decisions(self, rows: Array, rho: Array) -> Array:
         """Return the decision value of each pair of classes: positive if the first class wins."""
         similarities = self.kernel(rows)
-        class_votes = np.stack(
-            [similarities[:, part] @ weights for part, weights in self.class_weights]
-        )
-        scores = (
-            class_votes[self.first, :, self.second - 1] + class_votes[self.second, :, self.first]
-        )
-        return np.add(scores.T, rho[: len(self.first)])
+        first, second = self.first, self.second
+        votes = np.stack([similarities[:, own] @ weights for own, weights in self.class_weights])
+        scores = votes[first, :, second - 1] + votes[second, :, first]
+        return np.add(scores.T, rho[: len(first)])
 
     def winners(self, scores: Array) -> Array:
         """Return each row's class with the most pairwise wins, the first of equal ones."""

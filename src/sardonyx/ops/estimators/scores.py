@@ -25,8 +25,11 @@ CLASS_INT64S: Final = _LABEL_LISTS | {"classlabels_int64s": array("ints")}
 
 def ml_op(name: str, since: int, inputs: str, outputs: str, **schema: Any) -> Op:
     """Declare an op of ai.onnx.ml; by default its types are T features, L labels and S scores."""
-    defaults = {"types": {"T": FEATURES, "L": LABELS, "S": SCORES}, "unranked": True}
-    return Op(name, since, inputs, outputs, domain=ML, **{**defaults, **schema})
+    types = {"T": FEATURES, "L": LABELS, "S": SCORES}
+    used = {t: types[t] for t in types if f":{t}" in f"{inputs} {outputs}"}
+    return Op(
+        name, since, inputs, outputs, domain=ML, **{"types": used, "unranked": True, **schema}
+    )
 
 
 def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
@@ -118,23 +121,19 @@ def argmax_label(scores: Array) -> Array:
     return np.asarray(np.where(np.isnan(scores), -np.inf, scores).argmax(axis=1))
 
 
-def label_type(ints: Any, strings: Any, what: str) -> DType:
-    """Return the element type of the labels; exactly one list of them must be present."""
-    if bool(_length(ints)) == bool(_length(strings)):
+def label_type(ints: Any, strings: Any, what: str) -> tuple[DType, int]:
+    """Return the labels' element type and number; exactly one list of them must be present."""
+    n_ints, n_strings = _length(ints), _length(strings)
+    if bool(n_ints) == bool(n_strings):
         raise InvalidGraph(
             f"{what} needs its class labels as integers or as strings: "
-            f"it has {_length(ints)} integers and {_length(strings)} strings"
+            f"it has {n_ints} integers and {n_strings} strings"
         )
-    return I64 if _length(ints) else STRING
+    return (I64, n_ints) if n_ints else (STRING, n_strings)
 
 
 def _length(values: Any) -> int:
     return 0 if values is None else len(values)
-
-
-def label_count(ints: Any, strings: Any) -> int:
-    """Return the number of class labels."""
-    return _length(ints) or _length(strings)
 
 
 def labels_of(ints: Any, strings: Any) -> Array:

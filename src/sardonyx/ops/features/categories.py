@@ -166,10 +166,9 @@ def position_table(categories: Any) -> LookupTable:
 
 @one_hot.infer
 def _(g: Scope, x: Fact, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> Fact:
-    kind = label_type(cats_int64s, cats_strings, "OneHotEncoder")
+    kind, count = label_type(cats_int64s, cats_strings, "OneHotEncoder")
     if (kind is STRING) != (x.dtype is STRING):
         raise ShapeError(f"OneHotEncoder has categories of {kind}, and x is {x.dtype}")
-    count = len(cats_strings if kind is STRING else cats_int64s)
     return Fact(F32, None if x.shape is None else (*x.dims, count))
 
 

@@ -13,17 +13,23 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import array
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.estimators.scores import CLASS_INT64S, batch_sizes, label_type, labels_of, ml_op
+from sardonyx.ops.estimators.scores import (
+    CLASS_INT64S,
+    SCORES,
+    batch_sizes,
+    label_type,
+    labels_of,
+    ml_op,
+)
 
 MAX_COLUMNS: Final = 2**27  # of a tensor from a map; more means an invalid model
 
-zip_map = ml_op("ZipMap", 1, "x:S", "z", attrs=CLASS_INT64S)
+zip_map = ml_op("ZipMap", 1, "x:T", "z", attrs=CLASS_INT64S, types={"T": SCORES})
 
 
 @zip_map.infer
 def _(g: Scope, x: Fact, *, classlabels_int64s: Any, classlabels_strings: Any) -> AnyFact:
-    kind = label_type(classlabels_int64s, classlabels_strings, "ZipMap")
-    count = len(classlabels_int64s if kind is I64 else classlabels_strings)
+    kind, count = label_type(classlabels_int64s, classlabels_strings, "ZipMap")
     _, width = batch_sizes(g, x, "ZipMap")
     if x.shape is not None:
         g.equal(width, count, "columns and keys of ZipMap differ")
@@ -59,10 +65,9 @@ def _map_fact(x: AnyFact, what: str) -> tuple[DType, DType]:
 @dict_vectorizer.infer
 def _(g: Scope, x: AnyFact, *, int64_vocabulary: Any, string_vocabulary: Any) -> Fact:
     key, value = _map_fact(x, "DictVectorizer")
-    kind = label_type(int64_vocabulary, string_vocabulary, "DictVectorizer")
+    kind, count = label_type(int64_vocabulary, string_vocabulary, "DictVectorizer")
     if key is not kind:
         raise ShapeError(f"DictVectorizer has a vocabulary of {kind}, and the keys of x are {key}")
-    count = len(string_vocabulary if kind is STRING else int64_vocabulary)
     return Fact(value, (1, count))
 
 

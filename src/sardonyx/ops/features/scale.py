@@ -20,6 +20,7 @@ from sardonyx.ops.inference import like_first
 from sardonyx.ops.sizes import SIZES
 
 MAX_COLUMNS: Final = 2**28  # of one input; more means an invalid model
+_SCALAR: Final = "ArrayFeatureExtractor selects along the last dimension, and x is a scalar"
 
 extractor = ml_op(
     "ArrayFeatureExtractor", 1, "x:T y:I", "z:T", types={"T": FEATURES | {STRING}, "I": SIZES}
@@ -31,9 +32,7 @@ def _(g: Scope, x: Fact, y: Fact) -> Fact:
     if x.shape is None:
         return x.plain()
     if not x.rank:
-        raise ShapeError(
-            "ArrayFeatureExtractor selects along the last dimension, and x is a scalar"
-        )
+        raise ShapeError(_SCALAR)
     count = g.fresh("selected") if y.shape is None else product(y.dims)
     return Fact(x.dtype, (*(x.dims[:-1] if x.rank > 1 else (1,)), count))
 
@@ -41,9 +40,7 @@ def _(g: Scope, x: Fact, y: Fact) -> Fact:
 @extractor.reference
 def _(x: Array, y: Array) -> Array:
     if not x.ndim:
-        raise InvalidArgument(
-            "ArrayFeatureExtractor selects along the last dimension, and x is a scalar"
-        )
+        raise InvalidArgument(_SCALAR)
     chosen = y.reshape(-1)
     wrong = chosen[(chosen < 0) | (chosen >= x.shape[-1])]
     if wrong.size:
@@ -155,15 +152,11 @@ vectorizer = ml_op(
 def _(g: Scope, *xs: Fact, inputdimensions: tuple[int, ...] | None) -> Fact:
     if not xs:
         raise InvalidGraph("FeatureVectorizer has no inputs to join")
-    if inputdimensions is not None and len(inputdimensions) != len(xs):
-        raise InvalidGraph(
-            f"inputdimensions has {len(inputdimensions)} entries for {len(xs)} inputs"
-        )
-    for declared in inputdimensions or ():
-        if not 0 <= declared <= MAX_COLUMNS:
-            raise InvalidGraph(
-                f"inputdimensions has {declared}, which is outside [0, {MAX_COLUMNS}]"
-            )
+    declared = inputdimensions or ()
+    if inputdimensions is not None and len(declared) != len(xs):
+        raise InvalidGraph(f"inputdimensions has {len(declared)} entries for {len(xs)} inputs")
+    if odd := [n for n in declared if not 0 <= n <= MAX_COLUMNS]:
+        raise InvalidGraph(f"inputdimensions has {odd[0]}, which is outside [0, {MAX_COLUMNS}]")
     rows: Any = None
     width: Any = 0
     for i, x in enumerate(xs):

@@ -20,7 +20,6 @@ from sardonyx.ops.estimators.scores import (
     binary_labels,
     binary_scores,
     check_transform,
-    label_count,
     label_type,
     labels_of,
     ml_op,
@@ -196,7 +195,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     what = "TreeEnsembleClassifier"
     check_transform(attrs["post_transform"])
     ints, strings = attrs["classlabels_int64s"], attrs["classlabels_strings"]
-    dtype, classes = label_type(ints, strings, what), label_count(ints, strings)
+    dtype, classes = label_type(ints, strings, what)
     _check_base(attrs, what, *((1, 2) if classes == 2 else (classes,)))
     rows = _check_width(g, x, forest_by_ids("class", classes, x.dtype is F32, attrs), what)
     return Fact(dtype, (rows,)), Fact(F32, (rows, classes))

@@ -62,20 +62,19 @@ def element_fact(g: Scope, elem: AnyFact | None) -> AnyFact:
     return elem.shaped(tuple(d if isinstance(d, int) else g.fresh("element") for d in elem.shape))
 
 
-def _elem(x: AnyFact, what: str) -> AnyFact | None:
+def as_sequence(x: AnyFact, what: str) -> SequenceFact:
+    """Return the fact of a sequence; raise for other values."""
     if not isinstance(x, SequenceFact):
         raise ShapeError(f"{what} needs a sequence, not {x}")
-    return x.elem
+    return x
 
 
-def _normalized_position(length: int, position: Array | None, last: int, what: str) -> int:
+def _normalized_position(length: int, position: Array | None, last: int) -> int:
     """Return a non-negative position in a sequence; `last` is the largest allowed."""
-    sequence_at = one_int(position, "the position")
-    if not -length <= sequence_at <= last:
-        raise InvalidArgument(
-            f"{what} {sequence_at} is outside [{-length}, {last}] of {length} elements"
-        )
-    return sequence_at + length if sequence_at < 0 else sequence_at
+    at = one_int(position, "the position")
+    if not -length <= at <= last:
+        raise InvalidArgument(f"position {at} is outside [{-length}, {last}] of {length} elements")
+    return at + length if at < 0 else at
 
 
 def static_position(length: int, position: Fact | None, last: int) -> int | None:
@@ -93,12 +92,10 @@ sequence_at = Op(
 
 @sequence_at.infer
 def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
-    elem = _elem(x, "SequenceAt")
-    parts = x.parts if isinstance(x, SequenceFact) else None
-    if (
-        parts is not None
-        and (where := static_position(len(parts), position, len(parts) - 1)) is not None
-    ):
+    sequence = as_sequence(x, "SequenceAt")
+    elem, parts = sequence.elem, sequence.parts
+    where = None if parts is None else static_position(len(parts), position, len(parts) - 1)
+    if parts is not None and where is not None:
         return parts[where]
     if elem is not None and _n_slices(g) is not None:
         return elem
@@ -112,11 +109,7 @@ def _n_slices(g: Scope) -> Size | None:
     """
     value = None if g.node is None else optional_input(g.node, 0)
     node = None if value is None else value.node
-    if (
-        node is None
-        or node.op.key != ("", "SplitToSequence")
-        or optional_input(node, 1) is not None
-    ):
+    if node is None or node.op is not split_to or optional_input(node, 1) is not None:
         return None
     whole = input_of(node, 0).tensor
     return None if whole.shape is None else whole.dims[axis_of(node.attrs["axis"], whole.rank)]
@@ -124,7 +117,7 @@ def _n_slices(g: Scope) -> Size | None:
 
 @sequence_at.reference
 def _(x: list[Any], position: Array) -> Any:
-    return copy_value(x[_normalized_position(len(x), position, len(x) - 1, "position")])
+    return copy_value(x[_normalized_position(len(x), position, len(x) - 1)])
 
 
 def _sequence_fact(elem: AnyFact | None, parts: tuple[AnyFact, ...]) -> SequenceFact:
@@ -173,8 +166,8 @@ erase = Op(
 
 @erase.infer
 def _(g: Scope, x: AnyFact, position: Fact | None) -> AnyFact:
-    elem = _elem(x, "SequenceErase")
-    parts = x.parts if isinstance(x, SequenceFact) else None
+    sequence = as_sequence(x, "SequenceErase")
+    elem, parts = sequence.elem, sequence.parts
     if parts is None:
         return SequenceFact(elem)
     last = len(parts) - 1
@@ -186,11 +179,8 @@ def _(g: Scope, x: AnyFact, position: Fact | None) -> AnyFact:
 
 @erase.reference
 def _(x: list[Any], position: Array | None) -> list[Any]:
-    if position is None and x:
-        return x[:-1]
-    erased = _normalized_position(
-        len(x), np.array(-1) if position is None else position, len(x) - 1, "position"
-    )
+    at = np.array(-1) if position is None else position
+    erased = _normalized_position(len(x), at, len(x) - 1)
     return x[:erased] + x[erased + 1 :]
 
 
@@ -206,8 +196,8 @@ insert = Op(
 
 @insert.infer
 def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
-    elem = join_facts(_elem(x, "SequenceInsert"), tensor.plain(), g.fresh)
-    parts = x.parts if isinstance(x, SequenceFact) else None
+    sequence = as_sequence(x, "SequenceInsert")
+    elem, parts = join_facts(sequence.elem, tensor.plain(), g.fresh), sequence.parts
     if parts is None:
         return SequenceFact(elem)
     where = len(parts) if position is None else static_position(len(parts), position, len(parts))
@@ -218,9 +208,7 @@ def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact
 
 @insert.reference
 def _(x: list[Any], tensor: Array, position: Array | None) -> list[Any]:
-    where = (
-        len(x) if position is None else _normalized_position(len(x), position, len(x), "position")
-    )
+    where = len(x) if position is None else _normalized_position(len(x), position, len(x))
     return [*x[:where], owned(tensor), *x[where:]]
 
 
@@ -229,8 +217,7 @@ length = Op("SequenceLength", 11, "input_sequence", "length:I", types={"I": SIZE
 
 @length.infer
 def _(g: Scope, x: AnyFact) -> Fact:
-    _elem(x, "SequenceLength")
-    parts = x.parts if isinstance(x, SequenceFact) else None
+    parts = as_sequence(x, "SequenceLength").parts
     count = _n_slices(g) if parts is None else len(parts)
     return Fact(I64, (), None, None if count is None else (count,))
 
@@ -254,10 +241,8 @@ def _(g: Scope, x: Fact, split: Fact | None, *, axis: int, keepdims: int) -> Seq
         return SequenceFact(Fact(x.dtype, None))
     axis = axis_of(axis, x.rank)
     rest = (x.dims[:axis], x.dims[axis + 1 :])
-    if split is None:
-        part: tuple[Size, ...] = (1,) if keepdims else ()
-    else:
-        part = (_part(g, x.dims[axis], split),)
+    equal: tuple[Size, ...] = (1,) if keepdims else ()
+    part = equal if split is None else (_part(g, x.dims[axis], split),)
     elem = x.shaped((*rest[0], *part, *rest[1]))
     sizes = part_sizes(x.dims[axis], split)
     if sizes is None:
@@ -320,10 +305,10 @@ concat_from = Op(
 
 @concat_from.infer
 def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
-    has_value = _elem(x, "ConcatFromSequence")
-    if isinstance(x, SequenceFact) and x.parts and (result := _joined(g, x.parts, axis, new_axis)):
+    sequence = as_sequence(x, "ConcatFromSequence")
+    if sequence.parts and (result := _joined(g, sequence.parts, axis, new_axis)):
         return result
-    elem = element_fact(g, has_value)
+    elem = element_fact(g, sequence.elem)
     if not isinstance(elem, Fact):
         raise ShapeError(f"ConcatFromSequence joins tensors, not {elem}")
     if elem.shape is None:
@@ -352,18 +337,12 @@ def _(x: list[Array], *, axis: int, new_axis: int) -> Array:
     if not x:
         raise InvalidArgument("ConcatFromSequence has no elements to join")
     axis = axis_of(axis, x[0].ndim + (1 if new_axis else 0))
-    for position, part in enumerate(x):
-        if not _fits(x[0].shape, part.shape, None if new_axis else axis):
-            raise InvalidArgument(
-                f"element {position}, {part.shape}, does not join {x[0].shape} on axis {axis}"
-            )
+    after = axis if new_axis else axis + 1
+    fixed = [(part.ndim, part.shape[:axis], part.shape[after:]) for part in x]
+    if odd := [i for i, sizes in enumerate(fixed) if sizes != fixed[0]]:
+        what = f"element {odd[0]}, {x[odd[0]].shape}, does not join {x[0].shape}"
+        raise InvalidArgument(f"{what} on axis {axis}")
     return np.stack(x, axis) if new_axis else np.concatenate(x, axis)
-
-
-def _fits(a: Sequence[int], b: Sequence[int], axis: int | None) -> bool:
-    return len(a) == len(b) and all(
-        i == axis or m == n for i, (m, n) in enumerate(zip(a, b, strict=True))
-    )
 
 
 optional_ = Op("Optional", 28, "input?", "output", attrs={"type": optional("type")}, unranked=True)
@@ -390,9 +369,9 @@ def _(g: Scope, x: AnyFact) -> AnyFact:
         return same_value(x)
     producer = _optional_node(g)
     inner = None if producer is None else optional_input(producer, 0)
-    return (
-        element_fact(g, x.elem) if inner is None or inner.fact is None else same_value(inner.fact)
-    )
+    if inner is None or inner.fact is None:
+        return element_fact(g, x.elem)
+    return same_value(inner.fact)
 
 
 def _optional_node(g: Scope) -> Node | None:

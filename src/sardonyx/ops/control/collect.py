@@ -49,20 +49,14 @@ def _(
         raise InvalidGraph(f"{axes=} and {join_kinds=} do not fit {len(iteration_facts)} outputs")
     rows = facts_for_empty(g, iteration_facts, min_iterations(g, trips, cond))
     results: list[AnyFact] = []
-    for iteration_fact, row, axis, join_kind in zip(
-        iteration_facts, rows, axes, join_kinds, strict=True
-    ):
-        if join_kind != JOINED_ELEMENTS:
-            results.append(stacked(row if join_kind == STACKED else iteration_fact, count, axis))
-        elif not isinstance(iteration_fact, Fact) or iteration_fact.shape is None:
-            raise InvalidGraph(f"tensors are joined, not {iteration_fact}")
+    for fact, row, axis, kind in zip(iteration_facts, rows, axes, join_kinds, strict=True):
+        if kind != JOINED_ELEMENTS:
+            results.append(stacked(row if kind == STACKED else fact, count, axis))
+        elif not isinstance(fact, Fact) or fact.shape is None:
+            raise InvalidGraph(f"tensors are joined, not {fact}")
         else:
-            at = axis_of(axis, iteration_fact.rank)
-            results.append(
-                iteration_fact.shaped(
-                    (*iteration_fact.dims[:at], g.fresh("joined"), *iteration_fact.dims[at + 1 :])
-                )
-            )
+            at = axis_of(axis, fact.rank)
+            results.append(fact.shaped((*fact.dims[:at], g.fresh("joined"), *fact.dims[at + 1 :])))
     return [*finals, *results]
 
 

@@ -18,7 +18,7 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sequence import element_fact, is_empty_typed, join_facts
+from sardonyx.ops.sequence import as_sequence, element_fact, is_empty_typed, join_facts
 from sardonyx.ops.sizes import SIZES, STORED, copy_value, same_value
 
 _BOOL: Final = frozenset((BOOL,))
@@ -58,9 +58,9 @@ def _as_seen_outside(
     out: list[AnyFact] = []
     for fact in facts:
         if isinstance(fact, Fact):
-            sym = fact.sym if fact.sym and _names([Fact(fact.dtype, fact.sym)]) <= visible else None
             shape = None if fact.shape is None else tuple(map(outer, fact.shape))
-            out.append(Fact(fact.dtype, shape, None, sym))
+            is_visible = fact.sym and all(symbols(d) <= visible for d in fact.sym)
+            out.append(Fact(fact.dtype, shape, None, fact.sym if is_visible else None))
         else:
             out.append(_without_constants(fact))
     return out
@@ -99,9 +99,8 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         is_then = g.choose(cond.sym[0])
         if is_then is not None:
             return facts if is_then else others
-    outputs = [
-        _join_branches(g, i, a, b) for i, (a, b) in enumerate(zip(facts, others, strict=True))
-    ]
+    pairs = enumerate(zip(facts, others, strict=True))
+    outputs = [_join_branches(g, i, a, b) for i, (a, b) in pairs]
     if g.node is not None and any(isinstance(f, Fact) and f.shape is None for f in outputs):
         g.undecided_ifs[g.node] = None
     return outputs
@@ -236,16 +235,16 @@ def _finals(
 
     `inputs` is None if the body runs at least once.
     """
-    names: list[AnyFact] = []
+    finals: list[AnyFact] = []
     for i, (a, b) in enumerate(zip(carried, back, strict=True)):
         if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact):
-            names.append(b)  # the body always returns a filled optional
+            finals.append(b)  # the body always returns a filled optional
         elif isinstance(a, Fact) and a.shape is None:
             joined = b if inputs is None else join_facts(inputs[i], b, g.fresh)
-            names.append(joined or a)
+            finals.append(joined or a)
         else:
-            names.append(a)
-    return names
+            finals.append(a)
+    return finals
 
 
 loop = Op(
@@ -356,24 +355,24 @@ scan = Op(
     attrs={
         "body": required("graph"),
         "num_scan_inputs": required("int"),
-        "scan_input_axes": optional("ints"),
-        "scan_input_directions": optional("ints"),
-        "scan_output_axes": optional("ints"),
-        "scan_output_directions": optional("ints"),
+        **dict.fromkeys(("scan_input_axes", "scan_input_directions"), optional("ints")),
+        **dict.fromkeys(("scan_output_axes", "scan_output_directions"), optional("ints")),
     },
     types={"V": STORED},
     unranked=True,
 )
 
 
-def _per_scan_value(name: str, inputs: Any, count: int) -> tuple[int, ...]:
-    """Return an attribute with one number per scanned value; zeros where it is absent."""
-    numbers = (0,) * count if inputs is None else tuple(inputs)
-    if len(numbers) != count:
-        raise InvalidGraph(f"{name} has {len(numbers)} numbers for {count} values")
-    if name.endswith("directions") and not set(numbers) <= {0, 1}:
-        raise InvalidGraph(f"{name} are 0 (forward) and 1 (backward), not {numbers}")
-    return numbers
+def _axes_and_directions(attrs: dict[str, Any], name: str, count: int) -> list[tuple[int, int]]:
+    """Return the axis and direction of each scanned value; zeros where an attribute is absent."""
+    axes, directions = (attrs[f"{name}_axes"], attrs[f"{name}_directions"])
+    for kind, numbers in (("axes", axes), ("directions", directions)):
+        if numbers is not None and len(numbers) != count:
+            raise InvalidGraph(f"{name}_{kind} has {len(numbers)} numbers for {count} values")
+    if not set(directions or ()) <= {0, 1}:
+        what = f"{name}_directions are 0 (forward) and 1 (backward)"
+        raise InvalidGraph(f"{what}, not {tuple(directions)}")
+    return list(zip(axes or (0,) * count, directions or (0,) * count, strict=True))
 
 
 @scan.infer
@@ -381,11 +380,10 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     if not 1 <= num_scan_inputs <= len(xs):
         raise InvalidGraph(f"num_scan_inputs is {num_scan_inputs} of {len(xs)} inputs")
     n = len(xs) - num_scan_inputs
-    axes = _per_scan_value("scan_input_axes", lists["scan_input_axes"], num_scan_inputs)
-    _per_scan_value("scan_input_directions", lists["scan_input_directions"], num_scan_inputs)
     length: Size | None = None
     slices = []
-    for x, a in zip(xs[n:], axes, strict=True):
+    scanned = _axes_and_directions(lists, "scan_input", num_scan_inputs)
+    for x, (a, _direction) in zip(xs[n:], scanned, strict=True):
         if x.shape is None:
             slices.append(Fact(x.dtype, None))
             continue
@@ -397,28 +395,19 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     carried, outputs = _carry(g, body, ((), states, slices), 0)
     finals = _finals(g, states, carried, outputs[:n])
     outer = _as_seen_outside(g, body, (*states, *slices), [*finals, *outputs[n:]])
-    out_axes = _per_scan_value("scan_output_axes", lists["scan_output_axes"], len(outputs) - n)
-    _per_scan_value("scan_output_directions", lists["scan_output_directions"], len(outputs) - n)
+    collected_along = _axes_and_directions(lists, "scan_output", len(outputs) - n)
     count = g.fresh("scanned") if length is None else length
-    rows = facts_for_empty(g, outer[n:], 0 if length is None else length)
-    return [*outer[:n], *(stacked(f, count, a) for f, a in zip(rows, out_axes, strict=True))]
+    facts = facts_for_empty(g, outer[n:], 0 if length is None else length)
+    pairs = zip(facts, collected_along, strict=True)
+    return [*outer[:n], *(stacked(fact, count, axis) for fact, (axis, _direction) in pairs)]
 
 
 @scan.reference
 def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, ...]:
     n = len(xs) - num_scan_inputs
     facts = body.zero_trip_facts[n:]
-    scanned = [
-        np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
-        for x, axis, backward in zip(
-            xs[n:],
-            _per_scan_value("scan_input_axes", lists["scan_input_axes"], num_scan_inputs),
-            _per_scan_value(
-                "scan_input_directions", lists["scan_input_directions"], num_scan_inputs
-            ),
-            strict=True,
-        )
-    ]
+    inputs = zip(xs[n:], _axes_and_directions(lists, "scan_input", num_scan_inputs), strict=True)
+    scanned = [np.moveaxis(x, axis, 0)[:: -1 if back else 1] for x, (axis, back) in inputs]
     if len({len(x) for x in scanned}) != 1:
         raise InvalidArgument(f"scanned inputs differ in length: {[len(x) for x in scanned]}")
     states = [copy_value(x) for x in xs[:n]]
@@ -428,14 +417,8 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
         states = results[:n]
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
-    axes = _per_scan_value("scan_output_axes", lists["scan_output_axes"], len(facts))
-    backward = _per_scan_value(
-        "scan_output_directions", lists["scan_output_directions"], len(facts)
-    )
-    outs = (
-        collected(r[::-1] if b else r, f, a)
-        for r, f, a, b in zip(rows, facts, axes, backward, strict=True)
-    )
+    outputs = zip(rows, facts, _axes_and_directions(lists, "scan_output", len(facts)), strict=True)
+    outs = (collected(row[:: -1 if back else 1], fact, a) for row, fact, (a, back) in outputs)
     return (*states, *outs)
 
 
@@ -451,8 +434,7 @@ sequence_map = Op(
 
 @sequence_map.infer
 def _(g: Scope, x: AnyFact, *more: AnyFact, body: Graph) -> list[AnyFact]:
-    if not isinstance(x, SequenceFact):
-        raise ShapeError(f"SequenceMap needs a sequence, not {x}")
+    as_sequence(x, "SequenceMap")
     if len(body.inputs) != len(more) + 1:
         raise InvalidGraph(f"the body has {len(body.inputs)} inputs for {len(more) + 1} values")
     inputs = []

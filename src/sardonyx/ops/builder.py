@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import Held
 from sardonyx.graph.constant import constant
-from sardonyx.graph.dtype import DType
+from sardonyx.graph.dtype import I64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value
 from sardonyx.graph.guard import Scope
@@ -77,6 +77,14 @@ class Builder:
     def ints(self, *numbers: int) -> Value:
         """Return a constant int64 vector, the type of axes and shapes."""
         return constant(Held(np.array(numbers, np.int64)))
+
+    def arange(self, count: Value) -> Value:
+        """Return the integers from 0 to a scalar count, exclusive."""
+        return self.Range(self.const(0, I64), count, self.const(1, I64))
+
+    def element(self, vector: Value, i: int) -> Value:
+        """Return one element of a vector, as a vector of length 1."""
+        return self.Slice(vector, self.ints(i), self.ints(i + 1))
 
     def cast(self, x: Value, dtype: DType) -> Value:
         """A value in another element type."""

@@ -16,7 +16,6 @@ from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
-from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
@@ -87,11 +86,9 @@ class GradientBuilder(Builder):
         lead = len(wide) - len(own)
         pairs = list(zip(wide[lead:], own, strict=True))
         ones = [lead + i for i, (a, b) in enumerate(pairs) if b == 1 and a != 1]
-        if lead and not ones:
-            grad = self.ReduceSum(grad, self.ints(*range(lead)), keepdims=0)
-        elif lead:
+        if lead:
             grad = self.ReduceSum(grad, self.ints(*range(lead), *ones), keepdims=0)
-            grad = self.reshape(grad, x)
+            grad = self.reshape(grad, x) if ones else grad
         elif ones:
             grad = self.ReduceSum(grad, self.ints(*ones), keepdims=1)
         if any(b != 1 and same(a, b) is not True for a, b in pairs):
@@ -127,11 +124,6 @@ def ranked(x: Value) -> Fact:
             hint="give the model's inputs shapes, with names for dynamic sizes",
         )
     return fact
-
-
-def int64s(b: GradientBuilder, x: Value) -> Value:
-    """Cast indices or sizes to int64, the type of shapes."""
-    return b.cast(x, I64)
 
 
 def rule_of(op: Op) -> Gradient | Decomposition | None:

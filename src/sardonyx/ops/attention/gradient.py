@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import same
-from sardonyx.graph.dtype import BOOL, I64
+from sardonyx.graph.dtype import BOOL
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
 
@@ -106,7 +106,7 @@ def _visible(b: GradientBuilder, node: Node, scores: Value) -> Value | None:
     ends = [
         b.Squeeze(b.Slice(b.shape(scores), b.ints(i), b.ints(i + 1)), b.ints(0)) for i in (2, 3)
     ]
-    rows, keys = (b.Range(b.const(0, I64), end, b.const(1, I64)) for end in ends)
+    rows, keys = (b.arange(end) for end in ends)
     distance = b.Sub(keys, b.Unsqueeze(rows, b.ints(1)))
     visible = None
     if right >= 0:

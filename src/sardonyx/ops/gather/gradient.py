@@ -53,11 +53,9 @@ def _with_batch(b: GradientBuilder, index: Value, n_batch: int) -> Value:
     outer = b.Concat(b.Slice(sizes, b.ints(0), b.ints(rank - 1)), b.ints(1), axis=0)
     columns: list[Value] = []
     for i in range(n_batch):
-        count = b.Squeeze(b.Slice(sizes, b.ints(i), b.ints(i + 1)), b.ints(0))
-        index_tuples = b.Range(b.const(0, I64), count, b.const(1, I64))
-        shape_along = [1] * rank
-        shape_along[i] = -1
-        columns.append(b.Expand(b.Reshape(index_tuples, b.ints(*shape_along)), outer))
+        positions = b.arange(b.Squeeze(b.element(sizes, i), b.ints(0)))
+        shape_along = b.ints(*(-1 if axis == i else 1 for axis in range(rank)))
+        columns.append(b.Expand(b.Reshape(positions, shape_along), outer))
     return b.Concat(*columns, index, axis=-1)
 
 

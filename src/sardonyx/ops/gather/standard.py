@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +11,7 @@ from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, IEEE, INTS, by_name
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, optional
+from sardonyx.graph.op import Op, Reference, optional
 from sardonyx.ops.arrays import Array, narrow, wide
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sizes import (
@@ -141,11 +140,8 @@ def _(x: Array, indices: Array, *, batch_dims: int) -> Array:
 
 
 _REDUCTIONS: Final[dict[bytes, Any]] = {
-    b"add": np.add,
-    b"mul": np.multiply,
-    b"max": np.maximum,
-    b"min": np.minimum,
-}
+    b"add": np.add, b"mul": np.multiply, b"max": np.maximum, b"min": np.minimum
+}  # fmt: skip
 
 
 def _check_reduction(x: Fact, reduction: bytes) -> None:
@@ -234,19 +230,13 @@ def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
     return _write(x[None], _nd_indices(x, indices, 0), updates, reduction).reshape(x.shape)
 
 
-def _symbolic_scatter(write: Callable[..., Array]) -> Callable[..., Array | None]:
+def _symbolic_scatter(write: Reference) -> Reference:
     """Return the symbolic rule of a scatter without reduction."""
-
-    def run(x: Array, indices: Array, updates: Array, *, reduction: bytes, **attrs: Any) -> Any:
-        if reduction != b"none":
-            return None
-
-        def ordered(data: Array, new: Array, where: Array) -> Array:
-            return write(data, where, new, reduction=reduction, **attrs)
-
-        return symbolic_move(ordered, data=2)(x, updates, indices)
-
-    return run
+    # symbolic_move expects the inputs whose elements move before the others.
+    move = symbolic_move(lambda x, new, where, **attrs: write(x, where, new, **attrs), data=2)
+    return lambda x, where, new, **attrs: (
+        move(x, new, where, **attrs) if attrs["reduction"] == b"none" else None
+    )
 
 
 for _op in (scatter_elements, scatter_nd):
@@ -315,11 +305,9 @@ def _(g: Scope, indices: Fact, depth: Fact, values: Fact, *, axis: int) -> Fact:
     axis = axis_of(axis, indices.rank + 1)
     g.equal(product(values.dims), 2, "values has two elements: off and on")
     g.equal(product(depth.dims), 1, "depth is one number")
-    static_value = scalar_value(depth)
-    if isinstance(static_value, float):
-        static_value = int(static_value)
-    dims = list(indices.dims)
-    dims.insert(axis, g.fresh("depth") if static_value is None else static_value)
+    count = scalar_value(depth)
+    size = g.fresh("depth") if count is None else int(count) if isinstance(count, float) else count
+    dims = (*indices.dims[:axis], size, *indices.dims[axis:])
     return values.shaped(checked_shape(g, dims, "the output"))
 
 
@@ -327,8 +315,7 @@ def _(g: Scope, indices: Fact, depth: Fact, values: Fact, *, axis: int) -> Fact:
 def _(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     axis = axis_of(axis, indices.ndim + 1)
     count = int(depth.reshape(-1)[0])
-    shape = list(indices.shape)
-    shape.insert(axis, count)
+    shape = (*indices.shape[:axis], count, *indices.shape[axis:])
     allocatable(shape, values.dtype, "the output")
     with np.errstate(invalid="ignore"):
         where = indices.astype(np.int64)
@@ -354,9 +341,8 @@ def _(g: Scope, x: Fact, condition: Fact, *, axis: int | None) -> Fact:
         raise ShapeError(f"the condition is a vector, not {condition}")
     axis = None if axis is None else axis_of(axis, x.rank)
     size = product(x.dims) if axis is None else x.dims[axis]
-    static_value = condition.ints
-    if static_value is not None and isinstance(size, int):
-        count: Any = sum(static_value[:size])
+    if condition.ints is not None and isinstance(size, int):
+        count: Any = sum(condition.ints[:size])
     else:
         count = g.fresh("kept")
     if axis is None:

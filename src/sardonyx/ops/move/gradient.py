@@ -8,7 +8,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, int64s, ranked
+from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
 Grads = list[Value | None]
@@ -26,10 +26,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     axis = node.attrs["axis"]
     if len(node.inputs) == 1:
         return [dy]
-    axis_index = b.ints(axis)
-    sizes = b.Concat(
-        *(b.Gather(b.shape(input_of(node, i)), axis_index) for i in range(len(node.inputs))), axis=0
-    )
+    shapes = [b.shape(input_of(node, i)) for i in range(len(node.inputs))]
+    sizes = b.Concat(*(b.Gather(shape, b.ints(axis)) for shape in shapes), axis=0)
     return list(b.node("Split", dy, sizes, axis=axis, outputs=len(node.inputs)).outputs)
 
 
@@ -62,7 +60,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 def _pad_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
     """Pad the gradient of a Slice with step 1 with zeros on both sides."""
-    x, starts = input_of(node, 0), int64s(b, input_of(node, 1))
+    x, starts = input_of(node, 0), b.cast(input_of(node, 1), I64)
     over = b.ints(*axes)
     sizes = b.Gather(b.shape(x), over)
     begins = b.Where(b.Less(starts, 0), b.Add(starts, sizes), starts)
@@ -74,28 +72,32 @@ def _pad_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) 
 
 def _scatter_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) -> Value:
     """Scatter the gradient of a Slice with other steps, one axis after the other."""
-    x, starts, ends, _, steps = (
-        int64s(b, v) if i and v is not None else v
-        for i, v in enumerate((*node.inputs, None, None)[:5])
-    )
-    assert x is not None
-    order = list(enumerate(axes))
-    for i, axis in reversed(order):
-        # This axis gets its size in x; the others have their size in the gradient so far.
-        size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
-        positions = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
-        bounds = [
-            None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1))
-            for v in (starts, ends, steps)
-        ]
-        index = b.Slice(positions, bounds[0], bounds[1], b.ints(0), bounds[2])
-        before, after = (
-            b.Slice(b.shape(dy), b.ints(0), b.ints(axis)),
-            b.Slice(b.shape(dy), b.ints(axis + 1), b.ints(ranked(x).rank)),
-        )
-        zeros = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, after, axis=0))
-        dy = scatter_add(b, zeros, index, dy, axis)
+    x = input_of(node, 0)
+    starts_ends_steps = (optional_input(node, slot) for slot in (1, 2, 4))
+    bounds = [None if v is None else b.cast(v, I64) for v in starts_ends_steps]
+    for i, axis in reversed(list(enumerate(axes))):
+        start, end, step = (None if v is None else b.element(v, i) for v in bounds)
+        index = b.Slice(_positions(b, x, axis), start, end, b.ints(0), step)
+        dy = _scatter_axis(b, x, dy, index, axis)
     return dy
+
+
+def _positions(b: GradientBuilder, x: Value, axis: int) -> Value:
+    """Return the positions 0, 1, ... along an axis."""
+    return b.arange(b.Squeeze(b.element(b.shape(x), axis), b.ints(0)))
+
+
+def _scatter_axis(b: GradientBuilder, x: Value, dy: Value, index: Value, axis: int) -> Value:
+    """Add slices of dy to zeros at indices along an axis.
+
+    That axis has its size in `x`; the others have their size in the gradient so far.
+    """
+    sizes = b.shape(dy)
+    before = b.Slice(sizes, b.ints(0), b.ints(axis))
+    after = b.Slice(sizes, b.ints(axis + 1), b.ints(ranked(x).rank))
+    shape = b.Concat(before, b.element(b.shape(x), axis), after, axis=0)
+    zeros = b.Expand(b.const(0, dy.tensor.dtype), shape)
+    return scatter_add(b, zeros, index, dy, axis)
 
 
 @gradient("Tile")
@@ -111,13 +113,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 
 @gradient("Pad")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    x, pads, value, axes = (
-        input_of(node, 0),
-        input_of(node, 1),
-        optional_input(node, 2),
-        optional_input(node, 3),
-    )
-    pads = int64s(b, pads)
+    x, value, axes = input_of(node, 0), optional_input(node, 2), optional_input(node, 3)
+    pads = b.cast(input_of(node, 1), I64)
     if node.attrs["mode"] == b"constant":
         dx = b.reshape(b.Pad(dy, b.Neg(pads), None, axes), x)
         if value is None or not b.wants(value):
@@ -138,16 +135,9 @@ def _padding_gradient(b: GradientBuilder, node: Node, dy: Value, pads: Value) ->
             hint="make them a constant of the model",
         )
     for i, axis in enumerate(axes_of(static_axes, rank)):
-        size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
-        positions = b.Range(b.const(0, I64), b.Squeeze(size, b.ints(0)), b.const(1, I64))
-        own = b.Gather(pads, b.ints(i, i + len(static_axes)))
-        index = b.Pad(positions, own, mode=node.attrs["mode"])
-        before, after = (
-            b.Slice(b.shape(dy), b.ints(0), b.ints(axis)),
-            b.Slice(b.shape(dy), b.ints(axis + 1), b.ints(rank)),
-        )
-        zeros = b.Expand(b.const(0, dy.tensor.dtype), b.Concat(before, size, after, axis=0))
-        dy = scatter_add(b, zeros, index, dy, axis)
+        both_ends = b.Gather(pads, b.ints(i, i + len(static_axes)))
+        index = b.Pad(_positions(b, x, axis), both_ends, mode=node.attrs["mode"])
+        dy = _scatter_axis(b, x, dy, index, axis)
     return dy
 
 
@@ -159,7 +149,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 @decompose("DepthToSpace")
 def _(b: GradientBuilder, node: Node) -> Value:
     x, block = input_of(node, 0), node.attrs["blocksize"]
-    n, c, h, w = (b.Slice(b.shape(x), b.ints(i), b.ints(i + 1)) for i in range(4))
+    n, c, h, w = (b.element(b.shape(x), i) for i in range(4))
     depth, side = b.Div(c, block * block), b.ints(block)
     is_depth = node.attrs["mode"] == b"DCR"
     split_shape = (n, side, side, depth, h, w) if is_depth else (n, depth, side, side, h, w)

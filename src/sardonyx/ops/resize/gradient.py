@@ -48,12 +48,10 @@ def _non_empty_input(node: Node, slot: int) -> Value | None:
 def _along(b: GradientBuilder, node: Node, dy: Value, i: int, axis: int) -> Value:
     """Return the gradient along one axis: dy times that axis's resize matrix."""
     x, rank = input_of(node, 0), ranked(dy).rank
-    size = b.Slice(b.shape(x), b.ints(axis), b.ints(axis + 1))
+    size = b.element(b.shape(x), axis)
     square = b.Expand(b.const(0, x.tensor.dtype), b.Concat(size, size, axis=0))
     scales, sizes = _non_empty_input(node, 2), _non_empty_input(node, 3)
-    scale_or_size = [
-        None if v is None else b.Slice(v, b.ints(i), b.ints(i + 1)) for v in (scales, sizes)
-    ]
+    scale_or_size = [None if v is None else b.element(v, i) for v in (scales, sizes)]
     attrs = {name: node.attrs[name] for name in _FILTER_ATTRS}
     matrix = b.Resize(b.EyeLike(square), None, *scale_or_size, axes=(0,), **attrs)  # [out, in]
     last = (*(a for a in range(rank) if a != axis), axis)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dim import Shape, product
-from sardonyx.graph.dtype import BF16, F16, F32, F64, I8, I16, I32, I64, NUMBERS, U8, U16, U32, U64
+from sardonyx.graph.dtype import I64, NUMBERS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
@@ -101,16 +101,13 @@ def _(g: Scope, x: Fact, *, axis: int | None, sorted: int) -> tuple[Fact, ...]:
     one_each = Fact(I64, (count,))
     shape: Shape | None = (count,)
     if x.shape is None:
-        return x.shaped(None if axis is not None else shape), one_each, _open_vector(g), one_each
+        inverse = Fact(I64, (g.fresh("inverse"),))
+        return x.shaped(None if axis is not None else shape), one_each, inverse, one_each
     if axis is None:
         return x.shaped(shape), one_each, Fact(I64, (product(x.dims),)), one_each
     axis = axis_of(axis, x.rank)
     shape = (*x.dims[:axis], count, *x.dims[axis + 1 :])
     return x.shaped(shape), one_each, Fact(I64, (x.dims[axis],)), one_each
-
-
-def _open_vector(g: Scope) -> Fact:
-    return Fact(I64, (g.fresh("inverse"),))
 
 
 @unique.reference
@@ -149,9 +146,7 @@ def _unique_slices(x: Array, axis: int) -> tuple[Array, Array, Array]:
     return first.astype(np.int64), inverse.reshape(-1), counts.astype(np.int64)
 
 
-_END: Final = (1 << 63) - 1
-# Types that TopK sorts.
-_SORTED: Final = frozenset((F32, F64, F16, BF16, I8, U8, I16, U16, I32, U32, I64, U64))
+_END: Final = (1 << 63) - 1  # as the end of a Slice: to the end
 
 
 @unique.decompose
@@ -160,7 +155,7 @@ def _(b: Builder, node: Node) -> Outputs:
     x, outs = input_of(node, 0), node.outputs
     axis, dtype = node.attrs["axis"], x.tensor.dtype
     need(
-        dtype in _SORTED and (axis is None or x.tensor.rank == 1),
+        dtype in NUMBERS and (axis is None or x.tensor.rank == 1),
         "elements of this type or axis cannot be sorted",
     )
     flat = x if x.tensor.rank == 1 else b.Reshape(x, b.ints(-1))
@@ -179,23 +174,21 @@ def _(b: Builder, node: Node) -> Outputs:
     counts = _counts(b, is_first, n, per_group)
     if not node.attrs["sorted"]:
         # Not sorted: groups in the order of their first elements.
-        positions, permutation = b.node(
-            "TopK", positions, b.Shape(positions), largest=0, outputs=2
-        ).outputs
+        by_position = b.node("TopK", positions, b.Shape(positions), largest=0, outputs=2)
+        positions, permutation = by_position.outputs
         counts = b.Gather(counts, permutation)
-        counted = b.Range(b.const(0, I64), b.Size(permutation), b.const(1, I64))
+        counted = b.arange(b.Size(permutation))
         inverse = b.Gather(b.ScatterElements(permutation, permutation, counted), inverse)
-    made = (b.Gather(flat, positions), positions, inverse, counts)
-    for value, out in zip(made, outs, strict=False):
+    results = (b.Gather(flat, positions), positions, inverse, counts)
+    for value, out in zip(results, outs, strict=False):
         if value.const is None:
             value.fact = out.tensor.plain()
-    return made
+    return results
 
 
 def _counts(b: Builder, is_first: Value, n: Value, like: Value) -> Value:
     """The number of elements of each group: the distance between first elements."""
-    counted = b.Range(b.const(0, I64), b.Squeeze(n), b.const(1, I64))
-    starts = b.Compress(counted, is_first, axis=0, like=like)
+    starts = b.Compress(b.arange(b.Squeeze(n)), is_first, axis=0, like=like)
     ends = b.Concat(b.Slice(starts, b.ints(1), b.ints(_END)), n, axis=0)
     return b.Sub(b.Slice(ends, b.ints(0), b.Shape(starts)), starts)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gradients import GradientBuilder, gradient
 
@@ -26,8 +25,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
     """Element i is start + i * delta."""
     start, delta = input_of(node, 0), input_of(node, 2)
-    dtype = dy.tensor.dtype
-    steps = b.Range(b.const(0, I64), b.Squeeze(b.shape(dy), b.ints(0)), b.const(1, I64))
+    steps = b.cast(b.arange(b.Squeeze(b.shape(dy), b.ints(0))), dy.tensor.dtype)
     total = b.reshape(b.ReduceSum(dy, keepdims=0), start)
-    delta_grad = b.ReduceSum(b.Mul(dy, b.cast(steps, dtype)), keepdims=0)
+    delta_grad = b.ReduceSum(b.Mul(dy, steps), keepdims=0)
     return [total, None, b.reshape(delta_grad, delta)]

@@ -38,15 +38,10 @@ class _Tensor(ctypes.Structure):
     )
 
 
-C_FUNCTION: Final = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.POINTER(_Tensor),
-    ctypes.c_int,
-    ctypes.POINTER(_Tensor),
-    ctypes.c_int,
-    ctypes.POINTER(ctypes.c_double),
-    ctypes.c_int,
-)
+# int sardonyx_op(inputs, n_inputs, outputs, n_outputs, numbers, n_numbers)
+_TENSORS: Final = (ctypes.POINTER(_Tensor), ctypes.c_int)
+_NUMBERS: Final = (ctypes.POINTER(ctypes.c_double), ctypes.c_int)
+C_FUNCTION: Final = ctypes.CFUNCTYPE(ctypes.c_int, *_TENSORS, *_TENSORS, *_NUMBERS)
 
 
 class _NativeOp(CustomOp):
@@ -94,18 +89,11 @@ def native_op(  # noqa: PLR0913 - the parts of a schema, each passed by name
     def call(*arrays: Any, **values: Any) -> tuple[Any, ...]:
         return _call_through_ctypes(op, address, arrays, values)
 
-    op = _NativeOp(
-        call,
-        domain,
-        name,
-        inputs=inputs,
-        outputs=outputs,
-        attrs=attrs,
-        types=types,
-        shape=shape,
-        version=version,
-        pure=pure,
-    )
+    schema: dict[str, Any] = {
+        "inputs": inputs, "outputs": outputs, "attrs": attrs, "types": types, "shape": shape,
+        "version": version, "pure": pure,
+    }  # fmt: skip
+    op = _NativeOp(call, domain, name, **schema)
     op.lowering_rule = lambda node: _lower(op, address, node)
     register(op)
     return op
@@ -150,14 +138,9 @@ def _call_through_ctypes(
     out_facts = op._facts(Scope(), *facts, **{k: encoded(v) for k, v in attrs.items()})
     outputs = [np.empty(_static_shape(op, f), f.dtype.np) for f in out_facts]
     numbers = _numbers(op, {**op.defaults, **attrs})
-    code = C_FUNCTION(address)(
-        _c_tensors(inputs),
-        len(inputs),
-        _c_tensors(outputs),
-        len(outputs),
-        (ctypes.c_double * max(1, len(numbers)))(*numbers),
-        len(numbers),
-    )
+    c_numbers = (ctypes.c_double * max(1, len(numbers)))(*numbers)
+    tensors = (_c_tensors(inputs), len(inputs), _c_tensors(outputs), len(outputs))
+    code = C_FUNCTION(address)(*tensors, c_numbers, len(numbers))
     if code:
         raise RuntimeException(f"the function returned the error {code}")
     return tuple(outputs)

@@ -11,7 +11,7 @@ import numpy as np
 import sardonyx._native as native
 from sardonyx.custom_ops.declaration import attribute, decoded, type_constraints
 from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException, SardonyxError
-from sardonyx.graph.dim import Dim, Shape, Size
+from sardonyx.graph.dim import Dim, Shape
 from sardonyx.graph.dtype import STRING, DType, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -100,8 +100,8 @@ class CustomOp(Op):
             what = f"{type(error).__name__}: {error}"
             raise InvalidGraph(f"the shape rule of {self} failed: {what}") from error
         result = [returned] if count == 1 and not _is_list_of_shapes(returned) else returned
-        if not isinstance(result, (list, tuple)) or len(result) != count:
-            is_list = isinstance(result, (list, tuple))
+        is_list = isinstance(result, (list, tuple))
+        if not is_list or len(result) != count:
             what = f"{len(result)} shapes" if is_list else repr(returned)
             raise InvalidGraph(f"the shape rule of {self} returns {what}, not {count} shapes")
         return [self._checked_shape(s) for s in result]
@@ -134,8 +134,7 @@ class CustomOp(Op):
         if facts is None:
             return next(iter(allowed))
         for i in positions:
-            fact = facts[i] if i < len(facts) else None
-            if fact is not None:
+            if i < len(facts) and (fact := facts[i]) is not None:
                 return fact.dtype
         raise InvalidGraph(f"no input determines the type of the output {slot.name}")
 
@@ -243,8 +242,7 @@ def array_fact(array: Any) -> Fact:
     """Return the fact of an array of an ONNX type."""
     dtype = by_numpy(array.dtype)
     assert dtype is not None
-    shape: tuple[Size, ...] = tuple(array.shape)
-    return Fact(dtype, shape)
+    return Fact(dtype, tuple(array.shape))
 
 
 def _read_only(array: Any) -> Any:

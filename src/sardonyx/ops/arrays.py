@@ -78,6 +78,6 @@ def filled(inputs: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     return inputs + (None,) * (count - len(inputs))
 
 
-def as_ints(x: Array | Sequence[int] | None) -> tuple[int, ...] | None:
+def as_ints(x: Array | Sequence[int]) -> tuple[int, ...]:
     """Return run-time axes or sizes as Python integers."""
-    return None if x is None else tuple(int(i) for i in np.asarray(x).reshape(-1))
+    return tuple(int(i) for i in np.asarray(x).reshape(-1))

@@ -281,7 +281,7 @@ def _(x: Array, split: Array | None, *, axis: int, keepdims: int) -> list[Array]
     if split is None:
         parts = [np.take(x, [i], axis) for i in range(size)]
         return parts if keepdims else [owned(np.squeeze(p, axis)) for p in parts]
-    sizes: Sequence[int] = as_ints(split) or ()
+    sizes: Sequence[int] = as_ints(split)
     if split.ndim == 0:
         each = sizes[0]
         if each < 1:

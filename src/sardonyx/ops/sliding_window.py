@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -130,10 +131,7 @@ class WindowGeometry:
 
     @property
     def n_taps(self) -> int:
-        count = 1
-        for k in self.kernel:
-            count *= k
-        return count
+        return math.prod(self.kernel)
 
     def axis(self, i: int, part: slice | None = None) -> list[tuple[int, slice, slice]]:
         """Return the taps of one axis that meet the input: number, output slice, input slice.

@@ -262,8 +262,6 @@ def _n_blocks(g: Scope, image: Shape, block: Shape, attrs: Mapping[str, Any]) ->
 
 def _col2im(x: Array, image_shape: Array, block_shape: Array, **attrs: Any) -> Array:
     image, block = as_ints(image_shape), as_ints(block_shape)
-    assert image is not None
-    assert block is not None
     geometry = window_geometry(window_of(block, attrs), image)
     if math.prod(geometry.outs) != x.shape[2] or x.shape[1] % geometry.n_taps:
         raise InvalidArgument(

@@ -152,7 +152,7 @@ def _(x: Array, sizes: Array | None, *, axis: int, num_outputs: int | None) -> t
     axis = axis_of(axis, x.ndim)
     length = x.shape[axis]
     if sizes is not None:
-        parts: Sequence[Any] = as_ints(sizes) or ()
+        parts: Sequence[Any] = as_ints(sizes)
     else:
         parts = _part_sizes(Scope(), length, num_outputs or 1)
     if sum(parts) != length or min(parts, default=0) < 0:
@@ -188,9 +188,9 @@ def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fac
 @symbolic_move
 @slice_.reference
 def _(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | None) -> Array:
-    first, last = as_ints(starts) or (), as_ints(ends) or ()
-    where = axes_of(range(len(first)) if axes is None else as_ints(axes) or (), x.ndim)
-    by = (1,) * len(first) if steps is None else as_ints(steps) or ()
+    first, last = as_ints(starts), as_ints(ends)
+    where = axes_of(range(len(first)) if axes is None else as_ints(axes), x.ndim)
+    by = (1,) * len(first) if steps is None else as_ints(steps)
     if not len(first) == len(last) == len(where) == len(by):
         raise InvalidArgument(
             f"Slice has {len(first)} starts, {len(last)} ends, {len(where)} axes, {len(by)} steps"
@@ -225,7 +225,7 @@ def _(g: Scope, x: Fact, repeats: Fact) -> Fact:
 @symbolic_move
 @tile.reference
 def _(x: Array, repeats: Array) -> Array:
-    times = as_ints(repeats) or ()
+    times = as_ints(repeats)
     if len(times) != x.ndim or min(times, default=0) < 0:
         raise InvalidArgument(f"repeats {times} do not fit an input of shape {x.shape}")
     allocatable([d * t for d, t in zip(x.shape, times, strict=True)], x.dtype, "the tiled shape")
@@ -268,10 +268,9 @@ def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, m
     return x.shaped(checked_shape(g, dims, "the padded shape"))
 
 
-@pad.reference
 def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Array:
-    amounts = as_ints(pads) or ()
-    where = axes_of(range(x.ndim) if axes is None else as_ints(axes) or (), x.ndim)
+    amounts = as_ints(pads)
+    where = axes_of(range(x.ndim) if axes is None else as_ints(axes), x.ndim)
     if len(amounts) != 2 * len(where):
         raise InvalidArgument(f"pads has {len(amounts)} numbers for {len(where)} axes, two each")
     widths = [(0, 0)] * x.ndim
@@ -294,6 +293,9 @@ def _pad(x: Array, pads: Array, value: Array | None, axes: Array | None, *, mode
         raise InvalidArgument(f"shape {x.shape} has nothing to pad from by {amounts}")
     # numpy's stubs list the modes as literals.
     return np.pad(x, widths_added, mode.decode())  # type: ignore[call-overload, no-any-return]
+
+
+pad.reference(_pad)
 
 
 @pad.symbolic
@@ -382,7 +384,7 @@ def _(g: Scope, x: Fact, lens: Fact, *, batch_axis: int, time_axis: int) -> Fact
 @reverse_sequence.reference
 def _(x: Array, lens: Array, *, batch_axis: int, time_axis: int) -> Array:
     steps = x.shape[time_axis]
-    if wrong := [n for n in as_ints(lens) or () if not 0 <= n <= steps]:
+    if wrong := [n for n in as_ints(lens) if not 0 <= n <= steps]:
         raise InvalidArgument(f"the sequence length {wrong[0]} is outside [0, {steps}]")
     time = np.arange(steps)[None, :]
     ends = lens.reshape(-1, 1)
@@ -443,7 +445,7 @@ def _(g: Scope, x: Fact, target: Fact, *, axes: Sequence[int] | None) -> Fact:
 @center_crop_pad.reference
 def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
     where = axes_of(range(x.ndim) if axes is None else axes, x.ndim)
-    sizes = as_ints(target) or ()
+    sizes = as_ints(target)
     if len(sizes) != len(where):
         raise InvalidArgument(f"the shape has {len(sizes)} numbers for {len(where)} axes")
     dims = list(x.shape)

@@ -284,8 +284,8 @@ def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **a
         )
     flat[indices.reshape(-1)] = x.reshape(-1)
     flat = flat.reshape(natural)
-    shape = as_ints(output_shape)
-    if shape is None or shape == natural:
+    shape = natural if output_shape is None else as_ints(output_shape)
+    if shape == natural:
         return flat
     if any(not low <= size <= MAX_SPAN for size, low in zip(shape, natural, strict=True)):
         raise InvalidArgument(f"output_shape {shape} has a size below {natural} or over {MAX_SPAN}")

@@ -76,7 +76,9 @@ def _reduction(name: str, since: int, reduce: Reduce, types: frozenset[DType] = 
     )
 
     def run(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Any:
-        chosen = _normalized_axes(as_ints(axes), x.ndim, noop_with_empty_axes)
+        chosen = _normalized_axes(
+            None if axes is None else as_ints(axes), x.ndim, noop_with_empty_axes
+        )
         return np.asarray(reduce(x, chosen, bool(keepdims)))
 
     op.infer(_infer)

@@ -200,7 +200,7 @@ def axis_resizes(
         _check_length(factors, n, "scales")
         outs: list[Any] = [_scaled(*pair) for pair in zip(old, factors, strict=True)]
     else:
-        requested = as_ints(sizes) or ()
+        requested = () if sizes is None else as_ints(sizes)
         _check_length(requested, n, "sizes")
         outs, factors = _sized(old, requested, attrs["keep_aspect_ratio_policy"])
     for size, out in zip(old, outs, strict=True):

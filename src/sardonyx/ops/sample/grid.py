@@ -164,7 +164,7 @@ def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
 @affine.reference
 @np.errstate(all="ignore")
 def _(theta: Array, size: Array, *, align_corners: int) -> Array:
-    sizes = (as_ints(size) or ())[2:]
+    sizes = as_ints(size)[2:]
     if any(s < 0 for s in sizes) or math.prod(sizes) > MAX_POINTS:
         raise InvalidArgument(f"a grid of sizes {sizes} is not possible")
     if theta.shape[1:] != (len(sizes), len(sizes) + 1):

@@ -159,7 +159,7 @@ def _infer_single_dim(sizes: list[Size], have: Sequence[Size], want: Sequence[Si
 
 @reshape.reference
 def _(x: Array, target: Array, *, allowzero: int) -> Array:
-    target_shape = as_ints(target) or ()
+    target_shape = as_ints(target)
     try:
         return owned(x).reshape(reshaped(Scope(), x.shape, target_shape, allowzero))
     except ShapeError as error:
@@ -226,7 +226,7 @@ def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
 def _(x: Array, axes: Array | None) -> Array:
     if axes is None:
         return owned(x).reshape([d for d in x.shape if d != 1])
-    squeezed = axes_of(as_ints(axes) or (), x.ndim)
+    squeezed = axes_of(as_ints(axes), x.ndim)
     for a in squeezed:
         if x.shape[a] != 1:
             raise InvalidArgument(f"dim {a} is squeezed and is {x.shape[a]}, not 1")
@@ -255,7 +255,7 @@ def _(g: Scope, x: Fact, axes: Fact) -> Fact:
 @symbolic_move
 @unsqueeze.reference
 def _(x: Array, axes: Array) -> Array:
-    return owned(x).reshape(_with_ones(x.shape, as_ints(axes) or ()))
+    return owned(x).reshape(_with_ones(x.shape, as_ints(axes)))
 
 
 sizes = Op("Sizes", 1, "", "y:T", attrs={"fact": required("type")}, domain=INTERNAL)
@@ -299,7 +299,7 @@ def _(g: Scope, x: Fact, target: Fact) -> Fact:
 @symbolic_move
 @expand.reference
 def _(x: Array, target: Array) -> Array:
-    target_shape = allocatable(as_ints(target) or (), x.dtype, "the expanded shape")
+    target_shape = allocatable(as_ints(target), x.dtype, "the expanded shape")
     try:
         full = np.broadcast_shapes(x.shape, target_shape)
     except ValueError:
@@ -339,7 +339,7 @@ def _(g: Scope, target: Fact, *, value: Const | None) -> Fact:
 @constant_of_shape.reference
 def _(target: Array, *, value: Const | None) -> Array:
     dtype, number = _filler(value)
-    target_shape = allocatable(as_ints(target) or (), dtype.np, "the shape")
+    target_shape = allocatable(as_ints(target), dtype.np, "the shape")
     return np.full(target_shape, number, dtype.np)
 
 

@@ -70,8 +70,8 @@ def slice_(
 
 def pad(x: Tensor, pads: Array, value: Array | None, axes: Array | None, *, mode: bytes) -> Tensor:
     """Return the tensor padded, or cropped where pads are negative."""
-    amounts = as_ints(pads) or ()
-    where = range(x.ndim) if axes is None else axes_of(as_ints(axes) or (), x.ndim)
+    amounts = as_ints(pads)
+    where = range(x.ndim) if axes is None else axes_of(as_ints(axes), x.ndim)
     if len(amounts) != 2 * len(where):
         raise InvalidArgument(f"pads has {len(amounts)} numbers for {len(where)} axes, two each")
     widths = [(0, 0)] * x.ndim

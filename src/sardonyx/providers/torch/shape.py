@@ -28,7 +28,7 @@ def reshape(x: Tensor, target: Array, *, allowzero: int, shapes: Shapes) -> Tens
     if None not in shapes[0]:
         return x.reshape(shapes[0])
     try:
-        sizes: Any = reshaped(Scope(), tuple(x.shape), as_ints(target) or (), allowzero)
+        sizes: Any = reshaped(Scope(), tuple(x.shape), as_ints(target), allowzero)
     except ShapeError as error:
         raise InvalidArgument(error.what) from None
     return x.reshape(sizes)
@@ -38,7 +38,7 @@ def squeeze(x: Tensor, axes: Array | None, *, shapes: Shapes) -> Tensor:
     """Return the tensor without some axes of size 1."""
     if None not in shapes[0]:
         return x.reshape(shapes[0])
-    gone = axes_of(as_ints(axes) or (), x.ndim)
+    gone = () if axes is None else axes_of(as_ints(axes), x.ndim)
     if any(x.shape[a] != 1 for a in gone):
         raise InvalidArgument(f"axes {gone} of {tuple(x.shape)} are squeezed, and not all are 1")
     return x.squeeze(gone)
@@ -48,7 +48,7 @@ def unsqueeze(x: Tensor, axes: Array, *, shapes: Shapes) -> Tensor:
     """Return the tensor with additional axes of size 1."""
     if None not in shapes[0]:
         return x.reshape(shapes[0])
-    for axis in sorted(axes_of(as_ints(axes) or (), len(shapes[0]))):
+    for axis in sorted(axes_of(as_ints(axes), len(shapes[0]))):
         x = x.unsqueeze(axis)
     return x
 

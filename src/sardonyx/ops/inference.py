@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from sardonyx.errors import ShapeError
+from sardonyx.errors import SardonyxError, ShapeError
 from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -36,6 +36,15 @@ def broadcast_shapes(g: Scope, *shapes: Shape) -> Shape:
         for i, d in enumerate(shape, rank - len(shape)):
             result[i] = g.broadcast(result[i], d)
     return tuple(result)
+
+
+def check_choice(
+    name: str, value: bytes, choices: Iterable[bytes], error: type[SardonyxError] = ShapeError
+) -> None:
+    """Raise unless an attribute has one of the values that the spec allows."""
+    if value not in choices:
+        allowed = ", ".join(c.decode() for c in choices)
+        raise error(f"{name} is {value.decode(errors='replace')}, and may be {allowed}")
 
 
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:

@@ -11,9 +11,9 @@ from sardonyx.base.records import frozen
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, maximum, minimum
 from sardonyx.graph.guard import Scope
+from sardonyx.ops.inference import check_choice
 
 MAX_SPAN: Final = 1 << 24  # bound of kernels, pads, strides and dilations: products fit int64
-_AUTO_PADS: Final = (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER")
 
 Ints = tuple[int, ...]
 Slices = tuple[slice, ...]
@@ -85,10 +85,7 @@ def window_of(kernel: Shape, attrs: Mapping[str, Any]) -> Window:
     """Return a window from a kernel shape and the attributes that convolution and pooling share."""
     n = len(kernel)
     auto_pad = attrs.get("auto_pad") or b"NOTSET"
-    if auto_pad not in _AUTO_PADS:
-        raise ShapeError(
-            f"auto_pad is {auto_pad!r}, and may be NOTSET, VALID, SAME_UPPER or SAME_LOWER"
-        )
+    check_choice("auto_pad", auto_pad, (b"NOTSET", b"VALID", b"SAME_UPPER", b"SAME_LOWER"))
     pads = attrs.get("pads") if auto_pad == b"NOTSET" else None
     for size in kernel:
         if isinstance(size, int) and not 0 < size <= MAX_SPAN:

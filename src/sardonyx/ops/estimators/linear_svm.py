@@ -27,6 +27,7 @@ from sardonyx.ops.estimators.scores import (
     ml_op,
     post_transformed,
 )
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.memoize import Memoized
 
 _EMPTY: Final = np.zeros(0, np.float32)
@@ -181,9 +182,7 @@ _KERNELS: Final = Memoized(SvmKernel)
 
 
 def _check_kernel(kind: bytes, params: Any) -> None:
-    if kind not in KERNELS:
-        choices = ", ".join(k.decode() for k in KERNELS)
-        raise InvalidGraph(f"kernel_type is {kind.decode(errors='replace')}, and may be {choices}")
+    check_choice("kernel_type", kind, KERNELS, InvalidGraph)
     if params is not None and len(params) != 3:
         raise InvalidGraph(f"kernel_params are gamma, coef0 and degree, not {len(params)} numbers")
 

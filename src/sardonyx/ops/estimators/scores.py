@@ -14,6 +14,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ML, Op, array
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.inference import check_choice
 
 FEATURES: Final = frozenset((F32, F64, I32, I64))  # element types of the inputs of estimators
 LABELS: Final = frozenset((STRING, I64))
@@ -92,11 +93,7 @@ TRANSFORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
 
 def check_transform(name: bytes) -> None:
     """Raise for an unknown post_transform."""
-    if name not in TRANSFORMS:
-        choices = ", ".join(t.decode() for t in TRANSFORMS)
-        raise InvalidGraph(
-            f"post_transform is {name.decode(errors='replace')}, and may be {choices}"
-        )
+    check_choice("post_transform", name, TRANSFORMS, InvalidGraph)
 
 
 def post_transformed(scores: Array, name: bytes) -> Array:

@@ -16,7 +16,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import array, optional
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import FEATURES, batch_sizes, ml_op
-from sardonyx.ops.inference import like_first
+from sardonyx.ops.inference import check_choice, like_first
 from sardonyx.ops.sizes import SIZES
 
 MAX_COLUMNS: Final = 2**28  # of one input; more means an invalid model
@@ -91,8 +91,7 @@ _NORMS: Final[dict[bytes, Callable[[Array], Array]]] = {
 
 @normalizer.infer
 def _(g: Scope, x: Fact, *, norm: bytes) -> Fact:
-    if norm not in _NORMS:
-        raise InvalidGraph(f"norm is {norm.decode(errors='replace')}, and may be MAX, L1 or L2")
+    check_choice("norm", norm, _NORMS, InvalidGraph)
     batch_sizes(g, x, "Normalizer")
     return Fact(F32, x.shape)
 

@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, Reference, optional
 from sardonyx.ops.arrays import Array, narrow, wide
-from sardonyx.ops.inference import axis_of
+from sardonyx.ops.inference import axis_of, check_choice
 from sardonyx.ops.sizes import (
     CLASSIC,
     DATA_INDEX,
@@ -147,12 +147,9 @@ _REDUCTIONS: Final[dict[bytes, Any]] = {
 def _check_reduction(x: Fact, reduction: bytes) -> None:
     if reduction == b"none":
         return
-    if reduction not in _REDUCTIONS:
-        shown = reduction.decode(errors="replace")
-        raise ShapeError(f"reduction {shown} is none of none, add, mul, max and min")
-    if x.dtype.kind in ("string", "bool") or (
-        x.dtype.kind == "complex" and reduction in (b"max", b"min")
-    ):
+    check_choice("reduction", reduction, (b"none", *_REDUCTIONS))
+    is_unordered = x.dtype.kind == "complex" and reduction in (b"max", b"min")
+    if x.dtype.kind in ("string", "bool") or is_unordered:
         raise ShapeError(f"the reduction {reduction.decode()} is not defined on {x.dtype}")
 
 
@@ -255,8 +252,7 @@ tensor_scatter = Op(
 
 @tensor_scatter.infer
 def _(g: Scope, x: Fact, update: Fact, starts: Fact | None, *, axis: int, mode: bytes) -> Fact:
-    if mode not in (b"linear", b"circular"):
-        raise ShapeError(f"mode {mode.decode(errors='replace')} is neither linear nor circular")
+    check_choice("mode", mode, (b"linear", b"circular"))
     axis = axis_of(axis, x.rank)
     if axis == 0 or update.rank != x.rank:
         raise ShapeError(f"update {update} does not fit axis {axis} of {x}; axis 0 is the batch")

@@ -14,7 +14,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, optional, required
 from sardonyx.ops.arrays import Array, as_ints
-from sardonyx.ops.inference import axes_of, axis_of, like_first
+from sardonyx.ops.inference import axes_of, axis_of, check_choice, like_first
 from sardonyx.ops.sizes import (
     CLASSIC,
     DATA_INDEX,
@@ -232,8 +232,6 @@ def _(x: Array, repeats: Array) -> Array:
     return np.tile(x, times) if times else owned(x)
 
 
-_MODES: Final = (b"constant", b"reflect", b"edge", b"wrap")
-
 pad = Op(
     "Pad",
     25,
@@ -247,9 +245,7 @@ pad = Op(
 
 @pad.infer
 def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, mode: bytes) -> Fact:
-    if mode not in _MODES:
-        choices = b", ".join(_MODES).decode()
-        raise ShapeError(f"Pad has no mode {mode.decode(errors='replace')}; it has {choices}")
+    check_choice("mode", mode, (b"constant", b"reflect", b"edge", b"wrap"))
     length = vector_length(pads, "pads")
     if axes is not None and axes.ints is None:
         return x.shaped(fresh_shape(g, x.rank, "padded"))
@@ -308,11 +304,10 @@ _BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
 
 
 def _check_block(x_rank: int, blocksize: int, mode: bytes) -> None:
-    if x_rank != 4 or blocksize < 1 or mode not in (b"DCR", b"CRD"):
-        raise ShapeError(
-            f"rank {x_rank}, blocksize {blocksize}, mode {mode.decode(errors='replace')}: "
-            "rank 4, a blocksize of 1 or more and mode DCR or CRD are needed"
-        )
+    check_choice("mode", mode, (b"DCR", b"CRD"))
+    if x_rank != 4 or blocksize < 1:
+        what = f"rank {x_rank}, blocksize {blocksize}"
+        raise ShapeError(f"{what}: rank 4 and a blocksize of 1 or more are needed")
 
 
 depth_to_space = Op("DepthToSpace", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, as_ints
-from sardonyx.ops.inference import axes_of
+from sardonyx.ops.inference import axes_of, check_choice
 from sardonyx.ops.resize.filter import (
     ROUNDINGS,
     TRANSFORMS,
@@ -66,16 +66,14 @@ def _non_empty(fact: Fact | None) -> Fact | None:
 
 
 def _check_modes(x: Fact, attrs: Mapping[str, Any]) -> None:
-    allowed: dict[str, Sequence[bytes]] = {
+    allowed: dict[str, Iterable[bytes]] = {
         "mode": (b"nearest", b"linear", b"cubic"),
-        "nearest_mode": tuple(ROUNDINGS),
-        "coordinate_transformation_mode": tuple(TRANSFORMS),
+        "nearest_mode": ROUNDINGS,
+        "coordinate_transformation_mode": TRANSFORMS,
         "keep_aspect_ratio_policy": (b"stretch", b"not_larger", b"not_smaller"),
     }
     for name, values in allowed.items():
-        if attrs[name] not in values:
-            choices = ", ".join(v.decode() for v in values)
-            raise ShapeError(f"{name} is {attrs[name]!r}, and may be {choices}")
+        check_choice(name, attrs[name], values)
     if x.dtype is STRING and attrs["mode"] != b"nearest":
         raise ShapeError("strings cannot be interpolated: only mode nearest resizes them")
 

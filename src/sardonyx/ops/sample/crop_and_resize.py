@@ -13,6 +13,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.sample.interpolate import weighted_sum
 
 crop: Final = Op(
@@ -28,8 +29,7 @@ crop: Final = Op(
 
 @crop.infer
 def _(g: Scope, x: Fact, rois: Fact, batches: Fact, size: Fact, **attrs: Any) -> Fact:
-    if attrs["mode"] not in (b"bilinear", b"nearest"):
-        raise InvalidGraph(f"mode {attrs['mode']!r} is neither bilinear nor nearest")
+    check_choice("mode", attrs["mode"], (b"bilinear", b"nearest"), InvalidGraph)
     same_rank(4, X=x)
     same_rank(2, rois=rois)
     same_dims(g, rois.dims, (rois.dims[0], 4), "rois")

@@ -13,6 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, as_ints, narrow, wide
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.sample.interpolate import (
     Taps,
     clamp_positions,
@@ -39,10 +40,8 @@ grid = Op(
 
 @grid.infer
 def _(g: Scope, x: Fact, grid: Fact, *, mode: bytes, padding_mode: bytes, **_: Any) -> Fact:
-    if mode not in (b"linear", b"nearest", b"cubic"):
-        raise ShapeError(f"mode is {mode!r}, and may be linear, nearest or cubic")
-    if padding_mode not in (b"zeros", b"border", b"reflection"):
-        raise ShapeError(f"padding_mode {padding_mode!r} is not zeros, border or reflection")
+    check_choice("mode", mode, (b"linear", b"nearest", b"cubic"))
+    check_choice("padding_mode", padding_mode, (b"zeros", b"border", b"reflection"))
     if x.rank < 3 or grid.rank != x.rank:
         raise ShapeError(f"x and grid have one rank of 3 or more, not {x.rank} and {grid.rank}")
     if x.dtype is STRING and mode != b"nearest":

@@ -13,6 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.sizes import SIZES
 from sardonyx.ops.sliding_window import MAX_SPAN, Ints
 
@@ -108,13 +109,9 @@ def _(g: Scope, x: Fact, rois: Fact, batch_indices: Fact, **attrs: Any) -> Fact:
     pooled = (attrs["output_height"], attrs["output_width"])
     _check_pooled(pooled)
     _check_image(g, x, rois, 4)
-    allowed = {
-        "mode": (b"avg", b"max"),
-        "coordinate_transformation_mode": (b"half_pixel", b"output_half_pixel"),
-    }
-    for name, values in allowed.items():
-        if attrs[name] not in values:
-            raise ShapeError(f"{name} is {attrs[name]!r}, and may be one of {values}")
+    check_choice("mode", attrs["mode"], (b"avg", b"max"))
+    transform = "coordinate_transformation_mode"
+    check_choice(transform, attrs[transform], (b"half_pixel", b"output_half_pixel"))
     if attrs["sampling_ratio"] < 0:
         raise ShapeError(f"sampling_ratio is {attrs['sampling_ratio']}, and must not be negative")
     if batch_indices.rank != 1:

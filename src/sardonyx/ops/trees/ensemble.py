@@ -25,6 +25,7 @@ from sardonyx.ops.estimators.scores import (
     ml_op,
     post_transformed,
 )
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.memoize import Memoized
 from sardonyx.ops.trees.attributes import (
     NODE_FIELDS,
@@ -151,9 +152,7 @@ def target_count(count: int | None, ids: Any) -> int:
 @regressor.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     check_transform(attrs["post_transform"])
-    if attrs["aggregate_function"] not in AGGREGATES:
-        odd = attrs["aggregate_function"].decode(errors="replace")
-        raise InvalidGraph(f"aggregate_function is {odd}, and may be AVERAGE, SUM, MIN or MAX")
+    check_choice("aggregate_function", attrs["aggregate_function"], AGGREGATES, InvalidGraph)
     targets = target_count(attrs["n_targets"], attrs["target_ids"])
     _check_base(attrs, "TreeEnsembleRegressor", targets)
     forest = forest_by_ids("target", targets, x.dtype is F32, attrs)

@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sardonyx import ops
 from sardonyx.base.name_index import is_stale
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.verify import verify
 from sardonyx.load import upgrade
-from sardonyx.ops import index
 from sardonyx.passes import pipeline
 from tests import missing, remote
 from tools import make_index
 
 # As in an installed package: start-up imports no more than a model needs.
-if is_stale(index.FOLDER) or is_stale(upgrade.FOLDER):
+if is_stale(ops.FOLDER) or is_stale(upgrade.FOLDER):
     make_index.write(make_index.SOURCE / "sardonyx")
 
 # As on a machine without these modules, by their names with commas between them.

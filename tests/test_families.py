@@ -10,17 +10,18 @@ from types import ModuleType
 import pytest
 
 import sardonyx._native as native
+from sardonyx import ops
 from sardonyx.base.name_index import module_names, read
 from sardonyx.graph.op import Decomposition, Op
 from sardonyx.load import upgrade
 from sardonyx.load.upgrade import family_of_replaced, find
-from sardonyx.ops import family_of, index, lookup
+from sardonyx.ops import family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from tests.rows import case_modules
 
 Key = tuple[str, str]
-KEYS = list(index.OPS_INDEX.all())
-FAMILIES = sorted(index.families())
+KEYS = list(ops.OPS_INDEX.all())
+FAMILIES = sorted(ops.families())
 CPU = Path(importlib.import_module("sardonyx.providers.cpu").__file__ or "").parent
 LOWERED = [family for family in FAMILIES if (CPU / f"{family}.py").exists()]
 GLOSSARY = frozenset((
@@ -53,7 +54,7 @@ def family_of_module(module: ModuleType | str, root: str) -> str:
 def test_every_declared_op_is_listed() -> None:
     """The index and imports by family read `OPS` of each module."""
     wrong = []
-    for name in module_names(index.FOLDER):
+    for name in module_names(ops.FOLDER):
         module = importlib.import_module(f"sardonyx.ops.{name}")
         declared = (op for op in vars(module).values() if isinstance(op, Op))
         wrong += [f"add {op} to OPS of ops/{name}" for op in declared if op.key not in KEYS]
@@ -61,15 +62,15 @@ def test_every_declared_op_is_listed() -> None:
 
 
 def test_every_op_has_a_reference() -> None:
-    ops = [op for key in KEYS if (op := lookup(*key)) is not None]
-    missing = [op for op in ops if op.reference_rule is None and not op.has_bodies]
-    lines = [f"{op}: add an @op.reference in ops/{index.module_of(*op.key)}.py" for op in missing]
+    declared = [op for key in KEYS if (op := lookup(*key)) is not None]
+    missing = [op for op in declared if op.reference_rule is None and not op.has_bodies]
+    lines = [f"{op}: add an @op.reference in ops/{ops.module_of(*op.key)}.py" for op in missing]
     assert not lines, "\n".join(lines)
 
 
 def test_generated_indexes_are_up_to_date() -> None:
     """conftest.py writes them."""
-    for folder, scan in ((index.FOLDER, index.scan), (upgrade.FOLDER, upgrade.scan)):
+    for folder, scan in ((ops.FOLDER, ops.scan), (upgrade.FOLDER, upgrade.scan)):
         assert read(f"{folder}/index.txt") == scan(), f"run tools/make_index.py for {folder}"
 
 

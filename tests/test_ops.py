@@ -21,8 +21,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import allowed
 from sardonyx.graph.verify import verify
 from sardonyx.load import load
-from sardonyx.ops import lookup
-from sardonyx.ops.index import OPS_INDEX, family_of
+from sardonyx.ops import OPS_INDEX, family_of, lookup
 from tests.oracle import answers, difference, feeds_of, input_names, model_of
 from tests.rows import Row, all_rows
 from tests.ways import both

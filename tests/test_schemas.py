@@ -11,8 +11,7 @@ import pytest
 from sardonyx.graph.op import ML, TRAINING, Attr, Op, Slot, allowed
 from sardonyx.graph.show import attr_kind
 from sardonyx.load.upgrade import find, kind_before
-from sardonyx.ops import lookup
-from sardonyx.ops.index import OPS_INDEX
+from sardonyx.ops import OPS_INDEX, lookup
 
 Schema = onnx.defs.OpSchema
 Option = Schema.FormalParameterOption

@@ -31,11 +31,11 @@ def use_extension(folder: Path) -> None:
 
 def write(package: Path) -> None:
     """Write both files into a package."""
+    from sardonyx import ops
     from sardonyx.base import name_index
     from sardonyx.load import upgrade
-    from sardonyx.ops import index
 
-    for folder, found in (("ops", index.scan()), (os.path.join("load", "upgrade"), upgrade.scan())):
+    for folder, found in (("ops", ops.scan()), (os.path.join("load", "upgrade"), upgrade.scan())):
         name_index.write(str(package / folder), found)
 
 

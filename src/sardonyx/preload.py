@@ -1,6 +1,6 @@
 """Import the op families, passes and kernels that most models use together with the package.
 
-Every other family is imported by the first model that has an op of it (`ops/index.py`). The modules
+Every other family is imported by the first model that has an op of it (`ops.lookup`). The modules
 here are read from the import cache, later ones are not; so the first session of most models starts
 sooner, by about as much as the import takes longer.
 """

@@ -9,7 +9,7 @@ import numpy as np
 import onnx.defs
 from onnx import AttributeProto, GraphProto, NodeProto
 
-from sardonyx.ops.index import OPS_INDEX
+from sardonyx.ops import OPS_INDEX
 from tests.random_graphs.graph import RandomGraph
 from tests.random_graphs.schema import ops_of_onnxruntime
 from tests.random_graphs.value import name_of

@@ -10,8 +10,7 @@ import pytest
 
 from sardonyx.graph.dtype import by_ort_name
 from sardonyx.graph.op import ML, ONNX
-from sardonyx.ops import lookup
-from sardonyx.ops.index import OPS_INDEX
+from sardonyx.ops import OPS_INDEX, lookup
 from sardonyx.save.since import OLDEST, _unchanged_since, lowest
 
 Schema = onnx.defs.OpSchema

@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Final
 
+from sardonyx.base.name_index import Key, NameIndex, module_names
 from sardonyx.errors import InvalidArgument, NotFound
-from sardonyx.graph.op import Op
-from sardonyx.ops.index import OPS_INDEX, family_of, module_of
+from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING, Op
 
-_LOADED: Final[dict[tuple[str, str], Op]] = {}
-_CUSTOM: Final[dict[tuple[str, str], Op]] = {}
+FOLDER: Final = os.path.dirname(__file__)
+DOMAINS: Final = frozenset((ONNX, ML, MICROSOFT, PREVIEW, TRAINING, GRADIENT, INTERNAL))
+_LOADED: Final[dict[Key, Op]] = {}
+_CUSTOM: Final[dict[Key, Op]] = {}
+
+
+def scan() -> dict[Key, str]:
+    """Return the module of every op, from `OPS` of all modules."""
+    found: dict[Key, str] = {}
+    for name in module_names(FOLDER):
+        if not name.endswith("gradient"):  # the rules of training, which declare no ops
+            module = importlib.import_module(f"sardonyx.ops.{name}")
+            found.update((op.key, name) for op in getattr(module, "OPS", ()))
+    return found
+
+
+OPS_INDEX: Final = NameIndex(FOLDER, scan)
+
+
+def module_of(domain: str, name: str) -> str | None:
+    """Return the module that declares an op, such as "elementwise.cast"; None for other ops."""
+    return OPS_INDEX.find((domain, name)) if domain in DOMAINS else None
+
+
+def family_of(domain: str, name: str) -> str | None:
+    """Return the family of an op: the folder or module of ops/ that declares it."""
+    module = module_of(domain, name)
+    return None if module is None else module.partition(".")[0]
+
+
+def families() -> dict[str, list[Key]]:
+    """Return all ops, by family."""
+    found: dict[str, list[Key]] = {}
+    for key, module in OPS_INDEX.all().items():
+        found.setdefault(module.partition(".")[0], []).append(key)
+    return found
 
 
 def lookup(domain: str, name: str) -> Op | None:
     """Return the op, or None if it is neither declared here nor registered."""
     key = (domain, name)
-    op = _LOADED.get(key)
-    if op is None:
-        op = _CUSTOM.get(key)
+    op = _LOADED.get(key) or _CUSTOM.get(key)
     if op is None and (name_of_module := module_of(*key)) is not None:
         module = importlib.import_module(f"sardonyx.ops.{name_of_module}")
         _LOADED.update((o.key, o) for o in module.OPS)
@@ -52,15 +85,3 @@ def all_ops() -> list[Op]:
 def names(domain: str) -> list[str]:
     """Return the names of a domain's ops."""
     return [name for d, name in (*OPS_INDEX.all(), *_CUSTOM) if d == domain]
-
-
-__all__ = [
-    "all_ops",
-    "custom_ops",
-    "family_of",
-    "forget",
-    "lookup",
-    "module_of",
-    "names",
-    "register",
-]

@@ -7,30 +7,30 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dtype import BOOL
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
-from sardonyx.ops.control.standard import Body, loop_facts, min_iterations, run_loop
+from sardonyx.ops.control.standard import (
+    BODY,
+    LOOP_SLOTS,
+    LOOP_TYPES,
+    Body,
+    loop_facts,
+    min_iterations,
+    run_loop,
+)
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sizes import SIZES
 
 STACKED: Final = 0  # along a new axis, like the scan outputs of a Loop
 STACKED_ELEMENTS: Final = 1  # the same for former sequence elements: zero iterations are an error
 JOINED_ELEMENTS: Final = 2  # concatenated along an existing axis
 
+_JOINS: Final = dict.fromkeys(("axes", "join_kinds"), required("ints"))
 loop = Op(
-    "Loop",
-    1,
-    "M:I? cond:B? v_initial*",
-    "v_final_and_scan_outputs*",
-    attrs={"body": required("graph"), "axes": required("ints"), "join_kinds": required("ints")},
-    types={"I": SIZES, "B": frozenset((BOOL,))},
-    domain=INTERNAL,
-    unranked=True,
+    "Loop", 1, *LOOP_SLOTS, attrs=BODY | _JOINS, types=LOOP_TYPES, domain=INTERNAL, unranked=True
 )
 
 

@@ -247,15 +247,10 @@ def _finals(
     return finals
 
 
-loop = Op(
-    "Loop",
-    25,
-    "M:I? cond:B? v_initial*",
-    "v_final_and_scan_outputs*",
-    attrs={"body": required("graph")},
-    types={"I": SIZES, "B": _BOOL},
-    unranked=True,
-)
+BODY: Final = {"body": required("graph")}
+LOOP_SLOTS: Final = ("M:I? cond:B? v_initial*", "v_final_and_scan_outputs*")
+LOOP_TYPES: Final = {"I": SIZES, "B": _BOOL}
+loop = Op("Loop", 25, *LOOP_SLOTS, attrs=BODY, types=LOOP_TYPES, unranked=True)
 
 
 @loop.infer
@@ -353,7 +348,7 @@ scan = Op(
     "initial_state_and_scan_inputs:V*",
     "final_state_and_scan_outputs:V*",
     attrs={
-        "body": required("graph"),
+        **BODY,
         "num_scan_inputs": required("int"),
         **dict.fromkeys(("scan_input_axes", "scan_input_directions"), optional("ints")),
         **dict.fromkeys(("scan_output_axes", "scan_output_directions"), optional("ints")),
@@ -427,7 +422,7 @@ sequence_map = Op(
     17,
     "input_sequence additional_inputs*",
     "out_sequence*",
-    attrs={"body": required("graph")},
+    attrs=BODY,
     unranked=True,
 )
 

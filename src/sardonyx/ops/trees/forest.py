@@ -154,15 +154,14 @@ def _as_less_equal(nodes: BranchNodes, dtype: Any) -> tuple[Array, ...]:
     first = yes.copy()
     first[pairs] = len(mode) + np.arange(len(pairs))
 
-    rows: list[tuple[Any, ...]] = []
+    searches: list[Branch] = []
     at = len(mode) + len(pairs)
     for i, members in nodes.members.items():
-        search_tree = _SearchTree(rows, at, nodes.feature[i], np.unique(members.astype(dtype)))
-        _, threshold[i], first[i], no[i], nan[i] = search_tree.row(
-            0, len(search_tree.members), int(yes[i]), int(no[i]), bool(nan[i])
-        )
-    if rows:
-        extra.append(tuple(np.array(column) for column in zip(*rows, strict=True)))
+        leaf = (int(nodes.feature[i]), np.nan, int(yes[i]), int(no[i]), bool(nan[i]))
+        root = _search_tree(searches, at, np.unique(members.astype(dtype)), leaf)
+        _, threshold[i], first[i], no[i], nan[i] = root
+    if searches:
+        extra.append(tuple(np.array(column) for column in zip(*searches, strict=True)))
     branches = (nodes.feature, threshold, first, no, nan)
     kinds = (np.intp, dtype, np.intp, np.intp, np.bool_)
     return tuple(
@@ -171,31 +170,32 @@ def _as_less_equal(nodes: BranchNodes, dtype: Any) -> tuple[Array, ...]:
     )
 
 
-class _SearchTree:
-    """Branches of a binary search among sorted members, at positions from `at` on."""
+Branch = tuple[int, Any, int, int, bool]  # feature, threshold, true and false child, NaN is true
 
-    def __init__(self, rows: list[tuple[Any, ...]], at: int, feature: int, members: Array) -> None:
-        self.rows = rows
-        self.at = at
-        self.feature = feature
-        self.members = members
 
-    def row(self, low: int, high: int, yes: int, no: int, nan: bool) -> tuple[Any, ...]:
-        """Return the branch that searches members[low:high]; its descendants are appended."""
+def _search_tree(branches: list[Branch], at: int, members: Array, leaf: Branch) -> Branch:
+    """Return the root of a binary search among sorted members; append its descendants.
+
+    Positions of appended branches count from `at`. `leaf` has the outcomes of the search.
+    """
+    feature, _, yes, no, nan_true = leaf
+
+    def add(branch: Branch) -> int:
+        branches.append(branch)
+        return at + len(branches) - 1
+
+    def search(low: int, high: int, nan: bool) -> Branch:
         if low == high:
-            return self.feature, np.nan, yes, no, nan
-        if high - low == 1:
-            value = self.members[low:high]
-            second = self._add((self.feature, _next_below(value)[0], no, yes, False))
-            return self.feature, value[0], second, no, nan
+            return feature, np.nan, yes, no, nan
+        if high - low == 1:  # equality: x <= v, and not x <= below(v)
+            value = members[low:high]
+            second = add((feature, _next_below(value)[0], no, yes, False))
+            return feature, value[0], second, no, nan
         mid = (low + high) // 2
-        left = self._add(self.row(low, mid, yes, no, False))
-        right = self._add(self.row(mid, high, yes, no, nan))
-        return self.feature, self.members[mid - 1], left, right, False
+        left, right = add(search(low, mid, False)), add(search(mid, high, nan))
+        return feature, members[mid - 1], left, right, False
 
-    def _add(self, row: tuple[Any, ...]) -> int:
-        self.rows.append(row)
-        return self.at + len(self.rows) - 1
+    return search(0, len(members), nan_true)
 
 
 def check_acyclic(nodes: BranchNodes) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Final
 
 from sardonyx.base.name_index import import_if_present, module_names
-from sardonyx.ops.index import families
+from sardonyx.ops import families
 from sardonyx.providers.torch.kernel import TorchKernels
 
 

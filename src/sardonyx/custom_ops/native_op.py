@@ -13,8 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 import sardonyx._native as native
-from sardonyx.custom_ops.declaration import encoded
-from sardonyx.custom_ops.python_op import CustomOp, array_fact
+from sardonyx.custom_ops.python_op import CustomOp, array_fact, encoded
 from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.fact import Fact
@@ -109,9 +108,7 @@ def _address(function: Any) -> int:
         except (ctypes.ArgumentError, TypeError):
             address = None
     if not address or not 0 < address < _ADDRESS_END or not native.is_mapped(address, 1):
-        raise InvalidArgument(
-            f"a native op is a function of ctypes or an address, not {function!r}"
-        )
+        raise InvalidArgument(f"a native op is a ctypes function or an address, not {function!r}")
     return address
 
 

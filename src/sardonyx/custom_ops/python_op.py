@@ -157,9 +157,8 @@ class CustomOp(Op):
 
     def _check_count(self, n: int) -> None:
         if n != len(self.outputs):
-            raise RuntimeException(
-                f"{self} returned {n} values, and has {len(self.outputs)} outputs"
-            )
+            what = f"{n} values, and has {len(self.outputs)} outputs"
+            raise RuntimeException(f"{self} returned {what}")
 
     def _owned_result(self, results: list[Any], i: int, fact: Fact) -> Any:
         """Check a result; return it, or a copy if anything else refers to its memory."""

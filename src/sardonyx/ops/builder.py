@@ -98,9 +98,7 @@ class Builder:
             if operand is None or isinstance(operand, Value):
                 out.append(operand)
             elif first is None or not isinstance(first.fact, Fact):
-                raise InternalError(
-                    f"the number {operand} has no tensor operand to take a type from"
-                )
+                raise InternalError(f"no tensor operand determines the type of {operand}")
             else:
                 out.append(self.const(operand, first.fact.dtype))
         return out

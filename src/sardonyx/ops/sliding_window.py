@@ -107,9 +107,8 @@ def _numbers(name: str, values: Sequence[int] | None, count: int, low: int) -> I
     if not values:
         return (low,) * count
     if len(values) != count:
-        raise ShapeError(
-            f"{name} {tuple(values)} has {len(values)} numbers, and the input needs {count}"
-        )
+        what = f"has {len(values)} numbers, and the input needs {count}"
+        raise ShapeError(f"{name} {tuple(values)} {what}")
     if any(not low <= v <= MAX_SPAN for v in values):
         raise ShapeError(f"{name} {tuple(values)} has a number outside [{low}, {MAX_SPAN}]")
     return tuple(values)

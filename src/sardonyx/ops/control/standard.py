@@ -210,17 +210,16 @@ def _carry(
     widened: set[Dim] = set()
     if (known := g.carried.get(body)) is not None:
         # An outer loop infers this one again: start from the facts widened before.
-        carried = [
-            _with_earlier_widening(a, b, widened) for a, b in zip(carried, known, strict=True)
-        ]
+        pairs = zip(carried, known, strict=True)
+        carried = [_with_earlier_widening(a, b, widened) for a, b in pairs]
     for i, value in enumerate(body.inputs[len(before) : len(before) + len(carried)]):
         if not value.is_used and isinstance(fact := carried[i], Fact):
             carried[i] = Fact(fact.dtype, None)  # an unused value may have any shape
     for iteration in range(2 * _MAX_INFERENCES):
         outputs = g.body(body, [*before, *carried, *after])
         back = outputs[skip : skip + len(carried)]
-        pairs = enumerate(zip(carried, back, strict=True))
-        wider = [_widen(g, a, b, widened, iteration, position) for position, (a, b) in pairs]
+        both = enumerate(zip(carried, back, strict=True))
+        wider = [_widen(g, a, b, widened, iteration, position) for position, (a, b) in both]
         if wider == carried:
             g.carried[body] = carried
             return carried, outputs
@@ -272,9 +271,8 @@ def loop_facts(
     n = len(inputs) + 1
     is_open = any(isinstance(f, Fact) and f.shape is None for f in carried)
     initial = None if is_open and g.node is not None and _runs_at_least_once(g.node) else inputs
-    outer = _as_seen_outside(
-        g, body, inputs, [*_finals(g, initial, carried, outputs[1:n]), *outputs[n:]]
-    )
+    finals = _finals(g, initial, carried, outputs[1:n])
+    outer = _as_seen_outside(g, body, inputs, [*finals, *outputs[n:]])
     count = _trips(g, trips, cond, body)
     return [*map(same_value, outer[: n - 1])], outer[n - 1 :], count
 
@@ -445,9 +443,8 @@ def _(g: Scope, x: AnyFact, *more: AnyFact, body: Graph) -> list[AnyFact]:
 def _(x: list[Any], *more: Any, body: Body) -> tuple[list[Any], ...]:
     for position, other in enumerate(more, 1):
         if isinstance(other, list) and len(other) != len(x):
-            raise InvalidArgument(
-                f"input {position} has {len(other)} elements, and input 0 has {len(x)}"
-            )
+            counts = f"{len(other)} elements, and input 0 has {len(x)}"
+            raise InvalidArgument(f"input {position} has {counts}")
     outs: tuple[list[Any], ...] = tuple([] for _ in body.zero_trip_facts)
     for i, element in enumerate(x):
         results = body(element, *(v[i] if isinstance(v, list) else v for v in more))

@@ -67,9 +67,8 @@ def _linear(x: Array, coefficients: Any, intercepts: Any, targets: int) -> Array
     rows = as_matrix(x)
     weights = _list(coefficients).astype(rows.dtype)
     if weights.size != targets * rows.shape[1]:
-        raise InvalidGraph(
-            f"{targets} targets of {rows.shape[1]} features each have {weights.size} coefficients"
-        )
+        expected = f"{targets} targets of {rows.shape[1]} features each"
+        raise InvalidGraph(f"{expected} have {weights.size} coefficients")
     with np.errstate(all="ignore"):
         result: Array = rows @ weights.reshape(targets, -1).T
         return result if intercepts is None else np.add(result, intercepts.astype(rows.dtype))
@@ -147,9 +146,8 @@ _SVM: Final = {
     **dict.fromkeys(("kernel_params", "coefficients", "rho", "support_vectors"), array()),
 }
 _PAIRS: Final = {"prob_a": array(), "prob_b": array(), "vectors_per_class": array("ints")}
-svm_regressor = ml_op(
-    "SVMRegressor", 1, "x:T", "y:S", attrs=_SVM | {"n_supports": 0, "one_class": 0}
-)
+_SUPPORTS: Final = {"n_supports": 0, "one_class": 0}
+svm_regressor = ml_op("SVMRegressor", 1, "x:T", "y:S", attrs=_SVM | _SUPPORTS)
 svm_classifier = ml_op("SVMClassifier", 1, "x:T", "y:L z:S", attrs=_SVM | CLASS_INTS | _PAIRS)
 
 
@@ -238,9 +236,8 @@ def _check_ensemble(attrs: dict[str, Any], labels: int) -> int:
     for name, length in expected.items():
         actual = len(_list(attrs[name]))
         if actual < length or (name == "vectors_per_class" and actual > length):
-            raise InvalidGraph(
-                f"SVMClassifier of {labels} classes has {actual} {name}, and needs {length}"
-            )
+            what = f"has {actual} {name}, and needs {length}"
+            raise InvalidGraph(f"SVMClassifier of {labels} classes {what}")
     if attrs["vectors_per_class"].min() < 0:
         raise InvalidGraph(f"vectors_per_class has {attrs['vectors_per_class'].min()}")
     return _vector_width(attrs["support_vectors"], count, "support_vectors")

@@ -28,9 +28,8 @@ def ml_op(name: str, since: int, inputs: str, outputs: str, **schema: Any) -> Op
     """Declare an op of ai.onnx.ml; by default its types are T features, L labels and S scores."""
     types = {"T": FEATURES, "L": LABELS, "S": SCORES}
     used = {t: types[t] for t in types if f":{t}" in f"{inputs} {outputs}"}
-    return Op(
-        name, since, inputs, outputs, domain=ML, **{"types": used, "unranked": True, **schema}
-    )
+    schema = {"types": used, "unranked": True, **schema}
+    return Op(name, since, inputs, outputs, domain=ML, **schema)
 
 
 def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:

@@ -101,19 +101,16 @@ gather_nd = Op(
 @gather_nd.infer
 def _(g: Scope, x: Fact, indices: Fact, *, batch_dims: int) -> Fact:
     if not 0 <= batch_dims < min(x.rank, indices.rank):
-        raise ShapeError(
-            f"batch_dims {batch_dims} is outside [0, {min(x.rank, indices.rank)}), "
-            f"the lesser rank of {x} and {indices}"
-        )
+        end = f"{min(x.rank, indices.rank)}), the lesser rank of {x} and {indices}"
+        raise ShapeError(f"batch_dims {batch_dims} is outside [0, {end}")
     for i in range(batch_dims):
         g.equal(x.dims[i], indices.dims[i], f"batch dim {i} of data and indices differ")
     width = indices.dims[-1]
     if not isinstance(width, int):
         return x.shaped(None)
     if width > x.rank - batch_dims:  # width 0 is allowed, as in onnxruntime: it selects all
-        raise ShapeError(
-            f"index tuples of {width} do not fit {x.rank - batch_dims} dims of the data"
-        )
+        n_dims = x.rank - batch_dims
+        raise ShapeError(f"index tuples of {width} do not fit {n_dims} dims of the data")
     return x.shaped((*indices.dims[:-1], *x.dims[batch_dims + width :]))
 
 
@@ -122,9 +119,7 @@ def _nd_indices(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
     shape, width = indices.shape[:-1], indices.shape[-1]
     if width > x.ndim - batch_dims:
         raise InvalidArgument(f"index tuples of {width} do not fit data of shape {x.shape}")
-    batch = [
-        np.arange(shape[i]).reshape((-1,) + (1,) * (len(shape) - i - 1)) for i in range(batch_dims)
-    ]
+    batch = np.ogrid[tuple(slice(n) for n in shape)][:batch_dims]
     indexed = [
         normalized_indices(indices[..., i], x.shape[batch_dims + i], batch_dims + i)
         for i in range(width)

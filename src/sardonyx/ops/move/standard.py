@@ -192,9 +192,8 @@ def _(x: Array, starts: Array, ends: Array, axes: Array | None, steps: Array | N
     where = axes_of(range(len(first)) if axes is None else as_ints(axes), x.ndim)
     by = (1,) * len(first) if steps is None else as_ints(steps)
     if not len(first) == len(last) == len(where) == len(by):
-        raise InvalidArgument(
-            f"Slice has {len(first)} starts, {len(last)} ends, {len(where)} axes, {len(by)} steps"
-        )
+        counts = f"{len(first)} starts, {len(last)} ends, {len(where)} axes, {len(by)} steps"
+        raise InvalidArgument(f"Slice has {counts}")
     if 0 in by:
         raise InvalidArgument(f"Slice steps by 0 in {by}")
     cut = [slice(None)] * x.ndim
@@ -368,10 +367,8 @@ reverse_sequence = Op(
 @reverse_sequence.infer
 def _(g: Scope, x: Fact, lens: Fact, *, batch_axis: int, time_axis: int) -> Fact:
     if x.rank < 2 or {batch_axis, time_axis} != {0, 1}:
-        raise ShapeError(
-            f"batch_axis {batch_axis} and time_axis {time_axis} are 0 and 1 of rank 2 or more, "
-            f"and the input has rank {x.rank}"
-        )
+        axes = f"batch_axis {batch_axis} and time_axis {time_axis}"
+        raise ShapeError(f"{axes} are 0 and 1 of rank 2 or more, and the input has rank {x.rank}")
     g.equal(product(lens.dims), x.dims[batch_axis], "sequence_lens has one length per batch entry")
     return x.plain()
 
@@ -447,15 +444,15 @@ def _(x: Array, target: Array, *, axes: Sequence[int] | None) -> Array:
     for axis, d in zip(where, sizes, strict=True):
         dims[axis] = d
     out = np.full(allocatable(dims, x.dtype, "the output"), _zero(x.dtype), x.dtype)
-    source_slices, target_slices = [], []
-    for have, target_size in zip(x.shape, dims, strict=True):
-        common = min(have, target_size)
-        source_slices.append(slice((have - common) // 2, (have - common) // 2 + common))
-        target_slices.append(
-            slice((target_size - common) // 2, (target_size - common) // 2 + common)
-        )
-    out[tuple(target_slices)] = x[tuple(source_slices)]
+    common = [min(sizes) for sizes in zip(x.shape, dims, strict=True)]
+    out[_centered(dims, common)] = x[_centered(x.shape, common)]
     return out
+
+
+def _centered(sizes: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
+    """Return the slices of some lengths in the middle of each axis."""
+    starts = [(size - length) // 2 for size, length in zip(sizes, lengths, strict=True)]
+    return tuple(slice(s, s + length) for s, length in zip(starts, lengths, strict=True))
 
 
 OPS: Final = (

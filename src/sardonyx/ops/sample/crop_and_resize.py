@@ -54,11 +54,10 @@ def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array
     for k, (top, left, bottom, right) in enumerate(rois):
         rows = _sample_positions(top, bottom, x.shape[2], height, x.dtype)
         columns = _sample_positions(left, right, x.shape[3], width, x.dtype)
-        inside = [
-            (p >= 0) & (p <= n - 1) for p, n in zip((rows, columns), x.shape[2:], strict=True)
-        ]
-        samples = _sampled(x[batches[k]], rows[inside[0]], columns[inside[1]], attrs["mode"])
-        y[k][:, inside[0][:, None] & inside[1]] = samples
+        in_rows = (rows >= 0) & (rows <= x.shape[2] - 1)
+        in_columns = (columns >= 0) & (columns <= x.shape[3] - 1)
+        samples = _sampled(x[batches[k]], rows[in_rows], columns[in_columns], attrs["mode"])
+        y[k][:, in_rows[:, None] & in_columns] = samples
     return y
 
 

@@ -33,9 +33,8 @@ def _check_image(g: Scope, x: Fact, rois: Fact, columns: int) -> None:
 
 def _check_batch(index: Array, batch: int) -> None:
     if index.size and not 0 <= index.min() <= index.max() < batch:
-        raise InvalidArgument(
-            f"regions name images {index.min()} to {index.max()}, and the batch has {batch}"
-        )
+        images = f"images {index.min()} to {index.max()}"
+        raise InvalidArgument(f"regions name {images}, and the batch has {batch}")
 
 
 max_roi_pool = Op(
@@ -150,9 +149,8 @@ def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> SampleA
     step = length / span[0].dtype.type(bins)
     n_samples = ratio if ratio > 0 else math.ceil(step) if np.isfinite(step) else MAX_SAMPLES + 1
     if n_samples * bins > MAX_SAMPLES:
-        raise RuntimeException(
-            f"a region of {length} elements asks for {n_samples} samples in each of {bins} bins"
-        )
+        samples = f"{n_samples} samples in each of {bins} bins"
+        raise RuntimeException(f"a region of {length} elements needs {samples}")
     inner = (np.arange(max(n_samples, 0), dtype=step.dtype) + step.dtype.type(0.5)) * step
     position = start + np.arange(bins, dtype=step.dtype)[:, None] * step
     position = position + (inner / step.dtype.type(max(n_samples, 1)))[None, :]

@@ -101,9 +101,8 @@ class _NodeIndex:
         wrong = np.flatnonzero(~is_known | (self.keys[at] != keys))
         if wrong.size:
             i = wrong[0]
-            raise InvalidGraph(
-                f"{what} is node {nodes[i]} of tree {trees[i]}, and that tree has no such node"
-            )
+            node = f"node {nodes[i]} of tree {trees[i]}"
+            raise InvalidGraph(f"{what} is {node}, and that tree has no such node")
         return self.order[at]
 
 
@@ -113,9 +112,8 @@ def _modes(modes: Any) -> Array:
     codes = np.fromiter(map(MODES.get, modes, repeat(-1)), np.int64, len(modes))
     if codes.min() < 0:
         odd = modes[int(np.argmin(codes))].decode(errors="replace")
-        raise InvalidGraph(
-            f"nodes_modes has {odd}, and may have {', '.join(m.decode() for m in MODES)}"
-        )
+        choices = ", ".join(m.decode() for m in MODES)
+        raise InvalidGraph(f"nodes_modes has {odd}, and may have {choices}")
     return codes
 
 
@@ -221,7 +219,6 @@ def _sets(branches: Array, members: Any) -> dict[int, Array]:
     if len(ends) and not sets[-1].size:
         sets.pop()  # a NaN may also follow the last set
     if len(branches) and len(sets) != len(branches):
-        raise InvalidGraph(
-            f"membership_values has {len(sets)} sets for {len(branches)} membership nodes"
-        )
+        counts = f"{len(sets)} sets for {len(branches)} membership nodes"
+        raise InvalidGraph(f"membership_values has {counts}")
     return dict(zip(branches.tolist(), sets, strict=False))

@@ -124,9 +124,8 @@ def _check_width(g: Scope, x: Fact, forest: Forest, what: str) -> Any:
 def _rows(x: Array, forest: Forest) -> Array:
     """Return the batch as a matrix, checked: inference may not have known its shape."""
     if x.ndim not in (1, 2):
-        raise InvalidArgument(
-            f"trees need rows of features, of rank 1 or 2, not an array of shape {x.shape}"
-        )
+        what = "rows of features, of rank 1 or 2"
+        raise InvalidArgument(f"trees need {what}, not an array of shape {x.shape}")
     x = as_matrix(x)
     if x.shape[1] < forest.width:
         raise InvalidArgument(f"rows have {x.shape[1]} features, and the trees read {forest.width}")
@@ -217,9 +216,8 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     scores[:, : len(base)] += base
     # A class without votes cannot win, unless base_values covers all classes.
     eligible = scores if len(base) == len(labels) else np.where(has_votes, scores, -np.inf)
-    return labels[argmax_label(eligible.astype(rows.dtype))], post_transformed(
-        scores.astype(rows.dtype), post
-    )
+    chosen = labels[argmax_label(eligible.astype(rows.dtype))]
+    return chosen, post_transformed(scores.astype(rows.dtype), post)
 
 
 def _binary_decision(

@@ -82,6 +82,7 @@ class GradientBuilder(Builder):
 
     def sum_to(self, grad: Value, x: Value) -> Value:
         """Sum a gradient over the axes along which `x` was broadcast."""
+        # Broadcasting adds leading axes and expands axes of size 1: sum over both kinds.
         wide, own = ranked(grad).dims, ranked(x).dims
         lead = len(wide) - len(own)
         pairs = list(zip(wide[lead:], own, strict=True))

@@ -20,6 +20,7 @@ class LookupTable:
         if keys.dtype == object:
             self.strings = {k: i for i, k in enumerate(keys.tolist())}
             return
+        # np.unique returns first occurrences: of the reversed keys, those are the last ones.
         self.keys, last = np.unique(keys[::-1], return_index=True)
         self.at = len(keys) - 1 - last
 

@@ -98,7 +98,7 @@ def _(g: Scope, x: AnyFact, position: Fact) -> AnyFact:
     if parts is not None and where is not None:
         return parts[where]
     if elem is not None and _n_slices(g) is not None:
-        return elem
+        return elem  # all slices have the same shape, also the same symbolic sizes
     return element_fact(g, elem)
 
 

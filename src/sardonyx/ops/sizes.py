@@ -126,6 +126,7 @@ def slice_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
     if isinstance(d, int) and isinstance(start, int) and isinstance(end, int):
         return len(slice_range(d, start, end, step))
     try:
+        # Rounded up: a last step that is not complete still selects its first element.
         span = _forward_span(g, d, start, end) if step > 0 else _backward_span(g, d, start, end)
         return floor_div(span + (abs(step) - 1), abs(step))
     except (FormulaTooLong, _Undetermined):
@@ -140,9 +141,11 @@ def slice_range(d: int, start: int, end: int, step: int) -> range:
 
 
 def _forward_span(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    # The length before division by the step is max(min(stop, d) - max(begin, 0), 0). The cases
+    # below avoid min and max where a bound is known, which keeps later shape arithmetic simple.
     stop, is_inside = (d, True) if _is_end(end) else _from_front(g, end, d)
     stop = minimum(stop, d)
-    if stop == d and start != 0 and least(-start) >= 0:
+    if stop == d and start != 0 and least(-start) >= 0:  # the last -start elements
         _assume(g, -start, 1)
         return minimum(-start, d)
     begin, is_non_negative = (0, True) if _is_end(-start) else _from_front(g, start, d)
@@ -152,6 +155,7 @@ def _forward_span(g: Scope, d: Size, start: Size, end: Size) -> Size:
 
 
 def _backward_span(g: Scope, d: Size, start: Size, end: Size) -> Size:
+    # The first element is clamped to [0, d - 1], and the exclusive end to [-1, d - 1].
     begin = d - 1 if _is_end(start) else _from_front(g, start, d)[0]
     if begin != d - 1:
         begin = minimum(maximum(begin, 0), d - 1)

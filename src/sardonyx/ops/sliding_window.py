@@ -137,10 +137,12 @@ class WindowGeometry:
         lo, hi = (0, self.outs[i]) if part is None else (part.start, part.stop)
         stride, dilation, size = self.strides[i], self.dilations[i], self.ins[i]
         slices = []
+        # Taps that meet the input for the last and for the first output bound the range: input
+        # position = output * stride - front + tap * dilation must be within [0, size).
         first_tap = max(0, -(((hi - 1) * stride - self.front[i]) // dilation))
         last_tap = min(self.kernel[i], (size - 1 + self.front[i] - lo * stride) // dilation + 1)
         taps: Iterable[int] = range(first_tap, last_tap)
-        if last_tap - first_tap > size * (hi - lo):  # most taps of such a kernel read only padding
+        if last_tap - first_tap > size * (hi - lo):  # most taps of a huge kernel read only padding
             taps = self._meeting(i, range(lo, hi))
         for tap in taps:
             shift = tap * dilation - self.front[i]  # the input that output 0 reads
@@ -178,13 +180,14 @@ def window_geometry(w: Window, spatial: Ints) -> WindowGeometry:
 
 
 def numbers(sizes: Shape) -> Ints:
-    """Return sizes that are known to be numbers, typed as such."""
+    """Return sizes that are known to be numbers, with the type of integers."""
     assert not any(isinstance(s, Dim) for s in sizes)
     return sizes  # type: ignore[return-value]  # checked just above
 
 
 def blocks(sizes: Ints, limit: int) -> Iterator[Slices]:
     """Yield boxes that tile all sizes, each of at most `limit` elements (and at least one)."""
+    # Keep as many inner axes whole as fit, split one axis, and iterate over the outer ones.
     inner, axis = 1, len(sizes)
     while axis and inner * sizes[axis - 1] <= limit:
         axis -= 1

@@ -83,6 +83,7 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
         counts = f"{len(then_branch.outputs)} and {len(else_branch.outputs)}"
         raise InvalidGraph(f"the branches of If have {counts} outputs")
     if cond.ints is not None and len(cond.ints) == 1:
+        # A constant condition: only the facts of the branch that runs count.
         chosen, other = (then_branch, else_branch) if cond.ints[0] else (else_branch, then_branch)
         facts = _as_seen_outside(g, chosen, (), g.body(chosen, ()))
         try:
@@ -96,6 +97,8 @@ def _(g: Scope, cond: Fact, *, then_branch: Graph, else_branch: Graph) -> list[A
     facts = _as_seen_outside(g, then_branch, (), g.body(then_branch, ()))
     others = _as_seen_outside(g, else_branch, (), g.body(else_branch, ()))
     if cond.sym is not None and len(cond.sym) == 1 and not all(map(_same_rank, facts, others)):
+        # The condition depends on sizes: assume, under a guard, the branch that these sizes select,
+        # since everything after an unknown rank would be inferred only at run time.
         is_then = g.choose(cond.sym[0])
         if is_then is not None:
             return facts if is_then else others
@@ -158,6 +161,7 @@ def _widen(
     dims = []
     for x, y in zip(a.shape, b.shape, strict=True):
         if x != y and x not in widened:
+            # Widening is monotone: each dim becomes a fresh size at most once, so this ends.
             if iteration >= _MAX_INFERENCES:
                 return Fact(a.dtype, None)
             x = g.fresh("carried")
@@ -283,6 +287,7 @@ def _without_constants(fact: AnyFact) -> AnyFact:
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
     """Return the number of iterations, a fresh size if a condition can end the loop."""
+    # Exact only if the condition is true at the start and stays true in the body.
     starts = cond is None or cond.ints == (1,)
     if starts and _stays_true(body) and trips is not None and trips.sym is not None:
         return maximum(trips.sym[0], 0)

@@ -170,6 +170,7 @@ class SvmKernel:
         if self.kind == b"LINEAR":
             return dots
         if self.kind == b"RBF":
+            # |x - v|^2 = |x|^2 - 2 x.v + |v|^2, one matrix product for all pairs
             distance = (rows * rows).sum(axis=1)[:, None] - 2 * dots + self.squares
             return np.asarray(np.exp(-self.gamma * np.maximum(distance, 0)))
         dots = self.gamma * dots + self.shift
@@ -337,7 +338,7 @@ def _probabilities(scores: Array, ensemble: SvmEnsemble, attrs: dict[str, Any]) 
     """Class probabilities from decision values: Platt scaling, then pairwise coupling."""
     count, n = scores.shape[1], len(ensemble.class_weights)
     pair_probs = 1 - logistic(scores * attrs["prob_a"][:count] + attrs["prob_b"][:count])
-    pair_probs = np.clip(pair_probs, 1e-7, 1 - 1e-7)
+    pair_probs = np.clip(pair_probs, 1e-7, 1 - 1e-7)  # libsvm's min_prob
     r = np.zeros((len(scores), n, n))
     r[:, ensemble.first, ensemble.second] = pair_probs
     r[:, ensemble.second, ensemble.first] = 1 - pair_probs
@@ -363,6 +364,7 @@ def _couple(r: Array) -> Array:
         if not active.size:
             break
         for t in range(n):
+            # Minimize over coordinate t, then renormalize p, Qp and the energy p'Qp in place.
             own = q[active, t, t]
             step = (energy - qp[:, t]) / own
             energy = (energy + step * (step * own + 2 * qp[:, t])) / (1 + step) ** 2

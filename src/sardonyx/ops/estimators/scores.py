@@ -64,7 +64,7 @@ def softmax(x: Array) -> Array:
 
 def softmax_zero(x: Array) -> Array:
     """Return the softmax of each row, where a score of zero (no votes) stays zero."""
-    has_votes = np.abs(x) > 1e-7
+    has_votes = np.abs(x) > 1e-7  # onnxruntime's threshold
     largest = x.max(axis=1, keepdims=True, initial=-np.inf)
     e: Array = np.where(has_votes, np.exp(x - largest), x * np.exp(-largest))
     e /= np.where(has_votes, e, 0).sum(axis=1, keepdims=True)

@@ -176,6 +176,7 @@ def _(g: Scope, x: Fact, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> 
 def _(x: Array, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> Array:
     table = position_table(cats_strings if x.dtype == object else cats_int64s)
     count = len(table.values) - 1
+    # Categories are integers: floats are compared after truncation.
     at = table.find(np.trunc(x) if x.dtype.kind == "f" else x)
     if not zeros and np.any(at == count):
         odd = x[at == count].reshape(-1)[0]

@@ -23,6 +23,7 @@ def scatter_add(b: GradientBuilder, x: Value, index: Value, dy: Value, axis: int
     index_tuples = b.Unsqueeze(b.cast(index, I64), b.ints(-1))
     if axis == 0:
         return b.ScatterND(b.zeros(x), index_tuples, dy, reduction=b"add")
+    # ScatterND indexes leading axes: scatter into x with `axis` first, then transpose back.
     to_front = (axis, *(i for i in range(rank) if i != axis))
     zeros = b.zeros(b.Transpose(x, perm=to_front))
     first = (*range(axis, axis + n_index), *range(axis), *range(axis + n_index, rank - 1 + n_index))

@@ -155,6 +155,7 @@ def _write(x: Array, where: tuple[Array, ...], updates: Array, reduction: bytes)
         out[where] = updates
         return out
     out = owned(wide(x))
+    # ufunc.at is unbuffered: updates of one index accumulate.
     with np.errstate(all="ignore"):
         _REDUCTIONS[reduction].at(out, where, wide(updates))
     return np.asarray(narrow(out, x.dtype))
@@ -310,6 +311,7 @@ def _(indices: Array, depth: Array, values: Array, *, axis: int) -> Array:
     allocatable(shape, values.dtype, "the output")
     with np.errstate(invalid="ignore"):
         where = indices.astype(np.int64)
+    # Indices outside [-depth, depth) match no position, so that all their values are off.
     where = np.expand_dims(np.where(where < 0, where + count, where), axis)
     positions = np.arange(count).reshape((-1,) + (1,) * (indices.ndim - axis))
     off, on = values.reshape(-1)

@@ -63,6 +63,7 @@ def _pad_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ...]) 
     x, starts = input_of(node, 0), b.cast(input_of(node, 1), I64)
     over = b.ints(*axes)
     sizes = b.Gather(b.shape(x), over)
+    # Start positions, counted from the front and clamped as Slice does; the rest pads the end.
     begins = b.Where(b.Less(starts, 0), b.Add(starts, sizes), starts)
     begins = b.Min(b.Max(begins, b.const(0, I64)), sizes)
     ends = b.Sub(b.Sub(sizes, begins), b.Gather(b.shape(dy), over))

@@ -124,6 +124,7 @@ def _weights(fraction: Array, s: AxisResize, mode: ResizeMode) -> tuple[int, Arr
 
 def _antialiased(fraction: Array, scale: float, mode: ResizeMode) -> tuple[int, Array]:
     """Return a filter widened by 1 / scale, so that downsampling weighs every input."""
+    # Linear filters reach 1 input to each side, cubic ones 2, stretched by the scale.
     reach = (1 if mode.mode == b"linear" else 2) / scale
     first, last = math.floor(-reach) + 1, math.ceil(reach)
     distance = np.abs((np.arange(first, last + 1)[:, None] - fraction) * scale)

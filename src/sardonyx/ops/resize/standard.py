@@ -132,6 +132,7 @@ def _scaled(size: Size, scale: float) -> Size | None:
     """Return floor(size * scale): exact for simple fractions, else in float32 as in ONNX."""
     if not 0 < scale < MAX_SIZE:
         raise ShapeError(f"the scale {scale} is not a positive number")
+    # A float's denominator is a power of 2; a small one means a simple fraction such as 5 / 2.
     top, bottom = scale.as_integer_ratio()
     if bottom <= 64:
         return size * top // bottom

@@ -115,6 +115,7 @@ def _reflect(position: Array, span: tuple[float, float]) -> Array:
     width = high - low
     if width <= 0:
         return np.zeros_like(position)
+    # A reflected axis is periodic with twice its width; the second half runs backwards.
     folded = np.mod(position - low, 2 * width)
     return np.where(folded > width, 2 * width - folded, folded) + low
 

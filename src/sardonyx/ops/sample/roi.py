@@ -154,6 +154,7 @@ def _samples(span: tuple[Any, Any], bins: int, ratio: int, size: int) -> SampleA
     inner = (np.arange(max(n_samples, 0), dtype=step.dtype) + step.dtype.type(0.5)) * step
     position = start + np.arange(bins, dtype=step.dtype)[:, None] * step
     position = position + (inner / step.dtype.type(max(n_samples, 1)))[None, :]
+    # As in onnxruntime, samples up to 1 outside the image are clamped; those further out are 0.
     is_inside = (position >= -1) & (position <= size)
     position = np.clip(np.where(is_inside, position, 0), 0, max(size - 1, 0))
     low = np.minimum(position.astype(np.int64), max(size - 2, 0))

@@ -47,6 +47,7 @@ def _(boxes: Array, scores: Array, *limits: Array | None, center_point_box: int)
     min_score = -np.inf if score_threshold is None else score_threshold.reshape(-1)[0]
     chosen = []
     for batch in range(scores.shape[0] if limit > 0 else 0):
+        # Classes do not suppress each other, but share the boxes and their areas.
         suppresses = _overlaps(_corners(boxes[batch], center_point_box), overlap)
         for label in range(scores.shape[1]):
             selected = _pick(scores[batch, label], min_score, limit, suppresses)

@@ -59,6 +59,7 @@ def by_ids(dtype: Any, kind: str, n_targets: int, *attributes: Any) -> Forest:
     _same_length("nodes_modes", len(mode), columns)
     index = _NodeIndex(trees, ids)
     is_leaf = mode == LEAF
+    # Branches and leaves are numbered separately; a leaf is stored as ~number.
     position = np.where(is_leaf, ~(np.cumsum(is_leaf) - 1), np.cumsum(~is_leaf) - 1)
     branch = np.flatnonzero(~is_leaf)
     _, first = np.unique(trees, return_index=True)
@@ -90,6 +91,7 @@ class _NodeIndex:
 
     def _key(self, trees: Array, nodes: Array) -> tuple[Array, Array]:
         """Return one number per pair, and whether both ids exist."""
+        # Ids are arbitrary int64: their ranks among the distinct ids make a dense key.
         t = np.minimum(np.searchsorted(self.trees, trees), len(self.trees) - 1)
         n = np.minimum(np.searchsorted(self.nodes, nodes), len(self.nodes) - 1)
         return t * len(self.nodes) + n, (self.trees[t] == trees) & (self.nodes[n] == nodes)

@@ -65,6 +65,7 @@ class Forest:
         at = np.tile(self.roots, len(x))
         active = np.flatnonzero(at >= 0)
         node, start = at[active], active // max(self.n_trees, 1) * width
+        # `at` holds the position of each (row, tree) pair; pairs that reach a leaf leave `active`.
         while active.size:
             value = values[start + self.feature[node]]
             yes = value <= self.threshold[node]
@@ -95,6 +96,7 @@ class Forest:
         else:  # concatenate the vote ranges of all leaves
             vote = (begin - np.cumsum(count) + count).repeat(count) + np.arange(count.sum())
             row = row.repeat(count)
+        # One cell per (row, target); bincount adds in float64 in the order of the trees.
         cell = row * n_targets + self.votes.target[vote]
         total = _aggregate_votes(cell, self.votes.weight[vote], len(x) * n_targets, aggregate)
         if aggregate == b"AVERAGE":

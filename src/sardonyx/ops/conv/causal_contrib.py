@@ -27,13 +27,7 @@ causal_conv: Final = Op(
     "input:T weight:T bias:T? past_state:T?",
     "output:T present_state:T",
     domain=MICROSOFT,
-    attrs={
-        "activation": b"none",
-        "channels_last": 0,
-        "dilation": 1,
-        "ndim": 1,
-        "state_window": 0,
-    },
+    attrs={"activation": b"none", "channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0},
     types={"T": _FLOATS},
 )
 

@@ -71,7 +71,4 @@ conv = _with_epilogue(standard_conv.conv)
 conv_transpose = _with_epilogue(standard_conv.conv_transpose)
 
 
-OPS: Final = (
-    conv,
-    conv_transpose,
-)
+OPS: Final = (conv, conv_transpose)

@@ -23,21 +23,11 @@ from sardonyx.ops.elementwise.fused_activation import (
     standard,
 )
 
-_FUSED: Final = {
-    **CONV,
-    "activation": optional("bytes"),
-    "activation_params": optional("floats"),
-}
+_FUSED: Final = {**CONV, "activation": optional("bytes"), "activation_params": optional("floats")}
 
 
 fused_conv: Final = Op(
-    "FusedConv",
-    1,
-    "X:T W:T B:T? Z:T?",
-    "Y:T",
-    domain=MICROSOFT,
-    attrs=_FUSED,
-    types={"T": IEEE},
+    "FusedConv", 1, "X:T W:T B:T? Z:T?", "Y:T", domain=MICROSOFT, attrs=_FUSED, types={"T": IEEE}
 )
 
 
@@ -149,8 +139,4 @@ def _(b: Builder, node: Node) -> Outputs:
     return (b.Transpose(y, perm=to_channels_last(rank)),)
 
 
-OPS: Final = (
-    fused_conv,
-    nhwc_conv,
-    nhwc_fused_conv,
-)
+OPS: Final = (fused_conv, nhwc_conv, nhwc_fused_conv)

@@ -18,12 +18,7 @@ from sardonyx.graph.op import INTERNAL, Op, optional
 from sardonyx.ops.arrays import Array, as_ints, in_wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.deform import check_offsets, deform_conv
-from sardonyx.ops.conv.im2col import (
-    add_bias,
-    add_transposed,
-    col2im_add,
-    convolve,
-)
+from sardonyx.ops.conv.im2col import add_bias, add_transposed, col2im_add, convolve
 from sardonyx.ops.decomposition import Outputs, known_size, need, present
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.sliding_window import (

@@ -10,16 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
-from sardonyx.graph.dim import (
-    Size,
-    is_at_least,
-    is_equal,
-    least,
-    maximum,
-    minimum,
-    modulo,
-    product,
-)
+from sardonyx.graph.dim import Size, is_at_least, is_equal, least, maximum, minimum, modulo, product
 from sardonyx.graph.dtype import (
     BOOL,
     COMPLEX,

@@ -109,9 +109,7 @@ _STANDARD: Final = {
     "Mish": FusibleOp("mish", "({0} * tanh(softplus({0})))"),
     "Swish": FusibleOp(("swish", 0, "alpha"), _SIGMOID),
     "SwiGLU": FusibleOp(
-        ("mul", ("swish", 0, "alpha"), 1),
-        "({0} * sigmoid({0} * {alpha}) * {1})",
-        n_instructions=2,
+        ("mul", ("swish", 0, "alpha"), 1), "({0} * sigmoid({0} * {alpha}) * {1})", n_instructions=2
     ),
     "Gelu": FusibleOp(CUSTOM, CUSTOM),
     # Logic, bits and comparisons

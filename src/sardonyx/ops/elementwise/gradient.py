@@ -200,9 +200,7 @@ _binary("Mul", lambda b, dy, x, z, y: b.Mul(dy, z), lambda b, dy, x, z, y: b.Mul
 
 
 _binary(
-    "Div",
-    lambda b, dy, x, z, y: b.Div(dy, z),
-    lambda b, dy, x, z, y: b.Neg(b.Div(b.Mul(dy, y), z)),
+    "Div", lambda b, dy, x, z, y: b.Div(dy, z), lambda b, dy, x, z, y: b.Neg(b.Div(b.Mul(dy, y), z))
 )
 
 

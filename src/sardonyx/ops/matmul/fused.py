@@ -149,8 +149,4 @@ def _(b: Builder, node: Node) -> Outputs:
     return (activated(b, b.FusedMatMul(*node.inputs, domain=MICROSOFT, **rest), node),)
 
 
-OPS: Final = (
-    fused_gemm,
-    fused_matmul,
-    matmul_activation,
-)
+OPS: Final = (fused_gemm, fused_matmul, matmul_activation)

@@ -270,8 +270,4 @@ def _grouped(
     return np.broadcast_to(permuted, full).reshape(shape)
 
 
-OPS: Final = (
-    matmul_op,
-    gemm,
-    einsum,
-)
+OPS: Final = (matmul_op, gemm, einsum)

@@ -291,14 +291,7 @@ simplified = Op(
 simplified.infer(_rms_facts)
 simplified.reference(_rms_norm)
 
-lp_norm = Op(
-    "LpNormalization",
-    22,
-    "x:T",
-    "y:T",
-    attrs={"axis": -1, "p": 2},
-    types={"T": FLOATS},
-)
+lp_norm = Op("LpNormalization", 22, "x:T", "y:T", attrs={"axis": -1, "p": 2}, types={"T": FLOATS})
 
 
 @lp_norm.infer
@@ -352,12 +345,7 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Arra
 lrn.reference(in_wide(_lrn))
 
 mean_variance = Op(
-    "MeanVarianceNormalization",
-    13,
-    "x:T",
-    "y:T",
-    attrs={"axes": (0, 2, 3)},
-    types={"T": FLOATS},
+    "MeanVarianceNormalization", 13, "x:T", "y:T", attrs={"axes": (0, 2, 3)}, types={"T": FLOATS}
 )
 
 

@@ -60,11 +60,4 @@ global_average = _pool(standard_pool.global_average)
 global_lp = _pool(standard_pool.global_lp)
 
 
-OPS: Final = (
-    max_pool,
-    average_pool,
-    lp_pool,
-    global_max,
-    global_average,
-    global_lp,
-)
+OPS: Final = (max_pool, average_pool, lp_pool, global_max, global_average, global_lp)

@@ -156,12 +156,7 @@ def _window_counts(geometry: WindowGeometry, window: Window, i: int, with_pads: 
 
 
 average_pool = Op(
-    "AveragePool",
-    22,
-    "x:T",
-    "y:T",
-    attrs={**POOL, "count_include_pad": 0},
-    types={"T": FLOATS},
+    "AveragePool", 22, "x:T", "y:T", attrs={**POOL, "count_include_pad": 0}, types={"T": FLOATS}
 )
 
 

@@ -17,7 +17,7 @@ from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import Held
 from sardonyx.graph.dim import product, same
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, input_of
+from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.builder import Builder
@@ -104,9 +104,6 @@ class GradientBuilder(Builder):
         return self.Reshape(total, self.shape(x), allowzero=1)
 
 
-Unary = Callable[[GradientBuilder, Value, Value, Value], Value]  # builder, gradient, input, output
-
-
 def outputs_of(decomposition: Decomposition, b: Builder, node: Node) -> Outputs:
     """The outputs of a node, from its decomposition."""
     try:
@@ -171,15 +168,6 @@ def decompose(
         return build
 
     return keep
-
-
-def unary(name: str, rule: Unary, domain: str = ONNX) -> None:
-    """Declare the gradient rule of an op with one input and no attributes."""
-
-    def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
-        return rule(b, dy, input_of(node, 0), node.outputs[0])
-
-    declared(name, domain).gradient(run)
 
 
 def saved(b: GradientBuilder, node: Node, slot: int) -> Value:

@@ -104,9 +104,9 @@ UNSIGNED: Final = frozenset((U8, U16, U32, U64))
 INTS: Final = SIGNED | UNSIGNED
 INDEX: Final = frozenset((I32, I64))
 NUMBERS: Final = FLOATS | INTS
+FLOAT8: Final = frozenset(_BY_NAME[n] for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 COMPLEX: Final = frozenset((C64, C128))
 ALL: Final = frozenset(_BY_ONNX.values())
-FIXED: Final = ALL - {STRING}
 
 
 def by_onnx(number: int) -> DType | None:

@@ -36,6 +36,11 @@ def as_bf16(x: Array) -> Array:
     return x.astype(BF16.np).astype(np.float32)
 
 
+def float32(value: float) -> float:
+    """Round a default value to float32, the type of ONNX's float attributes."""
+    return float(np.float32(value))
+
+
 def in_wide(function: Callable[..., Any]) -> Callable[..., Any]:
     """Run a reference in float32 for narrower floats, and round once to the first input's type."""
 

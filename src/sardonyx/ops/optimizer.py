@@ -13,18 +13,13 @@ from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import TRAINING, Op, required
-from sardonyx.ops.arrays import Array, one_int
+from sardonyx.ops.arrays import Array, float32, one_int
 
 # (rate, count, x, gradient, state...; attrs) -> new x, new state...
 Update = Callable[..., tuple[Array, ...]]
 
 _REALS: Final = frozenset((F32, F64))
 _TYPES: Final = {"T1": _REALS, "T2": frozenset((I64,)), "T3": _REALS}
-
-
-def _f32(value: float) -> float:
-    """Round a default value to float32, the type of ONNX float attributes."""
-    return float(np.float32(value))
 
 
 def optimizer(name: str, **attrs: Any) -> Op:
@@ -125,21 +120,14 @@ UPDATES: Final[dict[str, tuple[int, Update]]] = {
     "Adam": (4, _adam),
     "Momentum": (3, _momentum),
 }
+_EPSILON: Final = float32(1e-6)
+_ADAM: Final = {"alpha": float32(0.9), "beta": float32(0.999), "norm_coefficient_post": 0.0}
+_MOMENTUM: Final = {
+    **dict.fromkeys(("alpha", "beta", "norm_coefficient"), required("float")),
+    "mode": required("bytes"),
+}
 OPS: Final = (
-    optimizer("Adagrad", decay_factor=0.0, epsilon=_f32(1e-6), norm_coefficient=0.0),
-    optimizer(
-        "Adam",
-        alpha=_f32(0.9),
-        beta=_f32(0.999),
-        epsilon=_f32(1e-6),
-        norm_coefficient=0.0,
-        norm_coefficient_post=0.0,
-    ),
-    optimizer(
-        "Momentum",
-        alpha=required("float"),
-        beta=required("float"),
-        mode=required("bytes"),
-        norm_coefficient=required("float"),
-    ),
+    optimizer("Adagrad", decay_factor=0.0, epsilon=_EPSILON, norm_coefficient=0.0),
+    optimizer("Adam", epsilon=_EPSILON, norm_coefficient=0.0, **_ADAM),
+    optimizer("Momentum", **_MOMENTUM),
 )

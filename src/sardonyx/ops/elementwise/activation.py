@@ -11,13 +11,8 @@ from sardonyx.graph.dtype import BF16, FLOATS, I32, I64, NUMBERS, SIGNED, U32, U
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
-from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.arrays import Array, float32, in_wide
 from sardonyx.ops.elementwise.arithmetic import erf, sigmoid, unary
-
-
-def _f32(value: float) -> float:
-    """Round a default value to float32, the type of ONNX float attributes."""
-    return float(np.float32(value))
 
 
 def _leaky_relu(x: Array, *, alpha: float) -> Array:
@@ -64,11 +59,13 @@ def _shrink(x: Array, *, bias: float, lambd: float) -> Array:
     return outside.astype(x.dtype)
 
 
-def _swish(x: Array, *, alpha: float) -> Any:
+def swish(x: Array, *, alpha: float) -> Any:
+    """x * sigmoid(alpha * x)."""
     return x * sigmoid(x * x.dtype.type(alpha))
 
 
-def _gelu(x: Array, *, approximate: bytes) -> Array:
+def gelu_function(x: Array, *, approximate: bytes = b"none") -> Array:
+    """x times the normal distribution's CDF, exact or approximated by tanh."""
     z = x.astype(np.float64)  # 1 + erf cancels for negative numbers
     if approximate == b"tanh":
         inner = np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))
@@ -79,31 +76,28 @@ def _gelu(x: Array, *, approximate: bytes) -> Array:
 
 UNARY: Final = (
     unary("Relu", 14, lambda x: np.maximum(x, 0), FLOATS | SIGNED),
-    unary("LeakyRelu", 16, _leaky_relu, alpha=_f32(0.01)),
+    unary("LeakyRelu", 16, _leaky_relu, alpha=float32(0.01)),
     unary("Elu", 22, _elu, alpha=1.0),
-    unary(
-        "Selu", 22, _selu, alpha=_f32(1.67326319217681884765625), gamma=_f32(1.05070102214813232)
-    ),
+    unary("Selu", 22, _selu, alpha=float32(1.6732632), gamma=float32(1.050701)),
     unary("Celu", 28, _celu, alpha=1.0),
-    unary("HardSigmoid", 22, _hard_sigmoid, alpha=_f32(0.2), beta=0.5),
+    unary("HardSigmoid", 22, _hard_sigmoid, alpha=float32(0.2), beta=0.5),
     unary("HardSwish", 22, _hard_swish),
     unary("Softplus", 22, _softplus),
     unary("Softsign", 22, lambda x: x / (1 + np.abs(x))),
     unary("ThresholdedRelu", 22, _thresholded_relu, alpha=1.0),
     unary("Shrink", 9, _shrink, NUMBERS - {BF16}, bias=0.0, lambd=0.5),
     unary("Mish", 22, lambda x: x * np.tanh(_softplus(x))),
-    unary("Swish", 24, _swish, alpha=1.0),
+    unary("Swish", 24, swish, alpha=1.0),
 )
 
-gelu = unary("Gelu", 20, _gelu, approximate=b"none")
+gelu = unary("Gelu", 20, gelu_function, approximate=b"none")
 
 
 @gelu.infer
 def _(g: Scope, x: Fact, *, approximate: bytes) -> Fact:
     if approximate not in (b"none", b"tanh"):
-        raise InvalidGraph(
-            f"approximate is none or tanh, not {approximate.decode(errors='replace')}"
-        )
+        shown = approximate.decode(errors="replace")
+        raise InvalidGraph(f"approximate is none or tanh, not {shown}")
     return x.plain()
 
 
@@ -140,7 +134,7 @@ def _(g: Scope, a: Fact, b: Fact, *, alpha: float) -> Fact:
 @swiglu.reference
 @in_wide
 def _(a: Array, b: Array, *, alpha: float) -> Any:
-    return _swish(a, alpha=alpha) * b
+    return swish(a, alpha=alpha) * b
 
 
 OPS: Final = (*UNARY, gelu, prelu, swiglu)

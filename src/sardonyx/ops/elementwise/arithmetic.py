@@ -11,32 +11,19 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
 from sardonyx.graph.dim import Size, is_at_least, is_equal, least, maximum, minimum, modulo, product
-from sardonyx.graph.dtype import (
-    BOOL,
-    COMPLEX,
-    FLOATS,
-    I32,
-    I64,
-    INTS,
-    NUMBERS,
-    SIGNED,
-    STRING,
-    UNSIGNED,
-    DType,
-    by_name,
-)
+from sardonyx.graph.dtype import BOOL, FLOAT8, FLOATS, INDEX, INTS, NUMBERS, SIGNED, STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, Reference, required
 from sardonyx.ops.arrays import Array, in_wide, wide
 from sardonyx.ops.inference import broadcast_shapes, like_first
+from sardonyx.ops.sizes import CLASSIC
 
 _MAX_SYMBOLIC_BOOLS: Final = 8  # results of a comparison that inference tracks; masks are longer
 
 Types = frozenset[DType]
 
 BOOLS: Final = frozenset((BOOL,))
-FLOAT8: Final = frozenset(by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 
 
 def unary(name: str, since: int, reference: Reference, types: Types = FLOATS, **attrs: Any) -> Op:
@@ -51,10 +38,6 @@ def _broadcast(g: Scope, *xs: Fact, **_: Any) -> Fact:
     return Fact(xs[0].dtype, broadcast_shapes(g, *(x.dims for x in xs)))
 
 
-def _broadcast_bool(g: Scope, *xs: Fact, **_: Any) -> Fact:
-    return Fact(BOOL, broadcast_shapes(g, *(x.dims for x in xs)))
-
-
 def binary(name: str, since: int, reference: Reference, types: Types, **attrs: Any) -> Op:
     """An op of two inputs that broadcast; the output has their type."""
     op = Op(name, since, "a:T b:T", "c:T", types={"T": types}, attrs=attrs)
@@ -66,7 +49,7 @@ def binary(name: str, since: int, reference: Reference, types: Types, **attrs: A
 def compare(name: str, since: int, reference: Reference, types: Types) -> Op:
     """A comparison: two inputs that broadcast, and a bool output."""
     op = Op(name, since, "a:T b:T", "c:B", types={"T": types, "B": BOOLS})
-    op.infer(_broadcast_bool)
+    op.infer(lambda g, a, b: _broadcast(g, a, b).of(BOOL))
     op.reference(reference)
     return op
 
@@ -107,12 +90,7 @@ def sigmoid(x: Array) -> Array:
 
 def _is_inf(x: Array, *, detect_negative: int, detect_positive: int) -> Array:
     x = wide(x)
-    result = np.zeros(x.shape, bool)
-    if detect_negative:
-        result |= x == -np.inf
-    if detect_positive:
-        result |= x == np.inf
-    return result
+    return (bool(detect_negative) & (x == -np.inf)) | (bool(detect_positive) & (x == np.inf))
 
 
 def _div(a: Array, b: Array) -> Any:
@@ -146,9 +124,7 @@ def _pow(a: Array, b: Array) -> Any:
 def _int_pow(base: Array, exponent: Array) -> Any:
     """Powers modulo 2**64, whose low bits are those of narrower types."""
     if exponent.dtype == np.uint64:  # of an exponent beyond int64 only the parity matters
-        exponent = np.where(
-            exponent >> np.uint64(63), (exponent & np.uint64(1)) + np.uint64(64), exponent
-        )
+        exponent = np.where(exponent >> 63, (exponent & 1) + 64, exponent)
     exponent = exponent.astype(np.int64)
     whole = np.power(base, np.where(exponent < 0, exponent & 1, exponent))
     return np.where((exponent < 0) & (np.abs(base) != 1), 0, whole)  # 1 / n truncates to 0
@@ -244,11 +220,11 @@ VARIADIC: Final = (
     variadic("Mean", 13, lambda *xs: _fold(np.add)(*xs) / xs[0].dtype.type(len(xs)), FLOATS),
 )
 
-pow_ = Op("Pow", 15, "x:T y:U", "z:T", types={"T": FLOATS | {I32, I64}, "U": NUMBERS})
+pow_ = Op("Pow", 15, "x:T y:U", "z:T", types={"T": FLOATS | INDEX, "U": NUMBERS})
 pow_.infer(_broadcast)
 pow_.reference(_pow)
 
-shift = binary("BitShift", 28, _shift, UNSIGNED | SIGNED, direction=required("bytes"))
+shift = binary("BitShift", 28, _shift, INTS, direction=required("bytes"))
 
 
 @shift.infer
@@ -258,36 +234,20 @@ def _(g: Scope, a: Fact, b: Fact, *, direction: bytes) -> Fact:
     return _broadcast(g, a, b)
 
 
-is_nan = Op("IsNaN", 20, "x:T", "y:B", types={"T": FLOATS | FLOAT8, "B": BOOLS}, unranked=True)
-is_nan.infer(lambda g, x: Fact(BOOL, x.shape))
-is_nan.reference(lambda x: np.isnan(wide(x)))
-
-is_inf = Op(
-    "IsInf",
-    20,
-    "x:T",
-    "y:B",
-    attrs={"detect_negative": 1, "detect_positive": 1},
-    types={"T": FLOATS | FLOAT8, "B": BOOLS},
-    unranked=True,
-)
-is_inf.infer(lambda g, x, **_: Fact(BOOL, x.shape))
-is_inf.reference(_is_inf)
-
-where = Op(
-    "Where",
-    16,
-    "condition:B x:T y:T",
-    "z:T",
-    types={"B": BOOLS, "T": NUMBERS | COMPLEX | {BOOL, STRING}},
-)
+def _classify(name: str, reference: Reference, **attrs: Any) -> Op:
+    """A predicate of floats."""
+    types = {"T": FLOATS | FLOAT8, "B": BOOLS}
+    op = Op(name, 20, "x:T", "y:B", attrs=attrs, types=types, unranked=True)
+    op.infer(lambda g, x, **_: x.of(BOOL))
+    op.reference(reference)
+    return op
 
 
-@where.infer
-def _(g: Scope, condition: Fact, x: Fact, y: Fact) -> Fact:
-    return Fact(x.dtype, broadcast_shapes(g, condition.dims, x.dims, y.dims))
+is_nan = _classify("IsNaN", lambda x: np.isnan(wide(x)))
+is_inf = _classify("IsInf", _is_inf, detect_negative=1, detect_positive=1)
 
-
+where = Op("Where", 16, "condition:B x:T y:T", "z:T", types={"B": BOOLS, "T": CLASSIC})
+where.infer(lambda g, condition, x, y: _broadcast(g, condition, x, y).of(x.dtype))
 where.reference(np.where)
 where.symbolic(lambda condition, x, y: np.frompyfunc(_select, 3, 1)(condition, x, y))
 
@@ -320,10 +280,8 @@ def _compared(question: Callable[[Size, Size], Size]) -> Reference:
 
     def run(a: Array, b: Array) -> Array | None:
         answers = np.asarray(np.frompyfunc(question, 2, 1)(a, b), object)
-        is_decided = answers.size <= _MAX_SYMBOLIC_BOOLS or all(
-            isinstance(x, int) for x in answers.flat
-        )
-        return answers if is_decided else None
+        is_short = answers.size <= _MAX_SYMBOLIC_BOOLS
+        return answers if is_short or all(isinstance(x, int) for x in answers.flat) else None
 
     return run
 
@@ -337,11 +295,7 @@ def _size_div(a: Size, b: Size) -> Size | None:
     return a // b if least(b) > 0 or modulo(a, b) == 0 else None
 
 
-def _size_mod(a: Array, b: Array, *, fmod: int) -> Any:
-    return np.frompyfunc(_remainder, 2, 1)(a, b)
-
-
-def _remainder(a: Size, b: Size) -> Size | None:
+def _size_mod(a: Size, b: Size) -> Size | None:
     # For non-negative operands fmod and mod agree.
     return modulo(a, b) if least(a) >= 0 and least(b) > 0 else None
 
@@ -355,7 +309,7 @@ _SYMBOLIC: Final[dict[str, Reference]] = {
     "Sub": _each(operator.sub),
     "Mul": _each(operator.mul),
     "Div": _each(_size_div),
-    "Mod": _size_mod,
+    "Mod": lambda a, b, fmod: _each(_size_mod)(a, b),
     "Max": _each(maximum),
     "Min": _each(minimum),
     "Neg": lambda x: x * -1,

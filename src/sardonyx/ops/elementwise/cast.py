@@ -11,24 +11,13 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph, RuntimeException, ShapeError
 from sardonyx.graph.dim import Dim, Shape, Size, is_equal, least
-from sardonyx.graph.dtype import (
-    ALL,
-    BOOL,
-    COMPLEX,
-    FIXED,
-    I64,
-    STRING,
-    DType,
-    by_name,
-    by_numpy,
-    by_onnx,
-)
+from sardonyx.graph.dtype import ALL, BOOL, COMPLEX, I64, STRING, DType, by_name, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.sizes import STORED
 
-_FLOAT6: Final = frozenset((by_name("f6e2m3"), by_name("f6e3m2")))
 _REAL: Final = ALL - COMPLEX
 _E8M0: Final = by_name("f8e8m0")
 _LARGEST: Final = {  # largest finite numbers, to which saturation clamps
@@ -210,15 +199,13 @@ def _check_mode(round_mode: bytes) -> None:
         raise InvalidGraph(f"round_mode is up, down or nearest, not {shown}")
 
 
-cast = Op(
-    "Cast",
-    28,
-    "x:T",
-    "y:U",
-    attrs={"to": required("int"), "saturate": 1, "round_mode": b"up"},
-    types={"T": _REAL, "U": _REAL},
-    unranked=True,
-)
+def _conversion(name: str, since: int, inputs: str, types: frozenset[DType], **attrs: Any) -> Op:
+    """An op whose output has another type than its first input."""
+    both = {"T": types, "U": types}
+    return Op(name, since, inputs, "y:U", attrs=attrs, types=both, unranked=True)
+
+
+cast = _conversion("Cast", 28, "x:T", _REAL, to=required("int"), saturate=1, round_mode=b"up")
 
 
 @cast.infer
@@ -233,14 +220,8 @@ def _(x: Array, *, to: int, saturate: int, round_mode: bytes) -> Array:
     return convert(x, _target_type(to, _REAL), bool(saturate), round_mode)
 
 
-cast_like = Op(
-    "CastLike",
-    25,
-    "x:T like:U",
-    "y:U",
-    attrs={"saturate": 1, "round_mode": b"up"},
-    types={"T": _REAL - _FLOAT6, "U": _REAL - _FLOAT6},
-    unranked=True,
+cast_like = _conversion(
+    "CastLike", 25, "x:T like:U", STORED - COMPLEX, saturate=1, round_mode=b"up"
 )
 
 
@@ -257,16 +238,8 @@ def _(x: Array, like: Array, *, saturate: int, round_mode: bytes) -> Array:
     return convert(x, dtype, bool(saturate), round_mode)
 
 
-_BITS: Final = FIXED - _FLOAT6
-bit_cast = Op(
-    "BitCast",
-    26,
-    "x:T",
-    "y:U",
-    attrs={"to": required("int")},
-    types={"T": _BITS, "U": _BITS},
-    unranked=True,
-)
+_BITS: Final = STORED - {STRING}
+bit_cast = _conversion("BitCast", 26, "x:T", _BITS, to=required("int"))
 
 
 @bit_cast.infer

@@ -17,19 +17,9 @@ from sardonyx.ops.decomposition import need
 
 # Activation -> the attributes it needs, in the order of activation_params.
 ACTIVATION_ATTRS: Final[dict[str, tuple[str, ...]]] = {
-    "Relu": (),
-    "Tanh": (),
-    "Sigmoid": (),
-    "Softplus": (),
-    "Softsign": (),
-    "HardSwish": (),
-    "LeakyRelu": ("alpha",),
-    "Elu": ("alpha",),
-    "Celu": ("alpha",),
-    "ThresholdedRelu": ("alpha",),
-    "HardSigmoid": ("alpha", "beta"),
-    "ScaledTanh": ("alpha", "beta"),
-    "ParametricSoftplus": ("alpha", "beta"),
+    **dict.fromkeys(("Relu", "Tanh", "Sigmoid", "Softplus", "Softsign", "HardSwish"), ()),
+    **dict.fromkeys(("LeakyRelu", "Elu", "Celu", "ThresholdedRelu"), ("alpha",)),
+    **dict.fromkeys(("HardSigmoid", "ScaledTanh", "ParametricSoftplus"), ("alpha", "beta")),
     "Selu": ("alpha", "gamma"),
     "Clip": ("min", "max"),
 }

@@ -63,17 +63,13 @@ _STANDARD: Final = {
     "Log": FusibleOp("log", "log({0})"),
     "Sin": FusibleOp("sin", "tl.sin({0})"),
     "Cos": FusibleOp("cos", "tl.cos({0})"),
-    "Tan": FusibleOp("tan"),
-    "Asin": FusibleOp("asin"),
-    "Acos": FusibleOp("acos"),
-    "Atan": FusibleOp("atan"),
-    "Sinh": FusibleOp("sinh"),
-    "Cosh": FusibleOp("cosh"),
     "Tanh": FusibleOp("tanh", "tanh({0})"),
-    "Asinh": FusibleOp("asinh"),
-    "Acosh": FusibleOp("acosh"),
-    "Atanh": FusibleOp("atanh"),
     "Erf": FusibleOp(CUSTOM, "erf({0})"),
+    # Without a Triton expression.
+    **{
+        name: FusibleOp(name.lower())
+        for name in ("Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh")
+    },
     # Activations
     "Relu": FusibleOp("relu", "maximum({0}, full({0}, 0))", NUMBER, True),
     "PRelu": FusibleOp("prelu", "tl.where({0} < 0, {0} * {1}, {0})", NUMBER, True),

@@ -12,23 +12,14 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
-from sardonyx.ops.arrays import Array, in_wide
+from sardonyx.ops.arrays import Array, float32, in_wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import never
-from sardonyx.ops.elementwise.arithmetic import erf, sigmoid
+from sardonyx.ops.elementwise.activation import gelu_function, swish
 from sardonyx.ops.inference import like_first
 
 _TYPES: Final = {"T": FLOATS}
-
-
-def _exact(x: Array) -> Array:
-    z = x.astype(np.float64)  # 1 + erf cancels for negative numbers
-    return np.asarray(0.5 * z * (1 + erf(z / np.sqrt(2))), x.dtype)
-
-
-def _by_tanh(x: Array) -> Array:
-    z = x.astype(np.float64)
-    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))), x.dtype)
+_ALPHA: Final = {"alpha": float32(1.702)}
 
 
 def _biased(g: Scope, x: Fact, bias: Fact | None) -> Fact:
@@ -41,7 +32,7 @@ def _biased(g: Scope, x: Fact, bias: Fact | None) -> Fact:
 
 gelu: Final = Op("Gelu", 1, "X:T", "Y:T", domain=MICROSOFT, types=_TYPES, unranked=True)
 gelu.infer(like_first)
-gelu.reference(in_wide(_exact))
+gelu.reference(in_wide(gelu_function))
 
 fast_gelu: Final = Op("FastGelu", 1, "X:T bias:T?", "Y:T", domain=MICROSOFT, types=_TYPES)
 fast_gelu.infer(_biased)
@@ -50,30 +41,18 @@ fast_gelu.infer(_biased)
 @fast_gelu.reference
 @in_wide
 def _(x: Array, bias: Array | None = None) -> Array:
-    return _by_tanh(x if bias is None else x + bias)
+    return gelu_function(x if bias is None else x + bias, approximate=b"tanh")
 
 
 bias_gelu: Final = Op("BiasGelu", 1, "A:T B:T", "C:T", domain=MICROSOFT, types=_TYPES)
 bias_gelu.infer(_biased)
-bias_gelu.reference(in_wide(lambda x, bias: _exact(x + bias)))
+bias_gelu.reference(in_wide(lambda x, bias: gelu_function(x + bias)))
 
 quick_gelu: Final = Op(
-    "QuickGelu",
-    1,
-    "X:T",
-    "Y:T",
-    domain=MICROSOFT,
-    attrs={"alpha": float(np.float32(1.702))},
-    types=_TYPES,
-    unranked=True,
+    "QuickGelu", 1, "X:T", "Y:T", domain=MICROSOFT, attrs=_ALPHA, types=_TYPES, unranked=True
 )
 quick_gelu.infer(like_first)
-
-
-@quick_gelu.reference
-@in_wide
-def _(x: Array, *, alpha: float) -> Any:
-    return x * sigmoid(x * x.dtype.type(alpha))
+quick_gelu.reference(in_wide(swish))
 
 
 qordered_gelu: Final = Op(
@@ -100,16 +79,15 @@ def _(g: Scope, x: Fact, x_scale: Fact, y_scale: Fact, **orders: int | None) -> 
 
 @qordered_gelu.reference
 def _(x: Array, x_scale: Array, y_scale: Array, **_: Any) -> Array:
-    y = _exact(x.astype(np.float32) * x_scale.reshape(()))
+    y = gelu_function(x.astype(np.float32) * x_scale.reshape(()))
     return np.clip(np.rint(y / y_scale.reshape(())), -128, 127).astype(np.int8)
 
 
 @qordered_gelu.decompose(when=never)
 def _(b: Builder, node: Node) -> Value:
     x, x_scale, y_scale = (input_of(node, i) for i in range(3))
-    scales = (b.Reshape(scale, b.ints()) for scale in (x_scale, y_scale))
-    y = b.Gelu(b.DequantizeLinear(x, next(scales)))
-    return b.QuantizeLinear(y, next(scales), output_dtype=I8.onnx)
+    y = b.Gelu(b.DequantizeLinear(x, b.Reshape(x_scale, b.ints())))
+    return b.QuantizeLinear(y, b.Reshape(y_scale, b.ints()), output_dtype=I8.onnx)
 
 
 OPS: Final = (gelu, fast_gelu, bias_gelu, quick_gelu, qordered_gelu)

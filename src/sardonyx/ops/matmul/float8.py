@@ -12,8 +12,9 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.elementwise.activation import gelu
+from sardonyx.ops.elementwise.activation import gelu_function
 from sardonyx.ops.elementwise.cast import convert
+from sardonyx.ops.matmul.standard import check_matrix_bias, gemm_shape
 
 _FLOAT8: Final = frozenset((by_name("f8e4m3fn"), by_name("f8e5m2")))
 _ANY: Final = _FLOAT8 | {F16, BF16, F32}
@@ -25,13 +26,7 @@ gemm_float8: Final = Op(
     "Y:TR",
     domain=MICROSOFT,
     attrs={"activation": b"NONE", "alpha": 1.0, "beta": 0.0, "dtype": 1, "transA": 0, "transB": 0},
-    types={
-        "TA": _ANY,
-        "TB": _ANY,
-        "TC": frozenset((F16, BF16, F32)),
-        "TR": _ANY,
-        "TS": frozenset((F32,)),
-    },
+    types={"TA": _ANY, "TB": _ANY, "TC": _ANY - _FLOAT8, "TR": _ANY, "TS": frozenset((F32,))},
     singles="scaleA scaleB scaleY",
 )
 
@@ -49,27 +44,15 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
     return {"TR": _result_type(attrs["dtype"])}
 
 
-def _gelu(x: Array) -> Array:
-    result: Array = gelu.run((x,), gelu.defaults)[0]
-    return result
-
-
 @gemm_float8.infer
 def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *_: Any, **attrs: Any) -> Fact:
     if a.rank != 2 or b.rank != 2:
         raise ShapeError(f"A and B are matrices, not {a} and {b}")
     if attrs["activation"] not in (b"NONE", b"RELU", b"GELU"):
         raise InvalidGraph(f"activation is NONE, RELU or GELU, not {attrs['activation']!r}")
-    rows, depth = a.dims[::-1] if attrs["transA"] else a.dims
-    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
-    g.equal(depth, other, "A and B do not fit")
-    shape = (rows, columns)
-    if c is not None and c.rank > 2:
-        raise ShapeError(f"C must broadcast to a matrix, and is {c}")
-    for size, whole in zip(
-        reversed(c.dims if c is not None else ()), reversed(shape), strict=False
-    ):
-        g.equal_or_one(size, whole, "C does not fit the product")
+    shape = gemm_shape(g, a.dims, b.dims, attrs)
+    if c is not None:
+        check_matrix_bias(g, c, shape)
     return Fact(_result_type(attrs["dtype"]), shape)
 
 
@@ -83,7 +66,7 @@ def _(a: Array, b: Array, c: Array | None, *scales: Array | None, **attrs: Any) 
         if c is not None and attrs["beta"]:
             y = y + np.float32(attrs["beta"]) * c.astype(np.float32)
         if attrs["activation"] != b"NONE":
-            y = np.maximum(y, 0) if attrs["activation"] == b"RELU" else _gelu(y)
+            y = np.maximum(y, 0) if attrs["activation"] == b"RELU" else gelu_function(y)
         return convert(y * y_scale, _result_type(attrs["dtype"]), True, b"up")
 
 

@@ -12,6 +12,7 @@ from sardonyx.graph.fact import AnyFact, Fact, SparseFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.matmul.standard import gemm_shape
 
 _TYPES: Final = frozenset((F32, F64, I32, I64, U32, U64))
 
@@ -32,10 +33,7 @@ def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
         raise ShapeError(f"A is a sparse tensor of the type of B, not {a}")
     if a.shape is None or len(a.shape) != 2 or b.rank != 2:
         raise ShapeError(f"A and B have two dims, not {a} and {b}")
-    rows, depth = a.shape[::-1] if attrs["transA"] else a.shape
-    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
-    g.equal(depth, other, "A and B do not fit")
-    return Fact(b.dtype, (rows, columns))
+    return Fact(b.dtype, gemm_shape(g, a.shape, b.dims, attrs))
 
 
 @sparse_matmul.reference
@@ -43,9 +41,7 @@ def _(a: Any, b: Array, **attrs: Any) -> Array:
     left = a.to_dense()  # an ort.sparse_tensor.SparseTensor
     with np.errstate(all="ignore"):
         product = (left.T if attrs["transA"] else left) @ (b.T if attrs["transB"] else b)
-        return np.asarray(
-            product if attrs["alpha"] == 1 else product * b.dtype.type(attrs["alpha"])
-        )
+        return np.asarray(product * b.dtype.type(attrs["alpha"]))
 
 
 OPS: Final = (sparse_matmul,)

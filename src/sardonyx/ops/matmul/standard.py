@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -72,15 +72,22 @@ gemm = Op(
 def _(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
     if a.rank != 2 or b.rank != 2:
         raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul allows other ranks")
-    rows, inner = a.dims[::-1] if attrs["transA"] else a.dims
-    other, columns = b.dims[::-1] if attrs["transB"] else b.dims
-    g.equal(inner, other, "inner dimensions differ")
+    shape = gemm_shape(g, a.dims, b.dims, attrs)
     if c is not None:
-        _check_bias(g, c, (rows, columns))
-    return Fact(a.dtype, (rows, columns))
+        check_matrix_bias(g, c, shape)
+    return Fact(a.dtype, shape)
 
 
-def _check_bias(g: Scope, c: Fact, product: Shape) -> None:
+def gemm_shape(g: Scope, a: Shape, b: Shape, attrs: Mapping[str, Any]) -> Shape:
+    """Return the shape of a product of two matrices, transposed by transA and transB."""
+    rows, inner = a[::-1] if attrs["transA"] else a
+    other, columns = b[::-1] if attrs["transB"] else b
+    g.equal(inner, other, "inner dimensions differ")
+    return rows, columns
+
+
+def check_matrix_bias(g: Scope, c: Fact, product: Shape) -> None:
+    """Require c to broadcast to the matrix product."""
     if c.rank > 2:
         raise ShapeError(f"c is {c}, and must broadcast to a matrix")
     for have, expected in zip(c.dims, product[2 - c.rank :], strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import F32, I8, I32, U8, by_name
+from sardonyx.graph.dtype import F32, FLOAT8, I8, I32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
@@ -24,7 +24,6 @@ from sardonyx.ops.sliding_window import window_geometry, window_of
 BYTES: Final = frozenset((I8, U8))
 INT: Final = frozenset((I32,))
 FLOAT: Final = frozenset((F32,))
-FLOAT8: Final = frozenset(by_name(n) for n in ("f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz"))
 MAX_BYTE_PRODUCT: Final = 255 * 255  # bound of (a - a_zero) * (b - b_zero) for 8-bit codes
 
 

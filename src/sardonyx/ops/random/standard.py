@@ -8,12 +8,12 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import product
-from sardonyx.graph.dtype import BOOL, FLOATS, INDEX, NUMBERS, DType, by_numpy, by_onnx
+from sardonyx.graph.dtype import BOOL, FLOAT8, FLOATS, INDEX, NUMBERS, DType, by_numpy, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.elementwise.arithmetic import BOOLS, FLOAT8
+from sardonyx.ops.elementwise.arithmetic import BOOLS
 from sardonyx.ops.elementwise.cast import convert
 from sardonyx.ops.sizes import CLASSIC, allocatable, checked_shape
 from sardonyx.ops.softmax.standard import softmax

@@ -8,8 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from sardonyx.graph.dtype import BOOL, COMPLEX, INTS, U16, U32, U64, DType
-from sardonyx.ops.elementwise.arithmetic import FLOAT8
+from sardonyx.graph.dtype import BOOL, COMPLEX, FLOAT8, INTS, U16, U32, U64, DType
 from sardonyx.providers.torch.dtypes import CARRIERS, in_wide, via_carrier, wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, WHOLE, TorchKernel, TorchKernels
 

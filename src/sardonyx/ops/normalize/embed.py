@@ -12,10 +12,11 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, optional
-from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.arrays import Array, float32, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
+from sardonyx.ops.normalize.standard import layer_norm
 
 embed: Final = Op(
     "EmbedLayerNormalization",
@@ -24,21 +25,17 @@ embed: Final = Op(
     "gamma:T beta:T mask:I? position_ids:I?",
     "output:T mask_index:I? embedding_sum:T?",
     domain=MICROSOFT,
-    attrs={"epsilon": float(np.float32(1e-12)), "mask_index_type": optional("int")},
+    attrs={"epsilon": float32(1e-12), "mask_index_type": optional("int")},
     types={"T": frozenset((F32, F16)), "I": frozenset((I32,))},
 )
 
 
 @embed.infer
-def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
+def infer_embed(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
+    """Check the ids and tables, whatever the element type of the tables is."""
     ids, segment_ids, word_table, position_table, segment_table, gamma, beta, mask, position_ids = (
         inputs
     )
-    assert ids is not None
-    assert word_table is not None
-    assert position_table is not None
-    assert gamma is not None
-    assert beta is not None
     if (segment_ids is None) != (segment_table is None):
         raise InvalidGraph("segment_ids and segment_embedding go together: one of them is missing")
     same_rank(2, input_ids=ids, word_embedding=word_table, position_embedding=position_table)
@@ -46,8 +43,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     hidden = word_table.dims[1]
     g.equal(position_table.dims[1], hidden, "position_embedding has rows of another length")
     if segment_table is not None:
-        same_rank(2, segment_embedding=segment_table)
-        g.equal(segment_table.dims[1], hidden, "segment_embedding has rows of another length")
+        same_dims(g, segment_table.dims, (segment_table.dims[0], hidden), "segment_embedding")
     for name, fact in (("segment_ids", segment_ids), ("mask", mask)):
         if fact is not None:
             same_dims(g, fact.dims, (batch, rows), name)
@@ -74,22 +70,17 @@ def _lookup(table: Array, ids: Array, what: str) -> Array:
 
 @embed.reference
 @np.errstate(all="ignore")
-def _(*inputs: Array | None, epsilon: float, **_: Any) -> tuple[Array, ...]:
+def embed_reference(*inputs: Any, epsilon: float, **_: Any) -> tuple[Array, ...]:
+    """The normalized sum of the embeddings, the number of unmasked tokens, and the sum."""
     ids, segment_ids, word_table, position_table, segment_table, gamma, beta, mask, position_ids = (
-        filled(inputs, 9)
+        inputs
     )
-    assert ids is not None
-    assert word_table is not None
-    assert position_table is not None
-    assert gamma is not None
-    assert beta is not None
     positions = np.arange(ids.shape[1])[None] if position_ids is None else position_ids
     total = _lookup(word_table, ids, "word") + _lookup(position_table, positions, "position")
     if segment_table is not None and segment_ids is not None:
         total = total + _lookup(segment_table, segment_ids, "segment")
-    centred = total - total.mean(axis=-1, keepdims=True)
-    variance = np.square(centred).mean(axis=-1, keepdims=True)
-    y = centred / np.sqrt(variance + np.float32(epsilon)) * wide(gamma) + wide(beta)
+    attrs = {**layer_norm.defaults, "epsilon": epsilon}
+    y = layer_norm.run((total, gamma, beta), attrs)[0]
     token_counts = np.zeros(ids.shape[0], np.int32)
     if mask is not None:
         token_counts = (mask == 1).sum(axis=1, dtype=np.int32)

@@ -12,12 +12,13 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op, required
-from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.arrays import Array, float32, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.fused import to_channels_first, to_channels_last
 from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.normalize import standard
 
 _FLOATS: Final = frozenset((F32, F16))
 _DECLARED: Final[dict[str, Any]] = {
@@ -25,7 +26,7 @@ _DECLARED: Final[dict[str, Any]] = {
     "attrs": {
         "activation": required("int"),
         "channels_last": 1,
-        "epsilon": float(np.float32(1e-5)),
+        "epsilon": float32(1e-5),
         "groups": required("int"),
     },
     "types": {"T": _FLOATS, "M": _FLOATS},
@@ -38,7 +39,7 @@ skip_group_norm: Final = Op(
 
 
 @group_norm.infer
-def _(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
+def _infer(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
     same_rank(4, X=x)
     channels, groups = x.dims[-1 if attrs["channels_last"] else 1], attrs["groups"]
     if groups < 1:
@@ -55,9 +56,7 @@ def _(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
 def _(
     g: Scope, x: Fact, gamma: Fact, beta: Fact, skip: Fact, bias: Fact | None, **attrs: Any
 ) -> tuple[Fact, Fact]:
-    rule = group_norm.infer_rule
-    assert rule is not None
-    y: Fact = rule(g, x, gamma, beta, **attrs)
+    y: Fact = _infer(g, x, gamma, beta, **attrs)
     channel_axis = 3 if attrs["channels_last"] else 1
     batch, channels = x.dims[0], x.dims[channel_axis]
     if skip.rank == 2:
@@ -75,24 +74,14 @@ def _(
     return y, x.plain()
 
 
-def _channels_first(x: Array, attrs: dict[str, Any]) -> Array:
-    return x.transpose(0, 3, 1, 2) if attrs["channels_last"] else x
-
-
 def _normalized(x: Array, gamma: Array, beta: Array, attrs: dict[str, Any]) -> Array:
     """Group-normalize float32 images, in the node's layout."""
-    images = _channels_first(x, attrs)
-    if not images.size:
-        return np.asarray(x)
-    grouped = images.reshape(images.shape[0], attrs["groups"], -1)
-    mean = grouped.mean(axis=2, keepdims=True)
-    centred = grouped - mean
-    variance = np.square(centred).mean(axis=2, keepdims=True)
-    y = (centred / np.sqrt(variance + np.float32(attrs["epsilon"]))).reshape(images.shape)
-    y = y * wide(gamma)[:, None, None] + wide(beta)[:, None, None]
+    images = x.transpose(to_channels_first(4)) if attrs["channels_last"] else x
+    norm_attrs = {"epsilon": attrs["epsilon"], "num_groups": attrs["groups"], "stash_type": 1}
+    y: Array = standard.group_norm.run((images, wide(gamma), wide(beta)), norm_attrs)[0]
     if attrs["activation"]:
         y = y * sigmoid(y)
-    return np.ascontiguousarray(y.transpose(0, 2, 3, 1)) if attrs["channels_last"] else y
+    return np.ascontiguousarray(y.transpose(to_channels_last(4))) if attrs["channels_last"] else y
 
 
 @group_norm.reference
@@ -128,13 +117,9 @@ def _(b: Builder, node: Node) -> Outputs:
         total = b.Add(total, bias if is_last else b.Unsqueeze(bias, b.ints(1, 2)))
     # The standard GroupNormalization is NCHW.
     y: Value = b.Transpose(total, perm=to_channels_first(4)) if is_last else total
-    y = b.GroupNormalization(
-        y,
-        b.cast(gamma, x.tensor.dtype),
-        b.cast(beta, x.tensor.dtype),
-        num_groups=node.attrs["groups"],
-        epsilon=node.attrs["epsilon"],
-    )
+    vectors = (b.cast(v, x.tensor.dtype) for v in (gamma, beta))
+    groups, epsilon = node.attrs["groups"], node.attrs["epsilon"]
+    y = b.GroupNormalization(y, *vectors, num_groups=groups, epsilon=epsilon)
     # SiLU: y * sigmoid(y).
     if node.attrs["activation"]:
         y = b.Mul(y, b.Sigmoid(y))

@@ -14,15 +14,15 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
-from sardonyx.ops.arrays import Array, filled, wide
+from sardonyx.ops.arrays import Array, float32, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, known_size, need
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
-_EPSILON: Final = float(np.float32(1e-5))
-_TYPES: Final = {"T": _FLOATS, "M": _FLOATS}
+_EPSILON: Final = float32(1e-5)
+_SCHEMA: Final[dict[str, Any]] = {"domain": MICROSOFT, "types": {"T": _FLOATS, "M": _FLOATS}}
 
 
 def split_streams(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
@@ -50,15 +50,8 @@ def _rms(x: Array, epsilon: float) -> Array:
     return np.asarray(x / np.sqrt(square + np.float32(epsilon)))
 
 
-norm: Final = Op(
-    "BranchwiseRMSNorm",
-    1,
-    "X:T scale:M?",
-    "Y:T",
-    domain=MICROSOFT,
-    attrs={"epsilon": _EPSILON, "num_branches": 0},
-    types=_TYPES,
-)
+_NORM: Final = {"epsilon": _EPSILON, "num_branches": 0}
+norm: Final = Op("BranchwiseRMSNorm", 1, "X:T scale:M?", "Y:T", attrs=_NORM, **_SCHEMA)
 
 
 @norm.infer
@@ -84,14 +77,9 @@ def _(x: Array, scale: Array | None = None, *, epsilon: float, num_branches: int
     return np.asarray(y.reshape(x.shape).astype(x.dtype))
 
 
+_MIX: Final = {"num_branches": 0, "reduction_scale": 1.0}
 pre_mix: Final = Op(
-    "HyperConnectionPreMix",
-    1,
-    "streams:T pre_mix:M",
-    "output:T",
-    domain=MICROSOFT,
-    attrs={"num_branches": 0, "reduction_scale": 1.0},
-    types=_TYPES,
+    "HyperConnectionPreMix", 1, "streams:T pre_mix:M", "output:T", attrs=_MIX, **_SCHEMA
 )
 
 
@@ -139,9 +127,8 @@ post_mix: Final = Op(
     1,
     "streams:T block_output:T post_mix:M stream_mix:M?",
     "output:T",
-    domain=MICROSOFT,
     attrs={"num_branches": 0},
-    types=_TYPES,
+    **_SCHEMA,
 )
 
 
@@ -179,32 +166,24 @@ engram: Final = Op(
 
 
 @engram.infer
-def _(g: Scope, *inputs: Fact | None, epsilon: float) -> tuple[Fact, Fact]:
-    key, query, value, key_scale, query_scale, scale = inputs
-    assert key is not None
-    assert query is not None
-    assert value is not None
+def _(g: Scope, key: Fact, query: Fact, value: Fact, *scales: Fact | None, **_: Any) -> Any:
     same_rank(4, key=key)
     batch, rows, streams, features = key.dims
     same_dims(g, query.dims, key.dims, "query")
     same_dims(g, value.dims, (batch, rows, features), "value")
-    for name, fact in (
-        ("key_norm_scale", key_scale),
-        ("query_norm_scale", query_scale),
-        ("conv_norm_scale", scale),
-    ):
+    names = ("key_norm_scale", "query_norm_scale", "conv_norm_scale")
+    for name, fact in zip(names, scales, strict=True):
         if fact is not None:
             same_dims(g, fact.dims, (streams, features), name)
-    if scale is None and g.n_outputs > 1:
+    if scales[2] is None and g.n_outputs > 1:
         raise InvalidGraph("gated_value_normed needs conv_norm_scale")
     return key.plain(), key.plain()
 
 
 @engram.reference
 @np.errstate(all="ignore")
-def _(*inputs: Array | None, epsilon: float) -> tuple[Array, ...]:
-    arrays: Any = filled(inputs, 6)
-    key, query, value, key_scale, query_scale, scale = arrays
+def _(*inputs: Any, epsilon: float) -> tuple[Array, ...]:
+    key, query, value, key_scale, query_scale, scale = inputs
     k, q = (_rms(wide(x), epsilon) * wide(s) for x, s in ((key, key_scale), (query, query_scale)))
     dot = (k * q).sum(axis=-1, keepdims=True) / np.float32(np.sqrt(key.shape[3]))
     gate = sigmoid(np.sign(dot) * np.sqrt(np.maximum(np.abs(dot), np.float32(1e-6))))
@@ -214,33 +193,23 @@ def _(*inputs: Array | None, epsilon: float) -> tuple[Array, ...]:
     return y.astype(key.dtype), (_rms(y, epsilon) * wide(scale)).astype(key.dtype)
 
 
-def _float32(b: Builder, x: Value) -> Value:
-    """A value in float32, the type of the accumulators."""
-    if x.tensor.dtype is F32:
-        return x
-    return b.Cast(x, to=F32.onnx)
-
-
 def _split_streams(b: Builder, node: Node) -> tuple[Value, int, int]:
-    """The streams of a node with an axis of their own; their number and size."""
+    """The streams of a node as [..., streams, features] in float32; their number and size."""
     x, branches = input_of(node, 0), node.attrs["num_branches"]
     last = known_size(x.tensor.dims[-1], "the size of streams is unknown")
-    # The streams have an axis of their own already.
-    if not branches:
+    if not branches:  # the shape is [..., streams, features] already
         count = known_size(x.tensor.dims[-2], "the number of streams is unknown")
-        return _float32(b, x), count, last
+        return b.cast(x, F32), count, last
     size = last // branches
     shape = b.Concat(b.Shape(x, end=-1), b.ints(branches, size), axis=0)
-    return b.Reshape(_float32(b, x), shape), branches, size
+    return b.Reshape(b.cast(x, F32), shape), branches, size
 
 
 def _shaped_like(b: Builder, y: Value, x: Value) -> Value:
     """A result in the shape and type of the input."""
-    made: Value = y
-    # Side by side again, if they were.
-    if y.tensor.rank != x.tensor.rank:
-        made = b.Reshape(y, b.Shape(x), allowzero=1)
-    return b.cast(made, x.tensor.dtype)
+    if y.tensor.rank != x.tensor.rank:  # the streams were concatenated in the last axis
+        y = b.Reshape(y, b.Shape(x), allowzero=1)
+    return b.cast(y, x.tensor.dtype)
 
 
 @norm.decompose
@@ -256,7 +225,7 @@ def _(b: Builder, node: Node) -> Outputs:
         # The scale is for one stream, or has one row per stream.
         is_shared = len(elements) == 1 and elements[0] == size
         shape = b.ints(size) if is_shared else b.ints(count, size)
-        y = b.Mul(y, b.Reshape(_float32(b, scale), shape))
+        y = b.Mul(y, b.Reshape(b.cast(scale, F32), shape))
     return (_shaped_like(b, y, x),)
 
 
@@ -264,11 +233,11 @@ def _stream_gates(b: Builder, gates: Value, streams: Value, count: int) -> Value
     """Gates in a shape that broadcasts over streams."""
     # One gate per element, with the axes of the streams.
     if gates.tensor.rank == streams.tensor.rank:
-        return _float32(b, gates)
+        return b.cast(gates, F32)
     last = gates.tensor.dims[-1]
     need(isinstance(last, int), "the number of gates is unknown")
-    made: Value = b.Unsqueeze(_float32(b, gates), b.ints(-1))
-    return made if last == count else b.Reshape(made, b.Shape(streams), allowzero=1)
+    column: Value = b.Unsqueeze(b.cast(gates, F32), b.ints(-1))
+    return column if last == count else b.Reshape(column, b.Shape(streams), allowzero=1)
 
 
 @pre_mix.decompose
@@ -290,8 +259,8 @@ def _(b: Builder, node: Node) -> Outputs:
     if mix is not None:
         rank = mix.tensor.rank
         # The matrix maps old streams (rows) to new ones (columns).
-        y = b.MatMul(b.Transpose(_float32(b, mix), perm=(*range(rank - 2), rank - 1, rank - 2)), y)
-    y = b.Add(y, b.Mul(gates, b.Unsqueeze(_float32(b, input_of(node, 1)), b.ints(-2))))
+        y = b.MatMul(b.Transpose(b.cast(mix, F32), perm=(*range(rank - 2), rank - 1, rank - 2)), y)
+    y = b.Add(y, b.Mul(gates, b.Unsqueeze(b.cast(input_of(node, 1), F32), b.ints(-2))))
     return (_shaped_like(b, y, input_of(node, 0)),)
 
 
@@ -303,7 +272,7 @@ def _(b: Builder, node: Node) -> Outputs:
     need(size > 0, "there are no features")
     ones, epsilon = b.const(np.ones(size), F32), node.attrs["epsilon"]
     k, q = (
-        b.Mul(b.RMSNormalization(_float32(b, x), ones, epsilon=epsilon), _float32(b, scale))
+        b.Mul(b.RMSNormalization(b.cast(x, F32), ones, epsilon=epsilon), b.cast(scale, F32))
         for x, scale in zip((key, query), scales, strict=True)
     )
     # The scaled dot product of both normalized vectors.
@@ -312,10 +281,10 @@ def _(b: Builder, node: Node) -> Outputs:
     # sign(d) sqrt(|d|) compresses the similarity; the bound keeps the root from 0.
     root = b.Sqrt(b.Max(b.Abs(dot), b.const(1e-6, F32)))
     gate = b.Sigmoid(b.Mul(b.Sign(dot), root))
-    y = b.Mul(gate, b.Unsqueeze(_float32(b, value), b.ints(2)))
+    y = b.Mul(gate, b.Unsqueeze(b.cast(value, F32), b.ints(2)))
     last, normed = optional_input(node, 5), None
     if last is not None:
-        normed = b.Mul(b.RMSNormalization(y, ones, epsilon=epsilon), _float32(b, last))
+        normed = b.Mul(b.RMSNormalization(y, ones, epsilon=epsilon), b.cast(last, F32))
         normed = b.cast(normed, key.tensor.dtype)
     return b.cast(y, key.tensor.dtype), normed
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
-from sardonyx.ops.arrays import Array
+from sardonyx.ops.arrays import Array, float32
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
+from sardonyx.ops.normalize.embed import embed_reference, infer_embed
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
 from sardonyx.ops.quantize.qdq import dequantize_node
 from sardonyx.ops.quantize.qlinear import dequantized
@@ -29,74 +28,30 @@ embed: Final = Op(
     "segment_embedding_zero_point:T2? gamma_zero_point:T2 beta_zero_point:T2",
     "layernorm_out:T mask_index_out:T1",
     domain=MICROSOFT,
-    attrs={"epsilon": float(np.float32(1e-12))},
+    attrs={"epsilon": float32(1e-12)},
     types={"T": FLOAT, "T1": frozenset((I32,)), "T2": BYTES},
 )
 
 
-def _check_table(g: Scope, name: str, table: Fact, width: Any) -> None:
-    if table.rank != 2:
-        raise InvalidGraph(f"{name} is a table of rows, not {table}")
-    g.equal(table.dims[1], width, f"rows of {name} and of word_embedding_quant differ")
-
-
 @embed.infer
 def _(g: Scope, *facts: Any, epsilon: float) -> tuple[Fact, Fact]:
-    ids, segments, word_table, position_table, segment_table, gamma, beta, mask, *params = facts
+    inputs, params = facts[:8], facts[8:]
     names = (slot.name for slot in embed.inputs[8:])
     check_single(g, **dict(zip(names, params, strict=True)))
-    is_present = [f is not None for f in (segments, segment_table, params[2], params[7])]
+    is_present = [f is not None for f in (inputs[1], inputs[4], params[2], params[7])]
     if any(is_present) and not all(is_present):
         raise InvalidGraph("segment ids, their table, its scale and zero point: all or none")
-    if ids.rank != 2 or word_table.rank != 2:
-        raise InvalidGraph(
-            f"input_ids are rows of ids and words a table, not {ids} and {word_table}"
-        )
-    batch, rows = ids.dims
-    width = word_table.dims[1]
-    _check_table(g, "position_embedding_quant", position_table, width)
-    g.at_least(position_table.dims[0], rows, "there are fewer positions than ids in a row")
-    if segments is not None:
-        _check_table(g, "segment_embedding", segment_table, width)
-    for name, other in (("segment_ids", segments), ("mask", mask)):
-        if other is None:
-            continue
-        if other.rank != 2:
-            raise InvalidGraph(f"{name} has the shape of input_ids, and is {other}")
-        for have, size in zip(other.dims, (batch, rows), strict=True):
-            g.equal(have, size, f"{name} has another shape than input_ids")
-    for name, vector in (("gamma_quant", gamma), ("beta_quant", beta)):
-        if vector.rank != 1:
-            raise InvalidGraph(f"{name} is a vector, not {vector}")
-        g.equal(vector.dims[0], width, f"{name} does not fit the embeddings")
-    return Fact(F32, (batch, rows, width)), Fact(I32, (batch,))
-
-
-def _lookup(table: Array, ids: Array, what: str) -> Array:
-    if ids.size and (ids.min() < 0 or ids.max() >= table.shape[0]):
-        worst = ids.min() if ids.min() < 0 else ids.max()
-        raise InvalidArgument(f"{what} holds {worst}, outside [0, {table.shape[0]})")
-    picked: Array = table[ids]
-    return picked
+    y, count, _ = infer_embed(g, *inputs, None)
+    return y.of(F32), count
 
 
 @embed.reference
 def _(*arrays: Any, epsilon: float) -> tuple[Array, Array]:
-    ids, segments, word_table, position_table, segment_table, gamma, beta, mask, *params = arrays
-    scales, zeros = params[:5], params[5:]
-    with np.errstate(all="ignore"):
-        total = dequantized(_lookup(word_table, ids, "input_ids"), scales[0], zeros[0])
-        total = total + dequantized(position_table[: ids.shape[1]], scales[1], zeros[1])
-        if segments is not None:
-            total = total + dequantized(
-                _lookup(segment_table, segments, "segment_ids"), scales[2], zeros[2]
-            )
-        centred = total - total.mean(axis=-1, keepdims=True)
-        variance = np.square(centred).mean(axis=-1, keepdims=True)
-        y = centred / np.sqrt(variance + np.float32(epsilon))
-        y = y * dequantized(gamma, scales[3], zeros[3]) + dequantized(beta, scales[4], zeros[4])
-    count = np.zeros(ids.shape[0], np.int32) if mask is None else (mask == 1).sum(1, dtype=np.int32)
-    return y.astype(np.float32), count
+    ids, segments, *tables, mask = arrays[:8]
+    params = zip(tables, arrays[8:13], arrays[13:], strict=True)
+    reals = [None if table is None else dequantized(table, *pair) for table, *pair in params]
+    y, count, _ = embed_reference(ids, segments, *reals, mask, None, epsilon=epsilon)
+    return y, count
 
 
 def _gather_rows(b: Builder, table: Value, ids: Value) -> Value:
@@ -111,20 +66,19 @@ def _gather_rows(b: Builder, table: Value, ids: Value) -> Value:
 @embed.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """QEmbedLayerNormalization."""
-    ids, segments, words, places, segment_table, gamma, beta, mask, *scales = (
+    ids, segments, words, positions, segment_table, gamma, beta, mask, *scales = (
         optional_input(node, i) for i in range(18)
     )
     assert ids is not None
     assert words is not None
-    assert places is not None
     pairs = list(zip(scales[:5], scales[5:], strict=True))
     total = dequantize_node(b, _gather_rows(b, words, ids), *pairs[0])
     rows = b.Shape(ids, start=1, end=2)
-    total = b.Add(total, dequantize_node(b, b.Slice(places, b.ints(0), rows, b.ints(0)), *pairs[1]))
+    positions = b.Slice(positions, b.ints(0), rows, b.ints(0))
+    total = b.Add(total, dequantize_node(b, positions, *pairs[1]))
     if segments is not None and segment_table is not None:
-        total = b.Add(
-            total, dequantize_node(b, _gather_rows(b, segment_table, segments), *pairs[2])
-        )
+        picked = _gather_rows(b, segment_table, segments)
+        total = b.Add(total, dequantize_node(b, picked, *pairs[2]))
     vectors = [
         dequantize_node(b, v, *k) for v, k in zip((gamma, beta), pairs[3:], strict=True) if v
     ]

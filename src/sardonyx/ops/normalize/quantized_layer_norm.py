@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
-from sardonyx.ops.arrays import Array
+from sardonyx.ops.arrays import Array, float32
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.normalize.standard import layer_norm
@@ -25,7 +25,7 @@ qordered_layer_norm: Final = Op(
     "X:Q scale_X:S scale:F B:F? scale_Y:S",
     "Y:Q",
     domain=MICROSOFT,
-    attrs={"axis": -1, "epsilon": float(np.float32(1e-5)), "order_X": 1, "order_Y": 1},
+    attrs={"axis": -1, "epsilon": float32(1e-5), "order_X": 1, "order_Y": 1},
     types={"Q": frozenset((I8,)), "S": frozenset((F32,)), "F": frozenset((F16, F32))},
 )
 

@@ -11,35 +11,26 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
-from sardonyx.ops.arrays import Array, wide
+from sardonyx.ops.arrays import Array, float32, wide
+from sardonyx.ops.normalize.standard import layer_norm, simplified
 
-_OUTPUTS: Final = "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?"
-_ATTRS: Final = {"epsilon": float(np.float32(1e-12))}
-_TYPES: Final = {"T": frozenset((F32, F16, BF16)), "U": frozenset((F32,))}
-
+_SCHEMA: Final[dict[str, Any]] = {
+    "outputs": "output:T mean:U? inv_std_var:U? input_skip_bias_sum:T?",
+    "domain": MICROSOFT,
+    "attrs": {"epsilon": float32(1e-12)},
+    "types": {"T": frozenset((F32, F16, BF16)), "U": frozenset((F32,))},
+}
 skip_layer: Final = Op(
-    "SkipLayerNormalization",
-    1,
-    "input:T skip:T gamma:T beta:T? bias:T?",
-    _OUTPUTS,
-    domain=MICROSOFT,
-    attrs=_ATTRS,
-    types=_TYPES,
+    "SkipLayerNormalization", 1, "input:T skip:T gamma:T beta:T? bias:T?", **_SCHEMA
 )
 skip_simplified: Final = Op(
-    "SkipSimplifiedLayerNormalization",
-    1,
-    "input:T skip:T gamma:T bias:T?",
-    _OUTPUTS,
-    domain=MICROSOFT,
-    attrs=_ATTRS,
-    types=_TYPES,
+    "SkipSimplifiedLayerNormalization", 1, "input:T skip:T gamma:T bias:T?", **_SCHEMA
 )
 
 
-def _infer(
-    g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float
-) -> tuple[Fact, ...]:
+@skip_layer.infer
+@skip_simplified.infer
+def _(g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float) -> tuple[Fact, ...]:
     if x.rank not in (2, 3):
         raise InvalidGraph(f"the input has rank {x.rank}, and must have 2 or 3: it is {x}")
     if skip.rank not in (2, 3) or skip.rank > x.rank:
@@ -57,45 +48,31 @@ def _infer(
     return x.plain(), statistics, statistics, x.plain()
 
 
-skip_layer.infer(_infer)
-skip_simplified.infer(_infer)
-
-
 def _summed(x: Array, skip: Array, bias: Array | None) -> Array:
     total = wide(x) + wide(skip)
     return total if bias is None else total + wide(bias)
 
 
 @skip_layer.reference
-def _(*inputs: Array | None, epsilon: float) -> tuple[Any, ...]:
-    x, skip, gamma, beta, bias = inputs + (None,) * (5 - len(inputs))
-    assert x is not None
-    assert skip is not None
-    assert gamma is not None
-    with np.errstate(all="ignore"):
-        total = _summed(x, skip, bias)
-        mean = total.mean(axis=-1, keepdims=True)
-        centred = total - mean
-        variance = np.square(centred).mean(axis=-1, keepdims=True)
-        inverse = 1 / np.sqrt(variance + np.float32(epsilon))
-        y = centred * inverse * wide(gamma)
-        if beta is not None:
-            y = y + wide(beta)
-        return y.astype(x.dtype), mean, inverse, total.astype(x.dtype)
+@np.errstate(all="ignore")
+def _(
+    x: Array, skip: Array, gamma: Array, beta: Array | None, bias: Array | None, *, epsilon: float
+) -> tuple[Any, ...]:
+    total = _summed(x, skip, bias)
+    attrs = {**layer_norm.defaults, "epsilon": epsilon}
+    y, mean, inverse = layer_norm.run((total, gamma, beta), attrs)
+    return y.astype(x.dtype), mean, inverse, total.astype(x.dtype)
 
 
 @skip_simplified.reference
-def _(*inputs: Array | None, epsilon: float) -> tuple[Any, ...]:
-    x, skip, gamma, bias = inputs + (None,) * (4 - len(inputs))
-    assert x is not None
-    assert skip is not None
-    assert gamma is not None
-    with np.errstate(all="ignore"):
-        total = _summed(x, skip, bias)
-        squares = np.square(total).mean(axis=-1, keepdims=True)
-        inverse = 1 / np.sqrt(squares + np.float32(epsilon))
-        y = total * inverse * wide(gamma)
-        return y.astype(x.dtype), np.zeros_like(inverse), inverse, total.astype(x.dtype)
+@np.errstate(all="ignore")
+def _(
+    x: Array, skip: Array, gamma: Array, bias: Array | None, *, epsilon: float
+) -> tuple[Any, ...]:
+    total = _summed(x, skip, bias)
+    attrs = {**simplified.defaults, "epsilon": epsilon}
+    y, inverse = simplified.run((total, wide(gamma)), attrs)
+    return y.astype(x.dtype), np.zeros_like(inverse), inverse, total.astype(x.dtype)
 
 
 OPS: Final = (skip_layer, skip_simplified)

@@ -13,14 +13,12 @@ from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import Op, required
-from sardonyx.ops.arrays import Array, in_wide, narrow, wide
+from sardonyx.graph.op import Op, Reference, required
+from sardonyx.ops.arrays import Array, float32, in_wide, narrow, wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import axes_of, axis_of
 
-EPSILON: Final = float(np.float32(1e-5))
-MOMENTUM: Final = float(np.float32(0.9))
-ALPHA: Final = float(np.float32(1e-4))
+EPSILON: Final = float32(1e-5)
 Axes = tuple[int, ...]
 
 
@@ -62,7 +60,7 @@ batch_norm = Op(
     15,
     "x:T scale:T1 b:T1 mean:T2 var:T2",
     "y:T running_mean:T2? running_var:T2?",
-    attrs={"epsilon": EPSILON, "momentum": MOMENTUM, "training_mode": 0},
+    attrs={"epsilon": EPSILON, "momentum": float32(0.9), "training_mode": 0},
     types={"T": FLOATS, "T1": FLOATS, "T2": FLOATS},
 )
 
@@ -75,55 +73,50 @@ def _(g: Scope, x: Fact, *params: Fact, training_mode: int, **_: Any) -> tuple[F
     return (x.plain(), mean.plain(), var.plain()) if training_mode else (x.plain(),)
 
 
-def _batch_norm(
-    x: Array, scale: Array, b: Array, mean: Array, var: Array, **attrs: Any
-) -> tuple[Array, ...]:
-    with np.errstate(all="ignore"):
-        y, batch_mean, batch_var = _normalize_batch(x, (scale, b, mean, var), attrs)
-        if not attrs["training_mode"]:
-            return (y,)
-        pairs = ((mean, batch_mean), (var, batch_var))
-        return (
-            y,
-            *(_running(old, batch_statistic, attrs["momentum"]) for old, batch_statistic in pairs),
-        )
-
-
-def _running(old: Array, batch_statistic: Array, momentum: float) -> Array:
-    value = wide(old)
-    kind = value.dtype.type
-    mixed = value * kind(momentum) + batch_statistic.reshape(-1).astype(value.dtype) * kind(
-        1 - momentum
-    )
-    return np.asarray(mixed.astype(old.dtype))
-
-
-def _normalize_batch(
-    x: Array, params: tuple[Array, ...], attrs: dict[str, Any]
-) -> tuple[Array, Array, Array]:
+@batch_norm.reference
+@np.errstate(all="ignore")
+def _(x: Array, *params: Array, **attrs: Any) -> tuple[Array, ...]:
     wide_x = wide(x) if x.ndim > 1 else wide(x)[:, None]
-    scale, b, mean, var = (_per_channel(wide(r), wide_x) for r in params)
+    scale, b, mean, var = (_per_channel(wide(p), wide_x) for p in params)
     if attrs["training_mode"]:
         axes = (0, *range(2, wide_x.ndim))
         mean = _mean(wide_x, axes)
-        y = wide_x - mean
-        var = _mean(y * y, axes)
-    else:
-        y = wide_x - mean
-    y *= scale / np.sqrt(var + wide_x.dtype.type(attrs["epsilon"]))
-    y += b
-    return y.reshape(x.shape).astype(x.dtype, copy=False), mean, var
+        var = _mean(np.square(wide_x - mean), axes)
+    y = (wide_x - mean) * (scale / np.sqrt(var + wide_x.dtype.type(attrs["epsilon"]))) + b
+    y = y.reshape(x.shape).astype(x.dtype, copy=False)
+    if not attrs["training_mode"]:
+        return (y,)
+    pairs = zip(params[2:], (mean, var), strict=True)
+    return y, *(_running(old, new, attrs["momentum"]) for old, new in pairs)
 
 
-batch_norm.reference(_batch_norm)
+def _running(old: Array, batch_statistic: Array, momentum: float) -> Array:
+    """Return the moving average of a statistic, in its stored type."""
+    value = wide(old)
+    kind, new = value.dtype.type, batch_statistic.reshape(-1).astype(value.dtype)
+    return np.asarray((value * kind(momentum) + new * kind(1 - momentum)).astype(old.dtype))
 
-instance_norm = Op(
-    "InstanceNormalization",
-    22,
-    "x:T scale:T b:T",
-    "y:T",
-    attrs={"epsilon": EPSILON},
-    types={"T": FLOATS},
+
+def _norm(name: str, since: int, inputs: str, reference: Reference, **attrs: Any) -> Op:
+    """Declare a normalization in which all inputs and the output have one float type."""
+    op = Op(name, since, inputs, "y:T", attrs=attrs, types={"T": FLOATS})
+    op.reference(in_wide(reference))
+    return op
+
+
+def _grouped_norm(x: Array, scale: Array, bias: Array, groups: int, epsilon: float) -> Array:
+    """Normalize each image's groups of channels, then scale each channel."""
+    each = math.prod(x.shape[1:]) // max(1, groups)
+    y, _, _ = _standardize(x.reshape(x.shape[0], groups, each), (2,), epsilon)
+    return y.reshape(x.shape) * _per_channel(scale, x) + _per_channel(bias, x)
+
+
+def _instance_norm(x: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
+    return _grouped_norm(x, scale, b, x.shape[1], epsilon)
+
+
+instance_norm = _norm(
+    "InstanceNormalization", 22, "x:T scale:T b:T", _instance_norm, epsilon=EPSILON
 )
 
 
@@ -133,24 +126,16 @@ def _(g: Scope, x: Fact, scale: Fact, b: Fact, *, epsilon: float) -> Fact:
     return x.plain()
 
 
-def _instance_norm(x: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
-    y, _, _ = _standardize(x.reshape(*x.shape[:2], math.prod(x.shape[2:])), (2,), epsilon)
-    y = y.reshape(x.shape)
-    y *= _per_channel(scale, x)
-    y += _per_channel(b, x)
-    return y
+def _group_norm(
+    x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
+) -> Array:
+    return _grouped_norm(x, scale, bias, num_groups, epsilon)
 
 
-instance_norm.reference(in_wide(_instance_norm))
-
-group_norm = Op(
-    "GroupNormalization",
-    21,
-    "x:T scale:T bias:T",
-    "y:T",
-    attrs={"epsilon": EPSILON, "num_groups": required("int"), "stash_type": 1},
-    types={"T": FLOATS},
-)
+group_norm = _norm(
+    "GroupNormalization", 21, "x:T scale:T bias:T", _group_norm,
+    epsilon=EPSILON, num_groups=required("int"), stash_type=1,
+)  # fmt: skip
 
 
 @group_norm.infer
@@ -160,20 +145,6 @@ def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) 
     g.divides(num_groups, _channels(x), "num_groups must divide the channels")
     _check_per_channel(g, x.dims[1], scale=scale, bias=bias)
     return x.plain()
-
-
-def _group_norm(
-    x: Array, scale: Array, bias: Array, *, epsilon: float, num_groups: int, stash_type: int
-) -> Array:
-    each = math.prod(x.shape[1:]) // num_groups
-    y, _, _ = _standardize(x.reshape(x.shape[0], num_groups, each), (2,), epsilon)
-    y = y.reshape(x.shape)
-    y *= _per_channel(scale, x)
-    y += _per_channel(bias, x)
-    return y
-
-
-group_norm.reference(in_wide(_group_norm))
 
 
 def _stash(stash_type: int) -> DType:
@@ -207,15 +178,13 @@ def _last_axes(x: Array, axis: int) -> Axes:
     return tuple(range(axis_of(axis, x.ndim), x.ndim))
 
 
-layer_norm = Op(
-    "LayerNormalization",
-    17,
-    "x:T scale:T b:T?",
-    "y:T mean:U? inv_std_dev:U?",
-    attrs={"axis": -1, "epsilon": EPSILON, "stash_type": 1},
-    types={"T": FLOATS, "U": frozenset((F32, BF16))},
-    unranked=True,
-)
+_OVER_LAST: Final[dict[str, Any]] = {
+    "attrs": {"axis": -1, "epsilon": EPSILON, "stash_type": 1},
+    "types": {"T": FLOATS, "U": frozenset((F32, BF16)), "V": FLOATS},
+    "unranked": True,
+}
+_SAVED: Final = "y:T mean:U? inv_std_dev:U?"
+layer_norm = Op("LayerNormalization", 17, "x:T scale:T b:T?", _SAVED, **_OVER_LAST)
 
 
 @layer_norm.infer
@@ -228,31 +197,28 @@ def _(
     return x.plain(), saved, saved
 
 
-def _layer_norm(
+@layer_norm.reference
+@np.errstate(all="ignore")
+def _(
     x: Array, scale: Array, b: Array | None = None, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Array, Array, Array]:
-    with np.errstate(all="ignore"):
-        y, mean, inverse = _standardize(wide(x), _last_axes(x, axis), epsilon)
-        y *= wide(scale)
-        if b is not None:
-            y += wide(b)
-        saved = _stash(stash_type).np
-        return narrow(y, x.dtype), mean.astype(saved), inverse.astype(saved)
+    y, mean, inverse = _standardize(wide(x), _last_axes(x, axis), epsilon)
+    y *= wide(scale)
+    if b is not None:
+        y += wide(b)
+    saved = _stash(stash_type).np
+    return narrow(y, x.dtype), mean.astype(saved), inverse.astype(saved)
 
 
-layer_norm.reference(_layer_norm)
-
-
+@np.errstate(all="ignore")
 def _rms_norm(
     x: Array, scale: Array, *, axis: int, epsilon: float, stash_type: int
 ) -> tuple[Array, Array]:
-    with np.errstate(all="ignore"):
-        value = wide(x)
-        square = _mean(value * value, _last_axes(x, axis))
-        inverse = 1 / np.sqrt(square + value.dtype.type(epsilon))
-        y = value * inverse
-        y = y * wide(scale)
-        return y.astype(scale.dtype, copy=False), inverse.astype(_stash(stash_type).np)
+    value = wide(x)
+    square = _mean(value * value, _last_axes(x, axis))
+    inverse = 1 / np.sqrt(square + value.dtype.type(epsilon))
+    y = value * inverse * wide(scale)
+    return y.astype(scale.dtype, copy=False), inverse.astype(_stash(stash_type).np)
 
 
 def _rms_facts(
@@ -264,42 +230,16 @@ def _rms_facts(
     return Fact(scale.dtype, x.shape), saved
 
 
-RMS: Final[dict[str, Any]] = {"axis": -1, "epsilon": EPSILON, "stash_type": 1}
-
-rms_norm = Op(
-    "RMSNormalization",
-    23,
-    "x:T scale:V",
-    "y:V",
-    attrs=RMS,
-    types={"T": FLOATS, "V": FLOATS},
-    unranked=True,
-)
+rms_norm = Op("RMSNormalization", 23, "x:T scale:V", "y:V", **_OVER_LAST)
 rms_norm.infer(lambda *facts, **attrs: _rms_facts(*facts, **attrs)[0])
 rms_norm.reference(lambda *arrays, **attrs: _rms_norm(*arrays, **attrs)[0])
 
 # onnxruntime's RMS norm, older than ONNX's; it is in the ONNX domain nevertheless.
 simplified = Op(
-    "SimplifiedLayerNormalization",
-    1,
-    "x:T scale:V",
-    "y:V inv_std_var:U?",
-    attrs=RMS,
-    types={"T": FLOATS, "V": FLOATS},
-    unranked=True,
+    "SimplifiedLayerNormalization", 1, "x:T scale:V", "y:V inv_std_var:U?", **_OVER_LAST
 )
 simplified.infer(_rms_facts)
 simplified.reference(_rms_norm)
-
-lp_norm = Op("LpNormalization", 22, "x:T", "y:T", attrs={"axis": -1, "p": 2}, types={"T": FLOATS})
-
-
-@lp_norm.infer
-def _(g: Scope, x: Fact, *, axis: int, p: int) -> Fact:
-    axis_of(axis, x.rank)
-    if p not in (1, 2):
-        raise ShapeError(f"p is {p}, and may be 1 or 2")
-    return x.plain()
 
 
 def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
@@ -310,23 +250,14 @@ def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
     return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype)
 
 
-lp_norm.reference(in_wide(_lp_norm))
-
-lrn = Op(
-    "LRN",
-    13,
-    "x:T",
-    "y:T",
-    attrs={"alpha": ALPHA, "beta": 0.75, "bias": 1.0, "size": required("int")},
-    types={"T": FLOATS},
-)
+lp_norm = _norm("LpNormalization", 22, "x:T", _lp_norm, axis=-1, p=2)
 
 
-@lrn.infer
-def _(g: Scope, x: Fact, *, size: int, **_: Any) -> Fact:
-    _channels(x)
-    if size < 1:
-        raise ShapeError(f"size is {size}, and must be 1 or more")
+@lp_norm.infer
+def _(g: Scope, x: Fact, *, axis: int, p: int) -> Fact:
+    axis_of(axis, x.rank)
+    if p not in (1, 2):
+        raise ShapeError(f"p is {p}, and may be 1 or 2")
     return x.plain()
 
 
@@ -342,16 +273,14 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Arra
     return np.asarray(x / (kind(bias) + kind(alpha / size) * total) ** kind(beta))
 
 
-lrn.reference(in_wide(_lrn))
-
-mean_variance = Op(
-    "MeanVarianceNormalization", 13, "x:T", "y:T", attrs={"axes": (0, 2, 3)}, types={"T": FLOATS}
-)
+lrn = _norm("LRN", 13, "x:T", _lrn, alpha=float32(1e-4), beta=0.75, bias=1.0, size=required("int"))
 
 
-@mean_variance.infer
-def _(g: Scope, x: Fact, *, axes: Axes) -> Fact:
-    axes_of(axes, x.rank)
+@lrn.infer
+def _(g: Scope, x: Fact, *, size: int, **_: Any) -> Fact:
+    _channels(x)
+    if size < 1:
+        raise ShapeError(f"size is {size}, and must be 1 or more")
     return x.plain()
 
 
@@ -363,7 +292,13 @@ def _mean_variance(x: Array, *, axes: Axes) -> Array:
     return y
 
 
-mean_variance.reference(in_wide(_mean_variance))
+mean_variance = _norm("MeanVarianceNormalization", 13, "x:T", _mean_variance, axes=(0, 2, 3))
+
+
+@mean_variance.infer
+def _(g: Scope, x: Fact, *, axes: Axes) -> Fact:
+    axes_of(axes, x.rank)
+    return x.plain()
 
 
 def widened(b: Builder, x: Value) -> Value:
@@ -382,18 +317,18 @@ def per_channel(b: Builder, vector: Value, x: Value) -> Value:
 def _(b: Builder, node: Node) -> list[Value]:
     x, scale, bias, mean, var = (input_of(node, i) for i in range(5))
     wide, attrs = widened(b, x), node.attrs
-    rows = [per_channel(b, row, x) for row in (scale, bias, mean, var)]
-    if not attrs["training_mode"]:
-        inverse = b.Reciprocal(b.Sqrt(b.Add(rows[3], attrs["epsilon"])))
-        normal = b.Mul(b.Sub(wide, rows[2]), inverse)
-        return [b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)]
-    axes = (0, *range(2, x.tensor.rank))
-    centre = b.ReduceMean(wide, b.ints(*axes), keepdims=1)
+    scale, bias, centre, variance = (per_channel(b, p, x) for p in (scale, bias, mean, var))
+    if attrs["training_mode"]:
+        axes = b.ints(0, *range(2, x.tensor.rank))
+        centre = b.ReduceMean(wide, axes, keepdims=1)
     centred = b.Sub(wide, centre)
-    variance = b.ReduceMean(b.Mul(centred, centred), b.ints(*axes), keepdims=1)
+    if attrs["training_mode"]:
+        variance = b.ReduceMean(b.Mul(centred, centred), axes, keepdims=1)
     normal = b.Mul(centred, b.Reciprocal(b.Sqrt(b.Add(variance, attrs["epsilon"]))))
-    y = b.cast(b.Add(b.Mul(normal, rows[0]), rows[1]), x.tensor.dtype)
-    outputs = [y]
+    outputs = [b.cast(b.Add(b.Mul(normal, scale), bias), x.tensor.dtype)]
+    if not attrs["training_mode"]:
+        return outputs
+    # The running statistics: moving averages over the batches.
     for now, before in ((centre, mean), (variance, var)):
         new = b.Mul(b.cast(b.Reshape(now, b.ints(-1)), before.tensor.dtype), 1 - attrs["momentum"])
         outputs.append(b.Add(b.Mul(before, attrs["momentum"]), new))

@@ -11,7 +11,7 @@ import importlib
 from typing import Final
 
 MODULES: Final = (
-    "ops.conv.channels_last", "ops.conv.fused", "ops.conv.standard", "ops.elementwise.activation",
+    "ops.conv.channels_last", "ops.conv.contrib", "ops.conv.standard", "ops.elementwise.activation",
     "ops.elementwise.arithmetic", "ops.elementwise.cast", "ops.estimators.linear_svm",
     "ops.estimators.scores", "ops.features.categories", "ops.features.maps", "ops.features.scale",
     "ops.gather.standard", "ops.matmul.fused", "ops.matmul.internal", "ops.matmul.standard",

@@ -1,4 +1,4 @@
-"""Shape inference shared by ops: axes and broadcasting."""
+"""Shape inference shared by ops: axes, broadcasting, and the channel axis of images."""
 
 from __future__ import annotations
 
@@ -50,3 +50,25 @@ def check_choice(
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:
     """Infer an output with the type and shape of the first input."""
     return x.plain()
+
+
+def to_channels_first(rank: int) -> tuple[int, ...]:
+    """The permutation of axes from NHWC to NCHW."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def to_channels_last(rank: int) -> tuple[int, ...]:
+    """The permutation of axes from NCHW to NHWC."""
+    return (0, *range(2, rank), 1)
+
+
+def channels_first(x: Fact) -> Fact:
+    """Return the fact of an NHWC image as NCHW."""
+    if x.rank < 2:
+        raise ShapeError(f"x has rank {x.rank}, and needs batch and channels")
+    return x.shaped(tuple(x.dims[i] for i in to_channels_first(x.rank)))
+
+
+def channels_last(x: Fact) -> Fact:
+    """Return the fact of an NCHW image as NHWC."""
+    return x.shaped(tuple(x.dims[i] for i in to_channels_last(x.rank)))

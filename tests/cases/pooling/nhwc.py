@@ -47,7 +47,7 @@ POOL_POOLING = [
     ms("NhwcMaxPool", TURNED, kernel_shape=[2, 2], dilations=[2, 3], ceil_mode=1),
     ms("NhwcMaxPool", TURNED[0], kernel_shape=[2], auto_pad="SAME_UPPER"),
     no("NhwcMaxPool", TURNED[0], kernel_shape=[2, 2], match="kernel_shape"),
-    no("NhwcMaxPool", TURNED[0, 0], kernel_shape=[], match="3 dims or more"),
+    no("NhwcMaxPool", TURNED[0, 0], kernel_shape=[], match="rank 2"),
 ]
 
 

@@ -8,18 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import BF16, F16, F32
+from sardonyx.graph.dim import product
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import same_dims
 from sardonyx.ops.attention.linear import stack_states, window_axis
-from sardonyx.ops.conv.standard import causal, decompose_causal
-
-_FLOATS: Final = frozenset((F32, F16, BF16))
-
+from sardonyx.ops.conv.standard import causal, decompose_causal, infer_causal
 
 causal_conv: Final = Op(
     "CausalConvWithState",
@@ -28,7 +24,7 @@ causal_conv: Final = Op(
     "output:T present_state:T",
     domain=MICROSOFT,
     attrs={"activation": b"none", "channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0},
-    types={"T": _FLOATS},
+    types=causal.types,
 )
 
 
@@ -44,21 +40,19 @@ def _(
         raise InvalidGraph(f"input and weight are sequences of channels, and are {x} and {w}")
     batch, *rest = x.dims
     length, channels = (rest[0], rest[1:]) if attrs["channels_last"] else (rest[-1], rest[:-1])
-    count: Size = 1
-    for size in channels:
-        count = count * size
-    rule = causal.infer_rule
-    assert rule is not None
-    rule(g, Fact(x.dtype, (batch, count, length)), w, b, None, activation=attrs["activation"])
+    infer_causal(
+        g,
+        Fact(x.dtype, (batch, product(channels), length)),
+        w,
+        b,
+        None,
+        activation=attrs["activation"],
+    )
     if not attrs["channels_last"] and x.rank != 3:
         raise InvalidGraph(f"input is [batch, channels, length], and is {x}")
     state_length = (w.dims[2] - 1) * attrs["dilation"]
-    state_dims = (
-        (batch, state_length, *channels)
-        if attrs["channels_last"]
-        else (batch, *channels, state_length)
-    )
-    state = (*window_axis(attrs["state_window"]), *state_dims)
+    dims = (state_length, *channels) if attrs["channels_last"] else (*channels, state_length)
+    state = (*window_axis(attrs["state_window"]), batch, *dims)
     if past is not None:
         same_dims(g, past.dims, state, "past_state")
     return x.plain(), x.shaped(state)
@@ -79,9 +73,7 @@ def _(
         x, state = (v.reshape(*v.shape[:2], flat).swapaxes(1, 2) for v in (x, state))
     if last_state is None:
         state = np.zeros((*x.shape[:2], state_length), x.dtype)
-    rule = causal.reference_rule
-    assert rule is not None
-    y, _ = rule(x, dilated, b, state, activation=attrs["activation"])
+    y, _ = causal.run((x, dilated, b, state), {"activation": attrs["activation"]})
     state = np.concatenate((state, x), axis=2)
     length = x.shape[2]
     ends = range(max(length - (window or 1) + 1, min(length, 1)), length + 1)

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, DeformConv, Col2Im and CausalConvWithState of the ONNX domain."""
+"""Conv, ConvTranspose, Col2Im and CausalConvWithState of the ONNX domain."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape, Size, maximum, product
-from sardonyx.graph.dtype import BF16, BOOL, COMPLEX, F16, F32, FLOATS, I64, NUMBERS, STRING
+from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, STRING
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op, optional
+from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, as_ints, in_wide
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.conv.deform import check_offsets, deform_conv
 from sardonyx.ops.conv.im2col import add_bias, add_transposed, col2im_add, convolve
-from sardonyx.ops.decomposition import Outputs, known_size, need, present
+from sardonyx.ops.decomposition import Outputs, known_size, need
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.sizes import CLASSIC, SIZES
 from sardonyx.ops.sliding_window import (
     MAX_SPAN,
     Ints,
@@ -70,12 +70,9 @@ def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
         raise ShapeError(
             f"kernel_shape {tuple(declared)} does not match the {len(kernel)} spatial axes"
         )
-    return tuple(
-        g.equal(
-            k, s, f"kernel_shape {tuple(declared)} differs from the weights along spatial axis {i}"
-        )
-        for i, (k, s) in enumerate(zip(kernel, declared, strict=True))
-    )
+    what = f"kernel_shape {tuple(declared)} differs from the weights along spatial axis"
+    pairs = enumerate(zip(kernel, declared, strict=True))
+    return tuple(g.equal(k, s, f"{what} {i}") for i, (k, s) in pairs)
 
 
 def check_bias(g: Scope, b: Fact | None, maps: Size) -> None:
@@ -91,29 +88,27 @@ conv = Op("Conv", 22, "x:T w:T b:T?", "y:T", attrs=CONV, types={"T": FLOATS})
 
 
 @conv.infer
-def _(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
+def infer_conv(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
+    """The fact of a convolution of x with the weights w, plus the bias b."""
     return Fact(x.dtype, conv_shape(g, x, w, b, attrs))
 
 
-def _conv(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
+@conv.reference
+@in_wide
+def _(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
     geometry = window_geometry(window_of(w.shape[2:], attrs), x.shape[2:])
     return add_bias(convolve(x, w, geometry, attrs["group"]), b)
 
 
-conv.reference(in_wide(_conv))
-
+TRANSPOSED: Final = {**CONV, "output_padding": optional("ints"), "output_shape": optional("ints")}
 conv_transpose = Op(
-    "ConvTranspose",
-    22,
-    "x:T w:T b:T?",
-    "y:T",
-    attrs={**CONV, "output_padding": optional("ints"), "output_shape": optional("ints")},
-    types={"T": FLOATS},
+    "ConvTranspose", 22, "x:T w:T b:T?", "y:T", attrs=TRANSPOSED, types={"T": FLOATS}
 )
 
 
 @conv_transpose.infer
-def _(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
+def infer_transposed(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
+    """The fact of a transposed convolution; weights are (channels, maps / group, *kernel)."""
     kernel = conv_kernel(g, x, w, attrs)
     group = attrs["group"]
     g.equal(x.dims[1], w.dims[0], "channels of x and of the weights differ")
@@ -130,9 +125,8 @@ def _natural_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> 
     """Return the output sizes of a transposed convolution before its pads are cropped."""
     extra = attrs["output_padding"] or (0,) * len(spatial)
     if len(extra) != len(spatial):
-        raise ShapeError(
-            f"output_padding {tuple(extra)} does not match {len(spatial)} spatial axes"
-        )
+        what = f"output_padding {tuple(extra)} does not match {len(spatial)} spatial axes"
+        raise ShapeError(what)
     for e, limit in zip(extra, map(max, window.strides, window.dilations), strict=True):
         if not 0 <= e < limit:
             raise ShapeError(
@@ -148,13 +142,12 @@ def transposed_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -
     natural = _natural_sizes(window, spatial, attrs)
     output_shape = attrs["output_shape"]
     if output_shape:
-        if len(output_shape) not in (n, n + 2) or not all(
-            0 <= a <= MAX_SPAN for a in output_shape[-n:]
-        ):
+        sizes = tuple(output_shape[-n:])
+        if len(output_shape) not in (n, n + 2) or not 0 <= min(sizes) <= max(sizes) <= MAX_SPAN:
             raise ShapeError(
                 f"output_shape {tuple(output_shape)} is not {n} sizes within [0, {MAX_SPAN}]"
             )
-        return tuple(output_shape[-n:])
+        return sizes
     if window.is_same:
         return tuple(size * stride for size, stride in zip(spatial, window.strides, strict=True))
     return tuple(s - b - e for s, b, e in zip(natural, window.begins, window.ends, strict=True))
@@ -172,7 +165,9 @@ def transposed_front(
     return tuple(c // 2 if window.auto_pad == b"SAME_UPPER" else c - c // 2 for c in cut)
 
 
-def _conv_transpose(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
+@conv_transpose.reference
+@in_wide
+def _(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
     window = window_of(w.shape[2:], attrs)
     ins: Ints = x.shape[2:]
     outs = numbers(transposed_sizes(window, ins, attrs))
@@ -184,37 +179,13 @@ def _conv_transpose(x: Array, w: Array, b: Array | None = None, **attrs: Any) ->
     return add_bias(y, b)
 
 
-conv_transpose.reference(in_wide(_conv_transpose))
-
-deform = Op(
-    "DeformConv",
-    22,
-    "x:T w:T offset:T b:T? mask:T?",
-    "y:T",
-    attrs={**GEOMETRY, "group": 1, "offset_group": 1},
-    types={"T": FLOATS},
-)
-
-
-@deform.infer
-def _(
-    g: Scope, x: Fact, w: Fact, offset: Fact, b: Fact | None, mask: Fact | None, **attrs: Any
-) -> Fact:
-    y = Fact(x.dtype, conv_shape(g, x, w, b, attrs))
-    check_offsets(g, y, (offset, mask), w.dims[2:], attrs["offset_group"])
-    g.divides(attrs["offset_group"], x.dims[1], "offset_group must divide the channels of x")
-    return y
-
-
-deform.reference(in_wide(deform_conv))
-
 col2im = Op(
     "Col2Im",
     18,
     "columns:T image_shape:I block_shape:I",
     "y:T",
     attrs={k: v for k, v in GEOMETRY.items() if k != "kernel_shape"},
-    types={"T": NUMBERS | COMPLEX | {BOOL, STRING}, "I": frozenset((I64,))},
+    types={"T": CLASSIC, "I": SIZES},
 )
 
 
@@ -239,9 +210,8 @@ def _(g: Scope, x: Fact, image_shape: Fact, block_shape: Fact, **attrs: Any) -> 
             return Fact(x.dtype, None)
         return Fact(x.dtype, (batch, channels, *(g.fresh("image") for _ in range(rank))))
     if block is not None:
-        g.equal(
-            _n_blocks(g, image, block, attrs), count, "the number of blocks and of columns differ"
-        )
+        n_blocks = _n_blocks(g, image, block, attrs)
+        g.equal(n_blocks, count, "the number of blocks and of columns differ")
     return Fact(x.dtype, (batch, channels, *image))
 
 
@@ -255,7 +225,9 @@ def _n_blocks(g: Scope, image: Shape, block: Shape, attrs: Mapping[str, Any]) ->
     return product(window.outs(image))
 
 
-def _col2im(x: Array, image_shape: Array, block_shape: Array, **attrs: Any) -> Array:
+@col2im.reference
+@in_wide
+def _(x: Array, image_shape: Array, block_shape: Array, **attrs: Any) -> Array:
     image, block = as_ints(image_shape), as_ints(block_shape)
     geometry = window_geometry(window_of(block, attrs), image)
     if math.prod(geometry.outs) != x.shape[2] or x.shape[1] % geometry.n_taps:
@@ -268,8 +240,6 @@ def _col2im(x: Array, image_shape: Array, block_shape: Array, **attrs: Any) -> A
     return y
 
 
-col2im.reference(in_wide(_col2im))
-
 causal = Op(
     "CausalConvWithState",
     27,
@@ -281,9 +251,10 @@ causal = Op(
 
 
 @causal.infer
-def _(
+def infer_causal(
     g: Scope, x: Fact, w: Fact, b: Fact | None, past: Fact | None, *, activation: bytes
 ) -> tuple[Fact, Fact]:
+    """The facts of the output and of the state that the next call continues from."""
     if activation not in (b"none", b"silu", b"swish"):
         raise ShapeError(f"activation is {activation!r}, and may be none, silu or swish")
     if x.rank != 3 or w.rank != 3:
@@ -302,7 +273,9 @@ def _(
     return x.plain(), Fact(x.dtype, state)
 
 
-def _causal_conv(
+@causal.reference
+@in_wide
+def _(
     x: Array, w: Array, b: Array | None = None, past: Array | None = None, *, activation: bytes
 ) -> tuple[Array, Array]:
     taps, length = w.shape[2], x.shape[2]
@@ -315,36 +288,6 @@ def _causal_conv(
     return y if activation == b"none" else y * sigmoid(y), padded[:, :, length:].copy()
 
 
-causal.reference(in_wide(_causal_conv))
-
-
-@deform.decompose
-def _(b: Builder, node: Node) -> Outputs:
-    """DeformConv: im2col with sampled taps (DeformColumns), then a matmul per group."""
-    x, w, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
-    offset, bias, mask = input_of(node, 2), optional_input(node, 3), optional_input(node, 4)
-    shape, attrs = present(w.tensor.static, "the weights have symbolic sizes"), node.attrs
-    dtype = x.tensor.dtype
-    need(dtype in (F32, F16, BF16), "not float32, float16 or bfloat16")
-    need(0 not in shape and len(shape) <= 5, "the weights are empty, or have too many dims")
-    geometry = {k: v for k, v in attrs.items() if k != "group"}
-    geometry["kernel_shape"] = shape[2:]
-    # 16-bit floats are sampled and summed in float32.
-    x, w, offset = (b.cast(v, F32) for v in (x, w, offset))
-    mask = mask if mask is None else b.cast(mask, F32)
-    columns = b.DeformColumns(x, offset, mask, domain=INTERNAL, **geometry)
-    group, depth = attrs["group"], math.prod(shape[1:])
-    # [batch, group, channels * taps, pixels].
-    grouped = b.Reshape(columns, b.ints(0, group, depth, -1))
-    y = b.MatMul(b.Reshape(w, b.ints(group, shape[0] // group, depth)), grouped)
-    sizes = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(shape),), None, out.tensor.dims))
-    y = b.Reshape(y, sizes, allowzero=1, like=Value("", Fact(F32, out.tensor.dims)))
-    if bias is not None:
-        bias = b.Reshape(b.cast(bias, F32), b.ints(shape[0], *((1,) * (len(shape) - 2))))
-        y = b.Add(y, bias)
-    return (b.cast(y, dtype),)
-
-
 @causal.decompose
 def decompose_causal(b: Builder, node: Node) -> Outputs:
     """CausalConvWithState, standard or com.microsoft: the state, a Conv, the new state."""
@@ -352,16 +295,14 @@ def decompose_causal(b: Builder, node: Node) -> Outputs:
     bias, past = optional_input(node, 2), optional_input(node, 3)
     attrs = {"channels_last": 0, "dilation": 1, "state_window": 0, **node.attrs}
     need(not attrs["state_window"], "the state has a window")
-    need(
-        not attrs["channels_last"] or x.tensor.rank == 3, "channels-last with several spatial axes"
-    )
-    channels, taps = (
-        known_size(w.tensor.dims[i], "the weights have symbolic sizes") for i in (0, 2)
-    )
+    is_last = attrs["channels_last"]
+    need(not is_last or x.tensor.rank == 3, "channels-last with several spatial axes")
+    sizes = (known_size(w.tensor.dims[i], "the weights have symbolic sizes") for i in (0, 2))
+    channels, taps = sizes
     # The state has the inputs that the first taps of the next call still read.
     n_state = (taps - 1) * attrs["dilation"]
     padded: Value = x
-    axis = 1 if attrs["channels_last"] else 2
+    axis = 1 if is_last else 2
     # Causal padding: zeros before the first input, none after the last.
     if past is None:
         before = [0, 0, 0, 0, 0, 0]
@@ -369,15 +310,15 @@ def decompose_causal(b: Builder, node: Node) -> Outputs:
         padded = b.Pad(x, b.ints(*before))
     elif n_state:
         padded = b.Concat(past, x, axis=axis)
-    images = b.Transpose(padded, perm=(0, 2, 1)) if attrs["channels_last"] else padded
+    images = b.Transpose(padded, perm=(0, 2, 1)) if is_last else padded
     y = b.Conv(images, w, bias, group=channels, dilations=(attrs["dilation"],))
     if attrs["activation"] != b"none":
         y = b.Mul(y, b.Sigmoid(y))
-    if attrs["channels_last"]:
+    if is_last:
         y = b.Transpose(y, perm=(0, 2, 1))
     length = b.Shape(x, start=axis, end=axis + 1)
     ends = b.ints(np.iinfo(np.int64).max)
     return y, b.Slice(padded, length, ends, b.ints(axis))
 
 
-OPS: Final = (conv, conv_transpose, deform, col2im, causal)
+OPS: Final = (conv, conv_transpose, col2im, causal)

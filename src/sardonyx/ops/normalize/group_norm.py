@@ -15,9 +15,9 @@ from sardonyx.graph.op import MICROSOFT, Op, required
 from sardonyx.ops.arrays import Array, float32, wide
 from sardonyx.ops.attention.heads import same_dims, same_rank
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.conv.fused import to_channels_first, to_channels_last
 from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.inference import to_channels_first, to_channels_last
 from sardonyx.ops.normalize import standard
 
 _FLOATS: Final = frozenset((F32, F16))

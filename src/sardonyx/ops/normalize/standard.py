@@ -132,10 +132,8 @@ def _group_norm(
     return _grouped_norm(x, scale, bias, num_groups, epsilon)
 
 
-group_norm = _norm(
-    "GroupNormalization", 21, "x:T scale:T bias:T", _group_norm,
-    epsilon=EPSILON, num_groups=required("int"), stash_type=1,
-)  # fmt: skip
+_GROUPS: Final = {"epsilon": EPSILON, "num_groups": required("int"), "stash_type": 1}
+group_norm = _norm("GroupNormalization", 21, "x:T scale:T bias:T", _group_norm, **_GROUPS)
 
 
 @group_norm.infer

@@ -1,4 +1,4 @@
-"""Pooling with channels last (NHWC): lowering rewrites the pooling ops to them.
+"""Pooling with channels last (NHWC): the ops that lowering rewrites pooling to, and NhwcMaxPool.
 
 Images are [batch, *spatial, channels].
 """
@@ -9,55 +9,57 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.graph.dtype import I8, U8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, as_facts
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.conv.channels_last import channels_first, channels_last
-from sardonyx.ops.pooling import standard as standard_pool
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.inference import (
+    channels_first,
+    channels_last,
+    to_channels_first,
+    to_channels_last,
+)
+from sardonyx.ops.pooling import standard
 
 
-def _pool(standard: Op) -> Op:
-    """Return the channels-last form of a windowed or global pooling op."""
-    types = {"T": standard.types["T"]}
-    op = Op(standard.name, 1, "x:T", "y:T", attrs=standard.attrs, types=types, domain=INTERNAL)
-    infer, reference = _rules(standard)
+def _nhwc(pool: Op, name: str, **schema: Any) -> Op:
+    """Return the channels-last version of a windowed or global pooling op: its first output."""
+    op = Op(name, 1, "x:T", "y:T", **schema)
 
     @op.infer
     def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
-        result = infer(g, channels_first(x), **attrs)
-        return channels_last(result[0] if isinstance(result, tuple) else result)
+        assert pool.infer_rule is not None
+        result = pool.infer_rule(g, channels_first(x), **{**pool.defaults, **attrs})
+        return channels_last(as_facts(result)[0])
 
     @op.reference
     def _(x: Array, **attrs: Any) -> Array:
-        result = reference(np.moveaxis(x, -1, 1), **attrs)
-        return np.moveaxis(result[0] if isinstance(result, tuple) else result, 1, -1)
+        result = pool.run((np.moveaxis(x, -1, 1),), {**pool.defaults, **attrs})
+        return np.moveaxis(result[0], 1, -1)
 
     return op
 
 
-def _rules(standard: Op) -> tuple[Any, Any]:
-    assert standard.infer_rule is not None
-    assert standard.reference_rule is not None
-    return standard.infer_rule, standard.reference_rule
+INTERNAL_POOLS: Final = tuple(
+    _nhwc(pool, pool.name, attrs=pool.attrs, types={"T": pool.types["T"]}, domain=INTERNAL)
+    for pool in (standard.max_pool, standard.average_pool, standard.lp_pool, *standard.GLOBAL)
+)
+_BYTES: Final = {"T": frozenset((I8, U8))}
+nhwc_max_pool: Final = _nhwc(
+    standard.max_pool, "NhwcMaxPool", attrs=standard.POOL, types=_BYTES, domain=MICROSOFT
+)
 
 
-max_pool = _pool(standard_pool.max_pool)
+@nhwc_max_pool.decompose
+def _(b: Builder, node: Node) -> Value:
+    x = input_of(node, 0)
+    rank = x.tensor.rank
+    # Layout propagation removes the Transposes again where kernels are NHWC.
+    y = b.MaxPool(b.Transpose(x, perm=to_channels_first(rank)), **node.attrs)
+    return b.Transpose(y, perm=to_channels_last(rank))
 
 
-average_pool = _pool(standard_pool.average_pool)
-
-
-lp_pool = _pool(standard_pool.lp_pool)
-
-
-global_max = _pool(standard_pool.global_max)
-
-
-global_average = _pool(standard_pool.global_average)
-
-
-global_lp = _pool(standard_pool.global_lp)
-
-
-OPS: Final = (max_pool, average_pool, lp_pool, global_max, global_average, global_lp)
+OPS: Final = (*INTERNAL_POOLS, nhwc_max_pool)

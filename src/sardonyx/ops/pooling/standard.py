@@ -18,6 +18,7 @@ from sardonyx.graph.op import INTERNAL, Op, Reference, optional, required
 from sardonyx.ops.arrays import Array, as_ints, in_wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
+from sardonyx.ops.sizes import SIZES
 from sardonyx.ops.sliding_window import (
     MAX_SPAN,
     Window,
@@ -35,7 +36,6 @@ POOL: Final[dict[str, Any]] = {
     "pads": optional("ints"),
     "strides": optional("ints"),
 }
-INDEX: Final = frozenset((I64,))
 
 
 def pool_window(x_rank: int, attrs: Mapping[str, Any]) -> Window:
@@ -75,7 +75,7 @@ max_pool = Op(
     "x:T",
     "y:T indices:I?",
     attrs={**POOL, "storage_order": 0},
-    types={"T": FLOATS | {I8, U8}, "I": INDEX},
+    types={"T": FLOATS | {I8, U8}, "I": SIZES},
 )
 
 
@@ -85,7 +85,9 @@ def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
     return Fact(x.dtype, shape), Fact(I64, shape)
 
 
-def _max_pool(x: Array, **attrs: Any) -> tuple[Array, Array]:
+@max_pool.reference
+@in_wide
+def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     """Max pooling is separable: axis by axis, the last first.
 
     In that order the first of equal elements, in row-major order, wins.
@@ -122,9 +124,6 @@ def _max_along(x: Array, index: Array, geometry: WindowGeometry, i: int) -> tupl
     return y, best_index
 
 
-max_pool.reference(in_wide(_max_pool))
-
-
 def _window_sums(x: Array, geometry: WindowGeometry) -> Array:
     """Return the sum of each window, axis by axis (separable)."""
     for i in range(len(geometry.outs)):
@@ -146,18 +145,13 @@ def _window_counts(geometry: WindowGeometry, window: Window, i: int, with_pads: 
     if window.is_same:
         return counts + geometry.kernel[i]
     # In ceil mode a window may reach beyond the padding; those elements are not counted.
-    span = (
-        geometry.front[i]
-        + geometry.ins[i]
-        + window.ends[i]
-        - np.arange(geometry.outs[i]) * geometry.strides[i]
-    )
+    end = geometry.front[i] + geometry.ins[i] + window.ends[i]
+    span = end - np.arange(geometry.outs[i]) * geometry.strides[i]
     return np.clip(-(-span // geometry.dilations[i]), 0, geometry.kernel[i])
 
 
-average_pool = Op(
-    "AveragePool", 22, "x:T", "y:T", attrs={**POOL, "count_include_pad": 0}, types={"T": FLOATS}
-)
+_AVERAGE: Final = {**POOL, "count_include_pad": 0}
+average_pool = Op("AveragePool", 22, "x:T", "y:T", attrs=_AVERAGE, types={"T": FLOATS})
 
 
 @average_pool.infer
@@ -165,7 +159,9 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     return Fact(x.dtype, _pooled_shape(g, x, attrs))
 
 
-def _average_pool(x: Array, **attrs: Any) -> Array:
+@average_pool.reference
+@in_wide
+def _(x: Array, **attrs: Any) -> Array:
     window = pool_window(x.ndim, attrs)
     geometry = _geometry(x, attrs)
     y = _window_sums(x, geometry)
@@ -176,8 +172,6 @@ def _average_pool(x: Array, **attrs: Any) -> Array:
     y /= count.astype(y.dtype)
     return y
 
-
-average_pool.reference(in_wide(_average_pool))
 
 lp_pool = Op("LpPool", 22, "x:T", "y:T", attrs={**POOL, "p": 2}, types={"T": FLOATS})
 
@@ -201,11 +195,10 @@ def _root(total: Array, p: int) -> Array:
     return total if p == 1 else np.sqrt(total) if p == 2 else total ** total.dtype.type(1 / p)
 
 
-def _lp_pool(x: Array, **attrs: Any) -> Array:
+@lp_pool.reference
+@in_wide
+def _(x: Array, **attrs: Any) -> Array:
     return _root(_window_sums(_power(x, attrs["p"]), _geometry(x, attrs)), attrs["p"])
-
-
-lp_pool.reference(in_wide(_lp_pool))
 
 
 def _global(name: str, reference: Reference, **attrs: Any) -> Op:
@@ -228,17 +221,16 @@ def _global(name: str, reference: Reference, **attrs: Any) -> Op:
     return op
 
 
-global_max = _global("GlobalMaxPool", lambda x: x.max(axis=2, initial=-np.inf))
-global_average = _global("GlobalAveragePool", lambda x: x.sum(axis=2) / x.dtype.type(x.shape[2]))
-global_lp = _global("GlobalLpPool", lambda x, p: _root(_power(x, p).sum(axis=2), p), p=2)
+GLOBAL: Final = (
+    _global("GlobalMaxPool", lambda x: x.max(axis=2, initial=-np.inf)),
+    _global("GlobalAveragePool", lambda x: x.sum(axis=2) / x.dtype.type(x.shape[2])),
+    _global("GlobalLpPool", lambda x, p: _root(_power(x, p).sum(axis=2), p), p=2),
+)
 
+_UNPOOL: Final = {k: POOL[k] for k in ("kernel_shape", "pads", "strides")}
+_TYPES: Final = {"T": FLOATS, "I": SIZES}
 max_unpool = Op(
-    "MaxUnpool",
-    22,
-    "x:T indices:I output_shape:I?",
-    "y:T",
-    attrs={k: POOL[k] for k in ("kernel_shape", "pads", "strides")},
-    types={"T": FLOATS, "I": INDEX},
+    "MaxUnpool", 22, "x:T indices:I output_shape:I?", "y:T", attrs=_UNPOOL, types=_TYPES
 )
 
 
@@ -270,7 +262,8 @@ def unpooled_shape(shape: Shape, attrs: Mapping[str, Any]) -> Shape:
     return (*shape[:2], *((size - 1) * s + k - b - e for size, s, k, b, e in axes))
 
 
-def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any) -> Array:
+@max_unpool.reference
+def _(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any) -> Array:
     natural = numbers(unpooled_shape(x.shape, attrs))
     flat = np.zeros(math.prod(natural), x.dtype)
     if indices.size and not 0 <= indices.min() <= indices.max() < flat.size:
@@ -289,17 +282,13 @@ def _max_unpool(x: Array, indices: Array, output_shape: Array | None = None, **a
     return y
 
 
-max_unpool.reference(_max_unpool)
-
-
 @max_unpool.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """MaxUnpool: scatter the elements into zeros."""
     x, indices, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
     default_shape = unpooled_shape(x.tensor.dims, node.attrs)
-    need(
-        optional_input(node, 2) is None or out.tensor.dims == default_shape, "the output is larger"
-    )
+    is_default = optional_input(node, 2) is None or out.tensor.dims == default_shape
+    need(is_default, "the output is larger")
     whole = Fact(I64, (1,), None, (product(default_shape),))
     zero = b.const(np.zeros((), x.tensor.dtype.np))
     empty = b.Expand(zero, b.Sizes(domain=INTERNAL, fact=whole))
@@ -312,6 +301,4 @@ def _(b: Builder, node: Node) -> Outputs:
     return (b.Reshape(flat, shape, allowzero=1, like=out),)
 
 
-OPS: Final = (
-    max_pool, average_pool, lp_pool, global_max, global_average, global_lp, max_unpool,
-)  # fmt: skip
+OPS: Final = (max_pool, average_pool, lp_pool, *GLOBAL, max_unpool)

@@ -18,8 +18,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import internal_op
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.conv.channels_last import channels_first, channels_last
 from sardonyx.ops.conv.standard import CONV, conv_shape
+from sardonyx.ops.inference import channels_first, channels_last
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import integer_range, to_quantized
 from sardonyx.ops.quantize.matmul_conv import (

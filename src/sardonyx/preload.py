@@ -14,7 +14,7 @@ MODULES: Final = (
     "ops.conv.channels_last", "ops.conv.contrib", "ops.conv.standard", "ops.elementwise.activation",
     "ops.elementwise.arithmetic", "ops.elementwise.cast", "ops.estimators.linear_svm",
     "ops.estimators.scores", "ops.features.categories", "ops.features.maps", "ops.features.scale",
-    "ops.gather.standard", "ops.matmul.fused", "ops.matmul.internal", "ops.matmul.standard",
+    "ops.gather.standard", "ops.matmul.contrib", "ops.matmul.internal", "ops.matmul.standard",
     "ops.move.standard", "ops.pooling.channels_last", "ops.pooling.standard",
     "ops.reduce.standard", "ops.shape.standard", "ops.sizes", "ops.trees.ensemble",
     "load.upgrade.elementwise", "load.upgrade.move", "load.upgrade.pooling", "load.upgrade.reduce",

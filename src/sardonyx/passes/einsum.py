@@ -14,8 +14,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, I16, I32, U8, U16, U32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.matmul.internal import TYPES
-from sardonyx.ops.matmul.standard import Equation, Label
+from sardonyx.ops.matmul.standard import TYPES, Equation, Label
 from sardonyx.passes.rule import P, hole, known_size, need, ranked, rule
 
 NO_LABEL: Final[Label] = "row"  # the axis of size 1 of an operand without rows or columns

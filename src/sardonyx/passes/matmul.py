@@ -14,7 +14,7 @@ from sardonyx.graph.graph import Graph, Node, Value, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction
-from sardonyx.ops.matmul.internal import TYPES
+from sardonyx.ops.matmul.standard import TYPES
 from sardonyx.passes.algebra import permutation_of
 from sardonyx.passes.rule import P, hole, need, present, ranked, rule, scalar
 

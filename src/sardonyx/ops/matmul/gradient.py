@@ -8,6 +8,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.matmul.contrib import operand_permutation
 
 Grads = list[Value | None]
 
@@ -119,17 +120,10 @@ def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
 @decompose("FusedMatMul", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
     attrs = node.attrs
-    left = _transposed_operand(b, input_of(node, 0), attrs["transA"], attrs["transBatchA"])
-    right = _transposed_operand(b, input_of(node, 1), attrs["transB"], attrs["transBatchB"])
-    product: Value = b.MatMul(left, right)
+    operands = []
+    for i, side in enumerate("AB"):
+        x = input_of(node, i)
+        perm = operand_permutation(ranked(x).rank, attrs, side)
+        operands.append(x if perm == sorted(perm) else b.Transpose(x, perm=tuple(perm)))
+    product: Value = b.MatMul(*operands)
     return product if attrs["alpha"] == 1 else b.Mul(product, attrs["alpha"])
-
-
-def _transposed_operand(b: GradientBuilder, x: Value, is_swapped: int, is_batched: int) -> Value:
-    """Transpose an operand by its trans and transBatch attributes; vectors are unchanged."""
-    axes = list(range(ranked(x).rank))
-    if is_batched:
-        axes = [*axes[1:-1], axes[0], axes[-1]]
-    if is_swapped and len(axes) > 1:
-        axes[-2:] = axes[:-3:-1]
-    return x if axes == sorted(axes) else b.Transpose(x, perm=tuple(axes))

@@ -7,15 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import ShapeError
-from sardonyx.graph.dtype import FLOATS, I32, I64, U32, U64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import INTERNAL, Op
 from sardonyx.ops.arrays import Array, as_bf16, wide
 from sardonyx.ops.elementwise.chain import EPILOGUE, code_type, run_code
-from sardonyx.ops.matmul.standard import matmul, matmul_shape
-
-TYPES: Final = FLOATS | {I32, I64, U32, U64}
+from sardonyx.ops.matmul.standard import TYPES, matmul, matmul_shape
 
 internal_matmul = Op(
     "MatMul",

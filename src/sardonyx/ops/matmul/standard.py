@@ -17,7 +17,8 @@ from sardonyx.graph.op import Op, required
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.inference import broadcast_shapes
 
-_TYPES: Final = FLOATS | {I32, I64, U32, U64}
+WHOLE: Final = frozenset((I32, I64, U32, U64))
+TYPES: Final = FLOATS | WHOLE
 
 
 def matmul_shape(g: Scope, a: Fact, b: Fact) -> Shape:
@@ -49,27 +50,17 @@ def _for_blas(x: Array) -> Array:
     return x if is_plain else np.ascontiguousarray(x)
 
 
-matmul_op = Op("MatMul", 13, "a:T b:T", "y:T", types={"T": _TYPES})
-
-
+matmul_op = Op("MatMul", 13, "a:T b:T", "y:T", types={"T": TYPES})
 matmul_op.infer(lambda g, a, b: Fact(a.dtype, matmul_shape(g, a, b)))
-
-
 matmul_op.reference(in_wide(matmul))
 
-
-gemm = Op(
-    "Gemm",
-    13,
-    "a:T b:T c:T?",
-    "y:T",
-    attrs={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0},
-    types={"T": _TYPES},
-)
+_GEMM: Final = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0}
+gemm = Op("Gemm", 13, "a:T b:T c:T?", "y:T", attrs=_GEMM, types={"T": TYPES})
 
 
 @gemm.infer
-def _(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
+def infer_gemm(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
+    """The fact of alpha * a b + beta * c."""
     if a.rank != 2 or b.rank != 2:
         raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul allows other ranks")
     shape = gemm_shape(g, a.dims, b.dims, attrs)

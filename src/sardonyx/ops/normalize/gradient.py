@@ -81,42 +81,24 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
     return [b.cast(dx, x.tensor.dtype), b.cast(dscale, scale.tensor.dtype)]
 
 
-@decompose("InstanceNormalization")
+@decompose("InstanceNormalization", "GroupNormalization")
 def _(b: GradientBuilder, node: Node) -> Value:
     x, scale, bias = (input_of(node, i) for i in range(3))
-    wide = widened(b, x)
-    axes = b.ints(*range(2, ranked(x).rank))
-    centred, inverse = _deviation(b, wide, axes, node.attrs["epsilon"])
-    scaled = b.Mul(b.Mul(centred, inverse), per_channel(b, scale, x))
-    return b.cast(b.Add(scaled, per_channel(b, bias, x)), x.tensor.dtype)
-
-
-@decompose("GroupNormalization")
-def _(b: GradientBuilder, node: Node) -> Value:
-    x, scale, bias = (input_of(node, i) for i in range(3))
-    wide = widened(b, x)
-    grouped = b.Reshape(wide, b.ints(0, node.attrs["num_groups"], -1))
-    centred, inverse = _deviation(b, grouped, b.ints(2), node.attrs["epsilon"])
+    grouped, axes = widened(b, x), range(2, ranked(x).rank)
+    if node.op.name == "GroupNormalization":
+        grouped, axes = b.Reshape(grouped, b.ints(0, node.attrs["num_groups"], -1)), range(2, 3)
+    centred, inverse = _deviation(b, grouped, b.ints(*axes), node.attrs["epsilon"])
     normal = b.reshape(b.Mul(centred, inverse), x)
     scaled = b.Mul(normal, per_channel(b, scale, x))
     return b.cast(b.Add(scaled, per_channel(b, bias, x)), x.tensor.dtype)
 
 
-@decompose("SkipLayerNormalization", domain=MICROSOFT)
-def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    total = _sum(b, node, optional_input(node, 4))
-    scale, bias = input_of(node, 2), optional_input(node, 3)
-    y = b.LayerNormalization(total, scale, bias, epsilon=node.attrs["epsilon"])
-    return [y, None, None, total]
-
-
-@decompose("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
-def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    total = _sum(b, node, optional_input(node, 3))
-    y = b.RMSNormalization(total, input_of(node, 2), epsilon=node.attrs["epsilon"])
-    return [y, None, None, total]
-
-
-def _sum(b: GradientBuilder, node: Node, bias: Value | None) -> Value:
-    total: Value = b.Add(input_of(node, 0), input_of(node, 1))
-    return total if bias is None else b.Add(total, bias)
+@decompose("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
+def _(b: GradientBuilder, node: Node) -> Grads:
+    x, skip, scale, *vectors = (optional_input(node, i) for i in range(5))
+    is_rms = node.op.name == "SkipSimplifiedLayerNormalization"
+    bias, epsilon = vectors[0 if is_rms else 1], node.attrs["epsilon"]
+    total = b.Add(x, skip) if bias is None else b.Add(b.Add(x, skip), bias)
+    if is_rms:
+        return [b.RMSNormalization(total, scale, epsilon=epsilon), None, None, total]
+    return [b.LayerNormalization(total, scale, vectors[0], epsilon=epsilon), None, None, total]

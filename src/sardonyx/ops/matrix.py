@@ -1,4 +1,4 @@
-"""Inverse, CDist (pairwise distances) and DynamicTimeWarping of com.microsoft."""
+"""Ops on whole matrices: Det, and Inverse, CDist and DynamicTimeWarping of com.microsoft."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dtype import F16, F32, F64, I32
+from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
+from sardonyx.graph.dtype import F32, F64, FLOATS, I32, IEEE
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
@@ -17,9 +17,21 @@ from sardonyx.ops.attention.heads import same_rank
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
 
-inverse: Final = Op(
-    "Inverse", 1, "X:T", "Y:T", domain=MICROSOFT, types={"T": frozenset((F16, F32, F64))}
-)
+det = Op("Det", 22, "x:T", "y:T", types={"T": FLOATS})
+
+
+@det.infer
+def _(g: Scope, x: Fact) -> Fact:
+    if x.rank < 2:
+        raise ShapeError(f"a determinant needs square matrices, not {x}")
+    g.equal(x.dims[-2], x.dims[-1], "the matrix is not square")
+    return x.shaped(x.dims[:-2])
+
+
+det.reference(in_wide(lambda x: np.linalg.det(x.astype(np.float64)).astype(x.dtype)))
+
+
+inverse: Final = Op("Inverse", 1, "X:T", "Y:T", domain=MICROSOFT, types={"T": IEEE})
 
 
 @inverse.infer
@@ -72,13 +84,9 @@ def _(a: Array, b: Array, *, metric: bytes) -> Array:
 
 
 # The cheapest monotone path (steps down, right or diagonal) from the first to the last corner.
+_WARPING: Final = {"F": frozenset((F32,)), "I": frozenset((I32,))}
 warping: Final = Op(
-    "DynamicTimeWarping",
-    1,
-    "input:F",
-    "output:I",
-    domain=MICROSOFT,
-    types={"F": frozenset((F32,)), "I": frozenset((I32,))},
+    "DynamicTimeWarping", 1, "input:F", "output:I", domain=MICROSOFT, types=_WARPING
 )
 
 
@@ -108,9 +116,8 @@ def _(x: Array) -> Array:
         is_down = (down < diagonal_cost) & (down < right)
         is_across = (diagonal_cost < down) & (diagonal_cost < right)
         backpointers[i, j] = np.where(is_across, 0, np.where(is_down, 1, 2))
-        total[i, j] = costs[i - 1, j - 1] + np.choose(
-            backpointers[i, j], (diagonal_cost, down, right)
-        )
+        best = np.choose(backpointers[i, j], (diagonal_cost, down, right))
+        total[i, j] = costs[i - 1, j - 1] + best
     backpointers[0, :], backpointers[:, 0] = 2, 1
     return _backtrack(backpointers)
 
@@ -137,4 +144,4 @@ def _(b: Builder, node: Node) -> Outputs:
     return (b.Sqrt(y) if node.attrs["metric"] == b"euclidean" else y,)
 
 
-OPS: Final = (inverse, cdist, warping)
+OPS: Final = (det, inverse, cdist, warping)

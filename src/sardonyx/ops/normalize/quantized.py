@@ -1,21 +1,25 @@
-"""QEmbedLayerNormalization: EmbedLayerNormalization with 8-bit tables."""
+"""Quantized normalizations: QEmbedLayerNormalization and QOrderedLayerNormalization."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.dtype import F32, I32
+from sardonyx.graph.dtype import F16, F32, I8, I32
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, Value, optional_input
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT, Op
 from sardonyx.ops.arrays import Array, float32
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
+from sardonyx.ops.inference import axis_of
 from sardonyx.ops.normalize.embed import embed_reference, infer_embed
+from sardonyx.ops.normalize.standard import layer_norm
 from sardonyx.ops.quantize.matmul_conv import BYTES, FLOAT, check_single
-from sardonyx.ops.quantize.qdq import dequantize_node
+from sardonyx.ops.quantize.qdq import dequantize_node, quantize_node
 from sardonyx.ops.quantize.qlinear import dequantized
 
 embed: Final = Op(
@@ -66,7 +70,7 @@ def _gather_rows(b: Builder, table: Value, ids: Value) -> Value:
 @embed.decompose
 def _(b: Builder, node: Node) -> Outputs:
     """QEmbedLayerNormalization."""
-    ids, segments, words, positions, segment_table, gamma, beta, mask, *scales = (
+    ids, segments, words, positions, segment_table, _, _, mask, *scales = (
         optional_input(node, i) for i in range(18)
     )
     assert ids is not None
@@ -79,9 +83,7 @@ def _(b: Builder, node: Node) -> Outputs:
     if segments is not None and segment_table is not None:
         picked = _gather_rows(b, segment_table, segments)
         total = b.Add(total, dequantize_node(b, picked, *pairs[2]))
-    vectors = [
-        dequantize_node(b, v, *k) for v, k in zip((gamma, beta), pairs[3:], strict=True) if v
-    ]
+    vectors = [dequantize_node(b, input_of(node, 5 + i), *pairs[3 + i]) for i in range(2)]
     y = b.LayerNormalization(total, *vectors, axis=-1, epsilon=node.attrs["epsilon"])
     # The count of unmasked tokens, which is 0 without a mask.
     if mask is None:
@@ -92,4 +94,51 @@ def _(b: Builder, node: Node) -> Outputs:
     return y, count
 
 
-OPS: Final = (embed,)
+qordered_layer_norm: Final = Op(
+    "QOrderedLayerNormalization",
+    1,
+    "X:Q scale_X:S scale:F B:F? scale_Y:S",
+    "Y:Q",
+    domain=MICROSOFT,
+    attrs={"axis": -1, "epsilon": float32(1e-5), "order_X": 1, "order_Y": 1},
+    types={"Q": frozenset((I8,)), "S": frozenset((F32,)), "F": frozenset((F16, F32))},
+)
+
+
+@qordered_layer_norm.infer
+def _(
+    g: Scope, x: Fact, x_scale: Fact, scale: Fact, bias: Fact | None, y_scale: Fact, **attrs: Any
+) -> Fact:
+    if attrs["order_X"] != 1 or attrs["order_Y"] != 1:
+        raise InvalidGraph("the orders of X and Y must be 1, row major")
+    check_single(g, scale_X=x_scale, scale_Y=y_scale)
+    width = x.dims[axis_of(attrs["axis"], x.rank) :]
+    for each in (scale, bias):
+        if each is not None and each.rank != len(width):
+            raise InvalidGraph(f"{each} has not the axes that {x} is normalized along")
+    return x.plain()
+
+
+@qordered_layer_norm.reference
+def _(*arrays: Any, axis: int, epsilon: float, **_: Any) -> Array:
+    x, x_scale, scale, bias, y_scale = arrays
+    bias = None if bias is None else bias.astype(np.float32)
+    real = x.astype(np.float32) * x_scale.reshape(())
+    attrs = {"axis": axis, "epsilon": epsilon, "stash_type": F32.onnx}
+    y: Array = layer_norm.run([real, scale.astype(np.float32), bias], attrs)[0]
+    codes: Array = np.clip(np.rint(y / y_scale.reshape(())), -128, 127)
+    return codes.astype(np.int8)
+
+
+@qordered_layer_norm.decompose
+def _(b: Builder, node: Node) -> Value:
+    x, x_scale, scale, y_scale = (input_of(node, i) for i in (0, 1, 2, 4))
+    bias = optional_input(node, 3)
+    weights = (b.cast(scale, F32), None if bias is None else b.cast(bias, F32))
+    real = dequantize_node(b, x, x_scale, None)
+    axis, epsilon = node.attrs["axis"], node.attrs["epsilon"]
+    y = b.LayerNormalization(real, *weights, axis=axis, epsilon=epsilon)
+    return quantize_node(b, y, y_scale, None, I8)
+
+
+OPS: Final = (embed, qordered_layer_norm)

@@ -22,19 +22,16 @@ _TYPES: Final = {"T": FLOATS, "I": INDEX}
 
 
 def _loss_fact(
-    g: Scope, scores: Fact, labels: Fact, weights: Fact | None, reduction: bytes
+    g: Scope, scores: Fact, labels: Fact, weights: Fact | None, *, reduction: bytes, **_: Any
 ) -> Fact:
     """Infer the loss of scores (N, C, ...), labels (N, ...) and weights (C)."""
     if reduction not in (b"none", b"sum", b"mean"):
-        raise InvalidGraph(
-            f"reduction is none, sum or mean, not {reduction.decode(errors='replace')}"
-        )
+        shown = reduction.decode(errors="replace")
+        raise InvalidGraph(f"reduction is none, sum or mean, not {shown}")
     if scores.rank < 2 or labels.rank != scores.rank - 1:
         raise ShapeError(f"scores are (N, C, ...) and labels (N, ...), not {scores} and {labels}")
-    samples = (scores.dims[0], *scores.dims[2:])
-    shape = tuple(
-        g.equal(a, b, "scores and labels differ") for a, b in zip(samples, labels.dims, strict=True)
-    )
+    pairs = zip((scores.dims[0], *scores.dims[2:]), labels.dims, strict=True)
+    shape = tuple(g.equal(a, b, "scores and labels differ") for a, b in pairs)
     if weights is not None:
         if weights.rank != 1:
             raise ShapeError(f"weights are one number per class, not {weights}")
@@ -42,14 +39,9 @@ def _loss_fact(
     return scores.shaped(shape if reduction == b"none" else ())
 
 
-def _loss(
-    log_prob: Array,
-    labels: Array,
-    weights: Array | None,
-    ignore_index: int | None,
-    reduction: bytes,
-) -> Any:
+def _loss(log_prob: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
     """Return the negative log likelihood of the labels, weighted and reduced."""
+    ignore_index, reduction = attrs["ignore_index"], attrs["reduction"]
     ignored = np.zeros(labels.shape, bool) if ignore_index is None else labels == ignore_index
     classes = log_prob.shape[1]
     wrong = labels[~ignored & ((labels < 0) | (labels >= classes))]
@@ -73,40 +65,25 @@ def _loss(
 nll = Op(
     "NegativeLogLikelihoodLoss", 22, "x:T target:I weight:T?", "loss:T", attrs=_ATTRS, types=_TYPES
 )
+nll.infer(_loss_fact)
+nll.reference(in_wide(_loss))
 
-
-@nll.infer
-def _(g: Scope, x: Fact, target: Fact, weight: Fact | None, **attrs: Any) -> Fact:
-    return _loss_fact(g, x, target, weight, attrs["reduction"])
-
-
-@nll.reference
-@in_wide
-def _(x: Array, target: Array, weight: Array | None, **attrs: Any) -> Any:
-    return _loss(x, target, weight, attrs["ignore_index"], attrs["reduction"])
-
-
+_SCORES: Final = "scores:T labels:I weights:T?"
 cross_entropy = Op(
-    "SoftmaxCrossEntropyLoss",
-    13,
-    "scores:T labels:I weights:T?",
-    "output:T log_prob:T?",
-    attrs=_ATTRS,
-    types=_TYPES,
+    "SoftmaxCrossEntropyLoss", 13, _SCORES, "output:T log_prob:T?", attrs=_ATTRS, types=_TYPES
 )
 
 
 @cross_entropy.infer
 def _(g: Scope, scores: Fact, labels: Fact, weights: Fact | None, **attrs: Any) -> Any:
-    return _loss_fact(g, scores, labels, weights, attrs["reduction"]), scores.plain()
+    return _loss_fact(g, scores, labels, weights, **attrs), scores.plain()
 
 
 @cross_entropy.reference
 @in_wide
 def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
     log_prob = log_softmax(scores, axis=1)
-    loss = _loss(log_prob, labels, weights, attrs["ignore_index"], attrs["reduction"])
-    return loss, log_prob
+    return _loss(log_prob, labels, weights, **attrs), log_prob
 
 
 @cross_entropy.decompose(when=in_training)
@@ -127,7 +104,8 @@ def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
     dtype = log_prob.tensor.dtype
     keep = None if ignored is None else b.Not(b.Equal(labels, ignored))
     # A label below 0 is a mistake, and not counted from the end.
-    labels = b.Where(b.Less(labels, 0), b.const(_ABOVE_ALL, labels.tensor.dtype), labels)
+    above_all = b.const(2**31 - 1, labels.tensor.dtype)  # a class that no model has
+    labels = b.Where(b.Less(labels, 0), above_all, labels)
     if keep is not None:
         labels = b.Where(keep, labels, b.const(0, labels.tensor.dtype))
     column = b.ints(1)
@@ -146,5 +124,4 @@ def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
     return total
 
 
-_ABOVE_ALL: Final = 2**31 - 1  # a class that no model has
 OPS: Final = (nll, cross_entropy)

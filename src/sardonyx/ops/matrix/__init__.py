@@ -1,1 +1,0 @@
-"""Ops on whole matrices: Det, Inverse, CDist, DynamicTimeWarping."""

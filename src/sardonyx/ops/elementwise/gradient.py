@@ -104,14 +104,9 @@ _UNARY: Final[dict[str, Unary]] = {
 }
 
 
-def _declare_unary(name: str, rule: Unary) -> None:
-    @gradient(name)
-    def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-        return rule(b, dy, input_of(node, 0), node.outputs[0], **node.attrs)
-
-
-for _name, _rule in _UNARY.items():
-    _declare_unary(_name, _rule)
+@gradient(*_UNARY)
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    return _UNARY[node.op.name](b, dy, input_of(node, 0), node.outputs[0], **node.attrs)
 
 
 @gradient("PRelu")
@@ -174,18 +169,13 @@ _BINARY: Final[dict[str, tuple[Binary, Binary]]] = {
 }
 
 
-def _declare_binary(name: str, rules: tuple[Binary, Binary]) -> None:
-    @gradient(name)
-    def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-        operands, y = (input_of(node, 0), input_of(node, 1)), node.outputs[0]
-        return [
-            b.sum_to(rule(b, dy, *operands, y), value) if b.wants(value) else None
-            for rule, value in zip(rules, operands, strict=True)
-        ]
-
-
-for _name, _rules in _BINARY.items():
-    _declare_binary(_name, _rules)
+@gradient(*_BINARY)
+def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
+    x, z, y = input_of(node, 0), input_of(node, 1), node.outputs[0]
+    return [
+        b.sum_to(rule(b, dy, x, z, y), value) if b.wants(value) else None
+        for rule, value in zip(_BINARY[node.op.name], (x, z), strict=True)
+    ]
 
 
 @gradient("Sum", "Mean")

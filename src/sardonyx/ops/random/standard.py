@@ -19,6 +19,7 @@ from sardonyx.ops.sizes import CLASSIC, allocatable, checked_shape
 from sardonyx.ops.softmax.standard import softmax
 
 Generator = np.random.Generator
+Types = frozenset[DType]
 
 
 class _GeneratorSource:
@@ -44,127 +45,78 @@ def set_seed(seed: int) -> None:
     _SOURCE.shared = np.random.default_rng(abs(int(seed)))
 
 
-def _output_type(number: int | None, x: Fact | None, allowed: frozenset[DType]) -> DType:
-    """Return the type that the attribute names, or else the input's."""
-    dtype = x.dtype if number is None and x is not None else by_onnx(number or 0)
+def _output_type(number: int | None, allowed: Types, default: DType | None = None) -> DType:
+    """Return the type that an attribute names, or else the default."""
+    dtype = default if number is None else by_onnx(number)
     if dtype is None or dtype not in allowed:
         names = ", ".join(sorted(d.name for d in allowed))
         raise InvalidGraph(f"the output may be {names}, not {dtype or f'the type number {number}'}")
     return dtype
 
 
-def _dtype_of(number: int | None, x: Array) -> DType:
-    index = by_numpy(x.dtype) if number is None else by_onnx(number)
-    assert index is not None
-    return index
-
-
-def _draw(generator: Generator, kind: str, shape: tuple[int, ...], dtype: DType) -> Array:
-    """Draw standard normal numbers, or uniform numbers in [0, 1), in the computation type."""
-    exact: Any = np.float64 if dtype.bits == 64 else np.float32
-    if kind == "normal":
-        return np.asarray(generator.standard_normal(shape, exact))
-    return np.asarray(generator.random(shape, exact))
+def _computation_type(dtype: DType) -> Any:
+    return np.float64 if dtype.bits == 64 else np.float32
 
 
 def _normal(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    z = _draw(generator(attrs["seed"]), "normal", shape, dtype)
+    z = np.asarray(generator(attrs["seed"]).standard_normal(shape, _computation_type(dtype)))
     return convert(z * z.dtype.type(attrs["scale"]) + z.dtype.type(attrs["mean"]), dtype)
 
 
 def _uniform(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    u = _draw(generator(attrs["seed"]), "uniform", shape, dtype)
+    u = np.asarray(generator(attrs["seed"]).random(shape, _computation_type(dtype)))
     low, high = u.dtype.type(attrs["low"]), u.dtype.type(attrs["high"])
     return convert(u * (high - low) + low, dtype)
 
 
 def _generate(name: str, draw: Any, **attrs: float) -> Op:
     """Declare a generator op whose output shape is an attribute."""
-    op = Op(
-        name,
-        22,
-        "",
-        "y:T",
-        attrs={**attrs, "dtype": 1, "seed": optional("float"), "shape": required("ints")},
-        types={"T": FLOATS},
-        pure=False,
-    )
+    schema = {**attrs, "dtype": 1, "seed": optional("float"), "shape": required("ints")}
+    op = Op(name, 22, "", "y:T", attrs=schema, types={"T": FLOATS}, pure=False)
 
     @op.infer
     def _(g: Scope, *, shape: tuple[int, ...], dtype: int, **_: Any) -> Fact:
-        return Fact(_output_type(dtype, None, FLOATS), checked_shape(g, shape, "shape"))
+        return Fact(_output_type(dtype, FLOATS), checked_shape(g, shape, "shape"))
 
     @op.reference
     def _(*, shape: tuple[int, ...], dtype: int, **options: Any) -> Array:
-        output_type = by_onnx(dtype)
-        assert output_type is not None
-        return np.asarray(draw(allocatable(shape, np.float64, "shape"), output_type, options))
+        sizes = allocatable(shape, np.float64, "shape")
+        return np.asarray(draw(sizes, _output_type(dtype, FLOATS), options))
 
     return op
 
 
-def _generate_like(name: str, draw: Any, **attrs: float) -> Op:
-    """Declare a generator op whose output has its input's shape."""
-    op = Op(
-        name,
-        22,
-        "x:T",
-        "y:U",
-        attrs={**attrs, "dtype": optional("int"), "seed": optional("float")},
-        types={"T": CLASSIC, "U": FLOATS},
-        unranked=True,
-        pure=False,
-    )
+def _from_input(name: str, inputs: Types, outputs: Types, **attrs: Any) -> Op:
+    """Declare a random op of one input; the output type is that of `dtype`."""
+    schema, types = {"seed": optional("float"), **attrs}, {"T": inputs, "U": outputs}
+    return Op(name, 22, "x:T", "y:U", attrs=schema, types=types, unranked=True, pure=False)
+
+
+def _like_input(name: str, inputs: Types, outputs: Types, draw: Any, **attrs: float) -> Op:
+    """Declare a random op whose output has its input's shape, and its type unless dtype is set."""
+    op = _from_input(name, inputs, outputs, dtype=optional("int"), **attrs)
 
     @op.infer
     def _(g: Scope, x: Fact, *, dtype: int | None, **_: Any) -> Fact:
-        return x.of(_output_type(dtype, x, FLOATS))
+        return x.of(_output_type(dtype, outputs, x.dtype))
 
     @op.reference
     def _(x: Array, *, dtype: int | None, **options: Any) -> Array:
-        return np.asarray(draw(x.shape, _dtype_of(dtype, x), options))
+        return np.asarray(draw(x, _output_type(dtype, outputs, by_numpy(x.dtype)), options))
 
     return op
 
 
-bernoulli = Op(
-    "Bernoulli",
-    22,
-    "x:T",
-    "y:U",
-    attrs={"dtype": optional("int"), "seed": optional("float")},
-    types={"T": FLOATS, "U": NUMBERS | {BOOL}},
-    unranked=True,
-    pure=False,
-)
+def _bernoulli(x: Array, dtype: DType, attrs: dict[str, Any]) -> Array:
+    return convert(np.asarray(generator(attrs["seed"]).random(x.shape) < wide(x)), dtype)
 
 
-@bernoulli.infer
-def _(g: Scope, x: Fact, *, dtype: int | None, seed: float | None) -> Fact:
-    return x.of(_output_type(dtype, x, NUMBERS | {BOOL}))
-
-
-@bernoulli.reference
-def _(x: Array, *, dtype: int | None, seed: float | None) -> Array:
-    hits = np.asarray(generator(seed).random(x.shape) < wide(x))
-    return convert(hits, _dtype_of(dtype, x))
-
-
-multinomial = Op(
-    "Multinomial",
-    22,
-    "x:T",
-    "y:U",
-    attrs={"dtype": 6, "sample_size": 1, "seed": optional("float")},
-    types={"T": FLOATS, "U": INDEX},
-    unranked=True,
-    pure=False,
-)
+multinomial = _from_input("Multinomial", FLOATS, INDEX, dtype=6, sample_size=1)
 
 
 @multinomial.infer
 def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) -> Fact:
-    output_type = _output_type(dtype, None, INDEX)
+    output_type = _output_type(dtype, INDEX)
     if x.shape is None:
         return Fact(output_type, None)
     if x.rank != 2:
@@ -175,8 +127,6 @@ def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) ->
 
 @multinomial.reference
 def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
-    output_type = by_onnx(dtype)
-    assert output_type is not None
     batch, classes = x.shape
     shape = allocatable((batch, sample_size), np.float64, "the samples")
     row = np.arange(batch, dtype=np.float64)[:, None]
@@ -190,7 +140,7 @@ def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
     draws = generator(seed).random(shape) + row
     index = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
     first = np.arange(batch)[:, None] * classes
-    return np.asarray(np.clip(index - first, 0, classes - 1), output_type.np)
+    return np.asarray(np.clip(index - first, 0, classes - 1), _output_type(dtype, INDEX).np)
 
 
 dropout = Op(
@@ -211,9 +161,8 @@ def _(
 ) -> tuple[Fact, Fact]:
     for fact, what in ((ratio, "ratio"), (training_mode, "training_mode")):
         if fact is not None and fact.shape is not None:
-            g.equal(
-                product(fact.shape), 1, f"{what} of Dropout is one element, and has another number"
-            )
+            count = product(fact.shape)
+            g.equal(count, 1, f"{what} of Dropout is one element, and has another number")
     return x.plain(), x.of(BOOL)
 
 
@@ -233,12 +182,16 @@ def _(
     return np.where(mask, scaled, 0).astype(x.dtype), mask
 
 
+_NORMAL: Final = {"mean": 0.0, "scale": 1.0}
+_UNIFORM: Final = {"low": 0.0, "high": 1.0}
 OPS: Final = (
-    _generate("RandomNormal", _normal, mean=0.0, scale=1.0),
-    _generate_like("RandomNormalLike", _normal, mean=0.0, scale=1.0),
-    _generate("RandomUniform", _uniform, low=0.0, high=1.0),
-    _generate_like("RandomUniformLike", _uniform, low=0.0, high=1.0),
-    bernoulli,
+    _generate("RandomNormal", _normal, **_NORMAL),
+    _generate("RandomUniform", _uniform, **_UNIFORM),
+    _like_input("RandomNormalLike", CLASSIC, FLOATS, lambda x, *a: _normal(x.shape, *a), **_NORMAL),
+    _like_input(
+        "RandomUniformLike", CLASSIC, FLOATS, lambda x, *a: _uniform(x.shape, *a), **_UNIFORM
+    ),
+    _like_input("Bernoulli", FLOATS, NUMBERS | {BOOL}, _bernoulli),
     multinomial,
     dropout,
 )

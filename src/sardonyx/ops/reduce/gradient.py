@@ -31,41 +31,33 @@ def _with_kept_dims(b: GradientBuilder, node: Node, reduced: Value) -> Value:
     return reduced if node.attrs["keepdims"] or not axes else b.Unsqueeze(reduced, b.ints(*axes))
 
 
-def _reduction(name: str, rule: Callable[[GradientBuilder, Value, Value, Value], Value]) -> None:
-    """Declare dx of y = f(x) by a function of (builder, dy, x, y), dy and y in keepdims form."""
-
-    def run(b: GradientBuilder, node: Node, dy: Value) -> Value:
-        x = input_of(node, 0)
-        return b.expand(
-            rule(b, _with_kept_dims(b, node, dy), x, _with_kept_dims(b, node, node.outputs[0])), x
-        )
-
-    gradient(name)(run)
+def _l2(b: GradientBuilder, dy: Value, x: Value, y: Value) -> Value:
+    """dy * x / y, and 0 where the norm is 0."""
+    norm = b.Where(b.Equal(y, 0.0), b.const(1, y.tensor.dtype), y)
+    return b.Mul(b.Div(dy, norm), x)
 
 
-_RULES: Final[tuple[tuple[str, Callable[[GradientBuilder, Value, Value, Value], Value]], ...]] = (
-    ("ReduceSum", lambda b, dy, x, y: dy),
-    ("ReduceL1", lambda b, dy, x, y: b.Mul(dy, b.Sign(x))),
-    ("ReduceSumSquare", lambda b, dy, x, y: b.Mul(b.Mul(dy, 2.0), x)),
-    ("ReduceLogSum", lambda b, dy, x, y: b.Mul(dy, b.Exp(b.Neg(y)))),
-    ("ReduceLogSumExp", lambda b, dy, x, y: b.Mul(dy, b.Exp(b.Sub(x, y)))),
-)
-for _name, _rule in _RULES:
-    _reduction(_name, _rule)
+# dx of y = f(x) from (builder, dy, x, y), with dy and y in keepdims form.
+_RULES: Final[dict[str, Callable[[GradientBuilder, Value, Value, Value], Value]]] = {
+    "ReduceSum": lambda b, dy, x, y: dy,
+    "ReduceL1": lambda b, dy, x, y: b.Mul(dy, b.Sign(x)),
+    "ReduceL2": _l2,
+    "ReduceSumSquare": lambda b, dy, x, y: b.Mul(b.Mul(dy, 2.0), x),
+    "ReduceLogSum": lambda b, dy, x, y: b.Mul(dy, b.Exp(b.Neg(y))),
+    "ReduceLogSumExp": lambda b, dy, x, y: b.Mul(dy, b.Exp(b.Sub(x, y))),
+}
+
+
+@gradient(*_RULES)
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    x, y = input_of(node, 0), _with_kept_dims(b, node, node.outputs[0])
+    return b.expand(_RULES[node.op.name](b, _with_kept_dims(b, node, dy), x, y), x)
 
 
 @gradient("ReduceMean")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     x = input_of(node, 0)
     return b.expand(b.Div(_with_kept_dims(b, node, dy), b.size(x, _axes(node))), x)
-
-
-@gradient("ReduceL2")
-def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """dy * x / y, and 0 where the norm is 0."""
-    x, y = input_of(node, 0), _with_kept_dims(b, node, node.outputs[0])
-    norm = b.Where(b.Equal(y, 0.0), b.const(1, y.tensor.dtype), y)
-    return b.Mul(b.Div(_with_kept_dims(b, node, dy), norm), x)
 
 
 @gradient("ReduceMax", "ReduceMin")

@@ -16,6 +16,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, as_ints, in_wide, one_int, wide
 from sardonyx.ops.inference import axes_of, axis_of
+from sardonyx.ops.sizes import SIZES
 
 Axes = tuple[int, ...]
 Reduce = Callable[[Array, Axes, bool], Any]  # (numbers, axes, keepdims) -> numbers
@@ -52,9 +53,8 @@ def _infer(
         left = x.rank if keepdims else x.rank - count
         return x.shaped(tuple(g.fresh("reduced") for _ in range(left)))
     static_axes = None if axes is None else axes.ints
-    return x.shaped(
-        _reduced(x.shape, _normalized_axes(static_axes, x.rank, noop_with_empty_axes), keepdims)
-    )
+    chosen = _normalized_axes(static_axes, x.rank, noop_with_empty_axes)
+    return x.shaped(_reduced(x.shape, chosen, keepdims))
 
 
 def _count(axes: Fact) -> int | None:
@@ -65,15 +65,9 @@ def _count(axes: Fact) -> int | None:
 
 
 def _reduction(name: str, since: int, reduce: Reduce, types: frozenset[DType] = _SUMMED) -> Op:
-    op = Op(
-        name,
-        since,
-        "x:T axes:I?",
-        "y:T",
-        attrs={"keepdims": 1, "noop_with_empty_axes": 0},
-        types={"T": types, "I": frozenset((I64,))},
-        unranked=True,
-    )
+    attrs = {"keepdims": 1, "noop_with_empty_axes": 0}
+    slots = {"T": types, "I": SIZES}
+    op = Op(name, since, "x:T axes:I?", "y:T", attrs=attrs, types=slots, unranked=True)
 
     def run(x: Array, axes: Array | None, *, keepdims: int, noop_with_empty_axes: int) -> Any:
         chosen = _normalized_axes(
@@ -94,8 +88,18 @@ def _accumulator_type(x: Array) -> Any:
     return np.float64 if x.dtype == np.float32 else x.dtype
 
 
-def _sum(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.sum(x, axes, _accumulator_type(x), keepdims=keep).astype(x.dtype)
+def _accumulated(function: Callable[..., Any]) -> Reduce:
+    return lambda x, axes, keep: function(x, axes, _accumulator_type(x), keepdims=keep).astype(
+        x.dtype
+    )
+
+
+_sum: Final = _accumulated(np.sum)
+
+
+def _extreme(function: Callable[..., Any], bound: int) -> Reduce:
+    """Return max or min, whose result over no elements is the type's lower or upper bound."""
+    return lambda x, axes, keep: function(x, axes, keepdims=keep, initial=_bounds(x)[bound])
 
 
 def _mean(x: Array, axes: Axes, keep: bool) -> Any:
@@ -110,18 +114,6 @@ def _mean(x: Array, axes: Axes, keep: bool) -> Any:
     return (np.sign(whole) * (np.abs(whole) // whole.dtype.type(count))).astype(x.dtype)
 
 
-def _prod(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.prod(x, axes, _accumulator_type(x), keepdims=keep).astype(x.dtype)
-
-
-def _max(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.max(x, axes, keepdims=keep, initial=_bounds(x)[0])
-
-
-def _min(x: Array, axes: Axes, keep: bool) -> Any:
-    return np.min(x, axes, keepdims=keep, initial=_bounds(x)[1])
-
-
 def _bounds(x: Array) -> tuple[Any, Any]:
     """Return the lower and upper bound of a type: the identities of max and min."""
     if x.dtype.kind == "f":
@@ -129,14 +121,6 @@ def _bounds(x: Array) -> tuple[Any, Any]:
     if x.dtype.kind == "b":
         return False, True
     return np.iinfo(x.dtype).min, np.iinfo(x.dtype).max
-
-
-def _l1(x: Array, axes: Axes, keep: bool) -> Any:
-    return _sum(np.abs(x), axes, keep)
-
-
-def _sum_square(x: Array, axes: Axes, keep: bool) -> Any:
-    return _sum(np.square(x), axes, keep)
 
 
 def _l2(x: Array, axes: Axes, keep: bool) -> Any:
@@ -159,12 +143,12 @@ def _log_sum_exp(x: Array, axes: Axes, keep: bool) -> Any:
 REDUCTIONS: Final = (
     _reduction("ReduceSum", 13, _sum),
     _reduction("ReduceMean", 18, _mean),
-    _reduction("ReduceMax", 20, _max, _COMPARED),
-    _reduction("ReduceMin", 20, _min, _COMPARED),
-    _reduction("ReduceProd", 18, _prod),
-    _reduction("ReduceL1", 18, _l1),
+    _reduction("ReduceMax", 20, _extreme(np.max, 0), _COMPARED),
+    _reduction("ReduceMin", 20, _extreme(np.min, 1), _COMPARED),
+    _reduction("ReduceProd", 18, _accumulated(np.prod)),
+    _reduction("ReduceL1", 18, lambda x, axes, keep: _sum(np.abs(x), axes, keep)),
     _reduction("ReduceL2", 18, _l2),
-    _reduction("ReduceSumSquare", 18, _sum_square),
+    _reduction("ReduceSumSquare", 18, lambda x, axes, keep: _sum(np.square(x), axes, keep)),
     # Integers, which opsets below 28 allow, give truncated results.
     _reduction("ReduceLogSum", 28, _log_sum),
     _reduction("ReduceLogSumExp", 28, _log_sum_exp),
@@ -199,14 +183,8 @@ for _op in REDUCTIONS:
 
 
 def _arg_reduction(name: str, best: Callable[..., Any]) -> Op:
-    op = Op(
-        name,
-        13,
-        "x:T",
-        "y:I",
-        attrs={"axis": 0, "keepdims": 1, "select_last_index": 0},
-        types={"T": NUMBERS, "I": frozenset((I64,))},
-    )
+    attrs = {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    op = Op(name, 13, "x:T", "y:I", attrs=attrs, types={"T": NUMBERS, "I": SIZES})
 
     @op.infer
     def _(g: Scope, x: Fact, *, axis: int, keepdims: int, select_last_index: int) -> Fact:
@@ -219,6 +197,7 @@ def _arg_reduction(name: str, best: Callable[..., Any]) -> Op:
         x = wide(x)
         if not select_last_index:
             return np.asarray(best(x, axis, keepdims=bool(keepdims)), np.int64)
+        # The last of equal elements is the first of the reversed axis.
         index = best(np.flip(x, axis), axis, keepdims=bool(keepdims))
         return np.asarray(x.shape[axis] - 1 - index, np.int64)
 
@@ -226,14 +205,8 @@ def _arg_reduction(name: str, best: Callable[..., Any]) -> Op:
 
 
 def _cumulative(name: str, since: int, function: Callable[..., Any], start: int) -> Op:
-    op = Op(
-        name,
-        since,
-        "x:T axis:I",
-        "y:T",
-        attrs={"exclusive": 0, "reverse": 0},
-        types={"T": _SUMMED, "I": INDEX},
-    )
+    attrs, types = {"exclusive": 0, "reverse": 0}, {"T": _SUMMED, "I": INDEX}
+    op = Op(name, since, "x:T axis:I", "y:T", attrs=attrs, types=types)
 
     @op.infer
     def _(g: Scope, x: Fact, axis: Fact, *, exclusive: int, reverse: int) -> Fact:
@@ -245,14 +218,12 @@ def _cumulative(name: str, since: int, function: Callable[..., Any], start: int)
         along = one_int(axis, "axis")
         if not -x.ndim <= along < x.ndim:
             raise InvalidArgument(f"axis {along} is outside [{-x.ndim}, {x.ndim})")
-        steps = np.moveaxis(x, along, 0)
-        steps = steps[::-1] if reverse else steps
-        if exclusive:
-            first = np.full_like(steps[:1], start)
-            steps = np.concatenate((first, steps[:-1]))
-        total = function(steps, 0, _accumulator_type(steps)).astype(steps.dtype)
-        total = total[::-1] if reverse else total
-        return np.ascontiguousarray(np.moveaxis(total, 0, along))
+        slices = np.moveaxis(np.flip(x, along) if reverse else x, along, 0)
+        if exclusive:  # the sum before each element: shifted by one, from the identity
+            slices = np.concatenate((np.full_like(slices[:1], start), slices[:-1]))
+        total = function(slices, 0, _accumulator_type(x)).astype(x.dtype)
+        total = np.moveaxis(total, 0, along)
+        return np.ascontiguousarray(np.flip(total, along) if reverse else total)
 
     op.reference(in_wide(run))
     return op

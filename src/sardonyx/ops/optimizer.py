@@ -25,18 +25,11 @@ _TYPES: Final = {"T1": _REALS, "T2": frozenset((I64,)), "T3": _REALS}
 def optimizer(name: str, **attrs: Any) -> Op:
     """Declare an optimizer; its inputs are lists: values, gradients, then each state."""
     groups, update = UPDATES[name]
-    op = Op(
-        name,
-        1,
-        "R:T1 T:T2 inputs:T3*",
-        "outputs:T3*",
-        domain=TRAINING,
-        attrs=attrs,
-        types=_TYPES,
-        unranked=True,
-    )
+    slots = ("R:T1 T:T2 inputs:T3*", "outputs:T3*")
+    op = Op(name, 1, *slots, domain=TRAINING, attrs=attrs, types=_TYPES, unranked=True)
 
-    def infer(g: Scope, rate: Fact, count: Fact, *facts: Fact, **_: Any) -> tuple[Fact, ...]:
+    @op.infer
+    def _(g: Scope, rate: Fact, count: Fact, *facts: Fact, **_: Any) -> tuple[Fact, ...]:
         n = _tensors(name, len(facts), groups)
         if rate.shape is not None:
             g.equal(product(rate.dims), 1, "the learning rate R is one number")
@@ -47,21 +40,20 @@ def optimizer(name: str, **attrs: Any) -> Op:
             _same_shape(g, fact, first)
         return tuple(f.plain() for f in (*facts[:n], *facts[2 * n :]))
 
-    def reference(
-        rate: Array, count: Array, *xs: Array, **hyperparameters: Any
-    ) -> tuple[Array, ...]:
+    @op.reference
+    def _(rate: Array, count: Array, *xs: Array, **hyperparameters: Any) -> tuple[Array, ...]:
         n = _tensors(name, len(xs), groups)
         step = one_int(count, "the update count T")
         updated = []
         with np.errstate(all="ignore"):
             for i in range(n):
-                own = xs[i::n]
-                new = update(rate.reshape(()).astype(own[0].dtype), step, own, **hyperparameters)
-                updated.append([a.astype(own[0].dtype) for a in new])
+                tensors = xs[i::n]  # a value, its gradient and its states
+                dtype = tensors[0].dtype
+                new = update(rate.reshape(()).astype(dtype), step, tensors, **hyperparameters)
+                updated.append([a.astype(dtype) for a in new])
+        # All values first, then all first states, and so on.
         return tuple(m[k] for k in range(groups - 1) for m in updated)
 
-    op.infer(infer)
-    op.reference(reference)
     return op
 
 

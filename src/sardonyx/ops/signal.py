@@ -8,13 +8,13 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import Shape, Size
-from sardonyx.graph.dtype import FLOATS, I64, INDEX, NUMBERS, DType, by_onnx
+from sardonyx.graph.dtype import FLOATS, INDEX, NUMBERS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, in_wide, one_int
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sizes import allocatable
+from sardonyx.ops.sizes import SIZES, allocatable
 
 _TYPES: Final = {"T1": FLOATS, "T2": INDEX}
 
@@ -24,7 +24,7 @@ dft: Final = Op(
     "input:T1 dft_length:T2? axis:I?",
     "output:T1",
     attrs={"inverse": 0, "onesided": 0},
-    types={**_TYPES, "I": frozenset((I64,))},
+    types={**_TYPES, "I": SIZES},
     singles="dft_length axis",
 )
 stft: Final = Op(
@@ -47,13 +47,18 @@ def scalar_size(fact: Fact, what: str) -> Size | None:
     return None if fact.sym is None or len(fact.sym) != 1 else fact.sym[0]
 
 
-def positive(g: Scope, fact: Fact, what: str) -> Size:
-    """Return the positive value of a scalar input, or a fresh size if unknown."""
+def _value_or_fresh(g: Scope, fact: Fact, what: str, low: int = 1) -> Size:
+    """Return the value of a scalar input, which is `low` or more; a fresh size if unknown."""
     size = scalar_size(fact, what)
     if size is None:
         return g.fresh(what)
-    g.at_least(size, 1, f"{what} must be 1 or more")
+    g.at_least(size, low, f"{what} is negative" if low == 0 else f"{what} must be {low} or more")
     return size
+
+
+def _check_components(x: Fact, n_components: Size) -> None:
+    if n_components not in (1, 2) and isinstance(n_components, int):
+        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
 
 
 @dft.infer
@@ -62,8 +67,7 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
         raise ShapeError(f"the input has rank {x.rank}, and must have 2 or more: it is {x}")
     n_components = x.dims[-1]
     is_inverse, is_onesided = bool(attrs["inverse"]), bool(attrs["onesided"])
-    if n_components not in (1, 2) and isinstance(n_components, int):
-        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
+    _check_components(x, n_components)
     if n_components == 2 and is_onesided and not is_inverse:
         raise ShapeError(f"a one-sided transform needs real numbers, and the input is {x}")
     where = -2 if axis is None else scalar_size(axis, "axis")
@@ -75,7 +79,7 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
     if length is not None and scalar_size(length, "dft_length") is None:
         return x.shaped((*x.dims[:where], g.fresh("dft"), *x.dims[where + 1 : -1], last))
     if length is not None:
-        size = positive(g, length, "dft_length")
+        size = _value_or_fresh(g, length, "dft_length")
     elif is_inverse and is_onesided:
         size = (size - 1) * 2
         g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
@@ -137,14 +141,13 @@ def _(
     if x.rank not in (2, 3):
         raise ShapeError(f"the signal is [batch, length, 1 or 2] or [batch, length], and is {x}")
     batch, total, n_components = x.dims if x.rank == 3 else (*x.dims, 1)
-    if n_components not in (1, 2) and isinstance(n_components, int):
-        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
+    _check_components(x, n_components)
     if window is not None and window.rank != 1:
         raise ShapeError(f"the window has one dim, and is {window}")
     frame: Size | None = total
     if length is not None:
         static_length = scalar_size(length, "frame_length")
-        frame = None if static_length is None else positive(g, length, "frame_length")
+        frame = None if static_length is None else _value_or_fresh(g, length, "frame_length")
     if window is not None:
         frame = window.dims[0] if length is None or frame is None else frame
         g.equal(window.dims[0], frame, "the window is not as long as a frame")
@@ -152,25 +155,16 @@ def _(
         return x.shaped((batch, g.fresh("frames"), g.fresh("bins"), 2))
     g.at_least(frame, 1, "a frame must hold 1 sample or more")
     g.at_least(total, frame, "the signal is shorter than a frame")
-    frames = (
-        g.fresh("frames")
-        if scalar_size(step, "frame_step") is None
-        else (total - frame) // positive(g, step, "frame_step") + 1
-    )
+    frames: Size = g.fresh("frames")
+    if scalar_size(step, "frame_step") is not None:
+        frames = (total - frame) // _value_or_fresh(g, step, "frame_step") + 1
     bins = frame // 2 + 1 if attrs["onesided"] else frame
     return x.shaped((batch, frames, bins, 2))
 
 
 @stft.reference
 @in_wide
-def _(
-    x: Array,
-    step: Array,
-    window: Array | None = None,
-    length: Array | None = None,
-    *,
-    onesided: int,
-) -> Array:
+def _(x: Array, step: Array, window: Array | None, length: Array | None, *, onesided: int) -> Array:
     total = x.shape[1]
     hop, frame = one_int(step, "frame_step"), total if window is None else window.shape[0]
     if length is not None:
@@ -199,21 +193,17 @@ def _type_of(number: int) -> DType:
 
 def window(name: str, *factors: float) -> Op:
     """Declare a cosine-sum window: the sum of factor_k * cos(k * angle)."""
+    attrs, types = {"output_datatype": 1, "periodic": 1}, {"T1": INDEX, "T2": NUMBERS}
     op = Op(
-        name,
-        17,
-        "size:T1",
-        "output:T2",
-        attrs={"output_datatype": 1, "periodic": 1},
-        types={"T1": INDEX, "T2": NUMBERS},
-        unranked=True,
-        singles="size",
+        name, 17, "size:T1", "output:T2", attrs=attrs, types=types, unranked=True, singles="size"
     )
 
-    def infer(g: Scope, size: Fact, *, output_datatype: int, periodic: int) -> Fact:
-        return Fact(_type_of(output_datatype), (_count(g, size, "size"),))
+    @op.infer
+    def _(g: Scope, size: Fact, *, output_datatype: int, periodic: int) -> Fact:
+        return Fact(_type_of(output_datatype), (_value_or_fresh(g, size, "size", 0),))
 
-    def reference(size: Array, *, output_datatype: int, periodic: int) -> Array:
+    @op.reference
+    def _(size: Array, *, output_datatype: int, periodic: int) -> Array:
         count = one_int(size, "size")
         if count < 0:
             raise InvalidArgument(f"a window cannot have {count} samples")
@@ -224,18 +214,7 @@ def window(name: str, *factors: float) -> Op:
             samples = sum(f * np.cos(k * angle) for k, f in enumerate(factors))
             return np.asarray(samples).astype(_type_of(output_datatype).np)
 
-    op.infer(infer)
-    op.reference(reference)
     return op
-
-
-def _count(g: Scope, fact: Fact, what: str) -> Size:
-    """Return the non-negative value of a scalar input, or a fresh size if unknown."""
-    size = scalar_size(fact, what)
-    if size is None:
-        return g.fresh(what)
-    g.at_least(size, 0, f"{what} is negative")
-    return size
 
 
 FACTORS: Final = {
@@ -260,10 +239,10 @@ mel: Final = Op(
 @mel.infer
 def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fact:
     shape: Shape = (
-        _count(g, length, "dft_length") // 2 + 1
+        _value_or_fresh(g, length, "dft_length", 0) // 2 + 1
         if scalar_size(length, "dft_length") is not None
         else g.fresh("spectrum"),
-        _count(g, bands, "num_mel_bins"),
+        _value_or_fresh(g, bands, "num_mel_bins", 0),
     )
     return Fact(_type_of(output_datatype), shape)
 

@@ -88,7 +88,7 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x >= 0, 1 / (1 + e), e / (1 + e)), x.dtype)
 
 
-def _is_inf(x: Array, *, detect_negative: int, detect_positive: int) -> Array:
+def _is_inf(x: Array, *, detect_negative: int, detect_positive: int) -> Any:
     x = wide(x)
     return (bool(detect_negative) & (x == -np.inf)) | (bool(detect_positive) & (x == np.inf))
 

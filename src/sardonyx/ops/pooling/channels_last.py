@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import I8, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, MICROSOFT, Op, as_facts
+from sardonyx.graph.op import INTERNAL, MICROSOFT, Op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.inference import (
@@ -33,7 +33,7 @@ def _nhwc(pool: Op, name: str, **schema: Any) -> Op:
     def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         assert pool.infer_rule is not None
         result = pool.infer_rule(g, channels_first(x), **{**pool.defaults, **attrs})
-        return channels_last(as_facts(result)[0])
+        return channels_last(result[0] if isinstance(result, tuple) else result)
 
     @op.reference
     def _(x: Array, **attrs: Any) -> Array:

@@ -175,6 +175,7 @@ def _(x: Array, step: Array, window: Array | None, length: Array | None, *, ones
             + ("" if window is None else f" and a window of {window.shape[0]}")
         )
     z = _as_complex(x if x.ndim == 3 else x[..., None])
+    # Frames are views of the signal, every `hop` samples, without copies.
     frames = np.lib.stride_tricks.sliding_window_view(z, frame, axis=1)[:, ::hop]
     if window is not None:
         frames = frames * window.astype(np.float64)
@@ -266,6 +267,7 @@ def _(*inputs: Array, output_datatype: int) -> Array:
             f"mel bands from {edges[0]:g} to {edges[-1]:g} hertz fall outside the spectrum, "
             f"which ends at {rate / 2:g}"
         )
+    # Triangular filters: each rises from the previous band's center and falls to the next one's.
     low, center, high = bin_edges[:-2], bin_edges[1:-1], bin_edges[2:]
     at = np.arange(bins)[:, None]
     with np.errstate(all="ignore"):

@@ -62,6 +62,7 @@ def _(
 def _(
     x: Array, w: Array, b: Array | None = None, past: Array | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
+    # A dilated kernel is one with zeros between its taps.
     dilated = np.zeros((*w.shape[:2], (w.shape[2] - 1) * attrs["dilation"] + 1), w.dtype)
     dilated[..., :: attrs["dilation"]] = w
     state_length, window = dilated.shape[2] - 1, attrs["state_window"]
@@ -76,6 +77,7 @@ def _(
     y, _ = causal.run((x, dilated, b, state), {"activation": attrs["activation"]})
     state = np.concatenate((state, x), axis=2)
     length = x.shape[2]
+    # The states after the last `state_window` inputs; without a window, only the last.
     ends = range(max(length - (window or 1) + 1, min(length, 1)), length + 1)
     states = [state[:, :, end : end + state_length] for end in ends]
     if attrs["channels_last"]:

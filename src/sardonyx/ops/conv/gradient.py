@@ -37,6 +37,10 @@ class ConvGeometry:
     def n(self) -> int:
         return len(self.kernel)
 
+    @property
+    def pads(self) -> Ints:
+        return self.begins + self.ends
+
     def extent(self, i: int) -> int:
         """Return the number of elements from the first tap to the last."""
         return (self.kernel[i] - 1) * self.dilations[i] + 1
@@ -85,14 +89,9 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
             hint="give its pads and output_padding",
         )
     geometry = conv_geometry(window, dy, attrs["group"])
-    dx = b.Conv(
-        dy,
-        w,
-        strides=geometry.strides,
-        dilations=geometry.dilations,
-        pads=(*geometry.begins, *geometry.ends),
-        group=geometry.group,
-    )
+    # ConvTranspose is the adjoint of Conv, so its gradient is the Conv itself.
+    steps = {"strides": geometry.strides, "dilations": geometry.dilations}
+    dx = b.Conv(dy, w, pads=geometry.pads, group=geometry.group, **steps)
     return [b.reshape(dx, x), _weights(b, dy, x, geometry, w) if b.wants(w) else None, _bias(b, dy)]
 
 
@@ -112,9 +111,9 @@ def image_gradient(
     ]
     dilated, pads = _dilated(b, dy, geometry.strides), (*fronts, *backs)
     if not w.is_const and _is_depthwise(w, geometry):
-        return _depthwise_image_gradient(
-            b, _pad_to_reach(b, dilated, fronts, geometry, x), w, geometry, x
-        )
+        padded = _pad_to_reach(b, dilated, fronts, geometry, x)
+        return _depthwise_image_gradient(b, padded, w, geometry, x)
+    # Conv itself pads where all pads are known and not negative; a Pad pads or crops otherwise.
     around: Ints = (0,) * (2 * geometry.n)
     if all(isinstance(p, int) and p >= 0 for p in pads):
         around = pads  # type: ignore[assignment]  # checked just above
@@ -167,6 +166,7 @@ def _dilated(b: GradientBuilder, dy: Value, strides: Ints) -> Value:
     if all(s == 1 for s in strides):
         return dy
     n = len(strides)
+    # Each spatial axis gets an axis of length 1 after it, which is padded to the stride.
     beside = tuple(range(3, 3 + 2 * n, 2))
     lifted = b.Unsqueeze(dy, b.ints(*beside))
     zeros = b.ints(*(0 for _ in strides), *(s - 1 for s in strides))
@@ -189,13 +189,9 @@ def _flipped_weights(b: GradientBuilder, w: Value, geometry: ConvGeometry) -> Va
     flipped = [i for i in range(n) if geometry.kernel[i] > 1]
     if not flipped:
         return w
-    return b.Slice(
-        w,
-        b.ints(*(geometry.kernel[i] - 1 for i in flipped)),
-        b.ints(*(-LAST for _ in flipped)),
-        b.ints(*(i + 2 for i in flipped)),
-        b.ints(*(-1 for _ in flipped)),
-    )
+    starts = b.ints(*(geometry.kernel[i] - 1 for i in flipped))
+    ends, steps = b.ints(*(-LAST for _ in flipped)), b.ints(*(-1 for _ in flipped))
+    return b.Slice(w, starts, ends, b.ints(*(i + 2 for i in flipped)), steps)
 
 
 def _weight_sizes(w: Value) -> tuple[int, int]:
@@ -216,14 +212,9 @@ def _weights(b: GradientBuilder, x: Value, dy: Value, geometry: ConvGeometry, w:
     n, group = geometry.n, geometry.group
     spatial = tuple(range(2, 2 + n))
     image = b.Transpose(x, perm=(1, 0, *spatial)) if group == 1 else _by_group(b, x, group)
-    grads = b.Conv(
-        image,
-        b.Transpose(dy, perm=(1, 0, *spatial)),
-        strides=geometry.dilations,
-        dilations=geometry.strides,
-        pads=(*geometry.begins, *geometry.ends),
-        group=group,
-    )
+    kernel, pads = b.Transpose(dy, perm=(1, 0, *spatial)), geometry.pads
+    steps = {"strides": geometry.dilations, "dilations": geometry.strides}
+    grads = b.Conv(image, kernel, pads=pads, group=group, **steps)
     # When a stride does not divide the image, the result has more taps than the weights.
     cut = b.Slice(grads, b.ints(*(0,) * n), b.ints(*geometry.kernel), b.ints(*spatial))
     return b.reshape(b.Transpose(cut, perm=(1, 0, *spatial)), w)
@@ -244,14 +235,12 @@ def _weights_by_taps(
 ) -> Value:
     """The same tap by tap: dy times the tap's patch of the image, summed over all positions."""
     axes = b.ints(*range(2, 2 + geometry.n))
-    padded = b.Pad(x, b.ints(*geometry.begins, *geometry.ends), None, axes)
+    padded = b.Pad(x, b.ints(*geometry.pads), None, axes)
     outs, strides = b.Gather(b.shape(dy), axes), b.ints(*geometry.strides)
     span = b.Add(b.Mul(b.Sub(outs, 1), strides), 1)
     is_depthwise = _is_depthwise(w, geometry)
-    positions, left = (
-        b.ints(0, *range(2, 2 + geometry.n)),
-        dy if is_depthwise else _as_columns(b, dy, geometry.group),
-    )
+    positions = b.ints(0, *range(2, 2 + geometry.n))
+    left = dy if is_depthwise else _as_columns(b, dy, geometry.group)
     grads: list[Value] = []
     for tap in itertools.product(*map(range, geometry.kernel)):
         start = b.ints(*(k * d for k, d in zip(tap, geometry.dilations, strict=True)))
@@ -259,9 +248,8 @@ def _weights_by_taps(
         if is_depthwise:
             each = b.ReduceSum(b.Mul(left, patch), positions, keepdims=0)  # [maps]
         else:
-            each = b.MatMul(
-                left, b.transposed(_as_columns(b, patch, geometry.group))
-            )  # [group, maps, channels]
+            right = b.transposed(_as_columns(b, patch, geometry.group))
+            each = b.MatMul(left, right)  # [group, maps, channels]
         grads.append(b.Unsqueeze(each, b.ints(-1)))
     return b.reshape(b.Concat(*grads, axis=-1) if len(grads) > 1 else grads[0], w)
 

@@ -19,6 +19,7 @@ def convolve(x: Array, w: Array, geometry: WindowGeometry, group: int) -> Array:
     y = np.empty((x.shape[0], w.shape[0], *geometry.outs), x.dtype)
     if y.size == 0:
         return y
+    # One channel per group: a matmul per group would have one row, so slices are faster.
     if w.shape[1] == 1 and group > 1:
         _depthwise(x, w, y, geometry)
     elif geometry.n_taps == 1 and not any(geometry.front) and _covers(geometry):
@@ -69,6 +70,7 @@ def _unfold(x: Array, columns: Array, geometry: WindowGeometry, parts: Slices) -
     positions = math.prod(columns.shape[3:])
     for _, outs, _ in taps:
         written += math.prod(o.stop - o.start for o in outs)
+    # Taps in the padding write nothing: zeros are needed only where there are any.
     if written < positions * geometry.n_taps:
         columns[...] = 0
     for tap, outs, ins in taps:

@@ -132,8 +132,9 @@ def _natural_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> 
             raise ShapeError(
                 f"output_padding {tuple(extra)} is not smaller than stride or dilation ({limit})"
             )
-    rows = zip(spatial, window.strides, window.extents, extra, strict=True)
-    return tuple((size - 1) * stride + extent + e for size, stride, extent, e in rows)
+    # Inputs are `stride` apart in the output, and each adds a kernel of `extent` elements.
+    axes = zip(spatial, window.strides, window.extents, extra, strict=True)
+    return tuple((size - 1) * stride + extent + e for size, stride, extent, e in axes)
 
 
 def transposed_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:
@@ -160,6 +161,8 @@ def transposed_front(
     spatial, outs = geometry
     if not window.is_same and not attrs["output_shape"]:
         return window.begins
+    # With a given output size the pads follow from it; of an odd total, SAME_UPPER crops the
+    # extra element at the end, and every other mode at the front.
     natural = _natural_sizes(window, spatial, attrs)
     cut = [maximum(0, n - o) for n, o in zip(natural, outs, strict=True)]
     return tuple(c // 2 if window.auto_pad == b"SAME_UPPER" else c - c // 2 for c in cut)
@@ -174,6 +177,7 @@ def _(x: Array, w: Array, b: Array | None = None, **attrs: Any) -> Array:
     front = numbers(transposed_front(window, (ins, outs), attrs))
     y = np.zeros((x.shape[0], w.shape[1] * attrs["group"], *outs), x.dtype)
     if x.size and y.size:
+        # A transposed convolution is the adjoint of the convolution from its output to its input.
         back = WindowGeometry(w.shape[2:], window.strides, window.dilations, front, outs, ins)
         add_transposed(x, w, y, back, attrs["group"])
     return add_bias(y, b)
@@ -279,6 +283,7 @@ def _(
     x: Array, w: Array, b: Array | None = None, past: Array | None = None, *, activation: bytes
 ) -> tuple[Array, Array]:
     taps, length = w.shape[2], x.shape[2]
+    # The state is the causal padding: the inputs before the first that its taps read.
     before = np.zeros((*x.shape[:2], taps - 1), x.dtype) if past is None else past
     padded = np.concatenate((before, x), axis=2)
     y = np.zeros(x.shape, x.dtype)

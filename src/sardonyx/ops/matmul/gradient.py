@@ -53,6 +53,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     alpha, beta = node.attrs["alpha"], node.attrs["beta"]
     trans_a, trans_b = node.attrs["transA"], node.attrs["transB"]
     grads: Grads = [None, None]
+    # dA = dY B^T and dB = A^T dY; the gradient of a transposed operand is the transpose of that.
     if b.wants(x):
         if trans_a:
             grads[0] = b.Gemm(w, dy, alpha=alpha, transA=trans_b, transB=1)

@@ -195,6 +195,7 @@ def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
 def _(*xs: Array, equation: bytes) -> Any:
     parsed = Equation(equation, [x.ndim for x in xs])
     operands = [_diagonal(x, term) for x, term in zip(xs, parsed.terms, strict=True)]
+    # From left to right; a label stays as long as the output or a later operand has it.
     left, labels = operands[0]
     for i, (right, term) in enumerate(operands[1:], 1):
         later = {label for _, t in operands[i + 1 :] for label in t}
@@ -230,6 +231,7 @@ def _contract(
     a: Array, a_labels: Labels, b: Array, b_labels: Labels, needed: set[Label]
 ) -> tuple[Array, Labels]:
     """Contract two operands as one batched matmul: [batch, rows, k] times [batch, k, columns]."""
+    # Dims that neither the result nor the other operand has are summed first: the matmul shrinks.
     a, a_labels = _reduce_unneeded(a, a_labels, needed | set(b_labels))
     b, b_labels = _reduce_unneeded(b, b_labels, needed | set(a_labels))
     shared = [c for c in a_labels if c in b_labels]

@@ -25,6 +25,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *saved_grads: Value | No
     x, scale, bias = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
     axes = b.ints(*_last(node))
     wide = widened(b, x)
+    # The forward node saves float32 statistics; float64 needs its own.
     if wide.tensor.dtype is F32 and node.attrs["stash_type"] == F32.onnx:
         centred, inverse = b.Sub(wide, saved(b, node, 1)), saved(b, node, 2)
     else:

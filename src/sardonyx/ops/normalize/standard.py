@@ -225,7 +225,7 @@ def _rms_facts(
     saved = Fact(_stash(stash_type), _reduced(x, axis))
     if x.shape is not None:
         _check_broadcasts(g, x.shape, scale=scale)
-    return Fact(scale.dtype, x.shape), saved
+    return Fact(scale.dtype, x.shape), saved  # the output has the scale's type
 
 
 rms_norm = Op("RMSNormalization", 23, "x:T scale:V", "y:V", **_OVER_LAST)
@@ -263,7 +263,7 @@ def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Arra
     square = x * x
     channels = x.shape[1]
     total = np.zeros_like(x)
-    before, after = (size - 1) // 2, size // 2
+    before, after = (size - 1) // 2, size // 2  # of an even size, the extra channel is after
     for shift in range(max(-before, 1 - channels), min(after, channels - 1) + 1):
         low, high = max(0, -shift), min(channels, channels - shift)
         total[:, low:high] += square[:, low + shift : high + shift]

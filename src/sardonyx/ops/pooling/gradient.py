@@ -22,6 +22,7 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
         raise NotImplemented(
             "a MaxPool with storage_order 1 has no gradient", hint="it has one with storage_order 0"
         )
+    # The indices count over the whole input in row-major order; overlapping windows add up.
     x, index = input_of(node, 0), saved(b, node, 1)
     flat = b.Reshape(b.zeros(x), b.ints(-1))
     row = b.ints(-1)
@@ -62,7 +63,7 @@ def _clipped_to_image(geometry: ConvGeometry, x: Value, dy: Value) -> ConvGeomet
 
 
 def _is_plain(geometry: ConvGeometry) -> bool:
-    return not any((*geometry.begins, *geometry.ends)) and all(d == 1 for d in geometry.dilations)
+    return not any(geometry.pads) and all(d == 1 for d in geometry.dilations)
 
 
 def _is_tiled(geometry: ConvGeometry) -> bool:
@@ -104,14 +105,13 @@ def _window_counts(
     spatial = b.Gather(b.shape(x), axes)
     ones = _ones(b, x, b.Concat(b.ints(1, 1), spatial, axis=0))
     pad_value = b.const(1 if counts_pads else 0, x.tensor.dtype)
-    padded = b.Pad(ones, b.ints(*geometry.begins, *geometry.ends), pad_value, axes)
+    padded = b.Pad(ones, b.ints(*geometry.pads), pad_value, axes)
     # In ceil mode the last window may reach beyond the padding, which is never counted.
     last = b.Mul(b.Sub(b.Gather(b.shape(dy), axes), 1), b.ints(*geometry.strides))
     reach = b.Add(last, b.ints(*(geometry.extent(i) for i in range(n))))
-    expanded_shape = b.Sub(
-        reach, b.Add(spatial, b.ints(*map(sum, zip(geometry.begins, geometry.ends, strict=True))))
-    )
-    padded = b.Pad(padded, b.Concat(b.ints(*(0,) * n), expanded_shape, axis=0), None, axes)
+    around = b.ints(*map(sum, zip(geometry.begins, geometry.ends, strict=True)))
+    beyond = b.Sub(reach, b.Add(spatial, around))
+    padded = b.Pad(padded, b.Concat(b.ints(*(0,) * n), beyond, axis=0), None, axes)
     kernel = _ones(b, x, b.ints(1, 1, *geometry.kernel))
     return b.Conv(padded, kernel, strides=geometry.strides, dilations=geometry.dilations)
 

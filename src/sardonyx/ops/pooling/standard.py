@@ -94,6 +94,7 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     """
     geometry = _geometry(x, attrs)
     sizes = x.shape[2:]
+    # storage_order 1 counts indices in column-major order, where the first axis varies fastest.
     order = range(len(sizes)) if attrs["storage_order"] else reversed(range(len(sizes)))
     index_strides, step = {}, 1
     for i in order:
@@ -102,8 +103,8 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     images = np.arange(math.prod(x.shape[:2])) * step
     y, index = x, images.reshape(*x.shape[:2], *(1,) * len(sizes))
     for i in reversed(range(len(sizes))):
-        own = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * index_strides[i])
-        y, index = _max_along(y, np.broadcast_to(index + own, y.shape), geometry, i)
+        offsets = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * index_strides[i])
+        y, index = _max_along(y, np.broadcast_to(index + offsets, y.shape), geometry, i)
     return y, index
 
 
@@ -113,6 +114,7 @@ def _max_along(x: Array, index: Array, geometry: WindowGeometry, i: int) -> tupl
     shape = (*x.shape[:axis], geometry.outs[i], *x.shape[axis + 1 :])
     low = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
     y, best_index = np.full(shape, low, x.dtype), np.zeros(shape, np.int64)
+    # The first element of a window always wins, even if it is the type's minimum.
     is_empty = np.ones(geometry.outs[i], bool)
     for _, outs, ins in geometry.axis(i):
         new, old = x[_along(axis, ins)], y[_along(axis, outs)]

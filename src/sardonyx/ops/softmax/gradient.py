@@ -9,6 +9,7 @@ from sardonyx.ops.gradients import GradientBuilder, gradient
 @gradient("Softmax")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     y, axis = node.outputs[0], b.ints(node.attrs["axis"])
+    # The Jacobian is diag(y) - y y^T.
     share = b.ReduceSum(b.Mul(dy, y), axis, keepdims=1)
     return b.Mul(b.Sub(dy, share), y)
 

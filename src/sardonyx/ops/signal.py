@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
-from sardonyx.graph.dim import Shape, Size
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import FLOATS, INDEX, NUMBERS, DType, by_onnx
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -155,9 +155,9 @@ def _(
         return x.shaped((batch, g.fresh("frames"), g.fresh("bins"), 2))
     g.at_least(frame, 1, "a frame must hold 1 sample or more")
     g.at_least(total, frame, "the signal is shorter than a frame")
-    frames: Size = g.fresh("frames")
-    if scalar_size(step, "frame_step") is not None:
-        frames = (total - frame) // _value_or_fresh(g, step, "frame_step") + 1
+    is_open = scalar_size(step, "frame_step") is None
+    hop = _value_or_fresh(g, step, "frames" if is_open else "frame_step")
+    frames = hop if is_open else (total - frame) // hop + 1
     bins = frame // 2 + 1 if attrs["onesided"] else frame
     return x.shaped((batch, frames, bins, 2))
 
@@ -239,13 +239,10 @@ mel: Final = Op(
 
 @mel.infer
 def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fact:
-    shape: Shape = (
-        _value_or_fresh(g, length, "dft_length", 0) // 2 + 1
-        if scalar_size(length, "dft_length") is not None
-        else g.fresh("spectrum"),
-        _value_or_fresh(g, bands, "num_mel_bins", 0),
-    )
-    return Fact(_type_of(output_datatype), shape)
+    is_open = scalar_size(length, "dft_length") is None
+    size = _value_or_fresh(g, length, "spectrum" if is_open else "dft_length", 0)
+    bins = size if is_open else size // 2 + 1
+    return Fact(_type_of(output_datatype), (bins, _value_or_fresh(g, bands, "num_mel_bins", 0)))
 
 
 @mel.reference
@@ -257,9 +254,8 @@ def _(*inputs: Array, output_datatype: int) -> Array:
             "none may be negative, and the rate is 1 or more"
         )
     bins = length // 2 + 1
-    edges = _mel_edges(
-        bands, *(float(np.asarray(x, np.float64).reshape(-1)[0]) for x in inputs[3:])
-    )
+    low_hertz, high_hertz = (float(np.asarray(x, np.float64).reshape(-1)[0]) for x in inputs[3:])
+    edges = _mel_edges(bands, low_hertz, high_hertz)
     with np.errstate(all="ignore"):
         bin_edges = np.floor((length + 1) * edges / rate)
     if bands and not (bin_edges[0] >= 0 and bin_edges[-2] < bins and bin_edges[-1] <= bins):

@@ -148,11 +148,11 @@ def _(x: Array, w: Array, pads: Array | None = None, b: Array | None = None, **a
 
 @dynamic_pads.decompose
 def _(b: Builder, node: Node) -> Outputs:
-    """ConvTransposeWithDynamicPads with pads that are known."""
+    """A ConvTranspose, where the pads are static."""
     x, w, pads, bias = (optional_input(node, i) for i in range(4))
-    known = None if pads is None else pads.tensor.ints
-    need(pads is None or known is not None, "the pads are not known")
-    return (b.ConvTranspose(x, w, bias, pads=known, **node.attrs),)
+    static_pads = None if pads is None else pads.tensor.ints
+    need(pads is None or static_pads is not None, "the pads are not static")
+    return (b.ConvTranspose(x, w, bias, pads=static_pads, **node.attrs),)
 
 
 _EMBEDDING_SIZES: Final = ("embedding_size", "conv_window_size", "char_embedding_size")

@@ -144,8 +144,8 @@ def _depthwise_image_gradient(
     for number, tap in zip(numbers, itertools.product(*map(range, geometry.kernel)), strict=True):
         pairs = zip(tap, geometry.kernel, geometry.dilations, strict=True)
         start = b.ints(*((size - 1 - k) * d for k, size, d in pairs))
-        part = b.Mul(b.Slice(padded, start, b.Add(start, sizes), axes), number)
-        total = part if total is None else b.Add(total, part)
+        term = b.Mul(b.Slice(padded, start, b.Add(start, sizes), axes), number)
+        total = term if total is None else b.Add(total, term)
     assert total is not None
     return b.reshape(total, x)
 

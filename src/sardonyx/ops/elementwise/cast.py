@@ -105,7 +105,7 @@ def _to_odd(x: Array) -> Array:
 
 def _to_powers_of_two(x: Array, saturate: bool, round_mode: bytes) -> Array:
     """Convert to float8e8m0: only an exponent, with bias 127; no zero, no sign, NaN is 255."""
-    mantissa, exponent = np.frexp(x.astype(np.float64))  # x = part * 2**power, part in [0.5, 1)
+    mantissa, exponent = np.frexp(x.astype(np.float64))  # mantissa in [0.5, 1)
     limit = {b"up": 0.5, b"down": 1.0, b"nearest": 0.75}[round_mode]
     up = mantissa >= limit if round_mode == b"nearest" else mantissa > limit
     code = exponent.astype(np.int64) - 1 + up + 127

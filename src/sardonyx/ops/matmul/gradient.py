@@ -86,7 +86,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
         if alone:  # letters that only this operand has: its gradient is constant along them
             grad = b.Unsqueeze(grad, b.ints(*alone))
         pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
-        is_broadcast = any(size == 1 and own != 1 for size, own in pairs)  # the others broadcast
+        is_broadcast = any(size == 1 and full != 1 for size, full in pairs)  # the others broadcast
         grads.append(b.expand(grad, x) if is_broadcast else b.sum_to(grad, x))
     return grads
 

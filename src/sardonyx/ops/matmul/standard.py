@@ -181,10 +181,10 @@ def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
     for x, term in zip(present, parsed.terms, strict=True):
         if x.dtype is not present[0].dtype:
             raise ShapeError(f"inputs have one type, not {present[0].dtype} and {x.dtype}")
-        own: dict[Label, Size] = {}
+        dims: dict[Label, Size] = {}
         for label, size in zip(term, x.dims, strict=True):
-            own[label] = g.equal(own.get(label, size), size, f"{label} is two sizes of one input")
-        for label, size in own.items():
+            dims[label] = g.equal(dims.get(label, size), size, f"{label} is two sizes of one input")
+        for label, size in dims.items():
             text_shown = "..." if label[0] == "." else label
             sizes[label] = g.broadcast(sizes.get(label, 1), size, f"sizes of {text_shown} differ")
     return Fact(present[0].dtype, tuple(sizes[label] for label in parsed.output))

@@ -97,23 +97,23 @@ def _(b: Builder, node: Node) -> Outputs:
     total = b.Gather(words, _unsigned(b, ids))
     if positions is None:
         # Without position ids the positions are 0, 1, 2, ...
-        rows = b.Slice(position_table, b.ints(0), b.Shape(ids, start=1, end=2), b.ints(0))
+        picked = b.Slice(position_table, b.ints(0), b.Shape(ids, start=1, end=2), b.ints(0))
     else:
-        rows = b.Gather(position_table, _unsigned(b, positions))
-    total = b.Add(total, rows)
+        picked = b.Gather(position_table, _unsigned(b, positions))
+    total = b.Add(total, picked)
     if segment_ids is not None:
         total = b.Add(total, b.Gather(segments, _unsigned(b, segment_ids)))
     y = b.LayerNormalization(total, gamma, beta, epsilon=node.attrs["epsilon"])
-    seen: Value | None = None
+    token_count: Value | None = None
     if len(node.outputs) > 1 and node.outputs[1].is_used:
         # The second output counts the unmasked tokens; without a mask it is 0.
-        shown = b.Equal(mask, b.const(1, I32)) if mask is not None else b.Less(ids, ids)
-        seen = b.ReduceSum(b.Cast(shown, to=I32.onnx), b.ints(1), keepdims=0)
-    return y, seen, b.Identity(total) if len(node.outputs) > 2 else None
+        is_token = b.Equal(mask, b.const(1, I32)) if mask is not None else b.Less(ids, ids)
+        token_count = b.ReduceSum(b.Cast(is_token, to=I32.onnx), b.ints(1), keepdims=0)
+    return y, token_count, b.Identity(total) if len(node.outputs) > 2 else None
 
 
 def _unsigned(b: Builder, ids: Value) -> Value:
-    """Ids with negative ones made out of range: Gather would count them from the end."""
+    """Cast ids so that negative ones are out of range: Gather would count them from the end."""
     return b.Cast(b.Cast(ids, to=U32.onnx), to=I64.onnx)
 
 

@@ -85,12 +85,11 @@ def _(b: Builder, node: Node) -> Outputs:
         total = b.Add(total, dequantize_node(b, picked, *pairs[2]))
     vectors = [dequantize_node(b, input_of(node, 5 + i), *pairs[3 + i]) for i in range(2)]
     y = b.LayerNormalization(total, *vectors, axis=-1, epsilon=node.attrs["epsilon"])
-    # The count of unmasked tokens, which is 0 without a mask.
+    # The second output counts the unmasked tokens; without a mask it is 0.
     if mask is None:
         count = b.Expand(b.const(0, I32), b.Shape(ids, start=0, end=1))
     else:
-        seen = b.Cast(b.Equal(mask, 1), to=I32.onnx)
-        count = b.ReduceSum(seen, b.ints(1), keepdims=0)
+        count = b.ReduceSum(b.Cast(b.Equal(mask, 1), to=I32.onnx), b.ints(1), keepdims=0)
     return y, count
 
 

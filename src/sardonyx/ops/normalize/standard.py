@@ -178,11 +178,16 @@ def _last_axes(x: Array, axis: int) -> Axes:
 
 _OVER_LAST: Final[dict[str, Any]] = {
     "attrs": {"axis": -1, "epsilon": EPSILON, "stash_type": 1},
-    "types": {"T": FLOATS, "U": frozenset((F32, BF16)), "V": FLOATS},
     "unranked": True,
 }
-_SAVED: Final = "y:T mean:U? inv_std_dev:U?"
-layer_norm = Op("LayerNormalization", 17, "x:T scale:T b:T?", _SAVED, **_OVER_LAST)
+layer_norm = Op(
+    "LayerNormalization",
+    17,
+    "x:T scale:T b:T?",
+    "y:T mean:U? inv_std_dev:U?",
+    types={"T": FLOATS, "U": frozenset((F32, BF16))},
+    **_OVER_LAST,
+)
 
 
 @layer_norm.infer
@@ -228,13 +233,14 @@ def _rms_facts(
     return Fact(scale.dtype, x.shape), saved  # the output has the scale's type
 
 
-rms_norm = Op("RMSNormalization", 23, "x:T scale:V", "y:V", **_OVER_LAST)
+_RMS: Final = {"T": FLOATS, "V": FLOATS}
+rms_norm = Op("RMSNormalization", 23, "x:T scale:V", "y:V", types=_RMS, **_OVER_LAST)
 rms_norm.infer(lambda *facts, **attrs: _rms_facts(*facts, **attrs)[0])
 rms_norm.reference(lambda *arrays, **attrs: _rms_norm(*arrays, **attrs)[0])
 
 # onnxruntime's RMS norm, older than ONNX's; it is in the ONNX domain nevertheless.
 simplified = Op(
-    "SimplifiedLayerNormalization", 1, "x:T scale:V", "y:V inv_std_var:U?", **_OVER_LAST
+    "SimplifiedLayerNormalization", 1, "x:T scale:V", "y:V inv_std_var:U?", types=_RMS, **_OVER_LAST
 )
 simplified.infer(_rms_facts)
 simplified.reference(_rms_norm)

@@ -25,9 +25,8 @@ def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Val
     # The indices count over the whole input in row-major order; overlapping windows add up.
     x, index = input_of(node, 0), saved(b, node, 1)
     flat = b.Reshape(b.zeros(x), b.ints(-1))
-    row = b.ints(-1)
-    scattered = b.ScatterElements(flat, b.Reshape(index, row), b.Reshape(dy, row), reduction=b"add")
-    return b.reshape(scattered, x)
+    index, dy = (b.Reshape(v, b.ints(-1)) for v in (index, dy))
+    return b.reshape(b.ScatterElements(flat, index, dy, reduction=b"add"), x)
 
 
 @gradient("AveragePool")

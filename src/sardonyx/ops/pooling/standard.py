@@ -169,8 +169,8 @@ def _(x: Array, **attrs: Any) -> Array:
     y = _window_sums(x, geometry)
     count: Any = 1
     for i in range(len(geometry.outs)):
-        row = _window_counts(geometry, window, i, bool(attrs["count_include_pad"]))
-        count = count * _broadcast_along(i + 2, x.ndim, row)
+        along = _window_counts(geometry, window, i, bool(attrs["count_include_pad"]))
+        count = count * _broadcast_along(i + 2, x.ndim, along)
     y /= count.astype(y.dtype)
     return y
 

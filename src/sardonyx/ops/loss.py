@@ -42,6 +42,7 @@ def _loss_fact(
 def _loss(log_prob: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
     """Return the negative log likelihood of the labels, weighted and reduced."""
     ignore_index, reduction = attrs["ignore_index"], attrs["reduction"]
+    # Ignored labels may be out of range; they count neither in the loss nor in its mean.
     ignored = np.zeros(labels.shape, bool) if ignore_index is None else labels == ignore_index
     classes = log_prob.shape[1]
     wrong = labels[~ignored & ((labels < 0) | (labels >= classes))]
@@ -56,6 +57,7 @@ def _loss(log_prob: Array, labels: Array, weights: Array | None, **attrs: Any) -
     loss = np.where(ignored, 0, -picked * weight)
     if reduction == b"none":
         return loss.astype(log_prob.dtype)
+    # "mean" divides by the sum of the weights, not by the number of labels.
     total = np.sum(loss, dtype=np.float64)
     if reduction == b"mean":
         total = total / np.sum(weight, dtype=np.float64)

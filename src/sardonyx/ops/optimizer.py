@@ -102,6 +102,7 @@ def _momentum(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: Any) -
         raise InvalidGraph(f"mode {mode!r} is neither nesterov nor standard")
     gradient = attrs["norm_coefficient"] * x + gradient
     velocity = alpha * velocity + (attrs["beta"] if count > 0 else 1) * gradient
+    # Nesterov's step looks ahead along the new velocity.
     direction = gradient + alpha * velocity if mode == b"nesterov" else velocity
     return x - rate * direction, velocity
 

@@ -181,6 +181,7 @@ def _(x: Array, step: Array, window: Array | None, length: Array | None, *, ones
         frames = frames * window.astype(np.float64)
     if onesided and not np.iscomplexobj(z):
         return _as_pairs(np.fft.rfft(frames, axis=-1), x.dtype)
+    # Of a complex signal, onesided keeps the non-negative frequencies.
     bins = frame // 2 + 1 if onesided else frame
     return _as_pairs(np.fft.fft(frames, axis=-1)[..., :bins], x.dtype)
 
@@ -210,6 +211,7 @@ def window(name: str, *factors: float) -> Op:
             raise InvalidArgument(f"a window cannot have {count} samples")
         allocatable((count,), np.float64, "the window")
         with np.errstate(all="ignore"):
+            # A periodic window is a symmetric one of count + 1 samples without its last.
             step = np.float64(2 * np.pi) / np.float64(count if periodic else count - 1)
             angle = np.arange(count) * step
             samples = sum(f * np.cos(k * angle) for k, f in enumerate(factors))

@@ -57,6 +57,7 @@ def _split_activation(attrs: dict[str, Any]) -> tuple[Callable[[Array], Array], 
     rest = {k: v for k, v in attrs.items() if not k.startswith("activation")}
     name: bytes | None = attrs["activation"]
     keys = ACTIVATION_ATTRS.get((name or b"").decode("utf-8", "replace"), ())
+    # activation_params lists the values by position, in the order of ACTIVATION_ATTRS.
     params: Sequence[float] = attrs["activation_params"] or ()
     return activation_function(name, dict(zip(keys, params, strict=False))), rest
 
@@ -136,6 +137,7 @@ def _(g: Scope, x: Fact, w: Fact, pads: Fact | None, b: Fact | None, **attrs: An
     y: Fact = standard.infer_transposed(g, x, w, b, **attrs, pads=static_pads, output_shape=None)
     if pads is None or static_pads is not None:
         return y
+    # Pads that are computed by the model leave the spatial sizes open.
     same_dims(g, pads.dims, (2 * (x.rank - 2),), "Pads")
     return y.shaped((*y.dims[:2], *(g.fresh("size") for _ in y.dims[2:])))
 
@@ -193,6 +195,8 @@ def _(words: Array, w: Array, b: Array, c: Array, **_: Any) -> Array:
     if words.shape[1] < window:
         raise InvalidArgument(f"words of {words.shape[1]} characters, and windows of {window}")
     out = np.zeros((len(words), filters), np.float32)
+    # A filter spans whole characters, so the convolution is a matmul over windows of characters,
+    # followed by tanh and a maximum over the word.
     flat = w.reshape(filters, window * size)
     for row, word in zip(out, words, strict=True):
         length = int(np.argmax(word == 0)) if (word == 0).any() else len(word)

@@ -33,6 +33,7 @@ def _selu(x: Array, *, alpha: float, gamma: float) -> Any:
 
 
 def _celu(x: Array, *, alpha: float) -> Any:
+    # Both terms are 0 on the other one's side, so that no Where is needed.
     scale = x.dtype.type(alpha)
     return np.maximum(x, 0) + np.minimum(scale * np.expm1(x / scale), 0)
 

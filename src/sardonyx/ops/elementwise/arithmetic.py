@@ -138,6 +138,7 @@ def _mod(a: Array, b: Array, *, fmod: int) -> Any:
 
 def _shift(a: Array, b: Array, *, direction: bytes) -> Array:
     bits = a.dtype.itemsize * 8
+    # Undefined in C: a shift by the width or more, which shifts all bits out here.
     in_range = b.astype(np.uint64) < bits
     amount = np.where(in_range, b, 0).astype(b.dtype)
     if direction == b"LEFT":
@@ -269,6 +270,8 @@ def _(x: Array, low: Array | None, high: Array | None) -> Any:
     return raised if high is None else _each(minimum)(raised, high.reshape(()))
 
 
+# Symbolic rules: shapes are computed by small int64 tensors, whose elements inference tracks as
+# symbolic sizes. Booleans are 0 or 1, so that logic is arithmetic.
 def _select(condition: Size, a: Size, b: Size) -> Size:
     if isinstance(condition, int):
         return a if condition else b

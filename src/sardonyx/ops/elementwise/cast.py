@@ -79,6 +79,7 @@ def _to_floats(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Array:
     if to.bits >= 32 or (to.np == np.float16 and x.dtype.kind == "f"):
         return x.astype(to.np)
     x = _to_odd(x)
+    # Without saturation, ml_dtypes gives infinity, or NaN in the types that have none.
     if to.bits == 8 and saturate:
         x = np.clip(x, -_LARGEST[to.name], _LARGEST[to.name])
     return x.astype(to.np)
@@ -106,6 +107,7 @@ def _to_odd(x: Array) -> Array:
 def _to_powers_of_two(x: Array, saturate: bool, round_mode: bytes) -> Array:
     """Convert to float8e8m0: only an exponent, with bias 127; no zero, no sign, NaN is 255."""
     mantissa, exponent = np.frexp(x.astype(np.float64))  # mantissa in [0.5, 1)
+    # 2**(exponent - 1) <= x < 2**exponent; the mode decides which power a number between gets.
     limit = {b"up": 0.5, b"down": 1.0, b"nearest": 0.75}[round_mode]
     up = mantissa >= limit if round_mode == b"nearest" else mantissa > limit
     code = exponent.astype(np.int64) - 1 + up + 127

@@ -59,6 +59,7 @@ def _(a: Array, b: Array, c: Array | None = None, **attrs: Any) -> Array:
 
 
 _TRANSPOSES: Final = {**_GEMM, "transBatchA": 0, "transBatchB": 0}
+# alpha * A B with transposed operands: the result of onnxruntime's MatMulTransposeFusion.
 fused_matmul: Final = Op(
     "FusedMatMul", 1, "A:T B:T", "Y:T", domain=MICROSOFT, attrs=_TRANSPOSES, types={"T": FLOATS}
 )
@@ -185,6 +186,7 @@ def _(a: Array, b: Array, c: Array | None, *scales: Array | None, **attrs: Any) 
             y = y + np.float32(attrs["beta"]) * c.astype(np.float32)
         if attrs["activation"] != b"NONE":
             y = np.maximum(y, 0) if attrs["activation"] == b"RELU" else gelu_function(y)
+        # Float8 saturates: a result beyond the largest finite number becomes that number.
         return convert(y * y_scale, _result_type(attrs["dtype"]), True, b"up")
 
 

@@ -46,6 +46,7 @@ def _(a: Array, b: Array, *operands: Array, **attrs: Any) -> Array:
     right = wide(b.swapaxes(-1, -2) if attrs["trans_b"] else b)
     alpha, code = attrs["alpha"], attrs["code"]
     with np.errstate(all="ignore"):
+        # bf16 products with float32 accumulation, as AMX and AVX512-BF16 kernels compute them.
         if attrs["bf16"]:
             left, right = as_bf16(left), as_bf16(right)
         y: Array = matmul(left, right)

@@ -95,6 +95,7 @@ def _(x: Array, gamma: Array, beta: Array, **attrs: Any) -> Array:
 def _(
     x: Array, gamma: Array, beta: Array, skip: Array, bias: Array | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
+    # A skip of rank 2 is one number per image and channel.
     shape = (skip.shape[0], 1, 1, -1) if attrs["channels_last"] else (skip.shape[0], -1, 1, 1)
     total = wide(x) + wide(skip.reshape(shape) if skip.ndim == 2 else skip)
     if bias is not None:

@@ -145,6 +145,8 @@ def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) 
     return x.plain()
 
 
+# Layer and RMS normalization: over all axes from `axis` on. stash_type names the type of the saved
+# statistics.
 def _stash(stash_type: int) -> DType:
     """Return the type of saved statistics; they are computed in it or in a wider type."""
     dtype = by_onnx(stash_type)
@@ -251,6 +253,7 @@ def _lp_norm(x: Array, *, axis: int, p: int) -> Array:
         norm = np.abs(x).sum(axis=axis, keepdims=True)
     else:
         norm = np.sqrt((x * x).sum(axis=axis, keepdims=True))
+    # A row of zeros has no direction: its result is zeros, not NaN.
     return np.where(norm == 0, 0, x / np.where(norm == 0, 1, norm)).astype(x.dtype)
 
 

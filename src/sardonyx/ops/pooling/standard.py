@@ -272,6 +272,7 @@ def _(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any)
         raise InvalidArgument(
             f"indices reach from {indices.min()} to {indices.max()}, outside [0, {flat.size})"
         )
+    # Indices count in the default output shape, even if output_shape is larger.
     flat[indices.reshape(-1)] = x.reshape(-1)
     flat = flat.reshape(natural)
     shape = natural if output_shape is None else as_ints(output_shape)

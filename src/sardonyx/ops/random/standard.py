@@ -178,6 +178,7 @@ def _(
         return np.array(x), np.ones(x.shape, bool)
     mask = np.asarray(generator(seed).random(x.shape) >= share)
     numbers = wide(x)
+    # Inverted dropout: the scale keeps the expected value.
     scaled = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)
     return np.where(mask, scaled, 0).astype(x.dtype), mask
 

@@ -47,6 +47,7 @@ def _infer(
         return x.shaped(None if keepdims or noop_with_empty_axes else ())
     if x.shape is None or count is None:
         return x.shaped(None)
+    # Axes that are known only at run time: the rank is known, the sizes are not.
     if count and axes is not None and axes.ints is None:
         if count > x.rank:
             raise ShapeError(f"{count} axes cannot be reduced: {x} has rank {x.rank}")

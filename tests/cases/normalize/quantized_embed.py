@@ -75,7 +75,7 @@ TRANSFORMERS_NORMALIZE = [
     embed(mask=[[0, 0, 0], [0, 1, 0]], ulps=16),
     embed(ids=of([[1, 7, 2], [0, 3, 6]], np.int32), match="outside"),
     embed(ids=of([[1, -1, 2], [0, 3, 6]], np.int32), match="outside"),
-    embed(SEGMENTS[:, :2], match="segment_ids has another"),
+    embed(SEGMENTS[:, :2], match="segment_ids must have shape"),
     embed(places=(2, 8), match="fewer rows"),
     embed(places=(5, 7), match="position_embedding has rows"),
 ]

@@ -202,7 +202,7 @@ def test_a_search_is_not_saved(tmp_path: Path) -> None:
     options = sardonyx.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     data = made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=gpt(1))
-    with pytest.raises(NotImplemented, match="known by the names"):
+    with pytest.raises(NotImplemented, match="refers to values by name"):
         sardonyx.InferenceSession(data, options)
     assert not list(tmp_path.iterdir())
 

@@ -15,6 +15,7 @@ from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, in_training
+from sardonyx.ops.normalize.standard import widened
 from sardonyx.ops.softmax.standard import log_softmax
 
 _ATTRS: Final = {"ignore_index": optional("int"), "reduction": b"mean"}
@@ -90,20 +91,20 @@ def _(scores: Array, labels: Array, weights: Array | None, **attrs: Any) -> Any:
 
 @cross_entropy.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
-    log_prob = b.LogSoftmax(input_of(node, 0), axis=1)
-    return _likelihood(b, node, log_prob), log_prob
+    scores = input_of(node, 0)
+    log_prob = b.LogSoftmax(widened(b, scores), axis=1)
+    return _likelihood(b, node, log_prob), b.cast(log_prob, scores.tensor.dtype)
 
 
 @nll.decompose(when=in_training)
 def _(b: Builder, node: Node) -> Outputs:
-    return (_likelihood(b, node, input_of(node, 0)),)
+    return (_likelihood(b, node, widened(b, input_of(node, 0))),)
 
 
 def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
-    """The negative log likelihood of the labels, weighted and reduced."""
+    """The negative log likelihood of the labels, weighted and reduced; computed in float32."""
     labels, weights = input_of(node, 1), optional_input(node, 2)
     ignored, reduction = node.attrs["ignore_index"], node.attrs["reduction"]
-    dtype = log_prob.tensor.dtype
     keep = None if ignored is None else b.Not(b.Equal(labels, ignored))
     # A label below 0 is a mistake, and not counted from the end.
     above_all = b.const(2**31 - 1, labels.tensor.dtype)  # a class that no model has
@@ -112,18 +113,20 @@ def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
         labels = b.Where(keep, labels, b.const(0, labels.tensor.dtype))
     column = b.ints(1)
     picked = b.Squeeze(b.GatherElements(log_prob, b.Unsqueeze(labels, column), axis=1), column)
-    weight = None if weights is None else b.Gather(weights, labels)
+    weight = None if weights is None else b.Gather(widened(b, weights), labels)
     if keep is not None:
-        weight = b.cast(keep, dtype) if weight is None else b.Where(keep, weight, b.const(0, dtype))
-    loss: Value = b.Neg(picked if weight is None else b.Mul(picked, weight))
-    if reduction == b"none":
-        return loss
+        # Replaced, not multiplied by 0: the log probability may be -inf.
+        zero = b.const(0, log_prob.tensor.dtype)
+        picked = b.Where(keep, picked, zero)
+        weight = b.cast(keep, zero.tensor.dtype) if weight is None else b.Where(keep, weight, zero)
+    loss: Value = b.Neg(picked if weights is None else b.Mul(picked, weight))
     if reduction == b"mean" and weight is None:
-        return b.ReduceMean(loss, keepdims=0)
-    total: Value = b.ReduceSum(loss, keepdims=0)
-    if reduction == b"mean":
-        total = b.Div(total, b.ReduceSum(weight, keepdims=0))
-    return total
+        loss = b.ReduceMean(loss, keepdims=0)
+    elif reduction != b"none":
+        loss = b.ReduceSum(loss, keepdims=0)
+    if reduction == b"mean" and weight is not None:
+        loss = b.Div(loss, b.ReduceSum(weight, keepdims=0))
+    return b.cast(loss, input_of(node, 0).tensor.dtype)
 
 
 OPS: Final = (nll, cross_entropy)

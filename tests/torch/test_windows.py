@@ -13,7 +13,7 @@ from tests.oracle import difference
 from tests.rows import f32
 
 torch = pytest.importorskip("torch")
-from sardonyx.providers.torch import gather, move  # noqa: E402 - torch may be missing
+from sardonyx.providers.torch import gather, move, pooling  # noqa: E402 - torch may be missing
 from tests.torch.test_internal import made  # noqa: E402
 
 LOWER, UPPER = {"auto_pad": b"SAME_LOWER"}, {"auto_pad": b"SAME_UPPER"}
@@ -114,6 +114,7 @@ WRONG: dict[str, Any] = {
     "ScatterND": lambda: gather.scatter_nd(X, FAR, X[:1], reduction=b"add"),
     "TensorScatter": lambda: gather.tensor_scatter(X, X, FAR[0].expand(2), axis=1, mode=b"linear"),
     "an empty axis": lambda: gather.gather(X[:0], FAR - 7, axis=0),
+    "MaxUnpool": lambda: pooling.max_unpool(U[None], FAR[None], None, kernel_shape=(2,)),
     "ReverseSequence": lambda: move.reverse_sequence(
         X, FAR[0].expand(3), batch_axis=1, time_axis=0
     ),

@@ -116,6 +116,14 @@ def conv_transpose(x: Tensor, w: Tensor, b: Tensor | None = None, **attrs: Any) 
     return y if b is None else y + b.reshape(-1, *(1,) * (x.ndim - 2))
 
 
+def conv_transpose_with_pads(
+    x: Tensor, w: Tensor, pads: Array | None = None, b: Tensor | None = None, **attrs: Any
+) -> Tensor:
+    """Return a transposed convolution whose pads are an input."""
+    static_pads = None if pads is None else tuple(pads.tolist())
+    return conv_transpose(x, w, b, **attrs, pads=static_pads, output_shape=None)
+
+
 def col2im(x: Tensor, image_shape: Array, block_shape: Array, **attrs: Any) -> Tensor:
     """Return the image: columns summed at the positions of their blocks."""
     image, block = tuple(image_shape.tolist()), tuple(block_shape.tolist())
@@ -254,6 +262,9 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "Col2Im"): TorchKernel(col2im, PLAIN, host=(1, 2)),
     (ONNX, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
     (MICROSOFT, "CausalConvWithState"): TorchKernel(causal_conv, REALS),
+    (MICROSOFT, "ConvTransposeWithDynamicPads"): TorchKernel(
+        conv_transpose_with_pads, REALS, host=(2,), refuses=spatial_only
+    ),
     (MICROSOFT, "FusedConv"): TorchKernel(fused_conv, REALS, images=(1,), refuses=spatial_only),
     (INTERNAL, "Conv"): TorchKernel(_channels_last(conv), TYPES, refuses=_refuses),
     (INTERNAL, "ConvTranspose"): TorchKernel(

@@ -1,4 +1,4 @@
-"""Max, average and Lp pooling, of windows and global."""
+"""Max, average and Lp pooling, of windows and global; MaxUnpool."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
 
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import I8, I64, U8
 from sardonyx.graph.op import INTERNAL, ONNX
-from sardonyx.ops.pooling.standard import pool_window
+from sardonyx.ops.arrays import Array
+from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import Ints
 from sardonyx.providers.torch.dtypes import FLOAT16_TYPES, wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
@@ -173,6 +175,29 @@ def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
     return max_pool(x, storage_order=storage_order, shapes=((),), **attrs)[0]
 
 
+def max_unpool(
+    x: Tensor, indices: Tensor, output_shape: Array | None = None, **attrs: Any
+) -> Tensor:
+    """Return values at the indices of MaxPool; zeros elsewhere."""
+    natural: Any = unpooled_shape(tuple(x.shape), attrs)
+    count = math.prod(natural)
+    index = indices.reshape(-1)
+    if index.device.type == "cpu" and index.numel():
+        low, high = (int(v) for v in torch.aminmax(index))
+        if not 0 <= low <= high < count:
+            raise InvalidArgument(f"indices reach from {low} to {high}, outside [0, {count})")
+    # On a GPU, an index out of range would abort the context.
+    index = index.clamp(0, max(count - 1, 0))
+    whole = x.new_zeros(count).index_copy(0, index, x.reshape(-1)).reshape(natural)
+    shape = natural if output_shape is None else tuple(output_shape.tolist())
+    if shape == natural:
+        return whole
+    trailing = [s - n for s, n in zip(shape, natural, strict=True)]
+    if min(trailing) < 0:
+        raise InvalidArgument(f"output_shape {shape} has a size below {natural}")
+    return F.pad(whole, [w for b in reversed(trailing) for w in (0, b)])
+
+
 # Pooling by torch ops on any number of axes.
 _REST: Final[dict[str, Callable[..., Tensor]]] = {
     "LpPool": lp_pool,
@@ -184,6 +209,7 @@ _MAXED: Final = REALS | {I8, U8}
 KERNELS: Final[TorchKernels] = {
     (ONNX, "MaxPool"): TorchKernel(max_pool, _MAXED | {I64}, sized=True, refuses=spatial_only),
     (ONNX, "AveragePool"): TorchKernel(average_pool, REALS, refuses=spatial_only),
+    (ONNX, "MaxUnpool"): TorchKernel(max_unpool, REALS | {I64}, host=(2,)),
     **{(ONNX, name): TorchKernel(function, REALS) for name, function in _REST.items()},
     (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
     (INTERNAL, "AveragePool"): TorchKernel(

@@ -1,4 +1,4 @@
-"""Recurrent layers RNN, GRU and LSTM: forward, reverse and bidirectional.
+"""Recurrent layers RNN, GRU, LSTM and DynamicQuantizeLSTM: forward, reverse and bidirectional.
 
 Layers with default activations are one torch call (cuDNN on GPUs); others run step by step.
 """
@@ -12,12 +12,13 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from sardonyx.graph.dtype import I32
-from sardonyx.graph.op import ONNX
+from sardonyx.graph.dtype import F32, I8, I32, U8
+from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.arrays import filled
 from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
 from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import REALS, TorchKernel, TorchKernels
+from sardonyx.providers.torch.quantize import dynamic_integer_matmul
 
 Activation = Callable[[Tensor], Tensor]
 State = tuple[Tensor, ...]
@@ -111,15 +112,18 @@ def _sweep(
 
 
 def _lstm_step(
-    r: Tensor, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
+    project: Activation, peepholes: Tensor | None, functions: Sequence[Activation], is_coupled: int
 ) -> Cell:
-    """LSTM step with gates in the order i, o, f, c; `is_coupled`: f = 1 - i."""
+    """LSTM step with gates in the order i, o, f, c; `is_coupled`: f = 1 - i.
+
+    `project` multiplies the hidden state by the recurrent weights.
+    """
     f, g, h = functions
     pi, po, pf = (None, None, None) if peepholes is None else peepholes.chunk(3)
 
     def step(gates: Tensor, state: State) -> State:
         hidden, cell = state
-        i, o, forget, c = (gates + F.linear(hidden, r)).chunk(4, -1)
+        i, o, forget, c = (gates + project(hidden)).chunk(4, -1)
         if pi is not None and pf is not None:
             i, forget = i + pi * cell, forget + pf * cell
         i = f(i)
@@ -218,8 +222,10 @@ def lstm(*inputs: Any, **attrs: Any) -> tuple[Tensor, ...]:
     functions = _activations(attrs, 3, w.shape[0])
 
     def make_step(i: int, x: Tensor) -> tuple[Tensor, Cell]:
-        peepholes = None if p is None else p[i]
-        step = _lstm_step(r[i], peepholes, functions[i], attrs["input_forget"])
+        own, peepholes = r[i], None if p is None else p[i]
+        step = _lstm_step(
+            lambda h: F.linear(h, own), peepholes, functions[i], attrs["input_forget"]
+        )
         return F.linear(x, w[i], _bias_sum(b, i)), step
 
     return _narrow(_run_layer(x, lens, initial, r.shape[2], make_step, attrs), dtype)
@@ -280,9 +286,35 @@ def _flat_weights(
     return flat
 
 
+def dynamic_lstm(*tensors: Any, **attrs: Any) -> tuple[Tensor, ...]:
+    """LSTM whose inputs and states are dynamically quantized before each matmul."""
+    x, w, r, b, lens, initial_h, initial_c, p, *quantization = filled(tensors, 12)
+    w_scale, w_zero, r_scale, r_zero = quantization
+    functions = _activations(attrs, 3, w.shape[0])
+
+    def quantized_matmul(x: Tensor, q: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+        total, x_scale = dynamic_integer_matmul(x, q, zero)
+        return total * (x_scale * scale)
+
+    def make_step(i: int, x: Tensor) -> tuple[Tensor, Any]:
+        gates = quantized_matmul(x, w[i], w_scale[i], w_zero[i])
+        if (bias := _bias_sum(b, i)) is not None:
+            gates = gates + bias
+        peepholes = None if p is None else p[i]
+        step = _lstm_step(
+            lambda h: quantized_matmul(h, r[i], r_scale[i], r_zero[i]), peepholes,
+            functions[i], attrs["input_forget"],
+        )  # fmt: skip
+        return gates, step
+
+    return _run_layer(x, lens, (initial_h, initial_c), r.shape[1], make_step, attrs)
+
+
 _TYPES: Final = REALS | {I32}
+_QUANTIZED: Final = frozenset((F32, I8, U8, I32))
 KERNELS: Final[TorchKernels] = {
     (ONNX, "RNN"): TorchKernel(rnn, _TYPES),
     (ONNX, "GRU"): TorchKernel(gru, _TYPES),
     (ONNX, "LSTM"): TorchKernel(lstm, _TYPES),
+    (MICROSOFT, "DynamicQuantizeLSTM"): TorchKernel(dynamic_lstm, _QUANTIZED),
 }

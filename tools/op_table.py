@@ -59,7 +59,8 @@ Made by `python tools/op_table.py`.
 
 `other` sums up the types without a column: floats of 8 bits and fewer, integers of fewer than 8.
 `torch` has a mark where the torch provider has a function for the op, if torch has its type; other
-ops run on the CPU beside it, and `sardonyx info --provider torch --why` tells what a model does.
+ops run there as the ops that they are made of, or on the CPU beside it:
+`sardonyx info --provider torch --why` tells what a model does.
 Ops over sequences, maps and optionals have one mark.
 """
 

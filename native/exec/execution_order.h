@@ -1,5 +1,5 @@
 // Search for an execution order of least peak memory, over abstract tasks: steps of a segment
-// (exec/memory_plan.cc) or nodes of a graph with estimated sizes (schedule/peak.py).
+// (exec/memory_plan.cc) or nodes of a graph with estimated sizes (schedule/least_peak.py).
 //
 // The problem is a generalized pebble game and NP-hard; Liu's algorithm solves trees only. The
 // search (execution_order/) therefore combines an exact reduction with bounded searches:

@@ -56,7 +56,10 @@ def never(node: Node) -> bool:
 
 
 def in_training(node: Node) -> bool:
-    """No node of an inference; training has no use for checks that only the reference makes."""
+    """No node on the CPU: only the reference makes the op's checks, which training does not need.
+
+    Devices without a kernel do without these checks as well.
+    """
     return False
 
 

@@ -16,6 +16,7 @@ from sardonyx.graph.op import Decomposition, Op
 from sardonyx.load import upgrade
 from sardonyx.load.upgrade import family_of_replaced, find
 from sardonyx.ops import family_of, lookup
+from sardonyx.ops.elementwise.fusible import CUSTOM, FUSIBLE
 from sardonyx.ops.gradients import rule_of
 from tests.rows import case_modules
 
@@ -42,6 +43,12 @@ SHARED = {
     ("shape", "move"): "ops on shapes that copy elements",
     ("text", "move"): "concatenation of 16-byte string descriptors",
 }
+# Ops of the family elementwise that are not in FUSIBLE, and why.
+NOT_FUSIBLE = {
+    ("", "BitCast"): "reinterprets the bytes: its reference is a view",
+    ("", "CastLike"): "rewritten to Cast",
+    ("sardonyx", "Chain"): "the fused ops themselves",
+}
 CASES_OF_OTHERS = {"tests.cases.text.any_type": "ops of any type, on strings"}
 
 
@@ -66,6 +73,28 @@ def test_every_op_has_a_reference() -> None:
     missing = [op for op in declared if op.reference_rule is None and not op.has_bodies]
     lines = [f"{op}: add an @op.reference in ops/{ops.module_of(*op.key)}.py" for op in missing]
     assert not lines, "\n".join(lines)
+
+
+def test_every_elementwise_op_is_fusible() -> None:
+    """Without an entry an op has no native kernel and ends every chain that it is in."""
+    declared = {key for key in KEYS if family_of(*key) == "elementwise"}
+    lines = [
+        f"{key}: add an entry to FUSIBLE of ops/elementwise/fusible.py, or a reason to NOT_FUSIBLE"
+        for key in sorted(declared - FUSIBLE.keys() - NOT_FUSIBLE.keys())
+    ]
+    assert not lines, "\n".join(lines)
+    assert NOT_FUSIBLE.keys() <= declared - FUSIBLE.keys(), "remove what is fusible"
+
+
+def test_custom_triton_forms_have_an_emitter() -> None:
+    pytest.importorskip("torch")
+    from sardonyx.providers.torch.kernels.chain_source import _CUSTOM
+
+    by_types = {"Cast", "Where"}  # `expression` writes them from the types of their operands
+    custom = {key[1] for key, op in FUSIBLE.items() if op.triton == CUSTOM}
+    assert custom - by_types == _CUSTOM.keys(), (
+        "add an emitter to _CUSTOM of providers/torch/kernels/chain_source.py"
+    )
 
 
 def test_generated_indexes_are_up_to_date() -> None:

@@ -12,6 +12,7 @@ Status prepare(const Kernel& kernel, const Call& call, BumpAllocator& memory, Pl
     return static_cast<BumpAllocator*>(owner)->allocate(bytes);
   };
   Status status = kernel.prepare(call, plan);
+  if (status.ok()) status = plan.error;
   if (status.ok() && plan.n_phases > kMaxPhases)
     return Status::fail("the kernel %s has %d phases, but at most %d are allowed", kernel.name,
                         plan.n_phases, kMaxPhases);

@@ -118,6 +118,7 @@ struct Plan {
   int64_t scratch_bytes = 0;
   int64_t local_bytes = 0;
   const void* args = nullptr;  // the kernel's arguments, passed to every phase
+  Status error;  // set by helpers of `prepare` that return no Status; the executor returns it
 
   void* (*allocate)(void* owner, size_t bytes) = nullptr;  // returns null without memory
   void* owner = nullptr;

@@ -75,6 +75,15 @@ def test_custom_forms_have_an_encoder(key: tuple[str, str]) -> None:
     )
 
 
+def test_an_instruction_without_a_loop_is_an_error() -> None:
+    """A missing loop is reported when the program is prepared, not called as a null pointer."""
+    x = np.ones(4, np.float32)
+    number = native.elementwise_ops.index("bit_not")
+    ints = [1, 1, number, F32.onnx, F32.onnx, 0, -1, -1]
+    error = native.call("chain", [tensor(x)], [tensor(x.copy())], ints, [0.0, 0.0])
+    assert error == "the elementwise instruction bit_not has no loop from type 1 to type 1"
+
+
 def f32(*shape: int) -> Array:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 

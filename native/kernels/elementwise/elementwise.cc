@@ -41,6 +41,7 @@ Status whole_rows(const void* args, const Data& data, int64_t begin, int64_t end
 
 Status chain(const Call& call, Plan& plan) {
   const Chain* made = make_chain(call, {call.ints, call.floats, 0, false}, plan);
+  if (!plan.error.ok()) return plan.error;
   plan.args = made;
   plan.local_bytes = made->local_bytes;
   if (made->rows * made->n == 0) return {};

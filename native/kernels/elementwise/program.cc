@@ -24,6 +24,16 @@ Encoded decode(const ProgramCode& code, int i) {
   return {ChainOp(at[0]), DType(at[1]), DType(at[2]), {int(at[3]), int(at[4]), int(at[5])}};
 }
 
+// An instruction's name, for errors.
+const char* name_of(ChainOp op) {
+  static constexpr const char* kNames[] = {
+#define OP(name) #name,
+#include "kernels/elementwise/ops.inc"
+#undef OP
+  };
+  return op < ChainOp::count ? kNames[int(op)] : "of an unknown number";
+}
+
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Strides of an operand along the axes of the output; 0 where it is broadcast. An operand of one
@@ -131,7 +141,7 @@ bool is_gathered(const Chain& chain, const Operand& operand) {
 
 // Decodes the instructions, finds their loops, and allocates a tile for each result. Instructions
 // of scalars only run on one vector.
-void set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* at) {
+Status set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* at) {
   int last_use[kMaxValues] = {};
   bool is_scalar[kMaxValues];
   for (int k = 0; k < chain.n_operands; ++k) is_scalar[k] = chain.operands[k].is_scalar;
@@ -144,6 +154,9 @@ void set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* 
     const bool is_last = i == chain.n_instructions - 1;
     Instruction& instruction = chain.instructions[i];
     instruction.run = find_loop(it.op, it.type, it.to);
+    if (instruction.run == nullptr)
+      return Status::fail("the elementwise instruction %s has no loop from type %d to type %d",
+                          name_of(it.op), int(it.type), int(it.to));
     instruction.op = it.op;
     instruction.p[0] = code.floats[2 * i];
     instruction.p[1] = code.floats[2 * i + 1];
@@ -159,6 +172,7 @@ void set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int* 
       if (arg >= chain.n_operands && last_use[arg] == i)
         tiles.is_free[at[arg - chain.n_operands]] = true;
   }
+  return {};
 }
 
 // Bytes of operands and output per element.
@@ -170,7 +184,7 @@ int64_t touched_bytes(const Chain& chain) {
 }
 
 // Chooses the tile size, as large as fits into L1, and lays out local memory.
-void set_tiles(Chain& chain, const ProgramCode& code, bool is_epilogue) {
+Status set_tiles(Chain& chain, const ProgramCode& code, bool is_epilogue) {
   Tiles tiles;
   int at[kMaxValues], of_operand[kMaxValues];
   chain.rows_per_tile = !is_epilogue && chain.rows > 1 && chain.n < kRowMin;
@@ -180,7 +194,7 @@ void set_tiles(Chain& chain, const ProgramCode& code, bool is_epilogue) {
     if (of_operand[k] >= 0 && operand.size > tiles.width) tiles.width = operand.size;
     chain.has_gather |= of_operand[k] >= 0;
   }
-  set_instructions(chain, code, tiles, at);
+  if (Status status = set_instructions(chain, code, tiles, at); !status.ok()) return status;
   chain.tile = kTileMax;
   const int64_t touched = tiles.width * tiles.n + touched_bytes(chain);
   if (chain.n_instructions > 1)
@@ -203,6 +217,7 @@ void set_tiles(Chain& chain, const ProgramCode& code, bool is_epilogue) {
   if (chain.rows_per_tile > 0 && chain.out_row_stride != chain.n)
     next += round_up(chain.tile * chain.out_size, 64);
   chain.local_bytes = next;
+  return {};
 }
 
 }  // namespace
@@ -215,7 +230,7 @@ const Chain* make_chain(const Call& call, const ProgramCode& code, Plan& plan) {
   chain->instructions = plan.make<Instruction>(size_t(chain->n_instructions));
   chain->out_size = size_of(call.out[0].dtype);
   set_operands(*chain, call, code, plan);
-  set_tiles(*chain, code, code.is_epilogue);
+  plan.error = set_tiles(*chain, code, code.is_epilogue);
   return chain;
 }
 

@@ -18,7 +18,7 @@ struct Operand {
   bool is_column;             // varies only along the last axis (bias)
   int64_t stride;             // along the last axis
   int64_t strides[kMaxRank];  // along the outer axes
-  int64_t tile;        // where in local memory its elements are gathered or splat_constant to
+  int64_t tile;        // where in local memory its elements are gathered or broadcast to
   const void* copies;  // vector of a constant scalar; else null
 };
 
@@ -59,6 +59,7 @@ struct ProgramCode {
   bool is_epilogue;
 };
 
+// Sets `plan.error` if an instruction has no loop for its types.
 const Chain* make_chain(const Call& call, const ProgramCode& code, Plan& plan);
 
 // Elements of a value in the current tile; stride 0 is a vector of copies of a scalar.

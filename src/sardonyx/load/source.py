@@ -166,7 +166,7 @@ def map_file(path: str, name: str, copies: bool = False) -> Source:
 
 _mappings: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
 _copies: Final[WeakValueDictionary[Hashable, Source]] = WeakValueDictionary()
-_copying: Final = Lock()
+_copying: Final = Lock()  # guards `_copies`: a file is copied by one thread, others wait for it
 _SETTLED_NS: Final = 20_000_000  # longer than a tick of the kernel clock for file times
 _SECOND_NS: Final = 1_000_000_000
 _COARSE_NS: Final = 2 * _SECOND_NS + _SETTLED_NS  # longer than the coarsest resolution (FAT: 2 s)

@@ -294,9 +294,10 @@ class InferenceSession(RunMethodsMixin):
             self._unfix_defaults()
         started = time.perf_counter()
         # Bound values were checked when they were bound, unless the program or the feed changed.
-        if bound is None or bound.feed is not input_feed or bound.specs is not self._inputs:
-            values = check_feed(self._inputs, input_feed)
-            bound = None if bound is None else BoundMemory(values, bound.buffers, self._inputs)
+        inputs = self._inputs  # read once: another thread may change programs
+        if bound is None or bound.feed is not input_feed or bound.specs is not inputs:
+            values = check_feed(inputs, input_feed)
+            bound = None if bound is None else BoundMemory(values, bound.buffers, inputs)
         else:
             values = bound.feed
         try:
@@ -376,7 +377,7 @@ class InferenceSession(RunMethodsMixin):
         self, tried: SharedProgram, failed: AssumptionFailed, shapes: Shapes
     ) -> SharedProgram:
         """Return a program for runs of these shapes, whose assumption failed for `tried`."""
-        from sardonyx.session.program_variants import ProgramVariants  # most sessions need one
+        from sardonyx.session.program_variants import ProgramVariants  # most sessions need none
 
         self._logger.info("%s: compiling again, unless there is a program for that", failed)
         with self._lock:

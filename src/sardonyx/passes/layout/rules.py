@@ -72,7 +72,7 @@ def nhwc_rule_of(node: Node) -> NhwcRule | None:
         return None
     rank = rank_of(node.inputs[0])
     # An operand that broadcasts need not have the rank of an image itself.
-    is_broadcast = rule_for in (elementwise, elementwise_without_bias)
+    is_broadcast = rule_for in (elementwise, unary)
     return rule_for(node, rank) if rank >= (0 if is_broadcast else 3) else None
 
 
@@ -107,8 +107,12 @@ def elementwise(node: Node, rank: int) -> NhwcRule | None:
     return NhwcRule(tuple(slots), broadcasts=True)
 
 
-def elementwise_without_bias(node: Node, rank: int) -> NhwcRule | None:
-    """Activations of com.microsoft, unless they have a bias along the last axis."""
+def unary(node: Node, rank: int) -> NhwcRule | None:
+    """Activations of com.microsoft with one input.
+
+    With more they stay NCHW: a bias (BiasGelu, FastGelu) is along the last axis, and the scales of
+    QOrderedGelu belong to matrices.
+    """
     return elementwise(node, rank) if len(node.inputs) == 1 else None
 
 
@@ -311,16 +315,16 @@ def quantized_image(node: Node, rank: int) -> NhwcRule:
     return NhwcRule((0,), requires_nhwc=True, attrs={"channels_last": 1})
 
 
-def _named(names: str, rule_for: RuleFor, domain: str = ONNX) -> dict[tuple[str, str], RuleFor]:
+def _named(names: str, rule_for: RuleFor) -> dict[tuple[str, str], RuleFor]:
     """The entries of ops, separated by spaces, that share a rule."""
-    return {(domain, name): rule_for for name in names.split()}
+    return {(ONNX, name): rule_for for name in names.split()}
 
 
 # Ops that are missing keep NCHW and read NCHW forms of their inputs.
 NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     **{key: elementwise for key in FUSIBLE if key[0] == ONNX},
     **_named("Identity", elementwise),
-    **_named("Gelu FastGelu QuickGelu", elementwise_without_bias, MICROSOFT),
+    **{key: unary for key in FUSIBLE if key[0] == MICROSOFT},
     **_named("Softmax LogSoftmax Hardmax LpNormalization Split", along_axis),
     **_named(
         "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum "

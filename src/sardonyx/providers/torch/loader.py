@@ -18,6 +18,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from sardonyx.base.locks import Lock
 from sardonyx.base.units import format_bytes
 from sardonyx.errors import FAULTS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
@@ -235,7 +236,7 @@ class _Upload:
         self._chunks = iter(chunks)
         self._targets = targets
         self._ring = ring
-        self._lock = threading.Lock()
+        self._lock = Lock()  # guards `_chunks`, from which the readers take
         self._read: SimpleQueue[tuple[FileChunk | MemoryChunk, Buffer] | BaseException]
         self._read = SimpleQueue()
 

@@ -75,7 +75,8 @@ class TorchRegion:
         self._opens = region.opens
         self._names = sorted(_size_names(self.source, self._calls) - region.opens)
         self._shares = [_as_indices(region, pairs) for pairs in self.source.shared]
-        self._lock = Lock()
+        self._lock = Lock()  # guards `_specializations`
+        self._preparing = Lock()  # one thread loads the weights, others wait
         self._specializations: OrderedDict[tuple[int, ...], Specialization] = OrderedDict()
         self._owners: frozenset[Owner] = frozenset()  # of the weights
         self._body: Callable[..., Any] | None = None
@@ -90,8 +91,12 @@ class TorchRegion:
 
     def prepare(self, check: Callable[[], None]) -> None:
         """Load the weights to the device, once."""
-        if self._body is not None:
-            return
+        if self._body is None:
+            with self._preparing:
+                if self._body is None:
+                    self._make_body(check)
+
+    def _make_body(self, check: Callable[[], None]) -> None:
         # The source has no strings of the model, so executing it is safe.
         weights = self._load(self.source.weights, check)
         self._owners = frozenset(map(owner_of, weights))

@@ -4,9 +4,8 @@
 // The problem is a generalized pebble game and NP-hard; Liu's algorithm solves trees only. The
 // search (execution_order/) therefore combines an exact reduction with bounded searches:
 //   task_graph.h     the tasks as flat lists, numbered by the given order
-//   merge_tasks.h    exact contraction: the bytes alive after a set of tasks are a submodular
-//   function
-//                    of the set, so some neighbours can be merged without losing an optimal order
+//   merge_tasks.h    exact contraction: the bytes alive after a set of tasks are submodular in the
+//                    set, so some neighbours can be merged without losing an optimal order
 //   cluster_graph.h  the merged tasks (clusters) with what each needs and changes
 //   improve.h        cuts the order into independent ranges and searches the worst ones first
 //   search.h         beam search, then best-first branch and bound over sets of finished clusters

@@ -2,7 +2,8 @@
 // row of a window is then a few runs of contiguous floats, 1x1 convolutions are plain matmuls, and
 // channel counts need no padding to blocks of 16.
 //
-// Dispatch is by providers/cpu/conv.py, from kernel, stride, group and channel counts:
+// Dispatch is by providers/cpu/conv.py, from kernel, stride, dilation, group, channel counts and
+// output size:
 //   conv_f32, conv_bf16      implicit GEMM over packed weights (implicit_gemm.cc, im2col.cc)
 //   conv_unpacked_f32        the same with weights that are not constant
 //   conv_winograd_f32        3x3 and 5x5 kernels of stride 1: Winograd (winograd.cc)

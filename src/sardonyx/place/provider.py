@@ -101,6 +101,8 @@ class DeviceProvider(Provider, Protocol):
     """
 
     device: str  # e.g. "cuda:0"; `Placement.homes` uses the same names
+    accepts_fused_ops: bool = False  # whether passes may create Sardonyx's internal ops for it
+    kernels: frozenset[tuple[str, str]] | None = None  # ops not to decompose; None: decompose none
 
     def host_inputs(self, node: Node) -> frozenset[int]:
         """The inputs that a node reads on the host, as arrays: that of a Copy to the device."""

@@ -1,7 +1,7 @@
 """The execution order of least peak memory for graphs that run in Python, at estimated sizes.
 
 The search itself is native (native/exec/execution_order.h), and shared with native segments, which
-call it at bind time with exact sizes.
+call it with exact sizes once these are known.
 """
 
 from __future__ import annotations

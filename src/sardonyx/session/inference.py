@@ -7,7 +7,7 @@ From `run` to the first kernel:
    the kernels and returns the outputs. It returns None, before any kernel runs, for inputs that it
    does not accept. A program has a fast path if it is a single native segment; profiling and node
    statistics disable it.
-2. Checked path, `_run`. `check_feed` validates and converts every value and words the errors;
+2. Checked path, `_run`. `check_feed` validates and converts every value and raises the errors;
    `new_run` (session/checked_run.py) binds the sizes and copies inputs to devices;
    `program.run.execute` checks the guards on sizes before the first kernel.
 3. A guard that is only an assumption of the program raises AssumptionFailed. `_with_program` then

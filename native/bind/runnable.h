@@ -84,7 +84,8 @@ class Runnable {
   // out.
   nanobind::list memory(const std::vector<int64_t>& names) const;
 
-  // The same for one segment, here or in a body, whose names these are then; None if unknown.
+  // The same for one segment, of this program or of a body; `names` are the sizes of the named dims
+  // of the program that contains it. None if sizes are unknown.
   nanobind::object memory_of(int number, const std::vector<int64_t>& names) const;
 
  private:

@@ -87,11 +87,12 @@ void add_segment(ProgramSpec& program, SegmentSpec& spec, Ints frees) {
   program.items.push_back(std::move(item));
 }
 
-void add_control(ProgramSpec& program, ControlNode& control, const NameTuples& gives, Ints frees) {
+void add_control(ProgramSpec& program, ControlNode& control, const NameTuples& resolved_names,
+                 Ints frees) {
   check(control, program.n_slots, program.n_names);
   ProgramItem item;
   item.control = std::make_unique<ControlNode>(std::move(control));
-  item.gives = named_dims(gives);
+  item.resolved_names = named_dims(resolved_names);
   item.frees = std::move(frees);
   program.items.push_back(std::move(item));
 }
@@ -241,8 +242,9 @@ void bind_programs(nb::module_& m) {
           "slot"_a, "axis"_a, "size"_a, "Add a size that an input's axis must have.")
       .def("add_constant", add_constant, "slot"_a, "dtype"_a, "dims"_a, "address"_a)
       .def("add_segment", add_segment, "spec"_a, "frees"_a, "Consumes the segment.")
-      .def("add_control", add_control, "spec"_a, "gives"_a, "frees"_a,
-           "Consumes the control flow; `gives` are (slot, axis, name) that are known after it.");
+      .def("add_control", add_control, "spec"_a, "resolved_names"_a, "frees"_a,
+           "Consumes the control flow; `resolved_names` are the (slot, axis, name) whose sizes are "
+           "known after it.");
 }
 
 }  // namespace

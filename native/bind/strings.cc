@@ -152,7 +152,7 @@ class StringReader {
     return is_utf8({item, size_t(made.n)});
   }
 
-  // The length of all in UTF-8; -1 if an element, whose index `bad` is then, is not a string.
+  // The total length in UTF-8. -1 if an element is not a string: then `bad` is its index.
   int64_t bytes(int64_t& bad) const {
     int64_t total = 0;
     Characters c;

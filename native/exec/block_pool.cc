@@ -19,11 +19,12 @@ enum class BlockKind : uint8_t { arena, mapped, heap };
 
 // The header before a block's bytes.
 struct Block {
-  size_t capacity;       // header included, as all sizes here
-  size_t most;           // bytes used since the run number `since`
-  uint64_t since, when;  // run numbers: start of `most`, last release
-  uint64_t drops;        // the pool's count of release_cached calls when it was handed out
-  Block* next;           // in the list of cached blocks
+  size_t capacity;            // header included, as all sizes here
+  size_t max_used_bytes;      // since the run number `max_since_run`
+  uint64_t max_since_run;     // run number
+  uint64_t last_release_run;  // run number
+  uint64_t release_count;     // the pool's count of release_cached calls at allocation
+  Block* next;                // in the list of cached blocks
   BlockKind kind;
 
   static constexpr size_t kSize = 64;
@@ -210,8 +211,8 @@ Block* BlockPool::take(size_t bytes, BlockKind kind) {
   // The number of mappings of a process is limited; malloc may still have memory.
   if (found == nullptr) found = make_block(wanted, BlockKind::heap);
   if (found == nullptr) throw std::bad_alloc();
-  found->most = std::max(found->most, wanted);
-  found->drops = drops_.load();
+  found->max_used_bytes = std::max(found->max_used_bytes, wanted);
+  found->release_count = release_count_.load();
   n_live_.fetch_add(1, std::memory_order_relaxed);
   return found;
 }
@@ -251,16 +252,16 @@ Block* BlockPool::unlink_oldest(Condition condition) {
 
 void BlockPool::put_back(Block* block) {
   n_live_.fetch_sub(1, std::memory_order_relaxed);
-  if (!caches_ || block->drops != drops_.load()) return free_block(block);
+  if (!caches_ || block->release_count != release_count_.load()) return free_block(block);
   const uint64_t now = runs_.load(std::memory_order_relaxed);
-  block->when = now;
+  block->last_release_run = now;
   // Once per kIdleRuns runs, a block shrinks to the most that these used of it.
-  if (now - block->since >= kIdleRuns) {
-    const size_t enough = whole_pages(block->most);
+  if (now - block->max_since_run >= kIdleRuns) {
+    const size_t enough = whole_pages(block->max_used_bytes);
     if (block->kind != BlockKind::heap && enough < block->capacity) block = resize(block, enough);
     if (block == nullptr) return;
-    block->since = now;
-    block->most = 0;
+    block->max_since_run = now;
+    block->max_used_bytes = 0;
   }
   block->next = nullptr;
   Block* surplus = nullptr;
@@ -270,8 +271,8 @@ void BlockPool::put_back(Block* block) {
     latest_ = block;
     bytes_ += block->capacity;
     n_cached_.fetch_add(1, std::memory_order_relaxed);
-    surplus =
-        unlink_oldest([&](const Block& old) { return bytes_ > kMaxCached && old.when + 1 < now; });
+    surplus = unlink_oldest(
+        [&](const Block& old) { return bytes_ > kMaxCached && old.last_release_run + 1 < now; });
   }
   free_all(surplus);
 }
@@ -282,13 +283,13 @@ void BlockPool::end_run() {
   Block* gone = nullptr;
   {
     std::lock_guard lock(pools().mutex);
-    gone = unlink_oldest([&](const Block& old) { return old.when + kIdleRuns < now; });
+    gone = unlink_oldest([&](const Block& old) { return old.last_release_run + kIdleRuns < now; });
   }
   free_all(gone);
 }
 
 void BlockPool::release_cached() {
-  drops_.fetch_add(1);
+  release_count_.fetch_add(1);
   Block* gone = nullptr;
   {
     std::lock_guard lock(pools().mutex);

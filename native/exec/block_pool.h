@@ -72,7 +72,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   Block *oldest_ = nullptr, *latest_ = nullptr;  // cached blocks, a linked list by time of release
   size_t bytes_ = 0;                             // of cached blocks
   std::atomic<size_t> n_cached_{0}, n_live_{0}, n_arenas_{0};
-  std::atomic<uint64_t> runs_{0}, drops_{0};
+  std::atomic<uint64_t> runs_{0}, release_count_{0};
 };
 
 // Bytes that all pools of the process cache.

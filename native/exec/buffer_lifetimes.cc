@@ -89,12 +89,12 @@ void BufferLifetimes::collect(const MemoryNeeds& needs) {
   for (size_t i = 0; i < owner.size(); ++i) {
     if (first_[i] < 0 || owner[i] != int32_t(i)) continue;
     lifetimes.push_back({needs.bytes[i], first_[i], end[i]});
-    holder.push_back(int32_t(i));
+    allocation.push_back(int32_t(i));
   }
   for (size_t i = 0; i < needs.scratch.size(); ++i) {
     if (needs.scratch[i] == 0) continue;
     lifetimes.push_back({needs.scratch[i], position[i], until_[i]});
-    holder.push_back(int32_t(owner.size() + i));
+    allocation.push_back(int32_t(owner.size() + i));
   }
 }
 
@@ -105,10 +105,10 @@ void BufferLifetimes::remove(const std::vector<size_t>& indices) {
   for (size_t i = 0; i < lifetimes.size(); ++i) {
     if (is_removed[i]) continue;
     lifetimes[n] = lifetimes[i];
-    holder[n++] = holder[i];
+    allocation[n++] = allocation[i];
   }
   lifetimes.resize(n);
-  holder.resize(n);
+  allocation.resize(n);
   peak = peak_of_lifetimes(lifetimes);
 }
 

@@ -59,7 +59,7 @@ struct BufferMap {
 class BufferLifetimes {
  public:
   std::vector<Lifetime> lifetimes;  // of owners, then of scratch
-  std::vector<int32_t> holder;      // by lifetime: the owner, or n_values + the step
+  std::vector<int32_t> allocation;  // by lifetime: the owner, or n_values + the step
   std::vector<int32_t> owner;       // by buffer: the first buffer of its allocation
   std::vector<int32_t> position;    // by step: the first position of its parallel group
   Peak peak;

@@ -321,7 +321,8 @@ void check(const ProgramSpec& spec) {
   }
   for (const ProgramItem& item : spec.items) {
     slots.has_all(item.frees);
-    for (const NamedDim& n : item.gives) slots.has(n.slot), axes.has(n.axis), names.has(n.name);
+    for (const NamedDim& n : item.resolved_names)
+      slots.has(n.slot), axes.has(n.axis), names.has(n.name);
   }
 }
 

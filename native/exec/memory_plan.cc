@@ -42,7 +42,7 @@ class OutputBlockReuse {
       first_write = std::min(first_write, arena.position[size_t(step)]);
     std::vector<size_t> candidates;  // no scratch: its offset is relative to the arena
     for (size_t i = 0; i < lifetimes.size(); ++i)
-      if (size_t(arena.holder[i]) < offsets.size() && lifetimes[i].end < first_write &&
+      if (size_t(arena.allocation[i]) < offsets.size() && lifetimes[i].end < first_write &&
           lifetimes[i].size > 0 && lifetimes[i].size <= block.bytes)
         candidates.push_back(i);
     const auto rank = [&](size_t i) {
@@ -66,12 +66,12 @@ class OutputBlockReuse {
     for (const size_t j : moved) {
       const Lifetime& other = arena.lifetimes[j];
       if (other.end < lifetime.start || lifetime.end < other.start) continue;
-      const int64_t at = offsets[size_t(arena.holder[j])].offset;
+      const int64_t at = offsets[size_t(arena.allocation[j])].offset;
       used.emplace_back(at, at + other.size);
     }
     const int64_t offset = first_fit_offset(used, lifetime.size);
     if (offset + lifetime.size > block.bytes) return false;
-    offsets[size_t(arena.holder[i])] = {block.slot, offset};
+    offsets[size_t(arena.allocation[i])] = {block.slot, offset};
     return true;
   }
 };
@@ -149,9 +149,9 @@ void set_offsets(const BufferMap& buffers, const BufferLifetimes& arena,
                  const OutputBlockReuse& reuse, const ArenaLayout& layout, MemoryPlan& plan) {
   const size_t n = buffers.buffer.size();
   std::vector<int64_t> at(n, 0);  // by owner
-  for (size_t i = 0; i < arena.holder.size(); ++i) {
-    const auto holder = size_t(arena.holder[i]);
-    (holder < n ? at[holder] : plan.scratch[holder - n]) = layout.offsets[i];
+  for (size_t i = 0; i < arena.allocation.size(); ++i) {
+    const auto allocation = size_t(arena.allocation[i]);
+    (allocation < n ? at[allocation] : plan.scratch[allocation - n]) = layout.offsets[i];
   }
   for (size_t i = 0; i < n; ++i) {
     const auto owner = size_t(arena.owner[size_t(buffers.buffer[i])]);

@@ -6,7 +6,7 @@
 //   - in-place steps: an output reuses the bytes of an input that dies there
 //     (buffer_lifetimes.h);
 //   - output block reuse: the block of an output holds arena values until its first write. Without
-//     it, large logits at the end stand beside an idle arena;
+//     it, large outputs at the end (logits) add to an arena that is idle by then;
 //   - offsets by first fit (offsets.h) for what is left.
 // The search runs when sizes are known, not when a model is compiled: only then are sizes, scratch,
 // copies and in-place steps all known. Pure functions; the caller guards `PlanChoice`.

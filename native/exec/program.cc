@@ -62,7 +62,7 @@ Outcome Program::run(RunState& state) const {
       if (outcome.names.empty()) outcome.names = state.names;
       return outcome;
     }
-    for (const NamedDim& n : item.gives)
+    for (const NamedDim& n : item.resolved_names)
       state.names[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
     // Blocks go back to the pool as soon as their last reader is done.
     for (const int32_t slot : item.frees) state.slots[size_t(slot)] = Slot();

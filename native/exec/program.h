@@ -64,7 +64,7 @@ struct ControlNode {
   std::vector<ScanInput> scan_inputs;    // the last inputs of scan
 };
 
-// A constant that is an output of the program as it is.
+// A constant that is itself an output of the program.
 struct ConstantSlot {
   int32_t slot;
   View view;
@@ -74,8 +74,8 @@ struct ConstantSlot {
 struct ProgramItem {
   std::unique_ptr<Segment> segment;  // null: `control` is set
   std::unique_ptr<ControlNode> control;
-  std::vector<NamedDim> gives;  // names whose sizes its outputs give
-  std::vector<int32_t> frees;   // slots whose last reader it is
+  std::vector<NamedDim> resolved_names;  // whose sizes are known from its outputs
+  std::vector<int32_t> frees;            // slots that it is the last to read
 };
 
 struct ProgramSpec {
@@ -87,8 +87,8 @@ struct ProgramSpec {
   std::vector<int> ranks;                // of the inputs
   std::vector<DType> dtypes;             // of the inputs
   std::vector<int> capacity_axes;        // axis along which an input may have spare rows; -1: none
-  std::vector<NamedDim> names;           // whose sizes the inputs give
-  std::vector<FixedDim> sizes;           // that the inputs must have
+  std::vector<NamedDim> names;           // named dims of the inputs
+  std::vector<FixedDim> sizes;           // required dims of the inputs
   std::vector<ConstantSlot> constants;
   std::vector<ProgramItem> items;
 };

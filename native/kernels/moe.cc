@@ -1,10 +1,10 @@
 // Mixture of experts (MoE, QMoE): a router sends each token to its k best experts, two-layer
 // networks whose weights are floats or n-bit codes.
 //
-// Phases: route_all sorts the (token, expert) slots by expert; hide and give compute both layers
-// for blocks of rows of each expert's weights; add_up out the weighted results of a token. A block
-// of weights is dequantized once for all tokens of its expert; an expert with a single token
-// (decoding) multiplies codes directly.
+// Phases: route_all sorts the (token, expert) slots by expert; hidden_layer and output_layer
+// compute the two layers, for blocks of rows of each expert's weights; sum_expert_outputs adds the
+// weighted results of a token. A block of weights is dequantized once for all tokens of its expert;
+// an expert with a single token (decoding) multiplies codes directly.
 //
 // Codes of n bits are packed 8 / n to a byte and unpacked field by field: first the lowest bits of
 // all bytes, then the next ones. Activations are reordered to match (field order).
@@ -37,7 +37,7 @@ struct Experts {
   Activation activation;
   int64_t fusion;  // SwiGLU rows: 0 separate, 1 interleaved, 2 one half after the other
   bool has_gate, has_chosen, normalizes;
-  bool is_of_all;  // router softmax over all experts, not only the chosen ones
+  bool softmax_over_all_experts;  // in the router; else over the chosen ones
   float alpha, beta, limit;
   // Offsets in scratch memory, in elements of 4 bytes.
   int64_t starts_at, order_at, shares_at, rows_at, hidden_at, results_at;
@@ -75,7 +75,7 @@ void route(const Experts& a, const Data& data, int64_t token, int32_t* chosen, f
     total += shares[j];
   }
   if (a.has_chosen && (!a.normalizes || total == 0)) return;
-  if (a.is_of_all) {
+  if (a.softmax_over_all_experts) {
     total = 0;
     for (int64_t e = 0; e < a.experts; ++e) total += __builtin_expf(router[e] - router[chosen[0]]);
   }
@@ -276,7 +276,7 @@ Batch batch_of(const int32_t* order, int64_t first, int64_t last, const float* r
 }
 
 // First layer: hidden units [first, first + count) of an expert, for all of its slots.
-void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
+void hidden_units(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
   auto* main = reinterpret_cast<float*>(data.local);
   float* side = main + kRowsTogether * a.width;
@@ -312,7 +312,7 @@ void hide_units(const Experts& a, const Data& data, int64_t e, int64_t first, in
 }
 
 // Second layer: outputs [first, first + count) of an expert, weighted by its share.
-void give_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
+void output_columns(const Experts& a, const Data& data, int64_t e, int64_t first, int64_t count) {
   const auto* starts = at<int32_t>(data, a.starts_at);
   auto* rows = reinterpret_cast<float*>(data.local);
   const bool is_lone = starts[e + 1] - starts[e] == 1;
@@ -347,20 +347,20 @@ void run_blocks(const Experts& a, const Data& data, int64_t n, int64_t begin, in
   }
 }
 
-Status hide(const void* args, const Data& data, int64_t begin, int64_t end) {
+Status hidden_layer(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Experts*>(args);
-  run_blocks<hide_units>(a, data, a.inner, begin, end);
+  run_blocks<hidden_units>(a, data, a.inner, begin, end);
   return {};
 }
 
-Status give(const void* args, const Data& data, int64_t begin, int64_t end) {
+Status output_layer(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Experts*>(args);
-  run_blocks<give_columns>(a, data, a.width, begin, end);
+  run_blocks<output_columns>(a, data, a.width, begin, end);
   return {};
 }
 
 // Items: tokens. Sums the results of a token's experts, in the order of their rank.
-Status add_up(const void* args, const Data& data, int64_t begin, int64_t end) {
+Status sum_expert_outputs(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const Experts*>(args);
   for (int64_t t = begin; t < end; ++t) {
     const float* from = at<float>(data, a.results_at) + t * a.k * a.width;
@@ -416,7 +416,7 @@ Status moe(const Call& call, Plan& plan) {
   a->width = x.dims[x.rank - 1], a->tokens = x.count(0, x.rank - 1);
   a->experts = router.dims[1], a->k = ints[0], a->inner = ints[1];
   a->activation = Activation(ints[6]), a->fusion = ints[7], a->normalizes = ints[8] != 0;
-  a->is_of_all = ints[9] != 0;
+  a->softmax_over_all_experts = ints[9] != 0;
   a->has_gate = call.in[kLayers + 6].is_given();
   a->has_chosen = call.in[kChosen].is_given();
   a->alpha = float(call.floats[0]), a->beta = float(call.floats[1]);
@@ -429,9 +429,9 @@ Status moe(const Call& call, Plan& plan) {
   const int64_t each = (a->slots() + a->experts - 1) / (a->experts < 1 ? 1 : a->experts) + 2;
   const int64_t work = kUnits * a->width * each / kLanes;
   plan.add(route_all, 1, a->tokens * (a->experts * a->k + a->width));
-  plan.add(hide, a->experts * ((a->inner + kUnits - 1) / kUnits), work);
-  plan.add(give, a->experts * ((a->width + kUnits - 1) / kUnits), work);
-  plan.add(add_up, a->tokens, a->width * a->k / kLanes);
+  plan.add(hidden_layer, a->experts * ((a->inner + kUnits - 1) / kUnits), work);
+  plan.add(output_layer, a->experts * ((a->width + kUnits - 1) / kUnits), work);
+  plan.add(sum_expert_outputs, a->tokens, a->width * a->k / kLanes);
   return {};
 }
 

@@ -62,6 +62,7 @@ SDX_INLINE f32v vexp_nonpositive(f32v x) {
 // e^x - 1 for x <= 0 without cancellation; below -30 it is -1.
 SDX_INLINE f32v vexpm1_nonpositive(f32v x) {
   const Exponent e = reduced(vclamp(x, -30.0f, 0.0f));
+  // NaN has no exponent: it passes through e.r.
   const f32v s = power_of_two(x == x ? e.n : f32v{});
   return (e.p * (e.r * e.r) + e.r) * s + (s - 1.0f);
 }

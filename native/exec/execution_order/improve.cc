@@ -8,9 +8,8 @@
 namespace sdx::ordering {
 namespace {
 
-constexpr int64_t kWorkPerTask = 80;  // cluster costs to compute per task, at effort 0
-constexpr int64_t kFreeTasks =
-    80;  // extra work, as if there were more tasks: small graphs can afford it
+constexpr int64_t kWorkPerTask = 80;    // cluster costs to compute per task, at effort 0
+constexpr int64_t kBaseWorkTasks = 80;  // added to the tasks: small graphs can afford more work
 constexpr int64_t kMaxBeamWidth = 256;
 constexpr int kProbes = 6;         // targets of the final bisection
 constexpr int64_t kWorkShare = 2;  // one range may use 1/kWorkShare of the remaining work
@@ -148,8 +147,8 @@ class Improver {
       : order_(order),
         clusters_(clusters),
         floor_(floor),
-        free_work_(rate * kFreeTasks),
-        work_left_(free_work_ + rate * int64_t(clusters.members.items.size())) {}
+        base_work_(rate * kBaseWorkTasks),
+        work_left_(base_work_ + rate * int64_t(clusters.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(clusters_, order_);
@@ -175,7 +174,7 @@ class Improver {
   MeasuredOrder& order_;
   const ClusterGraph& clusters_;
   int64_t floor_;            // a proven lower bound of the peak
-  const int64_t free_work_;  // work that any subproblem may use
+  const int64_t base_work_;  // work that any subproblem may use
   int64_t work_left_;
 };
 
@@ -252,7 +251,7 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 bool Improver::improve(Range& range, int64_t floor) {
   const Subproblem subproblem = order_.subproblem(range.begin, range.end);
   Solver solver(subproblem, {floor, range.peak,
-                             std::max(work_left_ / kWorkShare, std::min(work_left_, free_work_))});
+                             std::max(work_left_ / kWorkShare, std::min(work_left_, base_work_))});
   SearchResult found = solver.run();
   work_left_ -= solver.work();
   range.is_optimal = found.is_optimal;

@@ -1,7 +1,8 @@
 // Attention as one step, by flash attention: blocks of keys and an online softmax, so that the
 // score matrix never leaves the cache. This file reads the attributes and dispatches:
-//   decode.cc  fewer than kMinFlashRows query rows (decoding): bound by the bandwidth of the
-//   kv_cache flash.cc   otherwise (prefill, encoders): GEMM over packed keys and values
+//   decode.cc  fewer than kMinFlashRows query rows (decoding): bound by the time that reading the
+//              KV cache takes
+//   flash.cc   otherwise (prefill, encoders): GEMM over packed keys and values
 //
 //   attention, attention_bf16
 //               q [.., rows, depth], k [.., keys, depth], v [.., keys, width],
@@ -20,10 +21,10 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int64_t kMinFlashRows = 9;        // rows from which packing keys pays off
-constexpr int64_t kMostScores = 48 * 1024;  // floats of a block of scores: 192 KB of L2
-constexpr int64_t kEnough = 8;              // items that balance over threads
-constexpr int64_t kFewest = 2 * kTileRows;  // fewest rows of a query block
+constexpr int64_t kMinFlashRows = 9;              // rows from which packing keys pays off
+constexpr int64_t kMaxScoreFloats = 48 * 1024;    // floats of a block of scores: 192 KB of L2
+constexpr int64_t kMinItems = 8;                  // enough to balance the load of threads
+constexpr int64_t kMinQueryRows = 2 * kTileRows;  // minimum of a query block
 constexpr int64_t kCausalRows = 4 * kTileRows;
 constexpr int64_t kMinSplitKeys = 512;  // keys worth a split of their own
 
@@ -73,15 +74,15 @@ View grouped(const View& view, int64_t group, bool is_shared) {
 // user.
 void plan_flash(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   const int64_t width = a.keys < kBlockKeys ? a.keys : kBlockKeys;
-  int64_t most = kMostScores / (width > 0 ? width : 1);
-  most = most > kBlockRows ? kBlockRows : most < kFewest ? kFewest : most;
+  int64_t most = kMaxScoreFloats / (width > 0 ? width : 1);
+  most = most > kBlockRows ? kBlockRows : most < kMinQueryRows ? kMinQueryRows : most;
   // Causal: later rows see more keys, and a block computes the union. Small blocks waste less.
   if (a.window_right >= 0 && a.rows * 2 > a.keys) {
     const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
-    most = part < kFewest ? kFewest : part;
+    most = part < kMinQueryRows ? kMinQueryRows : part;
   }
   a.query_blocks = (a.rows + most - 1) / most;
-  while (a.batches * a.query_blocks < kEnough && a.rows / (a.query_blocks + 1) >= kFewest)
+  while (a.batches * a.query_blocks < kMinItems && a.rows / (a.query_blocks + 1) >= kMinQueryRows)
     ++a.query_blocks;
   const int64_t rows = (a.rows + a.query_blocks - 1) / a.query_blocks;
   a.packs_own = a.query_blocks == 1 && a.group == 1;
@@ -117,7 +118,7 @@ void plan_decode(AttentionArgs& a, DType dtype, Plan& plan) {
   const DecodePhases phases = decode_phases(dtype);
   const int64_t stacks = a.batches / a.group, rows = a.rows * a.group;
   a.parts = 1;
-  while (stacks * a.parts < kEnough && a.keys / (a.parts + 1) >= kMinSplitKeys) ++a.parts;
+  while (stacks * a.parts < kMinItems && a.keys / (a.parts + 1) >= kMinSplitKeys) ++a.parts;
   plan.local_bytes = rows * decode_row_floats(a) * int64_t(sizeof(float));
   const int64_t work = rows * (a.keys / a.parts) * (a.depth + a.width) / 8 + 1;
   plan.add(phases.run, stacks * a.parts, work);

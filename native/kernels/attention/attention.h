@@ -59,7 +59,7 @@ struct QueryPosition {
   int64_t first, end;  // the first row's position, one past the last key
 };
 
-// `spans` gives both per batch entry (padding, kv_cache); else all entries are the same.
+// `spans` gives both per batch entry (padding, KV cache); else all entries are the same.
 SDX_INLINE QueryPosition position_of(const AttentionArgs& a, const Data& data, int64_t batch) {
   if (!a.has_spans) return {a.is_bottom_right ? a.keys - a.rows : 0, a.keys};
   int32_t span[2];

@@ -1,7 +1,7 @@
 // The kernels of the family and their operands.
 //
 //   attention      softmax(q k^T) v, see attention.cc
-//   append         updates a kv_cache: key, value, past key?, past value?, spans?, total?, query?,
+//   append         updates a KV cache: key, value, past key?, past value?, spans?, total?, query?,
 //                  cos?, sin?, positions?
 //   append_at_run  the same, where only the value of `total` gives the length of the new cache
 //     outputs  present key, present value, the query after rotary embedding

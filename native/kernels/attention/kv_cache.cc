@@ -1,4 +1,4 @@
-// kv_cache update (kernel `append`): copies new keys and values after the rows of a cache, rotates
+// KV cache update (kernel `append`): copies new keys and values after the rows of a cache, rotates
 // new keys and queries by rotary embedding (RoPE), and computes the spans of batch entries of
 // different lengths. If the past shares its bytes with the present (the cache grows in place), only
 // new rows are written.
@@ -57,7 +57,7 @@ int64_t rope_position(const AppendArgs& a, const Data& data, int64_t entry, int6
   if (!a.has_positions) return first + row;
   int32_t total = -1;
   if (a.has_total) memcpy(&total, data.in[kTotal], sizeof total);
-  const bool is_first = total == a.fresh[0].rows;  // a first prompt counts on from one number
+  const bool is_first = total == a.fresh[0].rows;
   const auto* positions = input<int64_t>(data, kPositions);
   int64_t position;
   memcpy(&position, is_first ? positions : positions + entry * a.position_stride + row,

@@ -27,14 +27,14 @@ struct LinearArgs {
 
 // One token's values as floats, and a block of the state, in local memory.
 struct Local {
-  float *query, *key, *keep, *kept, *state;  // keep: decay factors; kept: key * keep
+  float *query, *key, *decay, *decayed_key, *state;  // decayed_key: key * decay
 };
 
 SDX_INLINE Local local_of(const LinearArgs& a, std::byte* memory) {
   auto* floats = reinterpret_cast<float*>(memory);
   Local l;
-  l.query = floats, l.key = l.query + a.group * a.depth, l.keep = l.key + a.depth;
-  l.kept = l.keep + a.depth, l.state = l.kept + a.depth;
+  l.query = floats, l.key = l.query + a.group * a.depth, l.decay = l.key + a.depth;
+  l.decayed_key = l.decay + a.depth, l.state = l.decayed_key + a.depth;
   return l;
 }
 
@@ -82,16 +82,17 @@ void end_state(const LinearArgs& a, const Data& data, int64_t at, int64_t n, con
 // Decay factors e^decay of the rows of a state: one per head, or one per row.
 template <class T>
 SDX_INLINE void read_decay(const LinearArgs& a, const Data& data, int64_t token, int64_t head,
-                           float* keep) {
+                           float* factors) {
   const T* decay = input<T>(data, kDecay) + token * a.decays;
   if (a.decays == a.heads) {
     const f32v all = vexp(splat(to_float(decay + head)));
-    vloop(a.depth, [&](int64_t i, auto lanes) { store(keep + i, all, lanes); });
+    vloop(a.depth, [&](int64_t i, auto lanes) { store(factors + i, all, lanes); });
     return;
   }
   const T* own = decay + head * a.depth;
-  vloop(a.depth,
-        [&](int64_t i, auto lanes) { store(keep + i, vexp(load_float(own + i, lanes)), lanes); });
+  vloop(a.depth, [&](int64_t i, auto lanes) {
+    store(factors + i, vexp(load_float(own + i, lanes)), lanes);
+  });
 }
 
 // sum_i weights[i] * state[i] over a block of columns.
@@ -115,11 +116,11 @@ SDX_INLINE void step(const LinearArgs& a, const Local& l, const T* value, float 
                      T* y) {
   vloop(n, [&](int64_t c, auto lanes) {
     f32v write = load_float(value + c, lanes);
-    if (a.rates) write = rate * (write - weighed(l.kept, l.state + c, a.depth, lanes));
+    if (a.rates) write = rate * (write - weighed(l.decayed_key, l.state + c, a.depth, lanes));
     f32v sums[kChains] = {};
     const auto row = [&](int64_t i, f32v& sum) {
       float* at = l.state + i * kColumns + c;
-      const f32v s = load(at, lanes) * l.keep[i] + l.key[i] * write;
+      const f32v s = load(at, lanes) * l.decay[i] + l.key[i] * write;
       store(at, s, lanes);
       sum += l.query[i] * s;
     };
@@ -145,9 +146,9 @@ SDX_INLINE void read_token(const LinearArgs& a, const Data& data, int64_t token,
   widen(input<T>(data, kKey) + (token * a.heads + head) * a.depth, a.depth, l.key);
   widen(input<T>(data, kQuery) + (token * a.q_heads + lead) * a.depth, a.group * a.depth, l.query);
   if (!a.decays) return;
-  read_decay<T>(a, data, token, head, l.keep);
+  read_decay<T>(a, data, token, head, l.decay);
   vloop(a.depth, [&](int64_t i, auto lanes) {
-    store(l.kept + i, load(l.key + i, lanes) * load(l.keep + i, lanes), lanes);
+    store(l.decayed_key + i, load(l.key + i, lanes) * load(l.decay + i, lanes), lanes);
   });
 }
 
@@ -157,8 +158,8 @@ Status linear_blocks(const void* args, const Data& data, int64_t begin, int64_t 
   const auto& a = *static_cast<const LinearArgs*>(args);
   Local l = local_of(a, data.local);
   if (!a.decays) {
-    vloop(a.depth, [&](int64_t i, auto lanes) { store(l.keep + i, splat(1.0f), lanes); });
-    l.kept = l.key;
+    vloop(a.depth, [&](int64_t i, auto lanes) { store(l.decay + i, splat(1.0f), lanes); });
+    l.decayed_key = l.key;
   }
   for (int64_t item = begin; item < end; ++item) {
     const int64_t first = item % a.blocks * kColumns, head = item / a.blocks % a.heads;

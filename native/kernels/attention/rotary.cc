@@ -1,4 +1,4 @@
-// RotaryEmbedding (RoPE) as a kernel of its own; attention with a kv_cache rotates in kv_cache.cc.
+// RotaryEmbedding (RoPE) as a kernel of its own; attention with a KV cache rotates in kv_cache.cc.
 #include "kernels/attention/kernels.h"
 #include "kernels/attention/rotate.h"
 

@@ -231,8 +231,8 @@ Line line_of(const DepthwiseArgs& a, const OutputTile& tile, const Data& data, i
         width == kLanes ? load(bias + out_channel) : load(bias + out_channel, Part{int(width)});
   line.outs = tile.right - tile.left, line.width = width;
   line.to = a.epilogue.out_at(data, row, out_channel);
-  line.start = a.epilogue.start(data, row, out_channel),
-  line.end = a.epilogue.end(data, row, out_channel);
+  line.start = a.epilogue.initial(data, row, out_channel),
+  line.end = a.epilogue.residual(data, row, out_channel);
   return line;
 }
 

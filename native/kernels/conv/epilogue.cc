@@ -8,8 +8,8 @@ namespace sdx::SDX_ISA {
 namespace {
 
 // Flags of ints[at], see read_epilogue.
-constexpr int64_t kHasBias = 1, kHasRelu = 2, kHasHigh = 4, kHasSwish = 8, kHasStart = 16,
-                  kHasEnd = 32;
+constexpr int64_t kHasBias = 1, kHasRelu = 2, kHasHigh = 4, kHasSwish = 8, kHasInitial = 16,
+                  kHasResidual = 32;
 
 // Swish (SiLU): x / (1 + e^-x).
 SDX_INLINE f32v swish(f32v x) { return x * vsigmoid(x); }
@@ -21,8 +21,8 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   const int64_t given = call.ints[at];
   int operand = 2;  // after image and weights
   if ((given & kHasBias) != 0) e.bias_slot = operand++;
-  if ((given & kHasStart) != 0) e.start_slot = operand++;
-  if ((given & kHasEnd) != 0) e.end_slot = operand++;
+  if ((given & kHasInitial) != 0) e.initial_slot = operand++;
+  if ((given & kHasResidual) != 0) e.residual_slot = operand++;
   e.relu = (given & kHasRelu) != 0;
   if ((given & kHasHigh) != 0) e.high = float(call.floats[0]);
   e.is_swish = (given & kHasSwish) != 0;
@@ -56,8 +56,8 @@ void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows,
 void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& acc,
                   std::byte* local) {
   float* y = e.out_at(data, at.row, at.column);
-  if (e.end_slot >= 0) {
-    const float* end = e.end(data, at.row, at.column);
+  if (e.residual_slot >= 0) {
+    const float* end = e.residual(data, at.row, at.column);
     for (int64_t i = 0; i < at.rows; ++i, y += e.out_row_stride, end += e.columns)
       vloop(at.n, [&](int64_t j, auto lanes) {
         const f32v sum = load(acc.c + i * acc.ldc + j, lanes);

@@ -8,9 +8,9 @@
 namespace sdx::SDX_ISA {
 
 struct Epilogue {
-  int bias_slot = -1;   // of the inputs; -1: no bias
-  int start_slot = -1;  // initial accumulators, possibly the output's bytes; -1: zero
-  int end_slot = -1;    // addend after the activation (residual), likewise
+  int bias_slot = -1;      // of the inputs; -1: no bias
+  int initial_slot = -1;   // initial accumulators, possibly the output's bytes; -1: zero
+  int residual_slot = -1;  // addend after the activation (residual), likewise
   bool relu = false;
   float high = kInf;              // upper bound (Clip, Relu6)
   bool is_swish = false;          // y / (1 + e^-y)
@@ -28,13 +28,13 @@ struct Epilogue {
   }
 
   // Initial accumulator of an output; null: zero.
-  SDX_INLINE const float* start(const Data& data, int64_t row, int64_t column) const {
-    return start_slot < 0 ? nullptr : input<float>(data, start_slot) + row * columns + column;
+  SDX_INLINE const float* initial(const Data& data, int64_t row, int64_t column) const {
+    return initial_slot < 0 ? nullptr : input<float>(data, initial_slot) + row * columns + column;
   }
 
-  // Addend of an output after the activation; null: none.
-  SDX_INLINE const float* end(const Data& data, int64_t row, int64_t column) const {
-    return end_slot < 0 ? nullptr : input<float>(data, end_slot) + row * columns + column;
+  // Residual addend of an output, after the activation; null: none.
+  SDX_INLINE const float* residual(const Data& data, int64_t row, int64_t column) const {
+    return residual_slot < 0 ? nullptr : input<float>(data, residual_slot) + row * columns + column;
   }
 
   // The part of the epilogue that a GEMM tile applies, for channels from `first` on.

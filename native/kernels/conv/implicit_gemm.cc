@@ -49,13 +49,14 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                              a.split.panel(columns), a.split.panel(columns + 1)};
   const int64_t out_channel = group * a.out_channels + weights.first * kPanel;
   Target target{a.epilogue.out_at(data, first_row, out_channel), a.epilogue.out_row_stride};
-  if (a.epilogue.end_slot >= 0)  // the addend may share the output's bytes: buffer the accumulators
+  if (a.epilogue.residual_slot >=
+      0)  // the addend may share the output's bytes: buffer the accumulators
     target = {reinterpret_cast<float*>(data.local + kBlockBytes), kMostColumns};
   Im2Col im2col = a.im2col;
   im2col.first = group * im2col.n;
   const float* x = input<float>(data, 0);
   TileEpilogue finish = a.epilogue.finish(data, group * a.out_channels);
-  finish.start = a.epilogue.start(data, first_row, out_channel),
+  finish.start = a.epilogue.initial(data, first_row, out_channel),
   finish.start_stride = a.epilogue.columns;
   gemm_block(data.local, m, k, weights, target, finish,
              [&](U* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
@@ -98,7 +99,7 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   args->chain_at = kBlockBytes;
-  if (args->epilogue.end_slot >= 0)
+  if (args->epilogue.residual_slot >= 0)
     args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
   plan.local_bytes = args->chain_at + chain_local_bytes(args->epilogue.chain);
   args->is_packed = is_packed;

@@ -44,8 +44,8 @@ void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& 
     for (int j = 0; j < kSpatial; ++j)
       to = to * a.window.axis[j].out + phase.axis[j].first + p.at[j] * a.window.axis[j].stride;
     float* row = a.epilogue.out_at(data, to, column);
-    const float* start = a.epilogue.start(data, to, column);
-    const float* end = a.epilogue.end(data, to, column);
+    const float* start = a.epilogue.initial(data, to, column);
+    const float* end = a.epilogue.residual(data, to, column);
     vloop(width, [&](int64_t j, auto lanes) {
       f32v sum = load(tile.c + i * tile.ldc + j, lanes);
       if (start != nullptr) sum += load(start + j, lanes);
@@ -68,7 +68,8 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.out_channels,
                         b.first_panel, b.last_panel};
   TileEpilogue finish = a.epilogue.finish(data, b.group * a.out_channels);
-  if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
+  if (a.epilogue.initial_slot >= 0)
+    finish.relu = false, finish.high = kInf;  // after initial values
   gemm_block(data.local, b.rows, im2col.depth(), weights, {tile, ldc}, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                im2col_rows(im2col, input<float>(data, 0), to, kStride, b.first_row + row, rows,
@@ -89,7 +90,7 @@ void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, co
     int64_t to = ((p.image * deep->out + z) * high->out + y) * wide->out + p.at[2] * wide->stride;
     for (int64_t i = 0; i < runs; ++i, ++to, sums += run) {
       float* row = a.epilogue.out_at(data, to, 0);
-      const float *start = a.epilogue.start(data, to, 0), *end = a.epilogue.end(data, to, 0);
+      const float *start = a.epilogue.initial(data, to, 0), *end = a.epilogue.residual(data, to, 0);
       vloop(run, [&](int64_t j, auto lanes) {
         f32v sum = load(sums + j, lanes);
         if (start != nullptr) sum += load(start + j, lanes);
@@ -108,7 +109,8 @@ Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t 
   auto* bias = reinterpret_cast<float*>(data.local + kBlockBytes);
   float* tile = bias + ldc;
   TileEpilogue finish = a.epilogue.finish(data, 0);
-  if (a.epilogue.start_slot >= 0) finish.relu = false, finish.high = kInf;  // only then
+  if (a.epilogue.initial_slot >= 0)
+    finish.relu = false, finish.high = kInf;  // after initial values
   if (finish.bias != nullptr) {
     for (int64_t i = 0; i < n; ++i) bias[i] = finish.bias[i % a.out_channels];
     finish.bias = bias;

@@ -5,9 +5,10 @@
 // Dilated kernels: outputs with the same residue modulo the dilation are an image of their own,
 // with a dense kernel.
 //
-// Weights are transformed at run time, not when packed: transformed they would take four times the
-// memory and come from further away than it takes to compute them. Small weights (up to 5 MB
-// transformed) by a phase of their own, larger ones panel by panel as a block of tiles meets them.
+// Weights are transformed at run time, not when packed: transformed they take four times the
+// memory, and reading that from memory takes longer than the transform. Small weights (up to 5 MB
+// transformed) are transformed by a phase of their own, larger ones panel by panel for each block
+// of tiles.
 #include "kernels/conv/winograd.h"
 
 #include "kernels/conv/epilogue.h"
@@ -29,7 +30,7 @@ struct WinogradArgs {
   int64_t width;           // floats between points of a row
   int64_t patch_floats;    // size of a block's transformed patches
   bool has_patch_phase;  // patches are transformed by a phase of their own, shared by column blocks
-  bool has_weight_phase;         // so are weights; else each panel when a block of tiles meets it
+  bool has_weight_phase;         // so are weights; else by each block of tiles
   int64_t weights_at;            // offset of transformed weights in scratch memory, in floats
   int64_t weight_buffer_floats;  // local memory for transformed weights
   Epilogue epilogue;
@@ -204,8 +205,8 @@ void finish_tiles(const WinogradArgs& a, const Data& data, int64_t first, int64_
     const Tile tile = tile_of(a, first + t);
     const int64_t pixel = (tile.image * a.high.out + tile.top) * a.wide.out + tile.left;
     float* y = a.epilogue.out_at(data, pixel, out_channel);
-    const float *start = a.epilogue.start(data, pixel, out_channel),
-                *last = a.epilogue.end(data, pixel, out_channel);
+    const float *start = a.epilogue.initial(data, pixel, out_channel),
+                *last = a.epilogue.residual(data, pixel, out_channel);
     vloop(width, [&](int64_t j, auto lanes) {
       const Added added{bias == nullptr ? f32v{} : load(bias + out_channel + j, lanes),
                         start == nullptr ? nullptr : start + j,

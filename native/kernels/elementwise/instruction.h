@@ -38,7 +38,7 @@ LoopFn find_scalar_loop(ChainOp op, DType type);      // of f32 and f64
 LoopFn find_narrow_loop(ChainOp op, DType type);      // of integers up to 16 bits, and bool
 LoopFn find_wide_loop(ChainOp op, DType type);        // of integers from 32 bits on
 LoopFn find_cast_loop(ChainOp op, DType type, DType to);
-LoopFn find_quantize_loop(ChainOp op, DType instructions);  // scale and zero point are scalars
+LoopFn find_quantize_loop(ChainOp op, DType quantized);  // scale and zero point are scalars
 LoopFn find_int_cast_loop(DType type, DType to);
 
 // Loops over a tile. A stride of 0 keeps reading the same vector of copies, so one loop serves
@@ -104,9 +104,9 @@ bool test(const LoopArgs& s) {
 }
 
 template <int n>
-SDX_INLINE LoopFn find_in(const Loop (&rows)[n], ChainOp op) {
-  for (const Loop& row : rows)
-    if (row.op == op) return row.run;
+SDX_INLINE LoopFn find_in(const Loop (&loops)[n], ChainOp op) {
+  for (const Loop& loop : loops)
+    if (loop.op == op) return loop.run;
   return nullptr;
 }
 

@@ -15,7 +15,7 @@ SDX_INLINE V selu(V x, float alpha, float gamma) {
   return gamma * (x > 0.0f ? x : alpha * vexpm1_nonpositive(x));
 }
 
-// As elu, of x / alpha.
+// alpha * (exp(x / alpha) - 1) for x <= 0, else x.
 SDX_INLINE V celu(V x, float alpha) {
   const V below = x / alpha;
   return x > 0.0f ? x : alpha * vexpm1_nonpositive(below);

@@ -43,9 +43,9 @@ bool dequantize(const LoopArgs& s) {
 
 }  // namespace
 
-LoopFn find_quantize_loop(ChainOp op, DType instructions) {
+LoopFn find_quantize_loop(ChainOp op, DType quantized) {
   const bool is_to = op == ChainOp::quantize;
-  switch (instructions) {
+  switch (quantized) {
     case DType::u8: return is_to ? quantize<uint8_t> : dequantize<uint8_t>;
     case DType::i8: return is_to ? quantize<int8_t> : dequantize<int8_t>;
     case DType::u16: return is_to ? quantize<uint16_t> : dequantize<uint16_t>;

@@ -59,8 +59,8 @@ template <class T, class U>
 Status blocks(const GemmArgs& a, const Data& data, const U* packed, int64_t begin, int64_t end) {
   const int64_t each = a.split.count();
   for (int64_t i = begin; i < end; ++i)
-    run_split<T, U>(a, data, packed + a.p.which.offset(i / each) * a.packed_floats, i / each,
-                    i % each);
+    run_split<T, U>(a, data, packed + a.p.b_matrix_index.offset(i / each) * a.packed_floats,
+                    i / each, i % each);
   return {};
 }
 
@@ -89,7 +89,7 @@ Status batch_phase(const void* args, const Data& data, int64_t begin, int64_t en
   const auto& a = *static_cast<const GemmArgs*>(args);
   auto* packed = reinterpret_cast<U*>(data.local + a.b_at);
   for (int64_t i = begin; i < end; ++i) {
-    const T* from = input<T>(data, 1) + a.p.b.offset(a.p.which.offset(i));
+    const T* from = input<T>(data, 1) + a.p.b.offset(a.p.b_matrix_index.offset(i));
     for (int64_t j = 0; j < a.split.panels; ++j)
       pack_panel(from, a.p.b_row_stride, a.p.b_column_stride, a.p.k, a.p.n, j,
                  packed + j * kPanel * depth_of<U>(a.p.k));

@@ -114,7 +114,7 @@ SDX_INLINE const float* left_of(const GemmArgs& a, const Data& data, int64_t bat
   return input<float>(data, 0) + a.p.a.offset(batch);
 }
 SDX_INLINE const float* right_of(const GemmArgs& a, const Data& data, int64_t batch) {
-  return input<float>(data, 1) + a.p.b.offset(a.p.which.offset(batch));
+  return input<float>(data, 1) + a.p.b.offset(a.p.b_matrix_index.offset(batch));
 }
 SDX_INLINE int64_t a_row_stride(const MatMulShape& p) {
   return p.rows.rank == 0 ? 0 : p.rows.strides[0];

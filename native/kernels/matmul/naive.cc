@@ -26,7 +26,7 @@ Status naive_parts(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t n = p.n - column < kColumns ? p.n - column : kColumns;
     const T* left = input<T>(data, 0) + p.a.offset(batch) + p.rows.offset(row);
     const T* right =
-        input<T>(data, 1) + p.b.offset(p.which.offset(batch)) + column * p.b_column_stride;
+        input<T>(data, 1) + p.b.offset(p.b_matrix_index.offset(batch)) + column * p.b_column_stride;
     T acc[kColumns] = {};
     for (int64_t k = 0; k < p.k; ++k) {
       const T factor = left[k * p.k_stride];

@@ -79,9 +79,9 @@ struct MatMulShape {
   StridedAxes rows;  // offsets of the m rows of A
   int64_t k_stride;  // of A
   int64_t batches;
-  StridedAxes a;      // offset of A for each batch
-  StridedAxes b;      // offset of each distinct matrix of B
-  StridedAxes which;  // index of the matrix of B that a batch multiplies by
+  StridedAxes a;               // offset of A for each batch
+  StridedAxes b;               // offset of each distinct matrix of B
+  StridedAxes b_matrix_index;  // index of the matrix of B that a batch multiplies by
   int64_t b_row_stride, b_column_stride;
 };
 
@@ -107,7 +107,7 @@ SDX_INLINE MatMulShape matmul_shape(const MatrixBatch& a, const MatrixBatch& b) 
     const int64_t dim = a.dim(i) == 1 ? b.dim(i) : a.dim(i);
     p.batches *= dim;
     p.a.add(dim, a.stride(i));
-    p.which.add(dim, step[i]);
+    p.b_matrix_index.add(dim, step[i]);
     p.b.add(b.dim(i), b.stride(i));
   }
   return p;

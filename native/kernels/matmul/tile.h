@@ -166,14 +166,16 @@ struct Split {
 };
 
 SDX_INLINE Split split_matmul(int64_t m, int64_t n, int64_t k) {
-  constexpr int64_t kEnough = 8;          // items that balance
-  constexpr int64_t kSmall = 512 * 1024;  // multiplications below which an item is not cut further
-  constexpr int64_t kReading = 4;         // rows whose FMAs take as long as reading B from memory
+  constexpr int64_t kMinItems = 8;         // enough to balance the load of threads
+  constexpr int64_t kSmall = 512 * 1024;   // multiplications below which an item is not cut further
+  constexpr int64_t kRowsToHideReads = 4;  // rows whose FMAs take as long as reading B from memory
   if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
   Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
   split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
-  const auto work = [&] { return (m < kReading ? kReading : m) * n / split.count() * (k + 1); };
-  while (split.count() < kEnough && work() > kSmall) {
+  const auto work = [&] {
+    return (m < kRowsToHideReads ? kRowsToHideReads : m) * n / split.count() * (k + 1);
+  };
+  while (split.count() < kMinItems && work() > kSmall) {
     // An item copies its rows of A for every few panels, and reads its part of B for every few
     // rows: 12 rows cost about as much as half a panel.
     const bool can_cut_rows = split.row_blocks * 2 * kTileRows <= m;

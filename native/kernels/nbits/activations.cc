@@ -100,12 +100,13 @@ SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* 
     return {1, fold<float>(total, Sum{}), is_finite};
   } else {
     if (!is_finite) return {0, 0, false};
-    const float lift = most < 0x1p-80f ? 0x1p100f : 1;  // else 1 / scale would be infinite
+    const float denormal_scale =
+        most < 0x1p-80f ? 0x1p100f : 1;  // for rows so small that 1 / scale would overflow
     const float scale = most / kMaxCode<x_bytes>;
-    const float inverse = most > 0 ? kMaxCode<x_bytes> / (most * lift) : 0;
+    const float inverse = most > 0 ? kMaxCode<x_bytes> / (most * denormal_scale) : 0;
     i32v codes{};
     vloop(n, [&](int64_t i, auto lanes) {
-      const f32v v = round_small(load(x + i, lanes) * lift * inverse);
+      const f32v v = round_small(load(x + i, lanes) * denormal_scale * inverse);
       const i32v whole = __builtin_convertvector(v, i32v);
       codes += whole;
       store_planes<x_bytes>(to + i, plane, whole, lanes);

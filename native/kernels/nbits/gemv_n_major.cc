@@ -17,7 +17,7 @@ struct Fields {
   f32v table;
 };
 
-// Rows of x, from the first value on that meets a vector of weights.
+// Rows of x, from the value on that is multiplied by the first weight of a vector.
 template <class T>
 struct Values {
   const T* at;

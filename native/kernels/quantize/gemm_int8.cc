@@ -162,17 +162,17 @@ struct Strip {
 };
 
 // Columns of a panel that exist: all, some, or at most one vector of them.
-enum class Width : uint8_t { int_params, part, vector };
+enum class Width : uint8_t { full, partial, one_vector };
 
 template <int R, Width width, bool has_sums, class T>
 void strip_tile(const Strip<T>& strip, int64_t row) {
   const Strip<T> s = strip;  // a copy: byte stores cannot alias it, so fields stay in registers
-  constexpr int kVecs = width == Width::vector ? 1 : kTileVecs;
-  for (int j = 0; j < (width == Width::vector ? kLanes : kPanel); j += kTileCols) {
+  constexpr int kVecs = width == Width::one_vector ? 1 : kTileVecs;
+  for (int j = 0; j < (width == Width::one_vector ? kLanes : kPanel); j += kTileCols) {
     i32v start[kVecs];
     for (int v = 0; v < kVecs; ++v) start[v] = load(s.target.columns.offset + j + v * kLanes);
     tile<R, kVecs>(s.rows.from(row), s.b + j * kGroup, start, [&](const auto& column_sums) {
-      requantize_tile<has_sums, width == Width::int_params>(column_sums, s.target, row, j);
+      requantize_tile<has_sums, width == Width::full>(column_sums, s.target, row, j);
     });
   }
 }
@@ -192,11 +192,11 @@ void strip_rows(const Strip<T>& s, int64_t n_rows) {
 template <bool has_sums, class T>
 void run_strip(const Strip<T>& s, int64_t n_rows) {
   if (s.target.n == kPanel)
-    strip_rows<Width::int_params, has_sums>(s, n_rows);
+    strip_rows<Width::full, has_sums>(s, n_rows);
   else if (s.target.n <= kLanes)
-    strip_rows<Width::vector, has_sums>(s, n_rows);
+    strip_rows<Width::one_vector, has_sums>(s, n_rows);
   else
-    strip_rows<Width::part, has_sums>(s, n_rows);
+    strip_rows<Width::partial, has_sums>(s, n_rows);
 }
 
 // The rows of a job from `row` on, read in place.

@@ -83,14 +83,15 @@ void gru_rows_reset_first(const Sequences& s, const float* const* x) {
 }  // namespace
 
 StepFn gru_step(const Layer& layer) {
-  if (layer.is_linked)
+  if (layer.linear_before_reset)
     return layer.is_standard ? gru_rows<DefaultActivations> : gru_rows<NamedActivations>;
   return layer.is_standard ? gru_rows_reset_first<DefaultActivations>
                            : gru_rows_reset_first<NamedActivations>;
 }
 
 UnitsFn gru_units(const Layer& layer) {
-  if (!layer.is_linked) return nullptr;  // the hidden gate needs the reset state of all units
+  if (!layer.linear_before_reset)
+    return nullptr;  // the hidden gate needs the reset state of all units
   return layer.is_standard ? gru_units<DefaultActivations> : gru_units<NamedActivations>;
 }
 

@@ -43,7 +43,8 @@ struct Layer {
   int64_t gates, directions, length, batch, inputs, hidden, padded;
   bool is_reverse[2];
   bool is_batch_first;
-  bool is_linked;  // GRU: linear_before_reset; LSTM: input_forget (coupled gates)
+  bool linear_before_reset;   // of GRU
+  bool couples_input_forget;  // of LSTM: input_forget
   bool is_w_packed, is_r_packed, is_standard;
   bool has_bias, has_lens, has_initial_h, has_initial_c, has_peepholes;
   bool has_out[kMostOutputs];

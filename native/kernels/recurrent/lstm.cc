@@ -12,7 +12,7 @@ template <class Functions>
 void lstm_row(const Sequences& s, const float* x, const float* state, float* next, float* cell,
               int64_t first, int64_t last) {
   const int64_t n = s.layer->padded;
-  const bool is_coupled = s.layer->is_linked;
+  const bool is_coupled = s.layer->couples_input_forget;
   const float* p = s.peepholes;
   const Functions by(s.functions);
   for (int64_t j = first; j < last; j += kLanes) {

@@ -291,9 +291,9 @@ SDX_INLINE Stack stack_of(const Call& call, int slot, bool is_batch_first) {
   return is_batch_first ? Stack{strides[1], strides[0]} : Stack{strides[0], strides[1]};
 }
 
-// ints: direction (forward, reverse, bidirectional), layout, hidden size, is_linked, whether W and
-// R are packed, whether activations are the defaults, and then each activation of each direction.
-// floats: alpha, beta and clip of the same activations.
+// ints: direction (forward, reverse, bidirectional), layout, hidden size, linear_before_reset (GRU)
+// or input_forget (LSTM), whether W and R are packed, whether activations are the defaults, and
+// then each activation of each direction. floats: alpha, beta and clip of the same activations.
 void read_sizes(const Call& call, int64_t gates, int functions, Layer& a) {
   const int64_t* ints = call.ints;
   const View& x = call.in[kX];
@@ -306,7 +306,7 @@ void read_sizes(const Call& call, int64_t gates, int functions, Layer& a) {
   a.x_time = x.strides[a.is_batch_first], a.x_batch = x.strides[!a.is_batch_first];
   a.hidden = ints[2];
   a.padded = round_up(a.hidden, kPanel);
-  a.is_linked = ints[3] != 0;
+  a.linear_before_reset = a.couples_input_forget = ints[3] != 0;
   a.is_w_packed = ints[4] != 0;
   a.is_r_packed = ints[5] != 0;
   a.is_standard = ints[6] != 0;

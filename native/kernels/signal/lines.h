@@ -16,12 +16,12 @@ enum class Intake {
 
 struct LineShape {
   int64_t n = 1;               // length of the transform
-  int64_t n_given = 0;         // elements of the line; the transform is padded with zeros
+  int64_t n_given = 0;         // input elements of a line, padded with zeros or cut to n
   int64_t n_kept = 0;          // elements of the output
   int64_t components = 1;      // 1: real input, 2: complex
   int64_t out_components = 2;  // likewise for the output
-  bool is_inverse = false;     // inverse
-  bool is_onesided = false;    // onesided
+  bool is_inverse = false;
+  bool is_onesided = false;  // the spectrum has n / 2 + 1 elements: the rest is redundant
   // Line t starts at t / n_inner * outer + t % n_inner * inner; its elements are `step` apart.
   int64_t n_inner = 1, outer = 0, inner = 0, step = 1;
   int64_t out_outer = 0, out_inner = 0, out_step = 1;

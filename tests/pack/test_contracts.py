@@ -9,7 +9,7 @@ from sardonyx.graph.op import INTERNAL
 from sardonyx.load.graph_text import parse
 from sardonyx.ops import names
 from sardonyx.pack.check import check_graph
-from sardonyx.pack.contracts import CONTRACTS, DEVICES, WHOLE
+from sardonyx.pack.contracts import CONTRACTS, DEVICES, WITHOUT_CONTRACT
 from sardonyx.pack.errors import InvalidPack
 
 CACHE = """
@@ -147,4 +147,4 @@ def test_open_sizes_are_guarded() -> None:
 
 
 def test_every_op_of_ours_is_known() -> None:
-    assert set(names(INTERNAL)) == CONTRACTS.keys() | WHOLE | DEVICES
+    assert set(names(INTERNAL)) == CONTRACTS.keys() | WITHOUT_CONTRACT | DEVICES

@@ -77,7 +77,7 @@ class ImportCache:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._is_valid:
             sys.meta_path.remove(self)
-            self._codes.clear()  # of modules that were imported in another way
+            self._codes.clear()  # byte code of modules that were imported in another way
         elif self._path and error is None and not sys.dont_write_bytecode:
             with contextlib.suppress(OSError, ImportError, ValueError):  # a read-only folder, ...
                 _write(self._path)

@@ -112,7 +112,7 @@ def _attention(node: Node, operands: Operands) -> int:
     window_left, window_right = node.attrs["window_left"], node.attrs["window_right"]
     has_spans = len(operands.inputs) > 4 and operands.inputs[4] is not None
     first = keys - rows if node.attrs["bottom_right"] or has_spans else 0
-    pairs = 0  # of rows and keys
+    pairs = 0  # pairs of a query row and a key
     for position in range(first, first + rows):
         last = keys if window_right < 0 else min(keys, position + window_right + 1)
         pairs += max(0, last - (0 if window_left < 0 else max(0, position - window_left)))

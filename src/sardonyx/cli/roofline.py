@@ -22,7 +22,7 @@ _KERNELS: Final[Mapping[str, tuple[str, Any]]] = {
 }
 TYPES: Final = tuple(_KERNELS)
 
-_ROUNDS: Final = 32  # of multiplications per thread
+_ROUNDS: Final = 32  # rounds of multiplications per thread
 _MEASURE_S: Final = 0.01  # of one measurement
 _CHUNK_BYTES: Final = 16 << 10  # of a stream: the unit of work of the thread pool
 _CALL_BYTES: Final = 4 << 20  # at least per call, so that the call overhead does not count

@@ -55,7 +55,7 @@ class Options:
     check: Callable[[], None] = lambda: None  # called before each stage; raises to cancel
     container: PrepackedWeightsContainer | None = None
     order: OrderOptions = field(default_factory=OrderOptions)
-    shapes: Shapes | None = field(default_factory=dict)  # of inputs, see `infer`
+    shapes: Shapes | None = field(default_factory=dict)  # shapes of inputs, see `infer`
     outputs: tuple[str, ...] = ()  # names of those to compute; empty: all
     preferences: PlacementPreferences = field(default_factory=PlacementPreferences)
 

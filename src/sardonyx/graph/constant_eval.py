@@ -14,8 +14,8 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 
-MAX_KNOWN: Final = 64  # elements of an evaluated tensor
-_MAX_NODES: Final = 32  # evaluated per question
+MAX_KNOWN: Final = 64  # elements of a tensor; larger ones are not evaluated
+_MAX_NODES: Final = 32  # nodes that one call of `constant_number` evaluates at most
 
 
 def constant_number(value: Value | None) -> int | None:

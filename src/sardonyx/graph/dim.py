@@ -22,7 +22,7 @@ _MAX_TERMS: Final = 4096
 _MAX_DEGREE: Final = 64
 _MAX_TEXT: Final = 10_000
 _MAX_FACTOR: Final = 2**128
-_MAX_DEPTH: Final = 100  # of nested atoms, which are evaluated recursively
+_MAX_DEPTH: Final = 100  # depth of nested atoms, which are evaluated recursively
 
 
 class FormulaTooLong(ShapeError):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sardonyx.graph.const import Const
     from sardonyx.graph.op import Op
 
-MAX_PRIORITY: Final = 2**31 - 1  # of the absolute value
+MAX_PRIORITY: Final = 2**31 - 1  # of a node's priority, which is within [-max, max]
 Annotations = tuple[int, bool] | tuple[int, bool, int]
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
 
@@ -135,7 +135,7 @@ class Graph:
         self.inputs: list[Value] = []
         self.outputs: tuple[Value, ...] = ()
         self.declared: tuple[Shape | None, ...] = ()  # shapes of a body's outputs, from its file
-        self.defaults: dict[Value, Const] = {}  # of overridable inputs
+        self.defaults: dict[Value, Const] = {}  # default values of overridable inputs
         self.nodes: dict[Node, None] = {}  # an ordered set
         self.scope = Scope()  # holds the guards from inference
         self.owner: Node | None = None  # the node whose body this is

@@ -21,7 +21,7 @@ MAX_SYMBOLIC: Final = 64  # elements of an integer tensor that inference compute
 SYMBOLIC_KINDS: Final = ("int", "uint", "bool")  # of the dtypes of these tensors
 MAX_ELEMENTS: Final = 2**62  # of a tensor; more cannot be addressed
 
-Shapes = Mapping[str, tuple[int, ...]]  # of inputs, by name
+Shapes = Mapping[str, tuple[int, ...]]  # shapes of inputs, by name
 
 
 def infer(

@@ -169,7 +169,7 @@ class Op:
         self.reference_rule: Reference | None = None
         self.symbolic_rule: Reference | None = None
         self.type_rule: Types | None = None
-        self.lowering_rule: Lowering | None = None  # of custom ops with native code
+        self.lowering_rule: Lowering | None = None  # for custom ops with native code
         self.decomposition: Decomposition | None = None
         # Set by the module gradient.py of the op's family, which inference sessions do not import.
         self.gradient_rule: Gradient | None = None

@@ -24,7 +24,7 @@ NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may change the meaning
 class LoadOptions:
     """Options for reading a model."""
 
-    folder: str | None = None  # of external data; None: the model's folder
+    folder: str | None = None  # with external data; None: the model's folder
     in_memory: Mapping[str, memoryview] = field(default_factory=dict)
     initializers: Mapping[str, Any] = field(default_factory=dict)  # arrays in place of the model's
     dims_by_name: dict[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class LoadOptions:
     copies: bool = False  # read weights into memory instead of mapping their files
     is_strict: bool = False  # inferred shapes must match declared ones
     most_nodes: int = MAX_EXPANDED  # from function expansion
-    most_bytes: int = 0  # of names and tensors of these nodes; 0: unlimited
+    most_bytes: int = 0  # total size of names and tensors of these nodes; 0: unlimited
 
 
 def load(model: Any, options: LoadOptions | None = None) -> Model:

@@ -21,7 +21,7 @@ from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
 from sardonyx.ops.builder import Builder
 
-MAX_DEPTH: Final = 64  # of nested function calls, and of nested bodies
+MAX_DEPTH: Final = 64  # of nested function calls and of nested bodies
 
 
 class NameScope:
@@ -89,7 +89,7 @@ class GraphBuilder:
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}
         self._dims = dims
         self._constant_inputs = constant_inputs
-        self._attributes = Attributes(tensors, _no_body)  # of nodes without bodies
+        self._attributes = Attributes(tensors, _no_body)  # reads attributes of nodes without bodies
         self._limits = limits
         self._expanded = 0  # nodes from function expansion so far
         self._expanded_bytes = 0

@@ -290,7 +290,7 @@ class _Parser(Reader):
         what = f"{literal.data} is no tensor of {dtype}"
         try:
             array = np.array(literal.data, cells)
-            if any(isinstance(cell, list) for cell in array.flat):  # of unequal lengths
+            if any(isinstance(cell, list) for cell in array.flat):  # lists of unequal lengths
                 self.fail(what, literal.line)
             return array.astype(dtype.np)
         except (ValueError, OverflowError, TypeError):

@@ -18,7 +18,7 @@ from sardonyx.graph.infer import MAX_ELEMENTS
 from sardonyx.graph.op import Reference
 from sardonyx.ops.arrays import Array
 
-MAX_RANK: Final = 64  # of numpy arrays
+MAX_RANK: Final = 64  # the maximum rank of numpy arrays
 CLASSIC: Final = NUMBERS | COMPLEX | {BOOL, STRING}  # the types of ops that only move elements
 STORED: Final = ALL - {by_name("f6e2m3"), by_name("f6e3m2")}
 SIZES: Final = frozenset((I64,))  # the type of shapes and axes

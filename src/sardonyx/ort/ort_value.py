@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Device = str | OrtDevice
 _MAX_DIMS: Final = 64  # as in numpy
-_MAX_ELEMENTS: Final = 1 << 56  # of up to 16 bytes: sizes in bytes fit into int64
+_MAX_ELEMENTS: Final = 1 << 56  # an element has up to 16 bytes: sizes in bytes fit into int64
 
 
 class OrtValue:

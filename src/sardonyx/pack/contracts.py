@@ -17,7 +17,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.guard import Scope
 from sardonyx.pack.codec import need
 
-_RESULT_TYPES: Final = (F32, I32, I8, U8)  # of quantized ops
+_RESULT_TYPES: Final = (F32, I32, I8, U8)  # result types of quantized ops
 
 
 class _Call:
@@ -230,13 +230,13 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
     "Spans": _spans,
 }
 # Internal ops without further preconditions: inference and `check` cover them.
-WHOLE: Final = frozenset((
+WITHOUT_CONTRACT: Final = frozenset((
     "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "DeformColumns",
     "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool", "MatMul", "MaxPool",
     "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 
-# Of regions for devices, which no pack has.
+# Internal ops of device regions, which packs never contain.
 DEVICES: Final = frozenset(("Copy", "FusedMatMulNBits", "Mask"))
 
 
@@ -244,7 +244,10 @@ def check_node(node: Node) -> None:
     """Raise InvalidPack if an internal node violates the preconditions of its kernel."""
     contract = CONTRACTS.get(node.op.name)
     if contract is None:
-        need(node.op.name in WHOLE, f"nothing is known of {node.op}")
+        need(
+            node.op.name in WITHOUT_CONTRACT,
+            f"{node.op} is not an internal op that a pack may contain",
+        )
         return
     for value in (*node.inputs, *node.outputs):
         if value is not None:

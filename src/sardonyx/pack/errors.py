@@ -1,4 +1,4 @@
-"""Errors of packs. None is the user's: a load without its pack compiles the model instead."""
+"""Errors of packs. Users never see them: a model whose pack is unusable is compiled instead."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sardonyx.pack.errors import InvalidPack, PackMismatch
 MAGIC: Final = b"SARDPACK"
 FORMAT: Final = 3
 PAGE: Final = 4096  # bytes of the header, and alignment of large blobs: pages are mapped whole
-ALIGN: Final = 64  # of other blobs and of sections: a cache line
+ALIGN: Final = 64  # alignment of other blobs and of sections: a cache line
 LARGE: Final = 1 << 20
 _HEAD: Final = struct.Struct("<8sIIQ")  # magic, format, sections, bytes of the file
 _SECTION: Final = struct.Struct("<QQ16s")  # offset, length, checksum

@@ -38,7 +38,7 @@ from sardonyx.pack.codec import (
 )
 from sardonyx.pack.errors import InvalidPack
 
-MAX_DEPTH: Final = 64  # of nested bodies: below Python's recursion limit
+MAX_DEPTH: Final = 64  # depth of nested bodies: below Python's recursion limit
 _ABSENT: Final = -1
 _TEXT_FIELDS: Final = (  # of a model
     "producer_name", "producer_version", "domain", "description", "graph_name",
@@ -299,7 +299,7 @@ class GraphReader:
             return self._constants[read_int(-2 - index, 0, len(self._constants))]
         value = self._values[read_int(index, 0, len(self._values))]
         if value is None:
-            raise InvalidPack(f"the value {index} is not in sight")
+            raise InvalidPack(f"the value {index} is read before it is defined")
         return value
 
     def _node(self, graph: Graph, item: Any) -> None:

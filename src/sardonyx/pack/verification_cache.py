@@ -23,7 +23,7 @@ EQUAL: Final = "equal"
 DIFFERENT: Final = "other"
 _FOLDER: Final = "checked"
 _SUFFIX: Final = ".checked"
-_MAX_FILES: Final = 1024  # of more, the older half is removed
+_MAX_FILES: Final = 1024  # if there are more, the older half is removed
 # A folder of caches may be shared: links are not followed, and opening a pipe does not block.
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 

@@ -294,7 +294,9 @@ def _attend_projected(
     """Attention over a projection whose columns are query, key and value."""
     heads = attrs["num_heads"]
     sizes = [known_size(s) for s in qkv_widths(known_size(qkv.tensor.dims[2]), attrs)]
-    if len(set(sizes)) == 1:  # of equal width: split by heads, which are views of the projection
+    if (
+        len(set(sizes)) == 1
+    ):  # projections of equal width: split by heads, which are views of the projection
         by_head, counts = _split_heads(b, qkv, 3 * heads), b.ints(*[heads] * 3)
         slices = b.node("Split", by_head, counts, axis=2, outputs=3).outputs
         q, k, v = (b.Transpose(each, perm=_HEADS_FIRST) for each in slices)

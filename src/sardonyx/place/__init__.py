@@ -24,7 +24,7 @@ class Placement:
 
     graph: Graph
     where: dict[Node, Provider]
-    refusals: dict[Node, Refusals]  # of nodes that some provider refused
+    refusals: dict[Node, Refusals]  # by node that some provider refused
     homes: dict[Value, str] = field(default_factory=dict)  # devices of values not on the host
 
     @property

@@ -90,18 +90,18 @@ class _Copies:
                 if value is not None:
                     device = input_device(placement, node, slot)
                     # Regions load constants themselves; control flow has no region.
-                    copy = self._at(value, device, node.op.has_bodies)
+                    copy = self._copy_on_device(value, device, node.op.has_bodies)
                     if copy is not value:
                         graph.set_input(node, slot, copy)
         outputs = list(graph.outputs)
         for position, value in enumerate(outputs):
             expected = _body_output(placement, graph, position)
             if expected is not None:
-                outputs[position] = self._at(value, expected, copies_constants=True)
+                outputs[position] = self._copy_on_device(value, expected, copies_constants=True)
         if outputs != list(graph.outputs):
             graph.set_outputs(outputs)
 
-    def _at(self, value: Value, device: str, copies_constants: bool = False) -> Value:
+    def _copy_on_device(self, value: Value, device: str, copies_constants: bool = False) -> Value:
         """Return a value on a device: itself, or a copy."""
         home = self._placement.homes.get(value, HOST)
         if value.const is not None and not copies_constants:
@@ -109,7 +109,7 @@ class _Copies:
         if home == device or not isinstance(value.fact, Fact):
             return value
         if home != HOST and device != HOST:  # device to device goes through the host
-            value = self._at(value, HOST)
+            value = self._copy_on_device(value, HOST)
             home = HOST
         key = (value, device)
         if key not in self._copies:

@@ -76,8 +76,8 @@ class Emitter:
         # other values still rely on them.
         assumed = assumptions(self.graph) if self.outer is None else ()
         guards = [*self.graph.scope.guards, *assumed]
-        entry, waiting = split_guards(dict.fromkeys(guards), bound)
-        segmenter = Segmenter(self, set(bound), entry, waiting)
+        initial, deferred = split_guards(dict.fromkeys(guards), bound)
+        segmenter = Segmenter(self, set(bound), initial, deferred)
         segments = segmenter.segments()
         outputs = self._outputs()  # before the slots are counted: an output may be a constant
         has_devices = bool(self.placement.homes)
@@ -90,9 +90,9 @@ class Emitter:
                 (self.slots[v], v.const) for v in self.constants if v.const is not None
             ),
             captures=captures,
-            guards=() if is_native_first else entry,  # the native segment checks them itself
+            guards=() if is_native_first else initial,  # the native segment checks them itself
             expects=() if self.outer is None else _expected_inputs(inputs, bound),
-            closing=tuple(segmenter.ready) if segments else (),
+            final_guards=tuple(segmenter.ready) if segments else (),
             n_slots=len(self.slots),
             plan=self.memory,
             bodies=tuple(self.bodies),
@@ -116,8 +116,8 @@ class Emitter:
     def _outputs(self) -> tuple[Output, ...]:
         homes = self.placement.homes
         return tuple(
-            Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST), unrun)
-            for v, unrun in zip(self.graph.outputs, self.graph.zero_trip_facts(), strict=True)
+            Output(v.name, self.slot(v), _fact(v), homes.get(v, HOST), zero_trip)
+            for v, zero_trip in zip(self.graph.outputs, self.graph.zero_trip_facts(), strict=True)
         )
 
     def compile(

@@ -42,8 +42,8 @@ class RunSettings:
     caches_memory: bool = True  # blocks of a run are kept for the next
     shares_memory: bool = False  # sessions share one block pool
     limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
-    flushes_denormals: bool = False  # to zero
-    spin_us: int = 200  # that an idle thread spins
+    flushes_denormals: bool = False  # floats below the normal range count as zero
+    spin_us: int = 200  # how long an idle thread spins
     stops_spinning: bool = False  # when a run ends
 
 
@@ -75,7 +75,7 @@ class NativeSegment:
     input_values: tuple[Value, ...]  # of `inputs`
     output_values: tuple[Value, ...]  # of `outputs`
     item_frees: list[list[int]]  # by item: slots whose last reader it is
-    dict_keys: dict[Value, tuple[int | str, ...]]  # of outputs that are returned as dicts
+    dict_keys: dict[Value, tuple[int | str, ...]]  # by output that is returned as dicts: their keys
     capacity_axes: dict[int, int] = field(init=False)  # slot -> axis with reserved rows, of caches
     _runnable: native.Runnable | None = None
     _limit: int = NO_LIMIT

@@ -30,7 +30,7 @@ class Operand(NamedTuple):
 
     type: str  # numpy's name
     dims: tuple[int, ...]
-    n_bytes: int  # of memory traffic: an element that is broadcast counts once
+    n_bytes: int  # memory traffic: an element that is broadcast counts once
 
 
 class Operands(NamedTuple):

@@ -67,7 +67,7 @@ class Output:
     slot: int
     fact: AnyFact
     device: str = HOST
-    unrun: AnyFact | None = None  # of a body: the fact of the result if the body never runs
+    zero_trip_fact: AnyFact | None = None  # of a loop body's result if the loop has no iteration
 
 
 @frozen
@@ -95,7 +95,7 @@ class Program:
     captures: tuple[tuple[int, int], ...]  # (outer slot, own slot), for bodies
     guards: tuple[Guard, ...]  # on sizes that the inputs resolve
     expects: tuple[Expected, ...]  # of a body's inputs; the session checks the feeds of a model
-    closing: tuple[Guard, ...]  # on sizes that the last segment resolves
+    final_guards: tuple[Guard, ...]  # on sizes that the last segment resolves
     n_slots: int
     plan: LifetimePlan
     bodies: tuple[Program, ...]  # of its control-flow nodes
@@ -140,10 +140,12 @@ class Program:
         device = self.outputs[number].device
         return result if device == HOST or result is None else self.devices[device].to_host(result)
 
-    def keeps(self, value: Any) -> bool:
+    def aliases_persistent_memory(self, value: Any) -> bool:
         """Whether a value on a device is in memory that later runs read or write."""
         regions = (s for s in self.segments if isinstance(s, RegionSegment))
-        return any(s.keeps(value) for s in regions) or any(b.keeps(value) for b in self.bodies)
+        return any(s.aliases_persistent_memory(value) for s in regions) or any(
+            b.aliases_persistent_memory(value) for b in self.bodies
+        )
 
     def release_graphs(self, graph_id: int) -> None:
         """Release the CUDA graphs that regions recorded for an id."""
@@ -216,7 +218,7 @@ class Run:
     check: Callable[[], None]  # raises if the user stopped the run
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` reads, for native code
-    pool: BlockPool | None = None  # of segments that this run prepares
+    pool: BlockPool | None = None  # the block pool for segments that this run prepares
     into: Mapping[int, Any] = field(default_factory=dict)  # preallocated outputs, by slot
     # Output slot -> input slot, of outputs that are to alias the input's memory.
     shared: Mapping[int, int] = field(default_factory=dict)

@@ -59,10 +59,10 @@ class RegionSegment:
         outputs: Sequence[Any] = in_place(values, run, buffers, shared)
         return outputs
 
-    def keeps(self, value: Any) -> bool:
+    def aliases_persistent_memory(self, value: Any) -> bool:
         """Whether a value is in memory that later runs reuse; True if the provider cannot tell."""
-        keeps = getattr(self.program, "keeps", None)
-        return keeps is None or bool(keeps(value))
+        aliases = getattr(self.program, "aliases_persistent_memory", None)
+        return aliases is None or bool(aliases(value))
 
     def release_graphs(self, graph_id: int) -> None:
         """Release the CUDA graphs recorded for an id, if it records any."""

@@ -71,7 +71,7 @@ def execute(program: Program, run: Run) -> list[Any]:
             _run_python(segment, run)
         for slot in segment.frees:
             run.frame[slot] = None
-    for guard in program.closing:
+    for guard in program.final_guards:
         guard.check(dims)
     return [run.frame[o.slot] for o in program.outputs]
 
@@ -138,7 +138,9 @@ class Body:
     @property
     def zero_trip_facts(self) -> list[AnyFact]:
         """The facts of the outputs if the body never runs, for empty results."""
-        return [o.fact if o.unrun is None else o.unrun for o in self._program.outputs]
+        return [
+            o.fact if o.zero_trip_fact is None else o.zero_trip_fact for o in self._program.outputs
+        ]
 
     @property
     def input_names(self) -> list[str]:

@@ -157,19 +157,19 @@ class SegmentBuilder:
                 contiguity = _permuted_contiguity(perm, self.values[number].contiguity)
                 self._view(node, node.outputs[0], Storage.PERMUTED, number, contiguity, list(perm))
             case Zipped(source):
-                self._zip(node, source)
+                self._export_dict_rows(node, source)
             case Expanded(source):
                 number = self._number(source)
                 self._view(node, node.outputs[0], Storage.EXPANDED, number, Contiguity.STRIDED)
 
-    def resolve(self, node: Node, news: set[str]) -> None:
-        """Record the named dims in `news` as resolved by the outputs of the last step."""
-        waiting, step = set(news), len(self.steps) - 1
+    def resolve(self, node: Node, new_dims: set[str]) -> None:
+        """Record the named dims in `new_dims` as resolved by the outputs of the last step."""
+        missing, step = set(new_dims), len(self.steps) - 1
         for position, value in enumerate(node.outputs):
             for axis, size in enumerate(value.tensor.dims):
                 name = lone_name(size)
-                if name in waiting:
-                    waiting.remove(name)
+                if name in missing:
+                    missing.remove(name)
                     self.resolved.append((step, position, axis, name))
 
     def _call(self, node: Node, call: Call) -> None:
@@ -327,7 +327,7 @@ class SegmentBuilder:
         if value in self._exports:
             self._export_view(node, value, number)
 
-    def _zip(self, node: Node, source: Value) -> None:
+    def _export_dict_rows(self, node: Node, source: Value) -> None:
         """Export the rows of a value, which native code returns as dicts."""
         at = self._operand(node, source)
         new = SegmentValue(Storage.RESHAPED, self.values[at].dtype, self.values[at].dims, at=at)

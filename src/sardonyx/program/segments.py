@@ -32,13 +32,17 @@ class Segmenter:
     """Collects the segments of one graph, in the order of its schedule."""
 
     def __init__(
-        self, emitter: Emitter, bound: set[str], entry: Sequence[Guard], waiting: list[Guard]
+        self,
+        emitter: Emitter,
+        bound: set[str],
+        initial_guards: Sequence[Guard],
+        deferred_guards: list[Guard],
     ) -> None:
-        """`entry` are guards on dims in `bound`, `waiting` all others."""
+        """`initial_guards` are guards on dims in `bound`, `deferred_guards` all others."""
         self.emitter = emitter
         self.bound = bound
-        self.ready = list(entry)  # guards to check before the next segment or item
-        self._waiting = waiting
+        self.ready = list(initial_guards)  # guards to check before the next segment or item
+        self._deferred_guards = deferred_guards
         self._done: list[Segment] = []
         self._drafts: list[ItemDraft] = []  # of the open native segment
         self._region: list[Node] = []  # of the open region segment
@@ -96,12 +100,12 @@ class Segmenter:
 
     def _add_native(self, node: Node, lowered: Lowered) -> None:
         """Add a node to the open item; a node that resolves dims, or guards, begin a new one."""
-        news: set[str] = set()
+        new_dims: set[str] = set()
         if not isinstance(lowered, Zipped):
-            news = {n for d in _output_dims(node) for n in symbols(d)} - self.bound
-        if news or not self._drafts or self._drafts[-1].bodies or self.ready:
-            self._drafts.append(ItemDraft(resolved=news))
-            self.bound |= news
+            new_dims = {n for d in _output_dims(node) for n in symbols(d)} - self.bound
+        if new_dims or not self._drafts or self._drafts[-1].bodies or self.ready:
+            self._drafts.append(ItemDraft(resolved=new_dims))
+            self.bound |= new_dims
             self._wake_guards()
             self._drafts[-1].guards = self.ready
             self.ready = []
@@ -109,7 +113,7 @@ class Segmenter:
 
     def _wake_guards(self) -> None:
         """Move guards whose dims are all bound by now to `ready`."""
-        ready, self._waiting = split_guards(self._waiting, self.bound)
+        ready, self._deferred_guards = split_guards(self._deferred_guards, self.bound)
         self.ready.extend(ready)
 
     def _take_guards(self) -> tuple[Guard, ...]:
@@ -232,7 +236,7 @@ def split_guards(
 ) -> tuple[tuple[Guard, ...], list[Guard]]:
     """Return the guards whose dims are all bound, and the others."""
     ready: list[Guard] = []
-    waiting: list[Guard] = []
+    deferred_guards: list[Guard] = []
     for guard in guards:
-        (ready if guard.symbols <= bound else waiting).append(guard)
-    return tuple(ready), waiting
+        (ready if guard.symbols <= bound else deferred_guards).append(guard)
+    return tuple(ready), deferred_guards

@@ -31,7 +31,7 @@ class SaveOptions:
     """Where to save, and which weights become external data."""
 
     path: str
-    data_file: str | None = None  # of external data, beside the model; None: weights stay in it
+    data_file: str | None = None  # with external data, beside the model; None: weights stay in it
     min_bytes: int = 1024  # smaller tensors stay in the model
 
 

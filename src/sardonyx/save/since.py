@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import ML, ONNX
 from sardonyx.load.upgrade import find
 
-OLDEST: Final = {ONNX: 13, ML: 1}  # of saved models: older opsets have no advantage
+OLDEST: Final = {ONNX: 13, ML: 1}  # opsets of saved models: older opsets have no advantage
 
 # The opsets that introduced element types, if after the oldest one.
 _TYPES: Final = {

@@ -14,7 +14,7 @@ from sardonyx.save.wire import Message, Stream
 
 CHUNK: Final = 1 << 24  # bytes per write
 SMALL: Final = 1 << 12  # bytes of tensors that are copied into the message
-ALIGN: Final = 64  # of tensors in a data file, so that kernels read them in place
+ALIGN: Final = 64  # alignment of tensors in a data file, so that kernels read them in place
 PAGE: Final = 4096
 LARGE: Final = 1 << 20  # bytes of tensors that start on a page, so that they can be mapped alone
 SHAPES: Final = 64  # elements of vectors that may be a shape or axes, which readers need at once

@@ -11,7 +11,7 @@ from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 
 FIRST: Final = 1  # the estimate of an open first dim, which mostly is the batch
-OTHER: Final = 64  # of any other open dim: a short sequence
+OTHER: Final = 64  # estimate of any other open dim: a short sequence
 MAX_BYTES: Final = 1 << 44  # so that sums over 2**19 values fit into 64 bits
 _POINTER: Final = 8  # bytes of a string element: a reference
 

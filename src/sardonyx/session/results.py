@@ -110,7 +110,7 @@ def requested_results(
         if not is_tensor(value) or not is_at(value, program.outputs[i].device):
             value = program.on_host(i, value)
         elif on_device:
-            value = value.clone() if program.keeps(value) else value
+            value = value.clone() if program.aliases_persistent_memory(value) else value
         elif value.device.type == "cpu":  # `downloaded` would return its memory without a copy
             value = program.on_host(i, value)
         found.append(value)

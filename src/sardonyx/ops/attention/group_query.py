@@ -247,12 +247,12 @@ def _update_cache(
     for b in range(batch):
         first, end = int(firsts[b]), int(ends[b])
         if old is not None:
-            resident = window.resident(first) if is_window else first
-            padded[b, :, first - resident : first] = old[b, :, :resident]
+            n_cached = window.n_cached_keys(first) if is_window else first
+            padded[b, :, first - n_cached : first] = old[b, :, :n_cached]
         padded[b, :, first : first + rows] = stored[b]
         if is_window:
-            resident = window.resident(end)
-            cache[b, :, :resident] = padded[b, :, end - resident : end]
+            n_cached = window.n_cached_keys(end)
+            cache[b, :, :n_cached] = padded[b, :, end - n_cached : end]
     return cache, codec.decode(padded, scale, head)
 
 

@@ -106,14 +106,14 @@ class WindowedCache:
     capacity: int
     width: int  # keys that a row sees
 
-    def resident(self, total: int) -> int:
+    def n_cached_keys(self, total: int) -> int:
         """Return how many of `total` keys the cache holds.
 
         A full cache drops a whole step of keys at once, so that most tokens are plain appends.
         """
         if total <= self.capacity:
             return total
-        # The largest number of keys that can be dropped while a window stays resident.
+        # The largest number of keys that can be dropped while a whole window stays cached.
         step = self.capacity - self.width + 1
         return total - step * -(-(total - self.capacity) // step)
 

@@ -22,7 +22,7 @@ from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, u
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
 
-MAX_PAIRS: Final = 1 << 16  # of features in a head
+MAX_PAIRS: Final = 1 << 16  # pairs of features in a head
 _TYPES: Final = {"T": frozenset((F32, F16, BF16)), "M": frozenset((I64,))}
 
 rotary: Final = Op(

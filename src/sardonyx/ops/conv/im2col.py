@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.sliding_window import Slices, WindowGeometry, blocks
 
-SCRATCH_BYTES: Final = 8 << 20  # of im2col columns: they stay in the last-level cache
+SCRATCH_BYTES: Final = 8 << 20  # for im2col columns: they stay in the last-level cache
 _TILE: Final = 1 << 16  # elements of a depthwise accumulator: it stays in L2
 
 

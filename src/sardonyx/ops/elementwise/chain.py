@@ -26,7 +26,7 @@ ELEMENTWISE: Final = frozenset(FUSIBLE)  # ops that a code may contain
 # Ops that a code may contain where scales and zero points are per-tensor.
 CONVERSIONS: Final = frozenset(((ONNX, "DequantizeLinear"), (ONNX, "QuantizeLinear")))
 QUANTIZED_TYPES: Final = frozenset((U8, I8, U16, I16))  # what they convert to and from
-TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}  # of operands and results
+TYPES: Final = INTS | {F32, F64, F16, BF16, BOOL}  # element types of operands and results
 ABSENT: Final = -1  # the number of an absent optional argument
 EPILOGUE: Final = optional("code")  # the attribute of ops that can run an epilogue
 

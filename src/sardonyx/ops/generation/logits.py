@@ -45,7 +45,7 @@ class LogitsProcessor:
         if sequences.shape[1] < self.min_length and 0 <= self.eos < n_tokens:
             scores[:, self.eos] = BLOCKED_SCORE
         if self.temperature != 1.0:
-            with np.errstate(over="ignore"):  # of forbidden tokens
+            with np.errstate(over="ignore"):  # scores of forbidden tokens may overflow
                 scores /= np.float32(self.temperature)
         if self.present is not None:
             present = _per_sequence(self.present, scores).astype(np.float32)

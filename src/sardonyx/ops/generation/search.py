@@ -107,7 +107,7 @@ def decode_beams(
     length = begin
     while length < limits.max_length:
         raw = decoder.first(n) if length == begin else decoder.next(sequences[:, -1])
-        with np.errstate(over="ignore"):  # of forbidden tokens
+        with np.errstate(over="ignore"):  # scores of forbidden tokens may overflow
             scores = processor.apply(_log_softmax(raw), sequences, length == begin)
             scores = scores + totals[:, None]
         if length == begin:

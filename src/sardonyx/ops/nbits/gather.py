@@ -31,7 +31,9 @@ class TableLayout:
     axis: int  # of the gather
     blocks: tuple[int, ...]
     strides: tuple[int, ...]
-    zero_strides: tuple[int, ...]  # of zero points, whose rows are padded to bytes when packed
+    zero_strides: tuple[
+        int, ...
+    ]  # strides of zero points, whose rows are padded to bytes when packed
 
 
 def table_layout(data: Fact, scale: Fact, attrs: Mapping[str, Any]) -> TableLayout:

@@ -57,8 +57,11 @@ class NGramTrie:
             self.numbers, tokens = np.unique(pool, return_inverse=True)
             self.n_words = len(self.numbers)
         self.keys: list[Array] = []  # by length: sorted keys (shorter prefix, token)
-        self.gram: list[Array] = []  # by length: the n-gram that a prefix is, or -1
+        self.gram: list[
+            Array
+        ] = []  # by length: the number of the n-gram that equals a prefix, or -1
         blocks = _blocks(tokens, starts, longest)
+        # By block, the prefix that each n-gram has reached; all start at the empty prefix, 0.
         at = [rows[:, :1].reshape(-1) * 0 for _, rows in blocks]
         for length in range(1, longest + 1):
             self._level(length, blocks, at)

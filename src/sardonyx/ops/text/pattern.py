@@ -9,7 +9,7 @@ from sardonyx.base.records import frozen
 LAST: Final = 0x10FFFF
 MAX_REPEAT: Final = 1000  # RE2's limit of a repetition count
 
-Ranges = tuple[tuple[int, int], ...]  # of characters, both ends included
+Ranges = tuple[tuple[int, int], ...]  # ranges of characters, both ends included
 
 _DIGITS: Final[Ranges] = ((48, 57),)
 _WORD: Final[Ranges] = ((48, 57), (65, 90), (95, 95), (97, 122))

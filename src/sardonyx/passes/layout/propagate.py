@@ -30,7 +30,7 @@ from sardonyx.passes.replace import drop, replace_value
 # Layouts as bits: a value can be required in both.
 NCHW: Final = 1
 NHWC: Final = 2
-_AFTER_SWAP: Final = (0, NHWC, NCHW, NCHW | NHWC)  # of a set of layouts, each one exchanged
+_AFTER_SWAP: Final = (0, NHWC, NCHW, NCHW | NHWC)  # by set of layouts: NCHW and NHWC exchanged
 _SYMBOLIC_SIZE: Final = 64  # the size that the cost model assumes for a symbolic dim
 _SHAPE_READERS: Final = frozenset(("Shape", "Size"))  # ops that read no elements
 

@@ -42,7 +42,7 @@ class MatmulAccuracy:
 
     level: int  # accuracy_level of dequantized weights
     is_forced: bool  # the level also replaces that of MatMulNBits nodes
-    block: int  # of activations where scales have no blocks; 0: the default, -1: by K
+    block: int  # block size of activations where scales have no blocks; 0: the default, -1: by K
 
     def block_of(self, k: int) -> int:
         """The block size for weights with scales for whole columns of K elements."""

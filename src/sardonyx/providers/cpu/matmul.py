@@ -18,8 +18,11 @@ from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowerings, for_types
 PANEL: Final = 32  # columns of a packed panel (native/kernels/matmul/tile.h)
 _NARROW: Final = (F32, F16, BF16)  # accumulated in float32
 _UNTILED: Final = (F64, I32, I64, U32, U64)  # without packed panels and epilogues
-_BIAS, _RELU, _START, _BUFFERED = 1, 2, 4, 8  # of native/kernels/matmul/kernels.h
-_SUFFIX: Final = {False: "", True: "_bf16"}  # of kernels; bf16 products are exact in float32
+_BIAS, _RELU, _START, _BUFFERED = 1, 2, 4, 8  # flags in native/kernels/matmul/kernels.h
+_SUFFIX: Final = {
+    False: "",
+    True: "_bf16",
+}  # suffix of kernel names; bf16 products are exact in float32
 _NO_CODE: Final = (0, 0)  # the ints of an empty epilogue
 
 

@@ -29,7 +29,7 @@ _TRANSFORMS: Final = {
 }
 _ROUNDINGS: Final = {b"round_prefer_floor": 0, b"round_prefer_ceil": 1, b"floor": 2, b"ceil": 3}
 _POLICIES: Final = {b"stretch": 0, b"not_larger": 1, b"not_smaller": 2}
-_MAX_AXES: Final = {b"linear": 7, b"cubic": 4}  # of interpolation
+_MAX_AXES: Final = {b"linear": 7, b"cubic": 4}  # axes that are interpolated
 _FROM_SIZES: Final = 0.0  # a scale that the kernel computes from the sizes
 
 

@@ -63,7 +63,7 @@ def window(node: Node) -> Call | No:
     if out.dtype not in _REAL:
         return No(f"no kernel for {out.dtype}")
     kernel = "cosine_window_at_run" if _known(size) is None else "cosine_window"
-    factors = (*FACTORS[node.op.name], 0.0)[:3]  # of cos(0), cos(t), cos(2t)
+    factors = (*FACTORS[node.op.name], 0.0)[:3]  # factors of cos(0), cos(t), cos(2t)
     return Call(kernel, (size,), (node.attrs["periodic"],), factors)
 
 

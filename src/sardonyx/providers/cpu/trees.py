@@ -38,8 +38,8 @@ from sardonyx.providers.cpu.scores import (
 )
 
 FEATURES, HOP, LEAVES = 2**11, 2**19, 2**22  # limits of a compact node
-MAX_CELLS: Final = 2**22  # of the table of votes by tree and target
-UNBOUNDED: Final = 2**31 - 1  # steps: the kernel tests each traversal for a leaf
+MAX_CELLS: Final = 2**22  # elements of the table of votes, [trees, targets]
+UNBOUNDED: Final = 2**31 - 1  # for `steps`: the kernel tests after each step for a leaf
 
 
 @frozen
@@ -47,22 +47,22 @@ class PackedForest:
     """A forest in the layout of native/kernels/trees/forest.h."""
 
     nodes: Value
-    roots: Value  # by tree: first node, steps to most leaves, steps to all
+    roots: Value  # by tree: root node, steps that reach most leaves, depth of the tree
     is_compact: bool
-    steps: int  # of a traversal, on average
-    tree: Array  # of each reachable leaf
-    leaf: Array
+    steps: int  # average length of a traversal
+    tree: Array  # by reachable leaf: its tree
+    leaf: Array  # by reachable leaf: its number in the model
 
 
 @mutable
 class _Nodes:
     """Packed nodes under construction, level by level, as columns of a table."""
 
-    ref: Array  # branch of the forest, or ~leaf
-    tree: Array
-    level: Array
-    link: Array  # the first child, or for other nodes the node that is reached next
-    tests: Array  # whether it is a branch, reached for the first time
+    ref: Array  # number of the branch in the model, or ~number of the leaf
+    tree: Array  # that the node belongs to
+    level: Array  # its depth
+    link: Array  # of a branch the first child, else the node that is visited next
+    tests: Array  # whether it is a branch that no earlier node stands for
 
 
 def _breadth_first(child: Array, roots: Array) -> _Nodes:

@@ -59,11 +59,14 @@ class GeneratedSource:
     """The source text of a region's functions, and the tables it indexes by number."""
 
     text: str = ""
-    objects: list[Any] = field(default_factory=list)  # k: functions, attributes, host constants
-    weights: list[WeightKey] = field(default_factory=list)  # w
-    packs: list[PackedConstant] = field(default_factory=list)  # p
-    shapes: list[tuple[Shape, ...]] = field(default_factory=list)  # s
-    shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)  # h, as in calls
+    objects: list[Any] = field(
+        default_factory=list
+    )  # named k0, k1, ...: functions, attributes, host constants
+    weights: list[WeightKey] = field(default_factory=list)  # w0, ...
+    packs: list[PackedConstant] = field(default_factory=list)  # p0, ...
+    shapes: list[tuple[Shape, ...]] = field(default_factory=list)  # s0, ...
+    # h0, ...: pairs (input, output) that a call computes in place.
+    shared: list[tuple[tuple[Value, Value], ...]] = field(default_factory=list)
     nodes_by_line: dict[int, Node] = field(default_factory=dict)
 
     def code(self) -> CodeType:
@@ -79,7 +82,7 @@ class SourceWriter:
         self._calls = calls
         self._source = GeneratedSource()
         self._names: dict[Value, str] = {}
-        self._numbers: dict[int, int] = {}  # of objects, by id
+        self._numbers: dict[int, int] = {}  # numbers of objects, by id
         self._weights: dict[WeightKey, int] = {}
         self._text: list[str] = []
 

@@ -195,7 +195,7 @@ def from_dlpack(data: Any) -> Tensor:
         return plain(imported(data))
     except SardonyxError:
         raise
-    except Exception as error:  # of torch, or of the other library
+    except Exception as error:  # from torch or from the other library
         reason = str(error).partition("\n")[0]
         raise ValueFault(f"{type(data).__name__} is no DLPack tensor for torch: {reason}") from None
 

@@ -18,7 +18,7 @@ PLAIN: Final = REALS | WHOLE | {BOOL}
 # Weight layouts that kernels prefer: the same elements in another memory order.
 CHANNELS_LAST: Final = "channels last"  # rank 4
 COLUMNS: Final = "columns"  # rank 2, column-major, with padding columns
-ALIGNED_BYTES: Final = 16  # of rows, for the vectorized loads of cuBLAS kernels
+ALIGNED_BYTES: Final = 16  # alignment of rows, for the vectorized loads of cuBLAS kernels
 
 
 def padded(count: int, dtype: torch.dtype) -> int:

@@ -162,7 +162,7 @@ class TorchRegion:
                 places[o] = values[i]
         return tuple(flags), places
 
-    def keeps(self, value: Any) -> bool:
+    def aliases_persistent_memory(self, value: Any) -> bool:
         """Return whether a tensor aliases weights or cached fixed values: it must be copied out."""
         owner = owner_of(value)
         with self._lock:

@@ -107,7 +107,7 @@ def _hidden_keys(scores: Tensor, spans: Tensor | None, attrs: dict[str, Any]) ->
     return hidden
 
 
-def settled_mask(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
+def mask_in_query_type(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
     """Return a mask in the type of queries; with `masked_to_nan`, fully masked rows become NaN."""
     kind = torch_type(to)
     if not x.dim() or not x.shape[-1]:
@@ -120,6 +120,6 @@ def settled_mask(x: Tensor, *, to: int, masked_to_nan: int) -> Tensor:
 
 
 KERNELS: Final[TorchKernels] = {
-    (INTERNAL, "Mask"): TorchKernel(settled_mask, frozenset((F32, F16, BF16))),
+    (INTERNAL, "Mask"): TorchKernel(mask_in_query_type, frozenset((F32, F16, BF16))),
     (INTERNAL, "Attention"): TorchKernel(attention, frozenset((F32, F16, BF16, I32))),
 }

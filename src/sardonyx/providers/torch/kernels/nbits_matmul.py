@@ -25,7 +25,7 @@ from sardonyx.providers.torch.kernels.nbits_gemv import (
 if TYPE_CHECKING:
     from sardonyx.ops.nbits.internal import WeightLayout
 
-MAX_ROWS: Final = 4  # of x; with more, dequantization and a matmul on matrix units are faster
+MAX_ROWS: Final = 4  # rows of x; with more, dequantization and a matmul on matrix units are faster
 _CHUNK: Final = 1 << 24  # weights packed at a time, to bound the temporary memory
 _DEFAULT, _PACKED, _FLOAT = 0, 1, 2  # kinds of zero points
 # Larger k would exceed the registers of a program, which holds a whole row of x.
@@ -65,7 +65,7 @@ class FixedPointRows:
     words: Tensor  # int32 [rows, 26 * units]
     value: Tensor  # floats [rows, k], before a norm
     squares: Tensor | None = None  # [rows, units]: sums of squares for a norm not yet applied
-    eps: float = 0.0  # of that norm
+    eps: float = 0.0  # epsilon of that norm
 
 
 Norm = tuple[Tensor, float]  # gain, epsilon

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 # Exceptions of code that received input it was not written for, such as a hostile pack.
-FAULTS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+UNEXPECTED_ERRORS: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
 
 
 class Recoverable(Exception):

@@ -15,7 +15,7 @@ from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.log import logger
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.base.stages import Stages
-from sardonyx.errors import FAULTS, ModelLoadCanceled, SardonyxError, ShapeError
+from sardonyx.errors import UNEXPECTED_ERRORS, ModelLoadCanceled, SardonyxError, ShapeError
 from sardonyx.graph.graph import Graph
 from sardonyx.graph.infer import Shapes, infer
 from sardonyx.load import LoadOptions, load
@@ -225,7 +225,7 @@ def _from_pack(source: ModelBytes, options: Options, stages: Stages) -> Compiled
         return _emit(lowered, options, stages)
     except ModelLoadCanceled:
         raise
-    except (SardonyxError, AttributeError, *FAULTS) as error:
+    except (SardonyxError, AttributeError, *UNEXPECTED_ERRORS) as error:
         # The graph passed inference; only a hostile one has what providers do not expect.
         logger.warning("the pack of %s is not used: %s", source.source.name, error)
         return None

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import FAULTS, SardonyxError
+from sardonyx.errors import UNEXPECTED_ERRORS, SardonyxError
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, MICROSOFT
@@ -24,7 +24,7 @@ def constant_number(value: Value | None) -> int | None:
         return None
     try:
         array = _computed(value, [_MAX_NODES])
-    except (SardonyxError, *FAULTS):
+    except (SardonyxError, *UNEXPECTED_ERRORS):
         return None  # the node reports the error when it runs
     if array is None or array.size != 1 or array.dtype.kind not in "biu":
         return None
@@ -40,7 +40,7 @@ def constant_elements(node: Node, fact: Fact) -> tuple[int, ...] | None:
         return None
     try:
         outputs = _run(node, [_MAX_NODES])
-    except (SardonyxError, *FAULTS):
+    except (SardonyxError, *UNEXPECTED_ERRORS):
         return None
     array = None if outputs is None else outputs[0]
     if array is None or array.shape != fact.static or array.dtype != fact.dtype.np:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sardonyx.errors import FAULTS, SardonyxError
+from sardonyx.errors import UNEXPECTED_ERRORS, SardonyxError
 from sardonyx.graph.dim import Shape, symbols
 from sardonyx.graph.dtype import BOOL, DType
 from sardonyx.graph.fact import Fact
@@ -114,6 +114,6 @@ def _check_instruction(it: Instruction, arguments: tuple[DType | None, ...]) -> 
     assert op.infer_rule is not None
     try:
         (result,) = as_facts(op.infer_rule(Scope(), *facts, **attrs))
-    except (SardonyxError, AttributeError, *FAULTS) as error:
+    except (SardonyxError, AttributeError, *UNEXPECTED_ERRORS) as error:
         need(False, f"{it}: {error}")
     need(isinstance(result, Fact) and result.dtype is it.dtype, f"{it} gives another type")

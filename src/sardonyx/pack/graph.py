@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
-from sardonyx.errors import FAULTS, SardonyxError
+from sardonyx.errors import UNEXPECTED_ERRORS, SardonyxError
 from sardonyx.graph.const import Const, Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Shape, lone_name, symbols
@@ -213,7 +213,7 @@ class GraphReader:
         try:
             return self._model(origin)
         # Whatever a hostile document makes inference raise is an error of the pack.
-        except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
+        except (*UNEXPECTED_ERRORS, AttributeError, RecursionError, MemoryError) as error:
             raise InvalidPack(f"the graph: {type(error).__name__}: {error}") from None
         except SardonyxError as error:
             raise InvalidPack(f"the graph: {error.what}") from None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sardonyx.base.log import logger
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import FAULTS
+from sardonyx.errors import UNEXPECTED_ERRORS
 from sardonyx.graph.const import Const
 from sardonyx.load.source import ModelBytes, read_ahead
 from sardonyx.pack import identity
@@ -45,7 +45,7 @@ def read_pack(
         blobs = _packed_blobs(file, index["forms"], consts)
     except KeyError as error:
         raise InvalidPack(f"its index lacks {error}") from None
-    except (*FAULTS, AttributeError, RecursionError, MemoryError) as error:
+    except (*UNEXPECTED_ERRORS, AttributeError, RecursionError, MemoryError) as error:
         raise InvalidPack(f"its index: {type(error).__name__}: {error}") from None
     read_ahead(file.source)  # while the graph is inferred
     lowered = GraphReader(file.graph(), consts).model(model.origin)

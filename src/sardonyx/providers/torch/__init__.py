@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from sardonyx.errors import FAULTS, RuntimeException
+from sardonyx.errors import UNEXPECTED_ERRORS, RuntimeException
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.graph import Node
 from sardonyx.place.provider import TORCH_HOST, CompiledNode, No, Region, Yes
@@ -160,7 +160,7 @@ def _device(options: TorchOptions) -> torch.device:
         if device.index is None:
             device = torch.device(device.type, options.device_id)
         torch.zeros(1, device=device)
-    except (*FAULTS, AssertionError, RuntimeError) as error:
+    except (*UNEXPECTED_ERRORS, AssertionError, RuntimeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise RuntimeException(
             f"torch {torch.__version__} cannot use the device {kind}: {reason}",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sardonyx.base.locks import Lock
 from sardonyx.base.units import format_bytes
-from sardonyx.errors import FAULTS, EPFail, SardonyxError
+from sardonyx.errors import UNEXPECTED_ERRORS, EPFail, SardonyxError
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import BOOL
 from sardonyx.providers.torch.derived_constants import device_recipe
@@ -297,7 +297,7 @@ class _Upload:
         target = self._targets[part.weight]
         try:
             target.copy(part, buffer.tensor)
-        except (RuntimeError, *FAULTS) as error:
+        except (RuntimeError, *UNEXPECTED_ERRORS) as error:
             if isinstance(error, SardonyxError):
                 raise
             name = target.reference.name

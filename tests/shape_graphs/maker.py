@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import FunctionProto, NodeProto, helper, numpy_helper
 
-from sardonyx.errors import FAULTS, SardonyxError
+from sardonyx.errors import UNEXPECTED_ERRORS, SardonyxError
 from sardonyx.ops import lookup
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -155,7 +155,7 @@ class Maker:
                 return []
             try:
                 found.append([np.asarray(a) for a in op.run(arrays, given)])
-            except (SardonyxError, *FAULTS):
+            except (SardonyxError, *UNEXPECTED_ERRORS):
                 return []
         return found
 

@@ -214,7 +214,7 @@ def _from_list(name: str, value: Any, fact: Fact) -> Any:
         ) from error
 
 
-def raise_fault(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, Any]) -> None:
+def raise_run_error(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, Any]) -> None:
     """Raise the error of a run that failed on the fast path.
 
     Return if the feed breaks an assumption of the program: assumptions are checked before the first

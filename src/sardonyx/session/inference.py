@@ -59,7 +59,7 @@ from sardonyx.session.compile_config import (
     defers_prepacking,
     warn_unknown_hints,
 )
-from sardonyx.session.feeds import check_feed, describe, raise_fault
+from sardonyx.session.feeds import check_feed, describe, raise_run_error
 from sardonyx.session.placement_config import (
     check_cpu_fallback,
     device_options,
@@ -253,7 +253,7 @@ class InferenceSession(RunMethodsMixin):
             if outputs.__class__ is list:
                 return outputs
             if outputs is not None:
-                raise_fault(fast, outputs, input_feed)  # type: ignore[arg-type]  # an Outcome
+                raise_run_error(fast, outputs, input_feed)  # type: ignore[arg-type]  # an Outcome
         options = _DEFAULT_RUN if run_options is None else run_options
         if not returns_tensors(options):
             return self._run(output_names, input_feed, options)
@@ -345,7 +345,7 @@ class InferenceSession(RunMethodsMixin):
             if isinstance(outputs, list):
                 return outputs
             if outputs is not None:
-                raise_fault(fast, outputs, bound.feed)
+                raise_run_error(fast, outputs, bound.feed)
         return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, on_device=True)
 
     def _execute(self, request: RunRequest) -> list[Any]:

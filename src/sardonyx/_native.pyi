@@ -496,9 +496,9 @@ class ProgramSpec:
     def add_segment(self, spec: SegmentSpec, frees: Sequence[int]) -> None:
         """Consumes the segment."""
 
-    def add_control(self, spec: ControlSpec, gives: Sequence[tuple[int, int, int]], frees: Sequence[int]) -> None:
+    def add_control(self, spec: ControlSpec, resolved_names: Sequence[tuple[int, int, int]], frees: Sequence[int]) -> None:
         """
-        Consumes the control flow; `gives` are (slot, axis, name) that are known after it.
+        Consumes the control flow; `resolved_names` are the (slot, axis, name) whose sizes are known after it.
         """
 
 class Stop:

@@ -18,8 +18,8 @@ struct Operand {
   bool is_column;             // varies only along the last axis (bias)
   int64_t stride;             // along the last axis
   int64_t strides[kMaxRank];  // along the outer axes
-  int64_t tile;        // where in local memory its elements are gathered or broadcast to
-  const void* copies;  // vector of a constant scalar; else null
+  int64_t tile;               // where in local memory its elements are gathered or broadcast to
+  const void* copies;         // vector of a constant scalar; else null
 };
 
 struct Instruction {

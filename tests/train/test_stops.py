@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import sardonyx
+from sardonyx.autodiff.backward import Backward, backpropagate, takes_gradients
+from sardonyx.autodiff.stops import STOPS, stops_at_input, stops_at_output
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import BOOL, F32, I64, INTS
 from sardonyx.graph.fact import Fact, OptionalFact, SequenceFact
@@ -20,8 +22,6 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, lookup
 from sardonyx.ops.gradients import rule_of
-from sardonyx.train.backward import Backward, backpropagate, takes_gradients
-from sardonyx.train.stops import STOPS, stops_at_input, stops_at_output
 from tests.oracle import model_of
 from tests.rows import Array, Row, case, case_modules
 from tests.train.rows import apart

@@ -99,7 +99,7 @@ def load_model(source: Any, options: LoadOptions | None = None) -> Model:
     """Load a model, with Gradient nodes replaced by the nodes that compute the gradients."""
     model = load(source, options or LoadOptions())
     if model.has_gradient_nodes:
-        from sardonyx.train.nodes import with_gradients  # few models have them
+        from sardonyx.autodiff.nodes import with_gradients  # few models have them
 
         model = with_gradients(model)
     return model

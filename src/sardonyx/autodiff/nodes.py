@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sardonyx.autodiff.backward import Backward, backpropagate, prepare, takes_gradients
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.graph.copy import copied
@@ -11,7 +12,6 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.load.gradient_nodes import gradient_request
 from sardonyx.load.model import Model
-from sardonyx.train.backward import Backward, backpropagate, prepare, takes_gradients
 
 
 def with_gradients(model: Model) -> Model:

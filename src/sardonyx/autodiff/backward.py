@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.autodiff.stops import stops_at_input, stops_at_output
 from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
@@ -19,7 +20,6 @@ from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.pipeline import SEQUENCES
 from sardonyx.passes.rule import by_root
-from sardonyx.train.stops import stops_at_input, stops_at_output
 
 Gradients = dict[Value, Value]  # the gradient of each value
 # Folding and common subexpression elimination would remove values to differentiate by.

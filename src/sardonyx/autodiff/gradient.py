@@ -8,6 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx._native import decode
+from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare, takes_gradients
+from sardonyx.autodiff.nodes import with_gradients
+from sardonyx.autodiff.recompute import Choice, insert_clones, nodes_to_recompute
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.copy import copied
@@ -21,9 +24,6 @@ from sardonyx.load.source import read_model
 from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradients import outputs_of, ranked, rule_of
 from sardonyx.passes.replace import attribute_to, prune
-from sardonyx.train.backward import Backward, Gradients, backpropagate, prepare, takes_gradients
-from sardonyx.train.nodes import with_gradients
-from sardonyx.train.recompute import Choice, insert_clones, nodes_to_recompute
 
 SUFFIX: Final = "_grad"
 

@@ -1,0 +1,1 @@
+"""Automatic differentiation: gradient graphs from the ops' gradient rules, and recomputation."""

@@ -83,6 +83,11 @@ CASES: dict[str, tuple[tuple[str, str], tuple[Any, ...], dict[str, Any]]] = {
     "last whole max": ((INTERNAL, "GlobalMaxPool"), (LAST,), {}),
     "last whole mean": ((INTERNAL, "GlobalAveragePool"), (LAST,), {}),
     "last whole norm": ((INTERNAL, "GlobalLpPool"), (LAST,), {}),
+    "weight gradient": (
+        (INTERNAL, "ConvWeightGradient"),
+        (f32(2, 4, 7, 6), f32(2, 6, 3, 2)),
+        {"kernel_shape": (3, 2), "strides": (2, 3), "pads": (0, 0, 0, 1), "group": 2},
+    ),
     "columns": (
         (INTERNAL, "DeformColumns"),
         (f32(1, 2, 5, 5), f32(1, 16, 4, 4)),

@@ -11,7 +11,9 @@
 //                            conv_f32 where that is faster
 //   conv_depthwise_f32       groups with few channels (depthwise.cc)
 //   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
-//   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
+//   conv_*_unpacked_f32      depthwise and transposed with weights that are not constant
+//   (unpacked.cc) conv_weight_gradient_f32 the gradient by the weights (weight_gradient.cc);
+//   channels first conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
 // All kernels but the transposed one read the same packed layout (pack.h).
 #pragma once
 
@@ -28,6 +30,9 @@ Status conv_pack_bf16(const Call& call, Plan& plan);
 Status conv_depthwise_f32(const Call& call, Plan& plan);
 Status conv_few_channels_f32(const Call& call, Plan& plan);
 Status conv_transpose_f32(const Call& call, Plan& plan);
+Status conv_depthwise_unpacked_f32(const Call& call, Plan& plan);
+Status conv_transpose_unpacked_f32(const Call& call, Plan& plan);
+Status conv_weight_gradient_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);
 

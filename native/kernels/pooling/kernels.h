@@ -1,4 +1,5 @@
-// Kernels of the pooling family. All take channels-last (NHWC) images of one to three spatial axes.
+// Kernels of the pooling family, for images of one to three spatial axes: channels-last (NHWC), but
+// max_pool_indices_f32 takes them channels-first.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -6,6 +7,7 @@
 namespace sdx::SDX_ISA {
 
 Status max_pool(const Call& call, Plan& plan);
+Status max_pool_indices_f32(const Call& call, Plan& plan);
 Status average_pool_f32(const Call& call, Plan& plan);
 Status lp_pool_f32(const Call& call, Plan& plan);
 Status global_max_pool_f32(const Call& call, Plan& plan);

@@ -6,6 +6,7 @@ namespace {
 
 constexpr Kernel kKernels[] = {
     {"max_pool", Accepts::contiguous, max_pool},
+    {"max_pool_indices_f32", Accepts::contiguous, max_pool_indices_f32},
     {"average_pool_f32", Accepts::contiguous, average_pool_f32},
     {"lp_pool_f32", Accepts::contiguous, lp_pool_f32},
     {"global_max_pool_f32", Accepts::contiguous, global_max_pool_f32},

@@ -231,8 +231,9 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
 }
 # Internal ops without further preconditions: inference and `check` cover them.
 WITHOUT_CONTRACT: Final = frozenset((
-    "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "DeformColumns",
-    "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool", "MatMul", "MaxPool",
+    "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "ConvWeightGradient",
+    "DeformColumns", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "Loop", "LpPool",
+    "MatMul", "MaxPool",
     "QLSTM", "QLookup", "Sizes",
 ))  # fmt: skip
 

@@ -92,6 +92,10 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     # ConvTranspose is the adjoint of Conv, so its gradient is the Conv itself.
     steps = {"strides": geometry.strides, "dilations": geometry.dilations}
     dx = b.Conv(dy, w, pads=geometry.pads, group=geometry.group, **steps)
+    if any(attrs["output_padding"] or ()):  # may add whole strides to the end of dx
+        n = geometry.n
+        ends = b.Gather(b.shape(x), b.ints(*range(2, 2 + n)))
+        dx = b.Slice(dx, b.ints(*(0,) * n), ends, b.ints(*range(2, 2 + n)))
     return [b.reshape(dx, x), _weights(b, dy, x, geometry, w) if b.wants(w) else None, _bias(b, dy)]
 
 
@@ -104,15 +108,15 @@ def image_gradient(
     b: GradientBuilder, dy: Value, w: Value, geometry: ConvGeometry, x: Value
 ) -> Value:
     """Return the gradient of the image: dy, dilated by the strides, with the flipped weights."""
+    transposed = _transposed_conv(b, dy, w, geometry, x)
+    if transposed is not None:
+        return transposed
     fronts = [geometry.extent(i) - 1 - geometry.begins[i] for i in range(geometry.n)]
     sizes, outs = ranked(x).dims[2:], ranked(dy).dims[2:]
     backs: list[Size] = [
         sizes[i] - outs[i] * geometry.strides[i] + geometry.begins[i] for i in range(geometry.n)
     ]
     dilated, pads = _dilated(b, dy, geometry.strides), (*fronts, *backs)
-    if not w.is_const and _is_depthwise(w, geometry):
-        padded = _pad_to_reach(b, dilated, fronts, geometry, x)
-        return _depthwise_image_gradient(b, padded, w, geometry, x)
     # Conv itself pads where all pads are known and not negative; a Pad pads or crops otherwise.
     around: Ints = (0,) * (2 * geometry.n)
     if all(isinstance(p, int) and p >= 0 for p in pads):
@@ -130,24 +134,38 @@ def _is_depthwise(w: Value, geometry: ConvGeometry) -> bool:
     return static is not None and static[:2] == (geometry.group, 1) and is_small
 
 
-def _depthwise_image_gradient(
-    b: GradientBuilder, padded: Value, w: Value, geometry: ConvGeometry, x: Value
-) -> Value:
-    """Depthwise: the sum over taps of the shifted dy times the tap's weight."""
-    n, taps = geometry.n, math.prod(geometry.kernel)
-    axes = b.ints(*range(2, 2 + n))
-    sizes = b.Gather(b.shape(x), axes)
-    rows = b.Transpose(b.Reshape(w, b.ints(geometry.group, taps)), perm=(1, 0))
-    each = b.Reshape(rows, b.ints(taps, geometry.group, *(1,) * n))
-    numbers = b.node("Split", each, axis=0, num_outputs=taps, outputs=taps).outputs
-    total: Value | None = None
-    for number, tap in zip(numbers, itertools.product(*map(range, geometry.kernel)), strict=True):
-        pairs = zip(tap, geometry.kernel, geometry.dilations, strict=True)
-        start = b.ints(*((size - 1 - k) * d for k, size, d in pairs))
-        term = b.Mul(b.Slice(padded, start, b.Add(start, sizes), axes), number)
-        total = term if total is None else b.Add(total, term)
-    assert total is not None
-    return b.reshape(total, x)
+def _transposed_conv(
+    b: GradientBuilder, dy: Value, w: Value, geometry: ConvGeometry, x: Value
+) -> Value | None:
+    """Return the gradient of the image as ConvTranspose, which inserts no zeros between strides.
+
+    None for stride 1, depthwise groups and sizes that are not static, where Conv is better.
+    """
+    n = geometry.n
+    sizes = [*ranked(x).dims[2:], *ranked(dy).dims[2:]]
+    if set(geometry.strides) == {1} or _is_depthwise(w, geometry):
+        return None
+    static = [d for d in sizes if isinstance(d, int)]
+    if len(static) < len(sizes):
+        return None
+    ends: list[int] = []  # size = (out - 1) * stride + extent - begin - end
+    for i in range(n):
+        covered = (static[n + i] - 1) * geometry.strides[i] + geometry.extent(i)
+        ends.append(covered - geometry.begins[i] - static[i])
+    # A negative end is output_padding: elements that no window reaches.
+    output_padding = tuple(max(0, -end) for end in ends)
+    limits = zip(output_padding, geometry.strides, geometry.dilations, strict=True)
+    if any(p >= max(stride, dilation) for p, stride, dilation in limits):
+        return None
+    return b.ConvTranspose(
+        dy,
+        w,
+        strides=geometry.strides,
+        dilations=geometry.dilations,
+        pads=(*geometry.begins, *(max(0, end) for end in ends)),
+        output_padding=output_padding,
+        group=geometry.group,
+    )
 
 
 def _pad_to_reach(

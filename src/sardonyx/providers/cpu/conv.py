@@ -36,8 +36,18 @@ def conv(node: Node) -> Call | No:
         return operands
     x, w, window, after = operands
     ints = (*window_ints(window, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
-    kernel, weights = _algorithm(node, w, window) if w.is_const else ("conv_unpacked_f32", w)
-    return _call(kernel, x, weights, ints, after)
+    if w.is_const:
+        return _call(*_algorithm(node, w, window), x, ints, after)
+    is_depthwise = _is_depthwise(node, w, window)
+    kernel = "conv_depthwise_unpacked_f32" if is_depthwise else "conv_unpacked_f32"
+    return _call(kernel, w, x, ints, after)
+
+
+def _is_depthwise(node: Node, w: Value, window: Window) -> bool:
+    """Whether a convolution is depthwise or nearly so: vectors hold channels of several groups."""
+    outs, channels = (w.tensor.static or ())[:2]
+    group, extent = node.attrs["group"], math.prod(numbers(window.extents))
+    return group > 1 and outs // group < NARROW and channels < NARROW and extent <= MAX_REACH
 
 
 def _operands(node: Node) -> tuple[Value, Value, Window, Epilogue] | No:
@@ -54,7 +64,7 @@ def _operands(node: Node) -> tuple[Value, Value, Window, Epilogue] | No:
 
 
 def _call(
-    kernel: str, x: Value, weights: Value | Packed, ints: tuple[Size, ...], after: Epilogue
+    kernel: str, weights: Value | Packed, x: Value, ints: tuple[Size, ...], after: Epilogue
 ) -> Call:
     inputs = (x, weights, *after.operands)
     return Call(kernel, inputs, ints, after.floats, shares=after.shares, writes_rows=True)
@@ -65,8 +75,7 @@ def _algorithm(node: Node, w: Value, window: Window) -> tuple[str, Packed]:
     outs, channels, *kernel = w.tensor.static or ()
     group, taps = node.attrs["group"], math.prod(kernel)
     extent = math.prod(numbers(window.extents))
-    # Depthwise and nearly so: a vector holds the channels of several groups.
-    if group > 1 and outs // group < NARROW and channels < NARROW and extent <= MAX_REACH:
+    if _is_depthwise(node, w, window):
         return "conv_depthwise_f32", _packed(w, 1, outs, channels * taps)
     is_dense = window.strides[-1] <= kernel[-1] and channels * extent <= MAX_REACH
     if group == 1 and outs <= FEW_CHANNELS and is_dense:
@@ -125,8 +134,6 @@ def conv_transpose(node: Node) -> Call | No:
     if isinstance(operands, No):
         return operands
     x, w, window, after = operands
-    if not w.is_const:
-        return No("the weights are not constant")
     if math.prod(window.strides) > MAX_PHASES:
         return No(f"the strides {window.strides} are too large")
     channels, outs, *kernel = w.tensor.static or ()
@@ -134,6 +141,10 @@ def conv_transpose(node: Node) -> Call | No:
     spatial = x.tensor.dims[1:-1]
     front = transposed_front(window, (spatial, node.outputs[0].tensor.dims[1:-1]), node.attrs)
     is_joined = int(set(front) == {0} and _is_joined(node, window, (outs, *kernel)))
+    sizes = (*window.kernel, *window.strides, *window.dilations, *front)
+    ints = (*sizes, group, is_joined, *after.ints)
+    if not w.is_const:
+        return _call("conv_transpose_unpacked_f32", w, x, ints, after)
     if is_joined:
         size = _packed_bytes(taps * outs, channels)
     else:
@@ -141,8 +152,7 @@ def conv_transpose(node: Node) -> Call | No:
     ones = (1,) * (MAX_SPATIAL - len(spatial))  # the packing kernel expects three spatial axes
     layout = (*ones, *kernel, *ones, *window.strides, *ones, *window.dilations, group, is_joined)
     packed = Packed(w, "conv_transpose_pack", size, layout)
-    sizes = (*window.kernel, *window.strides, *window.dilations, *front)
-    return _call("conv_transpose_f32", x, packed, (*sizes, group, is_joined, *after.ints), after)
+    return _call("conv_transpose_f32", packed, x, ints, after)
 
 
 def _is_joined(node: Node, window: Window, columns: Ints) -> bool:
@@ -174,9 +184,18 @@ def deform_columns(node: Node) -> Call | No:
     return unsupported(window) or Call("deform_columns", node.inputs, ints)
 
 
+def weight_gradient(node: Node) -> Call | No:
+    """Lower the gradient by the weights; images have the channels first."""
+    x, dy = input_of(node, 0), input_of(node, 1)
+    window = window_of(node.attrs["kernel_shape"], node.attrs)
+    ints = (*window_ints(window, x.tensor.dims[2:]), node.attrs["group"])
+    return unsupported(window) or Call("conv_weight_gradient_f32", (x, dy), ints)
+
+
 LOWERINGS: Final[Lowerings] = {
     ("", "Col2Im"): for_types((F32, F64, I32, I64), col2im),
     (INTERNAL, "Conv"): for_types((F32,), conv),
     (INTERNAL, "ConvTranspose"): for_types((F32,), conv_transpose),
+    (INTERNAL, "ConvWeightGradient"): for_types((F32,), weight_gradient),
     (INTERNAL, "DeformColumns"): deform_columns,
 }

@@ -27,6 +27,17 @@ def max_pool(node: Node) -> Call | No:
     return unsupported(window) or Call("max_pool", (x,), ints, writes_rows=True)
 
 
+def max_pool_indices(node: Node) -> Call | No:
+    """Lower a channels-first MaxPool with indices; one without becomes channels-last earlier."""
+    x, window = _windowed(node)
+    if node.attrs["storage_order"]:
+        return No("no kernel counts indices in column-major order")
+    if len(node.outputs) < 2:
+        return No("no kernel for channels-first images without indices")
+    ints = window_ints(window, x.tensor.dims[2:])
+    return unsupported(window) or Call("max_pool_indices_f32", (x,), ints)
+
+
 def average_pool(node: Node) -> Call | No:
     x, window = _windowed(node)
     spatial = x.tensor.dims[1:-1]
@@ -46,6 +57,7 @@ def lp_pool(node: Node) -> Call | No:
 
 
 LOWERINGS: Final[Lowerings] = {
+    ("", "MaxPool"): for_types((F32,), max_pool_indices),
     (INTERNAL, "MaxPool"): for_types((F32, I8, U8), max_pool),
     (INTERNAL, "AveragePool"): for_types((F32,), average_pool),
     (INTERNAL, "LpPool"): for_types((F32,), lp_pool),

@@ -225,6 +225,26 @@ def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attr
     return _columns(x, offset, mask, path, attrs["offset_group"])
 
 
+def weight_gradient(x: Tensor, dy: Tensor, **attrs: Any) -> Tensor:
+    """Return the gradient of a convolution by its weights."""
+    kernel, group = tuple(attrs["kernel_shape"]), attrs["group"]
+    path = torch_window(kernel, x.shape[2:], attrs).path
+    # torch has one padding for both ends; the last outputs may read beyond the image.
+    reach = [
+        (out - 1) * s + (k - 1) * d + 1
+        for out, s, k, d in zip(path.outs, path.strides, path.kernel, path.dilations, strict=True)
+    ]
+    pads: list[int] = []
+    for front, size, end in zip(path.front, path.ins, reach, strict=True):
+        pads = [front, end - front - size, *pads]
+    padded = torch.nn.functional.pad(x, pads)
+    w = x.new_empty((dy.shape[1], x.shape[1] // group, *kernel))
+    steps = (path.strides, (0,) * len(kernel), path.dilations, False, (0,) * len(kernel), group)
+    mask = (False, True, False)
+    _, dw, _ = torch.ops.aten.convolution_backward(dy, padded, w, None, *steps, mask)
+    return dw  # type: ignore[no-any-return]
+
+
 def _columns(
     x: Tensor, offset: Tensor, mask: Tensor | None, path: WindowGeometry, groups: int
 ) -> Tensor:
@@ -270,5 +290,6 @@ KERNELS: Final[TorchKernels] = {
     (INTERNAL, "ConvTranspose"): TorchKernel(
         _channels_last(conv_transpose), TYPES, refuses=_refuses
     ),
+    (INTERNAL, "ConvWeightGradient"): TorchKernel(weight_gradient, frozenset((F32,))),
     (INTERNAL, "DeformColumns"): TorchKernel(deform_columns, frozenset((F32,))),
 }

@@ -29,7 +29,8 @@ struct Function {
 };
 
 constexpr int kMostFunctions = 3;
-constexpr int kMostOutputs = 3;    // Y, Y_h, Y_c
+constexpr int kMostOutputs = 3;  // Y, Y_h, Y_c; training has one more, see `saved`
+constexpr int64_t kSaved = 5;  // of an LSTM step: gates i, o, f, c after activations, and the cell
 constexpr int64_t kMostRows = 12;  // sequences of one item: the rows of a float32 register tile
 
 enum RecurrentSlot { kX, kW, kR, kB, kLens, kInitialH, kInitialC, kPeepholes };
@@ -56,6 +57,7 @@ struct Layer {
   int64_t blocks;  // of the batch
   // Offsets in the scratch memory, in floats.
   int64_t bias_at, peepholes_at, w_at, r_at, gates_at, states_at;
+  bool is_training;     // LSTM: output 3 is `saved`, [length, batch, kSaved * hidden]
   int64_t unit_blocks;  // blocks of hidden units that threads share in each time step; 0: none
 
   SDX_INLINE int64_t width() const { return gates * padded; }
@@ -87,10 +89,11 @@ struct Sequences {
   const float* peepholes;  // input, output, forget; null without
   const float* bias;       // recurrent bias of GRU's hidden gate
   int64_t rows;
-  float* gates;    // [rows, width]: state x recurrent weights
-  float* hidden;   // [rows, padded]
-  float* cell;     // [rows, padded]
-  float* blocked;  // states in the block layout of the gemm tile
+  float* gates;         // [rows, width]: state x recurrent weights
+  float* hidden;        // [rows, padded]
+  float* cell;          // [rows, padded]
+  float* blocked;       // states in the block layout of the gemm tile
+  float* const* saved;  // training: for each row, what the backward pass reads of this step
 };
 
 // One time step of all rows: `x[i]` is the input's contribution to the gates of row i, null after
@@ -112,6 +115,16 @@ UnitsFn gru_units(const Layer& layer);
 UnitsFn lstm_units(const Layer& layer);
 
 Status quantized_lstm(const Call& call, Plan& plan);
+
+// Backpropagation through the time steps of a layer in one direction (backward.cc).
+Status lstm_backward(const Call& call, Plan& plan);
+Status gru_backward(const Call& call, Plan& plan);
+Status rnn_backward(const Call& call, Plan& plan);
+
+// At most kMostRows rows of `from`, `stride` apart, times packed weights of depth k. Whole panels
+// are stored; `blocked` is local memory of rows * passes_of(k) * kStride floats.
+void multiply_rows(int64_t rows, const float* from, int64_t stride, int64_t k, const Columns& b,
+                   const Target& to, float* blocked);
 
 // Gates [first, last) of all rows: rows of `from`, `stride` apart, times the recurrent weights.
 void multiply(const Sequences& s, const float* from, int64_t stride, int64_t first, int64_t last);

@@ -199,11 +199,16 @@ void run_sequences(const Sequences& s, const Data& data, int64_t direction, int6
   for (int64_t n = 0; n < longest; ++n) {
     const float* x[kMostRows];
     int64_t time[kMostRows];
+    float* saved[kMostRows];
     for (int64_t i = 0; i < s.rows; ++i) {
       time[i] = a.is_reverse[direction] ? lengths[i] - 1 - n : n;
-      x[i] = n < lengths[i] ? gates + (time[i] * a.batch + first + i) * a.width() : nullptr;
+      const int64_t row = time[i] * a.batch + first + i;
+      x[i] = n < lengths[i] ? gates + row * a.width() : nullptr;
+      if (a.is_training) saved[i] = output<float>(data, 3) + row * kSaved * a.hidden;
     }
-    step(s, x);
+    Sequences now = s;
+    now.saved = saved;
+    step(now, x);
     if (!a.has_out[0]) continue;
     for (int64_t i = 0; i < s.rows; ++i)
       if (x[i] != nullptr)
@@ -322,6 +327,7 @@ void read_operands(const Call& call, Layer& a) {
   a.has_bias = has(kB), a.has_lens = has(kLens);
   a.has_initial_h = has(kInitialH), a.has_initial_c = has(kInitialC);
   a.has_peepholes = has(kPeepholes);
+  a.is_training = call.n_out > kMostOutputs;
   for (int o = 0; o < kMostOutputs; ++o) a.has_out[o] = o < call.n_out && call.out[o].is_given();
   if (!a.is_w_packed) a.w = stack_of(call, kW, false);
   if (!a.is_r_packed) a.r = stack_of(call, kR, false);
@@ -397,10 +403,13 @@ Status recurrent(const Call& call, Plan& plan) {
 
 constexpr Kernel kKernels[] = {
     {"gru", Accepts::rows, recurrent<3, 2, gru_step, gru_units>},
+    {"gru_backward", Accepts::contiguous, gru_backward},
     {"lstm", Accepts::rows, recurrent<4, 3, lstm_step, lstm_units>},
+    {"lstm_backward", Accepts::contiguous, lstm_backward},
     {"quantized_lstm", Accepts::contiguous, quantized_lstm},
     {"recurrent_pack", Accepts::rows, recurrent_pack},
     {"rnn", Accepts::rows, recurrent<1, 1, rnn_step, rnn_units>},
+    {"rnn_backward", Accepts::contiguous, rnn_backward},
 };
 
 }  // namespace

@@ -7,11 +7,11 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.graph import Node, Value, input_of
-from sardonyx.graph.op import INTERNAL
+from sardonyx.graph.op import GRADIENT, INTERNAL
 from sardonyx.ops.recurrent.standard import DIRECTIONS, activation_specs
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import IN_PLACE, Lowerings, for_types, padded_inputs
+from sardonyx.providers.cpu.index import IN_PLACE, Lowerings, direct, for_types, padded_inputs
 
 PANEL: Final = 32  # columns of a packed panel
 
@@ -52,14 +52,15 @@ def _activations(
 def recurrent(node: Node) -> Call:
     """Lower a layer of floats; constant W and R are packed once, when the session starts."""
     x, w, r = (input_of(node, i) for i in range(3))
-    gates, count = KINDS[node.op.name]
+    name = node.op.name.removesuffix("Training")
+    gates, count = KINDS[name]
     attrs = node.attrs
     directions = len(DIRECTIONS[attrs["direction"]])
     is_standard, numbers, floats = _activations(attrs, count, directions)
     packed = _packed(w, gates), _packed(r, gates)
-    variant = VARIANTS.get(node.op.name)
+    variant = VARIANTS.get(name)
     return Call(
-        node.op.name.lower(),
+        name.lower(),
         (x, *packed, *node.inputs[3:]),
         (
             tuple(DIRECTIONS).index(attrs["direction"]),
@@ -93,7 +94,20 @@ def quantized(node: Node) -> Call | No:
     return Call("quantized_lstm", (gates, packed, *more), (*ints, *numbers), floats)
 
 
+_REVERSE: Final = ("reverse",)
 LOWERINGS: Final[Lowerings] = {
     **{("", name): for_types((F32,), recurrent) for name in KINDS},
     (INTERNAL, "QLSTM"): quantized,
+    (GRADIENT, "LSTMTraining"): for_types((F32,), recurrent),
+    # Gradients may overwrite the gates: each row is read before it is written.
+    **{
+        (GRADIENT, f"{name}RecurrenceGradient"): for_types(
+            (F32,), direct(f"{name.lower()}_backward", ints, shares=shares)
+        )
+        for name, ints, shares in (
+            ("RNN", ("reverse", "is_relu"), IN_PLACE),
+            ("GRU", _REVERSE, IN_PLACE),
+            ("LSTM", _REVERSE, ()),
+        )
+    },
 }

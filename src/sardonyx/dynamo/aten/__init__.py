@@ -1,0 +1,1 @@
+"""Lowerings of ATen ops, by family."""

@@ -1,0 +1,173 @@
+"""The TorchDynamo backend: `torch.compile(model, backend="sardonyx")`.
+
+TorchDynamo captures the graph, AOTAutograd makes it functional and derives the backward graph, and
+both are lowered to sessions here. torch keeps autograd, random numbers, mutation and parameters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch._functorch.config as functorch_config
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils.checkpoint import CheckpointPolicy
+
+from sardonyx.base.log import logger
+from sardonyx.dynamo.decompositions import decompositions, whole_upsampling
+from sardonyx.dynamo.executor import Executor
+from sardonyx.dynamo.lower import GraphLowering
+from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
+from sardonyx.dynamo.report import GraphReport, Report
+from sardonyx.dynamo.split import is_draw, split_graph
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+
+def sardonyx_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    report: Report | None = None,
+    memory_budget: float | None = None,
+) -> Any:
+    """Compile one graph of TorchDynamo; the entry point `torch_dynamo_backends` names this."""
+    report = Report() if report is None else report
+    _note_graph_break(module, report)
+    replace_recurrent_calls(module)
+    backend = aot_autograd(
+        fw_compiler=partial(compile_graph, kind="forward", report=report),
+        bw_compiler=partial(compile_graph, kind="backward", report=report),
+        inference_compiler=partial(compile_graph, kind="inference", report=report),
+        decompositions=decompositions(),
+        partition_fn=partial(partition, memory_budget=memory_budget),
+    )
+    with whole_upsampling():
+        return backend(module, example_inputs)
+
+
+keep_lengths_dynamic(sardonyx_backend)
+
+
+def _note_graph_break(module: fx.GraphModule, report: Report) -> None:
+    """Record why TorchDynamo ended this graph, unless it is the end of the function."""
+    why = getattr(module, "compile_subgraph_reason", None)
+    if why is not None and why.graph_break:
+        frame = why.user_stack[-1] if why.user_stack else None
+        where = f" [{frame.filename}:{frame.lineno}: {frame.line}]" if frame else ""
+        report.graph_breaks.append(f"{why.reason.splitlines()[0]}{where}")
+
+
+def partition(
+    joint: fx.GraphModule, joint_inputs: Any, memory_budget: float | None = None, **options: Any
+) -> Any:
+    """Split a joint graph into forward and backward by a minimum cut over the bytes saved.
+
+    Cheap elementwise calls are computed again in the backward graph where that saves bytes. With a
+    budget, a knapsack over the cost and bytes of the others chooses what else is.
+    """
+    drop_logsumexp(joint)
+    save_draws(joint)
+    budget = 1.0 if memory_budget is None else memory_budget
+    with functorch_config.patch(activation_memory_budget=budget):
+        return min_cut_rematerialization_partition(joint, joint_inputs, **options)
+
+
+def save_draws(joint: fx.GraphModule) -> None:
+    """Save what random calls return: a second draw in the backward graph would be another one."""
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and is_draw(node):
+            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def drop_logsumexp(joint: fx.GraphModule) -> None:
+    """Keep the row statistics of flash attention from being saved: our backward needs none.
+
+    The backward op still takes an argument there; it gets the output, which it reads anyway.
+    """
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+    for node in joint.graph.nodes:
+        if node.op == "call_function" and node.target is op:
+            node.update_arg(5, node.args[4])
+
+
+def compile_graph(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, report: Report
+) -> Compiled:
+    """Compile one ATen graph to a boxed function."""
+    with unset_fake_temporarily():  # lowerings make constants
+        return _compile_graph(module, kind, report)
+
+
+def _compile_graph(module: fx.GraphModule, kind: str, report: Report) -> Compiled:
+    begin = time.perf_counter()
+    calls = [n for n in module.graph.nodes if n.op == "call_function"]
+    entry = GraphReport(kind, len(calls), 0)
+    report.graphs.append(entry)
+    lowering = GraphLowering(module)
+    lowered = lowering.run()
+    if lowered is not None:
+        entry.n_sessions = 1
+        compiled: Any = Executor(lowered, torch.get_num_threads())
+        compiled._boxed_call = True
+    else:
+        entry.fallbacks = list(lowering.fallbacks.values())
+        logger.info("%s graph: %d calls run in torch", kind, len(entry.fallbacks))
+        compiled = _compile_split(module, lowering, entry)
+    entry.seconds = time.perf_counter() - begin
+    return compiled  # type: ignore[no-any-return]
+
+
+def _compile_split(module: fx.GraphModule, lowering: GraphLowering, entry: GraphReport) -> Any:
+    """Compile the submodules that we run; the split module calls them and torch's in order."""
+    whole = split_graph(module, lowering.fallbacks)
+    for name, part in list(whole.named_children()):
+        if not name.startswith("submod_ours"):
+            continue
+        sub = GraphLowering(_with_output_list(part))
+        lowered = sub.run()
+        if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
+            entry.fallbacks.extend(sub.fallbacks.values())
+            continue
+        setattr(
+            whole, name, _Submodule(Executor(lowered, torch.get_num_threads()), _is_single(part))
+        )
+        entry.n_sessions += 1
+    return make_boxed_func(whole)
+
+
+def _is_single(part: Any) -> bool:
+    output = next(n for n in part.graph.nodes if n.op == "output")
+    return not isinstance(output.args[0], (tuple, list))
+
+
+def _with_output_list(part: Any) -> fx.GraphModule:
+    """Return a submodule whose graph returns a tuple, as those of AOTAutograd do."""
+    graph = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    for node in part.graph.nodes:
+        if node.op == "output":
+            result = node.args[0]
+            results = result if isinstance(result, (tuple, list)) else (result,)
+            graph.output(tuple(copied[r] if isinstance(r, fx.Node) else r for r in results))
+        else:
+            copied[node] = graph.node_copy(node, copied.__getitem__)
+    return fx.GraphModule(part, graph)
+
+
+class _Submodule(torch.nn.Module):
+    """An executor in the place of a submodule of a split graph."""
+
+    def __init__(self, run: Executor, is_single: bool) -> None:
+        super().__init__()
+        self._run, self._is_single = run, is_single
+
+    def forward(self, *args: Any) -> Any:
+        results = self._run(list(args))
+        return results[0] if self._is_single else tuple(results)

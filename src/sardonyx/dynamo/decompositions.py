@@ -1,0 +1,80 @@
+"""Which ATen ops torch decomposes before we lower them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions
+
+from sardonyx.dynamo.table import lowering_of, supported
+
+aten = torch.ops.aten
+
+
+@cache
+def decompositions() -> dict[Any, Any]:
+    """Return torch's core decompositions without the ops that have a lowering of their own.
+
+    Random ops are never decomposed: their decompositions consume the generator differently from
+    eager torch, and results would not repeat.
+    """
+    found = {
+        op: function
+        for op, function in core_aten_decompositions().items()  # type: ignore[no-untyped-call]
+        if lowering_of(op) is None and torch.Tag.nondeterministic_seeded not in op.tags
+    }
+    return {
+        **found,
+        aten.native_dropout.default: _dropout,
+        aten.native_dropout_backward.default: _dropout_backward,
+    }
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw the mask as eager does; the draw alone is random, and saved for the backward graph."""
+    if train is False or p == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    # Eager fills a tensor like x in the order of memory; the draw is contiguous, then permuted.
+    strides = torch.empty_like(x).stride()
+    order = sorted(range(x.dim()), key=lambda i: -strides[i])
+    drawn = aten.bernoulli.p(x.new_empty([x.shape[i] for i in order], dtype=torch.bool), 1 - p)
+    mask = drawn.permute([order.index(i) for i in range(x.dim())])
+    return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+
+
+def _dropout_backward(dy: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
+    return dy * (mask * scale).to(dy.dtype)
+
+
+@contextmanager
+def whole_upsampling() -> Iterator[None]:
+    """Keep torch from decomposing the upsampling ops while it traces.
+
+    Their decompositions are also Python kernels of the autograd key, which no table of
+    decompositions overrides: the gradients would be scattered sums over gathered neighbours.
+    """
+    removed: list[tuple[Any, dict[Any, Any]]] = []
+    for name, family in supported().items():
+        if family == "resize" and "backward" not in name:
+            packet = getattr(torch.ops.aten, name.split(".")[1], None)
+            if packet is None:  # newer than this torch
+                continue
+            for overload in (getattr(packet, o) for o in packet.overloads() if o in _WHOLE):
+                removed.append((overload, dict(overload.py_kernels)))
+                for key in _KEYS:
+                    overload.py_kernels.pop(key, None)
+                overload._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for overload, kernels in removed:
+            overload.py_kernels.update(kernels)
+            overload._dispatch_cache.clear()
+
+
+_WHOLE = ("default", "vec")
+_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)

@@ -1,0 +1,143 @@
+"""Run a lowered graph: torch arguments in, torch results out, without copies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch.utils._sympy.printers import PythonPrinter
+
+from sardonyx.base.torch_tensor import Borrowed
+from sardonyx.dynamo.aten_builder import DTYPES, expression_of
+from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput, is_tensor
+from sardonyx.ort.options import RunOptions, SessionOptions
+from sardonyx.session import InferenceSession
+
+_DEVICE_OUTPUTS: Final = RunOptions()
+_DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
+_BFLOAT16: Final = DTYPES[torch.bfloat16].np
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a view of a CPU tensor's memory; a tensor with gaps is copied first."""
+    tensor = tensor.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return as_array(tensor.view(torch.int16)).view(_BFLOAT16)
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), DTYPES[tensor.dtype].np)
+    return np.asarray(Borrowed(tensor, DTYPES[tensor.dtype].np.str))
+
+
+def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return a result as a tensor over the same memory."""
+    array = np.asarray(array)
+    if array.dtype == _BFLOAT16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+class Executor:
+    """A lowered graph with its session. Thread-safe, as sessions are."""
+
+    def __init__(self, lowered: LoweredGraph, threads: int) -> None:
+        options = SessionOptions()
+        options.intra_op_num_threads = threads
+        # Forward and backward sessions run in turn and use the same cached memory.
+        options.add_session_config_entry("session.use_env_allocators", "1")
+        self._lowered = lowered
+        device = lowered.device
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if device.type == "cuda":
+            providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
+        self.session = InferenceSession(lowered.model, options, providers=providers)
+        self._run = self._on_host if device.type == "cpu" else self._on_device
+        inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
+        is_number = [not is_tensor(lowered.arguments[index]) for index, _ in lowered.inputs]
+        self._tensors = [i for i, n in zip(lowered.inputs, is_number, strict=True) if not n]
+        # A size is passed as that of an empty tensor; a number that may be negative as a scalar.
+        self._numbers = [
+            (index, name, inputs[name].rank == 2)
+            for (index, name), n in zip(lowered.inputs, is_number, strict=True)
+            if n
+        ]
+        self._draws = [
+            (d.value.name, d.draw, [_size_function(s, lowered.arguments) for s in d.sizes])
+            for d in lowered.draws
+        ]
+        self._results = [self._result(r) for r in lowered.outputs]
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Run with the torch graph's arguments, in a list that is emptied (boxed)."""
+        feed = {name: args[index] for index, name in self._tensors}
+        for index, name, is_size in self._numbers:
+            number = int(args[index])
+            size = torch.empty((number, 0), dtype=torch.uint8) if is_size else None
+            feed[name] = torch.tensor(number) if size is None else size
+        for name, draw, sizes in self._draws:
+            feed[name] = draw([size(args) for size in sizes])
+        outputs = self._run(feed)
+        results = [result(args, outputs) for result in self._results]
+        args.clear()
+        return results
+
+    def _on_host(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        arrays = {name: as_array(tensor) for name, tensor in feed.items()}
+        return [as_tensor(array) for array in self.session.run(None, arrays)]
+
+    def _on_device(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        tensors = {name: tensor.detach().contiguous() for name, tensor in feed.items()}
+        return self.session.run(None, tensors, _DEVICE_OUTPUTS)
+
+    def _result(self, result: Any) -> Callable[[list[Any], Sequence[Any]], Any]:
+        match result:
+            case ModelOutput(index=index):
+                return lambda _, outputs: outputs[index]
+            case Argument(index=index):
+                return lambda args, _: args[index]
+            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+                number = _number_function(result, self._lowered.arguments)
+                return lambda args, _: number(args)
+        return lambda *_: result
+
+
+def _size_function(d: Any, arguments: Sequence[Any]) -> Callable[[list[Any]], int]:
+    """Return a function that computes a size from the arguments of a run."""
+    expression = expression_of(d)
+    if isinstance(expression, int):
+        return lambda _: expression
+    return _number_function(d, arguments)
+
+
+def _size_of(index: int, axis: int, args: list[Any]) -> int:
+    """Return the size of one axis of an argument."""
+    return int(args[index].shape[axis])
+
+
+def _number_function(d: Any, arguments: Sequence[Any]) -> Callable[[list[Any]], Any]:
+    """Return a function that computes a symbolic number from the arguments of a run."""
+    kind: type = {torch.SymFloat: float, torch.SymBool: bool}.get(type(d), int)
+    expression = d.node.expr
+    readers: dict[str, Callable[[list[Any]], Any]] = {}
+    for index, fake in enumerate(arguments):
+        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
+            readers.setdefault(str(fake.node.expr), itemgetter(index))
+        elif is_tensor(fake):
+            for axis, size in enumerate(fake.shape):
+                name = str(expression_of(size))
+                readers.setdefault(name, partial(_size_of, index, axis))
+    names = [str(s) for s in expression.free_symbols]
+    code = compile(PythonPrinter().doprint(expression), "<size>", "eval")
+
+    def evaluate(args: list[Any]) -> Any:
+        return kind(
+            eval(code, {"math": math, "torch": torch}, {n: readers[n](args) for n in names})
+        )
+
+    return evaluate

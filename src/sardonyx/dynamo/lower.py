@@ -1,0 +1,274 @@
+"""Lower a torch.fx graph of ATen calls to a model of ours.
+
+Every node is lowered by the function that `dynamo.table` has for its overload. A node without one
+is recorded with the reason, and `dynamo.split` then leaves it to torch.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+import numpy as np
+import sympy
+import torch
+from torch import fx
+
+from sardonyx.base.records import frozen
+from sardonyx.dynamo.aten_builder import (
+    AtenBuilder,
+    DrawnInput,
+    Unsupported,
+    dtype_of,
+    expression_of,
+)
+from sardonyx.dynamo.table import lowering_of
+from sardonyx.graph.const import Held
+from sardonyx.graph.constant import constant
+from sardonyx.graph.graph import Graph, Value
+from sardonyx.load.model import Declared, Model
+
+OPSET: Final = 23
+IR_VERSION: Final = 11
+
+
+@frozen
+class Fallback:
+    """A torch node that is not lowered."""
+
+    op: str
+    reason: str
+    source: str  # the user's line that made it, if torch knows it
+
+
+@frozen
+class LoweredGraph:
+    """A model, and how the arguments and results of the torch graph map to it."""
+
+    model: Model
+    inputs: tuple[tuple[int, str], ...]  # (index of the torch argument, name of the input)
+    outputs: tuple[Any, ...]  # per torch result: an output's index, an `Argument`, or what it is
+    draws: tuple[DrawnInput, ...]
+    arguments: tuple[Any, ...]  # the fake value of each torch argument
+    device: torch.device  # of the tensors
+
+
+@frozen
+class Argument:
+    """A result that is an argument, passed through."""
+
+    index: int
+
+
+@frozen
+class ModelOutput:
+    """A result that is an output of the model."""
+
+    index: int
+
+
+def device_of(module: fx.GraphModule) -> torch.device:
+    """Return the device of a graph's tensors; scalars may be on the CPU beside a GPU."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    devices = {fake.device for fake in fakes if isinstance(fake, torch.Tensor)}
+    others = devices - {torch.device("cpu")}
+    return next(iter(others)) if len(others) == 1 else torch.device("cpu")
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a fake value is a tensor."""
+    return isinstance(value, torch.Tensor)
+
+
+class GraphLowering:
+    """The lowering of one fx graph; `fallbacks` is complete after `run`."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        self._module = module
+        self._graph = Graph("torch")
+        self._b = AtenBuilder(self._graph)
+        self._b.device = device_of(module)
+        self._values: dict[fx.Node, Any] = {}
+        self._arguments: list[fx.Node] = []
+        self._inputs: list[tuple[int, str]] = []
+        self.fallbacks: dict[fx.Node, Fallback] = {}
+
+    def run(self) -> LoweredGraph | None:
+        """Lower all nodes; None if some must stay with torch."""
+        result: LoweredGraph | None = None
+        for node in self._module.graph.nodes:
+            match node.op:
+                case "placeholder":
+                    self._placeholder(node)
+                case "get_attr":
+                    self._attribute(node)
+                case "call_function":
+                    self._call(node)
+                case "output":
+                    result = None if self.fallbacks else self._finish(node)
+                case _:
+                    self._refuse(node, f"{node.op} nodes have no lowering")
+        return result
+
+    def _placeholder(self, node: fx.Node) -> None:
+        index = len(self._arguments)
+        self._arguments.append(node)
+        fake: Any = node.meta.get("val")  # absent for Python values, which tracing made constants
+        if not is_tensor(fake):
+            self._values[node] = fake
+            self._name_number(node, fake)
+            return
+        try:
+            self._values[node] = self._b.input(node.name, fake)
+            self._inputs.append((index, node.name))
+        except Unsupported as error:
+            self._refuse(node, str(error))
+
+    def _name_number(self, node: fx.Node, fake: Any) -> None:
+        """Make a number that is a symbol available to size formulas."""
+        if isinstance(fake, torch.SymInt) and isinstance(expression_of(fake), sympy.Symbol):
+            self._b.number_names.setdefault(expression_of(fake), node.name)
+
+    def _attribute(self, node: fx.Node) -> None:
+        tensor = operator.attrgetter(str(node.target))(self._module)
+        try:
+            self._values[node] = constant(Held(_as_array(tensor)))
+        except Unsupported as error:
+            self._refuse(node, str(error))
+
+    def _call(self, node: fx.Node) -> None:
+        fake = node.meta.get("val")
+        if node.target is operator.getitem:
+            whole, index = node.args
+            results = self._values.get(whole)  # type: ignore[arg-type]
+            if results is None:
+                self._stand_in(node, fake)
+            else:
+                self._values[node] = results[index]
+            return
+        if node.target is torch.ops.aten._local_scalar_dense.default:
+            self._refuse(node, "it reads a number from a tensor")
+            return
+        if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._values[node] = (
+                fake  # sizes are formulas that the lowerings of their users compute
+            )
+            return
+        lowering = lowering_of(node.target)
+        if lowering is None:
+            self._refuse(node, "it has no lowering")
+            return
+        try:
+            args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self._argument)
+            self._b.call_node, self._b.out = node, fake
+            first = len(self._b.made)
+            self._values[node] = lowering(self._b, *args, **kwargs)
+            for made in self._b.made[first:]:
+                made.name = node.name
+            self._check(node, fake)
+        except Unsupported as error:
+            self._refuse(node, str(error))
+        except Exception as error:
+            self._refuse(node, f"its lowering failed: {type(error).__name__}: {error}")
+
+    def _argument(self, node: fx.Node) -> Any:
+        value = self._values[node]
+        if value is None and is_tensor(node.meta.get("val")):
+            raise Unsupported(f"it reads {node.name}, whose type has no kernels")
+        return value
+
+    def _check(self, node: fx.Node, fake: Any) -> None:
+        """Check types and ranks against what torch says: a wrong lowering must not run."""
+        values = self._values[node]
+        pairs = (
+            zip(values, fake, strict=False)
+            if isinstance(values, (tuple, list))
+            else [(values, fake)]
+        )
+        for value, expected in pairs:
+            if value is None or not is_tensor(expected):
+                continue
+            fact = value.tensor
+            if fact.shape is None:
+                raise Unsupported("the rank of its lowering's result is not known")
+            if fact.dtype is not dtype_of(expected.dtype):
+                raise Unsupported(f"its lowering returns {fact.dtype}, and torch {expected.dtype}")
+            if len(fact.shape) != expected.dim():
+                raise Unsupported(f"its lowering returns {fact}, and torch {tuple(expected.shape)}")
+
+    def _refuse(self, node: fx.Node, reason: str) -> None:
+        trace = (node.meta.get("stack_trace") or "").strip().splitlines()
+        source = trace[-2].strip() if len(trace) >= 2 else ""
+        self.fallbacks[node] = Fallback(str(node.target), reason, source)
+        self._stand_in(node, node.meta.get("val"))
+
+    def _stand_in(self, node: fx.Node, fake: Any) -> None:
+        """Give later nodes inputs to read, so that one pass finds all nodes without a lowering."""
+        if is_tensor(fake):
+            try:
+                self._values[node] = self._b.input(node.name, fake)
+            except Unsupported:
+                self._values[node] = None
+        else:
+            self._name_number(node, fake)
+            self._values[node] = None if isinstance(fake, (tuple, list)) else fake
+
+    def _finish(self, node: fx.Node) -> LoweredGraph:
+        results: Any = node.args[0]
+        outputs: list[Value] = []
+        indices: dict[Value, int] = {}
+        mapped: list[Any] = []
+        for result in results:
+            value = self._values[result] if isinstance(result, fx.Node) else result
+            if not isinstance(value, Value):
+                mapped.append(value)
+            elif isinstance(result, fx.Node) and result in self._arguments:
+                mapped.append(Argument(self._arguments.index(result)))
+            else:
+                if value.node is None:  # a constant or an input that an alias op returns
+                    value = self._b.Identity(value)
+                if value not in indices:
+                    indices[value] = len(outputs)
+                    outputs.append(value)
+                mapped.append(ModelOutput(indices[value]))
+        numbers = self._b.number_values
+        sizes = [(i, a.name) for i, a in enumerate(self._arguments) if a.name in numbers]
+        return LoweredGraph(
+            self._model(outputs),
+            (*self._inputs, *sizes),
+            tuple(mapped),
+            tuple(self._b.draws),
+            tuple(a.meta.get("val") for a in self._arguments),
+            self._b.device,
+        )
+
+    def _model(self, outputs: list[Value]) -> Model:
+        for index, value in enumerate(outputs):
+            value.name = f"result.{index}"
+        self._graph.set_outputs(outputs)
+        return Model(
+            graph=self._graph,
+            ir_version=IR_VERSION,
+            opsets={"": OPSET},
+            inputs=[_declared(v) for v in self._graph.inputs],
+            outputs=[_declared(v) for v in outputs],
+            overridable=[],
+            producer_name="sardonyx.dynamo",
+        )
+
+
+def _declared(value: Value) -> Declared:
+    fact = value.tensor
+    dims = (
+        None if fact.shape is None else tuple(d if isinstance(d, int) else None for d in fact.dims)
+    )
+    return Declared(value.name, fact.plain(), dims)
+
+
+def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a constant tensor as an array."""
+    dtype = dtype_of(tensor.dtype)
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(dtype.np)
+    return tensor.numpy().copy()

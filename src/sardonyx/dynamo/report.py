@@ -1,0 +1,53 @@
+"""What was compiled, and what stayed with torch, with the reasons."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from sardonyx.base.records import field, mutable
+from sardonyx.dynamo.lower import Fallback
+
+
+@mutable
+class GraphReport:
+    """One compiled torch graph."""
+
+    kind: str  # forward, backward or inference
+    n_nodes: int  # ATen calls
+    n_sessions: int
+    fallbacks: list[Fallback] = field(default_factory=list)
+    seconds: float = 0.0  # to lower and compile
+
+    def lines(self) -> list[str]:
+        """Return the graph's summary, and each op that runs in torch."""
+        lowered = self.n_nodes - len(self.fallbacks)
+        head = (
+            f"{self.kind}: {lowered} of {self.n_nodes} ATen calls in {self.n_sessions} session(s)"
+        )
+        counts = Counter((f.op, f.reason, f.source) for f in self.fallbacks)
+        return [f"{head}, compiled in {self.seconds:.2f} s"] + [
+            f"  {n} x {op} runs in torch: {reason}" + (f" [{source}]" if source else "")
+            for (op, reason, source), n in counts.items()
+        ]
+
+
+@mutable
+class Report:
+    """The graphs that one wrapped model was compiled to, in the order of their compilation."""
+
+    graphs: list[GraphReport] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    graph_breaks: list[str] = field(
+        default_factory=list
+    )  # why TorchDynamo ended a graph, and where
+
+    @property
+    def fallbacks(self) -> list[Fallback]:
+        """All calls that run in torch."""
+        return [f for graph in self.graphs for f in graph.fallbacks]
+
+    def __str__(self) -> str:
+        lines = [line for graph in self.graphs for line in graph.lines()]
+        return "\n".join(
+            [*self.notes, *lines, *(f"graph break: {reason}" for reason in self.graph_breaks)]
+        )

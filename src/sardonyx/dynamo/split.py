@@ -1,0 +1,60 @@
+"""Split a graph between torch, for calls without a lowering, and sessions for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.passes.split_module import split_module
+
+OURS, TORCH = 0, 1
+
+
+def split_graph(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> fx.GraphModule:
+    """Return a module of submodules `ours_N` and `torch_N`, called in order.
+
+    A node's level is the largest of its inputs', plus one where work passes from one side to the
+    other. Nodes of one side and level form a submodule: no cycle is possible, and the number of
+    submodules is the number of alternations on the longest path. Draws from generators run in torch
+    and keep their order: each has at least the level of the draw before it.
+    """
+    sides = _sides(module, fallbacks)
+    levels: dict[fx.Node, int] = {}
+    last_draw = 0
+    for node in module.graph.nodes:
+        if node not in sides:
+            continue
+        level = 0
+        for source in node.all_input_nodes:
+            if source in levels:
+                level = max(level, levels[source] + (sides[source] != sides[node]))
+        if is_draw(node):
+            level = last_draw = max(level, last_draw)
+        levels[node] = level
+    # split_module orders submodules by their dependencies.
+    names = {n: f"{'torch' if sides[n] == TORCH else 'ours'}_{levels[n]}" for n in levels}
+    return split_module(module, module, lambda node: names[node], keep_original_order=False)  # type: ignore[arg-type,return-value]
+
+
+def _sides(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> dict[fx.Node, int]:
+    """Return the side of every call; an item of a tuple stays with the call that returns it."""
+    sides: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "get_attr"):
+            continue
+        if node.target is getitem:
+            sides[node] = sides.get(node.args[0], OURS)
+        else:
+            sides[node] = TORCH if node in fallbacks or is_draw(node) else OURS
+    return sides
+
+
+def is_draw(node: fx.Node) -> bool:
+    """Whether a node draws from a generator."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags
+
+
+getitem: Callable[..., Any] = __import__("operator").getitem

@@ -1,7 +1,8 @@
-"""Training: gradient graphs from the ops' gradient rules, with recomputation of forward nodes."""
+"""Training: gradient graphs of ONNX models, and PyTorch modules run by our sessions."""
 
 from __future__ import annotations
 
-from sardonyx.train.gradient import gradient
+from sardonyx.autodiff.gradient import gradient
+from sardonyx.train.wrap import report, wrap
 
-__all__ = ["gradient"]
+__all__ = ["gradient", "report", "wrap"]

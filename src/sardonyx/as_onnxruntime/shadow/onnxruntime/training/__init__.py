@@ -1,0 +1,1 @@
+"""Training: `onnxruntime.training.ortmodule`, implemented by `sardonyx.train`."""

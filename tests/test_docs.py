@@ -32,6 +32,7 @@ RUNNABLE = (
     "docs/order.md",
     "docs/plan.md",
     "docs/profile.md",
+    "docs/pytorch.md",
     "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",

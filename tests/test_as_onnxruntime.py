@@ -139,7 +139,7 @@ QUESTIONS = {
     "importlib.metadata.distribution('onnxruntime').metadata['Name']": "onnxruntime",
     "onnxruntime.InferenceSession is sardonyx.InferenceSession": True,
     "importlib.util.find_spec('onnxruntime') is not None": True,
-    "importlib.util.find_spec('onnxruntime.training') is None": True,
+    "importlib.util.find_spec('onnxruntime.training') is None": False,
     "hasattr(onnxruntime, 'training')": False,
     "onnxruntime.capi.onnxruntime_pybind11_state.Fail is sardonyx.errors.Fail": True,
     "onnxruntime.capi._pybind_state.get_available_providers()": ["CPUExecutionProvider"],

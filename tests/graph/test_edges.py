@@ -31,7 +31,7 @@ OTHERS = {
     ("load/buffers.py", "memory.owner"),
     ("program/segments.py", "self._drafts[-1].nodes"),
     ("ort/raw_pointers.py", "memory.owner"),
-    ("train/gradient.py", "self.model.inputs"),
+    ("autodiff/gradient.py", "self.model.inputs"),
     ("pack/contracts.py", "self.scope.node"),
     ("reports/weights.py", "report.nodes"),
 }

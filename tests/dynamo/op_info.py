@@ -16,8 +16,8 @@ from sardonyx.dynamo.backend import compile_graph, partition
 from sardonyx.dynamo.decompositions import decompositions, whole_upsampling
 from sardonyx.dynamo.report import Report
 
-# The import above locks torch's backend flags and may set some; other tests of the process set them.
-torch.backends.__allow_nonbracketed_mutation_flag = True  # type: ignore[attr-defined]
+# The import above locks flags of torch.backends, which other tests of the process set.
+torch.backends.disable_global_flags.__globals__["__allow_nonbracketed_mutation_flag"] = True
 OPS = {f"{op.name}.{op.variant_test_name}".strip("."): op for op in op_db}
 
 

@@ -20,14 +20,18 @@ using namespace nb::literals;
 // A block pool that Python owns. Blocks refer to pools by C++ pointers alone, so that releasing one
 // needs no GIL.
 struct BlockPoolHandle {
-  explicit BlockPoolHandle(bool caches) : pool(std::make_shared<BlockPool>(caches)) {}
+  explicit BlockPoolHandle(Caching caching) : pool(std::make_shared<BlockPool>(caching)) {}
   std::shared_ptr<BlockPool> pool;
 };
 
 void bind_pool(nb::module_& m) {
+  nb::enum_<Caching>(m, "Caching", "What a block pool does with blocks that are released.")
+      .value("NONE", Caching::none, "It frees them.")
+      .value("BLOCKS", Caching::blocks, "It keeps them for requests of about their size.")
+      .value("PAGES", Caching::pages, "It keeps their pages for requests of any size.");
   nb::class_<BlockPoolHandle>(m, "BlockPool", nb::is_weak_referenceable(),
-                              "Memory for arenas and outputs, cached between runs if `caches`.")
-      .def(nb::init<bool>(), "caches"_a)
+                              "Memory for arenas and outputs, cached between runs.")
+      .def(nb::init<Caching>(), "caching"_a)
       .def(
           "release_cached", [](BlockPoolHandle& p) { p.pool->release_cached(); },
           "Free all cached blocks now, and those in use when they are released.")

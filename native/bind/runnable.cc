@@ -68,6 +68,25 @@ bool StopCheck::check() {
   return interrupted_;
 }
 
+void FedArrays::release(int32_t slot) {
+  const auto is_slot = [slot](int32_t other) { return other == slot; };
+  // An input that is also an output is copied after the run.
+  if (std::any_of(spec_.outputs.begin(), spec_.outputs.end(), is_slot)) return;
+  for (size_t i = 0; i < spec_.inputs.size(); ++i)
+    if (is_slot(spec_.inputs[i])) released_.push_back(std::move(arrays_[i]));
+  const View& view = state_.slots[size_t(slot)].view;
+  released_bytes_ += view.count() * size_of(view.dtype);
+  if (released_bytes_ < kWorthDropping) return;
+  released_bytes_ = 0;
+  GilAcquire gil;
+  released_.clear();
+}
+
+void FedArrays::restore(nb::dict& feed, const nb::list& names) const {
+  for (size_t i = 0; i < arrays_.size(); ++i)
+    if (arrays_[i].is_valid()) feed[names[i]] = arrays_[i];
+}
+
 Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
                    std::shared_ptr<BlockPool> pool, nb::object keep_alive)
     : keep_alive_(std::move(keep_alive)),
@@ -84,6 +103,9 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
       output_types_.size() != spec.outputs.size() || output_dtypes_.size() != spec.outputs.size())
     throw MalformedProgram(
         "the interface has another number of inputs or outputs than the program");
+  // A slot may be read by several items; only those of a single segment have a known last reader.
+  consumes_inputs_ = spec.items.size() == 1 && spec.items[0].segment != nullptr &&
+                     spec.items[0].segment->spec().consumes_inputs;
   program_ = std::make_shared<const Program>(std::move(spec));
   if (threads_.threads < 1) threads_.threads = usable_cpus();
   ensure_threads(threads_.threads);
@@ -98,18 +120,26 @@ nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
   StringArena strings(limit_bytes_);
   RunState state = new_state();
   state.strings = &strings;
-  std::vector<nb::object> owners;  // another thread may change the dict while this one runs
+  FedArrays fed(program_->spec(), state);  // another thread may change the dict during the run
   try {
-    if (!set_inputs(feed, state, owners)) return nb::none();
+    if (!set_inputs(feed, state, fed)) return nb::none();
   } catch (const std::bad_alloc&) {
     return nb::none();  // the checked path words the error
   }
   if (program_->bind_names(state).fault != Fault::none) return nb::none();
   if (!arrays.is_none()) offer_output_buffers(state, nb::cast<nb::list>(arrays));
+  if (consumes_inputs_) {
+    feed.clear();
+    state.release_input = &FedArrays::release_input;
+    state.release_context = &fed;
+  }
   StopCheck stop_check(nullptr);
   Outcome outcome = run_in(state, stop_check);
   if (stop_check.was_interrupted()) nb::raise_python_error();
-  if (outcome.fault != Fault::none) return nb::cast(std::move(outcome));
+  if (outcome.fault != Fault::none) {
+    if (consumes_inputs_) fed.restore(feed, input_names_);
+    return nb::cast(std::move(outcome));
+  }
   try {
     return outputs(state, arrays);
   } catch (const std::bad_alloc&) {
@@ -190,16 +220,14 @@ Outcome Runnable::run_in(RunState& state, StopCheck& stop_check) const {
   return outcome;
 }
 
-// Puts the fed arrays into the input slots; false if anything about them is unusual. `owners` get a
+// Puts the fed arrays into the input slots; false if anything about them is unusual. `fed` gets a
 // reference to each.
-bool Runnable::set_inputs(const nb::dict& feed, RunState& state,
-                          std::vector<nb::object>& owners) const {
+bool Runnable::set_inputs(const nb::dict& feed, RunState& state, FedArrays& fed) const {
   const size_t n = program_->spec().inputs.size();
-  owners.reserve(n);
   for (size_t i = 0; i < n; ++i) {
     PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
     if (array == nullptr || !set_input(array, i, state)) return false;
-    owners.push_back(nb::borrow(array));
+    fed.add(array);
   }
   return true;
 }

@@ -41,6 +41,32 @@ class StopCheck {
   bool interrupted_ = false;
 };
 
+// Owns the arrays that a run was fed, and drops those that it releases. A reference is Python's, so
+// dropping one takes the GIL; arrays are collected until they are worth that.
+class FedArrays {
+ public:
+  FedArrays(const ProgramSpec& spec, const RunState& state) : spec_(spec), state_(state) {}
+
+  void add(PyObject* array) { arrays_.push_back(nanobind::borrow(array)); }
+  // Puts what was not released back into the feed.
+  void restore(nanobind::dict& feed, const nanobind::list& names) const;
+  // RunState::release_input.
+  static void release_input(void* self, int32_t slot) {
+    static_cast<FedArrays*>(self)->release(slot);
+  }
+
+ private:
+  static constexpr int64_t kWorthDropping = 1 << 18;  // bytes
+
+  void release(int32_t slot);
+
+  const ProgramSpec& spec_;
+  const RunState& state_;
+  std::vector<nanobind::object> arrays_;  // by input
+  std::vector<nanobind::object> released_;
+  int64_t released_bytes_ = 0;
+};
+
 // The result of a run on the checked path.
 struct RunResult {
   nanobind::list outputs;
@@ -69,7 +95,8 @@ class Runnable {
            std::shared_ptr<BlockPool> pool, nanobind::object keep_alive);
 
   // The fast path: the outputs as a list; an Outcome if a step or a guard failed; None, before
-  // anything has run, if the feed is unusual in any way and needs the checked path.
+  // anything has run, if the feed is unusual in any way and needs the checked path. A program that
+  // consumes its inputs clears the feed, and drops each array after its last use.
   nanobind::object run_fast(nanobind::dict feed) const;
 
   // The same with memory for outputs: an array or None for each.
@@ -92,8 +119,7 @@ class Runnable {
   RunState new_state() const;
   Outcome run_in(RunState& state, StopCheck& stop_check) const;
 
-  bool set_inputs(const nanobind::dict& feed, RunState& state,
-                  std::vector<nanobind::object>& owners) const;
+  bool set_inputs(const nanobind::dict& feed, RunState& state, FedArrays& fed) const;
   bool set_input(PyObject* array, size_t input, RunState& state) const;
   void offer_output_buffers(RunState& state, nanobind::list arrays) const;
 
@@ -103,6 +129,7 @@ class Runnable {
 
   nanobind::object keep_alive_;
   std::shared_ptr<const Program> program_;
+  bool consumes_inputs_;
   nanobind::list input_names_, input_types_, output_types_;
   std::vector<int32_t> output_dtypes_;
   ThreadOptions threads_;

@@ -137,12 +137,14 @@ void bind_kinds(nb::module_& m) {
       .value("SCAN", ControlKind::scan);
 }
 
-void init_segment(SegmentSpec* self, int number, Ints key, int effort, bool parallel_branches) {
+void init_segment(SegmentSpec* self, int number, Ints key, int effort, bool parallel_branches,
+                  bool consumes_inputs) {
   new (self) SegmentSpec();
   self->number = number;
   self->names = std::move(key);
   self->effort = effort;
   self->parallel_branches = parallel_branches;
+  self->consumes_inputs = consumes_inputs;
 }
 
 void add_value(SegmentSpec& s, Storage storage, int dtype, int32_t at, uintptr_t address, Ints dims,
@@ -154,6 +156,7 @@ void add_value(SegmentSpec& s, Storage storage, int dtype, int32_t at, uintptr_t
 void bind_segments(nb::module_& m) {
   nb::class_<SegmentSpec>(m, "SegmentSpec", "A segment under construction.")
       .def("__init__", init_segment, "number"_a, "key"_a, "effort"_a, "parallel_branches"_a,
+           "consumes_inputs"_a = false,
            "`key`: the named dims that decide all sizes; `effort`: of the execution order search.")
       .def(
           "add_size",

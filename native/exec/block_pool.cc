@@ -11,11 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "exec/page_allocator.h"
+
 namespace sdx {
 
 // Arenas and large blocks are mappings of their own: they grow and shrink without a copy (mremap),
-// keep the pages that were touched, and really return their memory when they are freed.
-enum class BlockKind : uint8_t { arena, mapped, heap };
+// keep the pages that were touched, and really return their memory when they are freed. Blocks of a
+// pool that caches pages are paged.
+enum class BlockKind : uint8_t { arena, mapped, heap, paged };
 
 // The header before a block's bytes.
 struct Block {
@@ -45,6 +48,7 @@ constexpr uint64_t kIdleRuns = 16;  // runs after which unused memory goes back 
 struct AllPools {
   std::mutex mutex;
   std::vector<BlockPool*> all;
+  PageAllocator pages;  // of all pools that cache pages
 };
 
 // Never destroyed: outputs may be released while statics are being destroyed.
@@ -67,13 +71,26 @@ size_t whole_pages(size_t bytes) {
 // nothing.
 size_t with_headroom(size_t bytes) { return whole_pages(bytes + bytes / 8); }
 
+void* allocate(size_t capacity, BlockKind kind) {
+  switch (kind) {
+    case BlockKind::heap: return std::aligned_alloc(64, capacity);
+    case BlockKind::paged: {
+      std::lock_guard lock(pools().mutex);
+      return pools().pages.allocate(capacity);
+    }
+    default: {
+      void* made =
+          mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      return made == MAP_FAILED ? nullptr : made;
+    }
+  }
+}
+
 Block* make_block(size_t bytes, BlockKind kind) {
   const size_t capacity =
       kind == BlockKind::heap ? (bytes + 4095) / 4096 * 4096 : whole_pages(bytes);
-  void* made = kind == BlockKind::heap ? std::aligned_alloc(64, capacity)
-                                       : mmap(nullptr, capacity, PROT_READ | PROT_WRITE,
-                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (made == nullptr || made == MAP_FAILED) return nullptr;
+  void* made = allocate(capacity, kind);
+  if (made == nullptr) return nullptr;
   auto* block = new (made) Block{};
   block->capacity = capacity;
   block->kind = kind;
@@ -81,10 +98,14 @@ Block* make_block(size_t bytes, BlockKind kind) {
 }
 
 void free_block(Block* block) {
-  if (block->kind == BlockKind::heap)
-    std::free(block);
-  else
-    munmap(block, block->capacity);
+  switch (block->kind) {
+    case BlockKind::heap: return std::free(block);
+    case BlockKind::paged: {
+      std::lock_guard lock(pools().mutex);
+      return pools().pages.free(reinterpret_cast<std::byte*>(block), block->capacity);
+    }
+    default: munmap(block, block->capacity);
+  }
 }
 
 // ThreadSanitizer does not track mremap, and reports an address that is mapped again as shared by
@@ -127,6 +148,7 @@ bool is_suitable(const Block& block, size_t wanted, bool is_alone) {
     case BlockKind::arena: return is_alone || block.capacity / 4 <= wanted;
     case BlockKind::mapped: return block.capacity / 2 <= wanted && wanted / 2 <= block.capacity;
     case BlockKind::heap: return block.capacity / 2 <= wanted && wanted <= block.capacity;
+    case BlockKind::paged: break;  // never cached as a block
   }
   return false;
 }
@@ -157,7 +179,7 @@ struct BlockPool::Recycle {
   }
 };
 
-BlockPool::BlockPool(bool caches) : caches_(caches) {
+BlockPool::BlockPool(Caching caching) : caching_(caching) {
   std::lock_guard lock(pools().mutex);
   pools().all.push_back(this);
 }
@@ -166,6 +188,7 @@ BlockPool::~BlockPool() {
   {
     std::lock_guard lock(pools().mutex);
     std::erase(pools().all, this);
+    if (caching_ == Caching::pages) pools().pages.trim();
   }
   free_all(oldest_);
 }
@@ -200,6 +223,7 @@ std::shared_ptr<std::byte> BlockPool::block(size_t bytes) {
 
 Block* BlockPool::take(size_t bytes, BlockKind kind) {
   const size_t wanted = bytes + Block::kSize;
+  if (caching_ == Caching::pages && kind != BlockKind::heap) kind = BlockKind::paged;
   Block* found = n_cached_.load(std::memory_order_relaxed) == 0 ? nullptr : find(wanted, kind);
   if (found != nullptr && found->capacity < wanted)
     found = resize(found, kind == BlockKind::arena ? with_headroom(wanted) : whole_pages(wanted));
@@ -208,7 +232,8 @@ Block* BlockPool::take(size_t bytes, BlockKind kind) {
     release_cached();
     found = make_block(wanted, kind);
   }
-  // The number of mappings of a process is limited; malloc may still have memory.
+  // The number of mappings and the addresses of a process are limited; malloc may still have
+  // memory.
   if (found == nullptr) found = make_block(wanted, BlockKind::heap);
   if (found == nullptr) throw std::bad_alloc();
   found->max_used_bytes = std::max(found->max_used_bytes, wanted);
@@ -252,7 +277,8 @@ Block* BlockPool::unlink_oldest(Condition condition) {
 
 void BlockPool::put_back(Block* block) {
   n_live_.fetch_sub(1, std::memory_order_relaxed);
-  if (!caches_ || block->release_count != release_count_.load()) return free_block(block);
+  if (caching_ != Caching::blocks || block->release_count != release_count_.load())
+    return free_block(block);
   const uint64_t now = runs_.load(std::memory_order_relaxed);
   block->last_release_run = now;
   // Once per kIdleRuns runs, a block shrinks to the most that these used of it.
@@ -294,20 +320,21 @@ void BlockPool::release_cached() {
   {
     std::lock_guard lock(pools().mutex);
     gone = unlink_oldest([](const Block&) { return true; });
+    if (caching_ == Caching::pages) pools().pages.trim();
   }
   free_all(gone);
 }
 
 size_t BlockPool::cached_bytes() const {
   std::lock_guard lock(pools().mutex);
-  return bytes_;
+  return caching_ == Caching::pages ? pools().pages.resident_free_bytes() : bytes_;
 }
 
 size_t BlockPool::cached_blocks() const { return n_cached_.load(); }
 
 size_t cached_bytes() {
   std::lock_guard lock(pools().mutex);
-  size_t bytes = 0;
+  size_t bytes = pools().pages.resident_free_bytes();
   for (const BlockPool* pool : pools().all) bytes += pool->bytes_;
   return bytes;
 }

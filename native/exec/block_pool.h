@@ -16,13 +16,19 @@ namespace sdx {
 struct Block;
 enum class BlockKind : uint8_t;
 
-// Caches what runs need and no more: what none of the last kIdleRuns runs used goes back to the
-// system, and so does the end of a block that only larger runs reached. Everything is freed with
-// the pool; blocks that outlive it free themselves.
+// What a pool does with blocks that are released.
+enum class Caching : uint8_t {
+  none,    // frees them
+  blocks,  // keeps them for requests of about their size: quick, for runs of equal sizes
+  pages,   // keeps their pages for requests of any size (page_allocator.h): exact, for training
+};
+
+// Caches what runs need and no more. Of cached blocks, what none of the last kIdleRuns runs used
+// goes back to the system, and so does the end of a block that only larger runs reached. Everything
+// is freed with the pool; blocks that outlive it free themselves.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
-  // A pool that does not cache frees every block at once.
-  explicit BlockPool(bool caches);
+  explicit BlockPool(Caching caching);
   ~BlockPool();
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -68,7 +74,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   Block* unlink_oldest(Condition condition);
   void put_back(Block* block);
 
-  const bool caches_;
+  const Caching caching_;
   Block *oldest_ = nullptr, *latest_ = nullptr;  // cached blocks, a linked list by time of release
   size_t bytes_ = 0;                             // of cached blocks
   std::atomic<size_t> n_cached_{0}, n_live_{0}, n_arenas_{0};

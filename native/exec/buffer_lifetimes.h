@@ -24,11 +24,12 @@ struct InPlaceStep {
   int32_t step, from, to;
 };
 
-// The block of a value that leaves the segment. Until a step writes to it, it can hold others.
-struct OutputBlock {
+// The block of a value that enters or leaves the segment. Until a step writes to the block of an
+// output, it can hold others.
+struct SlotBlock {
   int32_t slot;
   int64_t bytes;
-  std::vector<int32_t> steps;  // that write to it
+  std::vector<int32_t> steps;  // that read the input or write to the output
 };
 
 // What a segment needs of memory at concrete sizes.
@@ -37,7 +38,9 @@ struct MemoryNeeds {
   std::vector<int64_t> scratch;  // by step, likewise
   std::vector<InPlaceStep> in_place;
   std::vector<std::vector<ConcatInput>> concats;  // by Concat step; empty where none can be elided
-  std::vector<OutputBlock> output_blocks;
+  std::vector<SlotBlock> output_blocks;
+  bool consumes_inputs = false;         // as in SegmentSpec
+  std::vector<SlotBlock> input_blocks;  // if it does
   StepCosts costs;
 };
 

@@ -25,17 +25,19 @@ class OutputBlockReuse {
   std::vector<OutputBlockOffset> offsets;  // by owner
 
   OutputBlockReuse(const MemoryNeeds& needs, BufferLifetimes& arena) : offsets(arena.owner.size()) {
-    std::vector<OutputBlock> blocks = needs.output_blocks;
+    // Outputs of a segment that consumes its inputs are allocated late.
+    if (needs.consumes_inputs) return;
+    std::vector<SlotBlock> blocks = needs.output_blocks;
     std::stable_sort(blocks.begin(), blocks.end(),
-                     [](const OutputBlock& a, const OutputBlock& b) { return a.bytes > b.bytes; });
+                     [](const SlotBlock& a, const SlotBlock& b) { return a.bytes > b.bytes; });
     if (blocks.size() > kMaxOutputBlocks) blocks.resize(kMaxOutputBlocks);
-    for (const OutputBlock& block : blocks)
+    for (const SlotBlock& block : blocks)
       if (block.bytes >= kAlign) fill(block, arena);
   }
 
  private:
   // Fills one block: lifetimes at the arena's peak first, then the largest.
-  void fill(const OutputBlock& block, BufferLifetimes& arena) {
+  void fill(const SlotBlock& block, BufferLifetimes& arena) {
     const std::vector<Lifetime>& lifetimes = arena.lifetimes;
     int32_t first_write = INT32_MAX;
     for (const int32_t step : block.steps)
@@ -59,7 +61,7 @@ class OutputBlockReuse {
   }
 
   // Whether a lifetime fits into the block beside those moved there before, by first fit.
-  bool move_into(const OutputBlock& block, const BufferLifetimes& arena, size_t i,
+  bool move_into(const SlotBlock& block, const BufferLifetimes& arena, size_t i,
                  const std::vector<size_t>& moved) {
     const Lifetime& lifetime = arena.lifetimes[i];
     std::vector<std::pair<int64_t, int64_t>> used;
@@ -76,24 +78,57 @@ class OutputBlockReuse {
   }
 };
 
-// Adds output blocks as buffers that are alive from the first step that writes them to the end,
-// which is one more task: with block reuse, arena and output blocks act as one memory.
-void add_outputs(const MemoryNeeds& needs, Tasks& made) {
-  Task end;
-  end.preds.resize(made.tasks.size());
-  std::iota(end.preds.begin(), end.preds.end(), 0);
-  for (const OutputBlock& block : needs.output_blocks) {
+// Adds blocks as buffers that the given task touches too.
+void add_blocks(const std::vector<SlotBlock>& blocks, Task& boundary, Tasks& made) {
+  for (const SlotBlock& block : blocks) {
     const auto buffer = int32_t(made.sizes.size());
     made.sizes.push_back(block.bytes);
     for (const int32_t step : block.steps) made.tasks[size_t(step)].touches.push_back(buffer);
-    end.touches.push_back(buffer);
+    boundary.touches.push_back(buffer);
   }
+}
+
+// Adds two tasks, the begin and the end of the segment, and the blocks of inputs and outputs:
+// consumed inputs are alive from the begin to their last reader, outputs from their first writer to
+// the end. With output block reuse, arena and output blocks act as one memory.
+void add_boundaries(const MemoryNeeds& needs, Tasks& made) {
+  const size_t n = made.tasks.size();
+  Task begin, end;
+  end.preds.resize(n);
+  std::iota(end.preds.begin(), end.preds.end(), 0);
+  add_blocks(needs.input_blocks, begin, made);
+  add_blocks(needs.output_blocks, end, made);
+  for (size_t i = 0; i < n; ++i) made.tasks[i].preds.push_back(int32_t(n) + 1);
   made.tasks.push_back(std::move(end));
+  made.tasks.push_back(std::move(begin));
+}
+
+// An order of the steps as one of the tasks of `add_boundaries`, and back.
+std::vector<int32_t> with_boundaries(const std::vector<int32_t>& order) {
+  const auto n = int32_t(order.size());
+  std::vector<int32_t> made{n + 1};
+  made.insert(made.end(), order.begin(), order.end());
+  made.push_back(n);
+  return made;
+}
+
+std::vector<int32_t> without_boundaries(const std::vector<int32_t>& order) {
+  return {order.begin() + 1, order.end() - 1};
+}
+
+// The most bytes of inputs and outputs that are alive at once beside the arena. Without consumed
+// inputs all of them always are, and an order changes nothing.
+int64_t boundary_peak(const MemoryNeeds& needs, const std::vector<int32_t>& order) {
+  if (!needs.consumes_inputs) return 0;
+  Tasks tasks;
+  tasks.tasks.resize(order.size());
+  add_boundaries(needs, tasks);
+  return peak_of_order(tasks, with_boundaries(order));
 }
 
 // The steps as tasks over buffers, for least_peak_order.
 Tasks tasks_of(const Dependencies& dependencies, const MemoryNeeds& needs, const BufferMap& buffers,
-               bool with_outputs) {
+               bool with_slots) {
   Tasks made;
   made.sizes = needs.bytes;
   made.tasks.resize(dependencies.preds.size());
@@ -111,7 +146,7 @@ Tasks tasks_of(const Dependencies& dependencies, const MemoryNeeds& needs, const
     if (from != to && buffers.allows(pair, dependencies.touches[size_t(pair.step)]))
       made.tasks[size_t(pair.step)].in_place.emplace_back(from, to);
   }
-  if (with_outputs) add_outputs(needs, made);
+  if (with_slots) add_boundaries(needs, made);
   return made;
 }
 
@@ -183,31 +218,35 @@ MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
   return plan;
 }
 
-// Plans the listed order and up to two searched ones, and keeps the smallest arena. One search
-// leaves outputs out, as if their blocks cost the arena nothing; the other counts them, as is right
-// where values are stored in them before they are written.
+// Plans the listed order and up to two searched ones, and keeps the one of least memory: the arena
+// and, if inputs are consumed, the most of inputs and outputs beside it. One search leaves inputs
+// and outputs out, as if their blocks cost nothing; the other counts them, as is right where values
+// are stored in outputs before they are written, and where inputs are consumed.
 MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, int effort,
                   PlanChoice& choice) {
   const size_t n = dependencies.preds.size();
-  std::vector<int32_t> listed(n + 1);
+  std::vector<int32_t> listed(n);
   std::iota(listed.begin(), listed.end(), 0);
-  choice = PlanChoice{{listed.begin(), listed.end() - 1}, {}, {}, -1};
+  choice = PlanChoice{listed, {}, {}, -1};
   choose_elided_concats(dependencies, needs, choice);
   MemoryPlan best = plan_for(dependencies, needs, choice);
-  const bool has_output_blocks = !needs.output_blocks.empty();
-  for (const bool with_outputs : {false, true}) {
-    if (effort < 0 || best.bytes == 0 || (with_outputs && !has_output_blocks)) break;
+  int64_t best_bytes = best.bytes + boundary_peak(needs, listed);
+  const bool has_slots = !needs.output_blocks.empty() || !needs.input_blocks.empty();
+  for (const bool with_slots : {false, true}) {
+    if (effort < 0 || best_bytes == 0 || (with_slots && !has_slots)) break;
     const BufferMap buffers(needs, choice.is_elided);
-    const Tasks tasks = tasks_of(dependencies, needs, buffers, with_outputs);
-    std::vector<int32_t> order = least_peak_order(
-        tasks, {listed.begin(), listed.begin() + long(tasks.tasks.size())}, effort);
-    order.resize(n);  // without the end, which every other task precedes
+    const Tasks tasks = tasks_of(dependencies, needs, buffers, with_slots);
+    std::vector<int32_t> order =
+        with_slots ? without_boundaries(least_peak_order(tasks, with_boundaries(listed), effort))
+                   : least_peak_order(tasks, listed, effort);
     if (order == choice.order) continue;
     PlanChoice other{std::move(order), {}, {}, -1};
     choose_elided_concats(dependencies, needs, other);
     MemoryPlan made = plan_for(dependencies, needs, other);
-    if (made.bytes >= best.bytes) continue;
+    const int64_t bytes = made.bytes + boundary_peak(needs, other.order);
+    if (bytes >= best_bytes) continue;
     best = std::move(made);
+    best_bytes = bytes;
     choice = std::move(other);
   }
   choice.searched_bytes = best.live_bytes;

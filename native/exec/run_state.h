@@ -92,6 +92,10 @@ struct RunState {
   bool grows_in_place = true;
   bool (*should_stop)(void*) = nullptr;  // called between steps
   void* stop_context = nullptr;
+  // Called after the last reader of an input slot, in segments that consume their inputs; null: the
+  // caller keeps its inputs.
+  void (*release_input)(void*, int32_t slot) = nullptr;
+  void* release_context = nullptr;
   Profile* profile = nullptr;  // null: not profiled
   std::vector<OutputBuffer> output_buffers;
 };

@@ -42,6 +42,8 @@ Outcome Runner::run() {
   // One iteration per parallel group; most groups are a single step.
   for (size_t i = 0; i < steps.size(); i = size_t(specialization_.group_ends[i]) + 1) {
     outcome.index = steps[i].number;
+    outcome.fault = allocate_outputs(i);
+    if (outcome.fault != Fault::none) return outcome;
     if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
       outcome.fault = Fault::stopped;
       return outcome;
@@ -52,6 +54,7 @@ Outcome Runner::run() {
       outcome.fault = Fault::step;
       return outcome;
     }
+    release_inputs(size_t(specialization_.group_ends[i]));
   }
   return outcome;
 }
@@ -63,7 +66,8 @@ int Runner::add_profiled_run() const {
   return int(state_.profile->names.size()) - 1;
 }
 
-// Allocates all memory of the run, or none of it; `requested` is how much that is.
+// Allocates the memory of the run, or none of it; `requested` is how much that is. If inputs are
+// consumed, each output is allocated before the first step that writes to it.
 Fault Runner::allocate(int64_t& requested) {
   const int64_t locals = specialization_.local_bytes * state_.threads.threads;
   const int64_t arena = specialization_.arena_bytes + kAlign + locals;
@@ -76,11 +80,32 @@ Fault Runner::allocate(int64_t& requested) {
   try {
     arena_ = state_.pool->arena(size_t(arena));
     local_ = arena_.get() + align_up(specialization_.arena_bytes);
-    for (const ExportedValue& exported : specialization_.exports) set_slot(exported);
+  } catch (const std::bad_alloc&) {
+    return Fault::memory;
+  }
+  return allocate_outputs(0);
+}
+
+// Allocates the outputs whose first use is at `position` or before.
+Fault Runner::allocate_outputs(size_t position) {
+  const std::vector<ExportedValue>& exports = specialization_.exports;
+  try {
+    for (; next_export_ < exports.size() && size_t(exports[next_export_].first_use) <= position;
+         ++next_export_)
+      set_slot(exports[next_export_]);
     return Fault::none;
   } catch (const std::bad_alloc&) {
     return Fault::memory;
   }
+}
+
+// Releases the inputs that no step after `position` reads.
+void Runner::release_inputs(size_t position) {
+  if (state_.release_input == nullptr) return;
+  const std::vector<LastRead>& reads = specialization_.last_reads;
+  for (; next_release_ < reads.size() && size_t(reads[next_release_].position) <= position;
+       ++next_release_)
+    state_.release_input(state_.release_context, reads[next_release_].slot);
 }
 
 // Whether an output has a block of its own: not that of another output, nor of the cache it

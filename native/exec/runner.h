@@ -1,5 +1,6 @@
 // Runs the steps of one specialization: allocates the arena and the outputs, then calls each
 // kernel's phases, on all threads of the session or, within a parallel group, one chain per thread.
+// If the segment consumes its inputs, outputs are allocated and inputs released between the steps.
 //
 // A Runner belongs to one run and its calling thread. Chains of a parallel group call `run_step`
 // from several threads at once; `timing_mutex_` guards the profile then.
@@ -31,6 +32,8 @@ class Runner {
   int add_profiled_run() const;
 
   Fault allocate(int64_t& requested);
+  Fault allocate_outputs(size_t position);
+  void release_inputs(size_t position);
   bool takes_new_block(const ExportedValue& exported) const;
   std::byte* output_buffer_for(const ExportedValue& exported) const;
   std::shared_ptr<std::byte> new_block(const ExportedValue& exported) const;
@@ -49,6 +52,8 @@ class Runner {
   ResolveCaches caches_;
   BlockPool::Arena arena_;
   std::byte* local_ = nullptr;  // thread-local areas of kernels, after the arena
+  size_t next_export_ = 0;      // the first that is not allocated yet
+  size_t next_release_ = 0;     // the first input that is not released yet, of last_reads
   int run_ = 0;                 // index into the profile
   std::mutex timing_mutex_;
 };

@@ -93,6 +93,10 @@ struct SegmentSpec {
   std::vector<Growth> growths;
   int effort = 0;  // of the search for an execution order; below 0 steps run in the listed order
   bool parallel_branches = false;  // ORT_PARALLEL: independent small steps run at once
+  // The run owns its inputs: it releases each after its last reader, and allocates each output
+  // right before its first writer. For the backward graphs of training, whose inputs are the
+  // activations.
+  bool consumes_inputs = false;
 };
 
 // A value in the arena: its bytes, its offset, and the first and last position of the execution

@@ -19,6 +19,7 @@ class Specializer {
               const std::vector<int64_t>& registers, std::vector<View> views, int threads)
       : spec_(spec), dependencies_(dependencies), registers_(registers), views_(std::move(views)) {
     needs_.costs.threads = threads;
+    needs_.consumes_inputs = spec.consumes_inputs;
   }
 
   bool build(Specialization& made, PlanChoice& choice, Outcome& outcome) {
@@ -53,6 +54,8 @@ class Specializer {
   void measure_costs(const Specialization& made);
   bool handles_strings(const StepSpec& step) const;
   void add_output_block(int32_t id, int32_t step);
+  void add_input_block(int32_t id, int32_t step);
+  void add_to_block(size_t value, int32_t step, std::vector<SlotBlock>& blocks);
   bool may_be_in_place(const StepSpec& step, int32_t input, int32_t output) const;
   bool has_layout_of(int32_t from, int32_t to, const std::vector<int32_t>& permutation) const;
   bool is_whole(int32_t id) const;
@@ -61,6 +64,7 @@ class Specializer {
   [[maybe_unused]] bool is_inside_arena() const;
   void locate_steps(Specialization& made) const;
   void locate_exports(Specialization& made) const;
+  void find_slot_lifetimes(Specialization& made) const;
   void export_value(const ValueSpec& value, const View& view, Specialization& made) const;
   Location location_of(int32_t id) const;
 
@@ -72,8 +76,8 @@ class Specializer {
   const std::vector<int64_t>& registers_;
   std::vector<View> views_;
   MemoryNeeds needs_;
-  std::unordered_map<size_t, size_t>
-      block_of_;  // exported value -> index into needs_.output_blocks
+  // Input or exported value -> index into needs_.input_blocks or needs_.output_blocks.
+  std::unordered_map<size_t, size_t> block_of_;
   MemoryPlan plan_;
   std::vector<View> in_, out_;  // of the current step
   std::vector<int64_t> ints_;
@@ -121,6 +125,8 @@ bool Specializer::measure(const Specialization& made) {
             {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
     if (step.is_concat) needs_.concats.push_back(concat_inputs(step));
     for (const int32_t id : step.outputs) add_output_block(id, int32_t(i));
+    if (spec_.consumes_inputs)
+      for (const int32_t id : step.inputs) add_input_block(id, int32_t(i));
   }
   if (spec_.parallel_branches) measure_costs(made);
   return total <= double(kMaxBytes);
@@ -162,11 +168,23 @@ bool Specializer::handles_strings(const StepSpec& step) const {
 void Specializer::add_output_block(int32_t id, int32_t step) {
   const auto base = size_t(dependencies_.bases[size_t(id)]);
   const ValueSpec& value = spec_.values[base];
-  if (value.storage != Storage::exported || !value.numbers.empty()) return;
-  const auto [entry, is_new] = block_of_.emplace(base, needs_.output_blocks.size());
+  if (value.storage == Storage::exported && value.numbers.empty())
+    add_to_block(base, step, needs_.output_blocks);
+}
+
+// An input that is consumed is alive until the last step that reads it.
+void Specializer::add_input_block(int32_t id, int32_t step) {
+  if (id < 0) return;
+  const auto base = size_t(dependencies_.bases[size_t(id)]);
+  if (spec_.values[base].storage == Storage::slot) add_to_block(base, step, needs_.input_blocks);
+}
+
+void Specializer::add_to_block(size_t value, int32_t step, std::vector<SlotBlock>& blocks) {
+  const auto [entry, is_new] = block_of_.emplace(value, blocks.size());
   if (is_new)
-    needs_.output_blocks.push_back({value.at, bytes_of(views_[base]) / kAlign * kAlign, {}});
-  needs_.output_blocks[entry->second].steps.push_back(step);
+    blocks.push_back({spec_.values[value].at, bytes_of(views_[value]) / kAlign * kAlign, {}});
+  std::vector<int32_t>& steps = blocks[entry->second].steps;
+  if (steps.empty() || steps.back() != step) steps.push_back(step);
 }
 
 // Whether a value is all of the arena value in which it is stored, contiguous.
@@ -264,6 +282,31 @@ void Specializer::locate_exports(Specialization& made) const {
   for (const Alias& alias : spec_.aliases)
     made.exports.push_back(
         {alias.slot, location_of(alias.value).base, views_[size_t(alias.value)], 0});
+  if (spec_.consumes_inputs) find_slot_lifetimes(made);
+}
+
+// When each output is allocated, and each input released.
+void Specializer::find_slot_lifetimes(Specialization& made) const {
+  std::unordered_map<int32_t, int32_t> first, last;  // by slot: positions
+  for (size_t at = 0; at < made.steps.size(); ++at) {
+    const PlannedStep& step = made.steps[at];
+    for (int32_t i = 0; i < step.n_in + step.n_out; ++i) {
+      const int32_t base = made.locations[size_t(step.first_location + i)].base;
+      first.emplace(base, plan_.groups.begin[at]);
+      last[base] = plan_.groups.end[at];
+    }
+  }
+  for (ExportedValue& exported : made.exports)
+    if (const auto found = first.find(exported.root); found != first.end())
+      exported.first_use = found->second;
+  std::stable_sort(made.exports.begin(), made.exports.end(),
+                   [](const auto& a, const auto& b) { return a.first_use < b.first_use; });
+  for (const ValueSpec& value : spec_.values)
+    if (const auto found = last.find(value.at);
+        value.storage == Storage::slot && found != last.end())
+      made.last_reads.push_back({found->second, value.at});
+  std::stable_sort(made.last_reads.begin(), made.last_reads.end(),
+                   [](const auto& a, const auto& b) { return a.position < b.position; });
 }
 
 void Specializer::export_value(const ValueSpec& value, const View& view,

@@ -38,6 +38,12 @@ struct ExportedValue {
   int64_t bytes;                   // of its block
   int32_t growth = -1;             // index into the segment's growths, for a cache
   int64_t rows = 0, capacity = 0;  // of a cache: rows that it has, and that fit into its block
+  int32_t first_use = 0;  // position of the first step that uses its block, if inputs are consumed
+};
+
+// An input that the run releases after the step at a position.
+struct LastRead {
+  int32_t position, slot;
 };
 
 struct Specialization {
@@ -45,7 +51,8 @@ struct Specialization {
   std::vector<PlannedStep> steps;   // in execution order
   std::vector<int32_t> group_ends;  // by position: the last position of its parallel group
   std::vector<Location> locations;
-  std::vector<ExportedValue> exports;
+  std::vector<ExportedValue> exports;  // by first use
+  std::vector<LastRead> last_reads;    // by position; empty unless inputs are consumed
   int64_t arena_bytes = 0;
   Peak peak;                  // of what is stored in the arena: a lower bound of arena_bytes
   int64_t local_bytes = 0;    // the most that any step needs per thread

@@ -432,7 +432,7 @@ class ControlKind(enum.Enum):
 class SegmentSpec:
     """A segment under construction."""
 
-    def __init__(self, number: int, key: Sequence[int], effort: int, parallel_branches: bool) -> None:
+    def __init__(self, number: int, key: Sequence[int], effort: int, parallel_branches: bool, consumes_inputs: bool = False) -> None:
         """
         `key`: the named dims that decide all sizes; `effort`: of the execution order search.
         """
@@ -512,10 +512,22 @@ class Stop:
     @raised.setter
     def raised(self, arg: bool, /) -> None: ...
 
-class BlockPool:
-    """Memory for arenas and outputs, cached between runs if `caches`."""
+class Caching(enum.Enum):
+    """What a block pool does with blocks that are released."""
 
-    def __init__(self, caches: bool) -> None: ...
+    NONE = 0
+    """It frees them."""
+
+    BLOCKS = 1
+    """It keeps them for requests of about their size."""
+
+    PAGES = 2
+    """It keeps their pages for requests of any size."""
+
+class BlockPool:
+    """Memory for arenas and outputs, cached between runs."""
+
+    def __init__(self, caching: Caching) -> None: ...
 
     def release_cached(self) -> None:
         """Free all cached blocks now, and those in use when they are released."""

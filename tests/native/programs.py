@@ -22,7 +22,7 @@ def runnable(
         input_types=[np.dtype(t) for t in inputs.values()],
         output_types=[np.dtype(t) for t in outputs],
         output_dtypes=[_onnx(t) for t in outputs],
-        pool=native.BlockPool(True),
+        pool=native.BlockPool(native.Caching.BLOCKS),
         threads=1,
         spins=False,
         spin_us=0,

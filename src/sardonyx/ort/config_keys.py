@@ -37,6 +37,8 @@ class Keys:
     APPROXIMATE_GELU: Final = "optimization.enable_gelu_approximation"
     DISABLED_OPTIMIZERS: Final = "optimization.disable_specified_optimizers"
     FOLD_LIMIT: Final = "optimization.constant_folding_max_output_size_in_bytes"
+    CACHE_PAGES: Final = "sardonyx.cache_pages"  # share a pool that caches pages, not blocks
+    CONSUME_INPUTS: Final = "sardonyx.consume_inputs"  # release each input after its last use
     DEFER_WEIGHTS: Final = "sardonyx.defer_weights"  # to the first run
     DIM_HINTS: Final = "sardonyx.dim_hints"
     EXECUTION_ORDER: Final = "sardonyx.execution_order"

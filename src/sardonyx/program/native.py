@@ -39,7 +39,7 @@ class RunSettings:
     n_threads: int = 0  # 0: as many as the process may use
     spins: bool = True  # idle threads spin before they sleep
     grows_in_place: bool = True  # KV caches that are fed back
-    caches_memory: bool = True  # blocks of a run are kept for the next
+    caching: native.Caching = native.Caching.BLOCKS  # what is kept of a run for the next
     shares_memory: bool = False  # sessions share one block pool
     limit_bytes: int = NO_LIMIT  # for arena and outputs of a run
     flushes_denormals: bool = False  # floats below the normal range count as zero
@@ -147,7 +147,7 @@ class NativeSegment:
             if self._runnable is None:
                 self._limit = settings.limit_bytes
                 self._runnable = self._build(
-                    layouts, settings, pool or native.BlockPool(settings.caches_memory)
+                    layouts, settings, pool or native.BlockPool(settings.caching)
                 )
             return self._runnable
 

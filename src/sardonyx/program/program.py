@@ -115,7 +115,7 @@ class Program:
 
     def prepare(self, settings: RunSettings, pool: BlockPool | None = None) -> None:
         """Prepack the weights of native segments and load those of regions; bodies included."""
-        pool = pool or BlockPool(settings.caches_memory)
+        pool = pool or BlockPool(settings.caching)
         for segment in self.segments:
             if isinstance(segment, NativeSegment):
                 segment.prepare(self.layouts, settings, pool)

@@ -383,7 +383,10 @@ class SegmentBuilder:
     ) -> native.SegmentSpec:
         """Return the native segment; `address` returns where the bytes of a constant are."""
         key = sorted(names[n] for n in self.sizes.used)
-        spec = native.SegmentSpec(number, key, self.order.effort, self.order.branches)
+        search = self.order
+        spec = native.SegmentSpec(
+            number, key, search.effort, search.branches, search.consumes_inputs
+        )
         for op in self.sizes.ops:
             spec.add_size(*op)
         for g in self.guards:  # `guard` has added their registers

@@ -42,6 +42,7 @@ class OrderOptions:
     effort: int = 0
     hints: Mapping[str, int] = field(default_factory=dict)  # sizes of open dims, by name
     branches: bool = False  # ORT_PARALLEL: small independent steps run concurrently
+    consumes_inputs: bool = False  # inputs are released after their last use
 
 
 @frozen
@@ -50,6 +51,7 @@ class Search:
 
     effort: int = KEPT  # of the search for a lower peak
     branches: bool = False
+    consumes_inputs: bool = False
 
 
 @frozen
@@ -103,7 +105,8 @@ def _schedule(
         has_gradients = any(n.is_backward for n in deps.nodes)
         order = memory_efficient(deps) if has_gradients else reverse_depth_first(deps)
     effort = options.effort if fixed is None else KEPT
-    return Schedule(graph, deps.ordered(order), bodies, Search(effort, options.branches))
+    search = Search(effort, options.branches, options.consumes_inputs)
+    return Schedule(graph, deps.ordered(order), bodies, search)
 
 
 def _graphs_in_python(placement: Placement) -> set[Graph]:

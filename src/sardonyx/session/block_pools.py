@@ -1,7 +1,8 @@
 """Block pools for arenas and outputs: one per program, or one shared by the process.
 
-A session with `session.use_env_allocators` uses the shared pool. `_LOCK` guards its creation; the
-pool itself is thread-safe native code and lives as long as any session refers to it.
+A session with `session.use_env_allocators` uses a shared pool, of which there is one for each kind
+of caching. `_LOCK` guards their creation; a pool itself is thread-safe native code and lives as
+long as any session refers to it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from typing import Final
 from weakref import ref
 
-from sardonyx._native import BlockPool
+from sardonyx._native import BlockPool, Caching
 from sardonyx.base.locks import Lock
 from sardonyx.errors import InvalidArgument
 from sardonyx.ort.options import RunOptions
@@ -19,19 +20,19 @@ from sardonyx.program.native import NO_LIMIT, RunSettings
 SHRINK: Final = "memory.enable_memory_arena_shrinkage"
 _DEVICES: Final = ("cpu", "gpu")
 _LOCK: Final = Lock()
-_shared: ref[BlockPool] | None = None
+_SHARED: Final[dict[Caching, ref[BlockPool]]] = {}
 
 
 def pool_for(settings: RunSettings) -> BlockPool:
     """Return the block pool of a new program: its own, or the one shared by sessions."""
-    if not settings.shares_memory or not settings.caches_memory:
-        return BlockPool(settings.caches_memory)
-    global _shared
+    caching = settings.caching
+    if not settings.shares_memory or caching is Caching.NONE:
+        return BlockPool(caching)
     with _LOCK:
-        pool = None if _shared is None else _shared()
+        pool = _SHARED[caching]() if caching in _SHARED else None
         if pool is None:
-            pool = BlockPool(True)
-            _shared = ref(pool)
+            pool = BlockPool(caching)
+            _SHARED[caching] = ref(pool)
         return pool
 
 
@@ -54,7 +55,7 @@ def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:
     devices = [_device(pair) for pair in text.split(";") if pair]
     if not devices:
         return False
-    if not settings.caches_memory:
+    if settings.caching is Caching.NONE:
         hint = "remove the entry: with enable_cpu_mem_arena off no memory is cached"
         raise InvalidArgument(f"{SHRINK} is {text!r}, an arena that is disabled", hint=hint)
     if ("cpu", 0) not in devices:

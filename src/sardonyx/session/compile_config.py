@@ -190,7 +190,7 @@ def _order_options(options: SessionOptions) -> OrderOptions:
     effort = choice(options, Keys.ORDER_EFFORT, "0", _EFFORTS)
     branches = options.execution_mode == ExecutionMode.ORT_PARALLEL
     hints = _dim_hints(options._entries.get(Keys.DIM_HINTS, ""))
-    return OrderOptions(order, effort, hints, branches)
+    return OrderOptions(order, effort, hints, branches, flag(options, Keys.CONSUME_INPUTS))
 
 
 def _dim_hints(text: str) -> dict[str, int]:

@@ -81,7 +81,8 @@ def cache_key(
 
 
 def _order_key(order: OrderOptions) -> Hashable:
-    return order.order, order.effort, order.branches, tuple(sorted(order.hints.items()))
+    hints = tuple(sorted(order.hints.items()))
+    return order.order, order.effort, order.branches, order.consumes_inputs, hints
 
 
 def _identity(path: str) -> Hashable | None:

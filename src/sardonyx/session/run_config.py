@@ -34,13 +34,19 @@ def run_settings(options: SessionOptions) -> RunSettings:
         min(max(0, threads_of(options)), native.max_threads),
         flag(options, Keys.ALLOW_SPINNING, "1"),
         flag(options, Keys.GROW_IN_PLACE, "1"),
-        caches_memory=options.enable_cpu_mem_arena,
+        caching=_caching(options),
         shares_memory=shares,
         limit_bytes=run_limit_bytes(byte_count(LIMIT, entries.get(LIMIT, "0")), shares),
         flushes_denormals=flag(options, Keys.FLUSH_DENORMALS),
         spin_us=_spin_us(entries.get(Keys.SPIN_US)),
         stops_spinning=flag(options, Keys.STOP_SPINNING),
     )
+
+
+def _caching(options: SessionOptions) -> native.Caching:
+    if not options.enable_cpu_mem_arena:
+        return native.Caching.NONE
+    return native.Caching.PAGES if flag(options, Keys.CACHE_PAGES) else native.Caching.BLOCKS
 
 
 def _spin_us(text: str | None) -> int:

@@ -13,7 +13,9 @@ from typing import Any, Final
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.graph import Graph, Node, Value
 
-_CLONE_PRIORITY: Final = 10  # above 0: scheduled as late as the readers allow
+RECOMPUTED: Final = (
+    10  # the priority of recomputed nodes; above 0: scheduled as late as the readers allow
+)
 Choice = str | Callable[[Node], bool] | Iterable[str] | None
 
 
@@ -115,7 +117,7 @@ def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:
     inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
     name = f"{node.name}_again" if node.name else ""
     clone = graph.add(node.op, inputs, dict(node.attrs), len(node.outputs), name)
-    clone.annotations = (_CLONE_PRIORITY, True)
+    clone.annotations = (RECOMPUTED, True)
     for new, old in zip(clone.outputs, node.outputs, strict=True):
         new.fact = old.fact
     return clone

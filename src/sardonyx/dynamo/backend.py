@@ -69,13 +69,17 @@ def partition(
 ) -> Any:
     """Split a joint graph into forward and backward by a minimum cut over the bytes saved.
 
-    Cheap elementwise calls are computed again in the backward graph where that saves bytes. With a
-    budget, a knapsack over the cost and bytes of the others chooses what else is.
+    Everything but matrix products, convolutions, attention and random draws may be computed again
+    in the backward graph where that saves bytes: activations, normalizations and copies are cheap
+    beside the products. With a budget, a knapsack over the cost and bytes of the products chooses
+    which of them are computed again, too.
     """
     drop_logsumexp(joint)
     save_draws(joint)
     budget = 1.0 if memory_budget is None else memory_budget
-    with functorch_config.patch(activation_memory_budget=budget):
+    with functorch_config.patch(
+        activation_memory_budget=budget, aggressive_recomputation=True, recompute_views=True
+    ):
         return min_cut_rematerialization_partition(joint, joint_inputs, **options)
 
 
@@ -110,11 +114,11 @@ def _compile_graph(module: fx.GraphModule, kind: str, report: Report) -> Compile
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     entry = GraphReport(kind, len(calls), 0)
     report.graphs.append(entry)
-    lowering = GraphLowering(module)
+    lowering = GraphLowering(module, kind == "backward")
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1
-        compiled: Any = Executor(lowered, torch.get_num_threads())
+        compiled: Any = Executor(lowered, torch.get_num_threads(), kind == "backward")
         compiled._boxed_call = True
     else:
         entry.fallbacks = list(lowering.fallbacks.values())
@@ -135,9 +139,8 @@ def _compile_split(module: fx.GraphModule, lowering: GraphLowering, entry: Graph
         if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
             entry.fallbacks.extend(sub.fallbacks.values())
             continue
-        setattr(
-            whole, name, _Submodule(Executor(lowered, torch.get_num_threads()), _is_single(part))
-        )
+        executor = Executor(lowered, torch.get_num_threads(), is_backward=False)
+        setattr(whole, name, _Submodule(executor, _is_single(part)))
         entry.n_sessions += 1
     return make_boxed_func(whole)
 

@@ -15,6 +15,7 @@ from torch.utils._sympy.printers import PythonPrinter
 from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.dynamo.aten_builder import DTYPES, expression_of
 from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput, is_tensor
+from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
 from sardonyx.session import InferenceSession
 
@@ -46,11 +47,15 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 class Executor:
     """A lowered graph with its session. Thread-safe, as sessions are."""
 
-    def __init__(self, lowered: LoweredGraph, threads: int) -> None:
+    def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool) -> None:
         options = SessionOptions()
         options.intra_op_num_threads = threads
-        # Forward and backward sessions run in turn and use the same cached memory.
-        options.add_session_config_entry("session.use_env_allocators", "1")
+        # Forward and backward sessions run in turn on the same pages: gradients are allocated where
+        # activations were, and the other way round.
+        options.add_session_config_entry(Keys.SHARE_BLOCK_POOL, "1")
+        options.add_session_config_entry(Keys.CACHE_PAGES, "1")
+        if is_backward:
+            options.add_session_config_entry(Keys.CONSUME_INPUTS, "1")
         self._lowered = lowered
         device = lowered.device
         providers: list[Any] = ["CPUExecutionProvider"]
@@ -74,7 +79,11 @@ class Executor:
         self._results = [self._result(r) for r in lowered.outputs]
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Run with the torch graph's arguments, in a list that is emptied (boxed)."""
+        """Run with the torch graph's arguments, in a list that is emptied (boxed).
+
+        Arguments are referred to by the feed alone while the session runs, so that one which
+        consumes its inputs frees activations as early as possible.
+        """
         feed = {name: args[index] for index, name in self._tensors}
         for index, name, is_size in self._numbers:
             number = int(args[index])
@@ -82,29 +91,27 @@ class Executor:
             feed[name] = torch.tensor(number) if size is None else size
         for name, draw, sizes in self._draws:
             feed[name] = draw([size(args) for size in sizes])
-        outputs = self._run(feed)
-        results = [result(args, outputs) for result in self._results]
+        results = [result(args) for result in self._results]
         args.clear()
-        return results
+        outputs = self._run(feed)
+        return [outputs[r.index] if isinstance(r, ModelOutput) else r for r in results]
 
     def _on_host(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        arrays = {name: as_array(tensor) for name, tensor in feed.items()}
+        arrays = {name: as_array(feed.pop(name)) for name in list(feed)}
         return [as_tensor(array) for array in self.session.run(None, arrays)]
 
     def _on_device(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        tensors = {name: tensor.detach().contiguous() for name, tensor in feed.items()}
+        tensors = {name: feed.pop(name).detach().contiguous() for name in list(feed)}
         return self.session.run(None, tensors, _DEVICE_OUTPUTS)
 
-    def _result(self, result: Any) -> Callable[[list[Any], Sequence[Any]], Any]:
+    def _result(self, result: Any) -> Callable[[list[Any]], Any]:
+        """Return a function from the arguments to a result, or to the model's output that it is."""
         match result:
-            case ModelOutput(index=index):
-                return lambda _, outputs: outputs[index]
             case Argument(index=index):
-                return lambda args, _: args[index]
+                return itemgetter(index)
             case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-                number = _number_function(result, self._lowered.arguments)
-                return lambda args, _: number(args)
-        return lambda *_: result
+                return _number_function(result, self._lowered.arguments)
+        return lambda _: result
 
 
 def _size_function(d: Any, arguments: Sequence[Any]) -> Callable[[list[Any]], int]:

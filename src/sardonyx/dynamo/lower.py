@@ -7,6 +7,7 @@ is recorded with the reason, and `dynamo.split` then leaves it to torch.
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import sympy
 import torch
 from torch import fx
 
+from sardonyx.autodiff.recompute import RECOMPUTED
 from sardonyx.base.records import frozen
 from sardonyx.dynamo.aten_builder import (
     AtenBuilder,
@@ -25,7 +27,7 @@ from sardonyx.dynamo.aten_builder import (
 from sardonyx.dynamo.table import lowering_of
 from sardonyx.graph.const import Held
 from sardonyx.graph.constant import constant
-from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
 
 OPSET: Final = 23
@@ -83,8 +85,10 @@ def is_tensor(value: Any) -> bool:
 class GraphLowering:
     """The lowering of one fx graph; `fallbacks` is complete after `run`."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, is_backward: bool = False) -> None:
         self._module = module
+        self._is_backward = is_backward
+        self._gradients: set[fx.Node] = set()  # that depend on a tangent, in a backward graph
         self._graph = Graph("torch")
         self._b = AtenBuilder(self._graph)
         self._b.device = device_of(module)
@@ -113,6 +117,8 @@ class GraphLowering:
     def _placeholder(self, node: fx.Node) -> None:
         index = len(self._arguments)
         self._arguments.append(node)
+        if self._is_backward and node.name.startswith("tangents_"):  # AOTAutograd's name
+            self._gradients.add(node)
         fake: Any = node.meta.get("val")  # absent for Python values, which tracing made constants
         if not is_tensor(fake):
             self._values[node] = fake
@@ -141,6 +147,8 @@ class GraphLowering:
         if node.target is operator.getitem:
             whole, index = node.args
             results = self._values.get(whole)  # type: ignore[arg-type]
+            if whole in self._gradients:
+                self._gradients.add(node)
             if results is None:
                 self._stand_in(node, fake)
             else:
@@ -163,13 +171,25 @@ class GraphLowering:
             self._b.call_node, self._b.out = node, fake
             first = len(self._b.made)
             self._values[node] = lowering(self._b, *args, **kwargs)
-            for made in self._b.made[first:]:
-                made.name = node.name
+            self._annotate(node, self._b.made[first:])
             self._check(node, fake)
         except Unsupported as error:
             self._refuse(node, str(error))
         except Exception as error:
             self._refuse(node, f"its lowering failed: {type(error).__name__}: {error}")
+
+    def _annotate(self, node: fx.Node, made: Iterable[Node]) -> None:
+        """Name the nodes of a call, and tell gradients from recomputation for the schedule.
+
+        The execution order computes activations again right before the gradient that reads them.
+        """
+        is_gradient = any(n in self._gradients for n in node.all_input_nodes)
+        if is_gradient:
+            self._gradients.add(node)
+        for one in made:
+            one.name = node.name
+            if self._is_backward:
+                one.annotations = (0 if is_gradient else RECOMPUTED, True)
 
     def _argument(self, node: fx.Node) -> Any:
         value = self._values[node]
@@ -231,6 +251,7 @@ class GraphLowering:
                     indices[value] = len(outputs)
                     outputs.append(value)
                 mapped.append(ModelOutput(indices[value]))
+        self._drop_unread_inputs(outputs)
         numbers = self._b.number_values
         sizes = [(i, a.name) for i, a in enumerate(self._arguments) if a.name in numbers]
         return LoweredGraph(
@@ -241,6 +262,26 @@ class GraphLowering:
             tuple(a.meta.get("val") for a in self._arguments),
             self._b.device,
         )
+
+    def _drop_unread_inputs(self, outputs: list[Value]) -> None:
+        """Remove the inputs that no output depends on, so that a run is a single native call.
+
+        An input with symbolic sizes stays: the run may know a size from it alone.
+        """
+        read: set[Value] = set()
+        waiting = list(outputs)
+        while waiting:
+            value = waiting.pop()
+            if value not in read:
+                read.add(value)
+                waiting += [] if value.node is None else value.node.reads()
+        kept = [
+            v for v in self._graph.inputs
+            if v in read or any(not isinstance(d, int) for d in v.tensor.dims)
+        ]  # fmt: skip
+        self._graph.set_inputs(kept)
+        names = {v.name for v in kept}
+        self._inputs = [pair for pair in self._inputs if pair[1] in names]
 
     def _model(self, outputs: list[Value]) -> Model:
         for index, value in enumerate(outputs):

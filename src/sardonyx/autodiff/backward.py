@@ -94,11 +94,11 @@ def backpropagate(
         missed.update(value for _, value in reads if value in b.opaque)
         if not is_reached:
             continue
-        n_before = len(b.made)
+        n_before = len(b.new_nodes)
         # Chain rule: contributions of all readers of a value are summed.
         for value, grad in _contributions(b, node, grads, reads):
             gradients[value] = b.Add(gradients[value], grad) if value in gradients else grad
-        for added in b.made[n_before:]:
+        for added in b.new_nodes[n_before:]:
             added.is_backward = True
             added.name = added.name or (f"{node.name}_grad" if node.name else "")
     return gradients
@@ -196,9 +196,9 @@ def _decomposed(
     b: Backward, decomposition: Decomposition, node: Node, grads: Sequence[Value | None]
 ) -> list[Value | None]:
     """Gradients of a node's inputs through its decomposition, which is built for this."""
-    n_before = len(b.made)
+    n_before = len(b.new_nodes)
     outputs = outputs_of(decomposition, b, node)
-    nodes = list(b.made[n_before:])
+    nodes = list(b.new_nodes[n_before:])
     seeds: Gradients = {}
     for out, grad in zip(outputs, grads, strict=False):
         if grad is None:

@@ -123,7 +123,7 @@ class _GradientGraph:
             if name + SUFFIX in names:  # an intermediate value, which needs no name
                 names[name + SUFFIX].name = ""
             self._add_output(name, value, gradients[value])
-        for node in self._b.made:
+        for node in self._b.new_nodes:
             node.is_backward = True
         # Recomputation looks at what the backward part reads, so dead nodes must be gone.
         prune(self.graph)
@@ -276,7 +276,7 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
             if old in seeds:
                 seeds[new] = seeds.pop(old)
             graph.replace(old, new)
-        attribute_to(b.made, node)
+        attribute_to(b.new_nodes, node)
         graph.remove(node)
 
 

@@ -45,7 +45,7 @@ def _expand(node: Node) -> None:
     # The seed is 1 for each element: the gradient of the sum of all elements of y.
     ones = b.expand(b.const(1, y.tensor.dtype), y)
     gradients = backpropagate(b, forward, {y: ones}, targets)
-    for added in b.made:
+    for added in b.new_nodes:
         added.is_backward = True
         added.name = added.name or node.name
     for out, value in zip(node.outputs, targets, strict=True):

@@ -286,7 +286,7 @@ class AtenBuilder(Builder):
         b = Backward(self.graph)
         b.active.update(v for v, w in zip(forward.inputs, wanted, strict=False) if w and v)
         found = rule(b, forward, dy)
-        self.made.extend(b.made)
+        self.new_nodes.extend(b.new_nodes)
         grads = list(found) if isinstance(found, (list, tuple)) else [found]
         return [g if w else None for g, w in zip(grads, wanted, strict=False)]
 

@@ -25,7 +25,7 @@ from sardonyx.dynamo.aten_builder import (
     expression_of,
 )
 from sardonyx.dynamo.table import lowering_of
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
@@ -138,7 +138,7 @@ class GraphLowering:
     def _attribute(self, node: fx.Node) -> None:
         tensor = operator.attrgetter(str(node.target))(self._module)
         try:
-            self._values[node] = constant(Held(_as_array(tensor)))
+            self._values[node] = constant(ArrayConst(_as_array(tensor)))
         except Unsupported as error:
             self._refuse(node, str(error))
 
@@ -169,9 +169,9 @@ class GraphLowering:
         try:
             args, kwargs = fx.node.map_arg((node.args, dict(node.kwargs)), self._argument)
             self._b.call_node, self._b.out = node, fake
-            first = len(self._b.made)
+            first = len(self._b.new_nodes)
             self._values[node] = lowering(self._b, *args, **kwargs)
-            self._annotate(node, self._b.made[first:])
+            self._annotate(node, self._b.new_nodes[first:])
             self._check(node, fake)
         except Unsupported as error:
             self._refuse(node, str(error))
@@ -303,7 +303,7 @@ def _declared(value: Value) -> Declared:
     dims = (
         None if fact.shape is None else tuple(d if isinstance(d, int) else None for d in fact.dims)
     )
-    return Declared(value.name, fact.plain(), dims)
+    return Declared(value.name, fact.without_contents(), dims)
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -195,7 +195,7 @@ class GraphBuilder:
             attrs = attributes.before(op, op_type, version, records)
             builder = Builder(graph)
             old = OldNode(op_type, version, tuple(inputs), attrs, n_outputs)
-            values, nodes = _upgraded(rule, builder, old), builder.made
+            values, nodes = _upgraded(rule, builder, old), builder.new_nodes
         elif op is not None:
             attrs = attributes.of(op, records)
             _check_outputs(op, n_outputs)
@@ -330,7 +330,7 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
         raise
     except Exception as error:
         raise as_sardonyx_error(error, f"upgrading {old} to the newest opset") from error
-    for node in builder.made:
+    for node in builder.new_nodes:
         if extra := node.attrs.keys() - node.op.attrs.keys():
             raise InvalidGraph(f"{old} has no attribute {min(extra)}")
         if missing := node.op.required_attrs - node.attrs.keys():

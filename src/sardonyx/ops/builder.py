@@ -24,12 +24,12 @@ Operand = Value | float | int | bool | None
 class Builder:
     """Adds nodes to one graph; with a scope each is inferred immediately, else by a later stage."""
 
-    __slots__ = ("graph", "made", "scope")
+    __slots__ = ("graph", "new_nodes", "scope")
 
     def __init__(self, graph: Graph, scope: Scope | None = None) -> None:
         self.graph = graph
         self.scope = scope
-        self.made: list[Node] = []
+        self.new_nodes: list[Node] = []  # added by this builder, in order
 
     def node(
         self,
@@ -46,7 +46,7 @@ class Builder:
         """
         op, _, filled = self.call(name, domain, attrs)
         node = self.graph.add(op, self.operands(inputs), filled, outputs)
-        self.made.append(node)
+        self.new_nodes.append(node)
         self.infer(node, like)
         return node
 

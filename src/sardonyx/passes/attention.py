@@ -75,7 +75,7 @@ def _fuse(b: Builder, softmax: Node) -> None:
         rows_first=int(rows_first),
     )
     logger.debug("attention at %s", softmax)
-    attribute_to(b.made, matmul)
+    attribute_to(b.new_nodes, matmul)
     replace_value(b.graph, out, y)
     drop(b.graph, [matmul, last])
 

@@ -39,7 +39,7 @@ def _number(graph: Graph, node: Node) -> None:
     # A binary classifier may name only its positive class.
     table = binary_labels(names) if len(names) == 1 else names
     label: Value = builder.Gather(builder.const(table), classifier.outputs[0])
-    for added in builder.made:
+    for added in builder.new_nodes:
         added.annotations = node.annotations
     for old, new in zip(node.outputs, (label, classifier.outputs[1]), strict=False):
         if not new.name:

@@ -71,7 +71,7 @@ def decompose_node(graph: Graph, node: Node, build: Callable[[Builder, Node], Ou
 
     if (outputs := try_build(b, built, node.op.name, node)) is None:
         return
-    attribute_to(b.made, node)
+    attribute_to(b.new_nodes, node)
     # A decomposition may leave out outputs that have no reader.
     for old, new in zip(node.outputs, outputs, strict=False):
         if new is not None and old.is_used:

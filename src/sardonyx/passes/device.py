@@ -197,7 +197,7 @@ def _merge(graph: Graph, nodes: list[Node]) -> None:
     y = plain.MatMul(*operands, domain=first.op.domain, **first.attrs)
     sizes = plain.ints(*(d for v in matrices if isinstance(d := v.tensor.dims[1], int)))
     split = plain.node("Split", y, sizes, outputs=len(nodes), axis=y.tensor.rank - 1)
-    attribute_to(plain.made, first)
+    attribute_to(plain.new_nodes, first)
     for node, result in zip(nodes, split.outputs, strict=True):
         replace_value(graph, node.outputs[0], result)
         graph.remove(node)

@@ -171,12 +171,12 @@ class Rewriter:
             return False
         logger.debug("%s at %s", r.name, node)
         self._fired[r.name] += 1
-        for added in builder.made:
+        for added in builder.new_nodes:
             added.name, added.annotations = added.name or node.name, node.annotations
             self._symbols.add(added)
         self._replace(node.outputs[0], new)
         # New nodes may match further rules.
-        for added in builder.made:
+        for added in builder.new_nodes:
             self._push(added)
         drop(self._graph, covered)
         return True

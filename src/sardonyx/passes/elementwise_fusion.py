@@ -241,7 +241,7 @@ class _EpilogueTarget:
         assert target is not None
         builder = Builder(graph)
         reshaped: Value = builder.Reshape(other, builder.ints(*target), like=self.matmul)
-        builder.made[0].annotations = self.node.annotations
+        builder.new_nodes[0].annotations = self.node.annotations
         reshaped.fact = other.tensor.shaped(self.matmul.tensor.dims)
         return reshaped
 
@@ -352,7 +352,7 @@ def _tabulate(graph: Graph, chain: Node) -> None:
         return
     builder = Builder(graph, graph.scope)
     looked_up = builder.QLookup(x, _lookup_table(builder, chain, x), domain=INTERNAL, like=y)
-    attribute_to(builder.made, chain)
+    attribute_to(builder.new_nodes, chain)
     replace_value(graph, y, looked_up)
     graph.remove(chain)
 

@@ -136,6 +136,6 @@ def _widen(b: Builder, node: Node, wide: dict[Value, Value]) -> None:
             result = b.Cast(new, to=old.tensor.dtype.onnx)
             wide[result] = new
         replace_value(node.graph, old, result)
-    for added in b.made:
+    for added in b.new_nodes:
         added.annotations = node.annotations
     node.graph.remove(node)

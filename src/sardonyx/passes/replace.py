@@ -25,7 +25,7 @@ def try_build(b: Builder, build: Callable[[], T], name: str, node: Node) -> T | 
         return build()
     except (NoMatch, SardonyxError) as reason:
         # In reverse: a node can only be removed once nothing reads its outputs.
-        for added in reversed(b.made):
+        for added in reversed(b.new_nodes):
             graph.remove(added)
         # Guards that inference of the removed nodes added would otherwise still be checked.
         del graph.scope.guards[n_guards:]

@@ -79,7 +79,7 @@ def _fuse(graph: Graph, node: Node) -> None:
     attrs |= {"epsilon": epsilon, "gated": int(bool(gate))}
     b, inputs = Builder(graph, graph.scope), (x, q, scale, zero, gain, residual, None)
     y = b.FusedMatMulNBits(*inputs, domain=INTERNAL, like=out, **attrs)
-    attribute_to(b.made, node)
+    attribute_to(b.new_nodes, node)
     replace_value(graph, out, y)
     drop(graph, fused)  # from the end of the list: a node is dead once its reader is removed
 
@@ -150,7 +150,7 @@ def _split_skip_norms(graph: Graph) -> None:
         y, epsilon = node.outputs[0], node.attrs["epsilon"]
         total = b.Add(a, b_, like=y)
         normed = b.SimplifiedLayerNormalization(total, gain, like=y, epsilon=epsilon, axis=-1)
-        attribute_to(b.made, node)
+        attribute_to(b.new_nodes, node)
         replace_value(graph, y, normed)
         if len(node.outputs) > 3:
             replace_value(graph, node.outputs[3], total)
@@ -172,6 +172,6 @@ def unfuse_nbits_matmul(graph: Graph) -> None:
             y = b.Mul(b.Mul(gate, b.Sigmoid(gate)), up)
         if residual is not None:
             y = b.Add(y, residual)
-        attribute_to(b.made, node)
+        attribute_to(b.new_nodes, node)
         replace_value(node.graph, out, y)
         node.graph.remove(node)

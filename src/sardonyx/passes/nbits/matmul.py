@@ -85,7 +85,7 @@ def read_stored_weights(graph: Graph, options: PassOptions) -> None:
 def _replace(b: Builder, node: Node, new: Value) -> None:
     """Replace a node by what was built for it."""
     logger.debug("read_weights at %s", node)
-    attribute_to(b.made, node)
+    attribute_to(b.new_nodes, node)
     # Readers know the symbolic dims of the old fact.
     new.fact = node.outputs[0].tensor.plain()
     replace_value(b.graph, node.outputs[0], new)

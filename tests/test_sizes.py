@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Shape, Size, evaluate, is_at_least, is_equal, maximum, symbol
 from sardonyx.graph.dtype import BOOL, F32, I8, I32, I64, U64, DType
@@ -27,7 +27,7 @@ def sizes(*elements: Size, dtype: DType = I64) -> Value:
 
 
 def held(numbers: Any, dtype: Any = np.int64) -> Value:
-    return constant(Held(np.array(numbers, dtype)))
+    return constant(ArrayConst(np.array(numbers, dtype)))
 
 
 def made(name: str, *inputs: Value | None, **attrs: Any) -> Shape | None:
@@ -144,7 +144,7 @@ def test_a_chain_of_floats_is_followed_to_whole_numbers() -> None:
 
 def test_no_elements_of_an_open_size_stay_open() -> None:
     b = Builder(Graph(), Scope())
-    empty = b.ConstantOfShape(sizes(0, N), value=Held(np.array([1])))
+    empty = b.ConstantOfShape(sizes(0, N), value=ArrayConst(np.array([1])))
     assert str(empty.fact) == "i64[0,n]"
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import const_fact
 from sardonyx.graph.dim import Dim, symbol
 from sardonyx.graph.dtype import BOOL, F16, F32, I64, STRING
@@ -60,7 +60,7 @@ def test_views_of_a_shape() -> None:
 
 
 def test_contents_do_not_spread_to_other_values() -> None:
-    fact = const_fact(Held(np.arange(3)))
+    fact = const_fact(ArrayConst(np.arange(3)))
     assert fact.ints == (0, 1, 2)
     assert fact.is_const
     for other in (fact.plain(), fact.of(F32), fact.shaped((3, 1))):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.const import Array, Const, Held
+from sardonyx.graph.const import Array, ArrayConst, Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import symbol
 from sardonyx.graph.dtype import F32, by_numpy
@@ -264,7 +264,7 @@ def tensors() -> st.SearchStrategy[Array]:
 def test_literals_keep_every_bit(array: Array) -> None:
     graph = Graph()
     b = Builder(graph, graph.scope)
-    graph.set_outputs([b.Identity(constant(Held(array)))])
+    graph.set_outputs([b.Identity(constant(ArrayConst(array)))])
     read = _constant(parse(show(graph))).read()
     assert by_numpy(read.dtype) is by_numpy(array.dtype)
     assert read.shape == array.shape

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
@@ -84,15 +84,15 @@ def input_with_a_node(g: Graph) -> None:
 
 
 def constant_input(g: Graph) -> None:
-    g.inputs.append(constant(Held(np.zeros(2, np.float32))))
+    g.inputs.append(constant(ArrayConst(np.zeros(2, np.float32))))
 
 
 def default_of_no_input(g: Graph) -> None:
-    g.defaults[output(g, "a")] = Held(np.zeros(2, np.float32))
+    g.defaults[output(g, "a")] = ArrayConst(np.zeros(2, np.float32))
 
 
 def constant_with_a_node(g: Graph) -> None:
-    output(g, "b").fact = constant(Held(np.zeros(2, np.float32))).fact
+    output(g, "b").fact = constant(ArrayConst(np.zeros(2, np.float32))).fact
 
 
 def from_nowhere(g: Graph) -> None:
@@ -142,7 +142,7 @@ def same_name_in_a_body(g: Graph) -> None:
 
 
 def constant_of_the_same_name(g: Graph) -> None:
-    g.set_input(node(g, "b"), 0, constant(Held(np.zeros(2, np.float32)), "a"))
+    g.set_input(node(g, "b"), 0, constant(ArrayConst(np.zeros(2, np.float32)), "a"))
 
 
 def no_fact(g: Graph) -> None:

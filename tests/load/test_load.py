@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.const import Ref
+from sardonyx.graph.const import SourceConst
 from sardonyx.load import load
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -63,7 +63,7 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     (node,) = load(path).graph.nodes
     const = node.inputs[1].const  # type: ignore[union-attr]
-    assert isinstance(const, Ref)
+    assert isinstance(const, SourceConst)
     assert not const.is_read
     np.testing.assert_array_equal(const.read(), w)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.const import Held, Recipe
+from sardonyx.graph.const import ArrayConst, Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
@@ -46,7 +46,7 @@ def node_of(op: str, x: Array, w: Array | None, **attrs: Any) -> Node:
     assert dtype is not None
     value = Value("x", Fact(dtype, x.shape))
     graph.inputs.append(value)
-    constants = [] if w is None else [constant(Held(w))]
+    constants = [] if w is None else [constant(ArrayConst(w))]
     return Builder(graph, graph.scope).node(op, value, *constants, domain=INTERNAL, **attrs)
 
 
@@ -351,7 +351,7 @@ def with_epilogue(
     shape = node.outputs[0].tensor.static
     assert shape is not None
     row, whole = random(maps), random(*shape)
-    operands = [constant(Held(row)), Value("r", Fact(F32, shape))]
+    operands = [constant(ArrayConst(row)), Value("r", Fact(F32, shape))]
     graph.inputs.append(operands[1])
     graph.set_outputs([build(builder, node.outputs[0], *operands)])
     fuse_chains(graph)
@@ -469,9 +469,9 @@ def test_recipes_are_packed_as_what_they_make(row: tuple[int, ...]) -> None:
     weights, factors = random(6, 4, 3, 3), random(*row)
     mul = lookup("", "Mul")
     assert mul is not None
-    recipe = Recipe(mul, (Held(weights), Held(factors)), {}, 0, (F32, weights.shape))
+    recipe = Recipe(mul, (ArrayConst(weights), ArrayConst(factors)), {}, 0, (F32, weights.shape))
     found = prepack(WeightLayout(recipe, "conv_pack", 32 * 36 * 4, (1,)))
-    expected = prepack(WeightLayout(Held(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
+    expected = prepack(WeightLayout(ArrayConst(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
     assert found.tobytes() == expected.tobytes()
 
 

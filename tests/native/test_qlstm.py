@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
@@ -65,7 +65,7 @@ class Layer:
     def _value(self, array: Any, is_const: bool) -> Value | None:
         if array is None:
             return None
-        value = constant(Held(np.ascontiguousarray(array)))
+        value = constant(ArrayConst(np.ascontiguousarray(array)))
         if not is_const:
             value.fact = value.tensor.plain()
             self.fed[value] = array

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 import sardonyx._native as native
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
@@ -37,13 +37,13 @@ class Layer:
             random(directions, 2 * gates * hidden),
         ]
         self.fed: dict[Value, Any] = {}
-        inputs: list[Value | None] = [self.feed(x), *(constant(Held(w)) for w in weights)]
+        inputs: list[Value | None] = [self.feed(x), *(constant(ArrayConst(w)) for w in weights)]
         self.arrays: list[Any] = [x, *weights]
         self.name, self.inputs, self.attrs = name, inputs, attrs
         self.outputs = 3 if name == "LSTM" else 2
 
     def feed(self, array: Any) -> Value:
-        value = constant(Held(np.ascontiguousarray(array)))
+        value = constant(ArrayConst(np.ascontiguousarray(array)))
         value.fact = value.tensor.plain()
         self.fed[value] = array
         return value

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
@@ -27,7 +27,7 @@ def node_of(name: str, x: Any, attrs: dict[str, Any]) -> tuple[Node, Value]:
     op = lookup(ML, name)
     assert op is not None
     graph = Graph()
-    value = constant(Held(np.ascontiguousarray(x)))
+    value = constant(ArrayConst(np.ascontiguousarray(x)))
     value.fact = value.tensor.plain()
     arrays = {k: _as_attr(v) for k, v in attrs.items()}
     outputs = 2 if name.endswith("Classifier") else 1

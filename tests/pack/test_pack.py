@@ -20,9 +20,9 @@ from onnx import helper, numpy_helper
 import sardonyx
 from sardonyx.cli import main
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.const import Ref
+from sardonyx.graph.const import SourceConst
 from sardonyx.models import DIGITS
-from sardonyx.pack.constants import InPack
+from sardonyx.pack.constants import PackConst
 from sardonyx.pack.file import PackFile
 from tests.pack.packs import (
     LAYERS,
@@ -227,8 +227,8 @@ def test_what_stays_in_the_file(is_aligned: bool, tmp_path: Path) -> None:
     session = opened(path)
     values = [v for n in session._compiled.model.graph.nodes for v in n.inputs if v is not None]
     found = {v.name: v.const for v in values if v.const is not None}
-    assert isinstance(found["grid"], InPack) is not is_aligned
-    assert type(found["w"]) is type(found["table"]) is Ref
+    assert isinstance(found["grid"], PackConst) is not is_aligned
+    assert type(found["w"]) is type(found["table"]) is SourceConst
     assert not found["w"].is_read
 
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.const import Ref
+from sardonyx.graph.const import SourceConst
 from sardonyx.graph.graph import Graph
 from sardonyx.passes import PassOptions
 from tests.passes.nbits_models import (
@@ -278,7 +278,7 @@ def test_a_weight_for_a_gather_and_a_matmul() -> None:
     graph = lowered(model)
     assert ops(graph) == {"GatherDequantized": 1, "Add": 1, "MatMulNBits": 1}
     consts = {n.inputs[j].const for n in graph.nodes for j in (0, 1) if n.inputs[j].is_const}
-    assert len({(c.source, c.offset) for c in consts if isinstance(c, Ref)}) == 1
+    assert len({(c.source, c.offset) for c in consts if isinstance(c, SourceConst)}) == 1
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
@@ -294,7 +294,7 @@ def test_a_weight_transposed_before_dequantization(is_turned: bool) -> None:
     graph = lowered(model)
     assert ops(graph) == FUSED
     (q,) = (n.inputs[1] for n in graph.nodes if n.op.name in FUSED)
-    assert isinstance(q.const, Ref)
+    assert isinstance(q.const, SourceConst)
     near(run(model, feeds_of()), run(model, feeds_of(), is_plain=True))
 
 

@@ -236,9 +236,9 @@ def _attribute(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     if isinstance(value, onnx.TensorProto):
-        from sardonyx.graph.const import Held
+        from sardonyx.graph.const import ArrayConst
 
-        return Held(numpy_helper.to_array(value))
+        return ArrayConst(numpy_helper.to_array(value))
     return value
 
 

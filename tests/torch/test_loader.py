@@ -16,7 +16,7 @@ import pytest
 import sardonyx
 from sardonyx.base import progress
 from sardonyx.errors import EPFail, Fail, ModelLoadCanceled
-from sardonyx.graph.const import Const, Held, Recipe, Ref, Source
+from sardonyx.graph.const import ArrayConst, Const, Recipe, Source, SourceConst
 from sardonyx.graph.dtype import BF16, BOOL, F16, F32, F64, U8, DType, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
@@ -54,8 +54,8 @@ def mapped(path: Path, data: Any) -> Source:
     return map_file(str(path), path.name)
 
 
-def at(source: Source, offset: int, dtype: DType, *shape: int) -> Ref:
-    return Ref(source, offset, dtype.packed_bytes(int(np.prod(shape))), dtype, shape)
+def at(source: Source, offset: int, dtype: DType, *shape: int) -> SourceConst:
+    return SourceConst(source, offset, dtype.packed_bytes(int(np.prod(shape))), dtype, shape)
 
 
 def place(*consts: Const, **options: Any) -> list[Any]:
@@ -137,15 +137,15 @@ def recipes(source: Source) -> dict[str, Recipe]:
     a, b = at(source, 3, F16, 200, 300), at(source, 200_000, F16, 100, 300)
     turned = recipe("Transpose", a, shape=(300, 200), perm=(1, 0))
     joined = recipe("Concat", a, b, shape=(300, 300), axis=0)
-    shift = Held(np.arange(300, dtype=np.float16))
-    to = Held(np.array([200, 150, 2]))
+    shift = ArrayConst(np.arange(300, dtype=np.float16))
+    to = ArrayConst(np.array([200, 150, 2]))
     return {
         "one": turned,
         "two": joined,
         "a small one": recipe("Add", joined, shift, shape=(300, 300)),
         "a chain": recipe("Reshape", turned, to, shape=(200, 150, 2)),
         "one twice": recipe("Add", a, recipe("Neg", a, shape=(200, 300)), shape=(200, 300)),
-        "no large one": recipe("Expand", shift, Held(np.array([300, 300])), shape=(300, 300)),
+        "no large one": recipe("Expand", shift, ArrayConst(np.array([300, 300])), shape=(300, 300)),
     }
 
 
@@ -162,7 +162,7 @@ def test_recipes_are_made_on_the_device(
 
 
 def test_what_torch_cannot_make_the_host_makes(source: Source) -> None:
-    held = Held(np.arange(100_000, dtype=np.float32).reshape(100, 1000))
+    held = ArrayConst(np.arange(100_000, dtype=np.float32).reshape(100, 1000))
     odd = recipe("Split", held, shape=(50, 1000), axis=0, num_outputs=2)
     assert device_recipe(odd) is None
     for found, const in zip(place(held, odd), (held, odd), strict=True):

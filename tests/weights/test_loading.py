@@ -12,7 +12,7 @@ import pytest
 
 from sardonyx.base.shared_store import Store
 from sardonyx.errors import Fail
-from sardonyx.graph.const import Const, Held, Recipe, Ref, Source
+from sardonyx.graph.const import ArrayConst, Const, Recipe, Source, SourceConst
 from sardonyx.graph.dtype import F16, F32, U8, by_name
 from sardonyx.load.source import map_file
 from sardonyx.ops import lookup
@@ -66,14 +66,15 @@ def source(tmp_path: Path) -> Source:
 
 
 def test_what_a_reference_says(source: Source, tmp_path: Path) -> None:
-    narrow, held = Ref(source, 4, 8, by_name("u4"), (3, 5)), Held(DATA[:6].reshape(2, 3))
-    turned = Conversion("turned", F16, (5, 3), lambda t: t.T)
+    narrow = SourceConst(source, 4, 8, by_name("u4"), (3, 5))
+    in_memory = ArrayConst(DATA[:6].reshape(2, 3))
+    transposed = Conversion("transposed", F16, (5, 3), lambda t: t.T)
     rows = [
         (WeightReference("a", narrow), "u4", (3, 5), 15, 8),
         (WeightReference("b", narrow, is_packed=True), "u8", (8,), 8, 8),
-        (WeightReference("c", narrow, conversion=turned), "f16", (5, 3), 30, 8),
-        (WeightReference("d", held), "f32", (2, 3), 24, 24),
-        (WeightReference("e", held, is_packed=True), "f32", (2, 3), 24, 24),
+        (WeightReference("c", narrow, conversion=transposed), "f16", (5, 3), 30, 8),
+        (WeightReference("d", in_memory), "f32", (2, 3), 24, 24),
+        (WeightReference("e", in_memory, is_packed=True), "f32", (2, 3), 24, 24),
     ]
     for reference, dtype, shape, size, length in rows:
         found = reference.dtype.name, reference.shape, reference.size_bytes, reference.length
@@ -85,7 +86,7 @@ def test_what_a_reference_says(source: Source, tmp_path: Path) -> None:
 
 
 def test_a_reference_evaluates_recipes() -> None:
-    recipe = Recipe(lookup("", "Neg"), (Held(DATA),), {}, 0, (F32, DATA.shape))
+    recipe = Recipe(lookup("", "Neg"), (ArrayConst(DATA),), {}, 0, (F32, DATA.shape))
     (reference,) = references(recipe)
     np.testing.assert_array_equal(np.frombuffer(reference.buffer(), np.float32), -DATA)
     reference.release()
@@ -95,19 +96,19 @@ def test_the_first_loader_that_can_is_asked() -> None:
     other, first, second = Tins("other"), Tins(), Tins()
     manager = LoaderManager([other, first])
     manager.register(second)
-    (tin,) = manager.place(references(Held(DATA)), "acme", wrap)
+    (tin,) = manager.place(references(ArrayConst(DATA)), "acme", wrap)
     np.testing.assert_array_equal(tin.array, DATA)
     assert (other.loaded, first.loaded, second.loaded) == ([], ["w0"], [])
 
 
 def test_without_a_loader_the_provider_uploads(source: Source) -> None:
-    narrow = Ref(source, 0, 2, by_name("u4"), (4,))
+    narrow = SourceConst(source, 0, 2, by_name("u4"), (4,))
     half = Conversion("half", F32, (3,), lambda t: [*t, "converted"])
     wanted = [
-        WeightReference("plain", Ref(source, 4, 12, F32, (3,))),
+        WeightReference("plain", SourceConst(source, 4, 12, F32, (3,))),
         WeightReference("packed", narrow, is_packed=True),
         WeightReference("unpacked", narrow),
-        WeightReference("made", Ref(source, 4, 12, F32, (3,)), conversion=half),
+        WeightReference("made", SourceConst(source, 4, 12, F32, (3,)), conversion=half),
     ]
     plain, packed, unpacked, made = LoaderManager([Tins("other")]).place(wanted, "acme", wrap)
     np.testing.assert_array_equal(plain[1], [1, 2, 3])
@@ -117,11 +118,11 @@ def test_without_a_loader_the_provider_uploads(source: Source) -> None:
 
 
 def test_the_same_bytes_are_loaded_once(source: Source) -> None:
-    const = Ref(source, 0, 400, F32, (100,))
-    twin = Ref(source, 0, 400, F32, (100,))
+    const = SourceConst(source, 0, 400, F32, (100,))
+    twin = SourceConst(source, 0, 400, F32, (100,))
     loader = Tins()
     manager = LoaderManager([loader])
-    a, b, c = manager.place(references(const, twin, Held(DATA)), "acme", wrap)
+    a, b, c = manager.place(references(const, twin, ArrayConst(DATA)), "acme", wrap)
     assert a is b
     assert c is not a
     assert loader.loaded == ["w0", "w2"]
@@ -129,10 +130,10 @@ def test_the_same_bytes_are_loaded_once(source: Source) -> None:
 
 
 def test_loads_share_what_is_alive(source: Source) -> None:
-    const = Ref(source, 0, 400, F32, (100,))
+    const = SourceConst(source, 0, 400, F32, (100,))
     loader, other = SharedTins(), SharedTins()
     (a,) = LoaderManager([loader]).place(references(const), "acme", wrap)
-    b, c = LoaderManager([other]).place(references(const, Held(DATA)), "acme", wrap)
+    b, c = LoaderManager([other]).place(references(const, ArrayConst(DATA)), "acme", wrap)
     assert a is b
     assert other.loaded == ["w1"]
     del a, b, c
@@ -148,7 +149,7 @@ def test_loads_report_and_may_be_ended() -> None:
         if not left.pop(0):
             raise Fail("enough")
 
-    consts = [Held(DATA[i:]) for i in range(5)]
+    consts = [ArrayConst(DATA[i:]) for i in range(5)]
     with pytest.raises(Fail, match="enough"):
         LoaderManager([loader]).place(references(*consts), "acme", wrap, check)
     assert loader.loaded == ["w0", "w1", "w2"]
@@ -162,7 +163,7 @@ def test_room_for_all_is_there_before_any_is_read() -> None:
             return super().allocate(reference)
 
     loader = Full()
-    consts = [Held(DATA[i * 10 : i * 10 + 10]) for i in range(4)]
+    consts = [ArrayConst(DATA[i * 10 : i * 10 + 10]) for i in range(4)]
     with pytest.raises(Fail, match="the tin is full") as caught:
         LoaderManager([loader]).place(references(*consts), "acme", wrap)
     assert caught.value.where == {"weight": "w2", "placed": "80 B of 160 B"}

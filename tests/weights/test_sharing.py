@@ -18,7 +18,7 @@ import sardonyx
 from sardonyx import errors
 from sardonyx.base.shared_store import STORE
 from sardonyx.compile import Options, compile
-from sardonyx.graph.const import Held, Recipe
+from sardonyx.graph.const import ArrayConst, Recipe
 from sardonyx.graph.dtype import F32
 from sardonyx.ops import lookup as op_of
 from sardonyx.program.native import RunSettings
@@ -386,7 +386,7 @@ def test_containers_of_another_kind_are_refused() -> None:
 def doubled(times: int) -> Any:
     """A sum of a sum of a sum, both sides of each the same."""
     add: Any = op_of("", "Add")
-    made: Any = Held(np.ones(2, np.float32))
+    made: Any = ArrayConst(np.ones(2, np.float32))
     for _ in range(times):
         made = Recipe(add, (made, made), {}, 0, (F32, (2,)))
     return made
@@ -399,6 +399,6 @@ def test_recipes_of_many_parts_have_an_identity() -> None:
 
 def test_attributes_that_differ_in_a_bit_are_told_apart() -> None:
     elu: Any = op_of("", "LeakyRelu")
-    x = Held(np.ones(2, np.float32))
+    x = ArrayConst(np.ones(2, np.float32))
     made = [Recipe(elu, (x,), {"alpha": a}, 0, (F32, (2,))) for a in (0.0, -0.0, 0.0)]
     assert made[0].identity == made[2].identity != made[1].identity

@@ -17,7 +17,7 @@ from sardonyx.cli.console import activity, printable
 from sardonyx.cli.inputs import settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.compile import Compiled, load_model
-from sardonyx.graph.const import Const, Recipe, Ref
+from sardonyx.graph.const import Const, Recipe, SourceConst
 from sardonyx.graph.dim import symbols
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Guard
@@ -25,7 +25,7 @@ from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Declared, Model
 from sardonyx.memory import live_ranges, peak_live_bytes
 from sardonyx.ort.node_arg import node_arg
-from sardonyx.pack.constants import Elsewhere, InPack
+from sardonyx.pack.constants import PackConst, PackedOnlyConst
 from sardonyx.place import HOST, has_device
 from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program
@@ -138,8 +138,8 @@ def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list
             "bytes": const.dtype.packed_bytes(const.count),
             "source": _source(const, file),
             "where": _where(const),
-            "file": const.source.name if isinstance(const, Ref) else None,
-            "offset": const.offset if isinstance(const, Ref) else None,
+            "file": const.source.name if isinstance(const, SourceConst) else None,
+            "offset": const.offset if isinstance(const, SourceConst) else None,
             "forms": [_form(f) for f in forms.get(const, ())],
         }
         for name, const in constants.values()
@@ -150,18 +150,20 @@ def _weights(compiled: Compiled, file: str, names: Mapping[object, str]) -> list
 
 def _names(graph: Graph) -> dict[object, str]:
     """Return the names of the model's own weights by their location in a file."""
-    return {c.content_id: name for name, c in _constants(graph) if isinstance(c, Ref) and name}
+    return {
+        c.content_id: name for name, c in _constants(graph) if isinstance(c, SourceConst) and name
+    }
 
 
 def _name(const: Const, names: Mapping[object, str]) -> str:
     """Return the name of the largest weight that a constant is computed from."""
-    worklist, seen, weights = [const], set[int](), list[Ref]()
+    worklist, seen, weights = [const], set[int](), list[SourceConst]()
     while worklist:
         const = worklist.pop()
         if isinstance(const, Recipe) and id(const) not in seen:
             seen.add(id(const))
             worklist.extend(c for c in const.inputs if c is not None)
-        elif isinstance(const, Ref) and const.content_id in names:
+        elif isinstance(const, SourceConst) and const.content_id in names:
             weights.append(const)
     return names[max(weights, key=lambda c: c.length).content_id] if weights else ""
 
@@ -219,9 +221,9 @@ def _named_constants(values: Iterable[Value]) -> Iterator[tuple[str, Const]]:
 
 def _source(const: Const, file: str) -> str:
     match const:
-        case InPack() | Elsewhere():
+        case PackConst() | PackedOnlyConst():
             return "pack"
-        case Ref():
+        case SourceConst():
             return "embedded" if const.source.name == file else "external"
         case Recipe():
             return "folded"

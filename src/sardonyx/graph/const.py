@@ -117,7 +117,7 @@ class Const:
         return "in memory"
 
 
-class Held(Const):
+class ArrayConst(Const):
     """A constant over an array in memory, which it does not copy if contiguous."""
 
     __slots__ = ()
@@ -136,7 +136,7 @@ class Held(Const):
             return None
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
-        return ContentId(("held", self.dtype.name, array.shape, digest), True)
+        return ContentId(("array", self.dtype.name, array.shape, digest), True)
 
 
 class PackedStrings(Const):
@@ -229,7 +229,7 @@ class Source:
         return self.identity, offset
 
 
-class Ref(Const):
+class SourceConst(Const):
     """A tensor stored in a source, as ONNX encodes it."""
 
     __slots__ = ("length", "offset", "source")
@@ -386,9 +386,9 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float, str, bytes))
 
 
-def held(array: Array) -> Held:
+def shared_array_const(array: Array) -> ArrayConst:
     """Return a constant over a decoded array; sessions that decode equal bytes share the array."""
-    const = Held(array)
+    const = ArrayConst(array)
     if not const.is_small and not array.dtype.hasobject:
         const._array = STORE.share(const.identity, const.read)
     return const
@@ -396,9 +396,11 @@ def held(array: Array) -> Held:
 
 def reshaped(const: Const, shape: tuple[int, ...]) -> Const | None:
     """Return the constant with another shape, or None if that would compute a large recipe."""
-    if isinstance(const, Ref):
-        return Ref(const.source, const.offset, const.length, const.dtype, shape)
-    return Held(const.read().reshape(shape)) if isinstance(const, Held) or const.is_small else None
+    if isinstance(const, SourceConst):
+        return SourceConst(const.source, const.offset, const.length, const.dtype, shape)
+    if isinstance(const, ArrayConst) or const.is_small:
+        return ArrayConst(const.read().reshape(shape))
+    return None
 
 
 def unpack(raw: Array, dtype: DType, count: int) -> Array:

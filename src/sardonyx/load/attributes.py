@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx._native import AttributeRecord, GraphRecord, NodeRecord
 from sardonyx.errors import InvalidGraph
-from sardonyx.graph.const import Const, Held
+from sardonyx.graph.const import ArrayConst, Const
 from sardonyx.graph.graph import MAX_PRIORITY, Attrs, Graph
 from sardonyx.graph.op import Attr, Op, kind_of
 from sardonyx.load.types import fact_of
@@ -144,8 +144,8 @@ def constant_node(attributes: Attributes, records: dict[str, AttributeRecord]) -
         texts = value if isinstance(value, tuple) else (value,)
         cells = np.empty(len(texts), object)
         cells[:] = [t.decode("utf-8", "replace") for t in texts]
-        return Held(cells.reshape(() if name == "value_string" else (-1,)))
-    return Held(np.array(value, np.float32 if "float" in name else np.int64))
+        return ArrayConst(cells.reshape(() if name == "value_string" else (-1,)))
+    return ArrayConst(np.array(value, np.float32 if "float" in name else np.int64))
 
 
 def annotations_of(record: NodeRecord, outer: tuple[int, bool]) -> tuple[int, bool]:

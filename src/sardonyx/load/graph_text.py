@@ -26,7 +26,7 @@ import numpy as np
 
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import located
-from sardonyx.graph.const import Const, Held
+from sardonyx.graph.const import ArrayConst, Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, STRING, DType
@@ -157,7 +157,9 @@ class _Parser(Reader):
         if self._is_word():
             return self._generated(name, self.fact(), line)
         literal = self._literal()
-        return Held(self._array(literal, dtype or literal.dtype or LEAVES[_leaf(literal.data)]))
+        return ArrayConst(
+            self._array(literal, dtype or literal.dtype or LEAVES[_leaf(literal.data)])
+        )
 
     def _is_word(self) -> bool:
         return self.next.kind == "word" and self.next.text not in NUMBERS
@@ -270,7 +272,7 @@ class _Parser(Reader):
                     self.fail(f"{op} takes no inputs", operand.line)
                 leaf = _leaf(operand.data)
                 dtype = operand.dtype or literal_type(op, position, typed, leaf)
-                values.append(constant(Held(self._array(operand, dtype))))
+                values.append(constant(ArrayConst(self._array(operand, dtype))))
             else:
                 values.append(operand)
         return values

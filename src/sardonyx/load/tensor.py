@@ -16,7 +16,7 @@ from sardonyx.errors import (
     NotImplemented,
     SardonyxError,
 )
-from sardonyx.graph.const import Const, Held, Ref, Source, held, unpack
+from sardonyx.graph.const import ArrayConst, Const, Source, SourceConst, shared_array_const, unpack
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.load.buffers import as_array, as_bytes, source
 from sardonyx.load.source import Files
@@ -72,11 +72,11 @@ class Tensors:
                 f"and {dtype or array.dtype}{list(array.shape)} was given for it"
             )
         if dtype is STRING:
-            return Held(array.astype(object))
+            return ArrayConst(array.astype(object))
         if dtype.bits < 8:  # arrays have one element per byte, files are packed
-            return Held(array)
+            return ArrayConst(array)
         view = as_bytes(array, what)
-        return Ref(source(view, record.name), 0, view.nbytes, dtype, array.shape)
+        return SourceConst(source(view, record.name), 0, view.nbytes, dtype, array.shape)
 
     def check_all_used(self) -> None:
         """Raise if a replacement has the name of no initializer."""
@@ -97,7 +97,7 @@ class Tensors:
                 and min(dims, default=1) > 0
                 and length == kind.packed_bytes(math.prod(dims))
             ):
-                return Ref(self._source, offset, length, kind, dims)
+                return SourceConst(self._source, offset, length, kind, dims)
         try:
             dtype, shape = dtype_of(record.data_type), shape_of(record.dims)
             if record.has_segment:
@@ -107,7 +107,7 @@ class Tensors:
             storage = record.storage
             if storage == "raw" or (record.offset >= 0 and storage != "none"):
                 return self._in_place(record, dtype, shape)
-            return held(_typed(record, dtype, shape))
+            return shared_array_const(_typed(record, dtype, shape))
         except DecodeError as error:
             raise InvalidProtobuf(str(error), tensor=record.name or "(no name)") from None
         except SardonyxError as error:
@@ -119,7 +119,7 @@ class Tensors:
         if record.storage != "raw":
             _check_field(record, dtype)
         _check_length(record.length, dtype, shape, "the model holds")
-        return Ref(self._source, record.offset, record.length, dtype, shape)
+        return SourceConst(self._source, record.offset, record.length, dtype, shape)
 
     def _external(self, record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Const:
         if dtype is STRING:
@@ -133,7 +133,7 @@ class Tensors:
         length = _number(entries, "length", needed)
         _check_length(length, dtype, shape, "external_data says")
         if not needed:
-            return Held(np.empty(shape, dtype.np))
+            return ArrayConst(np.empty(shape, dtype.np))
         file = self._files.open(location)
         if offset + length > file.data.nbytes:
             raise InvalidGraph(
@@ -141,7 +141,7 @@ class Tensors:
                 f"and the tensor is at bytes {offset} to {offset + length}",
                 hint="the file is cut short or belongs to another model",
             )
-        return Ref(self._files.part(location, offset, length), offset, length, dtype, shape)
+        return SourceConst(self._files.part(location, offset, length), offset, length, dtype, shape)
 
     def dense(self, record: SparseTensorRecord) -> Const:
         """Return a sparse tensor as a dense one, after a check of its indices."""
@@ -168,7 +168,7 @@ class Tensors:
             )
         out = np.zeros(math.prod(shape), values.dtype.np)
         out[flat] = values.read().reshape(-1)
-        return held(out.reshape(shape))
+        return shared_array_const(out.reshape(shape))
 
 
 def _check_range(positions: Any, bound: Any, name: str) -> None:

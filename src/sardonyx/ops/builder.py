@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InternalError
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import I64, DType
 from sardonyx.graph.fact import Fact
@@ -72,11 +72,11 @@ class Builder:
 
     def const(self, array: Any, dtype: DType | None = None) -> Value:
         """Return a constant from numbers or an array."""
-        return constant(Held(np.asarray(array, None if dtype is None else dtype.np)))
+        return constant(ArrayConst(np.asarray(array, None if dtype is None else dtype.np)))
 
     def ints(self, *numbers: int) -> Value:
         """Return a constant int64 vector, the type of axes and shapes."""
-        return constant(Held(np.array(numbers, np.int64)))
+        return constant(ArrayConst(np.array(numbers, np.int64)))
 
     def arange(self, count: Value) -> Value:
         """Return the integers from 0 to a scalar count, exclusive."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.dim import product, same
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
@@ -56,7 +56,7 @@ class GradientBuilder(Builder):
 
     def zeros(self, x: Value) -> Value:
         """Return zeros of a value's type and shape."""
-        zero = Held(np.zeros(1, ranked(x).dtype.np))
+        zero = ArrayConst(np.zeros(1, ranked(x).dtype.np))
         return self.ConstantOfShape(self.shape(x), value=zero)
 
     def reshape(self, x: Value, like: Value) -> Value:

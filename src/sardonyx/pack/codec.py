@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InternalError
-from sardonyx.graph.const import Const, Held
+from sardonyx.graph.const import ArrayConst, Const
 from sardonyx.graph.dim import Atom, Dim, Size, broadcast, floor_div, maximum, minimum, modulo
 from sardonyx.graph.dtype import DType, by_name
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
@@ -183,7 +183,7 @@ class AttrWriter:
             case list():
                 return ["list", *map(self.write, value)]
             case np.ndarray():
-                return ["array", self._const(Held(value))]
+                return ["array", self._const(ArrayConst(value))]
             case Const():
                 return ["const", self._const(value)]
             case Graph():
@@ -202,7 +202,7 @@ class AttrWriter:
         """Encode a list with many equal strings (node modes of trees) by a dictionary."""
         codes: dict[bytes, int] = {}
         encoded = np.array([codes.setdefault(w, len(codes)) for w in words], np.int32)
-        return ["words", self._const(Held(encoded)), *(w.decode("latin-1") for w in codes)]
+        return ["words", self._const(ArrayConst(encoded)), *(w.decode("latin-1") for w in codes)]
 
 
 class Unwritable(Exception):

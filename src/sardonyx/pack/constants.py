@@ -19,7 +19,7 @@ import numpy as np
 
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import RuntimeException, SardonyxError
-from sardonyx.graph.const import Const, Held, Recipe, Ref, Source, pack
+from sardonyx.graph.const import ArrayConst, Const, Recipe, Source, SourceConst, pack
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import Fact
@@ -44,7 +44,7 @@ from sardonyx.pack.file import Blob, PackFile
 _MAX_COUNT: Final = 1 << 60  # elements: their bytes fit 64 bits
 
 
-class InPack(Ref):
+class PackConst(SourceConst):
     """A constant in a blob of a pack: aligned, so kernels read it in place, however small."""
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class InPack(Ref):
         return self.is_aligned
 
 
-class Elsewhere(Const):
+class PackedOnlyConst(Const):
     """A constant of a standalone pack, which has it only in packed layouts."""
 
     __slots__ = ("name",)
@@ -79,7 +79,7 @@ class Elsewhere(Const):
 
 def stored(const: Const) -> Iterator[Any]:
     """Yield the bytes of a constant in ONNX's encoding, without keeping a copy."""
-    if isinstance(const, Ref):
+    if isinstance(const, SourceConst):
         yield const.source.data[const.offset : const.offset + const.length]
         return
     array = const.view()
@@ -91,7 +91,7 @@ def stored(const: Const) -> Iterator[Any]:
 
 def is_in_place(const: Const) -> bool:
     """Whether a copy in the pack gains nothing: kernels read the file's bytes, or unpack them."""
-    if not isinstance(const, Ref):
+    if not isinstance(const, SourceConst):
         return False
     # Sub-byte types are unpacked while they are read; others must be aligned for vector loads.
     return const.dtype.bits < 8 or const.offset % const.dtype.itemsize == 0
@@ -107,10 +107,10 @@ def write_texts(const: Const) -> list[Any]:
     return ["texts", list(const.shape), strings]
 
 
-def write_ref(ref: Ref, files: Sequence[Source]) -> list[Any]:
+def write_source_const(const: SourceConst, files: Sequence[Source]) -> list[Any]:
     """Return the entry of a constant that stays in a file of the model."""
-    at = next(i for i, source in enumerate(files) if source is ref.source)
-    return ["file", ref.dtype.name, list(ref.shape), at, ref.offset, ref.length]
+    at = next(i for i, source in enumerate(files) if source is const.source)
+    return ["file", const.dtype.name, list(const.shape), at, const.offset, const.length]
 
 
 def can_write(recipe: Recipe) -> bool:
@@ -174,10 +174,10 @@ class ConstReader:
                 # The range is inside of the file, without overflow: length first.
                 read_int(length, 0, source.data.nbytes + 1)
                 read_int(offset, 0, source.data.nbytes - length + 1)
-                return Ref(source, offset, length, *_type(dtype, shape, length))
+                return SourceConst(source, offset, length, *_type(dtype, shape, length))
             case ["blob", dtype, shape, index]:
                 blob = self._file.blob(index)
-                return InPack(
+                return PackConst(
                     self._file.source, blob.offset, blob.length, *_type(dtype, shape, blob.length)
                 )
             case ["texts", shape, cells]:
@@ -186,7 +186,7 @@ class ConstReader:
                 return self._recipe((domain, name), inputs, attrs, output, _type(dtype, shape))
             # No bytes: only its packed layouts are read, which the index lists.
             case ["elsewhere", dtype, shape]:
-                return Elsewhere(self._file.source.name, *_type(dtype, shape))
+                return PackedOnlyConst(self._file.source.name, *_type(dtype, shape))
         raise InvalidPack(f"{entry!r:.60} is no constant")
 
     def _recipe(
@@ -233,11 +233,11 @@ def _type(dtype: Any, shape: Any, length: int | None = None) -> tuple[DType, tup
     return kind, dims
 
 
-def _texts(shape: tuple[int, ...], cells: Any) -> Held:
+def _texts(shape: tuple[int, ...], cells: Any) -> ArrayConst:
     need(len(read_list(cells)) == math.prod(shape), "a tensor of strings")  # one per element
     array = np.empty(len(cells), object)
     array[:] = [read_str(c) for c in cells]
-    return Held(array.reshape(shape))
+    return ArrayConst(array.reshape(shape))
 
 
 def blob_array(file: PackFile, blob: Blob) -> Array:

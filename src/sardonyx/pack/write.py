@@ -10,7 +10,7 @@ from typing import Any
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import mutable
 from sardonyx.errors import Fail
-from sardonyx.graph.const import Const, Recipe, Ref, Source
+from sardonyx.graph.const import Const, Recipe, Source, SourceConst
 from sardonyx.graph.dtype import STRING
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, is_as_opened
@@ -22,7 +22,7 @@ from sardonyx.pack.constants import (
     is_in_place,
     stored,
     write_recipe,
-    write_ref,
+    write_source_const,
     write_texts,
 )
 from sardonyx.pack.errors import InvalidPack
@@ -98,7 +98,7 @@ def select_contents(
     for layout in layouts:
         number = table.index(layout.const)
         # Kernels for stored bytes accept any alignment: the file serves as it is.
-        if layout.kind == STORED and not standalone and isinstance(layout.const, Ref):
+        if layout.kind == STORED and not standalone and isinstance(layout.const, SourceConst):
             continue
         if not layout.is_packed:
             unpacked.add(number)
@@ -129,7 +129,7 @@ def _kind(const: Const, is_unpacked: bool, standalone: bool) -> str:
         return "blob"
     if standalone:
         return "blob" if is_unpacked else "elsewhere"
-    if isinstance(const, Ref):
+    if isinstance(const, SourceConst):
         return "blob" if is_unpacked and not is_in_place(const) else "file"
     # A recipe that only packing reads need not be evaluated when the pack is loaded.
     if isinstance(const, Recipe) and not is_unpacked and can_write(const):
@@ -257,8 +257,8 @@ def _entry(
         return ["blob", *type_, writer.blob(stored_bytes(const), stored(const))]
     if const.dtype is STRING:
         return write_texts(const)
-    if kind == "file" and isinstance(const, Ref):
-        return write_ref(const, files)
+    if kind == "file" and isinstance(const, SourceConst):
+        return write_source_const(const, files)
     if kind == "recipe" and isinstance(const, Recipe):
         return write_recipe(const, table.index)
     return ["elsewhere", *type_]
@@ -276,5 +276,5 @@ def _drop_pages(const: Const) -> None:
         source = waiting.pop()
         if isinstance(source, Recipe):
             waiting.extend(source.inputs)
-        elif isinstance(source, Ref):
+        elif isinstance(source, SourceConst):
             source.source.advise(mmap.MADV_DONTNEED, source.offset, source.length)

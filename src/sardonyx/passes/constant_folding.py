@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.const import Const, Held, Recipe, Ref, reshaped
+from sardonyx.graph.const import ArrayConst, Const, Recipe, SourceConst, reshaped
 from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, detached
@@ -86,7 +86,7 @@ def _same_bytes(node: Node) -> Const | None:
     if node.op.domain or node.op.name not in _RESHAPES or node.inputs[0] is None:
         return None
     const, fact = node.inputs[0].const, node.outputs[0].fact
-    if not isinstance(const, Ref) or not isinstance(fact, Fact) or fact.static is None:
+    if not isinstance(const, SourceConst) or not isinstance(fact, Fact) or fact.static is None:
         return None
     return reshaped(const, fact.static)
 
@@ -140,7 +140,7 @@ def _known_elements(node: Node) -> bool:
         array = np.array(fact.ints, fact.dtype.np).reshape(fact.static)
     except OverflowError:
         return False  # a tensor too large to exist: the node never runs
-    node.outputs[0].fact = const_fact(Held(array))
+    node.outputs[0].fact = const_fact(ArrayConst(array))
     return True
 
 

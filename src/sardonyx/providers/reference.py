@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, detached
@@ -85,5 +85,5 @@ def _check_shapes(node: Node, arrays: Sequence[Any]) -> None:
 def _fact(fact: Fact, array: Array) -> Fact:
     """Return the fact of a concrete array; small integers are known by value."""
     if array.size <= MAX_SYMBOLIC and fact.dtype.kind in ("int", "uint", "bool"):
-        return const_fact(Held(array))
+        return const_fact(ArrayConst(array))
     return Fact(fact.dtype, array.shape)

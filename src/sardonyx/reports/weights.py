@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sardonyx.base.records import field, mutable
-from sardonyx.graph.const import Const, Recipe, Ref
+from sardonyx.graph.const import Const, Recipe, SourceConst
 from sardonyx.graph.graph import Node, Value
 from sardonyx.program.control import ControlNode
 from sardonyx.program.native import NativeSegment
@@ -45,7 +45,7 @@ class WeightLayoutReport:
             return "as stored"
         if isinstance(const, Recipe):
             return "computed"
-        if isinstance(const, Ref) and const.dtype.bits < 8:
+        if isinstance(const, SourceConst) and const.dtype.bits < 8:
             return "as stored" if self.weight.kind == STORED else "unpacked"
         return "small copy" if const.is_small else "aligned copy"
 

@@ -8,7 +8,7 @@ from typing import BinaryIO, Final, Protocol
 import numpy as np
 
 from sardonyx.base.records import field, mutable
-from sardonyx.graph.const import Const, Ref, pack
+from sardonyx.graph.const import Const, SourceConst, pack
 from sardonyx.graph.dtype import STRING
 from sardonyx.save.wire import Message, Stream
 
@@ -31,7 +31,7 @@ def stored_bytes(const: Const) -> int:
 
 def identity(const: Const) -> Hashable:
     """Return a key that is equal for constants that refer to the same bytes; reads nothing."""
-    if isinstance(const, Ref):
+    if isinstance(const, SourceConst):
         return id(const.source), const.offset, const.length
     return id(const)
 
@@ -39,7 +39,7 @@ def identity(const: Const) -> Hashable:
 def content(const: Const) -> Stream:
     """Return the bytes of a tensor as ONNX encodes it; those of a reference as in its source."""
     size = stored_bytes(const)
-    if isinstance(const, Ref):
+    if isinstance(const, SourceConst):
         data = const.source.data[const.offset : const.offset + const.length]
         return Stream(size, lambda: (data[i : i + CHUNK] for i in range(0, size, CHUNK)))
     return Stream(size, lambda: _chunks(const))

@@ -13,7 +13,7 @@ from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.records import frozen, replace
 from sardonyx.compile import Options, load_model
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.graph.const import Const, Ref
+from sardonyx.graph.const import Const, SourceConst
 from sardonyx.graph.infer import infer
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -190,6 +190,6 @@ class _UserLocations:
 
     def _current(self, const: Const) -> OrtExternalInitializerInfo | None:
         """Return where an initializer is stored now; None: in the model itself."""
-        if not isinstance(const, Ref) or const.source is self._model.source:
+        if not isinstance(const, SourceConst) or const.source is self._model.source:
             return None
         return OrtExternalInitializerInfo(const.source.name, const.offset, const.length)

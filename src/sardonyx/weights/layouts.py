@@ -15,7 +15,7 @@ import sardonyx._native as native
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import STORE, Array, Store, pages
 from sardonyx.errors import RuntimeException
-from sardonyx.graph.const import Const, PackedStrings, Recipe, Ref
+from sardonyx.graph.const import Const, PackedStrings, Recipe, SourceConst
 from sardonyx.graph.dtype import F32, STRING
 
 PLAIN: Final = ""  # aligned and contiguous, one element per item
@@ -51,7 +51,7 @@ class WeightLayout:
     def is_readable_in_place(self) -> bool:
         """Whether kernels read the bytes of the mapped file or of the user's buffer, uncopied."""
         const = self.const
-        if self.is_packed or not isinstance(const, Ref):
+        if self.is_packed or not isinstance(const, SourceConst):
             return False
         return self.kind == STORED or const.is_readable_in_place
 
@@ -206,7 +206,7 @@ def prepack(layout: WeightLayout) -> Array:
         return array  # an empty weight; its other dims may be huge, so it is not read
     sources = _scale_factors(const) if layout.kind in _SCALED_PACKING else (const,)
     for source in sources:
-        if isinstance(source, Ref):
+        if isinstance(source, SourceConst):
             source.fetch()
     # Views, not reads: after packing, a session keeps the packed layout alone.
     weights = [source.view() for source in sources]

@@ -18,7 +18,7 @@ from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array, Store
 from sardonyx.base.units import format_bytes
 from sardonyx.errors import SardonyxError
-from sardonyx.graph.const import Const, File, Ref
+from sardonyx.graph.const import Const, File, SourceConst
 from sardonyx.graph.dtype import U8, DType
 
 Report = Callable[[int, int], None]  # (bytes done, bytes in all); may raise to cancel
@@ -72,7 +72,7 @@ class WeightReference:
     @property
     def file(self) -> File | None:
         """The file of the bytes, as it was when the model was opened; None: they are in memory."""
-        return self.const.source.file if isinstance(self.const, Ref) else None
+        return self.const.source.file if isinstance(self.const, SourceConst) else None
 
     @property
     def path(self) -> str | None:
@@ -82,7 +82,7 @@ class WeightReference:
     @property
     def offset(self) -> int:
         """The offset of the bytes in the file."""
-        return self.const.offset if isinstance(self.const, Ref) else 0
+        return self.const.offset if isinstance(self.const, SourceConst) else 0
 
     @property
     def length(self) -> int:
@@ -96,7 +96,7 @@ class WeightReference:
 
     def buffer(self) -> memoryview:
         """Return the bytes in memory: of the mapping, of the user, or computed for this call."""
-        if isinstance(self.const, Ref):
+        if isinstance(self.const, SourceConst):
             self.const.fetch()
             return self.const.source.data[self.const.offset :][: self.const.length]
         stored = np.ascontiguousarray(self.const.stored())
@@ -108,7 +108,7 @@ class WeightReference:
 
     def release(self, begin: int = 0, length: int | None = None) -> None:
         """Drop the pages of bytes that `buffer` returned and that are not needed again."""
-        if isinstance(self.const, Ref):
+        if isinstance(self.const, SourceConst):
             count = self.const.length - begin if length is None else length
             self.const.source.advise(mmap.MADV_DONTNEED, self.const.offset + begin, count)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
@@ -43,12 +43,12 @@ class NodeMaker:
 
 def int64s(numbers: Iterable[int]) -> Value:
     """A constant int64 vector, for axes and shapes."""
-    return constant(Held(np.array(list(numbers), np.int64)))
+    return constant(ArrayConst(np.array(list(numbers), np.int64)))
 
 
 def typed_constant(array: Any, dtype: DType) -> Value:
     """A constant of an element type."""
-    return constant(Held(np.asarray(array, dtype.np)))
+    return constant(ArrayConst(np.asarray(array, dtype.np)))
 
 
 def nhwc_fact(fact: Fact) -> Fact:

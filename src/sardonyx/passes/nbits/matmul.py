@@ -16,7 +16,7 @@ import numpy as np
 
 from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
-from sardonyx.graph.const import Const, Held, Recipe, reshaped
+from sardonyx.graph.const import ArrayConst, Const, Recipe, reshaped
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
@@ -154,7 +154,7 @@ def _stored_matrix(
     if k.scale_stride and not n.scale_stride and n.size > 1:
         # One scale per row of the weights, for all columns: no layout of scales has this.
         attrs["block_size"] = accuracy.block_of(k.size)
-        one = constant(Held(np.ones(1, np.float32)))
+        one = constant(ArrayConst(np.ones(1, np.float32)))
         zero, factors = _single_zero_point(origin.zero), _repeat_blocks(origin.scale, k)
         return _StoredMatrix((stored, one, zero), attrs, factors)
     scale, zero = (_scales(v, k, n, is_k_major) for v in (origin.scale, origin.zero))
@@ -219,7 +219,7 @@ def _repeat_blocks(value: Value, axis: StridedAxis, dtype: DType = F32) -> Value
     const = _small_constant(value, "too many scales")
     need(axis.scale_stride == 1, "scales are not contiguous")
     row = np.repeat(const.read().reshape(-1), axis.block)[: axis.size]
-    return constant(Held(row.astype(dtype.np)))
+    return constant(ArrayConst(row.astype(dtype.np)))
 
 
 def _single_zero_point(zero: Value | None) -> Value | None:
@@ -228,7 +228,7 @@ def _single_zero_point(zero: Value | None) -> Value | None:
         return None
     points = _small_constant(zero, "too many zero points").read().reshape(-1)
     need(bool((points == points[0]).all()), "zero points differ along the rows")
-    return constant(Held(points[:1].copy()))
+    return constant(ArrayConst(points[:1].copy()))
 
 
 def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:

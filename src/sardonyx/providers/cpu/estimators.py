@@ -22,7 +22,7 @@ from sardonyx.providers.cpu.scores import (
     NO_LABEL,
     POSTS,
     OutputRule,
-    held,
+    array_constant,
     labels_value,
 )
 
@@ -36,7 +36,11 @@ def _linear(x: Value, attrs: dict[str, Any], rule: OutputRule, labels: Value | N
         intercepts = np.zeros(max(n, 0))
     if n < 1 or weights is None or weights.size % n or intercepts.size != n:
         return No("coefficients or intercepts do not fit the scores")
-    operands = (held(weights.astype(kind).reshape(n, -1)), held(intercepts.astype(kind)), labels)
+    operands = (
+        array_constant(weights.astype(kind).reshape(n, -1)),
+        array_constant(intercepts.astype(kind)),
+        labels,
+    )
     return Call("linear_f32" if is_single else "linear_f64", (x, *operands), rule.ints)
 
 
@@ -59,7 +63,7 @@ def linear_classifier(node: Node) -> Call | No:
     targets = classifier_targets(attrs["coefficients"], attrs["intercepts"], width, n)
     post = POSTS.index(attrs["post_transform"])
     if targets > 1:
-        return _linear(x, attrs, OutputRule(ARGMAX, post, n, n, is_single), held(labels))
+        return _linear(x, attrs, OutputRule(ARGMAX, post, n, n, is_single), array_constant(labels))
     rule = OutputRule(BINARY, post, 1, n, is_single, is_complement=True)
     return _linear(x, attrs, rule, labels_value(labels))
 
@@ -101,11 +105,11 @@ def _svm(  # noqa: PLR0913 - the operands of one kernel
     sigmoids = (attrs.get("prob_a"), attrs.get("prob_b"))
     is_probable = sigmoids[0] is not None and len(sigmoids[0]) > 0
     inputs = (
-        *(x, held(kernel.vectors), held(kernel.squares)),
-        *(held(weights.astype(np.float64)), held(rho.astype(np.float64))),
-        None if classes is None else held(classes.sizes.astype(np.int64)),
-        None if classes is None else held(classes.labels),
-        *(held(np.asarray(c, np.float32)) if is_probable else None for c in sigmoids),
+        *(x, array_constant(kernel.vectors), array_constant(kernel.squares)),
+        *(array_constant(weights.astype(np.float64)), array_constant(rho.astype(np.float64))),
+        None if classes is None else array_constant(classes.sizes.astype(np.int64)),
+        None if classes is None else array_constant(classes.labels),
+        *(array_constant(np.asarray(c, np.float32)) if is_probable else None for c in sigmoids),
     )
     ints = (
         *(*rule.ints, KERNELS.index(attrs["kernel_type"])),
@@ -138,7 +142,9 @@ def svm_classifier(node: Node) -> Call | No:
     if not count:
         is_binary = n == 1  # with a negative class that has no label
         rule = OutputRule(BINARY if is_binary else ARGMAX, post, n, n, x.tensor.dtype is F32)
-        return _linear_svm(x, attrs, rule, labels_value(labels) if is_binary else held(labels))
+        return _linear_svm(
+            x, attrs, rule, labels_value(labels) if is_binary else array_constant(labels)
+        )
     if n < 2:
         return No("no kernel for a single class")
     # Pairwise probabilities, one decision, or a decision per pair.

@@ -19,7 +19,7 @@ from sardonyx.ops.lookup_table import LookupTable, StringTable
 from sardonyx.place.lowered import Call, Zipped
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowerings, direct
-from sardonyx.providers.cpu.scores import held
+from sardonyx.providers.cpu.scores import array_constant
 
 NORMS: Final = (b"MAX", b"L1", b"L2")
 
@@ -27,7 +27,7 @@ NORMS: Final = (b"MAX", b"L1", b"L2")
 def index_of(strings: list[bytes] | StringTable) -> tuple[Value, Value]:
     """Return strings as a constant, and the hash table by which kernels look them up."""
     table = strings if isinstance(strings, StringTable) else StringTable(strings)
-    return constant(PackedStrings(table.block, table.count)), held(table.index)
+    return constant(PackedStrings(table.block, table.count)), array_constant(table.index)
 
 
 def _lookup(x: Value, table: LookupTable) -> Call:
@@ -35,10 +35,10 @@ def _lookup(x: Value, table: LookupTable) -> Call:
     if table.strings is None:
         # Values by position of their keys, which are sorted, for a binary search.
         values: Array = table.values[np.append(table.at, len(table.values) - 1)]
-        return Call("label_encoder", (x, held(table.keys), held(values)))
+        return Call("label_encoder", (x, array_constant(table.keys), array_constant(values)))
     at = [*table.strings.values(), len(table.values) - 1]
     keys = [s.encode() for s in table.strings]
-    return Call("text_find", (x, *index_of(keys), held(table.values[at])))
+    return Call("text_find", (x, *index_of(keys), array_constant(table.values[at])))
 
 
 def encoder(node: Node) -> Call:
@@ -57,7 +57,11 @@ def one_hot(node: Node) -> Call:
         names = index_of(node.attrs["cats_strings"])
         return Call("text_one_hot", (x, *names), zeros, writes_rows=True)
     table = position_table(node.attrs["cats_int64s"])
-    inputs = (x, held(np.asarray(table.keys, np.int64)), held(np.asarray(table.at, np.int64)))
+    inputs = (
+        x,
+        array_constant(np.asarray(table.keys, np.int64)),
+        array_constant(np.asarray(table.at, np.int64)),
+    )
     return Call("category_one_hot", inputs, zeros, writes_rows=True)
 
 
@@ -74,7 +78,7 @@ def zip_map(node: Node) -> Zipped | No:
 def scaler(node: Node) -> Call:
     # Absent and empty attributes are None: nothing is subtracted, or multiplied.
     offset, scale = (
-        None if v is None or not len(v) else held(np.asarray(v, np.float32))
+        None if v is None or not len(v) else array_constant(np.asarray(v, np.float32))
         for v in (node.attrs["offset"], node.attrs["scale"])
     )
     return Call("scaler", (input_of(node, 0), offset, scale))
@@ -94,7 +98,7 @@ def imputer(node: Node) -> Call | No:
         bounds = np.iinfo(dtype.np)
         if not bounds.min <= replaced <= bounds.max:
             return No(f"the value to replace, {replaced}, does not fit {dtype}")
-    imputed = held(attrs[name].astype(dtype.np))
+    imputed = array_constant(attrs[name].astype(dtype.np))
     floats = (float(np.float32(attrs["replaced_value_float"])),)
     return Call("imputer", (x, imputed), (replaced,), floats)
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.base.records import as_tuple, frozen
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Value
 from sardonyx.ops.arrays import Array
@@ -36,11 +36,13 @@ class OutputRule:
         return tuple(map(int, as_tuple(self)))
 
 
-def held(array: Array) -> Value:
+def array_constant(array: Array) -> Value:
     """Return a constant that is computed by the lowering."""
-    return constant(Held(array))
+    return constant(ArrayConst(array))
 
 
 def labels_value(labels: Array) -> Value:
     """Return integer labels as a constant; a single one is completed to a binary pair."""
-    return held(np.asarray(labels if len(labels) > 1 else binary_labels(labels), np.int64))
+    return array_constant(
+        np.asarray(labels if len(labels) > 1 else binary_labels(labels), np.int64)
+    )

@@ -22,7 +22,7 @@ from sardonyx.place.provider import No
 from sardonyx.providers.cpu import features, gather, move, shape
 from sardonyx.providers.cpu.features import index_of
 from sardonyx.providers.cpu.index import Lowerings, direct
-from sardonyx.providers.cpu.scores import held
+from sardonyx.providers.cpu.scores import array_constant
 
 _ACTIONS: Final = (b"NONE", b"LOWER", b"UPPER")
 _UPPER: Final = 2
@@ -59,7 +59,8 @@ def _scatter(node: Node) -> Lowered | No:
 
 def _split(node: Node) -> Call:
     delimiter, max_splits = node.attrs["delimiter"], node.attrs["maxsplit"]
-    delimiters = held(string_array([delimiter])) if delimiter else None  # None: whitespace
+    # Without a delimiter, texts are split at whitespace.
+    delimiters = array_constant(string_array([delimiter])) if delimiter else None
     ints = (-1 if max_splits is None else max_splits,)
     return Call("split_texts", (input_of(node, 0), delimiters), ints)
 
@@ -68,11 +69,11 @@ def _normalizer(node: Node) -> Call:
     x, attrs = input_of(node, 0), node.attrs
     # `dotted`: Turkish and Azeri have a dotted and a dotless i.
     action, dotted = _ACTIONS.index(attrs["case_change_action"]), is_dotted(attrs["locale"])
-    change = None if not action else held(case_pairs(action == _UPPER, dotted))
+    change = None if not action else array_constant(case_pairs(action == _UPPER, dotted))
     if not attrs["stopwords"]:
         return Call("normalize_texts", (x, None, change, None, None), (action, 0, not dotted))
     folds = not attrs["is_case_sensitive"]
-    fold = held(case_pairs(False, dotted)) if folds else None
+    fold = array_constant(case_pairs(False, dotted)) if folds else None
     words = stopword_set(attrs["stopwords"], attrs["is_case_sensitive"], dotted)
     inputs = (x, fold, change, *index_of([w.encode() for w in words]))
     return Call("normalize_texts_open", inputs, (action, folds, not dotted))
@@ -96,11 +97,11 @@ def _tokenizer(node: Node) -> Call | No:
     # Empty matches are no tokens, but as separators they would split everywhere.
     allows_empty = mode == _MATCHES
     scanned = [a for p in patterns if (a := automaton(p)) is not None and a.has_bounded_scan]
-    tables = [held(a.numbers) for a in scanned if allows_empty or not a.matches_empty]
+    tables = [array_constant(a.numbers) for a in scanned if allows_empty or not a.matches_empty]
     if len(tables) < len(patterns):
         return No("no kernel for expressions that scan far ahead or match nothing")
     padding = attrs["pad_value"].decode("utf-8", "replace")
-    marks = held(np.array([padding, START, END], object))
+    marks = array_constant(np.array([padding, START, END], object))
     ints = (mode, int(attrs["mark"] != 0), attrs["mincharnum"])
     return Call("tokenize", (input_of(node, 0), marks, *tables), ints)
 
@@ -111,7 +112,7 @@ def _match(node: Node) -> Call | No:
     dfa = automaton(node.attrs["pattern"], is_whole=True)
     if dfa is None:
         return No("no kernel for expressions with flags or anchors")
-    return Call("text_match", (input_of(node, 0), held(dfa.numbers)))
+    return Call("text_match", (input_of(node, 0), array_constant(dfa.numbers)))
 
 
 def grams(node: Node) -> Call:
@@ -121,12 +122,16 @@ def grams(node: Node) -> Call:
     table = gram_table(pool_of(is_text, attrs), attrs["ngram_counts"], attrs["max_gram_length"])
     first = np.full(table.n_words, -1)
     first[table.keys[0]] = np.arange(len(table.keys[0]))
-    numbers = (held(table.numbers), held(np.arange(table.n_words)))
+    numbers = (array_constant(table.numbers), array_constant(np.arange(table.n_words)))
     words = index_of(table.words) if table.words else numbers
     starts = np.cumsum([0, *map(len, table.keys)]).tolist()
-    weights = None if attrs["weights"] is None else held(attrs["weights"])
-    trie = (held(first), held(np.concatenate(table.keys)), held(np.concatenate(table.gram)))
-    inputs = (x, *words, *trie, held(attrs["ngram_indexes"]), weights)
+    weights = None if attrs["weights"] is None else array_constant(attrs["weights"])
+    trie = (
+        array_constant(first),
+        array_constant(np.concatenate(table.keys)),
+        array_constant(np.concatenate(table.gram)),
+    )
+    inputs = (x, *words, *trie, array_constant(attrs["ngram_indexes"]), weights)
     mode, skips = MODES.index(attrs["mode"]), attrs["max_skip_count"]
     return Call("count_grams", inputs, (mode, attrs["min_gram_length"], skips, *starts))
 

@@ -33,7 +33,7 @@ from sardonyx.providers.cpu.scores import (
     NO_LABEL,
     POSTS,
     OutputRule,
-    held,
+    array_constant,
     labels_value,
 )
 
@@ -118,8 +118,10 @@ def _pack(
     nodes = (_compact if is_compact else _wide)(column, is_nan_true, hop, leaf)
     nodes["threshold"][tests] = threshold[branch]
     return PackedForest(
-        nodes=held(nodes.view(np.uint8)),
-        roots=held(_roots(tree, level, is_leaf, has_jumps=not np.array_equal(tests, ~is_leaf))),
+        nodes=array_constant(nodes.view(np.uint8)),
+        roots=array_constant(
+            _roots(tree, level, is_leaf, has_jumps=not np.array_equal(tests, ~is_leaf))
+        ),
         is_compact=is_compact,
         steps=1 + int(level[is_leaf].mean()),
         tree=tree[is_leaf],
@@ -175,18 +177,18 @@ class _Votes:
 
 
 def _votes(votes: LeafVotes, n_targets: int, packed: PackedForest) -> _Votes:
-    weight = held(votes.weight)
+    weight = array_constant(votes.weight)
     target = np.zeros_like(votes.target) if n_targets == 1 else votes.target
     if np.all(votes.count == n_targets) and not np.any(
         target.reshape(-1, n_targets) - np.arange(n_targets)
     ):
         return _Votes(None, None, weight, True)
-    targets = held(target.astype(np.int32))
+    targets = array_constant(target.astype(np.int32))
     if np.all(votes.count == 1):
         is_complete = _is_complete(target[packed.leaf], n_targets, packed.tree)
         return _Votes(None, targets, weight, is_complete)
     first = np.append(votes.first, votes.first[-1:] + votes.count[-1:]).astype(np.int32)
-    return _Votes(held(first), targets, weight, False)
+    return _Votes(array_constant(first), targets, weight, False)
 
 
 def _is_complete(target: Array, n_targets: int, tree: Array) -> bool:
@@ -220,7 +222,7 @@ def _call(  # noqa: PLR0913 - the operands of one kernel
     flags = (forest.nan_true is not None, is_counting)
     return Call(
         "trees_compact" if packed.is_compact else "trees_wide",
-        (x, packed.nodes, packed.roots, *leaves, held(base), labels),
+        (x, packed.nodes, packed.roots, *leaves, array_constant(base), labels),
         (*rule.ints, AGGREGATES.index(aggregate), *sizes, *flags),
     )
 
@@ -263,7 +265,7 @@ def classifier(node: Node) -> Call | No:
     n_base = 0 if base_values is None else len(base_values)
     if n > 2 or len(voters) > 1 or n_base > 1:
         rule = OutputRule(ARGMAX, post, n, n, is_single)
-        return _call(x, forest, b"SUM", rule, base, held(labels), needs_votes=n_base != n)
+        return _call(x, forest, b"SUM", rule, base, array_constant(labels), needs_votes=n_base != n)
     # Binary: all leaves vote for one class, whose score decides.
     column = int(voters[0]) if len(voters) else 0
     is_probable = n == 2 and forest.votes.probable

@@ -63,7 +63,7 @@ def test_contents_do_not_spread_to_other_values() -> None:
     fact = const_fact(ArrayConst(np.arange(3)))
     assert fact.ints == (0, 1, 2)
     assert fact.is_const
-    for other in (fact.plain(), fact.of(F32), fact.shaped((3, 1))):
+    for other in (fact.without_contents(), fact.with_dtype(F32), fact.shaped((3, 1))):
         assert not other.is_const
         assert other.sym is None
 

@@ -67,7 +67,7 @@ class Layer:
             return None
         value = constant(ArrayConst(np.ascontiguousarray(array)))
         if not is_const:
-            value.fact = value.tensor.plain()
+            value.fact = value.tensor.without_contents()
             self.fed[value] = array
         return value
 

@@ -44,7 +44,7 @@ class Layer:
 
     def feed(self, array: Any) -> Value:
         value = constant(ArrayConst(np.ascontiguousarray(array)))
-        value.fact = value.tensor.plain()
+        value.fact = value.tensor.without_contents()
         self.fed[value] = array
         return value
 

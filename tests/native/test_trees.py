@@ -28,7 +28,7 @@ def node_of(name: str, x: Any, attrs: dict[str, Any]) -> tuple[Node, Value]:
     assert op is not None
     graph = Graph()
     value = constant(ArrayConst(np.ascontiguousarray(x)))
-    value.fact = value.tensor.plain()
+    value.fact = value.tensor.without_contents()
     arrays = {k: _as_attr(v) for k, v in attrs.items()}
     outputs = 2 if name.endswith("Classifier") else 1
     node = graph.add(op, [value], {**op.defaults, **arrays}, outputs)

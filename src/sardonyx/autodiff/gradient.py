@@ -169,7 +169,7 @@ class _GradientGraph:
             # As a graph input it is not folded, and a run may feed updated weights.
             const = value.const
             if const is not None:
-                value.fact = value.tensor.plain()
+                value.fact = value.tensor.without_contents()
                 self.graph.add_input(value, const)
                 self.model.overridable.append(_declared(name, value.tensor))
             found[name] = value
@@ -249,7 +249,7 @@ def _ones(b: Backward, name: str, loss: Value) -> Value:
 def _declared(name: str, fact: Fact) -> Declared:
     """The declaration of a new input or output of the model."""
     dims = tuple(d if isinstance(d, int) else lone_name(d) for d in fact.dims)
-    return Declared(name, fact.plain(), dims)
+    return Declared(name, fact.without_contents(), dims)
 
 
 def _ancestors(graph: Graph, values: Collection[Value]) -> list[Node]:

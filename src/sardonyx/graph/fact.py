@@ -58,13 +58,13 @@ class Fact:
             return None
         return self.sym  # type: ignore[return-value]  # checked just above
 
-    def plain(self) -> Fact:
+    def without_contents(self) -> Fact:
         """Return the fact without contents: type and shape alone."""
         if self.const is None and self.sym is None:
             return self
         return Fact(self.dtype, self.shape)
 
-    def of(self, dtype: DType) -> Fact:
+    def with_dtype(self, dtype: DType) -> Fact:
         """Return the fact of a tensor of this shape and another element type."""
         return Fact(dtype, self.shape)
 
@@ -89,7 +89,7 @@ class SequenceFact:
     elem: AnyFact | None  # None if unknown
     parts: tuple[AnyFact, ...] | None = None
 
-    def plain(self) -> SequenceFact:
+    def without_contents(self) -> SequenceFact:
         """Return the fact without those of the single elements."""
         return self if self.parts is None else SequenceFact(self.elem)
 

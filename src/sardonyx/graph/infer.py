@@ -75,7 +75,7 @@ def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[A
             f"and gets {len(inputs)}"
         )
     for value, fact in zip(graph.inputs, inputs, strict=True):
-        value.fact = fact.plain() if isinstance(fact, Fact) else fact
+        value.fact = fact.without_contents() if isinstance(fact, Fact) else fact
     infer_into(Scope(parent), graph)
     return [v.fact for v in graph.outputs if v.fact is not None]
 

@@ -53,7 +53,7 @@ class Builder:
     def infer(self, node: Node, like: Value | None) -> None:
         """Set the facts of a new node: from the value `like`, or by the op's inference rule."""
         if like is not None and isinstance(like.fact, Fact):
-            node.outputs[0].fact = like.fact.plain()
+            node.outputs[0].fact = like.fact.without_contents()
         elif self.scope is not None:
             infer_node(self.scope, node)
 

@@ -49,7 +49,7 @@ def check_choice(
 
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:
     """Infer an output with the type and shape of the first input."""
-    return x.plain()
+    return x.without_contents()
 
 
 def to_channels_first(rank: int) -> tuple[int, ...]:

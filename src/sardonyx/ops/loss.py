@@ -79,7 +79,7 @@ cross_entropy = Op(
 
 @cross_entropy.infer
 def _(g: Scope, scores: Fact, labels: Fact, weights: Fact | None, **attrs: Any) -> Any:
-    return _loss_fact(g, scores, labels, weights, **attrs), scores.plain()
+    return _loss_fact(g, scores, labels, weights, **attrs), scores.without_contents()
 
 
 @cross_entropy.reference

@@ -39,7 +39,7 @@ def _(g: Scope, x: Fact) -> Fact:
     if x.rank < 2:
         raise InvalidGraph(f"X is a stack of square matrices, and is {x}")
     g.equal(x.dims[-1], x.dims[-2], "only square matrices have an inverse")
-    return x.plain()
+    return x.without_contents()
 
 
 @inverse.reference

@@ -38,7 +38,7 @@ def optimizer(name: str, **attrs: Any) -> Op:
             if fact.dtype is not first.dtype:
                 raise InvalidGraph(f"input {i + 2} is {fact}, and the tensor it is for is {first}")
             _same_shape(g, fact, first)
-        return tuple(f.plain() for f in (*facts[:n], *facts[2 * n :]))
+        return tuple(f.without_contents() for f in (*facts[:n], *facts[2 * n :]))
 
     @op.reference
     def _(rate: Array, count: Array, *xs: Array, **hyperparameters: Any) -> tuple[Array, ...]:

@@ -133,10 +133,10 @@ construct = Op(
 def _(g: Scope, *xs: Fact) -> SequenceFact:
     elem: AnyFact | None = None
     for x in xs:
-        elem = join_facts(elem, x.plain(), g.fresh)
+        elem = join_facts(elem, x.without_contents(), g.fresh)
     if elem is None:
         raise InvalidGraph("SequenceConstruct has no inputs", hint="use SequenceEmpty")
-    return _sequence_fact(elem, tuple(x.plain() for x in xs))
+    return _sequence_fact(elem, tuple(x.without_contents() for x in xs))
 
 
 construct.reference(lambda *xs: [owned(x) for x in xs])
@@ -197,13 +197,13 @@ insert = Op(
 @insert.infer
 def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
     sequence = as_sequence(x, "SequenceInsert")
-    elem, parts = join_facts(sequence.elem, tensor.plain(), g.fresh), sequence.parts
+    elem, parts = join_facts(sequence.elem, tensor.without_contents(), g.fresh), sequence.parts
     if parts is None:
         return SequenceFact(elem)
     where = len(parts) if position is None else static_position(len(parts), position, len(parts))
     if where is None:
         return SequenceFact(elem)
-    return _sequence_fact(elem, (*parts[:where], tensor.plain(), *parts[where:]))
+    return _sequence_fact(elem, (*parts[:where], tensor.without_contents(), *parts[where:]))
 
 
 @insert.reference
@@ -353,7 +353,7 @@ def _(g: Scope, x: AnyFact | None, *, type: AnyFact | None) -> OptionalFact:
     if x is None and type is None:
         raise InvalidGraph("Optional has neither an input nor a type")
     if isinstance(x, (Fact, SequenceFact)):
-        return OptionalFact(x.plain())
+        return OptionalFact(x.without_contents())
     return OptionalFact(type if x is None else x)
 
 

@@ -41,7 +41,7 @@ def copy_value(value: Any) -> Any:
 
 def same_value(fact: AnyFact) -> AnyFact:
     """Return the fact of a copied value: known elements stay, constant storage does not."""
-    return fact.plain().with_elements(fact.sym) if isinstance(fact, Fact) else fact
+    return fact.without_contents().with_elements(fact.sym) if isinstance(fact, Fact) else fact
 
 
 def allocatable(shape: Sequence[int], dtype: Any, what: str) -> tuple[int, ...]:

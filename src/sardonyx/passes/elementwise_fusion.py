@@ -324,7 +324,7 @@ def _replace_group(
         fused.outputs[0].fact = old.tensor.shaped(target.matmul.tensor.dims)
         operands = [fused.outputs[0], *reshape.inputs[1:]]
         last = graph.add(reshape.op, operands, dict(reshape.attrs), name=reshape.name)
-    last.outputs[0].fact = old.tensor.plain()
+    last.outputs[0].fact = old.tensor.without_contents()
     fused.annotations = last.annotations = group.root.annotations
     replace_value(graph, old, last.outputs[0])
     for node in group.members:

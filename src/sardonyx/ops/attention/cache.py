@@ -140,7 +140,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
         raise InvalidGraph(f"keys are [batch, heads, rows, head], not {key}")
     cache = key.shaped((batch, heads, length, head))
     presents = cache, value.shaped((batch, heads, length, value.dims[3]))
-    return presents if query is None else (*presents, query.plain())
+    return presents if query is None else (*presents, query.without_contents())
 
 
 @append.reference

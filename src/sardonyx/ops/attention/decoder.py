@@ -203,7 +203,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     elif uses_past and is_static is not None and past_key is not None:
         length = past_key.dims[2] if is_static else past_key.dims[2] + rows
     cache = query.shaped((batch, heads, length, head))
-    return query.plain(), cache, cache
+    return query.without_contents(), cache, cache
 
 
 @seq_first.reference

@@ -96,7 +96,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         rotary_end = attrs["rotary_offset"] + x.cos_cache.dims[1] * 2
         g.at_least(head, rotary_end, "the caches hold more angles than a head has pairs")
     y = x.query.shaped((tokens, head * heads))
-    return y, x.key_cache.plain(), x.value_cache.plain()
+    return y, x.key_cache.without_contents(), x.value_cache.without_contents()
 
 
 @paged.reference

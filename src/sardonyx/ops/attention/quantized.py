@@ -51,7 +51,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
             if fact.rank > 1 or w.rank != 2:
                 raise InvalidGraph(f"{name} is one number or one for each column, not {fact}")
             g.equal_or_one(fact.dims[0], w.dims[1], f"{name} does not fit the columns of weight")
-    operands = (x.of(bias.dtype), w.of(bias.dtype), bias, mask, past, None, None)
+    operands = (x.with_dtype(bias.dtype), w.with_dtype(bias.dtype), bias, mask, past, None, None)
     return infer_projected(g, *operands, **projected_attrs(attrs))
 
 

@@ -54,7 +54,7 @@ def _(g: Scope, x: Fact, cos: Fact, sin: Fact, ids: Fact | None, **attrs: Any) -
         same_dims(g, ids.dims, (batch, length), "position_ids")
     same_dims(g, sin.dims, cos.dims, "sin_cache")
     g.equal(cos.dims[-1] * 2, width, "the caches hold another number of angles than X needs")
-    return x.plain()
+    return x.without_contents()
 
 
 def _rotary_width(g: Scope, width: int, head: Size) -> Size:
@@ -134,7 +134,7 @@ def infer_rotary(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: An
         g.equal(ids.dims[0], 1, "position_ids is one number, or one for each row")
     else:
         same_dims(g, ids.dims, (x.dims[0], rows), "position_ids")
-    return x.plain()
+    return x.without_contents()
 
 
 @contrib_rotary.reference

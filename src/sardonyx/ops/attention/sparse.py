@@ -49,7 +49,7 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
         same_dims(g, w.dims, (hidden, 3 * hidden), name)
         same_dims(g, b.dims, (3 * hidden,), f"the bias of {name}")
     expect_dims(g, (batch, rows), mask=mask, **{"global": chosen})
-    return x.plain()
+    return x.without_contents()
 
 
 @longformer.reference
@@ -119,7 +119,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     g.divides(rows_of.dims[0], heads, "the layouts do not divide the heads")
     expect_dims(g, (batch,), key_total_sequence_lengths=x.key_total_sequence_lengths)
     y = x.query.shaped((batch, rows, head * heads))
-    return y, x.past_key.plain(), x.past_value.plain()
+    return y, x.past_key.without_contents(), x.past_value.without_contents()
 
 
 @blocks.reference

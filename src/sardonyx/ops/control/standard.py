@@ -282,7 +282,7 @@ def loop_facts(
 
 
 def _without_constants(fact: AnyFact) -> AnyFact:
-    return fact.plain() if isinstance(fact, (Fact, SequenceFact)) else fact
+    return fact.without_contents() if isinstance(fact, (Fact, SequenceFact)) else fact
 
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
@@ -389,7 +389,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
         d = x.dims[axis]
         length = d if length is None else g.equal(length, d, "scanned inputs differ in length")
         slices.append(x.shaped((*x.dims[:axis], *x.dims[axis + 1 :])))
-    states = [x.plain() for x in xs[:n]]
+    states = [x.without_contents() for x in xs[:n]]
     carried, outputs = _carry(g, body, ((), states, slices), 0)
     finals = _finals(g, states, carried, outputs[:n])
     outer = _as_seen_outside(g, body, (*states, *slices), [*finals, *outputs[n:]])

@@ -55,7 +55,7 @@ def _(
     state = (*window_axis(attrs["state_window"]), batch, *dims)
     if past is not None:
         same_dims(g, past.dims, state, "past_state")
-    return x.plain(), x.shaped(state)
+    return x.without_contents(), x.shaped(state)
 
 
 @causal_conv.reference

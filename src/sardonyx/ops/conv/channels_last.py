@@ -33,7 +33,7 @@ def _with_epilogue(standard: Op, infer: Infer) -> Op:
     def _(g: Scope, x: Fact, w: Fact, *operands: Fact, **attrs: Any) -> Fact:
         code, _ = attrs.pop("code"), attrs.pop("bf16")
         y = channels_last(infer(g, channels_first(x), w, None, **attrs))
-        return y.of(code_type(code, y.dtype))
+        return y.with_dtype(code_type(code, y.dtype))
 
     @op.reference
     def _(x: Array, w: Array, *operands: Array, **attrs: Any) -> Array:

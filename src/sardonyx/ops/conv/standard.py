@@ -274,7 +274,7 @@ def infer_causal(
             raise ShapeError(f"past_state has rank {past.rank}, and must have 3")
         for i, (have, need) in enumerate(zip(past.dims, state, strict=True)):
             g.equal(have, need, f"axis {i} of past_state does not fit")
-    return x.plain(), Fact(x.dtype, state)
+    return x.without_contents(), Fact(x.dtype, state)
 
 
 @causal.reference

@@ -99,7 +99,7 @@ def _(g: Scope, x: Fact, *, approximate: bytes) -> Fact:
     if approximate not in (b"none", b"tanh"):
         shown = approximate.decode(errors="replace")
         raise InvalidGraph(f"approximate is none or tanh, not {shown}")
-    return x.plain()
+    return x.without_contents()
 
 
 prelu = Op("PRelu", 16, "x:T slope:T", "y:T", types={"T": FLOATS | {I32, I64, U32, U64}})
@@ -112,7 +112,7 @@ def _(g: Scope, x: Fact, slope: Fact) -> Fact:
         raise ShapeError(f"slope {slope} has {extra} dims more than {x}, to which it is broadcast")
     for s, d in zip(slope.dims, x.dims[-extra:], strict=True):
         g.equal_or_one(s, d, "the slope does not broadcast to the input")
-    return x.plain()
+    return x.without_contents()
 
 
 @prelu.reference

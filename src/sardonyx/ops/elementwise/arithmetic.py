@@ -49,7 +49,7 @@ def binary(name: str, since: int, reference: Reference, types: Types, **attrs: A
 def compare(name: str, since: int, reference: Reference, types: Types) -> Op:
     """A comparison: two inputs that broadcast, and a bool output."""
     op = Op(name, since, "a:T b:T", "c:B", types={"T": types, "B": BOOLS})
-    op.infer(lambda g, a, b: _broadcast(g, a, b).of(BOOL))
+    op.infer(lambda g, a, b: _broadcast(g, a, b).with_dtype(BOOL))
     op.reference(reference)
     return op
 
@@ -239,7 +239,7 @@ def _classify(name: str, reference: Reference, **attrs: Any) -> Op:
     """A predicate of floats."""
     types = {"T": FLOATS | FLOAT8, "B": BOOLS}
     op = Op(name, 20, "x:T", "y:B", attrs=attrs, types=types, unranked=True)
-    op.infer(lambda g, x, **_: x.of(BOOL))
+    op.infer(lambda g, x, **_: x.with_dtype(BOOL))
     op.reference(reference)
     return op
 
@@ -248,7 +248,7 @@ is_nan = _classify("IsNaN", lambda x: np.isnan(wide(x)))
 is_inf = _classify("IsInf", _is_inf, detect_negative=1, detect_positive=1)
 
 where = Op("Where", 16, "condition:B x:T y:T", "z:T", types={"B": BOOLS, "T": CLASSIC})
-where.infer(lambda g, condition, x, y: _broadcast(g, condition, x, y).of(x.dtype))
+where.infer(lambda g, condition, x, y: _broadcast(g, condition, x, y).with_dtype(x.dtype))
 where.reference(np.where)
 where.symbolic(lambda condition, x, y: np.frompyfunc(_select, 3, 1)(condition, x, y))
 
@@ -261,7 +261,7 @@ def _(g: Scope, x: Fact, low: Fact | None, high: Fact | None) -> Fact:
     for bound, what in ((low, "min"), (high, "max")):
         if bound is not None and bound.shape is not None:
             g.equal(product(bound.shape), 1, f"{what} of Clip is one number, and has more elements")
-    return x.plain()
+    return x.without_contents()
 
 
 @clip.symbolic

@@ -27,7 +27,7 @@ def _biased(g: Scope, x: Fact, bias: Fact | None) -> Fact:
         if bias.rank != 1 or not x.rank:
             raise InvalidGraph(f"the bias is one vector for the last dim of {x}, and is {bias}")
         g.equal(bias.dims[0], x.dims[-1], "the bias does not fit the last dim")
-    return x.plain()
+    return x.without_contents()
 
 
 gelu: Final = Op("Gelu", 1, "X:T", "Y:T", domain=MICROSOFT, types=_TYPES, unranked=True)
@@ -74,7 +74,7 @@ def _(g: Scope, x: Fact, x_scale: Fact, y_scale: Fact, **orders: int | None) -> 
     for name, scale in (("scale_X", x_scale), ("scale_Y", y_scale)):
         for dim in scale.dims:
             g.equal(dim, 1, f"{name} is one number")
-    return x.plain()
+    return x.without_contents()
 
 
 @qordered_gelu.reference

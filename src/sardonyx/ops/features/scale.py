@@ -30,7 +30,7 @@ extractor = ml_op(
 @extractor.infer
 def _(g: Scope, x: Fact, y: Fact) -> Fact:
     if x.shape is None:
-        return x.plain()
+        return x.without_contents()
     if not x.rank:
         raise ShapeError(_SCALAR)
     count = g.fresh("selected") if y.shape is None else product(y.dims)
@@ -124,7 +124,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     if attrs[name] is None or not len(attrs[name]):
         raise InvalidGraph(f"Imputer of {x.dtype} needs {name}")
     _check_per_feature(g, x, attrs[name], name)
-    return x.plain()
+    return x.without_contents()
 
 
 @imputer.reference

@@ -179,7 +179,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, axis: int, reduction: 
         raise ShapeError(f"updates {updates} and indices {indices} differ in rank")
     for i, (a, b) in enumerate(zip(updates.dims, indices.dims, strict=True)):
         g.equal(a, b, f"dim {i} of updates and indices differ")
-    return x.plain()
+    return x.without_contents()
 
 
 @scatter_elements.reference
@@ -204,7 +204,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
         raise ShapeError(f"data {x} and indices {indices} have rank 1 or more")
     width = indices.dims[-1]
     if not isinstance(width, int):
-        return x.plain()
+        return x.without_contents()
     if width > x.rank:
         raise ShapeError(f"index tuples of {width} do not fit data of rank {x.rank}")
     expected = (*indices.dims[:-1], *x.dims[width:])
@@ -212,7 +212,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
         raise ShapeError(f"updates {updates} have rank {updates.rank}, not {len(expected)}")
     for i, (a, b) in enumerate(zip(updates.dims, expected, strict=True)):
         g.equal(a, b, f"dim {i} of the updates does not fit the indices")
-    return x.plain()
+    return x.without_contents()
 
 
 @scatter_nd.reference
@@ -259,7 +259,7 @@ def _(g: Scope, x: Fact, update: Fact, starts: Fact | None, *, axis: int, mode: 
             g.equal(d, n, f"dim {i} of cache and update differ")
     if starts is not None:
         g.equal(product(starts.dims), x.dims[0], "write_indices has one index per batch entry")
-    return x.plain()
+    return x.without_contents()
 
 
 @tensor_scatter.reference

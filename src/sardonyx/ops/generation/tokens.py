@@ -33,7 +33,7 @@ def _(g: Scope, ids: Fact, scores: Fact, *, ngram_size: int) -> Fact:
     if ngram_size < 1:
         raise InvalidGraph(f"ngram_size is 1 or more, not {ngram_size}")
     g.equal(ids.dims[0], scores.dims[0], "input_ids and scores differ in batch")
-    return scores.plain()
+    return scores.without_contents()
 
 
 @ngram_repeat_block.reference

@@ -165,7 +165,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
     _check_layer(g, "fc2", second, (experts, width, inner), block)
     if third.weights is not None:
         _check_layer(g, "fc3", third, (experts, inner, width), block)
-    return x.x.plain()
+    return x.x.without_contents()
 
 
 def _matrix(layer: ExpertLayer, expert: int, block: int) -> Array:

@@ -370,7 +370,7 @@ def _(g: Scope, x: Fact, lens: Fact, *, batch_axis: int, time_axis: int) -> Fact
         axes = f"batch_axis {batch_axis} and time_axis {time_axis}"
         raise ShapeError(f"{axes} are 0 and 1 of rank 2 or more, and the input has rank {x.rank}")
     g.equal(product(lens.dims), x.dims[batch_axis], "sequence_lens has one length per batch entry")
-    return x.plain()
+    return x.without_contents()
 
 
 @reverse_sequence.reference

@@ -49,7 +49,7 @@ def _infer(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
     g.divides(groups, channels, "groups must divide the channels")
     same_dims(g, gamma.dims, (channels,), "gamma")
     same_dims(g, beta.dims, (channels,), "beta")
-    return x.plain()
+    return x.without_contents()
 
 
 @skip_group_norm.infer
@@ -71,7 +71,7 @@ def _(
                 g.equal_or_one(skip.dims[axis], x.dims[axis], "skip does not broadcast to X")
     if bias is not None:
         same_dims(g, bias.dims, (channels,), "bias")
-    return y, x.plain()
+    return y, x.without_contents()
 
 
 def _normalized(x: Array, gamma: Array, beta: Array, attrs: dict[str, Any]) -> Array:

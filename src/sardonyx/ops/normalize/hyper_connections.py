@@ -61,7 +61,7 @@ def _(g: Scope, x: Fact, scale: Fact | None, *, epsilon: float, num_branches: in
         same_dims(g, scale.dims, (branches, features), "scale")
     elif scale is not None:
         same_rank(1, scale=scale)
-    return x.plain()
+    return x.without_contents()
 
 
 @norm.reference
@@ -140,7 +140,7 @@ def _(g: Scope, x: Fact, block: Fact, gates: Fact, mix: Fact | None, *, num_bran
     _check_gates(g, gates, sizes, is_flat=False)
     if mix is not None:
         same_dims(g, mix.dims, (*lead, branches, branches), "stream_mix")
-    return x.plain()
+    return x.without_contents()
 
 
 @post_mix.reference
@@ -177,7 +177,7 @@ def _(g: Scope, key: Fact, query: Fact, value: Fact, *scales: Fact | None, **_: 
             same_dims(g, fact.dims, (streams, features), name)
     if scales[2] is None and g.n_outputs > 1:
         raise InvalidGraph("gated_value_normed needs conv_norm_scale")
-    return key.plain(), key.plain()
+    return key.without_contents(), key.without_contents()
 
 
 @engram.reference

@@ -46,7 +46,7 @@ def _(g: Scope, *facts: Any, epsilon: float) -> tuple[Fact, Fact]:
     if any(is_present) and not all(is_present):
         raise InvalidGraph("segment ids, their table, its scale and zero point: all or none")
     y, count, _ = infer_embed(g, *inputs, None)
-    return y.of(F32), count
+    return y.with_dtype(F32), count
 
 
 @embed.reference
@@ -115,7 +115,7 @@ def _(
     for each in (scale, bias):
         if each is not None and each.rank != len(width):
             raise InvalidGraph(f"{each} has not the axes that {x} is normalized along")
-    return x.plain()
+    return x.without_contents()
 
 
 @qordered_layer_norm.reference

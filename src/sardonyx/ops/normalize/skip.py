@@ -45,7 +45,7 @@ def _(g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float) -> t
                 raise InvalidGraph(f"gamma, beta and bias are vectors, and one is {fact}")
             g.equal(fact.dims[0], x.dims[-1], "gamma, beta or bias does not fit the last dim")
     statistics = Fact(F32, (*x.dims[:-1], 1))
-    return x.plain(), statistics, statistics, x.plain()
+    return x.without_contents(), statistics, statistics, x.without_contents()
 
 
 def _summed(x: Array, skip: Array, bias: Array | None) -> Array:

@@ -70,7 +70,8 @@ def _(g: Scope, x: Fact, *params: Fact, training_mode: int, **_: Any) -> tuple[F
     scale, b, mean, var = params
     channels = 1 if x.rank == 1 else _channels(x)  # ONNX allows rank 1: batch only, one channel
     _check_per_channel(g, channels, scale=scale, B=b, input_mean=mean, input_var=var)
-    return (x.plain(), mean.plain(), var.plain()) if training_mode else (x.plain(),)
+    y = x.without_contents()
+    return (y, mean.without_contents(), var.without_contents()) if training_mode else (y,)
 
 
 @batch_norm.reference
@@ -123,7 +124,7 @@ instance_norm = _norm(
 @instance_norm.infer
 def _(g: Scope, x: Fact, scale: Fact, b: Fact, *, epsilon: float) -> Fact:
     _check_per_channel(g, _channels(x), scale=scale, B=b)
-    return x.plain()
+    return x.without_contents()
 
 
 def _group_norm(
@@ -142,7 +143,7 @@ def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) 
         raise ShapeError(f"num_groups is {num_groups}, and must be 1 or more")
     g.divides(num_groups, _channels(x), "num_groups must divide the channels")
     _check_per_channel(g, x.dims[1], scale=scale, bias=bias)
-    return x.plain()
+    return x.without_contents()
 
 
 # Layer and RMS normalization: over all axes from `axis` on. stash_type names the type of the saved
@@ -199,7 +200,7 @@ def _(
     saved = Fact(_stash(stash_type), _reduced(x, axis))
     if x.shape is not None:
         _check_broadcasts(g, x.shape, Scale=scale, B=b)
-    return x.plain(), saved, saved
+    return x.without_contents(), saved, saved
 
 
 @layer_norm.reference
@@ -265,7 +266,7 @@ def _(g: Scope, x: Fact, *, axis: int, p: int) -> Fact:
     axis_of(axis, x.rank)
     if p not in (1, 2):
         raise ShapeError(f"p is {p}, and may be 1 or 2")
-    return x.plain()
+    return x.without_contents()
 
 
 def _lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array:
@@ -288,7 +289,7 @@ def _(g: Scope, x: Fact, *, size: int, **_: Any) -> Fact:
     _channels(x)
     if size < 1:
         raise ShapeError(f"size is {size}, and must be 1 or more")
-    return x.plain()
+    return x.without_contents()
 
 
 def _mean_variance(x: Array, *, axes: Axes) -> Array:
@@ -305,7 +306,7 @@ mean_variance = _norm("MeanVarianceNormalization", 13, "x:T", _mean_variance, ax
 @mean_variance.infer
 def _(g: Scope, x: Fact, *, axes: Axes) -> Fact:
     axes_of(axes, x.rank)
-    return x.plain()
+    return x.without_contents()
 
 
 def widened(b: Builder, x: Value) -> Value:

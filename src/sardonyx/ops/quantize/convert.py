@@ -231,7 +231,7 @@ dynamic = Op(
 
 @dynamic.infer
 def _(g: Scope, x: Fact) -> tuple[Fact, Fact, Fact]:
-    return x.of(U8), Fact(F32, ()), Fact(U8, ())
+    return x.with_dtype(U8), Fact(F32, ()), Fact(U8, ())
 
 
 @dynamic.reference

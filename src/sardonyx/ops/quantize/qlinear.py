@@ -155,7 +155,7 @@ def _pool_shape(g: Scope, x: Fact, attrs: Mapping[str, Any]) -> Shape:
     rule = average_pool.infer_rule
     assert rule is not None
     result: Shape = rule(
-        g, as_channels_first(x, attrs["channels_last"]).of(F32), **standard_pool(attrs)
+        g, as_channels_first(x, attrs["channels_last"]).with_dtype(F32), **standard_pool(attrs)
     ).dims
     return (result[0], *result[2:], result[1]) if attrs["channels_last"] else result
 

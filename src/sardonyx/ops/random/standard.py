@@ -98,7 +98,7 @@ def _like_input(name: str, inputs: Types, outputs: Types, draw: Any, **attrs: fl
 
     @op.infer
     def _(g: Scope, x: Fact, *, dtype: int | None, **_: Any) -> Fact:
-        return x.of(_output_type(dtype, outputs, x.dtype))
+        return x.with_dtype(_output_type(dtype, outputs, x.dtype))
 
     @op.reference
     def _(x: Array, *, dtype: int | None, **options: Any) -> Array:
@@ -163,7 +163,7 @@ def _(
         if fact is not None and fact.shape is not None:
             count = product(fact.shape)
             g.equal(count, 1, f"{what} of Dropout is one element, and has another number")
-    return x.plain(), x.of(BOOL)
+    return x.without_contents(), x.with_dtype(BOOL)
 
 
 @dropout.reference

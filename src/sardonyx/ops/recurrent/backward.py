@@ -314,7 +314,15 @@ def _infer(g: Scope, x: Fact, w: Fact, r: Fact, *_: Fact | None, **attrs: Any) -
     n, hidden = size.directions, size.hidden
     state, peepholes = x.shaped(size.state()), x.shaped((n, hidden * 3))
     bias = x.shaped((n, w.dims[1] * 2))
-    return x.plain(), w.plain(), r.plain(), bias, state, state, peepholes
+    return (
+        x.without_contents(),
+        w.without_contents(),
+        r.without_contents(),
+        bias,
+        state,
+        state,
+        peepholes,
+    )
 
 
 for _op in (rnn, gru, lstm):

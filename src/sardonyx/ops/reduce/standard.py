@@ -213,7 +213,7 @@ def _cumulative(name: str, since: int, function: Callable[..., Any], start: int)
     def _(g: Scope, x: Fact, axis: Fact, *, exclusive: int, reverse: int) -> Fact:
         if axis.ints is not None and len(axis.ints) == 1:
             axis_of(axis.ints[0], x.rank)
-        return x.plain()
+        return x.without_contents()
 
     def run(x: Array, axis: Array, *, exclusive: int, reverse: int) -> Any:
         along = one_int(axis, "axis")

@@ -182,7 +182,7 @@ def _(b: Builder, node: Node) -> Outputs:
     results = (b.Gather(flat, positions), positions, inverse, counts)
     for value, out in zip(results, outs, strict=False):
         if value.const is None:
-            value.fact = out.tensor.plain()
+            value.fact = out.tensor.without_contents()
     return results
 
 

@@ -24,7 +24,7 @@ def _over_axis(name: str, reference: Reference) -> Op:
 def _same_shape(g: Scope, x: Fact, *, axis: int) -> Fact:
     if x.shape is not None:
         axis_of(axis, x.rank)
-    return x.plain()
+    return x.without_contents()
 
 
 def _shifted(x: Array, axis: int) -> Any:

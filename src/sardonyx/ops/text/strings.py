@@ -96,13 +96,13 @@ def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any)
         odd = case_change_action.decode(errors="replace")
         raise InvalidGraph(f"case_change_action is {odd}, and may be NONE, LOWER or UPPER")
     if x.shape is None:
-        return x.plain()
+        return x.without_contents()
     if x.rank not in (1, 2):
         raise ShapeError(f"StringNormalizer takes strings of shape [C] or [1, C], not {x}")
     if x.rank == 2:
         g.equal(x.dims[0], 1, "StringNormalizer takes strings of shape [C] or [1, C]")
     g.at_least(x.dims[-1], 1, "StringNormalizer has no strings to normalize")
-    return x.shaped((*x.dims[:-1], g.fresh("words"))) if stopwords else x.plain()
+    return x.shaped((*x.dims[:-1], g.fresh("words"))) if stopwords else x.without_contents()
 
 
 @normalizer.reference

@@ -34,7 +34,7 @@ class NodeMaker:
         """The output of a new node, with the type and shape of `like`."""
         declared = lookup(domain, op)
         assert declared is not None
-        output = Value("", like.plain())
+        output = Value("", like.without_contents())
         node = self.graph.add(declared, inputs, {**declared.defaults, **attrs}, [output])
         if self.node is not None:
             attribute_to([node], self.node)

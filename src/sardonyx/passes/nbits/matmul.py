@@ -87,7 +87,7 @@ def _replace(b: Builder, node: Node, new: Value) -> None:
     logger.debug("read_weights at %s", node)
     attribute_to(b.new_nodes, node)
     # Readers know the symbolic dims of the old fact.
-    new.fact = node.outputs[0].tensor.plain()
+    new.fact = node.outputs[0].tensor.without_contents()
     replace_value(b.graph, node.outputs[0], new)
     drop(b.graph, [node])
 

@@ -31,7 +31,7 @@ class SardonyxError(Exception):
         self.what = what
         self.where = {key: str(value) for key, value in where.items()}
 
-    def at(self, **where: object) -> SardonyxError:
+    def add_context(self, **where: object) -> SardonyxError:
         """Add context to the error and return it; keys that are set already keep their values."""
         self.where = {**{key: str(value) for key, value in where.items()}, **self.where}
         return self
@@ -46,7 +46,7 @@ class SardonyxError(Exception):
 
 
 def _rebuild(kind: type[SardonyxError], what: str, where: dict[str, str]) -> SardonyxError:
-    return kind(what).at(**where)
+    return kind(what).add_context(**where)
 
 
 class Fail(SardonyxError):
@@ -140,7 +140,7 @@ def as_sardonyx_error(error: Exception, doing: str, **where: object) -> Sardonyx
     become an InternalError.
     """
     if isinstance(error, SardonyxError):
-        return error.at(**where)
+        return error.add_context(**where)
     if is_out_of_memory(error):
         detail = f": {error}" if str(error) else ""
         return RuntimeException(f"out of memory while {doing}{detail}", **where)
@@ -157,5 +157,5 @@ def located(**where: object) -> Iterator[None]:
     try:
         yield
     except SardonyxError as error:
-        error.at(**where)
+        error.add_context(**where)
         raise

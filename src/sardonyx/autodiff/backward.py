@@ -149,7 +149,7 @@ def _contributions(
         else:
             built = rule(b, node, *grads)
     except SardonyxError as error:
-        raise error.at(node=node, stage="gradient") from None
+        raise error.add_context(node=node, stage="gradient") from None
     by_input = built if isinstance(built, (tuple, list)) else (built,)
     for slot, value in reads:
         grad = by_input[slot] if slot < len(by_input) else None

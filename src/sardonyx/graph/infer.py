@@ -165,7 +165,7 @@ def _by_rule(
 
 def _locate(error: SardonyxError, node: Node) -> None:
     shown = ", ".join("-" if v is None else repr(v) for v in node.inputs)
-    error.at(node=node, inputs=shown, stage="infer")
+    error.add_context(node=node, inputs=shown, stage="infer")
 
 
 def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:

@@ -143,7 +143,7 @@ class GraphBuilder:
             try:
                 self._node(graph, record, inputs, context)
             except SardonyxError as error:
-                raise error.at(node=_shown(record)) from None
+                raise error.add_context(node=_shown(record)) from None
 
     def _node(
         self, graph: Graph, record: NodeRecord, inputs: list[Value | None], context: Context

@@ -111,7 +111,7 @@ class Tensors:
         except DecodeError as error:
             raise InvalidProtobuf(str(error), tensor=record.name or "(no name)") from None
         except SardonyxError as error:
-            raise error.at(tensor=record.name or "(no name)") from None
+            raise error.add_context(tensor=record.name or "(no name)") from None
 
     def _in_place(self, record: TensorRecord, dtype: DType, shape: tuple[int, ...]) -> Const:
         if dtype is STRING:

@@ -109,7 +109,7 @@ def _call(segment: PythonSegment | RegionSegment, arrays: list[Any], run: Run) -
             return segment(arrays, run)
         return segment.call(arrays, run)
     except SardonyxError as error:
-        raise error.at(node=segment.node) from None
+        raise error.add_context(node=segment.node) from None
     except AssumptionFailed:  # the caller compiles the model again without the assumption
         raise
     except Exception as error:

@@ -141,7 +141,7 @@ class SegmentBuilder:
         try:
             self._add(node, lowered)
         except ShapeError as error:
-            raise error.at(node=node) from None
+            raise error.add_context(node=node) from None
 
     def _add(self, node: Node, lowered: Lowered) -> None:
         match lowered:
@@ -376,7 +376,7 @@ class SegmentBuilder:
             try:
                 self.sizes.registers((guard.left, guard.right))
             except ShapeError as error:
-                raise error.at(node=guard.node) from None
+                raise error.add_context(node=guard.node) from None
 
     def spec(
         self, number: int, names: dict[str, int], address: Callable[[WeightLayout], int]

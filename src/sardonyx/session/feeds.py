@@ -225,7 +225,7 @@ def raise_run_error(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, 
     except AssumptionFailed:
         return
     except InvalidArgument as error:
-        raise error.at(fed=describe(feed)) from None
+        raise error.add_context(fed=describe(feed)) from None
 
 
 def describe(values: Mapping[str, Any]) -> str:

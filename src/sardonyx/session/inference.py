@@ -303,7 +303,7 @@ class InferenceSession(RunMethodsMixin):
         try:
             return self._execute(RunRequest(values, options, bound, indices, on_device, started))
         except InvalidArgument as error:
-            raise error.at(fed=describe(values)) from None
+            raise error.add_context(fed=describe(values)) from None
         except (MemoryError, OSError) as error:
             raise as_sardonyx_error(error, "allocating weights or outputs") from None
         finally:

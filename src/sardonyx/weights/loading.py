@@ -262,7 +262,7 @@ def _allocate(
             pairs.append((reference, loader.allocate(reference)))  # noqa: PERF401 - kept on errors
     except SardonyxError as error:
         taken, total = sum(r.size_bytes for r, _ in pairs), sum(r.size_bytes for r in references)
-        error.at(
+        error.add_context(
             weight=references[len(pairs)].name,
             placed=f"{format_bytes(taken)} of {format_bytes(total)}",
         )

@@ -54,10 +54,10 @@ struct AllPools {
 // Never destroyed: outputs may be released while statics are being destroyed.
 AllPools& pools() {
   static AllPools* const instance = [] {
-    static AllPools* fresh = new AllPools;
-    pthread_atfork([] { fresh->mutex.lock(); }, [] { fresh->mutex.unlock(); },
-                   [] { fresh->mutex.unlock(); });
-    return fresh;
+    static AllPools* created = new AllPools;
+    pthread_atfork([] { created->mutex.lock(); }, [] { created->mutex.unlock(); },
+                   [] { created->mutex.unlock(); });
+    return created;
   }();
   return *instance;
 }

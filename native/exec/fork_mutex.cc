@@ -48,10 +48,10 @@ namespace {
 // Never destroyed: sessions may outlive the statics of this library.
 ForkMutexes& all() {
   static ForkMutexes* const made = [] {
-    static auto* fresh = new ForkMutexes;
-    pthread_atfork([] { fresh->lock_all(); }, [] { fresh->unlock_all(); },
-                   [] { fresh->renew_all(); });
-    return fresh;
+    static auto* mutexes = new ForkMutexes;
+    pthread_atfork([] { mutexes->lock_all(); }, [] { mutexes->unlock_all(); },
+                   [] { mutexes->renew_all(); });
+    return mutexes;
   }();
   return *made;
 }

@@ -190,9 +190,9 @@ ThreadPool& pool() {
   (void)registered;
   ThreadPool* found = current.load();
   if (found == nullptr) {
-    auto* fresh = new ThreadPool;
-    if (current.compare_exchange_strong(found, fresh)) return *fresh;
-    delete fresh;
+    auto* created = new ThreadPool;
+    if (current.compare_exchange_strong(found, created)) return *created;
+    delete created;
   }
   return *found;
 }

@@ -18,7 +18,7 @@ Step = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
-def _fresh_dynamo() -> Iterator[None]:
+def _reset_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -26,10 +26,6 @@ from sardonyx.ops.sequence import join_facts
 B, N = symbol("B"), symbol("N")
 
 
-def fresh() -> itertools.count[int]:
-    return itertools.count()
-
-
 @pytest.mark.parametrize(
     ("fact", "text"),
     [
@@ -88,7 +84,7 @@ def test_refines(new: AnyFact, old: AnyFact, answer: bool) -> None:
 
 
 def joined(a: AnyFact, b: AnyFact) -> AnyFact:
-    numbers = fresh()
+    numbers = itertools.count()
 
     def new_dim(hint: str) -> Dim:
         return symbol(f"{hint}{next(numbers)}")

@@ -147,5 +147,5 @@ def test_equal_returns_the_number() -> None:
 def test_new_dims_differ_from_each_other_and_from_names() -> None:
     scope = Scope()
     inner = Scope(scope)
-    made = [scope.fresh("n"), inner.fresh("n"), scope.fresh("n")]
+    made = [scope.new_dim("n"), inner.new_dim("n"), scope.new_dim("n")]
     assert len({*made, symbol("n#0"), symbol("n_0_")}) == 5

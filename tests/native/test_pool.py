@@ -175,6 +175,6 @@ def test_a_fork_has_a_pool_of_its_own(expected: dict[int, list[bytes]]) -> None:
     child = os.fork()
     if child == 0:
         same = bytes_of(session.run(None, mixed_feed(333))) == expected[333]
-        fresh = bytes_of(session_of(MIXED, 3).run(None, mixed_feed(333))) == expected[333]
-        os._exit(0 if same and fresh else 1)
+        new = bytes_of(session_of(MIXED, 3).run(None, mixed_feed(333))) == expected[333]
+        os._exit(0 if same and new else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -13,7 +13,7 @@ from tests.pack.model_files import Reads
 
 
 @pytest.fixture
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Nothing is known: neither to this process nor to a folder, which is given."""
     folder = tmp_path / "account"
     folder.mkdir()

@@ -131,7 +131,7 @@ HOSTILE_GRAPH: dict[str, tuple[Change, str]] = {
     "formula for an input": (
         setting("graph", "inputs", 0, 1, 2, to=[[[2, "batch"]], "n"]), "has the size",
     ),
-    "name of a fresh size": (setting("graph", "inputs", 0, 1, 2, to=["cut#0", "n"]), "the size"),
+    "name of a new dim": (setting("graph", "inputs", 0, 1, 2, to=["cut#0", "n"]), "the size"),
     "input without a type": (setting("graph", "inputs", 0, 1, to=None), "has no type"),
     "other outputs": (setting("outputs", to=[]), "differ in number"),
     "shapes of no outputs": (setting("graph", "declared", to=[None] * 99), "no list of"),

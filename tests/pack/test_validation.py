@@ -36,7 +36,7 @@ from tests.pack.packs import (
 )
 from tests.weights.models import settle
 
-pytestmark = pytest.mark.usefixtures("fresh")
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -176,20 +176,23 @@ def replaced_while(
 
 
 def test_a_file_written_to_while_it_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fresh: Path
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    cache_folder: Path,
 ) -> None:
     path = model_in(tmp_path / "m", external)
     data = tmp_path / "m" / "model.data"
     os.utime(data)
     settle()
-    before = os.listdir(fresh)
+    before = os.listdir(cache_folder)
     replaced_while(monkeypatch, lambda: os.utime(data))
     rejected(path, caplog, "changed while it was compared")
-    assert os.listdir(fresh) == before
+    assert os.listdir(cache_folder) == before
 
 
 def test_a_file_replaced_while_it_is_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: Reads, fresh: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: Reads, cache_folder: Path
 ) -> None:
     """The session has the old one, which is right; nothing is remembered of either."""
     path = model_in(tmp_path / "m", external)
@@ -197,11 +200,11 @@ def test_a_file_replaced_while_it_is_compared(
     os.utime(data)
     shutil.copyfile(data, new)
     settle()
-    before = os.listdir(fresh)
+    before = os.listdir(cache_folder)
     with monkeypatch.context() as patch:
         replaced_while(patch, lambda: os.path.exists(new) and os.replace(new, data))
         assert uses_pack(opened(path))
-    assert os.listdir(fresh) == before
+    assert os.listdir(cache_folder) == before
     settle()
     reads.taken()
     assert uses_pack(opened(path))

@@ -25,7 +25,7 @@ from tests.pack.packs import (
 )
 from tests.weights.models import settle
 
-pytestmark = pytest.mark.usefixtures("fresh")
+pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -41,7 +41,9 @@ def test_nothing_is_read_of_known_files(place: Any, tmp_path: Path, reads: Reads
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_copy_is_compared_once(place: Any, tmp_path: Path, reads: Reads, fresh: Path) -> None:
+def test_a_copy_is_compared_once(
+    place: Any, tmp_path: Path, reads: Reads, cache_folder: Path
+) -> None:
     path = model_in(tmp_path / "m", place)
     there = tmp_path / "copy"
     shutil.copytree(tmp_path / "m", there)
@@ -87,17 +89,17 @@ def test_a_moved_pack(tmp_path: Path, reads: Reads) -> None:
 
 
 def test_a_file_just_written_is_compared_and_not_remembered(
-    tmp_path: Path, reads: Reads, fresh: Path
+    tmp_path: Path, reads: Reads, cache_folder: Path
 ) -> None:
     """Within a tick of the clock another write would leave no sign."""
     path = model_in(tmp_path / "m", embedded)
     shutil.copyfile(path, tmp_path / "m" / "again.onnx")
     os.rename(tmp_path / "m" / "again.onnx", path)
-    remembered = os.listdir(fresh)
+    remembered = os.listdir(cache_folder)
     reads.taken()
     assert uses_pack(opened(path))
     assert reads.taken() > 0
-    assert os.listdir(fresh) == remembered
+    assert os.listdir(cache_folder) == remembered
 
 
 @pytest.mark.parametrize("kept", ["mapped", "copied"])
@@ -108,14 +110,14 @@ def test_copied_weights_are_known_too(kept: str, tmp_path: Path, reads: Reads) -
     assert reads.taken() == 0
 
 
-def unwritable(fresh: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def unwritable(cache_folder: Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Folders of which none can be written to."""
-    shutil.rmtree(fresh.parent, ignore_errors=True)
+    shutil.rmtree(cache_folder.parent, ignore_errors=True)
     if how == "no folder":
         monkeypatch.delenv("XDG_CACHE_HOME")
         monkeypatch.setenv("HOME", "not-absolute")
     elif how == "a file":
-        fresh.parent.write_bytes(b"")
+        cache_folder.parent.write_bytes(b"")
     else:
         monkeypatch.setattr(verification_cache.os, "access", lambda *_: False)
 
@@ -125,14 +127,14 @@ def test_where_nothing_can_be_remembered(
     how: str,
     tmp_path: Path,
     reads: Reads,
-    fresh: Path,
+    cache_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
     settle()
-    unwritable(fresh, how, monkeypatch)
+    unwritable(cache_folder, how, monkeypatch)
     reads.taken()
     verification_cache._process_cache.clear()
     for _ in range(2):
@@ -169,13 +171,13 @@ def test_what_pack_check_finds(  # noqa: PLR0913
     at: int,
     finds: bool,
     tmp_path: Path,
-    fresh: Path,
+    cache_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     path = model_in(tmp_path / "m", external)
     retrain(path, at=at)
-    unwritable(fresh, "no folder", monkeypatch)
+    unwritable(cache_folder, "no folder", monkeypatch)
     verification_cache._process_cache.clear()
     if finds:
         rejected(path, caplog, "has other weights", pack_check=check)
@@ -213,11 +215,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, fresh: Path) -> None:
+def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, cache_folder: Path) -> None:
     path = model_in(tmp_path / "m", external)
     assert uses_pack(opened(path))
     reads.taken()
-    (outcome,) = fresh.iterdir()
+    (outcome,) = cache_folder.iterdir()
     DAMAGE[name](outcome)
     verification_cache._process_cache.clear()
     assert uses_pack(opened(path))
@@ -228,14 +230,14 @@ def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, fresh: Path) 
         assert reads.taken() == 0
 
 
-def test_memory_has_an_end(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_has_an_end(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification_cache, "_MAX_FILES", 8)
     outcomes = verification_cache.VerificationCache(None)
     for i in range(40):
         key = verification_cache.cache_key("pack", str(i), [(1, 2, 3, 4, i)])
         outcomes.remember(key, verification_cache.EQUAL)
         assert outcomes.recall(key) == verification_cache.EQUAL
-    assert len(os.listdir(fresh)) <= 8
+    assert len(os.listdir(cache_folder)) <= 8
     assert len(verification_cache._process_cache) <= 8
 
 
@@ -255,13 +257,13 @@ def test_a_full_disk_is_no_error(
     assert "No space left on device; sardonyx.pack_cache" in record.getMessage()
 
 
-def test_the_folder_that_the_user_names_comes_first(tmp_path: Path, fresh: Path) -> None:
+def test_the_folder_that_the_user_names_comes_first(tmp_path: Path, cache_folder: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     path = model_in(tmp_path / "m", external)
     os.utime(tmp_path / "m" / "model.data")
     settle()
-    before = os.listdir(fresh)
+    before = os.listdir(cache_folder)
     assert uses_pack(opened(path, pack_cache=str(cache)))
-    assert os.listdir(fresh) == before
+    assert os.listdir(cache_folder) == before
     assert len(os.listdir(cache / "checked")) == 1

@@ -181,13 +181,13 @@ class Builder:
         types: Sequence[str],
         where: Callable[[Value], bool] | None = None,
         shape: Sequence[int] | Callable[[], Sequence[int]] | None = None,
-        fresh: float = 0.2,
+        p_new: float = 0.2,
         **limits: Any,
     ) -> Value:
         """A value at hand that fits, or a new one."""
         if not types:
             raise Unfit("no type fits")
-        found = None if self.rng.random() < fresh else self.among(types, where)
+        found = None if self.rng.random() < p_new else self.among(types, where)
         if found is not None:
             return found
         preferred = [t for t in self.traits.dtypes if t in types]
@@ -199,10 +199,10 @@ class Builder:
                 return self._drawn_given(drawn)
         raise Unfit("no fitting shape found")
 
-    def like(self, x: Value, shape: Sequence[int], fresh: float = 0.5, **limits: Any) -> Value:
+    def like(self, x: Value, shape: Sequence[int], p_new: float = 0.5, **limits: Any) -> Value:
         """A value of the same type as another, with a given shape."""
         wanted = tuple(shape)
-        if not limits and self.rng.random() > fresh:
+        if not limits and self.rng.random() > p_new:
             found = self.among([x.dtype], lambda v: v.shape == wanted)
             if found is not None:
                 return found

@@ -229,12 +229,12 @@ def test_marks_that_are_none(key: str, text: str) -> None:
 
 def test_packs_have_marks(tmp_path: Path) -> None:
     path = embedded(tmp_path, training())
-    fresh = marks(opened(path)._compiled.model.graph)
+    from_model = marks(opened(path)._compiled.model.graph)
     packed(path)
     session = opened(path)
     assert uses_pack(session)
-    assert marks(session._compiled.model.graph) == fresh
-    assert ("MatMul", 0, True) in fresh
+    assert marks(session._compiled.model.graph) == from_model
+    assert ("MatMul", 0, True) in from_model
     x = np.ones((8, 8), np.float32)
     session.run(None, {"x": x})
 

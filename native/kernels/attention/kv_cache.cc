@@ -28,7 +28,7 @@ struct Range {
 };
 
 struct AppendArgs {
-  Rows fresh[2], past[2], present[2], query, rotated;
+  Rows appended[2], past[2], present[2], query, rotated;
   bool has_past, has_spans, has_total, is_rotated, has_positions;
   Rotation rotation;
   int64_t n_positions, cos_stride, sin_stride;  // rows of the cos/sin tables, and their strides
@@ -57,7 +57,7 @@ int64_t rope_position(const AppendArgs& a, const Data& data, int64_t entry, int6
   if (!a.has_positions) return first + row;
   int32_t total = -1;
   if (a.has_total) memcpy(&total, data.in[kTotal], sizeof total);
-  const bool is_first = total == a.fresh[0].rows;
+  const bool is_first = total == a.appended[0].rows;
   const auto* positions = input<int64_t>(data, kPositions);
   int64_t position;
   memcpy(&position, is_first ? positions : positions + entry * a.position_stride + row,
@@ -104,13 +104,13 @@ Status rotate_rows(const AppendArgs& a, const Data& data, int64_t entry, int64_t
 template <class T>
 Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entry, int64_t head,
                   Range rows) {
-  const Rows &fresh = a.fresh[which], &past = a.past[which], &present = a.present[which];
-  const int64_t first = first_of(a, data, entry), last = first + fresh.rows;
+  const Rows &appended = a.appended[which], &past = a.past[which], &present = a.present[which];
+  const int64_t first = first_of(a, data, entry), last = first + appended.rows;
   if (first < 0 || first > past.rows || last > present.rows)
     return Status::fail(
         "%ld new rows do not fit after row %ld of a cache: it has %ld rows and a capacity of %ld",
-        long(fresh.rows), long(first), long(past.rows), long(present.rows));
-  const T* x = input<T>(data, which) + entry * fresh.batch + head * fresh.head;
+        long(appended.rows), long(first), long(past.rows), long(present.rows));
+  const T* x = input<T>(data, which) + entry * appended.batch + head * appended.head;
   T* y = output<T>(data, which) + entry * present.batch + head * present.head;
   const bool is_in_place = a.has_past && data.in[kPastKey + which] == data.out[which];
   if (a.has_past && !is_in_place) {
@@ -123,10 +123,10 @@ Status fill_cache(const AppendArgs& a, const Data& data, int which, int64_t entr
   const Range own{made.begin - first, made.end - first};
   if (a.is_rotated && which == kKey) {
     Status status =
-        rotate_rows(a, data, entry, first, fresh, x, present, y + first * present.row, own);
+        rotate_rows(a, data, entry, first, appended, x, present, y + first * present.row, own);
     if (!status.ok()) return status;
   } else {
-    copy_rows(x + own.begin * fresh.row, fresh.row, y + made.begin * present.row, present.row,
+    copy_rows(x + own.begin * appended.row, appended.row, y + made.begin * present.row, present.row,
               own.end - own.begin, present.width);
   }
   const Range none = rows.within(is_in_place && past.rows > last ? past.rows : last, present.rows);
@@ -151,7 +151,7 @@ int64_t begin_of(int64_t rows, int64_t blocks, int64_t block) {
 template <class T>
 Status append_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AppendArgs*>(args);
-  const int64_t shared = a.fresh[0].heads, heads = 2 * shared + a.query.heads;
+  const int64_t shared = a.appended[0].heads, heads = 2 * shared + a.query.heads;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t block = item % a.blocks, head = item / a.blocks % heads;
     const int64_t entry = item / a.blocks / heads;
@@ -227,7 +227,7 @@ Status append(const Call& call, Plan& plan) {
   plan.args = args;
   AppendArgs& a = *args;
   for (int i = 0; i < 2; ++i) {
-    a.fresh[i] = rows_of(call.in[kKey + i]);
+    a.appended[i] = rows_of(call.in[kKey + i]);
     a.past[i] = rows_of(call.in[kPastKey + i]);
     a.present[i] = rows_of(call.out[i]);
   }
@@ -246,7 +246,7 @@ Status append(const Call& call, Plan& plan) {
   if (a.has_positions) a.position_stride = call.in[kPositions].strides[0];
   const int64_t batch = call.in[kKey].dims[0], rows = a.present[0].rows;
   a.blocks = rows > kItemRows ? (rows + kItemRows - 1) / kItemRows : 1;
-  const int64_t heads = 2 * a.fresh[0].heads + a.query.heads;
+  const int64_t heads = 2 * a.appended[0].heads + a.query.heads;
   plan.add(phase_of(call.in[kKey].dtype), batch * heads * a.blocks,
            rows / a.blocks * a.present[0].width / 16 + 4);
   return {};

@@ -107,7 +107,7 @@ class AtenBuilder(Builder):
             return expression
         if isinstance(expression, sympy.Symbol):
             return symbol(str(expression))
-        return self.graph.scope.fresh("expr")
+        return self.graph.scope.new_dim("expr")
 
     def to(self, x: Value, dtype: torch.dtype) -> Value:
         """Return a value in another torch type."""

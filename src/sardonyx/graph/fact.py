@@ -129,7 +129,7 @@ class SparseFact:
         return f"sparse({Fact(self.dtype, self.shape)})"
 
 
-FreshDim = Callable[[str], Dim]
+NewDim = Callable[[str], Dim]
 AnyFact = Fact | SequenceFact | OptionalFact | MapFact | SparseFact
 
 

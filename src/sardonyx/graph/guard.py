@@ -124,8 +124,8 @@ class Scope:
     """The state of one graph's inference: its guards, new dims, and inference of bodies."""
 
     __slots__ = (
-        "_guess", "_n_fresh", "_spent", "ambiguous_ranks", "assumes", "carried", "choices", "entry",
-        "guards", "node", "sizes", "undecided_ifs",
+        "_guess", "_n_new_dims", "_spent", "ambiguous_ranks", "assumes", "carried", "choices",
+        "entry", "guards", "node", "sizes", "undecided_ifs",
     )  # fmt: skip
 
     def __init__(
@@ -156,7 +156,7 @@ class Scope:
         self.entry: set[str] = set() if parent is None else set(parent.entry)  # names in the inputs
         self.guards: list[Guard] = []
         self.node: Node | None = None  # the node being inferred
-        self._n_fresh: list[int] = [0] if parent is None else parent._n_fresh
+        self._n_new_dims: list[int] = [0] if parent is None else parent._n_new_dims
         self._spent: list[int] = [0] if parent is None else parent._spent
 
     @property
@@ -164,15 +164,15 @@ class Scope:
         """The number of outputs of the node under inference."""
         return 1 if self.node is None else len(self.node.outputs)
 
-    def fresh(self, hint: str = "d") -> Dim:
+    def new_dim(self, hint: str = "d") -> Dim:
         """Return a new dimension whose value is known once the node has run."""
-        self._n_fresh[0] += 1
-        return Dim({(Atom("name", f"{hint}#{self._n_fresh[0] - 1}"),): 1})
+        self._n_new_dims[0] += 1
+        return Dim({(Atom("name", f"{hint}#{self._n_new_dims[0] - 1}"),): 1})
 
     @property
-    def has_fresh(self) -> bool:
+    def has_new_dims(self) -> bool:
         """Whether any dimension is known only once a node has run."""
-        return self._n_fresh[0] > 0
+        return self._n_new_dims[0] > 0
 
     def body(self, graph: Graph, inputs: Sequence[AnyFact]) -> list[AnyFact]:
         """Return the facts of a body's outputs from those of its inputs."""

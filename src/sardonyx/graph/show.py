@@ -112,14 +112,14 @@ class _Printer:
             yield f"{indent}out {', '.join(names.of[id(v)] for v in graph.outputs)}"
 
     def _define(self, value: Value, names: _Names) -> str:
-        name = value.name or self._fresh("v")
+        name = value.name or self._unique_name("v")
         while name in names.seen:
-            name = self._fresh(f"{value.name}_")
+            name = self._unique_name(f"{value.name}_")
         names.seen.add(name)
         names.of[id(value)] = name_text(name)
         return name_text(name)
 
-    def _fresh(self, stem: str) -> str:
+    def _unique_name(self, stem: str) -> str:
         while (name := f"{stem}{self._count}") in self._taken:
             self._count += 1
         self._taken.add(name)

@@ -206,7 +206,7 @@ class Reader:
             return int(token.text)
         if token.kind != "word" or "." in token.text:
             self.fail(f"a size is expected here, not {token.text or 'the end'}", token.line)
-        if "#" in token.text:  # a symbol from `Scope.fresh`
+        if "#" in token.text:  # a symbol from `Scope.new_dim`
             return Dim({(Atom("name", token.text),): 1})
         if token.text not in CALLS or not self.accept("("):
             return symbol(token.text)

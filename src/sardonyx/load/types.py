@@ -40,12 +40,12 @@ class Dims:
         if isinstance(dim, int):
             if dim < -1 or dim > 2**62:
                 raise InvalidGraph(f"a declared dim is {dim}")
-            return dim if dim >= 0 else self._scope.fresh("in")
+            return dim if dim >= 0 else self._scope.new_dim("in")
         if dim is None or dim == "?":  # some exporters call every unknown dim "?"
-            return self._scope.fresh("in")
+            return self._scope.new_dim("in")
         if dim in self._by_name:
             return self._by_name[dim]
-        return self._scope.fresh(dim) if self._split else symbol(dim)
+        return self._scope.new_dim(dim) if self._split else symbol(dim)
 
 
 def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | None:

@@ -98,7 +98,7 @@ def _(g: Scope, x: Fact) -> Fact:
         g.equal(x.dims[0], 1, "there is one matrix of costs")
     for size in x.dims[-2:]:
         g.at_least(size, 1, "the matrix of costs is empty")
-    return Fact(I32, (2, g.fresh("path")))
+    return Fact(I32, (2, g.new_dim("path")))
 
 
 @warping.reference

@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.dim import Size, modulo
 from sardonyx.graph.dtype import BOOL, COMPLEX, F32, I64, IEEE, INDEX, INTS, STRING, by_onnx
-from sardonyx.graph.fact import AnyFact, Fact, FreshDim, OptionalFact, SequenceFact
+from sardonyx.graph.fact import AnyFact, Fact, NewDim, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Node, input_of, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional, required
@@ -29,7 +29,7 @@ def is_empty_typed(fact: AnyFact | None) -> bool:
     return fact is None or (isinstance(fact, Fact) and fact.shape is None and fact.sym == ())
 
 
-def join_facts(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact | None:
+def join_facts(a: AnyFact | None, b: AnyFact | None, new_dim: NewDim) -> AnyFact | None:
     """Return the least fact that covers `a` and `b`; raise if their types differ."""
     if a is None or b is None:
         return b if a is None else a
@@ -41,25 +41,25 @@ def join_facts(a: AnyFact | None, b: AnyFact | None, fresh: FreshDim) -> AnyFact
         if a.shape is None or b.shape is None or a.rank != b.rank:
             return a.shaped(None)
         pairs = zip(a.shape, b.shape, strict=True)
-        return a.shaped(tuple(x if x == y else fresh("varied") for x, y in pairs))
+        return a.shaped(tuple(x if x == y else new_dim("varied") for x, y in pairs))
     if isinstance(a, SequenceFact) and isinstance(b, SequenceFact):
-        return SequenceFact(join_facts(a.elem, b.elem, fresh))
+        return SequenceFact(join_facts(a.elem, b.elem, new_dim))
     if isinstance(a, OptionalFact) and isinstance(b, OptionalFact):
-        return OptionalFact(join_facts(a.elem, b.elem, fresh))
+        return OptionalFact(join_facts(a.elem, b.elem, new_dim))
     if type(a) is not type(b):
         raise ShapeError(f"a value is {a} in one case and {b} in another")
     return a
 
 
 def element_fact(g: Scope, elem: AnyFact | None) -> AnyFact:
-    """Return the fact of one element, with fresh sizes: symbolic sizes differ between elements."""
+    """Return the fact of one element, with new dims: symbolic sizes differ between elements."""
     if elem is None:
         raise ShapeError("the type of the elements is not known", hint="declare the value's type")
     if not isinstance(elem, Fact):
         return elem
     if elem.shape is None:
         return Fact(elem.dtype, None)
-    return elem.shaped(tuple(d if isinstance(d, int) else g.fresh("element") for d in elem.shape))
+    return elem.shaped(tuple(d if isinstance(d, int) else g.new_dim("element") for d in elem.shape))
 
 
 def as_sequence(x: AnyFact, what: str) -> SequenceFact:
@@ -133,7 +133,7 @@ construct = Op(
 def _(g: Scope, *xs: Fact) -> SequenceFact:
     elem: AnyFact | None = None
     for x in xs:
-        elem = join_facts(elem, x.without_contents(), g.fresh)
+        elem = join_facts(elem, x.without_contents(), g.new_dim)
     if elem is None:
         raise InvalidGraph("SequenceConstruct has no inputs", hint="use SequenceEmpty")
     return _sequence_fact(elem, tuple(x.without_contents() for x in xs))
@@ -197,7 +197,7 @@ insert = Op(
 @insert.infer
 def _(g: Scope, x: AnyFact, tensor: Fact, position: Fact | None) -> SequenceFact:
     sequence = as_sequence(x, "SequenceInsert")
-    elem, parts = join_facts(sequence.elem, tensor.without_contents(), g.fresh), sequence.parts
+    elem, parts = join_facts(sequence.elem, tensor.without_contents(), g.new_dim), sequence.parts
     if parts is None:
         return SequenceFact(elem)
     where = len(parts) if position is None else static_position(len(parts), position, len(parts))
@@ -265,12 +265,12 @@ def part_sizes(size: Size, split: Fact | None) -> Sequence[Size] | None:
 
 
 def _part(g: Scope, size: Size, split: Fact) -> Size:
-    """Return the size of every part if all are equal, else a fresh size."""
+    """Return the size of every part if all are equal, else a new dim."""
     if split.sym is None or len(set(split.sym)) != 1 or split.shape is None:
-        return g.fresh("part")
+        return g.new_dim("part")
     each = split.sym[0]
     if split.rank == 0 and (each == 0 or modulo(size, each) != 0):
-        return g.fresh("part")
+        return g.new_dim("part")
     return each
 
 
@@ -315,7 +315,7 @@ def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
         return elem
     axis = axis_of(axis, elem.rank + (1 if new_axis else 0))
     after = elem.dims[axis:] if new_axis else elem.dims[axis + 1 :]
-    return elem.shaped((*elem.dims[:axis], g.fresh("joined"), *after))
+    return elem.shaped((*elem.dims[:axis], g.new_dim("joined"), *after))
 
 
 def _joined(g: Scope, parts: tuple[AnyFact, ...], axis: int, new_axis: int) -> Fact | None:

@@ -47,11 +47,11 @@ def scalar_size(fact: Fact, what: str) -> Size | None:
     return None if fact.sym is None or len(fact.sym) != 1 else fact.sym[0]
 
 
-def _value_or_fresh(g: Scope, fact: Fact, what: str, low: int = 1) -> Size:
-    """Return the value of a scalar input, which is `low` or more; a fresh size if unknown."""
+def _value_or_new_dim(g: Scope, fact: Fact, what: str, low: int = 1) -> Size:
+    """Return the value of a scalar input, which is `low` or more; a new dim if unknown."""
     size = scalar_size(fact, what)
     if size is None:
-        return g.fresh(what)
+        return g.new_dim(what)
     g.at_least(size, low, f"{what} is negative" if low == 0 else f"{what} must be {low} or more")
     return size
 
@@ -73,13 +73,13 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
     where = -2 if axis is None else scalar_size(axis, "axis")
     last = 1 if is_inverse and is_onesided else 2
     if not isinstance(where, int):
-        return x.shaped((*(g.fresh("dft") for _ in x.dims[:-1]), last))
+        return x.shaped((*(g.new_dim("dft") for _ in x.dims[:-1]), last))
     where = _signal_axis(where, x.rank)
     size = x.dims[where]
     if length is not None and scalar_size(length, "dft_length") is None:
-        return x.shaped((*x.dims[:where], g.fresh("dft"), *x.dims[where + 1 : -1], last))
+        return x.shaped((*x.dims[:where], g.new_dim("dft"), *x.dims[where + 1 : -1], last))
     if length is not None:
-        size = _value_or_fresh(g, length, "dft_length")
+        size = _value_or_new_dim(g, length, "dft_length")
     elif is_inverse and is_onesided:
         size = (size - 1) * 2
         g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
@@ -147,16 +147,16 @@ def _(
     frame: Size | None = total
     if length is not None:
         static_length = scalar_size(length, "frame_length")
-        frame = None if static_length is None else _value_or_fresh(g, length, "frame_length")
+        frame = None if static_length is None else _value_or_new_dim(g, length, "frame_length")
     if window is not None:
         frame = window.dims[0] if length is None or frame is None else frame
         g.equal(window.dims[0], frame, "the window is not as long as a frame")
     if frame is None:
-        return x.shaped((batch, g.fresh("frames"), g.fresh("bins"), 2))
+        return x.shaped((batch, g.new_dim("frames"), g.new_dim("bins"), 2))
     g.at_least(frame, 1, "a frame must hold 1 sample or more")
     g.at_least(total, frame, "the signal is shorter than a frame")
     is_open = scalar_size(step, "frame_step") is None
-    hop = _value_or_fresh(g, step, "frames" if is_open else "frame_step")
+    hop = _value_or_new_dim(g, step, "frames" if is_open else "frame_step")
     frames = hop if is_open else (total - frame) // hop + 1
     bins = frame // 2 + 1 if attrs["onesided"] else frame
     return x.shaped((batch, frames, bins, 2))
@@ -202,7 +202,7 @@ def window(name: str, *factors: float) -> Op:
 
     @op.infer
     def _(g: Scope, size: Fact, *, output_datatype: int, periodic: int) -> Fact:
-        return Fact(_type_of(output_datatype), (_value_or_fresh(g, size, "size", 0),))
+        return Fact(_type_of(output_datatype), (_value_or_new_dim(g, size, "size", 0),))
 
     @op.reference
     def _(size: Array, *, output_datatype: int, periodic: int) -> Array:
@@ -242,9 +242,9 @@ mel: Final = Op(
 @mel.infer
 def _(g: Scope, bands: Fact, length: Fact, *_: Fact, output_datatype: int) -> Fact:
     is_open = scalar_size(length, "dft_length") is None
-    size = _value_or_fresh(g, length, "spectrum" if is_open else "dft_length", 0)
+    size = _value_or_new_dim(g, length, "spectrum" if is_open else "dft_length", 0)
     bins = size if is_open else size // 2 + 1
-    return Fact(_type_of(output_datatype), (bins, _value_or_fresh(g, bands, "num_mel_bins", 0)))
+    return Fact(_type_of(output_datatype), (bins, _value_or_new_dim(g, bands, "num_mel_bins", 0)))
 
 
 @mel.reference

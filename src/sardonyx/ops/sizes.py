@@ -73,11 +73,11 @@ def checked_shape(g: Scope, shape: Sequence[Size], what: str) -> Shape:
     return tuple(shape)
 
 
-def fresh_shape(g: Scope, rank: int, hint: str) -> Shape:
-    """Return a shape of fresh symbolic sizes: only the rank is known."""
+def new_dims(g: Scope, rank: int, hint: str) -> Shape:
+    """Return a shape of new dims: only the rank is known."""
     if rank > MAX_RANK:
         raise ShapeError(f"the rank is {rank}, and {MAX_RANK} is the most")
-    return tuple(g.fresh(hint) for _ in range(rank))
+    return tuple(g.new_dim(hint) for _ in range(rank))
 
 
 def vector_length(x: Fact, what: str) -> int | None:
@@ -130,7 +130,7 @@ def slice_length(g: Scope, d: Size, start: Size, end: Size, step: int) -> Size:
         span = _forward_span(g, d, start, end) if step > 0 else _backward_span(g, d, start, end)
         return floor_div(span + (abs(step) - 1), abs(step))
     except (FormulaTooLong, _Undetermined):
-        return g.fresh("cut")
+        return g.new_dim("cut")
 
 
 def slice_range(d: int, start: int, end: int, step: int) -> range:

@@ -32,7 +32,7 @@ class CommonSubexpressions:
         earlier = self._seen.setdefault(key, node)
         if earlier is node:
             return None
-        # The earlier node may have been removed or changed since. Data-dependent dims have a fresh
+        # The earlier node may have been removed or changed since. Data-dependent dims have a new
         # name in each node's facts, so equal keys do not imply equal shapes.
         is_current = earlier in node.graph.nodes and _key(earlier) == key
         if not is_current or _shapes(earlier) != _shapes(node):

@@ -220,7 +220,7 @@ class Rewriter:
         for value, old in zip(node.outputs, facts, strict=True):
             new = value.fact
             self._symbols.refined(value, old, node.reads())
-            # Inference invents fresh names for unknown dims; readers refer to the earlier ones.
+            # Inference invents new names for unknown dims; readers refer to the earlier ones.
             value.fact = _refined(old, new)
             if isinstance(new, Fact) and value.fact != old:
                 affected += _readers(value)

@@ -25,14 +25,14 @@ class SymbolResolver:
         self._graph = graph
         self._definitions: dict[str, Value] = {}  # symbol to the output that defines it
         self.resolved: dict[str, Size] = {}  # to be substituted
-        if graph.scope.has_fresh:
+        if graph.scope.has_new_dims:
             for each in graph.family():  # outer graphs first: bodies share their symbols
                 for node in each.sorted_nodes():
                     self.add(node)
 
     def add(self, node: Node) -> None:
         """Record the symbols that a node's outputs define."""
-        if not self._graph.scope.has_fresh:
+        if not self._graph.scope.has_new_dims:
             return
         read: set[str] | None = None
         # Names of the graph's own inputs (scope.entry) are never resolved.
@@ -61,7 +61,7 @@ class SymbolResolver:
                 if known is None:
                     known = {n for v in read for n in names_in(v.fact)}
                 if not symbols(size) <= known:
-                    continue  # a fresh symbol, which no reader knows
+                    continue  # a new symbol, which no reader knows
             self.resolved[name] = size
 
     def replaced(self, old: Value, new: Value) -> None:

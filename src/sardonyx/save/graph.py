@@ -109,7 +109,7 @@ class GraphWriter:
             is_made = value.node is not None and value.node.graph is graph
             if not is_made or self._names.has(value):
                 late.append((position, value))
-                exits[position] = exits[position] or self._names.fresh(value.name or "output")
+                exits[position] = exits[position] or self._names.unique_name(value.name or "output")
             elif exits[position]:
                 self._names.assign(value, exits[position])
             else:

@@ -40,7 +40,7 @@ class Names:
         if name is None:
             node = value.node
             fallback = "value" if node is None else node.name or node.op.name
-            name = self._values[value] = self.fresh(value.name or fallback)
+            name = self._values[value] = self.unique_name(value.name or fallback)
         return name
 
     def of_const(self, value: Value, const: Const) -> tuple[str, bool]:
@@ -49,7 +49,7 @@ class Names:
         name = self._consts.get(key)
         if name is not None:
             return name, False
-        name = self._consts[key] = self.fresh(value.name or "const")
+        name = self._consts[key] = self.unique_name(value.name or "const")
         return name, True
 
     def node(self, node: Node) -> str:
@@ -60,7 +60,7 @@ class Names:
         self._nodes.add(name)
         return name
 
-    def fresh(self, name: str) -> str:
+    def unique_name(self, name: str) -> str:
         """Return a free name: this one, or this one with a number."""
         free = self._free(name, self._taken)
         self._taken.add(free)

@@ -49,9 +49,9 @@ def fits_with(shape: Sequence[int]) -> Callable[[Value], bool]:
     return fits
 
 
-def partner(b: Builder, x: Value, fresh: float = 0.4, **limits: Any) -> Value:
+def partner(b: Builder, x: Value, p_new: float = 0.4, **limits: Any) -> Value:
     """A value of x's type that broadcasts with it."""
-    if not limits and b.rng.random() > fresh:
+    if not limits and b.rng.random() > p_new:
         found = b.among([x.dtype], fits_with(x.shape))
         if found is not None:
             return found

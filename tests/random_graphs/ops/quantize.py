@@ -57,7 +57,7 @@ def quantize(b: Builder, op: str) -> None:
 def dequantize(b: Builder, op: str) -> None:
     letter = "T1" if b.traits.opset >= 19 else "T"
     kinds = types(b, op, letter)
-    x = b.pick(kinds, lambda v: v.data.size > 0, fresh=0.5)
+    x = b.pick(kinds, lambda v: v.data.size > 0, p_new=0.5)
     attrs, shape = _layout(b, x)
     out = b.rng.choice(types(b, op, "T2")) if b.traits.opset >= 19 else "float"
     inputs = [x, scale_of(b, out, shape)]

@@ -100,7 +100,7 @@ def rotary_positions(position_ids: Array | None, firsts: Array, rows: int, is_fi
 def cache_length(g: Scope, total: Fact, past: Size) -> Size:
     """Return the length of a cache that holds `total` keys: max(total, past)."""
     if total.sym is None or len(total.sym) != 1:
-        return g.fresh("total")
+        return g.new_dim("total")
     # The symbolic total is kept where a guard can make it at least as long as the past.
     number = total.sym[0]
     length = maximum(number, past)

@@ -197,7 +197,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     _check_seq_first(g, inputs, heads, head)
     # static_kv: cross-attention, whose keys come from `key` once and are cached as they are.
     is_static, uses_past = (_flag(f) for f in flags[:2] if f is not None)
-    length: Size = g.fresh("keys")
+    length: Size = g.new_dim("keys")
     if uses_past is False and is_static is not None:
         length = key.dims[0] if is_static else rows
     elif uses_past and is_static is not None and past_key is not None:

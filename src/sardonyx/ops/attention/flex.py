@@ -23,7 +23,7 @@ from sardonyx.ops.attention.heads import (
     scaled_scores,
     softmax,
 )
-from sardonyx.ops.sizes import fresh_shape
+from sardonyx.ops.sizes import new_dims
 
 Modifier = Callable[..., Any]
 
@@ -47,7 +47,7 @@ flex: Final = Op(
 @flex.infer
 def _(g: Scope, q: Fact, k: Fact, v: Fact, **attrs: Any) -> Fact:
     has_ranks = all(f.shape is not None for f in (q, k, v))
-    scores, out = _shapes(g, q, k, v) if has_ranks else (None, fresh_shape(g, 4, "flex"))
+    scores, out = _shapes(g, q, k, v) if has_ranks else (None, new_dims(g, 4, "flex"))
     inner = Fact(_softmax_type(q.dtype, attrs["softmax_precision"]), scores)
     for name in ("score_mod", "prob_mod"):
         if attrs[name] is not None:

@@ -178,7 +178,7 @@ def _lengths(g: Scope, total: Fact, past: Size) -> tuple[Size, Size]:
         raise InvalidGraph(f"total_sequence_length is one number, and is {total}")
     for size in total.dims:
         g.equal(size, 1, "total_sequence_length is one number")
-    return g.fresh("keys") if total.sym is None else total.sym[0], cache_length(g, total, past)
+    return g.new_dim("keys") if total.sym is None else total.sym[0], cache_length(g, total, past)
 
 
 def _check_rotary(

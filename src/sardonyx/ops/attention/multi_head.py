@@ -142,12 +142,12 @@ def infer_multi_head(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact
 
 
 def shared_key_count(g: Scope, past_length: Fact, indirection: Fact | None) -> Size:
-    """Return the number of keys in a shared past-present buffer: a fresh, data-dependent dim."""
+    """Return the number of keys in a shared past-present buffer: a new, data-dependent dim."""
     for size in past_length.dims:
         g.equal(size, 1, "past_sequence_length is one number")
     if indirection is not None:
         same_rank(3, cache_indirection=indirection)
-    return g.fresh("keys")
+    return g.new_dim("keys")
 
 
 def _check_padding(g: Scope, mask: Fact, scores: Shape) -> None:

@@ -40,7 +40,7 @@ def _(g: Scope, x: Fact, counts: Fact) -> tuple[Fact, ...]:
     batch, length, hidden = x.dims
     same_dims(g, counts.dims, (batch,), "sequence_token_count")
     return (
-        x.shaped((g.fresh("tokens"), hidden)),
+        x.shaped((g.new_dim("tokens"), hidden)),
         Fact(I32, (batch, length)),
         Fact(I32, (batch + 1,)),
         Fact(I32, (1,)),

@@ -56,7 +56,9 @@ def _(
             raise InvalidGraph(f"tensors are joined, not {fact}")
         else:
             at = axis_of(axis, fact.rank)
-            results.append(fact.shaped((*fact.dims[:at], g.fresh("joined"), *fact.dims[at + 1 :])))
+            results.append(
+                fact.shaped((*fact.dims[:at], g.new_dim("joined"), *fact.dims[at + 1 :]))
+            )
     return [*finals, *results]
 
 

@@ -28,19 +28,21 @@ def facts_for_empty(g: Scope, facts: Sequence[AnyFact], n_iterations: Size) -> l
     """Return facts of scan outputs that also hold for zero iterations.
 
     An empty result does not have the symbolic sizes that an iteration computes, so those become
-    fresh sizes unless at least one iteration is certain.
+    new dims unless at least one iteration is certain.
     """
     if all(isinstance(d, int) for f in facts if isinstance(f, Fact) for d in f.shape or ()):
         return list(facts)
     if n_iterations > 0 if isinstance(n_iterations, int) else g.assume_at_least(n_iterations, 1):
         return list(facts)
 
-    def with_fresh_sizes(fact: AnyFact) -> AnyFact:
+    def with_new_dims(fact: AnyFact) -> AnyFact:
         if not isinstance(fact, Fact) or fact.shape is None:
             return fact
-        return fact.shaped(tuple(d if isinstance(d, int) else g.fresh("inner") for d in fact.shape))
+        return fact.shaped(
+            tuple(d if isinstance(d, int) else g.new_dim("inner") for d in fact.shape)
+        )
 
-    return [with_fresh_sizes(f) for f in facts]
+    return [with_new_dims(f) for f in facts]
 
 
 def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:

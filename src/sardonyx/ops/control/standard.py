@@ -49,11 +49,11 @@ def _names(facts: Iterable[AnyFact | None]) -> set[str]:
 def _as_seen_outside(
     g: Scope, body: Graph, inputs: Iterable[AnyFact], facts: Iterable[AnyFact]
 ) -> list[AnyFact]:
-    """Return a body's output facts for the outer graph: sizes named inside become fresh."""
+    """Return a body's output facts for the outer graph: sizes named inside become new dims."""
     visible = _names(inputs) | _names(v.fact for v in body.captures())
 
     def outer(d: Size) -> Size:
-        return d if symbols(d) <= visible else g.fresh("inner")
+        return d if symbols(d) <= visible else g.new_dim("inner")
 
     out: list[AnyFact] = []
     for fact in facts:
@@ -120,7 +120,7 @@ def _join_branches(g: Scope, position: int, a: AnyFact, b: AnyFact) -> AnyFact:
         return a
     if isinstance(a, Fact) and _scalar_or_one_element(a, b) and g.assume_vector(position):
         return Fact(a.dtype, (1,))
-    joined = join_facts(a, b, g.fresh)
+    joined = join_facts(a, b, g.new_dim)
     assert joined is not None
     return joined
 
@@ -141,7 +141,7 @@ def _widen(
 ) -> AnyFact:
     """Return the fact of a carried value in any iteration: the join of input `a` and output `b`.
 
-    Sizes that differ become fresh sizes (`widened`), which then stay fixed.
+    Sizes that differ become new dims (`widened`), which then stay fixed.
     """
     if isinstance(a, OptionalFact):
         inner = b.elem if isinstance(b, OptionalFact) else b
@@ -161,10 +161,10 @@ def _widen(
     dims = []
     for x, y in zip(a.shape, b.shape, strict=True):
         if x != y and x not in widened:
-            # Widening is monotone: each dim becomes a fresh size at most once, so this ends.
+            # Widening is monotone: each dim becomes a new dim at most once, so this ends.
             if iteration >= _MAX_INFERENCES:
                 return Fact(a.dtype, None)
-            x = g.fresh("carried")
+            x = g.new_dim("carried")
             widened.add(x)
         dims.append(x)
     return Fact(a.dtype, tuple(dims))
@@ -243,7 +243,7 @@ def _finals(
         if isinstance(a, OptionalFact) and not isinstance(b, OptionalFact):
             finals.append(b)  # the body always returns a filled optional
         elif isinstance(a, Fact) and a.shape is None:
-            joined = b if inputs is None else join_facts(inputs[i], b, g.fresh)
+            joined = b if inputs is None else join_facts(inputs[i], b, g.new_dim)
             finals.append(joined or a)
         else:
             finals.append(a)
@@ -286,12 +286,12 @@ def _without_constants(fact: AnyFact) -> AnyFact:
 
 
 def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size:
-    """Return the number of iterations, a fresh size if a condition can end the loop."""
+    """Return the number of iterations, a new dim if a condition can end the loop."""
     # Exact only if the condition is true at the start and stays true in the body.
     starts = cond is None or cond.ints == (1,)
     if starts and _stays_true(body) and trips is not None and trips.sym is not None:
         return maximum(trips.sym[0], 0)
-    return g.fresh("trips")
+    return g.new_dim("trips")
 
 
 def min_iterations(g: Scope, trips: Fact | None, cond: Fact | None) -> Size:
@@ -394,7 +394,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     finals = _finals(g, states, carried, outputs[:n])
     outer = _as_seen_outside(g, body, (*states, *slices), [*finals, *outputs[n:]])
     collected_along = _axes_and_directions(lists, "scan_output", len(outputs) - n)
-    count = g.fresh("scanned") if length is None else length
+    count = g.new_dim("scanned") if length is None else length
     facts = facts_for_empty(g, outer[n:], 0 if length is None else length)
     pairs = zip(facts, collected_along, strict=True)
     return [*outer[:n], *(stacked(fact, count, axis) for fact, (axis, _direction) in pairs)]

@@ -139,7 +139,7 @@ def _(g: Scope, x: Fact, w: Fact, pads: Fact | None, b: Fact | None, **attrs: An
         return y
     # Pads that are computed by the model leave the spatial sizes open.
     same_dims(g, pads.dims, (2 * (x.rank - 2),), "Pads")
-    return y.shaped((*y.dims[:2], *(g.fresh("size") for _ in y.dims[2:])))
+    return y.shaped((*y.dims[:2], *(g.new_dim("size") for _ in y.dims[2:])))
 
 
 @dynamic_pads.reference

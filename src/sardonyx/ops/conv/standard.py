@@ -207,12 +207,12 @@ def _(g: Scope, x: Fact, image_shape: Fact, block_shape: Fact, **attrs: Any) -> 
     image, block = image_shape.sym, block_shape.sym
     if block is not None:
         g.divides(product(block), rows, "the block's elements must divide the rows of the columns")
-    channels = g.fresh("channels") if block is None else rows // product(block)
+    channels = g.new_dim("channels") if block is None else rows // product(block)
     if image is None:
         rank = image_shape.dims[0]
         if not isinstance(rank, int):
             return Fact(x.dtype, None)
-        return Fact(x.dtype, (batch, channels, *(g.fresh("image") for _ in range(rank))))
+        return Fact(x.dtype, (batch, channels, *(g.new_dim("image") for _ in range(rank))))
     if block is not None:
         n_blocks = _n_blocks(g, image, block, attrs)
         g.equal(n_blocks, count, "the number of blocks and of columns differ")

@@ -35,7 +35,7 @@ def ml_op(name: str, since: int, inputs: str, outputs: str, **schema: Any) -> Op
 def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
     """Return the numbers of rows and of features of a batch; a vector is one row."""
     if x.shape is None:
-        return g.fresh("rows"), g.fresh("features")
+        return g.new_dim("rows"), g.new_dim("features")
     if x.rank == 1:
         return 1, x.dims[0]
     if x.rank != 2:

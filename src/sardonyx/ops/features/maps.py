@@ -122,7 +122,7 @@ def _(g: Scope, x: AnyFact, *, cast_to: bytes, map_form: bytes, max_map: int) ->
         )
     if map_form == b"SPARSE" and not 0 < max_map <= MAX_COLUMNS:
         raise InvalidGraph(f"max_map is {max_map}, which is outside [1, {MAX_COLUMNS}]")
-    return Fact(_CASTS[cast_to], (1, g.fresh("entries") if map_form == b"DENSE" else max_map))
+    return Fact(_CASTS[cast_to], (1, g.new_dim("entries") if map_form == b"DENSE" else max_map))
 
 
 @cast_map.reference

@@ -33,7 +33,7 @@ def _(g: Scope, x: Fact, y: Fact) -> Fact:
         return x.without_contents()
     if not x.rank:
         raise ShapeError(_SCALAR)
-    count = g.fresh("selected") if y.shape is None else product(y.dims)
+    count = g.new_dim("selected") if y.shape is None else product(y.dims)
     return Fact(x.dtype, (*(x.dims[:-1] if x.rank > 1 else (1,)), count))
 
 

@@ -298,7 +298,9 @@ def _(g: Scope, indices: Fact, depth: Fact, values: Fact, *, axis: int) -> Fact:
     g.equal(product(values.dims), 2, "values has two elements: off and on")
     g.equal(product(depth.dims), 1, "depth is one number")
     count = scalar_value(depth)
-    size = g.fresh("depth") if count is None else int(count) if isinstance(count, float) else count
+    size = (
+        g.new_dim("depth") if count is None else int(count) if isinstance(count, float) else count
+    )
     dims = (*indices.dims[:axis], size, *indices.dims[axis:])
     return values.shaped(checked_shape(g, dims, "the output"))
 
@@ -337,7 +339,7 @@ def _(g: Scope, x: Fact, condition: Fact, *, axis: int | None) -> Fact:
     if condition.ints is not None and isinstance(size, int):
         count: Any = sum(condition.ints[:size])
     else:
-        count = g.fresh("kept")
+        count = g.new_dim("kept")
     if axis is None:
         return x.shaped((count,))
     return x.shaped((*x.dims[:axis], count, *x.dims[axis + 1 :]))

@@ -97,15 +97,17 @@ def _declared(name: str, body: Graph) -> list[Any]:
 
 
 def _renamed(g: Scope, fact: AnyFact | None, names: dict[str, Size]) -> Fact:
-    """Return a fact with fresh symbolic sizes: names of the outer graph do not apply inside."""
+    """Return a fact with new dims: names of the outer graph do not apply inside."""
     assert isinstance(fact, Fact)
-    dims = [d if not symbols(d) else names.setdefault(str(d), g.fresh("inner")) for d in fact.dims]
+    dims = [
+        d if not symbols(d) else names.setdefault(str(d), g.new_dim("inner")) for d in fact.dims
+    ]
     return Fact(fact.dtype, tuple(dims))
 
 
 def _sequences(g: Scope, ids: Fact, max_length: Fact, *extra: Size) -> Fact:
-    batch = ids.dims[0] if ids.shape else g.fresh("batch")
-    length = max_length.ints[0] if max_length.ints else g.fresh("length")
+    batch = ids.dims[0] if ids.shape else g.new_dim("batch")
+    length = max_length.ints[0] if max_length.ints else g.new_dim("length")
     return Fact(I32, (batch, *extra, length))
 
 
@@ -119,17 +121,17 @@ def _(g: Scope, ids: Fact, max_length: Fact, *_rest: Any, **attrs: Any) -> Fact:
 def _(g: Scope, ids: Fact, max_length: Fact, *_rest: Any, **attrs: Any) -> tuple[Fact, Fact]:
     _infer_bodies(g, attrs)
     sequences = _sequences(g, ids, max_length)
-    return sequences, Fact(F32, (sequences.dims[0], g.fresh("vocabulary")))
+    return sequences, Fact(F32, (sequences.dims[0], g.new_dim("vocabulary")))
 
 
 @beam_search.infer
 def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[Fact, ...]:
     _infer_bodies(g, attrs)
-    returned = rest[2].ints[0] if rest[2].ints else g.fresh("returned")
+    returned = rest[2].ints[0] if rest[2].ints else g.new_dim("returned")
     sequences = _sequences(g, ids, max_length, returned)
     score = next((f.dtype for f in rest[3:5] if f is not None), F32)
     batch = sequences.dims[0]
-    steps = (g.fresh("steps"), batch, g.fresh("beams"), g.fresh("vocabulary"))
+    steps = (g.new_dim("steps"), batch, g.new_dim("beams"), g.new_dim("vocabulary"))
     return sequences, Fact(score, (batch, returned)), Fact(score, steps)
 
 

@@ -62,7 +62,7 @@ def _(
             raise ShapeError(f"tokens have one dim, not {tokens}")
     if not 1 <= sizes["min_ngram_size"] <= sizes["max_ngram_size"]:
         raise InvalidGraph("min_ngram_size is 1 or more, and at most max_ngram_size")
-    return Fact(I64, (g.fresh("tokens"),)), Fact(I64, ())
+    return Fact(I64, (g.new_dim("tokens"),)), Fact(I64, ())
 
 
 @bifurcation_detector.reference

@@ -92,7 +92,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 
 
 def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result, with fresh letters for an ellipsis."""
+    """Return the letters of each operand and of the result, with unused letters for an ellipsis."""
     text = node.attrs["equation"].decode().replace(" ", "")
     left, arrow, out = text.partition("->")
     terms = left.split(",")

@@ -23,7 +23,7 @@ from sardonyx.ops.sizes import (
     STORED,
     allocatable,
     checked_shape,
-    fresh_shape,
+    new_dims,
     owned,
     slice_length,
     slice_range,
@@ -88,7 +88,7 @@ def _(g: Scope, *xs: Fact, axis: int) -> Fact:
         for i, d in enumerate(other):
             dims[i] = dims[i] + d if i == axis else g.equal(dims[i], d, f"dim {i} {what}")
     if len(ranked) < len(xs):
-        dims[axis] = g.fresh("joined")
+        dims[axis] = g.new_dim("joined")
     return xs[0].shaped(tuple(dims))
 
 
@@ -136,7 +136,7 @@ def _(g: Scope, x: Fact, sizes: Fact | None, *, axis: int, num_outputs: int | No
     else:
         length = vector_length(sizes, "split")
         _check_outputs(g, g.n_outputs if length is None else length, "the number of sizes")
-        parts = fresh_shape(g, g.n_outputs, "part") if sizes.sym is None else sizes.sym
+        parts = new_dims(g, g.n_outputs, "part") if sizes.sym is None else sizes.sym
         for p in parts:
             g.at_least(p, 0, "a size of Split")
         if sizes.sym is not None:
@@ -168,7 +168,7 @@ def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fac
     count = vector_length(starts, "starts")
     static_axes = axes.ints if axes is not None else None if count is None else range(count)
     if static_axes is None:
-        return x.shaped(fresh_shape(g, x.rank, "cut"))
+        return x.shaped(new_dims(g, x.rank, "cut"))
     where = axes_of(static_axes, x.rank)
     for fact, name in ((starts, "starts"), (ends, "ends"), (steps, "steps")):
         length = None if fact is None else vector_length(fact, name)
@@ -178,7 +178,7 @@ def _(g: Scope, x: Fact, starts: Fact, ends: Fact, axes: Fact | None, steps: Fac
     by = (1,) * len(where) if steps is None else steps.ints
     for i, axis in enumerate(where):
         if starts.sym is None or ends.sym is None or by is None:
-            dims[axis] = g.fresh("cut")
+            dims[axis] = g.new_dim("cut")
         else:
             dims[axis] = slice_length(g, dims[axis], starts.sym[i], ends.sym[i], by[i])
     return x.shaped(tuple(dims))
@@ -213,7 +213,7 @@ def _(g: Scope, x: Fact, repeats: Fact) -> Fact:
     if length is not None and length != x.rank:
         raise ShapeError(f"repeats has {length} numbers, and the input has rank {x.rank}")
     if repeats.sym is None:
-        return x.shaped(fresh_shape(g, x.rank, "tiled"))
+        return x.shaped(new_dims(g, x.rank, "tiled"))
     for r in repeats.sym:
         g.at_least(r, 0, "a number of repeats")
     dims = [d * r for d, r in zip(x.dims, repeats.sym, strict=True)]
@@ -247,14 +247,14 @@ def _(g: Scope, x: Fact, pads: Fact, value: Fact | None, axes: Fact | None, *, m
     check_choice("mode", mode, (b"constant", b"reflect", b"edge", b"wrap"))
     length = vector_length(pads, "pads")
     if axes is not None and axes.ints is None:
-        return x.shaped(fresh_shape(g, x.rank, "padded"))
+        return x.shaped(new_dims(g, x.rank, "padded"))
     where = axes_of(range(x.rank) if axes is None else axes.ints or (), x.rank)
     if length is not None and length != 2 * len(where):
         raise ShapeError(f"pads has {length} numbers for {len(where)} axes, two each")
     dims = list(x.dims)
     for i, axis in enumerate(where):
         if pads.sym is None:
-            dims[axis] = g.fresh("padded")
+            dims[axis] = g.new_dim("padded")
             continue
         before, after = pads.sym[i], pads.sym[i + len(where)]
         if mode != b"constant" and (before != 0 or after != 0):
@@ -427,7 +427,7 @@ def _(g: Scope, x: Fact, target: Fact, *, axes: Sequence[int] | None) -> Fact:
     length = vector_length(target, "the shape")
     if length is not None and length != len(where):
         raise ShapeError(f"the shape has {length} numbers for {len(where)} axes")
-    sizes: Shape = target.sym or fresh_shape(g, len(where), "centered")
+    sizes: Shape = target.sym or new_dims(g, len(where), "centered")
     dims = list(x.dims)
     for axis, d in zip(where, sizes, strict=True):
         dims[axis] = d

@@ -251,7 +251,7 @@ def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any)
         raise ShapeError(f"output_shape has rank {output_shape.rank}, and must be a vector")
     g.equal(output_shape.dims[0], x.rank, "output_shape does not have one size per axis")
     if output_shape.sym is None:
-        return Fact(x.dtype, tuple(g.fresh("unpooled") for _ in natural))
+        return Fact(x.dtype, tuple(g.new_dim("unpooled") for _ in natural))
     for i, (size, least) in enumerate(zip(output_shape.sym, natural, strict=True)):
         g.at_least(size, least, f"output_shape is too small along axis {i}")
     return Fact(x.dtype, output_shape.sym)

@@ -52,7 +52,7 @@ def _infer(
         if count > x.rank:
             raise ShapeError(f"{count} axes cannot be reduced: {x} has rank {x.rank}")
         left = x.rank if keepdims else x.rank - count
-        return x.shaped(tuple(g.fresh("reduced") for _ in range(left)))
+        return x.shaped(tuple(g.new_dim("reduced") for _ in range(left)))
     static_axes = None if axes is None else axes.ints
     chosen = _normalized_axes(static_axes, x.rank, noop_with_empty_axes)
     return x.shaped(_reduced(x.shape, chosen, keepdims))

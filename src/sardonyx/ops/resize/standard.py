@@ -94,7 +94,7 @@ def _(
     shape = list(x.dims)
     if len(present) == 2:  # one of them is empty at run time
         for axis in axes:
-            shape[axis] = g.fresh("resized")
+            shape[axis] = g.new_dim("resized")
         return Fact(x.dtype, tuple(shape))
     (what,) = present
     g.equal(what.dims[0], len(axes), _ONE_EACH)
@@ -108,24 +108,24 @@ def _(
 def _by_sizes(g: Scope, old: Shape, sizes: Fact, attrs: Mapping[str, Any]) -> Shape:
     keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch"
     if sizes.sym is None or (keeps_ratio and sizes.ints is None):
-        return tuple(g.fresh("resized") for _ in old)
+        return tuple(g.new_dim("resized") for _ in old)
     for size in sizes.sym:
         g.at_least(size, 0, "sizes hold a negative number")
         g.at_least(MAX_SIZE, size, f"sizes hold a number over {MAX_SIZE}")
     if not keeps_ratio:
         return sizes.sym
     if not all(isinstance(d, int) and d > 0 for d in old):
-        return tuple(g.fresh("resized") for _ in old)
+        return tuple(g.new_dim("resized") for _ in old)
     ints: Any = old
     return _keep_aspect_ratio(ints, sizes.ints or (), attrs["keep_aspect_ratio_policy"])[0]
 
 
 def _by_scales(g: Scope, old: Shape, scales: Fact) -> Shape:
     if scales.const is None or not scales.const.is_small:
-        return tuple(g.fresh("resized") for _ in old)
+        return tuple(g.new_dim("resized") for _ in old)
     factors = scales.const.read().tolist()
     scaled = [_scaled(size, f) for size, f in zip(old, factors, strict=True)]
-    return tuple(g.fresh("resized") if m is None else m for m in scaled)
+    return tuple(g.new_dim("resized") if m is None else m for m in scaled)
 
 
 def _scaled(size: Size, scale: float) -> Size | None:

@@ -35,7 +35,7 @@ def _(g: Scope, x: Fact, rois: Fact, batches: Fact, size: Fact, **attrs: Any) ->
     same_dims(g, rois.dims, (rois.dims[0], 4), "rois")
     same_dims(g, batches.dims, (rois.dims[0],), "batch_indices")
     same_dims(g, size.dims, (2,), "crop_size")
-    height, width = size.sym or (g.fresh("height"), g.fresh("width"))
+    height, width = size.sym or (g.new_dim("height"), g.new_dim("width"))
     for number in (height, width) if size.sym else ():
         g.at_least(number, 1, "crop_size is 1 or more")
     return x.shaped((rois.dims[0], x.dims[1], height, width))

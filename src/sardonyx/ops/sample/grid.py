@@ -154,7 +154,7 @@ def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
     g.equal(count, n + 2, "size holds batch, channels and the spatial sizes")
     g.equal(theta.dims[2], n + 1, "theta's last axis")
     if size.sym is None:
-        return Fact(theta.dtype, (theta.dims[0], *(g.fresh("grid") for _ in range(n)), n))
+        return Fact(theta.dtype, (theta.dims[0], *(g.new_dim("grid") for _ in range(n)), n))
     for s in size.sym:
         g.at_least(s, 0, "size holds a negative number")
     g.equal(size.sym[0], theta.dims[0], "size and theta differ in batch")

@@ -33,7 +33,7 @@ def _(g: Scope, boxes: Fact, scores: Fact, *_: Fact | None, center_point_box: in
     g.equal(boxes.dims[2], 4, "each box is 4 numbers")
     g.equal(boxes.dims[0], scores.dims[0], "boxes and scores differ in batch")
     g.equal(boxes.dims[1], scores.dims[2], "boxes and scores differ in number")
-    return Fact(I64, (g.fresh("selected"), 3))
+    return Fact(I64, (g.new_dim("selected"), 3))
 
 
 @non_max.reference

@@ -34,7 +34,7 @@ def _(g: Scope, x: Fact, k: Fact, *, axis: int, largest: int, sorted: int) -> tu
     axis = axis_of(axis, x.rank)
     g.equal(product(k.dims), 1, "K is one number")
     if k.sym is None:
-        count: Any = g.fresh("top")
+        count: Any = g.new_dim("top")
     else:
         (count,) = k.sym
         g.at_least(x.dims[axis], count, f"K is more than axis {axis} has")
@@ -65,10 +65,10 @@ non_zero = Op("NonZero", 13, "X:T", "Y:I", types=DATA_SIZES, unranked=True)
 @non_zero.infer
 def _(g: Scope, x: Fact) -> Fact:
     if x.shape is None:
-        return Fact(I64, (g.fresh("rank"), g.fresh("nonzero")))
+        return Fact(I64, (g.new_dim("rank"), g.new_dim("nonzero")))
     if x.ints is not None:
         return Fact(I64, (x.rank, sum(1 for v in x.ints if v)))
-    return Fact(I64, (x.rank, g.fresh("nonzero")))
+    return Fact(I64, (x.rank, g.new_dim("nonzero")))
 
 
 @non_zero.reference
@@ -97,11 +97,11 @@ unique = Op(
 
 @unique.infer
 def _(g: Scope, x: Fact, *, axis: int | None, sorted: int) -> tuple[Fact, ...]:
-    count = g.fresh("unique")
+    count = g.new_dim("unique")
     one_each = Fact(I64, (count,))
     shape: Shape | None = (count,)
     if x.shape is None:
-        inverse = Fact(I64, (g.fresh("inverse"),))
+        inverse = Fact(I64, (g.new_dim("inverse"),))
         return x.shaped(None if axis is not None else shape), one_each, inverse, one_each
     if axis is None:
         return x.shaped(shape), one_each, Fact(I64, (product(x.dims),)), one_each

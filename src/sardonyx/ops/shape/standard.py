@@ -27,7 +27,7 @@ from sardonyx.ops.sizes import (
     allocatable,
     checked_shape,
     copy_value,
-    fresh_shape,
+    new_dims,
     owned,
     same_value,
     scalar_value,
@@ -49,7 +49,7 @@ shape = Op(
 @shape.infer
 def _(g: Scope, x: Fact, *, start: int, end: int | None) -> Fact:
     if x.shape is None:
-        return Fact(I64, (g.fresh("rank"),))
+        return Fact(I64, (g.new_dim("rank"),))
     dims = x.shape[start:end]
     return Fact(I64, (len(dims),), None, dims)
 
@@ -89,7 +89,7 @@ def _(g: Scope, x: Fact, target: Fact, *, allowzero: int) -> Fact:
         return x.shaped(None)
     if length == 1 and x.shape is not None:
         return x.shaped((product(x.shape),))
-    return x.shaped(fresh_shape(g, length, "reshaped"))
+    return x.shaped(new_dims(g, length, "reshaped"))
 
 
 def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Shape:
@@ -99,7 +99,7 @@ def reshaped(g: Scope, dims: Shape | None, target: Shape, allowzero: int) -> Sha
     sizes = [_copied_size(g, dims, i, allowzero) if t == 0 else t for i, t in enumerate(target)]
     checked_shape(g, [s for s in sizes if s != -1], "the target")
     if dims is None:
-        return tuple(g.fresh("reshaped") if s == -1 else s for s in sizes)
+        return tuple(g.new_dim("reshaped") if s == -1 else s for s in sizes)
     what = f"cannot reshape ({', '.join(map(str, dims))}) into {shown}"
     have, want = _cancelled(dims, [s for s in sizes if s != -1])
     if -1 in sizes:
@@ -139,7 +139,7 @@ def _copied_size(g: Scope, dims: Shape | None, axis: int, allowzero: int) -> Siz
     if allowzero:
         return 0
     if dims is None:
-        return g.fresh("reshaped")
+        return g.new_dim("reshaped")
     if axis >= len(dims):
         raise ShapeError(f"the 0 at {axis} copies a size of the input, which has rank {len(dims)}")
     return dims[axis]
@@ -213,7 +213,7 @@ def _(g: Scope, x: Fact, axes: Fact | None) -> Fact:
             return x.shaped(None)
         if length > x.rank:
             raise ShapeError(f"{length} axes are squeezed out of rank {x.rank}")
-        return x.shaped(fresh_shape(g, x.rank - length, "squeezed"))
+        return x.shaped(new_dims(g, x.rank - length, "squeezed"))
     squeezed = axes_of(axes.ints, x.rank)
     for a in squeezed:
         g.equal(x.dims[a], 1, f"dim {a} is squeezed and is not 1")
@@ -248,7 +248,7 @@ def _(g: Scope, x: Fact, axes: Fact) -> Fact:
     length = vector_length(axes, "axes")
     if axes.ints is not None:
         return x.shaped(checked_shape(g, _with_ones(x.dims, axes.ints), "the output"))
-    return x.shaped(None if length is None else fresh_shape(g, x.rank + length, "unsqueezed"))
+    return x.shaped(None if length is None else new_dims(g, x.rank + length, "unsqueezed"))
 
 
 @unsqueeze.symbolic
@@ -292,7 +292,7 @@ def _(g: Scope, x: Fact, target: Fact) -> Fact:
         return x.shaped(checked_shape(g, broadcast_shapes(g, x.dims, target_shape), "the output"))
     if length is None:
         return x.shaped(None)
-    return x.shaped(fresh_shape(g, max(length, x.rank), "expanded"))
+    return x.shaped(new_dims(g, max(length, x.rank), "expanded"))
 
 
 @expand.symbolic
@@ -333,7 +333,7 @@ def _(g: Scope, target: Fact, *, value: Const | None) -> Fact:
     length = vector_length(target, "the shape")
     if target.sym is not None:
         return Fact(dtype, checked_shape(g, target.sym, "the shape"))
-    return Fact(dtype, None if length is None else fresh_shape(g, length, "constant"))
+    return Fact(dtype, None if length is None else new_dims(g, length, "constant"))
 
 
 @constant_of_shape.reference
@@ -373,7 +373,7 @@ def _(g: Scope, x: Fact, *, dtype: int | None, k: int) -> Fact:
         raise ShapeError(f"EyeLike does not support the type {result_type or dtype}")
     if x.shape is not None and x.rank != 2:
         raise ShapeError(f"EyeLike needs a matrix, and its input has rank {x.rank}")
-    return Fact(result_type, fresh_shape(g, 2, "eye") if x.shape is None else x.shape)
+    return Fact(result_type, new_dims(g, 2, "eye") if x.shape is None else x.shape)
 
 
 @eye_like.reference
@@ -413,7 +413,7 @@ def _(g: Scope, start: Fact, limit: Fact, delta: Fact, *, stash_type: int) -> Fa
     if step == 0:
         raise ShapeError("Range steps by 0")
     if first is None or last is None or step is None or isinstance(step, Dim):
-        return Fact(start.dtype, (g.fresh("range"),))
+        return Fact(start.dtype, (g.new_dim("range"),))
     return Fact(start.dtype, checked_shape(g, (range_length(first, last, step),), "the range"))
 
 

@@ -36,7 +36,7 @@ def _(g: Scope, encoded_stream: Fact, *, pixel_format: bytes) -> Fact:
     if pixel_format not in CHANNELS:
         odd = pixel_format.decode(errors="replace")
         raise InvalidGraph(f"pixel_format is {odd}, and may be RGB, BGR or Grayscale")
-    return Fact(U8, (g.fresh("height"), g.fresh("width"), CHANNELS[pixel_format]))
+    return Fact(U8, (g.new_dim("height"), g.new_dim("width"), CHANNELS[pixel_format]))
 
 
 @decoder.reference

@@ -50,7 +50,7 @@ split = Op(
 
 @split.infer
 def _(g: Scope, x: Fact, *, delimiter: bytes | None, maxsplit: int | None) -> tuple[Fact, Fact]:
-    shape: Shape | None = None if x.shape is None else (*x.shape, g.fresh("substrings"))
+    shape: Shape | None = None if x.shape is None else (*x.shape, g.new_dim("substrings"))
     return Fact(STRING, shape), Fact(I64, x.shape)
 
 
@@ -102,7 +102,7 @@ def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any)
     if x.rank == 2:
         g.equal(x.dims[0], 1, "StringNormalizer takes strings of shape [C] or [1, C]")
     g.at_least(x.dims[-1], 1, "StringNormalizer has no strings to normalize")
-    return x.shaped((*x.dims[:-1], g.fresh("words"))) if stopwords else x.without_contents()
+    return x.shaped((*x.dims[:-1], g.new_dim("words"))) if stopwords else x.without_contents()
 
 
 @normalizer.reference

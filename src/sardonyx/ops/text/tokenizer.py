@@ -47,7 +47,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     for expression in [attrs["tokenexp"]] if attrs["tokenexp"] else separators:
         if expression and automaton(expression) is None:
             _compiled(expression)
-    return x.shaped((*x.dims, g.fresh("tokens")))
+    return x.shaped((*x.dims, g.new_dim("tokens")))
 
 
 @tokenizer.reference

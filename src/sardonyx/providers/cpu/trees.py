@@ -76,9 +76,9 @@ def _breadth_first(child: Array, roots: Array) -> _Nodes:
     while len(ref):
         ids = base + np.arange(len(ref))
         is_branch = ref >= 0
-        fresh = np.flatnonzero(is_branch)
-        fresh = fresh[seen[ref[fresh]] < 0][::-1]
-        seen[ref[fresh]] = ids[fresh]  # in reverse: of equal branches the first one stays
+        unseen = np.flatnonzero(is_branch)
+        unseen = unseen[seen[ref[unseen]] < 0][::-1]
+        seen[ref[unseen]] = ids[unseen]  # in reverse: of equal branches the first one stays
         first = seen[np.maximum(ref, -1)]
         tests = is_branch & (first == ids)
         expanded = ref[tests]

@@ -1,13 +1,14 @@
-// Exponentials and logarithms of vectors of float: range reduction by Cody and Waite and a minimax
-// polynomial, as in Cephes.
+// Exponentials and logarithms of vectors of float: range reduction by Cody and Waite with Cephes'
+// constants, and polynomials close to minimax. That of log has the degree of Cephes' logf, that of
+// e^r one less than expf; before rounding, relative errors are below 1e-8.
 #pragma once
 
 #include "simd/vec.h"
 
 namespace sdx::SDX_ISA {
 
-// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r + r^2 p. ln 2 is split in two constants, the
-// first with few bits, so that n times it is exact.
+// x = n ln 2 + r with |r| <= ln 2 / 2, and e^r = 1 + r + r^2 p. ln 2 is split in two constants; the
+// first has 9 significant bits, so n times it is exact.
 struct Exponent {
   f32v n, r, p;
 };
@@ -28,8 +29,8 @@ SDX_INLINE f32v power_of_two(f32v n) {
   return (f32v)((__builtin_convertvector(n, i32v) + 127) << 23);
 }
 
-// e^x. 2^n is applied in two factors, so that results near both ends of the range, subnormals
-// included, are right.
+// e^x, accurate up to both ends of the range, subnormals included: where scalef does not exist, 2^n
+// is applied in two factors, since n may be outside the exponents of normal numbers.
 SDX_INLINE f32v vexp(f32v x) {
   const Exponent e = reduced(vclamp(x, -104.0f, 89.0f));
   const f32v y = (e.p * e.r + 1.0f) * e.r + 1.0f;

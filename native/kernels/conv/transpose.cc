@@ -1,8 +1,8 @@
 // Transposed convolution, as implicit GEMMs without inserted zeros:
 //   by phase  each residue of the outputs modulo the strides is a convolution of stride 1 with its
 //             own subset of taps (transpose_phases.h)
-//   joined    where kernel = stride, windows do not overlap and every output has one tap: all
-//             phases are columns of a single matmul per input pixel
+//   joined    where kernel = stride and nothing is padded, every output has one tap: the outputs
+//             of an input pixel are a row of a single matmul, whose columns are all phases
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"
@@ -32,7 +32,8 @@ struct Block {
   int64_t group, first_row, rows, first_panel, last_panel;
 };
 
-// Stores rows of `tile` to the outputs of the phase, `stride` pixels apart, with their activation.
+// Stores rows of `tile` to the outputs of the phase, `stride` pixels apart, and applies what the
+// GEMM could not: initial values, the activation after them or Swish, the residual.
 void scatter_rows(const TransposeArgs& a, const ConvPhase& phase, const Window& window,
                   const Block& b, const Target& tile, const Data& data) {
   const int64_t out_channel = b.first_panel * kPanel, left = a.out_channels - out_channel;
@@ -102,7 +103,7 @@ void scatter_pixel(const TransposeArgs& a, const Pixel& p, const float* sums, co
   }
 }
 
-// Items: blocks of input pixels, whose outputs are the columns of one matmul.
+// Items: blocks of input pixels, the rows of the matmul.
 Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TransposeArgs*>(args);
   const int64_t n = a.n_phases * a.out_channels, panels = panels_of(n), ldc = panels * kPanel;

@@ -39,7 +39,7 @@ from sardonyx.providers.cpu.scores import (
 
 FEATURES, HOP, LEAVES = 2**11, 2**19, 2**22  # limits of a compact node
 MAX_CELLS: Final = 2**22  # elements of the table of votes, [trees, targets]
-UNBOUNDED: Final = 2**31 - 1  # for `steps`: the kernel tests after each step for a leaf
+UNBOUNDED: Final = 2**31 - 1  # steps; the kernel stops at the first in which no traversal moves
 
 
 @frozen
@@ -47,9 +47,9 @@ class PackedForest:
     """A forest in the layout of native/kernels/trees/forest.h."""
 
     nodes: Value
-    roots: Value  # by tree: root node, steps that reach most leaves, depth of the tree
+    roots: Value  # by tree: root node, steps to most leaves, and to all (forest.h: Root)
     is_compact: bool
-    steps: int  # average length of a traversal
+    steps: int  # nodes on the path to a leaf, on average; an estimate of the work
     tree: Array  # by reachable leaf: its tree
     leaf: Array  # by reachable leaf: its number in the model
 
@@ -152,8 +152,10 @@ def _roots(tree: Array, level: Array, is_leaf: Array, *, has_jumps: bool) -> Arr
     deepest = np.maximum.reduceat(level, start) if len(start) else start
     leaves = np.maximum(np.bincount(tree, is_leaf), 1)
     mean = np.bincount(tree, level * is_leaf) / leaves
-    # A skewed tree runs its average depth in lockstep; the few traversals left go on alone.
+    # Skewed trees run unchecked only to their average depth; after that the kernel checks in each
+    # step whether any traversal still moves.
     most = np.where(deepest - mean < 2, deepest, mean.astype(np.int64))
+    # A jump to a shared branch is a step that depths do not count.
     last = np.full_like(deepest, UNBOUNDED) if has_jumps else deepest
     return np.stack([start, most, last], axis=1).astype(np.int32)
 

@@ -100,6 +100,28 @@ class Slot:
     variadic: bool
 
 
+def _n_required(slots: Sequence[Slot]) -> int:
+    """Return the number of slots up to the last required one."""
+    needed = [i for i, s in enumerate(slots) if not s.optional and not s.variadic]
+    return needed[-1] + 1 if needed else 0
+
+
+def _declared_as(kind: str, attrs: Mapping[str, Any]) -> frozenset[str]:
+    """Return the attributes without a default value whose kind begins with `kind`."""
+    return frozenset(
+        name for name, a in attrs.items() if isinstance(a, Attr) and a.kind.startswith(kind)
+    )
+
+
+def _defaults(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default values of all attributes that a node need not have."""
+    return {
+        name: None if isinstance(a, Attr) else a
+        for name, a in attrs.items()
+        if not (isinstance(a, Attr) and a.required)
+    }
+
+
 class Op:
     """One operator in its newest supported version; loading upgrades older nodes to it."""
 
@@ -138,8 +160,7 @@ class Op:
         self.domain: Final = domain
         self.key: Final = domain, name  # of `sardonyx.ops.lookup`
         self.inputs: Final = _slots(inputs)
-        needed = [i for i, s in enumerate(self.inputs) if not s.optional and not s.variadic]
-        self.min_inputs: Final = needed[-1] + 1 if needed else 0  # up to the last required one
+        self.min_inputs: Final = _n_required(self.inputs)
         is_variadic = bool(self.inputs) and self.inputs[-1].variadic
         self.max_inputs: Final = None if is_variadic else len(self.inputs)
         self.outputs: Final = _slots(outputs)
@@ -149,18 +170,10 @@ class Op:
         names = singles.split()
         self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
         self.is_pure: Final = pure  # deterministic, without side effects: may be folded and merged
-        self.has_bodies: Final = any(
-            isinstance(a, Attr) and a.kind == "graph" for a in self.attrs.values()
-        )
-        self.defaults: Final = {
-            k: None if isinstance(v, Attr) else v
-            for k, v in self.attrs.items()
-            if not (isinstance(v, Attr) and v.required)
-        }
+        self.has_bodies: Final = bool(_declared_as("graph", self.attrs))
+        self.defaults: Final = _defaults(self.attrs)
         self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}
-        self.array_attrs: Final = frozenset(
-            n for n, a in self.attrs.items() if isinstance(a, Attr) and a.kind.startswith("array ")
-        )
+        self.array_attrs: Final = _declared_as("array ", self.attrs)
         self.flags: Final = frozenset(
             n for n, kind in self.attr_kinds.items() if kind == "int" and n in _FLAGS
         )

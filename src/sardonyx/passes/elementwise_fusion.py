@@ -273,16 +273,8 @@ def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -
 
 def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
     """The matmul that computes a value, if the whole group may be its epilogue."""
-    node, reshape = value.node, None
-    if node is not None and node.op.key == (ONNX, "Reshape"):
-        reshape, source = node, node.inputs[0]
-        is_private = source is not None and len(source.uses) == 1 and not source.n_exits
-        node = source.node if source is not None and is_private else None
-    if node is None or node.op.domain != INTERNAL:
-        return None
-    # Ops with an epilogue have its code as an attribute, and its operands after their inputs.
-    op = node.op
-    if "code" not in op.attrs or op.name == "Chain" or op.max_inputs is not None:
+    node, reshape = _without_reshape(value)
+    if node is None or not _has_epilogue(node.op):
         return None
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
@@ -297,6 +289,25 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
     divisions = (n.outputs[0].tensor.dtype for n in members if n.op.name in ("Div", "Mod"))
     can_fail = any(dtype.is_integer for dtype in divisions)
     return None if can_fail else _EpilogueTarget(node, value, reshape)
+
+
+def _without_reshape(value: Value) -> tuple[Node | None, Node | None]:
+    """Return the node that computes a value, and the Reshape of its result if there is one.
+
+    The first is None if anything but the Reshape reads its result.
+    """
+    node = value.node
+    if node is None or node.op.key != (ONNX, "Reshape"):
+        return node, None
+    source = node.inputs[0]
+    is_private = source is not None and len(source.uses) == 1 and not source.n_exits
+    return source.node if source is not None and is_private else None, node
+
+
+def _has_epilogue(op: Op) -> bool:
+    """Whether an op has an epilogue: its code as an attribute, its operands after the inputs."""
+    is_extensible = "code" in op.attrs and op.max_inputs is None
+    return op.domain == INTERNAL and is_extensible and op.name != "Chain"
 
 
 def _has_epilogue_type(node: Node, group: _Group, value: Value) -> bool:

@@ -64,14 +64,19 @@ def reason_for_torch(entry: Entry, *, row_major: bool) -> str | None:
         return "a parameter that is not contiguous"
     if not (g.is_contiguous() if is_plain else g.stride() == p.stride()):
         return "a gradient with other strides than its parameter"
+    return _reason_by_state(entry, is_plain)
+
+
+def _reason_by_state(entry: Entry, is_plain: bool) -> str | None:
+    """Return why the kernel cannot update the state of a parameter; None if it can."""
+    p, step = entry.param, entry.step
     for state in entry.states:
         if state is None:
             continue
-        if state.dtype is not dtype or not state.is_cpu:
+        if state.dtype is not p.dtype or not state.is_cpu:
             return "state of another type or device than its parameter"
         if not (state.is_contiguous() if is_plain else state.stride() == p.stride()):
             return "state with other strides than its parameter"
-    step = entry.step
     if step is not None and (step.dtype is not torch.float32 or not step.is_cpu):
         return "a step counter that is not float32 on the CPU"
     return None

@@ -40,39 +40,45 @@ def resize(node: Node) -> Lowered | No:
     axes = tuple(range(rank)) if attrs["axes"] is None else axes_of(attrs["axes"], rank)
     is_crop = attrs["coordinate_transformation_mode"] == b"tf_crop_and_resize"
     factors, box = _factors(scales, axes, rank), _box(roi if is_crop else None, axes, rank)
-    # Axes that change; along others the kernel copies.
-    resized = [a for a in axes if factors[a] != 1 and x.tensor.dims[a] != out.dims[a]]
-    if why := _unsupported(node, resized):
+    if why := _unsupported(node, axes, factors):
         return No(why)
     # Applies to `sizes` alone: the kernel chooses one scale for all axes.
     keeps_ratio = attrs["keep_aspect_ratio_policy"] != b"stretch" and scales is None
-    has_const_scales = scales is None or scales.is_const
+    # Operands that the kernel reads at run time; constants are in `floats`.
+    open_scales, open_roi = _unless_const(scales), _unless_const(roi) if is_crop else None
     is_same = x.tensor.dims == out.dims and not is_crop and not keeps_ratio
     # Scales of 1, or sizes equal to the input's, copy elements in every mode.
-    if is_same and has_const_scales and all(f in (0, 1) for f in factors):
+    if is_same and open_scales is None and all(f in (0, 1) for f in factors):
         return Reshaped(x)
-    # Operands that the kernel reads at run time; constants among them are in `floats`.
-    open_scales = None if has_const_scales else scales
-    open_sizes = sizes if keeps_ratio or scales is None or not scales.is_const else None
-    open_roi = roi if is_crop and roi is not None and not roi.is_const else None
     known = None if sizes is None else sizes.tensor.sym
     is_known = follows(out.dims, x.tensor.dims, known) and open_scales is None
-    if is_known and not keeps_ratio:
-        open_sizes = None
-    ints = (
+    has_const_scales = scales is not None and open_scales is None
+    open_sizes = sizes if keeps_ratio or not (is_known or has_const_scales) else None
+    floats = (attrs["cubic_coeff_a"], *factors, *box)
+    kernel = "resize" if is_known else "resize_at_run"
+    operands = (x, open_scales, open_sizes, open_roi)
+    return Call(kernel, operands, _ints(node, axes, keeps_ratio), floats, writes_rows=True)
+
+
+def _ints(node: Node, axes: tuple[int, ...], keeps_ratio: bool) -> tuple[int, ...]:
+    """Return the integer arguments of the kernels."""
+    attrs, dtype = node.attrs, input_of(node, 0).tensor.dtype
+    return (
         _MODES[attrs["mode"]],
         _TRANSFORMS[attrs["coordinate_transformation_mode"]],
         _ROUNDINGS[attrs["nearest_mode"]],
         attrs["exclude_outside"],
         attrs["antialias"],
         _POLICIES[attrs["keep_aspect_ratio_policy"]] if keeps_ratio else 0,
-        element_bits(np.array(attrs["extrapolation_value"]).astype(x.tensor.dtype.np)),
+        element_bits(np.array(attrs["extrapolation_value"]).astype(dtype.np)),
         len(axes),
         *axes,
     )
-    floats = (attrs["cubic_coeff_a"], *factors, *box)
-    kernel = "resize" if is_known else "resize_at_run"
-    return Call(kernel, (x, open_scales, open_sizes, open_roi), ints, floats, writes_rows=True)
+
+
+def _unless_const(value: Value | None) -> Value | None:
+    """Return an operand if it is known only at run time."""
+    return None if value is None or value.is_const else value
 
 
 def _present(value: Value | None) -> Value | None:
@@ -100,9 +106,11 @@ def _box(roi: Value | None, axes: tuple[int, ...], rank: int) -> tuple[float, ..
     return (*starts, *ends)
 
 
-def _unsupported(node: Node, resized: list[int]) -> str:
+def _unsupported(node: Node, axes: tuple[int, ...], factors: list[float]) -> str:
     """Return why there is no kernel for a node; empty if there is one."""
-    x, attrs = input_of(node, 0).tensor, node.attrs
+    x, out, attrs = input_of(node, 0).tensor, node.outputs[0].tensor, node.attrs
+    # Axes that change; along others the kernel copies.
+    resized = [a for a in axes if factors[a] != 1 and x.dims[a] != out.dims[a]]
     roi, scales, sizes = (_present(optional_input(node, slot)) for slot in (1, 2, 3))
     is_nearest = attrs["mode"] == b"nearest"
     if not is_nearest and x.dtype is not F32:

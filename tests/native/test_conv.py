@@ -19,7 +19,6 @@ from sardonyx.ops import lookup
 from sardonyx.ops.arrays import as_bf16
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.sliding_window import window_of
-from sardonyx.passes.elementwise_fusion import fuse_chains
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
@@ -305,7 +304,7 @@ def test_nan_and_infinity_in_pools() -> None:
 
 
 @pytest.mark.parametrize(("group", "c", "o"), [(1, 20, 40), (4, 5, 3), (2, 1, 33)])
-def test_weights_that_are_no_constants(group: int, c: int, o: int) -> None:
+def test_weights_that_are_not_constants(group: int, c: int, o: int) -> None:
     x, w = random(2, 7, 6, c * group), random(o * group, c, 3, 2)
     graph = Graph()
     values = [Value(name, Fact(F32, a.shape)) for name, a in (("x", x), ("w", w))]
@@ -339,105 +338,6 @@ def test_refusals() -> None:
     assert isinstance(lowered(node_of("Conv", x, w)), No)
     x, w = random(1, 4, 4, 3, dtype=np.float64), random(2, 3, 2, 2, dtype=np.float64)
     assert isinstance(lowered(node_of("Conv", x, w)), No)
-
-
-def with_epilogue(
-    op: str, x: Array, w: Array, build: Any, maps: int, **attrs: Any
-) -> tuple[Node, dict[Value, Array]]:
-    """A convolution with elementwise nodes behind it, fused; and what its operands are."""
-    node = node_of(op, x, w, **attrs)
-    graph = node.graph
-    builder = Builder(graph, graph.scope)
-    shape = node.outputs[0].tensor.static
-    assert shape is not None
-    row, whole = random(maps), random(*shape)
-    operands = [constant(ArrayConst(row)), Value("r", Fact(F32, shape))]
-    graph.inputs.append(operands[1])
-    graph.set_outputs([build(builder, node.outputs[0], *operands)])
-    fuse_chains(graph)
-    (made,) = graph.nodes
-    return made, {node.inputs[0]: x, operands[1]: whole}
-
-
-def gated(b: Builder, y: Value) -> Any:
-    return b.Mul(y, b.Sigmoid(y))
-
-
-def clipped(b: Builder, y: Value, low: float = 0) -> Any:
-    return b.Clip(y, b.const(np.float32(low)), b.const(np.float32(6)))
-
-
-EPILOGUES = {
-    "bias": lambda b, y, row, whole: b.Add(y, row),
-    "relu": lambda b, y, row, whole: b.Relu(y),
-    "bias and relu": lambda b, y, row, whole: b.Relu(b.Add(row, y)),
-    "residual": lambda b, y, row, whole: b.Relu(b.Add(b.Add(y, row), whole)),
-    "gate": lambda b, y, row, whole: gated(b, b.Add(y, row)),
-    "gate and residual": lambda b, y, row, whole: b.Add(gated(b, b.Add(y, row)), whole),
-    "swish": lambda b, y, row, whole: b.Mul(b.Swish(y), row),
-    "own gate": lambda b, y, row, whole: gated(b, y),
-    "two gates": lambda b, y, row, whole: b.Mul(gated(b, y), b.Sigmoid(y)),
-    "bound twice": lambda b, y, row, whole: clipped(b, clipped(b, b.Add(y, row))),
-    "bound and residual": lambda b, y, row, whole: b.Add(clipped(b, y), whole),
-    "odd bounds": lambda b, y, row, whole: clipped(b, y, -1),
-    "scale": lambda b, y, row, whole: b.Add(b.Mul(y, row), whole),
-    "clip": lambda b, y, row, whole: clipped(b, b.Add(y, row)),
-    "residual and clip": lambda b, y, row, whole: clipped(b, b.Add(whole, b.Add(y, row))),
-    "bias after residual": lambda b, y, row, whole: b.Add(b.Add(y, whole), row),
-    "residual and gate": lambda b, y, row, whole: gated(b, b.Add(y, whole)),
-    "residual and program": lambda b, y, row, whole: b.Mul(b.LeakyRelu(b.Add(y, whole)), row),
-    "gate, residual and program": lambda b, y, row, whole: b.Mul(b.Add(whole, gated(b, y)), row),
-    "residual twice": lambda b, y, row, whole: b.Mul(b.Add(y, whole), whole),
-}
-SHARING = {  # those that may be written over what they add
-    "residual",
-    "residual and clip",
-    "bias after residual",
-    "residual and gate",
-    "residual and program",
-    "gate and residual",
-    "bound and residual",
-    "gate, residual and program",
-}
-LAYERS = {
-    "product": ("Conv", (2, 6, 5, 20), (40, 20, 3, 2), {}),
-    "wide": ("Conv", (1, 5, 5, 8), (300, 8, 1, 1), {}),
-    "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
-    "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
-    "large winograd": ("Conv", (2, 11, 13, 16), (50, 16, 5, 5), {}),
-    "spread winograd": ("Conv", (2, 15, 18, 16), (33, 16, 3, 3), {"dilations": [2, 2]}),
-    "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
-    "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
-    "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
-    "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
-    "few maps": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
-    "side by side": ("ConvTranspose", (2, 6, 5, 20), (20, 5, 2, 2), {"strides": [2, 2]}),
-    "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
-}
-
-
-@pytest.mark.parametrize("what", EPILOGUES)
-@pytest.mark.parametrize("layer", LAYERS)
-def test_epilogues(layer: str, what: str) -> None:
-    op, image, weights, attrs = LAYERS[layer]
-    maps = weights[1] if op == "ConvTranspose" else weights[0]
-    node, values = with_epilogue(
-        op, random(*image), random(*weights), EPILOGUES[what], maps, **attrs
-    )
-    assert node.op.key == (INTERNAL, op)
-    call = lowered(node)
-    assert isinstance(call, Call), call
-    assert bool(call.shares) == (what in SHARING)
-    arrays = [values[v] if v in values else v.const.read() for v in node.inputs]
-    expected = node.op.run(arrays, node.attrs)[0]
-    size = np.abs(expected).max()
-    for isa in native.isas:
-        found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
-        for share in call.shares:
-            found += [run_call(call, node, values, {}, isa, n, share)[0] for n in SPLITS]
-        found += [run_call(call, node, values, {}, isa, n, gap=3)[0] for n in SPLITS]
-        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
-        np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)
 
 
 @pytest.mark.parametrize(

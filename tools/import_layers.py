@@ -53,7 +53,7 @@ def package_of(module: str) -> str:
 
 
 def module_names() -> dict[str, Path]:
-    """Every module of the package by its dotted name; the shadow of onnxruntime is no part."""
+    """Every module of the package by its dotted name; the shadow of onnxruntime is not one."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         if "shadow" in path.parts:

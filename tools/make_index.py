@@ -3,7 +3,7 @@
 python tools/make_index.py                          # into src/sardonyx
 python tools/make_index.py --native DIR --into DIR  # with the extension of a build, into a package
 
-The files are no part of the repository: a build writes them, and tests where they are out of date.
+The files are not part of the repository: a build writes them, and tests where they are out of date.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ namespace nb = nanobind;
 NB_MODULE(_native, m) {
   // nanobind reports objects that are alive when the interpreter ends. Tables of torch (registered
   // functions, compiled code) and daemon threads are never freed, and neither are sessions
-  // reachable from them: that is no leak of this module. Leak tests set the variable.
+  // reachable from them: that is not a leak of this module. Leak tests set the variable.
   if (!std::getenv("SARDONYX_LEAKS")) nb::set_leak_warnings(false);
   m.doc() = "The native part of Sardonyx.";
   m.attr("version") = SARDONYX_VERSION;

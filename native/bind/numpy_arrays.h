@@ -21,8 +21,8 @@ struct ArrayType {
   int capacity_axis;
 };
 
-// Sets a slot that views an array's bytes; the array must outlive it. False if it is no array of
-// the type, or kernels cannot read it as it is: not contiguous, or not aligned.
+// Sets a slot that views an array's bytes; the array must outlive it. False if it is not an array
+// of the type, or kernels cannot read it as it is: not contiguous, or not aligned.
 bool slot_of(PyObject* object, const ArrayType& type, Slot& slot);
 
 // The address of an array's bytes; throws nb::type_error for other objects.

@@ -10,8 +10,8 @@
 namespace sdx {
 
 // Sets a slot with the strings of an array of objects, unicode characters or bytes. They are copied
-// into the arena, so that nobody can change them during the run. False if it is no such array or an
-// element is not a string; throws std::bad_alloc.
+// into the arena, so that no thread can change them during the run. False if it is not such an
+// array or an element is not a string; throws std::bad_alloc.
 bool string_slot(PyObject* object, StringArena& strings, Slot& slot);
 
 // A slot's strings as an array of str objects.

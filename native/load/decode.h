@@ -1,6 +1,6 @@
 // Decodes an ONNX file into records that refer to its bytes. Throws DecodeError for malformed
 // bytes. Weights are skipped, not copied: decoding touches only the structure of the file. There is
-// no 2 GiB limit. Thread-safe: pure functions over a buffer that nobody may change.
+// no 2 GiB limit. Thread-safe: pure functions over a buffer that must not change.
 #pragma once
 
 #include "load/records.h"

@@ -14,7 +14,7 @@ SDX_INLINE f32v with_sign(f32v x, f32v sign) {
 }
 
 // x = q pi/2 + r with |r| <= pi/4, for |x| <= kTrigMax. pi/2 is split in four constants, the first
-// three with so few bits that their products with q are exact.
+// three with so few significant bits that their products with q are exact.
 struct Quadrant {
   f32v r;
   i32v q;

@@ -37,7 +37,7 @@ def test_only_its_own_kind_is_replaced(
     os.mkfifo(pipe)
     link.symlink_to("nowhere")
     for target, what in (
-        (notes, "a file that is no "),
+        (notes, "a file that is not "),
         (pipe, "a pipe"),
         (link, "a link that leads nowhere"),
         (tmp_path, "a folder"),
@@ -57,7 +57,7 @@ def test_pack_of_a_standalone_model_is_not_written_over_notes(
     path, notes = embedded(tmp_path), tmp_path / "out.onnx.pack"
     notes.write_text("mine")
     assert main(["pack", path, "--standalone", "-o", str(tmp_path / "out.onnx")]) == 1
-    assert "is a file that is no pack" in capsys.readouterr().err
+    assert "is a file that is not a pack" in capsys.readouterr().err
     assert notes.read_text() == "mine"
     assert not (tmp_path / "out.onnx").exists()
 

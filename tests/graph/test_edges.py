@@ -25,7 +25,7 @@ INSTEAD = {
 }
 COLLECTIONS = {"inputs", "defaults", "uses", "nodes"}
 CHANGES = {"append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
-# Attributes of the same names that are no edges: of these files, on these objects.
+# Attributes of the same names that are not edges: of these files, on these objects.
 OTHERS = {
     ("graph/infer.py", "scope.node"),
     ("load/buffers.py", "memory.owner"),

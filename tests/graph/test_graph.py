@@ -50,7 +50,7 @@ class Edits(RuleBasedStateMachine):
 
     @rule(a=st.integers(0), b=st.integers(0))
     def branch(self, a: int, b: int) -> None:
-        """An If whose branches read what lies outside, one of them by passing it straight on."""
+        """An If whose branches read outer values, one of them by passing it straight on."""
         assert ADD is not None
         assert IF is not None
         inner, straight = Graph(), Graph()

@@ -174,7 +174,7 @@ def too_many_elements(g: Graph) -> None:
         (made_twice, "two nodes or inputs make"),
         (input_with_a_node, "has another origin too"),
         (constant_input, "is a constant"),
-        (default_of_no_input, "is no input"),
+        (default_of_no_input, "is not an input"),
         (constant_with_a_node, "a constant has a node"),
         (from_nowhere, "nothing makes it"),
         (out_of_a_body, "does not enclose its reader"),

@@ -1,4 +1,4 @@
-"""Models that are links: where their data may lie, and where their packs are."""
+"""Models that are links: where their data may be, and where their packs are."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def folder_of_data_elsewhere(root: Path) -> Path:
 
 
 def both_linked_apart(root: Path) -> Path:
-    """The model is a link, but the data lie in a folder of neither the link nor its target."""
+    """The model is a link, but the data is in a folder of neither the link nor its target."""
     here, models, data = folders(root, "here", "models", "data")
     (data / "w.data").write_bytes(ROWS.tobytes())
     (here / "m.onnx").symlink_to(write(models / "m.onnx"))

@@ -185,7 +185,7 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
     "unknown element type": (
         lambda: with_tensor(tensor("w", [1], bytes(4), 99)),
         errors.InvalidGraph,
-        "99 is no element type",
+        "99 is not an element type",
     ),
     "old IR": (lambda: model([node("Relu", "x", "y")], ir=2), errors.InvalidGraph, "IR version 2"),
     "opset of the future": (
@@ -291,8 +291,8 @@ def external(folder: Path, entries: dict[str, str]) -> Path:
             "has 12 bytes, and the tensor is at bytes 8 to 16",
         ),
         ({"location": "w.bin", "length": "9"}, errors.InvalidGraph, "says 9 bytes"),
-        ({"location": "w.bin", "offset": "-4"}, errors.InvalidGraph, "no byte count"),
-        ({"location": "w.bin", "offset": "9" * 30}, errors.InvalidGraph, "no byte count"),
+        ({"location": "w.bin", "offset": "-4"}, errors.InvalidGraph, "not a byte count"),
+        ({"location": "w.bin", "offset": "9" * 30}, errors.InvalidGraph, "not a byte count"),
         ({"offset": "0"}, errors.InvalidGraph, "no location"),
         ({"location": ""}, errors.InvalidGraph, "not a relative path"),
     ],

@@ -150,7 +150,7 @@ def test_pages_of_a_file_just_written_are_let_go_of_too(tmp_path: Path) -> None:
 
 
 def advice(path: Path) -> list[str]:
-    """How the mappings of a file are read, in the order in which they lie."""
+    """How the mappings of a file are read, in the order of their addresses."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     return [
         "random" if " rr" in next(s for s in lines if s.startswith("VmFlags:")) else "ahead"

@@ -66,7 +66,7 @@ def files_of(path: str) -> list[Path]:
 
 
 def find(path: str, name: str) -> tuple[Path, int]:
-    """The file that a weight lies in, and where."""
+    """The file of a weight, and its offset."""
     raw = next(t.raw_data for t in layers().graph.initializer if t.name == name)
     for file in files_of(path):
         at = file.read_bytes().find(raw)

@@ -168,7 +168,7 @@ def test_changed_weights(place: Any, tmp_path: Path, caplog: pytest.LogCaptureFi
     made = layers()
     weight = next(t for t in made.graph.initializer if t.name == "w")
     weight.raw_data = (random(128, 256, seed=1) + np.float32(1)).tobytes()
-    (tmp_path / "model.data").unlink(missing_ok=True)  # else what is new goes behind what is old
+    (tmp_path / "model.data").unlink(missing_ok=True)  # else new data is appended to the old
     place(tmp_path, made)
     rejected(path, caplog, "other weights")
 
@@ -242,7 +242,7 @@ def test_flipped_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     good = Path(pack).read_bytes()
     (index, _), (graph, _) = sections(good)
     for offset, why in (
-        (3, "it is no pack"),
+        (3, "it is not a pack"),
         (9, "it has format"),
         (17, "its header is damaged"),
         (30, "its header is damaged"),

@@ -218,7 +218,7 @@ def with_grid(rows: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("is_aligned", [True, False])
 def test_what_stays_in_the_file(is_aligned: bool, tmp_path: Path) -> None:
-    """Weights that are read as they lie stay there; of a packed one only the form is in."""
+    """Weights that are read in place stay in their file; of others the pack has the layout."""
     made = with_grid(300)
     if is_aligned:
         del made.graph.initializer[0]

@@ -251,15 +251,15 @@ def test_hostile_lists(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     listed = PackFile(f"{path}.pack").document["weights"]
     for change, why in (
         (setting("weights", to=[*listed, listed[0]]), "out of order"),
-        (setting("weights", to=[[1, 0, 1 << 40, "x"]]), "no number"),
-        (setting("weights", to=[[9, 0, 1, "x"]]), "no number"),
-        (setting("weights", to=[[1, 0, 1, 5]]), "no string"),
-        (setting("weights", to=3), "no list"),
-        (setting("files", 1, 2, to=[1, 2]), "no list of 5"),
-        (setting("files", 1, 2, to="x"), "no list of 5"),
-        (setting("files", 1, 2, to=[1, 2, 3, 4, 1.5]), "no number"),
-        (setting("blocks", to=[]), "no list of 1"),
-        (setting("blocks", to=[3]), "no string"),
+        (setting("weights", to=[[1, 0, 1 << 40, "x"]]), "not a number"),
+        (setting("weights", to=[[9, 0, 1, "x"]]), "not a number"),
+        (setting("weights", to=[[1, 0, 1, 5]]), "not a string"),
+        (setting("weights", to=3), "not a list"),
+        (setting("files", 1, 2, to=[1, 2]), "not a list of 5"),
+        (setting("files", 1, 2, to="x"), "not a list of 5"),
+        (setting("files", 1, 2, to=[1, 2, 3, 4, 1.5]), "not a number"),
+        (setting("blocks", to=[]), "not a list of 1"),
+        (setting("blocks", to=[3]), "not a string"),
     ):
         Path(f"{path}.pack").write_bytes(good)
         forged(f"{path}.pack", index=change)

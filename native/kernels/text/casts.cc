@@ -207,8 +207,8 @@ Status read_items(const void* args, const Data& data, int64_t begin, int64_t end
   if (bad < 0) return {};
   const Text& text = input<Text>(data, 0)[bad];
   double x = 0;
-  return Status::fail(read_float(stripped(text), x) ? "the string '%s' is no integer of 64 bits"
-                                                    : "the string '%s' is no number",
+  return Status::fail(read_float(stripped(text), x) ? "the string '%s' is not an integer of 64 bits"
+                                                    : "the string '%s' is not a number",
                       Shown(text).text);
 }
 

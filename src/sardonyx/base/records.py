@@ -30,7 +30,7 @@ class _Field:
 
 
 def field(*, default_factory: Callable[[], Any] = object, init: bool = True) -> Any:
-    """Declare a field with a default factory or, with `init=False`, one that is no argument."""
+    """Declare a field with a default factory or, with `init=False`, one that is not an argument."""
     return _Field(default_factory, init)
 
 

@@ -61,7 +61,7 @@ def _computed(value: Value, nodes_left: list[int]) -> Array | None:
 
 
 def _run(node: Node, nodes_left: list[int]) -> Sequence[Array] | None:
-    """Return a node's outputs by its op's reference; None if an input is no constant.
+    """Return a node's outputs by its op's reference; None if an input is not a constant.
 
     `nodes_left` is a budget shared by the recursion.
     """

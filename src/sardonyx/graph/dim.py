@@ -133,7 +133,7 @@ Shape = tuple[Size, ...]
 
 def symbol(name: str) -> Dim:
     """Return the dimension with a name."""
-    # A name that is no identifier is quoted, so that it does not read as a formula.
+    # A name that is not an identifier is quoted, so that it does not read as a formula.
     return Dim({(Atom("name", name if name.isidentifier() else repr(name)),): 1})
 
 
@@ -220,7 +220,7 @@ def _degree(monomial: Monomial) -> tuple[int, Monomial]:
 
 
 def _remove(monomial: Monomial, factor: Monomial) -> Monomial | None:
-    """Return monomial / factor, or None if it is no monomial."""
+    """Return monomial / factor, or None if it is not a monomial."""
     left = list(monomial)
     for atom in factor:
         if atom not in left:

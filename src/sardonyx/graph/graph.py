@@ -45,7 +45,7 @@ class Value:
     @property
     def tensor(self) -> Fact:
         """The fact of a value that is known to be a tensor."""
-        assert isinstance(self.fact, Fact), f"{self} is no tensor"
+        assert isinstance(self.fact, Fact), f"{self} is not a tensor"
         return self.fact
 
     @property

@@ -56,7 +56,7 @@ def literal_type(op: Op, position: int, operands: Sequence[Fact | None], leaf: s
 
 
 def name_text(name: str) -> str:
-    """Return a name, quoted if it is no identifier or a keyword."""
+    """Return a name, quoted if it is not an identifier or a keyword."""
     return name if _WORD.fullmatch(name) and name not in RESERVED else quoted(name)
 
 

@@ -69,7 +69,7 @@ def _homes(graph: Graph) -> dict[Value, Graph]:
             homes[value] = part
         for value in part.defaults:
             if homes.get(value) is not part:
-                _broken("a value with a default is no input of the graph", None, value)
+                _broken("a value with a default is not an input of the graph", None, value)
         for node in part.nodes:
             for index, value in enumerate(node.outputs):
                 if value in homes:

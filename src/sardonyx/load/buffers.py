@@ -78,7 +78,7 @@ def _from_ort_value(obj: Any, what: str) -> Array:
     """Return an array over an OrtValue, ours or onnxruntime's, also of types that numpy lacks."""
     if not obj.is_tensor() or obj.device_name().lower() != "cpu":
         raise InvalidArgument(
-            f"{what} is no tensor on the CPU: {obj.data_type()} on {obj.device_name()}"
+            f"{what} is not a tensor on the CPU: {obj.data_type()} on {obj.device_name()}"
         )
     dtype = by_onnx(obj.element_type())
     if dtype is None or dtype is STRING:

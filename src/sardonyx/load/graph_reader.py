@@ -39,7 +39,7 @@ def _tokens(text: str) -> list[Token]:
         match = _TOKENS.match(text, position)
         if match is None:
             excerpt = text[position : position + 12]
-            raise InvalidGraph(f"{excerpt!r} is no part of a graph", line=line)
+            raise InvalidGraph(f"{excerpt!r} is not part of a graph", line=line)
         if match.lastgroup != "space":
             tokens.append(Token(str(match.lastgroup), match[0], line))
         line += match[0].count("\n")
@@ -103,7 +103,7 @@ class Reader:
         try:
             return str(ast.literal_eval(token.text))
         except (SyntaxError, ValueError):
-            self.fail(f"{token.text} is no string", token.line)
+            self.fail(f"{token.text} is not a string", token.line)
 
     def name(self) -> str:
         """Parse a word, or a quoted string."""

@@ -11,7 +11,7 @@
 
 A literal operand has the type of the operands with the same type variable, else the one from
 `literal_type`; `[1, 2]:i32` specifies another. `_` is an absent input or an output without readers.
-Names that are no identifiers are quoted. Line breaks are insignificant: a statement ends where the
+Names that are not identifiers are quoted. Line breaks are insignificant: a statement ends where the
 next begins.
 """
 
@@ -133,7 +133,7 @@ class _Parser(Reader):
         default = None
         if self.accept("="):
             if not isinstance(value.fact, Fact):
-                self.fail(f"{value} is no tensor, and only those have defaults", line)
+                self.fail(f"{value} is not a tensor, and only those have defaults", line)
             default = self._contents(value.name, value.fact.dtype)
         graph.add_input(value, default)
 
@@ -289,7 +289,7 @@ class _Parser(Reader):
         if not fits.get(leaf, dtype is not STRING or literal.data == []):
             self.fail(f"{literal.data} does not fit {dtype}", literal.line)
         cells = np.float64 if leaf == "float" else object  # objects are exact for any int
-        what = f"{literal.data} is no tensor of {dtype}"
+        what = f"{literal.data} is not a tensor of {dtype}"
         try:
             array = np.array(literal.data, cells)
             if any(isinstance(cell, list) for cell in array.flat):  # lists of unequal lengths

@@ -79,7 +79,7 @@ class Files:
         for name, other in self._open.items():
             if other is source:
                 return name
-        raise InternalError(f"{source.name} is no file of the model")
+        raise InternalError(f"{source.name} is not a file of the model")
 
     def states(self) -> dict[str, Hashable | None]:
         """Return the identity of each opened path; None where a change could go unnoticed."""
@@ -321,7 +321,7 @@ def read_model(
 
 
 def _in_memory(model: Any) -> tuple[memoryview, str, str]:
-    """Return the bytes of a model that is no file, its kind, and its name in profiles."""
+    """Return the bytes of a model that is not a file, its kind, and its name in profiles."""
     if hasattr(model, "SerializeToString"):
         return memoryview(model.SerializeToString()), "ModelProto", "proto"
     is_buffer = isinstance(model, mmap.mmap)  # it has `read` too, which would copy

@@ -44,7 +44,7 @@ def dtype_of(number: int) -> DType:
     """Return the element type of a stored tensor."""
     found = by_onnx(number)
     if found is None:
-        raise InvalidGraph(f"{number} is no element type of ONNX")
+        raise InvalidGraph(f"{number} is not an element type of ONNX")
     return found
 
 
@@ -181,7 +181,7 @@ def _number(entries: dict[str, str], key: str, default: int) -> int:
     if text is None or text == "":
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise InvalidGraph(f"external data has {key} {text!r}, which is no byte count")
+        raise InvalidGraph(f"external data has {key} {text!r}, which is not a byte count")
     return int(text)
 
 

@@ -57,7 +57,7 @@ def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | No
         if dtype is None:
             if record.elem_type == 0:
                 return None
-            raise InvalidGraph(f"{record.elem_type} is no element type of ONNX")
+            raise InvalidGraph(f"{record.elem_type} is not an element type of ONNX")
         shape = (dims or Dims()).shape(record)
         return Fact(dtype, shape) if record.kind == "tensor" else SparseFact(dtype, shape)
     if record.kind == "sequence":
@@ -67,7 +67,7 @@ def fact_of(record: TypeRecord | None, dims: Dims | None = None) -> AnyFact | No
     if record.kind == "map":
         key = by_onnx(record.key_type)
         if key is None:
-            raise InvalidGraph(f"{record.key_type} is no key type of a map")
+            raise InvalidGraph(f"{record.key_type} is not a key type of a map")
         return MapFact(key, fact_of(record.elem, dims))
     raise InvalidGraph(f"values of kind {record.kind} are not supported")
 

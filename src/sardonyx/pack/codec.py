@@ -41,14 +41,14 @@ def read_int(item: Any, least: int = 0, end: int = 1 << 62) -> int:
     """Return an integer in [least, end)."""
     # `type`, not isinstance: bool is a subclass of int.
     if type(item) is not int or not least <= item < end:
-        raise InvalidPack(f"{item!r:.40} is no number from {least} to {end}")
+        raise InvalidPack(f"{item!r:.40} is not a number from {least} to {end}")
     return item
 
 
 def read_str(item: Any) -> str:
     """Return a string."""
     if type(item) is not str:
-        raise InvalidPack(f"{item!r:.40} is no string")
+        raise InvalidPack(f"{item!r:.40} is not a string")
     return item
 
 
@@ -56,7 +56,7 @@ def read_list(item: Any, length: int | None = None) -> list[Any]:
     """Return a list, of this length if there is one."""
     if type(item) is not list or (length is not None and len(item) != length):
         raise InvalidPack(
-            f"{item!r:.40} is no list" + (f" of {length}" if length is not None else "")
+            f"{item!r:.40} is not a list" + (f" of {length}" if length is not None else "")
         )
     return item
 
@@ -93,7 +93,7 @@ def read_size(item: Any, depth: int = 0) -> Size:
                 product = product * Dim({(Atom("name", atom),): 1})
                 continue
             kind, *args = read_list(atom, 3)
-            need(type(kind) is str and kind in _CALLS, f"{kind!r:.40} is no function of sizes")
+            need(type(kind) is str and kind in _CALLS, f"{kind!r:.40} is not a function of sizes")
             product = product * _CALLS[kind](*(read_size(a, depth + 1) for a in args))
         total = total + product
     return total
@@ -137,7 +137,7 @@ def read_fact(item: Any) -> AnyFact | None:
             return MapFact(read_dtype(key), read_fact(value))
         case ["sparse", name, dims]:
             return SparseFact(read_dtype(name), read_shape(dims))
-    raise InvalidPack(f"{item!r:.40} is no type")
+    raise InvalidPack(f"{item!r:.40} is not a type")
 
 
 def read_shape(dims: Any) -> tuple[Size, ...] | None:
@@ -153,7 +153,7 @@ def read_dtype(name: Any) -> DType:
     try:
         return by_name(read_str(name))
     except KeyError:
-        raise InvalidPack(f"{name!r:.40} is no element type") from None
+        raise InvalidPack(f"{name!r:.40} is not an element type") from None
 
 
 class AttrWriter:
@@ -252,7 +252,7 @@ class AttrReader:
                 )
             case ["fact", fact]:
                 return read_fact(fact)
-        raise InvalidPack(f"{item!r:.40} is no attribute")
+        raise InvalidPack(f"{item!r:.40} is not an attribute")
 
     def _words(self, codes: Array, words: list[bytes]) -> list[bytes]:
         need(codes.ndim == 1 and codes.dtype == np.int32, "a list of words has no numbers")
@@ -264,7 +264,7 @@ class AttrReader:
         try:
             return characters.encode("latin-1")
         except UnicodeEncodeError:
-            raise InvalidPack(f"{characters!r:.40} are no bytes") from None
+            raise InvalidPack(f"{characters!r:.40} are not bytes") from None
 
     def _const(self, index: Any) -> Const:
         return self._consts[read_int(index, 0, len(self._consts))]
@@ -273,12 +273,12 @@ class AttrReader:
         self, op: tuple[str, str], args: list[Any], dtype: Any, attrs: Any
     ) -> Instruction:
         # The interpreter of fused code has these ops alone, and does not check.
-        need(op in ELEMENTWISE or op in CONVERSIONS, f"{op[1]!r:.40} is no elementwise op")
+        need(op in ELEMENTWISE or op in CONVERSIONS, f"{op[1]!r:.40} is not an elementwise op")
         pairs = self.read(attrs)
         is_paired = isinstance(pairs, tuple) and all(
             isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs
         )
-        need(is_paired, f"{attrs!r:.40} are no attributes")
+        need(is_paired, f"{attrs!r:.40} are not attributes")
         # `check` compares the arguments with the number of registers.
         numbers = tuple(read_int(a, -1, 1 << 16) for a in args)
         return Instruction(op, numbers, read_dtype(dtype), pairs)

@@ -187,7 +187,7 @@ class ConstReader:
             # No bytes: only its packed layouts are read, which the index lists.
             case ["elsewhere", dtype, shape]:
                 return PackedOnlyConst(self._file.source.name, *_type(dtype, shape))
-        raise InvalidPack(f"{entry!r:.60} is no constant")
+        raise InvalidPack(f"{entry!r:.60} is not a constant")
 
     def _recipe(
         self,

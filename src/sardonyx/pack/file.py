@@ -147,7 +147,7 @@ def _sections(data: memoryview) -> list[tuple[int, int]]:
     """Validate the header and the sections; return offset and length of each section."""
     need(data.nbytes >= PAGE, f"it has {data.nbytes} bytes, which is too short")
     magic, version, n_sections, size = _HEAD.unpack_from(data)
-    need(magic == MAGIC, "it is no pack")
+    need(magic == MAGIC, "it is not a pack")
     if version != FORMAT:  # before anything that the format defines is read
         raise PackMismatch(f"it has format {version}, and {FORMAT} is read here")
     need(n_sections == _SECTIONS, f"it has {n_sections} sections")
@@ -173,7 +173,7 @@ def parse(data: memoryview, name: str) -> Any:
 
 def _no_constant(name: str) -> None:
     """Reject NaN and Infinity, which JSON does not have; `codec` writes them as lists."""
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _blobs(listed: Any, sections: list[tuple[int, int]], size: int) -> list[Blob]:

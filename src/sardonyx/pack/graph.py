@@ -355,7 +355,7 @@ def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
     more = []
     for item in read_list(saved):
         kind, left, right, what, node = read_list(item, 5)
-        need(type(kind) is str and kind in KINDS, f"{kind!r:.40} is no kind of guard")
+        need(type(kind) is str and kind in KINDS, f"{kind!r:.40} is not a kind of guard")
         guard = Guard(
             kind, read_size(left), read_size(right), read_str(what), read_str(node) or None
         )

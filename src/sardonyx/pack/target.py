@@ -25,13 +25,13 @@ _KINDS: Final = (
 def check_pack(path: str) -> None:
     """Raise if a pack would overwrite anything but a pack."""
     if os.path.lexists(path) and not _is_pack(_regular(path)):
-        raise _refusal(path, "a file that is no pack", _REMOVE)
+        raise _refusal(path, "a file that is not a pack", _REMOVE)
 
 
 def check_model(path: str) -> None:
     """Raise if a standalone model would overwrite anything but a standalone model."""
     if os.path.lexists(path) and not is_stub(map_file(_regular(path), path).data):
-        raise _refusal(path, "a file that is no standalone model", _REMOVE)
+        raise _refusal(path, "a file that is not a standalone model", _REMOVE)
 
 
 def _is_pack(path: str) -> bool:

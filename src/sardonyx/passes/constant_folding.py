@@ -172,7 +172,7 @@ def inline(node: Node) -> tuple[list[Node], tuple[Value, ...]] | None:
 
 
 def _known_condition(node: Node) -> bool | None:
-    """The condition of an If; None if it is unknown or the node is no If."""
+    """The condition of an If; None if it is unknown or the node is not an If."""
     cond = node.inputs[0] if node.op.name == "If" else None
     if cond is None:
         return None

@@ -110,7 +110,7 @@ def _bias(b: Builder, value: Value | None, columns: Size) -> Value | None:
         # A bias is int32 with the product of both scales; its float32 value is computed now.
         array = node.op.run([c.read() for c in consts if c is not None], node.attrs)[0]
     size = known_size(columns, "the number of columns is unknown")
-    need(array.size in (1, size), "the bias is no vector")
+    need(array.size in (1, size), "the bias is not a vector")
     return b.const(np.broadcast_to(array.reshape(-1), (size,)).astype(np.float32), F32)
 
 
@@ -197,7 +197,7 @@ def _gemm(b: Builder, gemm: Node, act: Node | None, q: Node | None) -> Value:
     # Scales per column: the output axis of the weights.
     axis = 0 if attrs["transB"] else 1
     weights = _weights(input_of(gemm, 1), axis)
-    need(weights.value.tensor.rank == 2, "the weights are no matrix")
+    need(weights.value.tensor.rank == 2, "the weights are not a matrix")
     bias = _bias(b, optional_input(gemm, 2), weights.value.tensor.dims[axis])
     low, high = _bounds(act)
     operands = _per_tensor_input(gemm.inputs[0]), weights, bias
@@ -335,11 +335,11 @@ def scaled_matmul_integer(
     """MatMulInteger, Cast and Mul of dynamic quantization as one QMatMul."""
     ranked(x, w, y)
     need(cast.outputs[0].tensor.dtype is F32, "not converted to float32")
-    need(y.tensor.rank <= 1, "scales are no vector")
+    need(y.tensor.rank <= 1, "scales are not a vector")
     x_scale, w_scale = _factors(y)
     columns = w.tensor.dims[-1]
     is_row = all(d == 1 for d in w_scale.tensor.dims) or w_scale.tensor.dims == (columns,)
-    need(is_row, "scales are no vector")
+    need(is_row, "scales are not a vector")
     zeros = optional_input(integer, 2), optional_input(integer, 3)
     inputs = (x, w, x_scale, zeros[0], w_scale, zeros[1], None, None, None)
     return b.QMatMul(*inputs, domain=INTERNAL, dtype=F32.onnx)
@@ -447,8 +447,8 @@ def dynamic_quantize_matmul(b: Builder, x: Value, w: Value, y: Value, matmul: No
     """DynamicQuantizeMatMul as DynamicQuantizeLinear and QMatMul."""
     ranked(x, w, y)
     columns, bias = w.tensor.dims[-1], optional_input(matmul, 4)
-    need(bias is None or bias.tensor.shape == (columns,), "the bias is no vector")
-    need(y.tensor.rank <= 1, "scales are no vector")
+    need(bias is None or bias.tensor.shape == (columns,), "the bias is not a vector")
+    need(y.tensor.rank <= 1, "scales are not a vector")
     # One scale for the whole activation, computed in each run.
     tensor, scale, zero = b.node("DynamicQuantizeLinear", x, outputs=3).outputs
     inputs = (tensor, w, scale, zero, y, optional_input(matmul, 3), bias, None, None)

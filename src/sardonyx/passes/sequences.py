@@ -60,7 +60,7 @@ def concat_from_sequence(b: Builder, x: Value, node: Node) -> Value:
 @rule(P.OptionalGetElement(x), aliases="content")
 def optional_get_element(b: Builder, x: Value) -> Value:
     """Replace OptionalGetElement by the value in the optional."""
-    # The op also accepts values that are no optionals.
+    # The op also accepts values that are not optionals.
     if isinstance(x.fact, (Fact, SequenceFact)):
         return x
     node = present(x.node if x.op == "Optional" else None, "what the optional holds is not known")

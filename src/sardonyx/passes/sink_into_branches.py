@@ -61,7 +61,7 @@ def _has_differing_ranks(node: Node) -> bool:
 
 
 def _has_unknown_rank(value: Value) -> bool:
-    """Whether a value is no tensor of known rank."""
+    """Whether a value is not a tensor of known rank."""
     return not isinstance(value.fact, Fact) or value.fact.shape is None
 
 

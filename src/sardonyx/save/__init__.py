@@ -84,7 +84,7 @@ def _data_path(path: str, name: str) -> str:
     # Symbolic links may lead out of the folder.
     if not is_relative or not is_below(os.path.realpath(data_path), os.path.realpath(folder)):
         raise InvalidArgument(
-            f"{_DATA_FILE} is {name!r}, which is no path in or below {folder}",
+            f"{_DATA_FILE} is {name!r}, which is not a path in or below {folder}",
             hint="give a plain file name",
         )
     if data_path == path or os.path.isdir(data_path):

@@ -58,7 +58,7 @@ _NEEDS_BY_OP: Final = (
     (18, "antialias axes keep_aspect_ratio_policy", "Resize"),
     (18, "reduction=max reduction=min", "ScatterElements ScatterND"),
     (18, "num_outputs", "Split"),
-    # For inputs that are no optionals, which the table does not distinguish.
+    # For inputs that are not optionals, which the table does not distinguish.
     (18, "", "OptionalGetElement OptionalHasElement"),
     (19, "", "DeformConv"),
     (19, "dilations", "AveragePool"),

@@ -97,7 +97,7 @@ function niceStep(range, parts) {
   return found * power;
 }
 
-// A rectangle for each tensor, from its first to its last step, where it lies.
+// A rectangle for each tensor, from its first to its last step, at its offset.
 function drawPlaces(pen, scale, order, view, palette) {
   const tiny = new Path2D();
   order.tensors.forEach((tensor, index) => {

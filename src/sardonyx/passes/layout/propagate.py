@@ -271,7 +271,7 @@ def _required_layouts(
             slots, layouts = (0,), _AFTER_SWAP[needs.get(node.outputs[0], 0)] if is_swap else 0
         if node.op.name in _SHAPE_READERS:
             continue
-        # Inputs that are no images, and those of nodes without a rule, are read in NCHW.
+        # Inputs that are not images, and those of nodes without a rule, are read in NCHW.
         for i, read in enumerate(node.reads() if node.op.has_bodies else node.inputs):
             if read is not None:
                 needs[read] = needs.get(read, 0) | (layouts if i in slots else NCHW)

@@ -97,7 +97,7 @@ def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     left, right = input_of(node, 0), input_of(node, 1)
     ranked(left, right)
     dtype = left.tensor.dtype
-    need(dtype in REALS and right.tensor.rank == 2, "the weights are no float matrix")
+    need(dtype in REALS and right.tensor.rank == 2, "the weights are not a float matrix")
     origin = weight_origin(right)
     # K is summed over, N are the columns of the result.
     k, n = reversed(origin.dims) if node.attrs["trans_b"] else origin.dims
@@ -245,7 +245,7 @@ def _qdq_gather(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     scale: Value | None = origin.scale
     if origin.is_moved:
         # A tied embedding: the table is the transposed weight of the last matmul.
-        need(len(origin.dims) == 2, "the table is no matrix")
+        need(len(origin.dims) == 2, "the table is not a matrix")
         rows, columns = origin.dims
         need(_is_row_major(rows, columns) and columns.scale_stride, "rows are not contiguous")
         table = _reshaped(table, (rows.size, columns.size))

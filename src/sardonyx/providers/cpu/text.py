@@ -94,7 +94,7 @@ def _tokenizer(node: Node) -> Call | No:
         mode, patterns = _BETWEEN, separators
     if len(patterns) > _MAX_PATTERNS:
         return No(f"no kernel for more than {_MAX_PATTERNS} separators")
-    # Empty matches are no tokens, but as separators they would split everywhere.
+    # Empty matches are not tokens, but as separators they would split everywhere.
     allows_empty = mode == _MATCHES
     scanned = [a for p in patterns if (a := automaton(p)) is not None and a.has_bounded_scan]
     tables = [array_constant(a.numbers) for a in scanned if allows_empty or not a.matches_empty]

@@ -197,7 +197,8 @@ def from_dlpack(data: Any) -> Tensor:
         raise
     except Exception as error:  # from torch or from the other library
         reason = str(error).partition("\n")[0]
-        raise ValueFault(f"{type(data).__name__} is no DLPack tensor for torch: {reason}") from None
+        what = f"{type(data).__name__} is not a DLPack tensor for torch"
+        raise ValueFault(f"{what}: {reason}") from None
 
 
 def to_dlpack(tensor: Tensor, stream: Any, keywords: dict[str, Any]) -> Any:

@@ -339,7 +339,7 @@ def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **att
 
 
 def _places(first: Tensor, last: Tensor, size: int, count: int) -> Tensor:
-    """Where along an axis the samples of boxes lie: their corners are the outermost."""
+    """Return the positions of the samples of boxes along an axis; corners are the outermost."""
     if count == 1:
         return (0.5 * (first + last) * (size - 1))[:, None]
     step = (last - first) * (size - 1) / (count - 1)

@@ -20,7 +20,7 @@ KERNELS = ("matmul_packed", "matmul")
 
 
 def _made(m: int, k: int, n: int, copies: int) -> Made:
-    weights = [floats(k, n)]  # equal ones lie apart all the same
+    weights = [floats(k, n)]  # equal ones are stored apart all the same
     return one("MatMul", {"a": floats(m, k)}, lambda i: weights, copies=copies)
 
 

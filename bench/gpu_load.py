@@ -40,7 +40,7 @@ COUNTED = ("RssAnon", "RssShmem", "RssFile")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """y = x W0 W1 ...: layer i is one block of numbers, turned by i rows."""
+    """y = x W0 W1 ...: layer i is one block of numbers, rotated by i rows."""
 
     path: Path
     block: Any  # float16, square
@@ -64,8 +64,8 @@ def make_model(folder: Path, size_bytes: int, width: int) -> Model:
     nodes, weights = [], []
     with model.data.open("wb") as file:
         for i in range(model.n_layers):
-            turn = i % width
-            for part in (block[turn:], block[:turn]):
+            shift = i % width
+            for part in (block[shift:], block[:shift]):
                 file.write(part.reshape(-1).view(np.uint8).data)
             weight = TensorProto(
                 name=f"w{i}", data_type=TensorProto.FLOAT16, dims=block.shape, data_location=1

@@ -1,4 +1,4 @@
-"""Every network of the zoo on a device against our CPU provider: how far outputs lie apart.
+"""Every network of the zoo on a device against our CPU provider: how much outputs differ.
 
     python -m bench.gpu_zoo [NAMES...] [--zoo FOLDER] [--work FOLDER] [--tf32 0,1]
     python -m bench.gpu_zoo minilm_l6 espcn_x3 --device cpu --tf32 0 --work FOLDER_OF_EXPORTS
@@ -10,7 +10,7 @@ output by the CPU provider; it must not be above "within":
 
   float32 1e-4 with tf32 0, 2e-2 with tf32 1, float16 3e-2. Networks of int8 round to steps of their
   scales, and a last bit decides where a sum between two steps falls, which later layers enlarge:
-  the CPU provider lies up to 7e-2 from itself with its optimizations off, so 1e-1 here.
+  the CPU provider differs by up to 7e-2 from itself with its optimizations off, so 1e-1 here.
 
 "CPU" are the nodes that the device leaves to the CPU. The exit status is 1 when a network is above
 its tolerance or fails.

@@ -173,11 +173,11 @@ def growth(asked: dict[str, Any]) -> dict[str, float]:
     """What a larger run adds after a smaller one, whose outputs stay; planned and measured."""
     import sardonyx
 
-    # The room that caches have to grow is planned, and not touched.
+    # The reserved rows of caches are planned, and not touched.
     session = start(sardonyx, asked, **{"sardonyx.grow_in_place": "0"})
     small, large = (feeds(session, asked, n) for n in (1, asked["batch"]))
     held = session.run(None, small)
-    # What is made for sizes that are new to a session is no memory of runs.
+    # What is made for sizes that are new to a session is not memory of runs.
     (arena_of_small, _), (arena_of_large, outputs) = (planned(session, f) for f in (small, large))
     gc.collect()
     before = anonymous_mb()

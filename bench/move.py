@@ -44,7 +44,7 @@ def _ints(*numbers: int) -> Array:
 
 
 def _others() -> list[Case]:
-    """Movement that is no transpose."""
+    """Movement that is not a transpose."""
     x, y = floats(1, 128, 56, 56), floats(1, 128, 56, 56, seed=1)
     table, ids = floats(30522, 768), np.random.default_rng(0).integers(0, 30522, (1, 128))
     pads = _ints(0, 0, 1, 1, 0, 0, 1, 1)

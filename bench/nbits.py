@@ -1,4 +1,4 @@
-"""Products with weights of few bits, as they lie in memory.
+"""Matmuls with n-bit weights, as they are stored.
 
     python -m bench.nbits [--rows 1,2,8,64] [--sizes 3072x3072,3072x9216] [--bits 4] [--block 32]
 
@@ -53,7 +53,7 @@ class Shape:
     def made(self) -> Made:
         """As many copies as no cache holds, where weights are what takes the time."""
         copies = copies_of(self.size_bytes) if self.m <= FEW else 2
-        x, weights = floats(self.m, self.k), self.weights()  # equal ones lie apart all the same
+        x, weights = floats(self.m, self.k), self.weights()  # equal ones are stored apart
         if self.layout == "kn":
             return self._dequantized(x, weights, copies)
         return one(
@@ -62,7 +62,7 @@ class Shape:
         )  # fmt: skip
 
     def _dequantized(self, x: Array, weights: tuple[Array, ...], copies: int) -> Made:
-        """The same bytes behind a DequantizeLinear, though they mean other weights there."""
+        """The same bytes read by a DequantizeLinear, though they mean other weights there."""
         nodes, held = [], []
         grid, kind = (self.blocks, self.n), _TYPES[self.bits]
         q, scale, zero = weights

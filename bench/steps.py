@@ -32,8 +32,8 @@ from sardonyx.cli.roofline import BandwidthPeak, ComputePeak, bytes_beyond_cache
 from sardonyx.reports.trace import TimedStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
-TURNS = 8
-TURN_S = 0.01  # of runs, and of each limit
+ROUNDS = 8
+ROUND_S = 0.01  # of runs, and of each limit
 OPSETS = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
 
 
@@ -150,9 +150,9 @@ class Ours:
         seconds = statistics.fmean(e.end - e.begin for e in events) if events else 0.0
         return [e.step for e in events if e.step], seconds
 
-    def turn(self) -> None:
+    def measure(self) -> None:
         """Runs for a while."""
-        end = time.perf_counter() + TURN_S
+        end = time.perf_counter() + ROUND_S
         while True:
             self.seconds = min(self.seconds, self._run()[1])
             if time.perf_counter() >= end:
@@ -179,9 +179,9 @@ class Theirs:
                 gap = np.abs(a.astype(np.float64) - b).max() / max(np.abs(b).max(), 1e-30)
                 assert gap <= case.tolerance, f"{case.name} differs by {gap:.1e}"
 
-    def turn(self) -> None:
+    def measure(self) -> None:
         """Runs for a while."""
-        end = time.perf_counter() + TURN_S
+        end = time.perf_counter() + ROUND_S
         while True:
             began = time.perf_counter()
             self._session.run(None, self._feed)
@@ -198,13 +198,13 @@ def measure(case: Case, threads: int, rivals: bool) -> Result:
     theirs = Theirs(case, made, ours, threads) if rivals else None
     costs = [cost(step) for step in ours.steps]
     computing, moving = _limits(costs, ours.steps, threads)
-    for _ in range(TURNS):
-        computing.measure(TURN_S)
-        ours.turn()
-        moving.measure(TURN_S)
+    for _ in range(ROUNDS):
+        computing.measure(ROUND_S)
+        ours.measure()
+        moving.measure(ROUND_S)
         if theirs is not None:
             time.sleep(0.01)  # threads of the other, which stay awake for a while, fall asleep
-            theirs.turn()
+            theirs.measure()
             time.sleep(0.01)
     operations = statistics.fmean(w.operations for w in costs)
     n_bytes = statistics.fmean(w.n_bytes for w in costs)

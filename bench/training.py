@@ -3,7 +3,7 @@
     python -m bench.training [--layers 12] [--width 256] [--heads 4] [--words 2000]
                              [--batch 4] [--length 128] [--rounds 5]
 
-Each row is a fresh process. "plan" is the arena that the program plans for what lies between nodes,
+Each row is a fresh process. "plan" is the arena that the program plans for values between nodes,
 "least" the most that is alive in any step of that order; "anon" is by how much the first run raises
 the process's anonymous memory, the gradients that it hands out included.
 """

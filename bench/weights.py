@@ -28,7 +28,7 @@ QDQ_LEVEL = "session.qdq_matmulnbits_accuracy_level"
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """Where models and tools lie, and how much is run."""
+    """Where models and tools are, and how much is run."""
 
     models: Path
     tools: Path

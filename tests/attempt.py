@@ -23,7 +23,7 @@ from tests.ways import Start, agreed, checked, fast
 
 DTYPES = {d.ort_name: d for d in ALL}
 MAX_FED = 1 << 20  # elements of an input
-RUN_SECONDS = 1.0  # until a run is told to end: a loop may have as many turns as it likes
+RUN_SECONDS = 1.0  # until a run is told to end: a loop may have any number of iterations
 MAX_COMPARED = 1 << 26  # bytes of outputs
 REFUSED_FEEDS = ("Required inputs",)  # errors of Python's own classes, as onnxruntime has them
 
@@ -75,9 +75,9 @@ def _run(session: sardonyx.InferenceSession, feeds: dict[str, Any], again: Start
     with ending(options, RUN_SECONDS):
         first = checked(session, feeds, options)
     if options.terminate:
-        return "stopped"  # or would have been: the fast path has nobody to end it
+        return "stopped"  # or would have been: the fast path has no timer to end it
     if _size(first) > MAX_COMPARED:
-        return "ran"  # under a limit of memory there may be no room for a second one
+        return "ran"  # under a limit of memory a second one may not fit
     second = fast(again(), feeds)
     if _is_starved(first) or _is_starved(second):
         return "failed"

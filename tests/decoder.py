@@ -91,8 +91,8 @@ class Decoder:
         self._node("Shape", ["attention_mask"], "mask_shape")
         self._node("Gather", ["mask_shape", "second"], "columns")
         self._node("Cast", ["columns"], "total_length", to=TensorProto.INT32)
-        turns = np.arange(0, self.head, 2) / self.head
-        angles = np.outer(np.arange(self.context), 10000.0**-turns)
+        exponents = np.arange(0, self.head, 2) / self.head
+        angles = np.outer(np.arange(self.context), 10000.0**-exponents)
         self._weight("cos", np.cos(angles))
         self._weight("sin", np.sin(angles))
 

@@ -52,10 +52,10 @@ def by_ids(trees: list[Tree], kind: str, **more: Any) -> dict[str, Any]:
             votes.extend((tree, at, target, weight) for target, weight in node.votes)
             return at + 1
         nodes.append([])
-        behind = add(tree, node.true, at + 1)
-        end = add(tree, node.false, behind)
+        after_true = add(tree, node.true, at + 1)
+        end = add(tree, node.false, after_true)
         head = [tree, at, node.feature, node.mode, node.value]
-        nodes[row] = [*head, at + 1, behind, int(node.nan_true)]
+        nodes[row] = [*head, at + 1, after_true, int(node.nan_true)]
         return end
 
     for number, tree in enumerate(trees):

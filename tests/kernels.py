@@ -16,9 +16,9 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.place.lowered import Call, Packed, Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
-GUARD = 64  # bytes of a pattern before and behind every output
+GUARD = 64  # bytes of a pattern before and after every output
 PATTERN = 0xA5
-TEXT = np.dtype("V16")  # a string as kernels have it: where its bytes lie, and how many
+TEXT = np.dtype("V16")  # a string as kernels have it: the address of its bytes, and how many
 
 
 def tensor(array: Array | None) -> tuple[int, int, list[int], list[int]]:
@@ -53,7 +53,7 @@ def guarded(shape: tuple[int, ...], dtype: Any, offset: int = 0) -> tuple[Array,
 
 
 def with_gaps(shape: tuple[int, ...], dtype: Any, gap: int) -> tuple[Array, Array]:
-    """The same, with so many elements to be left alone before and behind each row."""
+    """The same, with so many elements to be left alone before and after each row."""
     *outer, last = shape
     rows, whole = guarded((*outer, last + 2 * gap), dtype)
     return rows[..., gap : gap + last], whole
@@ -82,10 +82,10 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     share: tuple[int, int] | None = None,
     gap: int = 0,
 ) -> list[Array]:
-    """The outputs of a node, by its kernel; `values` are its inputs that are no constants.
+    """The outputs of a node, by its kernel; `values` are its inputs that are not constants.
 
     `share` names an input and the output that is to be made in its bytes. The first output has a
-    gap of so many elements before and behind each row of its last axis.
+    gap of so many elements before and after each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
     if not native.kernels[
@@ -122,7 +122,7 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         raise RuntimeError(error)
     assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
     results = [read(inner) for inner, _ in made]
-    del texts  # which strings lie in until they are read
+    del texts  # which owns the strings until they are read
     return results
 
 
@@ -142,14 +142,14 @@ def same_bytes(a: Array, b: Array) -> bool:
 
 
 def strided(array: Array) -> bool:
-    """Whether elements do not lie side by side in row-major order."""
+    """Whether elements are not contiguous in row-major order."""
     return not array.flags.c_contiguous
 
 
-def over(place: Array, taken: Array, turn: tuple[int, ...]) -> Array:
-    """An input in the bytes of an output, in whose order its axes `turn` lie."""
+def over(place: Array, taken: Array, perm: tuple[int, ...]) -> Array:
+    """An input in the bytes of an output, in whose order its axes are permuted by `perm`."""
     seen = place.view(taken.dtype)
-    seen = seen.transpose(np.argsort(turn)) if turn else seen.reshape(taken.shape)
+    seen = seen.transpose(np.argsort(perm)) if perm else seen.reshape(taken.shape)
     seen[...] = taken
     return seen
 
@@ -173,7 +173,7 @@ def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str
 
 
 def stored(array: Array) -> Array:
-    """An array as a file may have it: unaligned, and with nothing to be read behind its page."""
+    """An array as a file may have it: unaligned, and with nothing to be read after its page."""
     dtype = by_numpy(array.dtype)
     assert dtype is not None
     raw = np.frombuffer(pack(array, dtype), np.uint8)

@@ -252,7 +252,7 @@ def change_tensor(rng: Random, model: ModelProto) -> None:
 
 
 def make_constant(rng: Random, model: ModelProto) -> None:
-    """An input turned into a constant, so that its contents count while compiling."""
+    """An input that becomes a constant, so that its contents count while compiling."""
     inputs = [i for i in model.graph.input if i.type.HasField("tensor_type")]
     if not inputs:
         return
@@ -269,7 +269,7 @@ def make_constant(rng: Random, model: ModelProto) -> None:
 
 
 def make_input(rng: Random, model: ModelProto) -> None:
-    """A constant turned into an input, so that nothing is known of it before the run."""
+    """A constant that becomes an input, so that nothing is known of it before the run."""
     constants = model.graph.initializer
     if constants:
         t = constants[rng.randrange(len(constants))]

@@ -240,7 +240,7 @@ def _ort_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProto:
-    """The model with a cast behind each output that onnxruntime cannot hand out."""
+    """The model with a cast after each output that onnxruntime cannot hand out."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     for output, carrier in zip(model.graph.output, carried, strict=True):
         if carrier is not None:

@@ -107,7 +107,7 @@ def functions() -> onnx.ModelProto:
 
 
 def external() -> onnx.ModelProto:
-    """A matrix product whose weights lie in a file of their own."""
+    """A matrix product whose weights are in a file of their own."""
     weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 3])
     weight.data_location = TensorProto.EXTERNAL
     for key, value in (("location", WEIGHTS), ("offset", "0"), ("length", str(len(WEIGHT_BYTES)))):
@@ -322,7 +322,7 @@ def waves() -> onnx.ModelProto:
 
 
 def experts() -> onnx.ModelProto:
-    """Layers of few bits: a recurrence, sums and products, experts that a router chooses."""
+    """Quantized layers: a recurrence, sums and products, experts that a router chooses."""
     model = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
     experts (float[T, 4] tokens, float[T, 3] router, float[S, B, 4] steps, int32[B] lengths,

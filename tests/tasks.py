@@ -18,7 +18,7 @@ class Net:
     writers: list[list[int]] = field(default_factory=list)
 
     def buffer(self, size: int) -> int:
-        """A buffer that nobody writes yet."""
+        """A buffer without writers yet."""
         self.sizes.append(size)
         self.writers.append([])
         return len(self.sizes) - 1

@@ -12,8 +12,8 @@ from bench.steps import Case, floats, measure, one
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "TURNS", 1)
-    monkeypatch.setattr(steps, "TURN_S", 0.0)
+    monkeypatch.setattr(steps, "ROUNDS", 1)
+    monkeypatch.setattr(steps, "ROUND_S", 0.0)
     monkeypatch.setattr(steps, "bytes_beyond_caches", lambda: 1 << 16)
 
 
@@ -68,7 +68,7 @@ def test_every_module_has_cases() -> None:
 
 @pytest.mark.parametrize("layout", ["ms", "kn"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_few_bits_in_either_layout(layout: str, bits: int) -> None:
+def test_nbits_in_either_layout(layout: str, bits: int) -> None:
     shape = nbits.Shape(2, 64, 48, bits=bits, layout=layout)
     found = measure(shape.case(), 1, rivals=False)
     assert found.seconds > 0

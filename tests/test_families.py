@@ -53,7 +53,7 @@ CASES_OF_OTHERS = {"tests.cases.text.any_type": "ops of any type, on strings"}
 
 
 def family_of_module(module: ModuleType | str, root: str) -> str:
-    """The first part of a module's name behind its root."""
+    """The first part of a module's name after its root."""
     name = module if isinstance(module, str) else module.__name__
     return name.removeprefix(f"{root}.").partition(".")[0]
 

@@ -57,7 +57,7 @@ WEIGHTED = [i for i in GOOD if weights_among(ROWS[i]) not in ([], sizes_among(RO
 
 @pytest.mark.parametrize("index", WEIGHTED, ids=title)
 def test_kernel_with_weights(index: int) -> None:
-    """With constants behind the first input, which may be packed."""
+    """With constants after the first input, which may be packed."""
     check_kernels(ROWS[index], weights_among(ROWS[index]))
 
 

@@ -176,14 +176,14 @@ def test_constants_behind_the_first_input(index: int) -> None:
     row = ROWS[index]
     constants = weights_among(row)
     if not constants:
-        pytest.skip("there is no input behind the first that may be a constant")
+        pytest.skip("there is no input after the first that may be a constant")
     rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
     found = run(row, rest, constants=constants, symbolic=True)
     check_alike(row, found, results(index))
 
 
 def weights_among(row: Row) -> list[str]:
-    """The inputs behind the first, which models have as constants more often than not."""
+    """The inputs after the first, which models have as constants more often than not."""
     return [n for n, x in list(feeds_of(row).items())[1:] if not isinstance(x, (list, dict))]
 
 

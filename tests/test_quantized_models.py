@@ -190,7 +190,7 @@ S8S8 = {"activation_type": "QInt8", "weight_type": "QInt8"}
 U8U8 = {"activation_type": "QUInt8", "weight_type": "QUInt8"}
 U16 = {"activation_type": "QUInt16", "weight_type": "QInt8"}
 # How far a result may be off: a step of 8 bits falls either way where numbers that are equal but
-# for their last bits lie on both sides of a half.
+# for their last bits are on both sides of a half.
 STEP = 1 / 64
 RARE = 0.05  # the share of results that may be off at all
 MODELS: list[tuple[Any, Callable[[], onnx.ModelProto], dict[str, Any], float]] = [

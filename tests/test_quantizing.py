@@ -1,4 +1,4 @@
-"""Weights of few bits are those that onnxruntime's own functions make, bit for bit."""
+"""N-bit weights are those that onnxruntime's own functions make, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as theirs
 from sardonyx.capi import onnxruntime_pybind11_state as ours
 from sardonyx.errors import InvalidArgument
 
-# Rows fill whole bytes: beyond others, onnxruntime's 2 bits hold what lies behind the weights.
+# Rows fill whole bytes: beyond others, onnxruntime's 2 bits hold bytes after the weights.
 SHAPES = [
     (40, 3, 16),
     (36, 5, 16),

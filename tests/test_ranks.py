@@ -43,7 +43,7 @@ g (float[N] x, int64 last) => (float[N] y, int64 n)
   }>
 }
 """
-# What is carried has another rank at first, and nobody reads it.
+# What is carried has another rank at first, and is not read.
 UNREAD = """
 g (float[N, 3] x, {count}) => (float[] y) <float none = {{0}}, {more}> {{
   y = Loop (trips, , none) <body = b (int64 i, bool c, float[] old)
@@ -149,7 +149,7 @@ def test_a_branch_may_give_other_ranks_by_data() -> None:
 # What changes a value's rank, or not; all of them take any rank but 0.
 CHANGES = {
     "grow": "Unsqueeze({}, zero)",
-    "turn": "Neg({})",
+    "negate": "Neg({})",
     "flat": "Reshape({}, minus)",
     "sum": "ReduceSum<keepdims = 1>({}, zero)",
     "outer": "Add({}, table)",
@@ -186,7 +186,7 @@ def parted(draw: st.DrawFn) -> str:
 def test_ranks_that_data_decides_are_native(text: str, first: bool, second: bool) -> None:
     feeds = {"c0": np.array(first), "c1": np.array(second)}
     made = check(text, x=np.arange(6, dtype=np.float32).reshape(2, 3), **feeds)
-    # One behind another that leaves the rank of an output open may stay in Python.
+    # One after another that leaves the rank of an output open may stay in Python.
     assert steps(made) < text.count("= If")
 
 

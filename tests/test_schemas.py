@@ -20,7 +20,7 @@ DOMAINS = frozenset(s.domain for s in onnx.defs.get_all_schemas())
 KEYS = list(OPS_INDEX.all())
 # Their newest schema only says that TreeEnsemble replaces them; models use the one before.
 REPLACED = {(ML, "TreeEnsembleClassifier"): 3, (ML, "TreeEnsembleRegressor"): 3}
-# Constants are no nodes here, the next two are upgraded to others, and a Gradient is what it makes.
+# Constants are not nodes here, the next two are upgraded, and a Gradient becomes what it builds.
 ABSENT = {("", "Constant"), ("", "Scatter"), ("", "Upsample"), (TRAINING, "Gradient")}
 # Kept by onnxruntime in the standard domain, without a schema in the standard.
 UNLISTED = {("", "SimplifiedLayerNormalization")}

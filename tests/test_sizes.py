@@ -73,14 +73,14 @@ def test_truths_are_sizes(pairs: list[tuple[Size, Size]], data: st.DataObject) -
     b = Builder(Graph(), Scope())
     first, second = (b.node(name, *sides).outputs[0] for name in names)
     both, either = b.And(first, second), b.Or(first, b.Not(second))
-    chosen, turned = b.Where(first, *sides), b.Cast(sides[0], to=BOOL.onnx)
+    chosen, truth = b.Where(first, *sides), b.Cast(sides[0], to=BOOL.onnx)
     left, right = (np.array([evaluate(s, dims) for s in v.tensor.sym or ()]) for v in sides)
     x, y = (COMPARED[name](left, right) for name in names)
     for value, wanted in (
         (both, x & y),
         (either, x | ~y),
         (chosen, np.where(x, left, right)),
-        (turned, left != 0),
+        (truth, left != 0),
     ):
         assert value.tensor.sym is not None
         assert [evaluate(s, dims) for s in value.tensor.sym] == list(wanted)

@@ -69,7 +69,7 @@ def hunt(start: Callable[[], Task], plan: Plan) -> Iterator[Result]:
 
 
 class _Queue:
-    """The seeds that nobody has yet."""
+    """The seeds that no worker has yet."""
 
     def __init__(self, plan: Plan) -> None:
         self._seeds, self._back = iter(plan.seeds), collections.deque[int]()

@@ -7,7 +7,7 @@
 
 The exporter over torch.export (dynamo) needs onnxscript; without it, only the other one is asked.
 What an exporter refuses, and models that onnxruntime does not find right either, are counted and
-listed, and are no failures.
+listed, and are not failures.
 """
 
 from __future__ import annotations

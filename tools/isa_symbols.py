@@ -4,7 +4,7 @@
     isa_symbols.py NM LIBRARY ISA [OBJDUMP]
 
 The linker keeps one copy of a weak symbol. If that is the copy of a library for newer CPUs, the
-program dies on an older one: every weak or unique symbol must lie in the ISA's own namespace.
+program dies on an older one: every weak or unique symbol must be in the ISA's own namespace.
 
 CPUs of an ISA may lack the instructions for bf16. Only kernels of pairs, which are looked up with
 that in mind, may have them: OBJDUMP tells.

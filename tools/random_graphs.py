@@ -68,7 +68,7 @@ def save(graph: RandomGraph, path: Path) -> None:
     for number, run in enumerate(graph.runs):
         arrays = {n: x for n, x in run.feeds.items() if isinstance(x, np.ndarray)}
         with writing(str(path.with_suffix(f".{number}.npz"))) as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]  # names are no options of it
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # names are not options of it
 
 
 def started(keep: Path | None) -> Task:

@@ -181,7 +181,7 @@ CLASSIFIERS = [
         outputs=2,
         attrs=by_ids([stump([(0, 0.2), (1, 0.8)], [(0, 0.7), (1, 0.3)])], "class", **TWO),
         expect=(of([20, 20, 10], np.int64), of([[0.2, 0.8], [0.2, 0.8], [0.7, 0.3]])),
-        why="onnxruntime answers 1 here, which is no label",
+        why="onnxruntime answers 1 here, which is not a label",
     ),
     case(
         "TreeEnsembleClassifier",

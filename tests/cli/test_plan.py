@@ -397,7 +397,7 @@ def _walk_over(browser: Browser) -> None:
     browser.settle()
     assert browser.value("element('tip').hidden") is False
     assert "step" in browser.value("element('tip').textContent")
-    _turn(browser, x, y, -400)
+    _zoom(browser, x, y, -400)
     assert browser.value("view.to - view.from") < steps
     browser.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
     before = browser.value("view.from")
@@ -410,7 +410,7 @@ def _walk_over(browser: Browser) -> None:
     assert not browser.value(title).startswith(f"Step {steps} of")
 
 
-def _turn(browser: Browser, x: float, y: float, delta: int) -> None:
+def _zoom(browser: Browser, x: float, y: float, delta: int) -> None:
     """The wheel, with Ctrl."""
     browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=delta, modifiers=2)
     browser.settle()

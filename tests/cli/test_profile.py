@@ -26,7 +26,7 @@ def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _model(path: pathlib.Path, op: str, x: tuple[int, ...], *more: Any, **attrs: Any) -> str:
-    """One node on x, float32, with constants behind it."""
+    """One node on x, float32, followed by constants."""
     domain = attrs.pop("domain", "")
     names = [f"c{i}" for i in range(len(more))]
     node = helper.make_node(op, ["x", *names], ["y"], "the node", domain=domain, **attrs)

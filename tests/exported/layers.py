@@ -130,9 +130,9 @@ class Rotary(nn.Module):
         half = x.shape[-1] // 2
         steps = torch.arange(half, dtype=torch.float32) / half
         angles = torch.outer(torch.arange(x.shape[1], dtype=torch.float32), 10000.0**-steps)
-        turned = torch.cat((angles, angles), -1)
+        doubled = torch.cat((angles, angles), -1)
         swapped = torch.cat((-x[..., half:], x[..., :half]), -1)
-        return x * turned.cos() + swapped * turned.sin()
+        return x * doubled.cos() + swapped * doubled.sin()
 
 
 class Groups(nn.Module):

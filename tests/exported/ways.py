@@ -161,7 +161,7 @@ def _compared(
 
 
 def _fed(model: onnx.ModelProto, inputs: Sequence[Tensor]) -> dict[str, Array]:
-    """Inputs by name; an exporter may leave out those that nobody reads."""
+    """Inputs by name; an exporter may leave out those without readers."""
     names = [v.name for v in model.graph.input]
     if len(names) < len(inputs):
         return {name: inputs[int(name.removeprefix("x"))].numpy() for name in names}

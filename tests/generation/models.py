@@ -47,8 +47,8 @@ class Nodes:
 
     def logits(self, x: str, total: str) -> None:
         """Scores from the tokens and a sum over caches, [rows, heads, 1, size]."""
-        self.add("turned", "Transpose", total, perm=[0, 2, 1, 3])
-        self.add("joined", "Reshape", "turned", "whole")
+        self.add("transposed", "Transpose", total, perm=[0, 2, 1, 3])
+        self.add("joined", "Reshape", "transposed", "whole")
         self.add("bent", "Tanh", "joined")
         self.add("seen", "Add", x, "bent")
         self.add("logits", "MatMul", "seen", "out")

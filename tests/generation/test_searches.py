@@ -74,7 +74,7 @@ def common(rng: Any, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def written(rows: Any, begin: int) -> int:
-    """How far sequences go: behind the last token of the longest onnxruntime writes nothing."""
+    """How far sequences go: after the last token of the longest onnxruntime writes nothing."""
     return max(int(np.flatnonzero(row != PAD)[-1]) + 1 if row.any() else begin for row in rows)
 
 
@@ -167,7 +167,7 @@ REFUSED = {
         InvalidArgument,
         "a mask by prompt",
     ),
-    "no room": ({"max_length": ints(2)}, InvalidArgument, "max_length is 2"),
+    "no capacity": ({"max_length": ints(2)}, InvalidArgument, "max_length is 2"),
     "too long": ({"max_length": ints(2**31 - 1)}, InvalidArgument, "at most"),
     "penalty": ({"repetition_penalty": floats(0)}, InvalidArgument, "above 0"),
     "mask": ({"vocab_mask": ints(1, 1)}, InvalidArgument, "vocab_mask is for 2 tokens"),

@@ -68,7 +68,7 @@ def saved(model: bytes, folder: Path, settings: Settings) -> str:
 
 
 def external(model: bytes, folder: Path, settings: Settings) -> str:
-    """A model whose constants lie in another file."""
+    """A model whose constants are in another file."""
     path = str(folder / "model.onnx")
     onnx.save_model(
         onnx.ModelProto.FromString(model), path, save_as_external_data=True, location="weights",

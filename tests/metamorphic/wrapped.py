@@ -98,8 +98,8 @@ def if_known(v: Variant, rng: Random) -> Variant | None:
 # ---------------------------------------------------------------------------------------- loops
 
 
-def _loop(v: Variant, turns: int, carries: bool) -> Variant | None:
-    """All outputs of each turn stacked, or those of the last turn."""
+def _loop(v: Variant, iterations: int, carries: bool) -> Variant | None:
+    """All outputs of each iteration stacked, or those of the last iteration."""
     if not are_tensors(v.wanted) or (carries and not v.wanted):
         return None
     model = v.copy()
@@ -107,7 +107,7 @@ def _loop(v: Variant, turns: int, carries: bool) -> Variant | None:
     nodes, outputs = body_of(v, model)
     go, on = v.name("go"), v.name("on")
     inputs = [
-        helper.make_tensor_value_info(v.name("turn"), TensorProto.INT64, SCALAR),
+        helper.make_tensor_value_info(v.name("iteration"), TensorProto.INT64, SCALAR),
         helper.make_tensor_value_info(go, TensorProto.BOOL, SCALAR),
     ]
     begun = [v.name(f"begin{i}") for i in range(len(outputs))] if carries else []
@@ -116,39 +116,39 @@ def _loop(v: Variant, turns: int, carries: bool) -> Variant | None:
         for i, x in enumerate(v.wanted if carries else ())
     ]
     body = helper.make_graph(
-        [helper.make_node("Identity", [go], [on]), *nodes], "turn", inputs,
+        [helper.make_node("Identity", [go], [on]), *nodes], "iteration", inputs,
         [helper.make_tensor_value_info(on, TensorProto.BOOL, SCALAR), *outputs],
     )  # fmt: skip
     outer = [_info(o.name) for o in _outer(v, outputs)]
-    count = v.name("turns")
+    count = v.name("iterations")
     node = helper.make_node("Loop", [count, "", *begun], [o.name for o in outer], body=body)
     made = with_nodes(model, [node], outer)
     made.ir_version = max(made.ir_version, IR_OF_CONSTANTS)
     made.graph.initializer.extend(
         constant(_blank(x), n) for n, x in zip(begun, v.wanted, strict=bool(begun))
     )
-    wanted = v.wanted if carries else [np.stack([x] * turns) for x in v.wanted]
-    return _counted(v, made, count, turns).changed(made, wanted=wanted)
+    wanted = v.wanted if carries else [np.stack([x] * iterations) for x in v.wanted]
+    return _counted(v, made, count, iterations).changed(made, wanted=wanted)
 
 
-def _counted(v: Variant, model: ModelProto, name: str, turns: int) -> Variant:
-    """How often a loop turns is fed."""
+def _counted(v: Variant, model: ModelProto, name: str, iterations: int) -> Variant:
+    """The number of iterations of a loop is fed."""
     model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.INT64, SCALAR))
-    return v.changed(model, feeds={**v.feeds, name: np.array(turns, np.int64)})
+    return v.changed(model, feeds={**v.feeds, name: np.array(iterations, np.int64)})
 
 
 def loop_once(v: Variant, rng: Random) -> Variant | None:
-    """In a loop of one turn."""
+    """In a loop of one iteration."""
     return _loop(v, 1, carries=False)
 
 
 def loop_stacked(v: Variant, rng: Random) -> Variant | None:
-    """In a loop of three turns, whose results are stacked."""
+    """In a loop of three iterations, whose results are stacked."""
     return _loop(v, 3, carries=False)
 
 
 def loop_carried(v: Variant, rng: Random) -> Variant | None:
-    """In a loop of two turns that carries the results."""
+    """In a loop of two iterations that carries the results."""
     return _loop(v, 2, carries=True)
 
 

@@ -112,7 +112,7 @@ def test_empty(bf16: int) -> None:
 @pytest.mark.parametrize("rows", [9, 40])
 @pytest.mark.parametrize("length", [1, 33, 512, 515, 600])
 def test_pairs_end_where_keys_do(rows: int, length: int) -> None:
-    """What lies behind the last key does not come into a product, as little as it does exactly."""
+    """Memory after the last key, NaN and infinite here, does not reach the result."""
     q, k, v = f32(1, 2, rows, 16), f32(1, 2, 600, 16), f32(1, 2, 600, 8)
     k[:, :, length:], v[:, :, length:] = np.nan, np.inf
     spans = np.array([[length - rows, length]], np.int32)
@@ -139,13 +139,13 @@ def test_rows_that_see_nothing(rows: int, nan_rows: int) -> None:
 def test_strides(rows: int) -> None:
     """Heads inside rows, transposed keys, repeated heads, masks that broadcast."""
     q, k, v = f32(2, rows, 3, 16), f32(2, 70, 3, 16), f32(2, 70, 3, 24)
-    turned = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
-    check(*turned, rows_first=1)
-    check(turned[0], turned[1], turned[1], rows_first=1)
-    check(*turned, f32(rows, 1), rows_first=1)
-    check(*turned, f32(3, 1, 70))
-    check(turned[0], f32(2, 3, 16, 70).swapaxes(2, 3), turned[2], f32(70, rows).T)
-    check(turned[0][..., ::-1], turned[1][:, :, ::2], turned[2][:, :, ::2, ::-1])
+    transposed = [a.transpose(0, 2, 1, 3) for a in (q, k, v)]
+    check(*transposed, rows_first=1)
+    check(transposed[0], transposed[1], transposed[1], rows_first=1)
+    check(*transposed, f32(rows, 1), rows_first=1)
+    check(*transposed, f32(3, 1, 70))
+    check(transposed[0], f32(2, 3, 16, 70).swapaxes(2, 3), transposed[2], f32(70, rows).T)
+    check(transposed[0][..., ::-1], transposed[1][:, :, ::2], transposed[2][:, :, ::2, ::-1])
     check(f32(2, 3, 4, rows, 8), f32(2, 3, 1, 9, 8), f32(2, 3, 1, 9, 8), f32(4, rows, 9))
 
 
@@ -180,13 +180,13 @@ def test_shared_heads(rows: int, group: int, window_left: int) -> None:
     q, k, v = f32(3, rows, 2 * group, 40), f32(3, 2, keys, 40), f32(3, 2, keys, 70)
     ends = np.array([keys, rows + 5, rows], np.int32)
     spans = np.stack((ends - rows, ends), axis=1).astype(np.int32)
-    turned = q.transpose(0, 2, 1, 3)
+    transposed = q.transpose(0, 2, 1, 3)
     attrs = {"group": group, "window_left": window_left, "window_right": 0}
-    check(turned, k, v, None, spans, **attrs, rows_first=1)
-    check(turned, k, v[..., :40], None, spans, **attrs, rows_first=1)
-    check(turned, k, v, None, spans, f32(2 * group), **attrs)
-    check(turned, k, v, f32(3, 1, rows, keys), spans, None, **attrs, softcap=1.5)
-    check(turned, k, v, f32(1, 2 * group, rows, keys), spans, None, **attrs, smooth=1)
+    check(transposed, k, v, None, spans, **attrs, rows_first=1)
+    check(transposed, k, v[..., :40], None, spans, **attrs, rows_first=1)
+    check(transposed, k, v, None, spans, f32(2 * group), **attrs)
+    check(transposed, k, v, f32(3, 1, rows, keys), spans, None, **attrs, softcap=1.5)
+    check(transposed, k, v, f32(1, 2 * group, rows, keys), spans, None, **attrs, smooth=1)
 
 
 def test_keys_of_few_heads_are_cut_into_parts() -> None:
@@ -199,7 +199,7 @@ def test_keys_of_few_heads_are_cut_into_parts() -> None:
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_rows_before_the_first_key(rows: int) -> None:
-    """A place may lie so that a row sees nothing."""
+    """A position may be such that a row attends to nothing."""
     spans = np.array([[-9, 5], [700, 3]], np.int32)
     q, k, v = f32(2, 2, rows, 8), f32(2, 2, 20, 8), f32(2, 2, 20, 8)
     for nan_rows in (0, 1, 2):

@@ -61,8 +61,8 @@ def inputs_of(rows: int, past: int, ends: list[int], total: int, **options: Any)
     old = [f32(batch, 2, past, width).astype(dtype) for _ in range(2)]
     firsts = [0 if rows == total else end - rows for end in ends]
     spans = np.array([*zip(firsts, ends, strict=True)], np.int32)
-    turn = f32(300, half)
-    angles = [np.cos(turn).astype(dtype), np.sin(turn).astype(dtype)]
+    angle = f32(300, half)
+    angles = [np.cos(angle).astype(dtype), np.sin(angle).astype(dtype)]
     positions = RNG.integers(0, 40, (batch, rows)) if options.get("placed") else None
     tail = [q, *angles, positions] if half else [None] * 4
     return [k, v, *old, spans, np.array([total], np.int32), *tail]
@@ -94,10 +94,10 @@ def test_rows_behind_all_of_the_past() -> None:
     check([k[:, :, :0], v[:, :, :0], f32(2, 3, 7, 8), f32(2, 3, 7, 5)] + [None] * 6)
 
 
-@pytest.mark.skipif("SARDONYX_RUNNER" in os.environ, reason="the runner has blocks without room")
+@pytest.mark.skipif("SARDONYX_RUNNER" in os.environ, reason="its blocks have no reserved rows")
 @pytest.mark.parametrize("isa", native.isas)
 def test_in_place(isa: str) -> None:
-    """Where past and present are one block with room behind, only new rows are written."""
+    """Where past and present are one block with reserved rows, only new rows are written."""
     inputs = inputs_of(1, 9, [10, 4], 12)
     blocks = [np.full((2, 2, 64, 24), 7, np.float32) for _ in range(2)]
     pasts, presents = [b[:, :, :9] for b in blocks], [b[:, :, :12] for b in blocks]
@@ -105,10 +105,10 @@ def test_in_place(isa: str) -> None:
         to[:] = old
     wanted = append.run(inputs, {"interleaved": 0})
     inputs[2:4] = pasts
-    turned = np.empty((2, 4, 1, 24), np.float32)
+    rotated = np.empty((2, 4, 1, 24), np.float32)
     before = [b.copy() for b in blocks]
-    assert not run(inputs, [*presents, turned], isa, 2, 0)
-    np.testing.assert_allclose(turned, wanted[2], rtol=1e-6, atol=1e-6)
+    assert not run(inputs, [*presents, rotated], isa, 2, 0)
+    np.testing.assert_allclose(rotated, wanted[2], rtol=1e-6, atol=1e-6)
     for block, old, want in zip(blocks, before, wanted, strict=False):
         np.testing.assert_allclose(block[0, :, :10], want[0, :, :10], rtol=1e-6, atol=1e-6)
         np.testing.assert_allclose(block[1, :, :4], want[1, :, :4], rtol=1e-6, atol=1e-6)

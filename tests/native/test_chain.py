@@ -60,7 +60,7 @@ def instructions_of(form: Any) -> Iterator[str]:
 
 def test_the_extension_has_the_instructions_of_the_table() -> None:
     wrong = [
-        f"{key[1]}: {name!r} is no OP of native/kernels/elementwise/ops.inc "
+        f"{key[1]}: {name!r} is not an OP of native/kernels/elementwise/ops.inc "
         for key, op in FUSIBLE.items()
         for name in instructions_of(op.native)
         if name not in native.elementwise_ops
@@ -115,11 +115,11 @@ PROGRAM = (step("Add", 0, 1), step("Mul", 2, 0), step("Sub", 3, 1), step("Relu",
 )
 def test_operands_of_any_strides(isa: str, shape: tuple[int, ...], other: tuple[int, ...]) -> None:
     x, y = f32(*shape), f32(*other)
-    turned = np.ascontiguousarray(x.T).T
+    transposed = np.ascontiguousarray(x.T).T
     spread = np.repeat(x, 2, -1)[..., ::2] if x.ndim else x
     reversed_ = np.ascontiguousarray(x[..., ::-1])[..., ::-1] if x.ndim else x
     want = run_code(PROGRAM, (x, y))
-    for given in (x, turned, spread, reversed_):
+    for given in (x, transposed, spread, reversed_):
         got = run(PROGRAM, given, y, isa=isa)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
@@ -261,7 +261,7 @@ def test_integers(isa: str, kind: Any) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 def test_floats_become_integers(isa: str) -> None:
-    """What lies outside a narrow type wraps as numpy lets it, on every ISA."""
+    """Numbers outside of a narrow type wrap as numpy lets it, on every ISA."""
     for source in (np.float32, np.float64):
         x = np.array([0, -0.9, 1.9, -3.5, 200, 300, -300, 70000, 2.0**31 - 128, -(2.0**31)], source)
         for kind in (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64):

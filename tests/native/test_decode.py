@@ -192,7 +192,7 @@ def test_documentation_need_not_be_utf8() -> None:
 
 
 def test_a_file_over_two_gib(tmp_path: Path) -> None:
-    """A sparse file, which takes no room on disk; the pages of the weight are not read."""
+    """A sparse file, which takes no space on disk; the pages of the weight are not read."""
     size = 3 << 30
     raw = tag(9, 2) + varint(size)
     tensor_head = message((8, b"w"), (2, TensorProto.UINT8), (1, size)) + raw

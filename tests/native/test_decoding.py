@@ -26,12 +26,12 @@ def model(heads: int, shared: int, head: int, attrs: dict[str, Any]) -> bytes:
         helper.make_node("Cast", ["shape"], ["total"], to=TensorProto.INT32),
     ]
     names = ["qkv", "", "", "past_key", "past_value", "seqlens", "total"]
-    turn = np.random.default_rng(1).standard_normal((LENGTH, head // 2)).astype(np.float32)
+    angle = np.random.default_rng(1).standard_normal((LENGTH, head // 2)).astype(np.float32)
     constants = [numpy_helper.from_array(np.array([1]), "axis")]
     if attrs.get("do_rotary"):
         names += ["cos", "sin"]
-        constants.append(numpy_helper.from_array(np.cos(turn), "cos"))
-        constants.append(numpy_helper.from_array(np.sin(turn), "sin"))
+        constants.append(numpy_helper.from_array(np.cos(angle), "cos"))
+        constants.append(numpy_helper.from_array(np.sin(angle), "sin"))
     outputs = ["y", "present_key", "present_value"]
     settings = {"num_heads": heads, "kv_num_heads": shared, **attrs}
     op, domain = "GroupQueryAttention", "com.microsoft"
@@ -68,16 +68,16 @@ SIZES = ((4, 2, 16), (6, 6, 16), (8, 1, 32), (3, 1, 48))
 
 @pytest.mark.parametrize("seed", range(len(SETTINGS) * len(SIZES)))
 def test_a_cache_that_grows(seed: int) -> None:
-    check_steps(seed, room=0)
+    check_steps(seed, capacity=0)
 
 
 @pytest.mark.parametrize("seed", range(0, len(SETTINGS) * len(SIZES), 5))
-def test_a_cache_with_room(seed: int) -> None:
+def test_a_cache_with_reserved_rows(seed: int) -> None:
     """Longer than what has been seen: inference took the contrary for granted."""
-    check_steps(seed, room=48)
+    check_steps(seed, capacity=48)
 
 
-def check_steps(seed: int, room: int) -> None:
+def check_steps(seed: int, capacity: int) -> None:
     """A prompt and some tokens, each of the batch with a length of its own."""
     rng = np.random.default_rng(seed)
     heads, shared, head = SIZES[seed // len(SETTINGS)]
@@ -88,7 +88,7 @@ def check_steps(seed: int, room: int) -> None:
     ]
     lengths = [int(n) for n in rng.integers(1, 30, int(rng.integers(1, 4)))]
     batch, rows = len(lengths), max(lengths)
-    caches = [[np.zeros((batch, shared, room, head), np.float32)] * 2 for _ in sessions]
+    caches = [[np.zeros((batch, shared, capacity, head), np.float32)] * 2 for _ in sessions]
     for step in range(5):
         shape = (batch, rows, (heads + 2 * shared) * head)
         feeds = {"qkv": rng.standard_normal(shape).astype(np.float32), "mask": mask_of(lengths)}
@@ -101,7 +101,7 @@ def check_steps(seed: int, room: int) -> None:
             np.arange(rows) < np.array(lengths)[:, None] if not step else np.ones((batch, 1), bool)
         )
         ours, theirs = (np.where(is_given[..., None], r[0], 0) for r in results)
-        assert np.isfinite(results[0][0]).all(), "rows behind the end are nothing special"
+        assert np.isfinite(results[0][0]).all(), "rows after the end are nothing special"
         np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=5e-6)
         for mine, other in zip(results[0][1:], results[1][1:], strict=True):
             assert mine.shape == other.shape

@@ -1,4 +1,4 @@
-"""Tables of few bits by their kernel, on every ISA, read as constants are stored."""
+"""Quantized lookup tables by their kernel, on every ISA, read as constants are stored."""
 
 from __future__ import annotations
 

@@ -58,11 +58,11 @@ def numbers(
     return (found.astype(ml_dtypes.bfloat16) if kind else found).astype(dtype)
 
 
-def pack(b: Array, is_turned: int, isa: str, kind: str = "") -> Array:
-    shape = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if is_turned else b.shape
+def pack(b: Array, is_transposed: int, isa: str, kind: str = "") -> Array:
+    shape = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if is_transposed else b.shape
     packed, whole = guarded((packed_size(shape, bool(kind)),), np.uint8)
     row = f"matmul_pack{kind}"
-    assert not native.call(row, [tensor(b)], [tensor(packed)], [is_turned], [], 2, isa)
+    assert not native.call(row, [tensor(b)], [tensor(packed)], [is_transposed], [], 2, isa)
     assert untouched(whole, packed)
     return packed
 
@@ -120,7 +120,7 @@ def close(found: Array, a: Array, b: Array, dtype: str) -> None:
         (np.float64, ""),
     ],
 )
-def test_turned_and_packed(isa: str, left: Any, right: Any, dtype: Any, kind: str) -> None:
+def test_transposed_and_packed(isa: str, left: Any, right: Any, dtype: Any, kind: str) -> None:
     a, b = numbers(left, dtype, 0, kind), numbers(right, dtype, 1, kind)
     name = np.dtype(dtype).name
     for trans in ((0, 0), (1, 0), (0, 1), (1, 1)):
@@ -217,12 +217,12 @@ def op(name: str, *args: int) -> Instruction:
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
 def test_sums_onto_a_start(isa: str, is_packed: bool, left: Any, right: Any) -> None:
-    """Wherever the start lies: apart, in the output itself, or with gaps."""
+    """Initial accumulators: in their own memory, in the output itself, or with gaps."""
     a, b, bias = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
     product = np.matmul(a, b, dtype=np.float64)
     start = numbers(product.shape, seed=3)
     gaps = np.zeros((*start.shape[:-1], 2 * start.shape[-1]), np.float32)[..., ::2]
-    turned = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
+    transposed = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
     gaps[...] = start
     program = encode((op("Mul", 0, 1), op("Neg", 2)), [(F32, None)] * 2)
     assert not isinstance(program, No)
@@ -236,7 +236,7 @@ def test_sums_onto_a_start(isa: str, is_packed: bool, left: Any, right: Any) -> 
         how: Any = {"flags": flags, "program": code, "is_packed": is_packed, "isa": isa}
         found = [
             run(a, b, *operands, s, *after, **how, splits=n, over=over)
-            for s, over in ((start, None), (start, len(operands)), (gaps, None), (turned, None))
+            for s, over in ((start, None), (start, len(operands)), (gaps, None), (transposed, None))
             for n in SPLITS
         ]
         np.testing.assert_allclose(found[0], want, rtol=0, atol=1.6e-5 * scale)
@@ -275,16 +275,16 @@ def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize(("left", "right"), [s for s in SHAPES if min(s[0] + s[1]) > 0])
 def test_programs_over_an_operand(isa: str, left: Any, right: Any) -> None:
-    """Scaled by a row, and added to a tensor that the result may lie on; also with a start."""
+    """Scaled by a row, and added to a tensor, possibly in place; also with a start."""
     a, b, row = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
     product = np.matmul(a, b, dtype=np.float64)
     start, added = numbers(product.shape, seed=3), numbers(product.shape, seed=4)
-    turned = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
+    transposed = np.ascontiguousarray(start.swapaxes(-1, -2)).swapaxes(-1, -2)
     program = encode((op("Mul", 0, 1), op("Add", 3, 2)), [(F32, None)] * 3)
     assert not isinstance(program, No)
     scale = np.matmul(np.abs(a), np.abs(b)).max() + 8
     how: Any = {"program": program, "is_packed": True, "isa": isa}
-    for begin, flags in (((), APART), ((start,), APART | START), ((turned,), APART | START)):
+    for begin, flags in (((), APART), ((start,), APART | START), ((transposed,), APART | START)):
         over = len(begin) + 1
         found = [
             run(a, b, *begin, row, added, **how, flags=flags, splits=n, over=o)

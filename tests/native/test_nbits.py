@@ -1,4 +1,4 @@
-"""Products with weights of few bits by their kernels: every way they are stored, on every ISA."""
+"""Matmuls with n-bit weights by their kernels: every way they are stored, on every ISA."""
 
 from __future__ import annotations
 
@@ -141,15 +141,15 @@ def check(x: Array, form: Form) -> None:
     w = dequantized_weights(q, scale, zero, node.attrs).astype(np.float64)
     wide = x.astype(np.float64)
     expected = wide @ w
-    room = np.abs(wide) @ np.abs(w) * 2e-6 + 1e-30
+    tolerance = np.abs(wide) @ np.abs(w) * 2e-6 + 1e-30
     if form.level == 4:  # half a step of x, of which errors add up as random ones do
-        room += 5 * np.sqrt((rounded(x, form) * 0.5) ** 2 @ w**2)
+        tolerance += 5 * np.sqrt((rounded(x, form) * 0.5) ** 2 @ w**2)
     if x.dtype != np.float32:
-        room += np.abs(expected) * (2**-7 if x.dtype == BF16 else 2**-10)
+        tolerance += np.abs(expected) * (2**-7 if x.dtype == BF16 else 2**-10)
     for isa, y in results(node, arrays).items():
         assert y.dtype == x.dtype
         assert y.shape == expected.shape
-        worst = (np.abs(y.astype(np.float64) - expected) / room).max(initial=0)
+        worst = (np.abs(y.astype(np.float64) - expected) / tolerance).max(initial=0)
         assert worst <= 1, (isa, worst)
 
 
@@ -322,9 +322,9 @@ def test_one_large_number_in_a_block(small: float, m: int, form: Form) -> None:
     w = dequantized_weights(arrays[1], arrays[2], arrays[3], node.attrs).astype(np.float64)
     largest = np.abs(x).astype(np.float64).reshape(m, -1, form.block).max(-1)
     steps = largest @ np.abs(w).reshape(-1, form.block, form.n).sum(1) * 2**-23
-    room = steps + np.abs(x).astype(np.float64) @ np.abs(w) * 2e-6
+    tolerance = steps + np.abs(x).astype(np.float64) @ np.abs(w) * 2e-6
     for isa, y in results(node, arrays).items():
-        assert (np.abs(y - x.astype(np.float64) @ w) <= room).all(), isa
+        assert (np.abs(y - x.astype(np.float64) @ w) <= tolerance).all(), isa
 
 
 @pytest.mark.parametrize("level", LEVELS)

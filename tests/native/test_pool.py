@@ -96,8 +96,8 @@ def test_many_threads_run_one_session(expected: dict[int, list[bytes]]) -> None:
     feeds = {n: mixed_feed(n) for n in SIZES}
 
     def work(i: int) -> None:
-        for turn in range(40):
-            n = SIZES[(i + turn) % len(SIZES)]
+        for i_run in range(40):
+            n = SIZES[(i + i_run) % len(SIZES)]
             assert bytes_of(session.run(None, feeds[n])) == expected[n]
 
     in_threads(8, work)
@@ -107,9 +107,9 @@ def test_sessions_come_and_go_while_others_run(expected: dict[int, list[bytes]])
     kept = session_of(MIXED, 3)
 
     def work(i: int) -> None:
-        for turn in range(12):
-            session = kept if i % 2 else session_of(MIXED, 1 + turn % 3)
-            n = SIZES[(i + turn) % len(SIZES)]
+        for i_run in range(12):
+            session = kept if i % 2 else session_of(MIXED, 1 + i_run % 3)
+            n = SIZES[(i + i_run) % len(SIZES)]
             made = session.run(None, mixed_feed(n))
             del session
             assert bytes_of(made) == expected[n]

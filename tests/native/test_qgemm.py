@@ -233,26 +233,26 @@ def test_means(x_type: Any, shape: tuple[int, ...]) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("is_turned", [False, True])
-def test_a_row_is_added(is_turned: bool) -> None:
-    w = numbers(np.int8, 33, 17) if is_turned else numbers(np.int8, 17, 33)
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_a_row_is_added(is_transposed: bool) -> None:
+    w = numbers(np.int8, 33, 17) if is_transposed else numbers(np.int8, 17, 33)
     internal(
         "QMatMul",
         [numbers(np.uint8, 5, 17), w, of(0.02), of(100, np.uint8), of(0.01), None,
          np.linspace(-9, 9, 33).astype(np.float32), None, None],
-        (1, 6), dtype=F32, trans_w=int(is_turned), low=0.0,
+        (1, 6), dtype=F32, trans_w=int(is_transposed), low=0.0,
     )  # fmt: skip
 
 
-# Dims of weights in the order in which they lie in memory: n columns, l lines, t taps, c channels.
+# Dims of weights in their order in memory: n columns, l lines, t taps, c channels.
 LAYOUTS = ("nclt", "ltcn", "cltn", "ltnc")
 
 
 def panels(weights: Any, order: str, flip: int) -> Any:
     """Panels of 32 columns in groups of four rows, then the sums of columns."""
-    turned = np.transpose(weights, [order.index(axis) for axis in "ltcn"])
-    lines, taps, channels, columns = turned.shape
-    rows = np.ascontiguousarray(turned).view(np.uint8) ^ np.uint8(flip)
+    transposed = np.transpose(weights, [order.index(axis) for axis in "ltcn"])
+    lines, taps, channels, columns = transposed.shape
+    rows = np.ascontiguousarray(transposed).view(np.uint8) ^ np.uint8(flip)
     deep, wide = -(-taps * channels // 4) * 4, -(-columns // 32) * 32
     filled = np.zeros((lines, deep, wide), np.uint8)
     filled[:, : taps * channels, :columns] = rows.reshape(lines, -1, columns)

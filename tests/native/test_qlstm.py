@@ -17,7 +17,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_call
 
-# Where a state lies between two steps of the quantizer, sums that differ in their last bit may
+# Where a state is between two steps of the quantizer, sums that differ in their last bit may
 # fall on both sides, and a step of 1/255 of the range goes through the weights.
 STEP = 0.02
 

@@ -49,7 +49,7 @@ class Layer:
         return value
 
     def more(self, *arrays: Any) -> Layer:
-        """Adds inputs behind the bias; None is one that is not given."""
+        """Adds inputs after the bias; None is one that is not given."""
         self.arrays += arrays
         self.inputs += [None if a is None else self.feed(a) for a in arrays]
         return self

@@ -32,7 +32,7 @@ def test_rounds_are_counted(isa: str, row: str, x: np.ndarray, products: int) ->
     lanes = made[0][:, 0] / (12 * 4096 * products)
     assert np.array_equal(lanes * x.itemsize, [lanes[0] * x.itemsize] * 5)
     assert lanes[0] * x.itemsize in (16, 32, 64)
-    # In each lane of 12 chains halves tend to 1; bytes begin with 1 to 12 and grow by 1 a turn.
+    # In each lane of 12 chains halves tend to 1; bytes begin with 1 to 12 and grow by 1 per step.
     # Pairs of bf16 begin with the same numbers of x[1], and grow by twice a quarter.
     grown = 12 * 4096 * (0.5 if products == 2 else 1) + sum(range(1, 13)) * float(x[1])
     wanted = 12 if products == 1 else grown

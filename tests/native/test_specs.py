@@ -116,7 +116,7 @@ SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "a part of itself": (
         "view each other", lambda s: s.add_value(Storage.CONCAT_SLICE, F32, 2, 0, [0, 1], [0]),
     ),
-    "room": ("axis", lambda s: s.add_value(Storage.EXPORTED, F32, 1, 0, [0, 1], [2, 0])),
+    "capacity": ("axis", lambda s: s.add_value(Storage.EXPORTED, F32, 1, 0, [0, 1], [2, 0])),
     "an input": ("value 2 is outside", lambda s: step(s, [2], [1])),
     "no output": ("value -1", lambda s: step(s, [0], [-1])),
     "writing an input": ("exists already", lambda s: step(s, [0], [0])),
@@ -126,7 +126,7 @@ SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "a permutation": ("permutation", lambda s: step(s, [0], [1], permutation=[0])),
     "a Concat": ("Concat", lambda s: step(s, [0], [1], joins=True)),
     "a kernel": ("no kernel", lambda s: step(s, [0], [1], row="no such row")),
-    "a name of nobody": ("step 0 is outside", lambda s: s.add_resolved(0, 0, 0, 0)),
+    "a name that is not defined": ("step 0 is outside", lambda s: s.add_resolved(0, 0, 0, 0)),
     "an alias": ("not exported", lambda s: s.add_alias(1, 0)),
     "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0)),
 }  # fmt: skip

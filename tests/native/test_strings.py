@@ -397,7 +397,7 @@ def test_any_number_of_strings(count: int) -> None:
 
 @pytest.mark.parametrize("op", ["Gather", "GatherElements"])
 def test_a_large_table(op: str) -> None:
-    """Constants of that size are read as they lie in their file, but for strings."""
+    """Constants of that size are read in place from their file, but for strings."""
     words = text(*(f"word {i}" for i in range(9000)))
     places = np.array([0, 8999, -1, 4000])
     inputs = {"i": (TensorProto.INT64, [4])}

@@ -75,7 +75,7 @@ class Model:
         inputs += [self.steps(kind, scales)] if zero else []
         return self.node("DequantizeLinear", *inputs, axis=axis, block_size=block)
 
-    def turned(self, value: str, *perm: int) -> str:
+    def transposed(self, value: str, *perm: int) -> str:
         return self.node("Transpose", value, perm=perm or (1, 0))
 
     def reshaped(self, value: str, *shape: int) -> str:

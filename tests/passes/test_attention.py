@@ -14,7 +14,7 @@ from sardonyx.passes.shape_arithmetic import lower_sizes
 from tests.graphs import canonical, random_feeds, run_graph
 
 QKV = "in q: f32[B,2,S,8]\nin k: f32[B,2,T,8]\nin v: f32[B,2,T,6]\n"
-TURN = "t = Transpose(k, perm=[0, 1, 3, 2])\n"
+TRANSPOSE = "t = Transpose(k, perm=[0, 1, 3, 2])\n"
 ONE = "sardonyx.Attention(q, k, v"
 
 
@@ -39,7 +39,7 @@ def fuses(text: str, into: str) -> None:
 
 FORMS = {  # by the scale that they come to
     "bare": "s = MatMul(q, t)\np = Softmax(s)",
-    "behind, scale=0.5": "s = MatMul(q, t)\na = Mul(s, 0.5)\np = Softmax(a)",
+    "after, scale=0.5": "s = MatMul(q, t)\na = Mul(s, 0.5)\np = Softmax(a)",
     "divided, scale=0.25": "s = MatMul(q, t)\na = Div(s, 4.0)\np = Softmax(a)",
     "before, scale=0.25": "a = Mul(q, 0.5)\nb = Mul(0.5, t)\ns = MatMul(a, b)\n"
     "p = Softmax(s, axis=3)",
@@ -52,7 +52,7 @@ FORMS = {  # by the scale that they come to
 @pytest.mark.parametrize("name", FORMS)
 def test_variants(name: str) -> None:
     scale = "".join(name.partition(",")[1:])
-    text = QKV + TURN + FORMS[name] + "\ny = MatMul(p, v)\nout y"
+    text = QKV + TRANSPOSE + FORMS[name] + "\ny = MatMul(p, v)\nout y"
     fuses(text, QKV + f"y = {ONE}{scale})\nout y")
 
 
@@ -66,7 +66,7 @@ def test_keys_transposed_in_a_stack() -> None:
 
 
 def test_keys_without_transpose() -> None:
-    """Keys that nobody transposed are, and a Transpose that did more does less."""
+    """Keys without a Transpose get one, and a Transpose of more axes keeps the others."""
     text = "in q: f32[B,2,S,8]\nin t: f32[B,2,8,T]\nin v: f32[B,2,T,6]\n"
     fuses(
         text + "s = MatMul(q, t)\np = Softmax(s)\ny = MatMul(p, v)\nout y",
@@ -85,20 +85,20 @@ def test_masks() -> None:
     for order in ("s, m", "m, s"):
         fuses(
             masked
-            + TURN
+            + TRANSPOSE
             + f"s = MatMul(q, t)\na = Add({order})\np = Softmax(a)\ny = MatMul(p, v)\n"
             "out y",
             masked + f"y = {ONE}, m)\nout y",
         )
     two = masked + "in n: f32[S,T]\n"
     fuses(
-        two + TURN + "s = MatMul(q, t)\na = Add(s, m)\nb = Add(a, n)\np = Softmax(b)\n"
+        two + TRANSPOSE + "s = MatMul(q, t)\na = Add(s, m)\nb = Add(a, n)\np = Softmax(b)\n"
         "y = MatMul(p, v)\nout y",
         two + f"a = Add(m, n)\ny = {ONE}, a)\nout y",
     )
     where = QKV + "in c: bool[S,T]\n"
     fuses(
-        where + TURN + "s = MatMul(q, t)\na = Where(c, s, -1e38)\np = Softmax(a)\n"
+        where + TRANSPOSE + "s = MatMul(q, t)\na = Where(c, s, -1e38)\np = Softmax(a)\n"
         "y = MatMul(p, v)\nout y",
         where + f"m = Where(c, 0.0, -1e38)\ny = {ONE}, m)\nout y",
     )
@@ -107,7 +107,7 @@ def test_masks() -> None:
 def test_nan_rows_become_zero_and_rows_come_before_heads() -> None:
     text = QKV + "in m: f32[B,1,S,T]\n"
     fuses(
-        text + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ni = IsNaN(p)\n"
+        text + TRANSPOSE + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ni = IsNaN(p)\n"
         "w = Where(i, 0.0, p)\no = MatMul(w, v)\ny = Transpose(o, perm=[0, 2, 1, 3])\nout y",
         text + f"y = {ONE}, m, nan_rows=1, rows_first=1)\nout y",
     )
@@ -136,7 +136,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_other_subgraphs_are_not_fused(name: str) -> None:
     text = QKV + "in m: f32[B,1,S,T]\nin n: f32[B,2,2,S,T]\nin c: bool[S,T]\nin r: f32[T,6]\n"
-    text = text + "in z: f32[B,2,6,S]\nin e: f32[1,1,9,T]\n" + TURN + REFUSED[name]
+    text = text + "in z: f32[B,2,6,S]\nin e: f32[1,1,9,T]\n" + TRANSPOSE + REFUSED[name]
     if name == "mask adds heads":
         text = text.replace("B", "2")
     if name == "mask adds queries":
@@ -149,7 +149,8 @@ def test_other_subgraphs_are_not_fused(name: str) -> None:
 @pytest.mark.parametrize("half", ["f16", "bf16"])
 def test_float16_masks_are_float32(half: str) -> None:
     given = (QKV + "in m: f32[S,T]\n").replace("f32", half)
-    text = given + TURN + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\ny = MatMul(p, v)\nout y"
+    text = given + TRANSPOSE + "s = MatMul(q, t)\na = Add(s, m)\np = Softmax(a)\n"
+    text += "y = MatMul(p, v)\nout y"
     graph = parse(text)
     fuse_attention(graph)
     prune(graph)

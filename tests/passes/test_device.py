@@ -18,7 +18,7 @@ IMAGES = "in x: f32[B,3,6,6]\nin z: f32[B,4,4,4]\nconst w: f32[4,3,3,3]\nconst c
 NORM = "LayerNormalization({}, g, c, axis=-1)"
 CASES = {
     "a bias": (ROWS + "a = MatMul(x, w)\ny = Add(a, c)\nout y", ["MatMul"]),
-    "a bias that is no constant": (
+    "a bias that is not a constant": (
         ROWS + "in d: f32[8]\na = MatMul(x, w)\ny = Add(a, d)\nout y",
         ["MatMul", "Add"],
     ),

@@ -68,7 +68,7 @@ def test_folding_does_not_copy_a_shared_weight() -> None:
 
 
 def test_short_shared_constants_are_folded() -> None:
-    """A weight that is divided by its norm: the norm is no copy, and then nobody else reads it."""
+    """A weight that is divided by its norm: the norm is not a copy, and has no other reader."""
     graph = rewritten(
         "in x: f32[B,1024]\nconst v: f32[1024,512]\nn = ReduceL2(v, [0])\nu = Div(v, n)\n"
         "y = MatMul(x, u)\nout y",

@@ -153,7 +153,7 @@ def test_a_reshape_may_change_the_last_axis() -> None:
 
 
 def test_epilogues_are_extended() -> None:
-    """A product that has a code already gets the next one behind it."""
+    """A convolution with an epilogue gets the next node appended to it."""
     text = CONV + "in c: f32[4]\nin d: f32[4]\na = sardonyx.Conv(x, w)\nb = Add(a, c)\n"
     whole = parse(text + "m = Mul(d, b)\ny = Sub(b, m)\nout y")
     graph = parse(text + "out b")

@@ -147,7 +147,7 @@ def test_ops_with_other_results_read_rounded_values(op: str) -> None:
         helper.make_node(op, read, ["t"], **attrs.get(op, {})),
         helper.make_node("Cast", ["t"], ["y"], to=TensorProto.FLOAT16),
     ]
-    # 2049 is no number of f16, and 2048 is its neighbour.
+    # 2049 is not a number of f16, and 2048 is its neighbour.
     w = np.array([[2048, 2048], [0, 1]], np.float16)
     zero = numpy_helper.from_array(np.array(2048, np.float16), "z")
     model = model_of(nodes, [numpy_helper.from_array(w, "w"), zero], TensorProto.FLOAT16, (1, 2))

@@ -16,7 +16,7 @@ from tests.graphs import canonical, random_feeds, run_graph
 X = "in x: f32[B,4,6,6]\nconst w: f32[4,4,1,1]\nconst v: f32[4,4,1,1]\n"
 
 
-def turned(text: str) -> Graph:
+def propagated(text: str) -> Graph:
     """The graph of a text with its channels last, which computes the same as before."""
     before, after = parse(text), parse(text)
     lower_sizes(after)
@@ -32,9 +32,9 @@ def turned(text: str) -> Graph:
     return after
 
 
-def turns(text: str, into: str) -> None:
+def check(text: str, into: str) -> None:
     """A text becomes another one."""
-    assert canonical(turned(text)) == canonical(parse(into))
+    assert canonical(propagated(text)) == canonical(parse(into))
 
 
 def moves(graph: Graph) -> int:
@@ -43,7 +43,7 @@ def moves(graph: Graph) -> int:
 
 
 def test_a_conv_becomes_conv_and_add() -> None:
-    turns(
+    check(
         X + "const c: f32[4]\ny = Conv(x, w, c)\nout y",
         X
         + "const c: f32[4]\na = Transpose(x, perm=[0, 2, 3, 1])\nb = sardonyx.Conv(a, w)\n"
@@ -52,7 +52,7 @@ def test_a_conv_becomes_conv_and_add() -> None:
 
 
 def test_fused_conv_is_decomposed() -> None:
-    turns(
+    check(
         X + "const c: f32[4]\n"
         "y = com.microsoft.FusedConv(x, w, c, x, activation='Clip', activation_params=[0.0, 6.0])\n"
         "out y",
@@ -108,8 +108,8 @@ BETWEEN = {
 
 @pytest.mark.parametrize("name", BETWEEN)
 def test_ops_that_follow_nhwc(name: str) -> None:
-    """What lies between two convolutions moves no images."""
-    graph = turned(X + f"a = Conv(x, w)\n{BETWEEN[name]}\ny = Conv(b, v)\nout y")
+    """Nodes between two convolutions need no Transposes."""
+    graph = propagated(X + f"a = Conv(x, w)\n{BETWEEN[name]}\ny = Conv(b, v)\nout y")
     assert moves(graph) == (3 if name == "largest channel" else 2)
 
 
@@ -127,37 +127,37 @@ ENDS = {
 
 @pytest.mark.parametrize("name", ENDS)
 def test_ops_that_keep_nchw(name: str) -> None:
-    assert moves(turned(X + f"a = Conv(x, w)\n{ENDS[name]}\nout y")) == 1
+    assert moves(propagated(X + f"a = Conv(x, w)\n{ENDS[name]}\nout y")) == 1
 
 
 def test_depth_to_space() -> None:
     for mode in ("DCR", "CRD"):
         text = f"a = Conv(x, w)\ny = DepthToSpace(a, blocksize=2, mode='{mode}')\nout y"
-        assert moves(turned(X + text)) == 3  # blocks are moved once, images at both ends
+        assert moves(propagated(X + text)) == 3  # blocks are moved once, images at both ends
     text = "a = Conv(x, w)\nb = SpaceToDepth(a, blocksize=2)\nc = ReduceMax(b, [2, 3])\nout c"
-    moves(turned(X + text))
+    moves(propagated(X + text))
 
 
 def test_other_ranks() -> None:
     line = "in x: f32[B,4,L]\nconst w: f32[4,4,3]\na = Conv(x, w, pads=[1, 1])\nb = Relu(a)\n"
-    assert moves(turned(line + "y = Conv(b, w)\nout y")) == 2
+    assert moves(propagated(line + "y = Conv(b, w)\nout y")) == 2
     volume = "in x: f32[B,2,3,4,5]\nconst w: f32[2,2,1,1,1]\na = Conv(x, w)\n"
     volume += "const k: f32[2,1,1,1]\nb = Mul(a, k)\n"
-    assert moves(turned(volume + "y = Conv(b, w)\nout y")) == 2
+    assert moves(propagated(volume + "y = Conv(b, w)\nout y")) == 2
 
 
 def test_transposes_move_few_bytes() -> None:
     """Images move before they grow and after they shrink."""
-    grown = turned(X + "a = Conv(x, w)\ny = Resize(a, _, [1.0, 1.0, 3.0, 3.0], _)\nout y")
+    grown = propagated(X + "a = Conv(x, w)\ny = Resize(a, _, [1.0, 1.0, 3.0, 3.0], _)\nout y")
     (resize,) = [n for n in grown.nodes if n.op.name == "Resize"]
     assert resize.outputs[0] is grown.outputs[0]
-    bytes_in = turned("in x: u8[B,4,6,6]\nconst w: f32[4,4,1,1]\na = Cast(x, to=1)\n"
+    bytes_in = propagated("in x: u8[B,4,6,6]\nconst w: f32[4,4,1,1]\na = Cast(x, to=1)\n"
                       "b = Relu(a)\ny = Conv(b, w)\nout y")  # fmt: skip
     assert bytes_in.sorted_nodes()[0].op.name == "Transpose"
 
 
 def test_each_layout_is_computed_once() -> None:
-    graph = turned(
+    graph = propagated(
         X + "a = Conv(x, w)\nb = Relu(a)\nc = Conv(b, v)\nd = Reshape(b, [0, -1])\n"
         "e = Reshape(b, [-1])\nout a, c, d, e"
     )
@@ -165,7 +165,7 @@ def test_each_layout_is_computed_once() -> None:
 
 
 def test_bodies_read_nchw() -> None:
-    graph = turned(
+    graph = propagated(
         X
         + "in k: bool[]\na = Conv(x, w)\nb = Relu(a)\ny = If(k) { then_branch: { t = Neg(b) out t }"
         " else_branch: { u = Conv(b, v) out u } }\nz = Conv(b, v)\nout y, z"
@@ -174,7 +174,7 @@ def test_bodies_read_nchw() -> None:
 
 
 def test_symbolic_sizes() -> None:
-    graph = turned(
+    graph = propagated(
         "in x: f32[B,4,H,W]\nconst w: f32[4,4,1,1]\na = Conv(x, w)\ns = Shape(a)\n"
         "b = Slice(s, [0], [2])\nc = Concat(b, [-1], axis=0)\nd = Reshape(a, c)\n"
         "y = Transpose(d, perm=[0, 2, 1])\nout y"
@@ -184,12 +184,12 @@ def test_symbolic_sizes() -> None:
 
 def test_graphs_without_convolutions_stay() -> None:
     text = "in x: f32[B,4,6]\na = Transpose(x, perm=[0, 2, 1])\ny = Relu(a)\nout y"
-    turns(text, text)
+    check(text, text)
     half = "in x: f16[B,4,6,6]\nconst w: f16[4,4,1,1]\ny = Conv(x, w)\nout y"
-    turns(half, half)
+    check(half, half)
     indices = X + "y, i = MaxPool(x, kernel_shape=[2, 2])\nout y, i"
-    turns(indices, indices)
+    check(indices, indices)
 
 
 def test_a_constant_image_keeps_its_batch() -> None:
-    turned("const x: f32[1,4,6,6]\nin w: f32[4,4,3,3]\ny = Conv(x, w)\nout y")
+    propagated("const x: f32[1,4,6,6]\nin w: f32[4,4,3,3]\ny = Conv(x, w)\nout y")

@@ -23,8 +23,8 @@ g (float[N, 4] x, {count}, float[N, 4] z) => ({outputs}) <float[4, 4] w = {weigh
       => (bool go, float[N, 4] p1, float[4, 4] q1, float[N, 4] r1, float[N, 4] s1,
           float[N, 4] t1) {{
     go = Identity(on)
-    turned = Transpose(q)
-    fixed = MatMul(r, turned)
+    transposed = Transpose(q)
+    fixed = MatMul(r, transposed)
     seen = Tanh(fixed)
     p1 = Add(p, seen)
     q1 = Identity(q)

@@ -36,12 +36,12 @@ LOWERED = {
         "y = Gemm(x, w, c, alpha=0.5)",
         "m = sardonyx.MatMul(x, w, alpha=0.5); y = Add(m, c)",
     ),
-    "both turned": (
+    "both transposed": (
         "x: f32[2,8,B]; w: f32[2,4,8]",
         "a = Transpose(x, perm=[0,2,1]); c = Transpose(w, perm=[0,2,1]); y = MatMul(a, c)",
         "y = sardonyx.MatMul(x, w, trans_a=1, trans_b=1)",
     ),
-    "heads stay turned": (
+    "heads stay transposed": (
         "x: f32[2,4,3,8]; w: f32[2,3,8,5]",
         "a = Transpose(x, perm=[0,2,1,3]); y = MatMul(a, w)",
         "a = Transpose(x, perm=[0,2,1,3]); y = sardonyx.MatMul(a, w)",
@@ -66,7 +66,7 @@ LOWERED = {
         "y = com.microsoft.FusedMatMul(x, w, alpha=0.5, transB=1)",
         "y = sardonyx.MatMul(x, w, trans_b=1, alpha=0.5)",
     ),
-    "turned batches": (
+    "transposed batches": (
         "x: f32[3,2,8]; w: f32[2,8,4]",
         "y = com.microsoft.FusedMatMul(x, w, transBatchA=1)",
         "t = Transpose(x, perm=[1,0,2]); y = sardonyx.MatMul(t, w)",
@@ -93,7 +93,7 @@ EINSUM = {
         'y = Einsum(x, w, equation="abc,cd->abd")',
         "c = Unsqueeze(w, [0]); y = MatMul(x, c)",
     ),
-    "turned output": (
+    "transposed output": (
         "x: f32[3,8]; w: f32[8,4]",
         'y = Einsum(x, w, equation="ik,kj->ji")',
         "m = MatMul(x, w); y = Transpose(m, perm=[1,0])",
@@ -175,7 +175,7 @@ KEPT = {
     "integers that are rounded": (
         "in x: i64[B,8]\nin w: i64[8,4]\ny = Gemm(x, w, alpha=0.5)\nout y"
     ),
-    "a turned matrix beside a vector": (
+    "a transposed matrix beside a vector": (
         "in x: f32[3]\nin w: f32[4,3]\ny = com.microsoft.FusedMatMul(x, w, transB=1)\nout y"
     ),
 }

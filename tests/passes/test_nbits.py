@@ -56,26 +56,28 @@ Build = Callable[[Model], str]
 # A product of x [B,K], and what is left of it but views.
 SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
     "columns follow each other": (
-        lambda m: m.node("MatMul", "x", m.turned(m.weight("u4", (N, K), axis=1, block=16))),
+        lambda m: m.node("MatMul", "x", m.transposed(m.weight("u4", (N, K), axis=1, block=16))),
         FUSED,
     ),
     "a scale for each stored row": (
-        lambda m: m.node("MatMul", "x", m.turned(m.weight("i8", (N, K), axis=0, scales=(N,)))),
+        lambda m: m.node("MatMul", "x", m.transposed(m.weight("i8", (N, K), axis=0, scales=(N,)))),
         FUSED,
     ),
-    "one scale, turned": (
-        lambda m: m.node("MatMul", "x", m.turned(m.weight("i4", (N, K), zero=True))),
+    "one scale, transposed": (
+        lambda m: m.node("MatMul", "x", m.transposed(m.weight("i4", (N, K), zero=True))),
         FUSED,
     ),
-    "turned twice": (
-        lambda m: m.node("MatMul", "x", m.turned(m.turned(m.weight("u4", axis=0, block=32)))),
+    "transposed twice": (
+        lambda m: m.node(
+            "MatMul", "x", m.transposed(m.transposed(m.weight("u4", axis=0, block=32)))
+        ),
         FUSED,
     ),
     "blocks are an axis": (
         lambda m: m.node(
             "MatMul",
             "x",
-            m.turned(m.reshaped(m.weight("u4", (N, 4, 16), axis=2, block=16, zero=True), N, K)),
+            m.transposed(m.reshaped(m.weight("u4", (N, 4, 16), axis=2, block=16, zero=True), N, K)),
         ),
         FUSED,
     ),
@@ -93,12 +95,12 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         ),
         FUSED,
     ),
-    "turned, then reshaped": (
+    "transposed, then reshaped": (
         lambda m: m.node(
             "MatMul",
             "x",
             m.reshaped(
-                m.turned(m.weight("u4", (N, 4, 16), axis=2, block=16, zero=True), 1, 2, 0), K, N
+                m.transposed(m.weight("u4", (N, 4, 16), axis=2, block=16, zero=True), 1, 2, 0), K, N
             ),
         ),
         FUSED,
@@ -122,8 +124,8 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         lambda m: m.node("MatMul", "x", m.weight("i8", axis=0, scales=(K,))),
         {"Mul": 1, "MatMulNBits": 1},
     ),
-    "scales along the rows, turned": (
-        lambda m: m.node("MatMul", "x", m.turned(m.weight("i4", (N, K), axis=1, scales=(K,)))),
+    "scales along the rows, transposed": (
+        lambda m: m.node("MatMul", "x", m.transposed(m.weight("i4", (N, K), axis=1, scales=(K,)))),
         {"Mul": 1, "MatMulNBits": 1},
     ),
     "zero points along the rows": (
@@ -136,7 +138,7 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
     ),
     "axes are mixed": (
         lambda m: m.node(
-            "MatMul", "x", m.reshaped(m.turned(m.weight("u4", axis=0, block=16)), K, N)
+            "MatMul", "x", m.reshaped(m.transposed(m.weight("u4", axis=0, block=16)), K, N)
         ),
         {"DequantizeLinear": 1, "MatMul": 1},
     ),
@@ -146,7 +148,7 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         ),
         FUSED,
     ),
-    "gemm, its right turned": (
+    "gemm, its right transposed": (
         lambda m: m.node(
             "Gemm", "x", m.weight("u4", (N, K), axis=1, block=16), m.floats(1, N), transB=1
         ),
@@ -162,9 +164,9 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         ),
         FUSED,
     ),
-    "gemm, its left turned": (
+    "gemm, its left transposed": (
         lambda m: m.node(
-            "Gemm", m.turned("x"), m.weight("u4", axis=0, block=16), m.floats(N), transA=1
+            "Gemm", m.transposed("x"), m.weight("u4", axis=0, block=16), m.floats(N), transA=1
         ),
         FUSED,
     ),
@@ -186,7 +188,7 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         FUSED,
     ),
     "on the right of weights": (
-        lambda m: m.node("MatMul", m.weight("u4", (N, K), axis=1, block=16), m.turned("x")),
+        lambda m: m.node("MatMul", m.weight("u4", (N, K), axis=1, block=16), m.transposed("x")),
         {"DequantizeLinear": 1, "MatMul": 1},
     ),
     "a table": (
@@ -211,8 +213,8 @@ SHAPES: dict[str, tuple[Build, dict[str, int]]] = {
         ),
         {"GatherDequantized": 1},
     ),
-    "a table that is turned": (
-        lambda m: m.node("Gather", m.turned(m.weight("u4", (K, N), axis=0, block=16)), "i"),
+    "a table that is transposed": (
+        lambda m: m.node("Gather", m.transposed(m.weight("u4", (K, N), axis=0, block=16)), "i"),
         {"DequantizeLinear": 1, "Gather": 1},
     ),
 }
@@ -245,7 +247,7 @@ def test_casts_after_dequantization(real: str, to: str) -> None:
     m = Model(real)
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(REAL[to]))
     weight = m.cast(m.weight("u4", (N, K), axis=1, block=16, zero=True), kind)
-    product = m.node("MatMul", m.cast("x", kind), m.turned(weight))
+    product = m.node("MatMul", m.cast("x", kind), m.transposed(weight))
     total = m.node("ReduceSum", m.node("Gather", weight, "i"))
     model = m.finished(m.node("Add", product, total))
     counts = ops(lowered(model))
@@ -274,7 +276,7 @@ def test_a_weight_for_a_gather_and_a_matmul() -> None:
     m = Model()
     weight = m.weight("u4", (N, K), axis=1, block=16, zero=True)
     rows = m.node("Gather", weight, "i")
-    model = m.finished(m.node("MatMul", m.node("Add", rows, rows), m.turned(weight)))
+    model = m.finished(m.node("MatMul", m.node("Add", rows, rows), m.transposed(weight)))
     graph = lowered(model)
     assert ops(graph) == {"GatherDequantized": 1, "Add": 1, "MatMulNBits": 1}
     consts = {n.inputs[j].const for n in graph.nodes for j in (0, 1) if n.inputs[j].is_const}
@@ -282,15 +284,15 @@ def test_a_weight_for_a_gather_and_a_matmul() -> None:
     near(run(model, feeds_of()), by_onnxruntime(model, feeds_of()))
 
 
-@pytest.mark.parametrize("is_turned", [False, True], ids=["reshaped", "turned"])
-def test_a_weight_transposed_before_dequantization(is_turned: bool) -> None:
+@pytest.mark.parametrize("is_transposed", [False, True], ids=["reshaped", "transposed"])
+def test_a_weight_transposed_before_dequantization(is_transposed: bool) -> None:
     """Folding must not make it a constant that takes reading it."""
     m = Model()
     steps = m.reshaped(m.steps("u4", (N, 4, 16)), N, K)
-    steps = m.turned(steps) if is_turned else steps
-    scales, axis = ((4, N), 0) if is_turned else ((N, 4), 1)
+    steps = m.transposed(steps) if is_transposed else steps
+    scales, axis = ((4, N), 0) if is_transposed else ((N, 4), 1)
     weight = m.node("DequantizeLinear", steps, m.floats(*scales), axis=axis, block_size=16)
-    model = m.finished(m.node("MatMul", "x", weight if is_turned else m.turned(weight)))
+    model = m.finished(m.node("MatMul", "x", weight if is_transposed else m.transposed(weight)))
     graph = lowered(model)
     assert ops(graph) == FUSED
     (q,) = (n.inputs[1] for n in graph.nodes if n.op.name in FUSED)
@@ -309,11 +311,11 @@ def test_a_weight_that_is_also_an_output() -> None:
 def test_a_matmul_in_a_body() -> None:
     m = Model()
     weight = m.weight("u4", (N, K), axis=1, block=16)
-    turned = m.turned(weight)
+    transposed = m.transposed(weight)
     bodies = {}
     for name, op in (("then_branch", "Relu"), ("else_branch", "Neg")):
         nodes = [
-            helper.make_node("MatMul", ["x", turned], [f"{name}.m"]),
+            helper.make_node("MatMul", ["x", transposed], [f"{name}.m"]),
             helper.make_node(op, [f"{name}.m"], [f"{name}.y"]),
         ]
         out = [helper.make_tensor_value_info(f"{name}.y", TensorProto.FLOAT, ["B", N])]

@@ -119,7 +119,7 @@ def test_a_limit_places_what_fits(limit: int, there: set[str]) -> None:
     made = session_of(CHAIN, [("TorchExecutionProvider", options)])
     assert on_device(made[0]) == there
     assert len(copies(made[0])) == (limit == 100)
-    if limit != 100:  # where the values that a run makes find no room beside the weights
+    if limit != 100:  # where the activations of a run do not fit beside the weights
         same(made, {"x": X})
 
 

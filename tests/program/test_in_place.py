@@ -55,7 +55,7 @@ class Net:
         return self.add("Add", product, self.const(numbers(n)))
 
     def model(self, y: str, shape: list[Any]) -> bytes:
-        # A small output, whose block has no room for what the arena holds.
+        # A small output, whose block is too small for what the arena holds.
         self.add("ReduceSumSquare", y, self.const(np.array([1])), to="y")
         x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
         out = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -194,7 +194,7 @@ def nested(net: Net) -> str:
     [(inception, 128, 1.6), (upward, 128, 1.7), (head, 144, 1.3), (nested, 144, 1.2)],
 )
 def test_concatenations_along_channels(build: Any, maps: int, most: float) -> None:
-    """Parts are written where they are joined: little lies beside the whole."""
+    """Concat inputs are written directly into its output: little memory is needed beside it."""
     net = Net()
     model = net.model(net.conv(build(net), maps, 8), ["N", 8, 64, 64])
     assert checked(model, numbers(2, 8, 64, 64) / 4) <= most * 2 * 64 * 64 * maps * 4
@@ -215,7 +215,7 @@ def ending(model: bytes) -> bytes:
 
 
 def test_rows_that_are_joined_below_and_then_beside_others() -> None:
-    """Parts of a whole whose own rows lie apart cannot lie one behind the other in it."""
+    """A Concat of rows cannot be written into one of columns, where its rows are strided."""
     net = Net()
     below = net.add("Concat", net.product("x", 16, 16), net.product("x", 16, 16), axis=0)
     beside = net.product(net.add("Concat", "x", "x", axis=0), 16, 16)
@@ -296,7 +296,7 @@ def test_blocks_of_outputs_are_lent() -> None:
     second = net.product(net.product("x", 64, 64), 64, 64)
     model = ending(net.model(net.product(second, 64, 256), ["N", 64]))
     x = numbers(128, 64)
-    assert checked(model, x) == x.nbytes  # the first lies where the output will be
+    assert checked(model, x) == x.nbytes  # the first shares the output's bytes
 
 
 @pytest.mark.parametrize("heads", [4, 20])
@@ -314,7 +314,7 @@ def test_attention_over_its_queries(heads: int) -> None:
     k = net.add("Transpose", k, perm=[0, 1, 3, 2])
     scores = net.add("Mul", net.add("MatMul", q, k), net.const(np.array(0.25, np.float32)))
     sums = net.add("MatMul", net.add("Softmax", scores, axis=-1), v)
-    turned = net.add("Transpose", sums, perm=[0, 2, 1, 3])
-    made = net.add("Reshape", turned, net.const(np.array([0, rows, width])))
+    transposed = net.add("Transpose", sums, perm=[0, 2, 1, 3])
+    made = net.add("Reshape", transposed, net.const(np.array([0, rows, width])))
     model = net.model(net.add("Add", net.product(made, width, width), x), ["N", rows, width])
     assert checked(model, numbers(9, rows, width) / 4) == 4 * 9 * rows * width * 4

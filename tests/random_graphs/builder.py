@@ -117,7 +117,7 @@ class Builder:
         low: float | None = None,
         high: float | None = None,
     ) -> Value:
-        """A value that is no part of the graph yet."""
+        """A value that is not part of the graph yet."""
         shape = self.new_shape() if shape is None else tuple(int(d) for d in shape)
         specials = self.traits.is_wild and self.rng.random() < 0.3 and low is None
         recipe = Recipe(dtype, low, high, specials)

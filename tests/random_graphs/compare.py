@@ -102,7 +102,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def _exact(found: Array, wanted: Array, noisy: Sequence[Array]) -> Array:
-    """Integers, booleans and text are the same, but where a rounding error turns them."""
+    """Integers, booleans and text are the same, but where a rounding error changes them."""
     wrong = np.asarray(found != wanted)
     if not np.any(wrong) or wanted.dtype.kind in "OSU":
         return wrong & ~_flips(wanted, noisy)

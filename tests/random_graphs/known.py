@@ -181,7 +181,7 @@ KNOWN: tuple[Known, ...] = (
     Known("ReduceMean", "of nothing is 0", is_empty),
     Known("Sigmoid", "is off by about 1e-7, whatever the result", is_small_chance),
     Known("GroupNormalization", "computes float64 in float32", is_double),
-    Known("CropAndResize", "decides in float32 what lies outside"),
+    Known("CropAndResize", "decides in float32 what is outside"),
     Known("DynamicQuantizeLSTM", "rounds at other steps, and one rounding flips others"),
     Known("If", "holds a Resize, of integers or with corners", resizes_integers),
     *(

@@ -274,7 +274,7 @@ def test_bodies_are_scratch_of_their_node() -> None:
     assert len(found.steps) == 1
     inside = [t for t in found.tensors if t.kind == "scratch"]
     assert len(inside) == 1
-    assert inside[0].bytes >= 2 * 4 * 8 * 4  # what lies between its products, and its output
+    assert inside[0].bytes >= 2 * 4 * 8 * 4  # values between its matmuls, and its output
     assert found.output_bytes == 128
 
 

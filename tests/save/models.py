@@ -69,7 +69,7 @@ def loop() -> Case:
         loops (float[2] x, int64 m) => (float[2] last, float[k, 2] all, float[2] still) {
             two = Constant <value = float {2.0}> ()
             go = Constant <value = bool {1}> ()
-            last, still, all = Loop <body = turn (int64 i, bool on, float[2] s, float[2] t)
+            last, still, all = Loop <body = step (int64 i, bool on, float[2] s, float[2] t)
                 => (bool on2, float[2] s2, float[2] t2, float[2] out) {
                 on2 = Identity (on)
                 s2 = Mul (s, two)
@@ -83,7 +83,7 @@ def loop() -> Case:
 def scan() -> Case:
     model = text("""<ir_version: 8, opset_import: ["": 16]>
         scans (float[2] x, float[n, 2] xs) => (float[2] total, float[n, 2] sums) {
-            total, sums = Scan <num_scan_inputs = 1, body = turn (float[2] s, float[2] e)
+            total, sums = Scan <num_scan_inputs = 1, body = step (float[2] s, float[2] e)
                 => (float[2] s2, float[2] out) {
                 s2 = Add (s, e)
                 out = Identity (s2)

@@ -33,7 +33,7 @@ def loaded(model: Any) -> Model:
 
 
 def joins(*arrays: Any) -> onnx.ModelProto:
-    """A model that puts all these weights behind its input."""
+    """A model that applies all these weights to its input."""
     names = [f"w{i}" for i in range(len(arrays))]
     node = helper.make_node("Concat", ["x", *names], ["y"], axis=0)
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [n]) for n in ("x", "y")]

@@ -38,7 +38,7 @@ def graph_of(rows: Sequence[tuple[str, Sequence[int]]], sizes: Sequence[int] = (
 
 
 def check_order(graph: Graph, order: Sequence[Node]) -> None:
-    """All nodes once, each after those it reads, and what looks at a shape right behind."""
+    """All nodes once, each after those it reads, and readers of a shape immediately after."""
     assert len(order) == len(graph.nodes)
     assert set(order) == set(graph.nodes)
     place = {node: i for i, node in enumerate(order)}

@@ -179,7 +179,7 @@ def test_channels_last_keep_marks() -> None:
     lower(graph, PassOptions())
     verify(graph)
     of_inputs = {n.annotations for n in graph.nodes if graph.inputs[0] in n.inputs}
-    assert of_inputs == {(0, False)}  # what turns the input is nobody's gradient
+    assert of_inputs == {(0, False)}  # a Transpose of the input is part of no gradient
     assert {n.annotations for n in graph.nodes if graph.inputs[0] not in n.inputs} == {(0, True)}
 
 

@@ -45,9 +45,9 @@ def test_forms_agree() -> None:
     """Exact products: the forms differ by what sums of float32 differ by."""
     exact = generate(session(Decoder("float32")), PROMPT, 8)
     stored = generate(session(Decoder("qoperator")), PROMPT, 8)
-    turned = generate(session(Decoder("qdq")), PROMPT, 8)
+    dequantized = generate(session(Decoder("qdq")), PROMPT, 8)
     assert distance(stored, exact) < 1e-5
-    assert distance(turned, stored) < 1e-5
+    assert distance(dequantized, stored) < 1e-5
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12, 13, 40])
@@ -55,9 +55,9 @@ def test_forms_agree_on_eight_bit_activations(length: int) -> None:
     """To the last bit: one that differs would be rounded to another byte in the next layer."""
     prompt = [list(range(length))]
     stored = generate(session(Decoder("qoperator", level=4)), prompt, 4)
-    turned = generate(session(Decoder("qdq"), **{LEVEL: "4"}), prompt, 4)
+    dequantized = generate(session(Decoder("qdq"), **{LEVEL: "4"}), prompt, 4)
     exact = generate(session(Decoder("qoperator")), prompt, 0)
-    for a, b in zip(turned, stored, strict=True):
+    for a, b in zip(dequantized, stored, strict=True):
         np.testing.assert_array_equal(a, b)
     assert 0 < distance(stored[:1], exact) < 0.03
 

@@ -14,7 +14,7 @@ from sardonyx.errors import InvalidArgument
 
 
 def cache_model(axis: int = 2, outputs: tuple[str, ...] = ("present", "sums")) -> bytes:
-    """present = past with new rows behind; sums = what a reader of the whole cache makes of it."""
+    """present = past and new rows; sums = what a reader of the whole cache makes of it."""
     nodes = [
         helper.make_node("Concat", ["past", "new"], ["present"], axis=axis),
         helper.make_node("ReduceSum", ["present", "axes"], ["sums"], keepdims=0),
@@ -104,7 +104,7 @@ def test_a_full_block_is_left_for_a_larger_one() -> None:
         lambda a: np.asfortranarray(a),
         lambda a: a[:1],
     ],
-    ids=["copy", "tail", "turned", "empty", "fortran", "one"],
+    ids=["copy", "tail", "transposed", "empty", "fortran", "one"],
 )
 def test_a_cache_that_was_changed_is_copied(change: Any) -> None:
     s = session()
@@ -237,7 +237,7 @@ def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
 
 @pytest.mark.parametrize("outputs", [("present", "sums"), ("sums", "present")])
 def test_a_run_is_one_native_call(outputs: tuple[str, ...]) -> None:
-    """Decoders make their caches before their logits, and name them behind."""
+    """Decoders make their caches before their logits, and list them after those."""
     s = ort.InferenceSession(cache_model(outputs=outputs))
     assert s._fast_path is not None
     made: Any = s._fast_path.call({"past": rows(3, 0), "new": rows(1, 1)})

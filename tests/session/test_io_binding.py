@@ -65,7 +65,7 @@ def test_outputs_are_written_where_they_are_bound(
 def test_the_run_itself_writes_there(
     session: sardonyx.InferenceSession, bound: IOBinding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is copied behind the run."""
+    """Nothing is copied after the run."""
     monkeypatch.setattr("sardonyx.session.io_binding._copy", None)
     z = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
     bound.bind_ortvalue_output("z", z)

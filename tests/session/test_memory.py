@@ -29,8 +29,8 @@ LIMIT = "sardonyx.max_arena_bytes"
 SHARED = "session.use_env_allocators"
 WIDTH = 1024
 ROW = 4 * WIDTH  # bytes
-# A softmax between two others: an arena and an output of the size of the input. `a` lies where y
-# will be.
+# A softmax between two others: an arena and an output of the size of the input. `a` is
+# written into the block of y.
 MODEL = f"""
 <ir_version: 8, opset_import: ["" : 17]>
 g (float[N, {WIDTH}] x) => (float[N, {WIDTH}] y) {{

@@ -95,7 +95,7 @@ def test_one_buffer_one_program() -> None:
 
 
 def test_a_program_keeps_its_buffer() -> None:
-    """A new buffer cannot lie where that of a living program lies."""
+    """A new buffer cannot have the address of one that a living program keeps."""
     sessions = []
     for token in range(20):
         decoder = Decoder("float32", layers=1, _rng=np.random.default_rng(token))

@@ -447,7 +447,7 @@ def make(seed: int, length: int = 36) -> ShapeGraph:
             m.random.choices(steps, weights)[0](m)
     names = m.made
     outputs = names[-1:] + m.random.sample(names[:-1], min(len(names) - 1, m.random.randint(0, 3)))
-    if m.random.random() < 0.5:  # the sizes of everything, which nobody else may look at
+    if m.random.random() < 0.5:  # the sizes of everything, whether or not others read them
         shapes = [m.op("Shape", n) for n in names[-4:]]
         joined = m.op("Concat", *[s for s in shapes if s is not None], axis=0)
         outputs = [*outputs, joined] if joined is not None else outputs

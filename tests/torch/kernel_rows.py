@@ -24,7 +24,7 @@ from sardonyx.providers.torch.kernels.chain import Chain
 from sardonyx.providers.torch.kernels.nbits_matmul import dequantize
 from sardonyx.providers.torch.kernels.normalize import normalize
 from sardonyx.providers.torch.kernels.rotary import rotary
-from tests.torch.few_bits_model import gated_block
+from tests.torch.nbits_model import gated_block
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 CPU = torch.device("cpu")
@@ -173,7 +173,7 @@ def test_attention(row: tuple[Any, ...]) -> None:
         [qkv, None, None, k, v, seqlens, total, cos, sin, *[None] * 7], attrs
     )
     heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head), window, cap)
-    turn = (
+    rotation = (
         attention_decode.Rotary(torch.from_numpy(cos), torch.from_numpy(sin), bool(near))
         if pairs
         else None
@@ -181,7 +181,9 @@ def test_attention(row: tuple[Any, ...]) -> None:
     caches = (torch.from_numpy(k.copy()), torch.from_numpy(v.copy()))
     parts = attention_decode.split_packed(torch.from_numpy(qkv), heads)
     workspace = attention_decode.new_workspace(caches[0], n_heads, tokens)
-    got = attention_decode.attend(parts, caches, torch.from_numpy(seqlens), heads, turn, workspace)
+    got = attention_decode.attend(
+        parts, caches, torch.from_numpy(seqlens), heads, rotation, workspace
+    )
     assert not workspace.counts.any()
     np.testing.assert_allclose(got.numpy(), y, rtol=0, atol=2e-6)
     for b, end in enumerate(ends):
@@ -242,8 +244,8 @@ def test_rotary(near: bool) -> None:
     y = rotary(x, cos, sin, places, is_interleaved=near)
     c, s = cos[places][:, :, None], sin[places][:, :, None]
     first, second = (x[..., 0:8:2], x[..., 1:8:2]) if near else (x[..., :4], x[..., 4:8])
-    turned = (first * c - second * s, first * s + second * c)
-    expected = torch.stack(turned, -1).flatten(-2) if near else torch.cat(turned, -1)
+    rotated = (first * c - second * s, first * s + second * c)
+    expected = torch.stack(rotated, -1).flatten(-2) if near else torch.cat(rotated, -1)
     torch.testing.assert_close(y, torch.cat((expected, x[..., 8:]), -1))
 
 

@@ -1,4 +1,4 @@
-"""A gated block of a decoder with weights of few bits."""
+"""A gated block of a decoder with n-bit weights."""
 
 from __future__ import annotations
 

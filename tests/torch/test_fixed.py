@@ -26,12 +26,12 @@ g (float[n,4] x) => (float[n,4] y)
   y = MatMul (mask, x)
 }"""
 # The bytes that may be kept, and how many of ten masks of 16 x 16 numbers and up are kept then.
-ROOMS = {"more than enough": (1 << 20, 8), "for two": (2 * 25 * 25 * 4, 2), "for none": (100, 1)}
+BUDGETS = {"more than enough": (1 << 20, 8), "for two": (2 * 25 * 25 * 4, 2), "for none": (100, 1)}
 
 
-@pytest.mark.parametrize(("room", "kept"), ROOMS.values(), ids=ROOMS)
+@pytest.mark.parametrize(("budget", "kept"), BUDGETS.values(), ids=BUDGETS)
 def test_masks_of_many_sizes_are_not_all_kept(
-    room: int, kept: int, monkeypatch: pytest.MonkeyPatch
+    budget: int, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
 
@@ -40,7 +40,7 @@ def test_masks_of_many_sizes_are_not_all_kept(
         return made[-1]
 
     monkeypatch.setattr(Torch, "compile_region", compile_region)
-    monkeypatch.setattr(region, "_MAX_SPECIALIZATION_BYTES", room)
+    monkeypatch.setattr(region, "_MAX_SPECIALIZATION_BYTES", budget)
     session = sardonyx.InferenceSession(
         parser.parse_model(MASKED), providers=[("TorchExecutionProvider", {"device": "cpu"})]
     )

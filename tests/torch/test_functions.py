@@ -39,7 +39,7 @@ ULPS = 16  # more than a kernel of ours is allowed: torch has its own exponentia
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_function(index: int) -> None:
-    """With sizes and axes as constants, and with everything behind the first input as one."""
+    """With sizes and axes as constants, and with everything after the first input as one."""
     row = ROWS[index]
     if is_random(row):
         pytest.skip("random numbers have no reference to compare with")

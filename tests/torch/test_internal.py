@@ -54,7 +54,7 @@ LOWEST = np.where(np.arange(6) < 2, np.float32(0), np.finfo(np.float32).min)[Non
 SPANS = np.array([[2, 5], [0, 3]], np.int32)
 PRODUCTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "plain": ((f32(3, 4, 5), f32(5, 6)), {}),
-    "turned": ((f32(2, 5, 4), f32(2, 6, 5)), {"trans_a": 1, "trans_b": 1, "alpha": 0.3}),
+    "transposed": ((f32(2, 5, 4), f32(2, 6, 5)), {"trans_a": 1, "trans_b": 1, "alpha": 0.3}),
     "epilogue": ((f32(3, 4, 5), f32(5, 6), f32(6)), {"code": RELU}),
     "halves": ((f32(4, 5).astype(np.float16), f32(5, 6).astype(np.float16)), {"alpha": 0.3}),
     "stack of halves": (
@@ -202,9 +202,9 @@ def _decoder(batch: int, past: int, rows: int, dtype: Any) -> tuple[Any, ...]:
     return (*parts, *(f32(batch, 2, past, 8).astype(dtype) for _ in range(2)))
 
 
-STEPS: dict[str, tuple[int, int, list[int]]] = {  # batch, rows, lengths behind
+STEPS: dict[str, tuple[int, int, list[int]]] = {  # batch, rows, past lengths
     "one row": (1, 1, [5]),
-    "rows behind others": (1, 3, [7]),
+    "rows after others": (1, 3, [7]),
     "a first prompt": (1, 4, [4]),
     "a batch": (3, 1, [5, 2, 9]),
     "rows of a batch": (2, 3, [7, 4]),

@@ -1,4 +1,4 @@
-"""Sessions whose values are tensors of torch: fed, bound, handed out, and left where they lie."""
+"""Sessions whose values are tensors of torch: fed, bound, handed out, and left in place."""
 
 from __future__ import annotations
 

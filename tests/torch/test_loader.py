@@ -120,8 +120,8 @@ def test_packed_bytes_stay_packed(source: Source) -> None:
 
 def test_a_conversion_is_made_of_what_arrived(source: Source) -> None:
     const = at(source, 0, by_name("i4"), 300, 400)
-    turned = Conversion("turned", F16, (400, 300), lambda t: t.mT)
-    found, plain = (place(const, conversion=c)[0] for c in (turned, None))
+    transposed = Conversion("transposed", F16, (400, 300), lambda t: t.mT)
+    found, plain = (place(const, conversion=c)[0] for c in (transposed, None))
     assert found.dtype == torch.float16
     assert found.is_contiguous()
     np.testing.assert_array_equal(found.numpy(), plain.numpy().T)
@@ -135,15 +135,15 @@ def recipe(name: str, *inputs: Const, shape: tuple[int, ...], **attrs: Any) -> R
 
 def recipes(source: Source) -> dict[str, Recipe]:
     a, b = at(source, 3, F16, 200, 300), at(source, 200_000, F16, 100, 300)
-    turned = recipe("Transpose", a, shape=(300, 200), perm=(1, 0))
+    transposed = recipe("Transpose", a, shape=(300, 200), perm=(1, 0))
     joined = recipe("Concat", a, b, shape=(300, 300), axis=0)
     shift = ArrayConst(np.arange(300, dtype=np.float16))
     to = ArrayConst(np.array([200, 150, 2]))
     return {
-        "one": turned,
+        "one": transposed,
         "two": joined,
         "a small one": recipe("Add", joined, shift, shape=(300, 300)),
-        "a chain": recipe("Reshape", turned, to, shape=(200, 150, 2)),
+        "a chain": recipe("Reshape", transposed, to, shape=(200, 150, 2)),
         "one twice": recipe("Add", a, recipe("Neg", a, shape=(200, 300)), shape=(200, 300)),
         "no large one": recipe("Expand", shift, ArrayConst(np.array([300, 300])), shape=(300, 300)),
     }

@@ -55,7 +55,7 @@ def test_open_sizes(name: str) -> None:
 
 
 def _model(nodes: Nodes, feeds: dict[str, Any]) -> bytes:
-    """A model of these nodes, and of a Relu behind them."""
+    """A model of these nodes, followed by a Relu."""
     made = [
         helper.make_node(op, read, write, **({"to": TensorProto.FLOAT} if op == "Cast" else {}))
         for op, read, write in (*nodes, ("Relu", ["z"], ["y"]))

@@ -1,4 +1,4 @@
-"""Memory of tensors that are fed: read where it lies, kept, and never taken from its owner."""
+"""Memory of tensors that are fed: read in place, kept, and never taken from its owner."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_recompute_changes_no_bit(name: str, recompute: str) -> None:
 
 
 def test_layers_keep_what_joins_them() -> None:
-    """Between two kept values of a transformer's forward part lies no other that gradients read."""
+    """Gradients read no value between two kept ones of a transformer's forward part."""
     graph = made("transformer", "layers").graph
     kept = {
         value.node.name
@@ -147,7 +147,7 @@ def test_saved_graphs_keep_marks_and_results(name: str, recompute: str, tmp_path
     assert sorted(n.annotations for n in read.graph.nodes) == sorted(
         n.annotations for n in model.graph.nodes
     )
-    # Weights that nobody feeds are constants in a session of a file, and packed for other kernels.
+    # Weights that are not fed are constants in a session of a file, and packed for other kernels.
     weights = {value.name: const.read() for value, const in model.graph.defaults.items()}
     same(results(path, feeds | weights), results(model, feeds | weights))
 

@@ -1,4 +1,4 @@
-"""Models whose weights lie where a test wants them, and how their sessions hold them."""
+"""Models whose weights are stored where a test wants them, and how their sessions hold them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SQUARE = np.random.default_rng(8).standard_normal((192, 192)).astype(np.float32)
 
 
 def external(name: str, array: Any, location: str, offset: int = 0) -> onnx.TensorProto:
-    """An initializer whose bytes lie in a file."""
+    """An initializer whose bytes are in a file."""
     tensor = TensorProto(
         name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape
     )

@@ -145,7 +145,7 @@ def test_a_file_is_known_once_its_times_are_past(tmp_path: Path) -> None:
 
 
 def hole(path: Path, size_bytes: int, *parts: tuple[int, bytes]) -> None:
-    """A large file that takes no room on the disk."""
+    """A large file that takes no space on the disk."""
     with path.open("wb") as file:
         file.truncate(size_bytes)
         for offset, data in parts:

@@ -22,7 +22,7 @@ DATA = np.arange(20_000, dtype=np.float32)
 
 
 class Tin:
-    """Memory of a device that nobody looks into."""
+    """Memory of a device that the host cannot read."""
 
     def __init__(self) -> None:
         self.array: Any = None

@@ -15,8 +15,8 @@ LOOSE: dict[str, Any] = {"ulps": 16}
 
 def angles(*shape: int) -> tuple[Array, Array]:
     """The cosines and sines of some angles."""
-    turn = f32(*shape)
-    return np.cos(turn), np.sin(turn)
+    angle = f32(*shape)
+    return np.cos(angle), np.sin(angle)
 
 
 def i32(*numbers: Any) -> Array:
@@ -54,7 +54,7 @@ def group(
     return case("GroupQueryAttention", *inputs, domain=DOMAIN, **settings)
 
 
-TURN: Any = angles(40, 8)
+COS_SIN: Any = angles(40, 8)
 EMPTY_TOTAL: Any = (f32(1, 2, 64), f32(1, 2, 32), f32(1, 2, 32), None, None, i32(1), i32())
 ROTARY_OFF: Any = (None, None, None)
 ELSEWHERE: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
@@ -66,14 +66,14 @@ GROUP = [
     group([5, 3], 1, 6, 5),
     group([7], 3, 8, 5),
     group([5, 3], 1, 6, 9),
-    group([4], 5, 5, 0, *TURN, do_rotary=1),
-    group([4], 5, 5, 0, *TURN, do_rotary=1, rotary_interleaved=1),
-    group([4], 5, 5, 0, *TURN, do_rotary=1, packed=True, width=32),
-    group([5, 3], 1, 6, 5, *TURN, do_rotary=1, packed=True),
-    group([7], 3, 8, 5, *TURN, do_rotary=1, packed=True),
-    group([7], 3, 8, 5, *TURN, of([[3, 9, 11]], np.int64), do_rotary=1),
-    group([2, 2], 3, 3, 0, *TURN, of([[3, 9, 11], [7, 8, 9]], np.int64), do_rotary=1),
-    group([5, 3], 1, 6, 5, *TURN, of([[3], [9]], np.int64), do_rotary=1),
+    group([4], 5, 5, 0, *COS_SIN, do_rotary=1),
+    group([4], 5, 5, 0, *COS_SIN, do_rotary=1, rotary_interleaved=1),
+    group([4], 5, 5, 0, *COS_SIN, do_rotary=1, packed=True, width=32),
+    group([5, 3], 1, 6, 5, *COS_SIN, do_rotary=1, packed=True),
+    group([7], 3, 8, 5, *COS_SIN, do_rotary=1, packed=True),
+    group([7], 3, 8, 5, *COS_SIN, of([[3, 9, 11]], np.int64), do_rotary=1),
+    group([2, 2], 3, 3, 0, *COS_SIN, of([[3, 9, 11], [7, 8, 9]], np.int64), do_rotary=1),
+    group([5, 3], 1, 6, 5, *COS_SIN, of([[3], [9]], np.int64), do_rotary=1),
     group([8], 9, 9, local_window_size=3),
     group([9, 5], 1, 10, 9, local_window_size=3),
     group([8], 9, 9, softcap=0.7, scale=0.7),
@@ -86,8 +86,8 @@ GROUP = [
     group([4], 5, 5, outputs=4, qk_output=1, softcap=0.5),
     group([5, 5], 1, 6, 9, outputs=4, qk_output=2),
     group([4], 5, 5, outputs=1),
-    group([39], 40, 40, 0, *TURN, do_rotary=1, packed=True, width=32),
-    group([5], 1, 6, 5, *(a.astype(np.float16) for a in TURN), do_rotary=1, dtype=np.float16),
+    group([39], 40, 40, 0, *COS_SIN, do_rotary=1, packed=True, width=32),
+    group([5], 1, 6, 5, *(a.astype(np.float16) for a in COS_SIN), do_rotary=1, dtype=np.float16),
     group([5], 1, 6, 5, dtype=bf16(1).dtype, oracle="none"),
     group([9], 1, 6, 5, match="seqlens_k 9 is outside"),
     group([1], 3, 8, 5, match="3 new rows|outside"),
@@ -99,7 +99,7 @@ GROUP = [
     group([4], 5, 5, 2, local_window_size=3, sliding_window_cache=1, match="cannot hold a window"),
     group([4], 5, 5, k_quant_type="PER_TENSOR", match="only one of them is NONE"),
     group([7], 3, 8, 5, *NORMS, **ELSEWHERE),
-    group([7], 3, 8, 5, *TURN, *NORMS[2:], do_rotary=1, packed=True, **ELSEWHERE),
+    group([7], 3, 8, 5, *COS_SIN, *NORMS[2:], do_rotary=1, packed=True, **ELSEWHERE),
     group([4], 5, 5, 0, *NORMS[:-1], match="go together"),
     group([4], 5, 5, local_window_size=0, match="local_window_size 0"),
     group([4], 5, 5, causal=0, local_window_size=2, match="needs causal attention"),
@@ -109,14 +109,14 @@ GROUP = [
 
 
 def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options: Any) -> Row:
-    """GroupQueryAttention over a cache of few bits."""
+    """GroupQueryAttention over a quantized cache."""
     batch, grain = len(lens), options.pop("grain", "PER_TENSOR")
     low, high, dtype = (-100, 100, np.int8) if bits == 8 else (0, 255, np.uint8)
     old = [ints(dtype, batch, 2, past, 16 * bits // 8, low=low, high=high) for _ in range(2)]
     count = (1, 2, 1, 16) if grain == "PER_CHANNEL" else (1,)
     scales = [np.abs(f32(*count)) * np.float32(k) + np.float32(k) for k in (0.1 / bits, 0.2 / bits)]
     qkv = (f32(batch, rows, 64), f32(batch, rows, 32), f32(batch, rows, 32) * 2)
-    inputs = (*qkv, *old, i32(*lens), i32(total), *options.pop("turn", (None, None)), None)
+    inputs = (*qkv, *old, i32(*lens), i32(total), *options.pop("cos_sin", (None, None)), None)
     settings = {"k_quant_type": grain, "v_quant_type": grain, "kv_cache_bit_width": bits}
     refused = options.pop("match", None)
     given = (*inputs, None, None, *scales)
@@ -146,7 +146,7 @@ KEPT = [
     kept(8, [7], 3, 8, 5),
     kept(8, [7], 1, 8, 7, grain="PER_CHANNEL"),
     kept(8, [7, 5], 1, 8, 9, grain="PER_CHANNEL"),
-    kept(8, [7], 3, 8, 5, turn=TURN, do_rotary=1),
+    kept(8, [7], 3, 8, 5, cos_sin=COS_SIN, do_rotary=1),
     kept(4, [7], 3, 8, 5),
     kept(4, [7], 1, 8, 7, grain="PER_CHANNEL"),
     kept(8, [7], 3, 8, 5, kv_cache_bit_width=2, match="must be 4 or 8"),
@@ -178,8 +178,8 @@ CACHED = (f32(2, 4, 5, 8), f32(2, 4, 5, 8) * 2)
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
 
 
-def room(past: int) -> tuple[Array, Array, Array]:
-    """A cache with room for 8 keys, and how many there are."""
+def reserved(past: int) -> tuple[Array, Array, Array]:
+    """A cache with a capacity of 8 keys, and how many there are."""
     cache = f32(2, 4, 8, 8)
     cache[:, :, past:] = 0
     return cache, cache * 2, i32(past)
@@ -209,13 +209,13 @@ MULTI = [
     multi(f32(2, 3, 4, 3, 8), None, None, f32(96), None, None, *PAST, **NOT_ON_CPU),
     multi(Q, f32(2, 5, 4, 2, 8), **NOT_ON_CPU),
     multi(f16(2, 3, 32), f16(2, 5, 32), f16(2, 5, 24), f16(88), **NOT_ON_CPU),
-    multi(*SELF, None, None, None, *room(3)),
-    multi(*SELF, None, None, None, *room(0), unidirectional=1),
-    multi(*SELF, f32(96), mask(2, 5), None, *room(2)),
-    multi(*SELF, None, None, f32(1, 4, 3, 5), *room(2)),
-    multi(*ONE, None, None, None, *room(5), BEAMS),
-    no_multi(*SELF, None, None, None, *room(6), match="3 new rows|outside"),
-    no_multi(*ONE, None, None, None, *room(5), BEAMS[:, :1], match="does not fit a batch"),
+    multi(*SELF, None, None, None, *reserved(3)),
+    multi(*SELF, None, None, None, *reserved(0), unidirectional=1),
+    multi(*SELF, f32(96), mask(2, 5), None, *reserved(2)),
+    multi(*SELF, None, None, f32(1, 4, 3, 5), *reserved(2)),
+    multi(*ONE, None, None, None, *reserved(5), BEAMS),
+    no_multi(*SELF, None, None, None, *reserved(6), match="3 new rows|outside"),
+    no_multi(*ONE, None, None, None, *reserved(5), BEAMS[:, :1], match="does not fit a batch"),
     no_multi(Q, match="key is missing"),
     no_multi(Q, K, match="value is missing"),
     no_multi(Q, K, V, f32(87), match="bias"),
@@ -277,30 +277,30 @@ PROJECTED = [
 ]
 
 
-def turned(*inputs: Any, **options: Any) -> Row:
+def rotary(*inputs: Any, **options: Any) -> Row:
     return case("RotaryEmbedding", *inputs, domain=DOMAIN, **options)
 
 
-def no_turned(*inputs: Any, match: str, **options: Any) -> Row:
+def no_rotary(*inputs: Any, match: str, **options: Any) -> Row:
     return fails("RotaryEmbedding", *inputs, domain=DOMAIN, match=match, **options)
 
 
 COS, SIN = angles(9, 4)
-TURNED = [
-    turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN),
-    turned(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
-    turned(f32(2, 5, 24), of([3], np.int64), COS, SIN),
-    turned(f32(2, 5, 0), of([3], np.int64), COS, SIN, oracle="none", why="no heads at all"),
-    turned(f32(2, 3, 5, 8), of([3], np.int64), COS, SIN),
-    turned(f32(2, 3, 5, 8), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
-    turned(f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8),
-    turned(f32(1, 17, 192), i64(1, 17, low=0, high=9), *angles(20, 48)),
-    turned(f16(1, 5, 24), i64(1, 5, low=0, high=9), *(a.astype(np.float16) for a in (COS, SIN))),
-    no_turned(f32(2, 5, 25), of([3], np.int64), COS, SIN, match="another size of heads"),
-    no_turned(f32(2, 5, 24), of([8], np.int64), COS, SIN, match="position 9 is outside"),
-    no_turned(f32(2, 5, 24), i64(2, 4, low=0, high=9), COS, SIN, match="position_ids"),
-    no_turned(f32(2, 5, 24), i64(1), COS, SIN, rotary_embedding_dim=8, match="needs num_heads"),
-    no_turned(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
+ROTARY = [
+    rotary(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN),
+    rotary(f32(2, 5, 24), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
+    rotary(f32(2, 5, 24), of([3], np.int64), COS, SIN),
+    rotary(f32(2, 5, 0), of([3], np.int64), COS, SIN, oracle="none", why="no heads at all"),
+    rotary(f32(2, 3, 5, 8), of([3], np.int64), COS, SIN),
+    rotary(f32(2, 3, 5, 8), i64(2, 5, low=0, high=9), COS, SIN, interleaved=1),
+    rotary(f32(2, 5, 30), i64(2, 5, low=0, high=9), COS, SIN, num_heads=3, rotary_embedding_dim=8),
+    rotary(f32(1, 17, 192), i64(1, 17, low=0, high=9), *angles(20, 48)),
+    rotary(f16(1, 5, 24), i64(1, 5, low=0, high=9), *(a.astype(np.float16) for a in (COS, SIN))),
+    no_rotary(f32(2, 5, 25), of([3], np.int64), COS, SIN, match="another size of heads"),
+    no_rotary(f32(2, 5, 24), of([8], np.int64), COS, SIN, match="position 9 is outside"),
+    no_rotary(f32(2, 5, 24), i64(2, 4, low=0, high=9), COS, SIN, match="position_ids"),
+    no_rotary(f32(2, 5, 24), i64(1), COS, SIN, rotary_embedding_dim=8, match="needs num_heads"),
+    no_rotary(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
 ]
 
 
@@ -344,20 +344,20 @@ def no_decoder(*inputs: Any, match: str, **options: Any) -> Row:
 SHARED: dict[str, Any] = {"past_present_share_buffer": 1}
 NO_MASK: Any = (None, None)
 DECODER = [
-    decoder(*ONE, *NO_MASK, *room(5), **SHARED),
-    decoder(*ONE, *NO_MASK, *room(0), **SHARED),
-    decoder(*ONE, *NO_MASK, *room(7), scale=0.3, **SHARED),
-    decoder(*ONE, *NO_MASK, *room(3), None, None, f32(96), **SHARED),
-    decoder(*ONE, mask(2, 4), None, *room(3), mask_filter_value=-3.0, **SHARED),
-    decoder(*ONE, None, f32(1, 4, 1, 4), *room(3), **SHARED),
-    decoder(*ONE, *NO_MASK, *room(5), i32(2), BEAMS, **SHARED),
+    decoder(*ONE, *NO_MASK, *reserved(5), **SHARED),
+    decoder(*ONE, *NO_MASK, *reserved(0), **SHARED),
+    decoder(*ONE, *NO_MASK, *reserved(7), scale=0.3, **SHARED),
+    decoder(*ONE, *NO_MASK, *reserved(3), None, None, f32(96), **SHARED),
+    decoder(*ONE, mask(2, 4), None, *reserved(3), mask_filter_value=-3.0, **SHARED),
+    decoder(*ONE, None, f32(1, 4, 1, 4), *reserved(3), **SHARED),
+    decoder(*ONE, *NO_MASK, *reserved(5), i32(2), BEAMS, **SHARED),
     decoder(*ONE, *NO_MASK, *PAST, **NOT_ON_CPU),
     decoder(np.concatenate(ONE, axis=2), None, None, *NO_MASK, *PAST, **NOT_ON_CPU),
     decoder(ONE[0], *CACHED, outputs=1),
     decoder(ONE[0], *CACHED, mask(2, 5), outputs=1),
     decoder(ONE[0], *CACHED, outputs=4, output_qk=1, **NOT_ON_CPU),
-    no_decoder(*ONE, *NO_MASK, *room(8), match="1 new rows|outside", **SHARED),
-    no_decoder(*ONE, *NO_MASK, *room(3)[:2], match="go together", **SHARED),
+    no_decoder(*ONE, *NO_MASK, *reserved(8), match="1 new rows|outside", **SHARED),
+    no_decoder(*ONE, *NO_MASK, *reserved(3)[:2], match="go together", **SHARED),
     no_decoder(*SELF, *NO_MASK, *PAST, match="one row"),
 ]
 
@@ -401,4 +401,4 @@ SEQ_FIRST = [
     seq_first(None, *OLD, flags="1110", mask_filter_value=-3.0),
 ]
 
-CASES = [*THREE, *KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *TURNED]
+CASES = [*THREE, *KEPT, *DECODER, *MASKED_SELF, *SEQ_FIRST, *GROUP, *MULTI, *PROJECTED, *ROTARY]

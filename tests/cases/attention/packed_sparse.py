@@ -182,7 +182,7 @@ ROWS_OF_TWO = (f16(5, 32), f16(5, 16), f16(5, 16), *POOL, i32(0, 4, 5), i32(3, 6
 PAGE: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
 
 
-TURN = tuple(f(f32(16, 4)).astype(np.float16) for f in (np.cos, np.sin))
+COS_SIN = tuple(f(f32(16, 4)).astype(np.float16) for f in (np.cos, np.sin))
 
 
 def paged(*inputs: Any, **options: Any) -> Row:
@@ -195,7 +195,7 @@ def no_paged(*inputs: Any, match: str, **options: Any) -> Row:
 
 PAGED = [
     paged(*ROWS_OF_TWO),
-    paged(*ROWS_OF_TWO, *TURN, do_rotary=1, softcap=2.0),
+    paged(*ROWS_OF_TWO, *COS_SIN, do_rotary=1, softcap=2.0),
     paged(f16(5, 64), None, None, *ROWS_OF_TWO[3:], local_window_size=2),
     paged(*ROWS_OF_TWO, None, None, i32(15, 4, 5, -1, 10), f16(4), is_causal=0),
     paged(*ROWS_OF_TWO, None, None, None, None, f16(8), f16(8)),

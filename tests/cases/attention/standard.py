@@ -22,8 +22,8 @@ def attend(*inputs: Any, **options: Any) -> Row:
 
 def angles(*shape: int) -> tuple[Array, Array]:
     """The cosines and sines of some angles."""
-    turn = f32(*shape)
-    return np.cos(turn), np.sin(turn)
+    angle = f32(*shape)
+    return np.cos(angle), np.sin(angle)
 
 
 def packed(heads: int, dtype: Any = np.float32) -> tuple[Array, Array, Array]:

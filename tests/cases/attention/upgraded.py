@@ -25,7 +25,7 @@ def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
 ANGLES = f32(2, 5, 4)
 
 
-TURNS = [f16(2, 3, 5, 4) * np.float16(k) for k in (1, 2, 3, 4)]
+PAIRS = [f16(2, 3, 5, 4) * np.float16(k) for k in (1, 2, 3, 4)]
 
 
 COS, SIN = (f(ANGLES.astype(np.float64))[:, None] for f in (np.cos, np.sin))
@@ -35,11 +35,11 @@ PARTS_ATTENTION = [
     ms(
         "GemmaRotaryEmbedding",
         ANGLES,
-        *TURNS,
+        *PAIRS,
         outputs=2,
         ulps=8,
         expect=tuple(
-            (x * COS + turned * SIN).astype(np.float16) for x, turned in (TURNS[:2], TURNS[2:])
+            (x * COS + rotated * SIN).astype(np.float16) for x, rotated in (PAIRS[:2], PAIRS[2:])
         ),
         **NOT_ON_CPU,
     ),

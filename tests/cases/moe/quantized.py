@@ -1,7 +1,7 @@
 """Rows for the quantized ops of com.microsoft.
 
 Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
-rounds some results before it adds the zero point and some behind, which is the same but for a half
+rounds some results before it adds the zero point and some after, which is the same but for a half
 and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
 """
 

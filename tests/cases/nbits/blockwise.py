@@ -1,4 +1,4 @@
-"""Rows of products and tables with weights of few bits."""
+"""Rows of matmuls and lookup tables with n-bit weights."""
 
 from __future__ import annotations
 

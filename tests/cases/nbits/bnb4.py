@@ -1,7 +1,7 @@
 """Rows for the quantized ops of com.microsoft.
 
 Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
-rounds some results before it adds the zero point and some behind, which is the same but for a half
+rounds some results before it adds the zero point and some after, which is the same but for a half
 and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
 """
 
@@ -55,7 +55,7 @@ BNB = [
     bnb4((2, 3), 64, 32, block=64, quant_type=0),
     bnb4((), 33, 7),
     bnb4((4,), 32, 12, transB=0, oracle="none",
-         why="onnxruntime reads turned weights all the same, and past their end"),
+         why="onnxruntime reads transposed weights all the same, and past their end"),
     bnb4((0,), 16, 4),
     bnb4((3,), 48, 20, dtype=np.float16),
     no("MatMulBnb4", f32(2, 8), steps(np.uint8, 8), f32(1), K=8, N=2, block_size=16, quant_type=2,

@@ -1,7 +1,7 @@
 """Rows for the quantized ops of com.microsoft.
 
 Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
-rounds some results before it adds the zero point and some behind, which is the same but for a half
+rounds some results before it adds the zero point and some after, which is the same but for a half
 and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
 """
 
@@ -36,18 +36,18 @@ def steps(dtype: Any, *shape: int) -> Array:
     return rng.integers(low, high, shape).astype(dtype)
 
 
-IMAGE, TURNED = steps(np.uint8, 2, 3, 6, 8), steps(np.uint8, 2, 6, 8, 3)
+IMAGE, IMAGE_NHWC = steps(np.uint8, 2, 3, 6, 8), steps(np.uint8, 2, 6, 8, 3)
 
 
 POOL_POOLING = [
     *(
         ms("NhwcMaxPool", x, kernel_shape=[3, 2], pads=[1, 0, 1, 1], strides=[2, 1])
-        for x in (TURNED, TURNED.view(np.int8))
+        for x in (IMAGE_NHWC, IMAGE_NHWC.view(np.int8))
     ),
-    ms("NhwcMaxPool", TURNED, kernel_shape=[2, 2], dilations=[2, 3], ceil_mode=1),
-    ms("NhwcMaxPool", TURNED[0], kernel_shape=[2], auto_pad="SAME_UPPER"),
-    no("NhwcMaxPool", TURNED[0], kernel_shape=[2, 2], match="kernel_shape"),
-    no("NhwcMaxPool", TURNED[0, 0], kernel_shape=[], match="rank 2"),
+    ms("NhwcMaxPool", IMAGE_NHWC, kernel_shape=[2, 2], dilations=[2, 3], ceil_mode=1),
+    ms("NhwcMaxPool", IMAGE_NHWC[0], kernel_shape=[2], auto_pad="SAME_UPPER"),
+    no("NhwcMaxPool", IMAGE_NHWC[0], kernel_shape=[2, 2], match="kernel_shape"),
+    no("NhwcMaxPool", IMAGE_NHWC[0, 0], kernel_shape=[], match="rank 2"),
 ]
 
 

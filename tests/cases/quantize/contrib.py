@@ -1,7 +1,7 @@
 """Rows for the quantized ops of com.microsoft.
 
 Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
-rounds some results before it adds the zero point and some behind, which is the same but for a half
+rounds some results before it adds the zero point and some after, which is the same but for a half
 and an odd zero point. tests/test_qlinear.py has scales and zero points of any kind.
 """
 
@@ -120,7 +120,7 @@ SOFTMAX = [
 ]  # fmt: skip
 
 
-IMAGE, TURNED = steps(np.uint8, 2, 3, 6, 8), steps(np.uint8, 2, 6, 8, 3)
+IMAGE, IMAGE_NHWC = steps(np.uint8, 2, 3, 6, 8), steps(np.uint8, 2, 6, 8, 3)
 
 
 POOL_QUANTIZE = [
@@ -137,7 +137,7 @@ POOL_QUANTIZE = [
     ),
     ms(
         "QLinearAveragePool",
-        *kind(TURNED.view(np.int8), 0.5, 3),
+        *kind(IMAGE_NHWC.view(np.int8), 0.5, 3),
         one(0.5),
         zero(-6, np.int8),
         kernel_shape=[2, 2],
@@ -167,12 +167,12 @@ POOL_QUANTIZE = [
         ceil_mode=1,
         count_include_pad=1,
         expect=(of([[[6]]], np.uint8),),
-        why="onnxruntime divides by what lies outside of image and pads too, unlike AveragePool",
+        why="onnxruntime divides by pixels outside of image and pads too, unlike AveragePool",
     ),
     ms("QLinearGlobalAveragePool", *kind(IMAGE[:, :, :4, :4], 0.5, 100), one(0.25), zero(90)),
     ms(
         "QLinearGlobalAveragePool",
-        *kind(TURNED[:, :2], 0.5, 100),
+        *kind(IMAGE_NHWC[:, :2], 0.5, 100),
         one(0.5),
         zero(90),
         channels_last=1,
@@ -260,13 +260,14 @@ RESULT = (one(2048.0), zero(100))
 
 CONV = [
     ms("QLinearConv", *kind(IMAGE, 0.5, 100), *kind(FILTER, 0.25, 0), *RESULT),
-    ms("QLinearConv", *kind(TURNED, 0.5, 100), *kind(FILTER, 0.25, 0), *RESULT,
+    ms("QLinearConv", *kind(IMAGE_NHWC, 0.5, 100), *kind(FILTER, 0.25, 0), *RESULT,
        ints(np.int32, 4, low=-900, high=900), channels_last=1, pads=[1, 1, 1, 1], strides=[2, 1]),
-    ms("QLinearConv", *kind(TURNED, 0.5, 100), FILTER, PER_MAP, of([0] * 4, np.int8), *RESULT,
+    ms("QLinearConv", *kind(IMAGE_NHWC, 0.5, 100), FILTER, PER_MAP, of([0] * 4, np.int8), *RESULT,
        channels_last=1, dilations=[2, 1]),
-    ms("QLinearConv", *kind(TURNED.view(np.int8), 0.5, -3), *kind(steps(np.int8, 6, 1, 2, 2), 1, 0),
-       one(1024.0), zero(3, np.int8), channels_last=1, group=3),
-    no("QLinearConv", *kind(TURNED, 1, 0), *kind(FILTER, 1, 0), *RESULT, match="channels of x"),
+    ms("QLinearConv", *kind(IMAGE_NHWC.view(np.int8), 0.5, -3),
+       *kind(steps(np.int8, 6, 1, 2, 2), 1, 0), one(1024.0), zero(3, np.int8), channels_last=1,
+       group=3),
+    no("QLinearConv", *kind(IMAGE_NHWC, 1, 0), *kind(FILTER, 1, 0), *RESULT, match="channels of x"),
     no("QLinearConv", *kind(IMAGE, 1, 0), *kind(FILTER, 1, 0), *RESULT, channels_last=1,
        match="channels of x"),
 ]  # fmt: skip

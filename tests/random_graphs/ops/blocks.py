@@ -139,7 +139,7 @@ def follow(b: Builder, y: Value) -> Value:
 
 
 def convolution(b: Builder) -> None:
-    """A convolution with normalization, addition and activation behind it, and a Pad before it."""
+    """A convolution with normalization, addition and activation after it, and a Pad before it."""
     x = image(b, KINDS[:1])
     if b.rng.random() < 0.2 and b.traits.opset >= 11:
         pads = [0, 0, *(b.rng.randint(0, 2) for _ in x.shape[2:])]
@@ -189,9 +189,9 @@ def attention(b: Builder) -> None:
         if b.rng.random() < 0.5:
             p = either(b, "Add", p, b.like(x, (size,)))
         p = do(b, "Reshape", p, b.given(split, "initializer"))
-        turn_key = i == 1 and b.rng.random() < 0.5
-        parts.append(do(b, "Transpose", p, perm=[0, 2, 3, 1] if turn_key else [0, 2, 1, 3]))
-        if i == 1 and not turn_key:
+        transposes_key = i == 1 and b.rng.random() < 0.5
+        parts.append(do(b, "Transpose", p, perm=[0, 2, 3, 1] if transposes_key else [0, 2, 1, 3]))
+        if i == 1 and not transposes_key:
             parts[1] = do(b, "Transpose", parts[1], perm=[0, 1, 3, 2])
     scores = do(b, "MatMul", parts[0], parts[1])
     scores = (
@@ -236,7 +236,7 @@ def sizes(b: Builder) -> None:
         do(b, "Slice", x, zero, half, where)
 
 
-def turned(b: Builder) -> None:
+def transposed(b: Builder) -> None:
     """Transposes that meet elementwise nodes, products and each other."""
     x = rows(b)
     perm = b.rng.sample(range(x.rank), x.rank)
@@ -323,8 +323,8 @@ def embedding(b: Builder) -> None:
     if b.rng.random() < 0.5:
         h = either(b, "Add", h, b.like(h, h.shape[-2:]))
     if b.rng.random() < 0.5:
-        turned_table = do(b, "Transpose", table, perm=[1, 0])
-        do(b, "MatMul", h, turned_table)
+        transposed_table = do(b, "Transpose", table, perm=[1, 0])
+        do(b, "MatMul", h, transposed_table)
 
 
 def chain(b: Builder) -> None:
@@ -351,6 +351,6 @@ def rotary(b: Builder) -> None:
 
 BLOCKS: tuple[Callable[[Builder], Any], ...] = (
     layer_norm, rms_norm, gelu, swish, softplus_mish, dense, dense, convolution, convolution,
-    convolution, attention, attention, sizes, turned, turned, qdq, qdq, dynamic, embedding, chain,
-    rotary,
+    convolution, attention, attention, sizes, transposed, transposed, qdq, qdq, dynamic, embedding,
+    chain, rotary,
 )  # fmt: skip

@@ -81,7 +81,7 @@ def if_(b: Builder, op: str) -> None:
 def loop(b: Builder, op: str) -> None:
     tame(b)
     carried = [b.pick(KINDS) for _ in range(b.rng.choice((0, 1, 1, 2)))]
-    turns = b.rng.choice((0, 1, 2, 3, 5))
+    iterations = b.rng.choice((0, 1, 2, 3, 5))
     inner = [Value(b.name("l"), v.data, type_of(v.data, [None] * v.rank)) for v in carried]
     i = Value(b.name("i"), np.array(0), type_of(np.array(0)))
     go = Value(b.name("go"), np.array(True), type_of(np.array(True)))
@@ -91,11 +91,11 @@ def loop(b: Builder, op: str) -> None:
     for v in inner:
         fits = [m for m in made if m.shape == v.shape and m.dtype in KINDS] or [v]
         outputs.append(cast_to(body, body.rng.choice(fits), v.dtype))
-    # What a loop of no turns collects has sizes that nothing says.
-    n_scans = b.rng.choice((0, 1, 1)) if turns else 0
+    # What a loop without iterations collects has sizes that nothing says.
+    n_scans = b.rng.choice((0, 1, 1)) if iterations else 0
     scans = [body.emit("Identity", [body.rng.choice(made)])[0] for _ in range(n_scans)]
     outputs += [open_type(v) for v in scans]
-    count = b.param(np.array(turns))
+    count = b.param(np.array(iterations))
     node = NodeProto(
         op_type="Loop", input=[count.name, "", *(v.name for v in carried)],
         output=[b.name() for _ in range(len(carried) + len(scans))],

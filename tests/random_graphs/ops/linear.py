@@ -49,15 +49,15 @@ def _batch(v: Value, x: Value) -> bool:
 
 def gemm(b: Builder, op: str) -> None:
     x = b.pick(types(b, op), lambda v: v.rank == 2 and 0 not in v.shape, lambda: b.new_shape(2))
-    turn_a, turn_b = b.rng.randrange(2), b.rng.randrange(2)
-    m, k = x.shape[::-1] if turn_a else x.shape
+    trans_a, trans_b = b.rng.randrange(2), b.rng.randrange(2)
+    m, k = x.shape[::-1] if trans_a else x.shape
     n = b.rng.choice(WIDTHS)
-    w = weight(b, x, (n, k) if turn_b else (k, n))
+    w = weight(b, x, (n, k) if trans_b else (k, n))
     inputs = [x, w]
     if b.rng.random() < 0.7 or b.traits.opset < 11:
         shape = b.rng.choice(((n,), (1, n), (m, n), (m, 1), (1, 1), (1,), ()))
         inputs.append(b.like(x, shape))
-    attrs: dict[str, Any] = {"transA": turn_a, "transB": turn_b}
+    attrs: dict[str, Any] = {"transA": trans_a, "transB": trans_b}
     if b.rng.random() < 0.3:
         attrs |= {"alpha": b.rng.choice((0.5, 1.0, 2.0)), "beta": b.rng.choice((0.0, 0.5, 2.0))}
         if x.dtype not in ("float", "double", "float16", "bfloat16"):
@@ -100,11 +100,11 @@ def det(b: Builder, op: str) -> None:
 
 def fused_matmul(b: Builder, op: str) -> None:
     x = b.pick(["float"], lambda v: v.rank >= 2 and 0 not in v.shape, lambda: b.new_shape(3))
-    turn_a, turn_b = b.rng.randrange(2), b.rng.randrange(2)
-    k, n = x.shape[-2] if turn_a else x.shape[-1], b.rng.choice(WIDTHS)
-    w = weight(b, x, (n, k) if turn_b else (k, n))
+    trans_a, trans_b = b.rng.randrange(2), b.rng.randrange(2)
+    k, n = x.shape[-2] if trans_a else x.shape[-1], b.rng.choice(WIDTHS)
+    w = weight(b, x, (n, k) if trans_b else (k, n))
     b.emit(
-        op, [x, w], domain="com.microsoft", transA=turn_a, transB=turn_b,
+        op, [x, w], domain="com.microsoft", transA=trans_a, transB=trans_b,
         alpha=b.rng.choice((1.0, 0.5, 0.125)),
     )  # fmt: skip
 

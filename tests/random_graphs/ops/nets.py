@@ -133,8 +133,8 @@ def network(b: Builder) -> None:
         product(b, flat, b.rng.choice(WIDTHS))
     elif kind == 1:
         order = [0, *range(2, x.rank), 1]
-        turned = do(b, "Transpose", x, perm=order)
-        product(b, follow(b, turned), b.rng.choice(WIDTHS))
+        transposed = do(b, "Transpose", x, perm=order)
+        product(b, follow(b, transposed), b.rng.choice(WIDTHS))
     elif kind == 2:
         lines = do(b, "Reshape", x, b.given(np.array([0, x.shape[1], -1]), "initializer"))
         do(b, "Softmax", do(b, "Transpose", lines, perm=[0, 2, 1]), axis=2)

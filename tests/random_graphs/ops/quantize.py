@@ -1,4 +1,4 @@
-"""Quantizers, products of quantized numbers, and tables of few bits."""
+"""Quantizers, products of quantized numbers, and quantized lookup tables."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def conv_integer(b: Builder, op: str) -> None:
     b.emit(op, inputs, **attrs)
 
 
-def few_bits(b: Builder, op: str) -> None:
+def nbits_matmul(b: Builder, op: str) -> None:
     """MatMulNBits with weights of 4 or 8 bits."""
     x = b.pick(["float"], lambda v: 1 < v.rank < 4 and 0 not in v.shape, lambda: b.new_shape(2))
     k, n = x.shape[-1], b.rng.choice(WIDTHS)
@@ -139,15 +139,15 @@ def few_bits(b: Builder, op: str) -> None:
 
 
 def block_weights(b: Builder, op: str) -> None:
-    """A product with constants of 4 bits behind a DequantizeLinear in blocks."""
+    """A matmul with a blockwise DequantizeLinear of 4-bit constants."""
     if b.traits.opset < 21:
         raise Unfit("no blocks then")
     x = b.pick(["float"], lambda v: 1 < v.rank < 4 and 0 not in v.shape, lambda: b.new_shape(2))
     k, n = x.shape[-1], b.rng.choice(WIDTHS)
     block = b.rng.choice((16, 32))
     kind = b.rng.choice(("int4", "uint4", "int8", "uint8"))
-    is_turned = b.rng.random() < 0.5
-    shape, at = ((n, k), 1) if is_turned else ((k, n), 0)
+    is_transposed = b.rng.random() < 0.5
+    shape, at = ((n, k), 1) if is_transposed else ((k, n), 0)
     w = b.new(kind, shape, style="initializer")
     blocks = list(shape)
     blocks[at] = -(-k // block)
@@ -155,7 +155,7 @@ def block_weights(b: Builder, op: str) -> None:
     if b.rng.random() < 0.5:
         inputs.append(zero_of(b, kind, tuple(blocks)))
     y = b.emit("DequantizeLinear", inputs, axis=at, block_size=block)[0]
-    if is_turned:
+    if is_transposed:
         y = b.emit("Transpose", [y], perm=[1, 0])[0]
     b.emit("MatMul", [x, y])
 
@@ -163,5 +163,5 @@ def block_weights(b: Builder, op: str) -> None:
 OPS: dict[str, Generator] = {
     "QuantizeLinear": quantize, "DequantizeLinear": dequantize, "DynamicQuantizeLinear": dynamic,
     "QLinearMatMul": qlinear_matmul, "QLinearConv": qlinear_conv, "ConvInteger": conv_integer,
-    "MatMulNBits": few_bits, "BlockWeights": block_weights,
+    "MatMulNBits": nbits_matmul, "BlockWeights": block_weights,
 }  # fmt: skip

@@ -55,7 +55,7 @@ def from_row(b: Builder) -> None:
     op = b.rng.choice(list(by_domain[domain]))
     row = b.rng.choice(by_domain[domain][op])
     b.root.is_alone |= _is_alone(row)
-    # What a cache has room for is nobody's business, as long as nothing is in it.
+    # The capacity of a cache does not matter as long as the cache is empty.
     may_change = "Attention" not in op
     inputs = [None if x is None else _input(b, x, may_change) for x in row.inputs]
     node = NodeProto(op_type=op, domain=domain)

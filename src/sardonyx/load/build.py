@@ -179,12 +179,7 @@ class GraphBuilder:
     ) -> Sequence[Value]:
         """Add a node of a declared op, upgraded to the newest opset."""
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
-        version = context.opsets.get(domain)
-        if version is None:
-            raise InvalidGraph(
-                f"the model uses {domain or 'ai.onnx'} and does not import its opset",
-                hint="add it to opset_import",
-            )
+        version = _imported_version(domain, context)
         attributes = self._attributes
         if record.has_bodies:
             attributes = Attributes(self._tensors, lambda body: self._body(body, context))
@@ -283,6 +278,17 @@ class GraphBuilder:
             nodes = [cast(Any, _WithAbsentInputs(node, absent)) for node in nodes]
         self._nodes(graph, nodes, inner)
         return [_defined(names, o, function.name) for o in function.outputs]
+
+
+def _imported_version(domain: str, context: Context) -> int:
+    """Return the opset version that the model, or the function, imports of a domain."""
+    version = context.opsets.get(domain)
+    if version is None:
+        raise InvalidGraph(
+            f"the model uses {domain or 'ai.onnx'} and does not import its opset",
+            hint="add it to opset_import",
+        )
+    return version
 
 
 def _check_outputs(op: Op, n_outputs: int) -> None:

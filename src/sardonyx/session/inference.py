@@ -286,9 +286,7 @@ class InferenceSession(RunMethodsMixin):
                 return session._run(output_names, input_feed, options, None, on_device)
         shrinks = shrinks_arena(options, self._settings)
         indices = self._output_indices(output_names)
-        if options._adapters:
-            known = self._inputs.keys() | self._fixed_defaults
-            input_feed = {**input_feed, **options._adapter_feed(known)}
+        input_feed = self._with_adapters(input_feed, options)
         self._check_required(input_feed)
         if not self._fixed_defaults.isdisjoint(input_feed):
             self._unfix_defaults()
@@ -309,6 +307,13 @@ class InferenceSession(RunMethodsMixin):
         finally:
             if shrinks:
                 self._program.pool.release_cached()
+
+    def _with_adapters(self, feed: Feed, options: RunOptions) -> Feed:
+        """Return the feed with the values of active adapters; without any, the same object."""
+        if not options._adapters:
+            return feed
+        known = self._inputs.keys() | self._fixed_defaults
+        return {**feed, **options._adapter_feed(known)}
 
     def _session_for(self, names: Sequence[str]) -> InferenceSession:
         """Return a session that computes these outputs alone, for only_execute_path_to_fetches."""

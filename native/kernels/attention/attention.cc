@@ -12,6 +12,11 @@
 //             a row's position, -1 for all; whether the last row is at the last key; one more key
 //             of score and value 0
 //     floats  scale, softcap of the scores or 0
+//   attention_training
+//               the same with keep? [.., rows, keys] after the sink, which is absent like spans;
+//               mask may be bools. Outputs y [.., rows, heads, width] and lse [.., heads, rows].
+//     ints    whether it is causal
+//     floats  scale, factor of the weights that dropout keeps
 //     attention_bf16 rounds both sides of both matmuls to bf16, except in decoding, which is bound
 //     by the time that reading keys and values takes.
 #include "kernels/attention/attention.h"
@@ -27,47 +32,6 @@ constexpr int64_t kMinItems = 8;                  // enough to balance the load 
 constexpr int64_t kMinQueryRows = 2 * kTileRows;  // minimum of a query block
 constexpr int64_t kCausalRows = 4 * kTileRows;
 constexpr int64_t kMinSplitKeys = 512;  // keys worth a split of their own
-
-// Strides of an operand with the `lead` batch axes of `whole`; missing and unit axes are broadcast.
-Heads heads_of(const View& view, const View& whole, int lead) {
-  Heads heads;
-  const int missing = lead + 2 - view.rank;
-  for (int i = 0; i < lead; ++i) {
-    const bool repeats = i < missing || view.dims[i - missing] == 1;
-    heads.batches.add(whole.dims[i], repeats ? 0 : view.strides[i - missing]);
-  }
-  const auto stride = [&](int axis) {
-    return view.rank < -axis || view.dim(axis) == 1 ? 0 : view.stride(axis);
-  };
-  heads.row_stride = stride(-2);
-  heads.column_stride = stride(-1);
-  return heads;
-}
-
-// The output as [.., heads, rows, width], whichever of the two layouts it has.
-View output_of(const View& out, bool is_inside) {
-  View transposed = out;
-  if (!is_inside) return transposed;
-  const int row = out.rank - 3, head = out.rank - 2;
-  transposed.dims[row] = out.dims[head], transposed.strides[row] = out.strides[head];
-  transposed.dims[head] = out.dims[row], transposed.strides[head] = out.strides[row];
-  return transposed;
-}
-
-// GQA: [.., heads, rows, columns] as [.., heads / group, group, rows, columns]. k and v
-// (`is_shared`) get a group axis of size 1, so that the heads of q broadcast over them.
-View grouped(const View& view, int64_t group, bool is_shared) {
-  View split = view;
-  if (view.rank < 3) return split;
-  const int head = view.rank - 3;
-  const int64_t own = is_shared || view.dims[head] == 1 ? 1 : group;
-  for (int i = view.rank; i > head; --i)
-    split.dims[i] = view.dims[i - 1], split.strides[i] = view.strides[i - 1];
-  split.rank = view.rank + 1;
-  split.dims[head] = view.dims[head] / own, split.strides[head] = view.strides[head] * own;
-  split.dims[head + 1] = own, split.strides[head + 1] = view.strides[head];
-  return split;
-}
 
 // Block sizes and local memory of flash.cc. Packed keys and values are shared by all query blocks
 // and heads of a group through scratch memory, or packed by the item itself where it is their only
@@ -134,8 +98,7 @@ void read_settings(AttentionArgs& a, const Call& call) {
   a.window_left = call.ints[3], a.window_right = call.ints[4];
   a.is_bottom_right = call.ints[5] != 0;
   a.has_zero_sink = call.ints[6] != 0;
-  a.scale = float(call.floats[0]), a.softcap = float(call.floats[1]);
-  a.has_mask = call.in[kMask].is_given();
+  a.scale = float(call.floats[0]), a.softcap = float(call.floats[1]), a.keep_scale = 1;
   a.has_spans = call.in[kSpans].is_given();
   a.has_sink = call.in[kSink].is_given();
   if (a.has_sink) a.sink_step = call.in[kSink].strides[0];
@@ -146,32 +109,22 @@ void plan_attention(const Call& call, bool is_bf16, Plan& plan) {
   auto* args = plan.make<AttentionArgs>();
   plan.args = args;
   AttentionArgs& a = *args;
-  const View &q = call.in[kQ], &k = call.in[kK], &v = call.in[kV], &mask = call.in[kMask];
-  a.rows = q.dim(-2), a.depth = q.dim(-1), a.keys = k.dim(-2), a.width = v.dim(-1);
+  const DType dtype = call.in[kQ].dtype;
+  read_sizes(call, a);
   read_settings(a, call);
-  const View whole = output_of(call.out[0], call.ints[0] != 0);
+  const View whole = call.ints[0] != 0 ? heads_first(call.out[0]) : call.out[0];
   if (whole.count() == 0) {
-    plan.add(decode_phases(q.dtype).run, 0, 1);
+    plan.add(decode_phases(dtype).run, 0, 1);
     return;
   }
-  const bool is_grouped = a.group > 1;
-  const View out = is_grouped ? grouped(whole, a.group, false) : whole;
-  const int lead = out.rank - 2;
-  a.batches = out.count(0, lead);
-  a.per_entry = lead > 0 ? out.count(1, lead) : 1;
-  a.q = heads_of(is_grouped ? grouped(q, a.group, false) : q, out, lead);
-  a.k = heads_of(is_grouped ? grouped(k, a.group, true) : k, out, lead);
-  a.v = heads_of(is_grouped ? grouped(v, a.group, true) : v, out, lead);
-  if (a.has_mask) a.mask = heads_of(is_grouped ? grouped(mask, a.group, false) : mask, out, lead);
-  a.out = heads_of(out, out, lead);
-  a.key_blocks = (a.keys + kBlockKeys - 1) / kBlockKeys;
+  read_operands(call, whole, a);
   const bool has_unit_strides = (a.k.column_stride == 1 || a.depth == 1) &&
                                 (a.v.column_stride == 1 || a.width == 1) &&
                                 (a.q.column_stride == 1 || a.depth == 1);
   if (a.keys > 0 && !(a.rows < kMinFlashRows && has_unit_strides))
-    plan_flash(a, q.dtype, is_bf16, plan);
+    plan_flash(a, dtype, is_bf16, plan);
   else
-    plan_decode(a, q.dtype, plan);
+    plan_decode(a, dtype, plan);
 }
 
 Status attention(const Call& call, Plan& plan) {
@@ -184,9 +137,27 @@ Status attention_bf16(const Call& call, Plan& plan) {
   return {};
 }
 
+Status attention_training(const Call& call, Plan& plan) {
+  auto* args = plan.make<AttentionArgs>();
+  plan.args = args;
+  AttentionArgs& a = *args;
+  read_training(call, a);
+  const View out = read_operands(call, heads_first(call.out[0]), a);
+  if (a.batches * a.rows == 0) {
+    plan.add(flash_phases(DType::f32, false).run, 0, 1);
+    return {};
+  }
+  a.has_lse = true;
+  a.lse = heads_of(grouped(as_columns(call.out[1]), a.group, false), out, out.rank - 2);
+  plan_flash(a, DType::f32, false, plan);
+  return {};
+}
+
 constexpr Kernel kKernels[] = {
     {"attention", Accepts::any, attention},
     {"attention_bf16", Accepts::any, attention_bf16, nullptr, true},
+    {"attention_gradient", Accepts::any, attention_gradient},
+    {"attention_training", Accepts::any, attention_training},
     {"append", Accepts::rows, append},
     {"append_at_run", Accepts::rows, append, resolve_append},
     {"linear_attention", Accepts::contiguous, linear_attention},
@@ -196,7 +167,96 @@ constexpr Kernel kKernels[] = {
 
 }  // namespace
 
-float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& visible,
+void read_sizes(const Call& call, AttentionArgs& a) {
+  const View &q = call.in[kQ], &k = call.in[kK];
+  a.rows = q.dim(-2), a.depth = q.dim(-1), a.keys = k.dim(-2), a.width = call.in[kV].dim(-1);
+  a.key_blocks = (a.keys + kBlockKeys - 1) / kBlockKeys;
+  a.has_mask = call.in[kMask].is_given();
+  a.is_bool_mask = a.has_mask && call.in[kMask].dtype == DType::boolean;
+}
+
+void read_training(const Call& call, AttentionArgs& a) {
+  read_sizes(call, a);
+  const int64_t heads = call.in[kQ].dim(-3), kv_heads = call.in[kK].dim(-3);
+  a.group = kv_heads > 0 ? heads / kv_heads : 1;
+  a.fully_masked = FullyMasked::zeros_unless_nan;
+  a.window_left = -1, a.window_right = call.ints[0] != 0 ? 0 : -1;
+  a.has_keep = call.in[kKeep].is_given();
+  a.scale = float(call.floats[0]), a.keep_scale = float(call.floats[1]);
+}
+
+Heads heads_of(const View& view, const View& whole, int lead) {
+  Heads heads;
+  const int missing = lead + 2 - view.rank;
+  for (int i = 0; i < lead; ++i) {
+    const bool repeats = i < missing || view.dims[i - missing] == 1;
+    heads.batches.add(whole.dims[i], repeats ? 0 : view.strides[i - missing]);
+  }
+  const auto stride = [&](int axis) {
+    return view.rank < -axis || view.dim(axis) == 1 ? 0 : view.stride(axis);
+  };
+  heads.row_stride = stride(-2);
+  heads.column_stride = stride(-1);
+  return heads;
+}
+
+View heads_first(const View& view) {
+  View transposed = view;
+  const int row = view.rank - 3, head = view.rank - 2;
+  transposed.dims[row] = view.dims[head], transposed.strides[row] = view.strides[head];
+  transposed.dims[head] = view.dims[row], transposed.strides[head] = view.strides[row];
+  return transposed;
+}
+
+View grouped(const View& view, int64_t group, bool is_shared) {
+  View split = view;
+  if (view.rank < 3 || group == 1) return split;
+  const int head = view.rank - 3;
+  const int64_t own = is_shared || view.dims[head] == 1 ? 1 : group;
+  for (int i = view.rank; i > head; --i)
+    split.dims[i] = view.dims[i - 1], split.strides[i] = view.strides[i - 1];
+  split.rank = view.rank + 1;
+  split.dims[head] = view.dims[head] / own, split.strides[head] = view.strides[head] * own;
+  split.dims[head + 1] = own, split.strides[head + 1] = view.strides[head];
+  return split;
+}
+
+View read_operands(const Call& call, const View& whole, AttentionArgs& a) {
+  const View out = grouped(whole, a.group, false);
+  const int lead = out.rank - 2;
+  a.batches = out.count(0, lead);
+  a.per_entry = lead > 0 ? out.count(1, lead) : 1;
+  a.q = heads_of(grouped(call.in[kQ], a.group, false), out, lead);
+  a.k = heads_of(grouped(call.in[kK], a.group, true), out, lead);
+  a.v = heads_of(grouped(call.in[kV], a.group, true), out, lead);
+  if (a.has_mask) a.mask = heads_of(grouped(call.in[kMask], a.group, false), out, lead);
+  if (a.has_keep) a.keep = heads_of(grouped(call.in[kKeep], a.group, false), out, lead);
+  a.out = heads_of(out, out, lead);
+  return out;
+}
+
+void apply_mask(const AttentionArgs& a, const void* mask, float* scores, int64_t n) {
+  const int64_t stride = a.mask.column_stride;
+  const auto* bools = static_cast<const uint8_t*>(mask);
+  const auto* added = static_cast<const float*>(mask);
+  const auto bool_of = [&](int64_t i) { return bools[i * stride] ? 0 : -kInf; };
+  if (stride != 0 && stride != 1) {
+    for (int64_t i = 0; i < n; ++i) scores[i] += a.is_bool_mask ? bool_of(i) : added[i * stride];
+  } else if (a.is_bool_mask && stride == 1) {
+    vloop(n, [&](int64_t i, auto lanes) {
+      const auto is_visible = mask_of<float>(load_bools<float>(bools + i, lanes));
+      store(scores + i, is_visible ? load(scores + i, lanes) : splat(-kInf), lanes);
+    });
+  } else {
+    const float all = stride == 1 ? 0 : a.is_bool_mask ? bool_of(0) : added[0];
+    vloop(n, [&](int64_t i, auto lanes) {
+      const f32v term = stride == 1 ? load(added + i, lanes) : splat(all);
+      store(scores + i, load(scores + i, lanes) + term, lanes);
+    });
+  }
+}
+
+float finish_scores(const AttentionArgs& a, const void* mask, const KeyRange& visible,
                     int64_t first, float* scores, int64_t n) {
   if (a.softcap > 0) {
     const float down = 1 / a.softcap;
@@ -204,17 +264,8 @@ float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& v
       store(scores + i, vtanh(load(scores + i, lanes) * down) * a.softcap, lanes);
     });
   }
-  const int64_t stride = a.mask.column_stride;
-  if (a.has_mask && stride != 0 && stride != 1) {
-    for (int64_t i = 0; i < n; ++i) scores[i] += mask[i * stride];
-  } else if (a.has_mask) {
-    vloop(n, [&](int64_t i, auto lanes) {
-      const f32v added = stride == 1 ? load(mask + i, lanes) : splat(mask[0]);
-      store(scores + i, load(scores + i, lanes) + added, lanes);
-    });
-  }
-  for (int64_t i = 0; i < n && first + i < visible.begin; ++i) scores[i] = -kInf;
-  for (int64_t i = visible.end > first ? visible.end - first : 0; i < n; ++i) scores[i] = -kInf;
+  if (a.has_mask) apply_mask(a, mask, scores, n);
+  hide_keys(visible, first, scores, n);
   f32v top = splat(-kInf);
   vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(scores + i, lanes, -kInf)); });
   return fold_max(top);

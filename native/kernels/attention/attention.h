@@ -6,6 +6,7 @@
 #include "kernels/matmul/operands.h"
 #include "kernels/matmul/tile.h"
 #include "simd/half.h"
+#include "simd/masks.h"
 #include "simd/math.h"
 #include "simd/softmax_exp.h"
 
@@ -24,14 +25,17 @@ enum class FullyMasked : int64_t {
   zeros_unless_nan,  // zeros if every key is masked; a NaN among the scores stays NaN
 };
 
-enum Slot { kQ, kK, kV, kMask, kSpans, kSink };
+enum Slot { kQ, kK, kV, kMask, kSpans, kSink, kKeep };
 
 struct AttentionArgs {
   int64_t batches, rows, keys, depth, width;  // q [rows, depth], k [keys, depth], v [keys, width]
   int64_t group;                              // heads of q per head of k and v (GQA)
   int64_t per_entry;                          // heads of q in one batch entry
-  Heads q, k, v, mask, out;
+  Heads q, k, v, mask, keep, out, lse;
   bool has_mask, has_spans, has_sink;
+  bool is_bool_mask;     // true for keys that are visible, else floats that are added
+  bool has_keep;         // dropout: which softmax weights are kept
+  bool has_lse;          // output 1: logsumexp of each row's scores
   bool has_zero_sink;    // one more key of score 0 and value 0 (softmax plus one)
   bool is_bottom_right;  // causal diagonal ends at the last key, else starts at the first
   int64_t window_left;   // visible keys before a row's own position; -1: all
@@ -39,6 +43,7 @@ struct AttentionArgs {
   int64_t sink_step;     // stride of the sink's heads
   FullyMasked fully_masked;
   float scale, softcap;
+  float keep_scale;                  // factor of the weights that dropout keeps
   int64_t query_blocks, key_blocks;  // blocks of a head: nearly equal, kBlockKeys
   int64_t packed_floats;             // elements of one packed block of keys and values
   bool packs_own;                    // into local memory, not in a phase before
@@ -136,9 +141,36 @@ SDX_INLINE float fold_max(f32v v) {
   return fold(v, [](auto a, auto b) { return vmax(a, b); });
 }
 
+// The mask of a row of scores from a key on: floats or bools; null if there is none.
+SDX_INLINE const void* mask_at(const AttentionArgs& a, const Data& data, int64_t batch, int64_t row,
+                               int64_t key) {
+  if (!a.has_mask) return nullptr;
+  const int64_t at =
+      a.mask.batches.offset(batch) + row * a.mask.row_stride + key * a.mask.column_stride;
+  if (a.is_bool_mask) return input<uint8_t>(data, kMask) + at;
+  return input<float>(data, kMask) + at;
+}
+
+// Which softmax weights of a row dropout keeps, from a key on; null if it keeps all.
+SDX_INLINE const uint8_t* keep_at(const AttentionArgs& a, const Data& data, int64_t batch,
+                                  int64_t row, int64_t key) {
+  if (!a.has_keep) return nullptr;
+  return input<uint8_t>(data, kKeep) + a.keep.batches.offset(batch) + row * a.keep.row_stride +
+         key * a.keep.column_stride;
+}
+
+// Adds a mask of floats to n scores, or sets those to -inf where a mask of bools is false.
+void apply_mask(const AttentionArgs& a, const void* mask, float* scores, int64_t n);
+
+// Sets scores of keys outside the visible ones to -inf; `first` is the key of scores[0].
+SDX_INLINE void hide_keys(const KeyRange& visible, int64_t first, float* scores, int64_t n) {
+  for (int64_t i = 0; i < n && first + i < visible.begin; ++i) scores[i] = -kInf;
+  for (int64_t i = visible.end > first ? visible.end - first : 0; i < n; ++i) scores[i] = -kInf;
+}
+
 // Turns raw scores of one row into softmax inputs, in place: softcap, mask row, -inf for keys that
 // are not visible. `first` is the key of scores[0]. Returns the largest score, or NaN.
-float finish_scores(const AttentionArgs& a, const float* mask, const KeyRange& visible,
+float finish_scores(const AttentionArgs& a, const void* mask, const KeyRange& visible,
                     int64_t first, float* scores, int64_t n);
 
 // Score of the attention sink, a key without value; -inf if there is none.
@@ -185,13 +217,39 @@ SDX_INLINE float factor_of(const AttentionArgs& a, float total) {
 
 template <class T>
 SDX_INLINE void finish_row(const AttentionArgs& a, const float* acc, float total, T* out) {
-  const float factor = factor_of(a, total);
+  const float factor = factor_of(a, total) * a.keep_scale;
   const bool is_zero = factor == 0 && !(total > 0);  // accumulators hold NaN there
   vloop(a.width, [&](int64_t i, auto lanes) {
     const f32v x = load(acc + i, lanes);
     store_float(out + i, is_zero ? f32v{} : x * factor, lanes);
   });
 }
+
+// Sizes, and which mask there is; `read_training` also reads the settings of the training kernels.
+void read_sizes(const Call& call, AttentionArgs& a);
+void read_training(const Call& call, AttentionArgs& a);
+
+// Strides of an operand with the `lead` batch axes of `whole`; missing and unit axes are broadcast.
+Heads heads_of(const View& view, const View& whole, int lead);
+
+// [.., rows, heads, width] as [.., heads, rows, width].
+View heads_first(const View& view);
+
+// [.., rows] as matrices of one column.
+SDX_INLINE View as_columns(const View& view) {
+  View matrices = view;
+  matrices.dims[view.rank] = 1, matrices.strides[view.rank] = 0;
+  ++matrices.rank;
+  return matrices;
+}
+
+// GQA: [.., heads, rows, columns] as [.., heads / group, group, rows, columns]. k and v
+// (`is_shared`) get a group axis of size 1, so that the heads of q broadcast over them.
+View grouped(const View& view, int64_t group, bool is_shared);
+
+// Reads sizes, batches and strides of the inputs; `whole` is the output, [.., heads, rows, width].
+// Returns it with grouped heads.
+View read_operands(const Call& call, const View& whole, AttentionArgs& a);
 
 // Decoding (few query rows, decode.cc): keys and values are read once, in place.
 struct DecodePhases {

@@ -134,10 +134,7 @@ void add_block(const AttentionArgs& a, const Data& data, const Rows& rows,
   });
   for (int64_t i = 0; i < rows.n; ++i) {
     const int64_t row = i % a.rows;
-    const float* mask = nullptr;
-    if (a.has_mask)
-      mask = input<float>(data, kMask) + a.mask.batches.offset(batch + i / a.rows) +
-             row * a.mask.row_stride + first * a.mask.column_stride;
+    const void* mask = mask_at(a, data, batch + i / a.rows, row, first);
     weigh(a, rows, i,
           finish_scores(a, mask, visible_keys(a, position, row), first, rows.scores(a, i), n), n);
   }

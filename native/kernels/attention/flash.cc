@@ -75,14 +75,10 @@ Window window_of(const KeyRange& visible, int64_t block, int64_t keys) {
 // factors that accumulators and denominators of earlier blocks are rescaled by.
 void update_maxima(const AttentionArgs& a, const Data& data, const Workspace& ws, const Queries& at,
                    int64_t first, int64_t n, bool is_first) {
-  const float* mask = nullptr;
-  if (a.has_mask)
-    mask = input<float>(data, kMask) + a.mask.batches.offset(at.batch) +
-           at.row * a.mask.row_stride + first * a.mask.column_stride;
   for (int64_t i = 0; i < at.rows; ++i) {
-    const float* added = a.has_mask ? mask + i * a.mask.row_stride : nullptr;
+    const void* mask = mask_at(a, data, at.batch, at.row + i, first);
     const KeyRange visible = visible_keys(a, at.position, at.row + i);
-    const float top = finish_scores(a, added, visible, first, ws.scores + i * row_floats(n), n);
+    const float top = finish_scores(a, mask, visible, first, ws.scores + i * row_floats(n), n);
     if (is_first) {
       ws.maxima[i] = top;
       ws.denominators[i] = f32v{};
@@ -137,6 +133,19 @@ SDX_INLINE f32v fill_weights(const float* scores, float shift, int64_t n, int64_
   return total;
 }
 
+// Dropout: sets the weights that it does not keep to 0.
+SDX_INLINE void drop_weights(const uint8_t* keep, int64_t stride, float* weights, int64_t n) {
+  if (stride != 1) {
+    for (int64_t i = 0; i < n; ++i)
+      if (keep[i * stride] == 0) weights[i] = 0;
+    return;
+  }
+  vloop(n, [&](int64_t i, auto lanes) {
+    const auto is_kept = mask_of<float>(load_bools<float>(keep + i, lanes));
+    store(weights + i, is_kept ? load(weights + i, lanes) : f32v{}, lanes);
+  });
+}
+
 // One block of keys: scores, online softmax, weighted values.
 template <class T, class U>
 void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, const U* packed,
@@ -150,7 +159,8 @@ void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, co
              [&](U* to, int64_t i, int64_t count, int64_t depth, int64_t depths) {
                copy_queries(a, q + i * a.q.row_stride, count, depth, depths, to);
              });
-  update_maxima(a, data, ws, at, block * kBlockKeys + window.first, n, is_first);
+  const int64_t first_key = block * kBlockKeys + window.first;
+  update_maxima(a, data, ws, at, first_key, n, is_first);
   const U* values =
       packed + packed_floats(depth_of<U>(a.depth), keys) + window.first / kValuesPer<U> * kPanel;
   const int64_t value_panels = panels_of(a.width);
@@ -158,9 +168,14 @@ void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, co
              ColumnsOf<U>{values, value_panels * kPanel, 0, value_panels, depth_of<U>(keys)},
              Target{is_first ? ws.acc : ws.block_out, row_floats(a.width)}, TileEpilogue{},
              [&](U* to, int64_t first, int64_t count, int64_t depth, int64_t depths) {
-               for (int64_t i = first; i < first + count; ++i, to += kStride)
+               for (int64_t i = first; i < first + count; ++i, to += kStride) {
                  ws.denominators[i] += fill_weights(ws.scores + i * stride, shift_of(ws.maxima[i]),
                                                     n, depth, depths, to);
+                 if constexpr (__is_same(U, float))
+                   if (a.has_keep)
+                     drop_weights(keep_at(a, data, at.batch, at.row + i, first_key + depth),
+                                  a.keep.column_stride, to, depths);
+               }
              });
   if (!is_first) add_block_output(a, ws, at.rows);
 }
@@ -172,6 +187,11 @@ void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
     ws.maxima[i] = -kInf;
     ws.denominators[i] = f32v{};
   }
+}
+
+// log(sum(e^score)) of a row; -inf if it sees no key.
+SDX_INLINE float logsumexp(float top, float total) {
+  return total == 0 ? -kInf : top + vlog(splat(total))[0];
 }
 
 // Adds the sink, divides by the denominators, writes the output rows.
@@ -187,6 +207,9 @@ void finish(const AttentionArgs& a, const Data& data, const Workspace& ws, const
       vloop(a.width,
             [&](int64_t j, auto lanes) { store(acc + j, load(acc + j, lanes) * factor, lanes); });
     finish_row(a, acc, total, out + i * a.out.row_stride);
+    if (a.has_lse)
+      output<float>(data, 1)[a.lse.batches.offset(at.batch) + (at.row + i) * a.lse.row_stride] =
+          logsumexp(ws.maxima[i], total);
   }
 }
 

@@ -1,6 +1,8 @@
 // The kernels of the family and their operands.
 //
 //   attention      softmax(q k^T) v, see attention.cc
+//   attention_training, attention_gradient
+//                  the same for training, see attention.cc and gradient.cc
 //   append         updates a KV cache: key, value, past key?, past value?, spans?, total?, query?,
 //                  cos?, sin?, positions?
 //   append_at_run  the same, where only the value of `total` gives the length of the new cache
@@ -22,6 +24,7 @@ namespace sdx::SDX_ISA {
 
 Status attention(const Call& call, Plan& plan);
 Status attention_bf16(const Call& call, Plan& plan);
+Status attention_gradient(const Call& call, Plan& plan);
 Status append(const Call& call, Plan& plan);
 Status resolve_append(const Call& call, const Data& data, View* out);
 Status linear_attention(const Call& call, Plan& plan);

@@ -13,7 +13,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import internal_op, required
 from sardonyx.ops.arrays import Array, as_bf16, wide
-from sardonyx.ops.attention.heads import sink_softmax, softcapped, visible_keys
+from sardonyx.ops.attention.heads import check_mask, sink_softmax, softcapped, visible_keys
 from sardonyx.ops.inference import broadcast_shapes
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
@@ -53,12 +53,7 @@ def _(g: Scope, q: Fact, k: Fact, v: Fact, mask: Fact | None, *_: Any, **attrs: 
     lead = q.dims[:-2]
     if attrs["group"] == 1:
         lead = broadcast_shapes(g, lead, k.dims[:-2], v.dims[:-2])
-    scores = (*lead, q.dims[-2], k.dims[-2])
-    if mask is not None:
-        if mask.rank > len(scores):
-            raise ShapeError(f"the mask {mask} has more dims than the scores {scores}")
-        for a, b in zip(reversed(mask.dims), reversed(scores), strict=False):
-            g.equal_or_one(a, b, "the mask does not broadcast to the scores")
+    check_mask(g, mask, (*lead, q.dims[-2], k.dims[-2]))
     y = (*lead, q.dims[-2], v.dims[-1])
     return q.shaped(_rows_first(y) if attrs["rows_first"] else y)
 

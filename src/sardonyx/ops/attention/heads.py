@@ -173,6 +173,16 @@ def expect_dims(g: Scope, expected: Shape, **facts: Fact | None) -> None:
             same_dims(g, fact.dims, expected, name)
 
 
+def check_mask(g: Scope, mask: Fact | None, scores: Shape) -> None:
+    """Require a mask that is present to broadcast to the scores."""
+    if mask is None:
+        return
+    if mask.rank > len(scores):
+        raise ShapeError(f"the mask {mask} has more dims than the scores {scores}")
+    for a, b in zip(reversed(mask.dims), reversed(scores), strict=False):
+        g.equal_or_one(a, b, "the mask does not broadcast to the scores")
+
+
 def same_dims(g: Scope, actual: Shape, expected: Shape, what: str) -> None:
     """Require two shapes to be equal."""
     if actual == expected:

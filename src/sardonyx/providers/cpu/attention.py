@@ -6,13 +6,19 @@ import math
 from typing import Final
 
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import F32, F64, FLOATS
+from sardonyx.graph.dtype import BOOL, F32, F64, FLOATS
 from sardonyx.graph.graph import Node, Value, input_of
-from sardonyx.graph.op import INTERNAL, MICROSOFT
+from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT
 from sardonyx.ops.attention.rotary import packed_heads
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import IN_PLACE, MULTIPLIES_BF16, Lowerings, padded_inputs
+from sardonyx.providers.cpu.index import (
+    IN_PLACE,
+    MULTIPLIES_BF16,
+    Lowerings,
+    for_types,
+    padded_inputs,
+)
 
 FLAGS: Final = (
     "rows_first", "nan_rows", "group", "window_left", "window_right", "bottom_right", "smooth",
@@ -38,6 +44,21 @@ def attention(node: Node) -> Call | No:
         shares=IN_PLACE if is_like else (),
         permutation=axes,
     )
+
+
+def training(node: Node) -> Call | No:
+    """Lower AttentionTraining, or AttentionGradient, whose operands have others around them."""
+    inputs: tuple[Value | None, ...]  # as the kernel of Attention has them, and more
+    if node.op.name == "AttentionGradient":
+        dy, q, k, v, y, lse, mask, keep = padded_inputs(node, 8)
+        kernel, inputs = "attention_gradient", (q, k, v, mask, None, None, keep, dy, y, lse)
+    else:
+        q, k, v, mask, keep = padded_inputs(node, 5)
+        kernel, inputs = "attention_training", (q, k, v, mask, None, None, keep)
+    if mask is not None and mask.tensor.dtype not in (BOOL, F32):
+        return No(f"no kernel for a mask of {mask.tensor.dtype}")
+    attrs = node.attrs
+    return Call(kernel, inputs, (attrs["is_causal"],), (attrs["scale"], attrs["keep_scale"]))
 
 
 def append(node: Node) -> Call:
@@ -89,6 +110,8 @@ def _rotary(node: Node, inputs: tuple[Value | None, ...], heads: Size) -> Call |
 
 
 LOWERINGS: Final[Lowerings] = {
+    (GRADIENT, "AttentionGradient"): for_types((F32,), training),
+    (GRADIENT, "AttentionTraining"): for_types((F32,), training),
     (INTERNAL, "Append"): append,
     (INTERNAL, "Attention"): attention,
     (INTERNAL, "Spans"): spans,

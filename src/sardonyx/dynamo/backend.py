@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.checkpoint import CheckpointPolicy
 
 from sardonyx.base.log import logger
+from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.decompositions import decompositions, whole_upsampling
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
@@ -41,6 +42,7 @@ def sardonyx_backend(
     report = Report() if report is None else report
     _note_graph_break(module, report)
     replace_recurrent_calls(module)
+    replace_attention_calls(module)
     backend = aot_autograd(
         fw_compiler=partial(compile_graph, kind="forward", report=report),
         bw_compiler=partial(compile_graph, kind="backward", report=report),
@@ -74,7 +76,6 @@ def partition(
     beside the products. With a budget, a knapsack over the cost and bytes of the products chooses
     which of them are computed again, too.
     """
-    drop_logsumexp(joint)
     save_draws(joint)
     budget = 1.0 if memory_budget is None else memory_budget
     with functorch_config.patch(
@@ -88,17 +89,6 @@ def save_draws(joint: fx.GraphModule) -> None:
     for node in joint.graph.nodes:
         if node.op == "call_function" and is_draw(node):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def drop_logsumexp(joint: fx.GraphModule) -> None:
-    """Keep the row statistics of flash attention from being saved: our backward needs none.
-
-    The backward op still takes an argument there; it gets the output, which it reads anyway.
-    """
-    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
-    for node in joint.graph.nodes:
-        if node.op == "call_function" and node.target is op:
-            node.update_arg(5, node.args[4])
 
 
 def compile_graph(

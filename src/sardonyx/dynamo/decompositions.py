@@ -38,12 +38,14 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tenso
     """Draw the mask as eager does; the draw alone is random, and saved for the backward graph."""
     if train is False or p == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:  # eager draws nothing
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
     # Eager fills a tensor like x in the order of memory; the draw is contiguous, then permuted.
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda i: -strides[i])
     drawn = aten.bernoulli.p(x.new_empty([x.shape[i] for i in order], dtype=torch.bool), 1 - p)
     mask = drawn.permute([order.index(i) for i in range(x.dim())])
-    return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
+    return x * mask * (1 / (1 - p)), mask
 
 
 def _dropout_backward(dy: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:

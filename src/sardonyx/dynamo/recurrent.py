@@ -181,7 +181,7 @@ def _layers(
 ) -> tuple[Tensor, ...]:
     """Compute `torch.lstm`, `torch.gru` or `torch.rnn_*` layer by layer."""
     first_h, first_c = state if kind == "LSTM" else (state, None)
-    x, first_h, first_c, *params = _autocast(x, first_h, first_c, *params)
+    x, first_h, first_c, *params = in_autocast_type(x, first_h, first_c, *params)
     x = x.transpose(0, 1) if batch_first else x
     n_directions, n_params = 2 if bidirectional else 1, 4 if has_biases else 2
     last_h, last_c = [], []
@@ -234,10 +234,10 @@ def _captures_for(backend: Any) -> bool:
     return compiler is not None
 
 
-def _autocast(*tensors: Any) -> list[Any]:
+def in_autocast_type(*tensors: Any) -> list[Any]:
     """Return the operands in autocast's type, as torch's own layers take them."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return list(tensors)
     dtype = torch.get_autocast_dtype(device)
-    return [None if t is None else t.to(dtype) for t in tensors]
+    return [t.to(dtype) if t is not None and t.is_floating_point() else t for t in tensors]

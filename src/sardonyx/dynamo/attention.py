@@ -1,0 +1,164 @@
+"""Attention with dropout as one op of ours, forward and backward.
+
+torch computes `scaled_dot_product_attention` with dropout from matmuls, softmax and dropout, and
+AOTAutograd would save the results of each. Here the calls of a captured graph are replaced, before
+AOTAutograd traces it, by the draw of dropout's mask, which is saved as bytes, and
+`sardonyx::attention`, a torch op with a gradient, which saves a number per row.
+`dynamo.aten.attention` lowers it; where it is not lowered, torch computes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+from torch.utils.flop_counter import register_flop_formula
+
+from sardonyx.dynamo.recurrent import in_autocast_type
+
+_SIGNATURE: Final = (
+    "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor keep, bool causal, float scale, "
+    "float keep_scale"
+)
+
+
+@torch.library.custom_op(
+    "sardonyx::attention", mutates_args=(), schema=f"({_SIGNATURE}) -> (Tensor, Tensor)"
+)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    keep: Tensor,
+    causal: bool,
+    scale: float,
+    keep_scale: float,
+) -> tuple[Tensor, Tensor]:
+    """Return the output, [batch, rows, heads, width], and the logsumexp of each row's scores.
+
+    `keep` has the shape of the scores; probabilities that it keeps are multiplied by `keep_scale`.
+    """
+    dtype = _compute_type(q)
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.to(dtype).repeat_interleave(group, 1) for x in (k, v))
+    scores = q.to(dtype) * scale @ k.mT
+    if causal:
+        visible = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~visible, -math.inf)
+    if mask is not None and mask.dtype is torch.bool:
+        scores = scores.masked_fill(~mask, -math.inf)
+    elif mask is not None:
+        scores = scores + mask
+    lse = scores.logsumexp(-1)
+    p = torch.where((lse == -math.inf)[..., None], 0.0, (scores - lse[..., None]).exp())
+    y = (p * keep * keep_scale) @ v
+    return y.transpose(1, 2).contiguous().to(q.dtype), lse
+
+
+def _compute_type(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype is torch.float64 else torch.float32
+
+
+def _rows_first(x: Tensor, width: Any) -> Tensor:
+    batch, heads, rows, _ = x.shape
+    return x.new_empty((batch, rows, heads, width))
+
+
+@attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _rows_first(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=_compute_type(q))
+
+
+@register_flop_formula(torch.ops.sardonyx.attention)
+def _(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
+    """Return the cost by which a memory budget decides what is computed again."""
+    return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
+
+
+@torch.library.custom_op(
+    "sardonyx::attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor dy, Tensor y, Tensor lse, {_SIGNATURE}) -> (Tensor, Tensor, Tensor)",
+)
+def attention_backward(
+    dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    """Return the gradients of q, k and v, each [batch, rows, heads, width]."""
+    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    with torch.enable_grad():
+        again, _ = attention._init_fn(*leaves, *rest)
+    grads = torch.autograd.grad(again, leaves, dy)
+    return tuple(g.transpose(1, 2).contiguous() for g in grads)
+
+
+@attention_backward.register_fake
+def _(
+    dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any
+) -> tuple[Tensor, ...]:
+    return tuple(_rows_first(x, x.shape[-1]) for x in (q, k, v))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, causal, scale, keep_scale = inputs
+    ctx.save_for_backward(*output, *tensors)
+    ctx.mark_non_differentiable(output[1])
+    ctx.options = (causal, scale, keep_scale)
+
+
+def _differentiate(ctx: Any, dy: Tensor, _: Any) -> tuple[Any, ...]:
+    saved = ctx.saved_tensors
+    grads = torch.ops.sardonyx.attention_backward(dy, *saved, *ctx.options)
+    return *(g.transpose(1, 2) for g in grads), *(None,) * 5
+
+
+attention.register_autograd(_differentiate, setup_context=_save)
+
+
+def replace_attention_calls(module: fx.GraphModule) -> None:
+    """Replace the calls of `scaled_dot_product_attention` in a graph of TorchDynamo."""
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target is functional.scaled_dot_product_attention:
+            node.target = _attend
+    module.recompile()
+
+
+def _attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Compute `scaled_dot_product_attention`, by our op where dropout is on."""
+    if not 0 < dropout_p < 1 or not _is_ours(q, k, v, attn_mask):
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    q, k, v, attn_mask = in_autocast_type(q, k, v, attn_mask)
+    # Eager drops elements of the contiguous scores.
+    scores = (*q.shape[:3], k.shape[2])
+    keep = torch.ops.aten.bernoulli.p(q.new_empty(scores, dtype=torch.bool), 1 - dropout_p)
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    y, _ = torch.ops.sardonyx.attention(
+        q, k, v, attn_mask, keep, is_causal, factor, 1 / (1 - dropout_p)
+    )
+    return y.transpose(1, 2)  # type: ignore[no-any-return]
+
+
+def _is_ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether our op computes a call: on the CPU, with 4 axes, without a gradient of the mask."""
+    if q.device.type != "cpu" or any(x.dim() != 4 for x in (q, k, v)):
+        return False
+    if mask is not None and (mask.requires_grad or mask.dim() > 4):
+        return False
+    has_same_batch = q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1]
+    return has_same_batch and isinstance(q.shape[-1], int)

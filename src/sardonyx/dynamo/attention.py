@@ -1,9 +1,10 @@
-"""Attention with dropout as one op of ours, forward and backward.
+"""Attention in training as one op of ours, forward and backward.
 
 torch computes `scaled_dot_product_attention` with dropout from matmuls, softmax and dropout, and
 AOTAutograd would save the results of each. Here the calls of a captured graph are replaced, before
 AOTAutograd traces it, by the draw of dropout's mask, which is saved as bytes, and
-`sardonyx::attention`, a torch op with a gradient, which saves a number per row.
+`sardonyx::attention`, a torch op with a gradient, which saves a number per row. Its results have
+rows before heads, the layout of the projections around it, so that what is saved is not copied.
 `dynamo.aten.attention` lowers it; where it is not lowered, torch computes it.
 """
 
@@ -21,7 +22,7 @@ from torch.utils.flop_counter import register_flop_formula
 from sardonyx.dynamo.recurrent import in_autocast_type
 
 _SIGNATURE: Final = (
-    "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor keep, bool causal, float scale, "
+    "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? keep, bool causal, float scale, "
     "float keep_scale"
 )
 
@@ -34,7 +35,7 @@ def attention(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    keep: Tensor,
+    keep: Tensor | None,
     causal: bool,
     scale: float,
     keep_scale: float,
@@ -43,21 +44,40 @@ def attention(
 
     `keep` has the shape of the scores; probabilities that it keeps are multiplied by `keep_scale`.
     """
-    dtype = _compute_type(q)
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.to(dtype).repeat_interleave(group, 1) for x in (k, v))
-    scores = q.to(dtype) * scale @ k.mT
+    dtype = q.dtype
+    q, k, v = _in_compute_type(q, k, v)
+    scores = _scores(q, k, mask, causal, scale)
+    lse = scores.logsumexp(-1)
+    y = _kept(_probabilities(scores, lse), keep, keep_scale) @ _repeated(v, q)
+    return y.transpose(1, 2).contiguous().to(dtype), lse
+
+
+def _in_compute_type(*tensors: Tensor) -> list[Tensor]:
+    return [x.to(_compute_type(x)) for x in tensors]
+
+
+def _repeated(x: Tensor, q: Tensor) -> Tensor:
+    """Repeat the heads of keys or values for all heads of the queries."""
+    return x.repeat_interleave(q.shape[1] // x.shape[1], 1)
+
+
+def _scores(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Tensor:
+    scores = q * scale @ _repeated(k, q).mT
     if causal:
         visible = scores.new_ones(scores.shape[-2:], dtype=torch.bool).tril()
         scores = scores.masked_fill(~visible, -math.inf)
-    if mask is not None and mask.dtype is torch.bool:
-        scores = scores.masked_fill(~mask, -math.inf)
-    elif mask is not None:
-        scores = scores + mask
-    lse = scores.logsumexp(-1)
-    p = torch.where((lse == -math.inf)[..., None], 0.0, (scores - lse[..., None]).exp())
-    y = (p * keep * keep_scale) @ v
-    return y.transpose(1, 2).contiguous().to(q.dtype), lse
+    if mask is None:
+        return scores
+    is_bool = mask.dtype is torch.bool
+    return scores.masked_fill(~mask, -math.inf) if is_bool else scores + mask
+
+
+def _probabilities(scores: Tensor, lse: Tensor) -> Tensor:
+    return torch.where((lse == -math.inf)[..., None], 0.0, (scores - lse[..., None]).exp())
+
+
+def _kept(x: Tensor, keep: Tensor | None, keep_scale: float) -> Tensor:
+    return x if keep is None else x * keep * keep_scale
 
 
 def _compute_type(x: Tensor) -> torch.dtype:
@@ -89,11 +109,16 @@ def attention_backward(
     dy: Tensor, y: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v, each [batch, rows, heads, width]."""
-    leaves = [x.detach().requires_grad_() for x in (q, k, v)]
-    with torch.enable_grad():
-        again, _ = attention._init_fn(*leaves, *rest)
-    grads = torch.autograd.grad(again, leaves, dy)
-    return tuple(g.transpose(1, 2).contiguous() for g in grads)
+    mask, keep, causal, scale, keep_scale = rest
+    dtype = q.dtype
+    dy, y, q, k, v = _in_compute_type(dy.transpose(1, 2), y.transpose(1, 2), q, k, v)
+    p = _probabilities(_scores(q, k, mask, causal, scale), lse)
+    dp = _kept(dy @ _repeated(v, q).mT, keep, keep_scale)
+    ds = p * (dp - (dy * y).sum(-1, keepdim=True)) * scale
+    shared = ds.mT @ q, _kept(p, keep, keep_scale).mT @ dy
+    summed = (x.unflatten(1, (k.shape[1], -1)).sum(2) for x in shared)
+    grads = (ds @ _repeated(k, q), *summed)
+    return tuple(g.transpose(1, 2).contiguous().to(dtype) for g in grads)
 
 
 @attention_backward.register_fake
@@ -138,15 +163,17 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute `scaled_dot_product_attention`, by our op where dropout is on."""
-    if not 0 < dropout_p < 1 or not _is_ours(q, k, v, attn_mask):
+    """Compute `scaled_dot_product_attention`, by our op with gradients or dropout."""
+    is_training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
+    if not (is_training or dropout_p) or dropout_p == 1 or not _is_ours(q, k, v, attn_mask):
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
     q, k, v, attn_mask = in_autocast_type(q, k, v, attn_mask)
-    # Eager drops elements of the contiguous scores.
-    scores = (*q.shape[:3], k.shape[2])
-    keep = torch.ops.aten.bernoulli.p(q.new_empty(scores, dtype=torch.bool), 1 - dropout_p)
+    keep = None
+    if dropout_p:  # of the contiguous scores, as in eager
+        scores = q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.bool)
+        keep = torch.ops.aten.bernoulli.p(scores, 1 - dropout_p)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     y, _ = torch.ops.sardonyx.attention(
         q, k, v, attn_mask, keep, is_causal, factor, 1 / (1 - dropout_p)

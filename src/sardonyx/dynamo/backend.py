@@ -78,6 +78,7 @@ def partition(
     """
     save_draws(joint)
     budget = 1.0 if memory_budget is None else memory_budget
+    # A view that is saved would be copied; what it is a view of is not, and may be saved already.
     with functorch_config.patch(
         activation_memory_budget=budget, aggressive_recomputation=True, recompute_views=True
     ):

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, and the ops of `dynamo.attention`, which have dropout.
+"""Scaled dot-product attention: torch's flash attention, and the ops of `dynamo.attention`.
 
 No scores are saved: the forward op saves the logsumexp of each row, from which the backward op
 computes the probabilities again.
@@ -70,7 +70,7 @@ def _(
     k: Value,
     v: Value,
     mask: Value | None,
-    keep: Value,
+    keep: Value | None,
     causal: bool,
     scale: float,
     keep_scale: float,
@@ -89,7 +89,7 @@ def _(
     k: Value,
     v: Value,
     mask: Value | None,
-    keep: Value,
+    keep: Value | None,
     causal: bool,
     scale: float,
     keep_scale: float,

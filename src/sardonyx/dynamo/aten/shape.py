@@ -60,16 +60,7 @@ def _(b: AtenBuilder, x: Value) -> Value:
     return x if x.tensor.rank < 2 else b.Transpose(x, perm=(1, 0))
 
 
-@lowers("transpose.int")
-def _(b: AtenBuilder, x: Value, first: int, second: int) -> Value:
-    perm = list(range(x.tensor.rank))
-    if not perm:
-        return x
-    i, j = axis_of(x, first), axis_of(x, second)
-    perm[i], perm[j] = perm[j], perm[i]
-    return b.Transpose(x, perm=tuple(perm))
-
-
+# torch decomposes `transpose` to this, which its partitioner knows as a view and does not save.
 @lowers("permute.default", "permute_copy.default")
 def _(b: AtenBuilder, x: Value, dims: Sequence[int]) -> Value:
     return b.Transpose(x, perm=tuple(axis_of(x, d) for d in dims)) if len(dims) else x

@@ -13,7 +13,7 @@ from sardonyx.graph.const import ArrayConst, Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops import lookup
 from sardonyx.ops.arrays import as_bf16
@@ -111,7 +111,8 @@ def test_conv_rounded_to_bf16(
     spatial, kernel, attrs = shape
     x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
     node = node_of("Conv", x, w, group=group, **attrs)
-    is_winograd = _is_winograd(node, window_of(kernel, node.attrs))
+    window = window_of(kernel, node.attrs)
+    is_winograd = _is_winograd(node, window, input_of(node, 0), node.outputs[0])
     row = "conv_winograd_f32" if is_winograd else "conv_bf16"
     check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
           group=group, **attrs)  # fmt: skip
@@ -373,57 +374,3 @@ def test_recipes_are_packed_as_what_they_make(row: tuple[int, ...]) -> None:
     found = prepack(WeightLayout(recipe, "conv_pack", 32 * 36 * 4, (1,)))
     expected = prepack(WeightLayout(ArrayConst(weights * factors), "conv_pack", 32 * 36 * 4, (1,)))
     assert found.tobytes() == expected.tobytes()
-
-
-def check_of_inputs(op: str, arrays: list[Array], kernel: str, **attrs: Any) -> None:
-    """The same with all operands as inputs, as training has them."""
-    graph = Graph()
-    values = [Value(f"x{i}", Fact(F32, a.shape)) for i, a in enumerate(arrays)]
-    graph.inputs.extend(values)
-    node = Builder(graph, graph.scope).node(op, *values, domain=INTERNAL, **attrs)
-    call = lowered(node)
-    assert isinstance(call, Call), call
-    assert call.kernel == kernel
-    expected = node.op.run([a.astype(np.float64) for a in arrays], node.attrs)[0]
-    size = max(np.abs(expected).max(initial=0), 1e-30)
-    for isa in native.isas:
-        given = dict(zip(values, arrays, strict=True))
-        found = [run_call(call, node, given, {}, isa, n)[0] for n in SPLITS]
-        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
-        np.testing.assert_allclose(found[0], expected, 2e-5, 4e-6 * size, err_msg=isa)
-
-
-@pytest.mark.parametrize("shape", [s for s in SHAPES if "auto_pad" not in s[2]], ids=str)
-@pytest.mark.parametrize(("group", "c", "o"), [(1, 1, 1), (1, 17, 33), (2, 3, 40)])
-def test_gradient_by_weights(shape: Any, group: int, c: int, o: int) -> None:
-    spatial, kernel, attrs = shape
-    outs = window_of(kernel, {"auto_pad": b"NOTSET", "ceil_mode": 0, **attrs}).outs(spatial)
-    x, dy = random(2, c * group, *spatial), random(2, o * group, *outs)
-    row = "conv_weight_gradient_f32"
-    check_of_inputs("ConvWeightGradient", [x, dy], row, kernel_shape=kernel, group=group, **attrs)
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize(("group", "c", "o"), [(5, 1, 1), (18, 1, 2)])
-def test_depthwise_by_input_weights(shape: Any, group: int, c: int, o: int) -> None:
-    spatial, kernel, attrs = shape
-    x, w = random(2, *spatial, c * group), random(o * group, c, *kernel)
-    check_of_inputs("Conv", [x, w], "conv_depthwise_unpacked_f32", group=group, **attrs)
-
-
-@pytest.mark.parametrize(
-    ("spatial", "kernel", "attrs"),
-    [
-        ((5,), (4,), {"strides": [2]}),
-        ((6, 5), (2, 2), {"strides": [2, 2]}),  # joined: windows do not overlap
-        ((6, 5), (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2], "output_padding": [1, 0]}),
-        ((3, 4, 2), (2, 3, 2), {"dilations": [2, 1, 1]}),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize(("group", "c", "o"), [(1, 3, 5), (2, 17, 33)])
-def test_transposed_by_input_weights(
-    spatial: Any, kernel: Any, attrs: Any, group: int, c: int, o: int
-) -> None:
-    x, w = random(2, *spatial, c * group), random(c * group, o, *kernel)
-    check_of_inputs("ConvTranspose", [x, w], "conv_transpose_unpacked_f32", group=group, **attrs)

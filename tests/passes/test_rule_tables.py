@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from sardonyx.passes.class_labels import CLASSIFIERS
-from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image
+from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image, weight_gradient
 from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE, PIPELINE
 from sardonyx.passes.rule import Call, Pattern
 
@@ -74,7 +74,7 @@ def test_disabled_optimizers_accepts_former_names_of_rules() -> None:
 
 
 def test_layout_pass_runs_for_every_op_that_requires_nhwc() -> None:
-    turners = (conv, pooling, quantized_image)
+    turners = (conv, pooling, quantized_image, weight_gradient)
     images = {name for (_, name), rule_for in NHWC_RULES.items() if rule_for in turners}
     assert images == PASSES["channels_last"].any_op
 

@@ -19,6 +19,8 @@ constexpr Kernel kKernels[] = {
     {"conv_transpose_f32", Accepts::contiguous, conv_transpose_f32},
     {"conv_transpose_pack", Accepts::contiguous, conv_transpose_pack},
     {"conv_winograd_f32", Accepts::contiguous, conv_winograd_f32},
+    {"conv_winograd_gradient_f32", Accepts::contiguous, conv_winograd_gradient_f32},
+    {"conv_winograd_unpacked_f32", Accepts::contiguous, conv_winograd_unpacked_f32},
 };
 
 }  // namespace

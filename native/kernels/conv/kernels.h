@@ -11,9 +11,11 @@
 //                            conv_f32 where that is faster
 //   conv_depthwise_f32       groups with few channels (depthwise.cc)
 //   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
-//   conv_*_unpacked_f32      depthwise and transposed with weights that are not constant
-//   (unpacked.cc) conv_weight_gradient_f32 the gradient by the weights (weight_gradient.cc);
-//   channels first conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
+//   conv_*_unpacked_f32      Winograd, depthwise and transposed with weights that are not constant
+//                            (unpacked.cc)
+//   conv_weight_gradient_f32 the gradient by the weights, as a GEMM (weight_gradient.cc)
+//   conv_winograd_gradient_f32  the same by Winograd (winograd_gradient.cc)
+//   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
 // All kernels but the transposed one read the same packed layout (pack.h).
 #pragma once
 
@@ -35,5 +37,7 @@ Status conv_transpose_unpacked_f32(const Call& call, Plan& plan);
 Status conv_weight_gradient_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);
+Status conv_winograd_gradient_f32(const Call& call, Plan& plan);
+Status conv_winograd_unpacked_f32(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

@@ -75,6 +75,14 @@ Status plan_unpacked(const Call& call, Plan& plan, Prepare kernel, Prepare pack,
 
 }  // namespace
 
+// ints and operands as of conv_winograd_f32, with weights as ONNX stores them.
+Status conv_winograd_unpacked_f32(const Call& call, Plan& plan) {
+  const View& w = call.in[1];
+  const int64_t one_group = 1;
+  return plan_unpacked(call, plan, conv_winograd_f32, conv_pack, {&one_group, 1},
+                       packed_floats(w.count(1, w.rank), w.dims[0]));
+}
+
 // ints and operands as of conv_depthwise_f32, with weights as ONNX stores them.
 Status conv_depthwise_unpacked_f32(const Call& call, Plan& plan) {
   const View& w = call.in[1];

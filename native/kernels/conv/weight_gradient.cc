@@ -1,138 +1,154 @@
-// The gradient of a convolution by its weights, as an implicit GEMM over channels-first images:
-//   dw[o, (c, t)] = sum over pixels p of dy[o, p] * im2col(x)[(c, t), p]
-// Rows of A are the rows (c, t) of im2col, which in channels-first images are runs of contiguous
-// pixels; they are made block by block. B is dy, packed once into panels of 32 output channels.
+// The gradient of a convolution by its weights, as a GEMM over channels-last images:
+//   dw[(t, c), o] = sum over pixels p of im2col(x)[p, (t, c)] * dy[p, o]
+// Both sides have the pixels outermost, so the GEMM is A^T B (matmul/transposed_tile.h), and im2col
+// is that of the convolution itself. Where dw is small, the pixels are cut into parts with sums of
+// their own; a second phase adds them and brings dw into ONNX's order.
+#include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"
-#include "kernels/conv/pack.h"
-#include "kernels/plane_window.h"
+#include "kernels/matmul/pack.h"
+#include "kernels/matmul/transposed_tile.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-struct WeightGradientArgs {
-  Window window;
-  int64_t group, channels, out_channels;  // the channels of one group
-  Split split;                            // of one group
+constexpr int64_t kPixels = kBlockRows;  // pixels of a pass
+constexpr int64_t kMostPanels = kMostColumns / kPanel;
 
-  SDX_INLINE int64_t rows() const { return channels * window.taps(); }
-  SDX_INLINE int64_t pixels() const { return window.batch * window.outs(); }
+struct WeightGradientArgs {
+  Im2Col im2col;
+  int64_t group, out_channels;  // the output channels of one group
+  int64_t row_blocks, column_blocks, parts;
+
+  SDX_INLINE int64_t rows() const { return im2col.depth(); }
+  SDX_INLINE int64_t panels() const { return panels_of(out_channels); }
+  SDX_INLINE int64_t pixels() const { return im2col.window.batch * im2col.window.outs(); }
+  // The sums of one part of one panel of a group, as [row][32].
+  SDX_INLINE float* sums(const Data& data, int64_t group_of, int64_t part, int64_t panel) const {
+    const int64_t number = (group_of * parts + part) * panels() + panel;
+    return reinterpret_cast<float*>(data.scratch) + number * rows() * kPanel;
+  }
 };
 
-// Items: one image of one panel of one group of dy, as [pixel][32].
-Status pack_gradient(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const WeightGradientArgs*>(args);
-  const int64_t panels = panels_of(a.out_channels), outs = a.window.outs();
-  WeightTile tile;
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t image = item % a.window.batch, panel = item / a.window.batch % panels;
-    const int64_t group = item / a.window.batch / panels, first = panel * kPanel;
-    const int64_t left = a.out_channels - first, width = left < kPanel ? left : kPanel;
-    const int64_t map = (image * a.group + group) * a.out_channels + first;
-    const float* dy = input<float>(data, 1) + map * outs;
-    float* to = reinterpret_cast<float*>(data.scratch) +
-                ((group * panels + panel) * a.pixels() + image * outs) * kPanel;
-    for (int64_t p = 0; p < outs; p += WeightTile::kMost) {
-      const int64_t n = outs - p < WeightTile::kMost ? outs - p : WeightTile::kMost;
-      tile.load_out_channels(dy + p, outs, width, n);
-      tile.transpose(n, to + p * kPanel);
+// Output channels of panels [first, last) of n pixels, as [panel][pixel][32].
+void copy_panels(const WeightGradientArgs& a, const float* dy, int64_t first, int64_t last,
+                 int64_t n, float* to) {
+  const int64_t step = a.group * a.out_channels;
+  for (int64_t panel = first; panel < last; ++panel) {
+    const int64_t left = a.out_channels - panel * kPanel;
+    const float* from = dy + panel * kPanel;
+    for (int64_t i = 0; i < n; ++i, from += step, to += kPanel) {
+      if (left >= kPanel) {
+        memcpy(to, from, kPanel * sizeof(float));
+      } else {
+        memset(to, 0, kPanel * sizeof(float));
+        memcpy(to, from, size_t(left) * sizeof(float));
+      }
     }
   }
-  return {};
 }
 
-// Outputs [first, last) of a line of one tap along the last axis: `line` is the image's line, or
-// null in the padding.
-SDX_INLINE void fill_line(const Axis& wide, const float* line, int64_t tap, int64_t first,
-                          int64_t last, float* to) {
-  // The outputs whose input o * stride + shift is inside of the line.
-  const int64_t shift = wide.begin + tap * wide.dilation, s = wide.stride;
-  int64_t low = shift >= 0 ? 0 : (-shift + s - 1) / s;
-  int64_t high = wide.in - shift <= 0 ? 0 : (wide.in - shift - 1) / s + 1;
-  low = low < first ? first : low > last ? last : low;
-  high = line == nullptr || high < low ? low : high > last ? last : high;
-  for (int64_t o = first; o < low; ++o) *to++ = 0;
-  if (s == 1 && high > low) {
-    memcpy(to, line + low + shift, size_t(high - low) * sizeof(float));
-    to += high - low;
-  } else {
-    for (int64_t o = low; o < high; ++o) *to++ = line[o * s + shift];
-  }
-  for (int64_t o = high; o < last; ++o) *to++ = 0;
-}
-
-// Pixels [first, first + n) of row (channel, tap) of im2col.
-void fill_row(const WeightGradientArgs& a, const float* x, int64_t channel, int64_t tap,
-              int64_t first, int64_t n, float* to) {
-  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t along = tap % wide->taps, down = tap / wide->taps % high->taps;
-  const int64_t inward = tap / wide->taps / high->taps, in_channels = a.group * a.channels;
-  Pixel p = pixel_of(a.window, first);
-  while (n > 0) {
-    const int64_t left = wide->out - p.at[2], count = n < left ? n : left;
-    const int64_t z = deep->input_index(p.at[0], inward), y = high->input_index(p.at[1], down);
-    const bool is_inside = uint64_t(z) < uint64_t(deep->in) && uint64_t(y) < uint64_t(high->in);
-    const int64_t plane = (p.image * in_channels + channel) * deep->in;
-    const float* line = is_inside ? x + ((plane + z) * high->in + y) * wide->in : nullptr;
-    fill_line(*wide, line, along, p.at[2], p.at[2] + count, to);
-    to += count, n -= count;
-    p.at[2] += count - 1;
-    advance(a.window, p);
-  }
-}
-
-// Item: a block of rows (c, t) and of panels of one group.
-void gradient_block(const WeightGradientArgs& a, const Data& data, int64_t group, int64_t item) {
-  const int64_t block = item % a.split.row_blocks, columns = item / a.split.row_blocks;
-  const int64_t first = a.split.row(block), m = a.split.row(block + 1) - first;
-  const int64_t taps = a.window.taps();
-  const float* packed = reinterpret_cast<const float*>(data.scratch);
-  const Columns dy{packed + group * packed_floats(a.pixels(), a.out_channels), a.out_channels,
-                   a.split.panel(columns), a.split.panel(columns + 1)};
-  float* tile = reinterpret_cast<float*>(data.local + kBlockBytes);
-  const int64_t ldc = (dy.last - dy.first) * kPanel;
-  gemm_block(data.local, m, a.pixels(), dy, {tile, ldc}, TileEpilogue{},
-             [&](float* to, int64_t row, int64_t rows, int64_t pixel, int64_t pixels) {
-               for (int64_t i = 0; i < rows; ++i) {
-                 const int64_t r = first + row + i;
-                 fill_row(a, input<float>(data, 0), group * a.channels + r / taps, r % taps, pixel,
-                          pixels, to + i * kStride);
-               }
-             });
-  const int64_t out_channel = dy.first * kPanel, left = a.out_channels - out_channel;
-  for (int64_t o = 0; o < (left < ldc ? left : ldc); ++o) {
-    float* to = output<float>(data) + (group * a.out_channels + out_channel + o) * a.rows() + first;
-    for (int64_t i = 0; i < m; ++i) to[i] = tile[i * ldc + o];
+// Item: one part of the pixels for a block of rows (t, c) and a block of panels of one group.
+void gradient_block(const WeightGradientArgs& a, const Data& data, int64_t item) {
+  const int64_t block = item % a.row_blocks, columns = item / a.row_blocks % a.column_blocks;
+  item /= a.row_blocks * a.column_blocks;
+  const int64_t part = item % a.parts, group = item / a.parts;
+  const int64_t row = part_begin(a.rows(), a.row_blocks, block);
+  const int64_t m = part_begin(a.rows(), a.row_blocks, block + 1) - row;
+  const int64_t low = part_begin(a.panels(), a.column_blocks, columns);
+  const int64_t high = part_begin(a.panels(), a.column_blocks, columns + 1);
+  const int64_t begin = part_begin(a.pixels(), a.parts, part);
+  const int64_t end = part_begin(a.pixels(), a.parts, part + 1);
+  float* windows = reinterpret_cast<float*>(data.local);
+  float* grads = windows + kPixels * kStride;
+  Im2Col im2col = a.im2col;
+  im2col.first = group * im2col.n;
+  const float* dy = input<float>(data, 1) + group * a.out_channels;
+  for (int64_t pixel = begin; pixel == begin || pixel < end; pixel += kPixels) {
+    const int64_t n = end - pixel < kPixels ? end - pixel : kPixels;  // 0 of an empty batch
+    if (n > 0) im2col_rows(im2col, input<float>(data, 0), windows, kStride, pixel, n, row, m);
+    copy_panels(a, dy + pixel * a.group * a.out_channels, low, high, n, grads);
+    for (int64_t panel = low; panel < high; ++panel) {
+      const int64_t width = a.out_channels - panel * kPanel;
+      gemm_transposed(m, n, {windows, kStride}, {grads + (panel - low) * n * kPanel, kPanel},
+                      width < kPanel ? width : kPanel,
+                      {a.sums(data, group, part, panel) + row * kPanel, kPanel}, pixel > begin);
+    }
   }
 }
 
 Status gradient_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const WeightGradientArgs*>(args);
-  const int64_t count = a.split.count();
-  for (int64_t i = begin; i < end; ++i) gradient_block(a, data, i / count, i % count);
+  for (int64_t i = begin; i < end; ++i) gradient_block(a, data, i);
   return {};
+}
+
+// Channels whose taps are added up and transposed at a time.
+SDX_INLINE int64_t channel_step(int64_t taps) { return taps < kDepth ? kDepth / taps : 1; }
+
+// Items: panels of each group.
+Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const WeightGradientArgs*>(args);
+  const int64_t taps = a.im2col.window.taps(), channels = a.im2col.n, step = channel_step(taps);
+  float* total = reinterpret_cast<float*>(data.local);
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t group = item / a.panels(), panel = item % a.panels();
+    const int64_t left = a.out_channels - panel * kPanel;
+    float* dw = output<float>(data) + (group * a.out_channels + panel * kPanel) * a.rows();
+    for (int64_t low = 0; low < channels; low += step) {
+      const int64_t n = channels - low < step ? channels - low : step;
+      for (int64_t i = 0; i < n * taps; ++i) {
+        const int64_t row = i % taps * channels + low + i / taps;
+        for (int64_t j = 0; j < kPanel; j += kLanes) {
+          f32v sum = load(a.sums(data, group, 0, panel) + row * kPanel + j);
+          for (int64_t part = 1; part < a.parts; ++part)
+            sum += load(a.sums(data, group, part, panel) + row * kPanel + j);
+          store(total + i * kPanel + j, sum);
+        }
+      }
+      copy_transposed(total, kPanel, left < kPanel ? left : kPanel, n * taps, dw + low * taps,
+                      a.rows());
+    }
+  }
+  return {};
+}
+
+// Cuts the pixels into parts if rows and panels alone give few items: the sums of all parts should
+// stay in L2.
+int64_t parts_of(const WeightGradientArgs& a) {
+  constexpr int64_t kItems = 16, kMostSums = 1 << 20;
+  const int64_t items = a.group * a.row_blocks * a.column_blocks;
+  const int64_t by_size = kMostSums / (a.group * a.rows() * a.panels() * kPanel + 1);
+  const int64_t by_pixels = a.pixels() / (4 * kPixels);
+  int64_t parts = (kItems + items - 1) / items;
+  parts = parts < by_size ? parts : by_size;
+  parts = parts < by_pixels ? parts : by_pixels;
+  return parts > 1 ? parts : 1;
 }
 
 }  // namespace
 
-// ints: the window, group. Inputs: x [N, C, *spatial], dy [N, O, *spatial]; output: dw.
+// ints: the window, group. Inputs: x [N, *spatial, C], dy [N, *spatial, O]; output: dw as ONNX
+// stores weights.
 Status conv_weight_gradient_f32(const Call& call, Plan& plan) {
   const View &x = call.in[0], &dy = call.in[1];
   auto* a = plan.make<WeightGradientArgs>();
-  a->window = read_plane_window(x, dy, call.ints);
   a->group = call.ints[4 * (x.rank - 2)];
-  a->channels = x.dims[1] / a->group, a->out_channels = dy.dims[1] / a->group;
-  a->split = split_matmul(a->rows(), a->out_channels, a->pixels());
+  a->im2col = make_im2col(read_window(x, dy, call.ints), x.dim(-1), x.dim(-1) / a->group);
+  a->out_channels = dy.dim(-1) / a->group;
   plan.args = a;
-  if (a->split.count() == 0) return {};
-  const int64_t panels = panels_of(a->out_channels);
-  plan.scratch_bytes =
-      a->group * packed_floats(a->pixels(), a->out_channels) * int64_t(sizeof(float));
-  const int64_t most_rows = (a->rows() + a->split.row_blocks - 1) / a->split.row_blocks;
-  const int64_t most_panels =
-      (a->split.panels + a->split.column_blocks - 1) / a->split.column_blocks;
-  plan.local_bytes = kBlockBytes + most_rows * most_panels * kPanel * int64_t(sizeof(float));
-  plan.add(pack_gradient, a->group * panels * a->window.batch, a->window.outs() * kPanel / 4);
-  plan.add(gradient_blocks, a->group * a->split.count(), a->split.work);
+  if (a->rows() == 0 || a->out_channels == 0) return {};
+  a->row_blocks = (a->rows() + kDepth - 1) / kDepth;
+  a->column_blocks = (a->panels() + kMostPanels - 1) / kMostPanels;
+  a->parts = parts_of(*a);
+  const int64_t floats = a->parts * a->group * a->rows() * a->panels() * kPanel;
+  plan.scratch_bytes = floats * int64_t(sizeof(float));
+  const int64_t taps = a->im2col.window.taps();
+  const int64_t block = kPixels * (kStride + kMostColumns), total = channel_step(taps) * taps;
+  plan.local_bytes = (block > total * kPanel ? block : total * kPanel) * int64_t(sizeof(float));
+  const int64_t items = a->group * a->parts * a->row_blocks * a->column_blocks;
+  const int64_t products = a->pixels() * a->rows() * a->panels() * kPanel * a->group;
+  plan.add(gradient_blocks, items, products / items / (SDX_VEC_BYTES / 2));
+  plan.add(add_parts, a->group * a->panels(), a->parts * a->rows() * kPanel / 2);
   return {};
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels/conv/epilogue.h"
 #include "kernels/conv/kernels.h"
+#include "kernels/conv/winograd_patch.h"
 #include "kernels/window.h"
 
 namespace sdx::SDX_ISA {
@@ -66,19 +67,6 @@ SDX_INLINE int64_t patch_at(const WinogradArgs& a, int64_t n, int64_t point, int
   return point / a.points_per_row * n * kStride + point % a.points_per_row * a.width + c;
 }
 
-// Input transform B^T d along one axis. Even and odd parts of +-a and +-b share their terms.
-SDX_INLINE void transform(const f32v (&d)[kPatch], f32v (&to)[kPatch]) {
-  constexpr float a = float(kA), b = float(kB);
-  const f32v even_a = d[4] - 2.0f * d[2], odd_a = a * (d[3] - 2.0f * d[1]);
-  const f32v even_b = d[4] - 0.5f * d[2], odd_b = b * (d[3] - 0.5f * d[1]);
-  to[0] = d[0] - 2.5f * d[2] + d[4];
-  to[1] = even_a + odd_a;
-  to[2] = even_a - odd_a;
-  to[3] = even_b + odd_b;
-  to[4] = even_b - odd_b;
-  to[5] = d[1] - 2.5f * d[3] + d[5];
-}
-
 // Output transform A^T m along one axis, to T outputs.
 template <int T>
 SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
@@ -92,33 +80,6 @@ SDX_INLINE void transform_back(const f32v (&m)[kPatch], f32v (&to)[T]) {
     to[3] = a3 * less_a + b3 * less_b + m[5];
   } else {
     to[1] += m[5];
-  }
-}
-
-// B^T d B for one vector of channels: lines, then columns. `at` has the offsets of the patch's
-// pixels, -1 in the padding.
-template <bool kInside, class Lanes>
-SDX_INLINE void transform_patch(const float* x, const int64_t (&at)[kPoints], Lanes lanes,
-                                float* to, const int64_t (&to_at)[kPoints]) {
-  f32v half[kPatch][kPatch];
-#pragma GCC unroll 6
-  for (int i = 0; i < kPatch; ++i) {
-    f32v line[kPatch];
-#pragma GCC unroll 6
-    for (int j = 0; j < kPatch; ++j) {
-      const int64_t from = at[i * kPatch + j];
-      line[j] = kInside || from >= 0 ? load(x + from, lanes) : f32v{};
-    }
-    transform(line, half[i]);
-  }
-#pragma GCC unroll 6
-  for (int j = 0; j < kPatch; ++j) {
-    f32v column[kPatch], whole[kPatch];
-#pragma GCC unroll 6
-    for (int i = 0; i < kPatch; ++i) column[i] = half[i][j];
-    transform(column, whole);
-#pragma GCC unroll 6
-    for (int i = 0; i < kPatch; ++i) store(to + to_at[i * kPatch + j], whole[i]);
   }
 }
 

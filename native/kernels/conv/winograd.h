@@ -15,6 +15,16 @@ constexpr int kPatch = 6;
 constexpr int kPoints = kPatch * kPatch;  // elements of a transformed patch: one GEMM each
 constexpr double kA = 0.70710678118654752440, kB = 1.41421356237309504880;
 
+// Interpolation points 1 and 3 and their scale factors, which the output transform then need not
+// apply; points 2 and 4 are the negative ones.
+constexpr double kNodes[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
+
+constexpr float weight_factor(int point, int power) {
+  double by = kScales[point];
+  for (int i = 0; i < power; ++i) by *= kNodes[point];
+  return float(by);
+}
+
 // Transformed weights of all points, `stride` floats apart, for n channels of a packed panel with
 // `channels` channels and K x K taps.
 template <int K>

@@ -7,22 +7,12 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// Interpolation points 1 and 3 and their scale factors, which the output transform then need not
-// apply; points 2 and 4 are the negative ones.
-constexpr double kNodes[] = {kA, kB}, kScales[] = {-1 / 1.5, 1 / 6.0};
-
-constexpr float factor(int point, int power) {
-  double by = kScales[point];
-  for (int i = 0; i < power; ++i) by *= kNodes[point];
-  return float(by);
-}
-
 // Even and odd terms of the polynomial at a point: p(x) = even + odd and p(-x) = even - odd.
 template <int K>
 SDX_INLINE void halves(const f32v (&g)[K], int point, f32v& even, f32v& odd) {
-  even = factor(point, 0) * g[0], odd = factor(point, 1) * g[1];
+  even = weight_factor(point, 0) * g[0], odd = weight_factor(point, 1) * g[1];
 #pragma GCC unroll 4
-  for (int i = 2; i < K; ++i) (i % 2 == 0 ? even : odd) += factor(point, i) * g[i];
+  for (int i = 2; i < K; ++i) (i % 2 == 0 ? even : odd) += weight_factor(point, i) * g[i];
 }
 
 // G g along one axis: values at 0, +-kA, +-kB and infinity (the leading coefficient).

@@ -1,5 +1,4 @@
-// Kernels of the pooling family, for images of one to three spatial axes: channels-last (NHWC), but
-// max_pool_indices_f32 takes them channels-first.
+// Kernels of the pooling family, for channels-last (NHWC) images of one to three spatial axes.
 #pragma once
 
 #include "kernels/kernel.h"

@@ -181,7 +181,7 @@ LOWER_CPU: Final = (
         "layout.propagate.propagate_layout",
         any_op=_ops(
             "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool GlobalMaxPool "
-            "GlobalAveragePool GlobalLpPool QConv QMean"
+            "GlobalAveragePool GlobalLpPool QConv QMean ConvWeightGradient"
         ),
         optimizers=_ops("channels_last NhwcTransformer"),
     ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import ShapeError
+from sardonyx.graph.dim import Shape, Size
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -20,7 +22,7 @@ weight_gradient = Op(
     1,
     "x:T dy:T",
     "dw:T",
-    attrs={**GEOMETRY, "group": 1},
+    attrs={**GEOMETRY, "group": 1, "channels_last": 0},
     types={"T": frozenset((F32,))},
     domain=INTERNAL,
 )
@@ -34,19 +36,33 @@ def _(g: Scope, x: Fact, dy: Fact, **attrs: Any) -> Fact:
     if dy.rank != x.rank:
         raise ShapeError(f"x and dy have one rank, not {x.rank} and {dy.rank}")
     window = window_of(kernel, attrs)
-    window.check(g, x.dims[2:])
+    axis = _channel_axis(attrs)
+    (channels, spatial), (maps, outs) = (_sizes(v, axis) for v in (x, dy))
+    window.check(g, spatial)
     g.equal(x.dims[0], dy.dims[0], "x and dy differ in batch")
-    for have, size in zip(dy.dims[2:], window.outs(x.dims[2:]), strict=True):
+    for have, size in zip(outs, window.outs(spatial), strict=True):
         g.equal(have, size, "dy does not have the output's size")
-    g.divides(group, x.dims[1], "group must divide the channels of x")
-    g.divides(group, dy.dims[1], "group must divide the channels of dy")
-    return x.shaped((dy.dims[1], x.dims[1] // group, *kernel))
+    g.divides(group, channels, "group must divide the channels of x")
+    g.divides(group, maps, "group must divide the channels of dy")
+    return x.shaped((maps, channels // group, *kernel))
+
+
+def _channel_axis(attrs: dict[str, Any]) -> int:
+    return -1 if attrs["channels_last"] else 1
+
+
+def _sizes(image: Fact, axis: int) -> tuple[Size, Shape]:
+    """Return the channels and the spatial sizes of an image."""
+    sizes = list(image.dims[1:])
+    channels = sizes.pop(axis if axis < 0 else axis - 1)
+    return channels, tuple(sizes)
 
 
 @weight_gradient.reference
 def _(x: Array, dy: Array, **attrs: Any) -> Array:
     """Multiply dy by the pixels that each tap reads, and sum over all positions."""
     kernel, group = tuple(attrs["kernel_shape"]), attrs["group"]
+    x, dy = (np.moveaxis(v, _channel_axis(attrs), 1) for v in (x, dy))
     n, channels = x.shape[:2]
     outs = dy.shape[1]
     geometry = window_geometry(window_of(kernel, attrs), x.shape[2:])
@@ -54,8 +70,8 @@ def _(x: Array, dy: Array, **attrs: Any) -> Array:
     grads = dy.reshape(n, group, outs // group, *dy.shape[2:])
     dw = np.zeros((group, outs // group, channels // group, geometry.n_taps), x.dtype)
     for tap, at, ins in geometry.taps():
-        left = grads[:, :, :, *at].reshape(n, group, outs // group, -1)
-        right = images[:, :, :, *ins].reshape(n, group, channels // group, -1)
+        left, right = grads[:, :, :, *at], images[:, :, :, *ins]
+        left, right = (v.reshape(*v.shape[:3], math.prod(v.shape[3:])) for v in (left, right))
         dw[..., tap] = np.einsum("ngop,ngcp->goc", left, right, optimize=True)
     return dw.reshape(outs, channels // group, *kernel)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.dtype import I8, U8
+from sardonyx.graph.dtype import F32, I8, I64, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
@@ -23,6 +23,7 @@ from sardonyx.ops.inference import (
     to_channels_last,
 )
 from sardonyx.ops.pooling import standard
+from sardonyx.ops.sizes import SIZES
 
 
 def _nhwc(pool: Op, name: str, **schema: Any) -> Op:
@@ -47,6 +48,31 @@ INTERNAL_POOLS: Final = tuple(
     _nhwc(pool, pool.name, attrs=pool.attrs, types={"T": pool.types["T"]}, domain=INTERNAL)
     for pool in (standard.max_pool, standard.average_pool, standard.lp_pool, *standard.GLOBAL)
 )
+indexed_max_pool: Final = Op(
+    "IndexedMaxPool",
+    1,
+    "x:T",
+    "y:T indices:I",
+    attrs={k: v for k, v in standard.max_pool.attrs.items() if k != "storage_order"},
+    types={"T": frozenset((F32,)), "I": SIZES},
+    domain=INTERNAL,
+)
+
+
+@indexed_max_pool.infer
+def _(g: Scope, x: Fact, **attrs: Any) -> tuple[Fact, Fact]:
+    assert standard.max_pool.infer_rule is not None
+    y = standard.max_pool.infer_rule(g, channels_first(x), **attrs)[0]
+    return channels_last(y), channels_last(Fact(I64, y.dims))
+
+
+@indexed_max_pool.reference
+def _(x: Array, **attrs: Any) -> tuple[Array, ...]:
+    """Pool with the channels first: indices count the elements in that order."""
+    results = standard.max_pool.run((np.moveaxis(x, -1, 1),), {**attrs, "storage_order": 0})
+    return tuple(np.moveaxis(v, 1, -1) for v in results)
+
+
 _BYTES: Final = {"T": frozenset((I8, U8))}
 nhwc_max_pool: Final = _nhwc(
     standard.max_pool, "NhwcMaxPool", attrs=standard.POOL, types=_BYTES, domain=MICROSOFT
@@ -62,4 +88,4 @@ def _(b: Builder, node: Node) -> Value:
     return b.Transpose(y, perm=to_channels_last(rank))
 
 
-OPS: Final = (*INTERNAL_POOLS, nhwc_max_pool)
+OPS: Final = (*INTERNAL_POOLS, indexed_max_pool, nhwc_max_pool)

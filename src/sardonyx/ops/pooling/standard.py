@@ -105,6 +105,10 @@ def _(x: Array, **attrs: Any) -> tuple[Array, Array]:
     for i in reversed(range(len(sizes))):
         offsets = _broadcast_along(i + 2, x.ndim, np.arange(sizes[i]) * index_strides[i])
         y, index = _max_along(y, np.broadcast_to(index + offsets, y.shape), geometry, i)
+    window = pool_window(x.ndim, attrs)
+    for i in range(len(sizes)):  # a window of padding alone has index 0
+        is_met = _window_counts(geometry, window, i, with_pads=False) > 0
+        index = index * _broadcast_along(i + 2, x.ndim, is_met)
     return y, index
 
 

@@ -24,6 +24,7 @@ from sardonyx.passes.layout.rules import (
     pooling,
     quantized_image,
     rank_of,
+    weight_gradient,
 )
 from sardonyx.passes.replace import drop, replace_value
 
@@ -32,13 +33,14 @@ NCHW: Final = 1
 NHWC: Final = 2
 _AFTER_SWAP: Final = (0, NHWC, NCHW, NCHW | NHWC)  # by set of layouts: NCHW and NHWC exchanged
 _SYMBOLIC_SIZE: Final = 64  # the size that the cost model assumes for a symbolic dim
+_NHWC_KERNELS: Final = (conv, pooling, quantized_image, weight_gradient)  # rules of ops with them
 _SHAPE_READERS: Final = frozenset(("Shape", "Size"))  # ops that read no elements
 
 
 def propagate_layout(graph: Graph) -> None:
     """Convert a graph, and the bodies in it, to NHWC where there are convolutions or poolings."""
     for each in graph.family():
-        if any(NHWC_RULES.get(n.op.key) in (conv, pooling, quantized_image) for n in each.nodes):
+        if any(NHWC_RULES.get(n.op.key) in _NHWC_KERNELS for n in each.nodes):
             _LayoutPropagation(each).run()
 
 
@@ -131,7 +133,9 @@ class _LayoutPropagation:
         node.op = rule.op or node.op
         node.attrs = {**node.attrs, **rule.attrs} if rule.attrs else node.attrs
         if rule.op is not None:
-            self._graph.drop_outputs(node, range(1, len(node.outputs)))
+            kept = len(node.op.outputs)
+            self._graph.drop_outputs(node, range(kept, len(node.outputs)))
+            node.attrs = {k: v for k, v in node.attrs.items() if k in node.op.attrs}
         for value in _images_of(node) if rule.has_image_output else ():
             value.fact = nhwc_fact(value.tensor)
             self._mark_nhwc(value)

@@ -301,11 +301,20 @@ def conv(node: Node, rank: int) -> NhwcRule | None:
     return NhwcRule(slots, requires_nhwc=True, build=build_conv)
 
 
+def weight_gradient(node: Node, rank: int) -> NhwcRule:
+    """ConvWeightGradient, whose kernels are NHWC; weights have one layout."""
+    attrs = {"channels_last": 1}
+    return NhwcRule((0, 1), has_image_output=False, requires_nhwc=True, attrs=attrs)
+
+
 def pooling(node: Node, rank: int) -> NhwcRule | None:
     """Poolings: the internal ops of the same names are NHWC."""
-    # The internal poolings do not return the indices that MaxPool can have.
     has_kernel = input_of(node, 0).tensor.dtype in (F32, I8, U8)
-    if not has_kernel or any(v.is_used for v in node.outputs[1:]):
+    if any(v.is_used for v in node.outputs[1:]):  # the indices of MaxPool
+        if not _is_float32(node) or node.attrs["storage_order"]:
+            return None
+        return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, "IndexedMaxPool"))
+    if not has_kernel:
         return None
     return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, node.op.name))
 
@@ -337,6 +346,7 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     **_named("Conv ConvTranspose", conv),
     (MICROSOFT, "FusedConv"): conv,
     **_named("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool", pooling),
+    (INTERNAL, "ConvWeightGradient"): weight_gradient,
     (INTERNAL, "QAdd"): lambda node, rank: NhwcRule((0, 3)),  # its operands have one shape
     (INTERNAL, "QConv"): quantized_image,
     (INTERNAL, "QMean"): quantized_image,

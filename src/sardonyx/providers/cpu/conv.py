@@ -38,9 +38,16 @@ def conv(node: Node) -> Call | No:
     ints = (*window_ints(window, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
     if w.is_const:
         return _call(*_algorithm(node, w, window), x, ints, after)
-    is_depthwise = _is_depthwise(node, w, window)
-    kernel = "conv_depthwise_unpacked_f32" if is_depthwise else "conv_unpacked_f32"
-    return _call(kernel, w, x, ints, after)
+    return _call(_unpacked_algorithm(node, w, window), w, x, ints, after)
+
+
+def _unpacked_algorithm(node: Node, w: Value, window: Window) -> str:
+    """Choose the kernel for weights that are not constant, as those of training."""
+    if _is_depthwise(node, w, window):
+        return "conv_depthwise_unpacked_f32"
+    is_dense = set(window.dilations) == {1}  # a dilated Winograd has one phase more than fits
+    is_winograd = is_dense and _is_winograd(node, window, input_of(node, 0), node.outputs[0])
+    return "conv_winograd_unpacked_f32" if is_winograd else "conv_unpacked_f32"
 
 
 def _is_depthwise(node: Node, w: Value, window: Window) -> bool:
@@ -80,7 +87,7 @@ def _algorithm(node: Node, w: Value, window: Window) -> tuple[str, Packed]:
     is_dense = window.strides[-1] <= kernel[-1] and channels * extent <= MAX_REACH
     if group == 1 and outs <= FEW_CHANNELS and is_dense:
         return "conv_few_channels_f32", _packed(w, 1, outs, channels * taps)
-    is_winograd = _is_winograd(node, window)
+    is_winograd = _is_winograd(node, window, input_of(node, 0), node.outputs[0])
     if MULTIPLIES_BF16 and node.attrs["bf16"] and not is_winograd:
         return "conv_bf16", _packed(w, group, outs, -(-channels * taps // 2), "conv_pack_bf16")
     name = "conv_winograd_f32" if is_winograd else "conv_f32"
@@ -96,12 +103,15 @@ def _packed_bytes(outs: int, depth: int) -> int:
     return -(-outs // PANEL) * PANEL * depth * 4
 
 
-def _is_winograd(node: Node, window: Window) -> bool:
-    """Whether Winograd saves more multiplications than its transforms and larger weights cost."""
+def _is_winograd(node: Node, window: Window, x: Value, y: Value) -> bool:
+    """Whether Winograd saves more multiplications than its transforms and larger weights cost.
+
+    x and y are the image and the result of the convolution, or a value with its shape.
+    """
     if window.kernel not in WINOGRAD_TILES or window.strides != (1, 1) or node.attrs["group"] != 1:
         return False
-    *outs, maps = node.outputs[0].tensor.dims[1:]
-    channels = input_of(node, 0).tensor.dims[-1]
+    *outs, maps = y.tensor.dims[1:]
+    channels = x.tensor.dims[-1]
     if not isinstance(maps, int) or not isinstance(channels, int):
         return False
     is_wide = channels >= MIN_CHANNELS and maps >= MIN_CHANNELS
@@ -185,11 +195,15 @@ def deform_columns(node: Node) -> Call | No:
 
 
 def weight_gradient(node: Node) -> Call | No:
-    """Lower the gradient by the weights; images have the channels first."""
+    """Lower the gradient by the weights; images have the channels last."""
+    if not node.attrs["channels_last"]:
+        return No("the images have the channels first")
     x, dy = input_of(node, 0), input_of(node, 1)
     window = window_of(node.attrs["kernel_shape"], node.attrs)
-    ints = (*window_ints(window, x.tensor.dims[2:]), node.attrs["group"])
-    return unsupported(window) or Call("conv_weight_gradient_f32", (x, dy), ints)
+    ints = (*window_ints(window, x.tensor.dims[1:-1]), node.attrs["group"])
+    is_winograd = set(window.dilations) == {1} and _is_winograd(node, window, x, dy)
+    kernel = "conv_winograd_gradient_f32" if is_winograd else "conv_weight_gradient_f32"
+    return unsupported(window) or Call(kernel, (x, dy), ints)
 
 
 LOWERINGS: Final[Lowerings] = {

@@ -28,13 +28,10 @@ def max_pool(node: Node) -> Call | No:
 
 
 def max_pool_indices(node: Node) -> Call | No:
-    """Lower a channels-first MaxPool with indices; one without becomes channels-last earlier."""
-    x, window = _windowed(node)
-    if node.attrs["storage_order"]:
-        return No("no kernel counts indices in column-major order")
     if len(node.outputs) < 2:
-        return No("no kernel for channels-first images without indices")
-    ints = window_ints(window, x.tensor.dims[2:])
+        return No("there is no output for the indices")
+    x, window = _windowed(node)
+    ints = window_ints(window, x.tensor.dims[1:-1])
     return unsupported(window) or Call("max_pool_indices_f32", (x,), ints)
 
 
@@ -57,8 +54,8 @@ def lp_pool(node: Node) -> Call | No:
 
 
 LOWERINGS: Final[Lowerings] = {
-    ("", "MaxPool"): for_types((F32,), max_pool_indices),
     (INTERNAL, "MaxPool"): for_types((F32, I8, U8), max_pool),
+    (INTERNAL, "IndexedMaxPool"): for_types((F32,), max_pool_indices),
     (INTERNAL, "AveragePool"): for_types((F32,), average_pool),
     (INTERNAL, "LpPool"): for_types((F32,), lp_pool),
     (INTERNAL, "GlobalMaxPool"): for_types((F32,), direct("global_max_pool_f32")),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import sardonyx._native as native
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
@@ -98,7 +98,9 @@ def node_of(name: str, arrays: list[Any], attrs: dict[str, Any]) -> tuple[Node, 
     for i, array in enumerate(arrays):
         value = None
         if array is not None:
-            value = Value(f"x{i}", constant(Held(np.ascontiguousarray(array))).tensor.plain())
+            value = Value(
+                f"x{i}", constant(ArrayConst(np.ascontiguousarray(array))).tensor.without_contents()
+            )
             fed[value] = array
         inputs.append(value)
     node = graph.add(op, inputs, {**op.defaults, **attrs}, len(op.outputs))
@@ -170,7 +172,7 @@ def run_session(name: str, arrays: list[Any], attrs: dict[str, Any]) -> list[Any
     graph.set_outputs(list(node.outputs))
     for i, value in enumerate(node.outputs):
         value.name = f"y{i}"
-    declared = [[Declared(v.name, v.tensor.plain(), v.tensor.static) for v in vs]
+    declared = [[Declared(v.name, v.tensor.without_contents(), v.tensor.static) for v in vs]
                 for vs in (graph.inputs, graph.outputs)]  # fmt: skip
     expected = list(node.op.run(arrays, node.attrs))
     model = Model(graph, 11, {"": 23}, *declared, [], producer_name="test")

@@ -31,11 +31,17 @@ class Specializer {
         return false;
       }
     }
+    store_in_outputs();
     if (!measure(made)) {
       outcome.fault = Fault::memory;
       return false;
     }
     plan_ = make_memory_plan(dependencies_, needs_, spec_.effort, choice);
+    for (size_t i = 0; i < stored_in_.size(); ++i)
+      if (stored_in_[i] >= 0) {
+        plan_.output_slot[i] = spec_.values[size_t(stored_in_[i])].at;
+        plan_.offsets[i] = 0;
+      }
     SDX_ASSERT(is_inside_arena());
     made.arena_bytes = plan_.bytes;
     made.peak = plan_.peak;
@@ -50,6 +56,8 @@ class Specializer {
   Status plan_step(int32_t number, Specialization& made);
   void gather_views(const std::vector<int32_t>& ids, std::vector<View>& into) const;
 
+  void store_in_outputs();
+  int32_t output_of(int32_t id) const;
   bool measure(const Specialization& made);
   void measure_costs(const Specialization& made);
   bool handles_strings(const StepSpec& step) const;
@@ -76,6 +84,9 @@ class Specializer {
   const std::vector<int64_t>& registers_;
   std::vector<View> views_;
   MemoryNeeds needs_;
+  // By value: the exported value in whose block an arena value is stored, since the last step that
+  // touches it writes the exported one in its place; -1: none.
+  std::vector<int32_t> stored_in_;
   // Input or exported value -> index into needs_.input_blocks or needs_.output_blocks.
   std::unordered_map<size_t, size_t> block_of_;
   MemoryPlan plan_;
@@ -105,13 +116,42 @@ void Specializer::gather_views(const std::vector<int32_t>& ids, std::vector<View
   for (const int32_t id : ids) into.push_back(id < 0 ? View() : views_[size_t(id)]);
 }
 
+// The exported value in whose block a value is stored; -1: none.
+int32_t Specializer::output_of(int32_t id) const {
+  const int32_t base = dependencies_.bases[size_t(id)];
+  const ValueSpec& value = spec_.values[size_t(base)];
+  if (value.storage == Storage::exported) return value.numbers.empty() ? base : -1;
+  return value.storage == Storage::arena ? stored_in_[size_t(base)] : -1;
+}
+
+// Finds arena values that a step overwrites with an output, in place: they are stored in the block
+// of the output from the first. Backwards, so that chains of such steps are found whole. A value
+// qualifies if no other step reads it, so that the step is its last in any order.
+void Specializer::store_in_outputs() {
+  stored_in_.assign(spec_.values.size(), -1);
+  std::vector<int32_t> n_touching(spec_.values.size(), 0);
+  std::vector<char> is_overwriting(spec_.values.size(), 0);
+  for (const std::vector<int32_t>& touched : dependencies_.touches)
+    for (const int32_t value : touched) ++n_touching[size_t(value)];
+  for (auto step = spec_.steps.rbegin(); step != spec_.steps.rend(); ++step)
+    for (const auto& [from, to] : step->in_place) {
+      const int32_t in = root(step->inputs[size_t(from)]), out = step->outputs[size_t(to)];
+      const int32_t output = output_of(out), base = dependencies_.bases[size_t(out)];
+      if (output < 0 || in < 0 || is_overwriting[size_t(base)]) continue;
+      // Its writer and this step.
+      if (n_touching[size_t(in)] != 2 || !may_be_in_place(*step, from, to)) continue;
+      stored_in_[size_t(in)] = output;
+      is_overwriting[size_t(base)] = 1;
+    }
+}
+
 // Fills `needs_`: what the arena must hold. False where no memory can hold it; the total is a
 // double since a sum of int64_t could overflow.
 bool Specializer::measure(const Specialization& made) {
   needs_.bytes.assign(spec_.values.size(), 0);
   double total = 0;
   for (size_t i = 0; i < spec_.values.size(); ++i) {
-    if (spec_.values[i].storage != Storage::arena) continue;
+    if (spec_.values[i].storage != Storage::arena || stored_in_[i] >= 0) continue;
     needs_.bytes[i] = align_up(bytes_of(views_[i]));
     total += double(needs_.bytes[i]);
   }
@@ -120,7 +160,7 @@ bool Specializer::measure(const Specialization& made) {
     total += double(needs_.scratch.back());
     const StepSpec& step = spec_.steps[i];
     for (const auto& [from, to] : step.in_place)
-      if (may_be_in_place(step, from, to))
+      if (root(step.outputs[size_t(to)]) >= 0 && may_be_in_place(step, from, to))
         needs_.in_place.push_back(
             {int32_t(i), root(step.inputs[size_t(from)]), root(step.outputs[size_t(to)])});
     if (step.is_concat) needs_.concats.push_back(concat_inputs(step));
@@ -166,10 +206,8 @@ bool Specializer::handles_strings(const StepSpec& step) const {
 // The block of an exported value can hold other values until the first step writes to it, unless it
 // may be the block of a cache from an earlier run.
 void Specializer::add_output_block(int32_t id, int32_t step) {
-  const auto base = size_t(dependencies_.bases[size_t(id)]);
-  const ValueSpec& value = spec_.values[base];
-  if (value.storage == Storage::exported && value.numbers.empty())
-    add_to_block(base, step, needs_.output_blocks);
+  const int32_t output = output_of(id);
+  if (output >= 0) add_to_block(size_t(output), step, needs_.output_blocks);
 }
 
 // An input that is consumed is alive until the last step that reads it.
@@ -187,10 +225,12 @@ void Specializer::add_to_block(size_t value, int32_t step, std::vector<SlotBlock
   if (steps.empty() || steps.back() != step) steps.push_back(step);
 }
 
-// Whether a value is all of the arena value in which it is stored, contiguous.
+// Whether a value is all of the arena or exported value in which it is stored, contiguous.
 bool Specializer::is_whole(int32_t id) const {
-  return root(id) >= 0 && views_[size_t(id)].is_contiguous() &&
-         bytes_of(views_[size_t(id)]) == bytes_of(views_[size_t(root(id))]);
+  if (id < 0) return false;
+  const int32_t base = dependencies_.bases[size_t(id)];
+  return (root(id) >= 0 || output_of(id) >= 0) && views_[size_t(id)].is_contiguous() &&
+         bytes_of(views_[size_t(id)]) == bytes_of(views_[size_t(base)]);
 }
 
 // Whether an output can be written over an input: element i of both is at the same offset. Other
@@ -232,10 +272,11 @@ std::vector<ConcatInput> Specializer::concat_inputs(const StepSpec& step) const 
   const int32_t output = step.outputs[0];
   const View& view = views_[size_t(output)];
   const int axis = int(registers_[size_t(step.ints[0])]);
-  if (root(output) != output || view.count(0, axis) != 1) return inputs;
+  const bool is_in_arena = root(output) == output && stored_in_[size_t(output)] < 0;
+  if (!is_in_arena || view.count(0, axis) != 1) return inputs;
   int64_t offset = 0;
   for (const int32_t id : step.inputs) {
-    if (is_whole(id) && root(id) != output && needs_.bytes[size_t(root(id))] > 0)
+    if (root(id) >= 0 && is_whole(id) && root(id) != output && needs_.bytes[size_t(root(id))] > 0)
       inputs.push_back({root(id), output, offset});
     offset += bytes_of(views_[size_t(id)]);
   }

@@ -1,7 +1,7 @@
-// ScatterElements, ScatterND and TensorScatter: the data is copied, then the updates are applied in
-// their order. Duplicate indices must combine in that order whatever the number of threads, so
-// ranges split only axes that the indices do not choose: no two threads write one element, and no
-// atomics are needed.
+// ScatterElements, ScatterND and TensorScatter: the data is copied, unless the output is written in
+// its place, then the updates are applied in their order. Duplicate indices must combine in that
+// order whatever the number of threads, so ranges split only axes that the indices do not choose:
+// no two threads write one element, and no atomics are needed.
 #include <cstring>
 
 #include "kernels/gather/indices.h"
@@ -38,6 +38,7 @@ struct TupleArgs : CopyArgs {
 
 Status copy_chunks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const int64_t bytes = static_cast<const CopyArgs*>(args)->bytes;
+  if (data.out[0] == data.in[0]) return {};  // in place
   const int64_t last = end * kChunk < bytes ? end * kChunk : bytes;
   memcpy(output<std::byte>(data) + begin * kChunk, input<std::byte>(data, 0) + begin * kChunk,
          size_t(last - begin * kChunk));

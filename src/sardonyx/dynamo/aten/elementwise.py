@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import torch
 
+from sardonyx.dynamo.aten.shape import is_zeros
 from sardonyx.dynamo.aten_builder import AtenBuilder, Unsupported
 from sardonyx.dynamo.table import in_float32, lowers
 from sardonyx.graph import dtype as types
@@ -139,11 +140,34 @@ def _arithmetic(b: AtenBuilder, x: Any, y: Any, alpha: Any) -> list[Value]:
     return [x, _scaled(b, y, alpha)]
 
 
+def _is_lone_scatter(b: AtenBuilder, x: Any, position: int) -> bool:
+    """Whether an argument adds rows to zeros, as gradients of embeddings do, for this call alone.
+
+    The rows can be added to the other argument then: tied embeddings need no second gradient.
+    """
+    node = x.node if isinstance(x, Value) else None
+    is_scatter = node is not None and node.op.name == "ScatterND"
+    if not is_scatter or node.attrs["reduction"] != b"add" or not is_zeros(node.inputs[0]):
+        return False
+    return len(b.call_node.args[position].users) == 1
+
+
+def _is_like(x: Any, y: Value) -> bool:
+    """Whether an argument has the type and the shape of a value."""
+    if not isinstance(x, Value) or x.node is None:
+        return False
+    return x.tensor.dtype is y.tensor.dtype and x.tensor.shape == y.tensor.shape
+
+
 @lowers("add.Tensor", "add.Scalar")
 def add(b: AtenBuilder, x: Any, y: Any, alpha: Any = 1) -> Value:
     """x + alpha * y."""
     if b.out_type is torch.bool:
         return b.Or(*b.like_out(x, y)) if alpha else b.to(x, torch.bool)
+    if alpha == 1:
+        for one, other, position in ((x, y, 1), (y, x, 0)):
+            if _is_lone_scatter(b, other, position) and _is_like(one, other):
+                return b.ScatterND(one, *other.node.inputs[1:], reduction=b"add")
     return b.rounded(b.Add(*_arithmetic(b, x, y, alpha)))
 
 

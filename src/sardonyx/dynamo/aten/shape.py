@@ -39,6 +39,13 @@ def zeros(b: AtenBuilder, sizes: Sequence[Dimension], x: Value) -> Value:
     return b.Expand(b.const(0, x.tensor.dtype), b.sizes(sizes))
 
 
+def is_zeros(x: Value) -> bool:
+    """Return whether a value is the result of `zeros`."""
+    node = x.node
+    const = None if node is None or node.op.name != "Expand" else node.inputs[0].const
+    return const is not None and not const.read().any()
+
+
 def positions(b: AtenBuilder, size: Dimension) -> Value:
     """Return the positions 0, 1, ... of an axis."""
     return b.arange(b.size(size))

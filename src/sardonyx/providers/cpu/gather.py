@@ -9,7 +9,7 @@ from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.inference import axis_of
 from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowerings, padded_inputs
+from sardonyx.providers.cpu.index import IN_PLACE, Lowerings, padded_inputs
 from sardonyx.providers.cpu.move import follows
 
 _REDUCTIONS: Final = {b"none": 0, b"add": 1, b"mul": 2, b"max": 3, b"min": 4}
@@ -49,7 +49,7 @@ def _scatter(node: Node, kernel: str, *axis: int) -> Call | No:
     reduction, dtype = node.attrs["reduction"], input_of(node, 0).tensor.dtype
     if reduction != b"none" and dtype not in _REDUCED:
         return No(f"no kernel reduces {dtype}")
-    return Call(kernel, node.inputs, (*axis, _REDUCTIONS[reduction]))
+    return Call(kernel, node.inputs, (*axis, _REDUCTIONS[reduction]), shares=IN_PLACE)
 
 
 def scatter_elements(node: Node) -> Call | No:

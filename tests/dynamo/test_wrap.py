@@ -229,6 +229,37 @@ def test_bad_arguments() -> None:
         report(Mlp())
 
 
+class NormalizedConvs(torch.nn.Module):
+    """Convolutions with batch normalization, whose running statistics each step replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
+        inner = (torch.nn.Conv2d(8, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+        self.layers = torch.nn.Sequential(*layers, *inner)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
+@pytest.mark.parametrize("budget", [None, 0.4, 0.0])
+def test_batch_norm_is_computed_again_without_running_statistics(budget: float | None) -> None:
+    torch.manual_seed(0)
+    plain = NormalizedConvs()
+    wrapped = wrap(copy.deepcopy(plain), memory_budget=budget)
+    for module in (plain, wrapped):
+        torch.manual_seed(1)
+        optimizer = torch.optim.SGD(module.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(torch.randn(4, 3, 10, 11)).backward()
+            optimizer.step()
+    for (name, ours), theirs in zip(
+        wrapped.state_dict().items(), plain.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def test_a_memory_budget_changes_nothing_but_memory() -> None:
     plain, _ = both(Mlp)
     tight = wrap(copy.deepcopy(plain), memory_budget=0.2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, decomposition_table
 
 from sardonyx.dynamo.table import lowering_of, supported
 
@@ -29,6 +29,8 @@ def decompositions() -> dict[Any, Any]:
     }
     return {
         **found,
+        **{op: partial(_batch_norm, op, i) for op, i in _BATCH_NORMS.items()},
+        aten.native_batch_norm_backward.default: _batch_norm_backward,
         aten.native_dropout.default: _dropout,
         aten.native_dropout_backward.default: _dropout_backward,
     }
@@ -50,6 +52,34 @@ def _dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tenso
 
 def _dropout_backward(dy: torch.Tensor, mask: torch.Tensor, scale: float) -> torch.Tensor:
     return dy * (mask * scale).to(dy.dtype)
+
+
+# Batch normalizations with the position of the flag `training`.
+_BATCH_NORMS = {
+    aten._native_batch_norm_legit_functional.default: 5,
+    aten._native_batch_norm_legit.no_stats: 3,
+}
+
+
+def _batch_norm(op: Any, flag: int, *args: Any) -> Any:
+    """Decompose a batch normalization that computes its statistics, as torch does.
+
+    The result is then an elementwise expression of x and the batch's statistics, which the
+    partitioner can compute again in the backward graph; the running statistics, which the forward
+    pass replaces, are read by their update alone.
+    """
+    return decomposition_table[op](*args) if args[flag] else NotImplemented
+
+
+def _batch_norm_backward(*args: Any) -> Any:
+    """Call a backward op of the same formula without the running statistics, which it ignores."""
+    dy, x, weight, _, _, mean, rstd, is_training, eps, mask = args
+    if not is_training:
+        return NotImplemented
+    # `mean` stands for the workspace of cuDNN, which our lowering does not read.
+    return aten.batch_norm_backward.default(
+        dy, x, weight, None, None, mean, rstd, True, eps, mask, mean
+    )
 
 
 @contextmanager

@@ -88,6 +88,22 @@ CASES: dict[str, tuple[tuple[str, str], tuple[Any, ...], dict[str, Any]]] = {
         (f32(2, 4, 7, 6), f32(2, 6, 3, 2)),
         {"kernel_shape": (3, 2), "strides": (2, 3), "pads": (0, 0, 0, 1), "group": 2},
     ),
+    "last weight gradient": (
+        (INTERNAL, "ConvWeightGradient"),
+        (f32(2, 7, 6, 4), f32(2, 3, 2, 6)),
+        {
+            "kernel_shape": (3, 2),
+            "strides": (2, 3),
+            "pads": (0, 0, 0, 1),
+            "group": 2,
+            "channels_last": 1,
+        },
+    ),
+    "last maxima with indices": (
+        (INTERNAL, "IndexedMaxPool"),
+        (LAST,),
+        {"kernel_shape": (2, 3), "strides": (2, 1), "pads": (1, 0, 0, 2)},
+    ),
     "columns": (
         (INTERNAL, "DeformColumns"),
         (f32(1, 2, 5, 5), f32(1, 16, 4, 4)),

@@ -228,6 +228,8 @@ def deform_columns(x: Tensor, offset: Tensor, mask: Tensor | None = None, **attr
 def weight_gradient(x: Tensor, dy: Tensor, **attrs: Any) -> Tensor:
     """Return the gradient of a convolution by its weights."""
     kernel, group = tuple(attrs["kernel_shape"]), attrs["group"]
+    if attrs["channels_last"]:
+        x, dy = x.movedim(-1, 1), dy.movedim(-1, 1)
     path = torch_window(kernel, x.shape[2:], attrs).path
     # torch has one padding for both ends; the last outputs may read beyond the image.
     reach = [

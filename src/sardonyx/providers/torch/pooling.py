@@ -175,6 +175,12 @@ def _max_alone(x: Tensor, *, storage_order: int = 0, **attrs: Any) -> Tensor:
     return max_pool(x, storage_order=storage_order, shapes=((),), **attrs)[0]
 
 
+def _max_with_indices(x: Tensor, **attrs: Any) -> tuple[Tensor, ...]:
+    """Return maxima and indices of channels-last images."""
+    results = max_pool(x.movedim(-1, 1), storage_order=0, shapes=((), ()), **attrs)
+    return tuple(v.movedim(1, -1) for v in results)
+
+
 def max_unpool(
     x: Tensor, indices: Tensor, output_shape: Array | None = None, **attrs: Any
 ) -> Tensor:
@@ -212,6 +218,9 @@ KERNELS: Final[TorchKernels] = {
     (ONNX, "MaxUnpool"): TorchKernel(max_unpool, REALS | {I64}, host=(2,)),
     **{(ONNX, name): TorchKernel(function, REALS) for name, function in _REST.items()},
     (INTERNAL, "MaxPool"): TorchKernel(channels_last(_max_alone), _MAXED, refuses=spatial_only),
+    (INTERNAL, "IndexedMaxPool"): TorchKernel(
+        _max_with_indices, REALS | {I64}, refuses=spatial_only
+    ),
     (INTERNAL, "AveragePool"): TorchKernel(
         channels_last(average_pool), REALS, refuses=spatial_only
     ),

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
-from sardonyx.dynamo.decompositions import decompositions, whole_upsampling
+from sardonyx.dynamo.decompositions import decompositions, whole_ops
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
 from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
@@ -50,7 +50,7 @@ def sardonyx_backend(
         decompositions=decompositions(),
         partition_fn=partial(partition, memory_budget=memory_budget),
     )
-    with whole_upsampling():
+    with whole_ops():
         return backend(module, example_inputs)
 
 
@@ -123,17 +123,25 @@ def _compile_split(module: fx.GraphModule, lowering: GraphLowering, entry: Graph
     """Compile the submodules that we run; the split module calls them and torch's in order."""
     whole = split_graph(module, lowering.fallbacks)
     for name, part in list(whole.named_children()):
-        if not name.startswith("submod_ours"):
-            continue
-        sub = GraphLowering(_with_output_list(part))
-        lowered = sub.run()
-        if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
-            entry.fallbacks.extend(sub.fallbacks.values())
-            continue
-        executor = Executor(lowered, torch.get_num_threads(), is_backward=False)
-        setattr(whole, name, _Submodule(executor, _is_single(part)))
-        entry.n_sessions += 1
+        if name.startswith("submod_ours"):
+            _compile_submodule(whole, name, entry)
+        else:  # the graphs that higher-order ops call
+            for called in dict(part.named_children()):
+                _compile_submodule(part, called, entry)
     return make_boxed_func(whole)
+
+
+def _compile_submodule(parent: torch.nn.Module, name: str, entry: GraphReport) -> None:
+    """Put an executor in the place of a submodule."""
+    part = getattr(parent, name)
+    sub = GraphLowering(_with_output_list(part))
+    lowered = sub.run()
+    if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
+        entry.fallbacks.extend(sub.fallbacks.values())
+        return
+    executor = Executor(lowered, torch.get_num_threads())
+    setattr(parent, name, _Submodule(executor, _is_single(part)))
+    entry.n_sessions += 1
 
 
 def _is_single(part: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
 
+from sardonyx.dynamo.encoder_layer import encoder_layer
 from sardonyx.dynamo.table import lowering_of, supported
 
 aten = torch.ops.aten
@@ -25,7 +26,9 @@ def decompositions() -> dict[Any, Any]:
     found = {
         op: function
         for op, function in core_aten_decompositions().items()  # type: ignore[no-untyped-call]
-        if lowering_of(op) is None and torch.Tag.nondeterministic_seeded not in op.tags
+        if lowering_of(op) is None
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and op not in _WRONG
     }
     return {
         **found,
@@ -33,6 +36,8 @@ def decompositions() -> dict[Any, Any]:
         aten.native_batch_norm_backward.default: _batch_norm_backward,
         aten.native_dropout.default: _dropout,
         aten.native_dropout_backward.default: _dropout_backward,
+        aten._transformer_encoder_layer_fwd.default: encoder_layer,
+        aten._weight_norm_interface_backward.default: _weight_norm_backward,
     }
 
 
@@ -82,24 +87,28 @@ def _batch_norm_backward(*args: Any) -> Any:
     )
 
 
+def _weight_norm_backward(
+    dw: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of v and g for w = v * g / norms, with norms of v over all axes but one."""
+    dot = (dw * v).sum([i for i in range(v.dim()) if i != dim], keepdim=True) / norms
+    return (dw - v * (dot / norms)) * (g / norms), dot
+
+
 @contextmanager
-def whole_upsampling() -> Iterator[None]:
-    """Keep torch from decomposing the upsampling ops while it traces.
+def whole_ops() -> Iterator[None]:
+    """Keep torch from decomposing the upsampling ops, and those it gets wrong, while it traces.
 
     Their decompositions are also Python kernels of the autograd key, which no table of
-    decompositions overrides: the gradients would be scattered sums over gathered neighbours.
+    decompositions overrides: the gradients of upsampling would be scattered sums over gathered
+    neighbours.
     """
     removed: list[tuple[Any, dict[Any, Any]]] = []
-    for name, family in supported().items():
-        if family == "resize" and "backward" not in name:
-            packet = getattr(torch.ops.aten, name.split(".")[1], None)
-            if packet is None:  # newer than this torch
-                continue
-            for overload in (getattr(packet, o) for o in packet.overloads() if o in _WHOLE):
-                removed.append((overload, dict(overload.py_kernels)))
-                for key in _KEYS:
-                    overload.py_kernels.pop(key, None)
-                overload._dispatch_cache.clear()
+    for overload in (*_upsampling_ops(), *_WRONG):
+        removed.append((overload, dict(overload.py_kernels)))
+        for key in _KEYS:
+            overload.py_kernels.pop(key, None)
+        overload._dispatch_cache.clear()
     try:
         yield
     finally:
@@ -108,5 +117,13 @@ def whole_upsampling() -> Iterator[None]:
             overload._dispatch_cache.clear()
 
 
-_WHOLE = ("default", "vec")
+def _upsampling_ops() -> Iterator[Any]:
+    for name, family in supported().items():
+        packet = getattr(torch.ops.aten, name.split(".")[1], None)  # None: newer than this torch
+        if family == "resize" and "backward" not in name and packet is not None:
+            yield from (getattr(packet, o) for o in packet.overloads() if o in ("default", "vec"))
+
+
+# torch's decomposition also counts the targets after the first -1, which ends a row's list.
+_WRONG = (aten.multilabel_margin_loss_forward.default,)
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)

@@ -47,7 +47,7 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 class Executor:
     """A lowered graph with its session. Thread-safe, as sessions are."""
 
-    def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool) -> None:
+    def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool = False) -> None:
         options = SessionOptions()
         options.intra_op_num_threads = threads
         # Forward and backward sessions run in turn on the same pages: gradients are allocated where

@@ -137,6 +137,9 @@ class GraphLowering:
 
     def _attribute(self, node: fx.Node) -> None:
         tensor = operator.attrgetter(str(node.target))(self._module)
+        if isinstance(tensor, torch.nn.Module):  # a graph that a higher-order op calls
+            self._values[node] = tensor
+            return
         try:
             self._values[node] = constant(ArrayConst(_as_array(tensor)))
         except Unsupported as error:
@@ -163,6 +166,9 @@ class GraphLowering:
             )
             return
         lowering = lowering_of(node.target)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self._refuse(node, "torch calls it; the graphs that it calls are compiled")
+            return
         if lowering is None:
             self._refuse(node, "it has no lowering")
             return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Collection
+from operator import attrgetter, getitem
 
 import torch
 from torch import fx
@@ -44,6 +44,8 @@ def _sides(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> dict[fx.No
     for node in module.graph.nodes:
         if node.op not in ("call_function", "get_attr"):
             continue
+        if node.op == "get_attr" and is_graph(module, node):
+            continue  # split_module copies it to the call that reads it
         if node.target is getitem:
             sides[node] = sides.get(node.args[0], OURS)
         else:
@@ -51,10 +53,12 @@ def _sides(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> dict[fx.No
     return sides
 
 
+def is_graph(module: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether an attribute is a graph that a higher-order op, such as `torch.cond`, calls."""
+    return isinstance(attrgetter(str(node.target))(module), torch.nn.Module)
+
+
 def is_draw(node: fx.Node) -> bool:
     """Whether a node draws from a generator."""
     tags = getattr(node.target, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags
-
-
-getitem: Callable[..., Any] = __import__("operator").getitem

@@ -99,27 +99,32 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.skip(x))
 
 
-def resnet18() -> tuple[nn.Module, Batch]:
-    """ResNet-18; 8 images of 224 x 224."""
-    stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+def residual_network(widths: tuple[int, ...], n_classes: int) -> nn.Module:
+    """ResNet-18, with the widths of its four stages."""
+    width = widths[0]
+    stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
     layers: list[nn.Module] = [*stem, nn.MaxPool2d(3, 2, 1)]
-    width = 64
-    for n_out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+    for n_out, stride in zip(widths, (1, 2, 2, 2), strict=True):
         layers += [Residual(width, n_out, stride), Residual(n_out, n_out, 1)]
         width = n_out
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, n_classes)]
+    return nn.Sequential(*layers)
+
+
+def resnet18() -> tuple[nn.Module, Batch]:
+    """ResNet-18; 8 images of 224 x 224."""
     batch = {"x": torch.randn(8, 3, 224, 224), "labels": torch.randint(0, 1000, (8,))}
-    return Classifier(nn.Sequential(*layers)), batch
+    return Classifier(residual_network((64, 128, 256, 512), 1000)), batch
 
 
 class Tagger(nn.Module):
     """An embedding, two LSTM layers and a classifier of the last state."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_tokens: int = 10_000, width: int = 256) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(10_000, 256)
-        self.lstm = nn.LSTM(256, 256, 2, batch_first=True, dropout=0.1)
-        self.head = nn.Linear(256, 10)
+        self.embedding = nn.Embedding(n_tokens, width)
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True, dropout=0.1)
+        self.head = nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         states, _ = self.lstm(self.embedding(x))

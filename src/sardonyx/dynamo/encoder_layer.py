@@ -31,9 +31,8 @@ def encoder_layer(
     """Decompose `aten._transformer_encoder_layer_fwd`; the arguments are the op's."""
 
     def attend(x: torch.Tensor) -> torch.Tensor:
-        qkv = functional.linear(x, qkv_weight, qkv_bias).unflatten(
-            -1, (3, n_heads, width // n_heads)
-        )
+        qkv = functional.linear(x, qkv_weight, qkv_bias)
+        qkv = qkv.view(*x.shape[:2], 3, n_heads, width // n_heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         visible = None if mask is None else _visible(mask, mask_type)
         y = functional.scaled_dot_product_attention(q, k, v, visible)

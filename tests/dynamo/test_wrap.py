@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +21,8 @@ Step = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 @pytest.fixture(autouse=True)
 def _reset_dynamo() -> Iterator[None]:
     torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # what other tests could not capture or compile
+    torch._dynamo.utils.clear_compilation_metrics()
     yield
     torch._dynamo.reset()
 
@@ -218,6 +221,109 @@ def test_nan_losses_stay_nan() -> None:
     _, wrapped = both(Mlp)
     loss = wrapped(torch.full((2, 6), float("nan"))).sum()
     assert loss.isnan()
+
+
+def test_nan_in_a_row_reaches_the_gradients_of_eager() -> None:
+    plain, wrapped = both(Mlp)
+    x = torch.randn(4, 6)
+    x[1, 2] = torch.nan
+    found = []
+    for module in (plain.eval(), wrapped.eval()):
+        y = module(x)
+        y[0].sum().backward()
+        found.append((y, [p.grad for p in module.parameters()]))
+    torch.testing.assert_close(found[1], found[0], equal_nan=True)
+    assert found[1][0].isnan().any()
+
+
+class OfType(nn.Module):
+    """A product in a type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x @ self.weight)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reason"),
+    [
+        (torch.float64, ""),
+        (torch.complex64, "the type torch.complex64 has no kernels"),
+    ],
+)
+def test_types(dtype: torch.dtype, reason: str) -> None:
+    plain = OfType(dtype)
+    wrapped = wrap(copy.deepcopy(plain))
+    x = torch.randn(3, 6, dtype=dtype)
+    results = []
+    for module in (plain, wrapped):
+        y = module(x)
+        y.abs().sum().backward()
+        results.append((y, module.weight.grad))
+    torch.testing.assert_close(results[1], results[0])
+    text = str(report(wrapped))
+    assert reason in text
+    assert bool(report(wrapped).fallbacks) == bool(reason)
+    assert not reason or "self.weight" in text  # the user's line
+
+
+def test_a_module_that_is_not_captured_is_reported() -> None:
+    wrapped = wrap(nn.GaussianNLLLoss())  # raises an error where data are negative
+    arguments = torch.randn(3), torch.randn(3), torch.rand(3)
+    torch.testing.assert_close(wrapped(*arguments), nn.GaussianNLLLoss()(*arguments))
+    text = str(report(wrapped))
+    assert "nothing is compiled" in text
+    assert "Data dependent operator" in text
+    assert "TORCH_LOGS=graph_breaks" in text
+
+
+class Modes(Mlp):
+    """A branch on an attribute, which each graph is compiled for."""
+
+    mode = ""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * len(self.mode)
+
+
+def test_too_many_compilations_are_reported() -> None:
+    plain, wrapped = both(Modes)
+    x = torch.randn(2, 6)
+    for n in range(torch._dynamo.config.recompile_limit + 2):
+        plain.mode = wrapped.mode = "m" * n
+        torch.testing.assert_close(wrapped.eval()(x), plain.eval()(x), rtol=1e-4, atol=1e-5)
+    assert "torch._dynamo.config.recompile_limit is the limit" in str(report(wrapped))
+
+
+def test_modules_of_one_class_have_limits_of_their_own() -> None:
+    x = torch.randn(2, 6)
+    for _ in range(torch._dynamo.config.recompile_limit + 2):
+        plain, wrapped = both(Mlp)
+        torch.testing.assert_close(wrapped.eval()(x), plain.eval()(x), rtol=1e-4, atol=1e-5)
+        assert report(wrapped).graphs
+
+
+def test_wrong_sizes_are_errors_of_torch() -> None:
+    _, wrapped = both(Mlp)
+    wrapped(torch.randn(2, 6))
+    with pytest.raises(Exception, match=r"must have same reduction dim(.|\n)*self\.layers\(x\)"):
+        wrapped(torch.randn(2, 5))
+    assert wrapped(torch.randn(2, 3, 6)).shape == (2, 3, 6)  # another rank is another graph
+
+
+def test_quantized_modules_run() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates its quantized types
+        plain = torch.ao.quantization.quantize_dynamic(Mlp().eval(), {nn.Linear}, torch.qint8)
+    wrapped = wrap(copy.deepcopy(plain))
+    x = torch.randn(3, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(wrapped(x), plain(x), rtol=1e-4, atol=1e-5)
+    text = str(report(wrapped))
+    assert "runs in torch" in text or "graph break" in text or "nothing is compiled" in text
 
 
 def test_bad_arguments() -> None:

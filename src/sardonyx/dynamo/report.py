@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
+
+from torch._dynamo.utils import counters, get_compilation_metrics
 
 from sardonyx.base.records import field, mutable
 from sardonyx.dynamo.lower import Fallback
+
+_UNCAPTURED: Final = (
+    "nothing is compiled: the module was not called yet, or TorchDynamo captures none of it, and "
+    "it runs in torch. TORCH_LOGS=graph_breaks prints where it stops; its reasons in this process:"
+)
+_RECOMPILED: Final = (
+    "a function of this process was compiled too often: calls that no compiled graph fits run in "
+    "torch. TORCH_LOGS=recompiles prints why; torch._dynamo.config.recompile_limit is the limit"
+)
 
 
 @mutable
@@ -48,6 +60,14 @@ class Report:
 
     def __str__(self) -> str:
         lines = [line for graph in self.graphs for line in graph.lines()]
-        return "\n".join(
-            [*self.notes, *lines, *(f"graph break: {reason}" for reason in self.graph_breaks)]
-        )
+        breaks = (f"graph break: {reason}" for reason in self.graph_breaks)
+        return "\n".join([*self.notes, *lines, *breaks, *self._uncompiled()])
+
+    def _uncompiled(self) -> list[str]:
+        """Say which calls no graph was made for: torch counts the reasons for the whole process."""
+        failures = (str(metrics.fail_reason) for metrics in get_compilation_metrics())
+        lines = [_RECOMPILED] if any("recompile limit" in reason for reason in failures) else []
+        if not self.graphs:
+            lines.append(_UNCAPTURED)
+            lines += [f"  {' '.join(str(why).split())[:300]}" for why in counters["graph_break"]]
+        return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -43,7 +44,7 @@ def wrap(
         raise InvalidArgument(f"memory_budget is {memory_budget}, and must be from 0 to 1")
     _REPORTS[module] = kept = Report()
     backend = partial(sardonyx_backend, report=kept, memory_budget=memory_budget)
-    compiler = partial(torch.compile, backend=backend, dynamic=dynamic)
+    compiler = partial(torch.compile, backend=backend, dynamic=dynamic, **_isolated())
     units = _sharded_units(module)
     for unit in units:
         unit._compiled_call_impl = _with_compiled_forward(unit, compiler)
@@ -52,6 +53,17 @@ def wrap(
     else:
         module._compiled_call_impl = _compiled_call(module, compiler)
     return module
+
+
+def _isolated() -> dict[str, bool]:
+    """Give each module its own count of recompilations, where torch can.
+
+    Otherwise modules of one class share it, and one of them may use up the limit of all.
+    """
+    import torch
+
+    name = "isolate_recompiles"
+    return {name: True} if name in inspect.signature(torch.compile).parameters else {}
 
 
 def _compiled_call(module: torch.nn.Module, compiler: Compiler) -> Callable[..., Any]:

@@ -13,7 +13,6 @@ import sympy
 import torch
 
 from sardonyx.autodiff.backward import Backward
-from sardonyx.base.records import frozen
 from sardonyx.graph import dtype as types
 from sardonyx.graph.dim import Size, symbol
 from sardonyx.graph.dtype import DType
@@ -43,15 +42,6 @@ TORCH_DTYPES: Final = {ours: theirs for theirs, ours in DTYPES.items()}
 
 class Unsupported(Exception):
     """An ATen call that has no lowering here; the message is the reason that reports show."""
-
-
-@frozen
-class DrawnInput:
-    """A graph input that torch's generator fills at the start of each run, in graph order."""
-
-    value: Value
-    draw: Draw
-    sizes: tuple[Dimension, ...]
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
@@ -84,7 +74,7 @@ class AtenBuilder(Builder):
         self.symbols: dict[sympy.Symbol, tuple[Value, int]] = {}  # -> input, axis that has the size
         self.number_names: dict[sympy.Symbol, str] = {}  # sizes that are arguments of their own
         self.number_values: dict[str, Value] = {}  # the inputs for those that lowerings read
-        self.draws: list[DrawnInput] = []
+        self.draws: list[tuple[Value, Draw, tuple[Dimension, ...]]] = []
         self._sizes: dict[sympy.Expr, Value] = {}
 
     # Inputs and types
@@ -300,7 +290,7 @@ class AtenBuilder(Builder):
         shape = tuple(self._declared(d) for d in sizes)
         value = Value(f"draw.{len(self.draws)}", Fact(dtype_of(dtype), shape))
         self.graph.add_input(value)
-        self.draws.append(DrawnInput(value, draw, tuple(sizes)))
+        self.draws.append((value, draw, tuple(sizes)))
         return value
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch.utils._sympy.printers import PythonPrinter
 
 from sardonyx.base.torch_tensor import Borrowed
-from sardonyx.dynamo.aten_builder import DTYPES, expression_of
-from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput, is_tensor
+from sardonyx.dynamo.aten_builder import DTYPES
+from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput
+from sardonyx.dynamo.numbers import Formula, number_function
 from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
 from sardonyx.session import InferenceSession
@@ -56,7 +53,7 @@ class Executor:
         options.add_session_config_entry(Keys.CACHE_PAGES, "1")
         if is_backward:
             options.add_session_config_entry(Keys.CONSUME_INPUTS, "1")
-        self._lowered = lowered
+        self.lowered = lowered
         device = lowered.device
         providers: list[Any] = ["CPUExecutionProvider"]
         if device.type == "cuda":
@@ -64,16 +61,11 @@ class Executor:
         self.session = InferenceSession(lowered.model, options, providers=providers)
         self._run = self._on_host if device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
-        is_number = [not is_tensor(lowered.arguments[index]) for index, _ in lowered.inputs]
-        self._tensors = [i for i, n in zip(lowered.inputs, is_number, strict=True) if not n]
+        self._tensors = lowered.tensors
         # A size is passed as that of an empty tensor; a number that may be negative as a scalar.
-        self._numbers = [
-            (index, name, inputs[name].rank == 2)
-            for (index, name), n in zip(lowered.inputs, is_number, strict=True)
-            if n
-        ]
+        self._numbers = [(index, name, inputs[name].rank == 2) for index, name in lowered.numbers]
         self._draws = [
-            (d.value.name, d.draw, [_size_function(s, lowered.arguments) for s in d.sizes])
+            (d.name, d.draw, [number_function(s, lowered.symbols) for s in d.sizes])
             for d in lowered.draws
         ]
         self._results = [self._result(r) for r in lowered.outputs]
@@ -109,42 +101,6 @@ class Executor:
         match result:
             case Argument(index=index):
                 return itemgetter(index)
-            case torch.SymInt() | torch.SymFloat() | torch.SymBool():
-                return _number_function(result, self._lowered.arguments)
+            case Formula():
+                return number_function(result, self.lowered.symbols)
         return lambda _: result
-
-
-def _size_function(d: Any, arguments: Sequence[Any]) -> Callable[[list[Any]], int]:
-    """Return a function that computes a size from the arguments of a run."""
-    expression = expression_of(d)
-    if isinstance(expression, int):
-        return lambda _: expression
-    return _number_function(d, arguments)
-
-
-def _size_of(index: int, axis: int, args: list[Any]) -> int:
-    """Return the size of one axis of an argument."""
-    return int(args[index].shape[axis])
-
-
-def _number_function(d: Any, arguments: Sequence[Any]) -> Callable[[list[Any]], Any]:
-    """Return a function that computes a symbolic number from the arguments of a run."""
-    kind: type = {torch.SymFloat: float, torch.SymBool: bool}.get(type(d), int)
-    expression = d.node.expr
-    readers: dict[str, Callable[[list[Any]], Any]] = {}
-    for index, fake in enumerate(arguments):
-        if isinstance(fake, (torch.SymInt, torch.SymFloat)):
-            readers.setdefault(str(fake.node.expr), itemgetter(index))
-        elif is_tensor(fake):
-            for axis, size in enumerate(fake.shape):
-                name = str(expression_of(size))
-                readers.setdefault(name, partial(_size_of, index, axis))
-    names = [str(s) for s in expression.free_symbols]
-    code = compile(PythonPrinter().doprint(expression), "<size>", "eval")
-
-    def evaluate(args: list[Any]) -> Any:
-        return kind(
-            eval(code, {"math": math, "torch": torch}, {n: readers[n](args) for n in names})
-        )
-
-    return evaluate

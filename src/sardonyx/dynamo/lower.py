@@ -19,11 +19,12 @@ from sardonyx.autodiff.recompute import RECOMPUTED
 from sardonyx.base.records import frozen
 from sardonyx.dynamo.aten_builder import (
     AtenBuilder,
-    DrawnInput,
+    Draw,
     Unsupported,
     dtype_of,
     expression_of,
 )
+from sardonyx.dynamo.numbers import Symbols, formula_of, symbols_of
 from sardonyx.dynamo.table import lowering_of
 from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
@@ -44,14 +45,27 @@ class Fallback:
 
 
 @frozen
+class DrawnInput:
+    """An input that torch's generator fills at the start of each run, in graph order."""
+
+    name: str
+    draw: Draw
+    sizes: tuple[Any, ...]  # numbers and formulas
+
+
+@frozen
 class LoweredGraph:
-    """A model, and how the arguments and results of the torch graph map to it."""
+    """A model, and how the arguments and results of the torch graph map to it.
+
+    Plain data: neither fake tensors nor symbolic numbers of torch, which belong to one compilation.
+    """
 
     model: Model
-    inputs: tuple[tuple[int, str], ...]  # (index of the torch argument, name of the input)
-    outputs: tuple[Any, ...]  # per torch result: an output's index, an `Argument`, or what it is
+    tensors: tuple[tuple[int, str], ...]  # (index of the torch argument, name of the input)
+    numbers: tuple[tuple[int, str], ...]  # likewise, of arguments that are numbers
+    outputs: tuple[Any, ...]  # `ModelOutput`, `Argument`, a formula, or the result itself
     draws: tuple[DrawnInput, ...]
-    arguments: tuple[Any, ...]  # the fake value of each torch argument
+    symbols: Symbols
     device: torch.device  # of the tensors
 
 
@@ -247,7 +261,7 @@ class GraphLowering:
         for result in results:
             value = self._values[result] if isinstance(result, fx.Node) else result
             if not isinstance(value, Value):
-                mapped.append(value)
+                mapped.append(formula_of(value))
             elif isinstance(result, fx.Node) and result in self._arguments:
                 mapped.append(Argument(self._arguments.index(result)))
             else:
@@ -260,12 +274,14 @@ class GraphLowering:
         self._drop_unread_inputs(outputs)
         numbers = self._b.number_values
         sizes = [(i, a.name) for i, a in enumerate(self._arguments) if a.name in numbers]
+        draws = (DrawnInput(v.name, d, tuple(map(formula_of, s))) for v, d, s in self._b.draws)
         return LoweredGraph(
             self._model(outputs),
-            (*self._inputs, *sizes),
+            tuple(self._inputs),
+            tuple(sizes),
             tuple(mapped),
-            tuple(self._b.draws),
-            tuple(a.meta.get("val") for a in self._arguments),
+            tuple(draws),
+            symbols_of([a.meta.get("val") for a in self._arguments]),
             self._b.device,
         )
 

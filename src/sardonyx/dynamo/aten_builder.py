@@ -56,6 +56,7 @@ class AtenBuilder(Builder):
     """A builder that knows the torch node that it lowers."""
 
     __slots__ = (
+        "_formula_names",
         "_sizes",
         "call_node",
         "device",
@@ -76,6 +77,7 @@ class AtenBuilder(Builder):
         self.number_values: dict[str, Value] = {}  # the inputs for those that lowerings read
         self.draws: list[tuple[Value, Draw, tuple[Dimension, ...]]] = []
         self._sizes: dict[sympy.Expr, Value] = {}
+        self._formula_names: dict[sympy.Expr, str] = {}  # of sizes of inputs
 
     # Inputs and types
 
@@ -97,7 +99,10 @@ class AtenBuilder(Builder):
             return expression
         if isinstance(expression, sympy.Symbol):
             return symbol(str(expression))
-        return self.graph.scope.new_dim("expr")
+        # Any name will do that no symbol has: an input resolves it.
+        name = self._formula_names.setdefault(expression, f"formula_{len(self._formula_names)}")
+        self.graph.scope.entry.add(name)
+        return symbol(name)
 
     def to(self, x: Value, dtype: torch.dtype) -> Value:
         """Return a value in another torch type."""

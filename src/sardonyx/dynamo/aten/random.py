@@ -34,6 +34,7 @@ _LIKE: Final = (
 def _(b: AtenBuilder, *args: Any, **kwargs: Any) -> Value:
     """Draw by the same call; its sizes are replaced by those of the run."""
     _refuse_generator(kwargs.get("generator"))
+    _refuse_open_numbers(args[:-1])
     target, dtype = str(b.call_node.target), b.out_type
     fixed = None if target == "aten.randperm.default" else args[:-1]
     return b.drawn(partial(_sized, target, fixed, dtype, b.device), b.out.shape, dtype)
@@ -60,6 +61,7 @@ def _op(target: str) -> Any:
 def _(b: AtenBuilder, x: Value, *args: Any, **kwargs: Any) -> Value:
     """Draw by the same call on an empty tensor with the sizes and the memory order of x."""
     _refuse_generator(kwargs.pop("generator", None))
+    _refuse_open_numbers((*args, *kwargs.values()))
     target, like, order = str(b.call_node.target), b.fake(0).dtype, b.memory_order(0)
     draw = partial(_like, target, args, kwargs, like, b.device, order)
     return b.drawn(draw, b.out.shape, b.out_type)
@@ -114,3 +116,8 @@ def _normal(
 def _refuse_generator(generator: Any) -> None:
     if generator is not None:
         raise Unsupported("an explicit generator")
+
+
+def _refuse_open_numbers(args: tuple[Any, ...]) -> None:
+    if any(isinstance(x, (torch.SymInt, torch.SymFloat)) for x in args):
+        raise Unsupported("its distribution depends on open sizes")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import pytest
 import torch
@@ -215,6 +217,22 @@ def test_graph_breaks_are_reported() -> None:
     plain, wrapped = both(WithBreak)
     assert train(wrapped, 1) == pytest.approx(train(plain, 1), rel=1e-4)
     assert "graph break" in str(report(wrapped))
+
+
+def test_warnings_once_break_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned = lru_cache(None)(lambda logger, text: logger.warning(text))
+    monkeypatch.setattr(logging.Logger, "warning_once", warned, raising=False)
+    log = logging.getLogger("of a model")
+
+    class Warns(Mlp):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            log.warning_once("only once")  # type: ignore[attr-defined]
+            return super().forward(x)
+
+    module = wrap(Warns())
+    module(torch.ones(2, 6)).sum().backward()
+    assert not report(module).graph_breaks
+    assert [g.kind for g in report(module).graphs] == ["forward", "backward"]
 
 
 def test_nan_losses_stay_nan() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch._functorch.config as functorch_config
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
+from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, whole_ops
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
@@ -29,6 +30,9 @@ from sardonyx.dynamo.report import GraphReport, Report
 from sardonyx.dynamo.split import is_draw, split_graph
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
+_COMPILERS: Final = {
+    "fw_compiler": "forward", "bw_compiler": "backward", "inference_compiler": "inference",
+}  # fmt: skip
 
 
 def sardonyx_backend(
@@ -37,20 +41,22 @@ def sardonyx_backend(
     *,
     report: Report | None = None,
     memory_budget: float | None = None,
+    cache: bool = True,
 ) -> Any:
     """Compile one graph of TorchDynamo; the entry point `torch_dynamo_backends` names this."""
     report = Report() if report is None else report
     _note_graph_break(module, report)
     replace_recurrent_calls(module)
     replace_attention_calls(module)
-    backend = aot_autograd(
-        fw_compiler=partial(compile_graph, kind="forward", report=report),
-        bw_compiler=partial(compile_graph, kind="backward", report=report),
-        inference_compiler=partial(compile_graph, kind="inference", report=report),
-        decompositions=decompositions(),
-        partition_fn=partial(partition, memory_budget=memory_budget),
-    )
-    with whole_ops():
+    with whole_ops(), graph_cache(module, report, cache, memory_budget) as cacheable:
+        backend = aot_autograd(
+            **{
+                name: cacheable(partial(compile_graph, kind=kind, report=report), kind)
+                for name, kind in _COMPILERS.items()
+            },
+            decompositions=decompositions(),
+            partition_fn=partial(partition, memory_budget=memory_budget),
+        )
         return backend(module, example_inputs)
 
 

@@ -153,8 +153,7 @@ def replace_recurrent_calls(module: fx.GraphModule) -> None:
             continue
         kind = next((k for k, f in _FUNCTIONS.items() if node.target is f), None)
         if kind is not None and _is_dense(kind, node.args):
-            node.target = partial(_layers, kind)
-            node.target.__name__ = kind.lower()  # fx prints it
+            node.target, node.args = run_layers, (kind, *node.args)
     module.recompile()
 
 
@@ -167,7 +166,7 @@ def _is_dense(kind: str, args: Sequence[Any]) -> bool:
     return len(params) == int(n_params)
 
 
-def _layers(
+def run_layers(
     kind: str,
     x: Tensor,
     state: Any,
@@ -206,7 +205,7 @@ def _layers(
 
 
 def keep_lengths_dynamic(backend: Callable[..., Any]) -> None:
-    """Have TorchDynamo infer the shapes of recurrent calls from `_layers`, for our backend only.
+    """Have TorchDynamo infer the shapes of recurrent calls from `run_layers`, for our backend only.
 
     torch's own rule unrolls the time steps, which fixes the length and takes seconds.
     """
@@ -219,7 +218,7 @@ def keep_lengths_dynamic(backend: Callable[..., Any]) -> None:
 
 def _inferred(backend: Any, kind: str, original: Callable[..., Any], *args: Any) -> Any:
     is_ours = _captures_for(backend) and _is_dense(kind, args)
-    return _layers(kind, *args) if is_ours else original(*args)
+    return run_layers(kind, *args) if is_ours else original(*args)
 
 
 def _captures_for(backend: Any) -> bool:

@@ -29,6 +29,7 @@ class GraphReport:
     n_sessions: int
     fallbacks: list[Fallback] = field(default_factory=list)
     seconds: float = 0.0  # to lower and compile
+    is_cached: bool = False  # the lowered graph was loaded from the cache
 
     def lines(self) -> list[str]:
         """Return the graph's summary, and each op that runs in torch."""
@@ -37,7 +38,8 @@ class GraphReport:
             f"{self.kind}: {lowered} of {self.n_nodes} ATen calls in {self.n_sessions} session(s)"
         )
         counts = Counter((f.op, f.reason, f.source) for f in self.fallbacks)
-        return [f"{head}, compiled in {self.seconds:.2f} s"] + [
+        origin = ", from the cache" if self.is_cached else ""
+        return [f"{head}, compiled in {self.seconds:.2f} s{origin}"] + [
             f"  {n} x {op} runs in torch: {reason}" + (f" [{source}]" if source else "")
             for (op, reason, source), n in counts.items()
         ]

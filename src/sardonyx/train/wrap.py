@@ -20,7 +20,11 @@ _REPORTS: Final[WeakKeyDictionary[Any, Report]] = WeakKeyDictionary()
 
 
 def wrap(
-    module: torch.nn.Module, *, memory_budget: float | None = None, dynamic: bool | None = None
+    module: torch.nn.Module,
+    *,
+    memory_budget: float | None = None,
+    dynamic: bool | None = None,
+    cache: bool = True,
 ) -> torch.nn.Module:
     """Compile a module's calls with Sardonyx, in place, and return it.
 
@@ -28,7 +32,8 @@ def wrap(
     change; optimizers, DistributedDataParallel, FSDP2, Trainer and Accelerate accept it as before.
 
     `memory_budget` is the part of the activations' bytes, from 0 to 1, that may be kept for the
-    backward pass; the rest is computed again there. `dynamic` is that of `torch.compile`.
+    backward pass; the rest is computed again there. `dynamic` is that of `torch.compile`. With
+    `cache`, compiled graphs are stored in torch's cache folder, and loaded by later processes.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -36,14 +41,16 @@ def wrap(
     import torch
 
     from sardonyx.dynamo.backend import sardonyx_backend
+    from sardonyx.dynamo.capture import skip_warnings_once
     from sardonyx.dynamo.report import Report
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidArgument(f"wrap takes a torch.nn.Module, not {type(module).__name__}")
     if memory_budget is not None and not 0 <= memory_budget <= 1:
         raise InvalidArgument(f"memory_budget is {memory_budget}, and must be from 0 to 1")
+    skip_warnings_once()
     _REPORTS[module] = kept = Report()
-    backend = partial(sardonyx_backend, report=kept, memory_budget=memory_budget)
+    backend = partial(sardonyx_backend, report=kept, memory_budget=memory_budget, cache=cache)
     compiler = partial(torch.compile, backend=backend, dynamic=dynamic, **_isolated())
     units = _sharded_units(module)
     for unit in units:

@@ -1,0 +1,151 @@
+"""Compiled graphs on disk, in torch's AOTAutogradCache: a script's second start is quick.
+
+torch's key has the graph of TorchDynamo, types and shapes of its inputs, torch itself and its
+settings. `_identity` adds what else a compiled graph depends on. A hit skips AOTAutograd, the
+partitioner and the lowering; TorchDynamo captures the graph, and sessions are compiled, each time.
+
+Where torch has no such cache for other compilers than its own, everything works without.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+import torch
+import torch._functorch.config as functorch_config
+from torch import fx
+
+import sardonyx._native as _native
+from sardonyx.base.digest import blake2b
+from sardonyx.dynamo.recurrent import run_layers
+from sardonyx.dynamo.report import Report
+from sardonyx.dynamo.table import LOWERINGS
+
+try:
+    import torch._inductor.config as inductor_config
+
+    # Older torches have a cache that stores inductor's code alone.
+    from torch._functorch._aot_autograd.aot_autograd_result import BundledOutputCodeLoadable
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+    from torch._inductor import codecache
+
+    from sardonyx.dynamo.cached_graph import CURRENT_REPORT, CachedGraph
+except ImportError:
+    _IS_AVAILABLE = False
+else:
+    _IS_AVAILABLE = BundledOutputCodeLoadable is not None
+
+Compiler = Callable[[fx.GraphModule, Any], Any]
+VARIABLE: Final = "SARDONYX_GRAPH_CACHE"
+_PACKAGE: Final = Path(__file__).parents[1]
+# A graph that is stored in one piece, with the backward graph, while our settings apply.
+_SETTINGS: Final[dict[str, Any]] = {
+    "bundled_autograd_cache": True,
+    "force_non_lazy_backward_lowering": True,
+}
+# Namespaces of ops whose code is torch's or ours: that of others may change from run to run.
+_KNOWN: Final = frozenset(("aten", "prim", "prims", "sardonyx", "_c10d_functional"))
+
+
+@contextmanager
+def graph_cache(
+    module: fx.GraphModule, report: Report, is_wanted: bool, *options: Any
+) -> Iterator[Callable[[Compiler, str], Any]]:
+    """Store what compilers return, and load it again, in this block, if it is wanted and possible.
+
+    Yields a function that makes a compiler of AOTAutograd, for a kind of graph, cacheable.
+    `options` are those that compiled graphs depend on.
+    """
+    if not is_wanted or not is_cacheable(module):
+        yield lambda compiler, _: compiler
+        return
+    with ExitStack() as stack:
+        stack.enter_context(functorch_config.patch(**_SETTINGS))
+        for where, name, value in _unrelated():
+            stack.enter_context(patch.object(where, name, value))
+        known = {**inductor_config.unsafe_marked_cacheable_functions, _LAYERS: "1"}
+        stack.enter_context(inductor_config.patch(unsafe_marked_cacheable_functions=known))
+        token = CURRENT_REPORT.set(report)
+        stack.callback(CURRENT_REPORT.reset, token)
+        # torch's key covers the attributes of the graph module.
+        module.__dict__["sardonyx_identity"] = _identity(options)
+        yield _cacheable
+
+
+_LAYERS: Final = f"{run_layers.__module__}.{run_layers.__name__}"
+
+
+def _unrelated() -> list[tuple[Any, str, Any]]:
+    """Return replacements for what torch's key has of inductor, which we do not use.
+
+    To load its code generators, and to digest the sources of torch and Triton, takes a second: more
+    than the cache saves for small models. `_identity` has torch's version instead.
+    """
+    wanted: tuple[tuple[Any, str, Any], ...] = (
+        (codecache, "torch_key", bytes),
+        (codecache, "init_backend_registration", bool),
+        (codecache, "custom_backend_passes", {}),
+        (codecache, "custom_backend_codegen_configs", {}),
+        (codecache.CacheBase, "get_system", dict),
+    )
+    return [item for item in wanted if hasattr(*item[:2])]
+
+
+def _cacheable(compiler: Compiler, kind: str) -> Any:
+    def compiled(module: fx.GraphModule, example_inputs: Any) -> CachedGraph:
+        n_nodes = sum(n.op == "call_function" for n in module.graph.nodes)
+        return CachedGraph(compiler(module, example_inputs), kind, n_nodes)
+
+    return SerializableAOTDispatchCompiler(CachedGraph, compiled)
+
+
+def is_cacheable(module: fx.GraphModule) -> bool:
+    """Whether the result of compiling a graph may be stored and loaded."""
+    if os.environ.get(VARIABLE) == "0" or not _IS_AVAILABLE:
+        return False
+    if not all(hasattr(functorch_config, name) for name in _SETTINGS):
+        return False
+    if not all(f.__module__.startswith("sardonyx.") for f in LOWERINGS.values()):
+        return False
+    graphs = [m.graph for m in module.modules() if isinstance(m, fx.GraphModule)]
+    return all(_namespace(n.target) in _KNOWN for graph in graphs for n in graph.nodes)
+
+
+def _namespace(target: Any) -> str:
+    """Return the namespace of an op; "aten" for everything else, which torch's own rules judge."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name.partition("::")[0]
+    return "aten"
+
+
+def _identity(options: tuple[Any, ...]) -> str:
+    """Return what a compiled graph depends on beside the graph and torch."""
+    attention: Any = torch.backends.cuda  # its flags choose the CPU's ops as well
+    flags = (
+        attention.flash_sdp_enabled(),
+        attention.mem_efficient_sdp_enabled(),
+        attention.math_sdp_enabled(),
+        torch._C._get_mkldnn_enabled(),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+    )
+    versions = torch.__version__, torch.version.git_version, _native.version, _package_digest()
+    return f"{versions} {options} {flags}"
+
+
+@cache
+def _package_digest() -> str:
+    """Return a digest of the package's sources: a lowering may change without a new version."""
+    digest = blake2b(digest_size=20)
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

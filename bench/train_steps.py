@@ -3,11 +3,13 @@
     pip install transformers
     python bench/train_steps.py                      # time, engines in turns in one process
     python bench/train_steps.py --memory             # peak memory of a step, one process per engine
+    python bench/train_steps.py --first              # first steps, with an empty cache and again
     python bench/train_steps.py --models bert gpt2 --engines eager sardonyx
 
 A step is forward, backward and `AdamW.step`. Times are medians over the steps, interleaved, so that
-the ratios stay meaningful on a noisy machine. Memory is the growth of the peak resident set from
-just before the first step to the end, with parameters and optimizer state made before.
+the ratios stay meaningful on a noisy machine; each model has a process of its own, as TorchDynamo
+limits how often functions that models share are compiled. Memory is the growth of the peak resident
+set from just before the first step to the end, with parameters and optimizer state made before.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import ctypes
 import gc
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -212,6 +216,13 @@ def memory_of(name: str, engine: str) -> dict[str, float]:
     return {"memory_mb": (_status("VmHWM") - before) / 1e6, "step_s": min(steps), "first_s": first}
 
 
+def first_step(name: str, engine: str) -> dict[str, float]:
+    """Seconds of the first step in this process, and CPU seconds of its thread, which compiles."""
+    trainer = Trainer(name, engine)
+    begin = time.thread_time()
+    return {"first_s": trainer.step(), "cpu_s": time.thread_time() - begin}
+
+
 def timed(name: str, engines: list[str], n_steps: int) -> dict[str, tuple[float, float]]:
     """Per engine: seconds of the first step, and the median of the later ones."""
     trainers = {engine: Trainer(name, engine) for engine in engines}
@@ -223,6 +234,40 @@ def timed(name: str, engines: list[str], n_steps: int) -> dict[str, tuple[float,
     return {e: (first[e], statistics.median(times[e])) for e in engines}
 
 
+def in_process(mode: str, name: str, engines: list[str], n_steps: int, folder: str = "") -> Any:
+    """What a mode measures in a new process; torch keeps its caches in `folder`."""
+    command = [sys.executable, __file__, "--one", mode, "--models", name, "--engines", *engines]
+    environment = {**os.environ, **({"TORCHINDUCTOR_CACHE_DIR": folder} if folder else {})}
+    command += ["--steps", str(n_steps)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measured(args: argparse.Namespace, mode: str, name: str) -> dict[str, tuple[float, str]]:
+    """Per engine: the number that engines are compared by, and the line of all figures."""
+    rows: dict[str, tuple[float, str]] = {}
+    if mode == "time":
+        for engine, (first, median) in in_process(mode, name, args.engines, args.steps).items():
+            rows[engine] = 1 / median, f"{median * 1e3:8.1f} ms  first {first:.2f} s"
+        return rows
+    for engine in args.engines:
+        if mode == "memory":
+            row = in_process(mode, name, [engine], args.steps)
+            figures = f"{row['memory_mb']:8.0f} MB  step {row['step_s']:.3f} s"
+            rows[engine] = row["memory_mb"], figures
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            cold, warm = (in_process(mode, name, [engine], 0, folder) for _ in range(2))
+        rows[engine] = (
+            cold["first_s"],
+            (
+                f"{cold['first_s']:6.2f} s (CPU {cold['cpu_s']:.2f})  "
+                f"again {warm['first_s']:6.2f} s (CPU {warm['cpu_s']:.2f})"
+            ),
+        )
+    return rows
+
+
 def main() -> None:
     """Print a table per model."""
     parser = argparse.ArgumentParser(
@@ -232,32 +277,27 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES[:3]), choices=ENGINES)
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # a child process
+    parser.add_argument("--first", action="store_true", help="first steps instead of later ones")
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # the mode of a child process
     args = parser.parse_args()
     torch.set_num_threads(THREADS)
-    if args.one:
-        print(json.dumps(memory_of(args.models[0], args.engines[0])))
+    if args.one is not None:
+        name, engine = args.models[0], args.engines[0]
+        modes: dict[str, Callable[[], Any]] = {
+            "time": lambda: timed(name, args.engines, args.steps),
+            "memory": lambda: memory_of(name, engine),
+            "first": lambda: first_step(name, engine),
+        }
+        print(json.dumps(modes[args.one]()))
         return
+    mode = "memory" if args.memory else "first" if args.first else "time"
     ratios: dict[str, list[float]] = {}
     for name in args.models:
-        if args.memory:
-            found = {}
-            for engine in args.engines:
-                command = [sys.executable, __file__, "--one", "--models", name, "--engines", engine]
-                out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-                found[engine] = json.loads(out.splitlines()[-1])
-            base = found[args.engines[0]]["memory_mb"]
-            for engine, row in found.items():
-                ratios.setdefault(engine, []).append(row["memory_mb"] / base)
-                figures = f"{row['memory_mb']:8.0f} MB  {row['memory_mb'] / base:5.2f}"
-                print(f"{name:9} {engine:13} {figures}  step {row['step_s']:.3f} s", flush=True)
-            continue
-        rows = timed(name, args.engines, args.steps)
-        base_s = rows[args.engines[0]][1]
-        for engine, (first, median) in rows.items():
-            ratios.setdefault(engine, []).append(base_s / median)
-            figures = f"{median * 1e3:8.1f} ms  {base_s / median:5.2f}x  first {first:.2f} s"
-            print(f"{name:9} {engine:13} {figures}", flush=True)
+        rows = measured(args, mode, name)
+        base = rows[args.engines[0]][0]
+        for engine, (number, figures) in rows.items():
+            ratios.setdefault(engine, []).append(number / base)
+            print(f"{name:9} {engine:13} {number / base:6.2f}x  {figures}", flush=True)
     for engine, values in ratios.items():
         print(f"{'geomean':9} {engine:13} {math.exp(statistics.fmean(map(math.log, values))):.2f}")
 

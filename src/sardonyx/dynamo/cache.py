@@ -15,7 +15,6 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from unittest.mock import patch
 
 import torch
 import torch._functorch.config as functorch_config
@@ -33,7 +32,6 @@ try:
     # Older torches have a cache that stores inductor's code alone.
     from torch._functorch._aot_autograd.aot_autograd_result import BundledOutputCodeLoadable
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
-    from torch._inductor import codecache
 
     from sardonyx.dynamo.cached_graph import CURRENT_REPORT, CachedGraph
 except ImportError:
@@ -67,8 +65,6 @@ def graph_cache(
         return
     with ExitStack() as stack:
         stack.enter_context(functorch_config.patch(**_SETTINGS))
-        for where, name, value in _unrelated():
-            stack.enter_context(patch.object(where, name, value))
         known = {**inductor_config.unsafe_marked_cacheable_functions, _LAYERS: "1"}
         stack.enter_context(inductor_config.patch(unsafe_marked_cacheable_functions=known))
         token = CURRENT_REPORT.set(report)
@@ -79,22 +75,6 @@ def graph_cache(
 
 
 _LAYERS: Final = f"{run_layers.__module__}.{run_layers.__name__}"
-
-
-def _unrelated() -> list[tuple[Any, str, Any]]:
-    """Return replacements for what torch's key has of inductor, which we do not use.
-
-    To load its code generators, and to digest the sources of torch and Triton, takes a second: more
-    than the cache saves for small models. `_identity` has torch's version instead.
-    """
-    wanted: tuple[tuple[Any, str, Any], ...] = (
-        (codecache, "torch_key", bytes),
-        (codecache, "init_backend_registration", bool),
-        (codecache, "custom_backend_passes", {}),
-        (codecache, "custom_backend_codegen_configs", {}),
-        (codecache.CacheBase, "get_system", dict),
-    )
-    return [item for item in wanted if hasattr(*item[:2])]
 
 
 def _cacheable(compiler: Compiler, kind: str) -> Any:
@@ -137,8 +117,7 @@ def _identity(options: tuple[Any, ...]) -> str:
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
     )
-    versions = torch.__version__, torch.version.git_version, _native.version, _package_digest()
-    return f"{versions} {options} {flags}"
+    return f"{_native.version} {_package_digest()} {options} {flags}"
 
 
 @cache

@@ -17,7 +17,7 @@ from sardonyx.base.records import as_dict, frozen
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import LoweredGraph
 from sardonyx.dynamo.report import GraphReport, Report
-from sardonyx.graph.const import Held
+from sardonyx.graph.const import ArrayConst
 from sardonyx.load.model import Model
 from sardonyx.pack.codec import Unwritable, read_dtype
 from sardonyx.pack.constants import stored
@@ -50,7 +50,8 @@ class CachedGraph(OutputCode):
         assert self._stored is not None
         begin = time.perf_counter()
         with unset_fake_temporarily():
-            self._run = Executor(load(self._stored), torch.get_num_threads())
+            is_backward = self._kind == "backward"
+            self._run = Executor(load(self._stored), torch.get_num_threads(), is_backward)
         report = CURRENT_REPORT.get()
         if report is not None:
             seconds = time.perf_counter() - begin
@@ -87,7 +88,7 @@ def store(lowered: LoweredGraph) -> StoredGraph:
 def load(graph: StoredGraph) -> LoweredGraph:
     """Return a stored graph; its model is checked and its types are inferred again."""
     constants = [
-        Held(np.frombuffer(content, read_dtype(dtype).np).reshape(shape))
+        ArrayConst(np.frombuffer(content, read_dtype(dtype).np).reshape(shape))
         for dtype, shape, content in graph.constants
     ]
     model: Model = GraphReader(json.loads(graph.document), constants).model("sardonyx.dynamo")

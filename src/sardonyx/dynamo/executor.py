@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np

@@ -10,7 +10,7 @@ from sardonyx.dynamo.aten.shape import is_zeros
 from sardonyx.dynamo.aten_builder import AtenBuilder, Unsupported
 from sardonyx.dynamo.table import in_float32, lowers
 from sardonyx.graph import dtype as types
-from sardonyx.graph.graph import Value
+from sardonyx.graph.graph import Value, input_of
 
 # ATen overload -> ONNX op, where both compute the same of one tensor in the type of the result.
 _UNARY: Final = {
@@ -146,10 +146,9 @@ def _is_lone_scatter(b: AtenBuilder, x: Any, position: int) -> bool:
     The rows can be added to the other argument then: tied embeddings need no second gradient.
     """
     node = x.node if isinstance(x, Value) else None
-    is_scatter = node is not None and node.op.name == "ScatterND"
-    if not is_scatter or node.attrs["reduction"] != b"add" or not is_zeros(node.inputs[0]):
+    if node is None or node.op.name != "ScatterND" or node.attrs["reduction"] != b"add":
         return False
-    return len(b.call_node.args[position].users) == 1
+    return is_zeros(input_of(node, 0)) and len(b.call_node.args[position].users) == 1
 
 
 def _is_like(x: Any, y: Value) -> bool:

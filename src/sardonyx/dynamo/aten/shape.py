@@ -11,7 +11,7 @@ import torch
 from sardonyx.dynamo.aten_builder import AtenBuilder, Dimension, expression_of, static
 from sardonyx.dynamo.table import lowers
 from sardonyx.graph.dtype import F64, I64
-from sardonyx.graph.graph import Value
+from sardonyx.graph.graph import Value, input_of
 
 
 def axis_of(x: Value, dim: int) -> int:
@@ -41,8 +41,9 @@ def zeros(b: AtenBuilder, sizes: Sequence[Dimension], x: Value) -> Value:
 
 def is_zeros(x: Value) -> bool:
     """Return whether a value is the result of `zeros`."""
-    node = x.node
-    const = None if node is None or node.op.name != "Expand" else node.inputs[0].const
+    if x.node is None or x.node.op.name != "Expand":
+        return False
+    const = input_of(x.node, 0).const
     return const is not None and not const.read().any()
 
 

@@ -187,8 +187,23 @@ def test_graphs_without_convolutions_stay() -> None:
     check(text, text)
     half = "in x: f16[B,4,6,6]\nconst w: f16[4,4,1,1]\ny = Conv(x, w)\nout y"
     check(half, half)
-    indices = X + "y, i = MaxPool(x, kernel_shape=[2, 2])\nout y, i"
+    indices = X + "y, i = MaxPool(x, kernel_shape=[2, 2], storage_order=1)\nout y, i"
     check(indices, indices)
+
+
+def test_indices_of_max_pool_are_permuted_with_the_maxima() -> None:
+    graph = propagated(X + "y, i = MaxPool(x, kernel_shape=[2, 2])\nout y, i")
+    assert [n.op.name for n in graph.nodes if n.op.domain] == ["IndexedMaxPool"]
+    assert moves(graph) == 3
+
+
+def test_weight_gradients_are_channels_last() -> None:
+    graph = propagated(
+        "in x: f32[2,4,6,7]\nin g: f32[2,5,4,5]\na = Relu(g)\n"
+        "y = sardonyx.ConvWeightGradient(x, a, kernel_shape=[3, 3])\nout y"
+    )
+    assert [n.attrs["channels_last"] for n in graph.nodes if n.op.domain] == [1]
+    assert moves(graph) == 2
 
 
 def test_a_constant_image_keeps_its_batch() -> None:

@@ -82,7 +82,7 @@ def partition(
     beside the products. With a budget, a knapsack over the cost and bytes of the products chooses
     which of them are computed again, too.
     """
-    save_draws(joint)
+    save_costly_calls(joint)
     budget = 1.0 if memory_budget is None else memory_budget
     # A view that is saved would be copied; what it is a view of is not, and may be saved already.
     with functorch_config.patch(
@@ -91,11 +91,26 @@ def partition(
         return min_cut_rematerialization_partition(joint, joint_inputs, **options)
 
 
-def save_draws(joint: fx.GraphModule) -> None:
-    """Save what random calls return: a second draw in the backward graph would be another one."""
+def save_costly_calls(joint: fx.GraphModule) -> None:
+    """Save what random calls return, since a second draw would be another one, and costly calls.
+
+    torch knows which of its own ops multiply matrices, but not the cost of ours and of searches.
+    """
     for node in joint.graph.nodes:
-        if node.op == "call_function" and is_draw(node):
+        if node.op == "call_function" and (is_draw(node) or _is_costly(node.target)):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _is_costly(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    name = target._schema.name.rpartition("::")[2].lstrip("_")
+    return target.namespace == "sardonyx" or name.startswith(_COSTLY)
+
+
+# Sorting, sequential scans, linear algebra and Fourier transforms.
+_COSTLY = ("sort", "topk", "kthvalue", "median", "mode", "unique", "cum", "logcumsumexp",
+           "linalg", "cholesky", "triangular_solve", "fft", "cdist", "pdist")  # fmt: skip
 
 
 def compile_graph(

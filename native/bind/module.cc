@@ -21,4 +21,5 @@ NB_MODULE(_native, m) {
   sdx::bind_exec(m);
   sdx::bind_execution_order(m);
   sdx::bind_dlpack(m);
+  sdx::bind_random(m);
 }

@@ -677,3 +677,8 @@ def consume_dlpack(capsule: object) -> object:
 
 def is_mapped(address: int, size_bytes: int) -> bool:
     """Whether all pages of an address range are mapped in this process."""
+
+def bernoulli(generator: object, p: float, out: object) -> None:
+    """
+    Fill an array of booleans as `bernoulli_(p)` of torch does where it draws element by element; `generator` is a torch.Generator on the CPU.
+    """

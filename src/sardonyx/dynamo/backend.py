@@ -95,10 +95,28 @@ def save_costly_calls(joint: fx.GraphModule) -> None:
     """Save what random calls return, since a second draw would be another one, and costly calls.
 
     torch knows which of its own ops multiply matrices, but not the cost of ours and of searches.
+    What reads an argument that the forward graph mutates, as running statistics, is saved too: the
+    backward graph would find the new value.
     """
+    mutated = _mutated_arguments(joint)
     for node in joint.graph.nodes:
-        if node.op == "call_function" and (is_draw(node) or _is_costly(node.target)):
+        if node.op != "call_function":
+            continue
+        reads_mutated = not mutated.isdisjoint(node.all_input_nodes)
+        if reads_mutated and getattr(node.target, "is_view", False):
+            mutated.add(node)
+        elif reads_mutated or is_draw(node) or _is_costly(node.target):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+
+
+def _mutated_arguments(joint: fx.GraphModule) -> set[fx.Node]:
+    """Return the placeholders whose tensors the forward graph mutates."""
+    context = torch._guards.TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return set()
+    names = {f"primals_{i + 1}" for i in metadata.mutated_inp_runtime_indices}
+    return {n for n in joint.graph.nodes if n.op == "placeholder" and n.name in names}
 
 
 def _is_costly(target: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 
 from sardonyx.dynamo.aten_builder import AtenBuilder, Unsupported
+from sardonyx.dynamo.draws import bernoulli
 from sardonyx.dynamo.table import lowers
 from sardonyx.graph.graph import Value
 
@@ -78,7 +79,8 @@ def _like(
 ) -> torch.Tensor:
     """Call an op that draws a tensor like another one, whose axes have a given memory order."""
     empty = torch.empty([sizes[i] for i in order], dtype=dtype, device=device)
-    return _op(target)(_permuted_back(empty, order), *args, **kwargs)  # type: ignore[no-any-return]
+    function = bernoulli if target == "aten.bernoulli.p" else _op(target)
+    return function(_permuted_back(empty, order), *args, **kwargs)  # type: ignore[no-any-return]
 
 
 def _permuted_back(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:

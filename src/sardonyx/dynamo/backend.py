@@ -110,13 +110,15 @@ def save_costly_calls(joint: fx.GraphModule) -> None:
 
 
 def _mutated_arguments(joint: fx.GraphModule) -> set[fx.Node]:
-    """Return the placeholders whose tensors the forward graph mutates."""
-    context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    if metadata is None:
-        return set()
-    names = {f"primals_{i + 1}" for i in metadata.mutated_inp_runtime_indices}
-    return {n for n in joint.graph.nodes if n.op == "placeholder" and n.name in names}
+    """Return the placeholders whose tensors the forward graph mutates.
+
+    The new values are results, which AOTAutograd describes since torch 2.9. For older torches the
+    statistics of batch norm are known by their op alone.
+    """
+    *nodes, output = joint.graph.nodes
+    described = output.meta.get("desc") or ()
+    mutated = [getattr(result, "mutated_input", None) for result in described]
+    return {n for n in nodes if n.op == "placeholder" and n.meta.get("desc", n) in mutated}
 
 
 def _is_costly(target: Any) -> bool:
@@ -126,9 +128,10 @@ def _is_costly(target: Any) -> bool:
     return target.namespace == "sardonyx" or name.startswith(_COSTLY)
 
 
-# Sorting, sequential scans, linear algebra and Fourier transforms.
+# Sorting, sequential scans, linear algebra, Fourier transforms; batch norm that updates statistics.
 _COSTLY = ("sort", "topk", "kthvalue", "median", "mode", "unique", "cum", "logcumsumexp",
-           "linalg", "cholesky", "triangular_solve", "fft", "cdist", "pdist")  # fmt: skip
+           "linalg", "cholesky", "triangular_solve", "fft", "cdist", "pdist",
+           "batch_norm_with_update")  # fmt: skip
 
 
 def compile_graph(

@@ -30,6 +30,7 @@ from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
+from sardonyx.passes.replace import prune
 
 OPSET: Final = 23
 IR_VERSION: Final = 11
@@ -271,7 +272,8 @@ class GraphLowering:
                     indices[value] = len(outputs)
                     outputs.append(value)
                 mapped.append(ModelOutput(indices[value]))
-        self._drop_unread_inputs(outputs)
+        self._graph.set_outputs(outputs)
+        self._drop_unread_inputs()
         numbers = self._b.number_values
         sizes = [(i, a.name) for i, a in enumerate(self._arguments) if a.name in numbers]
         draws = (DrawnInput(v.name, d, tuple(map(formula_of, s))) for v, d, s in self._b.draws)
@@ -285,21 +287,15 @@ class GraphLowering:
             self._b.device,
         )
 
-    def _drop_unread_inputs(self, outputs: list[Value]) -> None:
+    def _drop_unread_inputs(self) -> None:
         """Remove the inputs that no output depends on, so that a run is a single native call.
 
         An input with symbolic sizes stays: the run may know a size from it alone.
         """
-        read: set[Value] = set()
-        waiting = list(outputs)
-        while waiting:
-            value = waiting.pop()
-            if value not in read:
-                read.add(value)
-                waiting += [] if value.node is None else value.node.reads()
+        prune(self._graph)
         kept = [
             v for v in self._graph.inputs
-            if v in read or any(not isinstance(d, int) for d in v.tensor.dims)
+            if v.is_used or any(not isinstance(d, int) for d in v.tensor.dims)
         ]  # fmt: skip
         self._graph.set_inputs(kept)
         names = {v.name for v in kept}
@@ -308,7 +304,6 @@ class GraphLowering:
     def _model(self, outputs: list[Value]) -> Model:
         for index, value in enumerate(outputs):
             value.name = f"result.{index}"
-        self._graph.set_outputs(outputs)
         return Model(
             graph=self._graph,
             ir_version=IR_VERSION,

@@ -80,7 +80,7 @@ def _like(
     """Call an op that draws a tensor like another one, whose axes have a given memory order."""
     empty = torch.empty([sizes[i] for i in order], dtype=dtype, device=device)
     function = bernoulli if target == "aten.bernoulli.p" else _op(target)
-    return function(_permuted_back(empty, order), *args, **kwargs)  # type: ignore[no-any-return]
+    return function(_permuted_back(empty, order), *args, **kwargs)
 
 
 def _permuted_back(x: torch.Tensor, order: Sequence[int]) -> torch.Tensor:

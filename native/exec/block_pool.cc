@@ -97,12 +97,13 @@ Block* make_block(size_t bytes, BlockKind kind) {
   return block;
 }
 
+// Returns a block to the system.
 void free_block(Block* block) {
   switch (block->kind) {
     case BlockKind::heap: return std::free(block);
     case BlockKind::paged: {
       std::lock_guard lock(pools().mutex);
-      return pools().pages.free(reinterpret_cast<std::byte*>(block), block->capacity);
+      return pools().pages.release(reinterpret_cast<std::byte*>(block), block->capacity);
     }
     default: munmap(block, block->capacity);
   }
@@ -134,6 +135,12 @@ Block* resize(Block* block, size_t capacity) {
   block = static_cast<Block*>(made);
   block->capacity = capacity;
   return block;
+}
+
+// Keeps the pages of a block for others.
+void free_pages(Block* block) {
+  std::lock_guard lock(pools().mutex);
+  pools().pages.free(reinterpret_cast<std::byte*>(block), block->capacity);
 }
 
 void free_all(Block* first) {
@@ -277,8 +284,10 @@ Block* BlockPool::unlink_oldest(Condition condition) {
 
 void BlockPool::put_back(Block* block) {
   n_live_.fetch_sub(1, std::memory_order_relaxed);
-  if (caching_ != Caching::blocks || block->release_count != release_count_.load())
+  if (caching_ == Caching::none || block->release_count != release_count_.load())
     return free_block(block);
+  if (caching_ == Caching::pages)
+    return block->kind == BlockKind::paged ? free_pages(block) : free_block(block);
   const uint64_t now = runs_.load(std::memory_order_relaxed);
   block->last_release_run = now;
   // Once per kIdleRuns runs, a block shrinks to the most that these used of it.

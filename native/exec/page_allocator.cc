@@ -128,6 +128,12 @@ void PageAllocator::free(std::byte* data, size_t bytes) {
   insert(reinterpret_cast<uintptr_t>(data), {bytes, true});
 }
 
+void PageAllocator::release(std::byte* data, size_t bytes) {
+  bytes = whole_pages(bytes);
+  madvise(data, bytes, MADV_DONTNEED);
+  insert(reinterpret_cast<uintptr_t>(data), {bytes, false});
+}
+
 void PageAllocator::trim() { evict(resident_free_); }
 
 }  // namespace sdx

@@ -24,8 +24,10 @@ class PageAllocator {
 
   // Pages of undefined contents; null if no range of addresses is left or could be reserved.
   std::byte* allocate(size_t bytes);
-  // `bytes` are those of the request.
+  // Keeps the pages for later requests; `bytes` are those of the request.
   void free(std::byte* data, size_t bytes);
+  // Returns the pages to the system.
+  void release(std::byte* data, size_t bytes);
 
   // Returns all freed pages to the system.
   void trim();

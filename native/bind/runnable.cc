@@ -112,10 +112,14 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
 }
 
 nb::object Runnable::run_fast(nb::dict feed) const {
-  return run_fast_into(std::move(feed), nb::none());
+  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_);
 }
 
 nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
+  return run_unchecked(std::move(feed), std::move(arrays), false);
+}
+
+nb::object Runnable::run_unchecked(nb::dict feed, nb::object arrays, bool consumes) const {
   if (feed.size() != input_names_.size()) return nb::none();
   StringArena strings(limit_bytes_);
   RunState state = new_state();
@@ -128,7 +132,7 @@ nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
   }
   if (program_->bind_names(state).fault != Fault::none) return nb::none();
   if (!arrays.is_none()) offer_output_buffers(state, nb::cast<nb::list>(arrays));
-  if (consumes_inputs_) {
+  if (consumes) {
     feed.clear();
     state.release_input = &FedArrays::release_input;
     state.release_context = &fed;
@@ -137,7 +141,7 @@ nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
   Outcome outcome = run_in(state, stop_check);
   if (stop_check.was_interrupted()) nb::raise_python_error();
   if (outcome.fault != Fault::none) {
-    if (consumes_inputs_) fed.restore(feed, input_names_);
+    if (consumes) fed.restore(feed, input_names_);
     return nb::cast(std::move(outcome));
   }
   try {

@@ -99,7 +99,8 @@ class Runnable {
   // consumes its inputs clears the feed, and drops each array after its last use.
   nanobind::object run_fast(nanobind::dict feed) const;
 
-  // The same with memory for outputs: an array or None for each.
+  // The same with memory for outputs: an array or None for each. The feed stays as it is: its
+  // arrays are bound to several runs.
   nanobind::object run_fast_into(nanobind::dict feed, nanobind::object arrays) const;
 
   // The checked path, for values that Python has validated: a RunResult, or an Outcome if something
@@ -116,6 +117,8 @@ class Runnable {
   nanobind::object memory_of(int number, const std::vector<int64_t>& names) const;
 
  private:
+  nanobind::object run_unchecked(nanobind::dict feed, nanobind::object arrays, bool consumes) const;
+
   RunState new_state() const;
   Outcome run_in(RunState& state, StopCheck& stop_check) const;
 

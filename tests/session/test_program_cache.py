@@ -49,8 +49,22 @@ def test_equal_sessions_share(model: Path) -> None:
         lambda o: setattr(o, "enable_cpu_mem_arena", False),
         lambda o: o.add_session_config_entry("session.use_env_allocators", "1"),
         lambda o: o.add_session_config_entry("sardonyx.max_arena_bytes", "1GB"),
+        lambda o: o.add_session_config_entry("sardonyx.cache_pages", "1"),
+        lambda o: o.add_session_config_entry("sardonyx.consume_inputs", "1"),
     ],
-    ids=["level", "threads", "dims", "growing", "copied", "profile", "arena", "pool", "limit"],
+    ids=[
+        "level",
+        "threads",
+        "dims",
+        "growing",
+        "copied",
+        "profile",
+        "arena",
+        "pool",
+        "limit",
+        "pages",
+        "consumed",
+    ],
 )
 def test_other_options_are_another_program(
     model: Path, change: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

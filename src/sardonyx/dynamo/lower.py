@@ -288,18 +288,21 @@ class GraphLowering:
         )
 
     def _drop_unread_inputs(self) -> None:
-        """Remove the inputs that no output depends on, so that a run is a single native call.
+        """Remove the tensors that no output depends on, so that a run is a single native call.
 
-        An input with symbolic sizes stays: the run may know a size from it alone.
+        One with symbolic sizes stays: the run may know a size from it alone.
         """
         prune(self._graph)
-        kept = [
-            v for v in self._graph.inputs
-            if v.is_used or any(not isinstance(d, int) for d in v.tensor.dims)
-        ]  # fmt: skip
-        self._graph.set_inputs(kept)
-        names = {v.name for v in kept}
-        self._inputs = [pair for pair in self._inputs if pair[1] in names]
+        tensors = {name for _, name in self._inputs}  # the other inputs are numbers and draws
+        dropped = {
+            v
+            for v in self._graph.inputs
+            if v.name in tensors and not v.is_used
+            if all(isinstance(d, int) for d in v.tensor.dims)
+        }
+        self._graph.set_inputs([v for v in self._graph.inputs if v not in dropped])
+        names = {v.name for v in dropped}
+        self._inputs = [pair for pair in self._inputs if pair[1] not in names]
 
     def _model(self, outputs: list[Value]) -> Model:
         for index, value in enumerate(outputs):

@@ -206,7 +206,7 @@ def test_inputs_that_no_output_depends_on() -> None:
     x, unread = torch.ones(4), torch.ones(5)
     lowered = GraphLowering(make_fx(function, tracing_mode="fake")(x, unread)).run()
     assert lowered is not None
-    assert [index for index, _ in lowered.inputs] == [0]
+    assert [index for index, _ in lowered.tensors] == [0]
     torch.manual_seed(0)
     (found,) = Executor(lowered, 1, is_backward=False)([x, unread])
     assert found.tolist() == [2] * 4

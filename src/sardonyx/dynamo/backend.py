@@ -16,6 +16,7 @@ import torch._functorch.config as functorch_config
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils.checkpoint import CheckpointPolicy
 
@@ -138,8 +139,22 @@ def compile_graph(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, report: Report
 ) -> Compiled:
     """Compile one ATen graph to a boxed function."""
+    if kind == "backward":
+        _donate_nothing()
     with unset_fake_temporarily():  # lowerings make constants
         return _compile_graph(module, kind, report)
+
+
+def _donate_nothing() -> None:
+    """Let backward graphs run twice (`retain_graph=True`): they never write to saved tensors.
+
+    torch refuses that where it offers saved tensors to the compiler as memory for results.
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        donated = context.fw_metadata.bw_donated_idxs
+        if donated is not None:
+            donated.clear()  # copies of the metadata refer to this list, too
 
 
 def _compile_graph(module: fx.GraphModule, kind: str, report: Report) -> Compiled:

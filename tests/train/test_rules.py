@@ -87,6 +87,7 @@ def test_every_rule_has_a_row() -> None:
         if rule_of(op) is not None
         and not (op.decomposition and op.decomposition.when is always)
         and F64 in allowed(op, op.inputs[0])
+        and op.name not in ("AttentionTraining", "AttentionGradient")  # torch differentiates them
     ]
     missing = [f"add a row of {op} to tests/train" for op in needed if op.key not in known]
     # It is RMSNormalization under another name, with the same rule.

@@ -382,7 +382,9 @@ class _PlannedPart:
         end = self.first + len(self.order)
         for slot, records in lent.items():
             simulation = simulate([r.tensor(dims, end) for r in records], end, 1)
-            if simulation.reach[0] > sizes[slot] or any(r.end >= producers[slot] for r in records):
+            # A value of no bytes is one that the output overwrites: its bytes are the output's.
+            late = any(r.bytes and r.end >= producers[slot] for r in records)
+            if simulation.reach[0] > sizes[slot] or late:
                 raise InternalError(
                     f"values in the block of slot {slot} exceed it, or outlive its use as scratch"
                 )

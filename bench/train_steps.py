@@ -144,19 +144,21 @@ def lstm() -> tuple[nn.Module, Batch]:
 MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "bert": bert, "gpt2": gpt2, "vit": vit, "resnet18": resnet18, "lstm": lstm,
 }  # fmt: skip
-ENGINES = ("eager", "inductor", "sardonyx", "sardonyx-0.4")
+ENGINES = ("eager", "inductor", "sardonyx", "sardonyx-0.4", "sardonyx-adamw")
 
 
 def engaged(module: nn.Module, engine: str) -> Callable[..., Any]:
-    """The module as an engine runs it; "sardonyx-0.4" has a memory budget of 0.4."""
+    """The module as an engine runs it; "sardonyx-0.4" has a memory budget of 0.4.
+
+    "sardonyx-adamw" is for `sardonyx.train.optim.AdamW`; all others use torch's AdamW.
+    """
     if engine == "eager":
         return module
     if engine == "inductor":
         return torch.compile(module)
     from sardonyx.train import wrap
 
-    _, _, budget = engine.partition("-")
-    return wrap(module, memory_budget=float(budget) if budget else None)
+    return wrap(module, memory_budget=0.4 if engine == "sardonyx-0.4" else None)
 
 
 class Trainer:
@@ -167,7 +169,13 @@ class Trainer:
         self.module, self.batch = MODELS[name]()
         self.module.train()
         self.call = engaged(self.module, engine)
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-4)
+        self.optimizer: torch.optim.Optimizer
+        if engine == "sardonyx-adamw":
+            from sardonyx.train import optim
+
+            self.optimizer = optim.AdamW(self.module.parameters(), 1e-4)
+        else:
+            self.optimizer = torch.optim.AdamW(self.module.parameters(), 1e-4)
 
     def step(self) -> float:
         """Run one step; the seconds it took."""

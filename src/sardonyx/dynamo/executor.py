@@ -95,7 +95,9 @@ class Executor:
 
     def _on_device(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         tensors = {name: feed.pop(name).detach().contiguous() for name in list(feed)}
-        return self.session.run(None, tensors, _DEVICE_OUTPUTS)
+        outputs = self.session.run(None, tensors, _DEVICE_OUTPUTS)
+        # A node that the device leaves to the host returns its result there.
+        return [t.to(self.lowered.device) if t.dim() else t for t in outputs]
 
     def _result(self, result: Any) -> Callable[[list[Any]], Any]:
         """Return a function from the arguments to a result, or to the model's output that it is."""

@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -60,11 +59,6 @@ AllPools& pools() {
     return created;
   }();
   return *instance;
-}
-
-size_t whole_pages(size_t bytes) {
-  static const auto page = size_t(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
 }
 
 // Arenas that grew once tend to grow again, so they get an eighth more; untouched pages cost

@@ -12,17 +12,12 @@ namespace {
 
 constexpr size_t kReserved = size_t(1) << 40;  // addresses, not memory
 
-size_t page_bytes() {
-  static const auto bytes = size_t(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
+}  // namespace
 
 size_t whole_pages(size_t bytes) {
-  const size_t page = page_bytes();
+  static const auto page = size_t(sysconf(_SC_PAGESIZE));
   return (std::max(bytes, size_t(1)) + page - 1) / page * page;
 }
-
-}  // namespace
 
 PageAllocator::~PageAllocator() {
   if (begin_ != 0) munmap(reinterpret_cast<void*>(begin_), kReserved);

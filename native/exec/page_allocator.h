@@ -15,6 +15,9 @@
 
 namespace sdx {
 
+// The size in bytes of the pages that hold `bytes`; at least one.
+size_t whole_pages(size_t bytes);
+
 class PageAllocator {
  public:
   PageAllocator() = default;

@@ -119,7 +119,8 @@ def check(name: str, arrays: list[Any], attrs: dict[str, Any]) -> list[Any]:
             assert [a.tobytes() for a in found[0]] == [a.tobytes() for a in other], isa
         for a, b in zip(found[0], expected, strict=True):
             size = np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=1)
-            np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5 * size, err_msg=isa)
+            # Sums over 300 keys in float32: 6e-6 was seen with AVX2, compiled by g++ 13.
+            np.testing.assert_allclose(a, b, rtol=2e-5, atol=8e-6 * size, err_msg=isa)
     return expected
 
 

@@ -242,6 +242,7 @@ Status Runner::run_phases(const PlannedStep& step, std::byte* local) {
   if (cache.numbers != nullptr) data.resolved = &cache;
   for (int p = 0; p < step.plan.n_phases; ++p) {
     const Phase& phase = step.plan.phases[p];
+    if (phase.count <= 0) continue;  // kernels are never called with an empty range
     for (data.round = 0; data.round < phase.rounds; ++data.round) {
       Status status = local == nullptr ? run_phase(phase, step.plan.args, data,
                                                    step.plan.local_bytes, state_.threads)

@@ -95,7 +95,7 @@ SDX_INLINE T* output(const Data& data, int slot = 0) {
   return static_cast<T*>(data.out[slot]);
 }
 
-// Runs items [begin, end) of a phase's range.
+// Runs items [begin, end) of a phase's range, at least one.
 using PhaseFn = Status (*)(const void* args, const Data& data, int64_t begin, int64_t end);
 
 struct Phase {

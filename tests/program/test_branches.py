@@ -78,6 +78,25 @@ def test_towers(threads: int, count: int) -> None:
         np.testing.assert_array_equal(parallel.run(None, rows(count))[0], wanted[0])
 
 
+def test_empty_copies_within_towers() -> None:
+    nodes = []
+    for i in range(4):
+        nodes += [
+            helper.make_node("MatMul", ["x", f"w{i}"], [f"p{i}"]),
+            helper.make_node("LogSoftmax", [f"p{i}"], [f"q{i}"]),
+            helper.make_node("Slice", [f"q{i}", "zero", "zero"], [f"none{i}"]),
+            helper.make_node("Tile", [f"none{i}", "twice"], [f"tiled{i}"]),
+            helper.make_node("ReduceSum", [f"tiled{i}", "zero"], [f"zeros{i}"], keepdims=0),
+            helper.make_node("Add", [f"q{i}", f"zeros{i}"], [f"a{i}"]),
+            helper.make_node("MatMul", [f"a{i}", f"w{i}"], [f"y{i}"]),
+        ]
+    weights = {f"w{i}": weight(i) for i in range(4)}
+    weights |= {"zero": np.array([0]), "twice": np.array([2, 1])}
+    plain, parallel = both(made(nodes, [f"y{i}" for i in range(4)], weights))
+    wanted, found = plain.run(None, rows(8)), parallel.run(None, rows(8))
+    np.testing.assert_array_equal(found, wanted)
+
+
 def random_model(draw: Any) -> bytes:
     """Steps that read what was made before, near or far, some of it handed out."""
     values, nodes = ["x"], []

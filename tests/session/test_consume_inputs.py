@@ -55,12 +55,8 @@ GRAPHS = {
 }  # fmt: skip
 
 
-# Programs that are more than one native segment: an input or a constant is an output, an input is
-# not read, a branch is chosen by data.
-KEPT = {
-    "an input is an output", "outputs are views of inputs", "an input is not read", "a constant",
-    "a branch",
-}  # fmt: skip
+# Programs that are not one native segment: nothing is computed, a branch is chosen by data.
+KEPT = {"a constant", "a branch"}
 
 
 def session_of(

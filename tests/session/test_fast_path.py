@@ -238,3 +238,43 @@ def test_an_error_does_not_depend_on_threads(threads: int) -> None:
     index[100_001:] = np.arange(100, 100 + len(index) - 100_001)
     with pytest.raises(InvalidArgument, match="index 100 at position 100001"):
         session.run(None, {"x": np.zeros((5, 64), np.float32), "i": index})
+
+
+# Inputs that no node reads, and outputs that no node computes.
+INTERFACES = {
+    "an input that is returned": """g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) {
+        y = Neg(x) z = Identity(x) }""",
+    "a constant": """g (float[N, 4] x) => (int64[2] c, float[N, 4] y) {
+        c = Constant<value_ints = [3, 5]>() y = Neg(x) }""",
+    "an input that is not read": """g (float[N, 4] x, float[M] u) => (float[N, 4] y) {
+        y = Neg(x) }""",
+    "an input that is only returned": """g (float[N, 4] x, float[M] u) =>
+        (float[M] v, float[N, 4] y) { v = Identity(u) y = Neg(x) }""",
+}
+
+
+@pytest.mark.parametrize("name", INTERFACES)
+def test_inputs_and_outputs_beside_the_nodes(name: str) -> None:
+    session = sardonyx.InferenceSession(parser.parse_model(f"{HEAD} {INTERFACES[name]}"))
+    assert session._fast_path is not None
+    feed = {"x": rows(600), "u": np.ones(5, np.float32)}
+    feed = {i.name: feed[i.name] for i in session.get_inputs()}
+    fast = session.run(None, feed)
+    checked = session.run(None, feed, sardonyx.RunOptions())
+    assert len(fast) == len(checked) == len(session.get_outputs())
+    arrays = list(feed.values())
+    for one, other in zip(fast, checked, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.flags.writeable
+        assert not any(np.shares_memory(one, a) for a in arrays)
+        arrays.append(one)
+        one += 1
+    again = session.run(None, feed)
+    assert all(map(np.array_equal, again, checked))
+
+
+def test_the_sizes_of_an_input_that_is_not_read_are_checked() -> None:
+    text = f"{HEAD} g (float[N, 4] x, float[3] u) => (float[N, 4] y) {{ y = Neg(x) }}"
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    with pytest.raises(InvalidArgument, match="input u has 2 in dim 0"):
+        session.run(None, {"x": rows(3), "u": np.ones(2, np.float32)})

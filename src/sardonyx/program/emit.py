@@ -16,6 +16,7 @@ from sardonyx.place import HOST, Placement
 from sardonyx.place.provider import CompiledNode, Region
 from sardonyx.program.expected import Expected, expected
 from sardonyx.program.native import NativeSegment
+from sardonyx.program.native_items import complete_interface
 from sardonyx.program.program import ABSENT, Input, Output, Program
 from sardonyx.program.segments import Segmenter, split_guards
 from sardonyx.schedule import Schedule
@@ -79,6 +80,8 @@ class Emitter:
         initial, deferred = split_guards(dict.fromkeys(guards), bound)
         segmenter = Segmenter(self, set(bound), initial, deferred)
         segments = segmenter.segments()
+        if self.outer is None and len(segments) == 1 and isinstance(segments[0], NativeSegment):
+            complete_interface(self, segments[0])
         outputs = self._outputs()  # before the slots are counted: an output may be a constant
         has_devices = bool(self.placement.homes)
         is_native_first = bool(segments) and isinstance(segments[0], NativeSegment)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Container, Iterable
 from typing import TYPE_CHECKING
 
 from sardonyx.base.records import field, mutable
+from sardonyx.graph.dtype import STRING
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import Guard
 from sardonyx.place.lowered import Call, Lowered, Zipped
@@ -98,6 +100,34 @@ def _outputs(
     produced = (v for n in inside for v in n.outputs if v in slots)
     exported = [v for v in produced if is_read_outside(v, inside)]
     return tuple(sorted(exported, key=lambda v: order.get(v, len(order))))
+
+
+def complete_interface(emitter: Emitter, segment: NativeSegment) -> None:
+    """Give the only segment of a program all its inputs and outputs: a run is one native call.
+
+    Left out so far are inputs that no node reads, and outputs that are inputs or constants; the
+    native call copies those. Programs that return a value twice stay as they are: buffers that
+    outputs are bound to belong to values.
+    """
+    graph = emitter.graph
+    added = [v for v in graph.inputs if v not in segment.slots]
+    passed = [v for v in graph.outputs if v.node is None]
+    is_repeated = len(set(graph.outputs)) < len(graph.outputs)
+    if is_repeated or not all(_is_plain(v) for v in (*added, *passed)):
+        return
+    for value in (*added, *passed):
+        segment.slots.setdefault(value, len(segment.slots))
+    segment.input_values += tuple(added)
+    segment.inputs += tuple(emitter.slot(v) for v in added)
+    others = tuple(v for v in segment.output_values if v not in graph.outputs)
+    segment.output_values = (*graph.outputs, *others)
+    segment.outputs = tuple(emitter.slot(v) for v in segment.output_values)
+
+
+def _is_plain(value: Value) -> bool:
+    """Whether a value is a tensor of numbers with a known rank."""
+    fact = value.fact
+    return isinstance(fact, Fact) and fact.shape is not None and fact.dtype is not STRING
 
 
 def _dict_keys(drafts: Iterable[ItemDraft]) -> dict[Value, tuple[int | str, ...]]:

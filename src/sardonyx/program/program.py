@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sardonyx._native import BlockPool, Outcome, Stop
+from sardonyx._native import BlockPool, Outcome, Stop, TensorExchange
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact
@@ -82,6 +82,8 @@ class FastPath:
     call: Callable[[Feed], list[Any] | Outcome | None]
     # The same with a preallocated array, or None, for each output.
     call_into: Callable[[Feed, list[Any] | None], list[Any] | Outcome | None] | None = None
+    # The same with tensors of another library as inputs and outputs.
+    call_tensors: Callable[[Feed, TensorExchange], list[Any] | Outcome | None] | None = None
 
 
 @frozen
@@ -164,7 +166,9 @@ class Program:
             return None
         n = len(self.outputs)
         if len(segment.outputs) == n:
-            return FastPath(segment, runnable.run_fast, runnable.run_fast_into)
+            return FastPath(
+                segment, runnable.run_fast, runnable.run_fast_into, runnable.run_fast_tensors
+            )
         run_fast = runnable.run_fast
 
         def call(feed: Feed) -> list[Any] | Outcome | None:

@@ -1,6 +1,8 @@
 // DLPack import and export of tensors of any element type, without a copy. What a capsule of
 // another library claims is validated as far as possible; that its address is that of a tensor,
 // that the memory has the claimed length, and that its deleter works cannot be.
+#include "bind/dlpack.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -22,38 +24,8 @@ namespace sdx {
 namespace {
 
 using namespace nb::literals;
+using dlpack::DLTensor, dlpack::Unversioned, dlpack::Versioned, dlpack::kCpu, dlpack::kMajor;
 
-// The structs of dlpack.h; nanobind declares only the unversioned ones.
-struct DLTensor {
-  void* data;
-  int32_t device, device_number;
-  int32_t rank;
-  uint8_t code, bits;
-  uint16_t lanes;
-  int64_t* dims;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-
-struct Unversioned {
-  static constexpr const char* kName = "dltensor";
-  static constexpr const char* kUsed = "used_dltensor";
-  DLTensor tensor;
-  void* context;
-  void (*deleter)(Unversioned*);
-};
-
-struct Versioned {
-  static constexpr const char* kName = "dltensor_versioned";
-  static constexpr const char* kUsed = "used_dltensor_versioned";
-  uint32_t major, minor;
-  void* context;
-  void (*deleter)(Versioned*);
-  uint64_t flags;
-  DLTensor tensor;
-};
-
-constexpr uint32_t kMajor = 1;
 constexpr uint64_t kReadOnly = 1;
 constexpr int kMaxDims = 64;
 constexpr int64_t kMaxBytes = int64_t(1) << 56;
@@ -187,10 +159,9 @@ nb::object exported(DLTensor tensor, std::vector<int64_t> dims, bool is_read_onl
 
 nb::object export_dlpack(uintptr_t address, std::vector<int64_t> dims, int code, int bits,
                          nb::object owner, bool is_versioned, bool is_read_only) {
-  constexpr int32_t cpu = 1;
   const auto rank = int32_t(dims.size());
   const DLTensor tensor{reinterpret_cast<void*>(address),
-                        cpu,
+                        kCpu,
                         0,
                         rank,
                         uint8_t(code),

@@ -94,6 +94,10 @@ void bind_runnable(nb::module_& m) {
            nb::sig("def run_fast_into(self, feed: dict, arrays: list | None) -> list | Outcome | "
                    "None"),
            "The same with arrays for outputs: an array that was written into is returned itself.")
+      .def("run_fast_tensors", &Runnable::run_fast_tensors, "feed"_a, "exchange"_a,
+           nb::sig("def run_fast_tensors(self, feed: dict, exchange: TensorExchange) -> list | "
+                   "Outcome | None"),
+           "The same as `run_fast` with tensors as inputs and outputs.")
       .def("run", &Runnable::run, "names"_a, "inputs"_a, "stop"_a.none(), "profiles"_a,
            "arrays"_a = nb::none(),
            nb::sig("def run(self, names: collections.abc.Sequence[int], inputs: list, stop: Stop | "

@@ -18,6 +18,7 @@ NB_MODULE(_native, m) {
   sdx::bind_strings(m);
   sdx::bind_kernels(m);
   sdx::bind_specs(m);
+  sdx::bind_tensor_exchange(m);
   sdx::bind_exec(m);
   sdx::bind_execution_order(m);
   sdx::bind_dlpack(m);

@@ -112,21 +112,28 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
 }
 
 nb::object Runnable::run_fast(nb::dict feed) const {
-  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_);
+  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_, nullptr);
 }
 
 nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
-  return run_unchecked(std::move(feed), std::move(arrays), false);
+  return run_unchecked(std::move(feed), std::move(arrays), false, nullptr);
 }
 
-nb::object Runnable::run_unchecked(nb::dict feed, nb::object arrays, bool consumes) const {
+nb::object Runnable::run_fast_tensors(nb::dict feed, const TensorExchange& exchange) const {
+  for (size_t i = 0; i < output_dtypes_.size(); ++i)
+    if (!is_numeric(i)) return nb::none();
+  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_, &exchange);
+}
+
+nb::object Runnable::run_unchecked(nb::dict feed, nb::object arrays, bool consumes,
+                                   const TensorExchange* exchange) const {
   if (feed.size() != input_names_.size()) return nb::none();
   StringArena strings(limit_bytes_);
   RunState state = new_state();
   state.strings = &strings;
   FedArrays fed(program_->spec(), state);  // another thread may change the dict during the run
   try {
-    if (!set_inputs(feed, state, fed)) return nb::none();
+    if (!set_inputs(feed, state, fed, exchange)) return nb::none();
   } catch (const std::bad_alloc&) {
     return nb::none();  // the checked path words the error
   }
@@ -145,7 +152,7 @@ nb::object Runnable::run_unchecked(nb::dict feed, nb::object arrays, bool consum
     return nb::cast(std::move(outcome));
   }
   try {
-    return outputs(state, arrays);
+    return exchange == nullptr ? outputs(state, arrays) : output_tensors(state, *exchange);
   } catch (const std::bad_alloc&) {
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_MemoryError)) throw;
@@ -224,16 +231,38 @@ Outcome Runnable::run_in(RunState& state, StopCheck& stop_check) const {
   return outcome;
 }
 
-// Puts the fed arrays into the input slots; false if anything about them is unusual. `fed` gets a
+// Puts the fed values into the input slots; false if anything about them is unusual. `fed` gets a
 // reference to each.
-bool Runnable::set_inputs(const nb::dict& feed, RunState& state, FedArrays& fed) const {
+bool Runnable::set_inputs(const nb::dict& feed, RunState& state, FedArrays& fed,
+                          const TensorExchange* exchange) const {
   const size_t n = program_->spec().inputs.size();
   for (size_t i = 0; i < n; ++i) {
     PyObject* array = PyDict_GetItem(feed.ptr(), PyList_GET_ITEM(input_names_.ptr(), long(i)));
-    if (array == nullptr || !set_input(array, i, state)) return false;
-    fed.add(array);
+    if (array == nullptr) return false;
+    if (exchange == nullptr) {
+      if (!set_input(array, i, state)) return false;
+      fed.add(array);
+      continue;
+    }
+    const nb::object tensor = set_tensor(array, i, state, *exchange);
+    if (!tensor.is_valid()) return false;
+    fed.add(tensor.ptr());
   }
   return true;
+}
+
+// Puts a tensor into an input slot; the object whose bytes the slot views: the tensor, or a copy of
+// one with gaps. Null if kernels cannot read it.
+nb::object Runnable::set_tensor(PyObject* tensor, size_t input, RunState& state,
+                                const TensorExchange& exchange) const {
+  const ProgramSpec& spec = program_->spec();
+  Slot& slot = state.slots[size_t(spec.inputs[input])];
+  nb::object owner = nb::borrow(tensor);
+  if (!exchange.slot_of(tensor, spec.dtypes[input], slot)) {
+    owner = exchange.contiguous(tensor);
+    if (!exchange.slot_of(owner.ptr(), spec.dtypes[input], slot)) return {};
+  }
+  return slot.view.rank == spec.ranks[input] ? owner : nb::object();
 }
 
 // Puts an array into an input slot; false if kernels cannot read it as it is, or its rank is not
@@ -297,6 +326,13 @@ nb::list Runnable::outputs(const RunState& state, nb::object arrays) const {
     else
       made.append(array_of(slot, type));
   }
+  return made;
+}
+
+nb::list Runnable::output_tensors(const RunState& state, const TensorExchange& exchange) const {
+  nb::list made;
+  for (size_t i = 0; i < output_dtypes_.size(); ++i)
+    made.append(exchange.tensor_of(unshared(i, state)));
   return made;
 }
 

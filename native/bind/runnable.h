@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "bind/tensor_exchange.h"
 #include "exec/program.h"
 
 namespace sdx {
@@ -103,6 +104,9 @@ class Runnable {
   // arrays are bound to several runs.
   nanobind::object run_fast_into(nanobind::dict feed, nanobind::object arrays) const;
 
+  // The fast path of a feed of tensors; the outputs are tensors, too.
+  nanobind::object run_fast_tensors(nanobind::dict feed, const TensorExchange& exchange) const;
+
   // The checked path, for values that Python has validated: a RunResult, or an Outcome if something
   // failed.
   nanobind::object run(const std::vector<int64_t>& names, nanobind::list inputs, const Stop* stop,
@@ -117,17 +121,23 @@ class Runnable {
   nanobind::object memory_of(int number, const std::vector<int64_t>& names) const;
 
  private:
-  nanobind::object run_unchecked(nanobind::dict feed, nanobind::object arrays, bool consumes) const;
+  // With an exchange, inputs and outputs are tensors, else arrays.
+  nanobind::object run_unchecked(nanobind::dict feed, nanobind::object arrays, bool consumes,
+                                 const TensorExchange* exchange) const;
 
   RunState new_state() const;
   Outcome run_in(RunState& state, StopCheck& stop_check) const;
 
-  bool set_inputs(const nanobind::dict& feed, RunState& state, FedArrays& fed) const;
+  bool set_inputs(const nanobind::dict& feed, RunState& state, FedArrays& fed,
+                  const TensorExchange* exchange) const;
   bool set_input(PyObject* array, size_t input, RunState& state) const;
+  nanobind::object set_tensor(PyObject* tensor, size_t input, RunState& state,
+                              const TensorExchange& exchange) const;
   void offer_output_buffers(RunState& state, nanobind::list arrays) const;
 
   bool is_numeric(size_t output) const;
   nanobind::list outputs(const RunState& state, nanobind::object arrays) const;
+  nanobind::list output_tensors(const RunState& state, const TensorExchange& exchange) const;
   Slot unshared(size_t output, const RunState& state) const;
 
   nanobind::object keep_alive_;

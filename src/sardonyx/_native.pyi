@@ -501,6 +501,11 @@ class ProgramSpec:
         Consumes the control flow; `resolved_names` are the (slot, axis, name) whose sizes are known after it.
         """
 
+class TensorExchange:
+    """A class of tensors whose memory runs read and return directly."""
+
+    def __init__(self, type: object) -> None: ...
+
 class Stop:
     """A flag that any thread may raise to end runs."""
 
@@ -621,6 +626,9 @@ class Runnable:
         """
         The same with arrays for outputs: an array that was written into is returned itself.
         """
+
+    def run_fast_tensors(self, feed: dict, exchange: TensorExchange) -> list | Outcome | None:
+        """The same as `run_fast` with tensors as inputs and outputs."""
 
     def run(self, names: Sequence[int], inputs: list, stop: Stop | None, profiles: bool, arrays: list | None = None) -> RunResult | Outcome:
         """The outputs for validated values, or how the run failed."""

@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from sardonyx._native import TensorExchange
 from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.dynamo.aten_builder import DTYPES
-from sardonyx.dynamo.lower import Argument, LoweredGraph, ModelOutput
+from sardonyx.dynamo.lower import Argument, Drawn, LoweredGraph, ModelOutput
 from sardonyx.dynamo.numbers import Formula, number_function
 from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
@@ -20,6 +21,10 @@ from sardonyx.session import InferenceSession
 _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
+# Native code reads and makes tensors by it; older torches have none, and arrays are in between.
+_EXCHANGE: Final = (
+    TensorExchange(torch.Tensor) if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
+)
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -62,14 +67,17 @@ class Executor:
         self.session = InferenceSession(lowered.model, options, providers=providers)
         self._run = self._on_host if device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
-        self._tensors = lowered.tensors
+        self._names = [name for _, name in lowered.tensors]
+        self._tensors = _items([index for index, _ in lowered.tensors])
         # A size is passed as that of an empty tensor; a number that may be negative as a scalar.
         self._numbers = [(index, name, inputs[name].rank == 2) for index, name in lowered.numbers]
         self._draws = [
             (d.name, d.draw, [number_function(s, lowered.symbols) for s in d.sizes])
             for d in lowered.draws
         ]
-        self._results = [self._result(r) for r in lowered.outputs]
+        results = list(enumerate(lowered.outputs))
+        self._computed = [(i, r.index) for i, r in results if isinstance(r, ModelOutput)]
+        self._others = [(i, self._other(r)) for i, r in results if not isinstance(r, ModelOutput)]
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run with the torch graph's arguments, in a list that is emptied (boxed).
@@ -77,19 +85,30 @@ class Executor:
         Arguments are referred to by the feed alone while the session runs, so that one which
         consumes its inputs frees activations as early as possible.
         """
-        feed = {name: args[index] for index, name in self._tensors}
+        feed = dict(zip(self._names, self._tensors(args), strict=True))
         for index, name, is_size in self._numbers:
             number = int(args[index])
             size = torch.empty((number, 0), dtype=torch.uint8) if is_size else None
             feed[name] = torch.tensor(number) if size is None else size
         for name, draw, sizes in self._draws:
             feed[name] = draw([size(args) for size in sizes])
-        results = [result(args) for result in self._results]
+        others = [(position, other(args, feed)) for position, other in self._others]
         args.clear()
         outputs = self._run(feed)
-        return [outputs[r.index] if isinstance(r, ModelOutput) else r for r in results]
+        if not others and len(outputs) == len(self._computed):  # in their order
+            return outputs
+        results: list[Any] = [None] * (len(self._computed) + len(others))
+        for position, result in others:
+            results[position] = result
+        for position, index in self._computed:
+            results[position] = outputs[index]
+        return results
 
     def _on_host(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        if _EXCHANGE is not None:
+            outputs = self.session._run_tensors(feed, _EXCHANGE)
+            if outputs is not None:
+                return outputs
         arrays = {name: as_array(feed.pop(name)) for name in list(feed)}
         return [as_tensor(array) for array in self.session.run(None, arrays)]
 
@@ -99,11 +118,22 @@ class Executor:
         # A node that the device leaves to the host returns its result there.
         return [t.to(self.lowered.device) if t.dim() else t for t in outputs]
 
-    def _result(self, result: Any) -> Callable[[list[Any]], Any]:
-        """Return a function from the arguments to a result, or to the model's output that it is."""
+    def _other(self, result: Any) -> Callable[[list[Any], dict[str, Any]], Any]:
+        """Return a function from arguments and feed to a result that the model does not compute."""
         match result:
             case Argument(index=index):
-                return itemgetter(index)
+                return lambda args, _: args[index]
+            case Drawn(index=index):
+                name = self.lowered.draws[index].name
+                return lambda _, feed: feed[name]
             case Formula():
-                return number_function(result, self.lowered.symbols)
-        return lambda _: result
+                number = number_function(result, self.lowered.symbols)
+                return lambda args, _: number(args)
+        return lambda *_: result
+
+
+def _items(indices: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    """Return a function from a list to the tuple of its elements at these indices."""
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda args: tuple(args[index] for index in indices)

@@ -64,7 +64,7 @@ class LoweredGraph:
     model: Model
     tensors: tuple[tuple[int, str], ...]  # (index of the torch argument, name of the input)
     numbers: tuple[tuple[int, str], ...]  # likewise, of arguments that are numbers
-    outputs: tuple[Any, ...]  # `ModelOutput`, `Argument`, a formula, or the result itself
+    outputs: tuple[Any, ...]  # `ModelOutput`, `Argument`, `Drawn`, a formula, or the result itself
     draws: tuple[DrawnInput, ...]
     symbols: Symbols
     device: torch.device  # of the tensors
@@ -75,6 +75,13 @@ class Argument:
     """A result that is an argument, passed through."""
 
     index: int
+
+
+@frozen
+class Drawn:
+    """A result that torch's generator draws, as a dropout mask that the backward graph reads."""
+
+    index: int  # of `LoweredGraph.draws`
 
 
 @frozen
@@ -259,12 +266,15 @@ class GraphLowering:
         outputs: list[Value] = []
         indices: dict[Value, int] = {}
         mapped: list[Any] = []
+        drawn = {value: index for index, (value, *_) in enumerate(self._b.draws)}
         for result in results:
             value = self._values[result] if isinstance(result, fx.Node) else result
             if not isinstance(value, Value):
                 mapped.append(formula_of(value))
             elif isinstance(result, fx.Node) and result in self._arguments:
                 mapped.append(Argument(self._arguments.index(result)))
+            elif value in drawn:
+                mapped.append(Drawn(drawn[value]))
             else:
                 if value.node is None:  # a constant or an input that an alias op returns
                     value = self._b.Identity(value)

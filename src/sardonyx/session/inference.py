@@ -73,6 +73,7 @@ from sardonyx.session.run_methods import Feed, OutputNames, RunMethodsMixin
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
+    from sardonyx._native import TensorExchange
     from sardonyx.graph.infer import Shapes
     from sardonyx.reports.node_memory import NodeStats
     from sardonyx.session.io_binding import IOBinding
@@ -258,6 +259,20 @@ class InferenceSession(RunMethodsMixin):
         if not returns_tensors(options):
             return self._run(output_names, input_feed, options)
         return as_tensors(self._run(output_names, input_feed, options, on_device=True))
+
+    def _run_tensors(self, feed: dict[str, Any], exchange: TensorExchange) -> list[Any] | None:
+        """Return all outputs for a feed of tensors of another library, as tensors of it.
+
+        Return None, before anything runs, unless the fast path accepts the feed.
+        """
+        fast = self._fast_path
+        if fast is None or fast.call_tensors is None:
+            return None
+        outputs = fast.call_tensors(feed, exchange)
+        if outputs is not None and not isinstance(outputs, list):
+            raise_run_error(fast, outputs, feed)
+            return None
+        return outputs
 
     def _run_on_device(
         self, output_names: OutputNames, input_feed: Feed, run_options: RunOptions | None

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "exec/execution_order.h"
 
@@ -18,19 +19,18 @@ struct OutputBlockOffset {
   int64_t offset = 0;
 };
 
-// Moves lifetimes into the blocks of outputs, the largest block first, so that they need no bytes
-// of the arena.
+// Moves lifetimes into the blocks of outputs, the `n_blocks` largest of them, so that they need no
+// bytes of the arena.
 class OutputBlockReuse {
  public:
   std::vector<OutputBlockOffset> offsets;  // by owner
 
-  OutputBlockReuse(const MemoryNeeds& needs, BufferLifetimes& arena) : offsets(arena.owner.size()) {
-    // Outputs of a segment that consumes its inputs are allocated late.
-    if (needs.consumes_inputs) return;
+  OutputBlockReuse(const MemoryNeeds& needs, size_t n_blocks, BufferLifetimes& arena)
+      : offsets(arena.owner.size()) {
     std::vector<SlotBlock> blocks = needs.output_blocks;
     std::stable_sort(blocks.begin(), blocks.end(),
                      [](const SlotBlock& a, const SlotBlock& b) { return a.bytes > b.bytes; });
-    if (blocks.size() > kMaxOutputBlocks) blocks.resize(kMaxOutputBlocks);
+    if (blocks.size() > n_blocks) blocks.resize(n_blocks);
     for (const SlotBlock& block : blocks)
       if (block.bytes >= kAlign) fill(block, arena);
   }
@@ -117,13 +117,23 @@ std::vector<int32_t> without_boundaries(const std::vector<int32_t>& order) {
 }
 
 // The most bytes of inputs and outputs that are alive at once beside the arena. Without consumed
-// inputs all of them always are, and an order changes nothing.
-int64_t boundary_peak(const MemoryNeeds& needs, const std::vector<int32_t>& order) {
+// inputs all of them always are, and a plan changes nothing.
+int64_t boundary_peak(const Dependencies& dependencies, const MemoryNeeds& needs,
+                      const MemoryPlan& plan) {
   if (!needs.consumes_inputs) return 0;
+  MemoryNeeds used;
+  used.input_blocks = needs.input_blocks;
+  used.output_blocks = needs.output_blocks;
+  std::unordered_map<int32_t, SlotBlock*> by_slot;
+  for (SlotBlock& block : used.output_blocks) by_slot.emplace(block.slot, &block);
+  for (size_t step = 0; step < plan.order.size(); ++step)
+    for (const int32_t value : dependencies.touches[step])
+      if (const auto found = by_slot.find(plan.output_slot[size_t(value)]); found != by_slot.end())
+        found->second->steps.push_back(int32_t(step));
   Tasks tasks;
-  tasks.tasks.resize(order.size());
-  add_boundaries(needs, tasks);
-  return peak_of_order(tasks, with_boundaries(order));
+  tasks.tasks.resize(plan.order.size());
+  add_boundaries(used, tasks);
+  return peak_of_order(tasks, with_boundaries(plan.order));
 }
 
 // The steps as tasks over buffers, for least_peak_order.
@@ -203,7 +213,7 @@ MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
   ParallelGroups groups = find_parallel_groups(dependencies, needs.costs, choice.order);
   BufferLifetimes arena(dependencies, needs, buffers, choice.order, groups);
   const int64_t live_bytes = arena.peak.bytes;
-  const OutputBlockReuse reuse(needs, arena);
+  const OutputBlockReuse reuse(needs, choice.n_output_blocks, arena);
   const ArenaLayout layout =
       assign_offsets(arena.lifetimes, arena.peak.bytes, choice.allocation_order);
   MemoryPlan plan{choice.order,
@@ -218,19 +228,46 @@ MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
   return plan;
 }
 
-// Plans the listed order and up to two searched ones, and keeps the one of least memory: the arena
-// and, if inputs are consumed, the most of inputs and outputs beside it. One search leaves inputs
-// and outputs out, as if their blocks cost nothing; the other counts them, as is right where values
-// are stored in outputs before they are written, and where inputs are consumed.
+// A plan, and its bytes: the arena and, if inputs are consumed, the most of inputs and outputs
+// beside it.
+struct CountedPlan {
+  MemoryPlan plan;
+  int64_t bytes;
+};
+
+// The plan of least memory for the order of a choice, whose other decisions are made here. A
+// segment that consumes its inputs allocates an output when it is first written, so that reusing
+// its block before has a price: as many of the largest blocks are reused as pays.
+CountedPlan least_plan(const Dependencies& dependencies, const MemoryNeeds& needs,
+                       PlanChoice& choice) {
+  choose_elided_concats(dependencies, needs, choice);
+  choice.n_output_blocks = kMaxOutputBlocks;
+  MemoryPlan best = plan_for(dependencies, needs, choice);
+  int64_t best_bytes = best.bytes + boundary_peak(dependencies, needs, best);
+  const size_t n =
+      needs.consumes_inputs ? std::min(needs.output_blocks.size(), kMaxOutputBlocks) : 0;
+  for (size_t n_blocks = 0; n_blocks < n; ++n_blocks) {
+    PlanChoice other{choice.order, choice.is_elided, {}, n_blocks};
+    MemoryPlan made = plan_for(dependencies, needs, other);
+    const int64_t bytes = made.bytes + boundary_peak(dependencies, needs, made);
+    if (bytes >= best_bytes) continue;
+    best = std::move(made);
+    best_bytes = bytes;
+    choice = std::move(other);
+  }
+  return {std::move(best), best_bytes};
+}
+
+// Plans the listed order and up to two searched ones, and keeps the one of least memory. One search
+// leaves inputs and outputs out, as if their blocks cost nothing; the other counts them, as is
+// right where values are stored in outputs before they are written, and where inputs are consumed.
 MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, int effort,
                   PlanChoice& choice) {
   const size_t n = dependencies.preds.size();
   std::vector<int32_t> listed(n);
   std::iota(listed.begin(), listed.end(), 0);
-  choice = PlanChoice{listed, {}, {}, -1};
-  choose_elided_concats(dependencies, needs, choice);
-  MemoryPlan best = plan_for(dependencies, needs, choice);
-  int64_t best_bytes = best.bytes + boundary_peak(needs, listed);
+  choice = PlanChoice{listed, {}, {}};
+  auto [best, best_bytes] = least_plan(dependencies, needs, choice);
   const bool has_slots = !needs.output_blocks.empty() || !needs.input_blocks.empty();
   for (const bool with_slots : {false, true}) {
     if (effort < 0 || best_bytes == 0 || (with_slots && !has_slots)) break;
@@ -240,10 +277,8 @@ MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, in
         with_slots ? without_boundaries(least_peak_order(tasks, with_boundaries(listed), effort))
                    : least_peak_order(tasks, listed, effort);
     if (order == choice.order) continue;
-    PlanChoice other{std::move(order), {}, {}, -1};
-    choose_elided_concats(dependencies, needs, other);
-    MemoryPlan made = plan_for(dependencies, needs, other);
-    const int64_t bytes = made.bytes + boundary_peak(needs, other.order);
+    PlanChoice other{std::move(order), {}, {}};
+    auto [made, bytes] = least_plan(dependencies, needs, other);
     if (bytes >= best_bytes) continue;
     best = std::move(made);
     best_bytes = bytes;

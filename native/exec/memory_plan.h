@@ -6,7 +6,8 @@
 //   - in-place steps: an output reuses the bytes of an input that dies there
 //     (buffer_lifetimes.h);
 //   - output block reuse: the block of an output holds arena values until its first write. Without
-//     it, large outputs at the end (logits) add to an arena that is idle by then;
+//     it, large outputs at the end (logits, gradients of embeddings) add to an arena that is idle
+//     by then;
 //   - offsets by first fit (offsets.h) for what is left.
 // The search runs when sizes are known, not when a model is compiled: only then are sizes, scratch,
 // copies and in-place steps all known. Pure functions; the caller guards `PlanChoice`.
@@ -19,12 +20,13 @@
 
 namespace sdx {
 
-// Decisions that serve later sizes too: an execution order, the elided Concats, and the order in
-// which lifetimes get their offsets.
+// Decisions that serve later sizes too: an execution order, the elided Concats, the order in which
+// lifetimes get their offsets, and how many outputs' blocks hold arena values.
 struct PlanChoice {
   std::vector<int32_t> order;
   std::vector<char> is_elided;  // by Concat
   AllocationOrder allocation_order;
+  size_t n_output_blocks = 0;
   int64_t searched_bytes = -1;  // live_bytes of the plan it was found for; -1: none yet
 };
 

@@ -209,6 +209,21 @@ def test_bias_and_relu(isa: str, is_packed: bool, kind: str, left: Any, right: A
         assert all(f.tobytes() == found[0].tobytes() for f in found)
 
 
+@pytest.mark.parametrize("isa", native.isas)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("m", "k", "n"), [(13, 4200, 2300), (29, 45_000, 330)])
+def test_stripes_of_a_large_right_side(isa: str, kind: str, m: int, k: int, n: int) -> None:
+    """More than 16 MB are packed stripe by stripe: the bytes are those of a packed right side."""
+    a, b, bias = numbers((m, k), kind=kind), numbers((k, n), seed=1, kind=kind), numbers((n,))
+    start = numbers((m, n), seed=3)
+    right = np.ascontiguousarray(b.T)
+    how: Any = {"flags": START | BIAS | RELU, "alpha": 0.3, "isa": isa, "kind": kind}
+    want = run(a, b, bias, start, is_packed=True, **how)
+    for splits in SPLITS:
+        found = run(a, right, bias, start, trans=(0, 1), splits=splits, **how)
+        assert found.tobytes() == want.tobytes()
+
+
 def op(name: str, *args: int) -> Instruction:
     return Instruction((ONNX, name), args, F32)
 

@@ -2,7 +2,8 @@
 // for the type of A (T) and the element of packed B (U): float, or bf16 pairs, to which both sides
 // are rounded. Three plans:
 //   B prepacked (constant weights)    one phase over blocks of the output
-//   B packed at run time              a phase that packs B into scratch memory, then the blocks
+//   B packed at run time              a phase that packs B into scratch memory, then the blocks;
+//                                     a large B in stripes of columns, one after the other
 //   many small batches                an item per batch, which packs its B into local memory
 #include "kernels/matmul/gemm.h"
 
@@ -15,6 +16,9 @@ namespace {
 constexpr int64_t kMaxLocalB = 256 * 1024;  // bytes of packed B in local memory: a part of L2
 constexpr int64_t kTiny = 256;  // multiplications below which packing costs more than the matmul
 constexpr int64_t kMinBatchItems = 4;  // enough items to balance over threads
+// Bytes of packed B in scratch memory, beyond which B is packed in stripes of columns. A stripe is
+// as wide as this allows, but not narrower than kMinStripe panels: each copies all rows of A again.
+constexpr int64_t kMaxScratchB = 16 << 20, kMinStripe = 4;
 
 template <class T>
 SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
@@ -22,9 +26,10 @@ SDX_INLINE void round_row(const float* from, int64_t n, T* to) {
 }
 
 // One block of the output: gemm_block with rows of A copied on the fly, then the epilogue program
-// over the finished block.
+// over the finished block. `packed` begins with the panel `origin` of B.
 template <class T, class U>
-void run_block(const GemmArgs& a, const Data& data, const U* packed, const OutputTile& at) {
+void run_block(const GemmArgs& a, const Data& data, const U* packed, int64_t origin,
+               const OutputTile& at) {
   const MatMulShape& p = a.p;
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
   Target acc{reinterpret_cast<float*>(data.local + a.c_at), kMostColumns};
@@ -32,25 +37,27 @@ void run_block(const GemmArgs& a, const Data& data, const U* packed, const Outpu
     acc = {output<float>(data) + (at.batch * p.m + at.row) * a.out_row_stride + at.column,
            a.out_row_stride};
   TileEpilogue finish = a.finish;
-  if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot);
+  if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot) + origin * kPanel;
   finish.start = start_of(a, data, at, acc);
   finish.start_stride = a.is_start_whole ? p.n : acc.ldc;
-  const int64_t first = at.column / kPanel;
-  gemm_block(data.local, at.rows, depth_of<U>(p.k),
-             ColumnsOf<U>{packed, p.n, first, first + panels_of(at.columns)}, acc, finish,
+  const int64_t first = at.column / kPanel - origin;
+  const ColumnsOf<U> b{packed, p.n - origin * kPanel, first, first + panels_of(at.columns)};
+  gemm_block(data.local, at.rows, depth_of<U>(p.k), b, acc, finish,
              [&](U* into, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
                fill_rows(p, from, into, at.row + row, rows, depth, depths);
              });
   if (a.is_buffered || a.chain != nullptr) finish_tile(a, data, at, acc);
 }
 
+// Item `item` of a split of the panels that `packed` holds, which begin with the panel `origin`.
 template <class T, class U>
-void run_split(const GemmArgs& a, const Data& data, const U* packed, int64_t batch, int64_t item) {
-  const Split& s = a.split;
+void run_split(const GemmArgs& a, const Split& s, const Data& data, const U* packed, int64_t origin,
+               int64_t batch, int64_t item) {
   const int64_t r = item % s.row_blocks, c = item / s.row_blocks;
-  const int64_t column = s.panel(c) * kPanel, end = s.panel(c + 1) * kPanel;
+  const int64_t column = (origin + s.panel(c)) * kPanel, end = (origin + s.panel(c + 1)) * kPanel;
+  if (column == end) return;  // the split is that of a wider stripe
   run_block<T, U>(
-      a, data, packed,
+      a, data, packed, origin,
       {batch, s.row(r), s.row(r + 1) - s.row(r), column, (end < a.p.n ? end : a.p.n) - column});
 }
 
@@ -59,8 +66,9 @@ template <class T, class U>
 Status blocks(const GemmArgs& a, const Data& data, const U* packed, int64_t begin, int64_t end) {
   const int64_t each = a.split.count();
   for (int64_t i = begin; i < end; ++i)
-    run_split<T, U>(a, data, packed + a.p.b_matrix_index.offset(i / each) * a.packed_floats,
-                    i / each, i % each);
+    run_split<T, U>(a, a.split, data,
+                    packed + a.p.b_matrix_index.offset(i / each) * a.packed_floats, 0, i / each,
+                    i % each);
   return {};
 }
 
@@ -82,6 +90,27 @@ Status scratch_phase(const void* args, const Data& data, int64_t begin, int64_t 
                       reinterpret_cast<const U*>(data.scratch), begin, end);
 }
 
+// Items: parts of a stripe's panels in even rounds, which pack it; its blocks in odd ones.
+template <class T, class U>
+Status stripe_rounds(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const GemmArgs*>(args);
+  const MatMulShape& p = a.p;
+  const int64_t panels = panels_of(p.n), number = data.round / 2;
+  const int64_t origin = part_begin(panels, a.stripes, number);
+  auto* packed = reinterpret_cast<U*>(data.scratch);
+  Split split = a.split;
+  split.panels = part_begin(panels, a.stripes, number + 1) - origin;
+  if (data.round % 2 == 0) {
+    const int64_t last = part_begin(split.panels, split.count(), end);
+    for (int64_t j = part_begin(split.panels, split.count(), begin); j < last; ++j)
+      pack_panel(input<T>(data, 1), p.b_row_stride, p.b_column_stride, p.k, p.n, origin + j,
+                 packed + j * kPanel * depth_of<U>(p.k));
+    return {};
+  }
+  for (int64_t i = begin; i < end; ++i) run_split<T, U>(a, split, data, packed, origin, 0, i);
+  return {};
+}
+
 // Items: batches, each of which packs its own B. No barrier and no shared scratch between packing
 // and multiplying, which dominates for the small matrices of attention-like graphs.
 template <class T, class U>
@@ -93,7 +122,8 @@ Status batch_phase(const void* args, const Data& data, int64_t begin, int64_t en
     for (int64_t j = 0; j < a.split.panels; ++j)
       pack_panel(from, a.p.b_row_stride, a.p.b_column_stride, a.p.k, a.p.n, j,
                  packed + j * kPanel * depth_of<U>(a.p.k));
-    for (int64_t j = 0; j < a.split.count(); ++j) run_split<T, U>(a, data, packed, i, j);
+    for (int64_t j = 0; j < a.split.count(); ++j)
+      run_split<T, U>(a, a.split, data, packed, 0, i, j);
   }
   return {};
 }
@@ -106,12 +136,12 @@ Status pack_weight(const void* args, const Data& data, int64_t begin, int64_t en
 }
 
 struct Phases {
-  PhaseFn packed, pack, scratch, batch, weight;
+  PhaseFn packed, pack, scratch, stripes, batch, weight;
 };
 
 template <class T, class U>
-constexpr Phases kPhases{packed_phase<T, U>, pack_phase<T, U>, scratch_phase<T, U>,
-                         batch_phase<T, U>, pack_weight<T, U>};
+constexpr Phases kPhases{packed_phase<T, U>,  pack_phase<T, U>,  scratch_phase<T, U>,
+                         stripe_rounds<T, U>, batch_phase<T, U>, pack_weight<T, U>};
 
 template <class U>
 const Phases& phases_of(DType dtype) {
@@ -176,6 +206,22 @@ Split whole_split(int64_t m, int64_t n, Split split) {
   return split;
 }
 
+// Plans a B of one matrix that is too large to be packed as a whole; false if it is not.
+template <class U>
+bool plan_stripes(PhaseFn run, GemmArgs& args, Plan& plan) {
+  const MatMulShape& p = args.p;
+  const int64_t panel = kPanel * depth_of<U>(p.k) * int64_t(sizeof(U)), panels = panels_of(p.n);
+  if (p.b.count() != 1 || p.m <= 0 || panel * panels <= kMaxScratchB) return false;
+  const int64_t widest = kMaxScratchB / panel > kMinStripe ? kMaxScratchB / panel : kMinStripe;
+  if (panels <= widest) return false;
+  args.stripes = (panels + widest - 1) / widest;
+  const int64_t width = (panels + args.stripes - 1) / args.stripes;
+  args.split = split_matmul(p.m, width * kPanel, depth_of<U>(p.k));
+  plan.scratch_bytes = width * panel;
+  plan.add(run, args.split.count(), args.split.work, 2 * args.stripes);
+  return true;
+}
+
 template <class U>
 void plan_gemm(const Call& call, Plan& plan) {
   GemmArgs& args = *make_args<U>(call, matrix_batch(call.in[1], false, call.ints[1] != 0), plan);
@@ -191,6 +237,7 @@ void plan_gemm(const Call& call, Plan& plan) {
     plan.add(phases.batch, p.m > 0 && p.n > 0 ? p.batches : 0, work);
     return;
   }
+  if (plan_stripes<U>(phases.stripes, args, plan)) return;
   const int64_t blocks = p.batches * args.split.count(), matrices = p.b.count();
   plan.scratch_bytes = matrices * own;
   plan.add(phases.pack, blocks > 0 ? matrices * args.split.panels : 0, p.k * 4);

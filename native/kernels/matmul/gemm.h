@@ -10,7 +10,8 @@ namespace sdx::SDX_ISA {
 struct GemmArgs {
   MatMulShape p;
   int64_t out_row_stride;  // elements between rows of the output
-  Split split;             // of one batch
+  Split split;             // of one batch, or of its widest stripe
+  int64_t stripes;         // of columns of B, packed one after the other
   int64_t packed_floats;   // elements of one packed matrix of B
   TileEpilogue finish;
   int bias_slot, start_slot;     // of the inputs; -1: not given

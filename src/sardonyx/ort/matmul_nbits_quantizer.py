@@ -77,6 +77,16 @@ def _packed(codes: Array, bits: int, fill: int = 0) -> Array:
     return packed
 
 
+def quantized_blocks(
+    weights: Array, block: int, bits: int, is_symmetric: bool
+) -> tuple[Array, Array, Array]:
+    """Quantize weights [K, N]: packed codes, scales and packed zero points of a MatMulNBits."""
+    k, n = weights.shape
+    codes, scales, zeros = _quantized(weights, block, bits, is_symmetric)
+    codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
+    return _packed(codes, bits), scales, _packed(zeros, bits, 1 << (bits - 1))
+
+
 def _store(out: Any, values: Array, what: str) -> None:
     """Write to an output array of the caller, which must have exactly this many elements."""
     if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.size != values.size:
@@ -109,19 +119,18 @@ def _quantize(bits: int, is_qdq: bool, dst: Any, src: Any, scale: Any, *rest: An
     """
     zero_points, block_size, n, k, is_symmetric = rest
     weights = _checked_weights(src, k, n, block_size)
-    codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
-    middle = 1 << (bits - 1)
     if is_qdq:
+        codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
         codes = codes.reshape(n, -1)[:, :k].T.reshape(-1)
         if is_symmetric:  # from offset binary to two's complement
-            codes ^= np.uint8(middle)
-        scales, zeros = scales.T, zeros.T.reshape(-1)
+            codes ^= np.uint8(1 << (bits - 1))
+        packed, scales, zeros = _packed(codes, bits), scales.T, _packed(zeros.T.reshape(-1), bits)
     else:
-        codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
-    _store(dst, _packed(codes, bits), "dst")
+        packed, scales, zeros = quantized_blocks(weights, block_size, bits, is_symmetric)
+    _store(dst, packed, "dst")
     _store(scale, scales, "scale")
     if not is_symmetric:
-        _store(zero_points, _packed(zeros, bits, 0 if is_qdq else middle), "zero_points")
+        _store(zero_points, zeros, "zero_points")
     return bool(is_symmetric) if is_qdq else None
 
 

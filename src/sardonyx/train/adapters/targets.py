@@ -1,0 +1,219 @@
+"""The linear layers of a model that adapters go next to, found by names of weights or nodes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen, replace
+from sardonyx.base.shared_store import Array
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.const import Const
+from sardonyx.graph.dtype import FLOATS, DType
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
+from sardonyx.graph.infer import infer
+from sardonyx.load import load
+from sardonyx.load.model import Model
+from sardonyx.ops.builder import Builder
+
+# Ops between a stored weight and the product that reads it.
+_STEPS: Final = frozenset(("Cast", "DequantizeLinear", "Identity", "Transpose"))
+# Ops over quantized weights: K and N are attributes.
+_QUANTIZED: Final = frozenset(("MatMulNBits", "MatMulBnb4"))
+_BIAS_SLOT: Final = {"Gemm": 2, "MatMulNBits": 5}
+_ANONYMOUS: Final = "onnx::"  # what torch calls weights that it transposed
+_N_SHOWN: Final = 5  # names in a message
+
+
+def editable(source: Any) -> Model:
+    """Return an inferred model that may be changed, from anything that a session accepts."""
+    model = load(source)
+    infer(model.graph, assumes=False)
+    lists = {name: list(getattr(model, name)) for name in ("inputs", "outputs", "overridable")}
+    return replace(model, **lists)
+
+
+@frozen(eq=False)
+class Linear:
+    """A product x W of one node, with a constant W [K, N] that may be quantized."""
+
+    node: Node
+    weight_name: str
+    k: int
+    n: int
+
+    @property
+    def x(self) -> Value:
+        """The activations."""
+        return input_of(self.node, 0)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the activations, and so of adapter parameters."""
+        return self.x.tensor.dtype
+
+    @property
+    def bias(self) -> Value | None:
+        """The bias that the node adds."""
+        slot = _BIAS_SLOT.get(self.node.op.name)
+        return None if slot is None else optional_input(self.node, slot)
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the weight is stored in a quantized type."""
+        return self.node.op.name in _QUANTIZED or self.dequantize is not None
+
+    @property
+    def dequantize(self) -> Node | None:
+        """The DequantizeLinear of the weight; None if it has none."""
+        value: Value | None = input_of(self.node, 1)
+        while value is not None and value.node is not None:
+            if value.node.op.name == "DequantizeLinear":
+                return value.node
+            value = input_of(value.node, 0)
+        return None
+
+    def product(self, b: Builder, x: Value, **attrs: Any) -> Value:
+        """Add the product of other activations with the same weight, without a bias."""
+        node, slot = self.node, _BIAS_SLOT.get(self.node.op.name)
+        inputs = [x, *node.inputs[1:slot]]
+        options = {k: v for k, v in {**node.attrs, **attrs}.items() if k in node.op.attrs}
+        return b.node(node.op.name, *inputs, domain=node.op.domain, **options).outputs[0]
+
+    def dense(self) -> Array:
+        """Return W [K, N] as float32, dequantized and times the node's alpha."""
+        op, attrs = self.node.op, self.node.attrs
+        if op.name in _QUANTIZED:
+            stored = [_evaluated(v) for v in self.node.inputs[1 : _BIAS_SLOT.get(op.name)]]
+            eye = np.eye(self.k, dtype=np.float32)
+            return np.asarray(op.run([eye, *stored], attrs)[0], np.float32)
+        weight = np.asarray(_evaluated(input_of(self.node, 1)), np.float32)
+        if attrs.get("transB"):
+            weight = weight.T
+        return weight * np.float32(attrs.get("alpha", 1.0))
+
+
+def _evaluated(value: Value | None) -> Array | None:
+    """The contents of a constant, or of what the steps above make of one."""
+    if value is None:
+        return None
+    const = _stored(value)
+    if const is not None:
+        return const.read()
+    assert value.node is not None
+    arrays = [_evaluated(v) for v in value.node.inputs]
+    array: Array = value.node.op.run(arrays, value.node.attrs)[value.index]
+    return array
+
+
+def _stored(value: Value) -> Const | None:
+    """The constant of a value, or the default of an overridable input."""
+    if value.const is not None or value.node is not None or not value.uses:
+        return value.const
+    return value.uses[0][0].graph.defaults.get(value)
+
+
+def _root(value: Value) -> Value | None:
+    """The constant that a weight is made of; None if it depends on anything else."""
+    while value.node is not None and value.const is None:
+        node = value.node
+        constants = (v for v in node.inputs[1:] if v is not None)
+        if node.op.name not in _STEPS or any(_stored(v) is None for v in constants):
+            return None
+        value = input_of(node, 0)
+    return value if _stored(value) is not None else None
+
+
+def linear_of(node: Node) -> Linear | str:
+    """Return the product of a node with a constant weight, or why it is none."""
+    name, attrs = node.op.name, node.attrs
+    if node.graph.owner is not None:
+        return f"it is in the body of {node.graph.owner}"
+    if name not in ("MatMul", "Gemm", *_QUANTIZED):
+        return f"{name} has no adapters"
+    root = _root(input_of(node, 1))
+    if root is None:
+        return "its second input is not a constant weight"
+    if input_of(node, 0).tensor.dtype not in FLOATS:
+        return f"its activations are {input_of(node, 0).tensor}"
+    if name in _QUANTIZED:
+        if not attrs.get("transB", 1):
+            return "its weight is stored in another order"
+        if any(v is not None and _stored(v) is None for v in node.inputs[1:5]):
+            return "its scales or zero points are not constants"
+        return Linear(node, root.name, attrs["K"], attrs["N"])
+    shape = input_of(node, 1).tensor.static
+    if shape is None or len(shape) != 2 or attrs.get("transA"):
+        return "its weight is not a matrix on the right"
+    k, n = reversed(shape) if attrs.get("transB") else shape
+    return Linear(node, root.name, k, n)
+
+
+def find(graph: Graph, patterns: Sequence[str]) -> dict[str, list[Linear]]:
+    """Return the linear layers that patterns match, by label; layers of one weight are together.
+
+    A pattern, as of a shell (`*`, `?`, `[a-z]`), matches the name of a weight or of a node. The
+    label of a layer is the name of its weight; that of its node if an exporter left no name.
+    """
+    if isinstance(patterns, str):
+        patterns = [patterns]
+    layers = [linear_of(node) for node in graph.all_nodes()]
+    linears = [layer for layer in layers if isinstance(layer, Linear)]
+    chosen: dict[str, list[Linear]] = {}
+    for pattern in patterns:
+        matches = [x for x in linears if _matches(pattern, (x.weight_name, x.node.name))]
+        if not matches:
+            raise _no_match(graph, linears, pattern)
+        for match in matches:
+            chosen[match.weight_name] = []
+    if not chosen:
+        raise InvalidArgument("targets name nothing", hint='give patterns, as ["*q_proj*"]')
+    for layer in linears:
+        if layer.weight_name in chosen:
+            chosen[layer.weight_name].append(layer)
+    return {_label(weight, group[0].node): group for weight, group in chosen.items()}
+
+
+def by_label(graph: Graph) -> dict[str, list[Linear]]:
+    """Return all linear layers by their labels."""
+    found: dict[str, list[Linear]] = {}
+    for node in graph.all_nodes():
+        layer = linear_of(node)
+        if isinstance(layer, Linear):
+            found.setdefault(layer.weight_name, []).append(layer)
+    return {_label(weight, group[0].node): group for weight, group in found.items()}
+
+
+def _label(weight: str, node: Node) -> str:
+    return node.name if node.name and weight.startswith(_ANONYMOUS) else weight
+
+
+def _matches(pattern: str, names: Iterable[str]) -> bool:
+    return any(name and fnmatchcase(name, pattern) for name in names)
+
+
+def _no_match(graph: Graph, linears: Sequence[Linear], pattern: str) -> InvalidArgument:
+    """The error for a pattern without a layer, with the names that are like it."""
+    for node in graph.all_nodes():
+        names = [node.name, *(v.name for v in node.inputs if v is not None and v.is_const)]
+        reason = linear_of(node)
+        if isinstance(reason, str) and _matches(pattern, names):
+            return InvalidArgument(
+                f"{pattern!r} matches {node}, which takes no adapter: {reason}",
+                hint="adapters go next to MatMul, Gemm, MatMulNBits and MatMulBnb4",
+            )
+    names = list(dict.fromkeys(n for x in linears for n in (x.weight_name, x.node.name) if n))
+    if not names:
+        return InvalidArgument("the model has no linear layer with a constant weight")
+    near = difflib.get_close_matches(pattern.strip("*"), names, _N_SHOWN, 0.3)
+    core = pattern.strip("*?").lower()
+    near = [n for n in names if core and core in n.lower()][:_N_SHOWN] or near or names[:_N_SHOWN]
+    return InvalidArgument(
+        f"{pattern!r} matches no weight and no node of a linear layer",
+        near=", ".join(near),
+        hint=f"the model has {len(linears)} linear layers; patterns are those of a shell",
+    )

@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx._native import decode
 from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare, takes_gradients
+from sardonyx.autodiff.exports import warn_of_export
 from sardonyx.autodiff.nodes import with_gradients
 from sardonyx.autodiff.recompute import Choice, insert_clones, nodes_to_recompute
 from sardonyx.base.records import replace
@@ -53,11 +54,27 @@ def gradient(
     """
     if by is not None and not len(by):
         raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
-    # The default of `by` takes a backward part of its own: its graph is discarded.
-    names = by if by is not None else _GradientGraph(*_loaded(model, dims)).reached(of, seeds)
+    names = by if by is not None else trained_by_default(model, of, seeds=seeds, dims=dims)
     graph = _GradientGraph(*_loaded(model, dims))
     graph.differentiate(of, names, seeds, recompute)
     return graph.model
+
+
+def trained_by_default(
+    model: Any,
+    of: str | Sequence[str] | None = None,
+    *,
+    seeds: bool = False,
+    dims: Mapping[str, int] | None = None,
+) -> list[str]:
+    """Return the names that `gradient` differentiates by if none are given.
+
+    A model that was exported for inference is reported by a warning.
+    """
+    loaded, weights = _loaded(model, dims)
+    warn_of_export(loaded.graph, weights)
+    # It takes a backward part of its own, whose graph is discarded.
+    return _GradientGraph(loaded, weights).reached(of, seeds)
 
 
 def _loaded(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
@@ -100,7 +117,8 @@ class _GradientGraph:
         if not names:
             raise InvalidArgument(
                 f"{', '.join(losses)} depends on no initializer by a path that has gradients",
-                hint="name the inputs to differentiate by",
+                hint="name the inputs to differentiate by, or, for a model of quantized weights, "
+                "add adapters (sardonyx.train.lora)",
             )
         return names
 

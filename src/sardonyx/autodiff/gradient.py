@@ -54,27 +54,11 @@ def gradient(
     """
     if by is not None and not len(by):
         raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
-    names = by if by is not None else trained_by_default(model, of, seeds=seeds, dims=dims)
+    # The default of `by` takes a backward part of its own: its graph is discarded.
+    names = by if by is not None else _GradientGraph(*_loaded(model, dims)).reached(of, seeds)
     graph = _GradientGraph(*_loaded(model, dims))
     graph.differentiate(of, names, seeds, recompute)
     return graph.model
-
-
-def trained_by_default(
-    model: Any,
-    of: str | Sequence[str] | None = None,
-    *,
-    seeds: bool = False,
-    dims: Mapping[str, int] | None = None,
-) -> list[str]:
-    """Return the names that `gradient` differentiates by if none are given.
-
-    A model that was exported for inference is reported by a warning.
-    """
-    loaded, weights = _loaded(model, dims)
-    warn_of_export(loaded.graph, weights)
-    # It takes a backward part of its own, whose graph is discarded.
-    return _GradientGraph(loaded, weights).reached(of, seeds)
 
 
 def _loaded(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
@@ -106,7 +90,11 @@ class _GradientGraph:
         self._b = Backward(self.graph)
 
     def reached(self, of: str | Sequence[str] | None, seeds: bool) -> list[str]:
-        """The names of the initializers that gradients reach."""
+        """The names of the initializers that gradients reach.
+
+        What an export for inference changed in the model is logged as a warning.
+        """
+        warn_of_export(self.graph, self._weights)
         constants = _constants(self.graph).items()
         targets = {n: v for n, v in constants if n in self._weights and _is_trainable(v)}
         targets.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))

@@ -23,8 +23,11 @@ _INTERVAL_S: Final = 0.1  # between two updates of the line
 class Progress(Protocol):
     """One operation in progress."""
 
-    def update(self, done: int, total: int) -> None:
-        """Report that `done` of `total` bytes are processed. Any thread may call it."""
+    def update(self, done: int, total: int, amount: str = "") -> None:
+        """Report that `done` of `total` bytes are processed. Any thread may call it.
+
+        With `amount`, the numbers are not bytes, and this text is shown for them.
+        """
         ...
 
 
@@ -50,12 +53,13 @@ class TerminalLine:
         if self._is_shown:
             self._write("")
 
-    def update(self, done: int, total: int) -> None:
+    def update(self, done: int, total: int, amount: str = "") -> None:
         """Rewrite the line, at most every _INTERVAL_S."""
         now = time.monotonic()
         if now >= self._next_s and sys.stderr.isatty():
             self._next_s, self._is_shown = now + _INTERVAL_S, True
-            self._write(f"{self._description}: {done / max(total, 1):.0%} of {format_bytes(total)}")
+            share = f"{done / max(total, 1):.0%} of {format_bytes(total)}"
+            self._write(f"{self._description}: {amount or share}")
 
     def _write(self, text: str) -> None:
         sys.stderr.write(f"\r\x1b[K{text}")  # \x1b[K erases the rest of the line

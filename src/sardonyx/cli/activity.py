@@ -36,9 +36,9 @@ class _Task(Activity):
         """Replace the description."""
         self._display.update(self.id, description=description)
 
-    def update(self, done: int, total: int) -> None:
-        """Show how many of `total` bytes are done."""
-        amount = f"{format_bytes(done)} of {format_bytes(total)}"
+    def update(self, done: int, total: int, amount: str = "") -> None:
+        """Show how many of `total` bytes are done, or the text for it."""
+        amount = amount or f"{format_bytes(done)} of {format_bytes(total)}"
         self._display.update(self.id, completed=done, total=total, amount=amount)
 
 

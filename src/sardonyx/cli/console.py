@@ -190,8 +190,8 @@ class Activity:
     def describe(self, description: str) -> None:
         """Replace the description."""
 
-    def update(self, done: int, total: int) -> None:
-        """Show how many of `total` bytes are done."""
+    def update(self, done: int, total: int, amount: str = "") -> None:
+        """Show how many of `total` bytes are done, or the text for it."""
 
 
 def activity(description: str) -> AbstractContextManager[Activity]:

@@ -1,0 +1,46 @@
+"""Evaluation of a model on held-back data: the mean loss, and means of metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from sardonyx.base.shared_store import Array
+from sardonyx.errors import InvalidArgument
+from sardonyx.load.model import Model
+from sardonyx.session.inference import InferenceSession
+from sardonyx.train.batches import Batches, Feeds, samples_in
+
+# From the outputs and the feeds of a batch to a number, as its share of right answers.
+Metric = Callable[[Mapping[str, Array], Feeds], float]
+
+
+class Evaluation:
+    """Runs a model on data that it is not trained on."""
+
+    def __init__(self, batches: Batches, loss: str, metrics: Mapping[str, Metric]) -> None:
+        if loss in metrics:
+            raise InvalidArgument(f"a metric has the name of the loss, {loss!r}")
+        self._batches = batches
+        self._loss = loss
+        self._metrics = dict(metrics)
+
+    def run(self, model: Model) -> dict[str, float]:
+        """Return the means over all samples: the loss as "loss", and each metric by its name."""
+        session = InferenceSession(model)
+        names = [output.name for output in session.get_outputs()]
+        known = {i.name for i in session.get_inputs()}
+        totals, count = dict.fromkeys(("loss", *self._metrics), 0.0), 0
+        for feeds in self._batches.epoch(0):
+            fed = {name: array for name, array in feeds.items() if name in known}
+            outputs: dict[str, Any] = dict(zip(names, session.run(None, fed), strict=True))
+            n = samples_in(feeds)
+            totals["loss"] += n * float(np.mean(outputs[self._loss]))
+            for name, metric in self._metrics.items():
+                totals[name] += n * float(metric(outputs, feeds))
+            count += n
+        if not count:
+            raise InvalidArgument("the evaluation data has no batches")
+        return {name: total / count for name, total in totals.items()}

@@ -1,0 +1,397 @@
+"""The training loop: its data, its end, evaluation, checkpoints, interruption and resumption."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sardonyx.base import progress
+from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.ops.random.standard import generator
+from sardonyx.train.batches import Batches, BatchOptions, Data
+from sardonyx.train.checkpoint import CheckpointFolder
+from sardonyx.train.evaluation import Evaluation
+from sardonyx.train.loop import Loop, LoopOptions
+from sardonyx.train.schedules import cosine, linear
+from tests.train.plain_step import DATA, PlainStep, regression
+
+NAMES = ["x", "goal"]
+
+
+def batches(data: Data = DATA, **options: Any) -> Batches:
+    if data is DATA:
+        options = {"batch_size": 4} | options
+    return Batches(data, NAMES, BatchOptions(**options))
+
+
+def loop(data: Data = DATA, folder: Path | None = None, **options: Any) -> Loop:
+    options = {"loss": "loss"} | options
+    if "epochs" not in options and "steps" not in options:
+        options["epochs"] = 4
+    evaluates = options.pop("evaluates", False)
+    evaluation = None
+    if evaluates:
+        metrics = {"error": lambda out, fed: float(np.abs(out["y"] - fed["goal"]).mean())}
+        evaluation = Evaluation(batches(shuffle=False, batch_size=3), "loss", metrics)
+    return Loop(
+        PlainStep(regression()),
+        batches(data),
+        LoopOptions(**options),
+        evaluation,
+        None if folder is None else CheckpointFolder(folder, keep=2),
+    )
+
+
+def weights(made: Loop) -> dict[str, bytes]:
+    return {n: a.tobytes() for n, a in made.step.parameters.items()}
+
+
+def test_arrays_become_shuffled_batches() -> None:
+    made = batches()
+    assert made.count == 3
+    epochs = [[f["x"].tolist() for f in made.epoch(e)] for e in (0, 1, 0)]
+    assert epochs[0] == epochs[2] != epochs[1]
+    assert [len(b) for b in epochs[0]] == [4, 4, 2]
+    assert sorted(r for b in epochs[0] for r in b) == sorted(DATA["x"].tolist())
+    pairs = np.concatenate([np.c_[f["x"], f["goal"]] for f in made.epoch(3)])
+    assert sorted(pairs.tolist()) == sorted(np.c_[DATA["x"], DATA["goal"]].tolist())
+
+
+def test_a_later_start_skips_what_was_seen() -> None:
+    made = batches(seed=3)
+    whole = [f["x"].tolist() for f in made.epoch(2)]
+    assert [f["x"].tolist() for f in made.epoch(2, skip=2)] == whole[2:]
+
+
+def test_the_last_batch_may_be_left_out() -> None:
+    made = batches(drop_last=True)
+    assert made.count == 2
+    assert [len(f["x"]) for f in made.epoch(0)] == [4, 4]
+
+
+def test_no_shuffling_keeps_the_order() -> None:
+    made = batches(shuffle=False)
+    assert np.concatenate([f["x"] for f in made.epoch(5)]).tolist() == DATA["x"].tolist()
+
+
+FEEDS = [{"x": DATA["x"][i : i + 2], "goal": DATA["goal"][i : i + 2]} for i in range(0, 10, 2)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        FEEDS,
+        [(f["x"], f["goal"]) for f in FEEDS],
+        lambda epoch: iter(FEEDS),
+        dict(enumerate(FEEDS)).values(),  # an iterable that is no sequence
+    ],
+)
+def test_feeds_are_batches(data: Data) -> None:
+    made = batches(data, shuffle=False)
+    assert [f["x"].tolist() for f in made.epoch(0)] == [f["x"].tolist() for f in FEEDS]
+
+
+def test_an_iterator_serves_one_epoch() -> None:
+    made = loop(iter(FEEDS), epochs=1)
+    made.run()
+    assert made.state.step == 5
+    with pytest.raises(InvalidArgument, match="gives its feeds once"):
+        loop(iter(FEEDS), epochs=2).run()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        ({"z": DATA["x"]}, {}, "the data has 'z', and the model has no such input"),
+        ({"x": DATA["x"], "goal": DATA["goal"][:3]}, {}, "not equally many: x: .10, 3., goal"),
+        ({"x": np.float32(1), "goal": np.float32(1)}, {}, "no samples"),
+        ({}, {}, "no arrays"),
+        ((DATA["x"],), {}, "1 arrays per batch, and the model 2 inputs: x, goal"),
+        (FEEDS, {"batch_size": 2}, "batch_size is for arrays"),
+        ([], {}, "no feeds"),
+        (5, {}, "data is a int"),
+        (DATA, {"batch_size": -1}, "batch_size is -1"),
+    ],
+)
+def test_wrong_data(data: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        list(Batches(data, NAMES, BatchOptions(**options)).epoch(0))
+
+
+def test_an_epoch_without_batches() -> None:
+    with pytest.raises(InvalidArgument, match="no batches in epoch 0"):
+        loop(lambda epoch: iter(())).run()
+
+
+def test_epochs_and_steps_end_it() -> None:
+    made = loop(epochs=4)
+    made.run()
+    assert (made.state.step, made.state.epoch, made.total) == (12, 4, 12)
+    assert made.state.losses[-1] < made.state.losses[0] / 4
+    made = loop(epochs=4, steps=7)
+    made.run()
+    assert (made.state.step, made.state.epoch, made.state.batch) == (7, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": None}, "how long"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"steps": 1.5}, "steps is 1.5"),
+        ({"patience": 2}, "need evaluation data"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        loop(**options)
+
+
+def test_schedules() -> None:
+    rates = [linear(1.0, 6, warmup=2)(i) for i in range(8)]
+    np.testing.assert_allclose(rates, [0.5, 1, 1, 2 / 3, 1 / 3, 0, 0, 0], atol=1e-12)
+    rates = [cosine(1.0, 5, final=0.2)(i) for i in range(5)]
+    np.testing.assert_allclose(rates, [1, 0.8828427, 0.6, 0.3171573, 0.2], atol=1e-6)
+    with pytest.raises(InvalidArgument, match="warmup is 5 of 5"):
+        cosine(1.0, 5, warmup=5)
+    made = loop(schedule=linear(0.1, 12))
+    made.run()
+    assert made.state.rates[0] == 0.1
+    assert made.state.rates[-1] == 0
+
+
+def test_evaluation_by_epoch_and_by_step() -> None:
+    made = loop(evaluates=True)
+    made.run()
+    assert [e["step"] for e in made.state.evaluations] == [3, 6, 9, 12]
+    assert made.state.evaluations[-1]["loss"] < made.state.evaluations[0]["loss"]
+    x, goal = DATA["x"], DATA["goal"]
+    y = x @ made.step.parameters["w"] + made.step.parameters["b"]
+    assert made.state.evaluations[-1]["error"] == pytest.approx(np.abs(y - goal).mean(), rel=1e-5)
+    assert made.state.evaluations[-1]["loss"] == pytest.approx(((y - goal) ** 2).mean(), rel=1e-5)
+    made = loop(evaluates=True, evaluate_every=5)
+    made.run()
+    assert [e["step"] for e in made.state.evaluations] == [5, 10]
+
+
+def test_training_stops_early_with_the_best_parameters() -> None:
+    made = loop(evaluates=True, epochs=50, schedule=lambda step: 0.05 if step < 20 else 1.0)
+    with pytest.raises(Fail, match="the loss is"):
+        made.run()  # it diverges
+    made = loop(
+        evaluates=True, epochs=50, patience=2, schedule=lambda step: 0.05 if step < 20 else 1.0
+    )
+    made.run()
+    values = [e["loss"] for e in made.state.evaluations]
+    assert made.state.stopped.endswith("for 2 evaluations")
+    assert len(values) < 50
+    x, goal = DATA["x"], DATA["goal"]
+    y = x @ made.step.parameters["w"] + made.step.parameters["b"]
+    assert ((y - goal) ** 2).mean() == pytest.approx(min(values), rel=1e-5)
+
+
+def test_a_metric_is_maximized() -> None:
+    made = loop(evaluates=True, epochs=50, patience=1, monitor="error")
+    made.run()  # the error shrinks from the first evaluation on, which is worse
+    assert len(made.state.evaluations) == 2
+
+
+def test_nan_names_the_step(tmp_path: Path) -> None:
+    feeds = [dict(f) for f in FEEDS]
+    feeds[3]["x"] = feeds[3]["x"] * np.float32("nan")
+    made = Loop(
+        PlainStep(regression()),
+        batches(feeds, shuffle=False),
+        LoopOptions("loss", epochs=2, save_every=2, schedule=lambda step: 0.01),
+        checkpoints=CheckpointFolder(tmp_path),
+    )
+    message = r"the loss is nan at step 4 \(batch 4 of epoch 1\), at the learning rate 0.01"
+    with pytest.raises(Fail, match=message) as caught:
+        made.run()
+    assert caught.value.where["checkpoint"].endswith("step-00000002.safetensors")
+    assert "max_norm" in caught.value.where["hint"]
+
+
+@pytest.mark.parametrize("stop", range(1, 12))
+def test_a_resumed_run_is_the_same_to_the_bit(stop: int, tmp_path: Path) -> None:
+    whole = loop(evaluates=True, evaluate_every=4)
+    whole.run()
+    first = loop(folder=tmp_path, steps=stop, evaluates=True, evaluate_every=4)
+    first.run()
+    second = loop(folder=tmp_path, resume=True, evaluates=True, evaluate_every=4)
+    second.run()
+    assert weights(second) == weights(whole)
+    assert second.state.losses == whole.state.losses
+    assert second.state.evaluations == whole.state.evaluations
+    # A run that has ended stays as it is.
+    third = loop(folder=tmp_path, resume=True, evaluates=True, evaluate_every=4)
+    third.run()
+    assert weights(third) == weights(whole)
+    assert third.state.step == 12
+
+
+def test_patience_continues_when_resumed(tmp_path: Path) -> None:
+    def options(**more: Any) -> dict[str, Any]:
+        rates = {"schedule": lambda step: 0.05 if step < 20 else 1.0}
+        return {"evaluates": True, "epochs": 50, "patience": 3, **rates, **more}
+
+    whole = loop(**options())
+    whole.run()
+    loop(**options(folder=tmp_path, steps=whole.state.step - 2)).run()
+    second = loop(**options(folder=tmp_path, resume=True))
+    second.run()
+    assert weights(second) == weights(whole)
+    assert second.state.stopped == whole.state.stopped
+
+
+def noisy(epoch: int) -> Iterator[Any]:
+    """Feeds with noise from the global generators."""
+    for feeds in FEEDS:
+        noise = np.random.standard_normal(feeds["x"].shape) + random.random()
+        yield feeds | {"x": (feeds["x"] + 0.01 * noise).astype(np.float32)}
+
+
+@pytest.mark.parametrize("stop", [2, 5, 7])
+def test_random_data_is_resumed(stop: int, tmp_path: Path) -> None:
+    def seeded(**options: Any) -> Loop:
+        random.seed(1)
+        np.random.seed(1)
+        made = loop(noisy, epochs=3, **options)
+        made.run()
+        return made
+
+    whole = seeded()
+    seeded(folder=tmp_path, steps=stop)
+    np.random.seed(99)
+    resumed = loop(noisy, folder=tmp_path, epochs=3, resume=True)
+    resumed.run()
+    assert weights(resumed) == weights(whole)
+
+
+def test_random_ops_of_sessions_are_resumed(tmp_path: Path) -> None:
+    drawn: list[float] = []
+
+    class Drawing(PlainStep):
+        def run(self, feeds: Any, lr: float | None = None) -> Any:
+            drawn.append(generator(None).random())
+            return super().run(feeds, lr)
+
+    def run(**options: Any) -> None:
+        checkpoints = CheckpointFolder(tmp_path)
+        Loop(
+            Drawing(regression()),
+            batches(),
+            LoopOptions("loss", **options),
+            checkpoints=checkpoints,
+        ).run()
+
+    run(steps=5)
+    run(steps=9, resume=True)
+    resumed, drawn = drawn, []
+    for path in CheckpointFolder(tmp_path).steps().values():
+        os.unlink(path)
+    run(steps=9)
+    assert resumed == drawn
+
+
+def test_a_folder_with_another_run(tmp_path: Path) -> None:
+    loop(folder=tmp_path, steps=2).run()
+    with pytest.raises(InvalidArgument, match="is there from an earlier run"):
+        loop(folder=tmp_path, steps=2).run()
+    with pytest.raises(InvalidArgument, match="was made with 0 seed, not 1"):
+        loop(folder=tmp_path, resume=True, seed=1).run()
+    with pytest.raises(InvalidArgument, match="was made with 3 batches in an epoch, not 5"):
+        loop(FEEDS, tmp_path, resume=True).run()
+    CheckpointFolder(tmp_path, keep=1).save(99, {}, {"data": {"batches in an epoch": 3, "seed": 0}})
+    with pytest.raises(InvalidArgument, match="is not a checkpoint of a training run"):
+        loop(folder=tmp_path, resume=True).run()
+
+
+def test_resuming_nothing_starts(tmp_path: Path) -> None:
+    made = loop(folder=tmp_path / "new", resume=True, save_every=5)
+    made.run()
+    assert list(CheckpointFolder(tmp_path / "new").steps()) == [10, 12]
+
+
+class Interrupting(PlainStep):
+    """Receives Ctrl-C in its fifth step."""
+
+    count = 0
+
+    def run(self, feeds: Any, lr: float | None = None) -> Any:
+        """One update."""
+        self.count += 1
+        if self.count == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().run(feeds, lr)
+
+
+def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    options = LoopOptions("loss", epochs=4)
+    made = Loop(
+        Interrupting(regression()), batches(), options, checkpoints=CheckpointFolder(tmp_path)
+    )
+    message = r"interrupted after step 5, and saved as .*step-00000005.*resume=True"
+    with pytest.raises(KeyboardInterrupt, match=message):
+        made.run()
+    assert signal.getsignal(signal.SIGINT) is before
+    whole = loop()
+    whole.run()
+    resumed = loop(folder=tmp_path, resume=True)
+    resumed.run()
+    assert weights(resumed) == weights(whole)
+    with pytest.raises(KeyboardInterrupt, match="what was trained is lost"):
+        Loop(Interrupting(regression()), batches(), options).run()
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    class Twice(Interrupting):
+        def run(self, feeds: Any, lr: float | None = None) -> Any:
+            if self.count == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().run(feeds, lr)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Loop(Twice(regression()), batches(), LoopOptions("loss", epochs=4)).run()
+    assert not caught.value.args
+
+
+def test_other_threads_train_too() -> None:
+    made = loop()
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    thread.join()
+    assert made.state.step == 12
+
+
+def test_progress_is_reported() -> None:
+    shown: list[tuple[int, int, str]] = []
+
+    class Recorder:
+        def update(self, done: int, total: int, amount: str = "") -> None:
+            shown.append((done, total, amount))
+
+    reports: list[Any] = []
+    made = loop()
+    made._on_step = reports.append
+    with progress.use_display(lambda _: contextlib.nullcontext(Recorder())):
+        made.run()
+    assert [(done, total) for done, total, _ in shown] == [(i, 12) for i in range(1, 13)]
+    assert shown[0][2].startswith("step 1 of 12, loss ")
+    assert "samples/s" in shown[0][2]
+    assert shown[-1][2].endswith("0.00 µs left")
+    assert [r.epoch for r in reports] == [1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert all(r.memory_bytes > 1e6 and r.samples_per_s > 0 for r in reports)
+    assert reports[3].loss == made.state.losses[3]
+    assert not any(math.isnan(r.seconds_left) for r in reports)

@@ -40,14 +40,18 @@ class PlainStep:
         arrays = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
         self.parameters: dict[str, Any] = {n: a.copy() for n, a in arrays.items()}
         self.state: dict[str, Any] = {n: np.zeros_like(a) for n, a in arrays.items()}
+        self.state["step"] = np.array(0)
 
-    def run(self, feeds: Any, lr: float | None = None) -> Mapping[str, Any]:
-        """One update."""
+    def run(self, feeds: Any, lr: Any = None) -> Mapping[str, Any]:
+        """One update; `lr` is a number or a function of the number of updates."""
+        count = int(self.state["step"])
+        rate = self._lr if lr is None else lr(count) if callable(lr) else lr
+        self.state["step"] = np.array(count + 1)
         results = self._session.run(None, {**feeds, **self.parameters})
         outputs = dict(zip(self._names, results, strict=True))
         for name, array in self.parameters.items():
             self.state[name] = np.float32(0.9) * self.state[name] + outputs[name + "_grad"]
-            self.parameters[name] = array - np.float32(lr or self._lr) * self.state[name]
+            self.parameters[name] = array - np.float32(rate) * self.state[name]
         return outputs
 
     def load(self, parameters: Mapping[str, Any], state: Mapping[str, Any]) -> None:

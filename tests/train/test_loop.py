@@ -22,7 +22,6 @@ from sardonyx.train.batches import Batches, BatchOptions, Data
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.evaluation import Evaluation
 from sardonyx.train.loop import Loop, LoopOptions
-from sardonyx.train.schedules import cosine, linear
 from tests.train.plain_step import DATA, PlainStep, regression
 
 NAMES = ["x", "goal"]
@@ -157,17 +156,13 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         loop(**options)
 
 
-def test_schedules() -> None:
-    rates = [linear(1.0, 6, warmup=2)(i) for i in range(8)]
-    np.testing.assert_allclose(rates, [0.5, 1, 1, 2 / 3, 1 / 3, 0, 0, 0], atol=1e-12)
-    rates = [cosine(1.0, 5, final=0.2)(i) for i in range(5)]
-    np.testing.assert_allclose(rates, [1, 0.8828427, 0.6, 0.3171573, 0.2], atol=1e-6)
-    with pytest.raises(InvalidArgument, match="warmup is 5 of 5"):
-        cosine(1.0, 5, warmup=5)
-    made = loop(schedule=linear(0.1, 12))
+def test_a_learning_rate_replaces_the_optimizers() -> None:
+    made = loop(lr=0.0)
     made.run()
-    assert made.state.rates[0] == 0.1
-    assert made.state.rates[-1] == 0
+    assert made.step.parameters["w"].tolist() == [[0], [0], [0]]
+    made = loop(lr=lambda count: 0.1 / (1 + count))
+    made.run()
+    assert made.state.losses[-1] < made.state.losses[0]
 
 
 def test_evaluation_by_epoch_and_by_step() -> None:
@@ -185,12 +180,10 @@ def test_evaluation_by_epoch_and_by_step() -> None:
 
 
 def test_training_stops_early_with_the_best_parameters() -> None:
-    made = loop(evaluates=True, epochs=50, schedule=lambda step: 0.05 if step < 20 else 1.0)
+    made = loop(evaluates=True, epochs=50, lr=lambda step: 0.05 if step < 20 else 1.0)
     with pytest.raises(Fail, match="the loss is"):
         made.run()  # it diverges
-    made = loop(
-        evaluates=True, epochs=50, patience=2, schedule=lambda step: 0.05 if step < 20 else 1.0
-    )
+    made = loop(evaluates=True, epochs=50, patience=2, lr=lambda step: 0.05 if step < 20 else 1.0)
     made.run()
     values = [e["loss"] for e in made.state.evaluations]
     assert made.state.stopped.endswith("for 2 evaluations")
@@ -212,12 +205,12 @@ def test_nan_names_the_step(tmp_path: Path) -> None:
     made = Loop(
         PlainStep(regression()),
         batches(feeds, shuffle=False),
-        LoopOptions("loss", epochs=2, save_every=2, schedule=lambda step: 0.01),
+        LoopOptions("loss", epochs=2, save_every=2, lr=lambda step: 0.01),
         checkpoints=CheckpointFolder(tmp_path),
     )
-    message = r"the loss is nan at step 4 \(batch 4 of epoch 1\), at the learning rate 0.01"
-    with pytest.raises(Fail, match=message) as caught:
+    with pytest.raises(Fail, match="the loss is nan") as caught:
         made.run()
+    assert caught.value.where["training"] == "step 4, batch 4 of epoch 1"
     assert caught.value.where["checkpoint"].endswith("step-00000002.safetensors")
     assert "max_norm" in caught.value.where["hint"]
 
@@ -242,7 +235,7 @@ def test_a_resumed_run_is_the_same_to_the_bit(stop: int, tmp_path: Path) -> None
 
 def test_patience_continues_when_resumed(tmp_path: Path) -> None:
     def options(**more: Any) -> dict[str, Any]:
-        rates = {"schedule": lambda step: 0.05 if step < 20 else 1.0}
+        rates = {"lr": lambda step: 0.05 if step < 20 else 1.0}
         return {"evaluates": True, "epochs": 50, "patience": 3, **rates, **more}
 
     whole = loop(**options())
@@ -282,7 +275,7 @@ def test_random_ops_of_sessions_are_resumed(tmp_path: Path) -> None:
     drawn: list[float] = []
 
     class Drawing(PlainStep):
-        def run(self, feeds: Any, lr: float | None = None) -> Any:
+        def run(self, feeds: Any, lr: Any = None) -> Any:
             drawn.append(generator(None).random())
             return super().run(feeds, lr)
 
@@ -328,7 +321,7 @@ class Interrupting(PlainStep):
 
     count = 0
 
-    def run(self, feeds: Any, lr: float | None = None) -> Any:
+    def run(self, feeds: Any, lr: Any = None) -> Any:
         """One update."""
         self.count += 1
         if self.count == 5:
@@ -357,7 +350,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
 
 def test_a_second_ctrl_c_stops_at_once() -> None:
     class Twice(Interrupting):
-        def run(self, feeds: Any, lr: float | None = None) -> Any:
+        def run(self, feeds: Any, lr: Any = None) -> Any:
             if self.count == 4:
                 os.kill(os.getpid(), signal.SIGINT)
             return super().run(feeds, lr)

@@ -18,13 +18,12 @@ from sardonyx.base.log import logger
 from sardonyx.base.progress import track
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument, located
 from sardonyx.train import resumption
 from sardonyx.train.batches import Batches, Feeds
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.evaluation import Evaluation
-from sardonyx.train.resumption import State, Step
-from sardonyx.train.schedules import Schedule
+from sardonyx.train.resumption import LearningRate, State, Step
 from sardonyx.train.speed import Report, Speed
 
 NAN_HINT: Final = (
@@ -40,7 +39,7 @@ class LoopOptions:
     loss: str  # the name of the output
     epochs: int | None = None
     steps: int | None = None
-    schedule: Schedule | None = None
+    lr: LearningRate | None = None  # in place of the optimizer's
     evaluate_every: int | None = None  # steps; None: at the end of each epoch
     patience: int | None = None  # evaluations without an improvement
     monitor: str = "loss"  # of the evaluation; a loss is minimized, a metric maximized
@@ -132,19 +131,15 @@ class Loop:
 
     def _run_step(self, feeds: Feeds) -> None:
         state, options = self.state, self._options
-        lr = None if options.schedule is None else float(options.schedule(state.step))
-        outputs = self.step.run(feeds, lr)
-        loss = float(np.mean(outputs[options.loss]))
+        where = f"step {state.step + 1}, batch {state.batch + 1} of epoch {state.epoch + 1}"
+        saved = self._saved or "none: name a folder by `checkpoints`"
+        with located(training=where, checkpoint=saved):
+            outputs = self.step.run(feeds, options.lr)
+            loss = float(np.mean(outputs[options.loss]))
+            if not math.isfinite(loss):
+                raise Fail(f"the loss is {loss}", hint=NAN_HINT)
         state.step, state.batch = state.step + 1, state.batch + 1
-        if not math.isfinite(loss):
-            raise Fail(
-                f"the loss is {loss} at step {state.step} (batch {state.batch} of epoch "
-                f"{state.epoch + 1})" + ("" if lr is None else f", at the learning rate {lr:g}"),
-                hint=NAN_HINT,
-                checkpoint=self._saved or "none: give `checkpoints` a folder to go back to one",
-            )
         state.losses.append(loss)
-        state.rates.append(math.nan if lr is None else lr)
 
     def _evaluate(self) -> None:
         """Evaluate, and note whether the result is better than all before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -17,7 +17,8 @@ from sardonyx.ops.random.standard import generator, set_seed
 from sardonyx.train.checkpoint import Checkpoint
 
 _PARAMETERS, _STATE, _BEST, _RANDOM = "parameters/", "state/", "best/", "random/"
-_LISTS: Final = ("losses", "rates")  # tensors: a long run has millions
+_LOSSES: Final = "losses"  # a tensor: a long run has millions
+LearningRate = float | Callable[[int], float]
 
 
 class Step(Protocol):
@@ -33,7 +34,7 @@ class Step(Protocol):
         """The state of the optimizer and running statistics, by name."""
         ...
 
-    def run(self, feeds: Any, lr: float | None = None) -> Mapping[str, Any]:
+    def run(self, feeds: Any, lr: LearningRate | None = None) -> Mapping[str, Any]:
         """Run one batch, and return the model's outputs."""
         ...
 
@@ -54,7 +55,6 @@ class State:
     epoch: int = 0
     batch: int = 0  # of the epoch
     losses: list[float] = field(default_factory=list)  # by step
-    rates: list[float] = field(default_factory=list)  # learning rates by step; NaN: the optimizer's
     evaluations: list[dict[str, float]] = field(default_factory=list)  # with their "step"
     best: float = math.nan  # of the monitored value
     n_worse: int = 0  # evaluations since then
@@ -124,15 +124,15 @@ def pack(
     tensors |= {_BEST + name: array for name, array in best.items()}
     drawn, random_metadata = generators.pack()
     fields = as_dict(state)
-    tensors |= drawn | {name: np.array(fields.pop(name), np.float64) for name in _LISTS}
+    tensors |= drawn | {_LOSSES: np.array(fields.pop(_LOSSES), np.float64)}
     return tensors, {"state": fields, "random": random_metadata}
 
 
 def unpack(found: Checkpoint, step: Step, generators: Generators) -> tuple[State, dict[str, Array]]:
     """Load a checkpoint into a step and the generators; return the state and best parameters."""
     try:
-        lists = {name: found.tensors[name].tolist() for name in _LISTS}
-        state = State(**found.metadata["state"], **lists)
+        losses = found.tensors[_LOSSES].tolist()
+        state = State(**found.metadata["state"], losses=losses)
         generators.unpack(found.tensors, found.metadata["random"])
     except UNEXPECTED_ERRORS as error:
         raise InvalidArgument(

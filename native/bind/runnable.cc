@@ -57,6 +57,23 @@ nb::dict to_dict(int number, const MemoryReport& report) {
   return made;
 }
 
+// By input of a program: whether a step of a segment updates it in place.
+std::vector<char> updated_inputs(const ProgramSpec& spec) {
+  std::vector<char> is_updated(spec.inputs.size(), 0);
+  for (const ProgramItem& item : spec.items) {
+    if (item.segment == nullptr) continue;
+    const std::vector<ValueSpec>& values = item.segment->spec().values;
+    for (const ValueSpec& value : values) {
+      if (value.storage != Storage::updated) continue;
+      const ValueSpec* source = &values[size_t(value.at)];
+      while (source->storage == Storage::updated) source = &values[size_t(source->at)];
+      for (size_t i = 0; i < spec.inputs.size(); ++i)
+        if (spec.inputs[i] == source->at) is_updated[i] = 1;
+    }
+  }
+  return is_updated;
+}
+
 }  // namespace
 
 bool StopCheck::check() {
@@ -106,6 +123,7 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
   // A slot may be read by several items; only those of a single segment have a known last reader.
   consumes_inputs_ = spec.items.size() == 1 && spec.items[0].segment != nullptr &&
                      spec.items[0].segment->spec().consumes_inputs;
+  is_updated_ = updated_inputs(spec);
   program_ = std::make_shared<const Program>(std::move(spec));
   if (threads_.threads < 1) threads_.threads = usable_cpus();
   ensure_threads(threads_.threads);
@@ -252,9 +270,10 @@ bool Runnable::set_inputs(const nb::dict& feed, RunState& state, FedArrays& fed,
 }
 
 // Puts a tensor into an input slot; the object whose bytes the slot views: the tensor, or a copy of
-// one with gaps. Null if kernels cannot read it.
+// one with gaps. Null if kernels cannot read it, and for inputs that they update.
 nb::object Runnable::set_tensor(PyObject* tensor, size_t input, RunState& state,
                                 const TensorExchange& exchange) const {
+  if (is_updated_[input]) return {};
   const ProgramSpec& spec = program_->spec();
   Slot& slot = state.slots[size_t(spec.inputs[input])];
   nb::object owner = nb::borrow(tensor);
@@ -265,8 +284,8 @@ nb::object Runnable::set_tensor(PyObject* tensor, size_t input, RunState& state,
   return slot.view.rank == spec.ranks[input] ? owner : nb::object();
 }
 
-// Puts an array into an input slot; false if kernels cannot read it as it is, or its rank is not
-// the one that the program was compiled for.
+// Puts an array into an input slot; false if kernels cannot read it as it is, or not write to one
+// that they update, or its rank is not the one that the program was compiled for.
 bool Runnable::set_input(PyObject* array, size_t input, RunState& state) const {
   const ProgramSpec& spec = program_->spec();
   Slot& slot = state.slots[size_t(spec.inputs[input])];
@@ -275,7 +294,8 @@ bool Runnable::set_input(PyObject* array, size_t input, RunState& state) const {
   const bool is_set = dtype == DType::string
                           ? string_slot(array, *state.strings, slot)
                           : slot_of(array, {descr, dtype, spec.capacity_axes[input]}, slot);
-  return is_set && slot.view.rank == spec.ranks[input];
+  return is_set && slot.view.rank == spec.ranks[input] &&
+         (!is_updated_[input] || is_writeable(array));
 }
 
 // Offers the caller's arrays to the run as memory for outputs, where they have the type, no gaps,

@@ -130,7 +130,9 @@ void bind_kinds(nb::module_& m) {
       .value("SLICED", Storage::sliced, "`numbers` are registers of starts, then the steps.")
       .value("EXPANDED", Storage::expanded)
       .value("CONCAT_SLICE", Storage::concat_slice,
-             "Written by a step, directly into the Concat output `at`.");
+             "Written by a step, directly into the Concat output `at`.")
+      .value("UPDATED", Storage::updated,
+             "Written by a step over the input `at`: its next version.");
   nb::enum_<ControlKind>(m, "ControlKind", "A kind of control flow.")
       .value("BRANCH", ControlKind::branch)
       .value("LOOP", ControlKind::loop)

@@ -60,7 +60,7 @@ bool is_view(Storage storage) { return storage >= Storage::reshaped; }
 // Whether a step writes values of this storage.
 bool is_written(Storage storage) {
   return storage == Storage::arena || storage == Storage::exported ||
-         storage == Storage::concat_slice;
+         storage == Storage::concat_slice || storage == Storage::updated;
 }
 
 // Checks one segment. Each method checks one kind of record and relies on those checked before it:
@@ -133,7 +133,7 @@ class SegmentCheck {
 
   // A view's source is listed before the view; only a Concat output comes after its slices.
   void view(const ValueSpec& v, size_t i, size_t rank) const {
-    if (v.storage > Storage::concat_slice) refuse("a value has an unknown storage");
+    if (v.storage > Storage::updated) refuse("a value has an unknown storage");
     if (v.storage == Storage::concat_slice) {
       values_.has(v.at);
       if (rank < 2 || spec_.values[size_t(v.at)].dims.size() < 2)
@@ -147,6 +147,9 @@ class SegmentCheck {
     const size_t source_rank = source.dims.size();
     if (size_of(v.dtype) != size_of(source.dtype))
       refuse("a view has an element type of another size");
+    if (v.storage == Storage::updated && source.storage != Storage::slot &&
+        source.storage != Storage::updated)
+      refuse("a value that is updated in place is not an input");
     if (v.storage == Storage::permuted || v.storage == Storage::sliced)
       check_length("the rank of a view", rank, source_rank);
     if (v.storage == Storage::permuted) check_permutation(v.numbers, rank);
@@ -177,14 +180,14 @@ class SegmentCheck {
 
   // The value whose step must run before a value can be read: itself, or the one it views.
   size_t written_value(size_t id) const {
-    while (is_view(spec_.values[id].storage) && spec_.values[id].storage != Storage::concat_slice)
+    while (is_view(spec_.values[id].storage) && spec_.values[id].storage < Storage::concat_slice)
       id = size_t(spec_.values[id].at);
     return id;
   }
 
   // Steps are listed in a valid execution order: every value is written once, before it is read.
   void steps() const {
-    std::vector<bool> exists(spec_.values.size());
+    std::vector<bool> exists(spec_.values.size()), is_outdated(spec_.values.size());
     for (const StepSpec& step : spec_.steps) {
       if (step.kernel == nullptr) refuse("a step has no kernel");
       values_.has_present(step.inputs);
@@ -195,14 +198,28 @@ class SegmentCheck {
         const size_t made = written_value(size_t(id));
         if (is_written(spec_.values[made].storage) && !exists[made])
           refuse(std::string(step.kernel->name) + " reads a value before it is written");
+        if (is_outdated[made])
+          refuse(std::string(step.kernel->name) + " reads an input after it was updated");
       }
       for (const int32_t id : step.outputs) {
         if (!is_written(spec_.values[size_t(id)].storage) || exists[size_t(id)])
           refuse(std::string(step.kernel->name) + " writes a value that exists already");
         exists[size_t(id)] = true;
+        if (spec_.values[size_t(id)].storage == Storage::updated) update(step, id, is_outdated);
       }
       in_place(step);
     }
+  }
+
+  // An input is updated by a step that reads it, and each of its versions once.
+  void update(const StepSpec& step, int32_t id, std::vector<bool>& is_outdated) const {
+    const int32_t before = spec_.values[size_t(id)].at;
+    const auto& inputs = step.inputs;
+    if (std::find(inputs.begin(), inputs.end(), before) == inputs.end())
+      refuse(std::string(step.kernel->name) + " updates a value that it does not read");
+    if (is_outdated[size_t(before)])
+      refuse(std::string(step.kernel->name) + " updates an input that was updated already");
+    is_outdated[size_t(before)] = true;
   }
 
   // What memory_plan.h uses to write outputs over inputs and Concat inputs into outputs.

@@ -17,12 +17,33 @@ int32_t base_of(const SegmentSpec& spec, int32_t id) {
 }
 
 // The value whose step must run before a value can be read: itself, or the one it views. A Concat
-// slice is written by a step of its own, although its bytes are the Concat output's.
+// slice is written by a step of its own, although its bytes are the Concat output's; so is the next
+// version of an input that is updated in place.
 int32_t written_value(const SegmentSpec& spec, int32_t id) {
   for (;; id = spec.values[size_t(id)].at) {
     const Storage storage = spec.values[size_t(id)].storage;
-    if (storage < Storage::reshaped || storage == Storage::concat_slice) return id;
+    if (storage < Storage::reshaped || storage >= Storage::concat_slice) return id;
   }
+}
+
+// Lets each step that updates an input run after all that read the version before.
+void add_readers_of_updated(const SegmentSpec& spec, std::vector<std::vector<int32_t>>& preds) {
+  std::vector<std::vector<int32_t>> updates(spec.values.size());  // by version: steps that end it
+  bool has_any = false;
+  for (size_t i = 0; i < spec.steps.size(); ++i)
+    for (const int32_t id : spec.steps[i].outputs) {
+      if (spec.values[size_t(id)].storage != Storage::updated) continue;
+      updates[size_t(written_value(spec, spec.values[size_t(id)].at))].push_back(int32_t(i));
+      has_any = true;
+    }
+  if (!has_any) return;
+  for (size_t i = 0; i < spec.steps.size(); ++i)
+    for (const int32_t id : spec.steps[i].inputs) {
+      if (id < 0) continue;
+      for (const int32_t update : updates[size_t(written_value(spec, id))])
+        if (update != int32_t(i)) preds[size_t(update)].push_back(int32_t(i));
+    }
+  for (std::vector<int32_t>& steps : preds) sort_unique(steps);
 }
 
 }  // namespace
@@ -51,6 +72,7 @@ Dependencies::Dependencies(const SegmentSpec& spec)
     sort_unique(preds[i]);
     sort_unique(touches[i]);
   }
+  add_readers_of_updated(spec, preds);
 }
 
 }  // namespace sdx

@@ -11,7 +11,8 @@ namespace sdx {
 struct Dependencies {
   std::vector<int32_t> bases;  // by value: the value in whose bytes it is stored, through all views
   std::vector<int32_t> roots;  // the same, if that is an arena value; else -1
-  std::vector<std::vector<int32_t>> preds;  // by step: steps that write its inputs; sorted, unique
+  // By step, sorted and unique: steps that write its inputs, and steps that read what it updates.
+  std::vector<std::vector<int32_t>> preds;
   std::vector<std::vector<int32_t>> touches;  // by step: arena values read or written, likewise
 
   explicit Dependencies(const SegmentSpec& spec);

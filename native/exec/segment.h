@@ -38,6 +38,7 @@ enum class Storage : uint8_t {
   expanded,
   concat_slice,  // written by a step, directly into the Concat output `at` (joined along its last
                  // axis); `numbers` are the register of its start on that axis
+  updated,       // written by a step over the input `at`, which the caller owns: its next version
 };
 
 struct ValueSpec {

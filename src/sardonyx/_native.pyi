@@ -420,6 +420,9 @@ class Storage(enum.Enum):
     CONCAT_SLICE = 8
     """Written by a step, directly into the Concat output `at`."""
 
+    UPDATED = 9
+    """Written by a step over the input `at`: its next version."""
+
 class ControlKind(enum.Enum):
     """A kind of control flow."""
 

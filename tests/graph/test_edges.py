@@ -32,6 +32,8 @@ OTHERS = {
     ("program/segments.py", "self._drafts[-1].nodes"),
     ("ort/raw_pointers.py", "memory.owner"),
     ("autodiff/gradient.py", "self.model.inputs"),
+    ("autodiff/training_graph.py", "model.inputs"),
+    ("autodiff/training_graph.py", "self.model.inputs"),
     ("pack/contracts.py", "self.scope.node"),
     ("reports/weights.py", "report.nodes"),
 }

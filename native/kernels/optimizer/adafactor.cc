@@ -115,8 +115,9 @@ double square_row(const T* g, float* columns, int64_t n) {
 Status square_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AdafactorArgs*>(args);
   const Scratch s(a, data);
+  if (is_skipped(a.step, data)) return {};
   each_block(a.step, begin, end, [&](int64_t i, int64_t block) {
-    const Param& p = a.step.params[i];
+    const RunParam p(a.step, data, i);
     const Tiling& t = a.tilings[i];
     const Range r(p, t, block);
     const int64_t at = a.step.first_blocks[i] + block;
@@ -182,13 +183,13 @@ SDX_INLINE double eps1_of(const Param& p, const Group& g) {
 Status begin_params(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AdafactorArgs*>(args);
   const Scratch s(a, data);
-  double norm = 0;
-  const double factor = a.step.inverse_scale * clip_factor(a.step, s.grad_squares, &norm);
-  if (begin == 0) *static_cast<double*>(data.out[0]) = norm;
+  if (begin == 0) report_update(a.step, data);
+  if (is_skipped(a.step, data)) return {};
+  const double factor =
+      a.step.inverse_scale * clip_factor(a.step, data, s.grad_squares, begin == 0);
   for (int64_t i = begin; i < end; ++i) {
-    const Param& p = a.step.params[i];
-    Group g;
-    memcpy(&g, a.step.group(p), sizeof g);
+    const RunParam p(a.step, data, i);
+    const auto g = group_of<Group>(a.step, data, p);
     double squares = 0;
     for (int64_t b = a.step.first_blocks[i]; b < a.step.first_blocks[i + 1]; ++b)
       squares += s.data_squares[b];
@@ -247,8 +248,9 @@ SDX_INLINE void each_update(const Param& p, const Tiling& t, const Scratch& s, c
 Status square_updates(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AdafactorArgs*>(args);
   const Scratch s(a, data);
+  if (is_skipped(a.step, data)) return {};
   each_block(a.step, begin, end, [&](int64_t i, int64_t block) {
-    const Param& p = a.step.params[i];
+    const RunParam p(a.step, data, i);
     visit_param(p, [&]<class T>() {
       Vec<double> total{};
       each_update<T, true>(p, a.tilings[i], s, s.constants[i], block,
@@ -267,8 +269,9 @@ Status square_updates(const void* args, const Data& data, int64_t begin, int64_t
 Status update_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AdafactorArgs*>(args);
   const Scratch s(a, data);
+  if (is_skipped(a.step, data)) return {};
   each_block(a.step, begin, end, [&](int64_t i, int64_t block) {
-    const Param& p = a.step.params[i];
+    const RunParam p(a.step, data, i);
     const Constants& c = s.constants[i];
     double squares = 0;
     for (int64_t b = a.step.first_blocks[i]; b < a.step.first_blocks[i + 1]; ++b)
@@ -305,11 +308,9 @@ int64_t cut(const Param& p, Tiling& t, int64_t& n_sums) {
   return (t.n_matrices + t.matrices - 1) / t.matrices * t.blocks;
 }
 
-}  // namespace
-
-Status adafactor_step(const Call& call, Plan& plan) {
+Status prepare_step(const StepArgs& tables, Plan& plan) {
   auto* args = plan.make<AdafactorArgs>();
-  args->step = read_tables(call);
+  args->step = tables;
   const auto n = size_t(args->step.n_params);
   auto* first_blocks = plan.table<int64_t>(n + 1);
   auto* tilings = plan.table<Tiling>(n);
@@ -325,6 +326,15 @@ Status adafactor_step(const Call& call, Plan& plan) {
   plan.add(square_updates, args->step.n_blocks(), kBlock);
   plan.add(update_blocks, args->step.n_blocks(), kBlock);
   return {};
+}
+
+}  // namespace
+
+Status adafactor_step(const Call& call, Plan& plan) {
+  return prepare_step(read_tables(call), plan);
+}
+Status adafactor_update(const Call& call, Plan& plan) {
+  return prepare_step(read_operands(call, plan), plan);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -226,13 +226,12 @@ template <class Rule>
 Status begin_step(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const StepArgs*>(args);
   const Scratch<Rule> s(a, data);
-  *s.factor = clip_factor(a, s.squares, static_cast<double*>(data.out[0]));
+  report_update(a, data);
+  *s.factor = clip_factor(a, data, s.squares, true);
   for (int64_t i = 0; i < a.n_params; ++i) {
-    const Param& p = a.params[i];
+    const RunParam p(a, data, i);
     if (p.step != nullptr) *p.step += 1;
-    typename Rule::Group group;
-    memcpy(&group, a.group(p), sizeof group);
-    s.constants[i] = Rule::begin(p, group);
+    s.constants[i] = Rule::begin(p, group_of<typename Rule::Group>(a, data, p));
   }
   return {};
 }
@@ -242,8 +241,9 @@ template <class Rule>
 Status update_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const StepArgs*>(args);
   const Scratch<Rule> s(a, data);
+  if (is_skipped(a, data)) return {};
   each_block(a, begin, end, [&](int64_t i, int64_t block) {
-    const Param& p = a.params[i];
+    const RunParam p(a, data, i);
     const double sign = a.group(p)[kHyperparameters - 1];
     visit_param(p, [&]<class T>() {
       const auto b = block_of<T>(p, block * kBlock, float(sign * *s.factor));
@@ -255,10 +255,9 @@ Status update_blocks(const void* args, const Data& data, int64_t begin, int64_t 
 }
 
 template <class Rule>
-Status prepare_step(const Call& call, Plan& plan) {
-  static_assert(sizeof(typename Rule::Group) == kHyperparameters * sizeof(double));
+Status prepare_step(const StepArgs& tables, Plan& plan) {
   auto* args = plan.make<StepArgs>();
-  *args = read_tables(call);
+  *args = tables;
   auto* first_blocks = plan.table<int64_t>(size_t(args->n_params) + 1);
   if (first_blocks == nullptr) return no_table();
   for (int64_t i = 0; i < args->n_params; ++i)
@@ -276,8 +275,18 @@ Status prepare_step(const Call& call, Plan& plan) {
 
 }  // namespace
 
-Status adam_step(const Call& call, Plan& plan) { return prepare_step<Adam>(call, plan); }
-Status lion_step(const Call& call, Plan& plan) { return prepare_step<Lion>(call, plan); }
-Status sgd_step(const Call& call, Plan& plan) { return prepare_step<Sgd>(call, plan); }
+Status adam_step(const Call& call, Plan& plan) {
+  return prepare_step<Adam>(read_tables(call), plan);
+}
+Status lion_step(const Call& call, Plan& plan) {
+  return prepare_step<Lion>(read_tables(call), plan);
+}
+Status sgd_step(const Call& call, Plan& plan) { return prepare_step<Sgd>(read_tables(call), plan); }
+Status adam_update(const Call& call, Plan& plan) {
+  return prepare_step<Adam>(read_operands(call, plan), plan);
+}
+Status sgd_update(const Call& call, Plan& plan) {
+  return prepare_step<Sgd>(read_operands(call, plan), plan);
+}
 
 }  // namespace sdx::SDX_ISA

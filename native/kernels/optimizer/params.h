@@ -1,6 +1,9 @@
 // The tables that a step of an optimizer reads: one record per parameter, one row of
 // hyperparameters per group, and the blocks that all parameters together are cut into, so that
 // threads share a step whatever the sizes of its tensors.
+//
+// The step of one parameter in a graph has operands instead of addresses in a table, and reads what
+// changes between steps from its first input, `Control`.
 #pragma once
 
 #include "kernels/elements.h"
@@ -40,6 +43,7 @@ struct StepArgs {
   double max_norm = -1;
   double inverse_scale = 1;
   double other_squares = 0;
+  bool has_operands = false;
 
   SDX_INLINE const double* group(const Param& p) const {
     return groups + p.group * kHyperparameters;
@@ -57,6 +61,75 @@ SDX_INLINE StepArgs read_tables(const Call& call) {
   args.inverse_scale = 1 / call.floats[1];
   args.other_squares = call.floats[2];
   return args;
+}
+
+// What the nodes of a training step read when they run: the output of step_control.
+struct Control {
+  double lr;
+  double count;    // updates, this one included
+  double factor;   // of the gradients: clips them and undoes the factor of the loss
+  double updates;  // 0: parameters and their states stay as they are
+  double keep;     // 1: gradients are added to those accumulated before; 0: they replace them
+  double writes;   // 0: accumulated gradients and running statistics stay as they are
+};
+constexpr int kControl = sizeof(Control) / sizeof(double);
+
+// Operands of a graph's step: control, parameter, gradient, states; outputs are a flag, and the
+// parameter and states again, at the same addresses. A state that the parameter lacks is absent.
+constexpr int kFirstState = 3;
+
+SDX_INLINE StepArgs read_operands(const Call& call, Plan& plan) {
+  auto* param = plan.make<Param>();
+  const View& data = call.in[1];
+  param->n = data.count();
+  param->dtype = int64_t(data.dtype);
+  if (data.rank > 1) {
+    param->rows = data.dims[data.rank - 2];
+    param->columns = data.dims[data.rank - 1];
+  }
+  auto* group = plan.make<double>(kHyperparameters);
+  for (int i = 0; i < kHyperparameters; ++i) group[i] = call.floats[i];
+  StepArgs args;
+  args.params = param;
+  args.n_params = 1;
+  args.groups = group;
+  args.has_operands = true;
+  return args;
+}
+
+// One parameter in one run: the record of the table, or that of the operands.
+struct RunParam : Param {
+  float count = 0;
+
+  SDX_INLINE RunParam(const StepArgs& a, const Data& run, int64_t i) : Param(a.params[i]) {
+    if (!a.has_operands) return;
+    data = const_cast<void*>(run.in[1]);
+    grad = const_cast<void*>(run.in[2]);
+    for (int s = 0; s < 3; ++s) states[s] = const_cast<void*>(run.in[kFirstState + s]);
+    count = float(input<Control>(run, 0)->count - 1);
+    step = &count;
+  }
+  RunParam(const RunParam&) = delete;
+};
+
+// The hyperparameters of a parameter, in a struct of doubles.
+template <class Group>
+SDX_INLINE Group group_of(const StepArgs& a, const Data& run, const Param& p) {
+  static_assert(sizeof(Group) == kHyperparameters * sizeof(double));
+  Group group;
+  memcpy(&group, a.group(p), sizeof group);
+  if (a.has_operands) group.lr = input<Control>(run, 0)->lr;
+  return group;
+}
+
+// Whether a run leaves parameters as they are.
+SDX_INLINE bool is_skipped(const StepArgs& a, const Data& run) {
+  return a.has_operands && input<Control>(run, 0)->updates == 0;
+}
+
+// Sets the first output of a graph's step: whether it updated its parameter.
+SDX_INLINE void report_update(const StepArgs& a, const Data& run) {
+  if (a.has_operands) *output<uint8_t>(run) = is_skipped(a, run) ? 0 : 1;
 }
 
 // The parameter that a block belongs to: the last one whose first block is not after it (parameters
@@ -113,15 +186,24 @@ SDX_INLINE double sum_of_squares(const T* x, int64_t n) {
   return total;
 }
 
-// The factor that clips unscaled gradients: max_norm / norm where the norm is larger, as
+// The factor that clips gradients of a norm: max_norm / norm where the norm is larger, as
 // torch.nn.utils.clip_grad_norm_ has it. NaN stays NaN.
-SDX_INLINE double clip_factor(const StepArgs& a, const double* squares, double* norm) {
+SDX_INLINE double clip_factor(double max_norm, double norm) {
+  const double clip = max_norm / (norm + 1e-6);
+  return clip > 1 ? 1 : clip;
+}
+
+// The same for the gradients of a step; it computes their norm, and `reports` it as the output. The
+// control of a graph's step has the factor.
+SDX_INLINE double clip_factor(const StepArgs& a, const Data& run, const double* squares,
+                              bool reports) {
+  if (a.has_operands) return input<Control>(run, 0)->factor;
   if (!a.clips()) return 1;
   double total = 0;
   for (int64_t i = 0; i < a.n_blocks(); ++i) total += squares[i];
-  *norm = __builtin_sqrt(total * a.inverse_scale * a.inverse_scale + a.other_squares);
-  const double clip = a.max_norm / (*norm + 1e-6);
-  return clip > 1 ? 1 : clip;
+  const double norm = __builtin_sqrt(total * a.inverse_scale * a.inverse_scale + a.other_squares);
+  if (reports) *output<double>(run) = norm;
+  return clip_factor(a.max_norm, norm);
 }
 
 }  // namespace sdx::SDX_ISA

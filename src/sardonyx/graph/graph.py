@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from sardonyx.graph.const import Const
     from sardonyx.graph.op import Op
 
+# Ops whose output may share the bytes of their first input: views on the CPU and in numpy.
+VIEWS: Final = frozenset((
+    "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
+))  # fmt: skip
 MAX_PRIORITY: Final = 2**31 - 1  # of a node's priority, which is within [-max, max]
 Annotations = tuple[int, bool] | tuple[int, bool, int]
 Attrs = dict[str, Any]  # numbers, bytes, tuples of them, numpy arrays, Const, Graph, facts
@@ -165,6 +170,12 @@ class Graph:
     def add_input(self, value: Value, default: Const | None = None) -> None:
         """Append an input to the graph; one with a default need not be fed."""
         self.inputs.append(value)
+        if default is not None:
+            self.defaults[value] = default
+
+    def set_default(self, value: Value, default: Const | None) -> None:
+        """Change the default of an input; without one, every run feeds it."""
+        self.defaults.pop(value, None)
         if default is not None:
             self.defaults[value] = default
 
@@ -328,7 +339,7 @@ class Graph:
         for root in self.nodes:
             stack: list[tuple[Node, Iterator[Node]]] = []
             if root not in done:
-                stack.append((root, self._makers(root)))
+                stack.append((root, self.predecessors(root)))
                 open_.add(root)
             while stack:
                 node, makers = stack[-1]
@@ -339,7 +350,7 @@ class Graph:
                         what = f"the graph has a cycle through {maker}"
                         raise InvalidGraph(what, path=cycle, hint=hint)
                     if maker not in done:
-                        stack.append((maker, self._makers(maker)))
+                        stack.append((maker, self.predecessors(maker)))
                         open_.add(maker)
                         break
                 else:
@@ -349,11 +360,32 @@ class Graph:
                     order.append(node)
         return order
 
-    def _makers(self, node: Node) -> Iterator[Node]:
+    def predecessors(self, node: Node) -> Iterator[Node]:
+        """Yield the nodes of this graph that run before a node: they make or read its inputs.
+
+        Those that read an input which the node updates in place must have read it before.
+        """
         values: Iterable[Value | None] = node.inputs if not node.op.has_bodies else node.reads()
         for value in values:
             if value is not None and value.node is not None and value.node.graph is self:
                 yield value.node
+        for slot in node.op.updates.values():
+            updated = node.inputs[slot] if slot < len(node.inputs) else None
+            if updated is not None:
+                yield from (reader for reader in self._readers(updated) if reader is not node)
+
+    def _readers(self, value: Value) -> Iterator[Node]:
+        """Yield the nodes of this graph that read the bytes of a value, also through views."""
+        for user, _ in value.uses:
+            node: Node | None = user
+            while node is not None and node.graph is not self:
+                node = node.graph.owner  # of the body that reads it
+            if node is None:
+                continue
+            yield node
+            if node.op.name in VIEWS:
+                for view in node.outputs:
+                    yield from self._readers(view)
 
 
 def detached(

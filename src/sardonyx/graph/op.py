@@ -131,7 +131,7 @@ class Op:
         "array_attrs", "attr_kinds", "attrs", "decomposition", "defaults", "domain", "flags",
         "gradient_rule", "has_bodies", "infer_rule", "inputs", "is_pure", "key", "lowering_rule",
         "max_inputs", "min_inputs", "name", "outputs", "reference_rule", "required_attrs", "since",
-        "singles", "symbolic_rule", "takes_unranked", "type_rule", "types",
+        "singles", "symbolic_rule", "takes_unranked", "type_rule", "types", "updates",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913 - the items of a schema, passed by name
@@ -147,13 +147,16 @@ class Op:
         unranked: bool = False,
         pure: bool = True,
         singles: str = "",
+        updates: Mapping[int, int] | None = None,
     ) -> None:
         """`inputs` and `outputs` are names with a type after a colon: "x:T w:T b:T?" or "xs:T*".
 
         `?` marks an optional slot, `*` a variadic one. `types` has the element types of each type
         variable; one that is missing allows any. A slot without a colon allows any value, tensor
         or not. `unranked`: the inference rule handles inputs of unknown rank. `singles` names the
-        inputs of one element, of whatever shape: kernels read their first element.
+        inputs of one element, of whatever shape: kernels read their first element. `updates` has
+        the outputs that are written over an input of the model, by their positions; such an op
+        is not pure.
         """
         self.name: Final = name
         self.since: Final = since
@@ -169,7 +172,10 @@ class Op:
         self.takes_unranked: Final = unranked
         names = singles.split()
         self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
-        self.is_pure: Final = pure  # deterministic, without side effects: may be folded and merged
+        self.updates: Final = dict(updates or {})
+        self.is_pure: Final = (
+            pure and not updates
+        )  # deterministic, without side effects: may be folded and merged
         self.has_bodies: Final = bool(_declared_as("graph", self.attrs))
         self.defaults: Final = _defaults(self.attrs)
         self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}

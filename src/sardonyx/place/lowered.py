@@ -43,6 +43,8 @@ class Call:
     shares: tuple[tuple[int, int], ...] = ()
     permutation: tuple[int, ...] = ()  # from axes of aliasing inputs to output axes; (): identity
     is_concat: bool = False  # a Concat along ints[0]: producers may write into the output directly
+    # (input, output): the kernel writes the output over the input, which the caller owns.
+    updates: tuple[tuple[int, int], ...] = ()
     writes_rows: bool = False  # output 0 may have a row stride: a slice of a Concat's output
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from sardonyx.errors import InternalError
+from sardonyx.errors import InternalError, InvalidGraph
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -68,6 +68,7 @@ class Emitter:
 
     def program(self, known: frozenset[str]) -> Program:
         """Return the program; `known` are the named dims that the outer program has resolved."""
+        _check_updates(self.graph)
         inputs = tuple(self._input(v) for v in self.graph.inputs)
         captures: tuple[tuple[int, int], ...] = ()
         if self.outer is not None:
@@ -114,6 +115,7 @@ class Emitter:
             sizes=tuple((i, n) for i, d in enumerate(shape) if (n := lone_name(d)) is not None),
             default=self.graph.defaults.get(value),
             device=self.placement.homes.get(value, HOST),
+            is_updated=any(slot in n.op.updates.values() for n, slot in value.uses),
         )
 
     def _outputs(self) -> tuple[Output, ...]:
@@ -139,6 +141,21 @@ class Emitter:
         # Bodies are scheduled with their graph; lifetimes are planned for each by itself.
         schedule = self.schedule.bodies[graph]
         return Emitter(self.placement, schedule, plan(schedule), self).program(known)
+
+
+def _check_updates(graph: Graph) -> None:
+    """Raise if a node updates anything but an input that every run feeds, or its next version."""
+    for node in graph.nodes:
+        for slot in node.op.updates.values():
+            value = node.inputs[slot] if slot < len(node.inputs) else None
+            if value is None or (value.node is not None and value.index in value.node.op.updates):
+                continue
+            if value not in graph.inputs or value in graph.defaults or graph.owner is not None:
+                raise InvalidGraph(
+                    f"{node.op} updates {value} in place, which is not an input of the model",
+                    node=node,
+                    hint="make it an input without a default, and feed an array to update",
+                )
 
 
 def _expected_inputs(inputs: Sequence[Input], bound: AbstractSet[str]) -> tuple[Expected, ...]:

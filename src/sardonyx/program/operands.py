@@ -87,7 +87,7 @@ def _operand(
     assert dtype is not None
     dims = tuple(sizes[register] for register in value.dims)
     count = math.prod(dims)
-    while value.storage in VIEWS:
+    while value.storage in VIEWS or value.storage is Storage.UPDATED:
         # A broadcast view has more elements than its source, a slice fewer.
         value = segment.values[value.at]
         count = min(count, math.prod(sizes[register] for register in value.dims))

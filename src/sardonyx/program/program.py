@@ -57,6 +57,7 @@ class Input:
     sizes: tuple[tuple[int, str], ...]  # (axis, name) of dims that are a single name
     default: Const | None = None
     device: str = HOST
+    is_updated: bool = False  # a node writes to the caller's array
 
 
 @frozen

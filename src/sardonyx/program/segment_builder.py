@@ -45,7 +45,10 @@ _GUARD_KINDS: Final = {
     "assumed_at_least": GuardKind.AT_LEAST,
 }
 VIEWS: Final = frozenset((Storage.RESHAPED, Storage.PERMUTED, Storage.SLICED, Storage.EXPANDED))
-ALIASING: Final = VIEWS | {Storage.CONCAT_SLICE}  # values in the bytes of another value
+ALIASING: Final = VIEWS | {
+    Storage.CONCAT_SLICE,
+    Storage.UPDATED,
+}  # values in the bytes of another value
 
 
 class Contiguity(IntEnum):
@@ -175,7 +178,11 @@ class SegmentBuilder:
     def _call(self, node: Node, call: Call) -> None:
         accepts = Contiguity(native.kernels[call.kernel].accepts)
         inputs = [ABSENT if v is None else self._operand(node, v, accepts) for v in call.inputs]
-        outputs = [self._output(v) for v in node.outputs]
+        updates = {output: inputs[source] for source, output in call.updates}
+        outputs = [
+            self._next_version(v, updates[i]) if i in updates else self._output(v)
+            for i, v in enumerate(node.outputs)
+        ]
         if call.is_concat and call.ints[0] == node.outputs[0].tensor.rank - 1 > 0:
             self._write_through(node, inputs, outputs[0])
         if call.writes_rows:
@@ -185,6 +192,9 @@ class SegmentBuilder:
         step.shares, step.permutation = call.shares, call.permutation
         step.is_concat = call.is_concat
         self.steps.append(step)
+        for position in updates:
+            if node.outputs[position] in self._exports:
+                self._export_view(node, node.outputs[position], outputs[position])
 
     def _write_through(self, node: Node, inputs: list[int], whole: int) -> None:
         """Make Concat inputs write-through: they are written directly into its output.
@@ -292,6 +302,14 @@ class SegmentBuilder:
             self.exported.append(value)
         if value in self._cache_growths:
             self._reserve_capacity(value, new, self._cache_growths[value])
+        self._numbers[value] = self._append(new)
+        return self._numbers[value]
+
+    def _next_version(self, value: Value, source: int) -> int:
+        """Add an output that is written over an input of the model, and return its number."""
+        fact = value.tensor
+        dims = self.sizes.registers(fact.dims)
+        new = SegmentValue(Storage.UPDATED, fact.dtype.onnx, dims, at=source)
         self._numbers[value] = self._append(new)
         return self._numbers[value]
 

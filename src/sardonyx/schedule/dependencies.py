@@ -1,4 +1,4 @@
-"""The data dependencies between the nodes of one graph, by number: the input of every order."""
+"""The dependencies between the nodes of one graph, by number: the input of every order."""
 
 from __future__ import annotations
 
@@ -36,6 +36,8 @@ class Dependencies:
         for node in graph.sorted_nodes():
             values = node.reads() if node.op.has_bodies else node.inputs
             producers = {numbers.get(v.node, _OUTSIDE) for v in values if v and v.node is not None}
+            if node.op.updates:
+                producers.update(numbers.get(n, _OUTSIDE) for n in graph.predecessors(node))
             if node.op.key in _SHAPE_OPS:
                 numbers[node] = producers.pop() if producers else _OUTSIDE
                 shape_readers.setdefault(numbers[node], []).append(node)

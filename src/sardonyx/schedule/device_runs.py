@@ -23,6 +23,8 @@ def group_by_device(schedule: Schedule, placement: Placement) -> Schedule:
     readers: list[list[int]] = [[] for _ in nodes]
     for i, node in enumerate(nodes):
         producers = {position[v.node] for v in node.reads() if v.node in position}
+        if node.op.updates:
+            producers.update(position[n] for n in schedule.graph.predecessors(node))
         n_pending[i] = len(producers)
         for producer in producers:
             readers[producer].append(i)

@@ -42,8 +42,22 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
         # None stands for the default.
         if value is None and spec.default is not None:
             continue
-        values[name] = check_value(name, spec.fact, value, spec.device)
+        checked = check_value(name, spec.fact, value, spec.device)
+        values[name] = _updatable(name, value) if spec.is_updated else checked
     return values
+
+
+def _updatable(name: str, value: Any) -> Any:
+    """Return a valid array that nodes write to; raise if they cannot."""
+    array = value._fed() if isinstance(value, OrtValue) else value
+    if not isinstance(array, np.ndarray) or not (
+        array.flags.c_contiguous and array.flags.aligned and array.flags.writeable
+    ):
+        raise InvalidArgument(
+            f"input {name} is updated in place, and needs a writable, contiguous numpy array",
+            hint="keep the array, np.array(value), and feed it in every run",
+        )
+    return array
 
 
 def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST) -> Any:

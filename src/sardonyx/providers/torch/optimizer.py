@@ -10,7 +10,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.op import TRAINING
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.optimizer import UPDATES, Update
+from sardonyx.ops.optimizer.preview import UPDATES, Update
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
 
 

@@ -1,4 +1,4 @@
-"""Optimizer ops: one update of Adagrad, Adam or Momentum for any number of tensors."""
+"""Optimizers of ai.onnx.preview.training: one update of any number of tensors."""
 
 from __future__ import annotations
 

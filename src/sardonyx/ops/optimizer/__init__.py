@@ -1,0 +1,1 @@
+"""Optimizers: updates of parameters by their gradients, and the other nodes of a training step."""

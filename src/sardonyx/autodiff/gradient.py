@@ -21,7 +21,7 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
-from sardonyx.load.source import read_model
+from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradients import outputs_of, ranked, rule_of
 from sardonyx.passes.replace import attribute_to, prune
@@ -55,32 +55,32 @@ def gradient(
     if by is not None and not len(by):
         raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
     # The default of `by` takes a backward part of its own: its graph is discarded.
-    names = by if by is not None else _GradientGraph(*_loaded(model, dims)).reached(of, seeds)
-    graph = _GradientGraph(*_loaded(model, dims))
+    names = by if by is not None else GradientGraph(*loaded_model(model, dims)).reached(of, seeds)
+    graph = GradientGraph(*loaded_model(model, dims))
     graph.differentiate(of, names, seeds, recompute)
     return graph.model
 
 
-def _loaded(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
+def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
     """A model that may be changed, and the names of its initializers."""
     if isinstance(source, Model):
         graph = copied(source.graph, dims)
         lists = {name: list(getattr(source, name)) for name in ("inputs", "outputs", "overridable")}
-        names = {name for name in _constants(graph) if name} | {v.name for v in graph.defaults}
+        names = {name for name in constants_of(graph) if name} | {v.name for v in graph.defaults}
         return replace(source, graph=graph, **lists), frozenset(names)
-    loaded = read_model(source)
+    loaded = source if isinstance(source, ModelBytes) else read_model(source)
     model = with_gradients(load(loaded, LoadOptions(dims_by_name=dict(dims or {}))))
     record = decode(loaded.source.data).graph
     return model, frozenset(() if record is None else (t.name for t in record.initializers))
 
 
-def _constants(graph: Graph) -> dict[str, Value]:
+def constants_of(graph: Graph) -> dict[str, Value]:
     """The constants that nodes read, by name."""
     read = (v for node in graph.all_nodes() for v in node.inputs)
     return {v.name: v for v in read if v is not None and v.const is not None}
 
 
-class _GradientGraph:
+class GradientGraph:
     """A model to which the backward part is added."""
 
     def __init__(self, model: Model, weights: Collection[str]) -> None:
@@ -95,7 +95,7 @@ class _GradientGraph:
         What an export for inference changed in the model is logged as a warning.
         """
         warn_of_export(self.graph, self._weights)
-        constants = _constants(self.graph).items()
+        constants = constants_of(self.graph).items()
         targets = {n: v for n, v in constants if n in self._weights and _is_trainable(v)}
         targets.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
         prepare(self.graph)
@@ -121,14 +121,14 @@ class _GradientGraph:
         again = nodes_to_recompute(recompute, forward, self._b.active)
         names = {value.name: value for node in self.graph.nodes for value in node.outputs}
         for name, value in targets.items():
-            if value not in gradients:
-                raise InvalidArgument(
-                    f"{', '.join(losses)} does not depend on {name} by a path that has gradients",
-                    hint="leave it out of `by`",
-                )
+            grad = gradient_by(gradients, name, value, losses)
             if name + SUFFIX in names:  # an intermediate value, which needs no name
                 names[name + SUFFIX].name = ""
-            self._add_output(name, value, gradients[value])
+            self._add_output(name, value, grad)
+        self._finish(forward, again)
+
+    def _finish(self, forward: Sequence[Node], again: Collection[Node]) -> None:
+        """Mark the backward part, insert the nodes that it computes again, and remove dead ones."""
         for node in self._b.new_nodes:
             node.is_backward = True
         # Recomputation looks at what the backward part reads, so dead nodes must be gone.
@@ -162,7 +162,7 @@ class _GradientGraph:
     def _targets(self, names: list[str]) -> dict[str, Value]:
         """Inputs and initializers by name; initializers become inputs with a default."""
         inputs = {v.name: v for v in self.graph.inputs}
-        constants = _constants(self.graph)
+        constants = constants_of(self.graph)
         found: dict[str, Value] = {}
         for name in names:
             value = inputs.get(name, constants.get(name))
@@ -172,20 +172,23 @@ class _GradientGraph:
                 )
             if not takes_gradients(value):
                 raise InvalidArgument(f"{name} is {value.fact}, and only floats have gradients")
-            # As a graph input it is not folded, and a run may feed updated weights.
-            const = value.const
-            if const is not None:
-                value.fact = value.tensor.without_contents()
-                self.graph.add_input(value, const)
-                self.model.overridable.append(_declared(name, value.tensor))
+            self._make_input(value)
             found[name] = value
         return found
+
+    def _make_input(self, value: Value) -> None:
+        """Make a constant an input with a default: it is not folded, and runs may feed updates."""
+        const = value.const
+        if const is not None:
+            value.fact = value.tensor.without_contents()
+            self.graph.add_input(value, const)
+            self.model.overridable.append(declare(value.name, value.tensor))
 
     def _seeds(self, losses: Mapping[str, Value], are_fed: bool) -> Gradients:
         """The gradients that the backward part starts with: inputs, or ones."""
         seeds: Gradients = {}
         for name, value in losses.items():
-            seed = self._seed_input(name, value) if are_fed else _ones(self._b, name, value)
+            seed = self._seed_input(name, value) if are_fed else one_like(self._b, name, value)
             # Two outputs may be the same value.
             seeds[value] = self._b.Add(seeds[value], seed) if value in seeds else seed
         return seeds
@@ -201,7 +204,7 @@ class _GradientGraph:
         seed = Value(label, Fact(fact.dtype, tuple(shape)))
         self.graph.add_input(seed)
         self.graph.scope.entry.update(n for d in shape if (n := lone_name(d)) is not None)
-        self.model.inputs.append(_declared(label, seed.tensor))
+        self.model.inputs.append(declare(label, seed.tensor))
         return self._b.reshape(seed, loss)
 
     def _backpropagate(
@@ -223,7 +226,7 @@ class _GradientGraph:
         if grad.node is not None and not grad.name:
             grad.name = label
         self.graph.set_outputs((*self.graph.outputs, grad))
-        self.model.outputs.append(_declared(label, value.tensor))
+        self.model.outputs.append(declare(label, value.tensor))
 
     def _gradient_name(self, name: str) -> str:
         """The name of a gradient, unique in the model: second derivatives end in _grad_grad."""
@@ -234,6 +237,16 @@ class _GradientGraph:
         return label
 
 
+def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collection[str]) -> Value:
+    """Return the gradient by an input or initializer; raise if the losses do not depend on it."""
+    if value not in gradients:
+        raise InvalidArgument(
+            f"{', '.join(losses)} does not depend on {name} by a path that has gradients",
+            hint="leave it out of `by`",
+        )
+    return gradients[value]
+
+
 def _is_trainable(value: Value) -> bool:
     """Whether a constant is a weight, not a scalar or the mean or variance of a batch norm."""
     if not takes_gradients(value) or not value.tensor.dims:
@@ -241,18 +254,21 @@ def _is_trainable(value: Value) -> bool:
     return any(n.op.name != "BatchNormalization" or slot < 3 for n, slot in value.uses)
 
 
-def _ones(b: Backward, name: str, loss: Value) -> Value:
+def one_like(b: Backward, name: str, loss: Value) -> Value:
     """The seed of a loss, which must have one element."""
+    check_loss(name, loss, "reduce it in the model, or give seeds=True and feed its gradient")
     fact = ranked(loss)
-    if product(fact.dims) != 1:
-        raise InvalidArgument(
-            f"the output {name} is {fact}, and a loss has one element",
-            hint="reduce it in the model, or give seeds=True and feed its gradient",
-        )
     return b.const(np.ones((1,) * fact.rank), fact.dtype)
 
 
-def _declared(name: str, fact: Fact) -> Declared:
+def check_loss(name: str, loss: Value, hint: str = "reduce it in the model") -> None:
+    """Raise if a loss has more than one element."""
+    fact = ranked(loss)
+    if product(fact.dims) != 1:
+        raise InvalidArgument(f"the output {name} is {fact}, and a loss has one element", hint=hint)
+
+
+def declare(name: str, fact: Fact) -> Declared:
     """The declaration of a new input or output of the model."""
     dims = tuple(d if isinstance(d, int) else lone_name(d) for d in fact.dims)
     return Declared(name, fact.without_contents(), dims)

@@ -12,6 +12,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BOOL, FLOATS, INTS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import GRADIENT, ONNX
 
 Slots = frozenset[int]
 SIZES: Final = "the result depends on sizes and counts, not on elements"
@@ -53,9 +54,10 @@ _WHOLE: Final = {
     PIECEWISE: "And Ceil Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual "
     "Not Or Round Sign Xor",
     INDICES: "ArgMax ArgMin NonMaxSuppression NonZero",
-    RANDOM: "Bernoulli Multinomial",
+    RANDOM: "Bernoulli DropoutMask Multinomial",
 }
-# Standard ops by name; an op may have several entries for different inputs and outputs.
+# Ops of the standard and of training steps, by name; an op may have several entries for different
+# inputs and outputs.
 STOPS: Final[dict[str, tuple[Stop, ...]]] = {
     **{name: (Stop(why),) for why, names in _WHOLE.items() for name in names.split()},
     "Cast": (Stop(PIECEWISE, applies=_rounds),),
@@ -72,7 +74,7 @@ STOPS: Final[dict[str, tuple[Stop, ...]]] = {
 
 def _stops(node: Node) -> list[Stop]:
     """The stops of a node's op that apply to this node."""
-    stops = () if node.op.domain else STOPS.get(node.op.name, ())
+    stops = STOPS.get(node.op.name, ()) if node.op.domain in (ONNX, GRADIENT) else ()
     return [stop for stop in stops if stop.applies(node)]
 
 

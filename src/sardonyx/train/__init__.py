@@ -1,9 +1,22 @@
-"""Training: gradient graphs of ONNX models, and PyTorch modules run by our sessions."""
+"""Training: steps and gradient graphs of ONNX models, and PyTorch modules run by our sessions."""
 
 from __future__ import annotations
 
 from sardonyx.autodiff.gradient import gradient
 from sardonyx.train.adapters import lora, merge
+from sardonyx.train.optimizers import SGD, Adafactor, Adam, AdamW
+from sardonyx.train.training_step import TrainingStep
 from sardonyx.train.wrap import report, wrap
 
-__all__ = ["gradient", "lora", "merge", "report", "wrap"]
+__all__ = [
+    "SGD",
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "TrainingStep",
+    "gradient",
+    "lora",
+    "merge",
+    "report",
+    "wrap",
+]

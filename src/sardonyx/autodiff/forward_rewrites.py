@@ -1,0 +1,88 @@
+"""Rewrites of the forward part of a training step, before it is differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from sardonyx.autodiff.backward import Backward
+from sardonyx.graph.const import Const
+from sardonyx.graph.dtype import F32, FLOATS, DType
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.op import GRADIENT
+from sardonyx.ops.gradients import ranked
+
+# Ops that mixed precision computes in the narrow type, as torch.autocast does; the others need the
+# range or the precision of float32, or gain nothing.
+PRODUCTS: Final = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+
+
+def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, Value]:
+    """Let batch norms return the statistics of the batch; return the new running statistics.
+
+    As torch computes them: the variance that is averaged is that of a sample, n / (n - 1) times
+    the one that normalizes.
+    """
+    new: dict[str, Value] = {}
+    for node in b.graph.sorted_nodes():
+        if node.op.key != ("", "BatchNormalization") or not node.attrs["training_mode"]:
+            continue
+        names = [node.inputs[i].name for i in (3, 4) if node.inputs[i] is not None]  # type: ignore[union-attr]
+        if not all(name in statistics for name in names):
+            continue
+        momentum = node.attrs["momentum"]
+        attrs = {**node.attrs, "momentum": 0.0}
+        y, mean, variance = b.node("BatchNormalization", *node.inputs, outputs=3, **attrs).outputs
+        x = input_of(node, 0)
+        n = b.cast(b.size(x, (0, *range(2, ranked(x).rank))), variance.tensor.dtype)
+        variance = b.Mul(variance, b.Div(n, b.Sub(n, 1.0)))
+        outputs = [y]
+        for name, now in zip(names, (mean, variance), strict=True):
+            before = new.get(name, statistics[name])
+            new[name] = b.Add(b.Mul(before, momentum), b.Mul(now, 1 - momentum))
+            outputs.append(new[name])
+        _replace(node, outputs)
+    return new
+
+
+def draw_masks(b: Backward, settings: Value) -> None:
+    """Let Dropout draw masks by the number of the run, so that runs can be repeated."""
+    dropouts = [n for n in b.graph.sorted_nodes() if n.op.key == ("", "Dropout")]
+    for seed, node in enumerate(dropouts):
+        training, ratio = optional_input(node, 2), optional_input(node, 1)
+        share = 0.5 if ratio is None else _number(ratio.const)
+        if training is None or not _number(training.const) or share is None or not 0 < share < 1:
+            continue
+        x, own = input_of(node, 0), node.attrs["seed"]
+        mask = b.DropoutMask(
+            settings, x, domain=GRADIENT, ratio=share, seed=seed if own is None else own
+        )
+        y = b.where(mask, b.Mul(x, 1 / (1 - share)))
+        _replace(node, (y, mask))
+
+
+def _number(const: Const | None) -> float | None:
+    """Return the constant of one element as a number."""
+    return None if const is None or const.count != 1 else float(const.read().reshape(-1)[0])
+
+
+def cast_products(b: Backward, dtype: DType) -> None:
+    """Compute matrix products and convolutions of float32 in a narrow type."""
+    for node in b.graph.sorted_nodes():
+        operands = [v for v in node.inputs if v is not None]
+        if node.op.domain or node.op.name not in PRODUCTS:
+            continue
+        if any(v.tensor.dtype is not F32 for v in operands if v.tensor.dtype in FLOATS):
+            continue
+        inputs = [None if v is None else b.cast(v, dtype) for v in node.inputs]
+        narrow = b.node(node.op.name, *inputs, **node.attrs).outputs[0]
+        _replace(node, (b.cast(narrow, F32),))
+
+
+def _replace(node: Node, outputs: Sequence[Value]) -> None:
+    """Replace a node by what computes its outputs, which get their names."""
+    for old, new in zip(node.outputs, outputs, strict=False):
+        if not new.name:
+            new.name, old.name = old.name, ""
+        node.graph.replace(old, new)
+    node.graph.remove(node)

@@ -1,0 +1,247 @@
+"""`TrainingStep`: trains an ONNX model, one session run per step.
+
+Forward, backward, clipping, accumulation and update are nodes of one graph
+(`autodiff/training_graph.py`). Parameters and states are arrays of this object, which the nodes
+update in place; the session has no copy of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.autodiff.gradient import loaded_model
+from sardonyx.autodiff.recompute import Choice
+from sardonyx.autodiff.training_graph import (
+    LOSS_SCALE_INPUT,
+    SETTINGS_INPUT,
+    StepOptions,
+    training_model,
+)
+from sardonyx.base.records import replace
+from sardonyx.errors import InvalidArgument, RuntimeException
+from sardonyx.graph.dtype import BF16, F16
+from sardonyx.load.model import Model
+from sardonyx.load.source import read_model
+from sardonyx.ort.options import SessionOptions
+from sardonyx.session import InferenceSession
+from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
+from sardonyx.train.loss_scale import LossScale
+from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer
+from sardonyx.train.step_memory import step_bytes
+
+Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+_PRECISIONS: Final = {None: None, "bfloat16": BF16, "float16": F16}
+
+
+class TrainingStep:
+    """A model in training: its parameters, the optimizer's state, and the step.
+
+    `loss` names the output to minimize; the default is the only output. `parameters` are names of
+    initializers, or patterns as in fnmatch; the default is what `gradient` differentiates by. All
+    others are frozen: their gradients are not computed.
+
+    `max_norm` clips the gradients by their norm over all parameters. With `accumulate=n` the
+    gradients of n runs are averaged, and the last of them updates. `mixed_precision` computes
+    matrix products and convolutions in float16 or bfloat16 on float32 parameters; for float16 the
+    loss is scaled, and steps whose gradients overflow are skipped.
+
+    `recompute` is that of `gradient`; with `memory_budget` in bytes, the layers are recomputed if
+    the values of a step would take more. `dims` fixes symbolic dims by name.
+
+    Results are equal to the bit for any number of threads. One thread runs a step at a time.
+    """
+
+    def __init__(  # noqa: PLR0913 - options, passed by name
+        self,
+        model: Any,
+        *,
+        loss: str | None = None,
+        parameters: Sequence[str] | None = None,
+        optimizer: Optimizer | None = None,
+        max_norm: float | None = None,
+        accumulate: int = 1,
+        mixed_precision: str | None = None,
+        recompute: Choice = None,
+        memory_budget: int | None = None,
+        dims: Mapping[str, int] | None = None,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+    ) -> None:
+        """`model` is anything that a session accepts."""
+        self._optimizer: Optimizer = AdamW() if optimizer is None else optimizer
+        _check(max_norm, accumulate, mixed_precision, memory_budget)
+        self._accumulate = accumulate
+        self._budget = None if recompute is not None else memory_budget
+        self._session_arguments = sess_options, providers
+        self._source = model if isinstance(model, Model) else read_model(model)
+        self._options = StepOptions(
+            self._optimizer.rule(),
+            loss,
+            [parameters] if isinstance(parameters, str) else parameters,
+            max_norm,
+            accumulate > 1,
+            _PRECISIONS[mixed_precision],
+            mixed_precision == "float16",
+            recompute,
+            dims,
+        )
+        self._scale = LossScale() if mixed_precision == "float16" else None
+        self._count = np.zeros((), np.int64)
+        self._runs = np.zeros((), np.int64)
+        self._lock = Lock()
+        self._compile(self._options)
+
+    def _compile(self, options: StepOptions) -> None:
+        """Build the graph, its session and its arrays."""
+        made = training_model(self._source, options)
+        self._loss = made.loss
+        self._outputs = [d.name for d in made.model.outputs[:-1]]
+        arrays: Arrays = {n: np.array(c.view()) for n, c in made.parameters.items()}
+        states: Arrays = {n: np.array(c.view()) for n, c in made.statistics.items()}
+        states.update((n, np.zeros(shape, dtype.np)) for n, (dtype, shape) in made.states.items())
+        self._parameters, self._states = arrays, states
+        self._statistics = list(made.statistics)
+        self._settings = np.zeros(6)
+        self._loss_scale = np.ones((), np.float32)
+        self._own = {SETTINGS_INPUT: self._settings, LOSS_SCALE_INPUT: self._loss_scale}
+        self._own |= self._parameters | self._states
+        self._session = InferenceSession(made.model, *self._session_arguments)
+        self._inputs = {i.name for i in self._session.get_inputs()} - self._own.keys()
+
+    @property
+    def parameters(self) -> Arrays:
+        """The arrays that are trained, by name; what is written to them is used."""
+        return dict(self._parameters)
+
+    @property
+    def state(self) -> Arrays:
+        """The arrays that a later process needs beside the parameters to continue, by name.
+
+        `step` counts the updates and `runs` the runs, `<parameter>.exp_avg` and the like are the
+        optimizer's, `<parameter>.grad_sum` are accumulated gradients. Running statistics of batch
+        norms have their own names.
+        """
+        scale = {} if self._scale is None else self._scale.state
+        return {"step": self._count, "runs": self._runs, **scale, **self._states}
+
+    @property
+    def session(self) -> InferenceSession:
+        """The session that runs the step."""
+        return self._session
+
+    def run(self, feeds: Mapping[str, Any], lr: LearningRate | None = None) -> dict[str, Any]:
+        """Run one step and return the outputs of the model by name.
+
+        `lr` replaces the learning rate of the optimizer. A loss that is not finite is an error, and
+        changes nothing.
+        """
+        with self._lock:
+            self._check_feeds(feeds)
+            if self._budget is not None:
+                self._keep_within_budget(feeds)
+            self._set(self._optimizer.lr if lr is None else lr)
+            *outputs, updated = self._session.run(None, {**feeds, **self._own})
+            results = dict(zip(self._outputs, outputs, strict=True))
+            self._advance(results[self._loss], bool(updated.all()))
+            return results
+
+    def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
+        wrong = next((name for name in feeds if name not in self._inputs), None)
+        if wrong is None:
+            return
+        if wrong in self._own:
+            raise InvalidArgument(
+                f"{wrong} is trained, and not fed", hint="change its array in step.parameters"
+            )
+        raise InvalidArgument(f"{wrong} is not an input; the inputs are {_listed(self._inputs)}")
+
+    def _keep_within_budget(self, feeds: Mapping[str, Any]) -> None:
+        """Recompute the layers if the values of a step of these sizes exceed the budget."""
+        budget, self._budget = self._budget, None
+        assert budget is not None
+        if step_bytes(self._session, {**feeds, **self._own}) > budget:
+            parameters, state = self._parameters, self._states
+            self._compile(replace(self._options, recompute="layers"))
+            load_arrays(self._parameters, parameters, "parameter")
+            load_arrays(self._states, state, "state")
+
+    def _set(self, lr: LearningRate) -> None:
+        """Write what the nodes read in this run."""
+        count, run = int(self._count), int(self._runs)
+        rate = float(lr(count) if callable(lr) else lr)
+        if not rate >= 0:
+            raise InvalidArgument(f"the learning rate of step {count + 1} is {rate}")
+        micro = run % self._accumulate
+        updates, keep = micro == self._accumulate - 1, micro > 0
+        scale = 1.0 if self._scale is None else self._scale.value
+        self._loss_scale[...] = scale
+        factor = 1 / (scale * self._accumulate)
+        self._settings[:] = rate, count + 1, factor, updates, keep, run
+
+    def _advance(self, loss: Any, is_updated: bool) -> None:
+        """Count the run; raise if it changed nothing for its loss."""
+        if self._scale is None and not np.isfinite(loss).all():
+            raise RuntimeException(
+                f"the loss of step {int(self._count) + 1} is {float(np.asarray(loss).reshape(()))}",
+                hint="parameters and states are those before the step; lower the learning rate, "
+                "clip gradients by max_norm, or look for such numbers in the feeds",
+            )
+        if self._settings[3]:
+            self._count += is_updated
+            if self._scale is not None:
+                self._scale.update(is_updated)
+        self._runs += 1
+
+    def load(
+        self,
+        parameters: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Copy parameters, state or both from what another step of this model had.
+
+        Raise, before anything is changed, if names, shapes or types differ.
+        """
+        with self._lock:
+            own = self.state
+            load_arrays(self._parameters, parameters, "parameter", only_check=True)
+            load_arrays(own, state, "state")
+            load_arrays(self._parameters, parameters, "parameter")
+
+    def to_model(self) -> Model:
+        """Return the model with the trained parameters, which a session or `gradient` accepts."""
+        model, _ = loaded_model(self._source, None)
+        return trained_model(model, self._trained())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model with the trained parameters, atomically; external data stays external."""
+        model, _ = loaded_model(self._source, None)
+        source = None if isinstance(self._source, Model) else self._source.source
+        save_trained(model, self._trained(), os.fspath(path), source)
+
+    def _trained(self) -> Arrays:
+        return self._parameters | {name: self._states[name] for name in self._statistics}
+
+
+def _check(
+    max_norm: float | None, accumulate: int, precision: str | None, budget: int | None
+) -> None:
+    if max_norm is not None and not max_norm >= 0:
+        raise InvalidArgument(f"max_norm is {max_norm}, and must be at least 0")
+    if not accumulate >= 1:
+        raise InvalidArgument(f"accumulate is {accumulate}, and must be at least 1")
+    if precision not in _PRECISIONS:
+        raise InvalidArgument(
+            f"mixed_precision is {precision!r}, and may be None, 'bfloat16' or 'float16'"
+        )
+    if budget is not None and not budget >= 0:
+        raise InvalidArgument(f"memory_budget is {budget} bytes, and must be at least 0")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

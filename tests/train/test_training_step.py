@@ -1,0 +1,548 @@
+"""Training steps of ONNX models: equal to torch, repeatable to the bit, and in place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+import torch.nn.functional as f
+from onnx import numpy_helper, parser
+
+import sardonyx
+from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
+from sardonyx.train import SGD, Adafactor, Adam, AdamW, TrainingStep
+from sardonyx.train.schedules import constant, cosine, linear
+from tests.train import models, torch_nets
+
+Array = Any
+HEAD = '<ir_version: 10, opset_import: ["": 21]>'
+CLASSIFIER = """g (float[batch, 2] x, int64[batch] labels) => (float loss, float[batch, 2] scores) {
+    hidden = Gemm(x, w1, b1)  active = Tanh(hidden)  scores = Gemm(active, w2, b2)
+    loss = SoftmaxCrossEntropyLoss(scores, labels) }"""
+SHAPES = {"w1": (2, 8), "b1": (8,), "w2": (8, 2), "b2": (2,)}
+FEEDS = {"x": np.float32([[0, 0], [0, 1], [1, 0], [1, 1]]), "labels": np.array([0, 1, 1, 0])}
+
+
+def with_weights(text: str, weights: dict[str, Array]) -> Any:
+    model = parser.parse_model(f"{HEAD} {text}")
+    model.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
+    return model
+
+
+def classifier() -> tuple[Any, dict[str, Array]]:
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in SHAPES.items()}
+    return with_weights(CLASSIFIER, weights), weights
+
+
+def classifier_in_torch(w: dict[str, Array], feeds: dict[str, Array]) -> Any:
+    hidden = torch.tanh(feeds["x"] @ w["w1"] + w["b1"])
+    return f.cross_entropy(hidden @ w["w2"] + w["b2"], feeds["labels"])
+
+
+Net = Callable[[dict[str, Array], dict[str, Array]], Any]
+
+
+def trained_by_torch(  # noqa: PLR0913 - one training
+    net: Net, weights: dict[str, Array], feeds: list[dict[str, Array]], make: Any,
+    max_norm: float | None = None, n: int = 50, parts: int = 1,
+) -> tuple[list[float], dict[str, Array]]:  # fmt: skip
+    """Losses and weights of torch; `parts` gradients are averaged for an update."""
+    w = {name: torch.tensor(v, requires_grad=True) for name, v in weights.items()}
+    optimizer = make(list(w.values()))
+    losses = []
+    for i in range(n):
+        loss = net(w, {k: torch.tensor(v) for k, v in feeds[i % len(feeds)].items()})
+        losses.append(loss.item())
+        (loss / parts).backward()
+        if i % parts == parts - 1:
+            if max_norm is not None:
+                torch.nn.utils.clip_grad_norm_(list(w.values()), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+    return losses, {name: v.detach().numpy() for name, v in w.items()}
+
+
+def losses_of(step: TrainingStep, feeds: dict[str, Array], n: int, **options: Any) -> list[float]:
+    return [float(step.run(feeds, **options)["loss"]) for _ in range(n)]
+
+
+OPTIMIZERS = {
+    "AdamW": (AdamW(0.05), lambda p: torch.optim.AdamW(p, 0.05)),
+    "AdamW options": (
+        AdamW(0.05, (0.8, 0.95), 1e-6, 0.3),
+        lambda p: torch.optim.AdamW(p, 0.05, (0.8, 0.95), 1e-6, 0.3),
+    ),
+    "Adam": (Adam(0.05, weight_decay=0.1), lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.1)),
+    "SGD": (SGD(0.5), lambda p: torch.optim.SGD(p, 0.5)),
+    "momentum": (
+        SGD(0.1, 0.9, weight_decay=0.01),
+        lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01),
+    ),
+    "Nesterov": (
+        SGD(0.1, 0.9, nesterov=True), lambda p: torch.optim.SGD(p, 0.1, 0.9, nesterov=True)
+    ),
+    "Adafactor": (
+        Adafactor(0.1, weight_decay=0.1),
+        lambda p: torch.optim.Adafactor(p, 0.1, weight_decay=0.1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.3])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_losses_and_weights_are_those_of_torch(name: str, max_norm: float | None) -> None:
+    ours, theirs = OPTIMIZERS[name]
+    model, weights = classifier()
+    step = TrainingStep(model, loss="loss", optimizer=ours, max_norm=max_norm)
+    assert step.session._fast_path is not None
+    found = losses_of(step, FEEDS, 50)
+    expected, trained = trained_by_torch(classifier_in_torch, weights, [FEEDS], theirs, max_norm)
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    for key, array in step.parameters.items():
+        np.testing.assert_allclose(array, trained[key], atol=5e-5)
+    assert step.state["step"] == 50
+
+
+def feeds_for(name: str) -> dict[str, Array]:
+    rng = np.random.default_rng(1)
+    if name == "image":
+        image = rng.standard_normal((3, 3, 17, 16)).astype(np.float32)
+        return {"image": image, "labels": np.array([0, 2, 1])}
+    if name == "transformer":
+        return {n: rng.integers(0, 11, (2, 5)) for n in ("tokens", "labels")}
+    return {"tokens": rng.integers(0, 11, (4, 3)), "labels": np.array([0, 2, 1])}
+
+
+def net_of(name: str) -> tuple[Any, dict[str, Array], Net]:
+    if name == "image":
+        return *models.image_net(), torch_nets.image_net
+    if name == "transformer":
+        return *models.transformer(), lambda w, x: torch_nets.transformer(w, x, 2, 2)
+    return *models.recurrent_net(name), lambda w, x: torch_nets.recurrent_net(w, x, name)
+
+
+@pytest.mark.parametrize("recompute", [None, "layers"])
+@pytest.mark.parametrize("name", ["transformer", "image", "LSTM", "GRU"])
+def test_networks(name: str, recompute: str | None) -> None:
+    model, weights, net = net_of(name)
+    step = TrainingStep(model, loss="loss", optimizer=AdamW(1e-3), recompute=recompute)
+    found = losses_of(step, feeds_for(name), 20)
+    expected, trained = trained_by_torch(
+        net, weights, [feeds_for(name)], lambda p: torch.optim.AdamW(p, 1e-3), n=20
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    statistics = {n for n in weights if n.startswith("bn") and n.endswith(("mean", "var"))}
+    assert step.parameters.keys() == weights.keys() - statistics
+    assert statistics <= step.state.keys()
+    # The bias of the keys has no effect on attention: there Adam divides noise by noise.
+    for key, array in step.parameters.items():
+        assert key.endswith(".k.b") or np.abs(array - trained[key]).mean() < 1e-4, key
+
+
+def test_running_statistics_are_those_of_torch() -> None:
+    model, weights = models.image_net()
+    step = TrainingStep(model, loss="loss", optimizer=SGD(0.0))
+    feeds = feeds_for("image")
+    norm = torch.nn.BatchNorm2d(6)
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.tensor(weights["bn0.mean"]))
+        norm.running_var.copy_(torch.tensor(weights["bn0.var"]))
+    convolved = f.conv2d(
+        torch.tensor(feeds["image"]), torch.tensor(weights["conv0.w"]), stride=2, padding=1
+    )
+    for _ in range(3):
+        step.run(feeds)
+        norm(convolved)
+    np.testing.assert_allclose(step.state["bn0.mean"], norm.running_mean.numpy(), atol=1e-6)
+    np.testing.assert_allclose(step.state["bn0.var"], norm.running_var.numpy(), rtol=1e-5)
+    saved = sardonyx.InferenceSession(step.to_model()).get_inputs()
+    assert {i.name for i in saved} == {"image", "labels"}
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.2])
+def test_accumulated_gradients_are_averaged(max_norm: float | None) -> None:
+    model, weights = classifier()
+    step = TrainingStep(model, loss="loss", accumulate=3, max_norm=max_norm)
+    parts = [{k: v[i : i + 2] for k, v in FEEDS.items()} for i in range(3)]
+    found = [float(step.run(parts[i % 3])["loss"]) for i in range(30)]
+    expected, trained = trained_by_torch(
+        classifier_in_torch, weights, parts, lambda p: torch.optim.AdamW(p, 1e-3), max_norm, 30, 3
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    for key, array in step.parameters.items():
+        np.testing.assert_allclose(array, trained[key], atol=1e-6)
+    assert step.state["step"] == 10
+    assert step.state["runs"] == 30
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_mixed_precision_keeps_float32_weights(precision: str) -> None:
+    model, _ = models.transformer()
+    plain = TrainingStep(model, optimizer=AdamW(1e-2))
+    mixed = TrainingStep(model, optimizer=AdamW(1e-2), mixed_precision=precision)
+    feeds = feeds_for("transformer")
+    expected, found = losses_of(plain, feeds, 20), losses_of(mixed, feeds, 20)
+    assert found != expected
+    np.testing.assert_allclose(found, expected, rtol=0.05, atol=0.05)
+    assert {a.dtype for a in mixed.parameters.values()} == {np.dtype(np.float32)}
+
+
+def test_a_step_that_overflows_float16_is_skipped() -> None:
+    model, _ = classifier()
+    step = TrainingStep(model, loss="loss", mixed_precision="float16")
+    before = {n: a.copy() for n, a in step.parameters.items()}
+    scale = float(step.state["loss_scale"])
+    huge = {**FEEDS, "x": FEEDS["x"] * 1e4}
+    step.run(huge | {"x": np.full_like(FEEDS["x"], 1e30)})
+    assert step.state["loss_scale"] == scale / 2
+    assert step.state["step"] == 0
+    assert all((before[n] == a).all() for n, a in step.parameters.items())
+    step.run(FEEDS)
+    assert step.state["step"] == 1
+    assert any((before[n] != a).any() for n, a in step.parameters.items())
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_changes_nothing(accumulate: int) -> None:
+    model, _ = models.image_net()
+    step = TrainingStep(model, loss="loss", accumulate=accumulate)
+    feeds = feeds_for("image")
+    for _ in range(3):
+        step.run(feeds)
+    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
+    wrong = feeds | {"image": np.full_like(feeds["image"], np.nan)}
+    number = 4 if accumulate == 1 else 2
+    with pytest.raises(RuntimeException, match=f"loss of step {number} is nan"):
+        step.run(wrong)
+    after = step.parameters | step.state
+    assert all((before[n] == after[n]).all() for n in before)
+    step.run(feeds)
+
+
+DROPOUT = """g (float[batch, 2] x, int64[batch] labels) => (float loss) {
+    ratio = Constant<value_float = 0.25>()  yes = Constant<value = bool {1}>()
+    hidden = Gemm(x, w1, b1)  active = Tanh(hidden)
+    dropped, mask = Dropout(active, ratio, yes)
+    scores = Gemm(dropped, w2, b2)  loss = SoftmaxCrossEntropyLoss(scores, labels) }"""
+
+
+def dropping() -> Any:
+    return with_weights(DROPOUT, classifier()[1])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("name", ["transformer", "image", "dropout"])
+def test_equal_to_the_bit_for_any_number_of_threads(name: str, threads: int) -> None:
+    model = dropping() if name == "dropout" else net_of(name)[0]
+    feeds = FEEDS if name == "dropout" else feeds_for(name)
+    results = []
+    for n in (1, threads):
+        options = sardonyx.SessionOptions()
+        options.intra_op_num_threads = n
+        step = TrainingStep(model, loss="loss", max_norm=1.0, sess_options=options)
+        losses = losses_of(step, feeds, 4)
+        results.append((losses, step.parameters | step.state))
+    assert results[0][0] == results[1][0]
+    for key, array in results[0][1].items():
+        np.testing.assert_array_equal(array, results[1][1][key], key)
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulating": {"accumulate": 2},
+    "float16": {"mixed_precision": "float16"},
+    "Adafactor": {"optimizer": Adafactor()},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_training_resumes_to_the_bit(name: str) -> None:
+    options = VARIANTS[name]
+    first = TrainingStep(dropping(), **options)
+    losses_of(first, FEEDS, 5)
+    saved = copy.deepcopy((first.parameters, first.state))
+    second = TrainingStep(dropping(), **options)
+    second.load(*saved)
+    assert losses_of(first, FEEDS, 5) == losses_of(second, FEEDS, 5)
+    for key, array in (first.parameters | first.state).items():
+        np.testing.assert_array_equal(array, (second.parameters | second.state)[key])
+
+
+def test_dropout_draws_anew_in_every_run() -> None:
+    step = TrainingStep(dropping(), optimizer=SGD(0.0))
+    assert step.session._fast_path is not None
+    assert len(set(losses_of(step, FEEDS, 20))) > 10
+
+
+def test_arrays_are_updated_in_place() -> None:
+    model, _ = classifier()
+    step = TrainingStep(model, loss="loss")
+    arrays = {n: a.ctypes.data for n, a in (step.parameters | step.state).items()}
+    step.run(FEEDS)
+    assert {n: a.ctypes.data for n, a in (step.parameters | step.state).items()} == arrays
+    before = step.run(FEEDS)["loss"]
+    step.parameters["w2"][...] = 0
+    step.parameters["b2"][...] = 0
+    assert step.run(FEEDS)["loss"] != before
+
+
+def test_other_outputs_are_those_before_the_update() -> None:
+    """They read the parameters too, and no update may come before them."""
+    model, weights = classifier()
+    step = TrainingStep(model, loss="loss", optimizer=SGD(100.0))
+    scores = step.run(FEEDS)["scores"]
+    hidden = np.tanh(FEEDS["x"] @ weights["w1"] + weights["b1"])
+    np.testing.assert_allclose(scores, hidden @ weights["w2"] + weights["b2"], atol=1e-6)
+
+
+def test_gradients_are_freed_by_their_update() -> None:
+    layers = " ".join(f"m{i} = MatMul(y{i}, w{i})  y{i + 1} = Tanh(m{i})" for i in range(8))
+    text = f"""g (float[4, 256] y0) => (float loss) {{ {layers}
+        loss = ReduceMean<keepdims = 0>(y8) }}"""
+    rng = np.random.default_rng(0)
+    shape = (256, 256)
+    weights = {f"w{i}": rng.standard_normal(shape).astype(np.float32) for i in range(8)}
+    model, feeds = with_weights(text, weights), {"y0": np.ones((4, 256), np.float32)}
+    from sardonyx.train.step_memory import step_bytes
+
+    def arena(**options: Any) -> int:
+        step = TrainingStep(model, **options)
+        step.run(feeds)
+        return step_bytes(step.session, {**feeds, **step._own})
+
+    one = 256 * 256 * 4
+    assert arena() < 3 * one
+    assert 8 * one <= arena(max_norm=1.0) < 11 * one
+
+
+def test_frozen_parameters_have_no_gradient(tmp_path: Path) -> None:
+    model, weights = classifier()
+    step = TrainingStep(model, loss="loss", parameters=["*2"])
+    assert set(step.parameters) == {"w2", "b2"}
+    assert step.state.keys() == {
+        "step", "runs", *(f"{n}.exp_avg{s}" for n in ("w2", "b2") for s in ("", "_sq"))
+    }  # fmt: skip
+    ops = [n.op.name for n in step.session._compiled.model.graph.nodes if n.is_backward]
+    assert "TanhGrad" not in ops
+    step.run(FEEDS)
+    trained = {
+        t.name: numpy_helper.to_array(t) for t in saved(step, tmp_path / "m.onnx").graph.initializer
+    }
+    np.testing.assert_array_equal(trained["w1"], weights["w1"])
+    assert (trained["w2"] != weights["w2"]).any()
+
+
+def saved(step: TrainingStep, path: Path) -> Any:
+    step.save(path)
+    return onnx.load(path)
+
+
+def test_the_trained_model_is_saved(tmp_path: Path) -> None:
+    model, _ = classifier()
+    step = TrainingStep(model, loss="loss")
+    losses_of(step, FEEDS, 3)
+    proto = saved(step, tmp_path / "trained.onnx")
+    assert [n.op_type for n in proto.graph.node] == [n.op_type for n in model.graph.node]
+    expected = step.run(FEEDS, lr=0.0)["loss"]
+    for source in (tmp_path / "trained.onnx", proto):
+        found = sardonyx.InferenceSession(source).run(["loss"], FEEDS)[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)  # inference multiplies otherwise
+    step.run(FEEDS)
+    assert sardonyx.InferenceSession(step.to_model()).run(["loss"], FEEDS)[0] < expected - 1e-4
+    again = TrainingStep(tmp_path / "trained.onnx", loss="loss")
+    assert again.run(FEEDS)["loss"] == expected
+
+
+def test_external_data_stays_external(tmp_path: Path) -> None:
+    model, _ = classifier()
+    path = tmp_path / "model.onnx"
+    onnx.save(
+        model, path, save_as_external_data=True, location="model.data", size_threshold=0,
+        convert_attribute=False,
+    )  # fmt: skip
+    step = TrainingStep(path, loss="loss")
+    step.run(FEEDS)
+    (tmp_path / "out").mkdir()
+    step.save(tmp_path / "out" / "trained.onnx")
+    step.save(path)  # over the model that is being read
+    files = {p.name for p in (tmp_path / "out").iterdir()}
+    assert "trained.onnx" in files
+    for target in (tmp_path / "out" / "trained.onnx", path):
+        arrays = {t.name: numpy_helper.to_array(t) for t in onnx.load(target).graph.initializer}
+        for key, array in step.parameters.items():
+            np.testing.assert_array_equal(arrays[key], array)
+    assert np.isfinite(step.run(FEEDS)["loss"])
+
+
+def test_schedules() -> None:
+    rise = [0.0, 0.25, 0.5, 0.75, 1.0]
+    flat = constant(1.0, warmup=4)
+    assert [flat(i) for i in (0, 1, 2, 3, 4)] == rise
+    assert flat(99) == 1.0
+    line = linear(1.0, warmup=4, total=8, final=0.2)
+    assert [line(i) for i in range(5)] == rise
+    np.testing.assert_allclose([line(i) for i in (6, 8, 99)], [0.6, 0.2, 0.2])
+    wave = cosine(1.0, warmup=4, total=8)
+    np.testing.assert_allclose([wave(i) for i in (2, 4, 6, 8, 9)], [0.5, 1, 0.5, 0, 0], atol=1e-15)
+    with pytest.raises(InvalidArgument, match="warmup is 8 of 8"):
+        linear(1.0, warmup=8, total=8)
+
+
+def test_a_learning_rate_is_a_function_of_the_step() -> None:
+    model, _ = classifier()
+    seen: list[int] = []
+
+    def rate(count: int) -> float:
+        seen.append(count)
+        return 0.1 / (count + 1)
+
+    step = TrainingStep(model, loss="loss", optimizer=SGD(rate))
+    other = TrainingStep(model, loss="loss", optimizer=SGD(1.0))
+    for i in range(4):
+        step.run(FEEDS)
+        other.run(FEEDS, lr=0.1 / (i + 1))
+    assert seen == [0, 1, 2, 3]
+    for key, array in step.parameters.items():
+        np.testing.assert_array_equal(array, other.parameters[key])
+
+
+def test_a_memory_budget_recomputes() -> None:
+    model, _ = models.transformer(layers=6, width=64)
+    feeds = {n: np.zeros((4, 64), np.int64) for n in ("tokens", "labels")}
+    plain = TrainingStep(model)
+    plenty = TrainingStep(model, memory_budget=1 << 40)
+    little = TrainingStep(model, memory_budget=1 << 20)
+    expected = losses_of(plain, feeds, 3)
+    assert losses_of(plenty, feeds, 3) == losses_of(little, feeds, 3) == expected
+
+    def n_again(step: TrainingStep) -> int:
+        return sum(n.priority > 0 for n in step.session._compiled.model.graph.nodes)
+
+    assert n_again(plenty) == 0
+    assert n_again(little) > 0
+
+
+def test_float64_is_trained_too() -> None:
+    text = CLASSIFIER.replace("float[", "double[").replace("float loss", "double loss")
+    _, weights = classifier()
+    wide = {n: w.astype(np.float64) for n, w in weights.items()}
+    step = TrainingStep(with_weights(text, wide), loss="loss", optimizer=AdamW(0.05))
+    found = losses_of(step, FEEDS | {"x": FEEDS["x"].astype(np.float64)}, 20)
+    expected, _ = trained_by_torch(
+        classifier_in_torch, wide, [FEEDS | {"x": FEEDS["x"].astype(np.float64)}],
+        lambda p: torch.optim.AdamW(p, 0.05), n=20,
+    )  # fmt: skip
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_gradients_that_are_other_parameters() -> None:
+    """The gradient of sum(v w) by v is w, which its own update must not change before."""
+    text = "g (float[2] x) => (float loss) { p = Mul(v, w) q = Mul(p, x) loss = ReduceSum(q) }"
+    weights = {"v": np.float32([1, 2]), "w": np.float32([3, 4])}
+    text = text.replace("ReduceSum(q)", "ReduceSum<keepdims = 0>(p)")
+    text = text.replace("(float[2] x)", "()").replace(" q = Mul(p, x)", "")
+    step = TrainingStep(with_weights(text, weights), optimizer=SGD(0.5))
+    assert step.run({})["loss"] == 11
+    np.testing.assert_array_equal(step.parameters["v"], [-0.5, 0])
+    np.testing.assert_array_equal(step.parameters["w"], [2.5, 3])
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "max_norm": ({"max_norm": -1}, "max_norm is -1"),
+    "accumulate": ({"accumulate": 0}, "accumulate is 0"),
+    "precision": ({"mixed_precision": "int8"}, "mixed_precision is 'int8'"),
+    "budget": ({"memory_budget": -5}, "memory_budget is -5"),
+    "no loss": ({"loss": None}, "2 outputs: loss, scores"),
+    "a loss of many elements": ({"loss": "scores"}, "a loss has one element"),
+    "a name": ({"parameters": ["w9"]}, "no input or initializer 'w9'"),
+    "a pattern": ({"parameters": ["q*"]}, "matches 'q\\*'; there are w1"),
+    "none": ({"parameters": []}, "names none"),
+    "an input": ({"parameters": ["x"]}, "x is an input of the model"),
+    "betas": ({"optimizer": AdamW(betas=(1.0, 0.9))}, "betas are"),
+    "eps": ({"optimizer": AdamW(eps=-1)}, "eps is -1"),
+    "nesterov": ({"optimizer": SGD(nesterov=True)}, "needs a momentum"),
+    "d": ({"optimizer": Adafactor(d=0.5)}, "d is 0.5"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments(name: str) -> None:
+    options, said = WRONG[name]
+    with pytest.raises(InvalidArgument, match=said):
+        TrainingStep(classifier()[0], **{"loss": "loss", **options})
+
+
+def test_wrong_feeds() -> None:
+    step = TrainingStep(classifier()[0], loss="loss")
+    with pytest.raises(InvalidArgument, match="w1 is trained"):
+        step.run(FEEDS | {"w1": np.zeros((2, 8), np.float32)})
+    with pytest.raises(InvalidArgument, match="q is not an input; the inputs are labels, x"):
+        step.run(FEEDS | {"q": 1})
+    with pytest.raises(InvalidArgument, match="learning rate of step 1 is -1"):
+        step.run(FEEDS, lr=-1)
+
+
+LOADS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "missing": (lambda p, s: p.pop("w1"), "parameter w1 is missing"),
+    "unknown": (lambda p, s: p.update(q=1), "no parameter q"),
+    "shape": (lambda p, s: p.update(w1=p["w1"].T), r"w1 has the shape \[8, 2\], and here \[2, 8\]"),
+    "type": (lambda p, s: p.update(w1=p["w1"].astype(float)), "w1 is of type float64"),
+    "state": (lambda p, s: s.pop("w1.exp_avg"), "state w1.exp_avg is missing"),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_what_does_not_fit_is_not_loaded(name: str) -> None:
+    change, said = LOADS[name]
+    step = TrainingStep(classifier()[0], loss="loss")
+    parameters = {n: a + 1 for n, a in step.parameters.items()}
+    state = {n: a + 1 for n, a in step.state.items()}
+    change(parameters, state)
+    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
+    with pytest.raises(InvalidArgument, match=said):
+        step.load(parameters, state)
+    assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())
+
+
+UPDATE = """g (double[6] c, float[4] p, float[4] g) => (uint8[1] u) {
+    u, q = sardonyx.train.SGDUpdate(c, p, g) }"""
+CONTROL = np.float64([0.5, 1, 1, 1, 0, 1])
+
+
+def updating(text: str = UPDATE) -> sardonyx.InferenceSession:
+    head = '<ir_version: 10, opset_import: ["": 21, "sardonyx.train": 1]>'
+    return sardonyx.InferenceSession(parser.parse_model(f"{head} {text}"))
+
+
+def test_an_update_writes_to_the_fed_array() -> None:
+    session = updating()
+    p = np.ones(4, np.float32)
+    for run in (None, sardonyx.RunOptions()):
+        p[:] = 1
+        (flag,) = session.run(None, {"c": CONTROL, "p": p, "g": p * 2}, run)
+        assert flag == 1
+        np.testing.assert_array_equal(p, 0)
+
+
+@pytest.mark.parametrize("kind", ["read-only", "strided", "list"])
+def test_an_update_needs_an_array_that_it_can_write(kind: str) -> None:
+    p: Any = np.ones(8, np.float32)[:: 2 if kind == "strided" else 1][:4]
+    if kind == "read-only":
+        p.flags.writeable = False
+    with pytest.raises(InvalidArgument, match="input p is updated in place, and needs a writable"):
+        updating().run(
+            None, {"c": CONTROL, "p": p.tolist() if kind == "list" else p, "g": np.array(p)}
+        )
+
+
+def test_only_inputs_are_updated() -> None:
+    text = UPDATE.replace("{", "{ z = Neg(p)").replace("(c, p, g)", "(c, z, g)")
+    with pytest.raises(InvalidGraph, match="which is not an input of the model"):
+        updating(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.autodiff.gradient import gradient
 from sardonyx.train.adapters import lora, merge
+from sardonyx.train.fitting import fit
 from sardonyx.train.optimizers import SGD, Adafactor, Adam, AdamW
 from sardonyx.train.training_step import TrainingStep
 from sardonyx.train.wrap import report, wrap
@@ -14,6 +15,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "TrainingStep",
+    "fit",
     "gradient",
     "lora",
     "merge",

@@ -36,7 +36,7 @@ class Batches:
         self._options = options
         self.count: int | None  # batches of an epoch; None if unknown
         self._open: Callable[[int], Iterator[Any]]
-        if isinstance(data, Mapping) or (isinstance(data, tuple) and _are_arrays(data)):
+        if holds_arrays(data):
             arrays = _checked(self._feed(data))
             self.count, self._open = self._of_arrays(arrays)
             return
@@ -104,8 +104,11 @@ class Batches:
         return {n: np.asarray(array) for n, array in zip(self._names, values, strict=True)}
 
 
-def _are_arrays(values: tuple[Any, ...]) -> bool:
-    return bool(values) and all(hasattr(value, "shape") for value in values)
+def holds_arrays(data: Data) -> bool:
+    """Return whether data is all samples of each input, not feeds."""
+    if isinstance(data, tuple):
+        return bool(data) and all(hasattr(value, "shape") for value in data)
+    return isinstance(data, Mapping)
 
 
 def _checked(arrays: Feeds) -> Feeds:

@@ -12,6 +12,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.load.model import Model
 from sardonyx.session.inference import InferenceSession
 from sardonyx.train.batches import Batches, Feeds, samples_in
+from sardonyx.train.inference_form import inference_form
 
 # From the outputs and the feeds of a batch to a number, as its share of right answers.
 Metric = Callable[[Mapping[str, Array], Feeds], float]
@@ -29,7 +30,7 @@ class Evaluation:
 
     def run(self, model: Model) -> dict[str, float]:
         """Return the means over all samples: the loss as "loss", and each metric by its name."""
-        session = InferenceSession(model)
+        session = InferenceSession(inference_form(model))
         names = [output.name for output in session.get_outputs()]
         known = {i.name for i in session.get_inputs()}
         totals, count = dict.fromkeys(("loss", *self._metrics), 0.0), 0

@@ -23,7 +23,8 @@ from sardonyx.train import resumption
 from sardonyx.train.batches import Batches, Feeds
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.evaluation import Evaluation
-from sardonyx.train.resumption import LearningRate, State, Step
+from sardonyx.train.optimizers import LearningRate
+from sardonyx.train.resumption import State, Step
 from sardonyx.train.speed import Report, Speed
 
 NAN_HINT: Final = (

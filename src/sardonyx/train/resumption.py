@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -15,10 +15,10 @@ from sardonyx.errors import UNEXPECTED_ERRORS, InvalidArgument
 from sardonyx.load.model import Model
 from sardonyx.ops.random.standard import generator, set_seed
 from sardonyx.train.checkpoint import Checkpoint
+from sardonyx.train.optimizers import LearningRate
 
 _PARAMETERS, _STATE, _BEST, _RANDOM = "parameters/", "state/", "best/", "random/"
 _LOSSES: Final = "losses"  # a tensor: a long run has millions
-LearningRate = float | Callable[[int], float]
 
 
 class Step(Protocol):

@@ -29,9 +29,9 @@ from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
 from sardonyx.ort.options import SessionOptions
 from sardonyx.session import InferenceSession
-from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
 from sardonyx.train.loss_scale import LossScale
 from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer
+from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
 from sardonyx.train.step_memory import step_bytes
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]

@@ -1,0 +1,176 @@
+"""`fit`: trains an ONNX model on data, with evaluation, checkpoints and resumption."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import frozen
+from sardonyx.base.shared_store import Array
+from sardonyx.errors import InvalidArgument
+from sardonyx.load.model import Model
+from sardonyx.save import SaveOptions, save
+from sardonyx.train.adapters import Adapted
+from sardonyx.train.batches import Batches, BatchOptions, Data, holds_arrays
+from sardonyx.train.checkpoint import CheckpointFolder
+from sardonyx.train.evaluation import Evaluation, Metric
+from sardonyx.train.inference_form import inference_form
+from sardonyx.train.loop import Loop, LoopOptions
+from sardonyx.train.loss_curve import loss_curve
+from sardonyx.train.optimizers import LearningRate, Optimizer
+from sardonyx.train.speed import Report
+from sardonyx.train.training_step import TrainingStep
+
+_ADAPTER: Final = ".onnx_adapter"
+_OWN_INPUTS: Final = "sardonyx."  # what a step adds to the inputs of its model
+
+
+@frozen(eq=False)
+class Fitted:
+    """What `fit` returns: the trained parameters, and how it went."""
+
+    step: TrainingStep  # trains on, if it is run
+    losses: list[float]  # by step
+    evaluations: list[dict[str, float]]  # "step", "loss" and metrics
+    stopped: str  # why training ended before its last step; empty if it did not
+    adapted: Adapted | None = None
+
+    @property
+    def parameters(self) -> dict[str, Array]:
+        """The trained parameters by name."""
+        return self.step.parameters
+
+    def to_model(self) -> Model:
+        """Return the trained model for inference: stored statistics, no Dropout.
+
+        Adapters are its optional inputs, with the trained parameters as defaults.
+        """
+        return inference_form(self.step.to_model())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the trained model; of a model with adapters, `*.onnx_adapter` has only them."""
+        target = os.fspath(path)
+        if not target.endswith(_ADAPTER):
+            data = f"{os.path.basename(target)}.data" if self._is_large else None
+            save(self.to_model(), SaveOptions(target, data))
+        elif self.adapted is not None:
+            self.adapted.save(target, self.parameters)
+        else:
+            raise InvalidArgument(
+                f"{target} would be an adapter, and the model has none",
+                hint="give fit the result of sardonyx.train.lora",
+            )
+
+    def save_curve(self, path: str | os.PathLike[str], title: str = "loss") -> None:
+        """Write the losses of training and evaluation as an SVG image."""
+        text = loss_curve(self.losses, self.evaluations, title)
+        with writing(os.fspath(path)) as file:
+            file.write(text.encode())
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether the weights exceed what one protobuf message holds, with room for the rest."""
+        constants = (value.const for value in self.step.to_model().graph.all_values())
+        return sum(const.size_bytes for const in constants if const is not None) > 1 << 30
+
+
+def fit(  # noqa: PLR0913 - options, passed by name
+    model: Any,
+    data: Data,
+    *,
+    loss: str | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    shuffle: bool = True,
+    drop_last: bool = False,
+    seed: int = 0,
+    parameters: Sequence[str] | None = None,
+    optimizer: Optimizer | None = None,
+    lr: LearningRate | None = None,
+    max_norm: float | None = None,
+    accumulate: int = 1,
+    mixed_precision: str | None = None,
+    memory_budget: int | None = None,
+    evaluation: Data | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    evaluate_every: int | None = None,
+    patience: int | None = None,
+    monitor: str = "loss",
+    checkpoints: str | os.PathLike[str] | CheckpointFolder | None = None,
+    save_every: int | None = None,
+    resume: bool = False,
+    on_step: Callable[[Report], None] | None = None,
+) -> Fitted:
+    """Train a model, which is anything that a session accepts, or the result of `lora`.
+
+    `data` are arrays by input (or a tuple of them in the order of the inputs) in batches of
+    `batch_size`; or feeds, each of which is a batch: a list, another iterable, or a function from
+    the number of an epoch to an iterable. A step is one batch, and training ends after `epochs` or
+    `steps`. Arrays and lists are shuffled in each epoch, as `seed` determines.
+
+    `loss` names the output to minimize. `parameters`, `optimizer`, `max_norm`, `accumulate`,
+    `mixed_precision` and `memory_budget` are those of `TrainingStep`; `lr` replaces the optimizer's
+    learning rate, and may be a function of the number of updates (`sardonyx.train.schedules`).
+
+    The model is evaluated on `evaluation` at the end of each epoch, or every `evaluate_every`
+    steps: its mean loss, and the means of `metrics`, which are functions of the outputs and the
+    feeds of a batch. With `patience`, training stops after that many evaluations without a better
+    `monitor`ed value, and the parameters of the best one are kept.
+
+    With `checkpoints`, a folder, the state is written every `save_every` steps, at the end, and on
+    Ctrl-C. With `resume` the newest one is continued, if there is any: data, random numbers and
+    optimizer state go on as if nothing had happened, to the bit.
+
+    `on_step` is called with a report after each step.
+    """
+    adapted = model if isinstance(model, Adapted) else None
+    if adapted is not None:
+        model = adapted.model
+        parameters = list(adapted.parameters) if parameters is None else parameters
+    step = TrainingStep(
+        model,
+        loss=loss,
+        parameters=parameters,
+        optimizer=optimizer,
+        max_norm=max_norm,
+        accumulate=accumulate,
+        mixed_precision=mixed_precision,
+        memory_budget=memory_budget,
+    )
+    loss_name = loss or step.session.get_outputs()[0].name
+    options = LoopOptions(
+        loss=loss_name,
+        epochs=epochs,
+        steps=steps,
+        lr=lr,
+        evaluate_every=evaluate_every,
+        patience=patience,
+        monitor=monitor,
+        save_every=save_every,
+        resume=resume,
+        seed=seed,
+    )
+    names = _input_names(step)
+    batches = Batches(data, names, BatchOptions(batch_size, shuffle, seed, drop_last))
+    held_back = None
+    if evaluation is not None:
+        size = batch_size if holds_arrays(evaluation) else None
+        ordered = Batches(evaluation, names, BatchOptions(size, shuffle=False))
+        held_back = Evaluation(ordered, loss_name, metrics or {})
+    folder = checkpoints
+    if folder is not None and not isinstance(folder, CheckpointFolder):
+        folder = CheckpointFolder(folder)
+    loop = Loop(step, batches, options, held_back, folder, on_step)
+    loop.run()
+    state = loop.state
+    return Fitted(step, state.losses, state.evaluations, state.stopped, adapted)
+
+
+def _input_names(step: TrainingStep) -> list[str]:
+    """The inputs that data is for, in the model's order."""
+    own = {**step.parameters, **step.state}
+    names = (i.name for i in step.session.get_inputs())
+    return [n for n in names if n not in own and not n.startswith(_OWN_INPUTS)]

@@ -1,0 +1,139 @@
+"""`fit`: models trained end to end, what it returns and saves, and its curve."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.train import SGD, AdamW, fit, lora
+from sardonyx.train.checkpoint import CheckpointFolder
+from sardonyx.train.loss_curve import loss_curve
+from tests.train import killed
+from tests.train.plain_step import DATA, regression
+
+
+def trained(**options: Any) -> Any:
+    defaults = {"loss": "loss", "epochs": 40, "batch_size": 4, "optimizer": SGD(0.05, 0.9)}
+    return fit(regression(), DATA, **(defaults | options))
+
+
+def weights(result: Any) -> dict[str, bytes]:
+    return {n: a.tobytes() for n, a in result.parameters.items()}
+
+
+def test_a_regression_is_found(tmp_path: Path) -> None:
+    seen = []
+    result = trained(
+        epochs=80,
+        evaluation=DATA,
+        metrics={"error": lambda out, fed: np.abs(out["y"] - fed["goal"]).mean()},
+        on_step=seen.append,
+    )
+    np.testing.assert_allclose(result.parameters["w"][:, 0], [1, -2, 0.5], atol=1e-2)
+    assert len(result.losses) == len(seen) == 240
+    assert len(result.evaluations) == 80
+    assert result.evaluations[-1]["error"] < 1e-2
+    assert not result.stopped
+    result.save(tmp_path / "m.onnx")
+    session = sardonyx.InferenceSession(tmp_path / "m.onnx")
+    np.testing.assert_allclose(session.run(["y"], DATA)[0], DATA["goal"], atol=0.05)
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+
+
+def test_results_are_repeatable_and_depend_on_the_seed() -> None:
+    assert weights(trained()) == weights(trained())
+    assert weights(trained()) != weights(trained(seed=1))
+
+
+@pytest.mark.parametrize("stop", [1, 7, 60])
+def test_resumption_is_exact(stop: int, tmp_path: Path) -> None:
+    options = {"optimizer": AdamW(0.05), "accumulate": 2, "max_norm": 1.0}
+    whole = trained(**options)
+    trained(**options, steps=stop, checkpoints=tmp_path)
+    again = trained(**options, checkpoints=CheckpointFolder(tmp_path), resume=True)
+    assert weights(again) == weights(whole)
+    assert again.losses == whole.losses
+
+
+def test_early_stopping_returns_the_best() -> None:
+    rate = {"lr": lambda count: 0.05 if count < 30 else 0.8}
+    result = trained(**rate, epochs=99, patience=2, evaluation=DATA)
+    assert result.stopped
+    values = [e["loss"] for e in result.evaluations]
+    y = DATA["x"] @ result.parameters["w"] + result.parameters["b"]
+    assert ((y - DATA["goal"]) ** 2).mean() == pytest.approx(min(values), rel=1e-4)
+
+
+def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
+    data = {n: a.copy() for n, a in DATA.items()}
+    data["x"][3] = np.inf
+    with pytest.raises(SardonyxError, match=r"nan|inf") as caught:
+        fit(regression(), data, loss="loss", epochs=2, batch_size=2, checkpoints=tmp_path)
+    assert "of epoch 1" in caught.value.where["training"]
+    assert caught.value.where["hint"]
+
+
+def test_dropout_and_statistics_are_for_training_only(tmp_path: Path) -> None:
+    """Evaluation and the saved model have no Dropout, and running statistics that were trained."""
+    np.random.seed(0)
+    held_back = list(killed.data(0))[:4]
+    model = killed.classifier()
+    options = {"steps": 200, "optimizer": AdamW(0.01), "evaluation": held_back}
+    result = fit(model, killed.data, evaluate_every=100, **options)
+    assert result.evaluations[-1]["loss"] < 0.75
+    result.save(tmp_path / "m.onnx")
+    session = sardonyx.InferenceSession(tmp_path / "m.onnx")
+    losses = [session.run(None, held_back[0])[0] for _ in range(2)]
+    assert losses[0] == losses[1]
+    saved = onnx.load(tmp_path / "m.onnx")
+    norm = next(n for n in saved.graph.node if n.op_type == "BatchNormalization")
+    assert not any(a.name == "training_mode" and a.i for a in norm.attribute)
+    stored = {t.name: onnx.numpy_helper.to_array(t) for t in saved.graph.initializer}
+    assert np.abs(stored["mean"]).max() > 0.1
+    total = np.mean([session.run(None, feeds)[0] for feeds in held_back])
+    assert total == pytest.approx(result.evaluations[-1]["loss"], rel=1e-5)
+
+
+def test_adapters_are_trained_and_saved(tmp_path: Path) -> None:
+    model = killed.classifier()
+    adapted = lora(model, ["w2"], rank=2)
+    result = fit(adapted, killed.data, steps=100, optimizer=AdamW(0.02, weight_decay=0.0))
+    assert result.parameters.keys() == {"w2.lora_A", "w2.lora_B"}
+    assert np.mean(result.losses[-20:]) < np.mean(result.losses[:20])
+    result.save(tmp_path / "a.onnx_adapter")
+    adapter = sardonyx.LoraAdapter()
+    adapter.Load(tmp_path / "a.onnx_adapter")
+    assert np.abs(adapter._feed["w2.lora_B"]).max() > 0
+    with pytest.raises(InvalidArgument, match="would be an adapter"):
+        trained(epochs=1).save(tmp_path / "b.onnx_adapter")
+
+
+def test_parameters_that_are_named_are_trained() -> None:
+    result = trained(parameters=["b"])
+    assert list(result.parameters) == ["b"]
+
+
+def test_the_curve_is_an_image(tmp_path: Path) -> None:
+    trained(evaluation=DATA).save_curve(tmp_path / "loss.svg", "a < b")
+    root = ET.parse(tmp_path / "loss.svg").getroot()
+    lines = [e.get("points", "").split() for e in root if e.tag.endswith("polyline")]
+    assert [len(line) for line in lines] == [120, 120, 40]
+    heights = [float(point.split(",")[1]) for point in lines[0]]
+    assert heights[0] < heights[-1]  # y grows downward: the loss falls
+
+
+@pytest.mark.parametrize("losses", [[], [1.0], [float("nan"), 2.0], [3.0] * 5000])
+def test_curves_of_any_length(losses: list[float]) -> None:
+    root = ET.fromstring(loss_curve(losses))
+    assert all(len(e.get("points", "").split()) <= 1000 for e in root)
+
+
+def test_killed_runs_end_as_one_that_was_not(tmp_path: Path) -> None:
+    assert killed.check(tmp_path, kills=3, seed=1).startswith("3 kills")

@@ -21,7 +21,7 @@ from sardonyx.graph.fact import (
     elements,
     refines,
 )
-from sardonyx.ops.sequence import join_facts
+from sardonyx.ops.sequence.standard import join_facts
 
 B, N = symbol("B"), symbol("N")
 

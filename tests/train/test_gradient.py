@@ -188,37 +188,6 @@ def test_tensors_that_pass_through_known_elements(path: str) -> None:
 
 # Paths from a weight to the loss beside y itself, each with the node where the gradient is lost.
 CUT = [
-    ("s = SequenceConstruct(y, x) e = SequenceAt(s, i)", "SequenceAt"),
-    ("s = SequenceConstruct(y, x) t = SequenceErase(s, i) e = SequenceAt(t, zero)", "SequenceAt"),
-    (
-        """s = SequenceConstruct(y, y) m = SequenceMap <body = b (float[4] v) => (float[4] u)
-           { u = Mul(v, v) }> (s) e = SequenceAt(m, zero)""",
-        "SequenceAt",
-    ),
-    (
-        """yes = Constant<value = bool {1}>() s0 = SequenceEmpty()
-           s = Loop (i, yes, s0) <body = b (int64 k, bool c, seq(float[4]) s1)
-               => (bool d, seq(float[4]) s2) { d = Identity(c) s2 = SequenceInsert(s1, y) }>
-           e = ConcatFromSequence<axis = 0>(s)""",
-        "ConcatFromSequence",
-    ),
-    (
-        """yes = Constant<value = bool {1}>()
-           e = Loop (i, yes, x) <body = b (int64 k, bool c, float[4] s1)
-               => (bool d, float[4] s2) { d = Identity(c) s2 = Mul(s1, w) }>""",
-        "Loop",
-    ),
-    (
-        """r = Unsqueeze(x, axes) e = Scan (r) <num_scan_inputs = 1,
-           body = b (float[4] v) => (float[4] u) { u = Mul(v, w) }>""",
-        "Scan",
-    ),
-    (
-        """c = Cast<to = 9>(i) o = If (c) <then_branch = t () => (optional(float[4]) a)
-           { a = Optional(y) }, else_branch = f () => (optional(float[4]) b) { b = Optional(x) }>
-           e = OptionalGetElement(o)""",
-        "OptionalGetElement",
-    ),
     ("q = QuantizeLinear(y, tenth, none) e = DequantizeLinear(q, tenth, none)", "DequantizeLinear"),
     ("q = QuantizeLinear(y, tenth, none) r = Identity(q) e = Cast<to = 1>(r)", "QuantizeLinear"),
     ("q, s, z = DynamicQuantizeLinear(y) e = DequantizeLinear(q, s, z)", "DequantizeLinear"),
@@ -256,9 +225,6 @@ def test_what_the_loss_does_not_read_may_be_anything() -> None:
 
 TWO = "g (float[n] x, int64[n] i) => (float[n] y, int64[n] k) { y = Mul(x, w) k = Identity(i) }"
 ONE = "g (float x, float v) => (float y) { y = Mul(x, w) }"
-BRANCHES = """g (bool c, float x) => (float y) {
-    y = If (c) <then_branch = t () => (float a) { a = Mul(x, x) },
-                else_branch = e () => (float b) { b = Identity(x) }> }"""
 SCATTER = """g (float[2] x, int64[1] i) => (float y) {
     z = ScatterElements<reduction = "max">(x, i, w) y = ReduceSum<keepdims=0>(z) }"""
 DIAGONAL = 'g (float[2, 2] x) => (float y) { y = Einsum<equation = "ii->">(x) }'
@@ -281,7 +247,6 @@ ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (BARE, {}, InvalidArgument, "y depends on no initializer"),
     (ONE, {"by": []}, InvalidArgument, "names nothing"),
     (DET, BY_X, NotImplemented, "(?s)Det has no gradient.*node.*hint"),
-    (BRANCHES, BY_X, NotImplemented, "If has no gradient"),
     (DIAGONAL, BY_X, NotImplemented, "a letter twice"),
     (SCATTER, BY_X, NotImplemented, "reduction max has no gradient"),
 ]

@@ -108,6 +108,15 @@ def test_in_a_branch() -> None:
     assert session.run(None, {"x": x, "c": np.array(False)})[0].tolist() == [-1, -2]
 
 
+def test_of_a_loop_at_another_value() -> None:
+    text = """g (float[2] x, float[2] p) => (float[2] d) {
+        n = Constant<value = int64 {3}>()
+        y = Loop (n, , x) <body = b (int64 i, bool c, float[2] s) => (bool e, float[2] t)
+            { e = Identity(c) t = Mul(s, x) }>
+        d = Gradient<xs=["x"], y="y">(p) }"""
+    assert run(text, x=[1, 2], p=[2, 3]) == [[32, 108]]
+
+
 def test_the_trained_weight_may_be_a_constant() -> None:
     text = (
         "g (float[2] x) => (float[2] d) <float[2] w = {2, 3}> { y = Mul(x, w) "

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import sardonyx
-from sardonyx.autodiff.backward import Backward, backpropagate, takes_gradients
+from sardonyx.autodiff.backward import Backward, backpropagate
+from sardonyx.autodiff.dependence import takes_gradients
 from sardonyx.autodiff.stops import STOPS, stops_at_input, stops_at_output
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import BOOL, F32, I64, INTS

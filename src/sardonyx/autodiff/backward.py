@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.autodiff.stops import stops_at_input, stops_at_output
+from sardonyx.autodiff.dependence import differentiable_reads, mark_dependents
 from sardonyx.errors import NotImplemented, SardonyxError
-from sardonyx.graph.dtype import FLOATS
-from sardonyx.graph.fact import Fact
+from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
-from sardonyx.ops.gradients import GradientBuilder, outputs_of, rule_of
+from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of, rule_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.options import PassOptions
@@ -29,8 +28,8 @@ _DISABLED: Final = frozenset(("CommonSubexpressionElimination", "ConstantFolding
 def prepare(graph: Graph) -> None:
     """Infer a graph and remove sequences, optionals and Ifs that are known statically.
 
-    Gradients flow through tensors only: elements of known sequences, the contents of optionals and
-    the branch of an If with a known condition are read directly afterwards.
+    Gradients of tensors are cheaper than those of sequences: elements of known sequences, the
+    contents of optionals and the branch of an If with a known condition are read directly.
     """
     infer(graph, assumes=False)
     ops = {node.op.name for node in graph.all_nodes()}
@@ -48,8 +47,8 @@ class Backward(FoldingBuilder, GradientBuilder):
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, PassOptions().fold_limit_bytes)
-        self.active: set[Value] = set()  # float tensors that depend on a target
-        self.opaque: set[Value] = set()  # other values that do: integers, sequences, optionals
+        self.active: set[Value] = set()  # values of floats that depend on a target
+        self.opaque: set[Value] = set()  # other values that do, as integers
 
     if TYPE_CHECKING:
 
@@ -61,9 +60,17 @@ class Backward(FoldingBuilder, GradientBuilder):
         return make(self, name, *inputs, **options)
 
 
-def takes_gradients(value: Value | None) -> bool:
-    """Whether a value is a float tensor: other values have no gradients."""
-    return value is not None and isinstance(value.fact, Fact) and value.fact.dtype in FLOATS
+def accumulate(b: Builder, value: Value, total: Value | None, grad: Value) -> Value:
+    """The sum of two gradients of a value; those of a sequence are added by element."""
+    if total is None:
+        return grad
+    if not isinstance(total.fact, SequenceFact):
+        return b.Add(total, grad)
+    body = Graph("add")
+    for _ in range(2):
+        body.add_input(Value("", Fact(element_type(value.fact), None)))
+    body.set_outputs([Builder(body, body.scope).Add(*body.inputs)])
+    return Builder.node(b, "SequenceMap", total, grad, body=body).outputs[0]
 
 
 def backpropagate(
@@ -75,7 +82,7 @@ def backpropagate(
     target that ends at a node without a gradient rule is an error, unless the derivative is zero
     there by definition (stops.py).
     """
-    _mark_dependents(b, nodes, targets)
+    mark_dependents(b, nodes, targets)
     gradients: Gradients = dict(seeds)
     missed: set[Value] = set()  # opaque values that the loss depends on
     for node in reversed(nodes):
@@ -84,7 +91,7 @@ def backpropagate(
         # The loss does not depend on this node.
         if not is_reached and missed.isdisjoint(node.outputs):
             continue
-        reads = _differentiable_reads(b, node)
+        reads = differentiable_reads(b, node)
         if not reads:
             continue
         # A target reaches the loss only through a value without gradients, as a sequence.
@@ -97,48 +104,26 @@ def backpropagate(
         n_before = len(b.new_nodes)
         # Chain rule: contributions of all readers of a value are summed.
         for value, grad in _contributions(b, node, grads, reads):
-            gradients[value] = b.Add(gradients[value], grad) if value in gradients else grad
+            gradients[value] = accumulate(b, value, gradients.get(value), grad)
         for added in b.new_nodes[n_before:]:
             added.is_backward = True
             added.name = added.name or (f"{node.name}_grad" if node.name else "")
     return gradients
 
 
-def _mark_dependents(b: Backward, nodes: Sequence[Node], targets: Collection[Value]) -> None:
-    """Mark the values that depend on a target as active (float tensors) or opaque (others)."""
-    b.active.update(targets)
-    # Forward, in topological order: one pass reaches all dependents.
-    for node in nodes:
-        if not _differentiable_reads(b, node):
-            continue
-        for index, value in enumerate(node.outputs):
-            if not stops_at_output(node, index):
-                (b.active if takes_gradients(value) else b.opaque).add(value)
-
-
-def _differentiable_reads(b: Backward, node: Node) -> list[tuple[int, Value]]:
-    """What a node reads that depends on a target, with its slot; -1 if a body reads it."""
-    inputs = ((i, v) for i, v in enumerate(node.inputs) if not stops_at_input(node, i))
-    return [
-        (slot, value)
-        for slot, value in (*inputs, *((-1, v) for v in _captured(node)))
-        if value is not None and (value in b.active or value in b.opaque)
-    ]
-
-
-def _captured(node: Node) -> Iterator[Value | None]:
-    """What the bodies of a node read, including constants, which may be weights to train."""
-    for _, body in node.subgraphs:
-        for graph in body.family():
-            yield from graph.outputs
-            for inner in graph.nodes:
-                yield from inner.inputs
-
-
 def _contributions(
     b: Backward, node: Node, grads: list[Value | None], reads: Sequence[tuple[int, Value]]
 ) -> Iterator[tuple[Value, Value]]:
     """The active values that a node reads, each with what the node adds to its gradient."""
+    if node.op.has_bodies:
+        from sardonyx.autodiff import bodies  # few models have any, and they use this module
+
+        if bodies.has_rule(node):
+            try:
+                yield from bodies.gradients(b, node, grads)
+            except SardonyxError as error:
+                raise error.add_context(node=node, stage="gradient") from None
+            return
     rule = rule_of(node.op)
     if rule is None:
         lost = next(v for v, g in zip(node.outputs, grads, strict=True) if g is not None)
@@ -170,9 +155,7 @@ def _contributions(
 # Workarounds by family or module of the op, beside asking for other gradients.
 _HINTS: Final = {
     "elementwise.cast": "cast to a float type of 16 bits or more",
-    "control": "unroll it, or make its condition a constant, so that one branch is left",
     "quantize": "differentiate the model before quantization",
-    "sequence": "use Concat and Split, or sequences whose length and positions are constant",
 }
 
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx._native import decode
-from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare, takes_gradients
+from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare
+from sardonyx.autodiff.dependence import takes_gradients
 from sardonyx.autodiff.exports import warn_of_export
 from sardonyx.autodiff.nodes import with_gradients
 from sardonyx.autodiff.recompute import Choice, insert_clones, nodes_to_recompute
@@ -303,6 +304,9 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
 
 
 def _drop_unused_outputs(node: Node) -> None:
-    """Remove outputs that a gradient rule added to a node, if no gradient reads them."""
-    while len(node.outputs) > 1 and not node.outputs[-1].is_used and not node.outputs[-1].name:
+    """Remove optional outputs that a gradient rule added to a node, if no gradient reads them."""
+    slots = node.op.outputs
+    while len(slots) >= len(node.outputs) > 1 and slots[len(node.outputs) - 1].optional:
+        if node.outputs[-1].is_used or node.outputs[-1].name:
+            return
         node.graph.drop_outputs(node, {len(node.outputs) - 1})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.autodiff.backward import Backward, backpropagate, prepare, takes_gradients
+from sardonyx.autodiff.backward import Backward, backpropagate, prepare
+from sardonyx.autodiff.dependence import takes_gradients
+from sardonyx.autodiff.recompute import clone_nodes
 from sardonyx.base.records import replace
-from sardonyx.errors import InvalidGraph, NotImplemented
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.copy import copied
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.infer import infer_node
 from sardonyx.load.gradient_nodes import gradient_request
 from sardonyx.load.model import Model
 
@@ -39,7 +40,7 @@ def _expand(node: Node) -> None:
     # The gradient at other values than the variables: of a copy of the nodes that reads these.
     copies = dict(zip(variables, values, strict=True))
     if any(new is not old for old, new in copies.items()):
-        forward = _copies_of(graph, forward, copies)
+        forward = clone_nodes(graph, forward, copies)
         y = copies.get(y, y)
     b = Backward(graph)
     # The seed is 1 for each element: the gradient of the sum of all elements of y.
@@ -72,18 +73,3 @@ def _nodes_between(graph: Graph, variables: Sequence[Value], y: Value) -> list[N
             between.append(node)
             needed.update(node.reads())
     return between[::-1]
-
-
-def _copies_of(graph: Graph, nodes: Sequence[Node], copies: dict[Value, Value]) -> list[Node]:
-    """Copies of the nodes that read `copies` of values instead; adds their outputs to `copies`."""
-    added: list[Node] = []
-    for node in nodes:
-        if node.subgraphs:
-            raise NotImplemented(f"{node.op} has no gradient", node=node)
-        inputs = [v if v is None else copies.get(v, v) for v in node.inputs]
-        copy = graph.add(node.op, inputs, node.attrs, len(node.outputs), node.name)
-        infer_node(graph.scope, copy)
-        for old, new in zip(node.outputs, copy.outputs, strict=True):
-            copies.setdefault(old, new)
-        added.append(copy)
-    return added

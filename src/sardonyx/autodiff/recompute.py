@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.copy import copy_nodes
 from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.infer import infer_node
 
 RECOMPUTED: Final = (
     10  # the priority of recomputed nodes; above 0: scheduled as late as the readers allow
@@ -121,3 +123,25 @@ def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:
     for new, old in zip(clone.outputs, node.outputs, strict=True):
         new.fact = old.fact
     return clone
+
+
+def clone_nodes(graph: Graph, nodes: Iterable[Node], copies: dict[Value, Value]) -> list[Node]:
+    """Add copies of nodes, with their bodies, to a graph; return them.
+
+    They read the `copies` of values, also of values that the nodes themselves compute, and else the
+    same values; `copies` gets their outputs.
+    """
+    given, added = dict(copies), []
+    for node in nodes:
+        bodies = (v for _, body in node.subgraphs for v in body.captures(constants=True))
+        for value in (*node.inputs, *bodies):
+            if value is not None:
+                copies.setdefault(value, value)
+        copy_nodes([node], graph, copies)
+        copies.update(given)
+        added.append(next(reversed(graph.nodes)))
+        infer_node(graph.scope, added[-1])
+        for copy in (added[-1], *(n for _, body in added[-1].subgraphs for n in body.all_nodes())):
+            for value in copy.outputs:  # names are unique in a model
+                value.name = ""
+    return added

@@ -210,11 +210,12 @@ class Graph:
             if value is not None:
                 value.uses.remove((node, slot))
 
-    def add_outputs(self, node: Node, values: Iterable[Value]) -> None:
-        """Append outputs to a node; the values are ones that no node makes yet."""
-        for value in values:
-            value.node, value.index = node, len(node.outputs)
-            node.outputs += (value,)
+    def add_outputs(self, node: Node, values: Iterable[Value], position: int | None = None) -> None:
+        """Add outputs to a node, by default at the end; no node makes these values yet."""
+        at = len(node.outputs) if position is None else position
+        node.outputs = (*node.outputs[:at], *values, *node.outputs[at:])
+        for index, value in enumerate(node.outputs):
+            value.node, value.index = node, index
 
     def drop_outputs(self, node: Node, positions: Collection[int]) -> None:
         """Remove outputs that have no readers from a node; those after them move up."""
@@ -316,8 +317,11 @@ class Graph:
                 found.update(dict.fromkeys((*node.inputs, *node.outputs)))
         return [value for value in found if value is not None]
 
-    def captures(self) -> list[Value]:
-        """Return the values from outside that the graph or a nested body reads, once each."""
+    def captures(self, constants: bool = False) -> list[Value]:
+        """Return the values from outside that the graph or a nested body reads, once each.
+
+        With `constants`, constants that it reads are among them.
+        """
         made: set[Value] = set()
         read: dict[Value | None, None] = {}  # an ordered set
         for graph in self.family():
@@ -326,7 +330,12 @@ class Graph:
                 made.update(node.outputs)
                 read.update(dict.fromkeys(node.inputs))
             read.update(dict.fromkeys(graph.outputs))
-        return [v for v in read if v is not None and v not in made and v.const is None]
+        outside = (v for v in read if v is not None and v not in made)
+        return [v for v in outside if constants or v.const is None]
+
+    def sort(self) -> None:
+        """Put the nodes into topological order, which inference needs."""
+        self.nodes = dict.fromkeys(self.sorted_nodes())
 
     def sorted_nodes(self) -> list[Node]:
         """Return the nodes in topological order, else in insertion order; a cycle is an error.

@@ -16,7 +16,8 @@ from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.dim import product, same
-from sardonyx.graph.fact import Fact
+from sardonyx.graph.dtype import DType
+from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
 from sardonyx.ops import family_of, lookup
@@ -42,7 +43,7 @@ class GradientBuilder(Builder):
 
     def shape(self, x: Value) -> Value:
         """Return the shape of a value as a tensor: a constant where it is static."""
-        static = ranked(x).static
+        static = x.tensor.static
         return self.ints(*static) if static is not None else self.Shape(x)
 
     def size(self, x: Value, axes: Iterable[int]) -> Value:
@@ -55,13 +56,34 @@ class GradientBuilder(Builder):
         return self.cast(self.ReduceProd(sizes, keepdims=0), fact.dtype)
 
     def zeros(self, x: Value) -> Value:
-        """Return zeros of a value's type and shape."""
-        zero = ArrayConst(np.zeros(1, ranked(x).dtype.np))
+        """Return zeros of a value's type and shape, or of its elements' type for a sequence.
+
+        In gradients of sequences and optionals a scalar 0 stands for zeros of any shape, so that
+        the shapes of elements are not needed.
+        """
+        if isinstance(x.fact, SequenceFact):
+            length = self.Unsqueeze(self.SequenceLength(x), self.ints(0))
+            zero = ArrayConst(np.zeros(1, element_type(x.fact).np))
+            scalars = self.ConstantOfShape(length, value=zero)
+            return self.SplitToSequence(scalars, axis=0, keepdims=0)
+        if isinstance(x.fact, OptionalFact):
+            return self.const(0, _element_of_optional(x.fact).dtype)
+        zero = ArrayConst(np.zeros(1, x.tensor.dtype.np))
         return self.ConstantOfShape(self.shape(x), value=zero)
+
+    def like(self, grad: Value, x: Value) -> Value:
+        """Return a gradient of `x` in the shape of `x`, for one whose shape is less known."""
+        return self.reshape(grad, x) if isinstance(x.fact, Fact) else grad
+
+    def full(self, element: Value, x: Value) -> Value:
+        """Return an element of a sequence's gradient, which may be a scalar 0, in `x`'s shape."""
+        if not isinstance(x.fact, Fact):
+            return element
+        return self.like(self.Expand(element, self.shape(x)), x)
 
     def reshape(self, x: Value, like: Value) -> Value:
         """Reshape one value to the shape of another."""
-        if ranked(x).dims == ranked(like).dims:
+        if x.tensor.shape is not None and x.tensor.shape == like.tensor.shape:
             return x
         return self.Reshape(x, self.shape(like), allowzero=1)
 
@@ -82,6 +104,8 @@ class GradientBuilder(Builder):
 
     def sum_to(self, grad: Value, x: Value) -> Value:
         """Sum a gradient over the axes along which `x` was broadcast."""
+        if x.tensor.shape is None:  # an element of a sequence
+            return self._sum_to_at_run(grad, x)
         # Broadcasting adds leading axes and expands axes of size 1: sum over both kinds.
         wide, own = ranked(grad).dims, ranked(x).dims
         lead = len(wide) - len(own)
@@ -98,10 +122,30 @@ class GradientBuilder(Builder):
 
     def _sum_to_at_run(self, grad: Value, x: Value) -> Value:
         """The same where the broadcast axes are known only at run time."""
-        differ = self.Not(self.Equal(self.shape(grad), self.shape(x)))
+        wide, own = self.shape(grad), self.shape(x)
+        if x.tensor.shape is None:
+            lead = self.Unsqueeze(self.Sub(self.Size(wide), self.Size(own)), self.ints(0))
+            own = self.Concat(self.Expand(self.ints(1), lead), own, axis=0)
+        differ = self.Not(self.Equal(wide, own))
         axes = self.Reshape(self.NonZero(differ), self.ints(-1))
         total = self.ReduceSum(grad, axes, keepdims=1, noop_with_empty_axes=1)
         return self.Reshape(total, self.shape(x), allowzero=1)
+
+
+def element_type(fact: AnyFact | None) -> DType:
+    """Return the type of a tensor, or of the tensors in a sequence or optional."""
+    if isinstance(fact, Fact):
+        return fact.dtype
+    if isinstance(fact, SequenceFact):
+        return element_type(fact.elem)
+    raise NotImplemented(f"gradients do not pass through {fact or 'values of unknown type'}")
+
+
+def _element_of_optional(fact: OptionalFact) -> Fact:
+    """Return the fact of the tensor in an optional; one with a sequence may be empty or not."""
+    if not isinstance(fact.elem, Fact):
+        raise NotImplemented(f"gradients do not pass through {fact} where it may be empty")
+    return fact.elem
 
 
 def outputs_of(decomposition: Decomposition, b: Builder, node: Node) -> Outputs:

@@ -14,7 +14,7 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control import collect
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sequence import part_sizes, static_position
+from sardonyx.ops.sequence.standard import part_sizes, static_position
 from sardonyx.passes.loop_invariants import drop_carried
 from sardonyx.passes.rule import NoMatch, P, hole, need, present, rule
 

@@ -18,7 +18,7 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, one_int
 from sardonyx.ops.control.scan_outputs import collected, facts_for_empty, stacked
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.sequence import as_sequence, element_fact, is_empty_typed, join_facts
+from sardonyx.ops.sequence.standard import as_sequence, element_fact, is_empty_typed, join_facts
 from sardonyx.ops.sizes import SIZES, STORED, copy_value, same_value
 
 _BOOL: Final = frozenset((BOOL,))
@@ -289,7 +289,7 @@ def _trips(g: Scope, trips: Fact | None, cond: Fact | None, body: Graph) -> Size
     """Return the number of iterations, a new dim if a condition can end the loop."""
     # Exact only if the condition is true at the start and stays true in the body.
     starts = cond is None or cond.ints == (1,)
-    if starts and _stays_true(body) and trips is not None and trips.sym is not None:
+    if starts and stays_true(body) and trips is not None and trips.sym is not None:
         return maximum(trips.sym[0], 0)
     return g.new_dim("trips")
 
@@ -310,7 +310,8 @@ def _runs_at_least_once(node: Node) -> bool:
     return all(v is None or (constant_number(v) or 0) > 0 for v in node.inputs[:2])
 
 
-def _stays_true(body: Graph) -> bool:
+def stays_true(body: Graph) -> bool:
+    """Return whether the body of a Loop never ends the loop."""
     value: Value = body.outputs[0]
     while value.op == "Identity" and value.node is not None and value.node.inputs[0] is not None:
         value = value.node.inputs[0]
@@ -361,7 +362,7 @@ scan = Op(
 )
 
 
-def _axes_and_directions(attrs: dict[str, Any], name: str, count: int) -> list[tuple[int, int]]:
+def axes_and_directions(attrs: dict[str, Any], name: str, count: int) -> list[tuple[int, int]]:
     """Return the axis and direction of each scanned value; zeros where an attribute is absent."""
     axes, directions = (attrs[f"{name}_axes"], attrs[f"{name}_directions"])
     for kind, numbers in (("axes", axes), ("directions", directions)):
@@ -380,7 +381,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     n = len(xs) - num_scan_inputs
     length: Size | None = None
     slices = []
-    scanned = _axes_and_directions(lists, "scan_input", num_scan_inputs)
+    scanned = axes_and_directions(lists, "scan_input", num_scan_inputs)
     for x, (a, _direction) in zip(xs[n:], scanned, strict=True):
         if x.shape is None:
             slices.append(Fact(x.dtype, None))
@@ -393,7 +394,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
     carried, outputs = _carry(g, body, ((), states, slices), 0)
     finals = _finals(g, states, carried, outputs[:n])
     outer = _as_seen_outside(g, body, (*states, *slices), [*finals, *outputs[n:]])
-    collected_along = _axes_and_directions(lists, "scan_output", len(outputs) - n)
+    collected_along = axes_and_directions(lists, "scan_output", len(outputs) - n)
     count = g.new_dim("scanned") if length is None else length
     facts = facts_for_empty(g, outer[n:], 0 if length is None else length)
     pairs = zip(facts, collected_along, strict=True)
@@ -404,7 +405,7 @@ def _(g: Scope, *xs: Fact, body: Graph, num_scan_inputs: int, **lists: Any) -> l
 def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, ...]:
     n = len(xs) - num_scan_inputs
     facts = body.zero_trip_facts[n:]
-    inputs = zip(xs[n:], _axes_and_directions(lists, "scan_input", num_scan_inputs), strict=True)
+    inputs = zip(xs[n:], axes_and_directions(lists, "scan_input", num_scan_inputs), strict=True)
     scanned = [np.moveaxis(x, axis, 0)[:: -1 if back else 1] for x, (axis, back) in inputs]
     if len({len(x) for x in scanned}) != 1:
         raise InvalidArgument(f"scanned inputs differ in length: {[len(x) for x in scanned]}")
@@ -415,7 +416,7 @@ def _(*xs: Array, body: Body, num_scan_inputs: int, **lists: Any) -> tuple[Any, 
         states = results[:n]
         for row, result in zip(rows, results[n:], strict=True):
             row.append(result)
-    outputs = zip(rows, facts, _axes_and_directions(lists, "scan_output", len(facts)), strict=True)
+    outputs = zip(rows, facts, axes_and_directions(lists, "scan_output", len(facts)), strict=True)
     outs = (collected(row[:: -1 if back else 1], fact, a) for row, fact, (a, back) in outputs)
     return (*states, *outs)
 

@@ -1,0 +1,195 @@
+"""Gradients of ops with bodies: the body runs again in the backward part, before its own backward.
+
+Only what an iteration starts from is kept in memory, not its intermediate values (checkpointing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from sardonyx.autodiff.backward import Backward, Gradients, accumulate, backpropagate
+from sardonyx.autodiff.dependence import captured
+from sardonyx.autodiff.recompute import clone_nodes
+from sardonyx.errors import NotImplemented
+from sardonyx.graph.fact import AnyFact, Fact, SequenceFact
+from sardonyx.graph.graph import Graph, Node, Value, input_of
+from sardonyx.graph.guard import Scope
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.gradients import element_type
+from sardonyx.passes.replace import prune
+
+Contributions = Iterator[tuple[Value, Value]]  # values that a node reads, with their gradients
+
+
+class BodyGradient:
+    """A body of the backward part: a copy of a forward body, then its gradients."""
+
+    def __init__(self, outer: Backward, body: Graph) -> None:
+        self.body = body
+        self.graph = Graph(f"{body.name}_grad" if body.name else "")
+        self.graph.scope = Scope(outer.graph.scope)
+        self.b = Backward(self.graph)
+        self._copies: dict[Value, Value] = {}  # of forward values
+
+    def input(self, fact: AnyFact | None) -> Value:
+        """A new input of the backward body."""
+        value = Value("", fact.without_contents() if isinstance(fact, Fact) else fact)
+        self.graph.add_input(value)
+        return value
+
+    def recompute(self, given: Mapping[Value, Value]) -> None:
+        """Copy the forward nodes; `given` are values that are read instead of computed again."""
+        self._copies.update(given)
+        nodes = [n for n in self.body.sorted_nodes() if not all(v in given for v in n.outputs)]
+        for node in clone_nodes(self.graph, nodes, self._copies):
+            node.is_backward = True
+
+    def of(self, value: Value) -> Value:
+        """The copy of a forward value."""
+        return self._copies.get(value, value)
+
+    def backpropagate(
+        self, seeds: Sequence[tuple[Value, Value]], targets: Sequence[Value]
+    ) -> Gradients:
+        """Gradients of forward values, from the gradients of forward outputs."""
+        b, found = self.b, dict[Value, Value]()
+        for output, grad in seeds:
+            own = self.of(output)
+            own_grad = b.like(grad, own)
+            found[own] = accumulate(b, own, found.get(own), own_grad)
+        nodes = self.graph.sorted_nodes()
+        found = backpropagate(b, nodes, found, [self.of(v) for v in targets])
+        return {v: b.like(found[own], own) for v in targets if (own := self.of(v)) in found}
+
+    def originals(self) -> dict[Value, Value]:
+        """The forward values by their copies."""
+        return {copy: value for value, copy in self._copies.items()}
+
+    def finish(self, outputs: Sequence[Value]) -> None:
+        """Set the outputs, and remove nodes that they do not need."""
+        self.graph.set_outputs(outputs)
+        prune(self.graph)
+        self.graph.sort()
+
+
+def random_nodes(body: Graph) -> list[Node]:
+    """The nodes of a body whose results differ when they run again; those of nested bodies fail."""
+    for node in body.nodes:
+        for _, nested in node.subgraphs:
+            inner = next((n for n in nested.all_nodes() if not n.op.is_pure), None)
+            if inner is not None:
+                raise NotImplemented(
+                    f"{node.op} in a body has no gradient, since its {inner} would draw other "
+                    "numbers when it runs again",
+                    hint="draw random numbers outside of it",
+                )
+    return [n for n in body.nodes if not n.op.is_pure]
+
+
+def _if(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
+    """An If of both branches' gradients."""
+    wanted = [v for v in dict.fromkeys(captured(node)) if b.wants(v)]
+    parts: list[tuple[BodyGradient, Gradients]] = []
+    for name, branch in node.subgraphs:
+        part = BodyGradient(b, branch)
+        given = {v: _kept(b, node, name, v) for n in random_nodes(branch) for v in n.outputs}
+        part.recompute({v: _in_static_shape(part.b, new, v) for v, new in given.items()})
+        pairs = zip(branch.outputs, grads, strict=False)
+        found = part.backpropagate([(v, g) for v, g in pairs if g is not None], wanted)
+        parts.append((part, found))
+    wanted = [v for v in wanted if any(v in found for _, found in parts)]
+    if not wanted:
+        return
+    for part, found in parts:
+        part.finish([found[v] if v in found else part.b.zeros(v) for v in wanted])
+    names = [name for name, _ in node.subgraphs]
+    branches: dict[str, Any] = {n: part.graph for n, (part, _) in zip(names, parts, strict=True)}
+    made = Builder.node(b, "If", input_of(node, 0), outputs=len(wanted), **branches)
+    for value, grad in zip(wanted, made.outputs, strict=True):
+        yield value, b.like(grad, value)
+
+
+def _kept(b: Backward, node: Node, name: str, value: Value) -> Value:
+    """A value of one branch as a further output of the If; the other branch has an empty tensor."""
+    fact = value.tensor
+    for key, branch in node.subgraphs:
+        inner = Builder(branch, branch.scope)
+        if key == name:
+            out = inner.Identity(value)
+        else:
+            shape = inner.ints(*(0 for _ in fact.dims))
+            out = inner.Expand(inner.const(0, fact.dtype), shape)
+        branch.set_outputs([*branch.outputs, out], [*branch.declared, None])
+    dims = tuple(b.graph.scope.new_dim("kept") for _ in fact.dims)
+    kept = Value("", Fact(fact.dtype, dims))
+    node.graph.add_outputs(node, [kept])
+    return kept
+
+
+def _in_static_shape(b: Backward, value: Value, like: Value) -> Value:
+    """A value with the sizes that another is known to have."""
+    static = like.tensor.static
+    return value if static is None else b.Reshape(value, b.ints(*static), allowzero=1)
+
+
+def _sequence_map(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
+    """A SequenceMap of gradients; what all elements read has the sum of their gradients."""
+    body: Graph = node.attrs["body"]
+    part = BodyGradient(b, body)
+    if random_nodes(body):
+        raise NotImplemented("SequenceMap with random numbers in its body has no gradient")
+    given = {v: part.input(v.fact) for v in body.inputs}
+    part.recompute(given)
+    fed = [v for v in node.inputs if v is not None]
+    seeds: list[tuple[Value, Value]] = []
+    for output, grad in zip(body.outputs, grads, strict=False):
+        if grad is not None:
+            element = part.input(Fact(element_type(output.fact), None))
+            seeds.append((output, part.b.full(element, part.of(output))))
+            fed.append(grad)
+    inputs = dict(zip(body.inputs, fed, strict=False))
+    wanted = [v for v in (*body.inputs, *dict.fromkeys(captured(node))) if b.wants(v)]
+    for value in wanted:
+        if isinstance(value.fact, SequenceFact):
+            raise NotImplemented(f"SequenceMap has no gradient by the sequence {value} in its body")
+    found = part.backpropagate(seeds, wanted)
+    if not found:
+        return
+    part.finish(list(found.values()))
+    made = Builder.node(b, "SequenceMap", *fed, outputs=len(found), body=part.graph)
+    for value, grad in zip(found, made.outputs, strict=True):
+        outer = inputs.get(value, value)
+        is_element = isinstance(outer.fact, SequenceFact)
+        yield outer, grad if is_element else _sum(b, grad, outer)
+
+
+def _sum(b: Backward, sequence: Value, value: Value) -> Value:
+    """The sum of a sequence's elements, of which there may be none; each has the same shape."""
+    some = b.SequenceInsert(sequence, b.zeros(value))
+    stacked = b.ConcatFromSequence(some, axis=0, new_axis=1)
+    return b.like(b.ReduceSum(stacked, b.ints(0), keepdims=0), value)
+
+
+def _loop(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
+    from sardonyx.autodiff import loops  # they use this module
+
+    return loops.gradients(b, node, grads)
+
+
+_RULES: Final[Mapping[str, Callable[[Any, Node, Sequence[Value | None]], Contributions]]] = {
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _loop,
+    "SequenceMap": _sequence_map,
+}
+
+
+def has_rule(node: Node) -> bool:
+    """Whether the gradient of a node with bodies is known."""
+    return not node.op.domain and node.op.name in _RULES
+
+
+def gradients(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
+    """The values that a node or its bodies read, each with what the node adds to its gradient."""
+    return _RULES[node.op.name](b, node, grads)

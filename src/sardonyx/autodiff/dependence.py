@@ -1,0 +1,110 @@
+"""Which values depend on those to differentiate by: the paths that gradients follow backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+from sardonyx.autodiff.stops import stops_at_input, stops_at_output
+from sardonyx.graph.dtype import FLOATS
+from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
+from sardonyx.graph.graph import Graph, Node, Value
+
+
+class Marks(Protocol):
+    """Values that depend on a target."""
+
+    active: set[Value]  # of floats: their gradients are computed
+    opaque: set[Value]  # others, as integers
+
+
+def takes_gradients(value: Value | None) -> bool:
+    """Whether a value is a float tensor, which one may differentiate by."""
+    return value is not None and isinstance(value.fact, Fact) and value.fact.dtype in FLOATS
+
+
+def _has_floats(fact: AnyFact | None) -> bool:
+    """Whether a value is of floats: a tensor, a sequence or an optional."""
+    if isinstance(fact, (SequenceFact, OptionalFact)):
+        return _has_floats(fact.elem)
+    return isinstance(fact, Fact) and fact.dtype in FLOATS
+
+
+def mark_dependents(marks: Marks, nodes: Sequence[Node], targets: Collection[Value]) -> None:
+    """Mark the values that depend on a target as active (floats) or opaque (others)."""
+    marks.active.update(targets)
+    _mark(marks, nodes)
+
+
+def _mark(marks: Marks, nodes: Sequence[Node]) -> None:
+    # Forward, in topological order: one pass reaches all dependents.
+    for node in nodes:
+        if not differentiable_reads(marks, node):
+            continue
+        if (flows := list(_flows(node))) and node.subgraphs:
+            _mark_through_bodies(marks, node, flows)
+            continue
+        for index, value in enumerate(node.outputs):
+            if not stops_at_output(node, index):
+                _add(marks, value)
+
+
+def _add(marks: Marks, value: Value) -> None:
+    (marks.active if _has_floats(value.fact) else marks.opaque).add(value)
+
+
+def _is_marked(marks: Marks, value: Value | None) -> bool:
+    return value in marks.active or value in marks.opaque
+
+
+def _mark_through_bodies(
+    marks: Marks, node: Node, flows: Sequence[tuple[Value | None, Value]]
+) -> None:
+    """Mark values in the bodies of a node, and its outputs, until no more of them depend."""
+    bodies = [body.sorted_nodes() for _, body in node.subgraphs]
+    n_before = -1
+    while len(marks.active) + len(marks.opaque) != n_before:
+        n_before = len(marks.active) + len(marks.opaque)
+        for source, value in flows:
+            if _is_marked(marks, source):
+                _add(marks, value)
+        for inner in bodies:
+            _mark(marks, inner)
+
+
+def _flows(node: Node) -> Iterator[tuple[Value | None, Value]]:
+    """Pairs of a value and one that it becomes when a body starts or ends."""
+    name = "" if node.op.domain else node.op.name
+    if name == "If":
+        for _, branch in node.subgraphs:
+            yield from zip(branch.outputs, node.outputs, strict=False)
+    elif name == "SequenceMap":
+        body: Graph = node.attrs["body"]
+        yield from zip(node.inputs, body.inputs, strict=True)
+        yield from zip(body.outputs, node.outputs, strict=False)
+    elif name in ("Loop", "Scan"):
+        body = node.attrs["body"]
+        # A Loop has trip count and condition before the carried values.
+        before, results = (2, body.outputs[1:]) if name == "Loop" else (0, body.outputs)
+        initial, inner = node.inputs[before:], body.inputs[before:]
+        n_carried = len(initial) - (node.attrs["num_scan_inputs"] if name == "Scan" else 0)
+        yield from zip(initial, inner, strict=True)
+        yield from zip(results[:n_carried], inner, strict=False)
+        yield from zip(initial[:n_carried], node.outputs, strict=False)  # without iterations
+        yield from zip(results, node.outputs, strict=False)
+
+
+def differentiable_reads(marks: Marks, node: Node) -> list[tuple[int, Value]]:
+    """What a node reads that depends on a target, with its slot; -1 if a body reads it."""
+    inputs = ((i, v) for i, v in enumerate(node.inputs) if not stops_at_input(node, i))
+    return [
+        (slot, value)
+        for slot, value in (*inputs, *((-1, v) for v in captured(node)))
+        if value is not None and _is_marked(marks, value)
+    ]
+
+
+def captured(node: Node) -> Iterator[Value]:
+    """What the bodies of a node read from outside, also constants: weights may be among them."""
+    for _, body in node.subgraphs:
+        yield from body.captures(constants=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.autodiff.dependence import differentiable_reads, mark_dependents
+from sardonyx.autodiff.dependence import differentiable_reads, is_lost, mark_dependents
 from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -84,7 +84,7 @@ def backpropagate(
     """
     mark_dependents(b, nodes, targets)
     gradients: Gradients = dict(seeds)
-    missed: set[Value] = set()  # opaque values that the loss depends on
+    missed: set[Value] = set()  # values without gradients that the loss depends on
     for node in reversed(nodes):
         grads = [gradients.get(value) for value in node.outputs]
         is_reached = any(g is not None for g in grads)
@@ -94,12 +94,13 @@ def backpropagate(
         reads = differentiable_reads(b, node)
         if not reads:
             continue
-        # A target reaches the loss only through a value without gradients, as a sequence.
+        # A target reaches the loss only through a value without gradients, as integers.
         lost = next((v for v in node.outputs if v in missed), None)
         if lost is not None and any(b.wants(v) for _, v in reads):
             raise _no_gradient(node, lost)
-        missed.update(value for _, value in reads if value in b.opaque)
-        if not is_reached:
+        missed.update(value for _, value in reads if is_lost(b, node, value))
+        reads = [(slot, value) for slot, value in reads if not is_lost(b, node, value)]
+        if not is_reached or not reads:
             continue
         n_before = len(b.new_nodes)
         # Chain rule: contributions of all readers of a value are summed.
@@ -155,7 +156,7 @@ def _contributions(
 # Workarounds by family or module of the op, beside asking for other gradients.
 _HINTS: Final = {
     "elementwise.cast": "cast to a float type of 16 bits or more",
-    "quantize": "differentiate the model before quantization",
+    "quantize": "use pairs of QuantizeLinear and DequantizeLinear around ops of floats",
 }
 
 
@@ -165,6 +166,8 @@ def _no_gradient(node: Node, value: Value) -> NotImplemented:
         what = f"{node.op} has no gradient, and the loss depends on its output {value}"
     else:
         what = f"the loss depends on {value}, and gradients pass through f16, bf16, f32 and f64"
+        if family_of(*node.op.key) == "quantize":
+            what += ", and through quantized values that DequantizeLinear reads"
     keys = (module_of(*node.op.key), family_of(*node.op.key))
     hint = next((_HINTS[k] for k in keys if k in _HINTS), "build it of other ops")
     return NotImplemented(

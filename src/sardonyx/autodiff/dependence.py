@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from sardonyx.autodiff.stops import stops_at_input, stops_at_output
 from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 
+_QUANTIZING: Final = frozenset(("DynamicQuantizeLinear", "QuantizeLinear"))
+# Ops that return the quantized values they read; Clip reduces their range.
+_PASSING: Final = frozenset((
+    "Clip", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose",
+    "Unsqueeze",
+))  # fmt: skip
+
 
 class Marks(Protocol):
     """Values that depend on a target."""
 
-    active: set[Value]  # of floats: their gradients are computed
+    active: set[Value]  # of floats, or quantized: their gradients are computed
     opaque: set[Value]  # others, as integers
 
 
@@ -39,14 +46,34 @@ def mark_dependents(marks: Marks, nodes: Sequence[Node], targets: Collection[Val
 def _mark(marks: Marks, nodes: Sequence[Node]) -> None:
     # Forward, in topological order: one pass reaches all dependents.
     for node in nodes:
-        if not differentiable_reads(marks, node):
+        reads = differentiable_reads(marks, node)
+        if not reads:
             continue
         if (flows := list(_flows(node))) and node.subgraphs:
             _mark_through_bodies(marks, node, flows)
             continue
         for index, value in enumerate(node.outputs):
-            if not stops_at_output(node, index):
+            if stops_at_output(node, index):
+                continue
+            if _returns_quantized(node) and any(v in marks.active for _, v in reads):
+                marks.active.add(value)
+            else:
                 _add(marks, value)
+
+
+def _returns_quantized(node: Node) -> bool:
+    return not node.op.domain and (node.op.name in _QUANTIZING or node.op.name in _PASSING)
+
+
+def is_lost(marks: Marks, node: Node, value: Value) -> bool:
+    """Whether the gradient of a value that depends on a target ends at a node that reads it.
+
+    That of a quantized value, by the straight-through estimator, passes some ops only.
+    """
+    if value in marks.opaque:
+        return True
+    passes = not node.op.domain and (node.op.name in _PASSING or node.op.name == "DequantizeLinear")
+    return not _has_floats(value.fact) and not passes
 
 
 def _add(marks: Marks, value: Value) -> None:

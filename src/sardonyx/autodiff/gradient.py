@@ -43,9 +43,9 @@ def gradient(
 
     `model` is anything that a session accepts. `of` names outputs, whose sum is differentiated; the
     default is the only output. `by` names inputs and initializers; the default is every float
-    initializer that gradients reach, except scalars and the statistics of BatchNormalization. For
-    each name the model gets an output `<name>_grad`, and an initializer becomes an input with a
-    default, so that it can be trained.
+    initializer that gradients reach, except scalars, the statistics of BatchNormalization and the
+    scales of quantization. For each name the model gets an output `<name>_grad`, and an initializer
+    becomes an input with a default, so that it can be trained.
 
     The outputs `of` must have one element each. With `seeds` they may have any shape, and for each
     an input `<output>_grad` takes its gradient. `dims` fixes symbolic dims of inputs by name.
@@ -248,11 +248,19 @@ def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collectio
     return gradients[value]
 
 
+# Inputs that are not weights: statistics, and scales of quantization.
+_NOT_WEIGHTS: Final = {
+    "BatchNormalization": (3, 4),
+    "DequantizeLinear": (1,),
+    "QuantizeLinear": (1,),
+}
+
+
 def _is_trainable(value: Value) -> bool:
-    """Whether a constant is a weight, not a scalar or the mean or variance of a batch norm."""
+    """Whether a constant is a weight, not a scalar, a statistic or a scale."""
     if not takes_gradients(value) or not value.tensor.dims:
         return False
-    return any(n.op.name != "BatchNormalization" or slot < 3 for n, slot in value.uses)
+    return any(slot not in _NOT_WEIGHTS.get(n.op.name, ()) for n, slot in value.uses)
 
 
 def one_like(b: Backward, name: str, loss: Value) -> Value:

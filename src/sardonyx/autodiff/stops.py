@@ -21,6 +21,7 @@ INDICES: Final = "the result is the indices of elements, not their values"
 RANDOM: Final = "random numbers have no derivative"
 TYPE_ONLY: Final = "only the element type of this input is read"
 SAMPLES: Final = "sampling positions have no gradient by convention"
+OBSERVED: Final = "scale and zero point of a range that is observed are constants, by convention"
 DROP_RATIO: Final = "the ratio only decides which elements are dropped at random"
 
 
@@ -63,6 +64,7 @@ STOPS: Final[dict[str, tuple[Stop, ...]]] = {
     "Cast": (Stop(PIECEWISE, applies=_rounds),),
     "CastLike": (Stop(TYPE_ONLY, inputs=_slots(1)), Stop(PIECEWISE, applies=_rounds)),
     "Dropout": (Stop(DROP_RATIO, inputs=_slots(1, 2)), Stop(RANDOM, outputs=_slots(1))),
+    "DynamicQuantizeLinear": (Stop(OBSERVED, outputs=_slots(1, 2)),),
     "MaxPool": (Stop(INDICES, outputs=_slots(1)),),
     "OneHot": (Stop(INDICES, inputs=_slots(0, 1)),),
     "Range": (Stop(SIZES, inputs=_slots(1)),),

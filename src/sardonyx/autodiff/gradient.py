@@ -252,6 +252,9 @@ def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collectio
 _NOT_WEIGHTS: Final = {
     "BatchNormalization": (3, 4),
     "DequantizeLinear": (1,),
+    "GatherBlockQuantized": (2,),
+    "MatMulBnb4": (2,),
+    "MatMulNBits": (2, 3),
     "QuantizeLinear": (1,),
 }
 

@@ -180,7 +180,7 @@ def test_adapters_of_every_weight(name: str, kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
-@pytest.mark.parametrize("name", ["MatMul", "Gemm"])
+@pytest.mark.parametrize("name", ["MatMul", "Gemm", "Transpose", "QDQ", "4 bits", "8 bits"])
 def test_gradients_train_the_adapter(name: str, kind: str) -> None:
     adapted = lora(MODELS[name](), ["q*"], rank=4, kind=kind)
     parameters = {n: a.copy() for n, a in adapted.parameters.items()}

@@ -1,0 +1,89 @@
+"""Losses that are added to models exported for inference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import sardonyx
+from sardonyx.errors import InvalidArgument
+from sardonyx.models import DIGITS, SAMPLES
+from sardonyx.train import add_loss, fit
+
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.standard_normal((4, 3)).astype(np.float32)
+
+
+def scorer(shape: str, end: str = "y = Identity(s)") -> onnx.ModelProto:
+    text = f"g (float[{shape}, 4] x) => (float[{shape}, 3] y, float[{shape}, 3] s) {{"
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["": 21]> {text} s = MatMul(x, w) {end} }}'
+    )
+    model.graph.initializer.append(numpy_helper.from_array(WEIGHT, "w"))
+    return model
+
+
+def cross_entropy(scores: Any, labels: Any) -> float:
+    rows, flat = scores.reshape(-1, 3).astype(np.float64), labels.reshape(-1)
+    logs = np.log(np.exp(rows).sum(1)) - rows[np.arange(len(rows)), np.clip(flat, 0, None)]
+    return float(logs[flat >= 0].mean())
+
+
+@pytest.mark.parametrize("end", ["y = Identity(s)", "y = Softmax(s)"])
+@pytest.mark.parametrize("shape", ["n", "n, t"])
+def test_cross_entropy(shape: str, end: str) -> None:
+    made = add_loss(scorer(shape, end), "y", keep=["s"])
+    assert [o.name for o in made.outputs] == ["loss", "s"]
+    size = (5, 2)[: len(shape.split(","))]
+    x = RNG.standard_normal((*size, 4)).astype(np.float32)
+    labels = RNG.integers(0, 3, size)
+    labels.reshape(-1)[1] = -100
+    session = sardonyx.InferenceSession(made)
+    assert [i.name for i in session.get_inputs()] == ["x", "labels"]
+    loss, s = session.run(None, {"x": x, "labels": labels})
+    assert loss == pytest.approx(cross_entropy(s, labels), rel=1e-5)
+
+
+def test_mean_squared_error() -> None:
+    made = add_loss(scorer("n"), "y", kind="mse", labels="goal", loss="error")
+    x, goal = (RNG.standard_normal(s).astype(np.float32) for s in ((5, 4), (5, 3)))
+    (loss,) = sardonyx.InferenceSession(made).run(["error"], {"x": x, "goal": goal})
+    assert loss == pytest.approx(((x @ WEIGHT - goal) ** 2).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "the outputs y, s; name the one to train"),
+        ({"output": "z"}, "there is no 'z'"),
+        ({"output": "y", "keep": ["z"]}, "there is no 'z'"),
+        ({"output": "y", "kind": "hinge"}, "kind is 'hinge'"),
+        ({"output": "y", "labels": "x"}, "already has a value 'x'"),
+    ],
+)
+def test_wrong_arguments(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        add_loss(scorer("n"), **options)
+
+
+def test_scores_without_classes() -> None:
+    text = "g (float[n] x) => (float[n] y) { y = Neg(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    with pytest.raises(InvalidArgument, match="needs a last axis of classes"):
+        add_loss(model)
+    text = "g (float[n] x) => (int64[n] y) { y = Cast<to=7>(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {text}')
+    with pytest.raises(InvalidArgument, match="a loss needs floats"):
+        add_loss(model)
+
+
+def test_an_exported_classifier_is_trained_on() -> None:
+    with np.load(SAMPLES) as samples:
+        data = {"image": samples["image"], "labels": samples["label"]}
+    result = fit(add_loss(DIGITS), data, epochs=20, parameters=["classes.*"], lr=1e-3)
+    assert result.losses[-1] < result.losses[0]
+    assert result.parameters.keys() == {"classes.weight", "classes.bias"}

@@ -45,8 +45,27 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
         partial = b.MatMul(part, weights.read(b, b.const(np.arange(start, end))))
         total = partial if total is None else b.Add(total, partial)
     assert total is not None
+    zero = optional_input(node, 3)
+    if zero is not None and zero.tensor.dtype is not U8:
+        total = b.Add(total, _by_float_zero_points(b, node, zero, flat))
     grads[0] = b.reshape(total, x)
     return grads
+
+
+def _by_float_zero_points(b: GradientBuilder, node: Node, zero: Value, dy: Value) -> Value:
+    """What zero points of floats add to the product with weights that have the default ones.
+
+    (code - zero) scale is (code - default) scale + (default - zero) scale. The last term is one
+    number per block: dy is multiplied with these, and the result repeated over each block.
+    """
+    n, k, block = (node.attrs[name] for name in ("N", "K", "block_size"))
+    default = b.const(1 << node.attrs["bits"] - 1, zero.tensor.dtype)
+    scales = _matrix(b, input_of(node, 2), n)
+    per_block = b.Mul(b.Sub(default, _matrix(b, zero, n)), scales)
+    products = b.Unsqueeze(b.MatMul(dy, per_block), b.ints(-1))
+    repeated = b.Expand(products, b.ints(1, 1, block))
+    whole = b.Reshape(repeated, b.ints(-1, -(-k // block) * block))
+    return whole if k % block == 0 else b.Slice(whole, b.ints(0), b.ints(k), b.ints(1))
 
 
 def _block_of_rows(n: int, k: int) -> int:
@@ -58,14 +77,14 @@ def _block_of_rows(n: int, k: int) -> int:
 
 
 class _RowReader:
-    """Reads dequantized rows of the weights of a MatMulNBits."""
+    """Reads dequantized rows of the weights of a MatMulNBits, without zero points of floats."""
 
     def __init__(self, b: GradientBuilder, node: Node) -> None:
         if optional_input(node, 4) is not None:
             raise NotImplemented("MatMulNBits with g_idx has no gradient", hint="reorder its rows")
         attrs, zero = node.attrs, optional_input(node, 3)
         if zero is not None and zero.tensor.dtype is not U8:
-            raise NotImplemented("MatMulNBits with zero points of floats has no gradient")
+            zero = None  # see _by_float_zero_points
         n = attrs["N"]
         self._layout = {"bits": attrs["bits"], "block_size": attrs["block_size"]}
         self._data = _matrix(b, input_of(node, 1), n)

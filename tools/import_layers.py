@@ -38,6 +38,7 @@ LAYERS: Final = (
     ("session",),
     ("capi", "preload", "models", "dynamo"),
     ("train",),
+    ("training",),
     ("sardonyx",),
     ("backend", "cli"),
     ("as_onnxruntime", "__main__"),

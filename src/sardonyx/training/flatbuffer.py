@@ -1,0 +1,149 @@
+"""Reads FlatBuffers: tables, vectors and strings, every access checked against the file's bounds.
+
+https://flatbuffers.dev/internals describes the layout. All numbers are little-endian. A table
+begins with the signed distance to its vtable, which lists the offsets of its fields; a vector
+begins with its length; tables, vectors and strings are referred to by distances forward.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from sardonyx.errors import InvalidProtobuf
+
+_U16: Final = struct.Struct("<H")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_I64: Final = struct.Struct("<q")
+_F32: Final = struct.Struct("<f")
+
+
+class InvalidFlatBuffer(InvalidProtobuf):
+    """The bytes are not a FlatBuffer of the expected schema."""
+
+
+class FlatBuffer:
+    """The bytes of a file, and how many of them were not yet returned as contents.
+
+    A writer stores contents once, so all contents together are not larger than the file. A file in
+    which many tables refer to the same large vector is rejected instead of being copied many times.
+    """
+
+    def __init__(self, data: memoryview, name: str) -> None:
+        self.data = data.cast("B")
+        self.name = name
+        self._unread = len(self.data)
+
+    def root(self, identifier: bytes) -> Table:
+        """Return the root table of a file with this identifier."""
+        if len(self.data) < 8 or bytes(self.data[4:8]) != identifier:
+            raise self.error(f"it does not begin with the identifier {identifier.decode()}")
+        return Table(self, self.follow(0))
+
+    def error(self, what: str) -> InvalidFlatBuffer:
+        """Return an error about this file."""
+        return InvalidFlatBuffer(
+            f"{self.name} is not a valid checkpoint: {what}",
+            hint="the file is truncated or damaged; use another copy",
+        )
+
+    def number(self, layout: struct.Struct, at: int) -> int:
+        """Return the integer at an offset."""
+        self._check(at, layout.size)
+        number: int = layout.unpack_from(self.data, at)[0]
+        return number
+
+    def float32(self, at: int) -> float:
+        """Return the float32 at an offset."""
+        self._check(at, _F32.size)
+        number: float = _F32.unpack_from(self.data, at)[0]
+        return number
+
+    def follow(self, at: int) -> int:
+        """Return the offset that the forward distance at an offset refers to."""
+        return at + self.number(_U32, at)
+
+    def vector(self, at: int, itemsize: int) -> tuple[int, int]:
+        """Return the offset of a vector's first element and their number."""
+        count = self.number(_U32, at)
+        self._check(at + 4, count * itemsize)
+        self._unread -= count * itemsize
+        if self._unread < 0:
+            raise self.error("its tensors and names refer to the same bytes")
+        return at + 4, count
+
+    def _check(self, at: int, n_bytes: int) -> None:
+        if at < 0 or at + n_bytes > len(self.data):
+            end = at + n_bytes
+            raise self.error(f"bytes {at} to {end} are needed, and it has {len(self.data)}")
+
+
+class Table:
+    """A table; fields are numbered in the order of the schema, and absent ones have defaults."""
+
+    def __init__(self, buffer: FlatBuffer, at: int) -> None:
+        self._buffer = buffer
+        self._at = at
+        self._vtable = at - buffer.number(_I32, at)
+        self._vtable_size = buffer.number(_U16, self._vtable)
+
+    def _field(self, index: int) -> int | None:
+        """Return the offset of a field; None if it is absent."""
+        entry = 4 + 2 * index  # after the sizes of the vtable and of the table
+        if entry + 2 > self._vtable_size:
+            return None
+        offset = self._buffer.number(_U16, self._vtable + entry)
+        return self._at + offset if offset else None
+
+    def bool(self, index: int) -> bool:
+        """Return a bool; its default is False."""
+        at = self._field(index)
+        return at is not None and self._buffer.number(struct.Struct("<B"), at) != 0
+
+    def int32(self, index: int) -> int:
+        """Return an int32; its default is 0."""
+        at = self._field(index)
+        return 0 if at is None else self._buffer.number(_I32, at)
+
+    def int64(self, index: int, default: int = 0) -> int:
+        """Return an int64."""
+        at = self._field(index)
+        return default if at is None else self._buffer.number(_I64, at)
+
+    def float32(self, index: int) -> float:
+        """Return a float32; its default is 0."""
+        at = self._field(index)
+        return 0.0 if at is None else self._buffer.float32(at)
+
+    def table(self, index: int) -> Table | None:
+        """Return a table; None if it is absent."""
+        at = self._field(index)
+        return None if at is None else Table(self._buffer, self._buffer.follow(at))
+
+    def tables(self, index: int) -> list[Table]:
+        """Return a vector of tables, empty if it is absent."""
+        begin, count = self._vector(index, 4)
+        follow = self._buffer.follow
+        return [Table(self._buffer, follow(begin + 4 * i)) for i in range(count)]
+
+    def int64s(self, index: int) -> tuple[int, ...]:
+        """Return a vector of int64, empty if it is absent."""
+        begin, count = self._vector(index, 8)
+        return struct.unpack_from(f"<{count}q", self._buffer.data, begin)
+
+    def bytes(self, index: int) -> memoryview:
+        """Return a view of a vector of bytes, empty if it is absent."""
+        begin, count = self._vector(index, 1)
+        return self._buffer.data[begin : begin + count]
+
+    def text(self, index: int) -> str:
+        """Return a string, empty if it is absent."""
+        try:
+            return bytes(self.bytes(index)).decode()
+        except UnicodeDecodeError:
+            raise self._buffer.error("a name is not UTF-8") from None
+
+    def _vector(self, index: int, itemsize: int) -> tuple[int, int]:
+        at = self._field(index)
+        return (0, 0) if at is None else self._buffer.vector(self._buffer.follow(at), itemsize)

@@ -1,0 +1,90 @@
+"""Builds the training and the evaluation model from a forward model."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import onnx
+from onnx import TensorProto, helper
+
+from sardonyx.autodiff.gradient import SUFFIX, gradient
+from sardonyx.save import serialized
+
+RESET: Final = "lazy_reset_grad"  # the input that says whether old gradients are overwritten
+BUFFER: Final = "_grad.accumulation.buffer"  # after a parameter's name: the input of a gradient
+ACCUMULATED: Final = "_grad.accumulation.out"  # the output that says whether it was updated
+
+
+def parameters_as_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
+    """Return a copy in which some initializers are inputs; without names, in which all are.
+
+    Several sessions can then share the parameters, which are fed.
+    """
+    chosen = set(names) or {tensor.name for tensor in model.graph.initializer}
+    result = copy.deepcopy(model)
+    tensors = list(result.graph.initializer)
+    inputs = {info.name for info in result.graph.input}
+    del result.graph.initializer[:]
+    for tensor in tensors:
+        if tensor.name not in chosen:
+            result.graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            info = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            result.graph.input.append(info)
+    return result
+
+
+def gradient_model(
+    forward: onnx.ModelProto, loss: str, requires_grad: Sequence[str]
+) -> onnx.ModelProto:
+    """Return the model with gradients of the loss as further outputs, in the order of inputs."""
+    order = {info.name: i for i, info in enumerate(forward.graph.input)}
+    names = sorted(requires_grad, key=lambda name: order[name])
+    if not names:
+        return copy.deepcopy(forward)
+    model = gradient(forward.SerializeToString(), of=loss, by=names)
+    file = io.BytesIO()
+    serialized(model, None).write(file)
+    return onnx.load_model_from_string(file.getvalue())
+
+
+def accumulate_gradients(model: onnx.ModelProto, n_outputs: int) -> None:
+    """Add each output after the first `n_outputs`, a gradient, to an input that accumulates it.
+
+    The op updates its first input in place; with the input lazy_reset_grad it overwrites it.
+    """
+    graph = model.graph
+    gradients = list(graph.output)[n_outputs:]
+    del graph.output[n_outputs:]
+    for i, gradient_output in enumerate(gradients):
+        name = gradient_output.name.removesuffix(SUFFIX)
+        buffer = copy.deepcopy(gradient_output)
+        buffer.name = name + BUFFER
+        inputs = [buffer.name, gradient_output.name, RESET]
+        node = helper.make_node(
+            "InPlaceAccumulatorV2", inputs, [name + ACCUMULATED], f"GradientAccumulator{i}",
+            domain="com.microsoft",
+        )  # fmt: skip
+        graph.node.append(node)
+        graph.input.append(buffer)
+        updated = helper.make_tensor_value_info(name + ACCUMULATED, TensorProto.BOOL, [1])
+        graph.output.append(updated)
+    graph.input.append(helper.make_tensor_value_info(RESET, TensorProto.BOOL, [1]))
+    if all(opset.domain != "com.microsoft" for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def evaluation_model(forward: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy in which Dropout and BatchNormalization are not in training mode."""
+    model = copy.deepcopy(forward)
+    for node in model.graph.node:
+        if node.op_type == "Dropout" and len(node.input) > 2:
+            node.input[2] = ""
+        if node.op_type == "BatchNormalization":
+            for attribute in node.attribute:
+                if attribute.name == "training_mode":
+                    attribute.i = 0
+    return model

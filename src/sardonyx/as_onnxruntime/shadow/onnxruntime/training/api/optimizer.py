@@ -1,0 +1,5 @@
+"""Optimizers, implemented by `sardonyx.training`."""
+
+from sardonyx.training.optimizer import Optimizer
+
+__all__ = ["Optimizer"]

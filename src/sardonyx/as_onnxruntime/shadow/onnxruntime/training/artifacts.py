@@ -1,0 +1,5 @@
+"""Training artifacts, implemented by `sardonyx.training`."""
+
+from sardonyx.training.artifacts import LossType, OptimType, generate_artifacts
+
+__all__ = ["LossType", "OptimType", "generate_artifacts"]

@@ -1,0 +1,3 @@
+"""Blocks, implemented by `sardonyx.training`."""
+
+from sardonyx.training.onnxblock.blocks import *  # noqa: F403

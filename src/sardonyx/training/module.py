@@ -102,12 +102,13 @@ class Module:
 
     def _add_gradients(self, names: Sequence[str], gradients: Sequence[Array]) -> None:
         for name, gradient in zip(names, gradients, strict=True):
-            total = self._state.parameters[name].grad
-            assert total is not None
+            parameter = self._state.parameters[name]
             if self._accumulates:
-                np.add(total, gradient, out=total)
+                assert parameter.grad is not None
+                np.add(parameter.grad, gradient, out=parameter.grad)
             else:
-                np.copyto(total, gradient)
+                # Outputs of a run belong to the caller; those of numpy may be views.
+                parameter.grad = np.require(gradient, requirements="CW")
         self._accumulates = True
 
     def train(self, mode: bool = True) -> Module:

@@ -24,12 +24,14 @@ class Optimizer:
         self._state = module._state
         self._threads = threads_of(module._session_options)
         self._group = self._state.groups.setdefault(GROUP, OptimizerState())
-        self._tensors: list[Trained] | None = None
         if not self._state.is_nominal:
-            self._tensors = self._trained()
+            self._trained()
 
     def _trained(self) -> list[Trained]:
-        """Return parameters, gradients and moments, which are zeros before the first step."""
+        """Return parameters, gradients and moments, which are zeros before the first step.
+
+        A training step may replace the arrays of gradients.
+        """
         moments, names = self._group.moments, self._model.moments
         trained, is_new = [], not moments
         for name, parameter in self._state.parameters.items():
@@ -57,10 +59,8 @@ class Optimizer:
     def step(self) -> None:
         """Update the parameters by their gradients."""
         self._state.need_values()
-        if self._tensors is None:
-            self._tensors = self._trained()
         group = self._group
-        update(self._model, group.step + 1, group.rate, self._tensors, self._threads)
+        update(self._model, group.step + 1, group.rate, self._trained(), self._threads)
         group.step += 1
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sardonyx.base.records import frozen, replace
 from sardonyx.base.shared_store import Array
@@ -20,11 +20,8 @@ from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.passes.replace import prune
+from sardonyx.training.names import ACCUMULATE, BUFFER, RESET
 from sardonyx.training.state import TrainingState
-
-RESET: Final = "lazy_reset_grad"
-BUFFER: Final = "_grad.accumulation.buffer"
-ACCUMULATE: Final = "InPlaceAccumulatorV2"
 
 
 @frozen

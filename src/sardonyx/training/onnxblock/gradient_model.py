@@ -5,17 +5,14 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import onnx
 from onnx import TensorProto, helper
 
 from sardonyx.autodiff.gradient import SUFFIX, gradient
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.save import serialized
-
-RESET: Final = "lazy_reset_grad"  # the input that says whether old gradients are overwritten
-BUFFER: Final = "_grad.accumulation.buffer"  # after a parameter's name: the input of a gradient
-ACCUMULATED: Final = "_grad.accumulation.out"  # the output that says whether it was updated
+from sardonyx.training.names import ACCUMULATE, ACCUMULATED, BUFFER, RESET
 
 
 def parameters_as_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.ModelProto:
@@ -65,16 +62,16 @@ def accumulate_gradients(model: onnx.ModelProto, n_outputs: int) -> None:
         buffer.name = name + BUFFER
         inputs = [buffer.name, gradient_output.name, RESET]
         node = helper.make_node(
-            "InPlaceAccumulatorV2", inputs, [name + ACCUMULATED], f"GradientAccumulator{i}",
-            domain="com.microsoft",
+            ACCUMULATE, inputs, [name + ACCUMULATED], f"GradientAccumulator{i}",
+            domain=MICROSOFT,
         )  # fmt: skip
         graph.node.append(node)
         graph.input.append(buffer)
         updated = helper.make_tensor_value_info(name + ACCUMULATED, TensorProto.BOOL, [1])
         graph.output.append(updated)
     graph.input.append(helper.make_tensor_value_info(RESET, TensorProto.BOOL, [1]))
-    if all(opset.domain != "com.microsoft" for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    if all(opset.domain != MICROSOFT for opset in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
 
 
 def evaluation_model(forward: onnx.ModelProto) -> onnx.ModelProto:

@@ -7,15 +7,14 @@ moments, which the ops update in place; its output says whether they did.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from onnx import TensorProto, helper
 
 from sardonyx.errors import InvalidArgument
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.training.onnxblock import blocks
 from sardonyx.training.onnxblock.training_block import ForwardBlock, Tensors
-
-_DOMAIN: Final = "com.microsoft"
 
 
 class ClipGradNorm(blocks.Block):
@@ -26,7 +25,7 @@ class ClipGradNorm(blocks.Block):
 
     def build(self, gradients_name: str) -> str:
         inputs = [gradients_name]
-        output = self._append("InplaceClipGradNorm", inputs, _DOMAIN, max_norm=self._max_norm)
+        output = self._append("InplaceClipGradNorm", inputs, MICROSOFT, max_norm=self._max_norm)
         # Shape inference of the package onnx does not know the op.
         info = helper.make_tensor_sequence_value_info(output, TensorProto.FLOAT, None)
         self.base.graph.value_info.append(info)
@@ -38,7 +37,7 @@ class SGDOptimizer(blocks.Block):
 
     def build(self, *input_names: str) -> str:
         """Take rate, parameters and gradients."""
-        return self._append("SGDOptimizerV2", list(input_names), _DOMAIN)
+        return self._append("SGDOptimizerV2", list(input_names), MICROSOFT)
 
 
 class AdamWOptimizer(blocks.Block):
@@ -62,7 +61,7 @@ class AdamWOptimizer(blocks.Block):
 
     def build(self, *input_names: str) -> str:
         """Take rate, step, parameters, gradients, first and second moments."""
-        return self._append("AdamWOptimizer", list(input_names), _DOMAIN, **self._attributes)
+        return self._append("AdamWOptimizer", list(input_names), MICROSOFT, **self._attributes)
 
 
 class _Optimizer(ForwardBlock):

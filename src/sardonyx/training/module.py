@@ -108,7 +108,7 @@ class Module:
                 np.add(parameter.grad, gradient, out=parameter.grad)
             else:
                 # Outputs of a run belong to the caller; those of numpy may be views.
-                parameter.grad = np.require(gradient, requirements="CW")
+                parameter.grad = np.require(gradient, requirements=("C", "W"))
         self._accumulates = True
 
     def train(self, mode: bool = True) -> Module:

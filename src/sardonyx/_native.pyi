@@ -693,3 +693,14 @@ def bernoulli(generator: object, p: float, out: object) -> None:
     """
     Fill an array of booleans as `bernoulli_(p)` of torch does where it draws element by element; `generator` is a torch.Generator on the CPU.
     """
+
+class Samples:
+    """A few words of spans of memory."""
+
+    def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Spans are (address, bytes)."""
+
+    def digest(self) -> int:
+        """
+        A number that is another one, almost surely, if a word changed. Reads the memory.
+        """

@@ -28,7 +28,7 @@ def executor_of(function: Callable[..., Any], *args: torch.Tensor) -> Executor:
 def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Native code reads tensors or, for older torches, arrays over their memory."""
     if request.param == "arrays":
-        monkeypatch.setattr(executor_module, "_EXCHANGE", None)
+        monkeypatch.setattr(executor_module, "EXCHANGE", None)
 
 
 CASES: dict[str, torch.Tensor] = {
@@ -73,7 +73,7 @@ def test_masks() -> None:
     assert result.tolist() == [False, True, False]
 
 
-@pytest.mark.skipif(executor_module._EXCHANGE is None, reason="torch has no exchange API")
+@pytest.mark.skipif(executor_module.EXCHANGE is None, reason="torch has no exchange API")
 def test_results_are_made_by_one_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A constant, an argument, a draw and a result that is returned twice do not change that."""
 
@@ -116,7 +116,7 @@ def test_a_step_that_fails_raises_its_error() -> None:
     assert torch.equal(result, table[1:3])
 
 
-@pytest.mark.skipif(executor_module._EXCHANGE is None, reason="torch has no exchange API")
+@pytest.mark.skipif(executor_module.EXCHANGE is None, reason="torch has no exchange API")
 def test_a_class_without_an_exchange_is_refused() -> None:
     with pytest.raises(TypeError, match="no DLPack exchange API"):
         TensorExchange(int)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from tests.decoder import Decoder
 
 torch = pytest.importorskip("torch")
-from bench import devices, gpu, gpu_decode, gpu_profile, gpu_zoo  # noqa: E402 - torch may be missing
+from bench import devices, gpu, gpu_decode, gpu_profile, gpu_zoo, torch_inference  # noqa: E402 - torch may be missing
 
 ZOO = {
     "zoo_nets": """
@@ -152,3 +153,18 @@ def test_differences_are_relative_to_the_largest(
     got: list[float], want: list[float], found: float
 ) -> None:
     assert devices.difference([torch.tensor(got)], [np.array(want, np.float32)]) == found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_modules_and_exported_models(
+    zoo: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"small --one --rounds 1 --threads 1 --zoo {zoo} --work {zoo}"
+    monkeypatch.setattr(sys, "argv", ["bench", *text.split()])
+    torch_inference.main()
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert row["name"] == "small"
+    assert row["differs"] < 1e-5
+    assert row["ratio"] > 0
+    torch_inference.show(row)
+    assert capsys.readouterr().out.startswith("small ")

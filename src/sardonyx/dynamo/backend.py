@@ -24,7 +24,7 @@ from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, whole_ops
-from sardonyx.dynamo.executor import Executor
+from sardonyx.dynamo.freezing import executor_of
 from sardonyx.dynamo.lower import GraphLowering
 from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
 from sardonyx.dynamo.report import GraphReport, Report
@@ -43,16 +43,21 @@ def sardonyx_backend(
     report: Report | None = None,
     memory_budget: float | None = None,
     cache: bool = True,
+    freeze: bool = True,
 ) -> Any:
-    """Compile one graph of TorchDynamo; the entry point `torch_dynamo_backends` names this."""
+    """Compile one graph of TorchDynamo; the entry point `torch_dynamo_backends` names this.
+
+    With `freeze`, parameters are constants of graphs of inference (see `dynamo.freezing`).
+    """
     report = Report() if report is None else report
     _note_graph_break(module, report)
     replace_recurrent_calls(module)
     replace_attention_calls(module)
-    with whole_ops(), graph_cache(module, report, cache, memory_budget) as cacheable:
+    compiler = partial(compile_graph, report=report, freeze=freeze)
+    with whole_ops(), graph_cache(module, report, cache, memory_budget, freeze) as cacheable:
         backend = aot_autograd(
             **{
-                name: cacheable(partial(compile_graph, kind=kind, report=report), kind)
+                name: cacheable(partial(compiler, kind=kind), kind)
                 for name, kind in _COMPILERS.items()
             },
             decompositions=decompositions(),
@@ -136,13 +141,31 @@ _COSTLY = ("sort", "topk", "kthvalue", "median", "mode", "unique", "cum", "logcu
 
 
 def compile_graph(
-    module: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, report: Report
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    kind: str,
+    report: Report,
+    freeze: bool = False,
 ) -> Compiled:
     """Compile one ATen graph to a boxed function."""
     if kind == "backward":
         _donate_nothing()
+    parameters = _parameters(module) if freeze and kind == "inference" else frozenset()
     with unset_fake_temporarily():  # lowerings make constants
-        return _compile_graph(module, kind, report)
+        return _compile_graph(module, kind, report, parameters)
+
+
+def _parameters(module: fx.GraphModule) -> frozenset[str]:
+    """Return the names of placeholders that are parameters or buffers, and not written by a run."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return frozenset()
+    names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+    written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
+    static = (i for i in metadata.static_input_indices if i < len(names))
+    return frozenset(names[i] for i in static if i not in written)
 
 
 def _donate_nothing() -> None:
@@ -157,46 +180,58 @@ def _donate_nothing() -> None:
             donated.clear()  # copies of the metadata refer to this list, too
 
 
-def _compile_graph(module: fx.GraphModule, kind: str, report: Report) -> Compiled:
+def _compile_graph(
+    module: fx.GraphModule, kind: str, report: Report, parameters: frozenset[str]
+) -> Compiled:
     begin = time.perf_counter()
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     entry = GraphReport(kind, len(calls), 0)
     report.graphs.append(entry)
-    lowering = GraphLowering(module, kind == "backward")
+    lowering = GraphLowering(module, kind == "backward", parameters)
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1
-        compiled: Any = Executor(lowered, torch.get_num_threads(), kind == "backward")
+        compiled: Any = executor_of(lowered, torch.get_num_threads(), kind == "backward")
         compiled._boxed_call = True
     else:
         entry.fallbacks = list(lowering.fallbacks.values())
         logger.info("%s graph: %d calls run in torch", kind, len(entry.fallbacks))
-        compiled = _compile_split(module, lowering, entry)
+        compiled = _compile_split(module, lowering, entry, parameters)
     entry.seconds = time.perf_counter() - begin
     return compiled  # type: ignore[no-any-return]
 
 
-def _compile_split(module: fx.GraphModule, lowering: GraphLowering, entry: GraphReport) -> Any:
+def _compile_split(
+    module: fx.GraphModule,
+    lowering: GraphLowering,
+    entry: GraphReport,
+    parameters: frozenset[str],
+) -> Any:
     """Compile the submodules that we run; the split module calls them and torch's in order."""
     whole = split_graph(module, lowering.fallbacks)
     for name, part in list(whole.named_children()):
         if name.startswith("submod_ours"):
-            _compile_submodule(whole, name, entry)
+            _compile_submodule(whole, name, entry, parameters)
         else:  # the graphs that higher-order ops call
             for called in dict(part.named_children()):
                 _compile_submodule(part, called, entry)
     return make_boxed_func(whole)
 
 
-def _compile_submodule(parent: torch.nn.Module, name: str, entry: GraphReport) -> None:
-    """Put an executor in the place of a submodule."""
+def _compile_submodule(
+    parent: torch.nn.Module,
+    name: str,
+    entry: GraphReport,
+    parameters: frozenset[str] = frozenset(),
+) -> None:
+    """Put an executor in the place of a submodule; its placeholders have the names of the whole."""
     part = getattr(parent, name)
-    sub = GraphLowering(_with_output_list(part))
+    sub = GraphLowering(_with_output_list(part), parameters=parameters)
     lowered = sub.run()
     if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
         entry.fallbacks.extend(sub.fallbacks.values())
         return
-    executor = Executor(lowered, torch.get_num_threads())
+    executor = executor_of(lowered, torch.get_num_threads())
     setattr(parent, name, _Submodule(executor, _is_single(part)))
     entry.n_sessions += 1
 
@@ -223,7 +258,7 @@ def _with_output_list(part: Any) -> fx.GraphModule:
 class _Submodule(torch.nn.Module):
     """An executor in the place of a submodule of a split graph."""
 
-    def __init__(self, run: Executor, is_single: bool) -> None:
+    def __init__(self, run: Compiled, is_single: bool) -> None:
         super().__init__()
         self._run, self._is_single = run, is_single
 

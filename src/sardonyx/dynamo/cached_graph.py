@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from sardonyx.base.records import as_dict, frozen
 from sardonyx.dynamo.executor import Executor
+from sardonyx.dynamo.freezing import FreezingExecutor, executor_of
 from sardonyx.dynamo.lower import LoweredGraph
 from sardonyx.dynamo.report import GraphReport, Report
 from sardonyx.graph.const import ArrayConst
@@ -41,7 +42,7 @@ class CachedGraph(OutputCode):
 
     def prepare_for_serialization(self) -> None:
         """Replace the executor by what it is made of; torch calls this on a copy."""
-        if not isinstance(self._run, Executor):
+        if not isinstance(self._run, (Executor, FreezingExecutor)):
             raise BypassAOTAutogradCache("calls of the graph run in torch")
         self._stored, self._run = store(self._run.lowered), None
 
@@ -51,7 +52,7 @@ class CachedGraph(OutputCode):
         begin = time.perf_counter()
         with unset_fake_temporarily():
             is_backward = self._kind == "backward"
-            self._run = Executor(load(self._stored), torch.get_num_threads(), is_backward)
+            self._run = executor_of(load(self._stored), torch.get_num_threads(), is_backward)
         report = CURRENT_REPORT.get()
         if report is not None:
             seconds = time.perf_counter() - begin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
 # Native code reads and makes tensors by it; older torches have none, and arrays are in between.
-_EXCHANGE: Final = (
+EXCHANGE: Final = (
     TensorExchange(torch.Tensor) if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
 )
 
@@ -68,7 +68,7 @@ class Executor:
         self._run = self._on_host if device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
         self._names = [name for _, name in lowered.tensors]
-        self._tensors = _items([index for index, _ in lowered.tensors])
+        self._tensors = items([index for index, _ in lowered.tensors])
         # A size is passed as that of an empty tensor; a number that may be negative as a scalar.
         self._numbers = [(index, name, inputs[name].rank == 2) for index, name in lowered.numbers]
         self._draws = [
@@ -105,8 +105,8 @@ class Executor:
         return results
 
     def _on_host(self, feed: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-        if _EXCHANGE is not None:
-            outputs = self.session._run_tensors(feed, _EXCHANGE)
+        if EXCHANGE is not None:
+            outputs = self.session._run_tensors(feed, EXCHANGE)
             if outputs is not None:
                 return outputs
         arrays = {name: as_array(feed.pop(name)) for name in list(feed)}
@@ -132,7 +132,7 @@ class Executor:
         return lambda *_: result
 
 
-def _items(indices: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+def items(indices: Sequence[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
     """Return a function from a list to the tuple of its elements at these indices."""
     if len(indices) > 1:
         return itemgetter(*indices)

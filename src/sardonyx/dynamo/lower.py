@@ -7,7 +7,7 @@ is recorded with the reason, and `dynamo.split` then leaves it to torch.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +68,7 @@ class LoweredGraph:
     draws: tuple[DrawnInput, ...]
     symbols: Symbols
     device: torch.device  # of the tensors
+    parameters: tuple[int, ...] = ()  # indices of `tensors` that are parameters of the module
 
 
 @frozen
@@ -107,8 +108,15 @@ def is_tensor(value: Any) -> bool:
 class GraphLowering:
     """The lowering of one fx graph; `fallbacks` is complete after `run`."""
 
-    def __init__(self, module: fx.GraphModule, is_backward: bool = False) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        is_backward: bool = False,
+        parameters: Collection[str] = frozenset(),
+    ) -> None:
+        """`parameters` are names of the placeholders that are parameters of the user's module."""
         self._module = module
+        self._parameters = parameters
         self._is_backward = is_backward
         self._gradients: set[fx.Node] = set()  # that depend on a tangent, in a backward graph
         self._graph = Graph("torch")
@@ -295,7 +303,16 @@ class GraphLowering:
             tuple(draws),
             symbols_of([a.meta.get("val") for a in self._arguments]),
             self._b.device,
+            self._parameter_indices(),
         )
+
+    def _parameter_indices(self) -> tuple[int, ...]:
+        """Return the indices of parameters that may be constants: on the CPU, of known sizes."""
+        if self._b.device.type != "cpu":
+            return ()
+        named = (pair for pair in self._inputs if pair[1] in self._parameters)
+        sizes = {v.name: v.tensor.dims for v in self._graph.inputs}
+        return tuple(i for i, name in named if all(isinstance(d, int) for d in sizes[name]))
 
     def _drop_unread_inputs(self) -> None:
         """Remove the tensors that no output depends on, so that a run is a single native call.

@@ -25,6 +25,7 @@ def wrap(
     memory_budget: float | None = None,
     dynamic: bool | None = None,
     cache: bool = True,
+    freeze: bool = True,
 ) -> torch.nn.Module:
     """Compile a module's calls with Sardonyx, in place, and return it.
 
@@ -34,6 +35,7 @@ def wrap(
     `memory_budget` is the part of the activations' bytes, from 0 to 1, that may be kept for the
     backward pass; the rest is computed again there. `dynamic` is that of `torch.compile`. With
     `cache`, compiled graphs are stored in torch's cache folder, and loaded by later processes.
+    With `freeze`, parameters are constants in inference, until they change.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -50,7 +52,9 @@ def wrap(
         raise InvalidArgument(f"memory_budget is {memory_budget}, and must be from 0 to 1")
     skip_warnings_once()
     _REPORTS[module] = kept = Report()
-    backend = partial(sardonyx_backend, report=kept, memory_budget=memory_budget, cache=cache)
+    backend = partial(
+        sardonyx_backend, report=kept, memory_budget=memory_budget, cache=cache, freeze=freeze
+    )
     compiler = partial(torch.compile, backend=backend, dynamic=dynamic, **_isolated())
     units = _sharded_units(module)
     for unit in units:

@@ -61,7 +61,7 @@ def _(
 @lowers("hardtanh.default")
 def _(b: AtenBuilder, x: Value, low: Any = -1, high: Any = 1) -> Value:
     low, high = b.like_out(low, high)
-    return b.Min(b.Max(x, low), high)
+    return b.Clip(x, low, high)
 
 
 @lowers("leaky_relu.default")

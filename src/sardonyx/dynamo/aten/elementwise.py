@@ -309,6 +309,8 @@ def _(b: AtenBuilder, x: Value, mask: Value, value: Any) -> Value:
 @lowers("clamp.default", "clamp.Tensor")
 def _(b: AtenBuilder, x: Value, low: Any = None, high: Any = None) -> Value:
     (x,) = b.like_out(x)
+    if all(isinstance(bound, (int, float)) for bound in (low, high)):
+        return b.Clip(x, *b.like_out(low, high))
     if low is not None:
         x = b.Max(x, *b.like_out(low))
     return x if high is None else b.Min(x, *b.like_out(high))

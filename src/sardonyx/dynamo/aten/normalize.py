@@ -224,14 +224,21 @@ def _moved(b: AtenBuilder, old: Value, new: Value, momentum: float) -> Value:
 
 
 def _evaluated(b: AtenBuilder, norm: BatchNorm) -> Results:
-    """Return the same; torch saves nothing, and the backward op reads the running statistics."""
+    """Return the same; torch saves nothing, and the backward op reads the running statistics.
+
+    As in torch, y is x with one factor and one shift per channel, which fold into a convolution if
+    all are constants.
+    """
     if norm.mean is None or norm.var is None:
         raise AssertionError("batch normalization without training has running statistics")
     x = b.wide(norm.x)
     rstd = b.Reciprocal(b.Sqrt(b.Add(b.wide(norm.var), norm.eps)))
-    centered = b.Sub(x, _per_channel(b, b.wide(norm.mean), x))
+    scale = rstd if norm.weight is None else b.Mul(rstd, b.wide(norm.weight))
+    moved = b.Mul(b.wide(norm.mean), scale)
+    shift = b.Neg(moved) if norm.bias is None else b.Sub(b.wide(norm.bias), moved)
+    y = b.Add(b.Mul(x, _per_channel(b, scale, x)), _per_channel(b, shift, x))
     empty = b.const(np.zeros(0), x.tensor.dtype)
-    return _scaled(b, norm, centered, rstd), empty, empty, norm.mean, norm.var
+    return y, empty, empty, norm.mean, norm.var
 
 
 @lowers(

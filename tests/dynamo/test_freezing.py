@@ -1,0 +1,281 @@
+"""Parameters as constants in inference: results follow every change of them, and none is leaked."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sardonyx.dynamo.backend import sardonyx_backend
+from sardonyx.dynamo.freezing import FreezingExecutor
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FreezingExecutor]]:
+    """The executors that a test compiles."""
+    torch._dynamo.reset()
+    executors: list[FreezingExecutor] = []
+    init = FreezingExecutor.__init__
+
+    def noted(self: FreezingExecutor, *args: Any) -> None:
+        init(self, *args)
+        executors.append(self)
+
+    monkeypatch.setattr(FreezingExecutor, "__init__", noted)
+    yield executors
+    torch._dynamo.reset()
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(8)
+    norm.running_mean, norm.running_var = torch.randn(8), torch.rand(8) + 0.5
+    layers = (nn.Conv2d(3, 8, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 5))
+    return nn.Sequential(*layers).eval()
+
+
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def compiled(module: nn.Module, **options: Any) -> Callable[..., Any]:
+    return torch.compile(module, backend=partial(sardonyx_backend, cache=False, **options))
+
+
+@torch.no_grad()
+def assert_equal(module: nn.Module, call: Callable[..., Any], *args: torch.Tensor) -> None:
+    """Compare with the module in eager torch."""
+    args = args or (X,)
+    torch.testing.assert_close(call(*args), module(*args), rtol=1e-4, atol=1e-5)
+
+
+def n_frozen(made: list[FreezingExecutor]) -> list[int]:
+    return [executor.n_frozen for executor in made]
+
+
+def test_parameters_are_constants(made: list[FreezingExecutor]) -> None:
+    module = network()
+    call = compiled(module)
+    for _ in range(3):
+        assert_equal(module, call)
+    assert n_frozen(made) == [1]
+    (known,) = made[0]._known.values()
+    assert known.run is not None
+    assert [i.name for i in known.run.session.get_inputs()] == [known.run.lowered.tensors[0][1]]
+    kernels = [node.op.name for node, *_ in known.run.session._compiled.program.nodes()]
+    assert "BatchNormalization" not in kernels
+
+
+def test_constants_are_the_memory_of_parameters(made: list[FreezingExecutor]) -> None:
+    """An embedding is read where it is; what a kernel packs is extra, as in any session."""
+    module = nn.Embedding(5000, 64).eval()
+    ids = torch.tensor([[1, 4999]])
+    assert_equal(module, compiled(module), ids)
+    (known,) = made[0]._known.values()
+    assert known.run is not None
+    layouts = known.run.session._compiled.program.layouts
+    (table,) = (a for a in layouts._arrays.values() if a.nbytes == 5000 * 64 * 4)
+    assert table.ctypes.data == module.weight.data_ptr()
+
+
+def test_parameters_stay_inputs_if_asked_to(made: list[FreezingExecutor]) -> None:
+    module = network()
+    assert_equal(module, compiled(module, freeze=False))
+    assert not made
+
+
+def steps_of_sgd(module: nn.Module) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    with torch.enable_grad():
+        module(X).square().mean().backward()
+    optimizer.step()
+
+
+def loaded(module: nn.Module, assign: bool = False) -> None:
+    state = {k: v * 2 if v.is_floating_point() else v for k, v in module.state_dict().items()}
+    module.load_state_dict(state, assign=assign)
+
+
+def statistics_updated(module: nn.Module) -> None:
+    module.train()
+    module(X)
+    module.eval()
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "in place": lambda m: m[0].weight.mul_(2),
+    "one element": lambda m: m[0].weight[2, 1, 1].__setitem__(1, 9.0),
+    "bias": lambda m: m[0].bias.add_(1),
+    "data": lambda m: setattr(m[0].weight, "data", torch.randn_like(m[0].weight)),
+    "writes through data": lambda m: m[0].weight.data.mul_(2),
+    "writes through numpy": lambda m: m[4].weight.detach().numpy().__imul__(2),
+    "a new parameter": lambda m: setattr(m[4], "weight", nn.Parameter(torch.randn(5, 8 * 64))),
+    "load_state_dict": loaded,
+    "load_state_dict(assign)": lambda m: loaded(m, assign=True),
+    "an optimizer": steps_of_sgd,
+    "statistics": statistics_updated,
+    "a buffer": lambda m: m[1].running_var.mul_(3),
+    "another memory format": lambda m: m.to(memory_format=torch.channels_last),
+    "another type and back": lambda m: m.double().float(),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@torch.no_grad()
+def test_results_follow_changes(name: str, made: list[FreezingExecutor]) -> None:
+    module = network()
+    call = compiled(module)
+    assert_equal(module, call)
+    before = call(X)
+    assert n_frozen(made) == [1]
+    CHANGES[name](module)
+    for _ in range(2):
+        assert_equal(module, call)
+    if name not in ("another memory format", "another type and back"):
+        assert not torch.allclose(before, call(X))
+
+
+@torch.no_grad()
+def test_parameters_that_stay_are_frozen_again(made: list[FreezingExecutor]) -> None:
+    """Once calls with parameters as inputs took as long as freezing did."""
+    module = network()
+    call = compiled(module)
+    assert_equal(module, call)
+    (known,) = made[0]._known.values()
+    for seconds, expected in ((float("inf"), 0), (1e-9, 1)):
+        known.seconds_to_freeze = seconds
+        module[0].weight.mul_(1.5)  # type: ignore[index]
+        assert_equal(module, call)
+        assert n_frozen(made) == [0]
+        for _ in range(3):
+            assert_equal(module, call)
+        assert n_frozen(made) == [expected]
+
+
+def test_training_and_evaluation_in_turns() -> None:
+    module = network()
+    reference = copy.deepcopy(module)
+    call = compiled(module)
+    for _ in range(3):
+        for one, run in ((module, call), (reference, reference)):
+            one.train()
+            optimizer = torch.optim.SGD(one.parameters(), 0.1)
+            run(X).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            one.eval()
+        assert_equal(reference, call)
+
+
+class Tied(nn.Module):
+    """An embedding that is the classifier, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.embedding(ids)))  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def test_tied_weights() -> None:
+    module, ids = Tied().eval(), torch.tensor([[3, 7, 49]])
+    call = compiled(module)
+    assert_equal(module, call, ids)
+    module.embedding.weight.neg_()
+    assert_equal(module, call, ids)
+    module.head.weight = nn.Parameter(torch.randn(50, 16))  # no longer tied
+    assert_equal(module, call, ids)
+
+
+def test_modules_of_one_class_have_their_own_constants(made: list[FreezingExecutor]) -> None:
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval() for _ in range(4)]
+    forward = torch.compile(
+        lambda module, x: module(x), backend=partial(sardonyx_backend, cache=False)
+    )
+    x = torch.randn(3, 8)
+    for _ in range(3):
+        for layer in layers:
+            assert_equal(layer, partial(forward, layer), x)
+    assert sum(n_frozen(made)) == len(layers)
+
+
+def test_sizes_that_change(made: list[FreezingExecutor]) -> None:
+    module = network()
+    call = compiled(module)
+    for n in (2, 3, 5):
+        assert_equal(module, call, torch.randn(n, 3, 8, 8))
+    assert n_frozen(made) == [1, 1]  # for 2, and for any size
+
+
+def test_calls_that_run_in_torch(made: list[FreezingExecutor]) -> None:
+    """The graph is split; the submodules that are ours have constants."""
+
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.fft.rfft(self.first(x)).abs())  # type: ignore[no-any-return]
+
+    module, x = Spectrum().eval(), torch.randn(3, 8)
+    call = compiled(module)
+    assert_equal(module, call, x)
+    assert n_frozen(made) == [1, 1]
+    with torch.no_grad():
+        module.second.weight.neg_()
+    assert_equal(module, call, x)
+
+
+def test_tensors_without_counted_writes_stay_inputs(made: list[FreezingExecutor]) -> None:
+    with torch.inference_mode():
+        module = nn.Linear(8, 3).eval()
+        call, x = compiled(module), torch.randn(2, 8)
+        torch.testing.assert_close(call(x), module(x))
+        module.weight.mul_(2)
+        torch.testing.assert_close(call(x), module(x))
+    assert n_frozen(made) == [0]
+
+
+def test_graphs_with_gradients_have_no_constants(made: list[FreezingExecutor]) -> None:
+    module = network()
+    compiled(module)(X).sum().backward()
+    assert not made
+    assert module[0].weight.grad is not None  # type: ignore[index,union-attr]
+
+
+def test_nothing_is_kept_of_a_module_that_died(made: list[FreezingExecutor]) -> None:
+    module = network()
+    call = compiled(module)
+    assert_equal(module, call)
+    (known,) = made[0]._known.values()
+    assert known.run is not None
+    session = weakref.ref(known.run.session)
+    weight = weakref.ref(module[0].weight)  # type: ignore[index]
+    del module, call, known
+    gc.collect()  # torch's compiled code stays
+    assert weight() is None
+    assert session() is None
+    assert not made[0]._known
+
+
+def test_packed_weights_are_shared_between_graphs(made: list[FreezingExecutor]) -> None:
+    """The graph for any batch size reads what was packed for the first."""
+    module = nn.Sequential(nn.Linear(256, 512), nn.ReLU()).eval()
+    call = compiled(module)
+    for n in (2, 3):
+        assert_equal(module, call, torch.randn(n, 256))
+    runs = [known.run for executor in made for known in executor._known.values()]
+    first, second = (run.session._compiled.program.layouts._arrays.values() for run in runs if run)
+    packed = {a.ctypes.data for a in first if a.nbytes >= 256 * 512 * 4}
+    assert packed
+    assert packed == {a.ctypes.data for a in second if a.nbytes >= 256 * 512 * 4}

@@ -1,0 +1,5 @@
+"""`FusedAdam`, implemented by `sardonyx.train`."""
+
+from sardonyx.train.ort_optim import AdamWMode, FusedAdam
+
+__all__ = ["AdamWMode", "FusedAdam"]

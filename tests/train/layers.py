@@ -245,6 +245,28 @@ OTHERS = [
     rule("FastGelu", f64(2, 3), f64(3), domain=MS),
     rule("BiasGelu", f64(2, 3), f64(3), domain=MS),
     rule("QuickGelu", f64(2, 3), domain=MS),
+    rule("SwiGLU", f64(2, 3), f64(2, 3), alpha=1.7),
+    rule(
+        "FusedConv",
+        f64(2, 3, 5, 6),
+        f64(4, 3, 3, 2),
+        f64(4),
+        f64(2, 4, 3, 5),
+        domain=MS,
+        activation="LeakyRelu",
+        activation_params=[0.2],
+        weights=(1, 2),
+    ),
+    rule(
+        "FusedConv",
+        apart(1, 2, 4, 4),
+        f64(2, 2, 1, 1),
+        domain=MS,
+        activation="Clip",
+        activation_params=[-0.6, 0.7],
+        weights=(1,),
+    ),
+    rule("NhwcConv", f64(2, 5, 6, 3), f64(4, 3, 3, 2), f64(4), domain=MS, weights=(1, 2)),
     rule("FusedMatMul", f64(3, 2), f64(4, 3), domain=MS, transA=1, transB=1, alpha=0.5),
 ]
 

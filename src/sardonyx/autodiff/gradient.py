@@ -248,14 +248,17 @@ def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collectio
     return gradients[value]
 
 
-# Inputs that are not weights: statistics, and scales of quantization.
+# Inputs that are not weights: statistics, scales of quantization, tables of cosines and sines.
 _NOT_WEIGHTS: Final = {
     "BatchNormalization": (3, 4),
     "DequantizeLinear": (1,),
     "GatherBlockQuantized": (2,),
+    "GroupQueryAttention": (7, 8),
+    "MRotaryEmbedding": (2, 3),
     "MatMulBnb4": (2,),
     "MatMulNBits": (2, 3),
     "QuantizeLinear": (1,),
+    "RotaryEmbedding": (1, 2, 3),
 }
 
 

@@ -1,6 +1,7 @@
 """Declaration of gradients: rules, decompositions, and the builder they use.
 
-The rules are in `gradient.py` of each family, imported when a gradient first passes through it.
+The rules are in `gradient.py` of each family, and where they are many in `contrib_gradient.py`,
+imported when a gradient first passes through the family.
 """
 
 from __future__ import annotations
@@ -179,7 +180,8 @@ def rule_of(op: Op) -> Gradient | Decomposition | None:
 def _load(family: str) -> None:
     """Import a family's gradients, where it has any."""
     if hasattr(importlib.import_module(f"sardonyx.ops.{family}"), "__path__"):
-        import_if_present(f"sardonyx.ops.{family}.gradient")
+        for name in ("gradient", "contrib_gradient"):
+            import_if_present(f"sardonyx.ops.{family}.{name}")
 
 
 def declared(name: str, domain: str = ONNX) -> Op:

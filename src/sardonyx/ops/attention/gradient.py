@@ -1,4 +1,4 @@
-"""The gradient of Attention, by decomposition: scores and softmax are recomputed."""
+"""Gradients of attention, by decomposition: scores and softmax are recomputed."""
 
 from __future__ import annotations
 
@@ -6,43 +6,74 @@ import math
 
 import numpy as np
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import same
 from sardonyx.graph.dtype import BOOL
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+
+
+@frozen
+class Scoring:
+    """How scores are computed from products of queries and keys."""
+
+    scale: float
+    softcap: float = 0.0
+    window: tuple[int, int] = (-1, -1)  # keys seen before and after a query's position; -1: all
+    visible: Value | None = None  # further keys that are not seen, as bools
+    bias: Value | None = None  # added to the scores
+    sink: Value | None = None  # per head, the score of a key without a value
 
 
 @decompose("Attention")
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
     q, k, v = (input_of(node, i) for i in range(3))
-    attrs, is_packed = node.attrs, ranked(q).rank == 3
+    attrs, is_packed, mask = node.attrs, ranked(q).rank == 3, optional_input(node, 3)
     for slot, name in ((4, "past_key"), (6, "nonpad_kv_seqlen")):
         if optional_input(node, slot) is not None:
             raise NotImplemented(
                 f"an Attention with {name} has no gradient", hint="train without a cache"
             )
     if is_packed:
-        q = _heads(b, q, attrs["q_num_heads"])
-        k, v = (_heads(b, x, attrs["kv_num_heads"]) for x in (k, v))
+        q = split_heads(b, q, attrs["q_num_heads"])
+        k, v = (split_heads(b, x, attrs["kv_num_heads"]) for x in (k, v))
+    is_bool = mask is not None and mask.tensor.dtype is BOOL
+    right = 0 if attrs["is_causal"] else attrs["right_window_size"]
+    how = Scoring(
+        scale_of(q, attrs["scale"]),
+        attrs["softcap"],
+        (attrs["left_window_size"], right),
+        visible=mask if is_bool else None,
+        bias=None if is_bool else mask,
+    )
+    out = attend(b, q, k, v, how)
+    return [merge_heads(b, out) if is_packed else out, k, v, None]
+
+
+def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring) -> Value:
+    """Return softmax(scores) v of heads [batch, heads, rows, width]; q may have more of them."""
     group = _group_size(q, k)
     keys, values = _repeated(b, k, group), _repeated(b, v, group)
-    scores = b.Mul(b.MatMul(q, b.transposed(keys)), _scale(q, attrs["scale"]))
-    if attrs["softcap"] > 0:
-        cap = attrs["softcap"]
-        scores = b.Mul(b.Tanh(b.Mul(scores, 1 / cap)), cap)
-    out = b.MatMul(_weights(b, node, scores), values)
-    if is_packed:
-        out = b.Reshape(b.Transpose(out, perm=(0, 2, 1, 3)), b.ints(0, 0, -1))
-    return [out, k, v, None]
+    scores = b.Mul(b.MatMul(q, b.transposed(keys)), how.scale)
+    if how.softcap > 0:
+        scores = b.Mul(b.Tanh(b.Mul(scores, 1 / how.softcap)), how.softcap)
+    return b.MatMul(_weights(b, scores, how), values)
 
 
-def _heads(b: GradientBuilder, x: Value, count: int) -> Value:
+def merge_heads(b: GradientBuilder, x: Value) -> Value:
+    """[batch, heads, rows, width] as [batch, rows, heads * width]."""
+    return b.Reshape(b.Transpose(x, perm=(0, 2, 1, 3)), b.ints(0, 0, -1))
+
+
+def split_heads(b: GradientBuilder, x: Value, count: int) -> Value:
     """[batch, rows, heads * width] as [batch, heads, rows, width]."""
     return b.Transpose(b.Reshape(x, b.ints(0, 0, count, -1)), perm=(0, 2, 1, 3))
 
 
-def _scale(q: Value, scale: float | None) -> float:
+def scale_of(q: Value, scale: float | None) -> float:
+    """Return the factor of the scores: the attribute, or 1 / sqrt(width of a head)."""
     width = ranked(q).dims[3]
     if scale is not None:
         return scale
@@ -74,33 +105,44 @@ def _repeated(b: GradientBuilder, x: Value, times: int) -> Value:
     return b.Reshape(copies, b.Concat(batch, b.Mul(heads, times), rest, axis=0))
 
 
-def _weights(b: GradientBuilder, node: Node, scores: Value) -> Value:
+def _weights(b: GradientBuilder, scores: Value, how: Scoring) -> Value:
     """Return the softmax over the visible keys; zeros for a query that sees none."""
     dtype = scores.tensor.dtype
     # Finite, and half the range, so that adding a score to it cannot overflow to -inf and NaN.
     lowest = b.const(float(np.finfo(np.float32).min) / 2 if dtype.bits > 16 else -3e4, dtype)
-    visible, mask = _visible(b, node, scores), optional_input(node, 3)
-    if mask is not None:
-        if same(ranked(mask).dims[-1], ranked(scores).dims[-1]) is not True:
+    visible = _both(b, _visible(b, scores, how.window), how.visible)
+    for mask in (how.visible, how.bias):
+        if mask is not None and same(ranked(mask).dims[-1], ranked(scores).dims[-1]) is not True:
             raise NotImplemented(
                 "an attn_mask with fewer columns than keys has no gradient", hint="pad the mask"
             )
-        if mask.tensor.dtype is BOOL:
-            visible = mask if visible is None else b.And(visible, mask)
-        else:
-            bias = b.cast(mask, dtype)
-            scores = b.Add(scores, b.Max(bias, lowest))
-            is_open = b.Greater(bias, lowest)
-            visible = is_open if visible is None else b.And(visible, is_open)
-    if visible is None:
-        return b.Softmax(scores, axis=-1)
-    return b.where(visible, b.Softmax(b.Where(visible, scores, lowest), axis=-1))
+    if how.bias is not None:
+        bias = b.cast(how.bias, dtype)
+        scores = b.Add(scores, b.Max(bias, lowest))
+        visible = _both(b, visible, b.Greater(bias, lowest))
+    seen = scores if visible is None else b.Where(visible, scores, lowest)
+    weights = b.Softmax(seen, axis=-1) if how.sink is None else _sink_softmax(b, seen, how.sink)
+    return weights if visible is None else b.where(visible, weights)
 
 
-def _visible(b: GradientBuilder, node: Node, scores: Value) -> Value | None:
+def _both(b: GradientBuilder, one: Value | None, other: Value | None) -> Value | None:
+    """Return which keys are visible by two conditions; None for all."""
+    if one is None or other is None:
+        return other if one is None else one
+    return b.And(one, other)
+
+
+def _sink_softmax(b: GradientBuilder, scores: Value, sink: Value) -> Value:
+    """Softmax with one more score per head in the denominator."""
+    column = b.Concat(b.Slice(b.shape(scores), b.ints(0), b.ints(3)), b.ints(1), axis=0)
+    per_head = b.Reshape(b.cast(sink, scores.tensor.dtype), b.ints(1, -1, 1, 1))
+    wide = b.Concat(scores, b.Expand(per_head, column), axis=-1)
+    return b.Slice(b.Softmax(wide, axis=-1), b.ints(0), b.ints(-1), b.ints(3))
+
+
+def _visible(b: GradientBuilder, scores: Value, window: tuple[int, int]) -> Value | None:
     """Return which keys each query may see by position; None for all."""
-    attrs = node.attrs
-    left, right = attrs["left_window_size"], 0 if attrs["is_causal"] else attrs["right_window_size"]
+    left, right = window
     if left < 0 and right < 0:
         return None
     ends = [
@@ -112,6 +154,18 @@ def _visible(b: GradientBuilder, node: Node, scores: Value) -> Value | None:
     if right >= 0:
         visible = b.LessOrEqual(distance, right)
     if left >= 0:
-        near = b.GreaterOrEqual(distance, -left)
-        visible = near if visible is None else b.And(visible, near)
+        visible = _both(b, visible, b.GreaterOrEqual(distance, -left))
     return visible
+
+
+@gradient("RotaryEmbedding")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    """The rotation by the opposite angles."""
+    cos, sin, ids = input_of(node, 1), input_of(node, 2), optional_input(node, 3)
+    return b.RotaryEmbedding(dy, cos, b.Neg(sin), ids, **node.attrs)
+
+
+@gradient("RotaryEmbedding", domain=MICROSOFT)
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    ids, cos, sin = (input_of(node, i) for i in (1, 2, 3))
+    return b.RotaryEmbedding(dy, ids, cos, b.Neg(sin), domain=MICROSOFT, **node.attrs)

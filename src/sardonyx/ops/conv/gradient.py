@@ -13,8 +13,10 @@ from typing import Final
 from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import Size
-from sardonyx.graph.graph import Node, Value, input_of
-from sardonyx.ops.gradients import LAST, GradientBuilder, gradient, ranked
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS, activation
+from sardonyx.ops.gradients import LAST, GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.sliding_window import Ints, Window, window_of
 
 Grads = list[Value | None]
@@ -280,3 +282,17 @@ def _as_columns(b: GradientBuilder, x: Value, group: int) -> Value:
     split = b.Reshape(x, b.Concat(batch, b.ints(group), each, b.ints(-1), axis=0))
     window = b.Transpose(split, perm=(1, 2, 0, 3))
     return b.Reshape(window, b.Concat(b.ints(group), each, b.ints(-1), axis=0))
+
+
+@decompose("FusedConv", domain=MICROSOFT)
+def _(b: GradientBuilder, node: Node) -> Value:
+    """A convolution, the sum with Z, and an activation."""
+    inputs = [optional_input(node, i) for i in range(4)]
+    rest = {k: v for k, v in node.attrs.items() if not k.startswith("activation")}
+    y = b.Conv(*inputs[:3], **rest)
+    y = y if inputs[3] is None else b.Add(y, inputs[3])
+    name = (node.attrs["activation"] or b"").decode()
+    values = zip(
+        ACTIVATION_ATTRS.get(name, ()), node.attrs["activation_params"] or (), strict=False
+    )
+    return activation(b, y, name, dict(values))

@@ -58,14 +58,22 @@ def _times(b: Builder, x: Value, factor: float) -> Value:
 def activated(b: Builder, x: Value, node: Node) -> Value:
     """A value after the activation of a fused op."""
     name = (node.attrs["activation"] or b"").decode("utf-8", "replace")
+    need(not name or x.tensor.dtype.is_float, "an activation of integers")
+    need(name != "Clip", "bounds that the node has no attributes for")
+    return activation(
+        b, x, name, {k: node.attrs[f"activation_{k}"] for k in ACTIVATION_ATTRS.get(name, ())}
+    )
+
+
+def activation(b: Builder, x: Value, name: str, values: dict[str, Any]) -> Value:
+    """A value after an activation with these attributes; the value itself without a name."""
     if not name:
         return x
-    need(x.tensor.dtype.is_float, "an activation of integers")
-    values = {k: node.attrs[f"activation_{k}"] for k in ACTIVATION_ATTRS[name]}
     # alpha * f(beta * x): no standard ops.
     if name == "ScaledTanh":
         return _times(b, b.Tanh(_times(b, x, values["beta"])), values["alpha"])
     if name == "ParametricSoftplus":
         return _times(b, b.Softplus(_times(b, x, values["beta"])), values["alpha"])
-    need(name != "Clip", "bounds that the node has no attributes for")
+    if name == "Clip":
+        return b.Clip(x, *(b.const(values[k], x.tensor.dtype) for k in ("min", "max")))
     return b.node(name, x, **values).outputs[0]

@@ -233,3 +233,9 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     x, z, y = input_of(node, 0), input_of(node, 1), node.outputs[0]
     times = b.Round(b.Div(b.Sub(x, y), z))
     return [b.sum_to(dy, x), b.sum_to(b.Neg(b.Mul(dy, times)), z) if b.wants(z) else None]
+
+
+@decompose("SwiGLU")
+def _(b: GradientBuilder, node: Node) -> Value:
+    gate, value = input_of(node, 0), input_of(node, 1)
+    return b.Mul(b.Swish(gate, alpha=node.attrs["alpha"]), value)

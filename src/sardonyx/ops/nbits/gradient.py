@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.const import ArrayConst, SourceConst, reshaped
+from sardonyx.graph.const import ArrayConst, reshaped
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, I64, U8
@@ -15,6 +15,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import known_size
 from sardonyx.ops.gather.gradient import scatter_add
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 
@@ -106,8 +107,10 @@ class _RowReader:
 def _matrix(b: GradientBuilder, value: Value, n: int) -> Value:
     """A value of n rows as a matrix; the bytes of a constant in a file stay there."""
     const, count = value.const, product(ranked(value).dims)
-    if isinstance(const, SourceConst) and isinstance(count, int):
-        return constant(reshaped(const, (n, count // n)))
+    if const is not None and isinstance(count, int):
+        same_bytes = reshaped(const, (n, count // n))
+        if same_bytes is not None:
+            return constant(same_bytes)
     return b.Reshape(value, b.ints(n, -1))
 
 
@@ -122,8 +125,10 @@ def _loop(b: GradientBuilder, weights: _RowReader, dy: Value, rows: int) -> Valu
     total = Value("", partial.tensor.without_contents())
     body.set_inputs([iteration, condition, total])
     body.set_outputs([condition, inner.Add(total, partial)])
-    n_rows, (n, k) = b.element(b.shape(dy), 0), (ranked(v).dims[1] for v in (dy, partial))
-    assert isinstance(n, int) and isinstance(k, int)
+    n_rows, (n, k) = (
+        b.element(b.shape(dy), 0),
+        (known_size(v.tensor.dims[1]) for v in (dy, partial)),
+    )
     zero = ArrayConst(np.zeros(1, dy.tensor.dtype.np))
     initial = b.ConstantOfShape(b.Concat(n_rows, b.ints(k), axis=0), value=zero)
     return Builder.node(b, "Loop", b.const(n // rows, I64), None, initial, body=body).outputs[0]
@@ -146,4 +151,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     codes = b.GatherBlockQuantized(data, index, ones, zero, domain=MICROSOFT, **attrs)
     sizes = b.Slice(b.shape(dy), b.ints(0), b.ints(-1))
     by_block = b.Reshape(b.Mul(dy, codes), b.Concat(sizes, b.ints(-1, block), axis=0))
-    return [None, None, scatter_add(b, scales, index, b.ReduceSum(by_block, b.ints(-1), keepdims=0), 0)]
+    return [
+        None,
+        None,
+        scatter_add(b, scales, index, b.ReduceSum(by_block, b.ints(-1), keepdims=0), 0),
+    ]

@@ -299,7 +299,7 @@ def train(folder: Path, steps: int) -> None:
     seconds = time.monotonic() - began
     result.save(folder / "docs.onnx_adapter")
     result.save_curve(folder / "loss.svg", "SmolLM2-135M, LoRA on the documentation")
-    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(f"{steps} steps in {seconds:.0f} s, peak of resident memory {peak_mb:.0f} MB")
 
     optional = lora(folder / "generation/model.onnx", TARGETS, rank=8).to_model()

@@ -12,8 +12,9 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, SardonyxError
-from sardonyx.train import SGD, AdamW, fit, lora
+from sardonyx.train import SGD, AdamW, fit, lora, merge
 from sardonyx.train.checkpoint import CheckpointFolder
+from sardonyx.train.inference_form import inference_form
 from sardonyx.train.loss_curve import loss_curve
 from tests.train import killed
 from tests.train.plain_step import DATA, regression
@@ -111,6 +112,14 @@ def test_adapters_are_trained_and_saved(tmp_path: Path) -> None:
     adapter = sardonyx.LoraAdapter()
     adapter.Load(tmp_path / "a.onnx_adapter")
     assert np.abs(adapter._feed["w2.lora_B"]).max() > 0
+    # The whole model has the trained adapter as defaults, and equals the merged one.
+    result.save(tmp_path / "m.onnx")
+    feeds = next(killed.data(0))
+    merged = inference_form(merge(model, tmp_path / "a.onnx_adapter"))
+    losses = [
+        sardonyx.InferenceSession(m).run(None, feeds)[0] for m in (tmp_path / "m.onnx", merged)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     with pytest.raises(InvalidArgument, match="would be an adapter"):
         trained(epochs=1).save(tmp_path / "b.onnx_adapter")
 

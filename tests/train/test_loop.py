@@ -149,6 +149,8 @@ def test_epochs_and_steps_end_it() -> None:
         ({"epochs": 0}, "epochs is 0"),
         ({"steps": 1.5}, "steps is 1.5"),
         ({"patience": 2}, "need evaluation data"),
+        ({"resume": True}, "need a folder of `checkpoints`"),
+        ({"save_every": 5}, "need a folder of `checkpoints`"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:
@@ -226,11 +228,12 @@ def test_a_resumed_run_is_the_same_to_the_bit(stop: int, tmp_path: Path) -> None
     assert weights(second) == weights(whole)
     assert second.state.losses == whole.state.losses
     assert second.state.evaluations == whole.state.evaluations
-    # A run that has ended stays as it is.
-    third = loop(folder=tmp_path, resume=True, evaluates=True, evaluate_every=4)
-    third.run()
-    assert weights(third) == weights(whole)
-    assert third.state.step == 12
+    # A run that has ended, or has had more epochs, stays as it is.
+    for epochs in (4, 2):
+        third = loop(folder=tmp_path, resume=True, evaluates=True, evaluate_every=4, epochs=epochs)
+        third.run()
+        assert weights(third) == weights(whole)
+        assert third.state.step == 12
 
 
 def test_patience_continues_when_resumed(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""The inference form of a trained model: stored statistics in BatchNormalization, no Dropout."""
+"""The inference form of a model: stored statistics in BatchNormalization, no Dropout."""
 
 from __future__ import annotations
 
 from sardonyx.base.records import replace
 from sardonyx.graph.copy import copied
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Graph, Node
 from sardonyx.load.model import Model
 
 
@@ -14,16 +14,24 @@ def inference_form(model: Model) -> Model:
     A node whose further outputs are read, as running statistics that a model returns, stays.
     """
     graph = copied(model.graph)
+    use_stored_statistics(graph)
     for node in list(graph.all_nodes()):
-        if any(value.is_used for value in node.outputs[1:]):
-            continue
-        if node.op.name == "BatchNormalization":
-            node.attrs = {**node.attrs, "training_mode": 0}
-            _keep_first_output(node)
-        elif node.op.name == "Dropout":
+        if node.op.name == "Dropout" and _has_one_result(node):
             node.graph.replace_inputs(node, node.inputs[:1])
             _keep_first_output(node)
     return replace(model, graph=graph)
+
+
+def use_stored_statistics(graph: Graph) -> None:
+    """Let every BatchNormalization of a graph normalize by its running statistics."""
+    for node in list(graph.all_nodes()):
+        if node.op.name == "BatchNormalization" and _has_one_result(node):
+            node.attrs = {**node.attrs, "training_mode": 0}
+            _keep_first_output(node)
+
+
+def _has_one_result(node: Node) -> bool:
+    return not any(value.is_used for value in node.outputs[1:])
 
 
 def _keep_first_output(node: Node) -> None:

@@ -68,7 +68,7 @@ class Loop:
         self._evaluation, self._checkpoints, self._on_step = evaluation, checkpoints, on_step
         self._saved: str | None = None  # the newest checkpoint
         self._generators = resumption.Generators()
-        _check(options, evaluation)
+        _check(options, evaluation, checkpoints)
 
     @property
     def total(self) -> int | None:
@@ -104,7 +104,8 @@ class Loop:
     def _is_done(self) -> bool:
         options, state = self._options, self.state
         is_long = options.steps is not None and state.step >= options.steps
-        return bool(state.stopped) or is_long or state.epoch == options.epochs
+        is_last = options.epochs is not None and state.epoch >= options.epochs
+        return bool(state.stopped) or is_long or is_last
 
     def _epoch(self, interrupts: _Interrupts, report: Callable[[Feeds], None]) -> None:
         """Run the rest of the current epoch."""
@@ -206,7 +207,9 @@ class Loop:
         logger.info("training continues after step %d of %s", self.state.step, found.path)
 
 
-def _check(options: LoopOptions, evaluation: Evaluation | None) -> None:
+def _check(
+    options: LoopOptions, evaluation: Evaluation | None, checkpoints: CheckpointFolder | None
+) -> None:
     if options.epochs is None and options.steps is None:
         raise InvalidArgument("neither `epochs` nor `steps` says how long to train")
     numbers = ("epochs", "steps", "evaluate_every", "patience", "save_every")
@@ -216,6 +219,8 @@ def _check(options: LoopOptions, evaluation: Evaluation | None) -> None:
             raise InvalidArgument(f"{name} is {value!r}, and must be a positive integer")
     if evaluation is None and (options.patience is not None or options.evaluate_every is not None):
         raise InvalidArgument("`patience` and `evaluate_every` need evaluation data")
+    if checkpoints is None and (options.resume or options.save_every is not None):
+        raise InvalidArgument("`resume` and `save_every` need a folder of `checkpoints`")
 
 
 class _Interrupts:

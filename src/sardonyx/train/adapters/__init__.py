@@ -14,6 +14,7 @@ from sardonyx.load.model import Model
 from sardonyx.train.adapters import insert, prefix
 from sardonyx.train.adapters.merge import merge
 from sardonyx.train.adapters.targets import editable, find
+from sardonyx.train.inference_form import use_stored_statistics
 
 __all__ = ["Adapted", "lora", "merge"]
 
@@ -79,15 +80,17 @@ def lora(
     kind: str = "lora",
     seed: int = 0,
 ) -> Adapted:
-    """Add adapters to a model, which anything that a session accepts may be.
+    """Add adapters to a model, which is anything that a session accepts.
 
     `targets` are patterns of names of weights or nodes, such as `["*q_proj*", "*v_proj*"]`; one
     that matches no linear layer is an error. Frozen weights stay as they are stored, in 4 and 8
-    bits too. `kind` is "lora", "dora", "ia3", or "prefix": for the last, targets are patterns of
-    the inputs of a KV cache, and `rank` is the number of positions. `alpha / rank` scales A B;
-    `seed` determines A.
+    bits too, and BatchNormalization uses its stored statistics.
+
+    `kind` is "lora", "dora", "ia3", or "prefix": for the last, targets are patterns of the inputs
+    of a KV cache, and `rank` is the number of positions. `alpha / rank` scales A B; `seed`
+    determines A.
     """
-    if rank < 1 or not isinstance(rank, int):
+    if not isinstance(rank, int) or rank < 1:
         raise InvalidArgument(f"rank is {rank!r}, and must be a positive integer")
     if kind == "prefix":
         return Adapted(model, targets, prefix.Recipe(rank, seed))
@@ -102,6 +105,8 @@ def _with_layers(
     source: Any, targets: Sequence[str], recipe: insert.Recipe
 ) -> tuple[Model, dict[str, Array]]:
     model = editable(source)
+    # Statistics are frozen like the weights: an adapter file has neither.
+    use_stored_statistics(model.graph)
     initial: dict[str, Array] = {}
     for position, (label, layers) in enumerate(find(model.graph, targets).items()):
         parameters = recipe.initial(label, layers[0], position)

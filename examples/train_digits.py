@@ -1,11 +1,8 @@
 """Train a reader of digits from scratch, stop it, resume it, and draw its loss.
 
 The digits are those of scikit-learn, or drawn from a font with noise if it is not installed.
-
-    python examples/train_digits.py [FOLDER]     FOLDER keeps the model and its curve, loss.svg
 """
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -89,7 +86,7 @@ held_back = {"image": images[split:], "label": labels[split:]}
 steps = EPOCHS * -(-split // BATCH)
 
 with tempfile.TemporaryDirectory() as temporary:
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else temporary)
+    folder = Path(temporary)
     options = {
         "loss": "loss",
         "batch_size": BATCH,

@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, SardonyxError
-from sardonyx.train import SGD, AdamW, fit, lora, merge
+from sardonyx.train import SGD, AdamW, TrainingStep, fit, lora, merge
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.inference_form import inference_form
 from sardonyx.train.loss_curve import loss_curve
@@ -122,6 +122,16 @@ def test_adapters_are_trained_and_saved(tmp_path: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     with pytest.raises(InvalidArgument, match="would be an adapter"):
         trained(epochs=1).save(tmp_path / "b.onnx_adapter")
+
+
+def test_a_step_is_trained_as_it_is() -> None:
+    step = TrainingStep(regression(), loss="loss", optimizer=SGD(0.05, 0.9), recompute="layers")
+    options = {"loss": "loss", "epochs": 40, "batch_size": 4}
+    result = fit(step, DATA, **options)
+    assert result.step is step
+    assert weights(result) == weights(trained())
+    with pytest.raises(InvalidArgument, match="those that it was made with"):
+        fit(step, DATA, **options, max_norm=1.0)
 
 
 def test_parameters_that_are_named_are_trained() -> None:

@@ -104,7 +104,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
     resume: bool = False,
     on_step: Callable[[Report], None] | None = None,
 ) -> Fitted:
-    """Train a model, which is anything that a session accepts, or the result of `lora`.
+    """Train a model: anything that a session accepts, the result of `lora`, or a `TrainingStep`.
 
     `data` are arrays by input (or a tuple of them in the order of the inputs) in batches of
     `batch_size`; or feeds, each of which is a batch: a list, another iterable, or a function from
@@ -113,7 +113,8 @@ def fit(  # noqa: PLR0913 - options, passed by name
 
     `loss` names the output to minimize. `parameters`, `optimizer`, `max_norm`, `accumulate`,
     `mixed_precision` and `memory_budget` are those of `TrainingStep`; `lr` replaces the optimizer's
-    learning rate, and may be a function of the number of updates (`sardonyx.train.schedules`).
+    learning rate, and may be a function of the number of updates (`sardonyx.train.schedules`). A
+    `TrainingStep` has these options already.
 
     The model is evaluated on `evaluation` at the end of each epoch, or every `evaluate_every`
     steps: its mean loss, and the means of `metrics`, which are functions of the outputs and the
@@ -130,16 +131,22 @@ def fit(  # noqa: PLR0913 - options, passed by name
     if adapted is not None:
         model = adapted.model
         parameters = list(adapted.parameters) if parameters is None else parameters
-    step = TrainingStep(
-        model,
-        loss=loss,
-        parameters=parameters,
-        optimizer=optimizer,
-        max_norm=max_norm,
-        accumulate=accumulate,
-        mixed_precision=mixed_precision,
-        memory_budget=memory_budget,
-    )
+    choices = (parameters, optimizer, max_norm, mixed_precision, memory_budget)
+    if not isinstance(model, TrainingStep):
+        step = TrainingStep(
+            model,
+            loss=loss,
+            parameters=parameters,
+            optimizer=optimizer,
+            max_norm=max_norm,
+            accumulate=accumulate,
+            mixed_precision=mixed_precision,
+            memory_budget=memory_budget,
+        )
+    elif accumulate != 1 or any(choice is not None for choice in choices):
+        raise InvalidArgument("the options of a TrainingStep are those that it was made with")
+    else:
+        step = model
     loss_name = loss or step.session.get_outputs()[0].name
     options = LoopOptions(
         loss=loss_name,

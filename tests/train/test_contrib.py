@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 import sardonyx
 from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.ops.nbits.bnb4 import NF4 as CODES
 from sardonyx.train import gradient
 
 torch = pytest.importorskip("torch")
@@ -128,6 +129,13 @@ ROTARY = [
             rotated(heads(x, 3), TCOS[PLACES][:, None], TSIN[PLACES][:, None], interleaved=True)
         ),
         {"interleaved": 1},
+        fixed=("cos", "sin"),
+    ),
+    Contrib(
+        "MRotaryEmbedding",
+        {"x": f32(2, 3, 5, 8), "ids": np.stack([PLACES] * 3), "cos": COS, "sin": SIN},
+        lambda x: rotated(x, TCOS[PLACES][:, None], TSIN[PLACES][:, None]),
+        {"mrope_section": [2, 1, 1]},
         fixed=("cos", "sin"),
     ),
     Contrib(
@@ -413,6 +421,47 @@ QUANTIZED = [
     ),
     Contrib("GatherBlockQuantized", _TABLE, rescaled, {"block_size": 32}),
 ]  # fmt: skip
+
+BYTES = np.random.default_rng(1).integers(0, 256, (6, 4)).astype(np.uint8)
+NF4 = np.random.default_rng(2).integers(0, 256, 32 * 20 // 2).astype(np.uint8)
+
+
+def observed(x: Any, scale: Any, bias: Any) -> Any:
+    """The product of x, quantized over its own range, and of weights with a zero point of 120."""
+    low, high = x.detach().min().clamp(max=0), x.detach().max().clamp(min=0)
+    step = (high - low) / 255
+    zero = (-low / step).round()
+    rounded = ((x.detach() / step).round() + zero).clamp(0, 255) - zero
+    straight = x + (rounded * step - x).detach()
+    return straight @ ((torch.tensor(BYTES).double() - 120) * scale) + bias
+
+
+def from_code_book(x: Any) -> Any:
+    codes = np.stack((NF4 >> 4, NF4 & 15), 1).reshape(-1)
+    steps = np.repeat(np.abs(f32(20)), 32)
+    return x @ torch.tensor(np.array(CODES)[codes] * steps).double().reshape(20, 32).T
+
+
+QUANTIZED += [
+    Contrib(
+        "DynamicQuantizeMatMul",
+        {
+            "x": f32(5, 6),
+            "w": BYTES,
+            "s": np.abs(f32(4)),
+            "z": np.array(120, np.uint8),
+            "b": f32(4),
+        },
+        observed,
+    ),
+    Contrib(
+        "MatMulBnb4",
+        {"x": f32(2, 5, 32), "w": NF4, "absmax": np.abs(f32(20))},
+        from_code_book,
+        {"K": 32, "N": 20, "block_size": 32, "quant_type": 1},
+        fixed=("absmax",),
+    ),
+]
 
 WORDS = i32([3, 1, 4], [1, 5, 2])
 NORMS = [

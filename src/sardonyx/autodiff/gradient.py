@@ -252,6 +252,7 @@ def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collectio
 _NOT_WEIGHTS: Final = {
     "BatchNormalization": (3, 4),
     "DequantizeLinear": (1,),
+    "DynamicQuantizeMatMul": (2,),
     "GatherBlockQuantized": (2,),
     "GroupQueryAttention": (7, 8),
     "MRotaryEmbedding": (2, 3),

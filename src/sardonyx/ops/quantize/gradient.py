@@ -12,8 +12,9 @@ from typing import Any
 
 from sardonyx.graph.dtype import F32, F64, I64, DType
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.quantize.convert import integer_range, is_single
 
@@ -110,3 +111,15 @@ def _float_range(dtype: DType) -> tuple[float, float]:
 
     finfo: Any = ml_dtypes.finfo
     return float(finfo(dtype.np).min), float(finfo(dtype.np).max)
+
+
+@decompose("DynamicQuantizeMatMul", domain=MICROSOFT)
+def _(b: GradientBuilder, node: Node) -> Value:
+    """A product of dequantized values, for gradients alone: the forward node stays."""
+    weight, scale, zero, bias = (optional_input(node, i) for i in range(1, 5))
+    assert weight is not None
+    parts = b.node("DynamicQuantizeLinear", input_of(node, 0), outputs=3).outputs
+    real = b.cast(weight, F32)
+    real = real if zero is None else b.Sub(real, b.cast(zero, F32))
+    y = b.MatMul(b.DequantizeLinear(*parts), b.Mul(real, scale))
+    return y if bias is None else b.Add(y, bias)

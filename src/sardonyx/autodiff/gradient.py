@@ -23,8 +23,8 @@ from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.ops.decomposition import in_training
-from sardonyx.ops.gradients import outputs_of, ranked, rule_of
+from sardonyx.ops.decomposition import NoMatch, as_outputs, in_training
+from sardonyx.ops.gradients import ranked, rule_of
 from sardonyx.passes.replace import attribute_to, prune
 
 SUFFIX: Final = "_grad"
@@ -302,14 +302,26 @@ def _ancestors(graph: Graph, values: Collection[Value]) -> list[Node]:
 
 def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> None:
     """Replace nodes that lowering would decompose anyway, so that their gradients have kernels."""
+    dependent = set(targets)
     for node in _ancestors(graph, seeds):
+        is_dependent = not dependent.isdisjoint(node.reads())
+        if is_dependent:
+            dependent.update(node.outputs)
         rule = rule_of(node.op)
+        own = node.op.decomposition
+        if is_dependent and own is not None and own.when is in_training:
+            rule = own  # rather than a gradient rule: it saves what the backward part reads
         if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
         b = Backward(graph)
         b.active.update(targets)
-        for old, new in zip(node.outputs, outputs_of(rule, b, node), strict=False):
+        try:
+            outputs = as_outputs(rule.build(b, node))
+        except NoMatch:  # its gradient rule, if it has one, needs no decomposition
+            continue
+        for old, new in zip(node.outputs, outputs, strict=False):
             assert new is not None
+            dependent.update([new] if old in dependent else ())
             new.name, old.name = old.name, ""
             if old in seeds:
                 seeds[new] = seeds.pop(old)

@@ -22,7 +22,7 @@ from sardonyx.passes.rule import by_root
 
 Gradients = dict[Value, Value]  # the gradient of each value
 # Folding and common subexpression elimination would remove values to differentiate by.
-_DISABLED: Final = frozenset(("CommonSubexpressionElimination", "ConstantFolding"))
+DISABLED: Final = frozenset(("CommonSubexpressionElimination", "ConstantFolding"))
 
 
 def prepare(graph: Graph) -> None:
@@ -37,7 +37,7 @@ def prepare(graph: Graph) -> None:
         from sardonyx.passes import sequences  # few models have any
 
         rules = by_root(sequences.RULES)
-        Rewriter(graph, rules, fold_limit=0, disabled=_DISABLED, is_clean=True).run()
+        Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True).run()
 
 
 class Backward(FoldingBuilder, GradientBuilder):

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from sardonyx.autodiff.backward import Backward
+from sardonyx.autodiff.backward import DISABLED, Backward
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import F32, FLOATS, DType
-from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import GRADIENT
 from sardonyx.ops.gradients import ranked
+from sardonyx.passes import activation, normalize
+from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.rule import by_root
 
 # Ops that mixed precision computes in the narrow type, as torch.autocast does; the others need the
 # range or the precision of float32, or gain nothing.
@@ -51,9 +54,12 @@ def draw_masks(b: Backward, settings: Value) -> None:
     for seed, node in enumerate(dropouts):
         training, ratio = optional_input(node, 2), optional_input(node, 1)
         share = 0.5 if ratio is None else _number(ratio.const)
-        if training is None or not _number(training.const) or share is None or not 0 < share < 1:
+        if training is None or not _number(training.const) or share is None or not 0 <= share < 1:
             continue
         x, own = input_of(node, 0), node.attrs["seed"]
+        if share == 0 and not any(v.is_used for v in node.outputs[1:]):
+            _replace(node, (x,))
+            continue
         mask = b.DropoutMask(
             settings, x, domain=GRADIENT, ratio=share, seed=seed if own is None else own
         )
@@ -64,6 +70,12 @@ def draw_masks(b: Backward, settings: Value) -> None:
 def _number(const: Const | None) -> float | None:
     """Return the constant of one element as a number."""
     return None if const is None or const.count != 1 else float(const.read().reshape(-1)[0])
+
+
+def fuse_patterns(graph: Graph) -> None:
+    """Fuse what exporters write as several nodes, and whose gradients read less as one."""
+    rules = by_root((*activation.RULES, *normalize.RULES))
+    Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True).run()
 
 
 def cast_products(b: Backward, dtype: DType) -> None:

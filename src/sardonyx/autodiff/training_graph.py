@@ -12,7 +12,12 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from sardonyx.autodiff.backward import Backward, Gradients, prepare
-from sardonyx.autodiff.forward_rewrites import batch_statistics, cast_products, draw_masks
+from sardonyx.autodiff.forward_rewrites import (
+    batch_statistics,
+    cast_products,
+    draw_masks,
+    fuse_patterns,
+)
 from sardonyx.autodiff.gradient import (
     GradientGraph,
     check_loss,
@@ -126,6 +131,8 @@ class _TrainingGraph(GradientGraph):
         running = {n: self._required(v) for n, v in statistics.items()}
         settings = self._new_input(SETTINGS_INPUT, Fact(F64, (len(SETTINGS),)))
         prepare(self.graph)
+        if not isinstance(options.recompute, (list, tuple)):  # which names the model's own nodes
+            fuse_patterns(self.graph)
         rewriter = Backward(self.graph)  # its nodes are part of the forward pass
         rewriter.active.update(params.values())
         new_statistics = batch_statistics(rewriter, statistics)

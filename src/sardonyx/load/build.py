@@ -12,7 +12,7 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import AnyFact, Fact, refines
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.op import INTERNAL, ONNX, TRAINING, Op
+from sardonyx.graph.op import GRADIENT, INTERNAL, ONNX, TRAINING, Op
 from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
@@ -22,6 +22,9 @@ from sardonyx.ops import lookup, names
 from sardonyx.ops.builder import Builder
 
 MAX_DEPTH: Final = 64  # of nested function calls and of nested bodies
+
+
+_GRADIENT_REQUEST: Final = (GRADIENT, "GradientRequest")
 
 
 class NameScope:
@@ -191,6 +194,7 @@ class GraphBuilder:
             builder = Builder(graph)
             old = OldNode(op_type, version, tuple(inputs), attrs, n_outputs)
             values, nodes = _upgraded(rule, builder, old), builder.new_nodes
+            self.has_gradient_nodes |= any(n.op.key == _GRADIENT_REQUEST for n in nodes)
         elif op is not None:
             attrs = attributes.of(op, records)
             _check_outputs(op, n_outputs)

@@ -1,4 +1,4 @@
-"""Loads Gradient nodes of ai.onnx.preview.training, which `train.nodes` expands."""
+"""Requests for gradients, which `autodiff.nodes` expands: Gradient nodes, and gradient ops."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import GRADIENT, Op
+from sardonyx.ops.builder import Builder
 
 # Inputs: the values at which to differentiate, the differentiated variables, and the result y.
 gradient_request: Final = Op(
@@ -42,6 +43,17 @@ def add_gradient_request(
     if n_outputs > len(xs):
         raise InvalidGraph(f"Gradient has {n_outputs} outputs, and names {len(xs)} values in xs")
     return graph.add(gradient_request, [*inputs, *named, _named(find, y)], {}, n_outputs)
+
+
+def vector_jacobian(
+    b: Builder, y: Value, dy: Value | None, xs: Sequence[Value | None]
+) -> tuple[Value, ...]:
+    """Add a request for the gradients of sum(y dy) by xs, with dy as a constant."""
+    values = [*xs, dy]
+    loss = b.Mul(y, dy)
+    node = b.graph.add(gradient_request, [*values, *values, loss], {}, len(xs))
+    b.new_nodes.append(node)
+    return node.outputs
 
 
 def _named(find: Callable[[str], Value | None], name: bytes) -> Value:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from sardonyx.dynamo import cache as graph_cache
+from sardonyx.dynamo import cache_limit
 from sardonyx.train import report, wrap
 
 if not graph_cache._IS_AVAILABLE:
@@ -286,3 +287,31 @@ def test_another_process_loads_the_graphs(folder: Path) -> None:
         for _ in range(2)
     ]  # fmt: skip
     assert outputs == ["[False, False]", "[True, True]"]
+
+
+def test_stored_graphs_are_limited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache_limit.VARIABLE, "0")
+    results, were_cached = ran(Layers)
+    assert were_cached == [False, False]
+    check(results, Layers)
+    assert not entries(folder)
+    monkeypatch.delenv(cache_limit.VARIABLE)
+    ran(Layers)
+    assert len(entries(folder)) == 1
+    assert cache_limit._is_ours(str(entries(folder)[0]))
+
+
+@torch.no_grad()
+def test_graphs_of_inference_have_parameters_as_constants(folder: Path) -> None:
+    """The constants are those of the module that loads the graph."""
+    x = torch.randn(3, 6)
+    for seed, is_cached in ((0, False), (1, True)):
+        torch._dynamo.reset()
+        torch.manual_seed(seed)
+        module = Layers().eval()
+        wrapped = wrap(module)
+        for _ in range(2):
+            torch.testing.assert_close(wrapped(x), module._call_impl(x))
+            module.last.weight.neg_()
+        assert [graph.is_cached for graph in report(wrapped).graphs] == [is_cached]
+    assert len(entries(folder)) == 1

@@ -22,6 +22,7 @@ from torch import fx
 
 import sardonyx._native as _native
 from sardonyx.base.digest import blake2b
+from sardonyx.dynamo.cache_limit import limit_bytes, trim
 from sardonyx.dynamo.recurrent import run_layers
 from sardonyx.dynamo.report import Report
 from sardonyx.dynamo.table import LOWERINGS
@@ -31,6 +32,7 @@ try:
 
     # Older torches have a cache that stores inductor's code alone.
     from torch._functorch._aot_autograd.aot_autograd_result import BundledOutputCodeLoadable
+    from torch._functorch._aot_autograd.autograd_cache import AOTAutogradCache
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
     from sardonyx.dynamo.cached_graph import CURRENT_REPORT, CachedGraph
@@ -71,7 +73,10 @@ def graph_cache(
         stack.callback(CURRENT_REPORT.reset, token)
         # torch's key covers the attributes of the graph module.
         module.__dict__["sardonyx_identity"] = _identity(options)
+        n_stored = CachedGraph.n_stored
         yield _cacheable
+        if CachedGraph.n_stored > n_stored:
+            trim(Path(AOTAutogradCache._get_tmp_dir()), limit_bytes())
 
 
 _LAYERS: Final = f"{run_layers.__module__}.{run_layers.__name__}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ CURRENT_REPORT: Final[ContextVar[Report | None]] = ContextVar("sardonyx_report",
 class CachedGraph(OutputCode):
     """A boxed function that torch stores with AOTAutograd's wrappers around it, and loads again."""
 
+    n_stored: ClassVar[int] = 0  # by this process
+
     def __init__(self, run: Any, kind: str, n_nodes: int) -> None:
         self._boxed_call = True  # of the object: torch's wrappers copy its attributes
         self._run, self._kind, self._n_nodes = run, kind, n_nodes
@@ -45,6 +47,7 @@ class CachedGraph(OutputCode):
         if not isinstance(self._run, (Executor, FreezingExecutor)):
             raise BypassAOTAutogradCache("calls of the graph run in torch")
         self._stored, self._run = store(self._run.lowered), None
+        CachedGraph.n_stored += 1
 
     def post_compile(self, *_: Any) -> None:
         """Compile the stored graph; torch calls this when it has loaded one."""

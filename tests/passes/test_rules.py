@@ -150,6 +150,48 @@ KEPT = {
         ),
         conv_gemm.conv_shift,
     ),
+    "pads of another number": (
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,3,3,3]\na = Pad(x, [0, 0, 1, 1, 0, 0, 1, 1], 2.0)\n"
+            "y = Conv(a, w)\nout y"
+        ),
+        conv_gemm.conv_pad,
+    ),
+    "pads of channels": (
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,4,3,3]\na = Pad(x, [0, 1, 1, 1, 0, 0, 1, 1])\n"
+            "y = Conv(a, w)\nout y"
+        ),
+        conv_gemm.conv_pad,
+    ),
+    "pads that cut": (
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,3,3,3]\na = Pad(x, [0, 0, 1, 1, 0, 0, -1, 1])\n"
+            "y = Conv(a, w)\nout y"
+        ),
+        conv_gemm.conv_pad,
+    ),
+    "pads by reflection": (
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,3,3,3]\n"
+            'a = Pad(x, [0, 0, 1, 1, 0, 0, 1, 1], mode="reflect")\ny = Conv(a, w)\nout y'
+        ),
+        conv_gemm.conv_pad,
+    ),
+    "pads that are not constant": (
+        (
+            "in x: f32[1,3,5,5]\nin p: i64[8]\nconst w: f32[2,3,1,1]\na = Pad(x, p)\n"
+            "y = Conv(a, w)\nout y"
+        ),
+        conv_gemm.conv_pad,
+    ),
+    "pads before pads that follow from sizes": (
+        (
+            "in x: f32[1,3,5,5]\nconst w: f32[2,3,3,3]\na = Pad(x, [0, 0, 1, 1, 0, 0, 1, 1])\n"
+            'y = Conv(a, w, auto_pad="SAME_UPPER", strides=[2, 2])\nout y'
+        ),
+        conv_gemm.conv_pad,
+    ),
     "fused convolution in double": (
         "in x: f64[1,3,5,5]\nconst w: f64[2,3,1,1]\na = Conv(x, w)\ny = Relu(a)\nout y",
         conv_gemm.conv_activation,
@@ -160,6 +202,18 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_conditions_that_do_not_hold(name: str) -> None:
     unchanged(*KEPT[name])
+
+
+@pytest.mark.parametrize(
+    "pad", ["Pad(x, [0, 0, 0, 1, 0, 0, 2, 3])", "Pad(x, [1, 0, 3, 2], 0.0, [-1, 2])"]
+)
+def test_zeros_around_an_image(pad: str) -> None:
+    head = "in x: f32[B,3,5,5]\nconst w: f32[2,3,3,3]\nconst c: f32[2]\n"
+    rewrites(
+        f"{head}a = {pad}\ny = Conv(a, w, c, pads=[1, 0, 0, 1], strides=[2, 2])\nout y",
+        conv_gemm.conv_pad,
+        f"{head}y = Conv(x, w, c, pads=[1, 1, 2, 4], strides=[2, 2])\nout y",
+    )
 
 
 def test_a_cast_to_a_known_type() -> None:

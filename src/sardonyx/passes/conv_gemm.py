@@ -1,4 +1,4 @@
-"""Fusions into Conv and Gemm: batch normalization, scales, biases and activations."""
+"""Fusions into Conv and Gemm: pads, batch normalization, scales, biases and activations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS
 from sardonyx.passes.rule import P, hole, known_size, need, present, ranked, rule, scalar
 
 x, w, bias, factor = hole("x"), hole("w"), hole("bias"), hole("factor")
+pads = hole("pads")
 # With or without a bias: `rest` admits further inputs.
 _CONV: Final = P.Conv(x, w, rest=True).named("conv")
 
@@ -30,6 +31,27 @@ def _need_per_channel(value: Value, rank: int) -> None:
     channels = (1,) * (rank - len(shape)) + shape
     is_single = all(d == 1 for i, d in enumerate(channels) if i != 1)
     need(len(shape) <= rank and is_single, "not per channel")
+
+
+@rule(
+    P.Conv(P.Pad(x, pads, rest=True).named("pad"), w, rest=True).named("conv"), aliases="Pad_Fusion"
+)
+def conv_pad(b: Builder, x: Value, pads: Value, w: Value, pad: Node, conv: Node) -> Value:
+    """Fold zeros around an image into the pads of the Conv."""
+    ranked(x)
+    value, axes, rank = optional_input(pad, 2), optional_input(pad, 3), x.tensor.rank
+    need(pad.attrs["mode"] == b"constant" and (value is None or scalar(value) == 0), "not zeros")
+    need(conv.attrs["auto_pad"] == b"NOTSET", "the pads of the Conv follow from sizes")
+    amounts = present(pads.tensor.ints, "pads are not constant")
+    padded = range(rank) if axes is None else present(axes.tensor.ints, "axes are not constant")
+    sides = [[0] * rank, [0] * rank]
+    for i, amount in enumerate(amounts):
+        sides[i // len(padded)][padded[i % len(padded)]] += amount
+    need(not any(sides[0][:2] + sides[1][:2]), "batch or channels are padded")
+    need(min(amounts, default=0) >= 0, "a pad cuts")
+    around = np.add((*sides[0][2:], *sides[1][2:]), conv.attrs["pads"] or 0)
+    attrs = {**conv.attrs, "pads": tuple(map(int, around))}
+    return b.Conv(x, *conv.inputs[1:], like=conv.outputs[0], **attrs)
 
 
 @rule(P.BatchNormalization(_CONV, rest=True).named("norm"), aliases="ConvBNFusion conv_norm")
@@ -137,5 +159,7 @@ def conv_activation(b: Builder, x: Value, w: Value, conv: Node, act: Node) -> Va
 
 
 # The results of these are standard ops; FusedConv is one of com.microsoft, hence a higher level.
-BASIC: Final[tuple[Any, ...]] = (*conv_batch_norm, *conv_scale, *conv_shift, *matmul_bias)
+BASIC: Final[tuple[Any, ...]] = (
+    *conv_pad, *conv_batch_norm, *conv_scale, *conv_shift, *matmul_bias,
+)  # fmt: skip
 EXTENDED: Final[tuple[Any, ...]] = conv_activation

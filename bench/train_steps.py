@@ -144,13 +144,15 @@ def lstm() -> tuple[nn.Module, Batch]:
 MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
     "bert": bert, "gpt2": gpt2, "vit": vit, "resnet18": resnet18, "lstm": lstm,
 }  # fmt: skip
-ENGINES = ("eager", "inductor", "sardonyx", "sardonyx-0.4", "sardonyx-adamw")
+ENGINES = (
+    "eager", "inductor", "sardonyx", "sardonyx-0.4", "sardonyx-adamw", "sardonyx-0.4-adamw",
+)  # fmt: skip
 
 
 def engaged(module: nn.Module, engine: str) -> Callable[..., Any]:
-    """The module as an engine runs it; "sardonyx-0.4" has a memory budget of 0.4.
+    """The module as an engine runs it; "0.4" in its name is a memory budget of 0.4.
 
-    "sardonyx-adamw" is for `sardonyx.train.optim.AdamW`; all others use torch's AdamW.
+    Those with "adamw" use `sardonyx.train.optim.AdamW`, all others torch's.
     """
     if engine == "eager":
         return module
@@ -158,7 +160,7 @@ def engaged(module: nn.Module, engine: str) -> Callable[..., Any]:
         return torch.compile(module)
     from sardonyx.train import wrap
 
-    return wrap(module, memory_budget=0.4 if engine == "sardonyx-0.4" else None)
+    return wrap(module, memory_budget=0.4 if "0.4" in engine else None)
 
 
 class Trainer:
@@ -170,7 +172,7 @@ class Trainer:
         self.module.train()
         self.call = engaged(self.module, engine)
         self.optimizer: torch.optim.Optimizer
-        if engine == "sardonyx-adamw":
+        if engine.endswith("adamw"):
             from sardonyx.train import optim
 
             self.optimizer = optim.AdamW(self.module.parameters(), 1e-4)

@@ -195,7 +195,10 @@ void bind_segments(nb::module_& m) {
           },
           "source"_a, "target"_a, "axis"_a, "rows"_a, "capacity_from"_a, "capacity_to"_a,
           "Add a cache: an output that is an input with rows appended. `rows` is a register, the "
-          "capacities are names.");
+          "capacities are names.")
+      .def(
+          "hold_input", [](SegmentSpec& s, int32_t value) { s.held_inputs.push_back(value); },
+          "value"_a, "Declare that the caller keeps an input, although inputs are consumed.");
 }
 
 void bind_control(nb::module_& m) {

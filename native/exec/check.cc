@@ -87,6 +87,7 @@ class SegmentCheck {
       if (spec_.values[base_of(size_t(alias.value))].storage != Storage::exported)
         refuse("an alias of a value that is not exported");
     }
+    values_.has_all(spec_.held_inputs);
     for (const Growth& g : spec_.growths) {
       slots_.has(g.from), slots_.has(g.to);
       Range{"axis", size_t(kMaxRank)}.has(g.axis);

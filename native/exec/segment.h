@@ -98,6 +98,7 @@ struct SegmentSpec {
   // right before its first writer. For the backward graphs of training, whose inputs are the
   // activations.
   bool consumes_inputs = false;
+  std::vector<int32_t> held_inputs;  // values that the caller keeps: parameters
 };
 
 // A value in the arena: its bytes, its offset, and the first and last position of the execution

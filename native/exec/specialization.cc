@@ -210,11 +210,15 @@ void Specializer::add_output_block(int32_t id, int32_t step) {
   if (output >= 0) add_to_block(size_t(output), step, needs_.output_blocks);
 }
 
-// An input that is consumed is alive until the last step that reads it.
+// An input that is consumed is alive until the last step that reads it; one that the caller keeps
+// takes the same memory in every plan.
 void Specializer::add_input_block(int32_t id, int32_t step) {
   if (id < 0) return;
   const auto base = size_t(dependencies_.bases[size_t(id)]);
-  if (spec_.values[base].storage == Storage::slot) add_to_block(base, step, needs_.input_blocks);
+  const auto& held = spec_.held_inputs;
+  if (spec_.values[base].storage == Storage::slot &&
+      std::find(held.begin(), held.end(), int32_t(base)) == held.end())
+    add_to_block(base, step, needs_.input_blocks);
 }
 
 void Specializer::add_to_block(size_t value, int32_t step, std::vector<SlotBlock>& blocks) {

@@ -462,6 +462,9 @@ class SegmentSpec:
         Add a cache: an output that is an input with rows appended. `rows` is a register, the capacities are names.
         """
 
+    def hold_input(self, value: int) -> None:
+        """Declare that the caller keeps an input, although inputs are consumed."""
+
 class ControlSpec:
     """An If, Loop or Scan under construction."""
 

@@ -12,13 +12,11 @@ from functools import partial
 from typing import Any, Final
 
 import torch
-import torch._functorch.config as functorch_config
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.utils.checkpoint import CheckpointPolicy
 
 from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
@@ -26,9 +24,10 @@ from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, whole_ops
 from sardonyx.dynamo.freezing import executor_of
 from sardonyx.dynamo.lower import GraphLowering
+from sardonyx.dynamo.partition import partition
 from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
 from sardonyx.dynamo.report import GraphReport, Report
-from sardonyx.dynamo.split import is_draw, split_graph
+from sardonyx.dynamo.split import split_graph
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 _COMPILERS: Final = {
@@ -53,7 +52,9 @@ def sardonyx_backend(
     _note_graph_break(module, report)
     replace_recurrent_calls(module)
     replace_attention_calls(module)
-    compiler = partial(compile_graph, report=report, freeze=freeze)
+    compiler = partial(
+        compile_graph, report=report, freeze=freeze, saves_memory=memory_budget is not None
+    )
     with whole_ops(), graph_cache(module, report, cache, memory_budget, freeze) as cacheable:
         backend = aot_autograd(
             **{
@@ -78,68 +79,6 @@ def _note_graph_break(module: fx.GraphModule, report: Report) -> None:
         report.graph_breaks.append(f"{why.reason.splitlines()[0]}{where}")
 
 
-def partition(
-    joint: fx.GraphModule, joint_inputs: Any, memory_budget: float | None = None, **options: Any
-) -> Any:
-    """Split a joint graph into forward and backward by a minimum cut over the bytes saved.
-
-    Everything but matrix products, convolutions, attention and random draws may be computed again
-    in the backward graph where that saves bytes: activations, normalizations and copies are cheap
-    beside the products. With a budget, a knapsack over the cost and bytes of the products chooses
-    which of them are computed again, too.
-    """
-    save_costly_calls(joint)
-    budget = 1.0 if memory_budget is None else memory_budget
-    # A view that is saved would be copied; what it is a view of is not, and may be saved already.
-    with functorch_config.patch(
-        activation_memory_budget=budget, aggressive_recomputation=True, recompute_views=True
-    ):
-        return min_cut_rematerialization_partition(joint, joint_inputs, **options)
-
-
-def save_costly_calls(joint: fx.GraphModule) -> None:
-    """Save what random calls return, since a second draw would be another one, and costly calls.
-
-    torch knows which of its own ops multiply matrices, but not the cost of ours and of searches.
-    What reads an argument that the forward graph mutates, as running statistics, is saved too: the
-    backward graph would find the new value.
-    """
-    mutated = _mutated_arguments(joint)
-    for node in joint.graph.nodes:
-        if node.op != "call_function":
-            continue
-        reads_mutated = not mutated.isdisjoint(node.all_input_nodes)
-        if reads_mutated and getattr(node.target, "is_view", False):
-            mutated.add(node)
-        elif reads_mutated or is_draw(node) or _is_costly(node.target):
-            node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
-
-
-def _mutated_arguments(joint: fx.GraphModule) -> set[fx.Node]:
-    """Return the placeholders whose tensors the forward graph mutates.
-
-    The new values are results, which AOTAutograd describes since torch 2.9. For older torches the
-    statistics of batch norm are known by their op alone.
-    """
-    *nodes, output = joint.graph.nodes
-    described = output.meta.get("desc") or ()
-    mutated = [getattr(result, "mutated_input", None) for result in described]
-    return {n for n in nodes if n.op == "placeholder" and n.meta.get("desc", n) in mutated}
-
-
-def _is_costly(target: Any) -> bool:
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    name = target._schema.name.rpartition("::")[2].lstrip("_")
-    return target.namespace == "sardonyx" or name.startswith(_COSTLY)
-
-
-# Sorting, sequential scans, linear algebra, Fourier transforms; batch norm that updates statistics.
-_COSTLY = ("sort", "topk", "kthvalue", "median", "mode", "unique", "cum", "logcumsumexp",
-           "linalg", "cholesky", "triangular_solve", "fft", "cdist", "pdist",
-           "batch_norm_with_update")  # fmt: skip
-
-
 def compile_graph(
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -147,13 +86,14 @@ def compile_graph(
     kind: str,
     report: Report,
     freeze: bool = False,
+    saves_memory: bool = False,
 ) -> Compiled:
     """Compile one ATen graph to a boxed function."""
     if kind == "backward":
         _donate_nothing()
     parameters = _parameters(module) if freeze and kind == "inference" else frozenset()
     with unset_fake_temporarily():  # lowerings make constants
-        return _compile_graph(module, kind, report, parameters)
+        return _compile_graph(module, kind, report, parameters, saves_memory)
 
 
 def _parameters(module: fx.GraphModule) -> frozenset[str]:
@@ -181,7 +121,11 @@ def _donate_nothing() -> None:
 
 
 def _compile_graph(
-    module: fx.GraphModule, kind: str, report: Report, parameters: frozenset[str]
+    module: fx.GraphModule,
+    kind: str,
+    report: Report,
+    parameters: frozenset[str],
+    saves_memory: bool,
 ) -> Compiled:
     begin = time.perf_counter()
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
@@ -191,7 +135,8 @@ def _compile_graph(
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1
-        compiled: Any = executor_of(lowered, torch.get_num_threads(), kind == "backward")
+        is_backward = kind == "backward"
+        compiled: Any = executor_of(lowered, torch.get_num_threads(), is_backward, saves_memory)
         compiled._boxed_call = True
     else:
         entry.fallbacks = list(lowering.fallbacks.values())

@@ -9,17 +9,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from sardonyx._native import TensorExchange
+from sardonyx._native import Caching, TensorExchange
 from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.dynamo.aten_builder import DTYPES
 from sardonyx.dynamo.lower import Argument, Drawn, LoweredGraph, ModelOutput
 from sardonyx.dynamo.numbers import Formula, number_function
 from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
+from sardonyx.program.native import RunSettings
 from sardonyx.session import InferenceSession
+from sardonyx.session.block_pools import pool_for
 
 _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
+_TRAINING: Final = RunSettings(caching=Caching.PAGES, shares_memory=True)
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
 # Native code reads and makes tensors by it; older torches have none, and arrays are in between.
 EXCHANGE: Final = (
@@ -47,10 +50,26 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def release_pages() -> None:
+    """Return the freed pages that training steps keep to the system."""
+    pool_for(_TRAINING).release_cached()
+
+
+def is_primal(name: str) -> bool:
+    """Whether an input is an argument of the forward graph, by the name that AOTAutograd gives."""
+    return name.startswith("primals_")
+
+
 class Executor:
     """A lowered graph with its session. Thread-safe, as sessions are."""
 
-    def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool = False) -> None:
+    def __init__(
+        self,
+        lowered: LoweredGraph,
+        threads: int,
+        is_backward: bool = False,
+        saves_memory: bool = False,
+    ) -> None:
         options = SessionOptions()
         options.intra_op_num_threads = threads
         # Forward and backward sessions run in turn on the same pages: gradients are allocated where
@@ -59,7 +78,11 @@ class Executor:
         options.add_session_config_entry(Keys.CACHE_PAGES, "1")
         if is_backward:
             options.add_session_config_entry(Keys.CONSUME_INPUTS, "1")
+            held = (name for _, name in lowered.tensors if is_primal(name))
+            options.add_session_config_entry(Keys.HELD_INPUTS, ",".join(held))
         self.lowered = lowered
+        self.saves_memory = saves_memory  # after a backward graph, freed pages go to the system
+        self._releases_pages = saves_memory and is_backward
         device = lowered.device
         providers: list[Any] = ["CPUExecutionProvider"]
         if device.type == "cuda":
@@ -95,6 +118,8 @@ class Executor:
         others = [(position, other(args, feed)) for position, other in self._others]
         args.clear()
         outputs = self._run(feed)
+        if self._releases_pages:
+            release_pages()
         if not others and len(outputs) == len(self._computed):  # in their order
             return outputs
         results: list[Any] = [None] * (len(self._computed) + len(others))

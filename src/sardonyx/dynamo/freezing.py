@@ -62,6 +62,8 @@ class FreezingExecutor:
     its second call on; for those of the first call at once. It is dropped when a parameter dies.
     """
 
+    saves_memory: Final = False  # as Executor has it: graphs of inference have no backward pass
+
     def __init__(self, lowered: LoweredGraph, threads: int) -> None:
         self.lowered = lowered
         self._threads = threads
@@ -146,11 +148,13 @@ class FreezingExecutor:
         return self._open
 
 
-def executor_of(lowered: LoweredGraph, threads: int, is_backward: bool = False) -> Any:
+def executor_of(
+    lowered: LoweredGraph, threads: int, is_backward: bool = False, saves_memory: bool = False
+) -> Any:
     """Return the executor of a lowered graph: one that freezes parameters, if it has any."""
     if lowered.parameters:
         return FreezingExecutor(lowered, threads)
-    return Executor(lowered, threads, is_backward)
+    return Executor(lowered, threads, is_backward, saves_memory)
 
 
 def with_constants(lowered: LoweredGraph, constants: Mapping[str, Const]) -> LoweredGraph:

@@ -8,6 +8,7 @@ are replaced by `sardonyx::recurrent`, a torch op with a gradient, before AOTAut
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -17,6 +18,7 @@ import torch._dynamo
 from torch import Tensor, fx
 from torch._C import DispatchKey
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch.utils.flop_counter import register_flop_formula
 
 # Without this TorchDynamo breaks the graph at every recurrent module.
 torch._dynamo.config.allow_rnn = True
@@ -92,6 +94,12 @@ def _(kind: str, x: Tensor, h: Tensor, c: Tensor | None, *_: Any) -> tuple[Tenso
     if c is None:
         return y, last, x.new_empty(0), x.new_empty(0)
     return y, last, x.new_empty(c.shape), x.new_empty((*rows, N_SAVED * h.shape[-1]))
+
+
+@register_flop_formula(torch.ops.sardonyx.recurrent)
+def _(kind: str, x: Any, h: Any, c: Any, w: Any, r: Any, *_: Any, **__: Any) -> Any:
+    """Return the cost by which a memory budget decides what is computed again."""
+    return 2 * math.prod(x[:2]) * (math.prod(w) + math.prod(r))
 
 
 @torch.library.custom_op(

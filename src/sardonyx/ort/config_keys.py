@@ -42,6 +42,7 @@ class Keys:
     DEFER_WEIGHTS: Final = "sardonyx.defer_weights"  # to the first run
     DIM_HINTS: Final = "sardonyx.dim_hints"
     EXECUTION_ORDER: Final = "sardonyx.execution_order"
+    HELD_INPUTS: Final = "sardonyx.held_inputs"  # names, separated by commas: not ours to release
     GROW_IN_PLACE: Final = "sardonyx.grow_in_place"  # key/value caches that are fed back
     MAX_ARENA_BYTES: Final = "sardonyx.max_arena_bytes"
     ORDER_EFFORT: Final = "sardonyx.order_effort"

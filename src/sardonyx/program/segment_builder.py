@@ -422,6 +422,9 @@ class SegmentBuilder:
             spec.add_alias(slot, value)
         for growth in self.growths:
             spec.add_growth(*growth)
+        for at, named in self.values_by_number.items():
+            if named.name in search.held_inputs and self.values[at].storage is native.Storage.SLOT:
+                spec.hold_input(at)
         return spec
 
 

@@ -43,6 +43,7 @@ class OrderOptions:
     hints: Mapping[str, int] = field(default_factory=dict)  # sizes of open dims, by name
     branches: bool = False  # ORT_PARALLEL: small independent steps run concurrently
     consumes_inputs: bool = False  # inputs are released after their last use
+    held_inputs: frozenset[str] = frozenset()  # names of those that the caller keeps all the same
 
 
 @frozen
@@ -52,6 +53,7 @@ class Search:
     effort: int = KEPT  # of the search for a lower peak
     branches: bool = False
     consumes_inputs: bool = False
+    held_inputs: frozenset[str] = frozenset()
 
 
 @frozen
@@ -105,7 +107,7 @@ def _schedule(
         has_gradients = any(n.is_backward for n in deps.nodes)
         order = memory_efficient(deps) if has_gradients else reverse_depth_first(deps)
     effort = options.effort if fixed is None else KEPT
-    search = Search(effort, options.branches, options.consumes_inputs)
+    search = Search(effort, options.branches, options.consumes_inputs, options.held_inputs)
     return Schedule(graph, deps.ordered(order), bodies, search)
 
 

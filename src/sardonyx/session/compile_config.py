@@ -190,7 +190,9 @@ def _order_options(options: SessionOptions) -> OrderOptions:
     effort = choice(options, Keys.ORDER_EFFORT, "0", _EFFORTS)
     branches = options.execution_mode == ExecutionMode.ORT_PARALLEL
     hints = _dim_hints(options._entries.get(Keys.DIM_HINTS, ""))
-    return OrderOptions(order, effort, hints, branches, flag(options, Keys.CONSUME_INPUTS))
+    consumes = flag(options, Keys.CONSUME_INPUTS)
+    held = frozenset(filter(None, options._entries.get(Keys.HELD_INPUTS, "").split(",")))
+    return OrderOptions(order, effort, hints, branches, consumes, held)
 
 
 def _dim_hints(text: str) -> dict[str, int]:

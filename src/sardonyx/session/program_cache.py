@@ -82,7 +82,8 @@ def cache_key(
 
 def _order_key(order: OrderOptions) -> Hashable:
     hints = tuple(sorted(order.hints.items()))
-    return order.order, order.effort, order.branches, order.consumes_inputs, hints
+    inputs = order.consumes_inputs, order.held_inputs
+    return order.order, order.effort, order.branches, inputs, hints
 
 
 def _identity(path: str) -> Hashable | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -33,9 +34,10 @@ def wrap(
     change; optimizers, DistributedDataParallel, FSDP2, Trainer and Accelerate accept it as before.
 
     `memory_budget` is the part of the activations' bytes, from 0 to 1, that may be kept for the
-    backward pass; the rest is computed again there. `dynamic` is that of `torch.compile`. With
-    `cache`, compiled graphs are stored in torch's cache folder, and loaded by later processes.
-    With `freeze`, parameters are constants in inference, until they change.
+    backward pass, or a number of bytes above 1; the rest is computed again there, as far as that
+    lowers the peak. `dynamic` is that of `torch.compile`. With `cache`, compiled graphs are stored
+    in torch's cache folder, and loaded by later processes. With `freeze`, parameters are constants
+    in inference, until they change.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -48,8 +50,11 @@ def wrap(
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidArgument(f"wrap takes a torch.nn.Module, not {type(module).__name__}")
-    if memory_budget is not None and not 0 <= memory_budget <= 1:
-        raise InvalidArgument(f"memory_budget is {memory_budget}, and must be from 0 to 1")
+    if memory_budget is not None and not 0 <= memory_budget < math.inf:
+        raise InvalidArgument(
+            f"memory_budget is {memory_budget}, and must be a part of the activations from 0 to 1, "
+            f"or a number of bytes above 1"
+        )
     skip_warnings_once()
     _REPORTS[module] = kept = Report()
     backend = partial(

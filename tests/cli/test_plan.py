@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from sardonyx.cli import main, plan_page
+from sardonyx.cli import main
 from sardonyx.cli.arguments import ORDERS
 from sardonyx.models import DIGITS
+from sardonyx.reports import plan_page
 from tests.cli import models
 from tests.cli.browser import BINARY, Browser
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import pathlib
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,12 +14,13 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from sardonyx._native import BlockPool, Caching
+from sardonyx.base.units import format_bytes
 from sardonyx.dynamo import executor
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
 from sardonyx.program.native import RunSettings
 from sardonyx.session.block_pools import pool_for
-from sardonyx.train import wrap
+from sardonyx.train import report, wrap
 
 WIDTH, N_LAYERS = 128, 12
 
@@ -218,6 +221,38 @@ def test_pages_go_back_to_the_system_after_a_step_with_a_budget() -> None:
     for _ in range(2):
         step(module, rows(512))
     assert pool().cached_bytes == 0
+
+
+@pytest.mark.parametrize("budget", [None, 0.2])
+def test_the_report_of_a_steps_memory(budget: float | None, tmp_path: pathlib.Path) -> None:
+    module, x = wrap(stack(4), memory_budget=budget, cache=False), rows(512)
+    found = report(module)
+    assert "no step has run" in found.memory
+    saved = saved_activations(module, x)
+    step(module, x)
+    lines = found.memory.splitlines()
+    figures = {line[:14].strip(): line[14:].strip() for line in lines if not line.startswith(" ")}
+    assert figures["saved"].startswith(format_bytes(sum(t.nbytes for t in saved)))
+    made = sum(p.nbytes for p in module.parameters())
+    assert figures["gradients"].startswith(format_bytes(made))
+    assert figures["arguments"].startswith(format_bytes(made + x.nbytes))
+    assert (
+        re.search(r"^ +[\d.]+ MB  addmm(_\d)?  f32\[512,512\]  \d\.up$", found.memory, re.M)
+        or budget
+    )
+    assert " steps of backward graphs" in figures["recomputed"]
+    assert re.search(r" in step \d+ of \d+, ", figures["backward peak"])
+    found.save_plan(tmp_path / "step.html")
+    page = (tmp_path / "step.html").read_text("utf-8")
+    assert "Memory of a training step" in page
+    assert '"name":"backward"' in page
+
+
+def test_the_planned_peak_is_that_of_the_run() -> None:
+    module, x = wrap(stack(), cache=False), rows(1024)
+    peak = peak_bytes(module, x)
+    planned = max(g.timeline.lower_bound for g in report(module)._step_memory())
+    assert 0.95 * peak < planned < 1.05 * peak  # small blocks are not from the pool
 
 
 def _one_batch(module: nn.Module) -> None:

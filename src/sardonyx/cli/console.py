@@ -14,6 +14,9 @@ from contextlib import AbstractContextManager
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Final
 
+from sardonyx.base.printable import format_shape as format_shape
+from sardonyx.base.printable import printable as printable
+
 if TYPE_CHECKING:
     from rich.console import Console, JustifyMethod, RenderableType
 
@@ -162,11 +165,6 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     return max(candidates, key=lambda short: len(set(short)))
 
 
-def printable(text: str) -> str:
-    """Return a text from a model with control characters escaped: a terminal would obey them."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-
-
 def short_name(name: str, most: int = 48) -> str:
     """Return a printable name of at most so many characters."""
     return shortened([printable(name)], most)[0]
@@ -175,13 +173,6 @@ def short_name(name: str, most: int = 48) -> str:
 def count(n: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 run`, `2 runs`."""
     return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
-
-
-def format_shape(dims: Sequence[object] | None) -> str:
-    """Return a shape as `[batch, 3, 224, 224]`; dims without a name are question marks."""
-    if dims is None:
-        return "[...]"
-    return f"[{', '.join('?' if d is None or d == -1 else printable(str(d)) for d in dims)}]"
 
 
 class Activity:

@@ -61,10 +61,8 @@ def command(arguments: argparse.Namespace) -> int:
     with activity(f"loading {name}") as line:
         planned = plan(arguments, lambda what: line.describe(f"planning {name}, {what}"))
     if arguments.html is not None:
-        from sardonyx.cli.plan_page import page
-
         with writing(os.fspath(arguments.html)) as file:
-            file.write(page(planned).encode())
+            file.write(_page(planned).encode())
     if arguments.json:
         print(json.dumps(facts(planned), indent=2))
         return 0
@@ -131,6 +129,20 @@ def _timeline(
         return timeline(program, {**sizes_of(program.inputs, shapes), **assumed}, order)
 
     return session._with_program(attempt, lambda: shapes)
+
+
+def _page(planned: Planned) -> str:
+    from sardonyx.reports.plan_page import PageContent, page
+
+    content = PageContent(
+        title=f"Memory of {os.path.basename(planned.model)}",
+        shapes=planned.shapes,
+        choice="Orders",
+        default=DEFAULT,
+        timelines=planned.timelines.values(),
+        advice=[a.text for a in planned.advice],
+    )
+    return page(content)
 
 
 def facts(planned: Planned) -> dict[str, Any]:

@@ -138,6 +138,7 @@ def _compile_graph(
         is_backward = kind == "backward"
         compiled: Any = executor_of(lowered, torch.get_num_threads(), is_backward, saves_memory)
         compiled._boxed_call = True
+        entry.executor = compiled
     else:
         entry.fallbacks = list(lowering.fallbacks.values())
         logger.info("%s graph: %d calls run in torch", kind, len(entry.fallbacks))

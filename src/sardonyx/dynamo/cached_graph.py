@@ -63,7 +63,7 @@ class CachedGraph(OutputCode):
         report = CURRENT_REPORT.get()
         if report is not None:
             seconds = time.perf_counter() - begin
-            entry = GraphReport(self._kind, self._n_nodes, 1, [], seconds, is_cached=True)
+            entry = GraphReport(self._kind, self._n_nodes, 1, [], seconds, True, self._run)
             report.graphs.append(entry)
 
     def set_triton_bundle(self, triton_bundle: Any) -> None:

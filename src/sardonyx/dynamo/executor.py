@@ -12,7 +12,7 @@ import torch
 from sardonyx._native import Caching, TensorExchange
 from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.dynamo.aten_builder import DTYPES
-from sardonyx.dynamo.lower import Argument, Drawn, LoweredGraph, ModelOutput
+from sardonyx.dynamo.lower import Argument, Drawn, LoweredGraph, ModelOutput, is_primal
 from sardonyx.dynamo.numbers import Formula, number_function
 from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
@@ -53,11 +53,6 @@ def as_tensor(array: np.ndarray[Any, Any]) -> torch.Tensor:
 def release_pages() -> None:
     """Return the freed pages that training steps keep to the system."""
     pool_for(_TRAINING).release_cached()
-
-
-def is_primal(name: str) -> bool:
-    """Whether an input is an argument of the forward graph, by the name that AOTAutograd gives."""
-    return name.startswith("primals_")
 
 
 class Executor:
@@ -101,6 +96,7 @@ class Executor:
         results = list(enumerate(lowered.outputs))
         self._computed = [(i, r.index) for i, r in results if isinstance(r, ModelOutput)]
         self._others = [(i, self._other(r)) for i, r in results if not isinstance(r, ModelOutput)]
+        self.shapes: dict[str, tuple[int, ...]] = {}  # of the inputs of the latest run
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run with the torch graph's arguments, in a list that is emptied (boxed).
@@ -115,6 +111,8 @@ class Executor:
             feed[name] = torch.tensor(number) if size is None else size
         for name, draw, sizes in self._draws:
             feed[name] = draw([size(args) for size in sizes])
+        if self.lowered.symbols or not self.shapes:
+            self.shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
         others = [(position, other(args, feed)) for position, other in self._others]
         args.clear()
         outputs = self._run(feed)

@@ -7,6 +7,7 @@ is recorded with the reason, and `dynamo.split` then leaves it to torch.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Collection, Iterable
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from sardonyx.load.model import Declared, Model
 from sardonyx.passes.replace import prune
 
 OPSET: Final = 23
+_ROOT: Final = re.compile(r"^L\['\w+'\](\.__self__)?\.?")  # the wrapped module, in paths of torch
 IR_VERSION: Final = 11
 
 
@@ -68,6 +70,7 @@ class LoweredGraph:
     draws: tuple[DrawnInput, ...]
     symbols: Symbols
     device: torch.device  # of the tensors
+    modules: dict[str, str]  # input -> the module whose call returned it, if torch knows it
     parameters: tuple[int, ...] = ()  # indices of `tensors` that are parameters of the module
 
 
@@ -103,6 +106,16 @@ def device_of(module: fx.GraphModule) -> torch.device:
 def is_tensor(value: Any) -> bool:
     """Whether a fake value is a tensor."""
     return isinstance(value, torch.Tensor)
+
+
+def is_primal(name: str) -> bool:
+    """Whether an input is an argument of the forward graph, by the name that AOTAutograd gives."""
+    return name.startswith("primals_")
+
+
+def is_tangent(name: str) -> bool:
+    """Whether an input is the gradient of a result of the forward graph, likewise."""
+    return name.startswith("tangents_")
 
 
 class GraphLowering:
@@ -147,7 +160,7 @@ class GraphLowering:
     def _placeholder(self, node: fx.Node) -> None:
         index = len(self._arguments)
         self._arguments.append(node)
-        if self._is_backward and node.name.startswith("tangents_"):  # AOTAutograd's name
+        if self._is_backward and is_tangent(node.name):
             self._gradients.add(node)
         fake: Any = node.meta.get("val")  # absent for Python values, which tracing made constants
         if not is_tensor(fake):
@@ -303,6 +316,7 @@ class GraphLowering:
             tuple(draws),
             symbols_of([a.meta.get("val") for a in self._arguments]),
             self._b.device,
+            {a.name: _module_of(a) for a in self._arguments},
             self._parameter_indices(),
         )
 
@@ -343,6 +357,12 @@ class GraphLowering:
             overridable=[],
             producer_name="sardonyx.dynamo",
         )
+
+
+def _module_of(node: fx.Node) -> str:
+    """Return the path of the module that made a node, as in `named_modules`."""
+    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
+    return _ROOT.sub("", str(list(stack.values())[-1][0]))
 
 
 def _declared(value: Value) -> Declared:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from torch._dynamo.utils import counters, get_compilation_metrics
 
+from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import field, mutable
 from sardonyx.dynamo.lower import Fallback
+from sardonyx.dynamo.step_memory import GraphMemory, graph_memory, memory_page, memory_text
+
+if TYPE_CHECKING:
+    from sardonyx.dynamo.executor import Executor
 
 _UNCAPTURED: Final = (
     "nothing is compiled: the module was not called yet, or TorchDynamo captures none of it, and "
@@ -30,6 +36,7 @@ class GraphReport:
     fallbacks: list[Fallback] = field(default_factory=list)
     seconds: float = 0.0  # to lower and compile
     is_cached: bool = False  # the lowered graph was loaded from the cache
+    executor: Executor | None = None  # if one session runs all of it
 
     def lines(self) -> list[str]:
         """Return the graph's summary, and each op that runs in torch."""
@@ -59,6 +66,21 @@ class Report:
     def fallbacks(self) -> list[Fallback]:
         """All calls that run in torch."""
         return [f for graph in self.graphs for f in graph.fallbacks]
+
+    @property
+    def memory(self) -> str:
+        """Where the memory of the latest step goes: what is saved, computed again and live."""
+        return memory_text(self._step_memory())
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the memory timelines of the graphs as a page, like that of `sardonyx plan`."""
+        with writing(os.fspath(path)) as file:
+            file.write(memory_page(self._step_memory()).encode())
+
+    def _step_memory(self) -> list[GraphMemory]:
+        """Return the memory of the graphs of a step; inference graphs are not part of one."""
+        executors = [(g.kind, g.executor) for g in self.graphs if g.kind != "inference"]
+        return [graph_memory(kind, e) for kind, e in executors if e is not None and e.shapes]
 
     def __str__(self) -> str:
         lines = [line for graph in self.graphs for line in graph.lines()]

@@ -1,4 +1,8 @@
-"""The page of `sardonyx plan --html`: one file with its data, which needs no network."""
+"""The page of memory timelines: one file with its data, which needs no network.
+
+`sardonyx plan --html` writes one with a timeline per execution order, reports of training steps one
+with a timeline per graph.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,12 @@ import bisect
 import hashlib
 import html
 import json
-import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from sardonyx.cli.console import format_shape, printable
-from sardonyx.cli.plan import DEFAULT, Planned
+from sardonyx.base.printable import format_shape, printable
+from sardonyx.base.records import frozen
 from sardonyx.reports.timeline import OWN, Tensor, Timeline, takes_over
 
 _FOLDER: Final = pathlib.Path(__file__).parent / "page"
@@ -24,7 +27,19 @@ _KINDS: Final = ("value", "scratch", "output", "part")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def page(planned: Planned) -> str:
+@frozen
+class PageContent:
+    """What a page shows: timelines, named by their `order`, of which one is shown at a time."""
+
+    title: str
+    shapes: Mapping[str, Sequence[int]]  # of inputs, under the title
+    choice: str  # what the timelines differ in: "Orders"
+    default: str  # the name of the one that is marked as such
+    timelines: Iterable[Timeline]
+    advice: Sequence[str]
+
+
+def page(planned: PageContent) -> str:
     """Return the whole page."""
     style = (_FOLDER / "plan.css").read_text("utf-8")
     script = "".join((_FOLDER / name).read_text("utf-8") for name in _SCRIPTS)
@@ -32,7 +47,8 @@ def page(planned: Planned) -> str:
     data = json.dumps(content(planned), separators=(",", ":")).translate(_ESCAPES)
     parts = {
         "policy": policy,
-        "title": html.escape(f"Memory of {_text(os.path.basename(planned.model))}"),
+        "title": html.escape(_text(planned.title)),
+        "choice": html.escape(planned.choice),
         "style": style,
         "data": data,
         "script": script,
@@ -65,15 +81,15 @@ class _Texts:
         return self.numbers.setdefault(_text(text), len(self.numbers))
 
 
-def content(planned: Planned) -> dict[str, Any]:
+def content(planned: PageContent) -> dict[str, Any]:
     """Return the data that the script draws."""
     texts = _Texts()
-    orders = [_order(t, texts) for t in planned.timelines.values()]
+    orders = [_order(t, texts) for t in planned.timelines]
     return {
         "shapes": ", ".join(f"{_text(n)} {format_shape(s)}" for n, s in planned.shapes.items()),
-        "default": DEFAULT,
+        "default": planned.default,
         "orders": orders,
-        "advice": [a.text for a in planned.advice],
+        "advice": list(planned.advice),
         "texts": list(texts.numbers),
     }
 

@@ -433,6 +433,7 @@ def conv(b: Builder, node: OldNode) -> Any:
     return vector_jacobian(b, y, dy, [x, w, bias][: max(1, node.n_outputs)])
 
 
+@UPGRADES.rule("MaxPoolGrad")  # onnxruntime declares it without a domain
 @UPGRADES.rule("MaxPoolGrad", domain=MICROSOFT)
 def max_pool(b: Builder, node: OldNode) -> Any:
     """Gradients at the indices of a MaxPool, whose input has the shape of the result."""
@@ -447,6 +448,7 @@ def max_pool(b: Builder, node: OldNode) -> Any:
     return b.Reshape(added, shape, allowzero=1)
 
 
+@UPGRADES.rule("AveragePoolGrad")  # onnxruntime declares it without a domain
 @UPGRADES.rule("AveragePoolGrad", domain=MICROSOFT)
 def average_pool(b: Builder, node: OldNode) -> Any:
     """The input has the least sizes that give this output: the op does not say them."""

@@ -69,6 +69,21 @@ def test_gradients_accumulate_until_they_are_reset(folder):
     assert not state.parameters["b1"].requires_grad
 
 
+def test_a_failed_step_leaves_gradients_of_zero(folder):
+    state, module, optimizer = load(folder)
+    x, labels = batch()
+    module(x, labels)
+    module.lazy_reset_grad()
+    with pytest.raises(InvalidArgument, match="x"):
+        module(x[:, :2], labels)
+    assert not state.parameters["w1"].grad.any()
+    before = state.parameters["w1"].data
+    optimizer.step()
+    assert (state.parameters["w1"].data == before).all()
+    assert float(module(x, labels)) > 0
+    assert state.parameters["w1"].grad.any()
+
+
 def test_eval_changes_nothing(folder):
     state, module, _ = load(folder)
     trained = module(*batch())

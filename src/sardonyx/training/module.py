@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -84,7 +85,8 @@ class Module:
         """
         self._state.need_values()
         runner = self._runner()
-        outputs = runner.run(user_inputs)
+        with self._gradients_released() if self.training else contextlib.nullcontext():
+            outputs = runner.run(user_inputs)
         n_outputs = len(runner.model.outputs)
         if self.training:
             self._add_gradients(runner.model.gradients, outputs[n_outputs:])
@@ -99,6 +101,20 @@ class Module:
         if self._eval is None:
             raise Fail("the module has no evaluation model", hint="pass eval_model_uri to Module")
         return self._eval
+
+    @contextlib.contextmanager
+    def _gradients_released(self) -> Iterator[None]:
+        """Free gradients that a run overwrites, so that they exist once; zeros if it fails."""
+        if self._accumulates:
+            yield
+            return
+        for name in self._train.model.gradients:
+            self._state.parameters[name].grad = None
+        try:
+            yield
+        except BaseException:
+            self._allocate_gradients()
+            raise
 
     def _add_gradients(self, names: Sequence[str], gradients: Sequence[Array]) -> None:
         for name, gradient in zip(names, gradients, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sardonyx.base.records import frozen, replace
 from sardonyx.base.shared_store import Array
@@ -15,13 +15,15 @@ from sardonyx.graph.constant import const_fact
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Value
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.passes.replace import prune
 from sardonyx.training.names import ACCUMULATE, BUFFER, RESET
 from sardonyx.training.state import TrainingState
+
+_ACCUMULATORS: Final = (ACCUMULATE, "AccumulateInPlace")  # in a file, and as it is loaded
 
 
 @frozen
@@ -66,27 +68,37 @@ def read_model_of(path: str | os.PathLike[str], state: TrainingState) -> Trainin
 def _gradients_as_outputs(model: Model) -> list[str]:
     """Replace accumulators by outputs with the gradients; return the names of the parameters."""
     graph = model.graph
-    names: list[str] = []
-    values: list[Value] = []
-    flags: set[Value] = set()
-    for node in [n for n in graph.nodes if n.op.name == ACCUMULATE]:
-        buffer, gradient = node.inputs[:2]
-        assert buffer is not None
-        assert gradient is not None
-        names.append(buffer.name.removesuffix(BUFFER))
-        values.append(gradient)
-        flags.update(node.outputs)
+    sums = {_buffer(node): node for node in graph.nodes if _buffer(node)}
+    flags = {value for node in sums.values() for value in node.outputs}
     kept = [i for i, value in enumerate(graph.outputs) if value not in flags]
-    inputs = {RESET, *(name + BUFFER for name in names)}
+    gradients = [_gradient(node) for node in sums.values()]
+    graph.set_outputs([*(graph.outputs[i] for i in kept), *gradients])
+    declared = {d.name: d for d in model.inputs}
+    names = [name.removesuffix(BUFFER) for name in sums]
     model.outputs[:] = [model.outputs[i] for i in kept]
-    by_name = {d.name.removesuffix(BUFFER): d for d in model.inputs if d.name in inputs}
-    model.outputs += [replace(by_name[name], name=f"{name}_grad") for name in names]
-    graph.set_outputs([*(graph.outputs[i] for i in kept), *values])
-    for node in [n for n in graph.nodes if n.op.name == ACCUMULATE]:
+    model.outputs += [replace(declared[n + BUFFER], name=f"{n}_grad") for n in names]
+    for node in sums.values():
         graph.remove(node)
-    graph.set_inputs(v for v in graph.inputs if v.name not in inputs)
-    model.inputs[:] = [d for d in model.inputs if d.name not in inputs]
+    prune(graph)
+    removed = {RESET, *sums}
+    graph.set_inputs(v for v in graph.inputs if v.name not in removed)
+    model.inputs[:] = [d for d in model.inputs if d.name not in removed]
     return names
+
+
+def _buffer(node: Node) -> str:
+    """Return the name of the input that a node adds a gradient to; empty for other nodes."""
+    buffer = node.inputs[0] if node.op.name in _ACCUMULATORS else None
+    return buffer.name if buffer is not None and buffer.name.endswith(BUFFER) else ""
+
+
+def _gradient(node: Node) -> Value:
+    """Return the gradient that an accumulator reads, before it is cast to the buffer's type."""
+    value = input_of(node, 1)
+    cast = value.node
+    if cast is not None and cast.op.name == "CastLike" and cast.inputs[1] is node.inputs[0]:
+        return input_of(cast, 0)
+    return value
 
 
 def _shape(declared: Declared, name: str) -> tuple[DType, tuple[int, ...]]:

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx
 from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.training import artifacts, onnxblock
+from sardonyx.training.api import CheckpointState, Module
 from sardonyx.training.artifacts import LossType, OptimType, generate_artifacts
 from sardonyx.training.checkpoint import load_state
 from sardonyx.training.onnxblock import blocks
@@ -217,6 +218,10 @@ def test_dropout_and_batch_norm_in_evaluation(tmp_path):
     nodes = {n.op_type: n for n in onnx.load(tmp_path / "eval_model.onnx").graph.node}
     assert nodes["Dropout"].input[2] == ""
     assert [a.i for a in nodes["BatchNormalization"].attribute if a.name == "training_mode"] == [0]
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state, tmp_path / "eval_model.onnx")
+    zeros = np.zeros((2, 3), np.float32)
+    np.testing.assert_allclose(module.eval()(X[:, ::-1], zeros), (X**2).mean(), rtol=1e-4)
     assert not (tmp_path / "optimizer_model.onnx").exists()
 
 

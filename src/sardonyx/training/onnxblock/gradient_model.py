@@ -77,6 +77,8 @@ def accumulate_gradients(model: onnx.ModelProto, n_outputs: int) -> None:
 def evaluation_model(forward: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy in which Dropout and BatchNormalization are not in training mode."""
     model = copy.deepcopy(forward)
+    read = {name for node in model.graph.node for name in node.input}
+    read |= {output.name for output in model.graph.output}
     for node in model.graph.node:
         if node.op_type == "Dropout" and len(node.input) > 2:
             node.input[2] = ""
@@ -84,4 +86,6 @@ def evaluation_model(forward: onnx.ModelProto) -> onnx.ModelProto:
             for attribute in node.attribute:
                 if attribute.name == "training_mode":
                     attribute.i = 0
+            if read.isdisjoint(node.output[1:]):
+                del node.output[1:]  # new statistics, which exist in training mode only
     return model

@@ -149,6 +149,10 @@ def test_accumulation_and_states(isa: str, splits: int, shape: tuple[int, ...]) 
     replaced = np.float64([0, 0, 0, 0, 0, 1])
     run("AccumulateGradient", [replaced, total, grad], 1, isa, splits)
     np.testing.assert_array_equal(total, grad)
+    for overwrites, expected in ((None, grad + grad), (False, grad * 3), (True, grad)):
+        flag = None if overwrites is None else np.array([overwrites])
+        assert run("AccumulateInPlace", [total, grad, flag], 2, isa, splits)[0].all()
+        np.testing.assert_allclose(total, expected, rtol=1e-6)
     state = numbers(shape)
     kept = state.copy()
     assert run("StoreState", [SKIPPED, state, grad], 2, isa, splits)[0] == 0

@@ -21,6 +21,7 @@ Status sgd_update(const Call& call, Plan& plan);
 Status step_control(const Call& call, Plan& plan);
 Status gradient_norm(const Call& call, Plan& plan);
 Status accumulate_gradient(const Call& call, Plan& plan);
+Status accumulate_in_place(const Call& call, Plan& plan);
 Status store_state(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

@@ -6,6 +6,7 @@ namespace {
 
 constexpr Kernel kKernels[] = {
     {"accumulate_gradient", Accepts::contiguous, accumulate_gradient},
+    {"accumulate_in_place", Accepts::contiguous, accumulate_in_place},
     {"adafactor_step", Accepts::contiguous, adafactor_step},
     {"adafactor_update", Accepts::contiguous, adafactor_update},
     {"adam_step", Accepts::contiguous, adam_step},

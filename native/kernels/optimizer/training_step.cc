@@ -82,16 +82,14 @@ struct ArrayArgs {
   DType dtype = DType::f32;
 };
 
-// Items: blocks.
-Status add_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const ArrayArgs*>(args);
-  const Control& c = *input<Control>(data, 0);
-  if (c.writes == 0) return {};
+// Blocks [begin, end) of a sum and a gradient, which is added, or replaces the sum.
+void accumulate(const ArrayArgs& a, void* sum, const void* addend, bool keeps, int64_t begin,
+                int64_t end) {
   visit_grad(a.dtype, [&]<class T>() {
     const int64_t from = begin * kBlock, to = end * kBlock < a.n ? end * kBlock : a.n;
-    T* total = output<T>(data) + from;
-    const T* grad = input<T>(data, 2) + from;
-    if (c.keep == 0) {
+    T* total = static_cast<T*>(sum) + from;
+    const T* grad = static_cast<const T*>(addend) + from;
+    if (!keeps) {
       memcpy(total, grad, size_t(to - from) * sizeof(T));
       return;
     }
@@ -99,6 +97,23 @@ Status add_blocks(const void* args, const Data& data, int64_t begin, int64_t end
       store_float(total + i, load_float(total + i, lanes) + load_float(grad + i, lanes), lanes);
     });
   });
+}
+
+// Items: blocks.
+Status add_blocks(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const Control& c = *input<Control>(data, 0);
+  if (c.writes == 0) return {};
+  const auto& a = *static_cast<const ArrayArgs*>(args);
+  accumulate(a, data.out[0], data.in[2], c.keep != 0, begin, end);
+  return {};
+}
+
+// Items: blocks. The first output says that the sum was updated.
+Status add_blocks_in_place(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ArrayArgs*>(args);
+  if (begin == 0) *output<uint8_t>(data) = 1;
+  const bool overwrites = data.in[2] != nullptr && *input<uint8_t>(data, 2) != 0;
+  if (a.n > 0) accumulate(a, data.out[1], data.in[1], !overwrites, begin, end);
   return {};
 }
 
@@ -156,6 +171,12 @@ Status gradient_norm(const Call& call, Plan& plan) {
 Status accumulate_gradient(const Call& call, Plan& plan) {
   const ArrayArgs* args = array_args(call, plan);
   plan.add(add_blocks, (args->n + kBlock - 1) / kBlock, kBlock / 2);
+  return {};
+}
+
+Status accumulate_in_place(const Call& call, Plan& plan) {
+  const ArrayArgs* args = array_args(call, plan);
+  plan.add(add_blocks_in_place, args->n == 0 ? 1 : (args->n + kBlock - 1) / kBlock, kBlock / 2);
   return {};
 }
 

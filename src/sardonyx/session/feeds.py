@@ -48,8 +48,10 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
 
 
 def _updatable(name: str, value: Any) -> Any:
-    """Return a valid array that nodes write to; raise if they cannot."""
+    """Return a valid array, or a list of them, that nodes write to; raise if they cannot."""
     array = value._fed() if isinstance(value, OrtValue) else value
+    if isinstance(array, (list, tuple)):
+        return [_updatable(f"{name}[{i}]", each) for i, each in enumerate(array)]
     if not isinstance(array, np.ndarray) or not (
         array.flags.c_contiguous and array.flags.aligned and array.flags.writeable
     ):

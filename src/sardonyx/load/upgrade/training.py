@@ -14,7 +14,7 @@ from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32, I64, U32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
-from sardonyx.graph.op import MICROSOFT
+from sardonyx.graph.op import GRADIENT, MICROSOFT
 from sardonyx.load.gradient_nodes import vector_jacobian
 from sardonyx.load.upgrade import OldNode, Upgrades, number_like
 from sardonyx.ops.builder import Builder
@@ -230,6 +230,13 @@ def broadcast_axes(b: Builder, node: OldNode) -> Any:
 # Sums and elementwise ops.
 
 
+@UPGRADES.rule("DivGrad", domain=MICROSOFT)
+def div(b: Builder, node: OldNode) -> Any:
+    dy, dividend, divisor = node.checked_inputs(3)
+    outputs = [dividend, divisor][: max(1, node.n_outputs)]
+    return vector_jacobian(b, b.Div(dividend, divisor), dy, outputs)
+
+
 @UPGRADES.rule("ReduceSumTraining", domain=MICROSOFT)
 def reduce_sum(b: Builder, node: OldNode) -> Any:
     x, axes = node.checked_inputs(2)
@@ -301,6 +308,53 @@ def zero_gradient(b: Builder, node: OldNode) -> Any:
 
 def _is_float32(x: Value | None) -> bool:
     return x is not None and isinstance(x.fact, Fact) and x.fact.dtype is F32
+
+
+# Optimizers. Without names for the updated tensors, those that are fed are updated.
+
+
+@UPGRADES.rule("AdamWOptimizer SGDOptimizerV2", domain=MICROSOFT)
+def optimizer(b: Builder, node: OldNode) -> Any:
+    is_adamw = node.op_type == "AdamWOptimizer"
+    name = "AdamWSequences" if is_adamw else "SGDSequences"
+    if node.n_outputs == 1:
+        name += "InPlace"
+    n_outputs = 4 if is_adamw else 2
+    attrs = {**node.attrs, "domain": GRADIENT}
+    return b.node(name, *node.inputs, outputs=n_outputs, **attrs).outputs
+
+
+@UPGRADES.rule("InplaceClipGradNorm ClipGradNorm", domain=MICROSOFT)
+def clip(b: Builder, node: OldNode) -> Any:
+    (gradients,) = node.checked_inputs(1)
+    kind = node.attr("norm_type", b"fro")
+    if kind != b"fro":
+        raise InvalidGraph(f"{node} has the norm_type {kind!r}, and only b'fro' is supported")
+    return b.ClipSequence(gradients, domain=GRADIENT, max_norm=node.attr("max_norm", 1.0))
+
+
+@UPGRADES.rule("InPlaceAccumulatorV2", domain=MICROSOFT)
+def accumulator(b: Builder, node: OldNode) -> Any:
+    buffer, value, overwrite = (*node.checked_inputs(2, 3), None)[:3]
+    value = b.CastLike(value, buffer)
+    added = b.node("AccumulateInPlace", buffer, value, overwrite, outputs=2, domain=GRADIENT)
+    return added.outputs
+
+
+@UPGRADES.rule("InPlaceAccumulator", domain=MICROSOFT)
+def old_accumulator(b: Builder, node: OldNode) -> Any:
+    """The sum as a new tensor."""
+    total, value, signal = (*node.checked_inputs(2, 3), None)[:3]
+    added = b.Add(total, b.CastLike(value, total))
+    return added if signal is None else b.Where(b.Reshape(signal, b.ints()), added, total)
+
+
+@UPGRADES.rule("SGDOptimizer", domain=MICROSOFT)
+def sgd(b: Builder, node: OldNode) -> Any:
+    """The updated weight, and the step that was taken."""
+    rate, weight, grad = node.checked_inputs(3)
+    step = b.Neg(b.Mul(grad, b.Reshape(b.CastLike(rate, grad), b.ints())))
+    return b.Add(weight, b.CastLike(step, weight)), step
 
 
 # Dropout.
@@ -433,7 +487,7 @@ def conv(b: Builder, node: OldNode) -> Any:
     return vector_jacobian(b, y, dy, [x, w, bias][: max(1, node.n_outputs)])
 
 
-@UPGRADES.rule("MaxPoolGrad")  # onnxruntime declares it without a domain
+@UPGRADES.rule("MaxPoolGrad")
 @UPGRADES.rule("MaxPoolGrad", domain=MICROSOFT)
 def max_pool(b: Builder, node: OldNode) -> Any:
     """Gradients at the indices of a MaxPool, whose input has the shape of the result."""
@@ -448,7 +502,7 @@ def max_pool(b: Builder, node: OldNode) -> Any:
     return b.Reshape(added, shape, allowzero=1)
 
 
-@UPGRADES.rule("AveragePoolGrad")  # onnxruntime declares it without a domain
+@UPGRADES.rule("AveragePoolGrad")
 @UPGRADES.rule("AveragePoolGrad", domain=MICROSOFT)
 def average_pool(b: Builder, node: OldNode) -> Any:
     """The input has the least sizes that give this output: the op does not say them."""

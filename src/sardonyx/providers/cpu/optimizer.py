@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.base.records import replace
 from sardonyx.graph.dtype import BF16, F16, F32
-from sardonyx.graph.graph import Node
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.op import GRADIENT
 from sardonyx.place.lowered import Call, Lowered
 from sardonyx.place.provider import No
@@ -68,6 +68,14 @@ def adafactor(node: Node) -> Lowered | No:
     return replace(call, inputs=inputs, updates=((1, 1), (5, 2)))
 
 
+def accumulate(node: Node) -> Call | No:
+    """Lower a sum with a buffer; both have one type."""
+    dtype = input_of(node, 0).tensor.dtype
+    if dtype not in _TYPES:
+        return No(f"no kernel for gradients of {dtype}")
+    return Call("accumulate_in_place", padded_inputs(node, 3), updates=((0, 1),))
+
+
 def control(node: Node) -> Call:
     attrs = node.attrs
     return Call("step_control", padded_inputs(node, 3), (attrs["skips"],), (attrs["max_norm"],))
@@ -80,6 +88,7 @@ def norm(node: Node) -> Call | No:
 LOWERINGS: Final[Lowerings] = {
     (GRADIENT, "StepControl"): control,
     (GRADIENT, "GradientNorm"): norm,
+    (GRADIENT, "AccumulateInPlace"): accumulate,
     (GRADIENT, "AccumulateGradient"): _in_place("accumulate_gradient", 3),
     (GRADIENT, "StoreState"): _in_place("store_state", 3),
     (GRADIENT, "AdamUpdate"): _in_place("adam_update", _N_OPERANDS),

@@ -1,0 +1,213 @@
+"""Optimizers of onnxruntime-training, over sequences of tensors, and its gradient accumulator.
+
+A model of onnxruntime-training names no updated weights: it updates the arrays that it is fed.
+Loading gives such nodes the op `...InPlace`; the other one returns new sequences. float32 tensors
+are updated by the native kernels of `sardonyx.train.optim`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+import sardonyx._native as native
+from sardonyx.errors import Fail, InvalidGraph, ShapeError
+from sardonyx.graph.dtype import BOOL, F32, F64, FLOATS, I64
+from sardonyx.graph.fact import AnyFact, Fact, SequenceFact
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import GRADIENT, Op
+from sardonyx.ops.arrays import Array, float32, wide
+
+_TYPES: Final = {"L": frozenset((F32,)), "I": frozenset((I64,)), "B": frozenset((BOOL,))}
+_N_COLUMNS: Final = 12  # of a record: `Param` in native/kernels/optimizer/params.h
+_ADAM: Final = {
+    "alpha": float32(0.9), "beta": float32(0.999), "epsilon": float32(1e-8),
+    "weight_decay": float32(1e-2), "correct_bias": 1, "adam_mode": 0,
+}  # fmt: skip
+Lists = list[list[Array]]  # of weights and states, one array per parameter
+# (rate, step, gradients, weights and states, attrs): updates the arrays in place
+Update = Callable[[float, int, list[Array], Lists, dict[str, Any]], None]
+
+
+def _optimizer(
+    name: str, inputs: str, updated: dict[int, int], update: Update, attrs: dict[str, Any]
+) -> tuple[Op, Op]:
+    """Declare an optimizer in both forms; `updated` has the inputs that outputs are made of."""
+    has_step = "step" in inputs
+    outputs = " ".join(("updated_flag:B", *(f"updated{i}?" for i in updated)))
+
+    def infer(g: Scope, rate: Fact, *facts: AnyFact | None, **_: Any) -> tuple[AnyFact, ...]:
+        flag = facts[0] if has_step and isinstance(facts[0], Fact) else rate
+        sequences = [(rate, *facts)[i] for i in updated.values()]
+        if not all(isinstance(s, SequenceFact) for s in sequences):
+            raise InvalidGraph(f"the weights and states of {name} are sequences")
+        return flag.with_dtype(BOOL), *(s for s in sequences if s is not None)
+
+    def reference(rate: Array, *operands: Any, is_in_place: bool, **given: Any) -> tuple[Any, ...]:
+        step = operands[0] if has_step else None
+        signal = operands[-1]
+        lists = [list((rate, *operands)[i]) for i in updated.values()]
+        grads = list(operands[2 if has_step else 1])
+        if not is_in_place:
+            lists = [[a.copy() for a in each] for each in lists]
+        _check_lists(name, grads, lists)
+        is_updated = signal is None or bool(np.all(signal))
+        if is_updated:
+            count = 1 if step is None else int(step.reshape(-1)[0])
+            update(float(rate.reshape(-1)[0]), count, grads, lists, given)
+        like = rate if step is None else step
+        return np.full(like.shape, is_updated), *lists
+
+    made = []
+    for is_in_place in (False, True):
+        op = Op(
+            f"{name}{'InPlace' if is_in_place else ''}", 1, inputs, outputs, attrs=attrs,
+            types=_TYPES, domain=GRADIENT, updates=updated if is_in_place else None,
+        )  # fmt: skip
+        op.infer(infer)
+
+        def run(*operands: Any, is_in_place: bool = is_in_place, **given: Any) -> tuple[Any, ...]:
+            return reference(*operands, is_in_place=is_in_place, **given)
+
+        op.reference(run)
+        made.append(op)
+    return made[0], made[1]
+
+
+def _check_lists(name: str, grads: list[Array], lists: Lists) -> None:
+    """Raise if sequences differ in length, or tensors of a parameter in shape or type."""
+    for each in lists:
+        if len(each) != len(grads):
+            raise ShapeError(f"{name} has {len(grads)} gradients and {len(each)} tensors for them")
+        for i, (grad, tensor) in enumerate(zip(grads, each, strict=True)):
+            if grad.shape != tensor.shape or grad.dtype != tensor.dtype:
+                raise ShapeError(
+                    f"gradient {i} of {name} is {grad.dtype}{list(grad.shape)}, and its weight or "
+                    f"state {tensor.dtype}{list(tensor.shape)}"
+                )
+
+
+def _adamw(rate: float, step: int, grads: list[Array], lists: Lists, attrs: dict[str, Any]) -> None:
+    beta1, beta2, decay = attrs["alpha"], attrs["beta"], attrs["weight_decay"]
+    corrects = bool(attrs["correct_bias"])
+    root = math.sqrt(1 - beta2**step) if corrects else 1.0
+    # Mode 1 adds epsilon to the root of the moment before its correction, and decays last.
+    is_mode1 = attrs["adam_mode"] == 1
+    eps = attrs["epsilon"] / root if is_mode1 else attrs["epsilon"]
+    if corrects and not (is_mode1 and decay):
+        numbers = [rate, beta1, beta2, eps, decay, 0, 1, 1]
+        _native_step("adam_step", grads, lists, numbers, step)
+    for grad, param, mean, square in zip(grads, *lists, strict=True):
+        if corrects and not (is_mode1 and decay) and _is_native(param):
+            continue
+        g, p = wide(grad), wide(param)
+        mean[...] = beta1 * wide(mean) + (1 - beta1) * g
+        square[...] = beta2 * wide(square) + (1 - beta2) * g * g
+        scale = rate / (1 - beta1**step if corrects else 1.0)
+        moved = scale * wide(mean) / (np.sqrt(wide(square)) / root + eps)
+        kept = p if is_mode1 else p * (1 - rate * decay)
+        param[...] = (kept - moved) * (1 - rate * decay) if is_mode1 else kept - moved
+
+
+def _sgd(rate: float, step: int, grads: list[Array], lists: Lists, attrs: dict[str, Any]) -> None:
+    _native_step("sgd_step", grads, lists, [rate, 0, 0, 0, 0, 0, 0, 1], step)
+    for grad, param in zip(grads, lists[0], strict=True):
+        if not _is_native(param):
+            param[...] = wide(param) - rate * wide(grad)
+
+
+def _is_native(array: Array) -> bool:
+    return array.dtype == np.float32
+
+
+def _native_step(
+    kernel: str, grads: list[Array], lists: Lists, numbers: Sequence[float], step: int
+) -> None:
+    """Update the float32 tensors by one call of a kernel over all of them."""
+    counters = np.full(len(grads), step - 1, np.float32)
+    rows, kept = [], []
+    for i, (grad, *tensors) in enumerate(zip(grads, *lists, strict=True)):
+        if not _is_native(grad):
+            continue
+        grad = np.ascontiguousarray(grad)
+        kept.append(grad)
+        data, *states = (a.ctypes.data for a in tensors)
+        counter = counters.ctypes.data + 4 * i if len(states) > 1 else 0
+        states += [0] * (3 - len(states))
+        rows.append([data, grad.ctypes.data, *states, counter, grad.size, F32.onnx, 0, 0, 0, 0])
+    if not rows:
+        return
+    records, group, norm = np.array(rows, np.int64), np.array([numbers]), np.zeros(1)
+    inputs = [
+        (records.ctypes.data, I64.onnx, list(records.shape), [_N_COLUMNS, 1]),
+        (group.ctypes.data, F64.onnx, list(group.shape), [group.shape[1], 1]),
+    ]
+    outputs = [(norm.ctypes.data, F64.onnx, [1], [1])]
+    error = native.call(kernel, inputs, outputs, [], [-1.0, 1.0, 0.0], splits=0)
+    if error:
+        raise Fail(error)
+
+
+adamw, adamw_in_place = _optimizer(
+    "AdamWSequences",
+    "lr:L step:I weights gradients momentums_1 momentums_2 update_signal:B?",
+    {1: 2, 2: 4, 3: 5},
+    _adamw,
+    _ADAM,
+)
+sgd, sgd_in_place = _optimizer(
+    "SGDSequences", "lr:L weights gradients update_signal:B?", {1: 1}, _sgd, {}
+)
+
+clip = Op(
+    "ClipSequence", 1, "gradients", "clipped", attrs={"max_norm": 1.0}, domain=GRADIENT
+)  # fmt: skip
+
+
+@clip.infer
+def _(g: Scope, gradients: AnyFact, **_: Any) -> AnyFact:
+    if not isinstance(gradients, SequenceFact):
+        raise InvalidGraph(f"the gradients to clip are a sequence, not {gradients}")
+    return gradients
+
+
+@clip.reference
+def _(gradients: list[Array], *, max_norm: float) -> tuple[list[Array]]:
+    squares = sum(float(np.sum(np.square(wide(g), dtype=np.float64))) for g in gradients)
+    factor = min(max_norm / (math.sqrt(squares) + 1e-6), 1.0)
+    return ([(wide(g) * wide(g).dtype.type(factor)).astype(g.dtype) for g in gradients],)
+
+
+accumulate = Op(
+    "AccumulateInPlace",
+    1,
+    "buffer:T value:T overwrite:B?",
+    "updated:B new_buffer:T",
+    types={"T": FLOATS, "B": frozenset((BOOL,))},
+    domain=GRADIENT,
+    updates={1: 0},
+)
+
+
+@accumulate.infer
+def _(g: Scope, buffer: Fact, value: Fact, overwrite: Fact | None) -> tuple[Fact, Fact]:
+    if buffer.rank != value.rank:
+        raise ShapeError(f"{value} is added to {buffer}")
+    for a, b in zip(buffer.dims, value.dims, strict=True):
+        g.equal(a, b, "a gradient and the buffer it is added to differ in shape")
+    for size in () if overwrite is None else overwrite.dims:
+        g.equal(size, 1, "overwrite_flag is one bool")
+    return Fact(BOOL, (1,)), buffer
+
+
+@accumulate.reference
+def _(buffer: Array, value: Array, overwrite: Array | None) -> tuple[Array, Array]:
+    is_new = overwrite is not None and bool(overwrite.reshape(-1)[0])
+    buffer[...] = value if is_new else wide(buffer) + wide(value)
+    return np.ones(1, bool), buffer
+
+
+OPS: Final = (adamw, adamw_in_place, sgd, sgd_in_place, clip, accumulate)

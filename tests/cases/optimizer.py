@@ -9,7 +9,6 @@ import numpy as np
 from tests.rows import Array, Row, case, f32, f64, fails, of, pos
 
 DOMAIN = "ai.onnx.preview.training"
-MICROSOFT = "com.microsoft"
 GROUPS = {"Adagrad": 3, "Adam": 4, "Momentum": 3}
 MOMENTUM = {"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.01}
 
@@ -30,20 +29,6 @@ def step(op: str, count: int, *tensors: Array, **options: Any) -> Row:
         ulps=8,
         why="onnx's reference rounds its settings otherwise",
         **options,
-    )
-
-
-def accumulate(total: Array, value: Array, flag: bool | None = None) -> Row:
-    """A gradient that is added to the sum, or overwrites it."""
-    new = value if flag else total + value
-    return case(
-        "InPlaceAccumulatorV2",
-        total,
-        value,
-        *(() if flag is None else (np.array([flag]),)),
-        domain=MICROSOFT,
-        outputs=2,
-        expect=(np.array([True]), new.astype(total.dtype)),
     )
 
 
@@ -96,11 +81,4 @@ CASES = [
         match="mode",
         **MOMENTUM,
     ),
-    accumulate(f32(3), pos(3)),
-    accumulate(f32(2, 5), pos(2, 5), flag=False),
-    accumulate(f32(2, 5), pos(2, 5), flag=True),
-    accumulate(f64(3), pos(3)),
-    accumulate(f32(0), f32(0)),
-    fails("InPlaceAccumulatorV2", f32(3), f32(4), domain=MICROSOFT, match="differ in shape"),
-    fails("InPlaceAccumulatorV2", f32(3), f32(3, 1), domain=MICROSOFT, match="the sum is"),
 ]

@@ -6,6 +6,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.ort.options import threads_of
+from sardonyx.session import InferenceSession
 from sardonyx.training.checkpoint import Path
 from sardonyx.training.module import Module
 from sardonyx.training.optimizer_model import read_optimizer_model
@@ -22,7 +23,12 @@ class Optimizer:
             raise TypeError(f"module is a Module, not {type(module).__name__}")
         self._model = read_optimizer_model(optimizer_uri)
         self._state = module._state
-        self._threads = threads_of(module._session_options)
+        options = module._session_options
+        self._threads = threads_of(options)
+        # A model with other nodes runs as it is; the native pass is faster and clips in place.
+        self._session = None
+        if not self._model.is_plain:
+            self._session = InferenceSession(optimizer_uri, options)
         self._group = self._state.groups.setdefault(GROUP, OptimizerState())
         if not self._state.is_nominal:
             self._trained()
@@ -59,9 +65,17 @@ class Optimizer:
     def step(self) -> None:
         """Update the parameters by their gradients."""
         self._state.need_values()
-        group = self._group
-        update(self._model, group.step + 1, group.rate, self._trained(), self._threads)
-        group.step += 1
+        group, tensors = self._group, self._trained()
+        is_updated = True
+        if self._session is None:
+            update(self._model, group.step + 1, group.rate, tensors, self._threads)
+        else:
+            numbers = np.array([group.rate], np.float32), np.array([group.step + 1])
+            moments = zip(*(t.moments for t in tensors), strict=True)
+            lists = [[t.data for t in tensors], [t.grad for t in tensors], *map(list, moments)]
+            feeds = dict(zip(self._model.inputs, (*numbers, *lists), strict=True))
+            is_updated = bool(np.all(self._session.run(None, feeds)[0]))
+        group.step += is_updated
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """Set the learning rate of the following steps."""

@@ -1,7 +1,7 @@
 """Reads an optimizer model: which algorithm it is, and its numbers.
 
-onnxruntime accepts models with one optimizer node and these inputs only; between gradients and
-optimizer there may be a node that clips them.
+onnxruntime accepts models with one optimizer node and these inputs only. Usually there is no other
+node, or one that clips the gradients; then one native pass is the whole model.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.load import read_record
 from sardonyx.load.source import read_model
+from sardonyx.ops.optimizer.native_step import NO_CLIPPING
 
 ADAMW: Final = "AdamWOptimizer"
 SGD: Final = "SGDOptimizerV2"
 CLIP: Final = "InplaceClipGradNorm"
-NO_CLIPPING: Final = -1.0
 
 _INPUTS: Final = ("learning_rate", "step", "params", "gradients")
 _MOMENTS: Final = {
@@ -46,6 +46,12 @@ class OptimizerModel:
     op: str
     attributes: dict[str, float]
     max_norm: float = NO_CLIPPING
+    is_plain: bool = True  # there are no nodes but the optimizer and one that clips gradients
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the inputs: rate, step, parameters, gradients, then moments."""
+        return (*_INPUTS, *_MOMENTS[self.op])
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -68,24 +74,28 @@ def read_optimizer_model(source: Any) -> OptimizerModel:
         )
     node = optimizers[0]
     _check_inputs(graph, node, name)
-    max_norm, gradients = NO_CLIPPING, "gradients"
-    for other in (n for n in nodes if n is not node):
-        is_clipping = other.domain == MICROSOFT and other.op_type == CLIP
-        if not is_clipping or gradients != "gradients" or list(other.inputs) != ["gradients"]:
-            raise NotImplemented(
-                f"the node {other.op_type} {other.name!r} of {name} is not supported",
-                hint=f"besides {node.op_type} a model may have one {CLIP} of the gradients",
-            )
-        max_norm, gradients = float(_attributes(other)["max_norm"]), other.outputs[0]
-    expected = [gradients if operand == "G" else operand for operand in _OPERANDS[node.op_type]]
-    if [i for i in node.inputs if i] != expected:
-        raise NotImplemented(
-            f"{node.op_type} of {name} reads {', '.join(node.inputs)}, not {', '.join(expected)}"
-        )
     attributes = {**_DEFAULTS[node.op_type], **_attributes(node)}
     if attributes.get("adam_mode", 0) not in (0, 1):
         raise InvalidArgument(f"adam_mode of {name} is {attributes['adam_mode']}, not 0 or 1")
-    return OptimizerModel(node.op_type, attributes, max_norm)
+    if len(node.outputs) > 1:
+        raise NotImplemented(
+            f"{node.op_type} of {name} has outputs with the updated tensors",
+            hint="leave them out: parameters and moments are updated in place",
+        )
+    others = [n for n in nodes if n is not node]
+    max_norm, gradients = NO_CLIPPING, "gradients"
+    if len(others) == 1 and _clips(others[0]):
+        max_norm, gradients = float(_attributes(others[0])["max_norm"]), others[0].outputs[0]
+    expected = [gradients if operand == "G" else operand for operand in _OPERANDS[node.op_type]]
+    is_plain = len(others) == (gradients != "gradients") and list(node.inputs) == expected
+    return OptimizerModel(node.op_type, attributes, max_norm, is_plain)
+
+
+def _clips(node: NodeRecord) -> bool:
+    """Return whether a node clips the gradients that are fed by their norm."""
+    is_clip = node.domain == MICROSOFT and node.op_type == CLIP
+    has_attributes = {a.name for a in node.attributes} == {"max_norm"}
+    return is_clip and has_attributes and list(node.inputs) == ["gradients"]
 
 
 def _check_inputs(graph: GraphRecord, node: NodeRecord, name: str) -> None:

@@ -20,10 +20,10 @@ from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Declared, Model
 from sardonyx.passes.replace import prune
-from sardonyx.training.names import ACCUMULATE, BUFFER, RESET
+from sardonyx.training.names import BUFFER, RESET
 from sardonyx.training.state import TrainingState
 
-_ACCUMULATORS: Final = (ACCUMULATE, "AccumulateInPlace")  # in a file, and as it is loaded
+_ACCUMULATOR: Final = "AccumulateInPlace"  # InPlaceAccumulatorV2 as it is loaded
 
 
 @frozen
@@ -88,7 +88,7 @@ def _gradients_as_outputs(model: Model) -> list[str]:
 
 def _buffer(node: Node) -> str:
     """Return the name of the input that a node adds a gradient to; empty for other nodes."""
-    buffer = node.inputs[0] if node.op.name in _ACCUMULATORS else None
+    buffer = node.inputs[0] if node.op.name == _ACCUMULATOR else None
     return buffer.name if buffer is not None and buffer.name.endswith(BUFFER) else ""
 
 

@@ -1,24 +1,16 @@
-"""One step of an optimizer: a native pass that updates all parameters and moments in place."""
+"""One step of an optimizer model over all parameters, in place."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-import sardonyx._native as native
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.errors import InvalidArgument
+from sardonyx.ops.optimizer.native_step import adamw_step, sgd_step
 from sardonyx.training.optimizer_model import ADAMW, OptimizerModel
-
-_N_STATES: Final = 3  # addresses of states in a record of native/kernels/optimizer/params.h
-_UNCORRECTED: Final = 1e9  # a number of steps whose bias correction is 1
-_TINY: Final = 1e-30  # in place of a factor 0, which is divided by
-_FLOAT32: Final = 1  # element types of ONNX
-_INT64: Final = 7
-_FLOAT64: Final = 11
 
 
 class Trained(NamedTuple):
@@ -48,68 +40,12 @@ def update(
     model: OptimizerModel, step: int, rate: float, tensors: Sequence[Trained], threads: int = 0
 ) -> None:
     """Update all parameters; `step` counts from 1. Gradients are clipped in place, if at all."""
-    is_adam = model.op == ADAMW
-    counters = np.full(len(tensors), step - 1, np.float32)  # the kernel adds 1
-    if is_adam and not model.attributes["correct_bias"]:
-        counters[:] = _UNCORRECTED
-    records = np.array(
-        [
-            (
-                *_addresses(t.data, t.grad),
-                # SGD has no momentum: its moments are stored, and never read.
-                *(_addresses(*t.moments) if is_adam else ()),
-                *[0] * (_N_STATES - (len(t.moments) if is_adam else 0)),
-                *_addresses(counters[i : i + 1]),
-                *(t.data.size, _FLOAT32, 0, 0, 0, 0),
-            )
-            for i, t in enumerate(tensors)
-        ],
-        np.int64,
-    )
-    numbers = _adam_numbers(model, step, rate) if is_adam else [rate, 0, 0, 0, 0, 0, 0, 1]
-    table, norm = np.array([numbers], np.float64), np.zeros(1)
-    error = native.call(
-        "adam_step" if is_adam else "sgd_step",
-        [_operand(records, _INT64), _operand(table, _FLOAT64)],
-        [_operand(norm, _FLOAT64)],
-        [],
-        [model.max_norm, 1.0, 0.0],  # the norm, the scale of the loss, squares of other gradients
-        splits=0,
-        threads=threads,
-    )
-    if error:
-        raise Fail(error)
-    if model.max_norm >= 0:
-        _clip(tensors, model.max_norm / (float(norm[0]) + 1e-6))
-
-
-def _adam_numbers(model: OptimizerModel, step: int, rate: float) -> list[float]:
-    """Return the kernel's hyperparameters, which are those of torch's AdamW (mode 0).
-
-    Mode 1 adds epsilon to the square root before its bias is corrected, and weights decay after
-    the update: (p - lr u)(1 - lr w) is p (1 - r v) - r u with r = lr (1 - lr w), r v = lr w.
-    """
-    a = model.attributes
-    epsilon, decay = a["epsilon"], a["weight_decay"]
-    if a["adam_mode"] == 1:
-        if a["correct_bias"]:
-            epsilon /= math.sqrt(1 - a["beta"] ** step)
-        kept = (1 - rate * decay) or _TINY
-        rate, decay = rate * kept, decay / kept
-    return [rate, a["alpha"], a["beta"], epsilon, decay, 0, 1, 1]
-
-
-def _clip(tensors: Sequence[Trained], factor: float) -> None:
-    """Scale the gradients, which the kernel only reads, as onnxruntime does."""
-    if not factor >= 1:
-        for t in tensors:
+    arrays = [(t.data, t.grad, *t.moments) for t in tensors]
+    if model.op == ADAMW:
+        norm = adamw_step(arrays, rate, step, model.attributes, model.max_norm, threads)
+    else:
+        norm = sgd_step(arrays, rate, model.max_norm, threads)
+    factor = model.max_norm / (norm + 1e-6)
+    if model.max_norm >= 0 and not factor >= 1:
+        for t in tensors:  # the kernel clips what it reads, onnxruntime the gradients themselves
             np.multiply(t.grad, np.float32(factor), out=t.grad)
-
-
-def _addresses(*arrays: Array) -> tuple[int, ...]:
-    return tuple(array.ctypes.data for array in arrays)
-
-
-def _operand(array: Array, element_type: int) -> tuple[int, int, list[int], list[int]]:
-    strides = [stride // array.itemsize for stride in array.strides]
-    return array.ctypes.data, element_type, list(array.shape), strides

@@ -8,21 +8,20 @@ are updated by the native kernels of `sardonyx.train.optim`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
-import sardonyx._native as native
-from sardonyx.errors import Fail, InvalidGraph, ShapeError
-from sardonyx.graph.dtype import BOOL, F32, F64, FLOATS, I64
+from sardonyx.errors import InvalidGraph, ShapeError
+from sardonyx.graph.dtype import BOOL, F32, FLOATS, I64
 from sardonyx.graph.fact import AnyFact, Fact, SequenceFact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import GRADIENT, Op
 from sardonyx.ops.arrays import Array, float32, wide
+from sardonyx.ops.optimizer.native_step import adamw_step, sgd_step
 
 _TYPES: Final = {"L": frozenset((F32,)), "I": frozenset((I64,)), "B": frozenset((BOOL,))}
-_N_COLUMNS: Final = 12  # of a record: `Param` in native/kernels/optimizer/params.h
 _ADAM: Final = {
     "alpha": float32(0.9), "beta": float32(0.999), "epsilon": float32(1e-8),
     "weight_decay": float32(1e-2), "correct_bias": 1, "adam_mode": 0,
@@ -91,18 +90,16 @@ def _check_lists(name: str, grads: list[Array], lists: Lists) -> None:
 
 
 def _adamw(rate: float, step: int, grads: list[Array], lists: Lists, attrs: dict[str, Any]) -> None:
+    fast, others = _split(grads, lists)
+    if fast:
+        adamw_step(fast, rate, step, attrs)
     beta1, beta2, decay = attrs["alpha"], attrs["beta"], attrs["weight_decay"]
     corrects = bool(attrs["correct_bias"])
     root = math.sqrt(1 - beta2**step) if corrects else 1.0
     # Mode 1 adds epsilon to the root of the moment before its correction, and decays last.
     is_mode1 = attrs["adam_mode"] == 1
     eps = attrs["epsilon"] / root if is_mode1 else attrs["epsilon"]
-    if corrects and not (is_mode1 and decay):
-        numbers = [rate, beta1, beta2, eps, decay, 0, 1, 1]
-        _native_step("adam_step", grads, lists, numbers, step)
-    for grad, param, mean, square in zip(grads, *lists, strict=True):
-        if corrects and not (is_mode1 and decay) and _is_native(param):
-            continue
+    for param, grad, mean, square in others:
         g, p = wide(grad), wide(param)
         mean[...] = beta1 * wide(mean) + (1 - beta1) * g
         square[...] = beta2 * wide(square) + (1 - beta2) * g * g
@@ -113,42 +110,22 @@ def _adamw(rate: float, step: int, grads: list[Array], lists: Lists, attrs: dict
 
 
 def _sgd(rate: float, step: int, grads: list[Array], lists: Lists, attrs: dict[str, Any]) -> None:
-    _native_step("sgd_step", grads, lists, [rate, 0, 0, 0, 0, 0, 0, 1], step)
-    for grad, param in zip(grads, lists[0], strict=True):
-        if not _is_native(param):
-            param[...] = wide(param) - rate * wide(grad)
+    fast, others = _split(grads, lists)
+    if fast:
+        sgd_step(fast, rate)
+    for param, grad in others:
+        param[...] = wide(param) - rate * wide(grad)
 
 
-def _is_native(array: Array) -> bool:
-    return array.dtype == np.float32
-
-
-def _native_step(
-    kernel: str, grads: list[Array], lists: Lists, numbers: Sequence[float], step: int
-) -> None:
-    """Update the float32 tensors by one call of a kernel over all of them."""
-    counters = np.full(len(grads), step - 1, np.float32)
-    rows, kept = [], []
-    for i, (grad, *tensors) in enumerate(zip(grads, *lists, strict=True)):
-        if not _is_native(grad):
-            continue
-        grad = np.ascontiguousarray(grad)
-        kept.append(grad)
-        data, *states = (a.ctypes.data for a in tensors)
-        counter = counters.ctypes.data + 4 * i if len(states) > 1 else 0
-        states += [0] * (3 - len(states))
-        rows.append([data, grad.ctypes.data, *states, counter, grad.size, F32.onnx, 0, 0, 0, 0])
-    if not rows:
-        return
-    records, group, norm = np.array(rows, np.int64), np.array([numbers]), np.zeros(1)
-    inputs = [
-        (records.ctypes.data, I64.onnx, list(records.shape), [_N_COLUMNS, 1]),
-        (group.ctypes.data, F64.onnx, list(group.shape), [group.shape[1], 1]),
-    ]
-    outputs = [(norm.ctypes.data, F64.onnx, [1], [1])]
-    error = native.call(kernel, inputs, outputs, [], [-1.0, 1.0, 0.0], splits=0)
-    if error:
-        raise Fail(error)
+def _split(grads: list[Array], lists: Lists) -> tuple[Lists, Lists]:
+    """Return weight, gradient and states of each parameter: those of float32, and all others."""
+    fast: Lists = []
+    others: Lists = []
+    for grad, weight, *states in zip(grads, *lists, strict=True):
+        is_fast = grad.dtype == np.float32
+        tensors = [weight, np.ascontiguousarray(grad) if is_fast else grad, *states]
+        (fast if is_fast else others).append(tensors)
+    return fast, others
 
 
 adamw, adamw_in_place = _optimizer(

@@ -56,6 +56,20 @@ def test_a_program_that_is_well_formed_runs() -> None:
     assert result.names == [3]
 
 
+def test_readers_run_before_an_update() -> None:
+    """Whatever the order of the steps that the search finds."""
+    spec = segment()
+    spec.add_value(Storage.UPDATED, F32, 0, 0, [0, 1], [])
+    step(spec, [0], [1])
+    step(spec, [0], [2])
+    made = runnable(sequence(spec))
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (got,) = made.run_fast({"x": x})
+    np.testing.assert_array_equal(got, x)
+    x.flags.writeable = False
+    assert made.run_fast({"x": x}) is None
+
+
 @pytest.mark.parametrize(
     ("x", "names"),
     [
@@ -98,6 +112,14 @@ def two_bodies(spec: native.ControlSpec, made: Callable[[], native.ProgramSpec] 
         spec.add_body(made(), [], [])
 
 
+def updating(s: native.SegmentSpec, *steps: tuple[list[int], list[int]], source: int = 0) -> None:
+    """Add values 2 and 3, which are written over an input, and steps."""
+    for _ in range(2):
+        s.add_value(Storage.UPDATED, F32, source, 0, [0, 1], [])
+    for inputs, outputs in steps:
+        step(s, inputs, outputs)
+
+
 SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "a register to come": ("register", lambda s: s.add_size(SizeKind.ADD, 0, 2, 0)),
     "a register below 0": ("register", lambda s: s.add_size(SizeKind.MUL, -1, 0, 0)),
@@ -127,6 +149,10 @@ SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "a Concat": ("Concat", lambda s: step(s, [0], [1], joins=True)),
     "a kernel": ("no kernel", lambda s: step(s, [0], [1], row="no such row")),
     "a name that is not defined": ("step 0 is outside", lambda s: s.add_resolved(0, 0, 0, 0)),
+    "updating an output": ("not an input", lambda s: updating(s, source=1)),
+    "updating unread": ("does not read", lambda s: updating(s, ([0], [1]), ([1], [2]))),
+    "updating twice": ("after it was updated", lambda s: updating(s, ([0], [2]), ([0], [3]))),
+    "reading the old": ("after it was updated", lambda s: updating(s, ([0], [2]), ([0], [1]))),
     "an alias": ("not exported", lambda s: s.add_alias(1, 0)),
     "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0)),
 }  # fmt: skip

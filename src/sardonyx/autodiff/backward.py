@@ -13,11 +13,13 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
+from sardonyx.ops.decomposition import NoMatch, as_outputs
 from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of, rule_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.options import PassOptions
 from sardonyx.passes.pipeline import SEQUENCES
+from sardonyx.passes.replace import attribute_to
 from sardonyx.passes.rule import by_root
 
 Gradients = dict[Value, Value]  # the gradient of each value
@@ -71,6 +73,30 @@ def accumulate(b: Builder, value: Value, total: Value | None, grad: Value) -> Va
         body.add_input(Value("", Fact(element_type(value.fact), None)))
     body.set_outputs([Builder(body, body.scope).Add(*body.inputs)])
     return Builder.node(b, "SequenceMap", total, grad, body=body).outputs[0]
+
+
+def replace_by(
+    graph: Graph, node: Node, decomposition: Decomposition, targets: Collection[Value]
+) -> list[tuple[Value, Value]]:
+    """Replace a node by its decomposition; return its outputs, each with the new value.
+
+    A node that cannot be decomposed stays, and the list is empty.
+    """
+    b = Backward(graph)
+    b.active.update(targets)
+    try:
+        outputs = as_outputs(decomposition.build(b, node))
+    except NoMatch:
+        return []
+    pairs = []
+    for old, new in zip(node.outputs, outputs, strict=False):
+        assert new is not None
+        new.name, old.name = old.name, ""
+        graph.replace(old, new)
+        pairs.append((old, new))
+    attribute_to(b.new_nodes, node)
+    graph.remove(node)
+    return pairs
 
 
 def backpropagate(

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx._native import decode
-from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare
+from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare, replace_by
 from sardonyx.autodiff.dependence import takes_gradients
 from sardonyx.autodiff.exports import warn_of_export
 from sardonyx.autodiff.nodes import with_gradients
@@ -23,9 +23,9 @@ from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.ops.decomposition import NoMatch, as_outputs, in_training
+from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradients import ranked, rule_of
-from sardonyx.passes.replace import attribute_to, prune
+from sardonyx.passes.replace import prune
 
 SUFFIX: Final = "_grad"
 
@@ -313,21 +313,11 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
             rule = own  # rather than a gradient rule: it saves what the backward part reads
         if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
-        b = Backward(graph)
-        b.active.update(targets)
-        try:
-            outputs = as_outputs(rule.build(b, node))
-        except NoMatch:  # its gradient rule, if it has one, needs no decomposition
-            continue
-        for old, new in zip(node.outputs, outputs, strict=False):
-            assert new is not None
+        # Without a decomposition its gradient rule, if it has one, is used.
+        for old, new in replace_by(graph, node, rule, targets):
             dependent.update([new] if old in dependent else ())
-            new.name, old.name = old.name, ""
             if old in seeds:
                 seeds[new] = seeds.pop(old)
-            graph.replace(old, new)
-        attribute_to(b.new_nodes, node)
-        graph.remove(node)
 
 
 def _drop_unused_outputs(node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.autodiff.backward import Backward, backpropagate, prepare
+from sardonyx.autodiff.backward import Backward, backpropagate, prepare, replace_by
 from sardonyx.autodiff.dependence import takes_gradients
 from sardonyx.autodiff.recompute import clone_nodes
 from sardonyx.base.records import replace
@@ -13,6 +13,7 @@ from sardonyx.graph.copy import copied
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.gradient_nodes import gradient_request
 from sardonyx.load.model import Model
+from sardonyx.ops import family_of
 
 
 def with_gradients(model: Model) -> Model:
@@ -24,7 +25,16 @@ def with_gradients(model: Model) -> Model:
         for node in graph.sorted_nodes():
             if node.op is gradient_request:
                 _expand(node)
+        _decompose_losses(graph)
     return replace(model, graph=copied(model.graph), has_gradient_nodes=False)
+
+
+def _decompose_losses(graph: Graph) -> None:
+    """Replace losses, which only the reference computes otherwise, as in a gradient graph."""
+    for node in graph.sorted_nodes():
+        own = node.op.decomposition
+        if own is not None and family_of(*node.op.key) == "loss":
+            replace_by(graph, node, own, ())
 
 
 def _expand(node: Node) -> None:

@@ -132,6 +132,8 @@ def test_a_step_is_trained_as_it_is() -> None:
     assert weights(result) == weights(trained())
     with pytest.raises(InvalidArgument, match="those that it was made with"):
         fit(step, DATA, **options, max_norm=1.0)
+    with pytest.raises(InvalidArgument, match="the outputs loss, y; name its `loss`"):
+        fit(step, DATA, epochs=1)
 
 
 def test_parameters_that_are_named_are_trained() -> None:

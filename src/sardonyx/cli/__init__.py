@@ -47,8 +47,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return _print_error(str(error), FAILED)
     except MemoryError as error:
         return _print_error(f"out of memory: {error}", FAILED)
-    except KeyboardInterrupt:
-        return _print_error("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interruption:  # with a message, if training says how to resume
+        return _print_error(str(interruption) or "interrupted", INTERRUPTED)
 
 
 def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:

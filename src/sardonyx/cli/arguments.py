@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import Any, Final
 
 import sardonyx._native as native
+from sardonyx.cli import help_texts
 from sardonyx.ort.config_keys import Keys
 from sardonyx.passes.options import PRECISIONS
 
@@ -21,123 +22,6 @@ _PROVIDERS: Final = {
     "cuda": "CUDAExecutionProvider",
     "torch": "TorchExecutionProvider",
 }
-_DESCRIPTION: Final = "Run, inspect and measure ONNX models."
-_EXAMPLES: Final = """\
-examples:
-  sardonyx run                                    the built-in model on its samples
-  sardonyx run model.onnx --dims batch=8          on random inputs of that size
-  sardonyx run model.onnx --inputs x.npz --outputs y.npz
-  sardonyx info model.onnx                        inputs, ops, weights and kernels
-  sardonyx plan model.onnx --html plan.html       where the memory of a run goes
-  sardonyx profile model.onnx                     where the time of a run goes
-  sardonyx bench model.onnx --rivals onnxruntime  latency, start-up time and memory
-  sardonyx pack model.onnx                        prepack weights: later starts are fast
-  sardonyx bisect model.onnx                      find a pass that changes outputs
-
-`sardonyx COMMAND --help` describes a command.
-"""
-_RUN: Final = """\
-Without MODEL, run the built-in classifier of handwritten digits on images outside its training
-set. Inputs come from --inputs, else from a .npz file of the same name beside the model, else they
-are generated: random floats, integers of 0 and 1, strings "a"; symbolic dims are 1.
-"""
-_RUN_EXAMPLES: Final = """\
-examples:
-  sardonyx run
-  sardonyx run bert.onnx --dims batch=1,sequence=128
-  sardonyx run detector.onnx --shapes images=1x3x640x640 --profile trace.json
-  sardonyx run model.onnx --inputs inputs.npz --outputs outputs.npz --json
-  sardonyx run model.onnx --provider cuda --provider-option gpu_mem_limit=4000000000
-
-A sequence is stored as the arrays NAME.0, NAME.1 and so on. Open a profile in
-https://ui.perfetto.dev or chrome://tracing.
-"""
-_INFO: Final = """\
-Show a model's inputs and outputs, its ops and weights, which provider runs each node, and the
-planned memory of a run. Weights are not read, so large models open quickly.
-"""
-_INFO_EXAMPLES: Final = """\
-examples:
-  sardonyx info model.onnx
-  sardonyx info model.onnx --nodes --why         each node, and why providers refused it
-  sardonyx info model.onnx --dims batch=32       memory for that batch size
-  sardonyx info model.onnx --provider cuda --why which nodes run on the GPU, and why not
-  sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
-  sardonyx info model.onnx --json | jq .python_steps
-"""
-_BISECT: Final = """\
-Find the graph pass that changes a model's outputs: run the model without any pass, then with
-the first N passes of the pipeline, and search for the smallest N whose outputs differ from
-those without passes. Inputs are chosen as by `sardonyx run`.
-"""
-_BISECT_EXAMPLES: Final = """\
-examples:
-  sardonyx bisect model.onnx
-  sardonyx bisect model.onnx --inputs inputs.npz --tolerance 1e-5
-  sardonyx info model.onnx --stop-after 7 --dump    the graph after the first 7 passes
-"""
-_BENCH: Final = """\
-Measure models in sardonyx and in other runtimes: onnxruntime, openvino (on the CPU, in
-float32), and any module with onnxruntime's interface. Each runtime has its own process, and
-rounds alternate between them, so that other load on the machine affects all alike. Latency is
-the median over rounds of each round's best run; start is the time to create a session, and memory
-the anonymous memory that it adds, both medians over fresh processes. A rival with 1.14x takes 1.14
-times as long as sardonyx: above 1x sardonyx is faster, below 1x it is slower.
-"""
-_BENCH_EXAMPLES: Final = """\
-examples:
-  sardonyx bench model.onnx
-  sardonyx bench *.onnx --rivals onnxruntime,openvino --threads 4 --rounds 9
-  sardonyx bench model.onnx --rivals '' --json   sardonyx alone
-"""
-_PLAN: Final = """\
-Show where the memory of a run goes: the peak of each execution order, the tensors that are live at
-the peak, and what would lower it. Nothing is run: all figures are those of the memory plan that a
-run with these sizes uses, to the byte. Weights are not counted (see `sardonyx info --weights`), and
-neither are inputs, which belong to the caller.
-"""
-_PLAN_EXAMPLES: Final = """\
-examples:
-  sardonyx plan model.onnx --dims batch=8
-  sardonyx plan model.onnx --shapes image=2x3x224x224 --html plan.html
-  sardonyx plan model.onnx --order reverse_depth_first --top 30
-  sardonyx plan model.onnx --json | jq '.orders[] | {order, peak_bytes}'
-
-A session's config entry sardonyx.execution_order selects an order; least_peak is the default.
-Sizes that depend on data, such as the number of detected boxes, are assumed to be 1 unless --dims
-names them. The page of --html works offline and shows the lifetime of every tensor.
-"""
-_PROFILE: Final = """\
-Run a model and show where the time goes, by kernel family and by step, with the rates of each
-(GFLOP/s: billions of multiplications and additions; GB/s: bytes read and written, each once) as a
-share of this machine's roofline, which is measured between the runs. A step that computes at the
-peak rate or moves bytes at the peak bandwidth has 100 % of its limit; with its data in a cache, or
-with an algorithm that multiplies less, it can have more. Inputs are chosen as by `sardonyx run`.
-"""
-_PROFILE_EXAMPLES: Final = """\
-examples:
-  sardonyx profile model.onnx
-  sardonyx profile bert.onnx --dims batch=1,sequence=128 --threads 1 --top 30
-  sardonyx profile model.onnx --trace trace.json      open it in https://ui.perfetto.dev
-  sardonyx profile model.onnx --start                 where the start-up time goes
-  sardonyx profile model.onnx --json | jq '.steps[] | select(.of_limit < 0.5) | .name'
-"""
-_PACK: Final = """\
-Write a model's optimized graph and its prepacked weights to a file beside the model. A session
-that finds this pack maps it: it neither optimizes the graph nor prepacks weights, and processes
-share one copy in the page cache. Weights that kernels read in their original layout stay in the
-model's files.
-A pack that does not match the model is reported and not used: a session verifies the digests of
-files whose inode, size and times it does not know, once, and caches the result (in the folder of
-sardonyx.pack_cache, else ~/.cache/sardonyx). The pack itself is verified in the same way; --verify
-verifies all bytes again.
-"""
-_PACK_EXAMPLES: Final = """\
-examples:
-  sardonyx pack model.onnx                        writes model.onnx.pack
-  sardonyx pack model.onnx --verify               verifies every byte of pack and weights
-  sardonyx pack model.onnx --standalone -o small/model.onnx
-"""
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -173,7 +57,10 @@ def parser() -> argparse.ArgumentParser:
     from sardonyx import __version__
 
     top = argparse.ArgumentParser(
-        prog="sardonyx", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=_HelpFormatter
+        prog="sardonyx",
+        description=help_texts.DESCRIPTION,
+        epilog=help_texts.EXAMPLES,
+        formatter_class=_HelpFormatter,
     )
     top.add_argument("--version", action="version", version=f"sardonyx {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -351,8 +238,8 @@ def _duration(text: str, default: float) -> _Option:
 _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     "run": (
         "run a model and time it",
-        _RUN,
-        _RUN_EXAMPLES,
+        help_texts.RUN,
+        help_texts.RUN_EXAMPLES,
         (
             _option("MODEL", "an ONNX file", dest="model", nargs="?"),
             _INPUTS,
@@ -368,8 +255,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     ),
     "info": (
         "inspect a model",
-        _INFO,
-        _INFO_EXAMPLES,
+        help_texts.INFO,
+        help_texts.INFO_EXAMPLES,
         (
             _MODEL,
             *_SIZES,
@@ -386,8 +273,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     ),
     "plan": (
         "show the memory of a run",
-        _PLAN,
-        _PLAN_EXAMPLES,
+        help_texts.PLAN,
+        help_texts.PLAN_EXAMPLES,
         (
             _MODEL,
             *_SIZES,
@@ -409,8 +296,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     ),
     "profile": (
         "show the time of a run",
-        _PROFILE,
-        _PROFILE_EXAMPLES,
+        help_texts.PROFILE,
+        help_texts.PROFILE_EXAMPLES,
         (
             _MODEL,
             _INPUTS,
@@ -427,8 +314,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     ),
     "bench": (
         "measure models",
-        _BENCH,
-        _BENCH_EXAMPLES,
+        help_texts.BENCH,
+        help_texts.BENCH_EXAMPLES,
         (
             _option("MODEL", "ONNX files", dest="models", nargs="+"),
             _option(
@@ -447,8 +334,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
     ),
     "pack": (
         "prepack weights for fast start-up",
-        _PACK,
-        _PACK_EXAMPLES,
+        help_texts.PACK,
+        help_texts.PACK_EXAMPLES,
         (
             _MODEL,
             _option(
@@ -468,10 +355,44 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[_Option]]]] = {
             _PRECISION,
         ),
     ),
+    "train": (
+        "train a model on arrays",
+        help_texts.TRAIN,
+        help_texts.TRAIN_EXAMPLES,
+        (
+            _MODEL,
+            _option("DATA", "arrays by input, as .npz", dest="data"),
+            _option("--loss NAME", "the output to minimize (default: the only one)"),
+            _option("--cross-entropy OUTPUT", "add a loss: the cross entropy of scores"),
+            _option("--mse OUTPUT", "add a loss: the mean squared error of an output"),
+            _option(
+                "--parameters PATTERN",
+                "names of what to train, repeatable (default: all weights)",
+                action="append",
+            ),
+            _option("--lora PATTERN", "add adapters to these weights, repeatable", action="append"),
+            _number("--rank N", "rank of the adapters (default 8)", 8),
+            _number("--epochs N", "epochs to train (default 1, unless --steps)", None),
+            _number("--steps N", "batches to train", None),
+            _number("--batch-size N", "samples of a batch (default 32)", 32),
+            _option(
+                "--lr X", "learning rate (default 1e-3)", type=_real(10, "a rate"), default=1e-3
+            ),
+            _option("--max-norm X", "clip gradients to this norm", type=_real(1e9, "a norm")),
+            _option("--seed N", "of the order of samples", type=_whole(0, 999999), default=0),
+            _option("--evaluation FILE", "arrays that are not trained on, as .npz"),
+            _number("--patience N", "evaluations without a better loss before it stops", None),
+            _option("--checkpoints FOLDER", "where to write checkpoints"),
+            _number("--save-every N", "steps between checkpoints", None),
+            _option("--resume", "continue from the newest checkpoint"),
+            _path("--curve FILE", "write the loss by step as SVG"),
+            _path("-o --output FILE", "write what was trained"),
+        ),
+    ),
     "bisect": (
         "find a pass that changes outputs",
-        _BISECT,
-        _BISECT_EXAMPLES,
+        help_texts.BISECT,
+        help_texts.BISECT_EXAMPLES,
         (
             _MODEL,
             _INPUTS,

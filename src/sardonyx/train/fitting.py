@@ -24,7 +24,7 @@ from sardonyx.train.speed import Report
 from sardonyx.train.training_step import TrainingStep
 
 _ADAPTER: Final = ".onnx_adapter"
-_OWN_INPUTS: Final = "sardonyx."  # what a step adds to the inputs of its model
+_OWN: Final = "sardonyx."  # what a step adds to the inputs and outputs of its model
 
 
 @frozen(eq=False)
@@ -147,7 +147,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
         raise InvalidArgument("the options of a TrainingStep are those that it was made with")
     else:
         step = model
-    loss_name = loss or step.session.get_outputs()[0].name
+    loss_name = _loss_name(step, loss)
     options = LoopOptions(
         loss=loss_name,
         epochs=epochs,
@@ -176,8 +176,16 @@ def fit(  # noqa: PLR0913 - options, passed by name
     return Fitted(step, state.losses, state.evaluations, state.stopped, adapted)
 
 
+def _loss_name(step: TrainingStep, loss: str | None) -> str:
+    """The output that a step minimizes: the one that is named, or the only one."""
+    names = [o.name for o in step.session.get_outputs() if not o.name.startswith(_OWN)]
+    if loss is None and len(names) > 1:
+        raise InvalidArgument(f"the step has the outputs {', '.join(names)}; name its `loss`")
+    return loss or names[0]
+
+
 def _input_names(step: TrainingStep) -> list[str]:
     """The inputs that data is for, in the model's order."""
     own = {**step.parameters, **step.state}
     names = (i.name for i in step.session.get_inputs())
-    return [n for n in names if n not in own and not n.startswith(_OWN_INPUTS)]
+    return [n for n in names if n not in own and not n.startswith(_OWN)]

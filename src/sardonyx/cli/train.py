@@ -1,0 +1,99 @@
+"""`sardonyx train`: trains a model on arrays, and writes it or its adapter."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from sardonyx.cli.arguments import UsageError
+from sardonyx.cli.console import activity, count, printable, say
+from sardonyx.cli.inputs import arrays_of, check_outputs
+from sardonyx.train import AdamW, add_loss, fit, lora
+from sardonyx.train.fitting import Fitted
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Train MODEL on DATA."""
+    _check(arguments)
+    check_outputs((arguments.curve, arguments.output), (arguments.model, arguments.data))
+    data = arrays_of(pathlib.Path(arguments.data))
+    evaluation = (
+        None if arguments.evaluation is None else arrays_of(pathlib.Path(arguments.evaluation))
+    )
+    has_end = arguments.steps is not None or arguments.epochs is not None
+    with activity(f"training {printable(arguments.model)}"):
+        result = fit(
+            _model(arguments),
+            data,
+            loss="loss" if _added(arguments) else arguments.loss,
+            parameters=arguments.parameters,
+            epochs=arguments.epochs if has_end else 1,
+            steps=arguments.steps,
+            batch_size=arguments.batch_size,
+            seed=arguments.seed,
+            optimizer=AdamW(arguments.lr),
+            max_norm=arguments.max_norm,
+            evaluation=evaluation,
+            patience=arguments.patience,
+            checkpoints=arguments.checkpoints,
+            save_every=arguments.save_every,
+            resume=arguments.resume,
+        )
+    if arguments.output is not None:
+        result.save(arguments.output)
+    if arguments.curve is not None:
+        result.save_curve(arguments.curve, printable(arguments.model))
+    _print(arguments, result)
+    return 0
+
+
+def _added(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """The losses to add, as kind and output."""
+    chosen = (("cross_entropy", arguments.cross_entropy), ("mse", arguments.mse))
+    return [(kind, output) for kind, output in chosen if output is not None]
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, before anything is trained."""
+    if len(_added(arguments)) + (arguments.loss is not None) > 1:
+        raise UsageError("--loss, --cross-entropy and --mse exclude each other")
+    if arguments.lora and arguments.parameters:
+        raise UsageError("with --lora only the adapters are trained: leave out --parameters")
+    is_adapter = arguments.output is not None and arguments.output.suffix == ".onnx_adapter"
+    if is_adapter and not arguments.lora:
+        raise UsageError(f"{arguments.output} would be an adapter: name its targets by --lora")
+
+
+def _model(arguments: argparse.Namespace) -> Any:
+    model = arguments.model
+    for kind, output in _added(arguments):
+        model = add_loss(model, output, kind=kind)
+    return lora(model, arguments.lora, rank=arguments.rank) if arguments.lora else model
+
+
+def _print(arguments: argparse.Namespace, result: Fitted) -> None:
+    if arguments.json:
+        facts = {
+            "losses": result.losses,
+            "evaluations": result.evaluations,
+            "stopped": result.stopped,
+            "parameters": list(result.parameters),
+        }
+        print(json.dumps(facts, indent=2))
+        return
+    size = sum(array.size for array in result.parameters.values())
+    say(f"{count(len(result.losses), 'step')}, {size} trained numbers{_losses(result.losses)}")
+    for row in result.evaluations:
+        say(f"  step {row['step']}: loss {row['loss']:.4g} on the evaluation data")
+    if result.stopped:
+        say(f"  stopped: {result.stopped}")
+    for path in (arguments.output, arguments.curve):
+        if path is not None:
+            say(f"  wrote {printable(str(path))}")
+
+
+def _losses(losses: Sequence[float]) -> str:
+    return f", loss {losses[0]:.4g} at first, {losses[-1]:.4g} at last" if losses else ""

@@ -1,0 +1,95 @@
+"""`sardonyx train`: what it trains, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import sardonyx
+from sardonyx.cli import main
+from sardonyx.models import DIGITS, SAMPLES
+from tests.train.plain_step import DATA, regression
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a regression, and with arrays for the built-in classifier."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(regression(), "model.onnx")
+    np.savez("data.npz", **DATA)
+    with np.load(SAMPLES) as samples:
+        np.savez("digits.npz", image=samples["image"], labels=samples["label"])
+    return tmp_path
+
+
+def test_a_model_is_trained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--loss loss --epochs 100 --batch-size 5 --lr 0.1 --evaluation data.npz --curve c.svg"
+    assert main(["train", "model.onnx", "data.npz", *words.split(), "-o", "out.onnx"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("200 steps, 4 trained numbers, loss ")
+    assert "step 200: loss" in text
+    assert "wrote out.onnx" in text
+    assert (folder / "c.svg").read_text().startswith("<svg")
+    y = sardonyx.InferenceSession("out.onnx").run(["y"], DATA)[0]
+    assert np.abs(y - DATA["goal"]).max() < 0.2
+
+
+def test_a_loss_and_adapters_are_added(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--cross-entropy probabilities --lora classes.* --rank 2 --steps 3 --json"
+    command = ["train", str(DIGITS), "digits.npz", *words.split(), "-o", "a.onnx_adapter"]
+    assert main(command) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert len(facts["losses"]) == 3
+    assert facts["parameters"] == ["classes.weight.lora_A", "classes.weight.lora_B"]
+    sardonyx.LoraAdapter().Load(folder / "a.onnx_adapter")
+
+
+def test_checkpoints_continue(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def losses(*words: str) -> list[float]:
+        command = ["train", "model.onnx", "data.npz", "--loss", "loss", "--batch-size", "5"]
+        assert main([*command, "--json", *words]) == 0
+        found: list[float] = json.loads(capsys.readouterr().out)["losses"]
+        return found
+
+    whole = losses("--epochs", "4")
+    losses("--epochs", "4", "--steps", "3", "--checkpoints", "run")
+    assert losses("--epochs", "4", "--checkpoints", "run", "--resume") == whole
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model.onnx none.npz", "there is no file none.npz"),
+        ("model.onnx model.onnx", "model.onnx cannot be read as arrays"),
+        ("none.onnx data.npz", "there is no file"),
+        ("model.onnx data.npz --loss loss --mse y", "exclude each other"),
+        ("model.onnx data.npz --lora w --parameters w", "leave out --parameters"),
+        ("model.onnx data.npz -o a.onnx_adapter", "name its targets by --lora"),
+        ("model.onnx data.npz -o model.onnx", "is a file of the model itself"),
+        ("model.onnx data.npz --loss loss --resume", "need a folder of `checkpoints`"),
+        ("model.onnx digits.npz --loss loss", "the data has 'image'"),
+        ("model.onnx data.npz", "2 outputs: loss, y"),
+        ("model.onnx data.npz --lr x", "'x' is not a rate"),
+    ],
+)
+def test_wrong_arguments(
+    words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", *words.split()]) in (1, 2)
+    assert said in capsys.readouterr().err
+
+
+def test_interruption_says_how_to_resume(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt("training was interrupted after step 5, and saved as run/x")
+
+    monkeypatch.setattr("sardonyx.cli.train.fit", interrupted)
+    assert main(["train", "model.onnx", "data.npz", "--loss", "loss"]) == 130
+    assert "interrupted after step 5" in capsys.readouterr().err

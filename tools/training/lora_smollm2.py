@@ -14,6 +14,7 @@ import importlib.util
 import itertools
 import re
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -138,12 +139,12 @@ class Converter:
         inputs = [flat, "input_ids", "token_embd.scales"]
         return self._add("GatherBlockQuantized", inputs, ["embedded"], **attrs)
 
-    def _layer(self, i: int, x: str, stream: str, with_cache: bool) -> tuple[str, str]:
+    def _layer(self, i: int, x: str, stream: str) -> tuple[str, str]:
         block = f"blk.{i}"
         names = [f"{block}.attn_{part}.weight" for part in "qkv"]
         qkv = self._linear(f"{block}.qkv", x, names)
-        cache = [f"past.{i}.key", f"past.{i}.value"] if with_cache else ["", ""]
-        grown = [f"present.{i}.key", f"present.{i}.value"] if with_cache else []
+        cache = [f"past.{i}.key", f"past.{i}.value"]
+        grown = [f"present.{i}.key", f"present.{i}.value"]
         inputs = [qkv, "", "", *cache, "seqlens", "total", "cos", "sin"]
         heads = {"num_heads": self._heads, "kv_num_heads": self._kv_heads}
         attention = self._add(
@@ -169,32 +170,30 @@ class Converter:
         self._add("SkipSimplifiedLayerNormalization", inputs, outputs, epsilon=self._eps)
         return outputs[0], outputs[3]
 
-    def write(self, path: Path, with_cache: bool) -> None:
-        """Write the model, with inputs and outputs for a KV cache or without."""
+    def write(self, path: Path) -> None:
+        """Write the model, with inputs and outputs for a KV cache."""
         stream = self._begin()
         norm = self._norm("blk.0.attn_norm.weight")
         x = self._add(
             "SimplifiedLayerNormalization", [stream, norm], ["first"], axis=-1, epsilon=self._eps
         )
         for i in range(self.n_layers):
-            x, stream = self._layer(i, x, stream, with_cache)
+            x, stream = self._layer(i, x, stream)
         sizes = {"K": self._width, "N": self._n_tokens, "bits": 8, "block_size": BLOCK}
         self._add("MatMulNBits", [x, "token_embd", "token_embd.scales"], ["logits"], **sizes)
         self._data.close()
-        graph = helper.make_graph(
-            self._nodes, "smollm2", *self._interface(with_cache), self._weights
-        )
+        graph = helper.make_graph(self._nodes, "smollm2", *self._interface(), self._weights)
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
 
-    def _interface(self, with_cache: bool) -> tuple[list[Any], list[Any]]:
+    def _interface(self) -> tuple[list[Any], list[Any]]:
         info, size = helper.make_tensor_value_info, self._width // self._heads
         inputs = [
             info("input_ids", TensorProto.INT64, ["batch", "seq"]),
-            info("attention_mask", TensorProto.INT64, ["batch", "total" if with_cache else "seq"]),
+            info("attention_mask", TensorProto.INT64, ["batch", "total"]),
         ]
         outputs = [info("logits", TensorProto.FLOAT, ["batch", "seq", self._n_tokens])]
-        for i in range(self.n_layers if with_cache else 0):
+        for i in range(self.n_layers):
             for kind in ("key", "value"):
                 shape = ["batch", self._kv_heads, "past", size]
                 inputs.append(info(f"past.{i}.{kind}", TensorProto.FLOAT, shape))
@@ -236,28 +235,39 @@ class Tokenizer:
         return [self._ids[part] for part in parts]
 
 
-def sequences(tokenizer: Tokenizer, pages: list[Path]) -> list[dict[str, Any]]:
-    """Feeds of one sequence each; the label of a token is the next one."""
+def empty_cache(model: Path) -> dict[str, Any]:
+    """A cache of no positions, for one sequence."""
+    inputs = onnx.load(model, load_external_data=False).graph.input
+    found = {}
+    for value in inputs:
+        dims = value.type.tensor_type.shape.dim
+        if value.name.startswith("past."):
+            shape = (1, dims[1].dim_value, 0, dims[3].dim_value)
+            found[value.name] = np.zeros(shape, np.float32)
+    return found
+
+
+def sequences(
+    tokenizer: Tokenizer, pages: list[Path], cache: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Feeds of one sequence each, with an empty cache; the label of a token is the next one."""
     feeds = []
     for page in pages:
         ids = tokenizer.encode(page.read_text())
         for i in range(0, len(ids) - LENGTH, LENGTH):
             chunk = np.array(ids[i : i + LENGTH + 1])[None]
             mask = np.ones((1, LENGTH), np.int64)
-            feeds.append(
-                {"input_ids": chunk[:, :-1], "attention_mask": mask, "labels": chunk[:, 1:]}
-            )
+            fed = {"input_ids": chunk[:, :-1], "attention_mask": mask, "labels": chunk[:, 1:]}
+            feeds.append(fed | cache)
     return feeds
 
 
 def perplexity(session: Any, feeds: list[dict[str, Any]], options: Any = None) -> float:
     """The mean loss of sequences, by a session with a KV cache."""
     losses = []
-    caches = [i for i in session.get_inputs() if i.name.startswith("past.")]
-    empty = {i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32) for i in caches}
     for fed in feeds:
-        inputs = {name: fed[name] for name in ("input_ids", "attention_mask")}
-        scores = session.run(["logits"], inputs | empty, options)[0][0].astype(np.float64)
+        inputs = {name: array for name, array in fed.items() if name != "labels"}
+        scores = session.run(["logits"], inputs, options)[0][0].astype(np.float64)
         scores -= scores.max(-1, keepdims=True)
         chosen = scores[np.arange(LENGTH), fed["labels"][0]]
         losses.append(float((np.log(np.exp(scores).sum(-1)) - chosen).mean()))
@@ -274,17 +284,18 @@ def gguf_file() -> Path:
 
 def train(folder: Path, steps: int) -> None:
     """Convert, train, save, load, compare."""
-    source = gguf_file()
-    for name, with_cache in (("training", False), ("generation", True)):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        Converter(source, folder / name).write(folder / name / "model.onnx", with_cache)
-    tokenizer = Tokenizer(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = folder / "model.onnx"
+    # In a process of its own: what the conversion takes is not memory of the training.
+    subprocess.run([sys.executable, __file__, folder, "--convert"], check=True)
+    cache = empty_cache(model)
+    tokenizer = Tokenizer(gguf_file())
     pages = sorted(ROOT.glob("docs/*.md"))
     held_back = [page for page in pages if page.stem in ("memory", "quantized")]
-    data = sequences(tokenizer, [page for page in pages if page not in held_back])
-    evaluation = sequences(tokenizer, held_back)[:12]
+    data = sequences(tokenizer, [page for page in pages if page not in held_back], cache)
+    evaluation = sequences(tokenizer, held_back, cache)[:12]
 
-    adapted = lora(add_loss(folder / "training/model.onnx"), TARGETS, rank=8, alpha=16)
+    adapted = lora(add_loss(model, "logits"), TARGETS, rank=8, alpha=16)
     count = sum(array.size for array in adapted.parameters.values())
     print(f"{count} parameters of {len(adapted.parameters) // 2} adapters, {len(data)} sequences")
     began = time.monotonic()
@@ -294,6 +305,7 @@ def train(folder: Path, steps: int) -> None:
         steps=steps,
         optimizer=AdamW(lr=cosine(1e-3, warmup=5, total=steps), weight_decay=0.0),
         max_norm=1.0,
+        dims={"past": 0},
         on_step=lambda report: print(report.text(), flush=True),
     )
     seconds = time.monotonic() - began
@@ -302,7 +314,7 @@ def train(folder: Path, steps: int) -> None:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     print(f"{steps} steps in {seconds:.0f} s, peak of resident memory {peak_mb:.0f} MB")
 
-    optional = lora(folder / "generation/model.onnx", TARGETS, rank=8).to_model()
+    optional = lora(model, TARGETS, rank=8).to_model()
     session = sardonyx.InferenceSession(optional)
     adapter = sardonyx.LoraAdapter()
     adapter.Load(folder / "docs.onnx_adapter")
@@ -321,7 +333,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--convert", action="store_true", help="only write FOLDER/model.onnx")
     arguments = parser.parse_args()
+    if arguments.convert:
+        Converter(gguf_file(), arguments.folder).write(arguments.folder / "model.onnx")
+        return
     with tempfile.TemporaryDirectory() as temporary:
         train(arguments.folder or Path(temporary), arguments.steps)
 

@@ -94,6 +94,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
     accumulate: int = 1,
     mixed_precision: str | None = None,
     memory_budget: int | None = None,
+    dims: Mapping[str, int] | None = None,
     evaluation: Data | None = None,
     metrics: Mapping[str, Metric] | None = None,
     evaluate_every: int | None = None,
@@ -112,9 +113,9 @@ def fit(  # noqa: PLR0913 - options, passed by name
     `steps`. Arrays and lists are shuffled in each epoch, as `seed` determines.
 
     `loss` names the output to minimize. `parameters`, `optimizer`, `max_norm`, `accumulate`,
-    `mixed_precision` and `memory_budget` are those of `TrainingStep`; `lr` replaces the optimizer's
-    learning rate, and may be a function of the number of updates (`sardonyx.train.schedules`). A
-    `TrainingStep` has these options already.
+    `mixed_precision`, `memory_budget` and `dims` are those of `TrainingStep`, which has them
+    already if it is given; `lr` replaces the optimizer's learning rate, and may be a function of
+    the number of updates (`sardonyx.train.schedules`).
 
     The model is evaluated on `evaluation` at the end of each epoch, or every `evaluate_every`
     steps: its mean loss, and the means of `metrics`, which are functions of the outputs and the
@@ -131,7 +132,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
     if adapted is not None:
         model = adapted.model
         parameters = list(adapted.parameters) if parameters is None else parameters
-    choices = (parameters, optimizer, max_norm, mixed_precision, memory_budget)
+    choices = (parameters, optimizer, max_norm, mixed_precision, memory_budget, dims)
     if not isinstance(model, TrainingStep):
         step = TrainingStep(
             model,
@@ -142,6 +143,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
             accumulate=accumulate,
             mixed_precision=mixed_precision,
             memory_budget=memory_budget,
+            dims=dims,
         )
     elif accumulate != 1 or any(choice is not None for choice in choices):
         raise InvalidArgument("the options of a TrainingStep are those that it was made with")

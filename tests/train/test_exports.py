@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.train import gradient
+from sardonyx.train.adapters.targets import editable
 
 torch = pytest.importorskip("torch")
 
@@ -48,8 +49,9 @@ def warned(model: Any, caplog: pytest.LogCaptureFixture) -> str:
     """The one warning of a gradient, or nothing."""
     with caplog.at_level(logging.WARNING, "sardonyx"):
         gradient(model)
-    assert len(caplog.messages) <= 1
-    return "".join(caplog.messages)
+    found = [record.getMessage() for record in caplog.records if record.name == "sardonyx"]
+    assert len(found) <= 1
+    return "".join(found)
 
 
 def test_an_export_for_inference(caplog: pytest.LogCaptureFixture) -> None:
@@ -71,6 +73,30 @@ def test_an_export_that_preserves_evaluation(caplog: pytest.LogCaptureFixture) -
     text = warned(exported(training=mode, do_constant_folding=False), caplog)
     assert "normalize by stored statistics, not by the batch: /bn/BatchNormalization" in text
     assert "bn.running_var and bn.weight" in text  # both are ones, and merged
+
+
+def test_a_signature_of_the_newer_exporter(caplog: pytest.LogCaptureFixture) -> None:
+    """It lists all parameters of the module, as metadata of the graph."""
+    source = model_of(
+        "g (float[n, 2] x) => (float loss) { y = MatMul(x, w) loss = ReduceSum<keepdims=0>(y) }",
+        w=np.eye(2),
+    )
+    entry = source.graph.metadata_props.add()
+    entry.key = "pkg.torch.export.ExportedProgram.graph_signature"
+    entry.value = "# inputs\np_w: PARAMETER target='w'\np_b: PARAMETER target='norm.bias'\nx: INPUT"
+    text = warned(source, caplog)
+    assert "folded or transposed these parameters, which the model lacks: norm.bias\n" in text
+    caplog.clear()
+    assert "lacks: norm.bias\n" in warned(editable(source), caplog)
+
+
+def test_the_newer_exporter(caplog: pytest.LogCaptureFixture) -> None:
+    pytest.importorskip("onnxscript")
+    program = torch.onnx.export(
+        Net().eval(), (torch.zeros(2, 1, 5, 5),), dynamo=True, verbose=False
+    )
+    text = warned(program.model_proto, caplog)
+    assert "lacks: a.weight, b.weight, bn.bias, bn.weight and 2 more" in text
 
 
 def model_of(text: str, **weights: Any) -> onnx.ModelProto:

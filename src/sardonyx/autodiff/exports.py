@@ -28,20 +28,25 @@ _ADVICE: Final = (
 )
 
 
-def warn_of_export(graph: Graph, weights: Collection[str]) -> None:
+def warn_of_export(
+    graph: Graph, weights: Collection[str], parameters: Collection[str] = ()
+) -> None:
     """Log one warning with everything in a model to train that was exported for inference.
 
-    `weights` are the names of its initializers.
+    `weights` are the names of its initializers, `parameters` those of the module that was exported.
     """
-    found = findings(graph, weights)
+    found = findings(graph, weights, parameters)
     if found:
         lines = "".join(f"\n  - {finding}" for finding in found)
         logger.warning("the model was exported for inference:%s\n  %s", lines, _ADVICE)
 
 
-def findings(graph: Graph, weights: Collection[str]) -> list[str]:
+def findings(graph: Graph, weights: Collection[str], parameters: Collection[str]) -> list[str]:
     """Return a sentence for each kind of change, with names."""
     groups = {
+        "the exporter merged, folded or transposed these parameters, which the model lacks": (
+            sorted(set(parameters) - set(weights))
+        ),
         "these parameters had equal values and share one initializer, so they train as one": (
             _merged(graph, weights)
         ),

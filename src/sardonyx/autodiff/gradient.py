@@ -10,6 +10,7 @@ import numpy as np
 from sardonyx._native import decode
 from sardonyx.autodiff.backward import Backward, Gradients, backpropagate, prepare, replace_by
 from sardonyx.autodiff.dependence import takes_gradients
+from sardonyx.autodiff.export_signature import exported_parameters
 from sardonyx.autodiff.exports import warn_of_export
 from sardonyx.autodiff.nodes import with_gradients
 from sardonyx.autodiff.recompute import Choice, insert_clones, nodes_to_recompute
@@ -71,6 +72,7 @@ def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, fr
         return replace(source, graph=graph, **lists), frozenset(names)
     loaded = source if isinstance(source, ModelBytes) else read_model(source)
     model = with_gradients(load(loaded, LoadOptions(dims_by_name=dict(dims or {}))))
+    model.exported_parameters = exported_parameters(loaded.source.data)
     record = decode(loaded.source.data).graph
     return model, frozenset(() if record is None else (t.name for t in record.initializers))
 
@@ -95,7 +97,7 @@ class GradientGraph:
 
         What an export for inference changed in the model is logged as a warning.
         """
-        warn_of_export(self.graph, self._weights)
+        warn_of_export(self.graph, self._weights, self.model.exported_parameters)
         constants = constants_of(self.graph).items()
         targets = {n: v for n, v in constants if n in self._weights and _is_trainable(v)}
         targets.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))

@@ -240,6 +240,7 @@ class GraphReader:
             outputs=_read_declared(document["outputs"]),
             overridable=_read_declared(document["overridable"]),
             origin=origin,
+            exported_parameters=frozenset(),
             has_gradient_nodes=False,
             **{key: read_str(document[key]) for key in _TEXT_FIELDS},
         )

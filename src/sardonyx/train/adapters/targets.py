@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.autodiff.export_signature import exported_parameters
 from sardonyx.base.records import frozen, replace
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
@@ -18,6 +19,7 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Model
+from sardonyx.load.source import read_model
 from sardonyx.ops.builder import Builder
 
 # Ops between a stored weight and the product that reads it.
@@ -31,7 +33,10 @@ _N_SHOWN: Final = 5  # names in a message
 
 def editable(source: Any) -> Model:
     """Return an inferred model that may be changed, from anything that a session accepts."""
-    model = load(source)
+    data = read_model(source)
+    model = load(data)
+    if data.model is None:
+        model.exported_parameters = exported_parameters(data.source.data)
     infer(model.graph, assumes=False)
     lists = {name: list(getattr(model, name)) for name in ("inputs", "outputs", "overridable")}
     return replace(model, **lists)

@@ -210,16 +210,16 @@ class _LoopGradient(_IterationGradient):
         for node in graph.sorted_nodes() if unreadable else ():
             if unreadable.isdisjoint(node.reads()):
                 continue
+            for inner in (node, *(n for _, body in node.subgraphs for n in body.all_nodes())):
+                sequence = inner.inputs[0] if inner.op.key == ("", "SequenceLength") else None
+                if sequence in unreadable and sequence in forward:
+                    length = Builder(self.body, self.body.scope).SequenceLength(forward[sequence])
+                    graph.replace(inner.outputs[0], self.read(length))
             for out in node.outputs:
-                original = forward.get(out)
                 if not isinstance(out.fact, Fact):
                     unreadable.add(out)
-                    continue
-                if original is None and node.op.key == ("", "SequenceLength"):
-                    sequence = forward[input_of(node, 0)]
-                    original = Builder(self.body, self.body.scope).SequenceLength(sequence)
-                if original is not None:
-                    graph.replace(out, self.read(original))
+                elif out in forward:
+                    graph.replace(out, self.read(forward[out]))
 
     def keep(self, value: Value, fact: AnyFact) -> Value:
         if not isinstance(fact, SequenceFact):

@@ -118,6 +118,16 @@ LOOPS: dict[str, Flow] = {
              { d = Identity(c) e = Gather(x, k) t = Mul(s, e) }> y = Mul(v, x)""",
         [{}],
     ),
+    "columns of a matrix from outside, and elements at one place": (
+        N,
+        """a = Unsqueeze(x, axes) at = Constant<value_ints = [1]>() b0 = Unsqueeze(w, at) r =
+          Mul(b0, a)
+           places = Constant<value_ints = [0, 2, 2, 1]>()
+           y = Loop (n, yes, w) <body = b (int64 k, bool c, double[4] s) => (bool d, double[4] t)
+             { d = Identity(c) e = Gather<axis=1>(r, k) f = Gather(x, places) g0 = Mul(e, f)
+               h = Mul(s, g0) i = ReduceSum<keepdims=0>(r) t = Add(h, i) }>""",
+        trips(0, 1, 4),
+    ),
     "sizes that change": (
         N,
         """y = Loop (n, yes, x) <body = b (int64 k, bool c, double[a] s) => (bool d, double[e] t)

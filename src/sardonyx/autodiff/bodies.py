@@ -50,15 +50,19 @@ class BodyGradient:
         return self._copies.get(value, value)
 
     def backpropagate(
-        self, seeds: Sequence[tuple[Value, Value]], targets: Sequence[Value]
+        self,
+        seeds: Sequence[tuple[Value, Value]],
+        targets: Sequence[Value],
+        ends: Sequence[Value] = (),
     ) -> Gradients:
-        """Gradients of forward values, from the gradients of forward outputs."""
+        """Gradients of forward values, from those of forward outputs; they do not pass `ends`."""
         b, found = self.b, dict[Value, Value]()
         for output, grad in seeds:
             own = self.of(output)
             own_grad = b.like(grad, own)
             found[own] = accumulate(b, own, found.get(own), own_grad)
-        nodes = self.graph.sorted_nodes()
+        last = {self.of(v) for v in ends}
+        nodes = [n for n in self.graph.sorted_nodes() if last.isdisjoint(n.outputs)]
         found = backpropagate(b, nodes, found, [self.of(v) for v in targets])
         return {v: b.like(found[own], own) for v in targets if (own := self.of(v)) in found}
 

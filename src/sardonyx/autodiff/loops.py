@@ -19,7 +19,9 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control.scan_outputs import stacked
 from sardonyx.ops.control.standard import axes_and_directions, stays_true
-from sardonyx.ops.gradients import element_type
+from sardonyx.ops.gather.gradient import scatter_add
+from sardonyx.ops.gradients import element_type, ranked
+from sardonyx.ops.inference import axis_of
 
 Seeds = list[tuple[Value, Value]]
 
@@ -72,12 +74,13 @@ class _IterationGradient:
             yield from node.outputs
 
     def backpropagate(self, slices: Sequence[Value] = ()) -> Gradients:
-        """Gradients of what one iteration reads, `slices` of scan inputs among it."""
+        """Gradients of what one iteration reads, and of `slices` of values outside."""
         inner, seeds = self.inner, self.seeds()
         for i, value in self.carried.items():
             self.states.append(inner.input(_carried_fact(value, self.results[i])))
             seeds.append((self.results[i], self.states[-1]))
-        return inner.backpropagate(seeds, [*self.carried.values(), *self.captured, *slices])
+        targets = [*self.carried.values(), *self.captured, *slices]
+        return inner.backpropagate(seeds, targets, ends=slices)
 
     def initial(self, found: Gradients) -> list[Value]:
         """What the backward loop starts with: gradients of final values, zeros to add to."""
@@ -127,6 +130,20 @@ def _carried_fact(value: Value, result: Value) -> Fact | SequenceFact:
     raise NotImplemented(f"the carried value {value} changes its kind and has no gradient")
 
 
+def _scattered(b: Backward, node: Node, grads: Value, indices: Value) -> Value:
+    """The gradient of what a Gather in a loop reads, from those of all its slices."""
+    x = input_of(node, 0)
+    rank, axis = ranked(x).rank, axis_of(node.attrs["axis"], ranked(x).rank)
+    if axis:  # the axis of iterations is before those of the indices
+        others = [i for i in range(ranked(grads).rank) if i]
+        grads = b.Transpose(grads, perm=(*others[:axis], 0, *others[axis:]))
+    # Without iterations, a collection may have other sizes than these.
+    sizes = b.shape(x)
+    before, after = (b.Slice(sizes, b.ints(i), b.ints(j)) for i, j in ((0, axis), (axis + 1, rank)))
+    grads = b.Reshape(grads, b.Concat(before, b.shape(indices), after, axis=0), allowzero=1)
+    return scatter_add(b, x, indices, grads, axis)
+
+
 class _LoopGradient(_IterationGradient):
     n_before = 2
     n_results_before = 1
@@ -141,10 +158,38 @@ class _LoopGradient(_IterationGradient):
         given = {v: self.read(v) for v in self.given()}
         given |= {body.inputs[0]: self._position, body.inputs[1]: inner.b.const(True)}
         inner.recompute(given)
-        found = self.backpropagate()
+        gathers = {node.outputs[0]: node for node in body.nodes if self._is_slice(node)}
+        found = self.backpropagate(list(gathers))
         outs = self.carried_out(found)
+        slices = [node for value, node in gathers.items() if value in found]
+        for node in slices:
+            index = Builder.node(inner.b, "Identity", inner.of(input_of(node, 1))).outputs[0]
+            outs += [found[node.outputs[0]], index]
         self._read_from_sequences()
         inner.finish([condition, *outs])
+        self._attach()
+        start = self.initial(found)
+        made = Builder.node(
+            self.b, "Loop", count, None, *start, outputs=len(outs), body=inner.graph
+        )
+        yield from self.results_of(made, found)
+        for i, node in enumerate(slices):
+            grads, indices = made.outputs[len(start) + 2 * i :][:2]
+            yield input_of(node, 0), _scattered(self.b, node, grads, indices)
+
+    def _is_slice(self, node: Node) -> bool:
+        """Whether a node gathers from a value outside the loop.
+
+        Gradients of such slices are collected and scattered once, since the sum of whole gradients
+        would take as long in each iteration as the value is large.
+        """
+        if node.op.key != ("", "Gather") or node.inputs[0] not in self.captured:
+            return False
+        index, out = input_of(node, 1).tensor, node.outputs[0].tensor
+        return index.static is not None and self._is_fixed(out)
+
+    def _attach(self) -> None:
+        """Let the backward body read what the forward loop collects, where it needs it."""
         for copy, value in self._unreadable.items():
             if copy.uses:
                 raise NotImplemented(
@@ -154,12 +199,7 @@ class _LoopGradient(_IterationGradient):
                 )
         for value, collection in self.kept.items():
             if collection.uses and collection.fact is not None:
-                inner.graph.replace(collection, self.keep(value, collection.fact))
-        start = self.initial(found)
-        made = Builder.node(
-            self.b, "Loop", count, None, *start, outputs=len(start), body=inner.graph
-        )
-        return self.results_of(made, found)
+                self.inner.graph.replace(collection, self.keep(value, collection.fact))
 
     def seeds(self) -> Seeds:
         pairs = zip(self.results[self.n_carried :], self.scan_grads, strict=False)

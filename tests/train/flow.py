@@ -128,6 +128,12 @@ LOOPS: dict[str, Flow] = {
                h = Mul(s, g0) i = ReduceSum<keepdims=0>(r) t = Add(h, i) }>""",
         trips(0, 1, 4),
     ),
+    "a trip count alone": (
+        N,
+        """y = Loop (n) <body = b (int64 k, bool c) => (bool d, double[4] t)
+             { d = Identity(c) m = Mul(x, w) t = Sin(m) }>""",
+        trips(1, 3),
+    ),
     "sizes that change": (
         N,
         """y = Loop (n, yes, x) <body = b (int64 k, bool c, double[a] s) => (bool d, double[e] t)

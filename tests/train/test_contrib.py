@@ -503,6 +503,13 @@ NORMS = [
 
 OTHERS = [
     Contrib(
+        "RelativePositionBias",
+        {"table": f32(4, 2), "rows": np.array([3]), "keys": np.array([3])},
+        # A key that is d before the query is in bucket d; later ones are in bucket 0.
+        lambda t: t.reshape(2, 4)[:, [[0, 0, 0], [1, 0, 0], [2, 1, 0]]][None],
+        {"max_distance": 8},
+    ),
+    Contrib(
         "FusedGemm",
         {"a": f32(5, 6), "b": f32(4, 6), "c": f32(4)},
         lambda a, b, c: F.elu(0.5 * a @ b.T + c, 0.7),

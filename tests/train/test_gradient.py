@@ -229,6 +229,7 @@ ONE = "g (float x, float v) => (float y) { y = Mul(x, w) }"
 SCATTER = """g (float[2] x, int64[1] i) => (float y) {
     z = ScatterElements<reduction = "max">(x, i, w) y = ReduceSum<keepdims=0>(z) }"""
 DIAGONAL = 'g (float[2, 2] x) => (float y) { y = Einsum<equation = "ii->">(x) }'
+OBSERVED = "g (float[2] x) => (float y) { q, y, z = DynamicQuantizeLinear(x) }"
 DET = "g (float[2, 2] x) => (float y) { y = Det(x) }"
 STEPS = "g (float x) => (float y) { a = Floor(x) y = Mul(a, w) }"
 BARE = "g (float x) => (float y) { y = Mul(x, x) }"
@@ -245,6 +246,7 @@ ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     (ONE, {"recompute": "layer"}, InvalidArgument, "recompute is 'layer', and may be"),
     (ONE, {"recompute": ["mul"]}, InvalidArgument, "recompute names 'mul'"),
     (STEPS, BY_X, InvalidArgument, "y does not depend on x"),
+    (OBSERVED, BY_X, InvalidArgument, "y does not depend on x"),
     (BARE, {}, InvalidArgument, "y depends on no initializer"),
     (ONE, {"by": []}, InvalidArgument, "names nothing"),
     (DET, BY_X, NotImplemented, "(?s)Det has no gradient.*node.*hint"),

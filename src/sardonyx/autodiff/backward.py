@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.autodiff.dependence import differentiable_reads, is_lost, mark_dependents
+from sardonyx.autodiff.stops import stops_at_output
 from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -13,7 +14,6 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
-from sardonyx.ops.decomposition import NoMatch, as_outputs
 from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of, rule_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.driver import Rewriter
@@ -76,24 +76,30 @@ def accumulate(b: Builder, value: Value, total: Value | None, grad: Value) -> Va
 
 
 def replace_by(
-    graph: Graph, node: Node, decomposition: Decomposition, targets: Collection[Value]
+    graph: Graph,
+    node: Node,
+    decomposition: Decomposition,
+    targets: Collection[Value],
+    needed: Collection[Value] = (),
 ) -> list[tuple[Value, Value]]:
     """Replace a node by its decomposition; return its outputs, each with the new value.
 
-    A node that cannot be decomposed stays, and the list is empty.
+    A node whose decomposition does not apply, or lacks an output that is used or `needed`, stays,
+    and the list is empty: that is an error only if a gradient has to pass the node.
     """
     b = Backward(graph)
     b.active.update(targets)
     try:
-        outputs = as_outputs(decomposition.build(b, node))
-    except NoMatch:
+        outputs = outputs_of(decomposition, b, node)
+    except NotImplemented:
         return []
-    pairs = []
-    for old, new in zip(node.outputs, outputs, strict=False):
-        assert new is not None
+    found = list(zip(node.outputs, outputs, strict=False))
+    if any(new is None and (old.is_used or old in needed) for old, new in found):
+        return []
+    pairs = [(old, new) for old, new in found if new is not None]
+    for old, new in pairs:
         new.name, old.name = old.name, ""
         graph.replace(old, new)
-        pairs.append((old, new))
     attribute_to(b.new_nodes, node)
     graph.remove(node)
     return pairs
@@ -112,7 +118,10 @@ def backpropagate(
     gradients: Gradients = dict(seeds)
     missed: set[Value] = set()  # values without gradients that the loss depends on
     for node in reversed(nodes):
-        grads = [gradients.get(value) for value in node.outputs]
+        grads = [
+            None if stops_at_output(node, i) else gradients.get(value)
+            for i, value in enumerate(node.outputs)
+        ]
         is_reached = any(g is not None for g in grads)
         # The loss does not depend on this node.
         if not is_reached and missed.isdisjoint(node.outputs):

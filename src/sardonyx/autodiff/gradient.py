@@ -199,11 +199,13 @@ class GradientGraph:
     def _seed_input(self, name: str, loss: Value) -> Value:
         """A new input that takes the gradient of an output."""
         fact, label = ranked(loss), self._gradient_name(name)
-        # Dims of inputs are numbers or names; those of the output may be expressions.
+        # Dims of inputs are numbers or names; those of the output may be expressions, or dims that
+        # are known once a node has run, which inference names anew for each session.
         shape: list[Size] = [
-            d if isinstance(d, int) or lone_name(d) is not None else symbol(f"{label}.{i}")
+            d if isinstance(d, int) or lone_name(d) in self.graph.scope.entry
+            else symbol(f"{label}.{i}")
             for i, d in enumerate(fact.dims)
-        ]
+        ]  # fmt: skip
         seed = Value(label, Fact(fact.dtype, tuple(shape)))
         self.graph.add_input(seed)
         self.graph.scope.entry.update(n for d in shape if (n := lone_name(d)) is not None)
@@ -316,7 +318,7 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
         if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
         # Without a decomposition its gradient rule, if it has one, is used.
-        for old, new in replace_by(graph, node, rule, targets):
+        for old, new in replace_by(graph, node, rule, targets, seeds):
             dependent.update([new] if old in dependent else ())
             if old in seeds:
                 seeds[new] = seeds.pop(old)

@@ -15,7 +15,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import Dim, symbols
 from sardonyx.graph.dtype import BOOL, I64
 from sardonyx.graph.fact import AnyFact, Fact, SequenceFact, names_in
-from sardonyx.graph.graph import Graph, Node, Value, input_of
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control.scan_outputs import stacked
 from sardonyx.ops.control.standard import axes_and_directions, stays_true
@@ -42,7 +42,7 @@ class _IterationGradient:
         self.b, self.node = b, node
         self.body: Graph = node.attrs["body"]
         n_scanned = node.attrs.get("num_scan_inputs", 0)
-        self.n_carried = len(node.inputs) - self.n_before - n_scanned
+        self.n_carried = max(0, len(node.inputs) - self.n_before - n_scanned)
         self.grads = [*grads[: self.n_carried]]
         self.scan_grads = grads[self.n_carried :]
         self.inner = BodyGradient(b, self.body)
@@ -212,7 +212,7 @@ class _LoopGradient(_IterationGradient):
     def _count(self) -> Value:
         """The number of iterations that the forward loop runs, as a scalar."""
         b, body = self.b, self.body
-        trips, cond = self.node.inputs[:2]
+        trips, cond = (optional_input(self.node, i) for i in range(2))
         is_counted = cond is None or cond.tensor.ints == (1,)
         if trips is not None and is_counted and stays_true(body):
             return b.Max(b.Reshape(trips, b.ints()), b.const(0, I64))
@@ -265,7 +265,7 @@ class _LoopGradient(_IterationGradient):
         if not isinstance(fact, SequenceFact):
             return super().keep(value, fact)
         # A carried sequence, to which each iteration appends.
-        node, body, n = self.node, self.body, len(self.node.inputs) - 2
+        node, body, n = self.node, self.body, max(0, len(self.node.inputs) - 2)
         before = Value("", fact)
         after = Builder(body, body.scope).SequenceInsert(before, value)
         body.set_inputs([*body.inputs[: 2 + n], before, *body.inputs[2 + n :]])

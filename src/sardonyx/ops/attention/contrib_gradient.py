@@ -19,7 +19,8 @@ from sardonyx.ops.attention.multi_head import MASKED_SCORE, MultiHeadInputs
 from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import known_size
-from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
+from sardonyx.ops.gather.gradient import scatter_add
+from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
 Outputs = list[Value | None]
 _HEADS_FIRST = (0, 2, 1, 3)
@@ -283,3 +284,17 @@ def _token_update(scanned: list[Value], state: Value, is_gated: bool, is_delta: 
     after = b.Add(now, b.MatMul(b.Transpose(k, perm=(0, 1, 3, 2)), v))
     body.set_outputs([after, b.MatMul(q, after)])
     return body
+
+
+@gradient("RelativePositionBias", domain=MICROSOFT)
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    """The sums of dy by bucket: of a table of numbers the op returns the buckets themselves."""
+    table, *lengths = (input_of(node, i) for i in range(3))
+    count, heads = (known_size(d, "the number of buckets is not known") for d in ranked(table).dims)
+    numbers = b.const(np.arange(count)[:, None], F32)
+    buckets = b.RelativePositionBias(numbers, *lengths, domain=MICROSOFT, **node.attrs)
+    index = b.cast(b.Reshape(buckets, b.ints(-1)), I64)
+    by_place = b.Transpose(b.Reshape(dy, b.ints(heads, -1)), perm=(1, 0))
+    # The table is stored per head, [heads, buckets], whatever its shape says.
+    sums = scatter_add(b, table, index, by_place, 0)
+    return b.Reshape(b.Transpose(sums, perm=(1, 0)), b.ints(count, heads))

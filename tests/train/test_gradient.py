@@ -162,6 +162,17 @@ def test_half_types_keep_their_type(kind: int) -> None:
         np.testing.assert_allclose(close, exact[name], atol=0.06 if kind == 16 else 0.01)
 
 
+@pytest.mark.parametrize("name", ["HardSigmoid", "Elu", "LeakyRelu", "Softsign"])
+def test_recurrent_layers_keep_their_type(name: str) -> None:
+    text = f"""g (float[3, 2, 4] x) => (float loss) {{
+        y, h = RNN<hidden_size = 5, activations = ["{name}"], clip = 1.0>(x, w, r)
+        loss = ReduceSum<keepdims=0>(h) }}"""
+    rng = np.random.default_rng(0)
+    w, r = (rng.standard_normal((1, 5, n)).astype(np.float32) for n in (4, 5))
+    found = run(gradient(model_of(text, w=w, r=r)), x=rng.standard_normal((3, 2, 4)).astype("f"))
+    assert [found[n].dtype for n in ("w_grad", "r_grad")] == [np.float32] * 2
+
+
 # Tensors that go through sequences of known elements, optionals, and the branch that is taken.
 AROUND = [
     """s = SequenceConstruct(x, y) t = SequenceInsert(s, y, zero) u = SequenceErase(t, one)

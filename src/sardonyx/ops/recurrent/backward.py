@@ -33,7 +33,7 @@ _DERIVATIVES: Final[dict[str, Callable[[Array, float, float], Array]]] = {
     "tanh": lambda x, a, b: 1 - np.tanh(x) ** 2,
     "sigmoid": lambda x, a, b: sigmoid(x) * (1 - sigmoid(x)),
     "affine": lambda x, a, b: np.full_like(x, a),
-    "leakyrelu": lambda x, a, b: np.where(x >= 0, 1, a).astype(x.dtype),
+    "leakyrelu": lambda x, a, b: np.where(x >= 0, 1, a),
     "thresholdedrelu": lambda x, a, b: (x >= a).astype(x.dtype),
     "scaledtanh": lambda x, a, b: a * b * (1 - np.tanh(b * x) ** 2),
     "hardsigmoid": lambda x, a, b: np.where((a * x + b > 0) & (a * x + b < 1), a, 0),
@@ -64,9 +64,9 @@ def _activations(
 def _derivative(name: str, alpha: float, beta: float, clip: float) -> Function:
     def run(x: Array) -> Array:
         if clip <= 0:
-            return _DERIVATIVES[name](x, alpha, beta)
+            return _DERIVATIVES[name](x, alpha, beta).astype(x.dtype, copy=False)
         inner = _DERIVATIVES[name](np.clip(x, -clip, clip), alpha, beta)
-        return np.where(np.abs(x) <= clip, inner, 0)
+        return np.where(np.abs(x) <= clip, inner, 0).astype(x.dtype, copy=False)
 
     return run
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime  # type: ignore[import-untyped]
 import pytest
 
@@ -230,3 +231,31 @@ def test_refusals(name: str) -> None:
         loss = ReduceSum<keepdims=0>(y) }}"""
     with pytest.raises(NotImplemented, match=rf"(?s){said}.*node"):
         gradient(model_of(text), "loss", BY)
+
+
+FLEX = """<ir_version: 10, opset_import: ["": 21, "ai.onnx.preview": 1]>
+    g (double[1, 2, 3, 4] q, double[1, 1, 5, 4] k, double[1, 1, 5, 2] v, double[5] w) => (double
+      loss) {
+        y = ai.onnx.preview.FlexAttention <
+            score_mod = s (double[1, 2, 3, 5] a) => (double[1, 2, 3, 5] b) { c = Mul(a, w) b =
+              Sin(c) },
+            prob_mod = p (double[1, 2, 3, 5] d) => (double[1, 2, 3, 5] e) { e = Mul(d, d) }
+        > (q, k, v)
+        z = Sin(y) loss = ReduceSum<keepdims=0>(z) }"""
+
+
+def test_flex_attention() -> None:
+    """The modifiers have gradients, and so has what they read from outside."""
+    rng = np.random.default_rng(0)
+    shapes = {"q": (1, 2, 3, 4), "k": (1, 1, 5, 4), "v": (1, 1, 5, 2), "w": (5,)}
+    feeds = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    session = session_of(gradient(onnx.parser.parse_model(FLEX), "loss", list(shapes)))
+    _, *grads = session.run(None, feeds)
+    for by, grad in zip(shapes, grads, strict=True):
+        direction = rng.standard_normal(shapes[by])
+        ends = [
+            session.run(["loss"], feeds | {by: feeds[by] + s * STEP * direction})[0]
+            for s in (1, -1)
+        ]
+        wanted = (ends[0] - ends[1]) / (2 * STEP)
+        np.testing.assert_allclose(np.sum(grad * direction), wanted, 1e-7, 1e-7)

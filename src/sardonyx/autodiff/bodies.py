@@ -15,6 +15,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.fact import AnyFact, Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import ONNX, PREVIEW
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.gradients import element_type
 from sardonyx.passes.replace import prune
@@ -175,25 +176,50 @@ def _sum(b: Backward, sequence: Value, value: Value) -> Value:
     return b.like(b.ReduceSum(stacked, b.ints(0), keepdims=0), value)
 
 
+def _flex_attention(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
+    """The gradients of FlexAttention by other ops, with its modifiers among them."""
+    from sardonyx.ops.attention.gradient import flex_attention  # few models have any
+
+    n_before = len(b.new_nodes)
+
+    def inline(body: Graph, x: Value) -> Value:
+        if any(not n.op.is_pure for n in body.all_nodes()):
+            raise NotImplemented("FlexAttention with random numbers has no gradient")
+        copies = {body.inputs[0]: x}
+        b.new_nodes += clone_nodes(b.graph, body.sorted_nodes(), copies)
+        return copies.get(body.outputs[0], body.outputs[0])
+
+    (grad,) = grads
+    assert grad is not None
+    out = flex_attention(b, node, inline)
+    read = dict.fromkeys((*node.inputs, *captured(node)))
+    targets = [v for v in read if v is not None and b.wants(v)]
+    found = backpropagate(b, b.new_nodes[n_before:], {out: grad}, targets)
+    yield from ((v, found[v]) for v in targets if v in found)
+
+
 def _loop(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
     from sardonyx.autodiff import loops  # they use this module
 
     return loops.gradients(b, node, grads)
 
 
-_RULES: Final[Mapping[str, Callable[[Any, Node, Sequence[Value | None]], Contributions]]] = {
-    "If": _if,
-    "Loop": _loop,
-    "Scan": _loop,
-    "SequenceMap": _sequence_map,
+_RULES: Final[
+    Mapping[tuple[str, str], Callable[[Any, Node, Sequence[Value | None]], Contributions]]
+] = {
+    (ONNX, "If"): _if,
+    (ONNX, "Loop"): _loop,
+    (ONNX, "Scan"): _loop,
+    (ONNX, "SequenceMap"): _sequence_map,
+    (PREVIEW, "FlexAttention"): _flex_attention,
 }
 
 
 def has_rule(node: Node) -> bool:
     """Whether the gradient of a node with bodies is known."""
-    return not node.op.domain and node.op.name in _RULES
+    return node.op.key in _RULES
 
 
 def gradients(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
     """The values that a node or its bodies read, each with what the node adds to its gradient."""
-    return _RULES[node.op.name](b, node, grads)
+    return _RULES[node.op.key](b, node, grads)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import same
-from sardonyx.graph.dtype import BOOL
-from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.dtype import BOOL, F32, F64
+from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.attention.heads import precision
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
 
@@ -60,6 +62,24 @@ def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring) -> Va
     if how.softcap > 0:
         scores = b.Mul(b.Tanh(b.Mul(scores, 1 / how.softcap)), how.softcap)
     return b.MatMul(_weights(b, scores, how), values)
+
+
+def flex_attention(
+    b: GradientBuilder, node: Node, inline: Callable[[Graph, Value], Value]
+) -> Value:
+    """Return FlexAttention by other ops; `inline` adds the nodes of a modifier for its operand."""
+    q, k, v = (input_of(node, i) for i in range(3))
+    group, dtype = _group_size(q, k), q.tensor.dtype
+    number = node.attrs["softmax_precision"]
+    wide = precision(number) if number is not None else F64 if dtype is F64 else F32
+    factor = scale_of(q, node.attrs["scale"])
+    weights = b.cast(b.Mul(b.MatMul(q, b.transposed(_repeated(b, k, group))), factor), wide)
+    if (score_mod := node.attrs["score_mod"]) is not None:
+        weights = inline(score_mod, weights)
+    weights = b.Softmax(weights, axis=-1)
+    if (prob_mod := node.attrs["prob_mod"]) is not None:
+        weights = inline(prob_mod, weights)
+    return b.cast(b.MatMul(weights, b.cast(_repeated(b, v, group), wide)), dtype)
 
 
 def merge_heads(b: GradientBuilder, x: Value) -> Value:

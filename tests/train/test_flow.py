@@ -11,6 +11,7 @@ import onnxruntime  # type: ignore[import-untyped]
 import pytest
 
 import sardonyx
+from sardonyx.autodiff.recompute import RECOMPUTED
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.verify import verify
 from sardonyx.save import SaveOptions, save
@@ -259,3 +260,22 @@ def test_flex_attention() -> None:
         ]
         wanted = (ends[0] - ends[1]) / (2 * STEP)
         np.testing.assert_allclose(np.sum(grad * direction), wanted, 1e-7, 1e-7)
+
+
+def test_bodies_read_what_is_computed_again() -> None:
+    text = f"""g (double[4] x, double[4] w, int64 n) => (double loss) {{ {YES}
+        a = Mul(x, w) u = Sin(a)
+        y = Loop (n, yes, x) <body = b (int64 k, bool c, double[4] s) => (bool d, double[4] t)
+             {{ d = Identity(c) m = Mul(s, u) t = Tanh(m) }}> loss = ReduceSum<keepdims=0>(y) }}"""
+    feeds = feeds_of("both branches")[0] | {"n": np.array(3)}
+    del feeds["c"]
+    plain = gradient(model_of(text), "loss", BY)
+    again = gradient(model_of(text), "loss", BY, recompute=lambda node: True)
+    names = [node.op.name for node in again.graph.nodes]
+    assert names.count("Sin") == 2
+    loop = [node for node in again.graph.nodes if node.op.name == "Loop"][1]
+    (sine,) = (v for v in loop.reads() if v.op == "Sin")
+    assert sine.node is not None
+    assert sine.node.priority == RECOMPUTED
+    for a, b in zip(*(session_of(made).run(None, feeds) for made in (plain, again)), strict=True):
+        np.testing.assert_array_equal(a, b)

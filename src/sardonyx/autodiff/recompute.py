@@ -109,9 +109,10 @@ def insert_clones(
         if node in needed:
             copies.update(zip(node.outputs, _clone(graph, node, copies).outputs, strict=True))
     for node in backward:
-        for slot, read in enumerate(node.inputs):
-            if read is not None and read in copies:
-                graph.set_input(node, slot, copies[read])
+        for reader in (node, *(n for _, body in node.subgraphs for n in body.all_nodes())):
+            for slot, read in enumerate(reader.inputs):
+                if read is not None and read in copies:
+                    reader.graph.set_input(reader, slot, copies[read])
 
 
 def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:

@@ -173,6 +173,13 @@ def test_recurrent_layers_keep_their_type(name: str) -> None:
     assert [found[n].dtype for n in ("w_grad", "r_grad")] == [np.float32] * 2
 
 
+def test_repeats_that_are_fed() -> None:
+    model = model_of("g (float[1, 4] x, int64[2] r) => (float[a, b] y) { y = Tile(x, r) }")
+    made = gradient(model, "y", ["x"], seeds=True)
+    feeds = {"r": np.array([3, 2]), "y_grad": np.ones((3, 8), np.float32)}
+    assert run(made, x=np.zeros((1, 4), np.float32), **feeds)["x_grad"].tolist() == [[6, 6, 6, 6]]
+
+
 # Tensors that go through sequences of known elements, optionals, and the branch that is taken.
 AROUND = [
     """s = SequenceConstruct(x, y) t = SequenceInsert(s, y, zero) u = SequenceErase(t, one)

@@ -16,7 +16,7 @@ from sardonyx.base.records import field, frozen, mutable
 from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Shape, Size, lone_name, symbol
 from sardonyx.graph.dtype import U8
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.graph import Node, Value, optional_input
 from sardonyx.graph.guard import Guard
 from sardonyx.place.lowered import (
     Call,
@@ -225,7 +225,7 @@ class SegmentBuilder:
             current = self.values[number]
             if current.storage is Storage.ARENA:
                 return views if number in self._row_strided else []
-            source = value.node.inputs[0] if value.node is not None else None
+            source = optional_input(value.node, 0) if value.node is not None else None
             if current.storage is not Storage.RESHAPED or source is None:
                 return []
             dims = source.tensor.dims

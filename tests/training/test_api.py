@@ -275,6 +275,27 @@ def test_wrong_arguments(folder, tmp_path):
         CheckpointState({})
 
 
+def test_two_accumulators_of_one_gradient(folder, tmp_path):
+    model = onnx.load(folder / "training_model.onnx")
+    node = next(n for n in model.graph.node if n.op_type == "InPlaceAccumulatorV2")
+    model.graph.node.append(node)
+    model.graph.node[-1].output[0] = "again"
+    onnx.save(model, tmp_path / "twice.onnx")
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    with pytest.raises(InvalidArgument, match=r"two nodes add to w1_grad.accumulation.buffer"):
+        Module(tmp_path / "twice.onnx", state)
+
+
+def test_models_that_are_damaged(folder, tmp_path):
+    """Truncated or other files are refused as any model is."""
+    state = CheckpointState.load_checkpoint(folder / "checkpoint")
+    data = (folder / "training_model.onnx").read_bytes()
+    for size in (0, 10, len(data) // 2, len(data) - 3):
+        (tmp_path / "cut.onnx").write_bytes(data[:size])
+        with pytest.raises(sardonyx.errors.SardonyxError):
+            Module(tmp_path / "cut.onnx", state)
+
+
 def test_a_checkpoint_of_another_model(folder, tmp_path):
     generate(tmp_path, classifier(width=6), frozen_params=["b1"])
     state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")

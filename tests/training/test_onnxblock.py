@@ -166,6 +166,16 @@ def test_a_block_that_makes_an_invalid_model():
         blocks.Add()("scores", "nothing")
 
 
+def test_the_name_of_a_temporary_file():
+    class Named(onnxblock.Block):
+        def build(self):
+            """Append nothing."""
+
+    assert Named("other.onnx")
+    with pytest.raises(RuntimeError, match=r"a relative path, not /tmp/a\.onnx"):
+        Named("/tmp/a.onnx")
+
+
 def test_names_that_are_not_there():
     with onnxblock.base(classifier()):
         with pytest.raises(LookupError, match="has no output 'score'; it has scores"):
@@ -294,6 +304,12 @@ def test_wrong_arguments(options, error, message, tmp_path):
     with pytest.raises(error, match=message):
         generate(tmp_path, **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_frozen_names_that_match_nothing(tmp_path, caplog):
+    """onnxruntime ignores them: exporters leave out parameters that no node reads."""
+    generate(tmp_path, frozen_params=["b9"])
+    assert "frozen_params names b9, not in the model" in caplog.text
 
 
 def test_something_else_than_a_model(tmp_path):

@@ -83,15 +83,10 @@ def generate_artifacts(  # noqa: PLR0913 - the signature of onnxruntime
     blocks; without an optimizer there is no optimizer model. `nominal_checkpoint` also writes a
     checkpoint without values.
     """
-    if ort_format:
-        raise NotImplemented(
-            "models in the .ort format are not written",
-            hint="leave out ort_format: the .onnx artifacts have the same contents",
-        )
+    _reject_ort_format(ort_format)
     loaded, path = _loaded(model)
-    block = _TrainingModel(
-        _loss_block(loss), loss_input_names, _output_names(additional_output_names)
-    )
+    outputs = _output_names(additional_output_names)
+    block = _TrainingModel(_loss_block(loss), loss_input_names, outputs)
     _choose_parameters(block, requires_grad or [], frozen_params or [])
     update = None if optimizer is None else _optimizer_block(optimizer)
     with onnxblock.base(loaded, path), _library(custom_op_library):
@@ -102,6 +97,14 @@ def generate_artifacts(  # noqa: PLR0913 - the signature of onnxruntime
         with onnxblock.empty_base(_opset(loaded)):
             update(block.parameters())
         _save(update.to_model_proto(), folder / f"{prefix}optimizer_model.onnx")
+
+
+def _reject_ort_format(ort_format: bool) -> None:
+    if ort_format:
+        raise NotImplemented(
+            "models in the .ort format are not written",
+            hint="leave out ort_format: the .onnx artifacts have the same contents",
+        )
 
 
 def _save_block(

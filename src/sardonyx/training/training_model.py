@@ -68,7 +68,13 @@ def read_model_of(path: str | os.PathLike[str], state: TrainingState) -> Trainin
 def _gradients_as_outputs(model: Model) -> list[str]:
     """Replace accumulators by outputs with the gradients; return the names of the parameters."""
     graph = model.graph
-    sums = {_buffer(node): node for node in graph.nodes if _buffer(node)}
+    sums: dict[str, Node] = {}
+    for node in graph.nodes:
+        name = _buffer(node)
+        if name in sums:
+            raise InvalidArgument(f"two nodes add to {name}", nodes=f"{sums[name]}, {node}")
+        if name:
+            sums[name] = node
     flags = {value for node in sums.values() for value in node.outputs}
     kept = [i for i, value in enumerate(graph.outputs) if value not in flags]
     gradients = [_gradient(node) for node in sums.values()]
@@ -89,7 +95,8 @@ def _gradients_as_outputs(model: Model) -> list[str]:
 def _buffer(node: Node) -> str:
     """Return the name of the input that a node adds a gradient to; empty for other nodes."""
     buffer = node.inputs[0] if node.op.name == _ACCUMULATOR else None
-    return buffer.name if buffer is not None and buffer.name.endswith(BUFFER) else ""
+    is_input = buffer is not None and buffer in node.graph.inputs and buffer.name.endswith(BUFFER)
+    return buffer.name if buffer is not None and is_input else ""
 
 
 def _gradient(node: Node) -> Value:

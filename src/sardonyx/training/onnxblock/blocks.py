@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from abc import ABC, abstractmethod
 from typing import Any, Final
 
@@ -25,6 +26,11 @@ class Block(ABC):
     """A part of a graph: `build` appends nodes to `self.base` and returns names of outputs."""
 
     base: onnx.ModelProto  # while `build` runs: the model that it edits
+
+    def __init__(self, temp_file_name: str = "temp.onnx") -> None:
+        """Check onnxruntime's argument; models are checked in memory, and need no file."""
+        if os.path.isabs(temp_file_name):
+            raise RuntimeError(f"temp_file_name is a relative path, not {temp_file_name}")
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:

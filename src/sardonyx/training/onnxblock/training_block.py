@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from sardonyx.base.log import logger
 from sardonyx.errors import InvalidArgument
 from sardonyx.training.onnxblock.base_model import edited_model
 from sardonyx.training.onnxblock.blocks import Block
@@ -100,6 +101,9 @@ class TrainingBlock(Block):
         """Return the trainable and the frozen initializers, in the order of the model."""
         _check_names(model, list(self._requires_grad))
         tensors = model.graph.initializer
+        missing = self._frozen_params.keys() - {t.name for t in tensors}
+        if missing:  # exporters leave out parameters that no node reads
+            logger.warning("frozen_params names %s, not in the model", ", ".join(sorted(missing)))
         chosen = (self._requires_grad, self._frozen_params)
         trainable, frozen = (
             [copy.deepcopy(t) for t in tensors if t.name in names] for names in chosen

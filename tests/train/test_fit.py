@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.errors import Fail, InvalidArgument, SardonyxError
 from sardonyx.train import SGD, AdamW, TrainingStep, fit, lora, merge
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.inference_form import inference_form
@@ -61,6 +63,26 @@ def test_resumption_is_exact(stop: int, tmp_path: Path) -> None:
     again = trained(**options, checkpoints=CheckpointFolder(tmp_path), resume=True)
     assert weights(again) == weights(whole)
     assert again.losses == whole.losses
+
+
+def test_a_full_disk_is_reported_and_the_run_continues(tmp_path: Path) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def fill(report: Any) -> None:
+        if report.step == 10:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limit[1]))
+
+    try:
+        with pytest.raises(Fail, match=r"step-00000012.safetensors cannot be written") as caught:
+            trained(checkpoints=tmp_path, save_every=4, on_step=fill)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "free space" in caught.value.where["hint"]
+    assert list(CheckpointFolder(tmp_path).steps()) == [4, 8]
+    again = trained(checkpoints=tmp_path, save_every=4, resume=True)
+    assert weights(again) == weights(trained())
 
 
 def test_early_stopping_returns_the_best() -> None:

@@ -100,6 +100,18 @@ def test_feeds_are_batches(data: Data) -> None:
     assert [f["x"].tolist() for f in made.epoch(0)] == [f["x"].tolist() for f in FEEDS]
 
 
+def test_a_loader_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import DataLoader, TensorDataset
+
+    arrays = [torch.from_numpy(DATA[name]) for name in NAMES]
+    loader = DataLoader(TensorDataset(*arrays), batch_size=5)
+    made = loop(loader, epochs=20)
+    made.run()
+    assert made.total == made.state.step == 40
+    assert made.state.losses[-1] < made.state.losses[0] / 4
+
+
 def test_an_iterator_serves_one_epoch() -> None:
     made = loop(iter(FEEDS), epochs=1)
     made.run()

@@ -191,7 +191,8 @@ class Op:
         self.lowering_rule: Lowering | None = None  # for custom ops with native code
         self.decomposition: Decomposition | None = None
         # Set by the module gradient.py of the op's family, which inference sessions do not import.
-        self.gradient_rule: Gradient | None = None
+        # A decomposition here is differentiated instead of the op; lowering does not use it.
+        self.gradient_rule: Gradient | Decomposition | None = None
 
     def infer(self, rule: Infer) -> Infer:
         """Decorator: the rule for facts of the outputs from facts of the inputs."""

@@ -56,6 +56,14 @@ class GradientBuilder(Builder):
         sizes = self.Gather(self.Shape(x), self.ints(*along))
         return self.cast(self.ReduceProd(sizes, keepdims=0), fact.dtype)
 
+    def length(self, x: Value, axis: int) -> Value:
+        """Return the size of an axis, as an int64 scalar."""
+        return self.Squeeze(self.element(self.shape(x), axis), self.ints(0))
+
+    def along(self, vector: Value, axis: int, rank: int) -> Value:
+        """Reshape a vector so that it broadcasts along one of `rank` axes."""
+        return self.Reshape(vector, self.ints(*(-1 if i == axis else 1 for i in range(rank))))
+
     def zeros(self, x: Value) -> Value:
         """Return zeros of a value's type and shape, or of its elements' type for a sequence.
 
@@ -206,11 +214,15 @@ def gradient(*names: str, domain: str = ONNX) -> Callable[[Gradient], Gradient]:
 def decompose(
     *names: str, domain: str = ONNX, when: Callable[[Node], bool] = never
 ) -> Callable[[Build], Build]:
-    """Decorator: the decomposition of these ops, from which their gradients follow."""
+    """Decorator: these ops in terms of others, through which their gradients pass.
+
+    Lowering does not use it: kernels compute the ops, or a decomposition that they declare. Nodes
+    for which `when` holds are replaced in the forward part, too.
+    """
 
     def keep(build: Build) -> Build:
         for name in names:
-            declared(name, domain).decompose(build, when=when)
+            declared(name, domain).gradient_rule = Decomposition(build, when)
         return build
 
     return keep

@@ -8,7 +8,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.inference import axis_of
-from sardonyx.ops.signal import FACTORS, scalar_size
+from sardonyx.ops.signal.standard import FACTORS, scalar_size
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowerings, for_types, padded_inputs

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
 from sardonyx.graph.op import ONNX, Op
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.signal import mel, windows
+from sardonyx.ops.signal.standard import mel, windows
 from sardonyx.providers.torch.dtypes import as_tensor, wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 

@@ -1,0 +1,1 @@
+"""Ops on whole matrices: determinant, inverse, distances and dynamic time warping."""

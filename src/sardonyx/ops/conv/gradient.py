@@ -10,14 +10,20 @@ import itertools
 import math
 from typing import Final
 
+import numpy as np
+
 from sardonyx.base.records import frozen
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dim import Size
+from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.conv.standard import transposed_front
 from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS, activation
 from sardonyx.ops.gradients import LAST, GradientBuilder, decompose, gradient, ranked
-from sardonyx.ops.sliding_window import Ints, Window, window_of
+from sardonyx.ops.normalize.standard import per_channel, widened
+from sardonyx.ops.sample.taps import axis_of_image, linear_taps, weighted_sum
+from sardonyx.ops.sliding_window import Ints, Window, numbers, window_of
 
 Grads = list[Value | None]
 _MAX_TAPS: Final = 128  # of a kernel that is unrolled into one multiplication per tap
@@ -84,13 +90,11 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     x, w = input_of(node, 0), input_of(node, 1)
     attrs = node.attrs
-    window = window_of(ranked(w).dims[2:], attrs)
+    window, bias = window_of(ranked(w).dims[2:], attrs), _bias(b, dy)
     if window.is_same or attrs["output_shape"]:
-        raise NotImplemented(
-            "a ConvTranspose whose pads follow from its output's size has no gradient",
-            hint="give its pads and output_padding",
-        )
-    geometry = conv_geometry(window, dy, attrs["group"])
+        geometry, dy = _cropped_to_windows(b, window, node, dy)
+    else:
+        geometry = conv_geometry(window, dy, attrs["group"])
     # ConvTranspose is the adjoint of Conv, so its gradient is the Conv itself.
     steps = {"strides": geometry.strides, "dilations": geometry.dilations}
     dx = b.Conv(dy, w, pads=geometry.pads, group=geometry.group, **steps)
@@ -98,7 +102,32 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
         n = geometry.n
         ends = b.Gather(b.shape(x), b.ints(*range(2, 2 + n)))
         dx = b.Slice(dx, b.ints(*(0,) * n), ends, b.ints(*range(2, 2 + n)))
-    return [b.reshape(dx, x), _weights(b, dy, x, geometry, w) if b.wants(w) else None, _bias(b, dy)]
+    return [b.reshape(dx, x), _weights(b, dy, x, geometry, w) if b.wants(w) else None, bias]
+
+
+def _cropped_to_windows(
+    b: GradientBuilder, window: Window, node: Node, dy: Value
+) -> tuple[ConvGeometry, Value]:
+    """Return the geometry of a ConvTranspose of given output size, and dy where windows reach."""
+    facts = [ranked(v) for v in (input_of(node, 0), dy)]
+    sizes = [f.shaped(f.dims[2:]).static for f in facts]
+    ins, outs = sizes
+    if ins is None or outs is None or not all(isinstance(k, int) for k in window.kernel):
+        what = "the pads of a ConvTranspose with output_shape or auto_pad follow from dynamic sizes"
+        raise NotImplemented(what, hint=_FIX_SIZES)
+    begins = numbers(transposed_front(window, (ins, outs), node.attrs))
+    kernel, extents = numbers(window.kernel), numbers(window.extents)
+    # ins = (outs + begin + end - extent) / stride + 1.
+    ends = [
+        (size - 1) * window.strides[i] + extents[i] - begins[i] - outs[i]
+        for i, size in enumerate(ins)
+    ]
+    crops = b.ints(*(0 for _ in ends), *(min(0, end) for end in ends))
+    pads = tuple(max(0, end) for end in ends)
+    if any(end < 0 for end in ends):  # the output is larger than what windows write
+        dy = b.Pad(dy, crops, None, b.ints(*range(2, 2 + len(ends))))
+    steps = (window.strides, window.dilations)
+    return ConvGeometry(kernel, *steps, begins, pads, node.attrs["group"]), dy
 
 
 def _bias(b: GradientBuilder, dy: Value) -> Value:
@@ -226,6 +255,8 @@ def _weights(b: GradientBuilder, x: Value, dy: Value, geometry: ConvGeometry, w:
     """Return the gradient of the weights: x convolved with dy, with batch and channels swapped."""
     # Here dy is the kernel, and no convolution has a kernel of dynamic size. Depthwise groups
     # gain nothing from a matrix product.
+    if 0 in ranked(x).dims:
+        return b.zeros(w)
     is_open = ranked(x).static is None and math.prod(geometry.kernel) <= _MAX_TAPS
     if is_open or _is_depthwise(w, geometry):
         return _weights_by_taps(b, x, dy, geometry, w)
@@ -296,3 +327,69 @@ def _(b: GradientBuilder, node: Node) -> Value:
         ACTIVATION_ATTRS.get(name, ()), node.attrs["activation_params"] or (), strict=False
     )
     return activation(b, y, name, dict(values))
+
+
+@gradient("Col2Im")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    """im2col: each block of the padded gradient is a column."""
+    columns, block = input_of(node, 0), b.cast(input_of(node, 2), I64)
+    n = ranked(dy).rank - 2
+    # Only the strides, dilations and pads are read; the sizes may be dynamic.
+    window = window_of((1,) * n, node.attrs)
+    blocks = b.Pad(dy, b.ints(*window.pads), None, b.ints(*range(2, 2 + n)))
+    for i in range(n):
+        # Axis 2 + 2 i becomes two: taps of a block, and blocks.
+        axis = 2 + 2 * i
+        size, taps = b.element(b.shape(blocks), axis), b.element(block, i)
+        last = b.Sub(b.Sub(size, b.Mul(b.Sub(taps, 1), window.dilations[i])), 1)
+        count = b.Add(b.Div(last, window.strides[i]), 1)
+        tap, start = (b.arange(b.Squeeze(v, b.ints(0))) for v in (taps, count))
+        tap = b.Unsqueeze(b.Mul(tap, window.dilations[i]), b.ints(1))
+        blocks = b.Gather(blocks, b.Add(tap, b.Mul(start, window.strides[i])), axis=axis)
+    taps_first = (0, 1, *range(2, 2 + 2 * n, 2), *range(3, 3 + 2 * n, 2))
+    return b.reshape(b.Transpose(blocks, perm=taps_first), columns)
+
+
+@decompose("DeformConv")
+def _(b: GradientBuilder, node: Node) -> Value:
+    """im2col with taps that are sampled at their offsets, then a matmul per group."""
+    x, w, offset = (input_of(node, i) for i in range(3))
+    bias, mask = optional_input(node, 3), optional_input(node, 4)
+    geometry = conv_geometry(window_of(ranked(w).dims[2:], node.attrs), x, node.attrs["group"])
+    maps, channels = _weight_sizes(w)
+    groups, n, n_taps = node.attrs["offset_group"], geometry.n, math.prod(geometry.kernel)
+    # The channels of an offset group are sampled as an image of their own.
+    batch, *outs = (b.element(b.shape(offset), i) for i in (0, *range(2, 2 + n)))
+    images, each = b.Mul(batch, groups), b.ints(channels * geometry.group // groups)
+    spatial = b.Slice(b.shape(x), b.ints(2), b.ints(2 + n))
+    image = b.Reshape(widened(b, x), b.Concat(images, each, spatial, axis=0), allowzero=1)
+    per_tap = b.Concat(images, b.ints(n_taps), *outs, axis=0)
+    shifts = b.Concat(images, b.ints(n_taps, n), *outs, axis=0)
+    shift = b.Reshape(widened(b, offset), shifts, allowzero=1)
+    axes = [
+        linear_taps(
+            b, _positions(b, shift, geometry, i), axis_of_image(b, x, 2 + i, shift.tensor.dtype)
+        )
+        for i in range(n)
+    ]
+    number = b.along(b.arange(b.Squeeze(images, b.ints(0))), 0, n + 2)
+    samples = weighted_sum(b, image, number, axes)  # [images, taps, ..., channels]
+    if mask is not None:
+        factors = b.Reshape(widened(b, mask), per_tap, allowzero=1)
+        samples = b.Mul(samples, b.Unsqueeze(factors, b.ints(-1)))
+    columns = b.Transpose(samples, perm=(0, n + 2, *range(1, n + 2)))
+    depth = channels * n_taps
+    columns = b.Reshape(columns, b.Concat(batch, b.ints(geometry.group, depth, -1), axis=0))
+    kernel = b.Reshape(widened(b, w), b.ints(geometry.group, maps // geometry.group, depth))
+    y = b.reshape(b.MatMul(kernel, columns), node.outputs[0])
+    return b.cast(y if bias is None else b.Add(y, per_channel(b, bias, x)), x.tensor.dtype)
+
+
+def _positions(b: GradientBuilder, shift: Value, geometry: ConvGeometry, i: int) -> Value:
+    """Return where taps read along axis i: their place in the window, shifted by their offsets."""
+    dtype, n = shift.tensor.dtype, geometry.n
+    own = b.Gather(shift, b.const(i, I64), axis=2)  # [images, taps, ...]
+    out = b.along(b.arange(b.length(own, 2 + i)), 2 + i, n + 2)
+    start = b.Sub(b.Mul(out, geometry.strides[i]), geometry.begins[i])
+    taps = np.indices(geometry.kernel)[i].reshape(1, -1, *(1,) * n) * geometry.dilations[i]
+    return b.Add(own, b.cast(b.Add(start, b.const(taps, I64)), dtype))

@@ -13,6 +13,7 @@ from sardonyx.graph.dim import same
 from sardonyx.graph.dtype import BOOL, F32, F64
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, RAW
 from sardonyx.ops.attention.heads import precision
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
@@ -27,20 +28,26 @@ class Scoring:
     visible: Value | None = None  # further keys that are not seen, as bools
     bias: Value | None = None  # added to the scores
     sink: Value | None = None  # per head, the score of a key without a value
+    past: Value | None = None  # cached keys, which are before the queries
+    counts: Value | None = (
+        None  # by batch, how many keys are used; the queries are the last of them
+    )
 
 
 @decompose("Attention")
 def _(b: GradientBuilder, node: Node) -> list[Value | None]:
-    q, k, v = (input_of(node, i) for i in range(3))
-    attrs, is_packed, mask = node.attrs, ranked(q).rank == 3, optional_input(node, 3)
-    for slot, name in ((4, "past_key"), (6, "nonpad_kv_seqlen")):
-        if optional_input(node, slot) is not None:
-            raise NotImplemented(
-                f"an Attention with {name} has no gradient", hint="train without a cache"
-            )
+    q, k, v, mask, past_key, past_value, counts = (optional_input(node, i) for i in range(7))
+    assert q is not None
+    assert k is not None
+    assert v is not None
+    attrs, is_packed = node.attrs, ranked(q).rank == 3
     if is_packed:
         q = split_heads(b, q, attrs["q_num_heads"])
         k, v = (split_heads(b, x, attrs["kv_num_heads"]) for x in (k, v))
+    if past_key is not None and past_value is not None:
+        k, v = b.Concat(past_key, k, axis=2), b.Concat(past_value, v, axis=2)
+    if mask is not None and same(ranked(mask).dims[-1], ranked(k).dims[2]) is not True:
+        mask = _padded_mask(b, mask, k)
     is_bool = mask is not None and mask.tensor.dtype is BOOL
     right = 0 if attrs["is_causal"] else attrs["right_window_size"]
     how = Scoring(
@@ -49,19 +56,31 @@ def _(b: GradientBuilder, node: Node) -> list[Value | None]:
         (attrs["left_window_size"], right),
         visible=mask if is_bool else None,
         bias=None if is_bool else mask,
+        past=past_key,
+        counts=counts,
     )
-    out = attend(b, q, k, v, how)
-    return [merge_heads(b, out) if is_packed else out, k, v, None]
+    out, stages = _attend(b, q, k, v, how)
+    out = merge_heads(b, out) if is_packed else out
+    return [out, k, v, stages[attrs["qk_matmul_output_mode"]]]
 
 
 def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring) -> Value:
     """Return softmax(scores) v of heads [batch, heads, rows, width]; q may have more of them."""
+    return _attend(b, q, k, v, how)[0]
+
+
+def _attend(
+    b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring
+) -> tuple[Value, dict[int, Value]]:
+    """Return the output of attention, and the scores by stage, as qk_matmul_output_mode numbers it."""
     group = _group_size(q, k)
     keys, values = _repeated(b, k, group), _repeated(b, v, group)
-    scores = b.Mul(b.MatMul(q, b.transposed(keys)), how.scale)
+    raw = capped = b.Mul(b.MatMul(q, b.transposed(keys)), how.scale)
     if how.softcap > 0:
-        scores = b.Mul(b.Tanh(b.Mul(scores, 1 / how.softcap)), how.softcap)
-    return b.MatMul(_weights(b, scores, how), values)
+        capped = b.Mul(b.Tanh(b.Mul(raw, 1 / how.softcap)), how.softcap)
+    biased, weights = _weights(b, capped, how)
+    stages = {RAW: raw, CAPPED: capped, BIASED: biased, PROBABILITIES: weights}
+    return b.MatMul(weights, values), stages
 
 
 def flex_attention(
@@ -125,24 +144,26 @@ def _repeated(b: GradientBuilder, x: Value, times: int) -> Value:
     return b.Reshape(copies, b.Concat(batch, b.Mul(heads, times), rest, axis=0))
 
 
-def _weights(b: GradientBuilder, scores: Value, how: Scoring) -> Value:
-    """Return the softmax over the visible keys; zeros for a query that sees none."""
+def _weights(b: GradientBuilder, scores: Value, how: Scoring) -> tuple[Value, Value]:
+    """Return the masked scores, and their softmax: zeros for a query that sees no key."""
     dtype = scores.tensor.dtype
     # Finite, and half the range, so that adding a score to it cannot overflow to -inf and NaN.
     lowest = b.const(float(np.finfo(np.float32).min) / 2 if dtype.bits > 16 else -3e4, dtype)
-    visible = _both(b, _visible(b, scores, how.window), how.visible)
-    for mask in (how.visible, how.bias):
-        if mask is not None and same(ranked(mask).dims[-1], ranked(scores).dims[-1]) is not True:
-            raise NotImplemented(
-                "an attn_mask with fewer columns than keys has no gradient", hint="pad the mask"
-            )
+    visible = _both(b, _visible(b, scores, how), how.visible)
     if how.bias is not None:
         bias = b.cast(how.bias, dtype)
         scores = b.Add(scores, b.Max(bias, lowest))
         visible = _both(b, visible, b.Greater(bias, lowest))
     seen = scores if visible is None else b.Where(visible, scores, lowest)
     weights = b.Softmax(seen, axis=-1) if how.sink is None else _sink_softmax(b, seen, how.sink)
-    return weights if visible is None else b.where(visible, weights)
+    return seen, weights if visible is None else b.where(visible, weights)
+
+
+def _padded_mask(b: GradientBuilder, mask: Value, k: Value) -> Value:
+    """Return a mask that hides the keys after its last column."""
+    missing = b.Sub(b.element(b.shape(k), 2), b.element(b.shape(mask), ranked(mask).rank - 1))
+    hidden = b.const(False if mask.tensor.dtype is BOOL else -np.inf, mask.tensor.dtype)
+    return b.Pad(mask, b.Concat(b.ints(0), missing, axis=0), hidden, b.ints(-1))
 
 
 def _both(b: GradientBuilder, one: Value | None, other: Value | None) -> Value | None:
@@ -160,19 +181,22 @@ def _sink_softmax(b: GradientBuilder, scores: Value, sink: Value) -> Value:
     return b.Slice(b.Softmax(wide, axis=-1), b.ints(0), b.ints(-1), b.ints(3))
 
 
-def _visible(b: GradientBuilder, scores: Value, window: tuple[int, int]) -> Value | None:
+def _visible(b: GradientBuilder, scores: Value, how: Scoring) -> Value | None:
     """Return which keys each query may see by position; None for all."""
-    left, right = window
-    if left < 0 and right < 0:
+    left, right = how.window
+    if left < 0 and right < 0 and how.counts is None:
         return None
-    ends = [
-        b.Squeeze(b.Slice(b.shape(scores), b.ints(i), b.ints(i + 1)), b.ints(0)) for i in (2, 3)
-    ]
+    ends = [b.length(scores, i) for i in (2, 3)]
     rows, keys = (b.arange(end) for end in ends)
-    distance = b.Sub(keys, b.Unsqueeze(rows, b.ints(1)))
-    visible = None
+    row, visible = b.Unsqueeze(rows, b.ints(1)), None
+    if how.past is not None:
+        row = b.Add(row, b.element(b.shape(how.past), 2))
+    if how.counts is not None:
+        counts = b.Reshape(how.counts, b.ints(-1, 1, 1, 1))
+        row, visible = b.Add(row, b.Sub(counts, ends[0])), b.Less(keys, counts)
+    distance = b.Sub(keys, row)
     if right >= 0:
-        visible = b.LessOrEqual(distance, right)
+        visible = _both(b, visible, b.LessOrEqual(distance, right))
     if left >= 0:
         visible = _both(b, visible, b.GreaterOrEqual(distance, -left))
     return visible

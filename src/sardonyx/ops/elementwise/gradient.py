@@ -130,6 +130,11 @@ def _(b: GradientBuilder, node: Node) -> Value:
     return b.Mul(x, b.Sigmoid(b.Mul(x, node.attrs["alpha"])))
 
 
+@decompose("SwiGLU")
+def _(b: GradientBuilder, node: Node) -> Value:
+    return b.Mul(b.Swish(input_of(node, 0), alpha=node.attrs["alpha"]), input_of(node, 1))
+
+
 @decompose("Gelu", "FastGelu", "BiasGelu", domain=MICROSOFT)
 def _(b: GradientBuilder, node: Node) -> Value:
     x, bias = input_of(node, 0), optional_input(node, 1)

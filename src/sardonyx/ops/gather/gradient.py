@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from sardonyx.errors import NotImplemented
+from collections.abc import Callable
+
+from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import I64
-from sardonyx.graph.graph import Node, Value, input_of
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axis_of
 
@@ -55,36 +57,96 @@ def _with_batch(b: GradientBuilder, index: Value, n_batch: int) -> Value:
     columns: list[Value] = []
     for i in range(n_batch):
         positions = b.arange(b.Squeeze(b.element(sizes, i), b.ints(0)))
-        shape_along = b.ints(*(-1 if axis == i else 1 for axis in range(rank)))
-        columns.append(b.Expand(b.Reshape(positions, shape_along), outer))
+        columns.append(b.Expand(b.along(positions, i, rank), outer))
     return b.Concat(*columns, index, axis=-1)
+
+
+@frozen
+class Scatter:
+    """The positions that a scatter writes, and how it reads, adds to and combines them."""
+
+    read: Callable[[Value], Value]
+    write: Callable[..., Value]  # (data, updates, reduction)
 
 
 @gradient("ScatterElements")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    index, updates, axis = input_of(node, 1), input_of(node, 2), node.attrs["axis"]
-    gathered = b.GatherElements(dy, index, axis=axis)
-    if _adds(node):
-        return [dy, None, gathered]
-    return [b.ScatterElements(dy, index, b.zeros(updates), axis=axis), None, gathered]
+    index, axis = input_of(node, 1), node.attrs["axis"]
+    return _scatter_gradients(
+        b,
+        node,
+        dy,
+        Scatter(
+            lambda x: b.GatherElements(x, index, axis=axis),
+            lambda x, updates, reduction: b.ScatterElements(
+                x, index, updates, axis=axis, reduction=reduction
+            ),
+        ),
+    )
 
 
 @gradient("ScatterND")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
-    index, updates = input_of(node, 1), input_of(node, 2)
-    gathered = b.GatherND(dy, index)
-    return [dy if _adds(node) else b.ScatterND(dy, index, b.zeros(updates)), None, gathered]
+    index = input_of(node, 1)
+    return _scatter_gradients(
+        b,
+        node,
+        dy,
+        Scatter(
+            lambda x: b.GatherND(x, index),
+            lambda x, updates, reduction: b.ScatterND(x, index, updates, reduction=reduction),
+        ),
+    )
 
 
-def _adds(node: Node) -> bool:
-    """Whether a scatter adds its updates; other reductions have no gradient."""
+def _scatter_gradients(b: GradientBuilder, node: Node, dy: Value, at: Scatter) -> Grads:
+    """Return the gradients of data and updates."""
+    x, updates, y = input_of(node, 0), input_of(node, 2), node.outputs[0]
     reduction = node.attrs["reduction"]
-    if reduction not in (b"none", b"add"):
-        raise NotImplemented(
-            f"{node.op} with reduction {reduction.decode()} has no gradient",
-            hint="it has one with none or add",
-        )
-    return bool(reduction == b"add")
+    if reduction == b"none":
+        return [at.write(dy, b.zeros(updates), b"none"), None, at.read(dy)]
+    if reduction == b"add":
+        return [dy, None, at.read(dy)]
+    if reduction == b"mul":
+        return _product_gradients(b, (x, updates), dy, at)
+    # The gradient is split evenly among the elements that attain the extreme.
+    dtype = x.tensor.dtype
+    chosen = [b.Equal(x, y), b.Equal(updates, at.read(y))]
+    share = b.Div(dy, at.write(*(b.cast(mask, dtype) for mask in chosen), b"add"))
+    return [b.where(chosen[0], share), None, b.where(chosen[1], at.read(share))]
+
+
+def _product_gradients(
+    b: GradientBuilder, factors: tuple[Value, Value], dy: Value, at: Scatter
+) -> Grads:
+    """Return dy times the product of all other factors, which exists if a factor is 0."""
+    dtype = dy.tensor.dtype
+    is_zero = [b.Equal(v, b.const(0, dtype)) for v in factors]
+    whole = [b.Where(z, b.const(1, dtype), v) for z, v in zip(is_zero, factors, strict=True)]
+    others = b.Mul(dy, at.write(*whole, b"mul"))
+    n_zeros = at.write(*(b.cast(z, dtype) for z in is_zero), b"add")
+    none, one = (b.where(b.Equal(n_zeros, b.const(n, dtype)), others) for n in (0, 1))
+    reads: tuple[Callable[[Value], Value], ...] = (lambda v: v, at.read)
+    dx, dupdates = (
+        b.Where(z, read(one), b.Div(read(none), v))
+        for z, v, read in zip(is_zero, whole, reads, strict=True)
+    )
+    return [dx, None, dupdates]
+
+
+@gradient("TensorScatter")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
+    cache, update, starts = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
+    axis = axis_of(node.attrs["axis"], ranked(cache).rank)
+    positions = b.arange(b.length(update, axis))
+    rank = ranked(update).rank
+    index = b.along(positions, axis, rank)
+    if starts is not None:
+        index = b.Add(index, b.Reshape(b.cast(starts, I64), b.ints(-1, *(1,) * (rank - 1))))
+    if node.attrs["mode"] == b"circular":
+        index = b.Mod(index, b.length(cache, axis))
+    read = b.GatherElements(dy, b.Expand(index, b.shape(update)), axis=axis)
+    return [b.TensorScatter(dy, b.zeros(update), starts, **node.attrs), read]
 
 
 @gradient("Compress")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 
-from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
@@ -79,12 +78,16 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     for i, x in enumerate(operands):
         others = [j for j in range(len(operands)) if j != i]
         used = set(out).union(*(terms[j] for j in others))
-        shared = "".join(letter for letter in terms[i] if letter in used)
+        shared = "".join(letter for letter in dict.fromkeys(terms[i]) if letter in used)
         equation = f"{','.join([out, *(terms[j] for j in others)])}->{shared}"
         grad = b.Einsum(dy, *(operands[j] for j in others), equation=equation.encode())
-        alone = [axis for axis, letter in enumerate(terms[i]) if letter not in used]
-        if alone:  # letters that only this operand has: its gradient is constant along them
+        # Letters that only this operand has: its gradient is constant along them. Repeated letters
+        # read a diagonal, where the gradient is added.
+        alone = [a for a, c in enumerate(terms[i]) if c not in used or c in terms[i][:a]]
+        if alone:
             grad = b.Unsqueeze(grad, b.ints(*alone))
+        if (diagonal := _diagonal(b, terms[i], x)) is not None:
+            grad = b.where(diagonal, grad)
         pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
         is_broadcast = any(size == 1 and full != 1 for size, full in pairs)  # the others broadcast
         grads.append(b.expand(grad, x) if is_broadcast else b.sum_to(grad, x))
@@ -109,13 +112,20 @@ def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:
         t.replace("...", letters[n_ellipsis - w :] if "..." in t else "")
         for t, w in zip(terms, widths, strict=True)
     ]
-    out = out.replace("...", letters)
-    if any(len(set(t)) != len(t) for t in (*filled, out)):
-        raise NotImplemented(
-            f"the equation {text!r} has a letter twice in one operand, and no gradient",
-            hint="take the diagonal by other ops",
-        )
-    return filled, out
+    return filled, out.replace("...", letters)
+
+
+def _diagonal(b: GradientBuilder, term: str, x: Value) -> Value | None:
+    """Return which elements of an operand are read: all (None), or those on a diagonal."""
+    mask: Value | None = None
+    for axis, letter in enumerate(term):
+        first = term.index(letter)
+        if first == axis:
+            continue
+        pair = (b.along(b.arange(b.length(x, a)), a, len(term)) for a in (first, axis))
+        is_equal = b.Equal(*pair)
+        mask = is_equal if mask is None else b.And(mask, is_equal)
+    return mask
 
 
 @decompose("FusedMatMul", domain=MICROSOFT)

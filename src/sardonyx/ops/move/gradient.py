@@ -85,7 +85,7 @@ def _scatter_back(b: GradientBuilder, node: Node, dy: Value, axes: tuple[int, ..
 
 def _positions(b: GradientBuilder, x: Value, axis: int) -> Value:
     """Return the positions 0, 1, ... along an axis."""
-    return b.arange(b.Squeeze(b.element(b.shape(x), axis), b.ints(0)))
+    return b.arange(b.length(x, axis))
 
 
 def _scatter_axis(b: GradientBuilder, x: Value, dy: Value, index: Value, axis: int) -> Value:
@@ -147,6 +147,26 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     return b.Trilu(dy, *node.inputs[1:], upper=node.attrs["upper"])
 
 
+@gradient("ReverseSequence")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    """Reversing again: the op is its own inverse."""
+    return b.ReverseSequence(dy, input_of(node, 1), **node.attrs)
+
+
+@decompose("CenterCropPad")
+def _(b: GradientBuilder, node: Node) -> Value:
+    """Slice the middle of what is too long, then pad what is too short."""
+    x, wanted = input_of(node, 0), b.cast(input_of(node, 1), I64)
+    rank, axes = ranked(x).rank, node.attrs["axes"]
+    over = b.ints(*axes_of(range(rank) if axes is None else axes, rank))
+    sizes = b.Gather(b.shape(x), over)
+    common = b.Min(sizes, wanted)
+    starts, before = (b.Div(b.Sub(whole, common), 2) for whole in (sizes, wanted))
+    middle = b.Slice(x, starts, b.Add(starts, common), over)
+    after = b.Sub(b.Sub(wanted, common), before)
+    return b.Pad(middle, b.Concat(before, after, axis=0), None, over)
+
+
 @decompose("DepthToSpace")
 def _(b: GradientBuilder, node: Node) -> Value:
     x, block = input_of(node, 0), node.attrs["blocksize"]
@@ -158,3 +178,14 @@ def _(b: GradientBuilder, node: Node) -> Value:
     perm = (0, 3, 4, 1, 5, 2) if is_depth else (0, 1, 4, 2, 5, 3)
     shape = b.Concat(n, depth, b.Mul(h, block), b.Mul(w, block), axis=0)
     return b.Reshape(b.Transpose(split, perm=perm), shape)
+
+
+@decompose("SpaceToDepth")
+def _(b: GradientBuilder, node: Node) -> Value:
+    x, block = input_of(node, 0), node.attrs["blocksize"]
+    n, c, h, w = (b.element(b.shape(x), i) for i in range(4))
+    side, rows, columns = b.ints(block), b.Div(h, block), b.Div(w, block)
+    split = b.Reshape(x, b.Concat(n, c, rows, side, columns, side, axis=0), allowzero=1)
+    perm = (0, 3, 5, 1, 2, 4) if node.attrs["mode"] == b"DCR" else (0, 1, 3, 5, 2, 4)
+    shape = b.Concat(n, b.Mul(c, block * block), rows, columns, axis=0)
+    return b.Reshape(b.Transpose(split, perm=perm), shape, allowzero=1)

@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from sardonyx.base.records import replace
-from sardonyx.errors import NotImplemented
-from sardonyx.graph.graph import Node, Value, input_of
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.conv.gradient import ConvGeometry, conv_geometry, image_gradient
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
-from sardonyx.ops.sliding_window import window_of
+from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
+from sardonyx.ops.sliding_window import numbers, window_of
 
 
 @gradient("MaxPool")
 def _(b: GradientBuilder, node: Node, dy: Value | None, *_: Value | None) -> Value | None:
     if dy is None:
         return None
-    if node.attrs["storage_order"]:
-        raise NotImplemented(
-            "a MaxPool with storage_order 1 has no gradient", hint="it has one with storage_order 0"
-        )
-    # The indices count over the whole input in row-major order; overlapping windows add up.
+    # The indices count over the whole input; overlapping windows add up.
     x, index = input_of(node, 0), saved(b, node, 1)
-    flat = b.Reshape(b.zeros(x), b.ints(-1))
+    rank = ranked(x).rank
+    # storage_order 1 is column-major: row-major over reversed spatial axes.
+    order = (0, 1, *range(rank - 1, 1, -1)) if node.attrs["storage_order"] else tuple(range(rank))
+    image = b.zeros(b.Transpose(x, perm=order))
     index, dy = (b.Reshape(v, b.ints(-1)) for v in (index, dy))
-    return b.reshape(b.ScatterElements(flat, index, dy, reduction=b"add"), x)
+    added = b.ScatterElements(b.Reshape(image, b.ints(-1)), index, dy, reduction=b"add")
+    return b.Transpose(b.reshape(added, image), perm=order)
 
 
 @gradient("AveragePool")
@@ -38,12 +38,16 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     # In ceil mode the last of several windows may reach beyond the image.
     if _is_tiled(geometry) and (not node.attrs["ceil_mode"] or _is_single_window(dy)):
         return _upsampled(b, b.Mul(dy, 1 / math.prod(geometry.kernel)), geometry, x)
-    share = b.Div(dy, _window_counts(b, x, dy, geometry, node.attrs))
+    return _spread(b, b.Div(dy, _window_counts(b, x, dy, geometry, node.attrs)), geometry, x)
+
+
+def _spread(b: GradientBuilder, share: Value, geometry: ConvGeometry, x: Value) -> Value:
+    """Add each window's share to all elements of the window."""
     channels = ranked(x).dims[1]
     if isinstance(channels, int):
-        ones = _ones(b, x, b.ints(channels, 1, *geometry.kernel))
+        ones = _ones(b, share, b.ints(channels, 1, *geometry.kernel))
         return b.reshape(image_gradient(b, share, ones, replace(geometry, group=channels), x), x)
-    ones, plane = _ones(b, x, b.ints(1, 1, *geometry.kernel)), _as_planes(b, x)
+    ones, plane = _ones(b, share, b.ints(1, 1, *geometry.kernel)), _as_planes(b, x)
     return b.reshape(image_gradient(b, _as_planes(b, share), ones, geometry, plane), x)
 
 
@@ -129,3 +133,45 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     axes = b.ints(*range(2, ranked(x).rank))
     count = b.ReduceSum(b.cast(mask, x.tensor.dtype), axes, keepdims=1)
     return b.where(mask, b.Div(dy, count))
+
+
+@gradient("LpPool")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    x, window = input_of(node, 0), window_of(tuple(node.attrs["kernel_shape"]), node.attrs)
+    slope, share = _norm_gradients(b, node, dy)
+    return b.Mul(slope, _spread(b, share, conv_geometry(window, x), x))
+
+
+@gradient("GlobalLpPool")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    slope, share = _norm_gradients(b, node, dy)
+    return b.Mul(slope, share)
+
+
+def _norm_gradients(b: GradientBuilder, node: Node, dy: Value) -> tuple[Value, Value]:
+    """Return the factors of the gradient of (sum |x|^p)^(1/p): |x|^(p-1) sign x and dy y^(1-p)."""
+    x, y, p = input_of(node, 0), node.outputs[0], node.attrs["p"]
+    if p == 1:
+        return b.Sign(x), dy
+    # The norm has no derivative at 0, where all elements are 0.
+    one, is_zero = b.const(1, y.tensor.dtype), b.Equal(y, b.const(0, y.tensor.dtype))
+    norm = b.Where(is_zero, one, y)
+    if p == 2:
+        return x, b.where(b.Not(is_zero), b.Div(dy, norm))
+    power = b.const(p - 1, x.tensor.dtype)
+    slope = b.Mul(b.Pow(b.Abs(x), power), b.Sign(x))
+    return slope, b.where(b.Not(is_zero), b.Div(dy, b.Pow(norm, power)))
+
+
+@gradient("MaxUnpool")
+def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
+    """Read the gradient where the elements were written."""
+    x, index = input_of(node, 0), input_of(node, 1)
+    if optional_input(node, 2) is not None:
+        # Indices count in the default output shape, even if the output is larger.
+        rank = ranked(x).rank
+        one = numbers(unpooled_shape((1,) * rank, node.attrs))  # of one window
+        steps = b.ints(1, 1, *pool_window(rank, node.attrs).strides)
+        natural = b.Add(b.Mul(b.Sub(b.shape(x), 1), steps), b.ints(*one))
+        dy = b.Slice(dy, b.ints(*(0,) * rank), natural)
+    return b.Gather(b.Reshape(dy, b.ints(-1)), index)

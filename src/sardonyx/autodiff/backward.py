@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.autodiff.dependence import differentiable_reads, is_lost, mark_dependents
-from sardonyx.autodiff.stops import stops_at_output
+from sardonyx.autodiff.stops import NO_GRADIENT, stops_at_output
 from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -199,6 +199,8 @@ def _no_gradient(node: Node, value: Value) -> NotImplemented:
     """The error for a path from a target to the loss that ends at a node."""
     if rule_of(node.op) is None:
         what = f"{node.op} has no gradient, and the loss depends on its output {value}"
+        if (why := NO_GRADIENT.get(str(node.op))) is not None:
+            what += f": {why}"
     else:
         what = f"the loss depends on {value}, and gradients pass through f16, bf16, f32 and f64"
         if family_of(*node.op.key) == "quantize":

@@ -12,7 +12,6 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BOOL, FLOATS, INTS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
-from sardonyx.graph.op import GRADIENT, ONNX
 
 Slots = frozenset[int]
 SIZES: Final = "the result depends on sizes and counts, not on elements"
@@ -44,20 +43,31 @@ def _rounds(node: Node) -> bool:
     return before.dtype in FLOATS and (after.dtype in INTS or after.dtype is BOOL)
 
 
+def _samples_nearest(node: Node) -> bool:
+    """Whether an op samples the nearest element, so that its positions are rounded."""
+    return bool(node.attrs["mode"] == b"nearest")
+
+
+def _is_one_class(node: Node) -> bool:
+    """Whether an SVM returns on which side of its boundary a row is."""
+    return bool(node.attrs["one_class"])
+
+
 def _slots(*numbers: int) -> Slots:
     return frozenset(numbers)
 
 
 # Ops through which no gradient passes at all.
 _WHOLE: Final = {
-    SIZES: "ConstantOfShape EyeLike OptionalHasElement RandomNormalLike RandomUniformLike "
-    "SequenceLength Shape Size",
+    SIZES: "BlackmanWindow ConstantOfShape EyeLike HammingWindow HannWindow OptionalHasElement "
+    "RandomNormalLike RandomUniformLike SequenceLength Shape Size",
     PIECEWISE: "And Ceil Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual "
-    "Not Or Round Sign Xor",
+    "MelWeightMatrix Not Or Round Sign Xor ai.onnx.ml.Binarizer ai.onnx.ml.OneHotEncoder",
     INDICES: "ArgMax ArgMin NonMaxSuppression NonZero",
-    RANDOM: "Bernoulli DropoutMask Multinomial",
+    RANDOM: "Bernoulli Multinomial sardonyx.train.DropoutMask",
 }
-# Ops of the standard and of training steps, by name; an op may have several entries for different
+_LABELS: Final = Stop(INDICES, outputs=_slots(0))
+# Ops by name, with a domain if it is not that of ONNX; an op may have several entries for different
 # inputs and outputs.
 STOPS: Final[dict[str, tuple[Stop, ...]]] = {
     **{name: (Stop(why),) for why, names in _WHOLE.items() for name in names.split()},
@@ -65,19 +75,46 @@ STOPS: Final[dict[str, tuple[Stop, ...]]] = {
     "CastLike": (Stop(TYPE_ONLY, inputs=_slots(1)), Stop(PIECEWISE, applies=_rounds)),
     "Dropout": (Stop(DROP_RATIO, inputs=_slots(1, 2)), Stop(RANDOM, outputs=_slots(1))),
     "DynamicQuantizeLinear": (Stop(OBSERVED, outputs=_slots(1, 2)),),
+    # Positions are rounded to the nearest element.
+    "GridSample": (Stop(PIECEWISE, inputs=_slots(1), applies=_samples_nearest),),
     "MaxPool": (Stop(INDICES, outputs=_slots(1)),),
+    "MaxRoiPool": (Stop(PIECEWISE, inputs=_slots(1)),),  # corners are rounded
     "OneHot": (Stop(INDICES, inputs=_slots(0, 1)),),
     "Range": (Stop(SIZES, inputs=_slots(1)),),
     "Resize": (Stop(SAMPLES, inputs=_slots(1, 2, 3)),),
     "TopK": (Stop(INDICES, outputs=_slots(1)),),
     "Unique": (Stop(INDICES, outputs=_slots(1, 2, 3)),),
+    "ai.onnx.ml.LinearClassifier": (_LABELS,),
+    "ai.onnx.ml.SVMRegressor": (Stop(PIECEWISE, applies=_is_one_class),),
+}
+
+_SILENT: Final = "a derivative of 0 would silently stop training"
+_TREES: Final = f"trees compare features with thresholds; {_SILENT}"
+_QUANTIZED: Final = f"quantization rounds; {_SILENT}"
+_NAMES: Final = "strings, maps and categories have no derivative"
+_UPDATES: Final = "an optimizer's step is no part of a loss"
+# Ops of floats without a gradient, by name as above, and why: a gradient through them is an error.
+NO_GRADIENT: Final = {
+    "BitCast": "the bits of a number are no smooth function of it",
+    "QLinearConv": _QUANTIZED,
+    "QLinearMatMul": _QUANTIZED,
+    "ai.onnx.ml.CastMap": _NAMES,
+    "ai.onnx.ml.DictVectorizer": _NAMES,
+    "ai.onnx.ml.LabelEncoder": _NAMES,
+    "ai.onnx.ml.SVMClassifier": "its scores are votes and iteratively coupled probabilities",
+    "ai.onnx.ml.TreeEnsemble": _TREES,
+    "ai.onnx.ml.TreeEnsembleClassifier": _TREES,
+    "ai.onnx.ml.TreeEnsembleRegressor": _TREES,
+    "ai.onnx.ml.ZipMap": _NAMES,
+    "ai.onnx.preview.training.Adagrad": _UPDATES,
+    "ai.onnx.preview.training.Adam": _UPDATES,
+    "ai.onnx.preview.training.Momentum": _UPDATES,
 }
 
 
 def _stops(node: Node) -> list[Stop]:
     """The stops of a node's op that apply to this node."""
-    stops = STOPS.get(node.op.name, ()) if node.op.domain in (ONNX, GRADIENT) else ()
-    return [stop for stop in stops if stop.applies(node)]
+    return [stop for stop in STOPS.get(str(node.op), ()) if stop.applies(node)]
 
 
 def stops_at_input(node: Node, slot: int) -> bool:

@@ -72,7 +72,7 @@ def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring) -> Va
 def _attend(
     b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring
 ) -> tuple[Value, dict[int, Value]]:
-    """Return the output of attention, and the scores by stage, as qk_matmul_output_mode numbers it."""
+    """Return the output of attention, and the scores by qk_matmul_output_mode."""
     group = _group_size(q, k)
     keys, values = _repeated(b, k, group), _repeated(b, v, group)
     raw = capped = b.Mul(b.MatMul(q, b.transposed(keys)), how.scale)

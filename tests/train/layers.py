@@ -52,6 +52,18 @@ IMAGES = [
         output_padding=[1, 2],
     ),
     rule("ConvTranspose", f64(1, 2, 4), f64(2, 3, 3), dilations=[2], strides=[2]),
+    *(
+        rule(
+            "ConvTranspose", f64(1, 2, 4, 5), f64(2, 3, 3, 2), strides=[2, 3], is_open=False, **size
+        )
+        for size in (
+            {"auto_pad": "SAME_UPPER"},
+            {"auto_pad": "SAME_LOWER"},
+            {"output_shape": [7, 13]},
+            {"output_shape": [10, 16]},
+            {"output_shape": [8, 15], "auto_pad": "SAME_UPPER", "output_padding": [1, 0]},
+        )
+    ),
     rule("MaxPool", apart(2, 2, 5, 6), kernel_shape=[3, 2], strides=[2, 1], pads=[1, 0, 1, 1]),
     rule("MaxPool", apart(1, 2, 7), kernel_shape=[2], dilations=[2], ceil_mode=1, strides=[2]),
     *(
@@ -76,6 +88,14 @@ IMAGES = [
     ),
     rule("GlobalAveragePool", f64(2, 3, 4, 5)),
     rule("GlobalMaxPool", apart(2, 3, 4, 5)),
+    *(rule("GlobalLpPool", apart(2, 3, 4, 5), p=p) for p in (1, 2, 3)),
+    *(
+        rule("LpPool", apart(2, 2, 6, 5), kernel_shape=[3, 2], p=p, **window)
+        for p in (1, 2, 3)
+        for window in ({}, {"strides": [2, 2], "pads": [1, 0, 1, 1], "ceil_mode": 1})
+    ),
+    rule("LpPool", apart(1, 2, 7), kernel_shape=[3], dilations=[2]),
+    rule("LpPool", apart(1, 2, 7), kernel_shape=[3], auto_pad="SAME_UPPER", is_open=False),
 ]
 
 NORMALIZE = [
@@ -98,6 +118,11 @@ NORMALIZE = [
     ),
     rule("InstanceNormalization", f64(2, 3, 4), f64(3), f64(3)),
     rule("GroupNormalization", f64(2, 4, 3, 2), f64(4), f64(4), num_groups=2),
+    *(rule("LpNormalization", apart(2, 3, 4), p=p, axis=axis) for p in (1, 2) for axis in (-1, 1)),
+    *(rule("LRN", f64(2, 5, 3, 2), size=size, alpha=0.3, beta=0.6) for size in (1, 2, 3, 7)),
+    rule("LRN", f64(2, 4), size=3, bias=2.0),
+    rule("MeanVarianceNormalization", f64(2, 3, 4, 2)),
+    rule("MeanVarianceNormalization", f64(2, 3, 4), axes=[-1]),
 ]
 
 _WEIGHTS = of([0.5, 1.5, 1.0], np.float64)
@@ -235,6 +260,46 @@ ATTENTION = [
         f64(1, 2, 3, 4),
         of([[True, False, True], [False, False, False], [True, True, True]], bool),
         is_open=False,
+    ),
+    rule(
+        "Attention",
+        f64(2, 3, 4, 8),
+        f64(2, 3, 6, 8),
+        f64(2, 3, 6, 5),
+        f64(4, 11),
+        f64(2, 3, 7, 8),
+        f64(2, 3, 7, 5),
+        is_causal=1,
+        outputs=3,
+        of=(0, 1, 2),
+        is_open=False,
+    ),
+    rule(
+        "Attention",
+        f64(2, 3, 4, 8),
+        f64(2, 3, 6, 8),
+        f64(2, 3, 6, 5),
+        None,
+        None,
+        None,
+        of([5, 4], np.int64),
+        left_window_size=2,
+        is_causal=1,
+        is_open=False,
+    ),
+    *(
+        rule(
+            "Attention",
+            f64(1, 2, 3, 4),
+            f64(1, 2, 3, 4),
+            f64(1, 2, 3, 4),
+            qk_matmul_output_mode=mode,
+            softcap=2.0,
+            outputs=4,
+            of=(0, 3),
+            is_open=False,
+        )
+        for mode in range(4)
     ),
 ]
 

@@ -50,6 +50,7 @@ ELEMENTWISE = [
     rule("Clip", apart(3, 4), None, of(0.6, np.float64)),
     rule("Clip", apart(3, 4)),
     rule("Clip", apart(3, 4), of(0.5, np.float64), of(-0.5, np.float64)),
+    rule("SwiGLU", f64(2, 3), f64(2, 3), alpha=1.3),
     rule("Cast", f64(2, 3), to=F64),
     rule("CastLike", f64(2, 3), f64(1), by=(0,)),
 ]
@@ -88,6 +89,15 @@ LINEAR = [
     rule("Einsum", f64(2, 3), equation="ij->i"),
     rule("Einsum", f64(2, 3), f64(4), equation="ij,k->ik"),
     rule("Einsum", f64(2, 3), f64(3), f64(2), equation="ij,j,i->"),
+    rule("Einsum", f64(3, 3), equation="ii"),
+    rule("Einsum", f64(2, 3, 3), f64(3, 4), equation="...ii,ij->...j"),
+    rule("Einsum", f64(3, 2, 3, 3), f64(2, 2), equation="ijii,jj->i"),
+    rule("Det", f64(3, 3), is_open=False),
+    rule("Det", f64(2, 4, 4), is_open=False),
+    rule("Det", f64(2, 1, 1), is_open=False),
+    rule("Det", of([[1, 2, 3], [2, 4, 6], [1, 0, 1]], np.float64)),
+    rule("Det", np.zeros((2, 2))),
+    rule("Det", np.eye(33) + f64(33, 33) * 0.1, is_open=False),
 ]
 
 _REDUCTIONS = (
@@ -100,6 +110,8 @@ _REDUCTIONS = (
     "ReduceMax",
     "ReduceMin",
 )
+# Rows of one zero, of two, and of none.
+_ZEROS = of([[[2, 0, 3, 1], [0, 0, 5, 1], [2, 3, 4, 0.5]]], np.float64)
 REDUCE = [
     *(rule(op, apart(2, 3, 4), sizes(1), fixed=(1,)) for op in _REDUCTIONS),
     *(rule(op, apart(2, 3, 4), sizes(0, -1), fixed=(1,), keepdims=0) for op in _REDUCTIONS),
@@ -108,6 +120,17 @@ REDUCE = [
     rule("ReduceSum", f64(2, 3), noop_with_empty_axes=1),
     *(
         rule("CumSum", f64(3, 4), of(1, np.int64), fixed=(1,), exclusive=e, reverse=r)
+        for e in (0, 1)
+        for r in (0, 1)
+    ),
+    *(
+        rule("ReduceProd", x, sizes(*a), fixed=(1,), keepdims=k)
+        for x in (f64(2, 3, 4), _ZEROS)
+        for a, k in (((1,), 1), ((0, 2), 0), ((), 1))
+    ),
+    *(
+        rule("CumProd", x, of(1, np.int64), fixed=(1,), exclusive=e, reverse=r)
+        for x in (f64(2, 7), _ZEROS)
         for e in (0, 1)
         for r in (0, 1)
     ),
@@ -143,6 +166,12 @@ MOVE = [
     rule("Trilu", f64(2, 3, 4), upper=0),
     rule("DepthToSpace", f64(2, 8, 2, 3), blocksize=2),
     rule("DepthToSpace", f64(2, 8, 2, 3), blocksize=2, mode="CRD"),
+    rule("SpaceToDepth", f64(2, 3, 4, 6), blocksize=2),
+    rule("SpaceToDepth", f64(2, 3, 4, 6), blocksize=2, mode="CRD"),
+    rule("ReverseSequence", f64(4, 3, 2), sizes(4, 1, 3), fixed=(1,)),
+    rule("ReverseSequence", f64(3, 4), sizes(0, 2, 4), batch_axis=0, time_axis=1, fixed=(1,)),
+    rule("CenterCropPad", f64(5, 4, 3), sizes(2, 7, 3), fixed=(1,)),
+    rule("CenterCropPad", f64(5, 4, 3), sizes(4, 4), axes=[-1, 0], fixed=(1,)),
     rule("Gather", f64(5, 3), i64(2, 2, low=-5, high=5), by=(0,)),
     rule("Gather", f64(2, 5, 3), i64(2, 2, low=0, high=5), by=(0,), axis=1),
     rule("Gather", f64(2, 3, 5), of(2, np.int64), by=(0,), axis=-1),
@@ -169,6 +198,51 @@ MOVE = [
     ),
     rule("ScatterND", f64(4, 3), of([[2], [0]], np.int64), f64(2, 3), by=(0, 2)),
     rule("ScatterND", f64(4, 3), of([[2], [2]], np.int64), f64(2, 3), by=(0, 2), reduction="add"),
+    *(
+        rule(
+            "ScatterElements",
+            x,
+            of([[0, 1], [0, 0]], np.int64),
+            apart(2, 2),
+            by=(0, 2),
+            axis=1,
+            reduction=r,
+        )
+        for x in (apart(4, 3), np.zeros((4, 3)))
+        for r in ("max", "min", "mul")
+    ),
+    *(
+        rule(
+            "ScatterND",
+            apart(4, 3) + 0.1,
+            of([[2], [2]], np.int64),
+            apart(2, 3),
+            by=(0, 2),
+            reduction=r,
+        )
+        for r in ("max", "min", "mul")
+    ),
+    rule(
+        "ScatterElements",
+        f64(3),
+        of([1, 1, 2, 0], np.int64),
+        of([0, 2, 0, 3], np.float64),
+        by=(0, 2),
+        reduction="mul",
+    ),
+    rule("TensorScatter", f64(2, 5, 3), f64(2, 2, 3), of([1, 3], np.int64), by=(0, 1)),
+    rule("TensorScatter", f64(2, 5, 3), f64(2, 2, 3)),
+    rule(
+        "TensorScatter",
+        f64(2, 3, 4),
+        f64(2, 3, 2),
+        of([3, 1], np.int64),
+        by=(0, 1),
+        axis=2,
+        mode="circular",
+    ),
+    rule("Unique", apart(3, 4), outputs=4),
+    rule("Unique", apart(3, 4), axis=1, sorted=0, outputs=2),
     rule("Compress", f64(4, 3), of([True, False, True, True], bool), by=(0,), axis=0),
     rule("Compress", f64(2, 3), of([True, False, True], bool), by=(0,)),
     rule("OneHot", of([1, 5, -2, 0], np.int64), of(4, np.int64), f64(2), fixed=(1,)),
@@ -199,6 +273,52 @@ MOVE = [
         antialias=1,
         axes=[1],
     ),
+    *(
+        rule(
+            "Resize",
+            f64(1, 2, 4, 5),
+            of([0.1, 0.2, 0.9, 1.3], np.float64),
+            None,
+            sizes(4, 3),
+            fixed=(1, 3),
+            mode=mode,
+            axes=[2, 3],
+            coordinate_transformation_mode="tf_crop_and_resize",
+        )
+        for mode in ("nearest", "linear", "cubic")
+    ),
+    *(
+        rule(
+            "Resize",
+            f64(1, 2, 4, 5),
+            None,
+            None,
+            sizes(7, 7),
+            fixed=(3,),
+            mode="linear",
+            axes=[2, 3],
+            keep_aspect_ratio_policy=policy,
+            is_open=False,
+        )
+        for policy in ("not_larger", "not_smaller")
+    ),
 ]
 
-RULES = [*ELEMENTWISE, *LINEAR, *REDUCE, *MOVE]
+SIGNAL = [
+    *(
+        rule("DFT", f64(2, 6, parts), *length, inverse=inverse, onesided=onesided, fixed=fixed)
+        for length, fixed in (((), ()), ((of(5, np.int64),), (1,)), ((of(9, np.int64),), (1,)))
+        for parts, inverse, onesided in ((1, 0, 0), (2, 0, 0), (2, 1, 0), (1, 0, 1), (2, 1, 1))
+    ),
+    rule("DFT", f64(4, 3, 2), None, of(0, np.int64), fixed=(2,)),
+    rule("DFT", f64(4, 3, 1), None, of(-3, np.int64), fixed=(2,), inverse=1, onesided=1),
+    *(
+        rule("STFT", f64(2, 11, parts), of(3, np.int64), window, length, fixed=(1, 3), onesided=o)
+        for parts in (1, 2)
+        for o in (0, 1)
+        for window, length in ((f64(5), None), (None, of(4, np.int64)), (f64(6), of(6, np.int64)))
+    ),
+    rule("STFT", f64(2, 11), of(4, np.int64), f64(5), fixed=(1,)),
+]
+
+RULES = [*ELEMENTWISE, *LINEAR, *REDUCE, *MOVE, *SIGNAL]

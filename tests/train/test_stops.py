@@ -12,16 +12,16 @@ import pytest
 import sardonyx
 from sardonyx.autodiff.backward import Backward, backpropagate
 from sardonyx.autodiff.dependence import takes_gradients
-from sardonyx.autodiff.stops import STOPS, stops_at_input, stops_at_output
+from sardonyx.autodiff.stops import NO_GRADIENT, STOPS, stops_at_input, stops_at_output
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.dtype import BOOL, F32, I64, INTS
+from sardonyx.graph.dtype import BOOL, F32, FLOATS, I32, I64, INTS
 from sardonyx.graph.fact import Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer, infer_node
-from sardonyx.graph.op import GRADIENT, INTERNAL
+from sardonyx.graph.op import GRADIENT, INTERNAL, ML, ONNX, PREVIEW, TRAINING, Op, allowed
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
-from sardonyx.ops import all_ops, lookup
+from sardonyx.ops import all_ops, family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from tests.oracle import model_of
 from tests.rows import Array, Row, case, case_modules
@@ -101,15 +101,54 @@ def test_no_gradient_is_dropped(key: tuple[str, str]) -> None:
                 assert is_there is not False, f"{row} drops the gradient of x{position}"
 
 
+def op_named(name: str) -> Op:
+    domain, _, short = name.rpartition(".")
+    op = lookup(domain, short)
+    assert op is not None, name
+    return op
+
+
+# Their stops apply to some nodes only.
+SOMETIMES = ("Cast", "CastLike", "ai.onnx.ml.SVMRegressor")
+
+
 def test_stops_are_declared_ops_without_a_rule_in_the_way() -> None:
     for name, stops in STOPS.items():
-        op = lookup("", name) or lookup(GRADIENT, name)
-        assert op is not None, name
+        op = op_named(name)
         is_whole = any(
-            s.inputs is None and s.outputs is None and name not in ("Cast", "CastLike")
-            for s in stops
+            s.inputs is None and s.outputs is None and name not in SOMETIMES for s in stops
         )
         assert not (is_whole and rule_of(op) is not None), f"{name} has a rule that is never used"
+
+
+def test_ops_with_a_reason_have_no_gradient() -> None:
+    assert [name for name in NO_GRADIENT if rule_of(op_named(name)) or name in STOPS] == []
+
+
+# Values that are no tensors are in test_gradient.py. The others are in models that are not trained.
+OTHER_FAMILIES = ("control", "sequence")
+NOT_TRAINED = ("DequantizeLinear", "QuantizeLinear")
+
+
+def test_every_standard_op_of_floats_has_a_gradient_or_a_reason() -> None:
+    missing = [
+        str(op)
+        for op in all_ops()
+        if op.domain in (ONNX, ML, PREVIEW, TRAINING)
+        and any(not allowed(op, slot).isdisjoint(FLOATS) for slot in op.inputs)
+        and family_of(*op.key) not in OTHER_FAMILIES
+        and op.name not in NOT_TRAINED
+        and rule_of(op) is None
+        and str(op) not in STOPS
+        and str(op) not in NO_GRADIENT
+    ]
+    assert missing == []
+
+
+def test_the_reason_is_in_the_error() -> None:
+    row = case("BitCast", _X.astype(np.float32), to=I32.onnx)
+    with pytest.raises(NotImplemented, match="the bits of a number are no smooth function of it"):
+        gradient_reaches(row, 0)
 
 
 # Ops without a row that feeds a tensor. Those with bodies and sequences are in test_gradient.py.

@@ -234,3 +234,41 @@ def test_statistics_of_layer_normalization() -> None:
     actual = sardonyx.InferenceSession(made).run([f"{n}_grad" for n in feeds], feeds | fed)
     for ours, theirs in zip(actual, expected, strict=True):
         close(ours, theirs)
+
+
+_DOUBLE_ZERO = of([[0, 2, 0, 3]], np.float64)
+TWICE: list[tuple[Row, Forward]] = [
+    *((case("ReduceProd", x, sizes(1)), lambda x: torch_ops.product(x.unbind(1))[:, None])
+      for x in (f64(3, 4), _ZEROS, _DOUBLE_ZERO)),
+    *((case("CumProd", x, of(1, np.int64)),
+       lambda x: torch.stack([torch_ops.product(x.unbind(1)[: i + 1]) for i in range(4)], 1))
+      for x in (f64(3, 4), _ZEROS, _DOUBLE_ZERO)),
+    *((case("Det", x), torch_ops.determinant)
+      for x in (f64(3, 3), of([[1, 2, 3], [2, 4, 6], [1, 0, 1]], np.float64), np.ones((3, 3)))),
+    *((case("ScatterElements", x, of([1, 1, 0], np.int64), u, reduction="mul"),
+       lambda x, u: torch.stack((x[0] * u[2], x[1] * u[0] * u[1])))
+      for x, u in ((of([2, 3], np.float64), of([0, 5, 7], np.float64)),
+                   (of([2, 0], np.float64), of([3, 5, 7], np.float64)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "forward"), TWICE, ids=lambda x: str(x) if isinstance(x, Row) else ""
+)
+def test_gradient_of_gradient_at_zeros_and_singular_matrices(row: Row, forward: Forward) -> None:
+    feeds = {n: x for n, x in feeds_of(row).items() if x.dtype.kind == "f"}
+    leaves = [torch.from_numpy(np.array(x)).requires_grad_() for x in feeds.values()]
+    y, rng = forward(*leaves), np.random.default_rng(0)
+    seed = torch.from_numpy(rng.standard_normal(tuple(y.shape)))
+    grads = torch.autograd.grad(y, leaves, seed, create_graph=True)
+    second = [torch.from_numpy(rng.standard_normal(tuple(g.shape))) for g in grads]
+    expected = torch.autograd.grad(grads, leaves, second)
+    constants = [n for n in feeds_of(row) if n not in feeds]
+    once = gradient(model_of(row, constants=constants), "y0", list(feeds), seeds=True)
+    twice = gradient(once, [f"{n}_grad" for n in feeds], list(feeds), seeds=True)
+    new = [d.name for d in twice.inputs if d.name not in (*feeds, "y0_grad")]
+    fed = {n: s.numpy() for n, s in zip(new, second, strict=True)} | {"y0_grad": seed.numpy()}
+    outputs = [d.name for d in twice.outputs[-len(feeds) :]]
+    actual = sardonyx.InferenceSession(twice).run(outputs, feeds | fed)
+    for ours, theirs in zip(actual, expected, strict=True):
+        close(ours, theirs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ def roi_align(
     for roi, number in zip(rois, numbers, strict=True):
         start, extent = roi[:2] - 0.5, roi[2:] - roi[:2]
         steps = [extent[1] / sizes[0], extent[0] / sizes[1]]
-        counts = [ratio or math.ceil(float(step)) for step in steps]
+        counts = [ratio or math.ceil(float(step.detach())) for step in steps]
         for cell in itertools.product(range(sizes[0]), range(sizes[1])):
             samples = []
             for place in itertools.product(*map(range, counts)):
@@ -38,12 +40,12 @@ def roi_align(
 def _neighbours(image: Tensor, at: list[Tensor]) -> Tensor:
     """The four weighted neighbours of a position, clamped up to 1 outside the image."""
     sizes = image.shape[1:]
-    if any(not -1 <= float(p) <= size for p, size in zip(at, sizes, strict=True)):
+    if any(not -1 <= float(p.detach()) <= size for p, size in zip(at, sizes, strict=True)):
         return image.new_zeros(4, len(image))
     axes = []
     for position, size in zip(at, sizes, strict=True):
         inside = position.clamp(0, size - 1)
-        low = min(int(inside), size - 2)
+        low = min(int(inside.detach()), size - 2)
         axes.append(((low, 1 - (inside - low)), (low + 1, inside - low)))
     return torch.stack([image[:, i, j] * (v * w) for (i, v), (j, w) in itertools.product(*axes)])
 
@@ -113,3 +115,16 @@ def linear_attention(
         shared = state.repeat_interleave(heads[0] // heads[1], 1)
         outs.append(torch.einsum("bhk,bhkv->bhv", q[:, t], shared) / np.sqrt(k.shape[-1]))
     return torch.stack(outs, 1).flatten(2)
+
+
+def product(factors: Sequence[Tensor]) -> Tensor:
+    """The product by multiplications alone, whose gradients of any order exist at zeros."""
+    return functools.reduce(torch.mul, factors)
+
+
+def determinant(x: Tensor) -> Tensor:
+    """The determinant of a matrix of three rows by Sarrus's rule."""
+    rows = torch.arange(3)
+    forward = sum(product(x[rows, (rows + k) % 3].unbind()) for k in range(3))
+    backward = sum(product(x[rows, (k - rows) % 3].unbind()) for k in range(3))
+    return torch.as_tensor(forward - backward)

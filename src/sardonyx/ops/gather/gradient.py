@@ -108,7 +108,7 @@ def _scatter_gradients(b: GradientBuilder, node: Node, dy: Value, at: Scatter) -
     if reduction == b"add":
         return [dy, None, at.read(dy)]
     if reduction == b"mul":
-        return _product_gradients(b, (x, updates), dy, at)
+        return _product_gradients(b, node, dy, at)
     # The gradient is split evenly among the elements that attain the extreme.
     dtype = x.tensor.dtype
     chosen = [b.Equal(x, y), b.Equal(updates, at.read(y))]
@@ -116,19 +116,21 @@ def _scatter_gradients(b: GradientBuilder, node: Node, dy: Value, at: Scatter) -
     return [b.where(chosen[0], share), None, b.where(chosen[1], at.read(share))]
 
 
-def _product_gradients(
-    b: GradientBuilder, factors: tuple[Value, Value], dy: Value, at: Scatter
-) -> Grads:
-    """Return dy times the product of all other factors, which exists if a factor is 0."""
-    dtype = dy.tensor.dtype
+def _product_gradients(b: GradientBuilder, node: Node, dy: Value, at: Scatter) -> Grads:
+    """Return dy times the product of all other factors, which exists if a factor is 0.
+
+    So does its own gradient, unless two factors of one product are 0.
+    """
+    factors, dtype = (input_of(node, 0), input_of(node, 2)), dy.tensor.dtype
     is_zero = [b.Equal(v, b.const(0, dtype)) for v in factors]
     whole = [b.Where(z, b.const(1, dtype), v) for z, v in zip(is_zero, factors, strict=True)]
-    others = b.Mul(dy, at.write(*whole, b"mul"))
     n_zeros = at.write(*(b.cast(z, dtype) for z in is_zero), b"add")
-    none, one = (b.where(b.Equal(n_zeros, b.const(n, dtype)), others) for n in (0, 1))
+    # Of a factor that is 0, the product of the others; where it is not, the product by itself.
+    others = b.where(b.Equal(n_zeros, 1.0), b.Mul(dy, at.write(*whole, b"mul")))
+    product = b.Mul(dy, node.outputs[0])
     reads: tuple[Callable[[Value], Value], ...] = (lambda v: v, at.read)
     dx, dupdates = (
-        b.Where(z, read(one), b.Div(read(none), v))
+        b.Where(z, read(others), b.Div(read(product), v))
         for z, v, read in zip(is_zero, whole, reads, strict=True)
     )
     return [dx, None, dupdates]

@@ -59,7 +59,7 @@ class Subject:
     precision: Precision
 
     def feeds(self) -> dict[str, Array]:
-        """The inputs to differentiate by, off round numbers."""
+        """The inputs to differentiate by, finite and off round numbers."""
         rng, given = np.random.default_rng(0), feeds_of(self.row)
         return {n: _jittered(given[n], rng) for n in self.names}
 
@@ -69,7 +69,8 @@ class Subject:
 
 
 def _jittered(x: Array, rng: Any) -> Array:
-    moved: Array = x + JITTER * rng.standard_normal(x.shape)
+    noise = rng.standard_normal(x.shape)
+    moved: Array = np.where(np.isfinite(x), x + JITTER * noise, noise)
     return moved.astype(x.dtype)
 
 
@@ -161,8 +162,6 @@ def why_skipped(row: Row, inputs: Iterable[Array]) -> str | None:
     """The reason for which a row has no differences; None if it has."""
     if row.op in SKIPPED and SKIPPED[row.op][0](row):
         return SKIPPED[row.op][1]
-    if not all(np.isfinite(x).all() for x in inputs):
-        return "an input is not finite"
     if any(np.abs(x).max(initial=0) > LARGEST for x in inputs):
         return "a step is lost in numbers this large"
     return None

@@ -37,7 +37,7 @@ GRIDS = [
     rule("GridSample", f64(2, 2, 7), grid(2, 5), padding_mode="reflection"),
     rule("GridSample", f64(1, 2, 1, 4), grid(1, 2, 2), padding_mode="reflection", align_corners=1),
     *(
-        rule("AffineGrid", f64(2, n, n + 1), size, fixed=(1,), align_corners=c, is_open=False)
+        rule("AffineGrid", f64(2, n, n + 1), size, fixed=(1,), align_corners=c)
         for n, size in ((2, sizes(2, 3, 4, 5)), (3, sizes(2, 1, 2, 3, 4)))
         for c in (0, 1)
     ),

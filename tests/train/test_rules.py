@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import sardonyx
-from sardonyx.graph.dtype import F64
+from sardonyx.graph.dtype import F16, F64
 from sardonyx.graph.op import ML, PREVIEW, allowed, always
 from sardonyx.graph.verify import verify
-from sardonyx.ops import all_ops, family_of
+from sardonyx.ops import all_ops, family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from sardonyx.train import gradient
 from tests.oracle import feeds_of, model_of
-from tests.rows import Array
+from tests.rows import Array, Row
 from tests.train import layers, sampling, tensors
 from tests.train.rows import Rule
 
@@ -76,6 +77,49 @@ def check(
     expected = float(np.sum(grad * direction))
     scale = max(1.0, float(np.abs(grad * direction).sum()))
     assert abs(change - expected) < 2e-6 * scale, f"{name}: {change} and {expected}"
+
+
+# The last row of each op, which is seldom the simplest.
+HALVES = list({
+    r.row.op: r
+    for r in RULES
+    if (op := lookup(r.row.domain, r.row.op)) is not None and F16 in allowed(op, op.inputs[0])
+}.values())  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", HALVES, ids=str)
+def test_gradients_in_float16(rule: Rule) -> None:
+    """They have the type of their inputs, and are those in float64 at the same numbers."""
+    rounded = [_as(np.float64, _as(np.float16, x)) for x in rule.row.inputs]
+    names = wanted(rule)
+    wide, half = (
+        gradients(rule, replace(rule.row, inputs=tuple(_as(dtype, x) for x in rounded)), names)
+        for dtype in (np.float64, np.float16)
+    )
+    for expected, actual in zip(wide, half, strict=True):
+        assert actual.dtype == np.float16
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        assert np.abs(actual - expected).max(initial=0) < 0.03 * scale
+
+
+def _as(dtype: Any, x: Any) -> Any:
+    is_float = x is not None and x.dtype in (np.float16, np.float64)
+    return x.astype(dtype) if is_float else x
+
+
+def gradients(rule: Rule, row: Row, names: list[str]) -> list[Array]:
+    """The gradients of a row by some inputs, for random gradients of its outputs."""
+    constants, of = [f"x{i}" for i in rule.fixed], [f"y{i}" for i in rule.of]
+    feeds = {n: x for n, x in feeds_of(row).items() if n not in constants}
+    proto, rng = model_of(row, constants=constants), np.random.default_rng(1)
+    results = sardonyx.InferenceSession(proto).run(of, feeds)
+    seeds = {
+        f"{n}_grad": rng.standard_normal(y.shape).astype(y.dtype)
+        for n, y in zip(of, results, strict=True)
+    }
+    session = sardonyx.InferenceSession(gradient(proto, of, names, seeds=True))
+    found: list[Array] = session.run([f"{n}_grad" for n in names], feeds | seeds)
+    return found
 
 
 def test_every_rule_has_a_row() -> None:

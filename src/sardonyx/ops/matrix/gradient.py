@@ -8,6 +8,7 @@ from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.normalize.standard import widened
 
 # All minors of larger matrices would take too much memory: n^4 elements.
 _MAX_MINORS: Final = 32
@@ -21,7 +22,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     if isinstance(size, int) and size > _MAX_MINORS:
         # Jacobi's formula, for matrices that are not singular.
         det = b.Unsqueeze(node.outputs[0], b.ints(-2, -1))
-        return b.Mul(b.Mul(dy, det), b.transposed(b.Inverse(x, domain=MICROSOFT)))
+        inverse = b.cast(b.Inverse(widened(b, x), domain=MICROSOFT), x.tensor.dtype)
+        return b.Mul(b.Mul(dy, det), b.transposed(inverse))
     return b.Mul(dy, _cofactors(b, x))
 
 

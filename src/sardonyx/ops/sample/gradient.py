@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from sardonyx.base.records import frozen
-from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
@@ -113,11 +112,7 @@ def _weighted_neighbours(
 def _(b: GradientBuilder, node: Node) -> Value:
     """The grid of the identity, with a column of ones, times theta."""
     theta, size = input_of(node, 0), b.cast(input_of(node, 1), I64)
-    wide, n = widened(b, theta), ranked(theta).dims[1]
-    if not isinstance(n, int):
-        raise NotImplemented(
-            "the number of axes that theta maps is not known", hint="give theta its shape"
-        )
+    wide, n = widened(b, theta), ranked(node.outputs[0]).rank - 2
     identity = b.const(np.eye(n, n + 1)[None], wide.tensor.dtype)
     one_image = b.Concat(b.ints(1), b.Slice(size, b.ints(1), b.ints(n + 2)), axis=0)
     base = b.AffineGrid(identity, one_image, align_corners=node.attrs["align_corners"])

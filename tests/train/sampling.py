@@ -64,6 +64,16 @@ REGIONS = [
         for ratio in (0, 2)
         for transform in ("half_pixel", "output_half_pixel")
     ),
+    # Bins of a whole number of elements: the number of samples follows from exact divisions.
+    rule(
+        "RoiAlign",
+        f64(1, 2, 14, 14),
+        of([[0, 0, 14, 7], [1, 2, 8, 9]], np.float64),
+        of([0, 0], np.int64),
+        output_height=7,
+        output_width=7,
+        by=(0,),
+    ),
     rule("MaxRoiPool", apart(2, 3, 6, 7), _NUMBERED, pooled_shape=[2, 3], by=(0,)),
     rule(
         "MaxRoiPool",

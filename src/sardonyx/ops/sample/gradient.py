@@ -117,9 +117,8 @@ def _(b: GradientBuilder, node: Node) -> Value:
     one_image = b.Concat(b.ints(1), b.Slice(size, b.ints(1), b.ints(n + 2)), axis=0)
     base = b.AffineGrid(identity, one_image, align_corners=node.attrs["align_corners"])
     # [points, n + 1] times [batch, n + 1, n].
-    points = b.Pad(
-        b.Reshape(base, b.ints(-1, n)), b.ints(0, 0, 0, 1), b.const(1, wide.tensor.dtype)
-    )
+    flat, one = b.Reshape(base, b.ints(-1, n)), b.const(1, wide.tensor.dtype)
+    points = b.Pad(flat, b.ints(0, 0, 0, 1), one)
     grid = b.MatMul(points, b.transposed(wide))
     return b.cast(b.reshape(grid, node.outputs[0]), theta.tensor.dtype)
 
@@ -172,7 +171,8 @@ def _samples(b: GradientBuilder, node: Node, i: int) -> Samples:
     corners = b.Sub(b.Mul(rois, attrs["spatial_scale"]), 0.5 if is_aligned else 0.0)
     start, end = (b.Unsqueeze(b.Gather(corners, b.ints(k), axis=1), b.ints(2)) for k in (i, i + 2))
     one, length = b.const(1, dtype), b.Sub(end, start)  # [regions, 1, 1]
-    step = b.Mul(length if is_aligned else b.Max(length, one), 1 / bins)
+    # Not times 1 / bins: rounding must not change the number of samples.
+    step = b.Div(length if is_aligned else b.Max(length, one), float(bins))
     count = b.Max(b.Ceil(step), b.const(0, dtype))
     if attrs["sampling_ratio"] > 0:
         count = b.const([[[attrs["sampling_ratio"]]]], dtype)

@@ -216,13 +216,17 @@ def decompose(
 ) -> Callable[[Build], Build]:
     """Decorator: these ops in terms of others, through which their gradients pass.
 
-    Lowering does not use it: kernels compute the ops, or a decomposition that they declare. Nodes
-    for which `when` holds are replaced in the forward part, too.
+    Lowering does not use it: kernels compute the ops, or a decomposition that they declare. With
+    `when` it is the op's decomposition, which replaces nodes of the forward part, beside a rule.
     """
 
     def keep(build: Build) -> Build:
         for name in names:
-            declared(name, domain).gradient_rule = Decomposition(build, when)
+            op = declared(name, domain)
+            if when is never:
+                op.gradient_rule = Decomposition(build, when)
+            else:
+                op.decompose(build, when=when)
         return build
 
     return keep

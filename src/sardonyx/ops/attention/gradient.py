@@ -15,6 +15,7 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, RAW
 from sardonyx.ops.attention.heads import precision
+from sardonyx.ops.gather.gradient import scatter_add
 from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
 
@@ -203,10 +204,30 @@ def _visible(b: GradientBuilder, scores: Value, how: Scoring) -> Value | None:
 
 
 @gradient("RotaryEmbedding")
-def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
-    """The rotation by the opposite angles."""
-    cos, sin, ids = input_of(node, 1), input_of(node, 2), optional_input(node, 3)
-    return b.RotaryEmbedding(dy, cos, b.Neg(sin), ids, **node.attrs)
+def _(b: GradientBuilder, node: Node, dy: Value) -> list[Value | None]:
+    """The rotation by the opposite angles; cosines and sines have sums over the heads."""
+    x, cos, sin = (input_of(node, i) for i in range(3))
+    ids = optional_input(node, 3)
+    dx = b.RotaryEmbedding(dy, cos, b.Neg(sin), ids, **node.attrs)
+    if not b.wants(cos) and not b.wants(sin):
+        return [dx]
+    (p, q), (dp, dq) = (_feature_pairs(b, node, v) for v in (x, dy))
+    products = b.Add(b.Mul(p, dp), b.Mul(q, dq)), b.Sub(b.Mul(p, dq), b.Mul(q, dp))
+    grads = [b.ReduceSum(v, b.ints(1), keepdims=0) for v in products]
+    if ids is not None:
+        grads = [scatter_add(b, cos, ids, v, 0) for v in grads]
+    return [dx, *grads]
+
+
+def _feature_pairs(b: GradientBuilder, node: Node, x: Value) -> list[Value]:
+    """Return the features that RotaryEmbedding rotates with each other, [batch, heads, rows, n]."""
+    tokens = x if ranked(x).rank == 4 else split_heads(b, x, node.attrs["num_heads"])
+    cos = input_of(node, 1)
+    half, last = b.element(b.shape(cos), ranked(cos).rank - 1), b.ints(3)
+    whole = b.Mul(half, 2)
+    if node.attrs["interleaved"]:
+        return [b.Slice(tokens, b.ints(i), whole, last, b.ints(2)) for i in (0, 1)]
+    return [b.Slice(tokens, b.ints(0), half, last), b.Slice(tokens, half, whole, last)]
 
 
 @gradient("RotaryEmbedding", domain=MICROSOFT)

@@ -17,6 +17,7 @@ from sardonyx.errors import InvalidGraph, SardonyxError
 
 Array = Any
 RNG = np.random.default_rng(0)
+FIXED = ("w", "r", "b")  # weights of recurrent layers
 
 
 def numbers(*shape: int) -> Array:
@@ -25,13 +26,12 @@ def numbers(*shape: int) -> Array:
 
 def run(nodes: Sequence[Any], feeds: dict[str, Array], outputs: Sequence[str]) -> list[Array]:
     """Run nodes; sizes are symbolic but those of images, convolutions' weights and shapes."""
-    inputs = [
-        helper.make_tensor_value_info(
-            n, helper.np_dtype_to_tensor_dtype(a.dtype),
-            a.shape if a.ndim == 4 or a.dtype == np.int64 else [f"{n}{i}" for i in range(a.ndim)],
-        )
-        for n, a in feeds.items()
-    ]  # fmt: skip
+    inputs = []
+    for n, a in feeds.items():
+        is_fixed = a.ndim == 4 or n in FIXED or a.dtype == np.int64
+        dims = a.shape if is_fixed else [f"{n}{i}" for i in range(a.ndim)]
+        kind = helper.np_dtype_to_tensor_dtype(a.dtype)
+        inputs.append(helper.make_tensor_value_info(n, kind, dims))
     made = [onnx.ValueInfoProto(name=n) for n in outputs]
     graph = helper.make_graph(nodes, "g", inputs, made)
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.microsoft", 1)]
@@ -478,3 +478,67 @@ def test_old_optimizers() -> None:
     close(op("InPlaceAccumulator", X, DY, np.array(False)), [X])
     a, b, dy = numbers(4, 3), 1 + numbers(3) ** 2, numbers(4, 3)
     close(op("DivGrad", dy, a, b, n_outputs=2), gradients(lambda x, y: x / y, dy, a, b))
+
+
+# How torch orders the gates that ONNX has as input, output, forget, cell or update, reset, hidden.
+ORDERS = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2)}
+
+
+def torch_layer(kind: str, reverse: bool) -> Callable[..., Any]:
+    """A layer of torch as a function of ONNX's inputs; it returns all states, and the last."""
+
+    def layer(x: Any, w: Any, r: Any, b: Any, h: Any, c: Any = None) -> tuple[Any, ...]:
+        order, hidden = ORDERS[kind], r.shape[2]
+        both = b[0].chunk(2)
+        weights = [torch.cat([v.chunk(len(order))[i] for i in order]) for v in (w[0], r[0], *both)]
+        state = h if c is None else (h, c)
+        x = x.flip(0) if reverse else x
+        function = torch.lstm if kind == "LSTM" else torch.gru
+        y, *last = function(x, state, weights, True, 1, 0.0, False, False, False)
+        assert y.shape[-1] == hidden
+        y = y.flip(0) if reverse else y
+        return y[:, None], *last
+
+    return layer
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_recurrent_layers(kind: str, direction: str) -> None:
+    length, batch, width, hidden = 5, 3, 4, 6
+    n = len(ORDERS[kind]) * hidden
+    given = {
+        "x": numbers(length, batch, width), "w": numbers(1, n, width), "r": numbers(1, n, hidden),
+        "b": numbers(1, 2 * n), "h": numbers(1, batch, hidden),
+    }  # fmt: skip
+    dys = {"dy": numbers(length, 1, batch, hidden), "dh": numbers(1, batch, hidden)}
+    if kind == "LSTM":
+        given["c"], dys["dc"] = numbers(1, batch, hidden), numbers(1, batch, hidden)
+    saved = ["y", "cells", "gates"] if kind == "LSTM" else ["y", "gates"]
+    made = ["y", "yh", "yc", "cells", "gates"] if kind == "LSTM" else ["y", "yh", "gates"]
+    state = ["h", "c"] if kind == "LSTM" else ["h"]
+    bias = [] if kind == "LSTM" else ["b"]
+    grads = [f"d_{n}" for n in given]
+    attrs: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
+    attrs |= {"linear_before_reset": 1} if kind == "GRU" else {}
+    inputs = ["x", "w", "r", *bias, "", *state, *saved, *dys]
+    nodes = [
+        helper.make_node(
+            f"{kind}Training", ["x", "w", "r", "b", "", *state], made, domain="com.microsoft",
+            **attrs,
+        ),
+        helper.make_node(f"{kind}Grad", inputs, grads, domain="com.microsoft", **attrs),
+    ]  # fmt: skip
+    leaves = {n: torch.tensor(v, requires_grad=True) for n, v in given.items()}
+    results = torch_layer(kind, direction == "reverse")(*leaves.values())
+    expected = torch.autograd.grad(
+        results, list(leaves.values()), [torch.tensor(d) for d in dys.values()]
+    )
+    found = run(nodes, given | dys, [*made[: len(results)], *grads])
+    close(found, [v.detach().numpy() for v in (*results, *expected)], 1e-4)
+
+
+def test_recurrent_layers_without_kernels() -> None:
+    arrays = (numbers(5, 3, 4), numbers(2, 24, 4), numbers(2, 24, 6))
+    with pytest.raises(InvalidGraph, match="two directions, or other activations"):
+        op("LSTMTraining", *arrays, direction="bidirectional", hidden_size=6)

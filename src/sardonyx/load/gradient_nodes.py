@@ -46,11 +46,18 @@ def add_gradient_request(
 
 
 def vector_jacobian(
-    b: Builder, y: Value, dy: Value | None, xs: Sequence[Value | None]
+    b: Builder,
+    y: Value,
+    dy: Value | None,
+    xs: Sequence[Value | None],
+    others: Sequence[Value | None] = (),
 ) -> tuple[Value, ...]:
-    """Add a request for the gradients of sum(y dy) by xs, with dy as a constant."""
-    values = [*xs, dy]
-    loss = b.Mul(y, dy)
+    """Add a request for the gradients of sum(y dy) by xs, with dy and `others` as constants.
+
+    Without dy, y is the sum itself.
+    """
+    values = [v for v in (*xs, dy, *others) if v is not None]
+    loss = y if dy is None else b.Mul(y, dy)
     node = b.graph.add(gradient_request, [*values, *values, loss], {}, len(xs))
     b.new_nodes.append(node)
     return node.outputs

@@ -546,3 +546,11 @@ def test_only_inputs_are_updated() -> None:
     text = UPDATE.replace("{", "{ z = Neg(p)").replace("(c, p, g)", "(c, z, g)")
     with pytest.raises(InvalidGraph, match="which is not an input of the model"):
         updating(text)
+
+
+def test_a_label_out_of_range_changes_nothing() -> None:
+    step = TrainingStep(classifier()[0], loss="loss")
+    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
+    with pytest.raises(InvalidArgument, match="9"):
+        step.run(FEEDS | {"labels": np.array([0, 1, 9, 0])})
+    assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())

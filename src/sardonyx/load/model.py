@@ -39,7 +39,7 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
     # Parameters of the module that it was exported from, where training has looked for them.
     exported_parameters: frozenset[str] = field(default_factory=frozenset)
-    has_gradient_nodes: bool = field(default_factory=bool)  # see train.nodes.with_gradients
+    has_gradient_nodes: bool = field(default_factory=bool)  # see autodiff.nodes.with_gradients
 
     def with_outputs(self, names: tuple[str, ...]) -> Model:
         """Return the model with a subset of its outputs; the graph is changed in place."""

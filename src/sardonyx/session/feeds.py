@@ -43,15 +43,15 @@ def check_feed(inputs: Mapping[str, Input], feed: Mapping[str, Any]) -> dict[str
         if value is None and spec.default is not None:
             continue
         checked = check_value(name, spec.fact, value, spec.device)
-        values[name] = _updatable(name, value) if spec.is_updated else checked
+        values[name] = _updatable(name, spec.fact, value) if spec.is_updated else checked
     return values
 
 
-def _updatable(name: str, value: Any) -> Any:
+def _updatable(name: str, fact: AnyFact | None, value: Any) -> Any:
     """Return a valid array, or a list of them, that nodes write to; raise if they cannot."""
     array = value._fed() if isinstance(value, OrtValue) else value
-    if isinstance(array, (list, tuple)):
-        return [_updatable(f"{name}[{i}]", each) for i, each in enumerate(array)]
+    if isinstance(fact, SequenceFact):
+        return [_updatable(f"{name}[{i}]", fact.elem, each) for i, each in enumerate(array)]
     if not isinstance(array, np.ndarray) or not (
         array.flags.c_contiguous and array.flags.aligned and array.flags.writeable
     ):

@@ -52,7 +52,7 @@ class Speed:
         """Return the report of a step that has just ended; `epoch` counts from 0."""
         now = time.monotonic()
         taken, self._last_s = now - self._last_s, now
-        # The first step compiles nothing, but fills caches: it counts until there are others.
+        # The first step plans memory and takes longer: its weight falls with each later step.
         smoothed = _SMOOTHING * self._step_s + (1 - _SMOOTHING) * taken
         self._step_s = smoothed if self._step_s else taken
         per_s = 1 / max(self._step_s, 1e-9)

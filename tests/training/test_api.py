@@ -275,6 +275,19 @@ def test_wrong_arguments(folder, tmp_path):
         CheckpointState({})
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_another_device(device, folder):
+    """Without a GPU the models run on the CPU, as sessions do; results are the same."""
+    _, module, optimizer = load(folder)
+    _, other, same = load(folder, device=device)
+    for _ in range(2):
+        np.testing.assert_allclose(other(*batch()), module(*batch()), rtol=1e-4)
+        optimizer.step()
+        same.step()
+    values = (m.get_contiguous_parameters().numpy() for m in (module, other))
+    np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-5)
+
+
 def test_two_accumulators_of_one_gradient(folder, tmp_path):
     model = onnx.load(folder / "training_model.onnx")
     node = next(n for n in model.graph.node if n.op_type == "InPlaceAccumulatorV2")

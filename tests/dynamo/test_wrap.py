@@ -347,8 +347,9 @@ def test_quantized_modules_run() -> None:
 def test_bad_arguments() -> None:
     with pytest.raises(InvalidArgument, match=r"takes a torch\.nn\.Module, not int"):
         wrap(3)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgument, match="from 0 to 1, or a number of bytes"):
-        wrap(Mlp(), memory_budget=40)
+    for budget in (40, -0.1, float("nan"), float("inf")):
+        with pytest.raises(InvalidArgument, match="from 0 to 1, or a number of bytes from 1024"):
+            wrap(Mlp(), memory_budget=budget)
     with pytest.raises(InvalidArgument, match="not wrapped"):
         report(Mlp())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -23,6 +24,7 @@ from sardonyx.session.block_pools import pool_for
 _DEVICE_OUTPUTS: Final = RunOptions()
 _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _TRAINING: Final = RunSettings(caching=Caching.PAGES, shares_memory=True)
+_RUNS: Final = itertools.count(1)
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
 # Native code reads and makes tensors by it; older torches have none, and arrays are in between.
 EXCHANGE: Final = (
@@ -96,6 +98,7 @@ class Executor:
         results = list(enumerate(lowered.outputs))
         self._computed = [(i, r.index) for i, r in results if isinstance(r, ModelOutput)]
         self._others = [(i, self._other(r)) for i, r in results if not isinstance(r, ModelOutput)]
+        self.runs = (0, 0)  # numbers of the latest two runs, counted over all executors
         self.shapes: dict[str, tuple[int, ...]] = {}  # of the inputs of the latest run
 
     def __call__(self, args: list[Any]) -> list[Any]:
@@ -111,6 +114,7 @@ class Executor:
             feed[name] = torch.tensor(number) if size is None else size
         for name, draw, sizes in self._draws:
             feed[name] = draw([size(args) for size in sizes])
+        self.runs = (self.runs[1], next(_RUNS))
         if self.lowered.symbols or not self.shapes:
             self.shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
         others = [(position, other(args, feed)) for position, other in self._others]

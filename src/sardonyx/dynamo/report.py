@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from torch._dynamo.utils import counters, get_compilation_metrics
@@ -78,9 +79,14 @@ class Report:
             file.write(memory_page(self._step_memory()).encode())
 
     def _step_memory(self) -> list[GraphMemory]:
-        """Return the memory of the graphs of a step; inference graphs are not part of one."""
-        executors = [(g.kind, g.executor) for g in self.graphs if g.kind != "inference"]
-        return [graph_memory(kind, e) for kind, e in executors if e is not None and e.shapes]
+        """Return the memory of the graphs that ran since the run before the latest one.
+
+        Others were compiled for other sizes or settings. Inference graphs are not part of a step.
+        """
+        pairs = [(g.kind, g.executor) for g in self.graphs if g.kind != "inference"]
+        ran = [(kind, e) for kind, e in pairs if e is not None and e.shapes]
+        since, _ = max((e.runs for _, e in ran), key=itemgetter(1), default=(0, 0))
+        return [graph_memory(kind, e) for kind, e in ran if e.runs[1] > since]
 
     def __str__(self) -> str:
         lines = [line for graph in self.graphs for line in graph.lines()]

@@ -48,7 +48,9 @@ def graph_memory(kind: str, executor: Executor) -> GraphMemory:
     consumed = [t for t in inputs if is_backward and not is_primal(t.name)]
     saved = [t for t in consumed if not is_tangent(t.name)]
     again = {i for i, node in enumerate(nodes) if is_backward and node.priority > 0}
-    made_again = (t.bytes for t in planned.tensors if t.kind == "value" and t.made in again)
+    made_again = (
+        t.bytes for t in planned.tensors if t.kind in ("value", "part") and t.made in again
+    )
     counted = [_counted(t, t in consumed) for t in planned.tensors]
     arenas = list(planned.arenas)
     return GraphMemory(

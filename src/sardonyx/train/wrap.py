@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sardonyx.dynamo.report import Report
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+_LEAST_BYTES: Final = 1024  # of a memory budget: a smaller number above 1 is a mistake
 _REPORTS: Final[WeakKeyDictionary[Any, Report]] = WeakKeyDictionary()
 
 
@@ -34,10 +35,10 @@ def wrap(
     change; optimizers, DistributedDataParallel, FSDP2, Trainer and Accelerate accept it as before.
 
     `memory_budget` is the part of the activations' bytes, from 0 to 1, that may be kept for the
-    backward pass, or a number of bytes above 1; the rest is computed again there, as far as that
-    lowers the peak. `dynamic` is that of `torch.compile`. With `cache`, compiled graphs are stored
-    in torch's cache folder, and loaded by later processes. With `freeze`, parameters are constants
-    in inference, until they change.
+    backward pass, or a number of bytes from 1024 on; the rest is computed again there, as far as
+    that lowers the peak. `dynamic` is that of `torch.compile`. With `cache`, compiled graphs are
+    stored in torch's cache folder, and loaded by later processes. With `freeze`, parameters are
+    constants in inference, until they change.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -50,10 +51,11 @@ def wrap(
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidArgument(f"wrap takes a torch.nn.Module, not {type(module).__name__}")
-    if memory_budget is not None and not 0 <= memory_budget < math.inf:
+    is_part = memory_budget is None or 0 <= memory_budget <= 1
+    if not is_part and not _LEAST_BYTES <= memory_budget < math.inf:  # type: ignore[operator]
         raise InvalidArgument(
             f"memory_budget is {memory_budget}, and must be a part of the activations from 0 to 1, "
-            f"or a number of bytes above 1"
+            f"or a number of bytes from {_LEAST_BYTES} on"
         )
     skip_warnings_once()
     _REPORTS[module] = kept = Report()

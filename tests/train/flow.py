@@ -283,6 +283,16 @@ SEQUENCES: dict[str, Flow] = {
            q = ConcatFromSequence<axis=0>(s) y = Mul(q, q)""",
         trips(1, 3),
     ),
+    "one appended per iteration, then stacked": (
+        N,
+        """s0 = SequenceEmpty<dtype=11>()
+           p, s = Loop (n, yes, x, s0) <body = b (int64 k, bool c, double[4] v, seq(double[4])
+             s1) =>
+             (bool d, double[4] u, seq(double[4]) s2)
+             { d = Identity(c) m = Mul(v, w) u = Sin(m) s2 = SequenceInsert(s1, u) }>
+           q = ConcatFromSequence<axis=0, new_axis=1>(s) y = Mul(q, q)""",
+        trips(1, 3),
+    ),
     "earlier elements read in a loop": (
         N,
         """s0 = SequenceConstruct(x, w)

@@ -279,3 +279,9 @@ def test_bodies_read_what_is_computed_again() -> None:
     assert sine.node.priority == RECOMPUTED
     for a, b in zip(*(session_of(made).run(None, feeds) for made in (plain, again)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_elements_that_are_stacked_are_a_scan_output() -> None:
+    """Without sequences, all of it runs natively."""
+    made = gradient(model_with("one appended per iteration, then stacked"), "loss", BY)
+    assert not any("Sequence" in node.op.name for node in made.graph.all_nodes())

@@ -40,6 +40,7 @@ def prepare(graph: Graph) -> None:
 
         rules = by_root(sequences.RULES)
         Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True).run()
+        sequences.stack_sequences(graph)
 
 
 class Backward(FoldingBuilder, GradientBuilder):

@@ -6,6 +6,7 @@ concatenated, stacks the elements as a scan output instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from sardonyx.graph.dtype import I64
@@ -13,6 +14,7 @@ from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.control import collect
+from sardonyx.ops.control.standard import loop
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.sequence.standard import part_sizes, static_position
 from sardonyx.passes.loop_invariants import drop_carried
@@ -123,13 +125,34 @@ def collect_sequences(graph: Graph) -> None:
                 _collect(node)
 
 
-def _collect(node: Node) -> None:
-    """Let one Loop collect the elements of its sequences."""
+def stack_sequences(graph: Graph) -> None:
+    """Turn sequences that a Loop fills, and that are stacked after it, into plain scan outputs."""
+    for each in list(graph.family()):
+        for node in list(each.nodes):
+            if node.op.key == ("", "Loop") and _collect(node, _stacks):
+                node.op, node.attrs = loop, {"body": node.attrs["body"]}
+
+
+def _stacks(reader: Node) -> bool:
+    """Whether a concatenation of elements has them along a new first axis, as a scan output."""
+    return bool(reader.attrs["new_axis"]) and reader.attrs["axis"] == 0
+
+
+def _collect(node: Node, accepts: Callable[[Node], bool] = lambda _: True) -> bool:
+    """Let one Loop collect the elements of its sequences; return whether it has any.
+
+    `accepts` says which concatenations of them are replaced.
+    """
     body: Graph = node.attrs["body"]
     n_carried = len(node.inputs) - 2
-    appended = {i: v for i in range(n_carried) if (v := _appended(node, body, i)) is not None}
+    found = ((i, _appended(node, body, i)) for i in range(n_carried))
+    appended = {
+        i: v
+        for i, v in found
+        if v is not None and all(accepts(reader) for reader, _ in node.outputs[i].uses)
+    }
     if not appended:
-        return
+        return False
     # Each ConcatFromSequence after the Loop becomes an output of it.
     readers = [(r, appended[i]) for i in appended for r, _ in node.outputs[i].uses]
     n_stacked = len(body.outputs) - 1 - n_carried
@@ -155,6 +178,7 @@ def _collect(node: Node) -> None:
     node.graph.add_outputs(node, results)
     node.op = collect.loop
     node.attrs = {"body": body, "axes": tuple(axes), "join_kinds": tuple(join_kinds)}
+    return True
 
 
 def _appended(node: Node, body: Graph, position: int) -> Value | None:

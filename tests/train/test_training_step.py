@@ -15,17 +15,25 @@ import torch.nn.functional as f
 from onnx import numpy_helper, parser
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, InvalidGraph, RuntimeException
+from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.train import SGD, Adafactor, Adam, AdamW, TrainingStep
 from sardonyx.train.schedules import constant, cosine, linear
 from tests.train import models, torch_nets
 
 Array = Any
+
+
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
+
+
 CLASSIFIER = """g (float[batch, 2] x, int64[batch] labels) => (float loss, float[batch, 2] scores) {
     hidden = Gemm(x, w1, b1)  active = Tanh(hidden)  scores = Gemm(active, w2, b2)
     loss = SoftmaxCrossEntropyLoss(scores, labels) }"""
+
+
 SHAPES = {"w1": (2, 8), "b1": (8,), "w2": (8, 2), "b2": (2,)}
+
+
 FEEDS = {"x": np.float32([[0, 0], [0, 1], [1, 0], [1, 1]]), "labels": np.array([0, 1, 1, 0])}
 
 
@@ -452,105 +460,3 @@ def test_gradients_that_are_other_parameters() -> None:
     assert step.run({})["loss"] == 11
     np.testing.assert_array_equal(step.parameters["v"], [-0.5, 0])
     np.testing.assert_array_equal(step.parameters["w"], [2.5, 3])
-
-
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "max_norm": ({"max_norm": -1}, "max_norm is -1"),
-    "accumulate": ({"accumulate": 0}, "accumulate is 0"),
-    "precision": ({"mixed_precision": "int8"}, "mixed_precision is 'int8'"),
-    "budget": ({"memory_budget": -5}, "memory_budget is -5"),
-    "no loss": ({"loss": None}, "2 outputs: loss, scores"),
-    "a loss of many elements": ({"loss": "scores"}, "a loss has one element"),
-    "a name": ({"parameters": ["w9"]}, "no input or initializer 'w9'"),
-    "a pattern": ({"parameters": ["q*"]}, "matches 'q\\*'; there are w1"),
-    "none": ({"parameters": []}, "names none"),
-    "an input": ({"parameters": ["x"]}, "x is an input of the model"),
-    "betas": ({"optimizer": AdamW(betas=(1.0, 0.9))}, "betas are"),
-    "eps": ({"optimizer": AdamW(eps=-1)}, "eps is -1"),
-    "nesterov": ({"optimizer": SGD(nesterov=True)}, "needs a momentum"),
-    "d": ({"optimizer": Adafactor(d=0.5)}, "d is 0.5"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_arguments(name: str) -> None:
-    options, said = WRONG[name]
-    with pytest.raises(InvalidArgument, match=said):
-        TrainingStep(classifier()[0], **{"loss": "loss", **options})
-
-
-def test_wrong_feeds() -> None:
-    step = TrainingStep(classifier()[0], loss="loss")
-    with pytest.raises(InvalidArgument, match="w1 is trained"):
-        step.run(FEEDS | {"w1": np.zeros((2, 8), np.float32)})
-    with pytest.raises(InvalidArgument, match="q is not an input; the inputs are labels, x"):
-        step.run(FEEDS | {"q": 1})
-    with pytest.raises(InvalidArgument, match="learning rate of step 1 is -1"):
-        step.run(FEEDS, lr=-1)
-
-
-LOADS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "missing": (lambda p, s: p.pop("w1"), "parameter w1 is missing"),
-    "unknown": (lambda p, s: p.update(q=1), "no parameter q"),
-    "shape": (lambda p, s: p.update(w1=p["w1"].T), r"w1 has the shape \[8, 2\], and here \[2, 8\]"),
-    "type": (lambda p, s: p.update(w1=p["w1"].astype(float)), "w1 is of type float64"),
-    "state": (lambda p, s: s.pop("w1.exp_avg"), "state w1.exp_avg is missing"),
-}
-
-
-@pytest.mark.parametrize("name", LOADS)
-def test_what_does_not_fit_is_not_loaded(name: str) -> None:
-    change, said = LOADS[name]
-    step = TrainingStep(classifier()[0], loss="loss")
-    parameters = {n: a + 1 for n, a in step.parameters.items()}
-    state = {n: a + 1 for n, a in step.state.items()}
-    change(parameters, state)
-    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
-    with pytest.raises(InvalidArgument, match=said):
-        step.load(parameters, state)
-    assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())
-
-
-UPDATE = """g (double[6] c, float[4] p, float[4] g) => (uint8[1] u) {
-    u, q = sardonyx.train.SGDUpdate(c, p, g) }"""
-CONTROL = np.float64([0.5, 1, 1, 1, 0, 1])
-
-
-def updating(text: str = UPDATE) -> sardonyx.InferenceSession:
-    head = '<ir_version: 10, opset_import: ["": 21, "sardonyx.train": 1]>'
-    return sardonyx.InferenceSession(parser.parse_model(f"{head} {text}"))
-
-
-def test_an_update_writes_to_the_fed_array() -> None:
-    session = updating()
-    p = np.ones(4, np.float32)
-    for run in (None, sardonyx.RunOptions()):
-        p[:] = 1
-        (flag,) = session.run(None, {"c": CONTROL, "p": p, "g": p * 2}, run)
-        assert flag == 1
-        np.testing.assert_array_equal(p, 0)
-
-
-@pytest.mark.parametrize("kind", ["read-only", "strided", "list"])
-def test_an_update_needs_an_array_that_it_can_write(kind: str) -> None:
-    p: Any = np.ones(8, np.float32)[:: 2 if kind == "strided" else 1][:4]
-    if kind == "read-only":
-        p.flags.writeable = False
-    with pytest.raises(InvalidArgument, match="input p is updated in place, and needs a writable"):
-        updating().run(
-            None, {"c": CONTROL, "p": p.tolist() if kind == "list" else p, "g": np.array(p)}
-        )
-
-
-def test_only_inputs_are_updated() -> None:
-    text = UPDATE.replace("{", "{ z = Neg(p)").replace("(c, p, g)", "(c, z, g)")
-    with pytest.raises(InvalidGraph, match="which is not an input of the model"):
-        updating(text)
-
-
-def test_a_label_out_of_range_changes_nothing() -> None:
-    step = TrainingStep(classifier()[0], loss="loss")
-    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
-    with pytest.raises(InvalidArgument, match="9"):
-        step.run(FEEDS | {"labels": np.array([0, 1, 9, 0])})
-    assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())

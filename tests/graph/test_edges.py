@@ -14,7 +14,7 @@ ROOT = Path(sardonyx.__file__).parent
 INSTEAD = {
     "inputs": "Graph.set_input, replace_inputs; for a graph's own: add_input, set_inputs",
     "outputs": "Graph.add_outputs, drop_outputs; for a graph's own: set_outputs",
-    "defaults": "Graph.add_input",
+    "defaults": "Graph.add_input, set_default",
     "uses": "Graph.set_input, replace_inputs, replace",
     "n_exits": "Graph.set_outputs",
     "nodes": "Graph.add, remove, adopt",
@@ -35,7 +35,14 @@ OTHERS = {
     ("autodiff/training_graph.py", "model.inputs"),
     ("autodiff/training_graph.py", "self.model.inputs"),
     ("pack/contracts.py", "self.scope.node"),
+    ("program/native_items.py", "segment.inputs"),
+    ("program/native_items.py", "segment.outputs"),
     ("reports/weights.py", "report.nodes"),
+    ("train/adapters/prefix.py", "model.inputs"),
+    ("train/losses.py", "changed.outputs"),
+    ("train/losses.py", "model.inputs"),
+    ("training/training_model.py", "model.inputs"),
+    ("training/training_model.py", "model.outputs"),
 }
 
 

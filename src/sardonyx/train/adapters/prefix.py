@@ -81,7 +81,7 @@ def prefixed(
     parameters = add_parameters(model, initial)
     b = Builder(graph, graph.scope)
     for cache in caches:
-        graph.defaults.pop(cache, None)
+        graph.set_default(cache, None)
         sizes = b.Concat(_batch(b, graph, cache), b.ints(1, 1, 1), axis=0)
         expanded = b.Expand(parameters[cache.name + SUFFIX], sizes)
         expanded.fact = cache.fact  # until the whole graph is inferred for the prefix's length
@@ -107,7 +107,7 @@ def optional(model: Model, patterns: Sequence[str]) -> Model:
     """Return the model with caches as optional inputs: without one, a run of batch 1 has none."""
     for cache in _caches(model, patterns):
         empty = np.zeros(_shape(cache, 0), cache.tensor.dtype.np)
-        model.graph.defaults[cache] = ArrayConst(empty)
+        model.graph.set_default(cache, ArrayConst(empty))
         model.overridable += [d for d in model.inputs if d.name == cache.name]
         model.inputs[:] = [d for d in model.inputs if d.name != cache.name]
     return model

@@ -104,19 +104,27 @@ def _(x: Array, length: Array | None = None, axis: Array | None = None, **attrs:
     if not is_inverse and is_onesided and x.shape[-1] != 1:
         raise InvalidArgument("a one-sided transform needs real numbers, and the input is complex")
     where = _signal_axis(-2 if axis is None else one_int(axis, "axis"), x.ndim)
-    size = x.shape[where]
-    if length is not None:
-        size = one_int(length, "dft_length")
-    elif is_inverse and is_onesided:
-        size = 2 * (size - 1)
-    if size < 1:
-        raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
+    size = dft_size(x.shape[where], length, is_half=bool(is_inverse and is_onesided))
     z = _as_complex(x)
     if is_onesided:
         if is_inverse:
             return np.fft.irfft(z, size, where)[..., None].astype(x.dtype)
         return _as_pairs(np.fft.rfft(z.real, size, where), x.dtype)
     return _as_pairs((np.fft.ifft if is_inverse else np.fft.fft)(z, size, where), x.dtype)
+
+
+def dft_size(samples: int, length: Array | None, *, is_half: bool) -> int:
+    """Return the size of a transform: dft_length, or that of the signal.
+
+    The one-sided spectrum that an inverse reads (`is_half`) is that of a real signal of
+    2 (n - 1) samples by default.
+    """
+    size = 2 * (samples - 1) if is_half else samples
+    if length is not None:
+        size = one_int(length, "dft_length")
+    if size < 1:
+        raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
+    return size
 
 
 def _as_complex(x: Array) -> Array:

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
 from sardonyx.graph.op import ONNX, Op
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.signal.standard import mel, windows
+from sardonyx.ops.signal.standard import dft_size, mel, windows
 from sardonyx.providers.torch.dtypes import as_tensor, wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 
@@ -23,14 +23,7 @@ def dft(x: Tensor, length: Array | None = None, axis: Array | None = None, **att
     where = -2 if axis is None else one_int(axis, "axis")
     where = where + 1 if where < 0 else where  # z lacks the last axis, of real and imaginary parts
     z = _as_complex(wide(x))
-    # A one-sided spectrum of n bins belongs to a real signal of 2 (n - 1) samples by default.
-    size = z.shape[where]
-    if length is not None:
-        size = one_int(length, "dft_length")
-    elif is_inverse and is_one_sided:
-        size = 2 * (size - 1)
-    if size < 1:
-        raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
+    size = dft_size(z.shape[where], length, is_half=bool(is_inverse and is_one_sided))
     if is_inverse and is_one_sided:
         return _transformed(torch.fft.irfft, z, size, where)[..., None].to(x.dtype)
     if is_one_sided:

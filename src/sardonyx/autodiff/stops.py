@@ -92,7 +92,7 @@ _SILENT: Final = "a derivative of 0 would silently stop training"
 _TREES: Final = f"trees compare features with thresholds; {_SILENT}"
 _QUANTIZED: Final = f"quantization rounds; {_SILENT}"
 _NAMES: Final = "strings, maps and categories have no derivative"
-_UPDATES: Final = "an optimizer's step is no part of a loss"
+_UPDATES: Final = "an optimizer's step is not part of a loss"
 # Ops of floats without a gradient, by name as above, and why: a gradient through them is an error.
 NO_GRADIENT: Final = {
     "BitCast": "the bits of a number are no smooth function of it",

@@ -53,8 +53,9 @@ class Fitted:
         """Write the trained model; of a model with adapters, `*.onnx_adapter` has only them."""
         target = os.fspath(path)
         if not target.endswith(_ADAPTER):
-            data = f"{os.path.basename(target)}.data" if self._is_large else None
-            save(self.to_model(), SaveOptions(target, data))
+            model = self.to_model()
+            data = f"{os.path.basename(target)}.data" if _is_large(model) else None
+            save(model, SaveOptions(target, data))
         elif self.adapted is not None:
             self.adapted.save(target, self.parameters)
         else:
@@ -69,11 +70,11 @@ class Fitted:
         with writing(os.fspath(path)) as file:
             file.write(text.encode())
 
-    @property
-    def _is_large(self) -> bool:
-        """Whether the weights exceed what one protobuf message holds, with room for the rest."""
-        constants = (value.const for value in self.step.to_model().graph.all_values())
-        return sum(const.size_bytes for const in constants if const is not None) > 1 << 30
+
+def _is_large(model: Model) -> bool:
+    """Whether the weights take half of what one protobuf message holds, and are stored apart."""
+    constants = (value.const for value in model.graph.all_values())
+    return sum(const.size_bytes for const in constants if const is not None) > 1 << 30
 
 
 def fit(  # noqa: PLR0913 - options, passed by name

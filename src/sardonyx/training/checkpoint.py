@@ -96,6 +96,6 @@ def _read(file: Checkpoint) -> TrainingState:
     for name, data in tensors.items():
         kind, label, moment, parameter = name.split("/", 3)
         if kind + "/" != _MOMENT:
-            raise ValueError(f"{name} is no parameter")
+            raise ValueError(f"{name} is not a parameter")
         state.groups[label].moments.setdefault(parameter, {})[moment] = data
     return state

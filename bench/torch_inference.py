@@ -1,7 +1,7 @@
 """Inference of torch modules: `torch.compile(backend="sardonyx")` against their exported models.
 
     python -m bench.torch_inference [NAMES...] [--zoo FOLDER] [--work FOLDER]
-    python -m bench.torch_inference resnet50 bert_base --open --rounds 15
+    python -m bench.torch_inference resnet50 bert_base --freeze versions --rounds 15
 
 For each network of the zoo, the ONNX model in an InferenceSession ("session") and the compiled
 module ("module") run the same inputs in turns, in a process of their own. "CPU" is the median of
@@ -22,7 +22,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ import torch
 
 import sardonyx
 from bench.devices import build, export, script
-from sardonyx.dynamo.backend import sardonyx_backend
 
 OPSET = 20
 
@@ -47,9 +45,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument(
-        "--open", action="store_true", help="parameters are inputs of the session, not constants"
-    )
+    parser.add_argument("--freeze", choices=["yes", "no", "versions"], default="yes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the figures there too")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)  # a child process
     return parser.parse_args()
@@ -74,8 +70,8 @@ def measure(given: argparse.Namespace, name: str) -> dict[str, Any]:
     session = sardonyx.InferenceSession(str(path), options)
     inputs = network.inputs(1)
     feed = {key: tensor.numpy() for key, tensor in inputs.items()}
-    backend: Any = partial(sardonyx_backend, freeze=not given.open)
-    module = torch.compile(network.module, backend=backend)
+    freeze = {"yes": True, "no": False}.get(given.freeze, given.freeze)
+    module = torch.compile(network.module, backend="sardonyx", options={"freeze": freeze})
     calls: dict[str, Callable[[], Any]] = {
         "session": lambda: session.run(None, feed),
         "module": lambda: module(*inputs.values()),
@@ -101,7 +97,7 @@ def in_process(given: argparse.Namespace, name: str) -> dict[str, Any]:
     """The figures of a network, measured in a new process."""
     command = [sys.executable, "-m", "bench.torch_inference", name, "--one"]
     command += ["--zoo", str(given.zoo), "--work", str(given.work), "--rounds", str(given.rounds)]
-    command += ["--threads", str(given.threads), *(["--open"] if given.open else [])]
+    command += ["--threads", str(given.threads), "--freeze", given.freeze]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         return {"name": name, "failed": done.returncode}

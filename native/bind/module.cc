@@ -23,5 +23,5 @@ NB_MODULE(_native, m) {
   sdx::bind_execution_order(m);
   sdx::bind_dlpack(m);
   sdx::bind_random(m);
-  sdx::bind_samples(m);
+  sdx::bind_memory_digest(m);
 }

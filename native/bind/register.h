@@ -13,7 +13,7 @@ void bind_execution_order(nanobind::module_& m);
 void bind_dlpack(nanobind::module_& m);
 void bind_strings(nanobind::module_& m);
 void bind_random(nanobind::module_& m);
-void bind_samples(nanobind::module_& m);
+void bind_memory_digest(nanobind::module_& m);
 void bind_tensor_exchange(nanobind::module_& m);
 
 // Called by bind_load: the ONNX records, by message.

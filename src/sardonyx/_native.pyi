@@ -697,13 +697,11 @@ def bernoulli(generator: object, p: float, out: object) -> None:
     Fill an array of booleans as `bernoulli_(p)` of torch does where it draws element by element; `generator` is a torch.Generator on the CPU.
     """
 
-class Samples:
-    """A few words of spans of memory."""
+class MemoryDigest:
+    """A digest of spans of memory that others write to."""
 
     def __init__(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Spans are (address, bytes)."""
+        """Spans are (address, bytes); the caller keeps the memory alive."""
 
-    def digest(self) -> int:
-        """
-        A number that is another one, almost surely, if a word changed. Reads the memory.
-        """
+    def compute(self, threads: int) -> int:
+        """Return a digest of all bytes, the same for any number of threads."""

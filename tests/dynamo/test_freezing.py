@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from sardonyx._native import MemoryDigest
 from sardonyx.dynamo.backend import sardonyx_backend
 from sardonyx.dynamo.freezing import FreezingExecutor
 
@@ -45,7 +47,7 @@ X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
 def compiled(module: nn.Module, **options: Any) -> Callable[..., Any]:
-    return torch.compile(module, backend=partial(sardonyx_backend, cache=False, **options))
+    return torch.compile(module, backend="sardonyx", options={"cache": False, **options})
 
 
 @torch.no_grad()
@@ -84,6 +86,51 @@ def test_constants_are_the_memory_of_parameters(made: list[FreezingExecutor]) ->
     assert table.ctypes.data == module.weight.data_ptr()
 
 
+@torch.no_grad()
+def test_versions_are_relied_on_if_asked_to(made: list[FreezingExecutor]) -> None:
+    """What torch counts is noticed; the bytes of parameters are not read."""
+    module = network()
+    call = compiled(module, freeze="versions")
+    before = call(X)
+    assert n_frozen(made) == [1]
+    module[0].weight.data.mul_(2)  # type: ignore[index, union-attr]
+    torch.testing.assert_close(call(X), before, rtol=0, atol=0)
+    module[0].bias.add_(1)  # type: ignore[index, union-attr]
+    assert_equal(module, call)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_digests_of_memory(threads: int) -> None:
+    """A digest covers every byte and its position, for any split into threads."""
+    memory = np.arange(3 * 2**18 + 13, dtype=np.uint8)
+    spans = [(memory.ctypes.data, 2**18 + 3), (memory.ctypes.data + 2**19, 2**18 + 13)]
+    digest = MemoryDigest(spans)
+    first = digest.compute(1)
+    assert digest.compute(threads) == first
+    for at in (0, 8, 2**18 - 1, 2**18 + 2, 2**19, 3 * 2**18 + 12):
+        memory[at] ^= 128
+        assert digest.compute(threads) != first
+        memory[at] ^= 128
+    memory[2**18 + 3] ^= 1  # between the spans
+    assert digest.compute(threads) == first
+    assert MemoryDigest(spans[::-1]).compute(threads) != first
+    assert MemoryDigest([]).compute(threads) == MemoryDigest([(0, 0)]).compute(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"freeze": "always"}, "freeze is 'always', and must be True, False or \"versions\""),
+        ({"budget": 0.4}, "has no option 'budget'; it has memory_budget, cache, freeze"),
+        ({"memory_budget": 7}, "memory_budget is 7, and must be a part"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], match: str) -> None:
+    call = torch.compile(nn.Linear(2, 2), backend="sardonyx", options=options)
+    with pytest.raises(Exception, match=match):
+        call(torch.ones(1, 2))
+
+
 def test_parameters_stay_inputs_if_asked_to(made: list[FreezingExecutor]) -> None:
     module = network()
     assert_equal(module, compiled(module, freeze=False))
@@ -114,6 +161,10 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "bias": lambda m: m[0].bias.add_(1),
     "data": lambda m: setattr(m[0].weight, "data", torch.randn_like(m[0].weight)),
     "writes through data": lambda m: m[0].weight.data.mul_(2),
+    "one element through data": lambda m: m[0].weight.data[2, 1, 1].__setitem__(1, 9.0),
+    "one element through numpy": lambda m: m[1].bias.detach().numpy().__setitem__(3, 7.0),
+    "signs through data": lambda m: m[4].weight.data.neg_(),
+    "two rows exchanged": lambda m: m[4].weight.data.copy_(m[4].weight[[1, 0, 2, 3, 4]]),
     "writes through numpy": lambda m: m[4].weight.detach().numpy().__imul__(2),
     "a new parameter": lambda m: setattr(m[4], "weight", nn.Parameter(torch.randn(5, 8 * 64))),
     "load_state_dict": loaded,
@@ -199,7 +250,7 @@ def test_tied_weights() -> None:
 def test_modules_of_one_class_have_their_own_constants(made: list[FreezingExecutor]) -> None:
     layers = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()).eval() for _ in range(4)]
     forward = torch.compile(
-        lambda module, x: module(x), backend=partial(sardonyx_backend, cache=False)
+        lambda module, x: module(x), backend=partial(sardonyx_backend, options={"cache": False})
     )
     x = torch.randn(3, 8)
     for _ in range(3):

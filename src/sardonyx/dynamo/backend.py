@@ -7,7 +7,7 @@ both are lowered to sessions here. torch keeps autograd, random numbers, mutatio
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,12 +23,14 @@ from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, whole_ops
 from sardonyx.dynamo.freezing import executor_of
-from sardonyx.dynamo.lower import GraphLowering
+from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering
+from sardonyx.dynamo.options import BackendOptions, read_options
 from sardonyx.dynamo.partition import partition
 from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
 from sardonyx.dynamo.report import GraphReport, Report
 from sardonyx.dynamo.split import split_graph
 
+_DEFAULTS: Final = BackendOptions()
 Compiled = Callable[[list[Any]], Sequence[Any]]
 _COMPILERS: Final = {
     "fw_compiler": "forward", "bw_compiler": "backward", "inference_compiler": "inference",
@@ -40,29 +42,26 @@ def sardonyx_backend(
     example_inputs: Sequence[Any],
     *,
     report: Report | None = None,
-    memory_budget: float | None = None,
-    cache: bool = True,
-    freeze: bool = True,
+    options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compile one graph of TorchDynamo; the entry point `torch_dynamo_backends` names this.
 
-    With `freeze`, parameters are constants of graphs of inference (see `dynamo.freezing`).
+    `options` are those of `torch.compile`, fields of `BackendOptions`.
     """
+    given = read_options(options or {})
     report = Report() if report is None else report
     _note_graph_break(module, report)
     replace_recurrent_calls(module)
     replace_attention_calls(module)
-    compiler = partial(
-        compile_graph, report=report, freeze=freeze, saves_memory=memory_budget is not None
-    )
-    with whole_ops(), graph_cache(module, report, cache, memory_budget, freeze) as cacheable:
+    compiler = partial(compile_graph, report=report, options=given)
+    with whole_ops(), graph_cache(module, report, given) as cacheable:
         backend = aot_autograd(
             **{
                 name: cacheable(partial(compiler, kind=kind), kind)
                 for name, kind in _COMPILERS.items()
             },
             decompositions=decompositions(),
-            partition_fn=partial(partition, memory_budget=memory_budget),
+            partition_fn=partial(partition, memory_budget=given.memory_budget),
         )
         return backend(module, example_inputs)
 
@@ -85,13 +84,14 @@ def compile_graph(
     *,
     kind: str,
     report: Report,
-    freeze: bool = False,
-    saves_memory: bool = False,
+    options: BackendOptions = _DEFAULTS,
 ) -> Compiled:
     """Compile one ATen graph to a boxed function."""
     if kind == "backward":
         _donate_nothing()
-    parameters = _parameters(module) if freeze and kind == "inference" else frozenset()
+    frozen = _parameters(module) if options.freeze and kind == "inference" else frozenset()
+    parameters = FrozenParameters(frozen, relies_on_versions=options.freeze == "versions")
+    saves_memory = options.memory_budget is not None
     with unset_fake_temporarily():  # lowerings make constants
         return _compile_graph(module, kind, report, parameters, saves_memory)
 
@@ -124,7 +124,7 @@ def _compile_graph(
     module: fx.GraphModule,
     kind: str,
     report: Report,
-    parameters: frozenset[str],
+    parameters: FrozenParameters,
     saves_memory: bool,
 ) -> Compiled:
     begin = time.perf_counter()
@@ -151,7 +151,7 @@ def _compile_split(
     module: fx.GraphModule,
     lowering: GraphLowering,
     entry: GraphReport,
-    parameters: frozenset[str],
+    parameters: FrozenParameters,
 ) -> Any:
     """Compile the submodules that we run; the split module calls them and torch's in order."""
     whole = split_graph(module, lowering.fallbacks)
@@ -168,7 +168,7 @@ def _compile_submodule(
     parent: torch.nn.Module,
     name: str,
     entry: GraphReport,
-    parameters: frozenset[str] = frozenset(),
+    parameters: FrozenParameters = NO_PARAMETERS,
 ) -> None:
     """Put an executor in the place of a submodule; its placeholders have the names of the whole."""
     part = getattr(parent, name)

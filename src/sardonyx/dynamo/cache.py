@@ -23,6 +23,7 @@ from torch import fx
 import sardonyx._native as _native
 from sardonyx.base.digest import blake2b
 from sardonyx.dynamo.cache_limit import limit_bytes, trim
+from sardonyx.dynamo.options import BackendOptions
 from sardonyx.dynamo.recurrent import run_layers
 from sardonyx.dynamo.report import Report
 from sardonyx.dynamo.table import LOWERINGS
@@ -55,14 +56,14 @@ _KNOWN: Final = frozenset(("aten", "prim", "prims", "sardonyx", "_c10d_functiona
 
 @contextmanager
 def graph_cache(
-    module: fx.GraphModule, report: Report, is_wanted: bool, *options: Any
+    module: fx.GraphModule, report: Report, options: BackendOptions
 ) -> Iterator[Callable[[Compiler, str], Any]]:
     """Store what compilers return, and load it again, in this block, if it is wanted and possible.
 
     Yields a function that makes a compiler of AOTAutograd, for a kind of graph, cacheable.
-    `options` are those that compiled graphs depend on.
+    Graphs that were compiled with other options are not loaded.
     """
-    if not is_wanted or not is_cacheable(module):
+    if not options.cache or not is_cacheable(module):
         yield lambda compiler, _: compiler
         return
     with ExitStack() as stack:
@@ -111,7 +112,7 @@ def _namespace(target: Any) -> str:
     return "aten"
 
 
-def _identity(options: tuple[Any, ...]) -> str:
+def _identity(options: BackendOptions) -> str:
     """Return what a compiled graph depends on beside the graph and torch."""
     attention: Any = torch.backends.cuda  # its flags choose the CPU's ops as well
     flags = (

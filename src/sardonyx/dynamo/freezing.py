@@ -1,12 +1,13 @@
 """Graphs of inference with the parameters of their module as constants of the session.
 
 Constants are folded and packed, as those of an ONNX model are; parameters that are inputs are not.
-They may change at any time all the same: each call compares the state of its parameters with the
-state that the constants were made of.
+They may change at any time all the same: each call compares its parameters with those that the
+constants were made of.
 
 - Torch counts writes to a tensor (`Tensor._version`), and `.data = ...` gives it other memory.
-- Writes that torch does not count (`p.data.mul_(2)`, `p.numpy()`) are found by a few words that are
-  compared in each tensor, as updates of whole tensors change them.
+- Writes that torch does not count (`p.data[i] = 0`, `p.numpy()`) are found by a digest of all
+  bytes. Reading them costs less than packing the weights in each call would;
+  `freeze="versions"` relies on torch's counts alone.
 
 After a change the parameters are inputs again, until the calls since then took as long as making
 constants of them did: a loop that trains and evaluates in turns does not compile in each turn.
@@ -23,7 +24,7 @@ from weakref import ref
 import numpy as np
 import torch
 
-from sardonyx._native import Samples
+from sardonyx._native import MemoryDigest
 from sardonyx.base.locks import Lock
 from sardonyx.base.records import field, mutable, replace
 from sardonyx.dynamo.executor import Executor, as_array, items
@@ -35,7 +36,6 @@ from sardonyx.graph.dtype import by_numpy
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # address and version of each tensor
 _VERSION: Final = attrgetter("_version")
-_NO_SAMPLES: Final = Samples([])
 
 
 @mutable
@@ -43,16 +43,18 @@ class _Parameters:
     """The parameters of one module that calls the graph."""
 
     state: State
-    samples: Samples  # words of the tensors
-    digest: int  # of these
+    memory: MemoryDigest | None  # of the tensors; None if torch's counts are relied on
+    digest: int  # that of the memory
     run: Executor | None = None  # with these parameters as constants
     seconds_to_freeze: float = 0.0
     seconds_open: float = 0.0  # of calls with the parameters as inputs, since they changed
     owners: list[Any] = field(default_factory=list)  # weak references to the tensors
 
-    def is_in(self, state: State | None) -> bool:
+    def is_in(self, state: State | None, threads: int) -> bool:
         """Whether the tensors, of this state now, have not changed."""
-        return self.state == state and self.samples.digest() == self.digest
+        if self.state != state:
+            return False
+        return self.memory is None or self.memory.compute(threads) == self.digest
 
 
 class FreezingExecutor:
@@ -79,7 +81,7 @@ class FreezingExecutor:
         key = tuple(map(id, tensors))
         known = self._known.get(key)
         state = _state(tensors)
-        if known is None or known.run is None or not known.is_in(state):
+        if known is None or known.run is None or not known.is_in(state, self._threads):
             with self._lock:
                 known = self._updated(key, tensors, state)
         run, begin = known.run, time.perf_counter()
@@ -100,20 +102,27 @@ class FreezingExecutor:
     ) -> _Parameters:
         """Return the record of these tensors in this state."""
         if state is None:  # a tensor whose writes are not counted
-            return _Parameters(((), ()), _NO_SAMPLES, 0)
+            return _Parameters(((), ()), None, 0)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _parameters(tensors, state)
+            known = self._known[key] = self._record(tensors, state)
             known.owners = [ref(tensor, self._forget(key)) for tensor in tensors]
             if not self._has_frozen:
                 self._freeze(known, tensors)
-        elif not known.is_in(state):
-            new = _parameters(tensors, state)
-            known.state, known.samples, known.digest = state, new.samples, new.digest
+        elif not known.is_in(state, self._threads):
+            new = self._record(tensors, state)
+            known.state, known.memory, known.digest = state, new.memory, new.digest
             known.run, known.seconds_open = None, 0.0
         elif known.run is None and known.seconds_open >= known.seconds_to_freeze:
             self._freeze(known, tensors)
         return known
+
+    def _record(self, tensors: tuple[torch.Tensor, ...], state: State) -> _Parameters:
+        """Return a new record of tensors in this state."""
+        if self.lowered.relies_on_versions:
+            return _Parameters(state, None, 0)
+        memory = MemoryDigest([(tensor.data_ptr(), _extent(tensor)) for tensor in tensors])
+        return _Parameters(state, memory, memory.compute(self._threads))
 
     def _freeze(self, known: _Parameters, tensors: tuple[torch.Tensor, ...]) -> None:
         begin = time.perf_counter()
@@ -183,11 +192,6 @@ def _state(tensors: tuple[torch.Tensor, ...]) -> State | None:
         return None
 
 
-def _parameters(tensors: tuple[torch.Tensor, ...], state: State) -> _Parameters:
-    samples = Samples([(tensor.data_ptr(), _extent(tensor)) for tensor in tensors])
-    return _Parameters(state, samples, samples.digest())
-
-
 def _extent(tensor: torch.Tensor) -> int:
     """Return the bytes from a tensor's first element to the end of its last."""
     if not tensor.numel():
@@ -199,7 +203,7 @@ def _extent(tensor: torch.Tensor) -> int:
 def _const(tensor: torch.Tensor, state: tuple[int, ...]) -> Const:
     """Return a constant over a tensor's memory, which it keeps alive.
 
-    Sessions share what they pack of constants with one identity: address, version and samples.
+    Sessions share what they pack of constants with one identity: address, version and digest.
     """
     array = as_array(tensor)
     dtype = by_numpy(array.dtype)

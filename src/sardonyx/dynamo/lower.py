@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -57,6 +57,17 @@ class DrawnInput:
 
 
 @frozen
+class FrozenParameters:
+    """Placeholders of a graph of inference that are parameters of the user's module."""
+
+    names: frozenset[str] = frozenset()
+    relies_on_versions: bool = False  # torch counts every write to them: bytes are not compared
+
+
+NO_PARAMETERS: Final = FrozenParameters()
+
+
+@frozen
 class LoweredGraph:
     """A model, and how the arguments and results of the torch graph map to it.
 
@@ -71,7 +82,8 @@ class LoweredGraph:
     symbols: Symbols
     device: torch.device  # of the tensors
     modules: dict[str, str]  # input -> the module whose call returned it, if torch knows it
-    parameters: tuple[int, ...] = ()  # indices of `tensors` that are parameters of the module
+    parameters: tuple[int, ...] = ()  # indices of `tensors` that are `FrozenParameters`
+    relies_on_versions: bool = False  # as `FrozenParameters` has it
 
 
 @frozen
@@ -125,9 +137,8 @@ class GraphLowering:
         self,
         module: fx.GraphModule,
         is_backward: bool = False,
-        parameters: Collection[str] = frozenset(),
+        parameters: FrozenParameters = NO_PARAMETERS,
     ) -> None:
-        """`parameters` are names of the placeholders that are parameters of the user's module."""
         self._module = module
         self._parameters = parameters
         self._is_backward = is_backward
@@ -318,13 +329,14 @@ class GraphLowering:
             self._b.device,
             {a.name: _module_of(a) for a in self._arguments},
             self._parameter_indices(),
+            self._parameters.relies_on_versions,
         )
 
     def _parameter_indices(self) -> tuple[int, ...]:
         """Return the indices of parameters that may be constants: on the CPU, of known sizes."""
         if self._b.device.type != "cpu":
             return ()
-        named = (pair for pair in self._inputs if pair[1] in self._parameters)
+        named = (pair for pair in self._inputs if pair[1] in self._parameters.names)
         sizes = {v.name: v.tensor.dims for v in self._graph.inputs}
         return tuple(i for i, name in named if all(isinstance(d, int) for d in sizes[name]))
 

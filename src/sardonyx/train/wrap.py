@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakKeyDictionary
 
+from sardonyx.base.records import as_dict
 from sardonyx.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from sardonyx.dynamo.report import Report
 
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-_LEAST_BYTES: Final = 1024  # of a memory budget: a smaller number above 1 is a mistake
 _REPORTS: Final[WeakKeyDictionary[Any, Report]] = WeakKeyDictionary()
 
 
@@ -27,7 +26,7 @@ def wrap(
     memory_budget: float | None = None,
     dynamic: bool | None = None,
     cache: bool = True,
-    freeze: bool = True,
+    freeze: bool | Literal["versions"] = True,
 ) -> torch.nn.Module:
     """Compile a module's calls with Sardonyx, in place, and return it.
 
@@ -38,7 +37,8 @@ def wrap(
     backward pass, or a number of bytes from 1024 on; the rest is computed again there, as far as
     that lowers the peak. `dynamic` is that of `torch.compile`. With `cache`, compiled graphs are
     stored in torch's cache folder, and loaded by later processes. With `freeze`, parameters are
-    constants in inference, until they change.
+    constants in inference, until they change: each call compares their bytes, or, with "versions",
+    torch's counts of writes alone, which is faster and does not notice writes through `p.data`.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -47,21 +47,15 @@ def wrap(
 
     from sardonyx.dynamo.backend import sardonyx_backend
     from sardonyx.dynamo.capture import skip_warnings_once
+    from sardonyx.dynamo.options import BackendOptions
     from sardonyx.dynamo.report import Report
 
     if not isinstance(module, torch.nn.Module):
         raise InvalidArgument(f"wrap takes a torch.nn.Module, not {type(module).__name__}")
-    is_part = memory_budget is None or 0 <= memory_budget <= 1
-    if not is_part and not _LEAST_BYTES <= memory_budget < math.inf:  # type: ignore[operator]
-        raise InvalidArgument(
-            f"memory_budget is {memory_budget}, and must be a part of the activations from 0 to 1, "
-            f"or a number of bytes from {_LEAST_BYTES} on"
-        )
+    options = BackendOptions(memory_budget, cache, freeze)
     skip_warnings_once()
     _REPORTS[module] = kept = Report()
-    backend = partial(
-        sardonyx_backend, report=kept, memory_budget=memory_budget, cache=cache, freeze=freeze
-    )
+    backend = partial(sardonyx_backend, report=kept, options=as_dict(options))
     compiler = partial(torch.compile, backend=backend, dynamic=dynamic, **_isolated())
     units = _sharded_units(module)
     for unit in units:

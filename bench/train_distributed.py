@@ -3,12 +3,16 @@
     pip install transformers
     python bench/train_distributed.py                       # DDP and FSDP2, 1 and 2 processes
     python bench/train_distributed.py --processes 1 2 4 8 --kinds ddp --models gpt2
+    python bench/train_distributed.py --links 1gbit 10gbit  # two nodes, as root
 
 Every process has one thread and a whole batch of its own (weak scaling), and gradients are reduced
 by gloo over the loopback interface. A step is forward, backward and `AdamW.step`. Eager and wrapped
 steps alternate within a group of processes; the figures are medians over the steps of rank 0.
 "scaling" is the time of a step of one process divided by that of several: 1.00 is ideal, and what
 is missing is communication, or memory bandwidth that processes share.
+
+`--links` also runs two nodes of one process each: network namespaces that a pair of virtual
+interfaces connects, limited to the given rates by tc (token bucket filter).
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +41,8 @@ from bench.train_steps import MODELS, Batch
 ENGINES = ("eager", "sardonyx")
 KINDS = ("ddp", "fsdp")
 WARM_UP_STEPS = 2
+NODES = ("sardonyx-0", "sardonyx-1")  # network namespaces; interfaces have the same names
+MASTER = "10.77.0.1"  # an address within the namespaces
 
 
 def sharded(module: nn.Module) -> nn.Module:
@@ -100,30 +107,86 @@ def work(model: str, kind: str, n_steps: int) -> None:
 
 def in_group(model: str, kind: str, n_processes: int, n_steps: int) -> dict[str, float]:
     """The seconds of a step by engine, in a group of processes."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={n_processes}"]
+    launcher = ["--standalone", f"--nproc-per-node={n_processes}"]
+    with _started(launcher, model, kind, n_steps) as group:
+        return _medians(group)
+
+
+def on_two_nodes(model: str, kind: str, link: str, n_steps: int) -> dict[str, float]:
+    """The seconds of a step by engine, of two nodes with one process each."""
+    with two_nodes(link):
+        groups = []
+        for rank, node in enumerate(NODES):
+            launcher = ["--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1"]
+            launcher += [f"--master-addr={MASTER}", "--master-port=29577"]
+            groups.append(_started(launcher, model, kind, n_steps, node))
+        with groups[0] as first, groups[1] as second:
+            seconds = _medians(first)
+            second.communicate()
+            return seconds
+
+
+def _started(
+    launcher: list[str], model: str, kind: str, n_steps: int, node: str | None = None
+) -> subprocess.Popen[str]:
+    """torchrun with this program as the worker, in a network namespace if one is given."""
     options = ["--work", "--models", model, "--kinds", kind, "--steps", str(n_steps)]
-    done = subprocess.run(
-        [sys.executable, *launcher, __file__, *options],
-        stdout=subprocess.PIPE, text=True, check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    command = [sys.executable, "-m", "torch.distributed.run", *launcher, __file__, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if node is not None:
+        command = ["ip", "netns", "exec", node, *command]
+        environment["GLOO_SOCKET_IFNAME"] = node
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _medians(group: subprocess.Popen[str]) -> dict[str, float]:
+    """What rank 0 prints last."""
+    printed, _ = group.communicate()
+    if group.returncode:
+        raise SystemExit(f"a group of processes ended with status {group.returncode}")
+    return json.loads(printed.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+@contextmanager
+def two_nodes(link: str) -> Iterator[None]:
+    """Two network namespaces, connected at a rate such as 1gbit in each direction."""
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True)
+
+    try:
+        for node in NODES:
+            ip("netns", "add", node)
+        pair = ("link", "add", NODES[0], "netns", NODES[0], "type", "veth")
+        ip(*pair, "peer", "name", NODES[1], "netns", NODES[1])
+        for i, node in enumerate(NODES):
+            ip("-n", node, "address", "add", f"10.77.0.{i + 1}/24", "dev", node)
+            for interface in ("lo", node):
+                ip("-n", node, "link", "set", interface, "up")
+            limit = f"tc qdisc add dev {node} root tbf rate {link} burst 1mb latency 50ms"
+            ip("netns", "exec", node, *limit.split())
+        yield
+    finally:
+        for node in NODES:
+            subprocess.run(["ip", "netns", "delete", node], stderr=subprocess.DEVNULL, check=False)
 
 
 def table(args: argparse.Namespace) -> Iterable[str]:
     """The lines of the table."""
-    yield "model     kind  processes engine          step  scaling  of eager"
+    yield "model     kind   processes engine          step  scaling  of eager"
     for model in args.models:
         for kind in args.kinds:
             single: dict[str, float] = {}
-            for n in args.processes:
-                seconds = in_group(model, kind, n, args.steps)
+            for group in (*args.processes, *args.links):
+                is_link = isinstance(group, str)
+                seconds = (on_two_nodes if is_link else in_group)(model, kind, group, args.steps)
                 single = single or seconds
                 for engine in ENGINES:
                     scaling = single[engine] / seconds[engine]
                     ratio = seconds["eager"] / seconds[engine]
+                    name = f"2, {group}" if is_link else str(group)
                     yield (
-                        f"{model:9} {kind:5} {n:9} {engine:9} {seconds[engine] * 1e3:7.1f} ms "
+                        f"{model:9} {kind:5} {name:>10} {engine:9} {seconds[engine] * 1e3:7.1f} ms "
                         f"{scaling:8.2f} {ratio:8.2f}x"
                     )
 
@@ -136,6 +199,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["bert", "gpt2"], choices=list(MODELS))
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2])
+    parser.add_argument(
+        "--links", nargs="+", default=[], metavar="RATE", help="of the link between two nodes"
+    )
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)  # as a process
     args = parser.parse_args()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import torch._dynamo.config as dynamo_config
+from torch._dynamo.utils import _get_dynamo_config_for_logging
 
 
 def skip_warnings_once() -> None:
@@ -15,5 +16,12 @@ def skip_warnings_once() -> None:
     """
     method = getattr(logging.Logger, "warning_once", None)
     skipped = getattr(dynamo_config, "ignore_logger_methods", None)
-    if method is not None and isinstance(skipped, set):
-        skipped.add(method)
+    if method is None or not isinstance(skipped, set) or method in skipped:
+        return
+    skipped.add(method)
+    try:
+        _get_dynamo_config_for_logging()
+    except (
+        TypeError
+    ):  # torch 2.11 writes this set into its metrics, and logs an error at each graph
+        skipped.discard(method)

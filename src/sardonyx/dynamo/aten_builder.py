@@ -83,6 +83,8 @@ class AtenBuilder(Builder):
 
     def input(self, name: str, fake: torch.Tensor) -> Value:
         """Add a graph input with the type and shape of a fake tensor."""
+        if fake.is_neg():
+            raise Unsupported("its negative bit is set: the memory has the opposite signs")
         shape = tuple(self._declared(d) for d in fake.shape)
         value = Value(name, Fact(dtype_of(fake.dtype), shape))
         self.graph.add_input(value)

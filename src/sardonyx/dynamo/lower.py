@@ -296,7 +296,8 @@ class GraphLowering:
     def _finish(self, node: fx.Node) -> LoweredGraph:
         results: Any = node.args[0]
         outputs: list[Value] = []
-        indices: dict[Value, int] = {}
+        indices: dict[fx.Node, int] = {}
+        owners: dict[Value, fx.Node] = {}  # the first result that is this value
         mapped: list[Any] = []
         drawn = {value: index for index, (value, *_) in enumerate(self._b.draws)}
         for result in results:
@@ -305,15 +306,17 @@ class GraphLowering:
                 mapped.append(formula_of(value))
             elif isinstance(result, fx.Node) and result in self._arguments:
                 mapped.append(Argument(self._arguments.index(result)))
-            elif value in drawn:
+            elif value in drawn and owners.setdefault(value, result) is result:
                 mapped.append(Drawn(drawn[value]))
             else:
-                if value.node is None:  # a constant or an input that an alias op returns
-                    value = self._b.Identity(value)
-                if value not in indices:
-                    indices[value] = len(outputs)
+                if result not in indices:
+                    # A lowering may return its operand (`clone`), but results of different nodes
+                    # are tensors of their own: one may require a gradient, or be written to.
+                    if value.node is None or owners.setdefault(value, result) is not result:
+                        value = self._b.Identity(value)
+                    indices[result] = len(outputs)
                     outputs.append(value)
-                mapped.append(ModelOutput(indices[value]))
+                mapped.append(ModelOutput(indices[result]))
         self._graph.set_outputs(outputs)
         self._drop_unread_inputs()
         numbers = self._b.number_values

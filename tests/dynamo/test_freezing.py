@@ -198,8 +198,8 @@ def test_parameters_that_stay_are_frozen_again(made: list[FreezingExecutor]) -> 
     module = network()
     call = compiled(module)
     assert_equal(module, call)
-    (known,) = made[0]._known.values()
     for seconds, expected in ((float("inf"), 0), (1e-9, 1)):
+        (known,) = made[0]._known.values()
         known.seconds_to_freeze = seconds
         module[0].weight.mul_(1.5)  # type: ignore[index]
         assert_equal(module, call)

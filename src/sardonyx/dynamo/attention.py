@@ -188,4 +188,5 @@ def _is_ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     if mask is not None and (mask.requires_grad or mask.dim() > 4):
         return False
     has_same_batch = q.shape[0] == k.shape[0] == v.shape[0] and k.shape[1] == v.shape[1]
-    return has_same_batch and isinstance(q.shape[-1], int)
+    has_groups = k.shape[1] != 0 and q.shape[1] % k.shape[1] == 0
+    return has_same_batch and has_groups and isinstance(q.shape[-1], int)

@@ -110,9 +110,10 @@ class FreezingExecutor:
             if not self._has_frozen:
                 self._freeze(known, tensors)
         elif not known.is_in(state, self._threads):
+            # A new record, as other threads may be reading the old one.
             new = self._record(tensors, state)
-            known.state, known.memory, known.digest = state, new.memory, new.digest
-            known.run, known.seconds_open = None, 0.0
+            new.owners, new.seconds_to_freeze = known.owners, known.seconds_to_freeze
+            known = self._known[key] = new
         elif known.run is None and known.seconds_open >= known.seconds_to_freeze:
             self._freeze(known, tensors)
         return known

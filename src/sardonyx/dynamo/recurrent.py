@@ -17,10 +17,13 @@ import torch
 import torch._dynamo
 from torch import Tensor, fx
 from torch._C import DispatchKey
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.utils.flop_counter import register_flop_formula
 
-# Without this TorchDynamo breaks the graph at every recurrent module.
+# Without this TorchDynamo breaks the graph at every recurrent module. It is a setting of the
+# process: `_inferred` breaks the graph for other backends, as they did before.
+_OTHERS_ALLOW_RNN: Final = torch._dynamo.config.allow_rnn
 torch._dynamo.config.allow_rnn = True
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
@@ -225,18 +228,20 @@ def keep_lengths_dynamic(backend: Callable[..., Any]) -> None:
 
 
 def _inferred(backend: Any, kind: str, original: Callable[..., Any], *args: Any) -> Any:
-    is_ours = _captures_for(backend) and _is_dense(kind, args)
-    return run_layers(kind, *args) if is_ours else original(*args)
-
-
-def _captures_for(backend: Any) -> bool:
-    """Whether TorchDynamo is capturing a graph for a backend."""
     try:
         compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
-    except AttributeError:
-        return False
+    except AttributeError:  # TorchDynamo is not capturing a graph
+        return original(*args)
+    if _wraps(compiler, backend):
+        return run_layers(kind, *args) if _is_dense(kind, args) else original(*args)
+    if not _OTHERS_ALLOW_RNN:
+        raise Unsupported(f"{kind} modules run in eager torch")
+    return original(*args)
+
+
+def _wraps(compiler: Any, backend: Any) -> bool:
+    """Whether a compiler of TorchDynamo is a backend, wrapped by torch.compile or `partial`."""
     while compiler is not None and compiler is not backend:
-        # torch.compile and functools.partial wrap a backend.
         compiler = getattr(compiler, "compiler_fn", None) or getattr(compiler, "func", None)
     return compiler is not None
 

@@ -9,6 +9,7 @@ void multiply_rows(int64_t rows, const float* from, int64_t stride, int64_t k, c
                    const Target& to, float* blocked) {
   float* c = to.c;
   switch (rows) {
+    case 0: return;  // an empty batch
     case 1: return multiply_panels<1>(from, stride, k, b.packed, b.first, b.last, c, to.ldc);
     case 2: return multiply_panels<2>(from, stride, k, b.packed, b.first, b.last, c, to.ldc);
     case 3: return multiply_panels<3>(from, stride, k, b.packed, b.first, b.last, c, to.ldc);

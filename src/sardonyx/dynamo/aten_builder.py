@@ -25,6 +25,9 @@ from sardonyx.ops.gradients import rule_of
 Dimension = int | torch.SymInt
 Draw = Callable[[Sequence[int]], torch.Tensor]  # concrete sizes -> the drawn tensor
 
+_EXACT_IN_F32: Final = (
+    types.F32, types.F16, types.BF16, types.I8, types.U8, types.I16, types.U16, types.BOOL,
+)  # fmt: skip
 DTYPES: Final[dict[torch.dtype, DType]] = {
     torch.float32: types.F32,
     torch.float64: types.F64,
@@ -105,6 +108,12 @@ class AtenBuilder(Builder):
         name = self._formula_names.setdefault(expression, f"formula_{len(self._formula_names)}")
         self.graph.scope.entry.add(name)
         return symbol(name)
+
+    def as_f32(self, x: Value) -> Value:
+        """Cast to float32, for ops whose kernels have no other type."""
+        if x.tensor.dtype not in _EXACT_IN_F32:
+            raise Unsupported(f"{x.tensor.dtype} has no kernel, and float32 is less precise")
+        return self.cast(x, types.F32)
 
     def to(self, x: Value, dtype: torch.dtype) -> Value:
         """Return a value in another torch type."""

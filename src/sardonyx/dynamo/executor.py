@@ -15,6 +15,7 @@ from sardonyx.base.torch_tensor import Borrowed
 from sardonyx.dynamo.aten_builder import DTYPES
 from sardonyx.dynamo.lower import Argument, Drawn, LoweredGraph, ModelOutput, is_primal
 from sardonyx.dynamo.numbers import Formula, number_function
+from sardonyx.errors import InvalidArgument
 from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
 from sardonyx.program.native import RunSettings
@@ -119,7 +120,10 @@ class Executor:
             self.shapes = {name: tuple(tensor.shape) for name, tensor in feed.items()}
         others = [(position, other(args, feed)) for position, other in self._others]
         args.clear()
-        outputs = self._run(feed)
+        try:
+            outputs = self._run(feed)
+        except InvalidArgument as error:  # what a run can find wrong is an index, as in eager torch
+            raise IndexError(str(error)) from error
         if self._releases_pages:
             release_pages()
         if not others and len(outputs) == len(self._computed):  # in their order

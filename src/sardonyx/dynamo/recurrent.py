@@ -191,7 +191,8 @@ def run_layers(
 ) -> tuple[Tensor, ...]:
     """Compute `torch.lstm`, `torch.gru` or `torch.rnn_*` layer by layer."""
     first_h, first_c = state if kind == "LSTM" else (state, None)
-    x, first_h, first_c, *params = in_autocast_type(x, first_h, first_c, *params)
+    if kind != "GRU" or x.device.type != "cpu":  # torch's autocast has no rule for it there
+        x, first_h, first_c, *params = in_autocast_type(x, first_h, first_c, *params)
     x = x.transpose(0, 1) if batch_first else x
     n_directions, n_params = 2 if bidirectional else 1, 4 if has_biases else 2
     last_h, last_c = [], []
@@ -247,9 +248,10 @@ def _wraps(compiler: Any, backend: Any) -> bool:
 
 
 def in_autocast_type(*tensors: Any) -> list[Any]:
-    """Return the operands in autocast's type, as torch's own layers take them."""
+    """Return the operands in autocast's type, as torch's own layers take them; float64 stays."""
     device = tensors[0].device.type
     if not torch.is_autocast_enabled(device):
         return list(tensors)
     dtype = torch.get_autocast_dtype(device)
-    return [t.to(dtype) if t is not None and t.is_floating_point() else t for t in tensors]
+    cast = (torch.float32, torch.float16, torch.bfloat16)
+    return [t.to(dtype) if t is not None and t.dtype in cast else t for t in tensors]

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from sardonyx.dynamo.aten_builder import AtenBuilder, Dimension
 from sardonyx.dynamo.table import lowers
-from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
 
@@ -40,8 +39,8 @@ def _forward(
 def _(b: AtenBuilder, x: Value, w: Value, bias: Value | None, *options: Any) -> Value:
     dtype = x.tensor.dtype
     is_single = x.tensor.rank < w.tensor.rank  # without a batch axis
-    x, w = b.cast(b.Unsqueeze(x, b.ints(0)) if is_single else x, F32), b.cast(w, F32)
-    bias = None if bias is None else b.cast(bias, F32)
+    x, w = b.as_f32(b.Unsqueeze(x, b.ints(0)) if is_single else x), b.as_f32(w)
+    bias = None if bias is None else b.as_f32(bias)
     y = b.cast(_forward(b, x, w, bias, options).outputs[0], dtype)
     return b.Squeeze(y, b.ints(0)) if is_single else y
 
@@ -52,7 +51,7 @@ def _(
 ) -> tuple[Value | None, ...]:
     *options, mask = rest
     dtype = dy.tensor.dtype
-    dy, x, w = (b.cast(v, F32) for v in (dy, x, w))
+    dy, x, w = (b.as_f32(v) for v in (dy, x, w))
     is_single = x.tensor.rank < w.tensor.rank
     if is_single:
         dy, x = (b.Unsqueeze(v, b.ints(0)) for v in (dy, x))
@@ -120,7 +119,7 @@ def _(
     stride: Sequence[int],
 ) -> Value:
     dtype, is_single = x.tensor.dtype, x.tensor.rank == 2
-    columns = b.cast(b.Unsqueeze(x, b.ints(0)) if is_single else x, F32)
+    columns = b.as_f32(b.Unsqueeze(x, b.ints(0)) if is_single else x)
     attrs = {"dilations": tuple(dilation), "pads": (*padding, *padding), "strides": tuple(stride)}
     y = b.Col2Im(columns, b.sizes(output_size), b.ints(*kernel), **attrs)
     return b.cast(b.Squeeze(y, b.ints(0)) if is_single else y, dtype)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sardonyx.dynamo.aten.shape import positions, zeros
+from sardonyx.dynamo.aten.shape import non_negative, positions, zeros
 from sardonyx.dynamo.aten_builder import AtenBuilder, Dimension, Unsupported, expression_of
 from sardonyx.dynamo.table import lowers
 from sardonyx.graph.dtype import BF16, F16, F32, I64, DType
@@ -16,7 +16,8 @@ _HALVES: Final = (F16, BF16)
 
 @lowers("embedding.default")
 def _(b: AtenBuilder, weight: Value, indices: Value, *_: Any) -> Value:
-    return b.Gather(weight, indices, axis=0)
+    rows = b.Gather(weight, non_negative(b, indices, weight, 0), axis=0)
+    return rows if indices.tensor.rank else b.Squeeze(rows, b.ints(0))
 
 
 @lowers("embedding_dense_backward.default")

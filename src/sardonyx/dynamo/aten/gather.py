@@ -7,7 +7,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.dynamo.aten.shape import at_least_1d, axis_of, has_zero, ranked_as, zeros
+from sardonyx.dynamo.aten.shape import (
+    at_least_1d,
+    axis_of,
+    has_zero,
+    non_negative,
+    ranked_as,
+    zeros,
+)
 from sardonyx.dynamo.aten_builder import AtenBuilder, Dimension, Unsupported
 from sardonyx.dynamo.table import lowers
 from sardonyx.graph.dtype import BF16, F16, F32, I64, DType
@@ -18,15 +25,17 @@ from sardonyx.graph.graph import Value
 
 @lowers("index_select.default")
 def _(b: AtenBuilder, x: Value, dim: int, index: Value) -> Value:
-    return ranked_as(b, b.Gather(at_least_1d(b, x), at_least_1d(b, index), axis=axis_of(x, dim)), x)
+    axis = axis_of(x, dim)
+    return ranked_as(b, b.Gather(at_least_1d(b, x), non_negative(b, index, x, axis), axis=axis), x)
 
 
 @lowers("gather.default")
 def _(b: AtenBuilder, x: Value, dim: int, index: Value, sparse_grad: bool = False) -> Value:
     if has_zero(b.out.shape):
         return zeros(b, b.out.shape, x)
-    data, where = at_least_1d(b, x), at_least_1d(b, index)
-    return ranked_as(b, b.GatherElements(data, where, axis=axis_of(x, dim)), index)
+    axis = axis_of(x, dim)
+    data, where = at_least_1d(b, x), non_negative(b, index, x, axis)
+    return ranked_as(b, b.GatherElements(data, where, axis=axis), index)
 
 
 @lowers("take.default")
@@ -60,7 +69,8 @@ def _scattered(
     b: AtenBuilder, x: Value, dim: int, index: Value, source: Value, reduction: bytes
 ) -> Value:
     """Write or reduce elements into x; torch reads the part of the source that the index covers."""
-    data, where = at_least_1d(b, x), at_least_1d(b, index)
+    axis = axis_of(x, dim)
+    data, where = at_least_1d(b, x), non_negative(b, index, x, axis)
     source = at_least_1d(b, source)
     rank = source.tensor.rank
     if source.tensor.dims != where.tensor.dims:
@@ -69,8 +79,7 @@ def _scattered(
     dtype = x.tensor.dtype
     if reduction != b"none" and dtype.kind == "bool":
         raise Unsupported("a reduction of bools")
-    axis = axis_of(x, dim)
-    y = b.ScatterElements(data, b.cast(where, I64), source, axis=axis, reduction=reduction)
+    y = b.ScatterElements(data, where, source, axis=axis, reduction=reduction)
     return ranked_as(b, y, x)
 
 

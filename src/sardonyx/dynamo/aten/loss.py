@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from sardonyx.dynamo.aten.shape import non_negative, ranked_as
 from sardonyx.dynamo.aten_builder import AtenBuilder
 from sardonyx.dynamo.table import lowers
 from sardonyx.graph.dtype import I64
@@ -17,7 +18,6 @@ MEAN: Final = 1
 
 def _picked(b: AtenBuilder, target: Value, ignore: int) -> tuple[Value, Value]:
     """Return which targets count, and the targets with the ignored ones replaced by 0."""
-    target = b.cast(target, I64)
     counts = b.Not(b.Equal(target, b.operand(ignore, torch.int64)))
     return counts, b.Where(counts, target, b.const(0, I64))
 
@@ -28,7 +28,8 @@ def _(
 ) -> tuple[Value, Value]:
     axis = 0 if x.tensor.rank == 1 else 1
     dtype = x.tensor.dtype
-    counts, safe = _picked(b, target, ignore)
+    counts, safe = _picked(b, b.cast(target, I64), ignore)
+    safe = ranked_as(b, non_negative(b, safe, x, axis), safe)
     column = b.GatherElements(x, b.Unsqueeze(safe, b.ints(axis)), axis=axis)
     chosen = b.wide(b.Neg(b.Squeeze(column, b.ints(axis))))
     scale = b.cast(counts, chosen.tensor.dtype)
@@ -57,7 +58,7 @@ def _(
 ) -> Value:
     axis = 0 if x.tensor.rank == 1 else 1
     dtype = x.tensor.dtype
-    counts, safe = _picked(b, target, ignore)
+    counts, safe = _picked(b, b.cast(target, I64), ignore)
     if reduction == MEAN:
         dy = b.Div(dy, total)
     grads = b.Neg(dy)

@@ -13,6 +13,7 @@ import torch
 from sardonyx.base.records import frozen
 from sardonyx.dynamo.aten_builder import AtenBuilder
 from sardonyx.dynamo.table import lowers
+from sardonyx.graph.dtype import F64
 from sardonyx.graph.graph import Value
 
 Results = tuple[Value | None, ...]
@@ -35,8 +36,24 @@ def _(
     dtype = x.tensor.dtype
     weight = _ones(b, x, b.sizes(shape)) if weight is None else b.cast(weight, dtype)
     bias = None if bias is None else b.cast(bias, dtype)
-    node = b.node("LayerNormalization", x, weight, bias, axis=axis, epsilon=eps, outputs=3)
-    return b.typed_as_out(*node.outputs)
+    return b.typed_as_out(*_layer_norm(b, x, weight, bias, axis, eps))
+
+
+def _layer_norm(
+    b: AtenBuilder, x: Value, weight: Value, bias: Value | None, axis: int, eps: float
+) -> Results:
+    """Return the normalized x, its means and reciprocal standard deviations."""
+    if x.tensor.dtype is not F64:
+        node = b.node("LayerNormalization", x, weight, bias, axis=axis, epsilon=eps, outputs=3)
+        return node.outputs
+    # Statistics of LayerNormalization are float32, from which gradients would lose precision.
+    axes = b.ints(*range(axis, x.tensor.rank))
+    mean = b.ReduceMean(x, axes, keepdims=1)
+    centered = b.Sub(x, mean)
+    variance = b.ReduceMean(b.Mul(centered, centered), axes, keepdims=1)
+    rstd = b.Reciprocal(b.Sqrt(b.Add(variance, eps)))
+    y = b.Mul(b.Mul(centered, rstd), weight)
+    return (y if bias is None else b.Add(y, bias)), mean, rstd
 
 
 @lowers("native_layer_norm_backward.default")
@@ -120,8 +137,8 @@ def _(
     shape = b.Shape(x)
     rows = b.Reshape(x, b.sizes((n * group, c // group * hw)))
     ones = _ones(b, x, b.sizes((c // group * hw,)))
-    node = b.node("LayerNormalization", rows, ones, axis=1, epsilon=eps, outputs=3)
-    y, mean, rstd = node.outputs
+    y, mean, rstd = _layer_norm(b, rows, ones, None, 1, eps)
+    assert y is not None
     y = b.Reshape(y, shape)
     if weight is not None:
         y = b.Mul(y, _per_channel(b, b.cast(weight, y.tensor.dtype), x))

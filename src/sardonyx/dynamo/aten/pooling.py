@@ -94,7 +94,7 @@ def _(b: AtenBuilder, dy: Value, x: Value, *rest: Any) -> Value:
     # Unlike the plane, the result may be empty: -1 needs at least one other element.
     outs = b.Slice(b.Shape(dy), b.ints(x.tensor.rank - _n_axes(b)), b.ints(x.tensor.rank))
     row_outs = b.Concat(lead, b.ReduceProd(outs, b.ints(0)), axis=0)
-    index, updates = (b.Reshape(v, row_outs, allowzero=1) for v in (indices, b.cast(dy, F32)))
+    index, updates = (b.Reshape(v, row_outs, allowzero=1) for v in (indices, b.as_f32(dy)))
     zeros = b.Expand(b.const(0, F32), rows)
     sums = b.ScatterElements(zeros, index, updates, axis=-1, reduction=b"add")
     return b.cast(b.Reshape(sums, shape, allowzero=1), dtype)
@@ -140,7 +140,7 @@ def _(
         return _unbatched(b, _average(b, x, window, count).outputs[0], is_single)
     # sum / divisor is the average of complete windows times their size / divisor.
     pads, inner = _padded_window(b, x, window)
-    padded = b.Pad(b.cast(x, F32), b.ints(*pads), None, b.ints(*range(2, 2 + n)))
+    padded = b.Pad(b.as_f32(x), b.ints(*pads), None, b.ints(*range(2, 2 + n)))
     y = b.Mul(_average(b, padded, inner, True).outputs[0], _share(window, divisor))
     return _unbatched(b, b.cast(y, x.tensor.dtype), is_single)
 
@@ -162,8 +162,8 @@ def _(
     divisor: Any,
 ) -> Value:
     n, dtype = _n_axes(b), dy.tensor.dtype
-    x, is_single = _batched(b, b.cast(x, F32), n)
-    dy, _ = _batched(b, b.cast(dy, F32), n)
+    x, is_single = _batched(b, b.as_f32(x), n)
+    dy, _ = _batched(b, b.as_f32(dy), n)
     window = _window(kernel, stride, padding, n, ceil_mode)
     if divisor is None:
         (dx,) = b.gradients(_average(b, x, window, count), dy, [True])
@@ -209,7 +209,7 @@ def _is_one(sizes: Sequence[Dimension]) -> bool:
 def _(b: AtenBuilder, x: Value, output_size: Sequence[Dimension]) -> Value:
     n, dtype = _n_axes(b), x.tensor.dtype
     axes = range(x.tensor.rank - n, x.tensor.rank)
-    y = b.cast(x, F32)
+    y = b.as_f32(x)
     if _is_one(output_size):  # of open sizes, too
         return b.cast(b.ReduceMean(y, b.ints(*axes)), dtype)
     sizes = _spatial(b.fake(0), n)
@@ -236,7 +236,7 @@ def _whole_factors(sizes: Sequence[int], outs: Sequence[int]) -> tuple[int, ...]
 def _(b: AtenBuilder, dy: Value, x: Value) -> Value:
     n, dtype = _n_axes(b), dy.tensor.dtype
     axes = range(x.tensor.rank - n, x.tensor.rank)
-    dx = b.cast(dy, F32)
+    dx = b.as_f32(dy)
     if _is_one(b.fake(0).shape[-n:]):
         shape = b.Shape(x)
         plane = b.ReduceProd(b.Slice(shape, b.ints(axes[0]), b.ints(x.tensor.rank)), b.ints(0))
@@ -244,7 +244,7 @@ def _(b: AtenBuilder, dy: Value, x: Value) -> Value:
     outs, sizes = (_spatial(b.fake(i), n) for i in range(2))
     factors = _whole_factors(sizes, outs)
     if factors is not None:
-        image, is_single = _batched(b, b.cast(x, F32), n)
+        image, is_single = _batched(b, b.as_f32(x), n)
         dx, _ = _batched(b, dx, n)
         forward = b.node("AveragePool", image, kernel_shape=factors, strides=factors)
         (grad,) = b.gradients(forward, dx, [True])

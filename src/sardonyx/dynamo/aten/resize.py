@@ -91,7 +91,7 @@ def _upsampling(
 def _(b: AtenBuilder, x: Value, output_size: Sequence[Dimension], *options: Any) -> Value:
     dtype = x.tensor.dtype
     up = _upsampling(b, b.fake(0).shape[2:], output_size, options)
-    x = b.cast(x, F32)
+    x = b.as_f32(x)
     if _has_resize(up):
         return b.cast(_resized(b, x, up).outputs[0], dtype)
     if not up.is_static:
@@ -111,7 +111,7 @@ def _(
 ) -> Value:
     dtype = dy.tensor.dtype
     up = _upsampling(b, input_size[2:], output_size, options)
-    dx = b.cast(dy, F32)
+    dx = b.as_f32(dy)
     if up.is_static:
         for i in reversed(range(len(up.outs))):
             dx = _gradient_along(b, dx, up.matrix(i), 2 + i)

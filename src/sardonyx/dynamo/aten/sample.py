@@ -59,7 +59,7 @@ def _(
     dtype, grid_type = x.tensor.dtype, grid.tensor.dtype
     n = x.tensor.rank - 2
     sizes = [static(d, "the size of the image") for d in b.fake(1).shape[2:]]
-    dy, x, points = (b.cast(v, F32) for v in (dy, x, grid))
+    dy, x, points = (b.as_f32(v) for v in (dy, x, grid))
     planes = b.Reshape(x, b.ints(0, 0, math.prod(sizes)))
     lead = b.Slice(b.Shape(dy), b.ints(0), b.ints(2))
     outs = b.ReduceProd(b.Slice(b.Shape(dy), b.ints(2), b.ints(2 + n)), b.ints(0))

@@ -24,6 +24,16 @@ def at_least_1d(b: AtenBuilder, x: Value) -> Value:
     return x if x.tensor.rank else b.Reshape(x, b.ints(1))
 
 
+def non_negative(b: AtenBuilder, index: Value, x: Value, dim: int) -> Value:
+    """Return an index along a dim for ops of torch that reject negative numbers.
+
+    ONNX counts these from the end; minus the size they are out of range there, too.
+    """
+    size = b.Shape(at_least_1d(b, x), start=dim, end=dim + 1)
+    index = at_least_1d(b, b.cast(index, I64))
+    return b.Where(b.Less(index, b.const(0, I64)), b.Sub(index, size), index)
+
+
 def ranked_as(b: AtenBuilder, x: Value, like: Value) -> Value:
     """Return a vector of one element as a scalar where `like` is 0-d, and others unchanged."""
     return x if like.tensor.rank else b.Reshape(x, b.ints())

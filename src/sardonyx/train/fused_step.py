@@ -111,6 +111,7 @@ class ParamTable:
     def __init__(self) -> None:
         self._key: list[tuple[int, ...]] = []
         self._records: Any = np.zeros((0, _N_COLUMNS), np.int64)
+        self._ranges: list[tuple[int, int]] = []  # address and bytes of each parameter
         self._overlaps = False
 
     def fill(self, entries: Sequence[Entry], groups: Sequence[int], firsts: Sequence[bool]) -> None:
@@ -125,15 +126,14 @@ class ParamTable:
                 for tensor in (entry.param, *entry.states):
                     if tensor is not None:
                         _check_storage(tensor)
-            records = np.array(key, np.int64).reshape(-1, _N_COLUMNS)
-            sizes = [entry.param.numel() * entry.param.element_size() for entry in entries]
-            self._overlaps = _overlap(records[:, 0], np.array(sizes, np.int64))
-            self._key, self._records = key, records
+            self._key, self._records = key, np.array(key, np.int64).reshape(-1, _N_COLUMNS)
         self._records[:, _GRAD] = [entry.grad.data_ptr() for entry in entries]
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether parameters share memory, so that the order of their updates matters."""
+    def overlap(self, entries: Sequence[tuple[int, Entry]]) -> bool:
+        """Return whether parameters share memory, so that the order of their updates matters."""
+        ranges = [(e.param.data_ptr(), e.param.nbytes) for _, e in entries]
+        if ranges != self._ranges:
+            self._ranges, self._overlaps = ranges, _overlap(*np.array(ranges, np.int64).T)
         return self._overlaps
 
     def run(self, kernel: str, hyperparameters: Any, floats: list[float]) -> float:
@@ -235,11 +235,12 @@ class FusedStep(torch.optim.Optimizer):
         entries, others = self._split()
         if entries:
             self._table = self._table or ParamTable()
-            self._fill(entries)
-            if self._table.overlaps:
+            if self._table.overlap(entries):
                 for group, entry in entries:
                     others.setdefault(group, []).append((entry, "parameters that share memory"))
                 entries = []
+            else:
+                self._fill(entries)
         self._report(others)
         if scale is not None:
             for kept in others.values():

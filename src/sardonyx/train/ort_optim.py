@@ -60,6 +60,12 @@ class FusedAdam(_AdamStep, torch.optim.Adam):
         own = {name: self.__dict__[name] for name in ("_mode", "_set_grad_none")}
         return super().__getstate__() | own
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Load a state, which may be that of torch.optim.Adam."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        for group in self.param_groups:
+            group.setdefault("bias_correction", True)
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients; with `set_grad_none` and `set_to_none` both false, zero them."""
         super().zero_grad(set_to_none=self._set_grad_none or set_to_none)

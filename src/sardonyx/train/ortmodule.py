@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.train.wrap import wrap
+
+# What torch.nn.Module keeps of its parameters, buffers and submodules.
+_TABLES: Final = ("_parameters", "_buffers", "_non_persistent_buffers_set", "_modules")
 
 
 class LogLevel(IntEnum):
@@ -49,17 +51,19 @@ class DebugOptions:
 class ORTModule(torch.nn.Module):
     """A module whose calls run in Sardonyx; everything else is the original module's.
 
-    Parameters, buffers, `state_dict` and attributes are those of the original module, under its
-    names: checkpoints of wrapped and plain modules are the same.
+    Parameters, buffers, submodules and attributes are those of the original module, under its
+    names: checkpoints of wrapped and plain modules are the same, also inside of a parent.
     """
 
     def __init__(self, module: torch.nn.Module, debug_options: DebugOptions | None = None) -> None:
         if not isinstance(module, torch.nn.Module):
             raise InvalidArgument(f"ORTModule takes a torch.nn.Module, not {type(module).__name__}")
         super().__init__()
-        # Not registered as a submodule: names would get a prefix.
-        object.__setattr__(self, "_original", wrap(module))
+        # The tables of torch.nn.Module, not a submodule: names would get a prefix.
+        for table in _TABLES:
+            object.__setattr__(self, table, getattr(module, table))
         self.training = module.training
+        object.__setattr__(self, "_original", wrap(module))
 
     @property
     def module(self) -> torch.nn.Module:
@@ -75,33 +79,37 @@ class ORTModule(torch.nn.Module):
             raise AttributeError(name)
         return getattr(self._original, name)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> ORTModule:
-        self._original._apply(fn, recurse)
-        return self
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__ or "_original" not in self.__dict__:
+            super().__setattr__(name, value)
+        else:
+            setattr(self._original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self._original, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle the original module; a copy is wrapped again."""
+        return type(self), (self._original,)
 
     def apply(self, fn: Any) -> ORTModule:
+        """Call a function with the original module and each of its submodules."""
         self._original.apply(fn)
         return self
 
     def train(self, mode: bool = True) -> ORTModule:
+        """Set the mode of the original module."""
         self._original.train(mode)
         self.training = mode
         return self
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the original module's, whose hooks run."""
         return self._original.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load into the original module, whose hooks run."""
         return self._original.load_state_dict(*args, **kwargs)
 
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        yield from self._original.named_parameters(*args, **kwargs)
-
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        yield from self._original.named_buffers(*args, **kwargs)
-
-    def named_children(self) -> Iterator[Any]:
-        yield from self._original.named_children()
-
-    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        yield from self._original.named_modules(*args, **kwargs)
+    def _load_from_state_dict(self, *args: Any) -> None:
+        self._original._load_from_state_dict(*args)

@@ -93,7 +93,7 @@ def compile_graph(
     parameters = FrozenParameters(frozen, relies_on_versions=options.freeze == "versions")
     saves_memory = options.memory_budget is not None
     with unset_fake_temporarily():  # lowerings make constants
-        return _compile_graph(module, kind, report, parameters, saves_memory)
+        return _compile_graph(module, kind, report, parameters, saves_memory, _n_visible(kind))
 
 
 def _parameters(module: fx.GraphModule) -> frozenset[str]:
@@ -106,6 +106,16 @@ def _parameters(module: fx.GraphModule) -> frozenset[str]:
     written = {i for i, info in enumerate(metadata.input_info) if info.mutates_data}
     static = (i for i in metadata.static_input_indices if i < len(names))
     return frozenset(names[i] for i in static if i not in written)
+
+
+def _n_visible(kind: str) -> int:
+    """Return how many results of a graph, the first ones, the user or AOTAutograd's views see."""
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or kind == "backward":
+        return 0
+    n_mutated = metadata.num_mutated_inp_runtime_indices
+    return int(n_mutated + metadata.num_outputs + metadata.num_intermediate_bases)
 
 
 def _donate_nothing() -> None:
@@ -126,12 +136,13 @@ def _compile_graph(
     report: Report,
     parameters: FrozenParameters,
     saves_memory: bool,
+    n_visible: int,
 ) -> Compiled:
     begin = time.perf_counter()
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     entry = GraphReport(kind, len(calls), 0)
     report.graphs.append(entry)
-    lowering = GraphLowering(module, kind == "backward", parameters)
+    lowering = GraphLowering(module, kind == "backward", parameters, n_visible)
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1

@@ -98,6 +98,11 @@ class Executor:
         ]
         results = list(enumerate(lowered.outputs))
         self._computed = [(i, r.index) for i, r in results if isinstance(r, ModelOutput)]
+        self._permuted = {
+            r.index: [r.order.index(i) for i in range(len(r.order))]
+            for _, r in results
+            if isinstance(r, ModelOutput) and r.order is not None
+        }
         self._others = [(i, self._other(r)) for i, r in results if not isinstance(r, ModelOutput)]
         self.runs = (0, 0)  # numbers of the latest two runs, counted over all executors
         self.shapes: dict[str, tuple[int, ...]] = {}  # of the inputs of the latest run
@@ -126,6 +131,10 @@ class Executor:
             raise IndexError(str(error)) from error
         if self._releases_pages:
             release_pages()
+        for index, perm in self._permuted.items():
+            # Not a view, which torch does not let users write to after a compiled function.
+            strided: Any = outputs[index].permute(perm)
+            outputs[index] = strided.new_empty(0).set_(strided)
         if not others and len(outputs) == len(self._computed):  # in their order
             return outputs
         results: list[Any] = [None] * (len(self._computed) + len(others))

@@ -35,6 +35,12 @@ from sardonyx.passes.replace import prune
 
 OPSET: Final = 23
 _ROOT: Final = re.compile(r"^L\['\w+'\](\.__self__)?\.?")  # the wrapped module, in paths of torch
+# Ops whose result depends on the strides of their operand.
+_READ_STRIDES: Final = (
+    torch.ops.aten.as_strided.default,
+    torch.ops.aten.as_strided_copy.default,
+    torch.ops.aten.as_strided_scatter.default,
+)
 IR_VERSION: Final = 11
 
 
@@ -102,9 +108,10 @@ class Drawn:
 
 @frozen
 class ModelOutput:
-    """A result that is an output of the model."""
+    """A result that is an output of the model, its axes permuted back if it has an order."""
 
     index: int
+    order: tuple[int, ...] | None = None  # the result's axes in the order of the output's
 
 
 def device_of(module: fx.GraphModule) -> torch.device:
@@ -138,8 +145,11 @@ class GraphLowering:
         module: fx.GraphModule,
         is_backward: bool = False,
         parameters: FrozenParameters = NO_PARAMETERS,
+        n_visible: int = 0,
     ) -> None:
+        """`n_visible` results, the first ones, are the user's, and have torch's memory layout."""
         self._module = module
+        self._n_visible = n_visible
         self._parameters = parameters
         self._is_backward = is_backward
         self._gradients: set[fx.Node] = set()  # that depend on a tangent, in a backward graph
@@ -163,10 +173,22 @@ class GraphLowering:
                 case "call_function":
                     self._call(node)
                 case "output":
+                    self._keep_strides()
                     result = None if self.fallbacks else self._finish(node)
                 case _:
                     self._refuse(node, f"{node.op} nodes have no lowering")
         return result
+
+    def _keep_strides(self) -> None:
+        """Leave the whole graph to torch if a call there depends on strides of a session's result.
+
+        Results of sessions are contiguous, whatever torch's would be.
+        """
+        inputs = {*self._arguments, None}
+        if any(n.target in _READ_STRIDES and n.args[0] not in inputs for n in self.fallbacks):
+            for node in self._module.graph.nodes:
+                if node.op == "call_function" and node not in self.fallbacks:
+                    self._refuse(node, "a call in the same graph reads the strides of its operand")
 
     def _placeholder(self, node: fx.Node) -> None:
         index = len(self._arguments)
@@ -297,6 +319,7 @@ class GraphLowering:
         results: Any = node.args[0]
         outputs: list[Value] = []
         indices: dict[fx.Node, int] = {}
+        orders = self._orders(results)
         owners: dict[Value, fx.Node] = {}  # the first result that is this value
         mapped: list[Any] = []
         drawn = {value: index for index, (value, *_) in enumerate(self._b.draws)}
@@ -314,9 +337,11 @@ class GraphLowering:
                     # are tensors of their own: one may require a gradient, or be written to.
                     if value.node is None or owners.setdefault(value, result) is not result:
                         value = self._b.Identity(value)
+                    if result in orders:
+                        value = self._b.Transpose(value, perm=orders[result])
                     indices[result] = len(outputs)
                     outputs.append(value)
-                mapped.append(ModelOutput(indices[result]))
+                mapped.append(ModelOutput(indices[result], orders.get(result)))
         self._graph.set_outputs(outputs)
         self._drop_unread_inputs()
         numbers = self._b.number_values
@@ -334,6 +359,16 @@ class GraphLowering:
             self._parameter_indices(),
             self._parameters.relies_on_versions,
         )
+
+    def _orders(self, results: Any) -> dict[fx.Node, tuple[int, ...]]:
+        """Return the axes in memory order of the user's results that are not contiguous.
+
+        What the backward graph reads as well stays contiguous, as sessions read it.
+        """
+        saved = set(results[self._n_visible :])
+        visible = {r for r in results[: self._n_visible] if isinstance(r, fx.Node)} - saved
+        orders = {r: _memory_order(r.meta.get("val")) for r in visible}
+        return {r: order for r, order in orders.items() if order is not None}
 
     def _parameter_indices(self) -> tuple[int, ...]:
         """Return the indices of parameters that may be constants: on the CPU, of known sizes."""
@@ -395,3 +430,16 @@ def _as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(dtype.np)
     return tensor.numpy().copy()
+
+
+def _memory_order(fake: Any) -> tuple[int, ...] | None:
+    """Return the axes of a dense tensor from the largest stride to 1; None if it is contiguous."""
+    if not is_tensor(fake) or not all(isinstance(stride, int) for stride in fake.stride()):
+        return None
+    order = sorted(range(fake.dim()), key=lambda axis: -fake.stride(axis))
+    expected: Any = 1
+    for axis in reversed(order):
+        if fake.stride(axis) != expected or not isinstance(expected, int):
+            return None
+        expected = expected * fake.shape[axis]
+    return None if order == list(range(fake.dim())) else tuple(order)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import torch
+
 from sardonyx.dynamo.aten.shape import axis_of, has_zero, positions
 from sardonyx.dynamo.aten_builder import AtenBuilder, Dimension, Unsupported, expression_of, static
 from sardonyx.dynamo.table import lowers
@@ -371,14 +373,21 @@ def _(
 def _start_of_view(b: AtenBuilder, size: Any, stride: Any, offset: Any) -> Dimension:
     """Return where a strided view starts in its flat input; it must stay inside."""
     fake = b.fake(0)
-    if not fake.is_contiguous():
-        raise Unsupported("the strides refer to a tensor that is not contiguous")
     start: Any = 0 if offset is None else offset - fake.storage_offset()
     last = start + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     bounds = expression_of(start), expression_of(fake.numel() - 1 - last)
     if any(isinstance(v, int) and v < 0 for v in bounds) and not has_zero(size):
         raise Unsupported("the view leaves its input")
     return start  # type: ignore[no-any-return]
+
+
+def _in_memory_order(b: AtenBuilder, x: Value) -> Value:
+    """Return the elements of a tensor in the order of torch's memory, to which strides refer."""
+    if not torch.ops.aten.is_non_overlapping_and_dense(b.fake(0)):
+        raise Unsupported("the strides refer to a tensor with gaps, or with elements that overlap")
+    if not b.fake(0).is_contiguous():
+        x = b.Transpose(x, perm=tuple(b.memory_order(0)))
+    return b.Reshape(x, b.ints(-1))
 
 
 def _strided_positions(b: AtenBuilder, start: Dimension, size: Any, stride: Any) -> Value:
@@ -402,7 +411,7 @@ def _is_dense(size: Sequence[Dimension], stride: Sequence[Dimension]) -> bool:
 @lowers("as_strided.default", "as_strided_copy.default")
 def _(b: AtenBuilder, x: Value, size: Any, stride: Any, storage_offset: Any = None) -> Value:
     start = _start_of_view(b, size, stride, storage_offset)
-    flat = b.Reshape(x, b.ints(-1))
+    flat = _in_memory_order(b, x)
     if _is_dense(size, stride):
         end = start + b.out.numel()
         dense = _slice(b, flat, 0, b.sizes([start]), b.sizes([end]))
@@ -414,6 +423,8 @@ def _(b: AtenBuilder, x: Value, size: Any, stride: Any, storage_offset: Any = No
 def _(
     b: AtenBuilder, x: Value, source: Value, size: Any, stride: Any, storage_offset: Any = None
 ) -> Value:
+    if not b.fake(0).is_contiguous():
+        raise Unsupported("the strides refer to a tensor that is not contiguous")
     start = _start_of_view(b, size, stride, storage_offset)
     index = b.Reshape(_strided_positions(b, start, size, stride), b.ints(-1))
     (source,) = b.like_out(source)

@@ -13,7 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from sardonyx.dynamo.backend import compile_graph, partition
-from sardonyx.dynamo.decompositions import decompositions, whole_ops
+from sardonyx.dynamo.decompositions import decompositions, without_python_decompositions
 from sardonyx.dynamo.report import Report
 
 # The import above locks flags of torch.backends, which other tests of the process set.
@@ -71,7 +71,7 @@ def check(op: Any, dtype: torch.dtype, sample: Any) -> Report:
             decompositions=decompositions(),
             partition_fn=partition,
         )
-        with whole_ops():
+        with without_python_decompositions():
             _results(compiled, tensors)  # tracing itself may consume the generator
         actual = _results(compiled, tensors)
     _compare(actual, expected, dtype, lambda: _results(function, [_float64(t) for t in tensors]))

@@ -298,7 +298,7 @@ def test_stored_graphs_are_limited(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(cache_limit.VARIABLE)
     ran(Layers)
     assert len(entries(folder)) == 1
-    assert cache_limit._is_ours(str(entries(folder)[0]))
+    assert cache_limit._is_cached_graph(str(entries(folder)[0]))
 
 
 @torch.no_grad()

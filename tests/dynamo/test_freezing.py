@@ -120,9 +120,12 @@ def test_digests_of_memory(threads: int) -> None:
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"freeze": "always"}, "freeze is 'always', and must be True, False or \"versions\""),
+        ({"freeze": "always"}, "freeze must be True, False or \"versions\", got 'always'"),
         ({"budget": 0.4}, "has no option 'budget'; it has memory_budget, cache, freeze"),
-        ({"memory_budget": 7}, "memory_budget is 7, and must be a part"),
+        (
+            {"memory_budget": 7},
+            "memory_budget must be a fraction of the activations' bytes from 0 to 1",
+        ),
     ],
 )
 def test_wrong_options(options: dict[str, Any], match: str) -> None:

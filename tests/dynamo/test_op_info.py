@@ -82,7 +82,7 @@ FALLBACKS: Final = {
     "aten.view_as_real.default": _COMPLEX,
 }
 # The families of these refuse some cases.
-REASONS: Final = ("complex", "whose type has no kernels", "its own submodule")
+REASONS: Final = ("complex", "unsupported dtype", "its own submodule")
 # Left to torch by the families of indexing ops in some of these graphs.
 INDEXING: Final = ("aten.flip.", "aten.scatter", "aten.sort.", "aten.searchsorted.")
 

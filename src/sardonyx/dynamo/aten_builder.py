@@ -1,6 +1,6 @@
 """Builds the nodes of an ATen graph: type promotion, symbolic sizes, draws of torch's generators.
 
-A lowering gets an `AtenBuilder` and the arguments of the ATen call: tensors as values of our graph,
+A lowering gets an `AtenBuilder` and the arguments of the ATen call: tensors as values of the graph,
 sizes as ints or `torch.SymInt`, everything else as torch passes it.
 """
 
@@ -40,19 +40,19 @@ DTYPES: Final[dict[torch.dtype, DType]] = {
     torch.uint8: types.U8,
     torch.bool: types.BOOL,
 }
-TORCH_DTYPES: Final = {ours: theirs for theirs, ours in DTYPES.items()}
+TORCH_DTYPES: Final = {dtype: torch_dtype for torch_dtype, dtype in DTYPES.items()}
 
 
 class Unsupported(Exception):
-    """An ATen call that has no lowering here; the message is the reason that reports show."""
+    """An ATen call that cannot be lowered; the message is the reason that reports show."""
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Return our element type of a torch type."""
+    """Return the element type for a torch dtype."""
     try:
         return DTYPES[dtype]
     except KeyError:
-        raise Unsupported(f"the type {dtype} has no kernels") from None
+        raise Unsupported(f"unsupported dtype {dtype}") from None
 
 
 class AtenBuilder(Builder):
@@ -80,7 +80,7 @@ class AtenBuilder(Builder):
         self.number_values: dict[str, Value] = {}  # the inputs for those that lowerings read
         self.draws: list[tuple[Value, Draw, tuple[Dimension, ...]]] = []
         self._sizes: dict[sympy.Expr, Value] = {}
-        self._formula_names: dict[sympy.Expr, str] = {}  # of sizes of inputs
+        self._formula_names: dict[sympy.Expr, str] = {}  # for input sizes that are expressions
 
     # Inputs and types
 
@@ -104,7 +104,7 @@ class AtenBuilder(Builder):
             return expression
         if isinstance(expression, sympy.Symbol):
             return symbol(str(expression))
-        # Any name will do that no symbol has: an input resolves it.
+        # Any unused name works; the size is bound from the input's shape.
         name = self._formula_names.setdefault(expression, f"formula_{len(self._formula_names)}")
         self.graph.scope.entry.add(name)
         return symbol(name)
@@ -120,7 +120,7 @@ class AtenBuilder(Builder):
         return self.cast(x, dtype_of(dtype))
 
     def wide(self, x: Value) -> Value:
-        """Return a 16-bit float as float32, in which torch computes; others unchanged."""
+        """Return a 16-bit float as float32, in which torch computes; other types unchanged."""
         return self.cast(x, types.F32) if x.tensor.dtype in (types.F16, types.BF16) else x
 
     def typed_as_out(self, *results: Value | None) -> tuple[Value | None, ...]:
@@ -168,12 +168,12 @@ class AtenBuilder(Builder):
         if isinstance(x, Value):
             return self.to(x, dtype)
         if isinstance(x, torch.SymFloat):
-            return self.to(self._float_formula(x.node.expr), dtype)
+            return self.to(self._float_expression(x.node.expr), dtype)
         if isinstance(x, (torch.SymInt, torch.SymBool)):
             return self.to(self.size(x), dtype)
         try:
             return self.const(x, dtype_of(dtype))
-        except OverflowError:  # torch wraps it around or compares it unrounded, depending on the op
+        except OverflowError:  # torch wraps or compares it unrounded, depending on the op
             raise Unsupported(f"the number {x} is outside the range of {dtype}") from None
 
     def fake(self, index: int) -> Any:
@@ -204,7 +204,7 @@ class AtenBuilder(Builder):
         return self.Concat(*vectors, axis=0)
 
     def shape_for_reshape(self, dims: Sequence[Dimension]) -> Value:
-        """Return the operand of a Reshape: -1 stands for the only size that is not a number."""
+        """Return the shape operand of a Reshape: -1 for the size if only one is symbolic."""
         known = [expression_of(d) for d in dims]
         is_open = [not isinstance(d, int) for d in known]
         if sum(is_open) == 1 and 0 not in known:
@@ -212,7 +212,7 @@ class AtenBuilder(Builder):
         return self.sizes(dims)
 
     def _expression(self, expression: sympy.Expr) -> Value:
-        """Return a sympy formula over sizes, computed from the shapes of inputs."""
+        """Return the value of a symbolic expression over sizes, computed from input shapes."""
         value = self._sizes.get(expression)
         if value is None:
             value = self._sizes[expression] = self._computed(expression)
@@ -226,11 +226,11 @@ class AtenBuilder(Builder):
         name = type(expression).__name__
         op = _SIZE_OPS.get(name)
         if op is None:
-            raise Unsupported(f"the size formula {name} has no lowering")
+            raise Unsupported(f"symbolic expression {name} has no lowering")
         if name == "Pow":
             base, power = expression.args
             if not (power.is_Integer and 0 < int(power) <= 8):
-                raise Unsupported(f"the size formula {expression} has no lowering")
+                raise Unsupported(f"symbolic expression {expression} has no lowering")
             args = [self._expression(base)] * int(power)
             op = "Mul"
         else:
@@ -250,19 +250,20 @@ class AtenBuilder(Builder):
                 value = self.number_values[name] = Value(name, Fact(types.I64, ()))
                 self.graph.add_input(value)
                 return value
-            # An empty tensor [size, 0] passes the number as a size, which plans are made for.
+            # An empty tensor [size, 0] passes the number as a symbolic dim, so that runs are
+            # specialized for it.
             value = Value(name, Fact(types.U8, (symbol(str(symbol_)), 0)))
             self.graph.add_input(value)
             self.graph.scope.entry.add(str(symbol_))
             self.number_values[name] = value
             self.symbols[symbol_] = value, 0
         if symbol_ not in self.symbols:
-            raise Unsupported(f"the size {symbol_} is not that of an input")
+            raise Unsupported(f"the symbolic size {symbol_} is not an input's size")
         value, axis = self.symbols[symbol_]
         return self.Gather(self.Shape(value), self.const(axis, types.I64), axis=0)
 
-    def _float_formula(self, expression: sympy.Expr) -> Value:
-        """Return a formula over sizes that is not an integer, such as 2 / (n - 1), in float64."""
+    def _float_expression(self, expression: sympy.Expr) -> Value:
+        """Return the value of a SymFloat expression, such as 2 / (n - 1), in float64."""
         if expression.is_Number:
             return self.const(float(expression), types.F64)
         name = type(expression).__name__
@@ -271,8 +272,8 @@ class AtenBuilder(Builder):
             return self.cast(self._expression(size), types.F64)
         op = _FLOAT_OPS.get(name)
         if op is None:
-            raise Unsupported(f"the number formula {name} has no lowering")
-        result, *others = (self._float_formula(a) for a in expression.args)
+            raise Unsupported(f"SymFloat expression {name} has no lowering")
+        result, *others = (self._float_expression(a) for a in expression.args)
         if not others:
             return self.node(op, result).outputs[0]
         for other in others:
@@ -284,7 +285,7 @@ class AtenBuilder(Builder):
     def gradients(self, forward: Node, dy: Value, wanted: Sequence[bool]) -> list[Value | None]:
         """Return the gradients of a forward node's inputs, by the op's own gradient rule.
 
-        The forward node serves the rule alone; unless the rule reads its outputs, it is pruned.
+        Only the rule reads the forward node; unless the rule uses its outputs, it is pruned.
         """
         rule = rule_of(forward.op)
         if rule is None or isinstance(rule, Decomposition):
@@ -301,7 +302,8 @@ class AtenBuilder(Builder):
     def drawn(self, draw: Draw, sizes: Sequence[Dimension], dtype: torch.dtype) -> Value:
         """Add an input that `draw` fills at the start of each run, before any kernel.
 
-        Draws keep the order of the torch graph, so a run consumes torch's generator as eager does.
+        Draws keep the order of the torch graph, so a run advances the RNG exactly as eager mode
+        does.
         """
         shape = tuple(self._declared(d) for d in sizes)
         value = Value(f"draw.{len(self.draws)}", Fact(dtype_of(dtype), shape))
@@ -310,7 +312,7 @@ class AtenBuilder(Builder):
         return value
 
 
-# Integer arithmetic of sympy's and torch's size formulas.
+# Integer arithmetic of sympy's and torch's symbolic expressions.
 _SIZE_OPS: Final = {
     "Add": "Add",
     "Mul": "Mul",
@@ -338,7 +340,7 @@ _FLOAT_OPS: Final = {
 
 
 def expression_of(d: Any) -> int | sympy.Expr:
-    """Return a size as an int where it is known, else as sympy's formula."""
+    """Return a size as an int where it is known, else as a sympy expression."""
     if isinstance(d, torch.SymInt):
         expression = d.node.expr
         return int(expression) if expression.is_Integer else expression

@@ -1,11 +1,11 @@
-"""Attention in training as one op of ours, forward and backward.
+"""Attention in training as one custom torch op, forward and backward.
 
 torch computes `scaled_dot_product_attention` with dropout from matmuls, softmax and dropout, and
 AOTAutograd would save the results of each. Here the calls of a captured graph are replaced, before
 AOTAutograd traces it, by the draw of dropout's mask, which is saved as bytes, and
-`sardonyx::attention`, a torch op with a gradient, which saves a number per row. Its results have
-rows before heads, the layout of the projections around it, so that what is saved is not copied.
-`dynamo.aten.attention` lowers it; where it is not lowered, torch computes it.
+`sardonyx::attention`, a torch op with a gradient, which saves the logsumexp of each row. Its
+results have rows before heads, the layout of the projections around it, so that saving needs no
+copy. `dynamo.aten.attention` lowers it; where it is not lowered, torch computes it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 
 @register_flop_formula(torch.ops.sardonyx.attention)
 def _(q: Sequence[int], k: Sequence[int], v: Sequence[int], *_: Any, **__: Any) -> int:
-    """Return the cost by which a memory budget decides what is computed again."""
+    """Return the cost by which a memory budget decides what is recomputed."""
     return 2 * math.prod(q[:3]) * k[2] * (q[3] + v[3])
 
 
@@ -163,9 +163,9 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Compute `scaled_dot_product_attention`, by our op with gradients or dropout."""
+    """Compute `scaled_dot_product_attention`: in training by `sardonyx::attention`."""
     is_training = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
-    if not (is_training or dropout_p) or dropout_p == 1 or not _is_ours(q, k, v, attn_mask):
+    if not (is_training or dropout_p) or dropout_p == 1 or not _is_supported(q, k, v, attn_mask):
         return functional.scaled_dot_product_attention(
             q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )
@@ -181,8 +181,8 @@ def _attend(
     return y.transpose(1, 2)  # type: ignore[no-any-return]
 
 
-def _is_ours(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether our op computes a call: on the CPU, with 4 axes, without a gradient of the mask."""
+def _is_supported(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether `sardonyx::attention` supports a call: CPU, 4 axes, no gradient of the mask."""
     if q.device.type != "cpu" or any(x.dim() != 4 for x in (q, k, v)):
         return False
     if mask is not None and (mask.requires_grad or mask.dim() > 4):

@@ -2,6 +2,9 @@
 
 TorchDynamo captures the graph, AOTAutograd makes it functional and derives the backward graph, and
 both are lowered to sessions here. torch keeps autograd, random numbers, mutation and parameters.
+The steps, in order: `capture` and the `replace_*_calls` functions adjust what TorchDynamo captured,
+`partition` chooses what is saved for the backward graph, `lower` makes a model of each graph,
+`split` leaves calls without a lowering to torch, `executor` runs the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
-from sardonyx.dynamo.decompositions import decompositions, whole_ops
+from sardonyx.dynamo.decompositions import decompositions, without_python_decompositions
 from sardonyx.dynamo.freezing import executor_of
 from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering
 from sardonyx.dynamo.options import BackendOptions, read_options
@@ -54,7 +57,7 @@ def sardonyx_backend(
     replace_recurrent_calls(module)
     replace_attention_calls(module)
     compiler = partial(compile_graph, report=report, options=given)
-    with whole_ops(), graph_cache(module, report, given) as cacheable:
+    with without_python_decompositions(), graph_cache(module, report, given) as cacheable:
         backend = aot_autograd(
             **{
                 name: cacheable(partial(compiler, kind=kind), kind)
@@ -88,7 +91,7 @@ def compile_graph(
 ) -> Compiled:
     """Compile one ATen graph to a boxed function."""
     if kind == "backward":
-        _donate_nothing()
+        _disable_buffer_donation()
     frozen = _parameters(module) if options.freeze and kind == "inference" else frozenset()
     parameters = FrozenParameters(frozen, relies_on_versions=options.freeze == "versions")
     saves_memory = options.memory_budget is not None
@@ -118,16 +121,16 @@ def _n_visible(kind: str) -> int:
     return int(n_mutated + metadata.num_outputs + metadata.num_intermediate_bases)
 
 
-def _donate_nothing() -> None:
-    """Let backward graphs run twice (`retain_graph=True`): they never write to saved tensors.
+def _disable_buffer_donation() -> None:
+    """Allow backward graphs to run twice (`retain_graph=True`): they never write to saved tensors.
 
-    torch refuses that where it offers saved tensors to the compiler as memory for results.
+    torch rejects a second run if it donated the buffers of saved tensors to the compiler.
     """
     context = TracingContext.try_get()
     if context is not None and context.fw_metadata is not None:
         donated = context.fw_metadata.bw_donated_idxs
         if donated is not None:
-            donated.clear()  # copies of the metadata refer to this list, too
+            donated.clear()  # in place: copies of the metadata share this list
 
 
 def _compile_graph(
@@ -164,10 +167,10 @@ def _compile_split(
     entry: GraphReport,
     parameters: FrozenParameters,
 ) -> Any:
-    """Compile the submodules that we run; the split module calls them and torch's in order."""
+    """Compile Sardonyx's submodules; the split module calls them and torch's in order."""
     whole = split_graph(module, lowering.fallbacks)
     for name, part in list(whole.named_children()):
-        if name.startswith("submod_ours"):
+        if name.startswith("submod_sardonyx"):
             _compile_submodule(whole, name, entry, parameters)
         else:  # the graphs that higher-order ops call
             for called in dict(part.named_children()):
@@ -181,11 +184,11 @@ def _compile_submodule(
     entry: GraphReport,
     parameters: FrozenParameters = NO_PARAMETERS,
 ) -> None:
-    """Put an executor in the place of a submodule; its placeholders have the names of the whole."""
+    """Replace a submodule by an executor; placeholder names match the unsplit graph."""
     part = getattr(parent, name)
-    sub = GraphLowering(_with_output_list(part), parameters=parameters)
+    sub = GraphLowering(_with_tuple_output(part), parameters=parameters)
     lowered = sub.run()
-    if lowered is None:  # a call that only fails in its own submodule: torch runs all of it
+    if lowered is None:  # a call fails only in its submodule: torch runs the whole submodule
         entry.fallbacks.extend(sub.fallbacks.values())
         return
     executor = executor_of(lowered, torch.get_num_threads())
@@ -198,7 +201,7 @@ def _is_single(part: Any) -> bool:
     return not isinstance(output.args[0], (tuple, list))
 
 
-def _with_output_list(part: Any) -> fx.GraphModule:
+def _with_tuple_output(part: Any) -> fx.GraphModule:
     """Return a submodule whose graph returns a tuple, as those of AOTAutograd do."""
     graph = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
@@ -213,7 +216,7 @@ def _with_output_list(part: Any) -> fx.GraphModule:
 
 
 class _Submodule(torch.nn.Module):
-    """An executor in the place of a submodule of a split graph."""
+    """An executor that replaces a submodule of a split graph."""
 
     def __init__(self, run: Compiled, is_single: bool) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Compiled graphs on disk, in torch's AOTAutogradCache: a script's second start is quick.
+"""Compiled graphs on disk, in torch's AOTAutogradCache, so that a script's second start is quick.
 
-torch's key has the graph of TorchDynamo, types and shapes of its inputs, torch itself and its
+torch's key covers the graph of TorchDynamo, types and shapes of its inputs, torch's version and its
 settings. `_identity` adds what else a compiled graph depends on. A hit skips AOTAutograd, the
 partitioner and the lowering; TorchDynamo captures the graph, and sessions are compiled, each time.
 
-Where torch has no such cache for other compilers than its own, everything works without.
+Where torch offers this cache to inductor only, graphs are compiled without it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ else:
 Compiler = Callable[[fx.GraphModule, Any], Any]
 VARIABLE: Final = "SARDONYX_GRAPH_CACHE"
 _PACKAGE: Final = Path(__file__).parents[1]
-# A graph that is stored in one piece, with the backward graph, while our settings apply.
+# Forward and backward graphs are stored as one entry, while these settings apply.
 _SETTINGS: Final[dict[str, Any]] = {
     "bundled_autograd_cache": True,
     "force_non_lazy_backward_lowering": True,
 }
-# Namespaces of ops whose code is torch's or ours: that of others may change from run to run.
+# Namespaces of torch's and Sardonyx's ops: the code of other ops may change between runs.
 _KNOWN: Final = frozenset(("aten", "prim", "prims", "sardonyx", "_c10d_functional"))
 
 
@@ -58,7 +58,7 @@ _KNOWN: Final = frozenset(("aten", "prim", "prims", "sardonyx", "_c10d_functiona
 def graph_cache(
     module: fx.GraphModule, report: Report, options: BackendOptions
 ) -> Iterator[Callable[[Compiler, str], Any]]:
-    """Store what compilers return, and load it again, in this block, if it is wanted and possible.
+    """Store and load what compilers return in this block, if the options and the graph allow it.
 
     Yields a function that makes a compiler of AOTAutograd, for a kind of graph, cacheable.
     Graphs that were compiled with other options are not loaded.
@@ -113,7 +113,7 @@ def _namespace(target: Any) -> str:
 
 
 def _identity(options: BackendOptions) -> str:
-    """Return what a compiled graph depends on beside the graph and torch."""
+    """Return what a compiled graph depends on other than the graph and torch."""
     attention: Any = torch.backends.cuda  # its flags choose the CPU's ops as well
     flags = (
         attention.flash_sdp_enabled(),

@@ -1,7 +1,8 @@
-"""A bound on the disk space of stored graphs: those that were not used for longest are removed.
+"""A bound on the disk space of stored graphs: the least recently used ones are removed.
 
-Several processes may store, load and remove at once. A file that is removed while another process
-reads it stays readable there; one that is gone when it is opened is a graph that is not stored.
+Several processes may store, load and remove concurrently. A file that is removed while another
+process reads it stays readable there; one that is gone when it is opened is a graph that is not
+stored.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from sardonyx.base.log import logger
 VARIABLE: Final = "SARDONYX_GRAPH_CACHE_MB"
 DEFAULT_MB: Final = 1024
 _MB: Final = 1_000_000
-_REMAINING: Final = 0.8  # of the limit, so that not every graph that is stored removes another
-_MARK: Final = b"sardonyx.dynamo.cached_graph"  # in every pickled graph of ours, as its module
+_REMAINING: Final = 0.8  # of the limit, so that not every stored graph evicts another
+_MARK: Final = b"sardonyx.dynamo.cached_graph"  # in every pickled `CachedGraph`, as its module
 # Another process may have made an empty folder to write into.
 _SETTLED_SECONDS: Final = 3600.0
 
@@ -39,18 +40,18 @@ def limit_bytes() -> int:
 
 
 def trim(folder: Path, limit: int) -> None:
-    """Remove graphs of ours, the least recently used first, if the folder exceeds the limit.
+    """Remove Sardonyx's graphs, the least recently used first, if the folder exceeds the limit.
 
     The folder is that of torch's AOTAutogradCache. Entries of other compilers stay.
     """
     entries = sorted(_entries(folder))
     if sum(entry.size_bytes for entry in entries) <= limit:
         return
-    ours = [entry for entry in entries if _is_ours(entry.path)]
-    total = sum(entry.size_bytes for entry in ours)
+    graphs = [entry for entry in entries if _is_cached_graph(entry.path)]
+    total = sum(entry.size_bytes for entry in graphs)
     if total <= limit:
         return
-    for entry in ours:
+    for entry in graphs:
         if total <= limit * _REMAINING:
             break
         _remove(entry.path)
@@ -71,8 +72,8 @@ def _entries(folder: Path) -> Iterator[_Entry]:
                         yield _Entry(used, status.st_size, file.path)
 
 
-def _is_ours(path: str) -> bool:
-    """Whether a file is a graph of ours; looking does not count as using it."""
+def _is_cached_graph(path: str) -> bool:
+    """Whether a file is a `CachedGraph`; reading it here does not count as a use."""
     try:
         status = os.stat(path)
         content = Path(path).read_bytes()

@@ -1,4 +1,4 @@
-"""A compiled graph that torch's AOTAutogradCache can store. Imports what older torches lack."""
+"""A compiled graph that torch's AOTAutogradCache can store. Needs a recent torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sardonyx.pack.codec import Unwritable, read_dtype
 from sardonyx.pack.constants import stored
 from sardonyx.pack.graph import GraphReader, GraphWriter
 
-# The report of the module that is being compiled: torch loads graphs without telling us for whom.
+# The report of the module that is being compiled: torch does not say for whom it loads a graph.
 CURRENT_REPORT: Final[ContextVar[Report | None]] = ContextVar("sardonyx_report", default=None)
 
 
@@ -80,7 +80,7 @@ class StoredGraph:
 
 
 def store(lowered: LoweredGraph) -> StoredGraph:
-    """Return a lowered graph as plain data; graphs that are not are not cached."""
+    """Return a lowered graph as plain data; a graph that cannot be serialized is not cached."""
     mapping = {name: value for name, value in as_dict(lowered).items() if name != "model"}
     writer = GraphWriter()
     try:

@@ -1,4 +1,4 @@
-"""Which ATen ops torch decomposes before we lower them."""
+"""Which ATen ops torch decomposes before they are lowered."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def decompositions() -> dict[Any, Any]:
         for op, function in core_aten_decompositions().items()  # type: ignore[no-untyped-call]
         if lowering_of(op) is None
         and torch.Tag.nondeterministic_seeded not in op.tags
-        and op not in _WRONG
+        and op not in _INCORRECT_DECOMPOSITIONS
     }
     return {
         **found,
@@ -70,7 +70,7 @@ def _batch_norm(op: Any, flag: int, *args: Any) -> Any:
     """Decompose a batch normalization that computes its statistics, as torch does.
 
     The result is then an elementwise expression of x and the batch's statistics, which the
-    partitioner can compute again in the backward graph; the running statistics, which the forward
+    partitioner can recompute in the backward graph; the running statistics, which the forward
     pass replaces, are read by their update alone.
     """
     return decomposition_table[op](*args) if args[flag] else NotImplemented
@@ -81,7 +81,7 @@ def _batch_norm_backward(*args: Any) -> Any:
     dy, x, weight, _, _, mean, rstd, is_training, eps, mask = args
     if not is_training:
         return NotImplemented
-    # `mean` stands for the workspace of cuDNN, which our lowering does not read.
+    # `mean` stands for the workspace of cuDNN, which the lowering does not read.
     return aten.batch_norm_backward.default(
         dy, x, weight, None, None, mean, rstd, True, eps, mask, mean
     )
@@ -96,15 +96,14 @@ def _weight_norm_backward(
 
 
 @contextmanager
-def whole_ops() -> Iterator[None]:
-    """Keep torch from decomposing the upsampling ops, and those it gets wrong, while it traces.
+def without_python_decompositions() -> Iterator[None]:
+    """Keep torch from decomposing upsampling ops and incorrect decompositions while it traces.
 
-    Their decompositions are also Python kernels of the autograd key, which no table of
-    decompositions overrides: the gradients of upsampling would be scattered sums over gathered
-    neighbours.
+    Their decompositions are also Python kernels of the autograd key, which no decomposition table
+    overrides: the gradients of upsampling would be scatter-adds over gathered neighbours.
     """
     removed: list[tuple[Any, dict[Any, Any]]] = []
-    for overload in (*_upsampling_ops(), *_WRONG):
+    for overload in (*_upsampling_ops(), *_INCORRECT_DECOMPOSITIONS):
         removed.append((overload, dict(overload.py_kernels)))
         for key in _KEYS:
             overload.py_kernels.pop(key, None)
@@ -125,5 +124,5 @@ def _upsampling_ops() -> Iterator[Any]:
 
 
 # torch's decomposition also counts the targets after the first -1, which ends a row's list.
-_WRONG = (aten.multilabel_margin_loss_forward.default,)
+_INCORRECT_DECOMPOSITIONS = (aten.multilabel_margin_loss_forward.default,)
 _KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)

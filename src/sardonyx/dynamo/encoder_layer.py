@@ -54,6 +54,6 @@ def encoder_layer(
 
 
 def _visible(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:
-    """Return which keys a query sees; the op's masks are true, or not zero, where it does not."""
+    """Return which keys a query attends to; the op's masks are nonzero where it does not."""
     visible = mask.to(torch.bool).logical_not()
-    return visible[:, None, None] if mask_type == 1 else visible  # 1: a key's padding
+    return visible[:, None, None] if mask_type == 1 else visible  # 1: key padding mask

@@ -27,14 +27,14 @@ _DEVICE_OUTPUTS.add_run_config_entry("sardonyx.outputs", "device")
 _TRAINING: Final = RunSettings(caching=Caching.PAGES, shares_memory=True)
 _RUNS: Final = itertools.count(1)
 _BFLOAT16: Final = DTYPES[torch.bfloat16].np
-# Native code reads and makes tensors by it; older torches have none, and arrays are in between.
+# DLPack C exchange API; without it (older torch) tensors go through numpy.
 EXCHANGE: Final = (
     TensorExchange(torch.Tensor) if hasattr(torch.Tensor, "__dlpack_c_exchange_api__") else None
 )
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a view of a CPU tensor's memory; a tensor with gaps is copied first."""
+    """Return a view of a CPU tensor's memory; a non-contiguous tensor is copied first."""
     tensor = tensor.detach()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
@@ -70,8 +70,8 @@ class Executor:
     ) -> None:
         options = SessionOptions()
         options.intra_op_num_threads = threads
-        # Forward and backward sessions run in turn on the same pages: gradients are allocated where
-        # activations were, and the other way round.
+        # Forward and backward sessions alternate on the same pages: gradients are allocated where
+        # activations were, and vice versa.
         options.add_session_config_entry(Keys.SHARE_BLOCK_POOL, "1")
         options.add_session_config_entry(Keys.CACHE_PAGES, "1")
         if is_backward:
@@ -79,7 +79,7 @@ class Executor:
             held = (name for _, name in lowered.tensors if is_primal(name))
             options.add_session_config_entry(Keys.HELD_INPUTS, ",".join(held))
         self.lowered = lowered
-        self.saves_memory = saves_memory  # after a backward graph, freed pages go to the system
+        self.saves_memory = saves_memory  # return freed pages to the system after a backward graph
         self._releases_pages = saves_memory and is_backward
         device = lowered.device
         providers: list[Any] = ["CPUExecutionProvider"]
@@ -90,7 +90,7 @@ class Executor:
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
         self._names = [name for _, name in lowered.tensors]
         self._tensors = items([index for index, _ in lowered.tensors])
-        # A size is passed as that of an empty tensor; a number that may be negative as a scalar.
+        # A size is passed as a dim of an empty tensor; a number that may be negative as a scalar.
         self._numbers = [(index, name, inputs[name].rank == 2) for index, name in lowered.numbers]
         self._draws = [
             (d.name, d.draw, [number_function(s, lowered.symbols) for s in d.sizes])
@@ -110,7 +110,7 @@ class Executor:
     def __call__(self, args: list[Any]) -> list[Any]:
         """Run with the torch graph's arguments, in a list that is emptied (boxed).
 
-        Arguments are referred to by the feed alone while the session runs, so that one which
+        While the session runs only the feed refers to the arguments, so that a session that
         consumes its inputs frees activations as early as possible.
         """
         feed = dict(zip(self._names, self._tensors(args), strict=True))

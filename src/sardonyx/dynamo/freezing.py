@@ -1,16 +1,16 @@
-"""Graphs of inference with the parameters of their module as constants of the session.
+"""Inference graphs with the parameters of their module frozen to constants of the session.
 
 Constants are folded and packed, as those of an ONNX model are; parameters that are inputs are not.
-They may change at any time all the same: each call compares its parameters with those that the
-constants were made of.
+Parameters may still change at any time: each call compares them with those that the constants were
+made from.
 
 - Torch counts writes to a tensor (`Tensor._version`), and `.data = ...` gives it other memory.
 - Writes that torch does not count (`p.data[i] = 0`, `p.numpy()`) are found by a digest of all
   bytes. Reading them costs less than packing the weights in each call would;
-  `freeze="versions"` relies on torch's counts alone.
+  `freeze="versions"` compares `Tensor._version` only.
 
-After a change the parameters are inputs again, until the calls since then took as long as making
-constants of them did: a loop that trains and evaluates in turns does not compile in each turn.
+After a change the parameters are inputs again, until the calls since then have taken as long as
+freezing did: a loop that alternates training and evaluation does not compile in each iteration.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Parameters:
     """The parameters of one module that calls the graph."""
 
     state: State
-    memory: MemoryDigest | None  # of the tensors; None if torch's counts are relied on
+    memory: MemoryDigest | None  # of the tensors; None if only `_version` is compared
     digest: int  # that of the memory
     run: Executor | None = None  # with these parameters as constants
     seconds_to_freeze: float = 0.0
@@ -51,7 +51,7 @@ class _Parameters:
     owners: list[Any] = field(default_factory=list)  # weak references to the tensors
 
     def is_in(self, state: State | None, threads: int) -> bool:
-        """Whether the tensors, of this state now, have not changed."""
+        """Whether the tensors, whose state is `state` now, are unchanged."""
         if self.state != state:
             return False
         return self.memory is None or self.memory.compute(threads) == self.digest
@@ -60,11 +60,12 @@ class _Parameters:
 class FreezingExecutor:
     """A lowered graph whose `parameters` are constants while they do not change. Thread-safe.
 
-    Modules of one class share a compiled graph: there is a session for the parameters of each, from
-    its second call on; for those of the first call at once. It is dropped when a parameter dies.
+    Modules of one class share a compiled graph, with a session for the parameters of each module.
+    The parameters of the first call are frozen immediately, those of other modules in their second
+    call. A session is dropped when one of its parameters is freed.
     """
 
-    saves_memory: Final = False  # as Executor has it: graphs of inference have no backward pass
+    saves_memory: Final = False  # as Executor has it: inference graphs have no backward pass
 
     def __init__(self, lowered: LoweredGraph, threads: int) -> None:
         self.lowered = lowered
@@ -140,7 +141,7 @@ class FreezingExecutor:
         self._has_frozen = True
 
     def _forget(self, key: tuple[int, ...]) -> Any:
-        """Return a function that drops the record of tensors of which one died."""
+        """Return a weakref callback that drops the record of these tensors."""
         owner = ref(self)
 
         def forget(_: Any) -> None:
@@ -204,7 +205,7 @@ def _extent(tensor: torch.Tensor) -> int:
 def _const(tensor: torch.Tensor, state: tuple[int, ...]) -> Const:
     """Return a constant over a tensor's memory, which it keeps alive.
 
-    Sessions share what they pack of constants with one identity: address, version and digest.
+    Sessions share packed weights of constants with one identity: address, version and digest.
     """
     array = as_array(tensor)
     dtype = by_numpy(array.dtype)

@@ -1,4 +1,4 @@
-"""Lower a torch.fx graph of ATen calls to a model of ours.
+"""Lower a torch.fx graph of ATen calls to a Sardonyx model.
 
 Every node is lowered by the function that `dynamo.table` has for its overload. A node without one
 is recorded with the reason, and `dynamo.split` then leaves it to torch.
@@ -59,15 +59,15 @@ class DrawnInput:
 
     name: str
     draw: Draw
-    sizes: tuple[Any, ...]  # numbers and formulas
+    sizes: tuple[Any, ...]  # numbers and `Formula`s
 
 
 @frozen
 class FrozenParameters:
-    """Placeholders of a graph of inference that are parameters of the user's module."""
+    """Placeholders of an inference graph that are parameters of the user's module."""
 
     names: frozenset[str] = frozenset()
-    relies_on_versions: bool = False  # torch counts every write to them: bytes are not compared
+    relies_on_versions: bool = False  # detect writes by `Tensor._version` alone, not by bytes
 
 
 NO_PARAMETERS: Final = FrozenParameters()
@@ -115,7 +115,7 @@ class ModelOutput:
 
 
 def device_of(module: fx.GraphModule) -> torch.device:
-    """Return the device of a graph's tensors; scalars may be on the CPU beside a GPU."""
+    """Return the device of a graph's tensors; next to a GPU, scalars may be on the CPU."""
     fakes = (node.meta.get("val") for node in module.graph.nodes)
     devices = {fake.device for fake in fakes if isinstance(fake, torch.Tensor)}
     others = devices - {torch.device("cpu")}
@@ -128,12 +128,12 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_primal(name: str) -> bool:
-    """Whether an input is an argument of the forward graph, by the name that AOTAutograd gives."""
+    """Whether an input is an argument of the forward graph, by AOTAutograd's `primals_` prefix."""
     return name.startswith("primals_")
 
 
 def is_tangent(name: str) -> bool:
-    """Whether an input is the gradient of a result of the forward graph, likewise."""
+    """Whether an input is a forward result's gradient, by AOTAutograd's `tangents_` prefix."""
     return name.startswith("tangents_")
 
 
@@ -195,7 +195,7 @@ class GraphLowering:
         self._arguments.append(node)
         if self._is_backward and is_tangent(node.name):
             self._gradients.add(node)
-        fake: Any = node.meta.get("val")  # absent for Python values, which tracing made constants
+        fake: Any = node.meta.get("val")  # absent for Python values, which tracing specialized
         if not is_tensor(fake):
             self._values[node] = fake
             self._name_number(node, fake)
@@ -207,7 +207,7 @@ class GraphLowering:
             self._refuse(node, str(error))
 
     def _name_number(self, node: fx.Node, fake: Any) -> None:
-        """Make a number that is a symbol available to size formulas."""
+        """Make a number that is a symbol available to symbolic size expressions."""
         if isinstance(fake, torch.SymInt) and isinstance(expression_of(fake), sympy.Symbol):
             self._b.number_names.setdefault(expression_of(fake), node.name)
 
@@ -234,16 +234,14 @@ class GraphLowering:
                 self._values[node] = results[index]
             return
         if node.target is torch.ops.aten._local_scalar_dense.default:
-            self._refuse(node, "it reads a number from a tensor")
+            self._refuse(node, "data-dependent scalar (.item())")
             return
         if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
-            self._values[node] = (
-                fake  # sizes are formulas that the lowerings of their users compute
-            )
+            self._values[node] = fake  # symbolic; the lowerings of its users compute it
             return
         lowering = lowering_of(node.target)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            self._refuse(node, "torch calls it; the graphs that it calls are compiled")
+            self._refuse(node, "higher-order op: torch runs it, its subgraphs are compiled")
             return
         if lowering is None:
             self._refuse(node, "it has no lowering")
@@ -261,9 +259,9 @@ class GraphLowering:
             self._refuse(node, f"its lowering failed: {type(error).__name__}: {error}")
 
     def _annotate(self, node: fx.Node, made: Iterable[Node]) -> None:
-        """Name the nodes of a call, and tell gradients from recomputation for the schedule.
+        """Name the nodes of a call, and mark recomputation for the schedule.
 
-        The execution order computes activations again right before the gradient that reads them.
+        The execution order recomputes activations right before the gradient that reads them.
         """
         is_gradient = any(n in self._gradients for n in node.all_input_nodes)
         if is_gradient:
@@ -276,11 +274,11 @@ class GraphLowering:
     def _argument(self, node: fx.Node) -> Any:
         value = self._values[node]
         if value is None and is_tensor(node.meta.get("val")):
-            raise Unsupported(f"it reads {node.name}, whose type has no kernels")
+            raise Unsupported(f"its input {node.name} has an unsupported dtype")
         return value
 
     def _check(self, node: fx.Node, fake: Any) -> None:
-        """Check types and ranks against what torch says: a wrong lowering must not run."""
+        """Check types and ranks against torch's fake results: a wrong lowering must not run."""
         values = self._values[node]
         pairs = (
             zip(values, fake, strict=False)
@@ -292,11 +290,11 @@ class GraphLowering:
                 continue
             fact = value.tensor
             if fact.shape is None:
-                raise Unsupported("the rank of its lowering's result is not known")
+                raise Unsupported("the rank of its lowering's result is unknown")
             if fact.dtype is not dtype_of(expected.dtype):
-                raise Unsupported(f"its lowering returns {fact.dtype}, and torch {expected.dtype}")
+                raise Unsupported(f"its lowering returns {fact.dtype}, torch {expected.dtype}")
             if len(fact.shape) != expected.dim():
-                raise Unsupported(f"its lowering returns {fact}, and torch {tuple(expected.shape)}")
+                raise Unsupported(f"its lowering returns {fact}, torch {tuple(expected.shape)}")
 
     def _refuse(self, node: fx.Node, reason: str) -> None:
         trace = (node.meta.get("stack_trace") or "").strip().splitlines()
@@ -410,7 +408,7 @@ class GraphLowering:
 
 
 def _module_of(node: fx.Node) -> str:
-    """Return the path of the module that made a node, as in `named_modules`."""
+    """Return the path of the module whose call made a node, as in `named_modules`."""
     stack = node.meta.get("nn_module_stack") or {"": ("", None)}
     return _ROOT.sub("", str(list(stack.values())[-1][0]))
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from sardonyx.base.records import field_names, frozen
 from sardonyx.errors import InvalidArgument
 
-_LEAST_BYTES: Final = 1024  # of a memory budget: a smaller number above 1 is a mistake
+_MIN_BYTES: Final = 1024  # of a memory budget: a smaller number above 1 is a mistake
 
 
 @frozen
@@ -23,15 +23,13 @@ class BackendOptions:
     def __post_init__(self) -> None:
         """Reject values without a meaning."""
         budget = self.memory_budget
-        if budget is not None and not 0 <= budget <= 1 and not _LEAST_BYTES <= budget < math.inf:
+        if budget is not None and not 0 <= budget <= 1 and not _MIN_BYTES <= budget < math.inf:
             raise InvalidArgument(
-                f"memory_budget is {budget}, and must be a part of the activations from 0 to 1, "
-                f"or a number of bytes from {_LEAST_BYTES} on"
+                f"memory_budget must be a fraction of the activations' bytes from 0 to 1, or at "
+                f"least {_MIN_BYTES} bytes, got {budget}"
             )
         if self.freeze not in (True, False, "versions"):
-            raise InvalidArgument(
-                f'freeze is {self.freeze!r}, and must be True, False or "versions"'
-            )
+            raise InvalidArgument(f'freeze must be True, False or "versions", got {self.freeze!r}')
 
 
 def read_options(options: Mapping[str, Any]) -> BackendOptions:

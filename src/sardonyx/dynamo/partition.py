@@ -1,4 +1,4 @@
-"""Split a joint graph of AOTAutograd into forward and backward: what is saved between the two."""
+"""Partition a joint graph of AOTAutograd into forward and backward: what is saved between them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch import fx
 from torch._functorch import partitioners
 from torch.utils.checkpoint import CheckpointPolicy
 
-from sardonyx.dynamo.checkpoints import REPEATABLE, JointGraph, choose_saved
+from sardonyx.dynamo.activation_checkpointing import REPEATABLE, JointGraph, choose_saved
 from sardonyx.dynamo.split import is_draw
 
-_TORCHS_CHOICE: Final = partitioners.choose_saved_values_set
+_default_choose_saved: Final = partitioners.choose_saved_values_set
 
 
 def partition(
@@ -25,12 +25,12 @@ def partition(
 ) -> Any:
     """Split a joint graph into forward and backward by a minimum cut over the bytes saved.
 
-    Everything but matrix products, convolutions, attention and random draws may be computed again
-    in the backward graph where that saves bytes: activations, normalizations and copies are cheap
-    beside the products. With a budget, `checkpoints` then chooses layers that are computed again.
+    Everything but matmuls, convolutions, attention and random draws may be recomputed in the
+    backward graph where that saves bytes: activations, normalizations and copies are cheap compared
+    with matmuls. With a budget, `activation_checkpointing` then chooses layers to recompute.
     """
     save_costly_calls(joint)
-    # A view that is saved would be copied; what it is a view of is not, and may be saved already.
+    # Saving a view would copy it; its base is saved without a copy, and may be saved already.
     with (
         functorch_config.patch(aggressive_recomputation=True, recompute_views=True),
         _with_budget(memory_budget, options["num_fwd_outputs"]),
@@ -40,7 +40,10 @@ def partition(
 
 @contextmanager
 def _with_budget(budget: float | None, n_outputs: int) -> Iterator[None]:
-    """Let torch's partitioner save what a budget allows: it has no option for the values alone."""
+    """Make torch's partitioner save what a budget allows.
+
+    It has no hook for choosing the saved values, so that function is replaced for the call.
+    """
     if budget is None:
         yield
         return
@@ -49,7 +52,7 @@ def _with_budget(budget: float | None, n_outputs: int) -> Iterator[None]:
     try:
         yield
     finally:
-        module.choose_saved_values_set = _TORCHS_CHOICE
+        module.choose_saved_values_set = _default_choose_saved
 
 
 def _choose(budget: float, n_outputs: int, graph: fx.Graph, info: Any, **_: Any) -> list[fx.Node]:
@@ -60,16 +63,16 @@ def _choose(budget: float, n_outputs: int, graph: fx.Graph, info: Any, **_: Any)
         frozenset(info.static_lifetime_input_nodes),
         n_outputs,
     )
-    return choose_saved(joint, _TORCHS_CHOICE(graph, info, memory_budget=1), budget)
+    return choose_saved(joint, _default_choose_saved(graph, info, memory_budget=1), budget)
 
 
 def save_costly_calls(joint: fx.GraphModule) -> None:
-    """Save what random calls return, since a second draw would be another one, and costly calls.
+    """Save the results of random calls and of costly calls.
 
-    torch knows which of its own ops multiply matrices, but not the cost of ours and of searches.
-    Ours may be computed again where a budget wants it.
-    What reads an argument that the forward graph mutates, as running statistics, is saved too: the
-    backward graph would find the new value.
+    Recomputing random calls would draw different random numbers. torch knows which of its own ops
+    are matmuls, but not the cost of Sardonyx's ops and of searches; Sardonyx's ops may be
+    recomputed under a memory budget. Calls that read an argument that the forward graph mutates,
+    such as running statistics, are saved too: the backward graph would read the new value.
     """
     mutated = _mutated_arguments(joint)
     for node in joint.graph.nodes:
@@ -81,15 +84,15 @@ def save_costly_calls(joint: fx.GraphModule) -> None:
         elif reads_mutated or is_draw(node) or _is_costly(node.target):
             node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
             node.meta[REPEATABLE] = (
-                not reads_mutated and not is_draw(node) and _is_ours(node.target)
+                not reads_mutated and not is_draw(node) and _is_sardonyx_op(node.target)
             )
 
 
 def _mutated_arguments(joint: fx.GraphModule) -> set[fx.Node]:
     """Return the placeholders whose tensors the forward graph mutates.
 
-    The new values are results, which AOTAutograd describes since torch 2.9. For older torches the
-    statistics of batch norm are known by their op alone.
+    The new values are results, which AOTAutograd describes since torch 2.9. In older versions only
+    the running statistics of batch norm are recognized, by their op.
     """
     *nodes, output = joint.graph.nodes
     described = output.meta.get("desc") or ()
@@ -101,10 +104,10 @@ def _is_costly(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
     name = target._schema.name.rpartition("::")[2].lstrip("_")
-    return _is_ours(target) or name.startswith(_COSTLY)
+    return _is_sardonyx_op(target) or name.startswith(_COSTLY)
 
 
-def _is_ours(target: Any) -> bool:
+def _is_sardonyx_op(target: Any) -> bool:
     return getattr(target, "namespace", "") == "sardonyx"
 
 

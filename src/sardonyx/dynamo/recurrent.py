@@ -1,4 +1,4 @@
-"""nn.LSTM, nn.GRU and nn.RNN as ops of ours, one per layer and direction.
+"""nn.LSTM, nn.GRU and nn.RNN as custom torch ops, one per layer and direction.
 
 TorchDynamo has no support for these modules by default, and AOTAutograd would unroll their time
 steps into the graph. Here the calls `torch.lstm`, `torch.gru` and `torch.rnn_*` of a captured graph
@@ -101,7 +101,7 @@ def _(kind: str, x: Tensor, h: Tensor, c: Tensor | None, *_: Any) -> tuple[Tenso
 
 @register_flop_formula(torch.ops.sardonyx.recurrent)
 def _(kind: str, x: Any, h: Any, c: Any, w: Any, r: Any, *_: Any, **__: Any) -> Any:
-    """Return the cost by which a memory budget decides what is computed again."""
+    """Return the cost by which a memory budget decides what is recomputed."""
     return 2 * math.prod(x[:2]) * (math.prod(w) + math.prod(r))
 
 
@@ -217,7 +217,7 @@ def run_layers(
 
 
 def keep_lengths_dynamic(backend: Callable[..., Any]) -> None:
-    """Have TorchDynamo infer the shapes of recurrent calls from `run_layers`, for our backend only.
+    """Have TorchDynamo infer shapes of recurrent calls from `run_layers`, for this backend only.
 
     torch's own rule unrolls the time steps, which fixes the length and takes seconds.
     """

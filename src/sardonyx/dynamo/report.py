@@ -1,4 +1,4 @@
-"""What was compiled, and what stayed with torch, with the reasons."""
+"""What was compiled, and what runs in torch, with the reasons."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Report:
 
     @property
     def memory(self) -> str:
-        """Where the memory of the latest step goes: what is saved, computed again and live."""
+        """Where the memory of the latest step goes: what is saved, recomputed and live."""
         return memory_text(self._step_memory())
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
@@ -94,7 +94,7 @@ class Report:
         return "\n".join([*self.notes, *lines, *breaks, *self._uncompiled()])
 
     def _uncompiled(self) -> list[str]:
-        """Say which calls no graph was made for: torch counts the reasons for the whole process."""
+        """Return why calls were not compiled; torch counts the reasons per process."""
         failures = (str(metrics.fail_reason) for metrics in get_compilation_metrics())
         lines = [_RECOMPILED] if any("recompile limit" in reason for reason in failures) else []
         if not self.graphs:

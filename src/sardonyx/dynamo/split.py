@@ -1,4 +1,4 @@
-"""Split a graph between torch, for calls without a lowering, and sessions for the rest."""
+"""Split a graph between torch, which runs calls without a lowering, and Sardonyx's sessions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import fx
 from torch.fx.passes.split_module import split_module
 
-OURS, TORCH = 0, 1
+SARDONYX, TORCH = 0, 1
 
 
 def split_graph(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> fx.GraphModule:
-    """Return a module of submodules `ours_N` and `torch_N`, called in order.
+    """Return a module of submodules `submod_sardonyx_N` and `submod_torch_N`, called in order.
 
-    A node's level is the largest of its inputs', plus one where work passes from one side to the
-    other. Nodes of one side and level form a submodule: no cycle is possible, and the number of
-    submodules is the number of alternations on the longest path. Draws from generators run in torch
-    and keep their order: each has at least the level of the draw before it.
+    A node's level is the maximum over its inputs, plus one for an input from the other side. Nodes
+    of one side and level form a submodule: no cycle is possible, and the number of submodules is
+    the number of alternations on the longest path. Draws from generators run in torch and keep
+    their order: each has at least the level of the previous draw.
     """
     sides = _sides(module, fallbacks)
     levels: dict[fx.Node, int] = {}
@@ -34,7 +34,7 @@ def split_graph(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> fx.Gr
             level = last_draw = max(level, last_draw)
         levels[node] = level
     # split_module orders submodules by their dependencies.
-    names = {n: f"{'torch' if sides[n] == TORCH else 'ours'}_{levels[n]}" for n in levels}
+    names = {n: f"{'torch' if sides[n] == TORCH else 'sardonyx'}_{levels[n]}" for n in levels}
     return split_module(module, module, lambda node: names[node], keep_original_order=False)  # type: ignore[arg-type,return-value]
 
 
@@ -47,9 +47,9 @@ def _sides(module: fx.GraphModule, fallbacks: Collection[fx.Node]) -> dict[fx.No
         if node.op == "get_attr" and is_graph(module, node):
             continue  # split_module copies it to the call that reads it
         if node.target is getitem:
-            sides[node] = sides.get(node.args[0], OURS)
+            sides[node] = sides.get(node.args[0], SARDONYX)
         else:
-            sides[node] = TORCH if node in fallbacks or is_draw(node) else OURS
+            sides[node] = TORCH if node in fallbacks or is_draw(node) else SARDONYX
     return sides
 
 

@@ -24,8 +24,8 @@ _LISTED: Final = 8  # tensors in the text
 class GraphMemory:
     """A forward or backward graph of a step.
 
-    Its timeline counts what it returns from the step that writes it, and the saved activations that
-    a backward graph reads up to the last step that does.
+    Its timeline counts a result from the step that writes it on, and a saved activation that a
+    backward graph reads up to the last step that reads it.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class GraphMemory:
     modules: dict[str, str]  # of the saved activations
     result_bytes: int  # of a backward graph: gradients
     argument_bytes: int  # parameters, buffers and data
-    n_recomputed: int  # steps that compute activations again
+    n_recomputed: int  # steps that recompute activations
     recomputed_bytes: int  # what they return
 
 
@@ -47,9 +47,9 @@ def graph_memory(kind: str, executor: Executor) -> GraphMemory:
     arguments = [t for t in inputs if is_primal(t.name)]
     consumed = [t for t in inputs if is_backward and not is_primal(t.name)]
     saved = [t for t in consumed if not is_tangent(t.name)]
-    again = {i for i, node in enumerate(nodes) if is_backward and node.priority > 0}
-    made_again = (
-        t.bytes for t in planned.tensors if t.kind in ("value", "part") and t.made in again
+    recomputed = {i for i, node in enumerate(nodes) if is_backward and node.priority > 0}
+    recomputed_bytes = (
+        t.bytes for t in planned.tensors if t.kind in ("value", "part") and t.made in recomputed
     )
     counted = [_counted(t, t in consumed) for t in planned.tensors]
     arenas = list(planned.arenas)
@@ -60,8 +60,8 @@ def graph_memory(kind: str, executor: Executor) -> GraphMemory:
         modules={t.name: executor.lowered.modules.get(t.name, "") for t in saved},
         result_bytes=planned.output_bytes,
         argument_bytes=sum(t.bytes for t in arguments),
-        n_recomputed=len(again),
-        recomputed_bytes=sum(made_again),
+        n_recomputed=len(recomputed),
+        recomputed_bytes=sum(recomputed_bytes),
     )
 
 
@@ -75,7 +75,7 @@ def _counted(tensor: Tensor, is_consumed: bool) -> Tensor:
 def memory_text(graphs: Sequence[GraphMemory]) -> str:
     """Return a summary: sums over all graphs, then the peak of each."""
     if not graphs:
-        return "no step has run, or calls that stay in torch split its graphs"
+        return "no step has run, or its graphs are split by calls that run in torch"
     return "\n".join([*_sums(graphs), *(line for g in graphs for line in _peak(g))])
 
 
@@ -90,8 +90,8 @@ def _sums(graphs: Sequence[GraphMemory]) -> Iterator[str]:
         yield f"    {_described(tensor)}{f'  {printable(module)}' if module else ''}"
     n_steps = sum(g.n_recomputed for g in backward)
     total = sum(len(g.timeline.steps) for g in backward)
-    again = sum(g.recomputed_bytes for g in backward)
-    yield _line("recomputed", again, f"{n_steps} of {total} steps of backward graphs")
+    recomputed = sum(g.recomputed_bytes for g in backward)
+    yield _line("recomputed", recomputed, f"{n_steps} of {total} steps of backward graphs")
 
 
 def _peak(graph: GraphMemory) -> Iterator[str]:

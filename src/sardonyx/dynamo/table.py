@@ -1,4 +1,4 @@
-"""The table of lowerings: which function makes our nodes of an ATen overload."""
+"""The table of lowerings: the function that lowers each ATen overload to nodes."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _(b: AtenBuilder, repeats: Value, output_size: Dimension | None = None) -> V
 
 # Scatters along one axis
 
-# torch's name of a reduction -> ours
+# torch's name of a reduction -> ONNX's
 _REDUCTIONS: Final = {
     "add": b"add", "sum": b"add", "mean": b"add", "prod": b"mul", "multiply": b"mul",
     "amax": b"max", "amin": b"min", None: b"none",
@@ -68,7 +68,7 @@ _REDUCTIONS: Final = {
 def _scattered(
     b: AtenBuilder, x: Value, dim: int, index: Value, source: Value, reduction: bytes
 ) -> Value:
-    """Write or reduce elements into x; torch reads the part of the source that the index covers."""
+    """Write or reduce elements into x; the source may be larger than the index."""
     axis = axis_of(x, dim)
     data, where = at_least_1d(b, x), non_negative(b, index, x, axis)
     source = at_least_1d(b, source)
@@ -78,7 +78,7 @@ def _scattered(
         source = b.Slice(source, b.ints(*(0,) * rank), b.Shape(where), axes)
     dtype = x.tensor.dtype
     if reduction != b"none" and dtype.kind == "bool":
-        raise Unsupported("a reduction of bools")
+        raise Unsupported("scatter reductions of bool are not supported")
     y = b.ScatterElements(data, where, source, axis=axis, reduction=reduction)
     return ranked_as(b, y, x)
 
@@ -144,7 +144,7 @@ def _reduced(
         x, source = b.cast(x, F32), b.cast(source, F32)
     wide = x.tensor.dtype
     start = x
-    if not include_self:  # elements that are reduced start at the neutral element
+    if not include_self:  # reduced elements start at the identity element
         neutral = b.Expand(b.const(_neutral(reduce, wide), wide), b.Shape(at_least_1d(b, index)))
         start = _scattered(b, x, dim, index, neutral, b"none")
     y = _scattered(b, start, dim, index, source, _REDUCTIONS[reduce])
@@ -195,27 +195,27 @@ def _(b: AtenBuilder, x: Value, indices: Sequence[Value | None]) -> Value:
     tuples = _tuples(b, indexed)
     y = b.GatherND(x, tuples)
     n_index = tuples.tensor.rank - 1
-    return _moved(b, y, _index_layout(axes, n_index, y.tensor.rank))
+    return _permuted(b, y, _index_layout(axes, n_index, y.tensor.rank))
 
 
 def _indexed_axes(indices: Sequence[Value | None]) -> list[int]:
     if any(v.tensor.dtype.kind == "bool" for v in indices if v is not None):
-        raise Unsupported("a mask selects a number of elements that depends on data")
+        raise Unsupported("boolean mask: output shape is data-dependent")
     return [i for i, v in enumerate(indices) if v is not None]
 
 
 def _index_layout(axes: Sequence[int], n_index: int, rank: int) -> tuple[int, ...]:
     """Return the permutation from (index axes, others) to torch's layout of a result.
 
-    The index axes stand where the indexed axes were if these are neighbours, else in front.
+    The index axes replace the indexed axes if these are adjacent, else they come first.
     """
     first = axes[0] if list(axes) == list(range(axes[0], axes[-1] + 1)) else 0
     before = range(n_index, n_index + first)
     return (*before, *range(n_index), *range(n_index + first, rank))
 
 
-def _moved(b: AtenBuilder, x: Value, perm: tuple[int, ...]) -> Value:
-    """Permute axes; a tensor of one repeated number is expanded again instead."""
+def _permuted(b: AtenBuilder, x: Value, perm: tuple[int, ...]) -> Value:
+    """Permute axes; an expanded scalar is expanded to the permuted shape instead."""
     if perm == tuple(range(len(perm))):
         return x
     if x.node is not None and x.node.op.name == "Expand":
@@ -252,12 +252,12 @@ def _(
         axis=0,
     )
     values = b.Expand(values, b.Gather(sizes, b.ints(*layout)))
-    values = _moved(b, values, _inverse(layout))
+    values = _permuted(b, values, _inverse(layout))
     reduction = b"add" if accumulate else b"none"
     if accumulate and x.tensor.dtype.kind == "bool":
-        raise Unsupported("a sum of bools")
-    y = b.ScatterND(_moved(b, x, perm), tuples, values, reduction=reduction)
-    return _moved(b, y, _inverse(perm))
+        raise Unsupported("scatter reductions of bool are not supported")
+    y = b.ScatterND(_permuted(b, x, perm), tuples, values, reduction=reduction)
+    return _permuted(b, y, _inverse(perm))
 
 
 def _is_mask(indices: Sequence[Value | None]) -> bool:
@@ -278,9 +278,9 @@ def _mask_put(
     if has_zero(b.fake(2).shape) or has_zero(b.out.shape):
         return x
     if own_axis >= 0:
-        rank_of_true = _ranks(b, b.Reshape(mask, b.ints(-1)))
+        index = _prefix_counts(b, b.Reshape(mask, b.ints(-1)))
         last = b.size(b.fake(2).shape[own_axis] - 1)
-        index = b.Reshape(b.Min(rank_of_true, last), b.Shape(mask))
+        index = b.Reshape(b.Min(index, last), b.Shape(mask))
         values = b.Gather(values, index, axis=own_axis)
     mask = b.Unsqueeze(mask, b.ints(*range(-n_after, 0))) if n_after else mask
     return b.Where(mask, b.Add(x, values) if accumulate else values, x)
@@ -302,8 +302,11 @@ def _tuples(b: AtenBuilder, indices: list[Value]) -> Value:
 # Masked scatter
 
 
-def _ranks(b: AtenBuilder, mask: Value) -> Value:
-    """Return, for each element of a flat mask, how many before it are true."""
+def _prefix_counts(b: AtenBuilder, mask: Value) -> Value:
+    """Return max(cumsum - 1, 0) of a flat mask.
+
+    For a true element this is the number of true elements before it.
+    """
     counts = b.CumSum(b.cast(mask, I64), b.const(0, I64))
     return b.Max(b.Sub(counts, 1), b.const(0, I64))
 
@@ -314,7 +317,7 @@ def _(b: AtenBuilder, x: Value, mask: Value, source: Value) -> Value:
     if has_zero(b.fake(2).shape) or has_zero(b.out.shape):
         return b.Expand(x, shape)
     mask = b.Expand(mask, shape)
-    index = _ranks(b, b.Reshape(mask, b.ints(-1)))
+    index = _prefix_counts(b, b.Reshape(mask, b.ints(-1)))
     # The index of an element that is not masked may be outside a short source.
     index = b.Min(index, b.size(b.fake(2).numel() - 1))
     chosen = b.Gather(b.Reshape(source, b.ints(-1)), index, axis=0)
@@ -326,7 +329,7 @@ def _(b: AtenBuilder, dy: Value, mask: Value, sizes: Sequence[Dimension]) -> Val
     flat = b.Reshape(b.Expand(mask, b.Shape(dy)), b.ints(-1))
     count = b.size(b.out.numel())
     # Elements that are not masked go to one more row, which is cut off.
-    index = b.Where(flat, _ranks(b, flat), count)
+    index = b.Where(flat, _prefix_counts(b, flat), count)
     empty = zeros(b, [b.out.numel() + 1], dy)
     rows = b.ScatterElements(empty, index, b.Reshape(dy, b.ints(-1)), axis=0)
     cut = b.Slice(rows, b.ints(0), b.Reshape(count, b.ints(1)))
@@ -336,7 +339,7 @@ def _(b: AtenBuilder, dy: Value, mask: Value, sizes: Sequence[Dimension]) -> Val
 @lowers("nonzero_static.default")
 def _(b: AtenBuilder, x: Value, size: Dimension, fill_value: int = -1) -> Value:
     if not x.tensor.rank:
-        raise Unsupported("a scalar has no positions")
+        raise Unsupported("nonzero of a 0-d tensor")
     found = b.Transpose(b.NonZero(x), perm=(1, 0))
     kept = b.Slice(found, b.ints(0), b.sizes([size]), b.ints(0))
     missing = b.Sub(b.sizes([size]), b.Slice(b.Shape(kept), b.ints(0), b.ints(1)))

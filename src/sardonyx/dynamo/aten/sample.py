@@ -13,8 +13,8 @@ from sardonyx.dynamo.table import lowers
 from sardonyx.graph.dtype import BF16, F16, F32, I64
 from sardonyx.graph.graph import Value
 
-_MODES: Final = (b"linear", b"nearest", b"cubic")  # torch's numbers of modes and paddings
-_PADDINGS: Final = (b"zeros", b"border", b"reflection")
+_MODES: Final = (b"linear", b"nearest", b"cubic")  # indexed by torch's enum values
+_PADDINGS: Final = (b"zeros", b"border", b"reflection")  # likewise
 _CUBIC_A: Final = -0.75
 
 
@@ -37,7 +37,7 @@ class Tap:
 
     index: Value  # int64, inside the image
     weight: Value  # zero where the neighbour is outside
-    slope: Value | None  # the derivative of the weight by the grid's coordinate
+    slope: Value | None  # derivative of the weight with respect to the grid's coordinate
 
 
 @lowers("grid_sampler_2d_backward.default", "grid_sampler_3d_backward.default")

@@ -1,11 +1,11 @@
-"""What a training step keeps for its backward pass under a memory budget.
+"""Activation checkpointing: choose what a training step saves under a memory budget.
 
 `choose_saved` starts with the values that a minimum cut saves, and finds layers: forward calls
-between two boundaries, single values that separate what is before from what is after. A layer is
-either saved as the cut has it, or checkpointed: only its boundary is kept, and the backward graph
-computes the layer again right before the gradients that read it (Chen et al., Training Deep Nets
-with Sublinear Memory Cost, 2016). Which layers, and how many together, is decided by estimates of
-the peak and of the time: see `Plan`.
+between two boundaries, single values that separate everything before from everything after. A layer
+is either saved as the cut has it, or checkpointed: only its boundary is kept, and the backward
+graph recomputes the layer right before the gradients that read it (Chen et al., Training Deep Nets
+with Sublinear Memory Cost, 2016). Which layers are checkpointed, and how many are grouped, is
+decided by estimates of peak memory and recompute time: see `Plan`.
 """
 
 from __future__ import annotations
@@ -23,47 +23,48 @@ from torch.utils.flop_counter import flop_registry
 
 from sardonyx.base.records import frozen
 
-# Work that is worth a byte written, in floating-point operations: a core multiplies and adds about
-# ten times while memory takes a byte.
+# Cost of writing one byte, in FLOPs (machine balance of one core).
 _FLOPS_PER_BYTE: Final = 10
 # A boundary ends a layer that holds at least this many times its bytes: in a chain all values are
 # boundaries.
 _BYTES_PER_BOUNDARY: Final = 2
-_SMALL: Final = 1 / 32  # of a layer's largest saved value: statistics, kept in any case
-# Set in the `meta` of calls that a minimum cut must save for their cost alone.
+# Of a layer's largest saved value; smaller values (e.g. norm statistics) are always saved.
+_MIN_DROPPED_FRACTION: Final = 1 / 32
+# Set in the `meta` of calls that a minimum cut must save only because they are expensive.
 REPEATABLE: Final = "sardonyx_repeatable"
 _UNKNOWN_SIZE: Final = 4096  # of a symbolic dim without a value
 
 
 @frozen
 class JointGraph:
-    """What AOTAutograd knows of a joint graph."""
+    """A joint graph of AOTAutograd, and what is known about it."""
 
     graph: fx.Graph
     inputs: Sequence[fx.Node]  # of the forward graph
     forward: Collection[fx.Node]
-    parameters: Collection[fx.Node]  # and buffers; empty if torch does not tell them from data
+    parameters: Collection[fx.Node]  # and buffers; empty if this torch does not identify them
     n_outputs: int  # of the forward graph; the gradients of the inputs follow
 
 
 @frozen
 class Layer:
-    """Forward calls [begin, end), and what checkpointing them takes."""
+    """Forward calls [begin, end), and the effect and cost of checkpointing them."""
 
     begin: int
     end: int
-    dropped: frozenset[fx.Node]  # saved values that are computed again
-    kept: frozenset[fx.Node]  # what they are computed from, which must be saved
-    held_bytes: int  # the memory in which they are computed again
-    cost: float
+    dropped: frozenset[fx.Node]  # saved values that are recomputed instead
+    kept: frozenset[fx.Node]  # inputs of the recomputation, which must be saved
+    held_bytes: int  # the memory that recomputing them takes
+    cost: float  # in FLOPs, see _FLOPS_PER_BYTE
 
 
 @frozen
 class Plan:
     """Saved values, with estimates.
 
-    The peak is that of the backward pass: the most bytes of saved values and gradients at once, and
-    the arena, which holds the gradients of activations and the largest checkpointed layer.
+    The peak is that of the backward pass: the most bytes of saved values and gradients that are
+    live simultaneously, plus the arena, which holds the gradients of activations and the largest
+    checkpointed layer.
     """
 
     saved: frozenset[fx.Node]
@@ -73,26 +74,26 @@ class Plan:
 
 
 def choose_saved(joint: JointGraph, saved: Sequence[fx.Node], budget: float) -> list[fx.Node]:
-    """Return the values to save: by a budget up to 1, that part of the bytes saved without one.
+    """Return the values to save.
 
-    A larger budget is a number of bytes. Of the plans that no other surpasses in both peak and
-    cost, it is the cheapest one within the budget, or the one of the least peak if there is none.
-    So a smaller budget never leads to a higher peak.
+    A budget up to 1 is a fraction of the bytes saved without one, a larger one a number of bytes.
+    Of the Pareto-optimal plans (peak and cost), the cheapest one within the budget is chosen, or
+    the one with the lowest peak if none fits. So a smaller budget never leads to a higher peak.
     """
     forward = _Forward(joint, saved)
     plans = sorted(forward.plans(), key=lambda p: (p.cost, p.peak_bytes))
-    best: list[Plan] = []
+    pareto: list[Plan] = []
     for plan in plans:
-        if not best or plan.peak_bytes < best[-1].peak_bytes:
-            best.append(plan)
+        if not pareto or plan.peak_bytes < pareto[-1].peak_bytes:
+            pareto.append(plan)
     limit = budget * forward.saved_bytes(saved) if budget <= 1 else budget
-    chosen = next((p for p in best if p.saved_bytes <= limit), best[-1]).saved
+    chosen = next((p for p in pareto if p.saved_bytes <= limit), pareto[-1]).saved
     order = {node: i for i, node in enumerate(joint.graph.nodes)}
     return sorted(chosen, key=order.__getitem__)
 
 
 class _Forward:
-    """The forward part of a joint graph, its calls numbered in order."""
+    """The forward nodes of a joint graph, its calls numbered in order."""
 
     def __init__(self, joint: JointGraph, saved: Sequence[fx.Node]) -> None:
         self._saved = saved
@@ -107,21 +108,22 @@ class _Forward:
             n: g for n, g in zip(joint.inputs, grads, strict=False) if isinstance(g, fx.Node)
         }
         data = [n for n in joint.inputs if n not in joint.parameters]
-        # Gradients flow through these; what depends on parameters alone, as their casts, connects
-        # layers that share them without being an activation.
+        # Gradients flow through these. A value that depends on parameters alone, such as a cast
+        # weight, connects the layers that share it but is not an activation.
         self._derived = _depending(joint.graph, self._gradients) & _depending(joint.graph, data)
         self._active = {n for n in self._derived if not _is_discrete(n)}
         self._backward_bytes = _working_bytes(joint)
 
     def saved_bytes(self, nodes: Iterable[fx.Node]) -> int:
-        """Return the bytes of activations; arguments are not ours."""
+        """Return the bytes of activations; inputs are excluded: the caller keeps them alive."""
         return sum(_bytes_of(n) for n in nodes if n in self._position)
 
     def plans(self) -> Iterator[Plan]:
         """Yield plans that checkpoint no layer, the cheapest one, the two cheapest and so on.
 
-        Cheap is work by byte, and of equal layers the first: its activations would be held longest.
-        All of it again with two, three and more layers in one, for many layers of large boundaries.
+        Layers are ordered by recompute cost per byte saved, ties by position: the activations of
+        earlier layers are live longest. This is repeated with groups of 1, 2, 3, 4, 6, 9, ...
+        layers, for models with many layers and large boundaries.
         """
         yield self._plan([])
         ends = self._layer_ends()
@@ -130,7 +132,7 @@ class _Forward:
             grouped = [*ends[size - 1 :: size]]
             layers = [self._layer(b, e) for b, e in zip([0, *grouped], grouped, strict=False)]
             layers = [layer for layer in layers if layer.dropped]
-            layers.sort(key=lambda layer: (_rate(layer), layer.begin))
+            layers.sort(key=lambda layer: (_cost_per_byte(layer), layer.begin))
             for n in range(1, len(layers) + 1):
                 yield self._plan(layers[:n])
             size += max(1, size // 2)
@@ -147,10 +149,10 @@ class _Forward:
         )
 
     def _peak(self, saved: Collection[fx.Node], arena: int) -> int:
-        """Return the most bytes at once while the backward pass goes back over the calls.
+        """Estimate the peak live bytes of the backward pass.
 
-        A saved value is needed until the pass has come to its call, a gradient exists from then on.
-        The block of the last large gradient may serve as arena before.
+        A saved value is live until the pass reaches its call, a gradient from its call on. The
+        arena may alias the largest gradient's block until that gradient is written.
         """
         held = np.zeros(len(self._calls) + 1, np.int64)
         made = np.zeros(len(self._calls) + 1, np.int64)
@@ -170,7 +172,10 @@ class _Forward:
         return min(late, early + max(0, arena - largest))
 
     def _layer_ends(self) -> list[int]:
-        """Return where layers end. What follows the last, the backward pass reads at once."""
+        """Return where layers end.
+
+        Nodes after the last boundary are not checkpointed: the backward pass reads them first.
+        """
         held = np.zeros(len(self._calls) + 1, np.int64)
         for node in self._saved:
             if node in self._position:
@@ -185,7 +190,7 @@ class _Forward:
         return ends
 
     def _boundaries(self) -> Iterator[tuple[int, fx.Node]]:
-        """Yield calls after which one value is live, which they return, and the value."""
+        """Yield the single-value cuts of the forward graph: a call and the value live after it."""
         last_read: dict[fx.Node, int] = {}
         for i, call in enumerate(self._calls):
             last_read.update((n, i) for n in call.all_input_nodes if n in self._active)
@@ -199,7 +204,7 @@ class _Forward:
                 yield i, live[0]
 
     def _layer(self, begin: int, end: int) -> Layer:
-        """Return what checkpointing the calls [begin, end) takes."""
+        """Return the layer of the calls [begin, end)."""
         inside = [
             n
             for n in self._saved
@@ -207,47 +212,50 @@ class _Forward:
             and n in self._derived
             and not is_unrepeatable(n)
         ]
-        small = _SMALL * max(map(_bytes_of, inside), default=0)
+        small = _MIN_DROPPED_FRACTION * max(map(_bytes_of, inside), default=0)
         dropped = {n for n in inside if _bytes_of(n) > small}
-        again, kept = self._sources(dropped, begin)
-        sizes = {n: _bytes_of(n) for n in again if not _is_view(n)}
+        recomputed, kept = self._sources(dropped, begin)
+        sizes = {n: _bytes_of(n) for n in recomputed if not _is_view(n)}
         other = max((size for n, size in sizes.items() if n not in dropped), default=0)
-        cost = sum(_flops(n) for n in again) + _FLOPS_PER_BYTE * sum(sizes.values())
+        cost = sum(_flops(n) for n in recomputed) + _FLOPS_PER_BYTE * sum(sizes.values())
         held = sum(map(_bytes_of, dropped)) + other
         return Layer(begin, end, frozenset(dropped), frozenset(kept), held, cost)
 
     def _sources(
         self, dropped: Collection[fx.Node], begin: int
     ) -> tuple[set[fx.Node], set[fx.Node]]:
-        """Return the nodes that compute values again from call `begin` on, and what these read."""
-        again: set[fx.Node] = set()
+        """Return the nodes from call `begin` on that recompute values, and the inputs they read."""
+        recomputed: set[fx.Node] = set()
         kept: set[fx.Node] = set()
         saved = set(self._saved).difference(dropped)
         work = list(dropped)
         while work:
             node = work.pop()
-            if node in again or node in kept:
+            if node in recomputed or node in kept:
                 continue
             is_before = self._position.get(node, begin) < begin and not _is_view(node)
             is_kept = _is_tensor(node) and (is_before or is_unrepeatable(node))
             if is_kept or node in saved or node.op == "placeholder":
                 kept.add(node)
             else:
-                again.add(node)
+                recomputed.add(node)
                 work.extend(node.all_input_nodes)
-        return again, kept
+        return recomputed, kept
 
 
-def _rate(layer: Layer) -> float:
-    """Return the cost of a byte; nearly equal ones are equal, so that the order decides."""
+def _cost_per_byte(layer: Layer) -> float:
+    """Return the recompute cost per byte saved, as log2.
+
+    It is rounded to 0.1, so that near-ties keep graph order.
+    """
     dropped = sum(map(_bytes_of, layer.dropped)) - sum(map(_bytes_of, layer.kept))
     return math.inf if dropped <= 0 else round(math.log2(1 + layer.cost / dropped), 1)
 
 
 def _working_bytes(joint: JointGraph) -> int:
-    """Return the largest need of a call of the backward pass for gradients of activations.
+    """Return the peak bytes of activation gradients that one backward call reads and writes.
 
-    What leads to one result alone becomes the gradient of a parameter, in its memory.
+    Nodes that feed a single output are excluded: they are computed in that gradient's buffer.
     """
     tangents = [
         n for n in joint.graph.nodes if n.op == "placeholder" and n not in set(joint.inputs)
@@ -278,7 +286,7 @@ def _depending(graph: fx.Graph, sources: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _is_discrete(node: fx.Node) -> bool:
-    """Whether no gradient flows through a node: its tensor has integers or booleans."""
+    """Whether no gradient flows through a node: its tensor is of integers or booleans."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.is_floating_point()
 
@@ -301,7 +309,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def is_unrepeatable(node: fx.Node) -> bool:
-    """Whether a call, or the call whose item this is, must not run again."""
+    """Whether a call, or the call whose item this is, must not be recomputed."""
     call: Any = node.args[0] if node.target is operator.getitem else node
     is_saved = call.meta.get("recompute") is CheckpointPolicy.MUST_SAVE
     return is_saved and not call.meta.get(REPEATABLE, False)
@@ -321,7 +329,7 @@ def _bytes_of(node: fx.Node) -> int:
 
 
 def _hint(size: Any) -> int:
-    """Return a size as a number, for symbolic ones that of the example; adds no guard."""
+    """Return a size as a number, for a symbolic one its hint (example value); adds no guard."""
     if isinstance(size, int):
         return size
     hint = getattr(getattr(size, "node", None), "hint", None)

@@ -292,7 +292,7 @@ def differentiated_again(made: Model, of: list[str], by: list[str]) -> tuple[Mod
             return gradient(made, of, by, seeds=True), by
         except InvalidArgument as error:
             # Where an op is linear, its gradient does not depend on the input.
-            lost = [n for n in by if f"depend on {n} by" in str(error)]
+            lost = [n for n in by if f"depend on {n} through" in str(error)]
             if not lost:
                 raise
             by = [n for n in by if n not in lost]

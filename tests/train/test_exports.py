@@ -71,7 +71,7 @@ def test_an_export_for_training(caplog: pytest.LogCaptureFixture) -> None:
 def test_an_export_that_preserves_evaluation(caplog: pytest.LogCaptureFixture) -> None:
     mode = torch.onnx.TrainingMode.PRESERVE
     text = warned(exported(training=mode, do_constant_folding=False), caplog)
-    assert "normalize by stored statistics, not by the batch: /bn/BatchNormalization" in text
+    assert "use running statistics, not those of the batch: /bn/BatchNormalization" in text
     assert "bn.running_var and bn.weight" in text  # both are ones, and merged
 
 
@@ -115,8 +115,9 @@ def test_layers_of_several_modules_with_one_weight(caplog: pytest.LogCaptureFixt
     )
     source.graph.node[0].name = "/layers.0/MatMul"
     source.graph.node[1].name = "/layers.1/MatMul"
-    assert "share one initializer, so they train as one: w in /layers.0 and /layers.1" in warned(
-        source, caplog
+    assert (
+        "share one initializer, so they are trained as one: w in /layers.0 and /layers.1"
+        in warned(source, caplog)
     )
 
 

@@ -130,7 +130,7 @@ REFUSED = {
     "no y": ('d = Gradient<xs=["x"]>(x)', "needs the attributes xs and y"),
     "too few inputs": ('d = Gradient<xs=["x"], zs=["y"], y="y">(x)', "names 2 values in xs and zs"),
     "too many outputs": ('d, e = Gradient<xs=["x"], y="y">(x)', "2 outputs, and names 1"),
-    "no floats": ('i = Cast<to=7>(x) d = Gradient<xs=["i"], y="y">(i)', "is not of floats"),
+    "no floats": ('i = Cast<to=7>(x) d = Gradient<xs=["i"], y="y">(i)', "to have a gradient"),
 }
 
 

@@ -297,7 +297,7 @@ def test_the_checkpoint_in_a_model(tmp_path):
         ({"ort_format": True}, NotImplemented, "models in the .ort format are not written"),
         ({"custom_op_library": __file__}, NotImplemented, "a library for onnxruntime's C"),
         ({"custom_op_library": "/missing.so"}, RuntimeError, "there is no library"),
-        ({"loss": None}, InvalidArgument, "and a loss has one element"),
+        ({"loss": None}, InvalidArgument, "a loss must have one element"),
     ],
 )
 def test_wrong_arguments(options, error, message, tmp_path):

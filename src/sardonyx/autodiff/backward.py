@@ -1,4 +1,4 @@
-"""Reverse-mode automatic differentiation: builds the backward part of a graph, node by node."""
+"""Reverse-mode automatic differentiation: builds the backward graph, node by node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sardonyx.passes.replace import attribute_to
 from sardonyx.passes.rule import by_root
 
 Gradients = dict[Value, Value]  # the gradient of each value
-# Folding and common subexpression elimination would remove values to differentiate by.
+# Folding and common subexpression elimination would remove targets of the differentiation.
 DISABLED: Final = frozenset(("CommonSubexpressionElimination", "ConstantFolding"))
 
 
@@ -44,27 +44,27 @@ def prepare(graph: Graph) -> None:
 
 
 class Backward(FoldingBuilder, GradientBuilder):
-    """The builder of the backward part: folds constants, unless they have gradients."""
+    """The builder of the backward graph: folds constants, unless they have gradients."""
 
     __slots__ = ("active", "opaque")
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph, PassOptions().fold_limit_bytes)
-        self.active: set[Value] = set()  # values of floats that depend on a target
-        self.opaque: set[Value] = set()  # other values that do, as integers
+        self.active: set[Value] = set()  # see dependence.Activity
+        self.opaque: set[Value] = set()
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Callable[..., Value]: ...
 
     def node(self, name: str, *inputs: Operand, **options: Any) -> Node:
-        """A node, or a folded constant; a constant that is differentiated by is not folded."""
+        """Add a node, or fold it to a constant unless it reads an active value."""
         make = Builder.node if self.active.intersection(inputs) else FoldingBuilder.node
         return make(self, name, *inputs, **options)
 
 
 def accumulate(b: Builder, value: Value, total: Value | None, grad: Value) -> Value:
-    """The sum of two gradients of a value; those of a sequence are added by element."""
+    """Return the sum of two gradients of a value; those of a sequence are added elementwise."""
     if total is None:
         return grad
     if not isinstance(total.fact, SequenceFact):
@@ -86,7 +86,7 @@ def replace_by(
     """Replace a node by its decomposition; return its outputs, each with the new value.
 
     A node whose decomposition does not apply, or lacks an output that is used or `needed`, stays,
-    and the list is empty: that is an error only if a gradient has to pass the node.
+    and the list is empty: that is an error only if a gradient must flow through the node.
     """
     b = Backward(graph)
     b.active.update(targets)
@@ -109,11 +109,11 @@ def replace_by(
 def backpropagate(
     b: Backward, nodes: Sequence[Node], seeds: Mapping[Value, Value], targets: Collection[Value]
 ) -> Gradients:
-    """Gradients of every value between the targets and the seeds, backwards through `nodes`.
+    """Return the gradients of every value between the targets and the seeds.
 
-    `nodes` are in topological order; `seeds` are the gradients of their final values. A path from a
-    target that ends at a node without a gradient rule is an error, unless the derivative is zero
-    there by definition (stops.py).
+    `nodes` are in topological order; `seeds` are the gradients of their outputs (cotangents). A
+    path from a target that ends at a node without a gradient rule is an error, unless the
+    derivative is zero there by definition (stops.py).
     """
     mark_dependents(b, nodes, targets)
     gradients: Gradients = dict(seeds)
@@ -130,7 +130,7 @@ def backpropagate(
         reads = differentiable_reads(b, node)
         if not reads:
             continue
-        # A target reaches the loss only through a value without gradients, as integers.
+        # A target reaches the loss only through a value without gradients, such as integers.
         lost = next((v for v in node.outputs if v in missed), None)
         if lost is not None and any(b.wants(v) for _, v in reads):
             raise _no_gradient(node, lost)
@@ -151,7 +151,7 @@ def backpropagate(
 def _contributions(
     b: Backward, node: Node, grads: list[Value | None], reads: Sequence[tuple[int, Value]]
 ) -> Iterator[tuple[Value, Value]]:
-    """The active values that a node reads, each with what the node adds to its gradient."""
+    """Yield the active values that a node reads, each with its gradient contribution."""
     if node.op.has_bodies:
         from sardonyx.autodiff import bodies  # few models have any, and they use this module
 
@@ -179,17 +179,17 @@ def _contributions(
             continue
         if grad is not None:
             yield value, grad
-        elif not isinstance(rule, Decomposition):  # there the rules of the nodes inside report it
+        elif not isinstance(rule, Decomposition):  # whose nodes report it themselves
             name = node.op.input_slot(slot).name
             raise NotImplemented(
-                f"{node.op} has no gradient by its input {name}, here {value}",
+                f"{node.op} has no gradient with respect to its input {name}, here {value}",
                 node=node,
                 stage="gradient",
                 hint="make it a constant, or leave out of `by` what it depends on",
             )
 
 
-# Workarounds by family or module of the op, beside asking for other gradients.
+# Workarounds by family or module of the op, other than asking for other gradients.
 _HINTS: Final = {
     "elementwise.cast": "cast to a float type of 16 bits or more",
     "quantize": "use pairs of QuantizeLinear and DequantizeLinear around ops of floats",
@@ -197,17 +197,17 @@ _HINTS: Final = {
 
 
 def _no_gradient(node: Node, value: Value) -> NotImplemented:
-    """The error for a path from a target to the loss that ends at a node."""
+    """Return the error for a path from a target to the loss that ends at a node."""
     if rule_of(node.op) is None:
         what = f"{node.op} has no gradient, and the loss depends on its output {value}"
         if (why := NO_GRADIENT.get(str(node.op))) is not None:
             what += f": {why}"
     else:
-        what = f"the loss depends on {value}, and gradients pass through f16, bf16, f32 and f64"
+        what = f"the loss depends on {value}: gradients flow only through f16, bf16, f32 and f64"
         if family_of(*node.op.key) == "quantize":
             what += ", and through quantized values that DequantizeLinear reads"
     keys = (module_of(*node.op.key), family_of(*node.op.key))
-    hint = next((_HINTS[k] for k in keys if k in _HINTS), "build it of other ops")
+    hint = next((_HINTS[k] for k in keys if k in _HINTS), "express it with other ops")
     return NotImplemented(
         what,
         node=node,
@@ -219,7 +219,7 @@ def _no_gradient(node: Node, value: Value) -> NotImplemented:
 def _decomposed(
     b: Backward, decomposition: Decomposition, node: Node, grads: Sequence[Value | None]
 ) -> list[Value | None]:
-    """Gradients of a node's inputs through its decomposition, which is built for this."""
+    """Return the gradients of a node's inputs by differentiating its decomposition."""
     n_before = len(b.new_nodes)
     outputs = outputs_of(decomposition, b, node)
     nodes = list(b.new_nodes[n_before:])
@@ -228,12 +228,12 @@ def _decomposed(
         if grad is None:
             continue
         if out is None:
-            raise NotImplemented(f"an output of {node.op} has no gradient, and the loss needs it")
+            raise NotImplemented(f"the loss depends on an output of {node.op} that has no gradient")
         seeds[out] = b.Add(seeds[out], grad) if out in seeds else grad
     # The inputs of the node are the targets inside its decomposition.
     targets = [v for v in node.inputs if v is not None and b.wants(v)]
     found = backpropagate(b, nodes, seeds, targets)
-    # A value that is read by several slots has its whole gradient at the first of them.
+    # A value that several slots read has its whole gradient in the first of them.
     firsts = {v: i for i, v in reversed(list(enumerate(node.inputs)))}
     return [
         None if v is None or firsts[v] != i else found.get(v) for i, v in enumerate(node.inputs)

@@ -1,6 +1,6 @@
-"""Gradients of ops with bodies: the body runs again in the backward part, before its own backward.
+"""Gradients of ops with bodies: the backward pass recomputes a body before its gradients.
 
-Only what an iteration starts from is kept in memory, not its intermediate values (checkpointing).
+Only the inputs of an iteration are kept in memory, not its intermediate values (checkpointing).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Contributions = Iterator[tuple[Value, Value]]  # values that a node reads, with 
 
 
 class BodyGradient:
-    """A body of the backward part: a copy of a forward body, then its gradients."""
+    """A body of the backward graph: a copy of a forward body, then its gradients."""
 
     def __init__(self, outer: Backward, body: Graph) -> None:
         self.body = body
@@ -34,20 +34,20 @@ class BodyGradient:
         self._copies: dict[Value, Value] = {}  # of forward values
 
     def input(self, fact: AnyFact | None) -> Value:
-        """A new input of the backward body."""
+        """Add an input to the backward body."""
         value = Value("", fact.without_contents() if isinstance(fact, Fact) else fact)
         self.graph.add_input(value)
         return value
 
     def recompute(self, given: Mapping[Value, Value]) -> None:
-        """Copy the forward nodes; `given` are values that are read instead of computed again."""
+        """Copy the forward nodes; `given` are values that are read instead of recomputed."""
         self._copies.update(given)
         nodes = [n for n in self.body.sorted_nodes() if not all(v in given for v in n.outputs)]
         for node in clone_nodes(self.graph, nodes, self._copies):
             node.is_backward = True
 
     def of(self, value: Value) -> Value:
-        """The copy of a forward value."""
+        """Return the copy of a forward value."""
         return self._copies.get(value, value)
 
     def backpropagate(
@@ -56,7 +56,7 @@ class BodyGradient:
         targets: Sequence[Value],
         ends: Sequence[Value] = (),
     ) -> Gradients:
-        """Gradients of forward values, from those of forward outputs; they do not pass `ends`."""
+        """Return the gradients of `targets`, from those of forward outputs; they stop at `ends`."""
         b, found = self.b, dict[Value, Value]()
         for output, grad in seeds:
             own = self.of(output)
@@ -68,32 +68,32 @@ class BodyGradient:
         return {v: b.like(found[own], own) for v in targets if (own := self.of(v)) in found}
 
     def originals(self) -> dict[Value, Value]:
-        """The forward values by their copies."""
+        """Return the forward values by their copies."""
         return {copy: value for value, copy in self._copies.items()}
 
     def finish(self, outputs: Sequence[Value]) -> None:
-        """Set the outputs, and remove nodes that they do not need."""
+        """Set the outputs, and remove dead nodes."""
         self.graph.set_outputs(outputs)
         prune(self.graph)
         self.graph.sort()
 
 
 def random_nodes(body: Graph) -> list[Node]:
-    """The nodes of a body whose results differ when they run again; those of nested bodies fail."""
+    """Return the random nodes of a body, which must not be recomputed; nested ones are an error."""
     for node in body.nodes:
         for _, nested in node.subgraphs:
             inner = next((n for n in nested.all_nodes() if not n.op.is_pure), None)
             if inner is not None:
                 raise NotImplemented(
-                    f"{node.op} in a body has no gradient, since its {inner} would draw other "
-                    "numbers when it runs again",
+                    f"{node.op} in a body has no gradient: recomputing its {inner} would draw "
+                    "different random numbers",
                     hint="draw random numbers outside of it",
                 )
     return [n for n in body.nodes if not n.op.is_pure]
 
 
 def _if(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
-    """An If of both branches' gradients."""
+    """Add an If that computes the gradients of the branch that ran."""
     wanted = [v for v in dict.fromkeys(captured(node)) if b.wants(v)]
     parts: list[tuple[BodyGradient, Gradients]] = []
     for name, branch in node.subgraphs:
@@ -116,7 +116,7 @@ def _if(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions
 
 
 def _kept(b: Backward, node: Node, name: str, value: Value) -> Value:
-    """A value of one branch as a further output of the If; the other branch has an empty tensor."""
+    """Add a value of one branch as an output of the If; the other returns an empty tensor."""
     fact = value.tensor
     for key, branch in node.subgraphs:
         inner = Builder(branch, branch.scope)
@@ -133,13 +133,13 @@ def _kept(b: Backward, node: Node, name: str, value: Value) -> Value:
 
 
 def _in_static_shape(b: Backward, value: Value, like: Value) -> Value:
-    """A value with the sizes that another is known to have."""
+    """Return a value reshaped to the sizes that another is known to have."""
     static = like.tensor.static
     return value if static is None else b.Reshape(value, b.ints(*static), allowzero=1)
 
 
 def _sequence_map(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
-    """A SequenceMap of gradients; what all elements read has the sum of their gradients."""
+    """Add a SequenceMap of gradients; those of captured values are summed over elements."""
     body: Graph = node.attrs["body"]
     part = BodyGradient(b, body)
     if random_nodes(body):
@@ -157,7 +157,9 @@ def _sequence_map(b: Backward, node: Node, grads: Sequence[Value | None]) -> Con
     wanted = [v for v in (*body.inputs, *dict.fromkeys(captured(node))) if b.wants(v)]
     for value in wanted:
         if isinstance(value.fact, SequenceFact):
-            raise NotImplemented(f"SequenceMap has no gradient by the sequence {value} in its body")
+            raise NotImplemented(
+                f"SequenceMap has no gradient with respect to the sequence {value} in its body"
+            )
     found = part.backpropagate(seeds, wanted)
     if not found:
         return
@@ -170,14 +172,14 @@ def _sequence_map(b: Backward, node: Node, grads: Sequence[Value | None]) -> Con
 
 
 def _sum(b: Backward, sequence: Value, value: Value) -> Value:
-    """The sum of a sequence's elements, of which there may be none; each has the same shape."""
+    """Return the sum of a sequence's elements, all of one shape; zeros if it is empty."""
     some = b.SequenceInsert(sequence, b.zeros(value))
     stacked = b.ConcatFromSequence(some, axis=0, new_axis=1)
     return b.like(b.ReduceSum(stacked, b.ints(0), keepdims=0), value)
 
 
 def _flex_attention(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
-    """The gradients of FlexAttention by other ops, with its modifiers among them."""
+    """Decompose FlexAttention, inline its modifiers, and differentiate that."""
     from sardonyx.ops.attention.gradient import flex_attention  # few models have any
 
     n_before = len(b.new_nodes)
@@ -221,5 +223,5 @@ def has_rule(node: Node) -> bool:
 
 
 def gradients(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
-    """The values that a node or its bodies read, each with what the node adds to its gradient."""
+    """Yield the values that a node or its bodies read, each with its gradient contribution."""
     return _RULES[node.op.key](b, node, grads)

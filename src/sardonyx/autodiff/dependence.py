@@ -1,4 +1,7 @@
-"""Which values depend on those to differentiate by: the paths that gradients follow backwards."""
+"""Activity analysis: which values depend on the targets, so that gradients flow back through them.
+
+Targets are the values with respect to which a loss is differentiated.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,15 @@ _PASSING: Final = frozenset((
 ))  # fmt: skip
 
 
-class Marks(Protocol):
-    """Values that depend on a target."""
+class Activity(Protocol):
+    """The values that depend on a target, found by `mark_dependents`."""
 
-    active: set[Value]  # of floats, or quantized: their gradients are computed
-    opaque: set[Value]  # others, as integers
+    active: set[Value]  # floats or quantized values: their gradients are computed
+    opaque: set[Value]  # others, such as integers
 
 
 def takes_gradients(value: Value | None) -> bool:
-    """Whether a value is a float tensor, which one may differentiate by."""
+    """Whether a value is a float tensor: a loss may be differentiated with respect to it."""
     return value is not None and isinstance(value.fact, Fact) and value.fact.dtype in FLOATS
 
 
@@ -37,70 +40,71 @@ def _has_floats(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.dtype in FLOATS
 
 
-def mark_dependents(marks: Marks, nodes: Sequence[Node], targets: Collection[Value]) -> None:
+def mark_dependents(activity: Activity, nodes: Sequence[Node], targets: Collection[Value]) -> None:
     """Mark the values that depend on a target as active (floats) or opaque (others)."""
-    marks.active.update(targets)
-    _mark(marks, nodes)
+    activity.active.update(targets)
+    _mark(activity, nodes)
 
 
-def _mark(marks: Marks, nodes: Sequence[Node]) -> None:
+def _mark(activity: Activity, nodes: Sequence[Node]) -> None:
     # Forward, in topological order: one pass reaches all dependents.
     for node in nodes:
-        reads = differentiable_reads(marks, node)
+        reads = differentiable_reads(activity, node)
         if not reads:
             continue
         if (flows := list(_flows(node))) and node.subgraphs:
-            _mark_through_bodies(marks, node, flows)
+            _mark_through_bodies(activity, node, flows)
             continue
         for index, value in enumerate(node.outputs):
             if stops_at_output(node, index):
                 continue
-            if _returns_quantized(node) and any(v in marks.active for _, v in reads):
-                marks.active.add(value)
+            if _returns_quantized(node) and any(v in activity.active for _, v in reads):
+                activity.active.add(value)
             else:
-                _add(marks, value)
+                _add(activity, value)
 
 
 def _returns_quantized(node: Node) -> bool:
     return not node.op.domain and (node.op.name in _QUANTIZING or node.op.name in _PASSING)
 
 
-def is_lost(marks: Marks, node: Node, value: Value) -> bool:
+def is_lost(activity: Activity, node: Node, value: Value) -> bool:
     """Whether the gradient of a value that depends on a target ends at a node that reads it.
 
-    That of a quantized value, by the straight-through estimator, passes some ops only.
+    The gradient of a quantized value (straight-through estimator) propagates only through the ops
+    in `_PASSING` and DequantizeLinear.
     """
-    if value in marks.opaque:
+    if value in activity.opaque:
         return True
     passes = not node.op.domain and (node.op.name in _PASSING or node.op.name == "DequantizeLinear")
     return not _has_floats(value.fact) and not passes
 
 
-def _add(marks: Marks, value: Value) -> None:
-    (marks.active if _has_floats(value.fact) else marks.opaque).add(value)
+def _add(activity: Activity, value: Value) -> None:
+    (activity.active if _has_floats(value.fact) else activity.opaque).add(value)
 
 
-def _is_marked(marks: Marks, value: Value | None) -> bool:
-    return value in marks.active or value in marks.opaque
+def _is_marked(activity: Activity, value: Value | None) -> bool:
+    return value in activity.active or value in activity.opaque
 
 
 def _mark_through_bodies(
-    marks: Marks, node: Node, flows: Sequence[tuple[Value | None, Value]]
+    activity: Activity, node: Node, flows: Sequence[tuple[Value | None, Value]]
 ) -> None:
-    """Mark values in the bodies of a node, and its outputs, until no more of them depend."""
+    """Mark values in the bodies of a node, and its outputs, iterating to a fixed point."""
     bodies = [body.sorted_nodes() for _, body in node.subgraphs]
     n_before = -1
-    while len(marks.active) + len(marks.opaque) != n_before:
-        n_before = len(marks.active) + len(marks.opaque)
+    while len(activity.active) + len(activity.opaque) != n_before:
+        n_before = len(activity.active) + len(activity.opaque)
         for source, value in flows:
-            if _is_marked(marks, source):
-                _add(marks, value)
+            if _is_marked(activity, source):
+                _add(activity, value)
         for inner in bodies:
-            _mark(marks, inner)
+            _mark(activity, inner)
 
 
 def _flows(node: Node) -> Iterator[tuple[Value | None, Value]]:
-    """Pairs of a value and one that it becomes when a body starts or ends."""
+    """Yield the data-flow edges across body boundaries, as pairs (source, destination)."""
     name = "" if node.op.domain else node.op.name
     if name == "If":
         for _, branch in node.subgraphs:
@@ -117,21 +121,21 @@ def _flows(node: Node) -> Iterator[tuple[Value | None, Value]]:
         n_carried = len(initial) - (node.attrs["num_scan_inputs"] if name == "Scan" else 0)
         yield from zip(initial, inner, strict=True)
         yield from zip(results[:n_carried], inner, strict=False)
-        yield from zip(initial[:n_carried], node.outputs, strict=False)  # without iterations
+        yield from zip(initial[:n_carried], node.outputs, strict=False)  # zero iterations
         yield from zip(results, node.outputs, strict=False)
 
 
-def differentiable_reads(marks: Marks, node: Node) -> list[tuple[int, Value]]:
-    """What a node reads that depends on a target, with its slot; -1 if a body reads it."""
+def differentiable_reads(activity: Activity, node: Node) -> list[tuple[int, Value]]:
+    """Return the values that a node reads and that depend on a target; slot -1: a body reads it."""
     inputs = ((i, v) for i, v in enumerate(node.inputs) if not stops_at_input(node, i))
     return [
         (slot, value)
         for slot, value in (*inputs, *((-1, v) for v in captured(node)))
-        if value is not None and _is_marked(marks, value)
+        if value is not None and _is_marked(activity, value)
     ]
 
 
 def captured(node: Node) -> Iterator[Value]:
-    """What the bodies of a node read from outside, also constants: weights may be among them."""
+    """Yield what the bodies of a node capture, constants included: they may be weights."""
     for _, body in node.subgraphs:
         yield from body.captures(constants=True)

@@ -1,4 +1,4 @@
-"""The parameters of a torch module, which torch's newer exporter notes in the models it writes."""
+"""The parameters of a torch module, which torch's dynamo exporter records in models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIXED_BYTES: Final = {1: 8, 5: 4}  # sizes of fields of other wire types
 
 
 def exported_parameters(model: memoryview) -> frozenset[str]:
-    """Return the names of all parameters that the exported module had; empty if none are noted.
+    """Return the names of all parameters that the exported module had; empty if none are recorded.
 
     `model` is a ModelProto that was decoded before, so its lengths are valid. Weights are skipped,
     not read.
@@ -29,7 +29,7 @@ def exported_parameters(model: memoryview) -> frozenset[str]:
 
 
 def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
-    """Yield the fields of a message that have a number, and a length."""
+    """Yield the length-delimited fields of a message with a field number."""
     at, end = 0, len(data)
     while at < end:
         tag, at = _varint(data, at)
@@ -46,7 +46,7 @@ def _messages(data: memoryview, number: int) -> Iterator[memoryview]:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at an offset, and the offset after it."""
+    """Return the varint at an offset, and the offset after it."""
     number = shift = 0
     while at < len(data):
         byte = data[at]

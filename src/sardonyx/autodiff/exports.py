@@ -1,7 +1,7 @@
-"""Finds what exporters do to a model for inference that gives training another meaning.
+"""Detects export-time rewrites that change training semantics.
 
 torch.onnx.export in its default mode folds BatchNormalization into Conv, drops Dropout, transposes
-weights, and makes one initializer of parameters that happen to have equal values.
+weights, and merges parameters that happen to have equal values into one initializer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sardonyx.graph.dtype import FLOATS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, optional_input
 
-_ANONYMOUS: Final = "onnx::"  # what torch's exporter calls the weights that it computed
-# The inputs of layers that are trained.
+_ANONYMOUS: Final = "onnx::"  # prefix of weights that torch's exporter computed
+# The trainable inputs of layers.
 _WEIGHT_SLOTS: Final = {
     "MatMul": (1,), "Gemm": (1, 2), "Conv": (1, 2), "ConvTranspose": (1, 2),
     "LayerNormalization": (1, 2), "BatchNormalization": (1, 2),
@@ -47,7 +47,7 @@ def findings(graph: Graph, weights: Collection[str], parameters: Collection[str]
         "the exporter merged, folded or transposed these parameters, which the model lacks": (
             sorted(set(parameters) - set(weights))
         ),
-        "these parameters had equal values and share one initializer, so they train as one": (
+        "these parameters had equal values and share one initializer, so they are trained as one": (
             _merged(graph, weights)
         ),
         "BatchNormalization was folded into these weights of convolutions": _folded(graph),
@@ -55,7 +55,7 @@ def findings(graph: Graph, weights: Collection[str], parameters: Collection[str]
         "these weights are constants, not initializers, and are not trained": (
             _constants(graph, weights)
         ),
-        "these BatchNormalization nodes normalize by stored statistics, not by the batch": (
+        "these BatchNormalization nodes use running statistics, not those of the batch": (
             str(n) for n in graph.all_nodes() if _is_inference_norm(n)
         ),
         "these Dropout nodes do nothing": _inactive_dropout(graph),
@@ -69,8 +69,8 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:_N_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _layers(graph: Graph) -> Iterator[tuple[Node, int, Value]]:
-    """Every weight of a layer: the node, the slot, and the value."""
+def _layer_weights(graph: Graph) -> Iterator[tuple[Node, int, Value]]:
+    """Yield every weight of a layer: the node, the slot, and the value."""
     for node in graph.all_nodes():
         for slot in _WEIGHT_SLOTS.get(node.op.name, ()):
             value = optional_input(node, slot)
@@ -84,10 +84,10 @@ def _merged(graph: Graph, weights: Collection[str]) -> Iterator[str]:
         source = optional_input(node, 0)
         if node.op.name == "Identity" and source is not None and source.name in weights:
             yield f"{node.outputs[0].name} and {source.name}"
-    # Other tools leave one initializer that layers of several modules read; a module that is
-    # called twice has one scope, and shares its weights by intention.
+    # Other tools leave one initializer that layers of several modules read. A module that is called
+    # twice has one scope, and shares its weights intentionally (tied weights).
     scopes: dict[tuple[Value, str, int], set[str]] = {}
-    for node, slot, value in _layers(graph):
+    for node, slot, value in _layer_weights(graph):
         if value.name in weights and "/" in node.name:
             scope = node.name.rpartition("/")[0]
             scopes.setdefault((value, node.op.name, slot), set()).add(scope)
@@ -97,19 +97,19 @@ def _merged(graph: Graph, weights: Collection[str]) -> Iterator[str]:
 
 
 def _folded(graph: Graph) -> Iterator[str]:
-    for node, slot, value in _layers(graph):
+    for node, slot, value in _layer_weights(graph):
         if "Conv" in node.op.name and slot == 1 and value.name.startswith(_ANONYMOUS):
             yield f"{value.name} of {node.name or node.op.name}"
 
 
 def _renamed(graph: Graph) -> Iterator[str]:
-    for node, _, value in _layers(graph):
+    for node, _, value in _layer_weights(graph):
         if "Conv" not in node.op.name and value.name.startswith(_ANONYMOUS):
             yield f"{value.name} of {node.name or node.op.name}"
 
 
 def _constants(graph: Graph, weights: Collection[str]) -> Iterator[str]:
-    for node, _, value in _layers(graph):
+    for node, _, value in _layer_weights(graph):
         is_float = isinstance(value.fact, Fact) and value.fact.dtype in FLOATS
         if is_float and value.is_const and value.tensor.shape and value.name not in weights:
             yield f"{value.name or 'a constant'} of {node.name or node.op.name}"

@@ -1,4 +1,4 @@
-"""Rewrites of the forward part of a training step, before it is differentiated."""
+"""Rewrites of the forward graph of a training step, before it is differentiated."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from sardonyx.passes import activation, normalize
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.rule import by_root
 
-# Ops that mixed precision computes in the narrow type, as torch.autocast does; the others need the
+# Ops that mixed precision computes in the 16-bit type, as torch.autocast does; the others need the
 # range or the precision of float32, or gain nothing.
-PRODUCTS: Final = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+AUTOCAST_OPS: Final = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 
 def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, Value]:
-    """Let batch norms return the statistics of the batch; return the new running statistics.
+    """Add batch statistics to the outputs of batch norms; return the new running statistics.
 
-    As torch computes them: the variance that is averaged is that of a sample, n / (n - 1) times
-    the one that normalizes.
+    As in torch, the running variance is unbiased (Bessel's correction), normalization uses the
+    biased one.
     """
     new: dict[str, Value] = {}
     for node in b.graph.sorted_nodes():
@@ -49,7 +49,7 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
 
 
 def draw_masks(b: Backward, settings: Value) -> None:
-    """Let Dropout draw masks by the number of the run, so that runs can be repeated."""
+    """Make Dropout draw masks seeded by the number of the run, so that runs are reproducible."""
     dropouts = [n for n in b.graph.sorted_nodes() if n.op.key == ("", "Dropout")]
     for seed, node in enumerate(dropouts):
         training, ratio = optional_input(node, 2), optional_input(node, 1)
@@ -73,16 +73,16 @@ def _number(const: Const | None) -> float | None:
 
 
 def fuse_patterns(graph: Graph) -> None:
-    """Fuse what exporters write as several nodes, and whose gradients read less as one."""
+    """Fuse patterns of exporters whose gradients read less memory when fused."""
     rules = by_root((*activation.RULES, *normalize.RULES))
     Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True).run()
 
 
-def cast_products(b: Backward, dtype: DType) -> None:
-    """Compute matrix products and convolutions of float32 in a narrow type."""
+def autocast(b: Backward, dtype: DType) -> None:
+    """Compute float32 matmuls and convolutions in a 16-bit type."""
     for node in b.graph.sorted_nodes():
         operands = [v for v in node.inputs if v is not None]
-        if node.op.domain or node.op.name not in PRODUCTS:
+        if node.op.domain or node.op.name not in AUTOCAST_OPS:
             continue
         if any(v.tensor.dtype is not F32 for v in operands if v.tensor.dtype in FLOATS):
             continue
@@ -92,7 +92,7 @@ def cast_products(b: Backward, dtype: DType) -> None:
 
 
 def _replace(node: Node, outputs: Sequence[Value]) -> None:
-    """Replace a node by what computes its outputs, which get their names."""
+    """Replace a node's outputs by new values, which take their names."""
     for old, new in zip(node.outputs, outputs, strict=False):
         if not new.name:
             new.name, old.name = old.name, ""

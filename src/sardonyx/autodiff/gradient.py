@@ -1,4 +1,4 @@
-"""Gradient graphs: a model and its backward part in one graph, which any session runs."""
+"""Gradient graphs: a model and its backward pass in one graph, which any session runs."""
 
 from __future__ import annotations
 
@@ -48,15 +48,17 @@ def gradient(
     scales of quantization. For each name the model gets an output `<name>_grad`, and an initializer
     becomes an input with a default, so that it can be trained.
 
-    The outputs `of` must have one element each. With `seeds` they may have any shape, and for each
-    an input `<output>_grad` takes its gradient. `dims` fixes symbolic dims of inputs by name.
+    The outputs `of` must have one element each. With `seeds` they may have any shape, and the model
+    gets an input `<output>_grad` for each, which takes the output gradient (cotangent). `dims`
+    fixes symbolic dims of inputs by name.
 
-    `recompute` says which forward nodes run again in the backward part: names of nodes, a predicate
-    over nodes, or "layers" for all nodes between values that are the only connection of two layers.
+    `recompute` says which forward nodes the backward pass recomputes: names of nodes, a predicate
+    over nodes, or "layers" for all nodes between checkpoints, the values that alone connect two
+    layers.
     """
     if by is not None and not len(by):
-        raise InvalidArgument("`by` names nothing to differentiate by", hint="leave it out for all")
-    # The default of `by` takes a backward part of its own: its graph is discarded.
+        raise InvalidArgument("`by` is empty", hint="leave it out for the gradients of all weights")
+    # The default of `by` takes a backward graph of its own, which is discarded.
     names = by if by is not None else GradientGraph(*loaded_model(model, dims)).reached(of, seeds)
     graph = GradientGraph(*loaded_model(model, dims))
     graph.differentiate(of, names, seeds, recompute)
@@ -64,7 +66,7 @@ def gradient(
 
 
 def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
-    """A model that may be changed, and the names of its initializers."""
+    """Return a model that may be modified, and the names of its initializers."""
     if isinstance(source, Model):
         graph = copied(source.graph, dims)
         lists = {name: list(getattr(source, name)) for name in ("inputs", "outputs", "overridable")}
@@ -78,13 +80,13 @@ def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, fr
 
 
 def constants_of(graph: Graph) -> dict[str, Value]:
-    """The constants that nodes read, by name."""
+    """Return the constants that nodes read, by name."""
     read = (v for node in graph.all_nodes() for v in node.inputs)
     return {v.name: v for v in read if v is not None and v.const is not None}
 
 
 class GradientGraph:
-    """A model to which the backward part is added."""
+    """A model to which the backward graph is added."""
 
     def __init__(self, model: Model, weights: Collection[str]) -> None:
         self.model = model
@@ -93,9 +95,9 @@ class GradientGraph:
         self._b = Backward(self.graph)
 
     def reached(self, of: str | Sequence[str] | None, seeds: bool) -> list[str]:
-        """The names of the initializers that gradients reach.
+        """Return the names of the initializers that gradients reach.
 
-        What an export for inference changed in the model is logged as a warning.
+        Export-time rewrites that change training semantics are logged as a warning.
         """
         warn_of_export(self.graph, self._weights, self.model.exported_parameters)
         constants = constants_of(self.graph).items()
@@ -107,49 +109,50 @@ class GradientGraph:
         names = [name for name, value in targets.items() if value in gradients]
         if not names:
             raise InvalidArgument(
-                f"{', '.join(losses)} depends on no initializer by a path that has gradients",
-                hint="name the inputs to differentiate by, or, for a model of quantized weights, "
-                "add adapters (sardonyx.train.lora)",
+                f"{', '.join(losses)} depends on no initializer through a differentiable path",
+                hint="name inputs in `by`, or, for a model with quantized weights, add adapters "
+                "(sardonyx.train.lora)",
             )
         return names
 
     def differentiate(
         self, of: str | Sequence[str] | None, by: Sequence[str], seeds: bool, recompute: Choice
     ) -> None:
-        """Add the backward part, and the gradients as outputs."""
+        """Add the backward graph, and the gradients as outputs."""
         targets = self._targets([by] if isinstance(by, str) else list(by))
         prepare(self.graph)
         losses = self._losses(of)
         gradients, forward = self._backpropagate(self._seeds(losses, seeds), targets.values())
-        again = nodes_to_recompute(recompute, forward, self._b.active)
+        recomputed = nodes_to_recompute(recompute, forward, self._b.active)
         names = {value.name: value for node in self.graph.nodes for value in node.outputs}
         for name, value in targets.items():
             grad = gradient_by(gradients, name, value, losses)
             if name + SUFFIX in names:  # an intermediate value, which needs no name
                 names[name + SUFFIX].name = ""
             self._add_output(name, value, grad)
-        self._finish(forward, again)
+        self._finish(forward, recomputed)
 
-    def _finish(self, forward: Sequence[Node], again: Collection[Node]) -> None:
-        """Mark the backward part, insert the nodes that it computes again, and remove dead ones."""
+    def _finish(self, forward: Sequence[Node], recomputed: Collection[Node]) -> None:
+        """Mark backward nodes, insert recomputed ones, and remove dead ones."""
         for node in self._b.new_nodes:
             node.is_backward = True
-        # Recomputation looks at what the backward part reads, so dead nodes must be gone.
+        # Recomputation looks at what backward nodes read, so dead nodes must be gone.
         prune(self.graph)
-        insert_clones(self.graph, again, forward, [n for n in self.graph.nodes if n.is_backward])
+        backward = [n for n in self.graph.nodes if n.is_backward]
+        insert_clones(self.graph, recomputed, forward, backward)
         for node in forward:
             _drop_unused_outputs(node)
         prune(self.graph)
 
     def _losses(self, of: str | Sequence[str] | None) -> dict[str, Value]:
-        """The outputs to differentiate, by name."""
+        """Return the outputs to differentiate, by name."""
         declared = self.model.outputs
         outputs = {d.name: v for d, v in zip(declared, self.graph.outputs, strict=True)}
         names = [of] if isinstance(of, str) else list(of) if of is not None else list(outputs)
         if of is None and len(names) != 1:
             raise InvalidArgument(
                 f"the model has {len(names)} outputs: {', '.join(names)}",
-                hint="name those to differentiate by `of`",
+                hint="name the ones to differentiate in `of`",
             )
         for name in names:
             if name not in outputs:
@@ -158,12 +161,13 @@ class GradientGraph:
                 )
             if not takes_gradients(outputs[name]):
                 raise InvalidArgument(
-                    f"the output {name} is {outputs[name].fact}, and only floats have gradients"
+                    f"the output {name} must be f16, bf16, f32 or f64 to have a gradient, "
+                    f"got {outputs[name].fact}"
                 )
         return {name: outputs[name] for name in names}
 
     def _targets(self, names: list[str]) -> dict[str, Value]:
-        """Inputs and initializers by name; initializers become inputs with a default."""
+        """Return inputs and initializers by name; initializers become inputs with a default."""
         inputs = {v.name: v for v in self.graph.inputs}
         constants = constants_of(self.graph)
         found: dict[str, Value] = {}
@@ -174,7 +178,9 @@ class GradientGraph:
                     f"the model has no input or initializer {name!r} that a node reads"
                 )
             if not takes_gradients(value):
-                raise InvalidArgument(f"{name} is {value.fact}, and only floats have gradients")
+                raise InvalidArgument(
+                    f"{name} must be f16, bf16, f32 or f64 to have a gradient, got {value.fact}"
+                )
             self._make_input(value)
             found[name] = value
         return found
@@ -188,7 +194,7 @@ class GradientGraph:
             self.model.overridable.append(declare(value.name, value.tensor))
 
     def _seeds(self, losses: Mapping[str, Value], are_fed: bool) -> Gradients:
-        """The gradients that the backward part starts with: inputs, or ones."""
+        """Return the output gradients that the backward pass starts from: inputs, or ones."""
         seeds: Gradients = {}
         for name, value in losses.items():
             seed = self._seed_input(name, value) if are_fed else one_like(self._b, name, value)
@@ -197,7 +203,7 @@ class GradientGraph:
         return seeds
 
     def _seed_input(self, name: str, loss: Value) -> Value:
-        """A new input that takes the gradient of an output."""
+        """Add an input that takes the gradient of an output."""
         fact, label = ranked(loss), self._gradient_name(name)
         # Dims of inputs are numbers or names; those of the output may be expressions, or dims that
         # are known once a node has run, which inference names anew for each session.
@@ -215,7 +221,7 @@ class GradientGraph:
     def _backpropagate(
         self, seeds: Gradients, targets: Collection[Value]
     ) -> tuple[Gradients, list[Node]]:
-        """The gradients, and the forward nodes that the seeds depend on."""
+        """Return the gradients, and the forward nodes that the seeds depend on."""
         self._b.active.update(targets)
         _decompose(self.graph, seeds, targets)
         forward = _ancestors(self.graph, seeds)
@@ -227,14 +233,14 @@ class GradientGraph:
         if not all(isinstance(d, int) for d in ranked(value).dims):
             # Dims of equal names were assumed to be equal; where they are not, this Reshape fails.
             grad = self._b.Reshape(grad, self._b.shape(value), allowzero=1)
-        # A gradient that is an input or constant, or has a name already, keeps it.
+        # A gradient that is an input or a constant, or already has a name, keeps its name.
         if grad.node is not None and not grad.name:
             grad.name = label
         self.graph.set_outputs((*self.graph.outputs, grad))
         self.model.outputs.append(declare(label, value.tensor))
 
     def _gradient_name(self, name: str) -> str:
-        """The name of a gradient, unique in the model: second derivatives end in _grad_grad."""
+        """Return a unique name of a gradient: second derivatives end in _grad_grad."""
         model, label = self.model, name + SUFFIX
         used = {d.name for d in (*model.inputs, *model.overridable, *model.outputs)}
         while label in used:
@@ -243,10 +249,10 @@ class GradientGraph:
 
 
 def gradient_by(gradients: Gradients, name: str, value: Value, losses: Collection[str]) -> Value:
-    """Return the gradient by an input or initializer; raise if the losses do not depend on it."""
+    """Return the gradient of an input or initializer; raise if the losses do not depend on it."""
     if value not in gradients:
         raise InvalidArgument(
-            f"{', '.join(losses)} does not depend on {name} by a path that has gradients",
+            f"{', '.join(losses)} does not depend on {name} through a differentiable path",
             hint="leave it out of `by`",
         )
     return gradients[value]
@@ -275,8 +281,8 @@ def _is_trainable(value: Value) -> bool:
 
 
 def one_like(b: Backward, name: str, loss: Value) -> Value:
-    """The seed of a loss, which must have one element."""
-    check_loss(name, loss, "reduce it in the model, or give seeds=True and feed its gradient")
+    """Return the output gradient of a loss, which must have one element: one."""
+    check_loss(name, loss, "reduce it in the model, or pass seeds=True and feed its gradient")
     fact = ranked(loss)
     return b.const(np.ones((1,) * fact.rank), fact.dtype)
 
@@ -285,17 +291,19 @@ def check_loss(name: str, loss: Value, hint: str = "reduce it in the model") -> 
     """Raise if a loss has more than one element."""
     fact = ranked(loss)
     if product(fact.dims) != 1:
-        raise InvalidArgument(f"the output {name} is {fact}, and a loss has one element", hint=hint)
+        raise InvalidArgument(
+            f"a loss must have one element, got {fact} for the output {name}", hint=hint
+        )
 
 
 def declare(name: str, fact: Fact) -> Declared:
-    """The declaration of a new input or output of the model."""
+    """Return the declaration of a new input or output of the model."""
     dims = tuple(d if isinstance(d, int) else lone_name(d) for d in fact.dims)
     return Declared(name, fact.without_contents(), dims)
 
 
 def _ancestors(graph: Graph, values: Collection[Value]) -> list[Node]:
-    """The nodes of a graph that some values depend on, in topological order."""
+    """Return the nodes of a graph that some values depend on, in topological order."""
     needed, ancestors = set(values), []
     for node in reversed(graph.sorted_nodes()):
         if not needed.isdisjoint(node.outputs):
@@ -314,7 +322,7 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
         rule = rule_of(node.op)
         own = node.op.decomposition
         if is_dependent and own is not None and own.when is in_training:
-            rule = own  # rather than a gradient rule: it saves what the backward part reads
+            rule = own  # rather than a gradient rule: it saves what the backward pass reads
         if not isinstance(rule, Decomposition) or not (rule.when is in_training or rule.when(node)):
             continue
         # Without a decomposition its gradient rule, if it has one, is used.

@@ -1,6 +1,6 @@
-"""Gradients of Loop and Scan: a loop that runs the iterations backwards.
+"""Gradients of Loop and Scan: a loop that runs the iterations in reverse.
 
-What the iterations start from is collected in the forward loop: as scan outputs, or as a sequence
+The inputs of each iteration are collected in the forward loop: as scan outputs, or as a sequence
 where shapes change from one iteration to the next.
 """
 
@@ -27,13 +27,13 @@ Seeds = list[tuple[Value, Value]]
 
 
 def gradients(b: Backward, node: Node, grads: Sequence[Value | None]) -> Contributions:
-    """The gradients of what a Loop or Scan reads, each with its value."""
+    """Yield the values that a Loop or Scan reads, each with its gradient."""
     kind = _LoopGradient if node.op.name == "Loop" else _ScanGradient
     return kind(b, node, grads).contributions()
 
 
 class _IterationGradient:
-    """What Loop and Scan have in common: carried values, and values that an iteration reads."""
+    """Common to Loop and Scan: carried values, and values that an iteration reads."""
 
     n_before = 0  # inputs of the body before the carried ones
     n_results_before = 0  # outputs of the body before the carried ones
@@ -55,11 +55,11 @@ class _IterationGradient:
         self.captured = [v for v in dict.fromkeys(captured(node)) if b.wants(v)]
 
     def read(self, value: Value) -> Value:
-        """A value of the forward iteration, in the backward iteration."""
+        """Return a value of the forward iteration, in the backward iteration."""
         raise NotImplementedError
 
     def seeds(self) -> Seeds:
-        """The gradients of the body's scan outputs in one iteration."""
+        """Return the gradients of the body's scan outputs in one iteration."""
         raise NotImplementedError
 
     @property
@@ -68,13 +68,13 @@ class _IterationGradient:
         return self.body.outputs[self.n_results_before :]
 
     def given(self) -> Iterator[Value]:
-        """The values that an iteration starts from, or cannot compute again."""
+        """Yield the values that an iteration starts from, or cannot recompute."""
         yield from self.body.inputs[self.n_before : self.n_before + self.n_carried]
         for node in random_nodes(self.body):
             yield from node.outputs
 
     def backpropagate(self, slices: Sequence[Value] = ()) -> Gradients:
-        """Gradients of what one iteration reads, and of `slices` of values outside."""
+        """Return the gradients of what one iteration reads, and of `slices` of outer values."""
         inner, seeds = self.inner, self.seeds()
         for i, value in self.carried.items():
             self.states.append(inner.input(_carried_fact(value, self.results[i])))
@@ -83,7 +83,7 @@ class _IterationGradient:
         return inner.backpropagate(seeds, targets, ends=slices)
 
     def initial(self, found: Gradients) -> list[Value]:
-        """What the backward loop starts with: gradients of final values, zeros to add to."""
+        """Return the initial carried values: gradients of final values, and zeros to add to."""
         finals = [(self.node.outputs[i], self.grads[i]) for i in self.carried]
         return [
             *(self.b.zeros(v) if g is None else g for v, g in finals),
@@ -91,7 +91,7 @@ class _IterationGradient:
         ]
 
     def carried_out(self, found: Gradients) -> list[Value]:
-        """What one backward iteration hands to the next; adds the inputs for sums."""
+        """Return the values that a backward iteration carries; adds the inputs for sums."""
         inner = self.inner
         outs = [
             found[v] if v in found else inner.b.zeros(inner.of(v)) for v in self.carried.values()
@@ -103,7 +103,7 @@ class _IterationGradient:
         return outs
 
     def results_of(self, made: Node, found: Gradients) -> Contributions:
-        """The gradients that the backward loop ends with."""
+        """Yield the gradients that the backward loop returns."""
         read = [self.node.inputs[self.n_before + i] for i in self.carried]
         values = [*read, *(v for v in self.captured if v in found)]
         for value, grad in zip(values, made.outputs, strict=False):
@@ -121,23 +121,23 @@ class _IterationGradient:
 
 
 def _carried_fact(value: Value, result: Value) -> Fact | SequenceFact:
-    """The fact of a gradient that is carried: of unknown rank, if the shape may change."""
+    """Return the fact of a carried gradient: of unknown rank if the shape may change."""
     if isinstance(result.fact, SequenceFact):
         return SequenceFact(Fact(element_type(result.fact), None))
     if isinstance(result.fact, Fact) and isinstance(value.fact, Fact):
         is_fixed = result.fact.static is not None and value.fact.static == result.fact.static
         return result.fact if is_fixed else Fact(result.fact.dtype, None)
-    raise NotImplemented(f"the carried value {value} changes its kind and has no gradient")
+    raise NotImplemented(f"the carried value {value} changes its kind, so it has no gradient")
 
 
 def _scattered(b: Backward, node: Node, grads: Value, indices: Value) -> Value:
-    """The gradient of what a Gather in a loop reads, from those of all its slices."""
+    """Return the gradient of a Gather's data in a loop, from those of all its slices."""
     x = input_of(node, 0)
     rank, axis = ranked(x).rank, axis_of(node.attrs["axis"], ranked(x).rank)
     if axis:  # the axis of iterations is before those of the indices
         others = [i for i in range(ranked(grads).rank) if i]
         grads = b.Transpose(grads, perm=(*others[:axis], 0, *others[axis:]))
-    # Without iterations, a collection may have other sizes than these.
+    # With zero iterations, a collection may have other sizes than these.
     sizes = b.shape(x)
     before, after = (b.Slice(sizes, b.ints(i), b.ints(j)) for i, j in ((0, axis), (axis + 1, rank)))
     grads = b.Reshape(grads, b.Concat(before, b.shape(indices), after, axis=0), allowzero=1)
@@ -180,8 +180,8 @@ class _LoopGradient(_IterationGradient):
     def _is_slice(self, node: Node) -> bool:
         """Whether a node gathers from a value outside the loop.
 
-        Gradients of such slices are collected and scattered once, since the sum of whole gradients
-        would take as long in each iteration as the value is large.
+        Gradients of such slices are collected and scattered once: accumulating full-size gradients
+        would cost the whole value in each iteration.
         """
         if node.op.key != ("", "Gather") or node.inputs[0] not in self.captured:
             return False
@@ -189,12 +189,12 @@ class _LoopGradient(_IterationGradient):
         return index.static is not None and self._is_fixed(out)
 
     def _attach(self) -> None:
-        """Let the backward body read what the forward loop collects, where it needs it."""
+        """Connect the backward body to the values that the forward loop collects."""
         for copy, value in self._unreadable.items():
             if copy.uses:
                 raise NotImplemented(
-                    f"Loop has no gradient here: {copy.uses[0][0]} would need {value} as it was in "
-                    "each iteration, and only tensors are collected",
+                    f"Loop has no gradient here: {copy.uses[0][0]} needs the value of {value} in "
+                    "each iteration, and only tensors can be collected",
                     hint="carry a tensor instead",
                 )
         for value, collection in self.kept.items():
@@ -210,7 +210,7 @@ class _LoopGradient(_IterationGradient):
         ]
 
     def _count(self) -> Value:
-        """The number of iterations that the forward loop runs, as a scalar."""
+        """Return the number of iterations that the forward loop runs, as a scalar."""
         b, body = self.b, self.body
         trips, cond = (optional_input(self.node, i) for i in range(2))
         is_counted = cond is None or cond.tensor.ints == (1,)
@@ -282,7 +282,7 @@ class _LoopGradient(_IterationGradient):
 
 class _ScanGradient(_IterationGradient):
     def contributions(self) -> Contributions:
-        """Build the backward Scan, which reads and writes all slices in the other direction."""
+        """Build the backward Scan, which reads and writes all slices in reverse."""
         node, body, inner, n = self.node, self.body, self.inner, self.n_carried
         slices = {v: inner.input(v.fact) for v in body.inputs[n:]}
         inner.recompute({v: self.read(v) for v in self.given()} | slices)

@@ -1,4 +1,4 @@
-"""Gradient nodes of ai.onnx.preview.training: replaced by the backward part that they request."""
+"""Gradient nodes of ai.onnx.preview.training: replaced by the backward graph that they request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def with_gradients(model: Model) -> Model:
 
 
 def _decompose_losses(graph: Graph) -> None:
-    """Replace losses, which only the reference computes otherwise, as in a gradient graph."""
+    """Decompose losses, as in a gradient graph: otherwise only the reference runs them."""
     for node in graph.sorted_nodes():
         own = node.op.decomposition
         if own is not None and family_of(*node.op.key) == "loss":
@@ -45,9 +45,11 @@ def _expand(node: Node) -> None:
     targets = values[: len(node.outputs)]
     for value in (y, *targets):
         if not takes_gradients(value):
-            raise InvalidGraph(f"{value} is not of floats, which alone have gradients", node=node)
+            raise InvalidGraph(
+                f"{value} must be f16, bf16, f32 or f64 to have a gradient", node=node
+            )
     forward = _nodes_between(graph, variables, y)
-    # The gradient at other values than the variables: of a copy of the nodes that reads these.
+    # For a gradient at other values than the variables, the nodes are copied to read these.
     copies = dict(zip(variables, values, strict=True))
     if any(new is not old for old, new in copies.items()):
         forward = clone_nodes(graph, forward, copies)
@@ -68,8 +70,8 @@ def _expand(node: Node) -> None:
 
 
 def _nodes_between(graph: Graph, variables: Sequence[Value], y: Value) -> list[Node]:
-    """The nodes on paths from the variables to `y`, in topological order."""
-    # Variables count as independent even where a node computes them.
+    """Return the nodes on paths from the variables to `y`, in topological order."""
+    # Variables are treated as independent even where a node computes them.
     depends = set(variables)
     dependent: list[Node] = []
     for node in graph.sorted_nodes():

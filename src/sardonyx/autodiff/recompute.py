@@ -1,6 +1,6 @@
-"""Recomputation (gradient checkpointing): forward nodes that run again in the backward part.
+"""Recomputation (gradient checkpointing): forward nodes that the backward pass recomputes.
 
-Their results are then not kept in memory between the two parts. Clones have a later priority, so
+Their results are then not kept in memory between the two passes. Clones have a later priority, so
 that the scheduler runs them just before the backward nodes that read them.
 """
 
@@ -15,23 +15,22 @@ from sardonyx.graph.copy import copy_nodes
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 
-RECOMPUTED: Final = (
-    10  # the priority of recomputed nodes; above 0: scheduled as late as the readers allow
-)
+# The priority of recomputed nodes; above 0: scheduled as late as their readers allow.
+RECOMPUTED: Final = 10
 Choice = str | Callable[[Node], bool] | Iterable[str] | None
 
 
 def nodes_to_recompute(
     choice: Choice, nodes: Sequence[Node], active: Collection[Value]
 ) -> set[Node]:
-    """The chosen forward nodes, without random ops and nodes with bodies, which never run again."""
+    """Return the chosen forward nodes, except random ops and nodes with bodies."""
     if choice is None:
         return set()
     if choice == "layers":
-        chosen = _inside_segments(nodes, active)
+        chosen = _between_checkpoints(nodes, active)
     elif isinstance(choice, str):
         raise InvalidArgument(
-            f"recompute is {choice!r}, and may be 'layers', names of nodes, or a function of a node"
+            f"recompute must be 'layers', names of nodes or a function of a node, got {choice!r}"
         )
     elif callable(choice):
         chosen = {node for node in nodes if choice(node)}
@@ -41,7 +40,7 @@ def nodes_to_recompute(
 
 
 def _named(names: list[Any], nodes: Sequence[Node]) -> set[Node]:
-    """The nodes with these names; an unknown name is an error."""
+    """Return the nodes with these names; an unknown name is an error."""
     known = {node.name for node in nodes if node.name}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
@@ -51,12 +50,12 @@ def _named(names: list[Any], nodes: Sequence[Node]) -> set[Node]:
     return {node for node in nodes if node.name in set(names)}
 
 
-def _inside_segments(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
-    """All nodes but checkpoints: nodes whose output is the only value between before and after.
+def _between_checkpoints(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
+    """Return all nodes but checkpoints: nodes whose output is a single-value cut of the graph.
 
     Only active values count, so that a mask which all layers read does not connect them; nor is it
-    computed again. Nodes after the last checkpoint are not recomputed: the backward part, which
-    starts there, reads their results at once.
+    recomputed. Nodes after the last checkpoint are not recomputed: the backward pass reads their
+    results first.
     """
     position = {node: i for i, node in enumerate(nodes)}
     last_read: dict[Value, int] = {}
@@ -82,7 +81,7 @@ def _inside_segments(nodes: Sequence[Node], active: Collection[Value]) -> set[No
 
 
 def _spaced(cuts: list[int], gap: int) -> set[int]:
-    """Those of the cuts that are at least a gap apart: in a chain every node is a cut."""
+    """Return cuts that are at least `gap` apart: in a chain every node is a cut."""
     spaced: set[int] = set()
     last = -1
     for i in cuts:
@@ -93,15 +92,15 @@ def _spaced(cuts: list[int], gap: int) -> set[int]:
 
 
 def insert_clones(
-    graph: Graph, again: Collection[Node], forward: Sequence[Node], backward: Sequence[Node]
+    graph: Graph, recomputed: Collection[Node], forward: Sequence[Node], backward: Sequence[Node]
 ) -> None:
-    """Let backward nodes read clones of the nodes to compute again, and clones read clones."""
+    """Make backward nodes read clones of the recomputed nodes, and clones read clones."""
     needed: set[Node] = set()
     work = list(backward)
     while work:
         for value in work.pop().reads():
             producer = value.node
-            if producer is not None and producer in again and producer not in needed:
+            if producer is not None and producer in recomputed and producer not in needed:
                 needed.add(producer)
                 work.append(producer)
     copies: dict[Value, Value] = {}
@@ -116,7 +115,7 @@ def insert_clones(
 
 
 def _clone(graph: Graph, node: Node, copies: dict[Value, Value]) -> Node:
-    """A copy of a forward node that reads the copies of its inputs."""
+    """Add a copy of a forward node that reads the copies of its inputs."""
     inputs = [None if v is None else copies.get(v, v) for v in node.inputs]
     name = f"{node.name}_again" if node.name else ""
     clone = graph.add(node.op, inputs, dict(node.attrs), len(node.outputs), name)

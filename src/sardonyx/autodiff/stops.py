@@ -20,13 +20,13 @@ INDICES: Final = "the result is the indices of elements, not their values"
 RANDOM: Final = "random numbers have no derivative"
 TYPE_ONLY: Final = "only the element type of this input is read"
 SAMPLES: Final = "sampling positions have no gradient by convention"
-OBSERVED: Final = "scale and zero point of a range that is observed are constants, by convention"
+OBSERVED: Final = "scale and zero point of an observed range are constants by convention"
 DROP_RATIO: Final = "the ratio only decides which elements are dropped at random"
 
 
 @frozen
 class Stop:
-    """Inputs or outputs of an op that gradients do not pass; None means all of them."""
+    """Inputs or outputs of an op through which no gradient flows; None means all of them."""
 
     why: str
     inputs: Slots | None = None
@@ -49,7 +49,7 @@ def _samples_nearest(node: Node) -> bool:
 
 
 def _is_one_class(node: Node) -> bool:
-    """Whether an SVM returns on which side of its boundary a row is."""
+    """Whether this is a one-class SVM, which returns the sign of the decision function."""
     return bool(node.attrs["one_class"])
 
 
@@ -57,7 +57,7 @@ def _slots(*numbers: int) -> Slots:
     return frozenset(numbers)
 
 
-# Ops through which no gradient passes at all.
+# Ops through which no gradient flows.
 _WHOLE: Final = {
     SIZES: "BlackmanWindow ConstantOfShape EyeLike HammingWindow HannWindow OptionalHasElement "
     "RandomNormalLike RandomUniformLike SequenceLength Shape Size",
@@ -95,7 +95,7 @@ _NAMES: Final = "strings, maps and categories have no derivative"
 _UPDATES: Final = "an optimizer's step is not part of a loss"
 # Ops of floats without a gradient, by name as above, and why: a gradient through them is an error.
 NO_GRADIENT: Final = {
-    "BitCast": "the bits of a number are no smooth function of it",
+    "BitCast": "reinterpreting bits is not differentiable",
     "QLinearConv": _QUANTIZED,
     "QLinearMatMul": _QUANTIZED,
     "ai.onnx.ml.CastMap": _NAMES,
@@ -113,17 +113,17 @@ NO_GRADIENT: Final = {
 
 
 def _stops(node: Node) -> list[Stop]:
-    """The stops of a node's op that apply to this node."""
+    """Return the stops of a node's op that apply to this node."""
     return [stop for stop in STOPS.get(str(node.op), ()) if stop.applies(node)]
 
 
 def stops_at_input(node: Node, slot: int) -> bool:
-    """Whether the outputs of a node have, by definition, no gradient by one of its inputs."""
+    """Whether a node's outputs, by definition, have no gradient with respect to an input."""
     whole = (s for s in _stops(node) if s.outputs is None)
     return any(s.inputs is None or slot in s.inputs for s in whole)
 
 
 def stops_at_output(node: Node, index: int) -> bool:
-    """Whether an output of a node has, by definition, no gradient by any of its inputs."""
+    """Whether an output, by definition, has no gradient with respect to any input."""
     whole = (s for s in _stops(node) if s.inputs is None)
     return any(s.outputs is None or index in s.outputs for s in whole)

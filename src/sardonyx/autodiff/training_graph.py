@@ -1,8 +1,8 @@
-"""Training steps as graphs: a model, its backward part and the updates of its parameters.
+"""Training steps as graphs: a model, its backward pass and the updates of its parameters.
 
 Parameters, optimizer states, accumulated gradients and running statistics are inputs that the
 nodes update in place (`ops/optimizer/training_step.py`). Without clipping and loss scaling each
-update runs as soon as its gradient is known, which is dead after it.
+update runs as soon as its gradient is computed, which is dead afterwards.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from sardonyx.autodiff.backward import Backward, Gradients, prepare
 from sardonyx.autodiff.forward_rewrites import (
+    autocast,
     batch_statistics,
-    cast_products,
     draw_masks,
     fuse_patterns,
 )
@@ -63,15 +63,15 @@ class StepOptions:
     parameters: Sequence[str] | None = None  # names and patterns; None: all that gradients reach
     max_norm: float | None = None
     accumulates: bool = False
-    precision: DType | None = None  # of matrix products and convolutions
-    skips: bool = False  # steps whose gradients are not finite
+    precision: DType | None = None  # of matmuls and convolutions
+    skips: bool = False  # skip steps whose gradients are not finite
     recompute: Choice = None
     dims: Mapping[str, int] | None = None
 
 
 @mutable
 class TrainingModel:
-    """The model of a step, and what its inputs start with."""
+    """The model of a step, and the initial values of its inputs."""
 
     model: Model
     loss: str
@@ -92,7 +92,7 @@ def _parameter_names(source: Any, options: StepOptions) -> list[str]:
     """Return the names of the parameters to train; patterns choose among those with gradients."""
     wanted = options.parameters
     if wanted is not None and not len(wanted):
-        raise InvalidArgument("`parameters` names none to train", hint="leave it out for all")
+        raise InvalidArgument("`parameters` is empty", hint="leave it out to train all")
     patterns = [] if wanted is None else [p for p in wanted if set(p) & set("*?[")]
     if wanted is not None and not patterns:
         return list(dict.fromkeys(wanted))
@@ -111,7 +111,7 @@ def _parameter_names(source: Any, options: StepOptions) -> list[str]:
 
 
 class _TrainingGraph(GradientGraph):
-    """A model to which the backward part and the updates are added."""
+    """A model to which the backward graph and the updates are added."""
 
     def __init__(self, model: Model, weights: Collection[str], options: StepOptions) -> None:
         super().__init__(model, weights)
@@ -131,26 +131,26 @@ class _TrainingGraph(GradientGraph):
         running = {n: self._required(v) for n, v in statistics.items()}
         settings = self._new_input(SETTINGS_INPUT, Fact(F64, (len(SETTINGS),)))
         prepare(self.graph)
-        if not isinstance(options.recompute, (list, tuple)):  # which names the model's own nodes
+        if not isinstance(options.recompute, (list, tuple)):  # which names the original nodes
             fuse_patterns(self.graph)
         rewriter = Backward(self.graph)  # its nodes are part of the forward pass
         rewriter.active.update(params.values())
         new_statistics = batch_statistics(rewriter, statistics)
         draw_masks(rewriter, settings)
         if options.precision is not None:
-            cast_products(rewriter, options.precision)
+            autocast(rewriter, options.precision)
         losses = self._losses(options.loss)
         (name, loss), *_ = losses.items()
         made = TrainingModel(self.model, name, consts, running)
         gradients, forward = self._backpropagate(self._scaled_seed(name, loss), params.values())
-        again = nodes_to_recompute(options.recompute, forward, b.active)
+        recomputed = nodes_to_recompute(options.recompute, forward, b.active)
         grads = {n: gradient_by(gradients, n, v, losses) for n, v in params.items()}
         # A decomposition may have replaced the loss.
         loss = self._losses(name)[name]
         self._update(made, params, grads, settings, b.cast(loss, F64))
         self._store(statistics, new_statistics, settings, b.cast(loss, F64))
         self._add_flags()
-        self._finish(forward, again)
+        self._finish(forward, recomputed)
         return made
 
     def _statistics(self) -> dict[str, Value]:
@@ -185,9 +185,10 @@ class _TrainingGraph(GradientGraph):
         return value
 
     def _scaled_seed(self, name: str, loss: Value) -> Gradients:
-        """The gradient of the loss: the factor of the loss, which runs feed.
+        """Return the gradient of the loss: the loss scale, an input.
 
-        As it is not constant, no gradient is a parameter itself, whose update would wait for it.
+        With a constant 1, which is folded, the gradients of loss = a * b would alias the parameters
+        b and a, and each in-place update would have to wait for the other.
         """
         check_loss(name, loss)
         b, scale = self._b, self._new_input(LOSS_SCALE_INPUT, Fact(F32, ()))
@@ -215,7 +216,7 @@ class _TrainingGraph(GradientGraph):
         limit = -1.0 if options.max_norm is None else float(options.max_norm)
         skips = int(options.skips)
         control = b.StepControl(settings, loss, norm, max_norm=limit, skips=skips, **own)
-        # In the order in which the backward part computes the gradients.
+        # In the order in which the backward pass computes the gradients.
         position: dict[Node | None, int] = {n: i for i, n in enumerate(self.graph.sorted_nodes())}
         for name in sorted(grads, key=lambda n: position.get(grads[n].node, 0)):
             value, rule = params[name], options.rule
@@ -244,7 +245,7 @@ class _TrainingGraph(GradientGraph):
         if not new:
             return
         own: dict[str, Any] = {"domain": GRADIENT}
-        # A step that is skipped for its gradients keeps the statistics, as in torch.
+        # As in torch, a step that is skipped for its gradients still updates the statistics.
         control = self._b.StepControl(settings, loss, skips=int(self._options.skips), **own)
         for name, value in new.items():
             node = self._b.node("StoreState", control, statistics[name], value, outputs=2, **own)

@@ -278,7 +278,7 @@ def _epilogue_target(value: Value, group: _Group) -> _EpilogueTarget | None:
         return None
     if len(node.outputs) != 1 or node.graph is not group.root.graph:
         return None
-    # Nodes that differ in priority, backward part or assigned provider are never fused.
+    # Nodes that differ in priority, `is_backward` or assigned provider are never fused.
     if node.annotations != group.root.annotations or not _has_epilogue_type(node, group, value):
         return None
     # The group must be the only reader: the result before the epilogue is never written.

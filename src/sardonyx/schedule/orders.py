@@ -97,7 +97,7 @@ def _depths(deps: Dependencies) -> list[int]:
 
 
 def _forward_nodes(deps: Dependencies) -> bytearray:
-    """Which nodes run before the backward part: the forward nodes, and all they depend on.
+    """Which nodes run before the backward pass: the forward nodes, and all they depend on.
 
     Whatever depends on a gradient is backward too. Recomputed nodes (priority above 0) are not
     needed before the gradient that reads them.
@@ -114,7 +114,7 @@ def _forward_nodes(deps: Dependencies) -> bytearray:
 
 
 def _append_backward(deps: Dependencies, forward: Sequence[int], search: _DepthFirst) -> None:
-    """Append the backward part: gradients first in, first out, each with its deferred inputs."""
+    """Append the backward pass: gradients first in, first out, each with its deferred inputs."""
     deferred = _deferred_nodes(deps, forward)
     n_pending = [
         len([p for p in producers if not forward[p] and not deferred[p]])

@@ -152,7 +152,7 @@ def test_a_step_is_trained_as_it_is() -> None:
     result = fit(step, DATA, **options)
     assert result.step is step
     assert weights(result) == weights(trained())
-    with pytest.raises(InvalidArgument, match="those that it was made with"):
+    with pytest.raises(InvalidArgument, match="cannot be overridden; pass them to TrainingStep"):
         fit(step, DATA, **options, max_norm=1.0)
     with pytest.raises(InvalidArgument, match="the outputs loss, y; name its `loss`"):
         fit(step, DATA, epochs=1)

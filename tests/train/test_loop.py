@@ -158,8 +158,8 @@ def test_epochs_and_steps_end_it() -> None:
     ("options", "message"),
     [
         ({"epochs": None}, "how long"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"steps": 1.5}, "steps is 1.5"),
+        ({"epochs": 0}, "epochs must be a positive integer, got 0"),
+        ({"steps": 1.5}, "steps must be a positive integer, got 1.5"),
         ({"patience": 2}, "need evaluation data"),
         ({"resume": True}, "need a folder of `checkpoints`"),
         ({"save_every": 5}, "need a folder of `checkpoints`"),
@@ -200,7 +200,7 @@ def test_training_stops_early_with_the_best_parameters() -> None:
     made = loop(evaluates=True, epochs=50, patience=2, lr=lambda step: 0.05 if step < 20 else 1.0)
     made.run()
     values = [e["loss"] for e in made.state.evaluations]
-    assert made.state.stopped.endswith("for 2 evaluations")
+    assert made.state.early_stop_reason.endswith("for 2 evaluations")
     assert len(values) < 50
     x, goal = DATA["x"], DATA["goal"]
     y = x @ made.step.parameters["w"] + made.step.parameters["b"]
@@ -259,7 +259,7 @@ def test_patience_continues_when_resumed(tmp_path: Path) -> None:
     second = loop(**options(folder=tmp_path, resume=True))
     second.run()
     assert weights(second) == weights(whole)
-    assert second.state.stopped == whole.state.stopped
+    assert second.state.early_stop_reason == whole.state.early_stop_reason
 
 
 def noisy(epoch: int) -> Iterator[Any]:
@@ -314,7 +314,7 @@ def test_random_ops_of_sessions_are_resumed(tmp_path: Path) -> None:
 
 def test_a_folder_with_another_run(tmp_path: Path) -> None:
     loop(folder=tmp_path, steps=2).run()
-    with pytest.raises(InvalidArgument, match="is there from an earlier run"):
+    with pytest.raises(InvalidArgument, match="already exists, from an earlier run"):
         loop(folder=tmp_path, steps=2).run()
     with pytest.raises(InvalidArgument, match="was made with 0 seed, not 1"):
         loop(folder=tmp_path, resume=True, seed=1).run()
@@ -359,7 +359,7 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     resumed = loop(folder=tmp_path, resume=True)
     resumed.run()
     assert weights(resumed) == weights(whole)
-    with pytest.raises(KeyboardInterrupt, match="what was trained is lost"):
+    with pytest.raises(KeyboardInterrupt, match="its progress is lost"):
         Loop(Interrupting(regression()), batches(), options).run()
 
 

@@ -61,7 +61,7 @@ def test_mean_squared_error() -> None:
         ({}, "the outputs y, s; name the one to train"),
         ({"output": "z"}, "there is no 'z'"),
         ({"output": "y", "keep": ["z"]}, "there is no 'z'"),
-        ({"output": "y", "kind": "hinge"}, "kind is 'hinge'"),
+        ({"output": "y", "kind": "hinge"}, "kind must be one of .*got 'hinge'"),
         ({"output": "y", "labels": "x"}, "already has a value 'x'"),
     ],
 )

@@ -481,7 +481,7 @@ def test_options_are_refused_as_by_torch() -> None:
         optim.Lion(params, betas=(0.9, 2))
     with pytest.raises(ValueError, match="Invalid weight_decay value: -1"):
         optim.Lion(params, weight_decay=-1)
-    with pytest.raises(ValueError, match="max_norm is -1, and must be at least 0"):
+    with pytest.raises(ValueError, match="max_norm must be at least 0, got -1"):
         optim.SGD(params, max_norm=-1)
 
 

@@ -399,7 +399,7 @@ def test_schedules() -> None:
     np.testing.assert_allclose([line(i) for i in (6, 8, 99)], [0.6, 0.2, 0.2])
     wave = cosine(1.0, warmup=4, total=8)
     np.testing.assert_allclose([wave(i) for i in (2, 4, 6, 8, 9)], [0.5, 1, 0.5, 0, 0], atol=1e-15)
-    with pytest.raises(InvalidArgument, match="warmup is 8 of 8"):
+    with pytest.raises(InvalidArgument, match="less than the 8 updates, got 8"):
         linear(1.0, warmup=8, total=8)
 
 

@@ -15,20 +15,20 @@ from sardonyx.train import SGD, Adafactor, AdamW, TrainingStep
 from tests.train.test_training_step import FEEDS, classifier
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "max_norm": ({"max_norm": -1}, "max_norm is -1"),
-    "accumulate": ({"accumulate": 0}, "accumulate is 0"),
-    "precision": ({"mixed_precision": "int8"}, "mixed_precision is 'int8'"),
-    "budget": ({"memory_budget": -5}, "memory_budget is -5"),
+    "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
+    "accumulate": ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+    "precision": ({"mixed_precision": "int8"}, "mixed_precision must be.*got 'int8'"),
+    "budget": ({"memory_budget": -5}, "memory_budget must be.*got -5"),
     "no loss": ({"loss": None}, "2 outputs: loss, scores"),
-    "a loss of many elements": ({"loss": "scores"}, "a loss has one element"),
+    "a loss of many elements": ({"loss": "scores"}, "a loss must have one element"),
     "a name": ({"parameters": ["w9"]}, "no input or initializer 'w9'"),
     "a pattern": ({"parameters": ["q*"]}, "matches 'q\\*'; there are w1"),
-    "none": ({"parameters": []}, "names none"),
+    "none": ({"parameters": []}, "`parameters` is empty"),
     "an input": ({"parameters": ["x"]}, "x is an input of the model"),
-    "betas": ({"optimizer": AdamW(betas=(1.0, 0.9))}, "betas are"),
-    "eps": ({"optimizer": AdamW(eps=-1)}, "eps is -1"),
+    "betas": ({"optimizer": AdamW(betas=(1.0, 0.9))}, "betas must be two numbers"),
+    "eps": ({"optimizer": AdamW(eps=-1)}, "eps must be at least 0, got -1"),
     "nesterov": ({"optimizer": SGD(nesterov=True)}, "needs a momentum"),
-    "d": ({"optimizer": Adafactor(d=0.5)}, "d is 0.5"),
+    "d": ({"optimizer": Adafactor(d=0.5)}, "d must be at least 1, got 0.5"),
 }
 
 
@@ -41,7 +41,7 @@ def test_wrong_arguments(name: str) -> None:
 
 def test_wrong_feeds() -> None:
     step = TrainingStep(classifier()[0], loss="loss")
-    with pytest.raises(InvalidArgument, match="w1 is trained"):
+    with pytest.raises(InvalidArgument, match="w1 is a parameter or state"):
         step.run(FEEDS | {"w1": np.zeros((2, 8), np.float32)})
     with pytest.raises(InvalidArgument, match="q is not an input; the inputs are labels, x"):
         step.run(FEEDS | {"q": 1})
@@ -52,8 +52,14 @@ def test_wrong_feeds() -> None:
 LOADS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "missing": (lambda p, s: p.pop("w1"), "parameter w1 is missing"),
     "unknown": (lambda p, s: p.update(q=1), "no parameter q"),
-    "shape": (lambda p, s: p.update(w1=p["w1"].T), r"w1 has the shape \[8, 2\], and here \[2, 8\]"),
-    "type": (lambda p, s: p.update(w1=p["w1"].astype(float)), "w1 is of type float64"),
+    "shape": (
+        lambda p, s: p.update(w1=p["w1"].T),
+        r"w1 must have the shape \[2, 8\], got \[8, 2\]",
+    ),
+    "type": (
+        lambda p, s: p.update(w1=p["w1"].astype(float)),
+        "w1 must be of type float32, got float64",
+    ),
     "state": (lambda p, s: s.pop("w1.exp_avg"), "state w1.exp_avg is missing"),
 }
 

@@ -132,7 +132,7 @@ TRAIN_EXAMPLES: Final = """\
 examples:
   sardonyx train model.onnx data.npz --loss loss --epochs 5 -o trained.onnx
   sardonyx train classifier.onnx data.npz --cross-entropy scores --parameters 'head.*'
-      --evaluation held_back.npz --patience 3 --curve loss.svg -o trained.onnx
+      --evaluation validation.npz --patience 3 --curve loss.svg -o trained.onnx
   sardonyx train model.onnx data.npz --loss loss --lora '*q_proj*' --rank 8 -o a.onnx_adapter
   sardonyx train model.onnx data.npz --loss loss --checkpoints run --save-every 100 -o out.onnx
       Ctrl-C writes a checkpoint; the same command with --resume continues

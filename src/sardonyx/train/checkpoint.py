@@ -1,7 +1,7 @@
 """Checkpoints: named tensors and JSON metadata in safetensors files, written atomically.
 
 A file appears under its name complete and synced, or not at all, so the newest file of a folder is
-whole whenever a process was killed or a disk was full. Nothing that is read is executed.
+valid even if a process was killed or a disk was full. Nothing that is read is executed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sardonyx.load.source import map_file
 SUFFIX: Final = ".safetensors"
 MAX_HEADER_BYTES: Final = 100_000_000  # the limit of the safetensors library
 _METADATA: Final = "__metadata__"  # of the format: strings by name
-_OWN: Final = "sardonyx"  # the entry with our metadata as JSON
+_OWN: Final = "sardonyx"  # the entry with Sardonyx's metadata as JSON
 _ALIGN: Final = 8  # bytes, of the tensors' data in a file
 _FILE_NAME: Final = re.compile(r"step-(\d{8,})\.safetensors")
 
-# Types of the format by our short names.
+# Types of the format by the short names of `DType`.
 _TYPES: Final = {
     "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "c64": "C64",
     "i64": "I64", "i32": "I32", "i16": "I16", "i8": "I8",
@@ -81,7 +81,7 @@ def save_tensors(
 
 
 def _to_write(name: str, tensor: Any) -> Array:
-    """The tensor as a contiguous little-endian array of a type that the format has."""
+    """Return the tensor as a contiguous little-endian array of a type that the format has."""
     array = np.asarray(tensor)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
@@ -95,7 +95,7 @@ def _to_write(name: str, tensor: Any) -> Array:
 
 
 def _header(names: list[str], arrays: Mapping[str, Array], metadata: Mapping[str, Any]) -> bytes:
-    """The header as JSON, padded so that the data after it is aligned."""
+    """Return the header as JSON, padded so that the data after it is aligned."""
     try:
         own = json.dumps(dict(metadata), allow_nan=True)
     except (TypeError, ValueError, RecursionError) as error:
@@ -118,7 +118,8 @@ def _header(names: list[str], arrays: Mapping[str, Array], metadata: Mapping[str
     text = json.dumps(entries, separators=(",", ":")).encode()
     if len(text) > MAX_HEADER_BYTES - _ALIGN:
         raise InvalidArgument(
-            f"the header would have {len(text)} bytes, and readers accept {MAX_HEADER_BYTES}",
+            f"the header would take {len(text)} bytes, more than the {MAX_HEADER_BYTES} that "
+            "readers accept",
             hint="store large metadata as a tensor",
         )
     return text + b" " * (-len(text) % _ALIGN)
@@ -146,8 +147,8 @@ def load_tensors(path: str | os.PathLike[str]) -> Checkpoint:
         return _read(target, data)
     except _InvalidFile as error:
         raise InvalidArgument(
-            f"{target} is not a whole safetensors file: {error}",
-            hint="it was truncated or is another kind of file; use an earlier checkpoint",
+            f"{target} is truncated or not a safetensors file: {error}",
+            hint="use an earlier checkpoint",
         ) from None
 
 
@@ -157,7 +158,7 @@ class _InvalidFile(Exception):
 
 def _read(path: str, data: Array) -> Checkpoint:
     if data.nbytes < 8:
-        raise _InvalidFile(f"it has {data.nbytes} bytes, and its header alone more")
+        raise _InvalidFile(f"it has {data.nbytes} bytes, less than a header")
     length = int.from_bytes(bytes(data[:8]), "little")
     if length > min(MAX_HEADER_BYTES, data.nbytes - 8):
         raise _InvalidFile(f"its header should have {length} bytes, the file has {data.nbytes}")
@@ -175,7 +176,7 @@ def _read(path: str, data: Array) -> Checkpoint:
             raise _InvalidFile(f"the data of {name} begins at byte {begin}, not {at}")
         at = end
     if at != body.nbytes:
-        raise _InvalidFile(f"its tensors have {at} bytes, and {body.nbytes} follow the header")
+        raise _InvalidFile(f"its tensors have {at} bytes, but {body.nbytes} follow the header")
     return Checkpoint(path, tensors, metadata)
 
 
@@ -237,7 +238,7 @@ class CheckpointFolder:
     def __init__(self, path: str | os.PathLike[str], keep: int | None = 2) -> None:
         """Use a folder, which is created with the first checkpoint; `keep=None` keeps all."""
         if keep is not None and keep < 1:
-            raise InvalidArgument(f"keep is {keep}, and at least one checkpoint must stay")
+            raise InvalidArgument(f"keep must be at least 1, got {keep}")
         self.path = os.path.abspath(os.fspath(path))
         self.keep = keep
 
@@ -269,10 +270,9 @@ class CheckpointFolder:
         return next(reversed(self.steps().values()), None)
 
     def load_latest(self) -> Checkpoint | None:
-        """Read the newest checkpoint that is whole; None if the folder has none at all.
+        """Read the newest valid checkpoint; None if the folder has none at all.
 
-        Files that are damaged, as by a failing disk, are skipped with a warning; if every one is,
-        that is an error.
+        Damaged files are skipped with a warning; if all are damaged, that is an error.
         """
         failure: SardonyxError | None = None
         for checkpoint in self._newest_first():
@@ -292,11 +292,11 @@ class CheckpointFolder:
                 yield error
 
     def _prune(self, newest: int) -> None:
-        """Remove all but the newest checkpoints; those after `newest` are of an abandoned run."""
+        """Remove all but the newest checkpoints; ones after `newest` are of an abandoned run."""
         paths = self.steps()
         kept = [step for step in paths if step <= newest]
         stay = set(kept if self.keep is None else kept[-self.keep :])
         for step, path in paths.items():
             if step not in stay:
-                with contextlib.suppress(OSError):  # removed already, or not ours to remove
+                with contextlib.suppress(OSError):  # already removed, or not permitted
                     os.unlink(path)

@@ -1,4 +1,4 @@
-"""Evaluation of a model on held-back data: the mean loss, and means of metrics."""
+"""Evaluation of a model on validation data: the mean loss, and means of metrics."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ from sardonyx.train.speed import Report
 from sardonyx.train.training_step import TrainingStep
 
 _ADAPTER: Final = ".onnx_adapter"
-_OWN: Final = "sardonyx."  # what a step adds to the inputs and outputs of its model
+_OWN: Final = "sardonyx."  # prefix of the inputs and outputs that a step adds to its model
 
 
 @frozen(eq=False)
 class Fitted:
     """What `fit` returns: the trained parameters, and how it went."""
 
-    step: TrainingStep  # trains on, if it is run
+    step: TrainingStep  # running it continues the training
     losses: list[float]  # by step
     evaluations: list[dict[str, float]]  # "step", "loss" and metrics
     stopped: str  # why training ended before its last step; empty if it did not
@@ -43,7 +43,7 @@ class Fitted:
         return self.step.parameters
 
     def to_model(self) -> Model:
-        """Return the trained model for inference: stored statistics, no Dropout.
+        """Return the trained model for inference: running statistics, no Dropout.
 
         Adapters are its optional inputs, with the trained parameters as defaults.
         """
@@ -60,8 +60,8 @@ class Fitted:
             self.adapted.save(target, self.parameters)
         else:
             raise InvalidArgument(
-                f"{target} would be an adapter, and the model has none",
-                hint="give fit the result of sardonyx.train.lora",
+                f"{target} would be an adapter, but the model has none",
+                hint="pass the result of sardonyx.train.lora to fit",
             )
 
     def save_curve(self, path: str | os.PathLike[str], title: str = "loss") -> None:
@@ -72,7 +72,7 @@ class Fitted:
 
 
 def _is_large(model: Model) -> bool:
-    """Whether the weights take half of what one protobuf message holds, and are stored apart."""
+    """Whether the weights exceed half of protobuf's 2 GB limit, and are stored as external data."""
     constants = (value.const for value in model.graph.all_values())
     return sum(const.size_bytes for const in constants if const is not None) > 1 << 30
 
@@ -114,9 +114,9 @@ def fit(  # noqa: PLR0913 - options, passed by name
     `steps`. Arrays and lists are shuffled in each epoch, as `seed` determines.
 
     `loss` names the output to minimize. `parameters`, `optimizer`, `max_norm`, `accumulate`,
-    `mixed_precision`, `memory_budget` and `dims` are those of `TrainingStep`, which has them
-    already if it is given; `lr` replaces the optimizer's learning rate, and may be a function of
-    the number of updates (`sardonyx.train.schedules`).
+    `mixed_precision`, `memory_budget` and `dims` are those of `TrainingStep`; they cannot be
+    overridden if `model` is one; `lr` replaces the optimizer's learning rate, and may be a function
+    of the number of updates (`sardonyx.train.schedules`).
 
     The model is evaluated on `evaluation` at the end of each epoch, or every `evaluate_every`
     steps: its mean loss, and the means of `metrics`, which are functions of the outputs and the
@@ -125,7 +125,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
 
     With `checkpoints`, a folder, the state is written every `save_every` steps, at the end, and on
     Ctrl-C. With `resume` the newest one is continued, if there is any: data, random numbers and
-    optimizer state go on as if nothing had happened, to the bit.
+    optimizer state continue bitwise equal to an uninterrupted run.
 
     `on_step` is called with a report after each step.
     """
@@ -147,7 +147,9 @@ def fit(  # noqa: PLR0913 - options, passed by name
             dims=dims,
         )
     elif accumulate != 1 or any(choice is not None for choice in choices):
-        raise InvalidArgument("the options of a TrainingStep are those that it was made with")
+        raise InvalidArgument(
+            "the options of a TrainingStep cannot be overridden; pass them to TrainingStep"
+        )
     else:
         step = model
     loss_name = _loss_name(step, loss)
@@ -165,22 +167,22 @@ def fit(  # noqa: PLR0913 - options, passed by name
     )
     names = _input_names(step)
     batches = Batches(data, names, BatchOptions(batch_size, shuffle, seed, drop_last))
-    held_back = None
+    validation = None
     if evaluation is not None:
         size = batch_size if holds_arrays(evaluation) else None
         ordered = Batches(evaluation, names, BatchOptions(size, shuffle=False))
-        held_back = Evaluation(ordered, loss_name, metrics or {})
+        validation = Evaluation(ordered, loss_name, metrics or {})
     folder = checkpoints
     if folder is not None and not isinstance(folder, CheckpointFolder):
         folder = CheckpointFolder(folder)
-    loop = Loop(step, batches, options, held_back, folder, on_step)
+    loop = Loop(step, batches, options, validation, folder, on_step)
     loop.run()
     state = loop.state
-    return Fitted(step, state.losses, state.evaluations, state.stopped, adapted)
+    return Fitted(step, state.losses, state.evaluations, state.early_stop_reason, adapted)
 
 
 def _loss_name(step: TrainingStep, loss: str | None) -> str:
-    """The output that a step minimizes: the one that is named, or the only one."""
+    """Return the output that a step minimizes: the named one, or the only one."""
     names = [o.name for o in step.session.get_outputs() if not o.name.startswith(_OWN)]
     if loss is None and len(names) > 1:
         raise InvalidArgument(f"the step has the outputs {', '.join(names)}; name its `loss`")
@@ -188,7 +190,7 @@ def _loss_name(step: TrainingStep, loss: str | None) -> str:
 
 
 def _input_names(step: TrainingStep) -> list[str]:
-    """The inputs that data is for, in the model's order."""
+    """Return the inputs that data is fed to, in the model's order."""
     own = {**step.parameters, **step.state}
     names = (i.name for i in step.session.get_inputs())
     return [n for n in names if n not in own and not n.startswith(_OWN)]

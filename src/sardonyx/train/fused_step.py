@@ -1,7 +1,7 @@
 """One native pass over all parameters of an optimizer: which ones it can update, and the call.
 
-Addresses are read again in every step: FSDP and others resize storages and replace `.data`, and
-autograd makes new gradients. Nothing but numbers is kept between steps, and those are compared.
+Only addresses and sizes are cached, and revalidated each step: FSDP and others resize storages and
+replace `.data`, and autograd makes new gradients.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Entry(NamedTuple):
     step: Tensor | None = None
 
 
-def reason_for_torch(entry: Entry, *, row_major: bool) -> str | None:
+def fallback_reason(entry: Entry, *, row_major: bool) -> str | None:
     """Return why torch updates this parameter, or None if the native kernel does.
 
-    The kernel treats tensors as arrays, so all must have the same strides without gaps;
-    `row_major` says that they must also be contiguous.
+    The kernel treats tensors as flat arrays, so all must be dense with equal strides; with
+    `row_major` they must also be contiguous.
     """
     p, g = entry.param, entry.grad
     if type(p) not in _PLAIN or type(g) not in _PLAIN:
@@ -64,10 +64,10 @@ def reason_for_torch(entry: Entry, *, row_major: bool) -> str | None:
         return "a parameter that is not contiguous"
     if not (g.is_contiguous() if is_plain else g.stride() == p.stride()):
         return "a gradient with other strides than its parameter"
-    return _reason_by_state(entry, is_plain)
+    return _state_fallback_reason(entry, is_plain)
 
 
-def _reason_by_state(entry: Entry, is_plain: bool) -> str | None:
+def _state_fallback_reason(entry: Entry, is_plain: bool) -> str | None:
     """Return why the kernel cannot update the state of a parameter; None if it can."""
     p, step = entry.param, entry.step
     for state in entry.states:
@@ -93,12 +93,12 @@ def _check_storage(tensor: Tensor) -> None:
         raise InvalidArgument(
             f"a parameter of shape {tuple(tensor.shape)}, or its state, has no memory: its storage "
             f"has {tensor.untyped_storage().nbytes()} of {bounds} bytes",
-            hint="call step() while parameters are sharded, or summon the full ones first",
+            hint="call step() while parameters are sharded, or inside `summon_full_params`",
         )
 
 
 def _overlap(addresses: Any, sizes: Any) -> bool:
-    """Return whether any two of these ranges of bytes overlap."""
+    """Return whether any two of these byte ranges overlap."""
     by_address = np.argsort(addresses, kind="stable")
     begins = addresses[by_address]
     ends = begins + sizes[by_address]
@@ -106,7 +106,7 @@ def _overlap(addresses: Any, sizes: Any) -> bool:
 
 
 class ParamTable:
-    """The records of the parameters that a kernel updates, reused while they stay the same."""
+    """The records of the parameters that a kernel updates, reused while they are unchanged."""
 
     def __init__(self) -> None:
         self._key: list[tuple[int, ...]] = []
@@ -193,7 +193,7 @@ class FusedStep(torch.optim.Optimizer):
         self, params: Any, *args: Any, max_norm: float | None = None, **options: Any
     ) -> None:
         if max_norm is not None and not max_norm >= 0:
-            raise ValueError(f"max_norm is {max_norm}, and must be at least 0")
+            raise ValueError(f"max_norm must be at least 0, got {max_norm}")
         super().__init__(params, *args, **options)
         self.max_norm = max_norm
         self.fallbacks = Counter()
@@ -206,7 +206,7 @@ class FusedStep(torch.optim.Optimizer):
         raise NotImplementedError
 
     def hyperparameters(self, group: Group) -> list[float]:
-        """Return the kernel's numbers of a group; the last one is -1 for maximize, else 1."""
+        """Return the kernel's hyperparameters of a group; the last is -1 for maximize, else 1."""
         raise NotImplementedError
 
     def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
@@ -218,7 +218,7 @@ class FusedStep(torch.optim.Optimizer):
         return entry
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update all parameters; `closure` computes the loss and gradients again."""
+        """Update all parameters; `closure` reevaluates the loss and gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -251,20 +251,20 @@ class FusedStep(torch.optim.Optimizer):
             self._fall_back(self.param_groups[group], [entry for entry, _ in kept], clip)
 
     def _split(self) -> tuple[list[tuple[int, Entry]], dict[int, list[tuple[Entry, str]]]]:
-        """Return the kernel's entries, and those of torch with reasons, with their groups."""
-        mine: list[tuple[int, Entry]] = []
+        """Return native entries, and fallback entries with reasons, with their groups."""
+        natives: list[tuple[int, Entry]] = []
         others: dict[int, list[tuple[Entry, str]]] = {}
         for index, group in enumerate(self.param_groups):
-            whole = self._reason_of_group(group)
+            whole = self._group_fallback_reason(group)
             for entry in self.collect(group):
-                reason = whole or reason_for_torch(entry, row_major=self.row_major)
+                reason = whole or fallback_reason(entry, row_major=self.row_major)
                 if reason is None:
-                    mine.append((index, entry))
+                    natives.append((index, entry))
                 else:
                     others.setdefault(index, []).append((entry, reason))
-        return mine, others
+        return natives, others
 
-    def _reason_of_group(self, group: Group) -> str | None:
+    def _group_fallback_reason(self, group: Group) -> str | None:
         if torch.compiler.is_compiling():
             return "torch.compile traces the step"
         for option in ("differentiable", "capturable"):
@@ -298,7 +298,7 @@ class FusedStep(torch.optim.Optimizer):
             limit = _NO_CLIPPING if self.max_norm is None else float(self.max_norm)
             groups = np.array([self.hyperparameters(group) for group in self.param_groups])
             norm = self._table.run(self.kernel, groups, [limit, scale, squares])
-            # Autograd's check for changes in place between forward and backward.
+            # For autograd's check for in-place changes between forward and backward.
             torch.autograd.graph.increment_version([entry.param for _, entry in entries])
         if self.max_norm is None:
             return 1.0

@@ -1,7 +1,7 @@
 """The training loop: epochs of steps, with evaluation, checkpoints, interruption and resumption.
 
-A run that is resumed equals one that was not interrupted to the bit: a checkpoint holds parameters,
-optimizer state, the position in the data, and the states of random generators.
+A resumed run is bitwise equal to an uninterrupted one: a checkpoint holds parameters, optimizer
+state, the position in the data, and the states of random generators.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LoopOptions:
     loss: str  # the name of the output
     epochs: int | None = None
     steps: int | None = None
-    lr: LearningRate | None = None  # in place of the optimizer's
+    lr: LearningRate | None = None  # overrides the optimizer's
     evaluate_every: int | None = None  # steps; None: at the end of each epoch
     patience: int | None = None  # evaluations without an improvement
     monitor: str = "loss"  # of the evaluation; a loss is minimized, a metric maximized
@@ -97,20 +97,20 @@ class Loop:
                 self._epoch(interrupts, report)
         if self._checkpoints is not None and self.state.step > before:
             self._save()
-        if self.best and self.state.stopped:
+        if self.best and self.state.early_stop_reason:
             self.step.load(self.best, self.step.state)
 
     @property
     def _is_done(self) -> bool:
         options, state = self._options, self.state
-        is_long = options.steps is not None and state.step >= options.steps
-        is_last = options.epochs is not None and state.epoch >= options.epochs
-        return bool(state.stopped) or is_long or is_last
+        reached_max_steps = options.steps is not None and state.step >= options.steps
+        reached_max_epochs = options.epochs is not None and state.epoch >= options.epochs
+        return bool(state.early_stop_reason) or reached_max_steps or reached_max_epochs
 
     def _epoch(self, interrupts: _Interrupts, report: Callable[[Feeds], None]) -> None:
         """Run the rest of the current epoch."""
         state, options = self.state, self._options
-        # Data that draws from global generators repeats what it drew before a resumption.
+        # After a resumption, data that uses the global generators repeats its draws.
         self._generators.enter_epoch()
         for feeds in self._batches.epoch(state.epoch, skip=state.batch):
             self._run_step(feeds)
@@ -134,7 +134,7 @@ class Loop:
     def _run_step(self, feeds: Feeds) -> None:
         state, options = self.state, self._options
         where = f"step {state.step + 1}, batch {state.batch + 1} of epoch {state.epoch + 1}"
-        saved = self._saved or "none: name a folder by `checkpoints`"
+        saved = self._saved or "none; pass checkpoints=FOLDER"
         with located(training=where, checkpoint=saved):
             outputs = self.step.run(feeds, options.lr)
             loss = float(np.mean(outputs[options.loss]))
@@ -144,7 +144,7 @@ class Loop:
         state.losses.append(loss)
 
     def _evaluate(self) -> None:
-        """Evaluate, and note whether the result is better than all before."""
+        """Evaluate, and keep the parameters if the result is the best so far."""
         if self._evaluation is None:
             return
         state, options = self.state, self._options
@@ -160,7 +160,7 @@ class Loop:
             return
         state.n_worse += 1
         if state.n_worse >= options.patience:
-            state.stopped = (
+            state.early_stop_reason = (
                 f"{options.monitor} has been no better than {state.best:.6g} "
                 f"for {state.n_worse} evaluations"
             )
@@ -168,7 +168,7 @@ class Loop:
     def _interrupt(self) -> None:
         text = f"training was interrupted after step {self.state.step}"
         if self._checkpoints is None:
-            raise KeyboardInterrupt(f"{text}; without `checkpoints`, what was trained is lost")
+            raise KeyboardInterrupt(f"{text}; without `checkpoints`, its progress is lost")
         path = self._save()
         raise KeyboardInterrupt(f"{text}, and saved as {path}: fit(..., resume=True) continues")
 
@@ -188,8 +188,8 @@ class Loop:
         if not self._options.resume:
             if path := checkpoints.latest():
                 raise InvalidArgument(
-                    f"{path} is there from an earlier run",
-                    hint="give resume=True to continue it, or another folder",
+                    f"{path} already exists, from an earlier run",
+                    hint="pass resume=True to continue it, or another folder",
                 )
             return
         found = checkpoints.load_latest()
@@ -211,12 +211,12 @@ def _check(
     options: LoopOptions, evaluation: Evaluation | None, checkpoints: CheckpointFolder | None
 ) -> None:
     if options.epochs is None and options.steps is None:
-        raise InvalidArgument("neither `epochs` nor `steps` says how long to train")
+        raise InvalidArgument("pass `epochs` or `steps`: how long to train")
     numbers = ("epochs", "steps", "evaluate_every", "patience", "save_every")
     for name in numbers:
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or value < 1):
-            raise InvalidArgument(f"{name} is {value!r}, and must be a positive integer")
+            raise InvalidArgument(f"{name} must be a positive integer, got {value!r}")
     if evaluation is None and (options.patience is not None or options.evaluate_every is not None):
         raise InvalidArgument("`patience` and `evaluate_every` need evaluation data")
     if checkpoints is None and (options.resume or options.save_every is not None):
@@ -224,7 +224,7 @@ def _check(
 
 
 class _Interrupts:
-    """Notes Ctrl-C, so that a step is never cut in two; a second one interrupts at once."""
+    """Defers Ctrl-C to the end of a step; a second one interrupts immediately."""
 
     def __init__(self) -> None:
         self.requested = False

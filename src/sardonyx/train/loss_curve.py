@@ -24,8 +24,8 @@ def loss_curve(
     """Return an SVG image: the loss of each step, its moving mean, and evaluated losses."""
     values = np.asarray(losses, np.float64)
     steps = np.arange(1, len(values) + 1, dtype=np.float64)
-    held_back = [(e["step"], e["loss"]) for e in evaluations]
-    heights = [*values.tolist(), *(loss for _, loss in held_back)]
+    validation = [(e["step"], e["loss"]) for e in evaluations]
+    heights = [*values.tolist(), *(loss for _, loss in validation)]
     finite = [h for h in heights if math.isfinite(h)] or [0.0, 1.0]
     axes = _Axes(max(len(values), 1), min(finite), max(finite))
     parts = [
@@ -36,12 +36,12 @@ def loss_curve(
         axes.line(steps, values, "#b8cce4", 1),
         axes.line(steps, _smoothed(values), "#1f4e9c", 2),
     ]
-    if held_back:
-        evaluated = np.array(held_back, np.float64)
+    if validation:
+        evaluated = np.array(validation, np.float64)
         parts.append(axes.line(evaluated[:, 0], evaluated[:, 1], "#c0392b", 2))
-        parts += [axes.dot(x, y, "#c0392b") for x, y in held_back]
+        parts += [axes.dot(x, y, "#c0392b") for x, y in validation]
     parts.append(
-        _legend([("#1f4e9c", "training"), ("#c0392b", "held back")][: 1 + bool(held_back)])
+        _legend([("#1f4e9c", "training"), ("#c0392b", "validation")][: 1 + bool(validation)])
     )
     return "\n".join([*parts, "</svg>\n"])
 
@@ -62,7 +62,7 @@ class _Axes:
         return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share
 
     def line(self, steps: Array, losses: Array, color: str, width: int) -> str:
-        """A line through points, averaged where there are too many; gaps at NaN."""
+        """Return a line through points, averaged where there are too many; NaN is left out."""
         chunk = -(-len(losses) // _MAX_POINTS) or 1
         points = []
         for begin in range(0, len(losses), chunk):
@@ -73,11 +73,11 @@ class _Axes:
         return f'<polyline points="{" ".join(points)}" stroke="{color}" stroke-width="{width}"/>'
 
     def dot(self, step: float, loss: float, color: str) -> str:
-        """A point."""
+        """Return a point."""
         return f'<circle cx="{self.x(step):.1f}" cy="{self.y(loss):.1f}" r="3" fill="{color}"/>'
 
     def ticks(self) -> list[str]:
-        """The grid with its numbers."""
+        """Return the grid with its labels."""
         parts, bottom = [], _HEIGHT - _BOTTOM
         for i in range(_TICKS):
             loss = self._low + (self._high - self._low) * i / (_TICKS - 1)
@@ -95,7 +95,7 @@ class _Axes:
 
 
 def _smoothed(values: Array) -> Array:
-    """The mean of each value and those before it, in a window."""
+    """Return the moving average over a window of preceding values."""
     if not len(values):
         return values
     window = max(1, len(values) // _WINDOW)

@@ -35,7 +35,7 @@ def add_loss(
     other outputs those in `keep` stay.
     """
     if kind not in _KINDS:
-        raise InvalidArgument(f"kind is {kind!r}, and must be one of {', '.join(_KINDS)}")
+        raise InvalidArgument(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
     changed = editable(model)
     outputs = {d.name: v for d, v in zip(changed.outputs, changed.graph.outputs, strict=True)}
     unknown = next((n for n in (output, *keep) if n is not None and n not in outputs), None)

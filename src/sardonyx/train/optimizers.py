@@ -31,12 +31,12 @@ class Optimizer(Protocol):
 def _at_least_0(**numbers: float) -> None:
     for name, number in numbers.items():
         if not number >= 0:
-            raise InvalidArgument(f"{name} is {number}, and must be at least 0")
+            raise InvalidArgument(f"{name} must be at least 0, got {number}")
 
 
 def _check_betas(betas: tuple[float, float]) -> None:
     if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
-        raise InvalidArgument(f"betas are {betas}, and must be two numbers in [0, 1)")
+        raise InvalidArgument(f"betas must be two numbers in [0, 1), got {betas}")
 
 
 @frozen
@@ -119,9 +119,9 @@ class Adafactor:
         eps1, eps2 = self.eps
         _at_least_0(weight_decay=self.weight_decay, eps2=eps2, eps1=0 if eps1 is None else eps1)
         if not self.d >= 1:
-            raise InvalidArgument(f"d is {self.d}, and must be at least 1")
+            raise InvalidArgument(f"d must be at least 1, got {self.d}")
         if not self.beta2_decay <= 0:
-            raise InvalidArgument(f"beta2_decay is {self.beta2_decay}, and must be at most 0")
+            raise InvalidArgument(f"beta2_decay must be at most 0, got {self.beta2_decay}")
         attrs = {
             "beta2_decay": float(self.beta2_decay), "eps1": -1.0 if eps1 is None else float(eps1),
             "eps2": float(eps2), "d": float(self.d), "weight_decay": float(self.weight_decay),

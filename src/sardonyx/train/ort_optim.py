@@ -99,13 +99,13 @@ class FusedAdam(_AdamStep, torch.optim.Adam):
         states = (self.state.get(p) for p in group["params"] if p.grad is not None)
         return sorted({1 + (number(s["step"]) if s else 0) for s in states}) or [1]
 
-    def _reason_of_group(self, group: Group) -> str | None:
+    def _group_fallback_reason(self, group: Group) -> str | None:
         first, *others = self._steps(group)
         if others:
             return "parameters of a group that took different numbers of steps"
         if not self._update_at(group, first).factor:  # the kernel's decay is relative to it
             return "a step of length 0"
-        return super()._reason_of_group(group)
+        return super()._group_fallback_reason(group)
 
     def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
         beta1, beta2 = map(number, group["betas"])

@@ -18,15 +18,16 @@ from sardonyx.train.checkpoint import Checkpoint
 from sardonyx.train.optimizers import LearningRate
 
 _PARAMETERS, _STATE, _BEST, _RANDOM = "parameters/", "state/", "best/", "random/"
-_LOSSES: Final = "losses"  # a tensor: a long run has millions
+_LOSSES: Final = "losses"  # stored as a tensor: a long run has millions
+_STOPPED: Final = "stopped"  # the name of `early_stop_reason` in checkpoints
 
 
 class Step(Protocol):
-    """What the loop needs of a training step (`TrainingStep`)."""
+    """The interface of a training step that the loop uses (`TrainingStep`)."""
 
     @property
     def parameters(self) -> Mapping[str, Array]:
-        """The parameters by name, as they are now."""
+        """The current parameters by name."""
         ...
 
     @property
@@ -49,7 +50,7 @@ class Step(Protocol):
 
 @mutable
 class State:
-    """Where a run is."""
+    """Training progress."""
 
     step: int = 0
     epoch: int = 0
@@ -57,8 +58,8 @@ class State:
     losses: list[float] = field(default_factory=list)  # by step
     evaluations: list[dict[str, float]] = field(default_factory=list)  # with their "step"
     best: float = math.nan  # of the monitored value
-    n_worse: int = 0  # evaluations since then
-    stopped: str = ""  # why, if before its end
+    n_worse: int = 0  # evaluations since the best one
+    early_stop_reason: str = ""
 
 
 def seed_sessions(seed: int) -> None:
@@ -73,14 +74,14 @@ class Generators:
         self._start: dict[str, Any] | None = None
 
     def enter_epoch(self) -> None:
-        """Note the states; in an epoch that is resumed, return to those at its start."""
+        """Record the states; in a resumed epoch, restore those at its start."""
         if self._start is None:
             self._start = _states()
         else:
             _set_states(self._start)
 
     def leave_epoch(self) -> None:
-        """Forget the states: the epoch ended."""
+        """Drop the recorded states: the epoch ended."""
         self._start = None
 
     def pack(self) -> tuple[dict[str, Array], dict[str, Any]]:
@@ -92,7 +93,7 @@ class Generators:
         return tensors, rest
 
     def unpack(self, tensors: Mapping[str, Array], rest: Mapping[str, Any]) -> None:
-        """Take the states of a checkpoint."""
+        """Restore the states of a checkpoint."""
         self._start = {
             "python": tensors[_RANDOM + "python"],
             "numpy": tensors[_RANDOM + "numpy"],
@@ -118,12 +119,13 @@ def _set_states(states: Mapping[str, Any]) -> None:
 def pack(
     step: Step, state: State, best: Mapping[str, Array], generators: Generators
 ) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return everything that a run continues with."""
+    """Return everything that is needed to resume a run."""
     tensors = {_PARAMETERS + name: array for name, array in step.parameters.items()}
     tensors |= {_STATE + name: array for name, array in step.state.items()}
     tensors |= {_BEST + name: array for name, array in best.items()}
     drawn, random_metadata = generators.pack()
     fields = as_dict(state)
+    fields[_STOPPED] = fields.pop("early_stop_reason")
     tensors |= drawn | {_LOSSES: np.array(fields.pop(_LOSSES), np.float64)}
     return tensors, {"state": fields, "random": random_metadata}
 
@@ -132,7 +134,9 @@ def unpack(found: Checkpoint, step: Step, generators: Generators) -> tuple[State
     """Load a checkpoint into a step and the generators; return the state and best parameters."""
     try:
         losses = found.tensors[_LOSSES].tolist()
-        state = State(**found.metadata["state"], losses=losses)
+        fields = dict(found.metadata["state"])
+        reason = fields.pop(_STOPPED, "")
+        state = State(**fields, losses=losses, early_stop_reason=reason)
         generators.unpack(found.tensors, found.metadata["random"])
     except UNEXPECTED_ERRORS as error:
         raise InvalidArgument(

@@ -33,7 +33,7 @@ def _with_warmup(lr: float, warmup: int, total: int, decayed: Callable[[float], 
     """`decayed` is the rate by the progress after the warmup, from 0 to 1."""
     if not 0 <= warmup < total:
         raise InvalidArgument(
-            f"warmup is {warmup} of {total} updates, and must be at least 0 and end before"
+            f"warmup must be at least 0 and less than the {total} updates, got {warmup}"
         )
 
     def schedule(count: int) -> float:

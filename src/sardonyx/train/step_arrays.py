@@ -1,4 +1,4 @@
-"""Parameters and states in and out of a training step."""
+"""Load and save the parameters and states of a training step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_arrays(
     *,
     only_check: bool = False,
 ) -> None:
-    """Copy arrays into those of the same names, once all have the same names, shapes and types."""
+    """Copy arrays into those of the same names, after checking all names, shapes and types."""
     if given is None:
         return
     for name in own:
@@ -34,15 +34,16 @@ def load_arrays(
             raise InvalidArgument(
                 f"there is no {kind} {name}", hint="the step has another model or other options"
             )
-        array, mine = np.asarray(value), own[name]
-        if array.shape != mine.shape:
+        array, target = np.asarray(value), own[name]
+        if array.shape != target.shape:
             raise InvalidArgument(
-                f"the {kind} {name} has the shape {list(array.shape)}, and here {list(mine.shape)}"
+                f"the {kind} {name} must have the shape {list(target.shape)}, "
+                f"got {list(array.shape)}"
             )
-        if array.dtype != mine.dtype:
+        if array.dtype != target.dtype:
             raise InvalidArgument(
-                f"the {kind} {name} is of type {array.dtype}, and here of {mine.dtype}",
-                hint=f"convert it with array.astype({mine.dtype.name!r})",
+                f"the {kind} {name} must be of type {target.dtype}, got {array.dtype}",
+                hint=f"convert it with array.astype({target.dtype.name!r})",
             )
     for name, value in given.items() if not only_check else ():
         own[name][...] = value
@@ -75,7 +76,7 @@ def save_trained(
 ) -> None:
     """Save a loaded model with trained initializers; `source` has the bytes of the model file.
 
-    If initializers are in other files, then those of the saved model are in one beside it.
+    If initializers are external data, those of the saved model are in one file next to it.
     """
     constants = (value.const for _, value in _initializers(model.graph))
     is_external = any(isinstance(c, SourceConst) and c.source is not source for c in constants)

@@ -1,4 +1,4 @@
-"""The memory that a step takes beside parameters, states and feeds."""
+"""The memory that a step takes in addition to parameters, states and feeds."""
 
 from __future__ import annotations
 

@@ -43,18 +43,18 @@ class TrainingStep:
     """A model in training: its parameters, the optimizer's state, and the step.
 
     `loss` names the output to minimize; the default is the only output. `parameters` are names of
-    initializers, or patterns as in fnmatch; the default is what `gradient` differentiates by. All
-    others are frozen: their gradients are not computed.
+    initializers, or patterns as in fnmatch; for the default see `gradient`. All others are frozen:
+    their gradients are not computed.
 
     `max_norm` clips the gradients by their norm over all parameters. With `accumulate=n` the
-    gradients of n runs are averaged, and the last of them updates. `mixed_precision` computes
-    matrix products and convolutions in float16 or bfloat16 on float32 parameters; for float16 the
+    gradients of n runs are averaged, and the last run updates the parameters. `mixed_precision`
+    computes matmuls and convolutions in float16 or bfloat16 on float32 parameters; for float16 the
     loss is scaled, and steps whose gradients overflow are skipped.
 
-    `recompute` is that of `gradient`; with `memory_budget` in bytes, the layers are recomputed if
-    the values of a step would take more. `dims` fixes symbolic dims by name.
+    `recompute` is that of `gradient`; with `memory_budget` in bytes, layers are recomputed if
+    the activations of a step would exceed it. `dims` fixes symbolic dims by name.
 
-    Results are equal to the bit for any number of threads. One thread runs a step at a time.
+    Results are bitwise equal for any number of threads. One thread runs a step at a time.
     """
 
     def __init__(  # noqa: PLR0913 - options, passed by name
@@ -116,12 +116,12 @@ class TrainingStep:
 
     @property
     def parameters(self) -> Arrays:
-        """The arrays that are trained, by name; what is written to them is used."""
+        """The trained arrays by name: writable; changes take effect in the next step."""
         return dict(self._parameters)
 
     @property
     def state(self) -> Arrays:
-        """The arrays that a later process needs beside the parameters to continue, by name.
+        """The arrays, other than the parameters, that another process needs to resume, by name.
 
         `step` counts the updates and `runs` the runs, `<parameter>.exp_avg` and the like are the
         optimizer's, `<parameter>.grad_sum` are accumulated gradients. Running statistics of batch
@@ -157,7 +157,8 @@ class TrainingStep:
             return
         if wrong in self._own:
             raise InvalidArgument(
-                f"{wrong} is trained, and not fed", hint="change its array in step.parameters"
+                f"{wrong} is a parameter or state, not a feed",
+                hint="change its array in step.parameters or step.state",
             )
         raise InvalidArgument(f"{wrong} is not an input; the inputs are {_listed(self._inputs)}")
 
@@ -172,7 +173,7 @@ class TrainingStep:
             load_arrays(self._states, state, "state")
 
     def _set(self, lr: LearningRate) -> None:
-        """Write what the nodes read in this run."""
+        """Write the settings that the nodes read in this run."""
         count, run = int(self._count), int(self._runs)
         rate = float(lr(count) if callable(lr) else lr)
         if not rate >= 0:
@@ -185,7 +186,7 @@ class TrainingStep:
         self._settings[:] = rate, count + 1, factor, updates, keep, run
 
     def _advance(self, loss: Any, is_updated: bool) -> None:
-        """Count the run; raise if it changed nothing for its loss."""
+        """Count the run; raise if it was skipped because its loss is not finite."""
         if self._scale is None and not np.isfinite(loss).all():
             raise RuntimeException(
                 f"the loss of step {int(self._count) + 1} is {float(np.asarray(loss).reshape(()))}",
@@ -203,7 +204,7 @@ class TrainingStep:
         parameters: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
-        """Copy parameters, state or both from what another step of this model had.
+        """Copy parameters, state or both from another step of this model.
 
         Raise, before anything is changed, if names, shapes or types differ.
         """
@@ -232,15 +233,15 @@ def _check(
     max_norm: float | None, accumulate: int, precision: str | None, budget: int | None
 ) -> None:
     if max_norm is not None and not max_norm >= 0:
-        raise InvalidArgument(f"max_norm is {max_norm}, and must be at least 0")
+        raise InvalidArgument(f"max_norm must be at least 0, got {max_norm}")
     if not accumulate >= 1:
-        raise InvalidArgument(f"accumulate is {accumulate}, and must be at least 1")
+        raise InvalidArgument(f"accumulate must be at least 1, got {accumulate}")
     if precision not in _PRECISIONS:
         raise InvalidArgument(
-            f"mixed_precision is {precision!r}, and may be None, 'bfloat16' or 'float16'"
+            f"mixed_precision must be None, 'bfloat16' or 'float16', got {precision!r}"
         )
     if budget is not None and not budget >= 0:
-        raise InvalidArgument(f"memory_budget is {budget} bytes, and must be at least 0")
+        raise InvalidArgument(f"memory_budget must be at least 0 bytes, got {budget}")
 
 
 def _listed(names: Iterable[str]) -> str:

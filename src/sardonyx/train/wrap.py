@@ -1,4 +1,4 @@
-"""`wrap`: run a torch module by our sessions, in training and in inference."""
+"""`wrap`: run a torch module with Sardonyx, in training and in inference."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def wrap(
     The module stays what it is: its class, parameters, `state_dict`, hooks and checkpoints do not
     change; optimizers, DistributedDataParallel, FSDP2, Trainer and Accelerate accept it as before.
 
-    `memory_budget` is the part of the activations' bytes, from 0 to 1, that may be kept for the
-    backward pass, or a number of bytes from 1024 on; the rest is computed again there, as far as
+    `memory_budget` is the fraction of the activations' bytes, from 0 to 1, that may be saved for
+    the backward pass, or a number of bytes, at least 1024; the rest is recomputed there, as far as
     that lowers the peak. `dynamic` is that of `torch.compile`. With `cache`, compiled graphs are
     stored in torch's cache folder, and loaded by later processes. With `freeze`, parameters are
     constants in inference, until they change: each call compares their bytes, or, with "versions",
-    torch's counts of writes alone, which is faster and does not notice writes through `p.data`.
+    only `Tensor._version`, which is faster and does not notice writes through `p.data`.
 
     With FSDP2, call `fully_shard` first: its innermost modules are compiled one by one, between the
     hooks that gather their parameters.
@@ -61,7 +61,7 @@ def wrap(
     for unit in units:
         unit._compiled_call_impl = _with_compiled_forward(unit, compiler)
     if units:
-        kept.notes.append(f"{len(units)} FSDP modules are compiled; what is around them is torch's")
+        kept.notes.append(f"{len(units)} FSDP modules are compiled; torch runs what is around them")
     else:
         module._compiled_call_impl = _compiled_call(module, compiler)
     return module

@@ -91,12 +91,12 @@ def lora(
     determines A.
     """
     if not isinstance(rank, int) or rank < 1:
-        raise InvalidArgument(f"rank is {rank!r}, and must be a positive integer")
+        raise InvalidArgument(f"rank must be a positive integer, got {rank!r}")
     if kind == "prefix":
         return Adapted(model, targets, prefix.Recipe(rank, seed))
     if kind not in insert.KINDS:
         raise InvalidArgument(
-            f"kind is {kind!r}, and must be one of {', '.join((*insert.KINDS, 'prefix'))}"
+            f"kind must be one of {', '.join((*insert.KINDS, 'prefix'))}, got {kind!r}"
         )
     return Adapted(model, targets, insert.Recipe(kind, rank, alpha / rank, seed))
 

@@ -88,7 +88,7 @@ SCALE = [
     ),
     case("Normalizer", f32(0, 3), domain=ML, norm="L2"),
     fails("Normalizer", f32(2, 3, 4), domain=ML, match="rank 1 or 2"),
-    fails("Normalizer", X, domain=ML, norm="L3", match="norm is L3"),
+    fails("Normalizer", X, domain=ML, norm="L3", match="norm must be .*got L3"),
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0, 8.0, 9.0], replaced_value_float=0.0),
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0], replaced_value_float=float("nan")),
     case("Imputer", X, domain=ML, imputed_value_floats=[7.0, 8.0, 9.0]),

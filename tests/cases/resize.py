@@ -111,7 +111,7 @@ RESIZE = [
     fails("Resize", X, None, None, sizes(1, 2, -3, 4), match="negative|cannot become"),
     fails("Resize", X, None, None, sizes(1, 2, 1 << 50, 4), match="number over|cannot become"),
     fails("Resize", f32(1, 0), None, None, sizes(1, 2), match="axis of 0 cannot become one of 2"),
-    fails("Resize", X, None, scales(1, 1, 2, 2), mode="lanczos", match="mode is lanczos"),
+    fails("Resize", X, None, scales(1, 1, 2, 2), mode="lanczos", match="mode .*got lanczos"),
 ]  # fmt: skip
 
 

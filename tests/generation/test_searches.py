@@ -167,7 +167,11 @@ REFUSED = {
         InvalidArgument,
         "a mask by prompt",
     ),
-    "no capacity": ({"max_length": ints(2)}, InvalidArgument, "max_length is 2"),
+    "no capacity": (
+        {"max_length": ints(2)},
+        InvalidArgument,
+        "max_length must be more than the 2",
+    ),
     "too long": ({"max_length": ints(2**31 - 1)}, InvalidArgument, "at most"),
     "penalty": ({"repetition_penalty": floats(0)}, InvalidArgument, "above 0"),
     "mask": ({"vocab_mask": ints(1, 1)}, InvalidArgument, "vocab_mask is for 2 tokens"),

@@ -159,7 +159,7 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
     "wrong dtype": (
         lambda: model([node("Not", "x", "y")]),
         errors.InvalidGraph,
-        "input x of Not is f32, and may be bool",
+        "input x of Not is f32; supported types: bool",
     ),
     "shapes that do not fit": (
         lambda: with_tensor(tensor("w", [3], bytes(12))),

@@ -154,7 +154,7 @@ Status dft_sizes(const Call& call, const Data& data, View* out) {
   const View& x = call.in[0];
   const int axis = int(call.ints[0]);
   const int64_t n = number_in(call, data, 1);
-  if (n < 1) return Status::fail("dft_length is %ld, and must be 1 or more", long(n));
+  if (n < 1) return Status::fail("dft_length must be 1 or more, got %ld", long(n));
   const bool is_inverse = call.ints[1] != 0, is_onesided = call.ints[2] != 0;
   for (int i = 0; i < x.rank; ++i) out->dims[i] = x.dims[i];
   out->dims[axis] = is_onesided && !is_inverse ? onesided_length(n) : n;

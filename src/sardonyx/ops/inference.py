@@ -44,7 +44,7 @@ def check_choice(
     """Raise unless an attribute has one of the values that the spec allows."""
     if value not in choices:
         allowed = ", ".join(c.decode() for c in choices)
-        raise error(f"{name} is {value.decode(errors='replace')}, and may be {allowed}")
+        raise error(f"{name} must be one of {allowed}, got {value.decode(errors='replace')}")
 
 
 def like_first(g: Scope, x: Fact, *_: Any, **attrs: Any) -> Fact:

@@ -261,7 +261,7 @@ PROJECTED = [
     projected(columns=88, qkv_hidden_sizes=[32, 32, 24], outputs=1),
     no_projected(mask(2, 4), match="mask_index"),
     no_projected(mask(2, 1, 2, 2), match="fewer columns"),
-    no_projected(mask(2, 1, 1, 3, 3), match="mask_index has rank 5"),
+    no_projected(mask(2, 1, 1, 3, 3), match="mask_index must have rank 1 to 4, got 5"),
     no_projected(i32(1, 2, 3), match="3 numbers for a batch of 2"),
     no_projected(columns=95, match="weights"),
     no_projected(columns=88, qkv_hidden_sizes=[32, 24, 32], match="qkv_hidden_sizes"),
@@ -300,7 +300,7 @@ ROTARY = [
     no_rotary(f32(2, 5, 24), of([8], np.int64), COS, SIN, match="position 9 is outside"),
     no_rotary(f32(2, 5, 24), i64(2, 4, low=0, high=9), COS, SIN, match="position_ids"),
     no_rotary(f32(2, 5, 24), i64(1), COS, SIN, rotary_embedding_dim=8, match="needs num_heads"),
-    no_rotary(f32(5, 24), i64(1), COS, SIN, match="rank 2"),
+    no_rotary(f32(5, 24), i64(1), COS, SIN, match="rank 3 or 4"),
 ]
 
 
@@ -326,7 +326,7 @@ THREE = [
     three(f32(2, 5, 24), ids=i64(3, 2, 5, low=-9, high=-1), match="outside"),
     three(f32(2, 5, 24), mrope_section=[2, 1, 2], match="add up"),
     three(f32(2, 5, 24), mrope_section=[2, 2], match="three sizes"),
-    three(f32(2, 5, 24), mrope_layout=2, match="mrope_layout is 2"),
+    three(f32(2, 5, 24), mrope_layout=2, match="mrope_layout must be .*got 2"),
 ]
 
 

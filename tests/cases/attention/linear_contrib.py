@@ -69,7 +69,7 @@ LINEAR = [
         domain=DOMAIN,
         q_num_heads=2**62,
         kv_num_heads=2,
-        match="q_num_heads is",
+        match="q_num_heads must be",
     ),
     fails(
         "LinearAttention",
@@ -86,7 +86,7 @@ LINEAR = [
         q_num_heads=4,
         kv_num_heads=2,
         state_window=9,
-        match="state_window is 9",
+        match="state_window must be .*got 9",
     ),
 ]
 

@@ -42,7 +42,7 @@ UNARY = [
     *(case("BitwiseNot", ints(t, 5)) for t in (np.uint8, np.int16, np.int64)),
     case("Abs", f32(3), opset=1, consumed_inputs=[0], expect=(np.abs(f32(3)),)),
     case("Exp", f32(2, 2), opset=6),
-    fails("Exp", ints(np.int32, 3), match="is i32, and may be"),
+    fails("Exp", ints(np.int32, 3), match="is i32; supported types"),
     fails("Sqrt", f32(2), f32(2), match="takes 1 inputs"),
 ]
 
@@ -151,7 +151,7 @@ LOGIC = [
     case("Equal", of(["a", "b", "ä"], object), of(["a"], object),
          expect=(of([True, False, False], bool),)),
     case("Equal", bools(4), bools(1)),
-    fails("Less", bools(2), bools(2), match="is bool, and may be"),
+    fails("Less", bools(2), bools(2), match="is bool; supported types"),
     case("IsNaN", EDGES),
     case("IsNaN", EDGES.astype(np.float16)),
     case("IsNaN", of([1, nan, inf], F8), expect=(of([False, True, False], bool),)),
@@ -165,7 +165,7 @@ LOGIC = [
     case("Where", bools(2), of(["a", "b"], object), of(["c"], object)),
     case("Where", bools(2), of([1 + 2j, 3], np.complex64), of([0], np.complex64), oracle="onnx"),
     case("Where", bools(0, 3), f64(3), f64(1)),
-    fails("Where", f32(2), f32(2), f32(2), match="is f32, and may be bool"),
+    fails("Where", f32(2), f32(2), f32(2), match="is f32; supported types: bool"),
 ]  # fmt: skip
 
 VARIADIC = [

@@ -68,7 +68,7 @@ CASES = [
     case("ScatterElements", WORDS, at([1]), of(["z"], object), opset=11),
     fails("ScatterElements", f32(3), at([3]), f32(1), match=r"index 3 .*is outside \[-3, 3\)"),
     fails("ScatterElements", f32(3), at([0]), f32(2), match="1 and 2|2 and 1"),
-    fails("ScatterElements", f32(3), at([0]), f32(1), reduction="mean", match="reduction is mean"),
+    fails("ScatterElements", f32(3), at([0]), f32(1), reduction="mean", match="one of .*mean"),
     case("Scatter", f32(3, 3), at([[1, 0, 2], [0, 2, 1]]), f32(2, 3), opset=9),
     case("Scatter", f32(1, 5), at([[1, 3]]), f32(1, 2), axis=1, opset=10),
     case("ScatterND", f32(8), at([[4], [3], [1], [-1]]), f32(4)),

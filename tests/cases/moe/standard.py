@@ -63,7 +63,7 @@ MOE = [
         why="onnxruntime's result is far from its own in float32",
     ),
     moe(k=5, match="number of experts"),
-    moe(k=0, match="k is 0"),
+    moe(k=0, match="k must be .*got 0"),
     moe(activation_type="tanh", match="none of relu"),
     moe(**GLU, match="needs fc3"),
     moe(x=f32(4, 6), match="rows than tokens"),

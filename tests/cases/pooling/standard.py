@@ -67,7 +67,7 @@ NORM = [
     case("LpPool", of([[[1, 2, 3]]]), opset=1, kernel_shape=[2], p=1.5, ulps=16,
          expect=(of([[[(1 + 2**1.5) ** (2 / 3), (2**1.5 + 3**1.5) ** (2 / 3)]]]),)),
     case("LpPool", X, opset=2, kernel_shape=[3, 2], ulps=16),
-    fails("LpPool", X, kernel_shape=[3, 2], p=0, match="p is 0"),
+    fails("LpPool", X, kernel_shape=[3, 2], p=0, match="p must be .*got 0"),
     *(case("GlobalLpPool", X, p=p, opset=2, ulps=32) for p in (1, 2, 3)),
     case("GlobalLpPool", f32(2, 3, 5), oracle="none", why="onnx has no reference for it"),
     case("GlobalLpPool", of([[[1, 2]]]), opset=1, p=1.5, ulps=16,

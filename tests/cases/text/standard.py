@@ -31,7 +31,7 @@ STRINGS = [
     case("StringConcat", of("a", object), of("b", object)),
     case("StringConcat", np.zeros((0, 2), object), text("x", "y")),
     fails("StringConcat", text("a", "b"), text("x", "y", "z"), match="2 and 3"),
-    fails("StringConcat", f32(2), f32(2), match="is f32, and may be str"),
+    fails("StringConcat", f32(2), f32(2), match="is f32; supported types: str"),
     *(
         case("StringSplit", text(" a b  c ", "a-b--c", "", "  "), outputs=2, **how)
         for how in (
@@ -87,7 +87,7 @@ NORMALIZED = [
         "StringNormalizer",
         text("a"),
         case_change_action="TITLE",
-        match="case_change_action is TITLE",
+        match="case_change_action must be .*got TITLE",
     ),
 ]
 
@@ -128,7 +128,7 @@ GRAMS = [
     case(
         "TfIdfVectorizer", i64(0, 3), attrs=POOL, expect=(f32(0, 5),), why="refused by onnxruntime"
     ),
-    refused("mode is BM25", mode="BM25"),
+    refused("mode must be .*got BM25", mode="BM25"),
     refused("1-grams twice", pool_int64s=[5, 5, 5, 6, 6, 7, 5, 6, 7]),
     refused("puts 2-grams at 2 to 5", ngram_counts=[0, 2, 5]),
     refused("5 n-grams, and ngram_indexes has 4", ngram_indexes=[0, 1, 2, 3]),
@@ -185,7 +185,12 @@ IMAGES = [
         why="cut off",
     ),
     fails("ImageDecoder", HUGE, match="the image is too large"),
-    fails("ImageDecoder", of([1], np.uint8), pixel_format="CMYK", match="pixel_format is CMYK"),
+    fails(
+        "ImageDecoder",
+        of([1], np.uint8),
+        pixel_format="CMYK",
+        match="pixel_format must be .*got CMYK",
+    ),
 ]
 
 CASES = [*STRINGS, *NORMALIZED, *GRAMS, *IMAGES]

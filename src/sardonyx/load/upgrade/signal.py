@@ -28,7 +28,7 @@ def _signal_axes(node: OldNode, default: int | None) -> int:
     """Return the number of signal axes; other attributes must have their only supported values."""
     count: Any = node.attr("signal_ndim", default)
     if count not in (1, 2, 3):
-        raise InvalidGraph(f"signal_ndim is {count}, and may be 1, 2 or 3")
+        raise InvalidGraph(f"signal_ndim must be 1, 2 or 3, got {count}")
     if not node.attr("onesided", 1) or node.attr("normalized", 0):
         raise InvalidGraph(f"{node.op_type} is one-sided and not normalized (onesided, normalized)")
     return int(count)

@@ -128,7 +128,7 @@ def _packed(g: Scope, s: AttentionAttrs, q: Shape, k: Shape, v: Shape) -> Attent
 
 def _unpacked(g: Scope, q: Fact, k: Fact, v: Fact) -> AttentionSizes:
     if q.rank != 4:
-        raise InvalidGraph(f"Q has rank {q.rank}, and must have 3 or 4: it is {q}")
+        raise InvalidGraph(f"Q must have rank 3 or 4, got {q}")
     batch, q_heads, rows, head = q.dims
     batch = g.equal(g.equal(batch, k.dims[0], "batches differ"), v.dims[0], "batches differ")
     kv_heads = g.equal(k.dims[1], v.dims[1], "K and V have different numbers of heads")
@@ -152,7 +152,7 @@ def _past(g: Scope, d: AttentionSizes, key: Fact | None, value: Fact | None) -> 
 
 def _check_mask(g: Scope, mask: Fact, outer: Shape, total: Size) -> None:
     if not 1 <= mask.rank <= 4:
-        raise InvalidGraph(f"attn_mask has rank {mask.rank}, and must have 1 to 4: it is {mask}")
+        raise InvalidGraph(f"attn_mask must have rank 1 to 4, got {mask}")
     g.at_least(total, mask.dims[-1], "attn_mask has more columns than there are keys")
     leading = mask.dims[:-1]
     for a, b in zip(leading, outer[len(outer) - len(leading) :], strict=True):

@@ -36,7 +36,7 @@ def rounded(x: Array, dtype: Any) -> Array:
 def heads_of(g: Scope, heads: int | None, hidden: Size, what: str) -> tuple[int, Size]:
     """Return the number of heads in a packed dimension, and the size of one."""
     if heads is None or not 1 <= heads <= MAX_HEADS:
-        raise InvalidGraph(f"{what} is {heads}, and must be 1 or more when heads are packed")
+        raise InvalidGraph(f"{what} must be 1 to {MAX_HEADS} when heads are packed, got {heads}")
     g.divides(heads, hidden, f"{what} does not split the packed heads")
     return heads, hidden // heads
 
@@ -45,7 +45,7 @@ def positive_heads(attrs: dict[str, Any]) -> int:
     """Return num_heads; raise unless it is 1 or more."""
     heads: int = attrs["num_heads"]
     if heads < 1:
-        raise InvalidGraph(f"num_heads is {heads}, and must be 1 or more")
+        raise InvalidGraph(f"num_heads must be 1 or more, got {heads}")
     return heads
 
 
@@ -163,7 +163,7 @@ def same_rank(rank: int, **facts: Fact) -> None:
     """Raise unless every input has this rank."""
     for name, fact in facts.items():
         if fact.rank != rank:
-            raise InvalidGraph(f"{name} has rank {fact.rank}, and must have {rank}: it is {fact}")
+            raise InvalidGraph(f"{name} must have rank {rank}, got {fact}")
 
 
 def expect_dims(g: Scope, expected: Shape, **facts: Fact | None) -> None:

@@ -78,7 +78,7 @@ def codec_of(attrs: dict[str, Any], query: DType, past: DType | None) -> Codec:
         raise InvalidGraph("k_quant_type and v_quant_type: only one of them is NONE")
     bits = attrs["kv_cache_bit_width"] or 8
     if bits not in (4, 8):
-        raise InvalidGraph(f"kv_cache_bit_width is {bits}, and must be 4 or 8")
+        raise InvalidGraph(f"kv_cache_bit_width must be 4 or 8, got {bits}")
     dtype = U8 if bits == 4 else F8 if past is F8 else I8
     if past not in (None, dtype):
         raise InvalidGraph(f"a cache of {bits} bits has the type {dtype}, and past_key has {past}")

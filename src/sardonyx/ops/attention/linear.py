@@ -67,7 +67,7 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
 def window_axis(window: int) -> tuple[int, ...]:
     """Return the leading axis of a state: (window,), or () without a window."""
     if not 0 <= window <= MAX_WINDOW:
-        raise InvalidGraph(f"state_window is {window}, and must be within [0, {MAX_WINDOW}]")
+        raise InvalidGraph(f"state_window must be within [0, {MAX_WINDOW}], got {window}")
     return (window,) if window else ()
 
 

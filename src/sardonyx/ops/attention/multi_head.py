@@ -154,7 +154,7 @@ def _check_padding(g: Scope, mask: Fact, scores: Shape) -> None:
     batch, rows, total = scores
     expected = {1: (batch,), 2: (batch, total), 3: (batch, rows, total)}.get(mask.rank)
     if expected is None:
-        raise InvalidGraph(f"key_padding_mask has rank {mask.rank}, and must have 1, 2 or 3")
+        raise InvalidGraph(f"key_padding_mask must have rank 1, 2 or 3, got {mask.rank}")
     same_dims(g, mask.dims, expected, "key_padding_mask")
 
 

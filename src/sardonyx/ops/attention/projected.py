@@ -134,7 +134,7 @@ def _check_mask(g: Scope, mask: Fact, sizes: tuple[Size, Size, Size]) -> None:
         same_dims(g, mask.dims, (batch, 1, mask.dims[2], mask.dims[2]), "mask_index")
         g.at_least(mask.dims[2], total, "mask_index has fewer columns than there are keys")
     else:
-        raise InvalidGraph(f"mask_index has rank {mask.rank}, and must have 1 to 4")
+        raise InvalidGraph(f"mask_index must have rank 1 to 4, got {mask.rank}")
 
 
 def _mask_lengths(batch: Any) -> tuple[Any, ...]:

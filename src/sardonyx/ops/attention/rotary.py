@@ -43,7 +43,7 @@ def _(g: Scope, x: Fact, cos: Fact, sin: Fact, ids: Fact | None, **attrs: Any) -
     elif x.rank == 4:
         batch, _, length, head = x.dims
     else:
-        raise InvalidGraph(f"X has rank {x.rank}, and must have 3 or 4: it is {x}")
+        raise InvalidGraph(f"X must have rank 3 or 4, got {x}")
     width = _rotary_width(g, attrs["rotary_embedding_dim"], head)
     if ids is None:
         same_rank(3, cos_cache=cos, sin_cache=sin)
@@ -114,7 +114,7 @@ def infer_rotary(g: Scope, x: Fact, ids: Fact, cos: Fact, sin: Fact, **attrs: An
     same_rank(2, cos_cache=cos, sin_cache=sin)
     same_dims(g, sin.dims, cos.dims, "sin_cache")
     if x.rank not in (3, 4):
-        raise InvalidGraph(f"input has rank {x.rank}, and must have 3 or 4: it is {x}")
+        raise InvalidGraph(f"input must have rank 3 or 4, got {x}")
     angles = cos.dims[1]
     rows = x.dims[1] if x.rank == 3 else x.dims[2]
     if x.rank == 4:
@@ -175,7 +175,7 @@ def mrope_streams(attrs: dict[str, Any]) -> Array:
     if attrs["mrope_layout"] == 0:
         return np.repeat(np.arange(3), sections)
     if attrs["mrope_layout"] != 1:
-        raise InvalidGraph(f"mrope_layout is {attrs['mrope_layout']}, and must be 0 or 1")
+        raise InvalidGraph(f"mrope_layout must be 0 or 1, got {attrs['mrope_layout']}")
     streams = np.zeros(sum(sections), np.int64)
     for stream in (1, 2):
         streams[stream : 3 * sections[stream] : 3] = stream

@@ -44,7 +44,7 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
     batch, rows, hidden = x.dims
     heads_of(g, num_heads, hidden, "num_heads")
     if window < 1:
-        raise InvalidGraph(f"window is {window}, and must be 1 or more")
+        raise InvalidGraph(f"window must be 1 or more, got {window}")
     for name, w, b in (("weight", weight, bias), ("global_weight", global_weight, global_bias)):
         same_dims(g, w.dims, (hidden, 3 * hidden), name)
         same_dims(g, b.dims, (3 * hidden,), f"the bias of {name}")

@@ -62,7 +62,7 @@ def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
     if w.rank != x.rank:
         raise ShapeError(f"the weights have rank {w.rank}, and x has {x.rank}")
     if attrs["group"] < 1:
-        raise ShapeError(f"group is {attrs['group']}, and must be 1 or more")
+        raise ShapeError(f"group must be 1 or more, got {attrs['group']}")
     kernel, declared = w.dims[2:], attrs["kernel_shape"]
     if not declared:
         return kernel
@@ -80,7 +80,7 @@ def check_bias(g: Scope, b: Fact | None, maps: Size) -> None:
     if b is None:
         return
     if b.rank != 1:
-        raise ShapeError(f"the bias has rank {b.rank}, and must be a vector")
+        raise ShapeError(f"the bias must be a vector, got rank {b.rank}")
     g.equal(b.dims[0], maps, "the bias does not hold one number per feature map")
 
 
@@ -260,7 +260,7 @@ def infer_causal(
 ) -> tuple[Fact, Fact]:
     """The facts of the output and of the state that the next call continues from."""
     if activation not in (b"none", b"silu", b"swish"):
-        raise ShapeError(f"activation is {activation!r}, and may be none, silu or swish")
+        raise ShapeError(f"activation must be none, silu or swish, got {activation!r}")
     if x.rank != 3 or w.rank != 3:
         raise ShapeError(f"input and weights have rank 3, not {x.rank} and {w.rank}")
     batch, channels, _ = x.dims
@@ -271,7 +271,7 @@ def infer_causal(
     state = (batch, channels, w.dims[2] - 1)
     if past is not None:
         if past.rank != 3:
-            raise ShapeError(f"past_state has rank {past.rank}, and must have 3")
+            raise ShapeError(f"past_state must have rank 3, got {past.rank}")
         for i, (have, need) in enumerate(zip(past.dims, state, strict=True)):
             g.equal(have, need, f"axis {i} of past_state does not fit")
     return x.without_contents(), Fact(x.dtype, state)

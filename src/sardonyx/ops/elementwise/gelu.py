@@ -70,7 +70,7 @@ qordered_gelu: Final = Op(
 def _(g: Scope, x: Fact, x_scale: Fact, y_scale: Fact, **orders: int | None) -> Fact:
     x_order, y_order = orders["order_X"], orders["order_Y"]
     if None not in (x_order, y_order) and x_order != y_order:
-        raise InvalidGraph(f"the orders of X and Y are {x_order} and {y_order}, and must be equal")
+        raise InvalidGraph(f"the orders of X and Y must be equal, got {x_order} and {y_order}")
     for name, scale in (("scale_X", x_scale), ("scale_Y", y_scale)):
         for dim in scale.dims:
             g.equal(dim, 1, f"{name} is one number")

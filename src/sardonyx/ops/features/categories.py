@@ -87,7 +87,8 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     default = attrs["default_tensor"]
     if default is not None and (default.count != 1 or default.dtype is not value_type):
         raise InvalidGraph(
-            f"default_tensor is {default.count} of {default.dtype}, and must be 1 of {value_type}"
+            f"default_tensor must have one element of {value_type}, got {default.count} of "
+            f"{default.dtype}"
         )
     if default is None and value_type.is_integer:
         number, limits = attrs["default_int64"], np.iinfo(value_type.np)

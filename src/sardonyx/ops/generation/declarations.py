@@ -166,8 +166,8 @@ class _Search:
         length = prompts.shape[1]
         if not length < self.limits.max_length <= _MAX_LENGTH:
             raise InvalidArgument(
-                f"max_length is {self.limits.max_length}, and must be more than the {length} "
-                f"tokens of the prompts, and at most {_MAX_LENGTH}"
+                f"max_length must be more than the {length} tokens of the prompts and at most "
+                f"{_MAX_LENGTH}, got {self.limits.max_length}"
             )
         return decoder, prompts
 
@@ -175,7 +175,7 @@ class _Search:
         """Return the logits processor."""
         shortest, penalty = self.inputs.min_length, _one_float(self.inputs.repetition_penalty)
         if not penalty > 0:
-            raise InvalidArgument(f"repetition_penalty is above 0, not {penalty}")
+            raise InvalidArgument(f"repetition_penalty must be above 0, got {penalty}")
         return LogitsProcessor(
             eos=self.limits.eos,
             min_length=0 if shortest is None else one_int(shortest, "min_length"),

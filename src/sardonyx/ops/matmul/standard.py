@@ -80,7 +80,7 @@ def gemm_shape(g: Scope, a: Shape, b: Shape, attrs: Mapping[str, Any]) -> Shape:
 def check_matrix_bias(g: Scope, c: Fact, product: Shape) -> None:
     """Require c to broadcast to the matrix product."""
     if c.rank > 2:
-        raise ShapeError(f"c is {c}, and must broadcast to a matrix")
+        raise ShapeError(f"c must broadcast to a matrix, got {c}")
     for have, expected in zip(c.dims, product[2 - c.rank :], strict=True):
         g.equal_or_one(have, expected, "c does not broadcast to the product")
 

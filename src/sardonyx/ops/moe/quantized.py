@@ -117,7 +117,7 @@ def _check(x: QMoeInputs, attrs: dict[str, Any], rest: Any) -> None:
 def _check_layers(x: QMoeInputs, attrs: dict[str, Any]) -> None:
     block = attrs["block_size"] or 0
     if block and (block < 16 or block & (block - 1)):
-        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+        raise ShapeError(f"block_size must be a power of two and at least 16, got {block}")
     has_gate = x.layers[2].weights is not None
     if has_gate and is_fused(attrs):
         raise InvalidGraph("fc3 is present, and swiglu_fusion means that fc1 contains it")

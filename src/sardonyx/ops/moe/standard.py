@@ -73,7 +73,7 @@ def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Size
     tokens, experts = product(x.dims[:-1]), router.dims[1]
     g.equal(router.dims[0], tokens, "router_probs has another number of rows than tokens")
     if attrs["k"] < 1:
-        raise InvalidGraph(f"k is {attrs['k']}, and must be 1 or more")
+        raise InvalidGraph(f"k must be 1 or more, got {attrs['k']}")
     g.at_least(experts, attrs["k"], "k is larger than the number of experts")
     if attrs["activation_type"] not in (*ACTIVATIONS, SWIGLU):
         choices = ", ".join(n.decode() for n in (*ACTIVATIONS, SWIGLU))

@@ -49,14 +49,14 @@ matmul_nbits: Final = contrib_op(
 
 def _check_bits(bits: int) -> None:
     if bits not in (2, 4, 8):
-        raise ShapeError(f"bits is {bits}, and must be 2, 4 or 8")
+        raise ShapeError(f"bits must be 2, 4 or 8, got {bits}")
 
 
 def _check_attrs(attrs: Mapping[str, Any]) -> None:
     _check_bits(attrs["bits"])
     check_weight_sizes(attrs["K"], attrs["N"], attrs["block_size"])
     if attrs["accuracy_level"] not in ACCURACY_LEVELS:
-        raise ShapeError(f"accuracy_level is {attrs['accuracy_level']}, and must be 0 to 4")
+        raise ShapeError(f"accuracy_level must be 0 to 4, got {attrs['accuracy_level']}")
     if attrs["weight_prepacked"]:
         raise NotImplemented(
             f"weight_prepacked is {attrs['weight_prepacked']}, a CUDA weight layout",
@@ -78,7 +78,7 @@ def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any
     k, n, bits, block = (attrs[name] for name in ("K", "N", "bits", "block_size"))
     blocks = -(-k // block)
     if a.rank < 1:
-        raise ShapeError(f"A is one number, {a}, and must have rows of K = {k}")
+        raise ShapeError(f"A must have rows of K = {k}, got the scalar {a}")
     g.equal(a.dims[-1], k, "the last dim of A is not K")
     expect_dims(g, (n, blocks, block * bits // 8), B=b)
     _expect_rows(g, n, blocks, scales=scales)
@@ -153,7 +153,7 @@ gather_blocks: Final = contrib_op(
 @gather_blocks.infer
 def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **attrs: Any) -> Fact:
     if not data.rank:
-        raise ShapeError(f"data is one number, {data}, and must have an axis to read along")
+        raise ShapeError(f"data must have an axis to gather along, got the scalar {data}")
     axis = axis_of(attrs["gather_axis"], data.rank, "gather_axis")
     at = axis_of(attrs["quantize_axis"], data.rank, "quantize_axis")
     bits, block, is_float = attrs["bits"], attrs["block_size"], data.dtype in TINY_FLOATS

@@ -54,7 +54,7 @@ weights: Final = internal_op(
 def infer_weights(g: Scope, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
     k, n, block = attrs["K"], attrs["N"], attrs["block_size"]
     if attrs["quant_type"] not in (0, 1):
-        raise ShapeError(f"quant_type is {attrs['quant_type']}, and must be 0 (FP4) or 1 (NF4)")
+        raise ShapeError(f"quant_type must be 0 (FP4) or 1 (NF4), got {attrs['quant_type']}")
     check_weight_sizes(k, n, block)
     expect_dims(g, ((n * k + 1) // 2,), B=b)
     expect_dims(g, (-(-n * k // block),), absmax=absmax)
@@ -79,7 +79,7 @@ def storage_attrs(attrs: dict[str, Any]) -> dict[str, Any]:
 def _(g: Scope, a: Fact, b: Fact, absmax: Fact, **attrs: Any) -> Fact:
     n, k = infer_weights(g, b, absmax, **storage_attrs(attrs)).dims
     if a.rank < 1:
-        raise ShapeError(f"A is one number, {a}, and must have rows")
+        raise ShapeError(f"A must have rows, got the scalar {a}")
     inner, columns = (k, n) if attrs["transB"] else (n, k)
     g.equal(a.dims[-1], inner, f"the last dim of A is not {'K' if attrs['transB'] else 'N'}")
     return a.shaped((*a.dims[:-1], columns))

@@ -37,7 +37,7 @@ nbits = internal_op(
 def check_block_size(block: int) -> None:
     """Raise unless a block has a size that onnxruntime allows."""
     if block < 16 or block & (block - 1):
-        raise ShapeError(f"block_size is {block}, and must be a power of two from 16 on")
+        raise ShapeError(f"block_size must be a power of two and at least 16, got {block}")
 
 
 def check_weight_sizes(k: int, n: int, block: int) -> None:

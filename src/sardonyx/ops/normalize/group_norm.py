@@ -43,9 +43,9 @@ def _infer(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
     same_rank(4, X=x)
     channels, groups = x.dims[-1 if attrs["channels_last"] else 1], attrs["groups"]
     if groups < 1:
-        raise InvalidGraph(f"groups is {groups}, and must be 1 or more")
+        raise InvalidGraph(f"groups must be 1 or more, got {groups}")
     if attrs["activation"] not in (0, 1):
-        raise InvalidGraph(f"activation is {attrs['activation']}: 0 for none, or 1 for SiLU")
+        raise InvalidGraph(f"activation must be 0 (none) or 1 (SiLU), got {attrs['activation']}")
     g.divides(groups, channels, "groups must divide the channels")
     same_dims(g, gamma.dims, (channels,), "gamma")
     same_dims(g, beta.dims, (channels,), "beta")

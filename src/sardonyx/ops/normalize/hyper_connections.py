@@ -28,7 +28,7 @@ _SCHEMA: Final[dict[str, Any]] = {"domain": MICROSOFT, "types": {"T": _FLOATS, "
 def split_streams(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
     """Return the leading axes, the number of streams, and the features of one."""
     if branches < 0:
-        raise InvalidGraph(f"num_branches is {branches}, and must not be negative")
+        raise InvalidGraph(f"num_branches must not be negative, got {branches}")
     if not branches:
         if x.rank < 2:
             raise InvalidGraph(f"streams are [..., branches, features], and are {x}")

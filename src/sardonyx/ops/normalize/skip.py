@@ -32,7 +32,7 @@ skip_simplified: Final = Op(
 @skip_simplified.infer
 def _(g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float) -> tuple[Fact, ...]:
     if x.rank not in (2, 3):
-        raise InvalidGraph(f"the input has rank {x.rank}, and must have 2 or 3: it is {x}")
+        raise InvalidGraph(f"the input must have rank 2 or 3, got {x}")
     if skip.rank not in (2, 3) or skip.rank > x.rank:
         raise InvalidGraph(f"skip {skip} cannot be added to {x}")
     for a, b in zip(skip.dims[-2:], x.dims[-2:], strict=True):

@@ -45,7 +45,7 @@ def _per_channel(param: Array, like: Array) -> Array:
 def _check_per_channel(g: Scope, channels: Size, **params: Fact) -> None:
     for name, param in params.items():
         if param.rank != 1:
-            raise ShapeError(f"{name} has rank {param.rank}, and must be a vector")
+            raise ShapeError(f"{name} must be a vector, got rank {param.rank}")
         g.equal(param.dims[0], channels, f"{name} does not hold one number per channel")
 
 
@@ -140,7 +140,7 @@ group_norm = _norm("GroupNormalization", 21, "x:T scale:T bias:T", _group_norm, 
 @group_norm.infer
 def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) -> Fact:
     if num_groups < 1:
-        raise ShapeError(f"num_groups is {num_groups}, and must be 1 or more")
+        raise ShapeError(f"num_groups must be 1 or more, got {num_groups}")
     g.divides(num_groups, _channels(x), "num_groups must divide the channels")
     _check_per_channel(g, x.dims[1], scale=scale, bias=bias)
     return x.without_contents()
@@ -152,7 +152,9 @@ def _stash(stash_type: int) -> DType:
     """Return the type of saved statistics; they are computed in it or in a wider type."""
     dtype = by_onnx(stash_type)
     if dtype is None or dtype not in FLOATS:
-        raise ShapeError(f"stash_type is {stash_type}, and must name a float type: 1 is float32")
+        raise ShapeError(
+            f"stash_type must be a float type, such as 1 for float32, got {stash_type}"
+        )
     return dtype
 
 
@@ -265,7 +267,7 @@ lp_norm = _norm("LpNormalization", 22, "x:T", _lp_norm, axis=-1, p=2)
 def _(g: Scope, x: Fact, *, axis: int, p: int) -> Fact:
     axis_of(axis, x.rank)
     if p not in (1, 2):
-        raise ShapeError(f"p is {p}, and may be 1 or 2")
+        raise ShapeError(f"p must be 1 or 2, got {p}")
     return x.without_contents()
 
 
@@ -288,7 +290,7 @@ lrn = _norm("LRN", 13, "x:T", _lrn, alpha=float32(1e-4), beta=0.75, bias=1.0, si
 def _(g: Scope, x: Fact, *, size: int, **_: Any) -> Fact:
     _channels(x)
     if size < 1:
-        raise ShapeError(f"size is {size}, and must be 1 or more")
+        raise ShapeError(f"size must be 1 or more, got {size}")
     return x.without_contents()
 
 

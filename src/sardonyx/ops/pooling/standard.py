@@ -184,7 +184,7 @@ lp_pool = Op("LpPool", 22, "x:T", "y:T", attrs={**POOL, "p": 2}, types={"T": FLO
 
 def _check_p(p: int) -> None:
     if p < 1:
-        raise ShapeError(f"p is {p}, and must be 1 or more")
+        raise ShapeError(f"p must be 1 or more, got {p}")
 
 
 @lp_pool.infer
@@ -252,7 +252,7 @@ def _(g: Scope, x: Fact, indices: Fact, output_shape: Fact | None, **attrs: Any)
     if output_shape is None:
         return Fact(x.dtype, natural)
     if output_shape.rank != 1:
-        raise ShapeError(f"output_shape has rank {output_shape.rank}, and must be a vector")
+        raise ShapeError(f"output_shape must be a vector, got rank {output_shape.rank}")
     g.equal(output_shape.dims[0], x.rank, "output_shape does not have one size per axis")
     if output_shape.sym is None:
         return Fact(x.dtype, tuple(g.new_dim("unpooled") for _ in natural))

@@ -78,7 +78,7 @@ def _check_scales(g: Scope, x: Fact, scale: Fact, zero: Fact | None, spec: tuple
         for a, b in zip(scale.dims, zero.dims, strict=True):
             g.equal(a, b, "scale and zero point differ in shape")
     if block < 0:
-        raise ShapeError(f"block_size is {block}, and must not be negative")
+        raise ShapeError(f"block_size must not be negative, got {block}")
     if is_single(scale):
         return
     # The axis of a vector is 0: the default of 1 is for matrices and images.

@@ -69,7 +69,7 @@ def check_operand_params(g: Scope, x: Fact, param: Fact | None, name: str, is_le
         g.equal_or_one(param.dims[0], count, f"{name} is neither one number nor one per row/column")
         return
     if param.rank != x.rank:
-        raise ShapeError(f"{name} has rank {param.rank}, and must have 0, 1 or {x.rank}")
+        raise ShapeError(f"{name} must have rank 0, 1 or {x.rank}, got {param.rank}")
     # A parameter may vary over every axis except the one that is summed.
     reduced = x.rank - 1 if is_left else x.rank - 2
     for i, (have, size) in enumerate(zip(param.dims, x.dims, strict=True)):

@@ -173,7 +173,7 @@ def _(
 ) -> tuple[Array, Array]:
     share = 0.5 if ratio is None else float(wide(ratio).reshape(-1)[0])
     if not 0 <= share <= 1:
-        raise InvalidArgument(f"the ratio of Dropout is {share}, and must be in [0, 1]")
+        raise InvalidArgument(f"the ratio of Dropout must be in [0, 1], got {share}")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return np.array(x), np.ones(x.shape, bool)
     mask = np.asarray(generator(seed).random(x.shape) >= share)

@@ -112,9 +112,9 @@ def _(g: Scope, x: Fact, rois: Fact, batch_indices: Fact, **attrs: Any) -> Fact:
     transform = "coordinate_transformation_mode"
     check_choice(transform, attrs[transform], (b"half_pixel", b"output_half_pixel"))
     if attrs["sampling_ratio"] < 0:
-        raise ShapeError(f"sampling_ratio is {attrs['sampling_ratio']}, and must not be negative")
+        raise ShapeError(f"sampling_ratio must not be negative, got {attrs['sampling_ratio']}")
     if batch_indices.rank != 1:
-        raise ShapeError(f"batch_indices has rank {batch_indices.rank}, and must be a vector")
+        raise ShapeError(f"batch_indices must be a vector, got rank {batch_indices.rank}")
     g.equal(batch_indices.dims[0], rois.dims[0], "rois and batch_indices differ in number")
     return Fact(x.dtype, (rois.dims[0], x.dims[1], *pooled))
 

@@ -64,7 +64,7 @@ def _check_components(x: Fact, n_components: Size) -> None:
 @dft.infer
 def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -> Fact:
     if x.rank < 2:
-        raise ShapeError(f"the input has rank {x.rank}, and must have 2 or more: it is {x}")
+        raise ShapeError(f"the input must have rank 2 or more, got {x}")
     n_components = x.dims[-1]
     is_inverse, is_onesided = bool(attrs["inverse"]), bool(attrs["onesided"])
     _check_components(x, n_components)
@@ -123,7 +123,7 @@ def dft_size(samples: int, length: Array | None, *, is_half: bool) -> int:
     if length is not None:
         size = one_int(length, "dft_length")
     if size < 1:
-        raise InvalidArgument(f"dft_length is {size}, and must be 1 or more")
+        raise InvalidArgument(f"dft_length must be 1 or more, got {size}")
     return size
 
 

@@ -160,7 +160,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         raise InvalidGraph(f"TfIdfVectorizer of {x.dtype} needs {name}")
     if attrs["mode"] not in MODES:
         odd = attrs["mode"].decode(errors="replace")
-        raise InvalidGraph(f"mode is {odd}, and may be TF, IDF or TFIDF")
+        raise InvalidGraph(f"mode must be TF, IDF or TFIDF, got {odd}")
     shortest, longest = attrs["min_gram_length"], attrs["max_gram_length"]
     n_lengths = len(attrs["ngram_counts"])
     if not 1 <= shortest <= longest <= n_lengths or attrs["max_skip_count"] < 0:

@@ -35,7 +35,7 @@ decoder = Op(
 def _(g: Scope, encoded_stream: Fact, *, pixel_format: bytes) -> Fact:
     if pixel_format not in CHANNELS:
         odd = pixel_format.decode(errors="replace")
-        raise InvalidGraph(f"pixel_format is {odd}, and may be RGB, BGR or Grayscale")
+        raise InvalidGraph(f"pixel_format must be RGB, BGR or Grayscale, got {odd}")
     return Fact(U8, (g.new_dim("height"), g.new_dim("width"), CHANNELS[pixel_format]))
 
 

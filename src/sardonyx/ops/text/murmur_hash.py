@@ -29,7 +29,7 @@ murmur: Final = contrib_op(
 @murmur.infer
 def _(g: Scope, x: Fact, *, positive: int, seed: int) -> Fact:
     if positive not in (0, 1):
-        raise InvalidGraph(f"positive is {positive}, and may be 0 or 1")
+        raise InvalidGraph(f"positive must be 0 or 1, got {positive}")
     return Fact(U32 if positive else I32, x.shape)
 
 

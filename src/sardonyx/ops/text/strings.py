@@ -94,7 +94,7 @@ normalizer = Op(
 def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any) -> Fact:
     if case_change_action not in (b"NONE", b"LOWER", b"UPPER"):
         odd = case_change_action.decode(errors="replace")
-        raise InvalidGraph(f"case_change_action is {odd}, and may be NONE, LOWER or UPPER")
+        raise InvalidGraph(f"case_change_action must be NONE, LOWER or UPPER, got {odd}")
     if x.shape is None:
         return x.without_contents()
     if x.rank not in (1, 2):

@@ -36,7 +36,7 @@ POSITION_FIELDS: Final = (
 def floats(const: Const, name: str) -> Array:
     """Return the numbers of a tensor attribute."""
     if not const.dtype.is_float:
-        raise InvalidGraph(f"{name} is a tensor of {const.dtype}, and must hold floats")
+        raise InvalidGraph(f"{name} must be a tensor of floats, got {const.dtype}")
     return const.read().reshape(-1)
 
 
@@ -115,7 +115,7 @@ def _modes(modes: Any) -> Array:
     if codes.min() < 0:
         odd = modes[int(np.argmin(codes))].decode(errors="replace")
         choices = ", ".join(m.decode() for m in MODES)
-        raise InvalidGraph(f"nodes_modes has {odd}, and may have {choices}")
+        raise InvalidGraph(f"nodes_modes must be among {choices}, got {odd}")
     return codes
 
 
@@ -169,7 +169,7 @@ def by_positions(dtype: Any, n_targets: int, *attributes: Any) -> Forest:
     roots, features, modes, splits, *children, tracks, members, target, weights = attributes
     if_true, true_leaf, if_false, false_leaf = children
     if modes.dtype is not U8:
-        raise InvalidGraph(f"nodes_modes is a tensor of {modes.dtype}, and must hold u8")
+        raise InvalidGraph(f"nodes_modes must be a tensor of u8, got {modes.dtype}")
     mode, count = modes.read().reshape(-1).astype(np.int64), modes.count
     value = floats(splits, "nodes_splits")
     columns = {

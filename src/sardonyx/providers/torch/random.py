@@ -59,7 +59,7 @@ def _dropout(
 ) -> tuple[Tensor, Tensor]:
     share = 0.5 if ratio is None else float(ratio.reshape(-1)[0])
     if not 0 <= share <= 1:
-        raise InvalidArgument(f"the ratio of Dropout is {share}, and must be in [0, 1]")
+        raise InvalidArgument(f"the ratio of Dropout must be in [0, 1], got {share}")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return x, torch.ones_like(x, dtype=torch.bool)
     mask = torch.rand(x.shape, device=x.device) >= share

@@ -47,7 +47,7 @@ DEATH_SECONDS = 60.0  # one step of a run cannot be interrupted; after this the 
 DIGITS = re.compile(r"[-+.\d]+")
 GROWTH_BYTES = 96 << 20  # of a worker from its second tenth to its last; pools keep up to 50 MiB
 SIZED = 16  # one in so many models has the worker look at its size
-LEAST_SIZES = 10  # in a tenth: before that, what is imported on first use counts more
+MIN_SIZES = 10  # in a tenth: before that, what is imported on first use counts more
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Tally:
         """A worker that ends larger than it was when everything it needs was loaded leaks."""
         for pid, sizes in self._sizes.items():
             tenth = len(sizes) // 10
-            if tenth < LEAST_SIZES:
+            if tenth < MIN_SIZES:
                 continue
             # The least: what one large run leaves behind goes back in time.
             early, late = (min(p) for p in (sizes[tenth : 2 * tenth], sizes[-tenth:]))

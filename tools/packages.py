@@ -36,7 +36,7 @@ PAGE = ROOT / "docs" / "packages.md"
 BEGIN, END = "<!-- begin of what tools/packages.py writes -->", "<!-- end -->"
 RUNTIMES = ("onnxruntime", "sardonyx")
 NEEDED = (f"onnxruntime=={sardonyx.ORT_VERSION}", "numpy>=1.26", "ml_dtypes>=0.5")
-LEAST = 15  # packages that must give the same answers
+MIN_SAME = 15  # packages that must give the same answers
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 SECONDS = 600  # for one run of a program
 MARK = "result: "  # before what tools/programs/run.py found
@@ -111,7 +111,7 @@ def main() -> int:
     write_page(rows, {read(path).title for path in PROGRAMS.glob("use_*.py")})
     print(f"written: {PAGE.relative_to(ROOT)}")
     failed = [row for row in rows if row.verdict.startswith(("differs", "sardonyx"))]
-    return 1 if failed or same < min(LEAST, len(programs)) else 0
+    return 1 if failed or same < min(MIN_SAME, len(programs)) else 0
 
 
 def read(path: Path) -> Program:

@@ -12,7 +12,7 @@ import pytest
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops import lookup
-from sardonyx.ops.attention.fused import STAYS, UNSEEN, ZEROES
+from sardonyx.ops.attention.fused import KEEP_NAN, ZERO_FULLY_MASKED, ZERO_NAN
 from sardonyx.ops.elementwise.chain import Instruction
 from tests.oracle import difference
 
@@ -85,11 +85,11 @@ ATTENTIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "rows first": (QKV, {"rows_first": 1, "scale": 0.5}),
     "mask": ((*QKV, f32(4, 6)), {}),
     "mask of a batch": ((*QKV, f32(2, 1, 1, 6)), {}),
-    "row that sees nothing": ((*QKV, ROWS_BLIND), {"nan_rows": STAYS}),
-    "row that gives zeros": ((*QKV, ROWS_BLIND), {"nan_rows": ZEROES}),
-    "row unseen": ((*QKV, ROWS_BLIND), {"nan_rows": UNSEEN}),
-    "lowest number of a mask": ((*HALF, LOWEST), {"nan_rows": STAYS}),
-    "lowest number, no zeros": ((*HALF, LOWEST), {"nan_rows": UNSEEN}),
+    "row that sees nothing": ((*QKV, ROWS_BLIND), {"nan_rows": KEEP_NAN}),
+    "row that gives zeros": ((*QKV, ROWS_BLIND), {"nan_rows": ZERO_NAN}),
+    "row unseen": ((*QKV, ROWS_BLIND), {"nan_rows": ZERO_FULLY_MASKED}),
+    "lowest number of a mask": ((*HALF, LOWEST), {"nan_rows": KEEP_NAN}),
+    "lowest number, no zeros": ((*HALF, LOWEST), {"nan_rows": ZERO_FULLY_MASKED}),
     "halves": (HALF, {"window_right": 0}),
     "groups": (FEW, {"group": 2}),
     "groups with a mask": ((*FEW, f32(2, 1, 1, 6)), {"group": 2}),

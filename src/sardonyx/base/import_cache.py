@@ -6,8 +6,8 @@ command under SARDONYX_IMPORT_CACHE=0, which switches the cache off.
 
 The first import writes `sardonyx/_import_cache.<cache tag>.bin`; later imports read it. The wheel
 ships an empty file of that name, so that pip lists it in RECORD and removes it on uninstall and on
-upgrade. With `sys.pycache_prefix` the file is in that tree, beside the .pyc files. It is written
-by renaming, so that several processes may import at once, and not at all where the folder is
+upgrade. With `sys.pycache_prefix` the file is in that tree, next to the .pyc files. It is written
+by renaming, so that several processes may import concurrently, and not at all where the folder is
 read-only or `sys.dont_write_bytecode` is set.
 
 The cache is not used with -O, where another loader has loaded the package (zip files, PyInstaller,

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 _UNLIMITED: Final = 1 << 16  # columns: output that other programs read is not wrapped
 _INDENT: Final = 2
-_LEAST_TEXT: Final = 9  # characters of a cell that wraps
+_MIN_TEXT: Final = 9  # characters of a cell that wraps
 _LONG_WORD: Final = 24  # characters
-_LEAST_NAME, _LONGEST_NAME = 16, 120
+_MIN_NAME, _MAX_NAME = 16, 120
 _NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])")
 _GAP: Final = (0, 2, 0, 0)  # of a cell: two spaces at its right
 
@@ -125,7 +125,7 @@ def table(
         justify: JustifyMethod = "right" if i in right else "left"
         style = (styles or {}).get(i)
         grid.add_column(column[0], justify=justify, no_wrap=not wraps, overflow="fold", style=style)
-        least_width += min(width, _LEAST_TEXT) if wraps else width
+        least_width += min(width, _MIN_TEXT) if wraps else width
     for row in islice(zip(*columns, strict=True), 1, None):  # the first one are the titles
         grid.add_row(*row)
     say(Padding.indent(grid, indent), least_width=least_width)
@@ -137,8 +137,8 @@ def _shorten_names(columns: list[list[str]], names: Sequence[int], width: int) -
     others = sum(w for i, w in enumerate(widths) if i not in names)
     # The shortest column first: what it does not need is left for the others.
     for n_done, i in enumerate(sorted(names, key=lambda i: widths[i])):
-        most = max(_LEAST_NAME, (width - others) // (len(names) - n_done))
-        columns[i] = shortened(columns[i], min(most, _LONGEST_NAME))
+        most = max(_MIN_NAME, (width - others) // (len(names) - n_done))
+        columns[i] = shortened(columns[i], min(most, _MAX_NAME))
         others += max(map(len, columns[i]))
 
 

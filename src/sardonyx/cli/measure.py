@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sardonyx.session import InferenceSession
 
 MAX_RUNS: Final = 100_000
-LEAST_RUNS: Final = 3
+MIN_RUNS: Final = 3
 
 
 def growth(before: int | None) -> int | None:
@@ -47,7 +47,7 @@ class Start:
 
 
 def latency(call: Callable[[], Any], seconds: float) -> Latency:
-    """Call repeatedly for `seconds`; at least LEAST_RUNS times, or for twice as long."""
+    """Call repeatedly for `seconds`; at least MIN_RUNS times, or for twice as long."""
     times: list[float] = []
     started = time.perf_counter()
     while len(times) < MAX_RUNS:
@@ -56,8 +56,8 @@ def latency(call: Callable[[], Any], seconds: float) -> Latency:
         now = time.perf_counter()
         times.append(now - before)
         passed = now - started
-        # A slow model is not run LEAST_RUNS times if that takes more than twice the time.
-        if passed >= seconds and (len(times) >= LEAST_RUNS or passed >= 2 * seconds):
+        # A slow model is not run MIN_RUNS times if that takes more than twice the time.
+        if passed >= seconds and (len(times) >= MIN_RUNS or passed >= 2 * seconds):
             break
     return Latency(statistics.median(times), min(times), len(times))
 

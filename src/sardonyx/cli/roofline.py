@@ -28,8 +28,8 @@ _CHUNK_BYTES: Final = 16 << 10  # of a stream: the unit of work of the thread po
 _CALL_BYTES: Final = 4 << 20  # at least per call, so that the call overhead does not count
 _CACHES: Final = 8  # a stream has so many times the size of the largest cache: CPUs have several
 _CACHE_FILES: Final = "/sys/devices/system/cpu/cpu0/cache"
-_LEAST_BYTES: Final = 256 << 20
-_MOST_BYTES: Final = 1 << 30
+_MIN_BYTES: Final = 256 << 20
+_MAX_BYTES: Final = 1 << 30
 
 
 def tensor(array: Any) -> tuple[int, int, list[int], list[int]]:
@@ -90,7 +90,7 @@ class BandwidthPeak:
 def bytes_beyond_caches() -> int:
     """Return a size of which caches hold only a small share."""
     sizes = [_kilobytes(path) for path in pathlib.Path(_CACHE_FILES).glob("index*/size")]
-    return min(max(_LEAST_BYTES, _CACHES * 1024 * max(sizes, default=0)), _MOST_BYTES)
+    return min(max(_MIN_BYTES, _CACHES * 1024 * max(sizes, default=0)), _MAX_BYTES)
 
 
 def _kilobytes(path: pathlib.Path) -> int:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_LEAST_S = 20e-6  # shorter imports found the module in sys.modules
+_MIN_S = 20e-6  # shorter imports found the module in sys.modules
 
 
 class Imports:
@@ -36,7 +36,7 @@ class Imports:
                 return call(*args, **kwargs)
             finally:
                 self._is_inside, now = False, time.perf_counter()
-                if now - began > _LEAST_S:
+                if now - began > _MIN_S:
                     self.spans.append((began, now))
 
         return run

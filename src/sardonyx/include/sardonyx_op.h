@@ -13,7 +13,7 @@ typedef struct {
 
 /* Reads the inputs, fills the outputs, which have the shapes of the op's shape rule. `numbers` are
    the attributes that are ints or floats, in the order they were declared. Returns 0, or a number
-   that the error then names. May run on several threads at once, for different tensors.
+   that the error then names. May run on several threads simultaneously, for different tensors.
    Must stay inside the tensors, write to outputs only, keep none of the addresses, and neither
    throw nor jump out. */
 typedef int (*sardonyx_op)(const sardonyx_tensor* inputs, int n_inputs,

@@ -129,7 +129,7 @@ def _wrong_kind(op: Op, name: str, kind: str | None) -> InvalidGraph:
 
 def constant_node(attributes: Attributes, records: dict[str, AttributeRecord]) -> Const:
     """Return the constant of a Constant node."""
-    # Other tools add attributes of their own beside the value; onnxruntime ignores them as well.
+    # Other tools add attributes of their own next to the value; onnxruntime ignores them as well.
     present = [name for name in records if name in _CONSTANT_KINDS]
     if len(present) != 1:
         names = ", ".join(_CONSTANT_KINDS)

@@ -50,7 +50,7 @@ def assign_offsets(lives: Sequence[LiveRange], align: int = ALIGN) -> ArenaLayou
 
 
 def check_offsets(lives: Sequence[LiveRange], layout: ArenaLayout) -> None:
-    """Raise if two values that are live at once share a byte: quadratic, obvious on purpose."""
+    """Raise if two simultaneously live values share a byte: quadratic, obvious on purpose."""
     for i, a in enumerate(lives):
         if layout.offsets[a.value] < 0 or layout.offsets[a.value] + a.size > layout.size:
             raise InternalError(f"value {a.value} is outside the arena of {layout.size} bytes")
@@ -62,5 +62,5 @@ def check_offsets(lives: Sequence[LiveRange], layout: ArenaLayout) -> None:
             )
             if together and not apart and a.size and b.size:
                 raise InternalError(
-                    f"values {a.value} and {b.value} are live at once and share bytes"
+                    f"values {a.value} and {b.value} are live simultaneously and share bytes"
                 )

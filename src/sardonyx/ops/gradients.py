@@ -217,7 +217,8 @@ def decompose(
     """Decorator: these ops in terms of others, through which their gradients pass.
 
     Lowering does not use it: kernels compute the ops, or a decomposition that they declare. With
-    `when` it is the op's decomposition, which replaces nodes of the forward part, beside a rule.
+    `when` it is the op's decomposition, which replaces nodes of the forward graph, in addition to a
+    rule.
     """
 
     def keep(build: Build) -> Build:

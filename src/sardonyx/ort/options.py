@@ -192,13 +192,13 @@ class SessionOptions:
         self.add_provider(names.pop(), {**ep_devices[0].ep_options, **(options or {})})
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:
-        """Let sessions select providers: GPUs for PREFER_GPU and MAX_PERFORMANCE, else the CPU."""
+        """Set how sessions choose providers: PREFER_GPU and MAX_PERFORMANCE mean GPU, else CPU."""
         self._policy, self._delegate = OrtExecutionProviderDevicePolicy(policy), None
 
     def set_provider_selection_policy_delegate(
         self, delegate: Callable[..., Sequence[OrtEpDevice]]
     ) -> None:
-        """Let a function select devices from (devices, model metadata, {}, maximal count)."""
+        """Set a function that selects devices from (devices, model metadata, {}, maximal count)."""
         if not callable(delegate):
             raise TypeError(f"the delegate is a function, not {type(delegate).__name__}")
         self._policy, self._delegate = None, delegate

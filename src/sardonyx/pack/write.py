@@ -238,7 +238,7 @@ def _write_constants(
         constants.append(_entry(writer, table, const, kind, files))
         progress.add(stored_bytes(const) if kind == "blob" else 0)
         for layout in contents.layouts.get(number, ()):
-            # Packed now and dropped at once: memory holds one layout at a time.
+            # Packed now and dropped immediately: memory holds one layout at a time.
             at = writer.blob(layout.size_bytes, [prepack(layout).data])
             version = identity.layout_version(layout.kind)
             forms.append([number, layout.kind, version, list(layout.ints), at])

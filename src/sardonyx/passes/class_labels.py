@@ -20,7 +20,7 @@ CLASSIFIERS: Final = {
 
 
 def number_labels(graph: Graph) -> None:
-    """Let classifiers return the positions of their string labels, and gather the strings."""
+    """Make classifiers return the positions of their string labels, and gather the strings."""
     for node in list(graph.nodes):
         if node.op.domain == ML and node.op.name in CLASSIFIERS:
             strings = node.attrs["classlabels_strings"]

@@ -20,7 +20,7 @@ from sardonyx.ops.builder import Builder, Operand
 # Bytes. Folding may enlarge constants up to this size (an Expand of a scalar); a larger result must
 # not exceed its inputs, or the model would need more memory than its file.
 GROWTH_BELOW: Final = 2 << 20
-# Bytes. A larger constant with other readers would stay beside the folded copy.
+# Bytes. A larger constant with other readers would stay in memory next to the folded copy.
 COPIED_BELOW: Final = 1 << 20
 # Bytes. For passes whose folded weights (dequantized, concatenated) may have any size.
 NO_LIMIT: Final = 1 << 40

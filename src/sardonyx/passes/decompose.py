@@ -62,7 +62,7 @@ def decompose_for_device(graph: Graph, options: PassOptions) -> None:
 
 def decompose_node(graph: Graph, node: Node, build: Callable[[Builder, Node], Outputs]) -> None:
     """Replace a node by its decomposition, or leave it if that refuses."""
-    # Scales and other small constants are folded at once, so that fusions see constants.
+    # Scales and other small constants are folded immediately, so that fusions see constants.
     b = FoldingBuilder(graph, NO_LIMIT)
 
     def built() -> Outputs:

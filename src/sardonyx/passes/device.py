@@ -14,7 +14,7 @@ from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
-from sardonyx.ops.attention.fused import STAYS
+from sardonyx.ops.attention.fused import KEEP_NAN
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.elementwise.chain import Code, Instruction
 from sardonyx.passes.attention import to_float32
@@ -58,7 +58,7 @@ def prepare_masks(graph: Graph) -> None:
         if cast is not None and cast.op.key == (ONNX, "Cast") and cast.inputs[0] is not None:
             mask = cast.inputs[0] if cast.inputs[0].tensor.dtype in FLOAT_TYPES else mask
         # Rows with every key masked out give NaN there, which the mask has to record.
-        to_nan = int(node.attrs["nan_rows"] == STAYS)
+        to_nan = int(node.attrs["nan_rows"] == KEEP_NAN)
         key = (mask, q.tensor.dtype.onnx, to_nan)
         # A mask that was prepared in another body cannot be read here.
         if key not in prepared or prepared[key].node not in node.graph.nodes:

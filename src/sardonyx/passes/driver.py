@@ -182,7 +182,7 @@ class Rewriter:
         return True
 
     def _replace(self, old: Value, new: Value) -> None:
-        """Let readers of a value read another one, and visit them again."""
+        """Replace a value for its readers, and visit them again."""
         if old is new:
             return
         # Graph outputs and profiles keep the names that the model gave.
@@ -204,7 +204,7 @@ class Rewriter:
         for reader in work:
             if is_news and reader.graph is self._graph:
                 self._stale.add(reader)  # inferred when it is visited: once, however much changed
-            # A reader in a body has no worklist here: it is inferred at once.
+            # A reader in a body has no worklist here: it is inferred immediately.
             elif is_news:
                 work += self._reinfer(reader)
             self._push(reader)

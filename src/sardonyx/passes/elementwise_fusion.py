@@ -35,9 +35,10 @@ from sardonyx.ops.elementwise.chain import (
 from sardonyx.ops.elementwise.fusible import FUSIBLE
 from sardonyx.passes.replace import attribute_to, replace_value
 
-# Limits of the native chain kernel: operands, instructions (as _weight estimates them), dims.
+# Limits of the native chain kernel: operands, instructions (as _n_instructions estimates them),
+# dims.
 MAX_OPERANDS: Final = 12
-MAX_WEIGHT: Final = 36
+MAX_INSTRUCTIONS: Final = 36
 MAX_RANK: Final = 10
 _EIGHT_BITS: Final = (U8, I8)
 _TABLE_ENTRIES: Final = 256  # of a lookup table: one per 8-bit input
@@ -47,12 +48,12 @@ _VARIADIC: Final = frozenset(("Max", "Min", "Sum", "Mean"))
 class _Group:
     """Nodes that become one; the first is the root, whose output is that of the group."""
 
-    __slots__ = ("members", "operands", "weight")
+    __slots__ = ("members", "n_instructions", "operands")
 
     def __init__(self, root: Node) -> None:
         self.members = [root]
         self.operands = dict.fromkeys(v for v in root.inputs if v is not None)
-        self.weight = _weight(root)
+        self.n_instructions = _n_instructions(root)
 
     @property
     def root(self) -> Node:
@@ -64,24 +65,24 @@ class _Group:
         if node.annotations != self.root.annotations:
             return False
         shape, whole = node.outputs[0].tensor.dims, self.root.outputs[0].tensor.dims
-        # A producer of fewer elements would be computed again for each one that it broadcasts to;
+        # A producer of fewer elements would be recomputed for each one that it broadcasts to;
         # one element is computed once per block.
         if shape != whole and (len(shape) > len(whole) or any(d != 1 for d in shape)):
             return False
         # Two roundings to float16 in one group: the value between them would be kept in float32
         # until the group runs, twice the memory of the rounded one.
-        if _rounds_to_float16(node) and any(map(_rounds_to_float16, self.members)):
+        if _narrows_float(node) and any(map(_narrows_float, self.members)):
             return False
         n_more = sum(1 for v in node.inputs if v is not None and v not in self.operands) - 1
         return (
-            self.weight + _weight(node) <= MAX_WEIGHT
+            self.n_instructions + _n_instructions(node) <= MAX_INSTRUCTIONS
             and len(self.operands) + n_more <= MAX_OPERANDS
         )
 
     def add(self, node: Node) -> None:
         """Make a node a member; its operands replace its result among the group's operands."""
         self.members.append(node)
-        self.weight += _weight(node)
+        self.n_instructions += _n_instructions(node)
         del self.operands[node.outputs[0]]
         self.operands.update(dict.fromkeys(v for v in node.inputs if v is not None))
 
@@ -101,7 +102,7 @@ class _Group:
         return tuple(code)
 
 
-def _rounds_to_float16(node: Node) -> bool:
+def _narrows_float(node: Node) -> bool:
     """Whether a node casts to a narrower float type."""
     if node.op.name != "Cast" or node.inputs[0] is None:
         return False
@@ -109,7 +110,7 @@ def _rounds_to_float16(node: Node) -> bool:
     return to in (F16, BF16) and node.inputs[0].tensor.dtype.bits > to.bits
 
 
-def _weight(node: Node) -> int:
+def _n_instructions(node: Node) -> int:
     """The number of native instructions that a node becomes, at most."""
     if node.op.name in _VARIADIC:
         return len(node.inputs) + 1
@@ -139,7 +140,7 @@ def fuse_chains(graph: Graph, into_matmuls: bool = True) -> None:
 
 
 def _fuse_biases(graph: Graph) -> None:
-    """Let each matmul take its own bias first, before its result joins a larger group."""
+    """Fuse the bias of each matmul first, before its result joins a larger group."""
     for node in list(graph.nodes):
         if node.op.key == (ONNX, "Add") and _fits(node):
             constants = [v for v in node.inputs if v is not None and v.is_const]
@@ -257,7 +258,7 @@ def _fuse_into_matmul(graph: Graph, group: _Group, positions: dict[Node, int]) -
     node, others = target.node, [v for v in operands if v is not target.operand]
     first, n_first = node.attrs["code"] or (), len(node.inputs) - len(node.op.inputs) + 2
     n_values = len(first) + n_first + len(others)
-    if n_values > MAX_WEIGHT or not all(target.accepts(v) for v in others):
+    if n_values > MAX_INSTRUCTIONS or not all(target.accepts(v) for v in others):
         return False
     code = group.code([target.operand, *others])
     # A matmul that already has an epilogue runs the new code after it.

@@ -17,7 +17,7 @@ from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL
 from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs, projected_attrs
 from sardonyx.ops.attention.dot_product import AttentionAttrs
-from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.fused import ZERO_FULLY_MASKED
 from sardonyx.ops.attention.group_query import GroupQueryInputs
 from sardonyx.ops.attention.multi_head import MASKED_SCORE
 from sardonyx.ops.attention.multi_head import MultiHeadInputs as MultiHead
@@ -46,9 +46,9 @@ def _split_heads(b: Builder, x: Value, heads: int) -> Value:
 
 
 def _need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
-    """Abandon unless a mask has a column for every key.
+    """Reject the match unless a mask has a column for every key.
 
-    With symbolic sizes this becomes a guard: a run that fails it is compiled anew.
+    With symbolic sizes this becomes an assumption: a run that breaks it recompiles the session.
     """
     columns, count = mask.tensor.dims[-1], keys.tensor.dims[2]
     if columns == count:
@@ -56,7 +56,7 @@ def _need_mask_columns(b: Builder, mask: Value, keys: Value) -> None:
     # The standard pads a shorter mask with -inf, which the kernel does not.
     is_open = not isinstance(columns, int) or not isinstance(count, int)
     need(is_open and columns != 1, "the mask has fewer columns than there are keys")
-    need(b.graph.scope.assume_at_least(columns, count), "a mask that may be of fewer keys")
+    need(b.graph.scope.assume_at_least(columns, count), "the mask may have fewer columns than keys")
 
 
 def _merge_heads(b: Builder, y: Value, heads: Value, v: Value) -> Value:
@@ -97,10 +97,10 @@ def _as_outputs(b: Builder, present: tuple[Value, Value]) -> tuple[Value, ...]:
     return tuple(p if p.op == "Append" else b.Identity(p) for p in present)
 
 
-def _additive_mask(b: Builder, seen: Value, low: float | None, axes: tuple[int, ...]) -> Value:
-    """0 where a key is seen, a low score elsewhere, with these axes inserted."""
+def _additive_mask(b: Builder, visible: Value, low: float | None, axes: tuple[int, ...]) -> Value:
+    """Return 0 where a key is visible, a low score elsewhere, with these axes inserted."""
     zero, masked = b.const(0.0, F32), b.const(MASKED_SCORE if low is None else low, F32)
-    return b.Unsqueeze(b.Where(seen, zero, masked), b.ints(*axes))
+    return b.Unsqueeze(b.Where(visible, zero, masked), b.ints(*axes))
 
 
 def _key_positions(b: Builder, keys: Value) -> Value:
@@ -168,8 +168,8 @@ def _decomposed(
 ) -> tuple[Value, Value]:
     """Attention as separate ops, and its scores, which the fused kernel does not return."""
     q, k, v = operands
-    # Scores of unseen keys would have to be masked in the output as well.
-    need(not attrs["unidirectional"], "scores of keys that are not seen")
+    # Scores of masked keys would have to be masked in the output as well.
+    need(not attrs["unidirectional"], "the scores output would contain masked keys")
     need(q.tensor.dtype is F32, "scores in another type than they are computed in")
     scale = b.const(_attention_scale(attrs, q), F32)
     scores = b.Mul(b.MatMul(q, b.Transpose(k, perm=(0, 1, 3, 2))), scale)
@@ -187,7 +187,7 @@ def _over_shared_buffer(
     need(not _is_output_used(node, 3), "the scores are an output")
     has_mask = x.padding is not None or x.attention_bias is not None
     need(not has_mask, "the mask has fewer columns than there are keys")
-    need(x.indirection is None, "beams share a cache")
+    need(x.indirection is None, "cache indirection (beam search)")
     (q, k, v), past = operands, (x.past_key, x.past_value)
     need(past[0].tensor.dtype is k.tensor.dtype, "the cache has another type")
     # The span gives the positions of the new rows in the cache buffers.
@@ -334,12 +334,12 @@ def _index_mask(b: Builder, x: Projected, keys: Value, low: float | None) -> Val
         return _additive_mask(b, _within_lengths(b, mask, keys), low, (1, 2))
     need(count in (2 * batch, 3 * batch + 2), "the length of the mask is unknown")
     sizes = b.Shape(x.x, start=0, end=1)
-    seen = _within_lengths(b, b.Slice(mask, b.ints(0), sizes, b.ints(0)), keys)
+    visible = _within_lengths(b, b.Slice(mask, b.ints(0), sizes, b.ints(0)), keys)
     if count == 2 * batch:
         starts = b.Slice(mask, sizes, b.ints(np.iinfo(np.int64).max), b.ints(0))
         is_begun = b.GreaterOrEqual(_key_positions(b, keys), b.Unsqueeze(starts, b.ints(1)))
-        seen = b.And(seen, is_begun)
-    return _additive_mask(b, seen, low, (1, 2))
+        visible = b.And(visible, is_begun)
+    return _additive_mask(b, visible, low, (1, 2))
 
 
 def _mask_window(b: Builder, x: Projected, mask: Value, keys: Value) -> Value:
@@ -370,7 +370,7 @@ def standard(b: Builder, node: Node, spans: _Spans) -> Outputs:
         *(q, *present, _standard_mask(b, mask, present[0]), span),
         domain=INTERNAL,
         scale=1 / math.sqrt(known_size(q.tensor.dims[3]) or 1) if s.scale is None else s.scale,
-        nan_rows=UNSEEN,
+        nan_rows=ZERO_FULLY_MASKED,
         rows_first=int(is_packed),
         group=known_size(q.tensor.dims[1]) // known_size(k.tensor.dims[1]),
         window_left=windows[0],
@@ -397,7 +397,7 @@ def _standard_mask(b: Builder, mask: Value | None, keys: Value) -> Value | None:
     if mask is None:
         return None
     _need_mask_columns(b, mask, keys)
-    # True means that the key is seen.
+    # True means that the key is visible.
     if mask.tensor.dtype is BOOL:
         return b.Where(mask, b.const(0.0, F32), b.const(-math.inf, F32))
     need(mask.tensor.dtype in KERNEL_TYPES, "no kernel for a mask of this type")
@@ -430,7 +430,7 @@ def group_query(b: Builder, node: Node, spans: _Spans) -> Outputs:
         *(to_float32(b, x.bias), span, to_float32(b, x.sink)),
         domain=INTERNAL,
         scale=_attention_scale(attrs, q),
-        nan_rows=UNSEEN,  # padding rows of a shorter prompt may see no key
+        nan_rows=ZERO_FULLY_MASKED,  # padding rows of a shorter prompt are fully masked
         rows_first=1,
         group=heads // shared,
         # The window counts the query's own position; -1 means no bound.
@@ -473,11 +473,11 @@ def _append_to_cache(
     return append
 
 
-def _split_qkv(b: Builder, x: GroupQueryInputs, heads: int, shared: int) -> tuple[Value, ...]:
+def _split_qkv(b: Builder, x: GroupQueryInputs, heads: int, kv_heads: int) -> tuple[Value, ...]:
     """Query, key and value as [batch, rows, heads, head], from one packed input or three."""
     if x.key is not None:
-        both = _split_heads(b, x.key, shared), _split_heads(b, x.value, shared)
+        both = _split_heads(b, x.key, kv_heads), _split_heads(b, x.value, kv_heads)
         return _split_heads(b, x.query, heads), *both
     # Packed: the heads of the query, then those of key and value.
-    whole = _split_heads(b, x.query, heads + 2 * shared)
-    return b.node("Split", whole, b.ints(heads, shared, shared), axis=2, outputs=3).outputs
+    whole = _split_heads(b, x.query, heads + 2 * kv_heads)
+    return b.node("Split", whole, b.ints(heads, kv_heads, kv_heads), axis=2, outputs=3).outputs

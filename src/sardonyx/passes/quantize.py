@@ -26,7 +26,7 @@ _EIGHT_BITS: Final = (U8, I8)
 # Without the activation of FusedConv, which becomes bounds.
 _CONV_ATTRS: Final = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
 
-# Holes: activation, weights, the operands of a sum, a condition or bias, a scale.
+# Pattern variables: activation, weights, the operands of a sum, a condition or bias, a scale.
 x, w, a, c, y = hole("x"), hole("w"), hole("a"), hole("c"), hole("y")
 
 
@@ -103,10 +103,10 @@ def _bias(b: Builder, value: Value | None, columns: Size) -> Value | None:
     if value.const is not None:
         array = value.const.read()
     else:
-        node = present(value.node, "a bias that is computed")
+        node = present(value.node, "the bias is not constant")
         consts = [None if v is None else v.const for v in node.inputs]
         is_dequantized = node.op.key == ("", "DequantizeLinear") and None not in consts
-        need(is_dequantized, "a bias that is computed")
+        need(is_dequantized, "the bias is not constant")
         # A bias is int32 with the product of both scales; its float32 value is computed now.
         array = node.op.run([c.read() for c in consts if c is not None], node.attrs)[0]
     size = known_size(columns, "the number of columns is unknown")
@@ -152,8 +152,8 @@ _CONVS: Final = (
 
 def _conv(b: Builder, conv: Node, act: Node | None, q: Node | None) -> Value:
     """A QConv with an 8-bit or, without QuantizeLinear, a float32 result."""
-    # FusedConv can add a tensor, which QConv cannot.
-    need(optional_input(conv, 3) is None, "something is added")
+    # FusedConv can add a residual, which QConv cannot.
+    need(optional_input(conv, 3) is None, "FusedConv has a residual input")
     image, weights = _per_tensor_input(conv.inputs[0]), _weights(input_of(conv, 1), 0)
     bias = _bias(b, optional_input(conv, 2), weights.value.tensor.dims[0])
     # The activation of FusedConv is an attribute, that of Conv a separate node.

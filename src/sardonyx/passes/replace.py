@@ -34,7 +34,7 @@ def try_build(b: Builder, build: Callable[[], T], name: str, node: Node) -> T | 
 
 
 def replace_value(graph: Graph, old: Value, new: Value) -> None:
-    """Let all readers of a value read another one, which also gets its name."""
+    """Replace a value for all readers by another one, which also gets its name."""
     # Names are unique, and graph outputs must keep theirs.
     new.name, old.name = old.name, ""
     graph.replace(old, new)

@@ -139,7 +139,7 @@ def _stacks(reader: Node) -> bool:
 
 
 def _collect(node: Node, accepts: Callable[[Node], bool] = lambda _: True) -> bool:
-    """Let one Loop collect the elements of its sequences; return whether it has any.
+    """Collect the elements of a Loop's sequences as scan outputs; return whether it has any.
 
     `accepts` says which concatenations of them are replaced.
     """

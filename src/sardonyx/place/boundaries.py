@@ -83,7 +83,7 @@ class _Copies:
         self._copies: dict[tuple[Value, str], Value] = {}
 
     def insert(self) -> None:
-        """Let every node of the graph read its inputs on the device where it expects them."""
+        """Insert copies, so that every node reads its inputs on the device that it expects."""
         placement, graph = self._placement, self._graph
         for node in list(graph.nodes):
             for slot, value in enumerate(node.inputs):

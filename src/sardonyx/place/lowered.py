@@ -99,7 +99,7 @@ Lowered = Call | Reshaped | Permuted | Sliced | Expanded | Zipped | Bodies
 
 
 def argument_sizes(lowered: Lowered) -> Iterator[Dim]:
-    """Yield the symbolic sizes among the arguments, beside those in the outputs' shapes."""
+    """Yield the symbolic sizes among the arguments, other than those in the outputs' shapes."""
     if isinstance(lowered, Call):
         yield from (d for d in lowered.ints if isinstance(d, Dim))
     elif isinstance(lowered, Sliced):

@@ -60,7 +60,7 @@ def build_native(emitter: Emitter, drafts: list[ItemDraft], frees: list[Value]) 
     for draft in drafts:
         first = len(slots.by_value)
         items.append(_build(emitter, draft, names, slots, inputs))
-        # A slot without a value can be freed at once: its aliases keep the block alive.
+        # A slot without a value can be freed immediately: its aliases keep the block alive.
         item_frees.append(slots.without_value(first))
     inside = _all_nodes(drafts)
     # Other slots are freed by their last item, unless they are outputs or constants.

@@ -17,7 +17,9 @@ SMALL: Final = 1 << 12  # bytes of tensors that are copied into the message
 ALIGN: Final = 64  # alignment of tensors in a data file, so that kernels read them in place
 PAGE: Final = 4096
 LARGE: Final = 1 << 20  # bytes of tensors that start on a page, so that they can be mapped alone
-SHAPES: Final = 64  # elements of vectors that may be a shape or axes, which readers need at once
+SHAPES: Final = (
+    64  # elements of vectors that may be a shape or axes, which readers need immediately
+)
 
 # Field numbers of TensorProto.
 _DIMS, _TYPE, _STRINGS, _NAME, _RAW = 1, 2, 6, 8, 9

@@ -141,7 +141,7 @@ def _save_options(options: SessionOptions) -> SaveOptions:
 def _cancellation_check(options: SessionOptions) -> Callable[[], None]:
     """Return a function that raises once the load is cancelled.
 
-    It refers to the options, not to the session: a dropped session is freed at once.
+    It refers to the options, not to the session: a dropped session is freed immediately.
     """
 
     def check() -> None:

@@ -14,7 +14,7 @@ From `run` to the first kernel:
    repeats the attempt with another variant (session/program_variants.py), compiled if necessary.
 4. `requested_results` and `unshared` (session/results.py) return memory that belongs to the caller.
 
-Thread-safety: any number of threads may call `run` at once. `_lock` guards everything that
+Thread-safety: any number of threads may call `run` simultaneously. `_lock` guards everything that
 compiles: the providers, `_program` and what `_use` derives from it, `_variants`, `_load` and
 `_partial_sessions`. Runs take no lock: they read `_program` and `_fast_path` once and finish with
 the program they began with. `_lock` is not re-entrant: a custom op that makes its own session
@@ -87,7 +87,7 @@ _MAX_ATTEMPTS: Final = 4
 
 
 class InferenceSession(RunMethodsMixin):
-    """A model, ready to run. Thread-safe: many threads may call `run` at once."""
+    """A model, ready to run. Thread-safe: many threads may call `run` simultaneously."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class InferenceSession(RunMethodsMixin):
         return PROGRAMS.share(key, lambda: self._compile_uncached(options))
 
     def _use(self, program: SharedProgram) -> None:
-        """Let runs begin with this program from now on."""
+        """Use this program for subsequent runs."""
         self._program = program
         self._compiled: Compiled = program.compiled
         model, inputs = self._compiled.model, self._compiled.program.inputs

@@ -23,7 +23,7 @@ def inference_form(model: Model) -> Model:
 
 
 def use_stored_statistics(graph: Graph) -> None:
-    """Let every BatchNormalization of a graph normalize by its running statistics."""
+    """Make every BatchNormalization of a graph use its running statistics."""
     for node in list(graph.all_nodes()):
         if node.op.name == "BatchNormalization" and _has_one_result(node):
             node.attrs = {**node.attrs, "training_mode": 0}

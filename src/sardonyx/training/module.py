@@ -128,16 +128,16 @@ class Module:
         self._accumulates = True
 
     def train(self, mode: bool = True) -> Module:
-        """Let calls run training steps, or with `mode=False` the evaluation model."""
+        """Make calls run training steps, or with `mode=False` the evaluation model."""
         self.training = mode
         return self
 
     def eval(self) -> Module:
-        """Let calls run the evaluation model."""
+        """Make calls run the evaluation model."""
         return self.train(False)
 
     def lazy_reset_grad(self) -> None:
-        """Let the next training step overwrite the gradients instead of adding to them."""
+        """Make the next training step overwrite the gradients instead of adding to them."""
         self._accumulates = False
 
     def _names(self, trainable_only: bool) -> list[str]:

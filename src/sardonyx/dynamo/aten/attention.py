@@ -1,7 +1,7 @@
 """Scaled dot-product attention: torch's flash attention, and the ops of `dynamo.attention`.
 
 No scores are saved: the forward op saves the logsumexp of each row, from which the backward op
-computes the probabilities again.
+recomputes the probabilities.
 """
 
 from __future__ import annotations

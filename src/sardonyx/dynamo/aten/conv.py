@@ -70,7 +70,7 @@ def _(
 
 
 def _has_kernel(w: Value, options: Sequence[Any]) -> bool:
-    """Whether the kernel of the gradient by weights is fast: not for depthwise groups.
+    """Whether the kernel of the weight gradient is fast: not for depthwise groups.
 
     Nor for output_padding, with which image and gradient do not have the sizes of a convolution.
     """

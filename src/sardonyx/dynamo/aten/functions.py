@@ -143,7 +143,7 @@ def _(b: AtenBuilder, x: Any, y: Any) -> Value:
         raise Unsupported("squares of float64 overflow")
     x, y = (b.cast(v, types.F64) for v in (x, y))
     length = b.Sqrt(b.Add(b.Mul(x, x), b.Mul(y, y)))
-    # An infinite leg beside NaN: still infinite.
+    # An infinite leg and NaN: still infinite.
     is_infinite = b.Or(b.IsInf(x), b.IsInf(y))
     return b.rounded(b.Where(is_infinite, b.const(math.inf, types.F64), length))
 

@@ -134,7 +134,7 @@ _register_median("nanmedian", skip_nan=True)
 
 
 def _search(b: AtenBuilder, sequence: Value, values: Value, n: int, right: bool) -> Value:
-    """Return where values belong in sorted sequences, by a binary search of all values at once."""
+    """Return where values belong in sorted sequences, by one binary search for all values."""
     is_shared = sequence.tensor.rank == 1
     low = b.Expand(b.const(0, I64), b.Shape(values))
     high = b.Expand(b.const(n, I64), b.Shape(values))

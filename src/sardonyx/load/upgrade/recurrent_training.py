@@ -135,7 +135,7 @@ def _affine(b: Builder, x: Value | None, w: Value, bias: Value) -> Value:
 
 @UPGRADES.rule("GRUGrad", domain=MICROSOFT)
 def gru_gradient(b: Builder, node: OldNode) -> Any:
-    """The gradient of the layer, which computes the gates again."""
+    """The gradient of the layer, which recomputes the gates."""
     x, w, r, bias, lengths, h, _, _, dy, dy_h = (node.input(i) for i in range(10))
     states = b.node("GRU", x, w, r, bias, lengths, h, outputs=2, **node.attrs).outputs
     losses = [b.ReduceSum(b.Mul(s, d), keepdims=0)

@@ -65,7 +65,7 @@ def sigmoid(b: Builder, node: OldNode) -> Any:
 
 @UPGRADES.rule("GeluGrad FastGeluGrad BiasGeluGrad_dX BiasFastGeluGrad_dX", domain=MICROSOFT)
 def gelu(b: Builder, node: OldNode) -> Any:
-    """The gradient by x; with a bias, that by x + bias, which is the same."""
+    """The gradient with respect to x; with a bias, that of x + bias is the same."""
     has_bias = node.op_type.startswith("Bias")
     dy, x, *bias = node.checked_inputs(3 if has_bias else 2)
     x = b.Add(x, bias[0]) if has_bias else x

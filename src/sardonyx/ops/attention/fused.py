@@ -17,7 +17,7 @@ from sardonyx.ops.attention.heads import check_mask, sink_softmax, softcapped, v
 from sardonyx.ops.inference import broadcast_shapes
 
 _FLOATS: Final = frozenset((F32, F16, BF16))
-STAYS, ZEROES, UNSEEN = range(3)  # output of a row whose softmax is NaN: see `nan_rows`
+KEEP_NAN, ZERO_NAN, ZERO_FULLY_MASKED = range(3)  # values of `nan_rows`
 
 attention: Final = internal_op(
     "Attention",
@@ -25,7 +25,7 @@ attention: Final = internal_op(
     "y:T",
     attrs={
         "scale": 1.0,
-        "nan_rows": STAYS,  # NaN stays, becomes 0, or becomes 0 only in rows that see no key
+        "nan_rows": KEEP_NAN,  # NaN stays, becomes 0, or becomes 0 only in fully masked rows
         "rows_first": 0,  # the output is [.., rows, heads, width], not [.., heads, rows, width]
         "group": 1,  # query heads per key-value head (grouped-query attention)
         "window_left": -1,  # window: keys before its own position that a row sees; -1 for all
@@ -95,7 +95,7 @@ def _(*inputs: Any, **attrs: Any) -> Any:
         smooth = 0.0 if attrs["smooth"] else -np.inf
         weights, is_blind = sink_softmax(scores, smooth if sink is None else sink[:, None, None])
         if attrs["nan_rows"]:
-            is_blind = np.isnan(weights) if attrs["nan_rows"] == ZEROES else is_blind
+            is_blind = np.isnan(weights) if attrs["nan_rows"] == ZERO_NAN else is_blind
             weights = np.where(is_blind, np.float32(0), weights)
         y = np.matmul(weights if exact else as_bf16(weights), v).astype(dtype)
     return np.ascontiguousarray(y.swapaxes(-2, -3)) if attrs["rows_first"] else y

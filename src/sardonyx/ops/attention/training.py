@@ -1,6 +1,6 @@
 """Attention in training: a forward op that returns the row statistics, and its gradient.
 
-The scores are never saved: the gradient computes them again from the logsumexp of each row (flash
+The scores are never saved: the gradient recomputes them from the logsumexp of each row (flash
 attention, Dao et al.). Dropout is a mask of the probabilities that are kept, drawn by the caller.
 """
 

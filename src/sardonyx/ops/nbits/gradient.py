@@ -143,8 +143,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
     is_usual = attrs["gather_axis"] % rank == 0 and attrs["quantize_axis"] % rank == rank - 1
     if not is_usual or not block or not isinstance(width, int) or width % block:
         raise NotImplemented(
-            "GatherBlockQuantized has a gradient by its scales only where it gathers along the "
-            "first axis, and whole blocks are along the last"
+            "GatherBlockQuantized has a gradient with respect to its scales only if it gathers "
+            "along the first axis, and whole blocks are along the last"
         )
     ones = b.Expand(b.const(1, scales.tensor.dtype), b.shape(scales))
     zero = optional_input(node, 3)

@@ -4,7 +4,7 @@ Backpropagation through time runs step by step: the gradient ops are that loop a
 gradients of the gates, matmuls over all time steps give those of inputs and weights.
 
 LSTMTraining saves the gates for it. GRU and RNN save nothing but their outputs: with all states
-known, matmuls over all time steps compute the gates again.
+known, matmuls over all time steps recompute the gates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A forest in flat arrays: rows descend all trees at once, one level at a time."""
+"""A forest in flat arrays: rows descend all trees together, one level at a time."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class _LayoutPropagation:
         )
 
     def _convert(self, node: Node, rule: NhwcRule) -> None:
-        """Let a node work in NHWC, by its rule."""
+        """Convert the node to NHWC by its rule."""
         rank = rank_of(node.outputs[0])
         images = [self._as_nhwc(node, i, rank if rule.broadcasts else 0) for i in rule.slots]
         # Several nodes replace this one; the last of them computes its output.
@@ -155,7 +155,7 @@ class _LayoutPropagation:
                     nchw.name, value.name = value.name or nchw.name, ""
 
     def _keep_nchw(self, node: Node) -> None:
-        """Let a node read the NCHW form of its inputs."""
+        """Make a node read its inputs in NCHW."""
         for slot, value in enumerate(node.inputs):
             if value is not None and value in self._nhwc:
                 self._graph.set_input(node, slot, self._as_nchw(value))

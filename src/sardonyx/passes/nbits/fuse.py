@@ -36,7 +36,7 @@ def fuse_nbits_matmul(graph: Graph) -> None:
 
 
 def _request_quantized_output(graph: Graph) -> None:
-    """Let gates return int8 codes if only fused n-bit matmuls read them.
+    """Make gates return int8 codes if only fused n-bit matmuls read them.
 
     The reader then need not quantize its input again. Not for the residual stream: the codes of its
     readers depend on the norm after the addition.

@@ -33,7 +33,7 @@ from sardonyx.passes.rule import need, present, ranked
 
 INT8: Final = 4  # the accuracy_level of com.microsoft.MatMulNBits that allows int8 activations
 # Block sizes of activations that are quantized to int8, for weights whose scales have no blocks.
-DEFAULT_BLOCK, LEAST_BLOCK, MOST_BLOCK = 32, 16, 256
+DEFAULT_BLOCK, MIN_BLOCK, MAX_BLOCK = 32, 16, 256
 
 
 @frozen
@@ -49,7 +49,7 @@ class MatmulAccuracy:
         if self.block >= 0:
             return self.block or DEFAULT_BLOCK
         # k & -k is the largest power of two that divides K: no block is cut at the end.
-        return max(LEAST_BLOCK, min(MOST_BLOCK, k & -k))
+        return max(MIN_BLOCK, min(MAX_BLOCK, k & -k))
 
 
 @frozen
@@ -62,7 +62,7 @@ class _StoredMatrix:
 
 
 def read_stored_weights(graph: Graph, options: PassOptions) -> None:
-    """Let matmuls and gathers, in a graph and its bodies, read n-bit weights as they are stored.
+    """Rewrite matmuls and gathers, in a graph and its bodies, to read n-bit weights as stored.
 
     Below the extended level only nodes of com.microsoft are rewritten, which have no other kernel.
     """

@@ -195,7 +195,7 @@ def deform_columns(node: Node) -> Call | No:
 
 
 def weight_gradient(node: Node) -> Call | No:
-    """Lower the gradient by the weights; images have the channels last."""
+    """Lower the gradient with respect to the weights; images are channels-last."""
     if not node.attrs["channels_last"]:
         return No("the images have the channels first")
     x, dy = input_of(node, 0), input_of(node, 1)

@@ -1,6 +1,6 @@
 """Generates Python source for regions: straight-line calls over numbered values.
 
-The source contains no strings of the model: functions, attributes and weights are passed beside it
+The source contains no strings of the model: functions, attributes and weights are passed separately
 and referred to by number. Calls that depend on sizes alone (shape-only subgraphs) are a separate
 function, which runs once for each set of sizes.
 """

@@ -207,7 +207,7 @@ def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:
 def _groups(jobs: Sequence[Sequence[_Target]]) -> list[list[int]]:
     """Return target numbers in reading order: plain weights first, then inputs of recipes.
 
-    The latter are on the device beside the result, so they come in groups of bounded size.
+    The latter are on the device together with the result, so they come in groups of bounded size.
     """
     plain: list[int] = []
     groups: list[list[int]] = [[]]

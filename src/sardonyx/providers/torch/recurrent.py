@@ -66,7 +66,7 @@ def _run_layer(
         lens = lens.long().clamp(0, x.shape[0])
     outs, ends = [], []
     for i, is_reverse in enumerate(DIRECTIONS[attrs["direction"]]):
-        # The matmul with the inputs of all time steps is done at once.
+        # The matmul with the inputs of all time steps is one call.
         gates, step = make_step(i, x)
         zero = gates.new_zeros((x.shape[1], hidden))
         state = tuple(zero if s is None else s[i] for s in initial)

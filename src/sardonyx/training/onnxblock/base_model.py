@@ -62,7 +62,7 @@ def edited_model() -> onnx.ModelProto:
 
 @contextmanager
 def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[ModelAccessor]:
-    """Let blocks edit a copy of a model inside of a `with` statement."""
+    """Make blocks edit a copy of a model inside a `with` statement."""
     if model is None:
         raise RuntimeError("the base model is None; use onnxblock.empty_base to build a new one")
     with _editing(ModelAccessor(copy.deepcopy(model), model_path)) as accessor:
@@ -71,7 +71,7 @@ def base(model: onnx.ModelProto, model_path: str | None = None) -> Iterator[Mode
 
 @contextmanager
 def empty_base(opset_version: int | None = None) -> Iterator[ModelAccessor]:
-    """Let blocks build a new model inside of a `with` statement; default: the newest opset."""
+    """Make blocks build a new model inside a `with` statement; default: the newest opset."""
     model = onnx.ModelProto()
     model.producer_name = "sardonyx"
     model.graph.name = "graph"

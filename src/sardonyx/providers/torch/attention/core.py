@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 
-from sardonyx.ops.attention.fused import STAYS, ZEROES
+from sardonyx.ops.attention.fused import KEEP_NAN, ZERO_NAN
 from sardonyx.providers.torch.dtypes import FLOAT16_TYPES, wide
 
 INF: Final = float("inf")
@@ -35,11 +35,11 @@ def attended(
     *,
     scale: float,
     is_causal: bool = False,
-    blind: int = STAYS,
+    nan_rows: int = KEEP_NAN,
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask) v of [batch, heads, rows, size] in one call.
 
-    `is_causal` lets row i see the keys up to i, and excludes a mask. `blind` says what a row
+    `is_causal` lets row i see the keys up to i, and excludes a mask. `nan_rows` says what a row
     without visible keys gives: NaN or zeros. Query heads may share KV heads in groups (GQA).
     """
     if not (q.numel() and k.numel() and v.numel()):
@@ -48,13 +48,19 @@ def attended(
     if q.dtype in FLOAT16_TYPES and n_scores <= _MAX_WIDENED_SCORES:
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.float()
-        y = _sdpa(q.float(), k.float(), v.float(), mask, scale, is_causal, blind)
+        y = _sdpa(q.float(), k.float(), v.float(), mask, scale, is_causal, nan_rows)
         return y.to(q.dtype)
-    return _sdpa(q, k, v, mask, scale, is_causal, blind)
+    return _sdpa(q, k, v, mask, scale, is_causal, nan_rows)
 
 
 def _sdpa(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, is_causal: bool, blind: int
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    is_causal: bool,
+    nan_rows: int,
 ) -> Tensor:
     """`attended` by torch's scaled_dot_product_attention, with operands its fast kernels accept."""
     # Grouped-query attention: `group` query heads share a KV head.
@@ -65,25 +71,25 @@ def _sdpa(
     elif group > 1 and q.is_cuda and q.dtype is torch.float32:
         # torch's kernels with shared heads are for 16-bit floats only.
         k, v = (x.repeat_interleave(group, 1) for x in (k, v))
-    bias = None if mask is None else _attention_bias(mask, q.dtype, k.shape[2], blind)
+    bias = None if mask is None else _attention_bias(mask, q.dtype, k.shape[2], nan_rows)
     has_groups = q.shape[1] != k.shape[1]
     y = F.scaled_dot_product_attention(
         q, k, v, bias, is_causal=is_causal, scale=scale, enable_gqa=has_groups
     )
     if is_folded:
         y = y.reshape(y.shape[0], k.shape[1] * group, rows, y.shape[3])
-    if mask is not None and mask.dtype != torch.bool and blind == STAYS:
+    if mask is not None and mask.dtype != torch.bool and nan_rows == KEEP_NAN:
         # 0 * -inf is NaN, the softmax of a row without visible keys.
         mask = mask.reshape(1, -1) if mask.dim() < 2 else mask
         y = y + (mask.amax(-1, keepdim=True) * 0).to(y.dtype)
     return y
 
 
-def _attention_bias(mask: Tensor, dtype: torch.dtype, n_keys: int, blind: int) -> Tensor:
+def _attention_bias(mask: Tensor, dtype: torch.dtype, n_keys: int, nan_rows: int) -> Tensor:
     """Return a mask in the query's type, contiguous along the keys, as torch's kernels need it."""
     if mask.dim() < 2:
         mask = mask.reshape(1, -1)
-    bias = _clamped_mask(mask, dtype, blind)
+    bias = _clamped_mask(mask, dtype, nan_rows)
     if bias.shape[-1] != n_keys or bias.stride(-1) != 1:
         bias = bias.expand(*bias.shape[:-1], n_keys).contiguous()
     return bias
@@ -94,7 +100,7 @@ def _is_key_mask(mask: Tensor) -> bool:
     return mask.dim() == 4 and mask.shape[1] == 1 and mask.shape[2] == 1
 
 
-def _clamped_mask(mask: Tensor, dtype: torch.dtype, blind: int) -> Tensor:
+def _clamped_mask(mask: Tensor, dtype: torch.dtype, nan_rows: int) -> Tensor:
     """Return a mask in a type, with numbers below its range clamped to its lowest finite number.
 
     Keys masked by a finite number have weight 0, unless all keys of a row are: then the softmax of
@@ -103,7 +109,7 @@ def _clamped_mask(mask: Tensor, dtype: torch.dtype, blind: int) -> Tensor:
     if mask.dtype in (dtype, torch.bool):
         return mask
     finite = mask.clamp(min=torch.finfo(dtype).min)
-    return (finite if blind == STAYS else torch.where(mask == -INF, mask, finite)).to(dtype)
+    return (finite if nan_rows == KEEP_NAN else torch.where(mask == -INF, mask, finite)).to(dtype)
 
 
 def grouped_matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -125,7 +131,7 @@ def scores_of(q: Tensor, k: Tensor, scale: float, softcap: float = 0.0) -> Tenso
     return scores
 
 
-def weights_of(scores: Tensor, extra: Tensor | float, blind: int) -> Tensor:
+def weights_of(scores: Tensor, extra: Tensor | float, nan_rows: int) -> Tensor:
     """Return the softmax of scores and one `extra` score without a value (attention sink)."""
     if not scores.shape[-1]:
         return scores
@@ -139,7 +145,7 @@ def weights_of(scores: Tensor, extra: Tensor | float, blind: int) -> Tensor:
         top = torch.maximum(top, extra)
         powers = torch.exp(scores - top)
         weights = powers / (powers.sum(-1, keepdim=True) + torch.exp(extra - top))
-    if blind == STAYS:
+    if nan_rows == KEEP_NAN:
         return weights
-    is_blind = torch.isnan(weights) if blind == ZEROES else top == -INF
+    is_blind = torch.isnan(weights) if nan_rows == ZERO_NAN else top == -INF
     return torch.where(is_blind, 0, weights)

@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - as everybody calls it
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, AttentionAttrs
-from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.fused import ZERO_FULLY_MASKED
 from sardonyx.ops.attention.heads import precision
 from sardonyx.providers.torch.attention.core import INF, attended, grouped_matmul, pack, unpack
 from sardonyx.providers.torch.dtypes import TORCH, wide
@@ -49,7 +49,7 @@ def attention(
         is_causal = bool(s.is_causal) and _starts_at_zero(s, mask, nonpad, offset)
         seen = None if is_causal else _visible(s, q, k, nonpad, offset)
         bias = _mask(mask, seen, k.shape[2], q.dtype)
-        y = attended(q, k, v, bias, scale=factor, is_causal=is_causal, blind=UNSEEN)
+        y = attended(q, k, v, bias, scale=factor, is_causal=is_causal, nan_rows=ZERO_FULLY_MASKED)
     else:
         bias = _mask(mask, _visible(s, q, k, nonpad, offset), k.shape[2], q.dtype)
         y, scores = _unfused(s, (q, k, v), bias, factor)

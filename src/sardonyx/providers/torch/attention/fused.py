@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.graph.dtype import BF16, F16, F32, I32
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.fused import ZERO_FULLY_MASKED
 from sardonyx.providers.torch.attention.core import (
     INF,
     attended,
@@ -42,8 +42,8 @@ def attention(
             batch = next(x.shape[0] for x in (q, k, v) if x.shape[0] != 1)
             q, k, v = (x.expand(batch, -1, -1, -1) for x in (q, k, v))
         is_causal = masking == "causal"
-        blind = UNSEEN if mask is None or attrs["is_settled"] else attrs["nan_rows"]
-        y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, blind=blind)
+        nan_rows = ZERO_FULLY_MASKED if mask is None or attrs["is_settled"] else attrs["nan_rows"]
+        y = attended(q, k, v, mask, scale=attrs["scale"], is_causal=is_causal, nan_rows=nan_rows)
     return y.transpose(-2, -3).contiguous() if attrs["rows_first"] else y
 
 

@@ -20,7 +20,7 @@ from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled, one_int
-from sardonyx.ops.attention.fused import UNSEEN
+from sardonyx.ops.attention.fused import ZERO_FULLY_MASKED
 from sardonyx.ops.attention.group_query import SCORES, WEIGHTS, GroupQueryInputs
 from sardonyx.providers.torch.attention.core import (
     INF,
@@ -114,7 +114,7 @@ def group_query(
     if mask is not None:
         is_causal = False
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[-1] or 1)
-    y = attended(q, k, v, mask, scale=scale, is_causal=is_causal, blind=UNSEEN)
+    y = attended(q, k, v, mask, scale=scale, is_causal=is_causal, nan_rows=ZERO_FULLY_MASKED)
     return pack(y), *caches
 
 
@@ -365,7 +365,7 @@ def _unfused(
     extra: Tensor | float = 0.0 if attrs["smooth_softmax"] == 1 else -INF
     if x.sink is not None:
         extra = wide(x.sink)[:, None, None]
-    weights = weights_of(scores, extra, UNSEEN)
+    weights = weights_of(scores, extra, ZERO_FULLY_MASKED)
     y = pack(grouped_matmul(weights, wide(v)).to(q.dtype))
     if attrs["qk_output"] not in (SCORES, WEIGHTS):
         return y, *caches

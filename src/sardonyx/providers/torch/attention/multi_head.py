@@ -16,7 +16,7 @@ from sardonyx.graph.graph import Node
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled, one_int
 from sardonyx.ops.attention.decoder import DecoderInputs, multi_head_attrs
-from sardonyx.ops.attention.fused import STAYS, UNSEEN
+from sardonyx.ops.attention.fused import KEEP_NAN, ZERO_FULLY_MASKED
 from sardonyx.ops.attention.multi_head import MASKED_SCORE, MultiHeadInputs
 from sardonyx.providers.torch.attention.core import INF, attended, pack, scores_of, unpack
 from sardonyx.providers.torch.dtypes import wide
@@ -116,7 +116,7 @@ def attend(
     """Return softmax(q k^T + mask + bias) v, and the sum of mask and bias."""
     q, k, v = qkv
     # These may hide all keys of a row, whose softmax is then NaN.
-    may_blind = attention_bias is not None or attrs["mask_filter_value"] == -INF
+    may_mask_row = attention_bias is not None or attrs["mask_filter_value"] == -INF
     if attention_bias is not None:
         mask = wide(attention_bias) if mask is None else mask + wide(attention_bias)
     is_causal, bias = bool(attrs["unidirectional"]) and q.shape[2] > 1, mask
@@ -126,7 +126,7 @@ def attend(
         bias, is_causal = _hide_future(zero if mask is None else mask, past, q, k), False
     y = attended(
         q, k, v, bias, scale=_scale(q, attrs), is_causal=is_causal,
-        blind=STAYS if may_blind else UNSEEN,
+        nan_rows=KEEP_NAN if may_mask_row else ZERO_FULLY_MASKED,
     )  # fmt: skip
     return y, mask
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.arrays import filled
-from sardonyx.ops.attention.fused import STAYS, UNSEEN
+from sardonyx.ops.attention.fused import KEEP_NAN, ZERO_FULLY_MASKED
 from sardonyx.ops.attention.projected import qkv_widths
 from sardonyx.providers.torch.attention.core import INF, attended
 from sardonyx.providers.torch.kernel import TorchKernel, TorchKernels
@@ -51,15 +51,15 @@ def _attend_packed(
     owner = torch.searchsorted(ends[1:].contiguous(), positions, right=True)
     owner = owner.clamp(max=max(offsets.shape[0] - 1, 0))
     mask = owner[:, None] == owner
-    blind = UNSEEN
+    nan_rows = ZERO_FULLY_MASKED
     if added is not None:
         # The bias is padded: [batch, heads, longest, longest], read at positions in the sequence.
         own = (positions - ends[owner]).long().clamp(0, added.shape[2] - 1)
         whose = owner.clamp(max=added.shape[0] - 1)
         bias = added[whose[:, None], :, own[:, None], own].permute(2, 0, 1)
-        mask, blind = torch.where(mask, bias, -INF)[None], STAYS
+        mask, nan_rows = torch.where(mask, bias, -INF)[None], KEEP_NAN
     scale = attrs["scale"] or 1 / math.sqrt(q.shape[3] or 1)
-    y = attended(q, k, v, mask, scale=scale, blind=blind)
+    y = attended(q, k, v, mask, scale=scale, nan_rows=nan_rows)
     return y[0].transpose(0, 1).flatten(1)
 
 

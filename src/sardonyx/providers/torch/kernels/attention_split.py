@@ -259,7 +259,7 @@ def per_head_decode_kernel(
     """Grid (splits, query heads, batch); arguments as for `grouped_decode_kernel`.
 
     Lengths are read speculatively before the previous kernel has ended, and checked afterwards:
-    they rarely come from that kernel, and all other loads can then be issued at once.
+    they rarely come from that kernel, and all other loads can then be issued together.
     """
     launch_dependents(overlap)
     split = tl.program_id(0)

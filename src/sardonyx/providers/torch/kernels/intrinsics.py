@@ -20,7 +20,7 @@ _INTERPRETED: Final = tl.constexpr(is_interpreted())  # the interpreter has no i
 
 @triton.jit
 def launch_dependents(overlap: tl.constexpr):
-    """Let the next kernel on the stream start now; it must call `wait_for_previous`."""
+    """Allow the next kernel on the stream to start; it must call `wait_for_previous`."""
     if overlap == 2:
         gdc_launch_dependents()
 

@@ -45,20 +45,20 @@ class Exact:
     def __init__(self, net: Net) -> None:
         self.net = net
         self.preds = [sum(1 << p for p in t[0]) for t in net.tasks]
-        self.touchers = [0] * len(net.sizes)
+        self.users = [0] * len(net.sizes)
         for t, (_, touches, *_) in enumerate(net.tasks):
             for b in touches:
-                self.touchers[b] |= 1 << t
+                self.users[b] |= 1 << t
 
     def cost(self, done: int, t: int) -> tuple[int, int]:
         """What a task needs above the level, and how it changes it."""
         _, touches, pairs, scratch = self.net.tasks[t]
-        sizes, touchers, me = self.net.sizes, self.touchers, 1 << t
-        made = sum(sizes[b] for b in touches if not touchers[b] & done)
-        freed = sum(sizes[b] for b in touches if touchers[b] & ~done == me)
+        sizes, users, me = self.net.sizes, self.users, 1 << t
+        made = sum(sizes[b] for b in touches if not users[b] & done)
+        freed = sum(sizes[b] for b in touches if users[b] & ~done == me)
         shared, used = 0, set()
         for i, o in pairs:
-            if touchers[i] & ~done != me or touchers[o] & done or sizes[i] != sizes[o]:
+            if users[i] & ~done != me or users[o] & done or sizes[i] != sizes[o]:
                 continue
             if (i, 0) not in used and (o, 1) not in used:
                 used |= {(i, 0), (o, 1)}

@@ -57,14 +57,14 @@ void bind_results(nb::module_& m) {
       .def_ro("segment", &Outcome::segment)
       .def_ro("index", &Outcome::index)
       .def_prop_ro("text", [](const Outcome& o) { return std::string(o.status.text()); })
-      .def_ro("names", &Outcome::names, "The sizes of all named dims.")
+      .def_ro("names", &Outcome::dim_sizes, "The sizes of all named dims.")
       .def_ro("bytes", &Outcome::bytes, "Requested bytes, for faults of memory.");
   nb::class_<RunResult>(m, "RunResult", "The result of a run.")
       .def_ro("outputs", &RunResult::outputs)
-      .def_ro("names", &RunResult::names, "The sizes of all named dims.")
+      .def_ro("names", &RunResult::dim_sizes, "The sizes of all named dims.")
       .def_ro("spans", &RunResult::spans,
               "(segment, step, begin, end, run, chain), if the run was profiled.")
-      .def_ro("names_by_run", &RunResult::names_by_run, "The sizes of named dims, by `run`.");
+      .def_ro("names_by_run", &RunResult::dim_sizes_by_run, "The sizes of named dims, by `run`.");
 }
 
 void init_runnable(Runnable* self, ProgramSpec& program, nb::list input_names, nb::list input_types,

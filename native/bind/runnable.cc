@@ -20,7 +20,8 @@ namespace {
 constexpr uintptr_t kOutputAlign = 16;
 
 void copy_names(const std::vector<int64_t>& names, RunState& state) {
-  std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+  std::copy_n(names.begin(), std::min(names.size(), state.dim_sizes.size()),
+              state.dim_sizes.begin());
 }
 
 // Bytes from the first element to the end of the last, gaps included.
@@ -207,8 +208,8 @@ nb::object Runnable::run(const std::vector<int64_t>& names, nb::list inputs, con
   nb::list spans;
   for (const StepTiming& t : profile.steps)
     spans.append(nb::make_tuple(t.segment, t.step, t.begin_ns, t.end_ns, t.run, t.chain));
-  return nb::cast(RunResult{outputs(state, arrays), std::move(state.names), std::move(spans),
-                            std::move(profile.names)});
+  return nb::cast(RunResult{outputs(state, arrays), std::move(state.dim_sizes), std::move(spans),
+                            std::move(profile.dim_sizes)});
 }
 
 nb::list Runnable::memory(const std::vector<int64_t>& names) const {

@@ -1,6 +1,6 @@
 // Runnable: a native program with what only Python needs of it (names, numpy types, owners).
 //
-// Thread-safe: several Python threads may run one Runnable at once. Runs release the GIL; all
+// Thread-safe: several Python threads may run one Runnable concurrently. Runs release the GIL; all
 // access to Python objects happens before and after that with the GIL held.
 #pragma once
 
@@ -71,8 +71,8 @@ class FedArrays {
 // The result of a run on the checked path.
 struct RunResult {
   nanobind::list outputs;
-  std::vector<int64_t> names;  // sizes of all named dims
-  nanobind::list spans;        // if profiled: (segment, step, begin, end, run, chain)
+  std::vector<int64_t> dim_sizes;  // of all named dims
+  nanobind::list spans;            // if profiled: (segment, step, begin, end, run, chain)
   std::vector<std::vector<int64_t>> names_by_run;  // if profiled
 };
 

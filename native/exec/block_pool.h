@@ -24,8 +24,8 @@ enum class Caching : uint8_t {
 };
 
 // Caches what runs need and no more. Of cached blocks, what none of the last kIdleRuns runs used
-// goes back to the system, and so does the end of a block that only larger runs reached. Everything
-// is freed with the pool; blocks that outlive it free themselves.
+// goes back to the system, and so does the tail beyond the recent high-water mark of a block.
+// Everything is freed with the pool; blocks that outlive it free themselves.
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   explicit BlockPool(Caching caching);

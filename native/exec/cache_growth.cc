@@ -20,9 +20,9 @@ std::vector<Slot> plan_growths(const SegmentSpec& spec, RunState& state) {
   std::vector<Slot> grown(spec.growths.size());
   if (grown.empty()) return grown;
   // The output's rows do not depend on its capacity: any value serves to evaluate them.
-  for (const Growth& g : spec.growths) state.names[size_t(g.capacity_to)] = 0;
+  for (const Growth& g : spec.growths) state.dim_sizes[size_t(g.capacity_to)] = 0;
   std::vector<int64_t> registers(spec.sizes.size());
-  if (!evaluate(spec.sizes, state.names.data(), registers.data())) return grown;
+  if (!evaluate(spec.sizes, state.dim_sizes.data(), registers.data())) return grown;
   for (size_t i = 0; i < grown.size(); ++i) {
     const Growth& g = spec.growths[i];
     const Slot& from = state.slots[size_t(g.from)];
@@ -33,11 +33,11 @@ std::vector<Slot> plan_growths(const SegmentSpec& spec, RunState& state) {
       grown[i].block = from.block;
       grown[i].capacity = from.capacity;
     }
-    state.names[size_t(g.capacity_from)] =
+    state.dim_sizes[size_t(g.capacity_from)] =
         from.capacity == nullptr ? old_rows : from.capacity->rows;
-    state.names[size_t(g.capacity_to)] = !state.grows_in_place ? rows
-                                         : is_in_place         ? from.capacity->rows
-                                                               : capacity_for(rows);
+    state.dim_sizes[size_t(g.capacity_to)] = !state.grows_in_place ? rows
+                                             : is_in_place         ? from.capacity->rows
+                                                                   : capacity_for(rows);
   }
   return grown;
 }

@@ -19,7 +19,7 @@ void check_index(int64_t index, size_t count, const std::string& what) {
           what + " " + std::to_string(index) + " is outside [0, " + std::to_string(count) + ")");
 }
 
-// Sums of everything that tasks need stay below this, so that levels cannot overflow.
+// Sums of everything that tasks need stay below this, so that live bytes cannot overflow.
 constexpr int64_t kMaxTotalBytes = int64_t(1) << 61;
 
 void add_to_total(int64_t bytes, int64_t& total, const std::string& what) {
@@ -80,11 +80,11 @@ int64_t peak_of_order(const Tasks& tasks, const std::vector<int32_t>& order) {
       last[size_t(b)] = t;
     }
   std::vector<char> is_alive(sizes.size());
-  int64_t level = 0, peak = 0;
+  int64_t live_bytes = 0, peak = 0;
   for (const int32_t t : order) {
     const Task& task = tasks.tasks[size_t(t)];
     for (const int32_t b : task.touches)
-      if (!std::exchange(is_alive[size_t(b)], 1)) level += sizes[size_t(b)];
+      if (!std::exchange(is_alive[size_t(b)], 1)) live_bytes += sizes[size_t(b)];
     int64_t shared = 0;
     for (const auto& [from, to] : task.in_place) {
       if (last[size_t(from)] != t || first[size_t(to)] != t) continue;
@@ -93,9 +93,10 @@ int64_t peak_of_order(const Tasks& tasks, const std::vector<int32_t>& order) {
       used_as_input[size_t(from)] = used_as_output[size_t(to)] = t;
       shared += sizes[size_t(to)];
     }
-    peak = std::max(peak, level + task.scratch - shared);
+    peak = std::max(peak, live_bytes + task.scratch - shared);
     for (const int32_t b : task.touches)
-      if (last[size_t(b)] == t && std::exchange(is_alive[size_t(b)], 0)) level -= sizes[size_t(b)];
+      if (last[size_t(b)] == t && std::exchange(is_alive[size_t(b)], 0))
+        live_bytes -= sizes[size_t(b)];
   }
   return peak;
 }
@@ -107,11 +108,11 @@ std::vector<int32_t> improve_once(const Tasks& tasks, const std::vector<int32_t>
   const int64_t peak = peak_of_order(tasks, given);
   const ordering::TaskGraph graph(tasks, given);
   // Most segments end here: a chain has one order, and a single large task is a lower bound.
-  const int64_t floor = ordering::largest_task_need(graph);
-  if (peak <= floor || ordering::has_single_order(graph)) return given;
+  const int64_t lower_bound = ordering::largest_task_need(graph);
+  if (peak <= lower_bound || ordering::has_single_order(graph)) return given;
   const ordering::ClusterGraph clusters = ordering::contract(graph);
   ordering::MeasuredOrder measured(clusters);
-  ordering::improve(measured, clusters, floor, effort);
+  ordering::improve(measured, clusters, lower_bound, effort);
   std::vector<int32_t> order;
   order.reserve(given.size());
   for (const int32_t cluster : measured.order())

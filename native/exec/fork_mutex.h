@@ -9,7 +9,7 @@
 namespace sdx {
 
 // A fork locks all of them in order of construction. To avoid a deadlock with it, a thread that
-// holds two at once must lock the older one first.
+// holds two must lock the older one first: for two members of a class, the one declared first.
 class ForkMutex {
  public:
   ForkMutex();

@@ -60,7 +60,7 @@ class OutputBlockReuse {
     if (!moved.empty()) arena.remove(moved);
   }
 
-  // Whether a lifetime fits into the block beside those moved there before, by first fit.
+  // Whether a lifetime fits into the block next to those moved there before, by first fit.
   bool move_into(const SlotBlock& block, const BufferLifetimes& arena, size_t i,
                  const std::vector<size_t>& moved) {
     const Lifetime& lifetime = arena.lifetimes[i];
@@ -116,8 +116,8 @@ std::vector<int32_t> without_boundaries(const std::vector<int32_t>& order) {
   return {order.begin() + 1, order.end() - 1};
 }
 
-// The most bytes of inputs and outputs that are alive at once beside the arena. Without consumed
-// inputs all of them always are, and a plan changes nothing.
+// The most bytes of inputs and outputs that are live simultaneously, in addition to the arena.
+// Without consumed inputs all of them always are, and a plan changes nothing.
 int64_t boundary_peak(const Dependencies& dependencies, const MemoryNeeds& needs,
                       const MemoryPlan& plan) {
   if (!needs.consumes_inputs) return 0;
@@ -228,8 +228,8 @@ MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
   return plan;
 }
 
-// A plan, and its bytes: the arena and, if inputs are consumed, the most of inputs and outputs
-// beside it.
+// A plan, and its bytes: the arena and, if inputs are consumed, the most bytes of inputs and
+// outputs in addition to it.
 struct CountedPlan {
   MemoryPlan plan;
   int64_t bytes;

@@ -4,7 +4,7 @@
 // Freed pages stay resident and serve later requests. Neighbours coalesce, so that a request may
 // use the pages of several freed blocks. What a request cannot take from freed pages is new, and
 // as many freed pages elsewhere go back to the system: the resident set never exceeds the most
-// that was in use at once.
+// that was in use simultaneously.
 //
 // Not thread-safe: the caller guards it.
 #pragma once

@@ -36,8 +36,8 @@ class Chains {
     return true;
   }
 
-  // Time saved if the chains of the steps so far ran at once: the makespan is at least the longest
-  // chain and at least an even share per thread.
+  // Time saved if the chains of the steps so far ran in parallel: the makespan is at least the
+  // longest chain and at least an even share per thread.
   int64_t saved() const {
     int64_t longest = 0;
     for (size_t i = 0; i < chain_.size(); ++i)

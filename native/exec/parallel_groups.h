@@ -1,6 +1,7 @@
 // Parallel groups, for sessions with ORT_PARALLEL: consecutive steps of an execution order that are
-// too small to be split over threads run at once, as chains without dependencies on each other,
-// each chain on one thread. Larger steps are split over all threads, one step after the other.
+// too small to be split over threads run concurrently, as chains without dependencies on each
+// other, each chain on one thread. Larger steps are split over all threads, one step after the
+// other.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@ namespace sdx {
 RunState Program::new_state() const {
   RunState state;
   state.slots.resize(size_t(spec_.n_slots));
-  state.names.assign(size_t(spec_.n_names), -1);
+  state.dim_sizes.assign(size_t(spec_.n_names), -1);
   for (const ConstantSlot& fixed : spec_.constants) {
     Slot& slot = state.slots[size_t(fixed.slot)];
     slot.view = fixed.view;
@@ -22,7 +22,8 @@ std::optional<MemoryReport> Program::memory(int number, const std::vector<int64_
   for (const ProgramItem& item : spec_.items) {
     if (item.segment != nullptr && item.segment->spec().number == number) {
       RunState state = new_state();
-      std::copy_n(names.begin(), std::min(names.size(), state.names.size()), state.names.begin());
+      std::copy_n(names.begin(), std::min(names.size(), state.dim_sizes.size()),
+                  state.dim_sizes.begin());
       return item.segment->memory(std::move(state));
     }
     if (item.control == nullptr) continue;
@@ -43,7 +44,7 @@ Outcome Program::bind_names(RunState& state) const {
   // The first input that has a name gives its size; all others must agree.
   for (const NamedDim& n : spec_.names) {
     const int64_t size = state.slots[size_t(n.slot)].view.dims[n.axis];
-    int64_t& known = state.names[size_t(n.name)];
+    int64_t& known = state.dim_sizes[size_t(n.name)];
     if (known == -1) known = size;
     if (known == size) continue;
     outcome.fault = Fault::name;
@@ -59,11 +60,11 @@ Outcome Program::run(RunState& state) const {
     outcome =
         item.segment != nullptr ? item.segment->run(state) : run_control(*item.control, state);
     if (outcome.fault != Fault::none) {
-      if (outcome.names.empty()) outcome.names = state.names;
+      if (outcome.dim_sizes.empty()) outcome.dim_sizes = state.dim_sizes;
       return outcome;
     }
     for (const NamedDim& n : item.resolved_names)
-      state.names[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
+      state.dim_sizes[size_t(n.name)] = state.slots[size_t(n.slot)].view.dims[n.axis];
     // Blocks go back to the pool as soon as their last reader is done.
     for (const int32_t slot : item.frees) state.slots[size_t(slot)] = Slot();
   }
@@ -82,7 +83,7 @@ Outcome Program::run_body(const Body& body, std::vector<Slot> inputs, const RunS
   state.stop_context = outer.stop_context;
   state.profile = outer.profile;
   for (const auto& [outside, inside] : body.known_names)
-    state.names[size_t(inside)] = outer.names[size_t(outside)];
+    state.dim_sizes[size_t(inside)] = outer.dim_sizes[size_t(outside)];
   // The body's own inputs are moved in, so that a loop holds each carried value once.
   const size_t n_own = inputs.size();
   for (size_t i = 0; i < n_own; ++i) state.slots[size_t(spec_.inputs[i])] = std::move(inputs[i]);

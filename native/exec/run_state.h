@@ -56,8 +56,8 @@ struct Outcome {
   int segment = 0;
   int index = 0;
   Status status;
-  std::vector<int64_t> names;  // the sizes of all named dims
-  int64_t bytes = 0;           // requested, for faults of memory and limit
+  std::vector<int64_t> dim_sizes;  // of all named dims
+  int64_t bytes = 0;               // requested, for faults of memory and limit
 };
 
 // When a step ran, in which execution of its segment (`run`), and in which parallel chain.
@@ -69,7 +69,7 @@ struct StepTiming {
 // What a profiled run collects.
 struct Profile {
   std::vector<StepTiming> steps;
-  std::vector<std::vector<int64_t>> names;  // by `run`: sizes of named dims; a body has its own
+  std::vector<std::vector<int64_t>> dim_sizes;  // of named dims, by `run`; a body has its own
 };
 
 // The caller's memory for an output (IOBinding). It is used if the output has this shape and takes
@@ -82,11 +82,11 @@ struct OutputBuffer {
 
 struct RunState {
   std::vector<Slot> slots;
-  std::vector<int64_t> names;  // the sizes of named (symbolic) dims; -1: not known yet
+  std::vector<int64_t> dim_sizes;  // of named (symbolic) dims; -1: not known yet
   ThreadOptions threads;
   BlockPool* pool = nullptr;
   StringArena* strings = nullptr;
-  int64_t limit_bytes = INT64_MAX;  // of all that is alive at once, arena and outputs
+  int64_t limit_bytes = INT64_MAX;  // of all that is live simultaneously, arena and outputs
   const RunState* outer = nullptr;  // of the run whose control flow runs this one as a body
   int64_t collected_bytes = 0;      // of scan outputs that a loop of this run holds in no slot yet
   bool grows_in_place = true;

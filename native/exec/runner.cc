@@ -62,8 +62,8 @@ Outcome Runner::run() {
 // Records the sizes of this run for its profile; returns the index under which timings refer to it.
 int Runner::add_profiled_run() const {
   if (state_.profile == nullptr) return 0;
-  state_.profile->names.push_back(state_.names);
-  return int(state_.profile->names.size()) - 1;
+  state_.profile->dim_sizes.push_back(state_.dim_sizes);
+  return int(state_.profile->dim_sizes.size()) - 1;
 }
 
 // Allocates the memory of the run, or none of it; `requested` is how much that is. If inputs are

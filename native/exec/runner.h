@@ -3,7 +3,7 @@
 // If the segment consumes its inputs, outputs are allocated and inputs released between the steps.
 //
 // A Runner belongs to one run and its calling thread. Chains of a parallel group call `run_step`
-// from several threads at once; `timing_mutex_` guards the profile then.
+// from several threads concurrently; `timing_mutex_` guards the profile then.
 #pragma once
 
 #include <mutex>

@@ -17,7 +17,7 @@ constexpr size_t kMaxSpecializations = 8;
 bool is_for(const Specialization& specialization, const std::vector<int32_t>& names,
             const RunState& state) {
   for (size_t i = 0; i < names.size(); ++i)
-    if (specialization.key[i] != state.names[size_t(names[i])]) return false;
+    if (specialization.key[i] != state.dim_sizes[size_t(names[i])]) return false;
   return true;
 }
 
@@ -105,9 +105,9 @@ Outcome Segment::resolve(RunState& state, ResolveCaches& caches) const {
   Outcome outcome;
   if (spec_.resolved.empty()) return outcome;
   // The names get a placeholder; registers that depend on them are not read before they are set.
-  for (const ResolvedName& r : spec_.resolved) state.names[size_t(r.name)] = 0;
+  for (const ResolvedName& r : spec_.resolved) state.dim_sizes[size_t(r.name)] = 0;
   std::vector<int64_t> registers(spec_.sizes.size());
-  (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  (void)evaluate(spec_.sizes, state.dim_sizes.data(), registers.data());
   for (const int32_t i : early_guards_) {
     if (holds(spec_.guards[size_t(i)], registers.data())) continue;
     outcome.fault = Fault::guard;
@@ -127,14 +127,14 @@ Outcome Segment::resolve(RunState& state, ResolveCaches& caches) const {
         return outcome;
       }
     }
-    state.names[size_t(r.name)] = outputs[size_t(r.output)].dims[r.axis];
+    state.dim_sizes[size_t(r.name)] = outputs[size_t(r.output)].dims[r.axis];
   }
   return outcome;
 }
 
 std::optional<MemoryReport> Segment::memory(RunState state) const {
   std::vector<int64_t> registers(spec_.sizes.size());
-  (void)evaluate(spec_.sizes, state.names.data(), registers.data());
+  (void)evaluate(spec_.sizes, state.dim_sizes.data(), registers.data());
   for (const ValueSpec& value : spec_.values) {
     if (value.storage != Storage::slot) continue;
     View& view = state.slots[size_t(value.at)].view;
@@ -165,7 +165,7 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
 
 // The cached specialization for these names, which becomes the most recently used; null if none.
 std::shared_ptr<const Specialization> Segment::cached_for(const RunState& state) const {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(recent_mutex_);
   for (size_t i = recent_.size(); i-- > 0;) {
     if (!is_for(*recent_[i], spec_.names, state)) continue;
     std::shared_ptr<const Specialization> cached = recent_[i];
@@ -186,7 +186,7 @@ std::shared_ptr<const Specialization> Segment::specialization_for(RunState& stat
   std::shared_ptr<const Specialization> made =
       specialize(spec_, *dependencies_, state, *choice_, outcome);
   if (made == nullptr) return nullptr;
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(recent_mutex_);
   if (recent_.size() == kMaxSpecializations) recent_.erase(recent_.begin());
   recent_.push_back(made);
   return made;

@@ -8,8 +8,8 @@
 //      execution order and memory plan; the last kMaxSpecializations are cached,
 //   3. allocates arena and outputs and runs the steps (runner.h).
 //
-// Thread-safe: any number of runs at once. `mutex_` guards `recent_`; `specializing_` guards
-// `choice_` and lets one specialization be made at a time. A thread that needs both locks
+// Thread-safe: any number of concurrent runs. `recent_mutex_` guards `recent_`; `specializing_`
+// guards `choice_` and lets one specialization be made at a time. A thread that needs both locks
 // `specializing_` first.
 #pragma once
 
@@ -24,7 +24,8 @@
 
 namespace sdx {
 
-// Where the bytes of a value are. Values from `reshaped` on are stored in the bytes of value `at`.
+// Where the bytes of a value are. Values from `reshaped` on have no memory of their own: they are
+// in the bytes of value `at`. Up to `expanded` they are views, which no step writes.
 enum class Storage : uint8_t {
   slot,      // an input: slot `at` of the run
   constant,  // at the fixed address `data`
@@ -32,7 +33,7 @@ enum class Storage : uint8_t {
   exported,  // written by a step, in a block of its own that goes to slot `at`; `numbers` are
              // empty, or the axis along which it has spare capacity and the register of that
              // capacity
-  reshaped,  // a view, as are all that follow
+  reshaped,  // a view, like those up to `expanded`
   permuted,  // `numbers` are the axes
   sliced,    // `numbers` are registers of starts, then the steps
   expanded,
@@ -93,7 +94,7 @@ struct SegmentSpec {
   std::vector<Alias> aliases;
   std::vector<Growth> growths;
   int effort = 0;  // of the search for an execution order; below 0 steps run in the listed order
-  bool parallel_branches = false;  // ORT_PARALLEL: independent small steps run at once
+  bool parallel_branches = false;  // ORT_PARALLEL: independent small steps run concurrently
   // The run owns its inputs: it releases each after its last reader, and allocates each output
   // right before its first writer. For the backward graphs of training, whose inputs are the
   // activations.
@@ -147,9 +148,10 @@ class Segment {
   SegmentSpec spec_;
   std::vector<int32_t> early_guards_;  // checked before sizes are resolved from data
   std::unique_ptr<const Dependencies> dependencies_;
+  // Declaration order is the lock order on fork (fork_mutex.h).
   mutable ForkMutex specializing_;
   mutable std::unique_ptr<PlanChoice> choice_;
-  mutable ForkMutex mutex_;
+  mutable ForkMutex recent_mutex_;
   mutable std::vector<std::shared_ptr<const Specialization>> recent_;  // least recently used first
 };
 

@@ -8,7 +8,7 @@
 namespace sdx {
 namespace {
 
-// ns of work per thread from which a step is better split over threads than run beside others.
+// ns of work per thread from which a step is better split over threads than run next to others.
 constexpr int64_t kWorthSplitting = 20'000;
 
 // Builds one specialization: plans every kernel, measures what memory that needs, makes a memory
@@ -404,7 +404,7 @@ std::shared_ptr<const Specialization> specialize(const SegmentSpec& spec,
                                                  const RunState& state, PlanChoice& choice,
                                                  Outcome& outcome, std::vector<ValueSpan>* spans) {
   std::vector<int64_t> registers(spec.sizes.size());
-  const bool fits = evaluate(spec.sizes, state.names.data(), registers.data());
+  const bool fits = evaluate(spec.sizes, state.dim_sizes.data(), registers.data());
   // Guards first: they name the node whose sizes are wrong, which an overflow alone cannot.
   for (size_t i = 0; i < spec.guards.size(); ++i) {
     if (holds(spec.guards[i], registers.data())) continue;
@@ -418,7 +418,7 @@ std::shared_ptr<const Specialization> specialize(const SegmentSpec& spec,
     return nullptr;
   }
   auto made = std::make_shared<Specialization>();
-  for (const int32_t name : spec.names) made->key.push_back(state.names[size_t(name)]);
+  for (const int32_t name : spec.names) made->key.push_back(state.dim_sizes[size_t(name)]);
   Specializer specializer(spec, dependencies, registers, std::move(views), state.threads.threads);
   if (!specializer.build(*made, choice, outcome)) return nullptr;
   if (spans != nullptr) *spans = specializer.spans();

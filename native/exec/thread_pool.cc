@@ -68,14 +68,14 @@ struct Job {
   }
 
   void work(int area) {
-    Data mine = data;
-    mine.local = data.local + area * local_bytes;
+    Data own = data;
+    own.local = data.local + area * local_bytes;
     for (int i = 0; i < n_subranges; ++i) {
       Subrange& subrange = subranges[(area + i) % n_subranges];
       for (;;) {
         const int64_t begin = subrange.next.fetch_add(chunk, std::memory_order_relaxed);
         if (begin >= subrange.end || begin > failed_at.load(std::memory_order_relaxed)) break;
-        Status result = phase->run(args, mine, begin, std::min(begin + chunk, subrange.end));
+        Status result = phase->run(args, own, begin, std::min(begin + chunk, subrange.end));
         if (!result.ok()) add_failure(begin, result);
       }
     }

@@ -20,9 +20,9 @@ namespace sdx {
 // How a session uses the pool.
 struct ThreadOptions {
   int threads = 0;                 // the caller included; 0: as many as the process may use
-  bool spins = true;               // workers stay awake for a moment after their work
+  bool spins = true;               // workers spin (busy-wait) for a moment after their work
   bool flushes_denormals = false;  // denormal inputs and results count as zero
-  int32_t spin_us = 200;           // how long they stay awake
+  int32_t spin_us = 200;           // how long they spin (busy-wait)
   bool stops_spinning = false;     // they go to sleep when the run ends (force_spinning_stop)
 };
 

@@ -26,7 +26,7 @@ class ClusterGraphBuilder {
     stages_.open();
     clusters_.stages = std::move(stages_);
     clusters_.succs = inverse(clusters_.preds, clusters_.count());
-    clusters_.touchers = inverse(clusters_.touches, graph_.n_buffers());
+    clusters_.users = inverse(clusters_.touches, graph_.n_buffers());
     return std::move(clusters_);
   }
 
@@ -88,19 +88,19 @@ void ClusterGraphBuilder::add_pairs(int32_t task) {
   if (int32_t(stages_.pairs.size()) != stage.in_place + 1) return;
   const StagePair pair = stages_.pairs.back();
   if (pair.from >= 0 || pair.to >= 0) return;
-  stage.rise -= pair.size;
+  stage.peak_increase -= pair.size;
   stages_.pairs.pop_back();
 }
 
 void ClusterGraphBuilder::add_task(int32_t task) {
   Stage& stage = stages_.open();
-  stage.rise = graph_.scratch[size_t(task)];
+  stage.peak_increase = graph_.scratch[size_t(task)];
   add_pairs(task);
   for (const int32_t b : graph_.touches[task]) {
     const int64_t size = graph_.sizes[size_t(b)];
     const bool starts = first_task_[size_t(b)] == task, ends = last_task_[size_t(b)] == task;
     if (is_own(b)) {
-      stage.rise += starts ? size : 0;
+      stage.peak_increase += starts ? size : 0;
       stage.change += (starts ? size : 0) - (ends ? size : 0);
       continue;
     }
@@ -117,7 +117,7 @@ void ClusterGraphBuilder::merge_stages() {
   const bool has_pairs = before.in_place != int32_t(stages_.pairs.size());
   const bool has_starts = last.starts != int32_t(stages_.starts.size());
   if (has_pairs || has_starts || before.ends != last.ends) return;
-  before.rise = std::max(before.rise, before.change + last.rise);
+  before.peak_increase = std::max(before.peak_increase, before.change + last.peak_increase);
   before.change += last.change;
   stages_.stages.pop_back();
 }

@@ -10,17 +10,18 @@
 
 namespace sdx::ordering {
 
-// The level is the number of bytes alive between two clusters. `rise` is what a cluster needs above
-// the level before it, `change` the difference between the levels after and before it.
+// `peak_increase` is what a cluster needs above the bytes that are live before it, `change` the
+// difference between the live bytes after and before it.
 struct Cost {
-  int64_t rise, change;
+  int64_t peak_increase, change;
 };
 
-// A run of a cluster's tasks between which other clusters' progress changes nothing. `rise` and
-// `change` are fixed costs; buffers in `starts` add to both if no cluster has touched them before,
-// and buffers in `ends` are freed after the stage if no cluster has yet to touch them.
+// A run of a cluster's tasks between which other clusters' progress changes nothing.
+// `peak_increase` and `change` are fixed costs; buffers in `starts` add to both if no cluster has
+// touched them before, and buffers in `ends` are freed after the stage if no cluster has yet to
+// touch them.
 struct Stage {
-  int64_t rise = 0, change = 0;
+  int64_t peak_increase = 0, change = 0;
   int32_t starts = 0, ends = 0,
           in_place = 0;  // list begins; each ends where the next stage's begins
 };
@@ -46,19 +47,19 @@ struct Stages {
   template <class IsFirst, class IsLast>
   Cost cost(int32_t cluster, const std::vector<int64_t>& sizes, IsFirst is_first,
             IsLast is_last) const {
-    int64_t level = 0, most = std::numeric_limits<int64_t>::min();
+    int64_t live_bytes = 0, most = std::numeric_limits<int64_t>::min();
     const Stage* stage = stages.data() + begin[size_t(cluster)];
     for (const Stage* end = stages.data() + begin[size_t(cluster) + 1]; stage < end; ++stage) {
       for (int32_t i = stage[0].starts; i < stage[1].starts; ++i)
-        if (const int32_t b = starts[size_t(i)]; is_first(b)) level += sizes[size_t(b)];
+        if (const int32_t b = starts[size_t(i)]; is_first(b)) live_bytes += sizes[size_t(b)];
       const int64_t shared =
           stage[0].in_place == stage[1].in_place ? 0 : shared_in(*stage, is_first, is_last);
-      most = std::max(most, level + stage->rise - shared);
-      level += stage->change;
+      most = std::max(most, live_bytes + stage->peak_increase - shared);
+      live_bytes += stage->change;
       for (int32_t i = stage[0].ends; i < stage[1].ends; ++i)
-        if (const int32_t b = ends[size_t(i)]; is_last(b)) level -= sizes[size_t(b)];
+        if (const int32_t b = ends[size_t(i)]; is_last(b)) live_bytes -= sizes[size_t(b)];
     }
-    return {most, level};
+    return {most, live_bytes};
   }
 
   std::vector<int32_t> begin{0};  // by cluster
@@ -90,10 +91,10 @@ struct Stages {
 struct ClusterGraph {
   int32_t count() const { return members.count(); }
 
-  std::vector<int64_t> sizes;     // of buffers
-  ListOfLists members;            // tasks, in execution order
-  ListOfLists preds, succs;       // of clusters; edges implied by others may be missing
-  ListOfLists touches, touchers;  // only buffers that at least two clusters touch
+  std::vector<int64_t> sizes;  // of buffers
+  ListOfLists members;         // tasks, in execution order
+  ListOfLists preds, succs;    // of clusters; edges implied by others may be missing
+  ListOfLists touches, users;  // only buffers that at least two clusters touch
   Stages stages;
 };
 

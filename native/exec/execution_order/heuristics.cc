@@ -10,13 +10,13 @@ class OrderBuilder {
  public:
   explicit OrderBuilder(const Subproblem& subproblem)
       : subproblem_(subproblem),
-        touches_(inverse(subproblem.touchers, subproblem.count())),
-        level_(subproblem.level) {
+        touches_(inverse(subproblem.users, subproblem.count())),
+        live_bytes_(subproblem.live_bytes) {
     is_done_.resize(size_t(subproblem.count()));
     for (int32_t p = 0; p < subproblem.count(); ++p)
       waits_.push_back(int32_t(subproblem.preds[p].size()));
-    for (int32_t b = 0; b < subproblem.touchers.count(); ++b)
-      left_.push_back(int32_t(subproblem.touchers[b].size()));
+    for (int32_t b = 0; b < subproblem.users.count(); ++b)
+      left_.push_back(int32_t(subproblem.users[b].size()));
   }
 
   bool is_done(int32_t p) const { return is_done_[size_t(p)]; }
@@ -34,8 +34,8 @@ class OrderBuilder {
   void append(int32_t p, F changed) {
     const Cost c = cost(p);
     result.order.push_back(p);
-    result.peak = std::max(result.peak, level_ + c.rise);
-    level_ += c.change;
+    result.peak = std::max(result.peak, live_bytes_ + c.peak_increase);
+    live_bytes_ += c.change;
     is_done_[size_t(p)] = 1;
     changed_.clear();
     for (const int32_t b : touches_[p]) {
@@ -44,7 +44,7 @@ class OrderBuilder {
     }
     for (const int32_t q : subproblem_.succs[p]) --waits_[size_t(q)];
     for (const int32_t b : changed_)
-      for (const int32_t q : subproblem_.touchers[b]) changed(q);
+      for (const int32_t q : subproblem_.users[b]) changed(q);
     for (const int32_t q : subproblem_.succs[p]) changed(q);
   }
 
@@ -52,12 +52,12 @@ class OrderBuilder {
 
  private:
   bool is_first(int32_t b) const {
-    return left_[size_t(b)] == int32_t(subproblem_.touchers[b].size());
+    return left_[size_t(b)] == int32_t(subproblem_.users[b].size());
   }
 
   const Subproblem& subproblem_;
   const ListOfLists touches_;
-  int64_t level_;
+  int64_t live_bytes_;
   std::vector<char> is_done_;
   std::vector<int32_t> waits_;    // unfinished predecessors
   std::vector<int32_t> left_;     // clusters that have yet to touch a buffer

@@ -6,7 +6,8 @@
 
 namespace sdx::ordering {
 
-// Always runs the ready cluster that lowers the level most (or raises it least); ties by number.
+// Always runs the ready cluster that lowers the live bytes most (or raises them least); ties by
+// number.
 SearchResult greedy_order(const Subproblem& subproblem);
 
 // Continues with the readers of the oldest values, and runs what else these readers need right

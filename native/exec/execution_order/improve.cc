@@ -79,9 +79,9 @@ class Solver {
   SearchResult run() {
     beams(1, limits_);
     unit_work_ = work() + 1;
-    if (is_good() || branch_and_bound(work_left_ / 4)) return std::move(best_);
+    if (reached_lower_bound() || branch_and_bound(work_left_ / 4)) return std::move(best_);
     beams(width_of(work_left_ / 3), limits_);
-    if (is_good() || branch_and_bound(work_left_ * 2 / 3)) return std::move(best_);
+    if (reached_lower_bound() || branch_and_bound(work_left_ * 2 / 3)) return std::move(best_);
     probe();
     return std::move(best_);
   }
@@ -89,7 +89,9 @@ class Solver {
   int64_t work() const { return limits_.work - work_left_; }
 
  private:
-  bool is_good() const { return !best_.order.empty() && best_.peak <= limits_.floor; }
+  bool reached_lower_bound() const {
+    return !best_.order.empty() && best_.peak <= limits_.lower_bound;
+  }
   int width_of(int64_t work) const { return int(std::min(work / unit_work_, kMaxBeamWidth)); }
   bool beams(int width, Limits limits);
   bool branch_and_bound(int64_t work);
@@ -105,14 +107,14 @@ class Solver {
 // Beam searches in both directions; whether one finds a better order.
 bool Solver::beams(int width, Limits limits) {
   bool is_better = false;
-  for (const Subproblem* way : {&subproblem_, &reversed_}) {
-    if (width < 1 || limits.floor >= limits.below) break;
+  for (const Subproblem* direction : {&subproblem_, &reversed_}) {
+    if (width < 1 || limits.lower_bound >= limits.upper_bound) break;
     int64_t done = 0;
-    SearchResult found = beam_search(*way, limits, width, done);
+    SearchResult found = beam_search(*direction, limits, width, done);
     work_left_ -= done;
     if (found.order.empty()) continue;
-    if (way == &reversed_) reverse_order(found);
-    limits_.below = limits.below = found.peak;
+    if (direction == &reversed_) reverse_order(found);
+    limits_.upper_bound = limits.upper_bound = found.peak;
     best_ = std::move(found);
     is_better = true;
   }
@@ -122,7 +124,8 @@ bool Solver::beams(int width, Limits limits) {
 // Branch and bound; whether it ends within `work`: then the best order is proven optimal.
 bool Solver::branch_and_bound(int64_t work) {
   int64_t done = 0;
-  SearchResult found = best_first_search(subproblem_, {limits_.floor, limits_.below, work}, done);
+  SearchResult found =
+      best_first_search(subproblem_, {limits_.lower_bound, limits_.upper_bound, work}, done);
   work_left_ -= done;
   if (!found.order.empty()) best_ = std::move(found);
   best_.is_optimal = found.is_optimal;
@@ -132,28 +135,28 @@ bool Solver::branch_and_bound(int64_t work) {
 // Bisects the peak between the floor and the best: with a target as floor, every state below it is
 // as good as any other, so a beam of the same width has less to decide.
 void Solver::probe() {
-  int64_t low = limits_.floor;
-  for (int probe = 0; low < limits_.below; ++probe) {
+  int64_t low = limits_.lower_bound;
+  for (int probe = 0; low < limits_.upper_bound; ++probe) {
     const int width = width_of(work_left_ / std::max(1, kProbes - probe));
     if (width < 2) break;
-    const int64_t target = low + (limits_.below - 1 - low) / 2;
+    const int64_t target = low + (limits_.upper_bound - 1 - low) / 2;
     if (!beams(width, {target, target + 1, 0})) low = target + 1;
   }
 }
 
 class Improver {
  public:
-  Improver(MeasuredOrder& order, const ClusterGraph& clusters, int64_t floor, int64_t rate)
+  Improver(MeasuredOrder& order, const ClusterGraph& clusters, int64_t lower_bound, int64_t rate)
       : order_(order),
         clusters_(clusters),
-        floor_(floor),
+        lower_bound_(lower_bound),
         base_work_(rate * kBaseWorkTasks),
         work_left_(base_work_ + rate * int64_t(clusters.members.items.size())) {}
 
   void run() {
     std::vector<Range> ranges = ranges_of(clusters_, order_);
     for (Range& range : ranges) {
-      if (range.end - range.begin <= kWindow || range.peak <= floor_) continue;
+      if (range.end - range.begin <= kWindow || range.peak <= lower_bound_) continue;
       apply_heuristics(range);
       if (range.end - range.begin <= kMaxClusters) continue;
       std::vector<Range> windows = windows_of(range);
@@ -169,11 +172,11 @@ class Improver {
   void apply_heuristics(Range& range);
   std::vector<Range> windows_of(const Range& range) const;
   bool search_peak(const std::vector<Range>& ranges);
-  bool improve(Range& range, int64_t floor);
+  bool improve(Range& range, int64_t lower_bound);
 
   MeasuredOrder& order_;
   const ClusterGraph& clusters_;
-  int64_t floor_;            // a proven lower bound of the peak
+  int64_t lower_bound_;      // a proven lower bound of the peak
   const int64_t base_work_;  // work that any subproblem may use
   int64_t work_left_;
 };
@@ -185,12 +188,13 @@ void Improver::search(std::vector<Range>& ranges, bool are_independent) {
   for (Range& range : ranges) sorted.push_back(&range);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Range* a, const Range* b) { return a->peak > b->peak; });
-  int64_t floor = floor_;
+  int64_t lower_bound = lower_bound_;
   for (Range* range : sorted) {
-    if (range->peak <= floor) break;
-    if (!range->is_optimal && range->end - range->begin <= kMaxClusters) improve(*range, floor);
-    floor = std::max(floor, range->peak);
-    if (range->is_optimal && are_independent) floor_ = floor;
+    if (range->peak <= lower_bound) break;
+    if (!range->is_optimal && range->end - range->begin <= kMaxClusters)
+      improve(*range, lower_bound);
+    lower_bound = std::max(lower_bound, range->peak);
+    if (range->is_optimal && are_independent) lower_bound_ = lower_bound;
   }
   order_.measure();
 }
@@ -213,13 +217,13 @@ void Improver::apply_heuristics(Range& range) {
   range.peak = order_.peak(range.begin, range.end);
 }
 
-// Cuts a range into windows at positions of low level: few buffers connect two windows then.
+// Cuts a range into windows at positions with few live bytes: few buffers connect two windows then.
 std::vector<Range> Improver::windows_of(const Range& range) const {
   std::vector<Range> windows;
   for (int32_t begin = range.begin; begin < range.end;) {
     int32_t end = std::min(begin + kWindow, range.end);
     for (int32_t at = end; end < range.end && at > begin + kWindow / 2; --at)
-      if (order_.level(at) < order_.level(end)) end = at;
+      if (order_.live_bytes(at) < order_.live_bytes(end)) end = at;
     windows.push_back({begin, end, order_.peak(begin, end)});
     begin = end;
   }
@@ -233,13 +237,13 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
   const auto after = std::upper_bound(ranges.begin(), ranges.end(), at,
                                       [](int32_t a, const Range& r) { return a < r.begin; });
   const Range& range = after[-1];
-  if (range.is_optimal || order_.peak() <= floor_) return false;
+  if (range.is_optimal || order_.peak() <= lower_bound_) return false;
   work_left_ -= int64_t(clusters_.touches.items.size()) + clusters_.count();
   for (int32_t half = kNearest; 2 * half <= kMaxClusters && work_left_ > 0; half *= 2) {
     Range window{std::max(range.begin, at - half), std::min(range.end, at + half), order_.peak()};
     const int64_t rest = std::max(order_.peak(0, window.begin),
                                   order_.peak(window.end, int32_t(order_.order().size())));
-    if (!improve(window, std::max(floor_, std::min(rest, window.peak - 1)))) continue;
+    if (!improve(window, std::max(lower_bound_, std::min(rest, window.peak - 1)))) continue;
     order_.measure();
     return true;
   }
@@ -248,9 +252,9 @@ bool Improver::search_peak(const std::vector<Range>& ranges) {
 
 // Replaces the order of a range by a better one, if one is found within a share of the remaining
 // work.
-bool Improver::improve(Range& range, int64_t floor) {
+bool Improver::improve(Range& range, int64_t lower_bound) {
   const Subproblem subproblem = order_.subproblem(range.begin, range.end);
-  Solver solver(subproblem, {floor, range.peak,
+  Solver solver(subproblem, {lower_bound, range.peak,
                              std::max(work_left_ / kWorkShare, std::min(work_left_, base_work_))});
   SearchResult found = solver.run();
   work_left_ -= solver.work();
@@ -264,10 +268,10 @@ bool Improver::improve(Range& range, int64_t floor) {
 
 }  // namespace
 
-void improve(MeasuredOrder& order, const ClusterGraph& clusters, int64_t floor, int effort) {
+void improve(MeasuredOrder& order, const ClusterGraph& clusters, int64_t lower_bound, int effort) {
   int64_t rate = kWorkPerTask;
   for (int i = 0; i < std::min(effort, kMaxEffort); ++i) rate *= 10;
-  Improver(order, clusters, floor, rate).run();
+  Improver(order, clusters, lower_bound, rate).run();
 }
 
 }  // namespace sdx::ordering

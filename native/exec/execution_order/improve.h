@@ -12,7 +12,7 @@
 
 namespace sdx::ordering {
 
-// Leaves `order` with the lowest peak that is found; a peak of `floor` is low enough.
-void improve(MeasuredOrder& order, const ClusterGraph& clusters, int64_t floor, int effort);
+// Leaves `order` with the lowest peak that is found; a peak of `lower_bound` is low enough.
+void improve(MeasuredOrder& order, const ClusterGraph& clusters, int64_t lower_bound, int effort);
 
 }  // namespace sdx::ordering

@@ -49,22 +49,22 @@ class Paths {
   std::vector<int32_t> path_;  // by task: the first task of its path, which identifies it
 };
 
-// Bounds on the cost of a cluster over all sets of tasks that may have run before it; levels are
-// relative to the one before the cluster.
+// Bounds on the cost of a cluster over all sets of tasks that may have run before it; live bytes
+// are relative to the one before the cluster.
 struct CostBounds {
-  int64_t rise_least, rise_most;      // bytes needed above the level before it
-  int64_t change_least, change_most;  // of the level
-  int64_t fall;                       // at least this much of what it needs is free after it
-  int64_t lift;                       // at most this much of what it needs is free after it
+  int64_t min_peak_increase, max_peak_increase;  // bytes needed above the live bytes before it
+  int64_t min_change, max_change;                // of the live bytes
+  int64_t fall;  // at least this much of what it needs is free after it
+  int64_t lift;  // at most this much of what it needs is free after it
 
   // The bounds of this cluster followed by `b`.
   CostBounds then(const CostBounds& b) const {
-    return {std::max(rise_least, change_least + b.rise_least),
-            std::max(rise_most, change_most + b.rise_most),
-            change_least + b.change_least,
-            change_most + b.change_most,
-            std::max(fall - b.change_most, b.fall),
-            std::max(lift - b.change_least, b.lift)};
+    return {std::max(min_peak_increase, min_change + b.min_peak_increase),
+            std::max(max_peak_increase, max_change + b.max_peak_increase),
+            min_change + b.min_change,
+            max_change + b.max_change,
+            std::max(fall - b.max_change, b.fall),
+            std::max(lift - b.min_change, b.lift)};
   }
 };
 
@@ -126,11 +126,11 @@ class TaskMerger {
 };
 
 void TaskMerger::find_first_and_last() {
-  const ListOfLists &touches = graph_.touches, &touchers = graph_.touchers;
+  const ListOfLists &touches = graph_.touches, &users = graph_.users;
   first_.assign(touches.items.size(), Certainty::depends);
   last_ = first_;
   std::vector<int32_t> slots(touches.items.size());  // in touches, of each toucher
-  std::vector<int32_t> next(touchers.begin.begin(), touchers.begin.end() - 1);
+  std::vector<int32_t> next(users.begin.begin(), users.begin.end() - 1);
   for (size_t i = 0; i < slots.size(); ++i)
     slots[size_t(next[size_t(touches.items[i])]++)] = int32_t(i);
   // `end` is the first (last) toucher in the given order. A toucher known to follow (precede) it is
@@ -138,8 +138,8 @@ void TaskMerger::find_first_and_last() {
   const auto decide = [&](std::vector<Certainty>& certainty, int32_t b, int32_t end) {
     bool is_sure = true;
     int32_t own = 0;
-    for (int32_t i = touchers.begin[size_t(b)]; i < touchers.begin[size_t(b) + 1]; ++i) {
-      const int32_t t = touchers.items[size_t(i)];
+    for (int32_t i = users.begin[size_t(b)]; i < users.begin[size_t(b) + 1]; ++i) {
+      const int32_t t = users.items[size_t(i)];
       if (t == end)
         own = slots[size_t(i)];
       else if (paths_.follows(std::min(t, end), std::max(t, end)))
@@ -150,9 +150,9 @@ void TaskMerger::find_first_and_last() {
     if (is_sure) certainty[size_t(own)] = Certainty::always;
   };
   for (int32_t b = 0; b < graph_.n_buffers(); ++b) {
-    if (touchers[b].empty()) continue;
-    decide(first_, b, touchers[b].front());
-    decide(last_, b, touchers[b].back());
+    if (users[b].empty()) continue;
+    decide(first_, b, users[b].front());
+    decide(last_, b, users[b].back());
   }
 }
 
@@ -171,10 +171,13 @@ CostBounds TaskMerger::bounds_of(int32_t task) {
     if (last == Certainty::depends) open_freed += size;
   }
   const auto [shared, open_shared] = shared_by(task);
-  const int64_t rise = made + graph_.scratch[size_t(task)] - shared, change = made - freed;
-  return {rise - open_shared,          rise + open_made,
-          change - open_freed,         change + open_made,
-          rise - open_shared - change, rise + held - (change - open_freed)};
+  const int64_t peak_increase = made + graph_.scratch[size_t(task)] - shared, change = made - freed;
+  return {peak_increase - open_shared,
+          peak_increase + open_made,
+          change - open_freed,
+          change + open_made,
+          peak_increase - open_shared - change,
+          peak_increase + held - (change - open_freed)};
 }
 
 // Bytes that a task writes in place in every order, and those that it writes in place in some.
@@ -232,15 +235,16 @@ ListOfLists TaskMerger::cluster_preds() const {
 
 bool TaskMerger::is_mergeable(int32_t a, int32_t b) const {
   const CostBounds &before = bounds_[size_t(a)], &after = bounds_[size_t(b)];
-  // Either argument of merge_tasks.h: a waits for b, or b follows a at once.
-  return can_wait(a, b) ||
-         (find_in(only_pred_, b) == a && after.change_most <= 0 && after.rise_most <= before.fall);
+  // Either argument of merge_tasks.h: a waits for b, or b follows a immediately.
+  return can_wait(a, b) || (find_in(only_pred_, b) == a && after.max_change <= 0 &&
+                            after.max_peak_increase <= before.fall);
 }
 
 // Whether cluster a may be delayed until right before its only successor b.
 bool TaskMerger::can_wait(int32_t a, int32_t b) const {
   const CostBounds &before = bounds_[size_t(a)], &after = bounds_[size_t(b)];
-  return find_in(only_succ_, a) == b && before.change_least >= 0 && before.lift <= after.rise_least;
+  return find_in(only_succ_, a) == b && before.min_change >= 0 &&
+         before.lift <= after.min_peak_increase;
 }
 
 // Merges cluster b, which then runs right after cluster a. The representative is the one whose

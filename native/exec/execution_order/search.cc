@@ -70,7 +70,7 @@ struct ClusterSet {
 template <int kWords>
 struct SearchState {
   ClusterSet<kWords> done, ready;
-  int64_t level, peak;
+  int64_t live_bytes, peak;
   int64_t bound;  // a lower bound of the peak of every continuation
   int32_t n_done, path;
 };
@@ -83,15 +83,15 @@ class Search {
   Search(const Subproblem& subproblem, Limits limits)
       : subproblem_(subproblem),
         limits_(limits),
-        touches_(inverse(subproblem.touchers, subproblem.count())) {
+        touches_(inverse(subproblem.users, subproblem.count())) {
     for (int32_t p = 0; p < subproblem.count(); ++p)
       weights_.push_back(1 + int64_t(touches_[p].size()) / kBuffersPerCost);
     preds_.resize(size_t(subproblem.count()));
-    touchers_.resize(subproblem.sizes.size());
+    users_.resize(subproblem.sizes.size());
     for (int32_t p = 0; p < subproblem.count(); ++p)
       for (const int32_t q : subproblem.preds[p]) preds_[size_t(p)].add(q);
-    for (int32_t b = 0; b < subproblem.touchers.count(); ++b)
-      for (const int32_t p : subproblem.touchers[b]) touchers_[size_t(b)].add(p);
+    for (int32_t b = 0; b < subproblem.users.count(); ++b)
+      for (const int32_t p : subproblem.users[b]) users_[size_t(b)].add(p);
   }
 
   SearchResult best_first();
@@ -127,7 +127,7 @@ class Search {
   const Limits limits_;
   const ListOfLists touches_;
   std::vector<int64_t> weights_;  // by cluster: work of computing its cost
-  std::vector<ClusterSet<kWords>> preds_, touchers_;
+  std::vector<ClusterSet<kWords>> preds_, users_;
   std::vector<PathStep> path_;
   CostedState base_, child_;
   std::vector<State> children_;
@@ -137,7 +137,7 @@ class Search {
 
 template <int kWords>
 void Search<kWords>::start(CostedState& at) {
-  at.state = {{}, {}, subproblem_.level, subproblem_.level, 0, 0, -1};
+  at.state = {{}, {}, subproblem_.live_bytes, subproblem_.live_bytes, 0, 0, -1};
   for (int32_t p = 0; p < subproblem_.count(); ++p)
     if (subproblem_.preds[p].empty()) {
       at.state.ready.add(p);
@@ -150,9 +150,8 @@ template <int kWords>
 void Search<kWords>::update_cost(CostedState& at, int32_t p) {
   work_ += weights_[size_t(p)];
   at.costs[size_t(p)] = subproblem_.stages.cost(
-      p, subproblem_.sizes,
-      [&](int32_t b) { return !touchers_[size_t(b)].intersects(at.state.done); },
-      [&](int32_t b) { return touchers_[size_t(b)].is_subset_but(at.state.done, p); });
+      p, subproblem_.sizes, [&](int32_t b) { return !users_[size_t(b)].intersects(at.state.done); },
+      [&](int32_t b) { return users_[size_t(b)].is_subset_but(at.state.done, p); });
 }
 
 // Runs a cluster and recomputes the costs that this changes: of clusters that become ready, are no
@@ -161,13 +160,13 @@ template <int kWords>
 void Search<kWords>::run(CostedState& at, int32_t p) {
   State& s = at.state;
   const Cost c = at.costs[size_t(p)];
-  s.peak = std::max(s.peak, s.level + c.rise);
-  s.level += c.change;
+  s.peak = std::max(s.peak, s.live_bytes + c.peak_increase);
+  s.live_bytes += c.change;
   s.ready.remove(p);
   ++s.n_done;
   ClusterSet<kWords> changed;
   for (const int32_t b : touches_[p]) {
-    const ClusterSet<kWords>& all = touchers_[size_t(b)];
+    const ClusterSet<kWords>& all = users_[size_t(b)];
     if (!all.intersects(s.done) || all.count_without(s.done) == 2) changed.unite(all);
   }
   s.done.add(p);
@@ -182,21 +181,21 @@ void Search<kWords>::run(CostedState& at, int32_t p) {
   s.path = int32_t(path_.size()) - 1;
 }
 
-// Runs, at no loss, every ready cluster that does not raise the level and stays within the bound:
-// costs only fall while others run (submodularity), so no continuation is worse for it. Where no
-// ready cluster stays within the bound, the cheapest one raises the bound.
+// Runs, at no loss, every ready cluster that does not raise the live bytes and stays within the
+// bound: costs only fall while others run (submodularity), so no continuation is worse for it.
+// Where no ready cluster stays within the bound, the cheapest one raises the bound.
 template <int kWords>
 void Search<kWords>::run_free(CostedState& at) {
   State& s = at.state;
-  s.bound = std::max({s.bound, s.peak, limits_.floor});
+  s.bound = std::max({s.bound, s.peak, limits_.lower_bound});
   for (bool again = s.n_done < subproblem_.count(); again;) {
     again = false;
     work_ += s.ready.count_without({}) / kScannedPerCost;
     int64_t least = std::numeric_limits<int64_t>::max();
     s.ready.each([&](int32_t p) {
       const Cost c = at.costs[size_t(p)];
-      least = std::min(least, s.level + c.rise);
-      if (c.change > 0 || s.level + c.rise > s.bound) return;
+      least = std::min(least, s.live_bytes + c.peak_increase);
+      if (c.change > 0 || s.live_bytes + c.peak_increase > s.bound) return;
       run(at, p);
       again = true;
     });
@@ -206,26 +205,26 @@ void Search<kWords>::run_free(CostedState& at) {
   }
 }
 
-// Whether the clusters that the latest one enabled bring the level back to where it was, without a
-// new peak. Like a single cluster that does not raise the level, the sequence can then run at once,
-// and its alternatives need not be tried.
+// Whether the clusters that the latest one enabled bring the live bytes back to what they were,
+// without a new peak. Like a single cluster that does not raise the live bytes, the sequence can
+// then run immediately, and its alternatives need not be tried.
 template <int kWords>
 bool Search<kWords>::recovers_level(const State& from, CostedState& at) {
   State& s = at.state;
   if (s.peak > from.bound) return false;
-  for (bool again = s.level > from.level; again;) {
+  for (bool again = s.live_bytes > from.live_bytes; again;) {
     again = false;
     s.ready.each([&](int32_t p) {
       const Cost c = at.costs[size_t(p)];
-      if (from.ready.has(p) || c.change > 0 || s.level + c.rise > from.bound) return;
+      if (from.ready.has(p) || c.change > 0 || s.live_bytes + c.peak_increase > from.bound) return;
       run(at, p);
       again = true;
     });
   }
-  return s.level <= from.level;
+  return s.live_bytes <= from.live_bytes;
 }
 
-// The ready clusters to branch on: those with the lowest need, then the lowest level after.
+// The ready clusters to branch on: those with the lowest need, then the fewest live bytes after.
 template <int kWords>
 ClusterSet<kWords> Search<kWords>::branches_of(const CostedState& at, size_t most) {
   const State& s = at.state;
@@ -234,7 +233,7 @@ ClusterSet<kWords> Search<kWords>::branches_of(const CostedState& at, size_t mos
   ranks_.clear();
   made.each([&](int32_t p) {
     const Cost c = at.costs[size_t(p)];
-    ranks_.push_back({std::max(s.bound, s.level + c.rise), c.change, p});
+    ranks_.push_back({std::max(s.bound, s.live_bytes + c.peak_increase), c.change, p});
   });
   std::partial_sort(ranks_.begin(), ranks_.begin() + int64_t(most), ranks_.end());
   made = {};
@@ -250,14 +249,15 @@ void Search<kWords>::expand(const State& s, size_t most, F offer) {
   children_.clear();
   bool is_decided = false;
   branches_of(base_, most).each([&](int32_t p) {
-    if (is_decided || s.level + base_.costs[size_t(p)].rise >= limits_.below) return;
+    if (is_decided || s.live_bytes + base_.costs[size_t(p)].peak_increase >= limits_.upper_bound)
+      return;
     work_ += 1 + s.ready.count_without({}) / kCopiedPerCost;
     child_.copy(base_);
     run(child_, p);
     is_decided = recovers_level(s, child_);
     if (is_decided) children_.clear();
     run_free(child_);
-    if (child_.state.bound < limits_.below) children_.push_back(child_.state);
+    if (child_.state.bound < limits_.upper_bound) children_.push_back(child_.state);
   });
   for (const State& child : children_) offer(child);
 }
@@ -318,7 +318,7 @@ SearchResult Search<kWords>::best_first() {
     const State &x = states[size_t(a)], &y = states[size_t(b)];
     if (x.bound != y.bound) return x.bound > y.bound;
     if (x.n_done != y.n_done) return x.n_done < y.n_done;
-    return x.level != y.level ? x.level > y.level : a > b;
+    return x.live_bytes != y.live_bytes ? x.live_bytes > y.live_bytes : a > b;
   };
   std::priority_queue<int32_t, std::vector<int32_t>, decltype(is_later)> open(is_later);
   TranspositionTable<kWords> transpositions;
@@ -329,7 +329,7 @@ SearchResult Search<kWords>::best_first() {
     open.push(int32_t(states.size()) - 1);
   };
   start(base_);
-  if (base_.state.bound < limits_.below) offer(base_.state);
+  if (base_.state.bound < limits_.upper_bound) offer(base_.state);
   // Bounds never fall along a path, so the first complete state that is popped is optimal.
   while (!open.empty()) {
     const State s = states[size_t(open.top())];
@@ -339,14 +339,14 @@ SearchResult Search<kWords>::best_first() {
       return {};
     if (transpositions.is_best(s)) expand(s, size_t(subproblem_.count()), offer);
   }
-  return {{}, 0, true};  // exhausted: no order is below limits_.below
+  return {{}, 0, true};  // exhausted: no order is below limits_.upper_bound
 }
 
 template <int kWords>
 SearchResult Search<kWords>::beam(int width) {
   std::vector<std::vector<State>> kept(size_t(subproblem_.count()) + 1);
   const auto is_better = [](const State& x, const State& y) {
-    return x.bound != y.bound ? x.bound < y.bound : x.level < y.level;
+    return x.bound != y.bound ? x.bound < y.bound : x.live_bytes < y.live_bytes;
   };
   const auto offer = [&](const State& s) {
     std::vector<State>& row = kept[size_t(s.n_done)];
@@ -360,8 +360,8 @@ SearchResult Search<kWords>::beam(int width) {
     if (row.size() > size_t(width)) row.pop_back();
   };
   start(base_);
-  if (base_.state.bound < limits_.below) offer(base_.state);
-  // A state may advance by several clusters at once, so each cardinality has its own beam.
+  if (base_.state.bound < limits_.upper_bound) offer(base_.state);
+  // A state may advance by several clusters in one move, so each cardinality has its own beam.
   for (size_t n = 0; n < size_t(subproblem_.count()); ++n) {
     for (const State& s : kept[n]) expand(s, std::max<size_t>(kMinBranching, size_t(width)), offer);
     std::vector<State>().swap(kept[n]);

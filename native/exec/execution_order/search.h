@@ -1,9 +1,9 @@
 // Searches for an order of one subproblem (at most kMaxClusters clusters).
 //
-// A state is the set of finished clusters: the level depends only on the set, so of several orders
-// that reach one set only the one with the lowest peak matters. Both searches first run, at no
-// loss, every ready cluster that neither raises the level nor needs more than the bound (see
-// `run_free`).
+// A state is the set of finished clusters: the live bytes depend only on the set, so of several
+// orders that reach one set only the one with the lowest peak matters. Both searches first run, at
+// no loss, every ready cluster that neither raises the live bytes nor needs more than the bound
+// (see `run_free`).
 #pragma once
 
 #include "exec/execution_order/subproblem.h"
@@ -19,14 +19,14 @@ struct SearchResult {
 };
 
 struct Limits {
-  int64_t floor;  // a peak at or below it is good enough
-  int64_t below;  // orders with this peak or a higher one are of no use
-  int64_t work;   // cluster costs that may be computed
+  int64_t lower_bound;  // a peak at or below it is good enough
+  int64_t upper_bound;  // exclusive: orders with this peak or a higher one are of no use
+  int64_t work;         // cluster costs that may be computed
 };
 
 // Best-first branch and bound over sets, lowest bound first, with a transposition table. Finds the
-// optimum, or proves that none is below `limits.below`, unless the work runs out. Adds its work to
-// `work`.
+// optimum, or proves that none is below `limits.upper_bound`, unless the work runs out. Adds its
+// work to `work`.
 SearchResult best_first_search(const Subproblem& subproblem, Limits limits, int64_t& work);
 
 // Beam search: keeps the `width` best sets of each cardinality. Work grows with the width.

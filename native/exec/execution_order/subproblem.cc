@@ -8,8 +8,8 @@ namespace sdx::ordering {
 Subproblem Subproblem::reversed() const {
   Subproblem made;
   const int32_t n = count();
-  made.level = end_level;
-  made.end_level = level;
+  made.live_bytes = end_live_bytes;
+  made.end_live_bytes = live_bytes;
   made.sizes = sizes;
   const auto mirror = [n](const ListOfLists& lists, ListOfLists& into) {
     for (int32_t i = n - 1; i >= 0; --i) {
@@ -19,15 +19,16 @@ Subproblem Subproblem::reversed() const {
   };
   mirror(succs, made.preds);
   mirror(preds, made.succs);
-  made.touchers = touchers;
-  for (int32_t& p : made.touchers.items) p = n - 1 - p;
+  made.users = users;
+  for (int32_t& p : made.users.items) p = n - 1 - p;
   for (int32_t p = n - 1; p >= 0; --p) {
     const size_t begin = size_t(stages.begin[size_t(p)]);
-    // Backwards, a stage starts at its old end level: its rise is measured from there.
+    // Backwards, a stage starts with the live bytes at its old end: its peak increase is measured
+    // from there.
     for (size_t s = size_t(stages.begin[size_t(p) + 1]); s-- > begin;) {
       const Stage &stage = stages.stages[s], &next = stages.stages[s + 1];
       Stage& back = made.stages.open();
-      back.rise = stage.rise - stage.change;
+      back.peak_increase = stage.peak_increase - stage.change;
       back.change = -stage.change;
       made.stages.starts.insert(made.stages.starts.end(), stages.ends.begin() + stage.ends,
                                 stages.ends.begin() + next.ends);
@@ -51,7 +52,7 @@ MeasuredOrder::MeasuredOrder(const ClusterGraph& clusters)
       first_(clusters.sizes.size()),
       last_(clusters.sizes.size()),
       needs_(order_.size()),
-      levels_(order_.size() + 1),
+      live_bytes_(order_.size() + 1),
       number_(clusters.sizes.size(), -1) {
   std::iota(order_.begin(), order_.end(), 0);
   position_ = order_;
@@ -67,25 +68,25 @@ void MeasuredOrder::set(int32_t begin, std::span<const int32_t> order) {
 
 // Linear in the touches of all clusters.
 void MeasuredOrder::measure() {
-  for (int32_t b = 0; b < clusters_.touchers.count(); ++b) {
+  for (int32_t b = 0; b < clusters_.users.count(); ++b) {
     int32_t first = int32_t(order_.size()), last = -1;
-    for (const int32_t cluster : clusters_.touchers[b]) {
+    for (const int32_t cluster : clusters_.users[b]) {
       first = std::min(first, position_[size_t(cluster)]);
       last = std::max(last, position_[size_t(cluster)]);
     }
     first_[size_t(b)] = first;
     last_[size_t(b)] = last;
   }
-  int64_t level = 0;
+  int64_t live_bytes = 0;
   for (int32_t at = 0; at < int32_t(order_.size()); ++at) {
     const Cost cost = clusters_.stages.cost(
         order_[size_t(at)], clusters_.sizes, [&](int32_t b) { return first_[size_t(b)] == at; },
         [&](int32_t b) { return last_[size_t(b)] == at; });
-    levels_[size_t(at)] = level;
-    needs_[size_t(at)] = level + cost.rise;
-    level += cost.change;
+    live_bytes_[size_t(at)] = live_bytes;
+    needs_[size_t(at)] = live_bytes + cost.peak_increase;
+    live_bytes += cost.change;
   }
-  levels_.back() = level;
+  live_bytes_.back() = live_bytes;
 }
 
 int64_t MeasuredOrder::peak(int32_t begin, int32_t end) const {
@@ -98,8 +99,8 @@ int32_t MeasuredOrder::peak_position() const {
 
 Subproblem MeasuredOrder::subproblem(int32_t begin, int32_t end) {
   Subproblem made;
-  made.level = level(begin);
-  made.end_level = level(end);
+  made.live_bytes = live_bytes(begin);
+  made.end_live_bytes = live_bytes(end);
   number_buffers(made, {begin, end});
   for (int32_t at = begin; at < end; ++at) {
     const int32_t cluster = order_[size_t(at)];
@@ -142,7 +143,7 @@ void MeasuredOrder::number_buffers(Subproblem& subproblem, Range range) {
       if (number_[size_t(b)] >= 0) touches.items.push_back(number_[size_t(b)]);
     touches.close();
   }
-  subproblem.touchers = inverse(touches, int32_t(subproblem.sizes.size()));
+  subproblem.users = inverse(touches, int32_t(subproblem.sizes.size()));
 }
 
 // Copies a stage; starts and ends that the range decides alone become part of its fixed costs.
@@ -150,7 +151,7 @@ void MeasuredOrder::add_stage(Subproblem& subproblem, Range range, const Stage& 
   const Stages& all = clusters_.stages;
   const Stage& next = (&stage)[1];
   Stage& made = subproblem.stages.open();
-  made.rise = stage.rise;
+  made.peak_increase = stage.peak_increase;
   made.change = stage.change;
   const auto starts = [&](int32_t b) { return first_[size_t(b)] >= range.begin; };
   const auto ends = [&](int32_t b) { return last_[size_t(b)] < range.end; };
@@ -160,7 +161,7 @@ void MeasuredOrder::add_stage(Subproblem& subproblem, Range range, const Stage& 
     if (number >= 0) {
       subproblem.stages.starts.push_back(number);
     } else {
-      made.rise += clusters_.sizes[size_t(b)];
+      made.peak_increase += clusters_.sizes[size_t(b)];
       made.change += clusters_.sizes[size_t(b)];
     }
   }

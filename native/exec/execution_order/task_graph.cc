@@ -42,7 +42,7 @@ TaskGraph::TaskGraph(const Tasks& tasks, const std::vector<int32_t>& given) : si
     in_place_begin.push_back(int32_t(in_place.size()));
   }
   succs = inverse(preds, int32_t(n));
-  touchers = inverse(touches, n_buffers());
+  users = inverse(touches, n_buffers());
 }
 
 int64_t largest_task_need(const TaskGraph& graph) {

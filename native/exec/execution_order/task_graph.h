@@ -38,8 +38,8 @@ struct TaskGraph {
   }
 
   std::vector<int64_t> sizes, scratch;
-  ListOfLists preds, succs;       // of tasks
-  ListOfLists touches, touchers;  // of tasks, of buffers
+  ListOfLists preds, succs;    // of tasks
+  ListOfLists touches, users;  // of tasks, of buffers
   std::vector<int32_t> in_place_begin{0};
   std::vector<InPlacePair> in_place;  // only pairs of equal sizes
 };

@@ -131,8 +131,8 @@ Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t e
 // A block of columns: elements of one result are a.step apart, those of neighbours contiguous.
 template <bool kIsLog, class C, class T>
 void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
-  constexpr int64_t kMost = kColumns<C>;
-  C tops[kMost], totals[kMost], buffer[kMost];
+  constexpr int64_t kMax = kColumns<C>;
+  C tops[kMax], totals[kMax], buffer[kMax];
   for (C& top : tops) top = kLowest<C>;
   for (C& total : totals) total = 0;
   const auto each = [&](int64_t i, auto&& body) {
@@ -144,18 +144,18 @@ void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   for (int64_t i = 0; i < a.n; ++i)
     each(i, [&](int64_t j, Vec<C> v, auto) {
       const Vec<C> part = vexp_softmax(v - load(tops + j));
-      if (!kIsLog) store(e + i * kMost + j, part);
+      if (!kIsLog) store(e + i * kMax + j, part);
       store(totals + j, load(totals + j) + part);
     });
   for (int64_t j = 0; j < width; ++j) totals[j] = kIsLog ? __builtin_log(totals[j]) : 1 / totals[j];
   for (int64_t i = 0; i < a.n; ++i) {
     T* to = y + i * a.out_step;
-    C* numbers = result_buffer<C>(to, e + i * kMost);
+    C* numbers = result_buffer<C>(to, e + i * kMax);
     each(i, [&](int64_t j, Vec<C> v, auto lanes) {
       if (kIsLog)
         store(numbers + j, (v - load(tops + j)) - load(totals + j), lanes);
       else
-        store(numbers + j, load(e + i * kMost + j) * load(totals + j), lanes);
+        store(numbers + j, load(e + i * kMax + j) * load(totals + j), lanes);
     });
     write_elements(to, numbers, width);
   }

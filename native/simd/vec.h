@@ -3,7 +3,7 @@
 //
 // Sources are compiled once per ISA into the namespace sdx::SDX_ISA (cmake/isa.cmake); the dispatch
 // by ISA is in kernels/registry.cc. Intrinsics are used only in simd/, where GCC does not find the
-// instruction itself, and always beside a portable body.
+// instruction itself, and always next to a portable body.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@
 //               mask? [.., rows, keys], spans? [entries, 2], sink? [heads]
 //     ints    whether heads are inside the rows of the output ([.., rows, heads, width]); result
 //             of a fully masked row; heads of q for each of k and v; visible keys before and after
-//             a row's position, -1 for all; whether the last row is at the last key; one more key
-//             of score and value 0
+//             a row's position, -1 for all; whether the last row is at the last key; smooth
+//             softmax: an extra zero logit
 //     floats  scale, softcap of the scores or 0
 //   attention_training
 //               the same with keep? [.., rows, keys] after the sink, which is absent like spans;

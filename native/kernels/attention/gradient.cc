@@ -1,4 +1,4 @@
-// The gradient of attention by flash attention (Dao et al.): softmax weights are computed again, a
+// The gradient of attention by flash attention (Dao et al.): softmax weights are recomputed, a
 // block of queries and keys at a time, from the logsumexp of each row, so that no score matrix is
 // kept. For a block, with P the softmax weights and D dropout's mask times its factor:
 //

@@ -227,7 +227,7 @@ PhaseFn tile_phase(int64_t out_channels) {
 constexpr int64_t kCacheFloats = 64 * 1024;  // deinterleaved floats of a tile: 256 KB of L2
 
 // Chooses tiles: lines as wide as their deinterleaved input stays in L2, and as many lines together
-// as fit beside. False without memory for the table.
+// as fit next to it. False without memory for the table.
 bool cut(FewChannelsArgs& a, Plan& plan) {
   constexpr int64_t kWidest = 1024, kNarrowest = 64, kEnough = 8;
   const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;

@@ -13,7 +13,7 @@
 //   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
 //   conv_*_unpacked_f32      Winograd, depthwise and transposed with weights that are not constant
 //                            (unpacked.cc)
-//   conv_weight_gradient_f32 the gradient by the weights, as a GEMM (weight_gradient.cc)
+//   conv_weight_gradient_f32 the gradient of the weights, as a GEMM (weight_gradient.cc)
 //   conv_winograd_gradient_f32  the same by Winograd (winograd_gradient.cc)
 //   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
 // All kernels but the transposed one read the same packed layout (pack.h).

@@ -51,8 +51,8 @@ struct GroupSizes {
 // registers. Read in place, rows that are thousands of floats apart would share a few sets of
 // the cache.
 struct WeightTile {
-  static constexpr int64_t kMost = 256,
-                           kStep = kMost + 16;  // floats of a out_channel, and between out_channels
+  static constexpr int64_t kMax = 256,
+                           kStep = kMax + 16;  // floats of a out_channel, and between out_channels
   float at[kPanel * kStep];
 
   SDX_INLINE void load_out_channels(const float* w, int64_t depth, int64_t n_out_channels,
@@ -78,13 +78,13 @@ SDX_INLINE void pack_group_panel(const GroupSizes& g, const float* w, int64_t i,
       g.out_channels - out_channel < kPanel ? g.out_channels - out_channel : kPanel;
   const float* from = w + (i / panels * g.out_channels + out_channel) * g.depth();
   float* to = packed + i * g.depth() * kPanel;
-  if (g.taps > WeightTile::kMost) {
+  if (g.taps > WeightTile::kMax) {
     const Weights weights{from, width, g.channels, g.depth(), g.taps};
     return pack_panel(weights, 0, g.taps, to, [](int64_t t) { return t; });
   }
   WeightTile tile;
-  float transposed[WeightTile::kMost * kPanel];
-  const int64_t step = WeightTile::kMost / g.taps;
+  float transposed[WeightTile::kMax * kPanel];
+  const int64_t step = WeightTile::kMax / g.taps;
   for (int64_t low = 0; low < g.channels; low += step) {
     const int64_t n = g.channels - low < step ? g.channels - low : step;
     tile.load_out_channels(from + low * g.taps, g.depth(), width, n * g.taps);

@@ -211,8 +211,8 @@ void plan_joined(TransposeArgs& a, Plan& plan) {
   if (a.split.count() == 0) return;
   a.split.work *= a.split.column_blocks;
   a.split.column_blocks = 1;
-  const int64_t most_rows = (a.split.m + a.split.row_blocks - 1) / a.split.row_blocks;
-  plan.local_bytes = kBlockBytes + bytes_of((most_rows + 1) * columns);
+  const int64_t max_rows = (a.split.m + a.split.row_blocks - 1) / a.split.row_blocks;
+  plan.local_bytes = kBlockBytes + bytes_of((max_rows + 1) * columns);
   plan.add(joined_blocks, a.split.count(), a.split.work);
 }
 
@@ -225,10 +225,10 @@ void plan_phases(TransposeArgs& a, int64_t group, Plan& plan) {
   }
   a.split = split_matmul(rows, a.out_channels, taps * a.channels);
   if (a.split.count() == 0) return;
-  const int64_t most_rows = (rows + a.split.row_blocks - 1) / a.split.row_blocks;
+  const int64_t max_rows = (rows + a.split.row_blocks - 1) / a.split.row_blocks;
   const int64_t columns = a.split.column_blocks;
-  const int64_t most_panels = (a.split.panels + columns - 1) / columns;
-  plan.local_bytes = kBlockBytes + bytes_of(most_rows * most_panels * kPanel);
+  const int64_t max_panels = (a.split.panels + columns - 1) / columns;
+  plan.local_bytes = kBlockBytes + bytes_of(max_rows * max_panels * kPanel);
   plan.add(phase_blocks, group * a.n_phases * a.split.count(), a.split.work);
 }
 

@@ -12,7 +12,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr int64_t kPixels = kBlockRows;  // pixels of a pass
-constexpr int64_t kMostPanels = kMostColumns / kPanel;
+constexpr int64_t kMaxPanels = kMaxColumns / kPanel;
 
 struct WeightGradientArgs {
   Im2Col im2col;
@@ -115,9 +115,9 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
 // Cuts the pixels into parts if rows and panels alone give few items: the sums of all parts should
 // stay in L2.
 int64_t parts_of(const WeightGradientArgs& a) {
-  constexpr int64_t kItems = 16, kMostSums = 1 << 20;
+  constexpr int64_t kItems = 16, kMaxSums = 1 << 20;
   const int64_t items = a.group * a.row_blocks * a.column_blocks;
-  const int64_t by_size = kMostSums / (a.group * a.rows() * a.panels() * kPanel + 1);
+  const int64_t by_size = kMaxSums / (a.group * a.rows() * a.panels() * kPanel + 1);
   const int64_t by_pixels = a.pixels() / (4 * kPixels);
   int64_t parts = (kItems + items - 1) / items;
   parts = parts < by_size ? parts : by_size;
@@ -138,12 +138,12 @@ Status conv_weight_gradient_f32(const Call& call, Plan& plan) {
   plan.args = a;
   if (a->rows() == 0 || a->out_channels == 0) return {};
   a->row_blocks = (a->rows() + kDepth - 1) / kDepth;
-  a->column_blocks = (a->panels() + kMostPanels - 1) / kMostPanels;
+  a->column_blocks = (a->panels() + kMaxPanels - 1) / kMaxPanels;
   a->parts = parts_of(*a);
   const int64_t floats = a->parts * a->group * a->rows() * a->panels() * kPanel;
   plan.scratch_bytes = floats * int64_t(sizeof(float));
   const int64_t taps = a->im2col.window.taps();
-  const int64_t block = kPixels * (kStride + kMostColumns), total = channel_step(taps) * taps;
+  const int64_t block = kPixels * (kStride + kMaxColumns), total = channel_step(taps) * taps;
   plan.local_bytes = (block > total * kPanel ? block : total * kPanel) * int64_t(sizeof(float));
   const int64_t items = a->group * a->parts * a->row_blocks * a->column_blocks;
   const int64_t products = a->pixels() * a->rows() * a->panels() * kPanel * a->group;

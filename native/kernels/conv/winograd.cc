@@ -54,7 +54,7 @@ Tile tile_of(const WinogradArgs& a, int64_t number) {
           in_line * a.tile * a.wide.dilation + image % residues % a.wide.dilation};
 }
 
-constexpr int64_t kMostTiles = 64;  // tiles of a block, the rows of its GEMMs
+constexpr int64_t kMaxTiles = 64;  // tiles of a block, the rows of its GEMMs
 
 // Offset of channel c of a point among the transformed patches of a block of n tiles, for tile 0.
 // The layout is that of the A block of the micro-kernel (kStride), so patches are multiplied in
@@ -301,8 +301,8 @@ void cut(WinogradArgs& a) {
   const int64_t of_a_tile = kPoints * a.channels * int64_t(sizeof(float));
   a.has_weight_phase =
       packed_floats(a.channels, a.out_channels) * kPoints * int64_t(sizeof(float)) <= kSmallBytes;
-  int64_t most = a.has_weight_phase ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMostTiles;
-  most = most < kTileRows ? kTileRows : most > kMostTiles ? kMostTiles : most;
+  int64_t most = a.has_weight_phase ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMaxTiles;
+  most = most < kTileRows ? kTileRows : most > kMaxTiles ? kMaxTiles : most;
   a.blocks = (a.tiles + most - 1) / most;
   a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
   const int64_t panels = panels_of(a.out_channels),

@@ -20,7 +20,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 constexpr int64_t kUnit = 16;      // channels; blocks of channels have whole units
-constexpr int64_t kMostUnits = 4;  // of a block
+constexpr int64_t kMaxUnits = 4;   // of a block
 constexpr int64_t kChannels = 16;  // channels whose sums are transformed back at a time
 constexpr int64_t kPad = 16;       // floats after each point, so that points are in different sets
 
@@ -306,14 +306,14 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
 
 // Chooses blocks of channels, fewer units each if there would be few items, and chunks of tiles.
 void cut(WinogradGradientArgs& a) {
-  constexpr int64_t kItems = 8, kLeastUnits = 2, kScratchFloats = 8 << 20;
+  constexpr int64_t kItems = 8, kMinUnits = 2, kScratchFloats = 8 << 20;
   a.units = (a.channels + kUnit - 1) / kUnit;
-  a.blocks = (a.units + kMostUnits - 1) / kMostUnits;
-  while (a.items() < kItems && a.units / (a.blocks + 1) >= kLeastUnits) ++a.blocks;
-  constexpr int64_t kFewSums = 192 << 10, kFewTiles = 32, kMostParts = 16;  // sums that stay in L2
+  a.blocks = (a.units + kMaxUnits - 1) / kMaxUnits;
+  while (a.items() < kItems && a.units / (a.blocks + 1) >= kMinUnits) ++a.blocks;
+  constexpr int64_t kFewSums = 192 << 10, kFewTiles = 32, kMaxParts = 16;  // sums that stay in L2
   a.parts = a.tiles / (4 * kFewTiles);
   if (a.parts > 1 && a.items() * a.sum_floats() <= kFewSums) {
-    a.parts = a.parts < kMostParts ? a.parts : kMostParts;
+    a.parts = a.parts < kMaxParts ? a.parts : kMaxParts;
     a.chunks = 1, a.most = kFewTiles;
     return;
   }

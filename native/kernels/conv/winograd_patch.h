@@ -1,4 +1,4 @@
-// The transform of input patches that Winograd convolutions and their gradients by weights share.
+// The transform of input patches that Winograd convolutions and their weight gradients share.
 #pragma once
 
 #include "kernels/conv/winograd.h"

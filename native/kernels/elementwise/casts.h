@@ -33,7 +33,7 @@ SDX_INLINE To converted(From x) {
   }
 }
 
-// Stride 0: all copies are converted at once.
+// Stride 0: all copies are converted together.
 template <class From, class To>
 bool cast(const LoopArgs& s) {
   const From* a = static_cast<const From*>(s.in[0]);

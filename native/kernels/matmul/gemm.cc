@@ -32,7 +32,7 @@ void run_block(const GemmArgs& a, const Data& data, const U* packed, int64_t ori
                const OutputTile& at) {
   const MatMulShape& p = a.p;
   const T* from = input<T>(data, 0) + p.a.offset(at.batch);
-  Target acc{reinterpret_cast<float*>(data.local + a.c_at), kMostColumns};
+  Target acc{reinterpret_cast<float*>(data.local + a.c_at), kMaxColumns};
   if (!a.is_buffered)
     acc = {output<float>(data) + (at.batch * p.m + at.row) * a.out_row_stride + at.column,
            a.out_row_stride};
@@ -185,7 +185,7 @@ GemmArgs* make_args(const Call& call, const MatrixBatch& b, Plan& plan) {
   args->chain = chain_prepare(call, operand, 4 + int(call.ints[3]), 1, plan);
   args->c_at = kBlockBytes;
   args->chain_at = args->c_at;
-  if (args->is_buffered) args->chain_at += kBlockRows * kMostColumns * int64_t(sizeof(float));
+  if (args->is_buffered) args->chain_at += kBlockRows * kMaxColumns * int64_t(sizeof(float));
   args->b_at = args->chain_at + chain_local_bytes(args->chain);
   plan.local_bytes = args->b_at;
   return args;
@@ -202,7 +202,7 @@ bool is_tiny(const Call& call) {
 // One item computes a whole batch, in blocks as large as local memory allows.
 Split whole_split(int64_t m, int64_t n, Split split) {
   split.row_blocks = (m + kBlockRows - 1) / kBlockRows;
-  split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
+  split.column_blocks = (n + kMaxColumns - 1) / kMaxColumns;
   return split;
 }
 

@@ -48,11 +48,11 @@ constexpr int64_t kPanel = 32;
 constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4;
 // Cache blocking. kDepth: a panel of one pass is 256 x 32 floats = 32 KB, so it stays in L1/L2
 // while tile after tile of rows passes over it. kBlockRows: a multiple of every kTileRows; its copy
-// of A (153 KB) fits in L2 beside the panel. kMostColumns: 144 x 256 floats of C are 144 KB.
+// of A (153 KB) fits in L2 together with the panel. kMaxColumns: 144 x 256 floats of C are 144 KB.
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
 constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
-constexpr int64_t kMostColumns = 256;     // most columns of an item
+constexpr int64_t kMaxColumns = 256;      // of an item
 constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 
 constexpr int64_t panels_of(int64_t n) { return (n + kPanel - 1) / kPanel; }
@@ -171,7 +171,7 @@ SDX_INLINE Split split_matmul(int64_t m, int64_t n, int64_t k) {
   constexpr int64_t kRowsToHideReads = 4;  // rows whose FMAs take as long as reading B from memory
   if (m <= 0 || n <= 0) return {m, panels_of(n), 0, 0, 1};
   Split split{m, panels_of(n), (m + kBlockRows - 1) / kBlockRows, 1, 1};
-  split.column_blocks = (n + kMostColumns - 1) / kMostColumns;
+  split.column_blocks = (n + kMaxColumns - 1) / kMaxColumns;
   const auto work = [&] {
     return (m < kRowsToHideReads ? kRowsToHideReads : m) * n / split.count() * (k + 1);
   };

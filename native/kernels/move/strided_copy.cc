@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kChunk = 32 << 10;    // bytes of a long unit that one item copies
 constexpr int64_t kLongestTile = 1024;  // elements of a tile's longer side
-constexpr int64_t kLeastTile = 16;      // elements from which a transpose is worth its set-up
+constexpr int64_t kMinTile = 16;        // elements from which a transpose is worth its set-up
 
 // Drops axes of size 1 and merges neighbours that are contiguous on both sides.
 void collapse(StridedCopy& m) {
@@ -81,7 +81,7 @@ void find_transpose(StridedCopy& m) {
   int dense = -1;
   for (int i = 0; i < last; ++i)
     if (m.from[i] == m.unit && (dense < 0 || m.dims[i] > m.dims[dense])) dense = i;
-  if (dense < 0 || m.dims[dense] * m.dims[last] < kLeastTile) return;
+  if (dense < 0 || m.dims[dense] * m.dims[last] < kMinTile) return;
   m.column = m.dims[dense], m.column_step = m.to[dense];
   m.row = m.dims[last], m.row_step = m.from[last];
   drop_axis(m, last);
@@ -91,7 +91,7 @@ void find_transpose(StridedCopy& m) {
   m.row_tiles = tiles_of(m.row, m.column, edge);
 }
 
-constexpr int64_t kMostSquare = 16;  // rows of the largest square that fits the register file
+constexpr int64_t kMaxSquare = 16;  // rows of the largest square that fits the register file
 // Row strides that are a multiple of this map rows to few cache sets. Square blocks read a whole
 // vector of every row, so that a line is used up before it is evicted; tall blocks read 16 bytes of
 // each and would load it again.
@@ -137,7 +137,7 @@ void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int
   constexpr int64_t kHigh = kLaneBytes / int(sizeof(T)), kSize = sizeof(T);
   if constexpr (kHigh > 1) {
     constexpr int64_t kWide = SDX_VEC_BYTES / kSize;
-    if constexpr (kWide <= kMostSquare)
+    if constexpr (kWide <= kMaxSquare)
       if (from_step % kAliasing == 0 && columns >= kWide && rows >= kWide)
         return transpose_blocks<T, SDX_VEC_BYTES, true>(from, from_step, to, to_step, columns,
                                                         rows);

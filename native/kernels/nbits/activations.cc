@@ -6,8 +6,8 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-// n-major weights are read as vectors of packed codes; field i of all lanes (or bytes) must meet
-// one contiguous vector of x, so x is transposed within each vector's worth of codes.
+// n-major weights are read as vectors of packed codes; field i of all lanes (or bytes) must line up
+// with one contiguous vector of x, so x is transposed within each vector's worth of codes.
 template <int bits, class T>
 void reorder_fields(const T* from, int64_t n, T* to) {
   constexpr int kFields = 8 * int(sizeof(T)) / bits, kCount = SDX_VEC_BYTES / int(sizeof(T));
@@ -34,9 +34,9 @@ void reorder_row(const Activations& x, const T* from, T* to) {
   reorder_fields<bits>(from, x.k, to);
 }
 
-// Joins halves of a vector until one lane is left.
+// Horizontal reduction: joins halves of a vector until one lane is left.
 template <class T, class F>
-SDX_INLINE T fold(Vec<T> v, F&& join) {
+SDX_INLINE T reduce_lanes(Vec<T> v, F&& join) {
   typedef T Four __attribute__((vector_size(16)));
   Four parts[kLanes / 4];
   memcpy(parts, &v, sizeof v);
@@ -53,7 +53,7 @@ struct Sum {
     return a + b;
   }
 };
-struct Most {
+struct Max {
   template <class V>
   SDX_INLINE V operator()(V a, V b) const {
     return a > b ? a : b;
@@ -87,23 +87,23 @@ SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* 
   i32v top{};  // magnitudes compare like their bit patterns, with NaN above infinity
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v v = load(x + i, lanes);
-    top = Most{}(top, (i32v)v & 0x7fffffff);
+    top = Max{}(top, (i32v)v & 0x7fffffff);
     total += v;
     if constexpr (x_bytes == 0) store(to + i, v, lanes);
   });
-  const int32_t bits = fold<int32_t>(top, Most{});
-  float most;
-  memcpy(&most, &bits, sizeof most);
-  // Values near infinity would overflow in the sums: such rows take the exact path.
-  const bool is_finite = most < 0x1p100f;
+  const int32_t bits = reduce_lanes<int32_t>(top, Max{});
+  float largest;
+  memcpy(&largest, &bits, sizeof largest);
+  // Values near infinity would overflow the accumulators: such rows take the exact path.
+  const bool is_finite = largest < 0x1p100f;
   if constexpr (x_bytes == 0) {
-    return {1, fold<float>(total, Sum{}), is_finite};
+    return {1, reduce_lanes<float>(total, Sum{}), is_finite};
   } else {
     if (!is_finite) return {0, 0, false};
     const float denormal_scale =
-        most < 0x1p-80f ? 0x1p100f : 1;  // for rows so small that 1 / scale would overflow
-    const float scale = most / kMaxCode<x_bytes>;
-    const float inverse = most > 0 ? kMaxCode<x_bytes> / (most * denormal_scale) : 0;
+        largest < 0x1p-80f ? 0x1p100f : 1;  // for rows so small that 1 / scale would overflow
+    const float scale = largest / kMaxCode<x_bytes>;
+    const float inverse = largest > 0 ? kMaxCode<x_bytes> / (largest * denormal_scale) : 0;
     i32v codes{};
     vloop(n, [&](int64_t i, auto lanes) {
       const f32v v = round_small(load(x + i, lanes) * denormal_scale * inverse);
@@ -111,20 +111,20 @@ SDX_INLINE Block quantize_block(const float* x, int64_t n, Activation<x_bytes>* 
       codes += whole;
       store_planes<x_bytes>(to + i, plane, whole, lanes);
     });
-    return {scale, float(fold<int32_t>(codes, Sum{})) * scale, true};
+    return {scale, float(reduce_lanes<int32_t>(codes, Sum{})) * scale, true};
   }
 }
 
 // Zero padding and reordering of a row, or of one of its byte planes.
 template <class T>
-void finish_plane(const Gemv& f, T* straight, T* values) {
+void finish_plane(const Gemv& f, T* natural_order, T* values) {
   const Activations& x = f.x;
-  for (int64_t i = f.p.w.k; i < x.k; ++i) straight[i] = 0;
-  if (x.order != Order::straight) {
+  for (int64_t i = f.p.w.k; i < x.k; ++i) natural_order[i] = 0;
+  if (x.order != Order::natural_order) {
     switch (f.p.w.bits) {
-      case 2: reorder_row<2>(x, straight, values); break;
-      case 4: reorder_row<4>(x, straight, values); break;
-      default: reorder_row<8>(x, straight, values); break;
+      case 2: reorder_row<2>(x, natural_order, values); break;
+      case 4: reorder_row<4>(x, natural_order, values); break;
+      default: reorder_row<8>(x, natural_order, values); break;
     }
   }
   if constexpr (sizeof(T) == 1) {
@@ -142,7 +142,7 @@ void quantize_row(const Gemv& f, const Data& data, int64_t row) {
   const int64_t k = f.p.w.k;
   auto* wide = reinterpret_cast<float*>(data.local + chain_local_bytes(f.p.chain));
   auto* values = reinterpret_cast<T*>(data.scratch + row * x.value_bytes);
-  T* straight = x.order == Order::straight ? values : reinterpret_cast<T*>(wide + x.k);
+  T* natural_order = x.order == Order::natural_order ? values : reinterpret_cast<T*>(wide + x.k);
   const int64_t plane = x.plane_bytes / int64_t(sizeof(T));
   float* scales = reinterpret_cast<float*>(data.scratch + x.scale_at) + row * x.n_blocks;
   float* sums = reinterpret_cast<float*>(data.scratch + x.sum_at) + row * x.n_blocks;
@@ -151,28 +151,28 @@ void quantize_row(const Gemv& f, const Data& data, int64_t row) {
   int64_t b = 0;
   for (int64_t at = 0; at < k; at += x.block, ++b) {
     const int64_t n = k - at < x.block ? k - at : x.block;
-    const Block block = quantize_block<x_bytes>(wide + at, n, straight + at, plane);
+    const Block block = quantize_block<x_bytes>(wide + at, n, natural_order + at, plane);
     scales[b] = block.scale, sums[b] = block.sum;
     is_finite = is_finite && block.is_finite;
   }
   for (; b < x.n_blocks; ++b) scales[b] = sums[b] = 0;
   for (int d = 0; d < (x_bytes == 0 ? 1 : x_bytes); ++d)
-    finish_plane(f, straight + d * plane, values + d * plane);
+    finish_plane(f, natural_order + d * plane, values + d * plane);
   data.scratch[x.flag_at + row] = std::byte{!is_finite};
 }
 
 // Columns of a row with NaN or infinity: sum of x * ((code - zero) * scale), as the op defines.
 void exact_columns(const MatMul& p, const Data& data, int64_t row, int64_t column, int64_t n,
                    float* to) {
-  constexpr int64_t kSome = 64;  // rows of k at a time, on the stack
-  alignas(64) float panel[kSome * kPanel], x[kSome], total[kPanel];
+  constexpr int64_t kChunk = 64;  // rows of k at a time, on the stack
+  alignas(64) float panel[kChunk * kPanel], x[kChunk], total[kPanel];
   alignas(64) std::byte local[2 * sizeof panel];
   const UnpackFn unpack = find_unpack(p.w);
   for (int64_t j = 0; j < n; j += kPanel) {
     const int64_t width = n - j < kPanel ? n - j : kPanel;
     memset(total, 0, sizeof total);
-    for (int64_t k = 0; k < p.w.k; k += kSome) {
-      const int64_t values = p.w.k - k < kSome ? p.w.k - k : kSome;
+    for (int64_t k = 0; k < p.w.k; k += kChunk) {
+      const int64_t values = p.w.k - k < kChunk ? p.w.k - k : kChunk;
       widen_row(p, data, row, k, values, x);
       unpack(p.w, data, {k, values, column + j, width}, panel, local);
       for (int64_t i = 0; i < values; ++i)

@@ -9,20 +9,20 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kColumns = 8 * kPanel;      // of an item: a whole vector of bytes of 2-bit codes
-constexpr int64_t kMostBlocks = kDepth / 16;  // blocks of a tile: 16 is the smallest
-constexpr int kGroup = 4;                     // bytes of a dot product
-constexpr int kMostRows = SDX_VEC_BYTES == 64 ? 6 : 2;  // 12 integer and 12 float accumulators
+constexpr int64_t kColumns = 8 * kPanel;     // of an item: a whole vector of bytes of 2-bit codes
+constexpr int64_t kMaxBlocks = kDepth / 16;  // blocks of a tile: 16 is the smallest
+constexpr int kGroup = 4;                    // bytes of a dot product
+constexpr int kMaxRows = SDX_VEC_BYTES == 64 ? 6 : 2;  // 12 integer and 12 float accumulators
 constexpr int kVecs = 2;
 
 // A tile of kDepth x kColumns weights in local memory. Per block there is one number for each
 // column.
 struct Unpacked {
   int8_t bytes[kColumns / kPanel][kDepth / kGroup][kPanel][kGroup];
-  int32_t start[kMostBlocks][kColumns];  // initial sums: -128 * sum of weights, as x is unsigned
-  int32_t zero[kMostBlocks][kColumns];   // zero point in each of the four bytes
-  float scale[kMostBlocks][kColumns];
-  float shift[kMostBlocks][kColumns];  // scale times the zero point that was not subtracted
+  int32_t start[kMaxBlocks][kColumns];  // initial sums: -128 * sum of weights, as x is unsigned
+  int32_t zero[kMaxBlocks][kColumns];   // zero point in each of the four bytes
+  float scale[kMaxBlocks][kColumns];
+  float shift[kMaxBlocks][kColumns];  // scale times the zero point that was not subtracted
 };
 
 struct Local {
@@ -48,7 +48,7 @@ void read_numbers(const Gemv& f, const Data& data, const WeightTile& at, Unpacke
   const Weights& w = f.p.w;
   const int64_t n_blocks = (at.depths + f.x.block - 1) / f.x.block;
   const bool takes = takes_zeros(w);
-  float scale[kMostBlocks * kRow], zero[kMostBlocks * kRow];
+  float scale[kMaxBlocks * kRow], zero[kMaxBlocks * kRow];
   for (int64_t j = 0; j < at.width; j += kRow) {
     const int64_t width = at.width - j < kRow ? at.width - j : kRow;
     const int64_t first = at.depth / w.block, last = (at.depth + at.depths - 1) / w.block + 1;
@@ -208,7 +208,7 @@ SDX_INLINE void tile(const Rows& rows, const Unpacked& w, int64_t column) {
 // All rows of a column strip, in tiles of nearly equal height.
 template <bool has_shift>
 void multiply_rows(Rows rows, int64_t m, const Unpacked& w, int64_t column) {
-  const int64_t tiles = (m + kMostRows - 1) / kMostRows, height = m / tiles, higher = m % tiles;
+  const int64_t tiles = (m + kMaxRows - 1) / kMaxRows, height = m / tiles, higher = m % tiles;
   for (int64_t t = 0; t < tiles; ++t) {
     const int64_t n = height + (t < higher ? 1 : 0);
     switch (n) {
@@ -292,7 +292,7 @@ bool plan_gemm_int8(const MatMul& p, Plan& plan) {
   plan.args = f;
   f->p = p;
   f->x.x_bytes = 1;
-  f->x.order = w.is_k_major ? Order::straight : Order::words;
+  f->x.order = w.is_k_major ? Order::natural_order : Order::words;
   f->x.sign_flip = 0x80;
   f->x.block = block;
   f->x.n_blocks = (w.k + block - 1) / block;

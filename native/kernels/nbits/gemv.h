@@ -1,13 +1,13 @@
 // n-bit GEMV (decoding): matmuls with few rows are bound by the bandwidth of the weights, which are
 // read once, in place. Activations are first converted and reordered (activations.cc) so that plain
-// vectors of them meet the bit fields of whole vectors of weights. Two number formats:
+// vectors of them line up with the bit fields of whole vectors of weights. Two number formats:
 //   float   the codes are widened to float
 //   int8    activations are quantized per block to x_bytes signed bytes and multiplied with
 //           VNNI dot products (u8 codes by s8 activations, dot4)
 //
-// Accuracy level 4 uses x_bytes = 1. Exact matmuls use 3 bytes where the ISA has VNNI: a value is
-// off by at most 2^-23 of the largest of its block, as near as float sums are, with half the
-// instructions of the float path.
+// Accuracy level 4 uses x_bytes = 1. Exact matmuls use 3 bytes where the ISA has VNNI: the error of
+// a value is at most 2^-23 of the largest of its block, comparable to float32 accumulation error,
+// with half the instructions of the float path.
 //
 // Weights and scales are prefetched into the second-level cache (locality 2 of __builtin_prefetch).
 // Scales that are prefetched into the first-level cache cost a fifth of the speed; without any
@@ -24,7 +24,7 @@ namespace sdx::SDX_ISA::nbits {
 
 // Order of the activations of a row.
 enum class Order : uint8_t {
-  straight,
+  natural_order,
   fields,  // by field of a vector of weights: the first fields of all lanes or bytes, the second...
   words,   // the same within every 32 bits of weights
 };

@@ -291,7 +291,7 @@ bool plan_gemv_k_major(const MatMul& p, int x_bytes, Plan& plan) {
   plan.args = f;
   f->p = p;
   f->x.x_bytes = x_bytes;
-  f->x.order = Order::straight;
+  f->x.order = Order::natural_order;
   f->x.block = rows;
   f->x.n_blocks = (w.k + rows - 1) / rows;
   f->x.k = w.k + kStrip;

@@ -36,18 +36,18 @@ void divide(const C* x, const C* t, double beta, C* y, int64_t n) {
 template <class C, class T>
 void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* squares) {
   const AxisView& r = a.around;
-  constexpr int64_t kMost = kColumns<C>;
-  C buffer[kMost] = {};
+  constexpr int64_t kMax = kColumns<C>;
+  C buffer[kMax] = {};
   for (int64_t c = 0; c < r.n; ++c) {
     const C* p = read_elements<C>(x + c * r.step, r.column_step, width, buffer);
-    for (int64_t j = 0; j < kMost; ++j) squares[c * kMost + j] = j < width ? p[j] * p[j] : C(0);
+    for (int64_t j = 0; j < kMax; ++j) squares[c * kMax + j] = j < width ? p[j] * p[j] : C(0);
   }
   for (int64_t c = 0; c < r.n; ++c) {
     const int64_t low = c > a.before ? c - a.before : 0;
     const int64_t high = c + a.after < r.n - 1 ? c + a.after : r.n - 1;
-    C total[kMost] = {}, result[kMost];
+    C total[kMax] = {}, result[kMax];
     for (int64_t k = low; k <= high; ++k)
-      for (int64_t j = 0; j < kMost; ++j) total[j] += squares[k * kMost + j];
+      for (int64_t j = 0; j < kMax; ++j) total[j] += squares[k * kMax + j];
     for (C& t : total) t = C(a.bias) + C(a.alpha) * t;
     const C* p = read_elements<C>(x + c * r.step, r.column_step, width, buffer);
     divide(p, total, a.beta, result, width);

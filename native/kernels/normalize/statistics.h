@@ -22,7 +22,7 @@ struct Moments {
   double first = 0, second = 0;
 };
 
-// The moments of kCount rows at once: 2 * kCount independent accumulators hide the latency of
+// The moments of kCount rows together: 2 * kCount independent accumulators hide the latency of
 // additions. Lanes add at most kLaneSums numbers before they are widened to double.
 template <int kCount, class C>
 SDX_INLINE void moments_of(const C* const* x, int64_t n, const C* shift, Moments* total) {

@@ -1,5 +1,5 @@
-// The nodes of a training step beside the updates: what the updates read (step_control), the norm
-// of all gradients, accumulation of gradients, and running statistics.
+// The nodes of a training step other than the updates: what the updates read (step_control), the
+// norm of all gradients, accumulation of gradients, and running statistics.
 #include "kernels/optimizer/kernels.h"
 #include "kernels/optimizer/params.h"
 

@@ -17,7 +17,7 @@ struct Range {
   float low, high;
 };
 
-// Minimum and maximum without NaN handling, and beside them a NaN if one occurred: cheaper than
+// Minimum and maximum without NaN handling, and separately a NaN if one occurred: cheaper than
 // minimum and maximum that propagate NaN.
 struct RangeVectors {
   f32v low, high, nan;

@@ -261,17 +261,18 @@ PhaseFn gemm_into(DType out) {
   }
 }
 
-constexpr int64_t kBlockBytes = 192 << 10;  // of gathered rows: they stay in L2, beside a panel
-constexpr int64_t kEnoughItems = 16;        // a few per thread, so that threads finish together
-constexpr int64_t kMostRows = 96;           // 8 tiles of 12 rows
+constexpr int64_t kBlockBytes = 192
+                                << 10;  // of gathered rows: they stay in L2, together with a panel
+constexpr int64_t kEnoughItems = 16;    // a few per thread, so that threads finish together
+constexpr int64_t kMaxRows = 96;        // 8 tiles of 12 rows
 
 // Row blocks are as large as L2 permits; where that gives too few items, columns are split, then
 // rows. Rows that are read in place and are fewer than the columns form one block, so that weights,
 // the larger operand, stream from memory once.
 void choose_blocks(Gemm& p) {
-  const bool is_one = p.gather == nullptr && p.m > kMostRows && p.m <= p.shape.n &&
+  const bool is_one = p.gather == nullptr && p.m > kMaxRows && p.m <= p.shape.n &&
                       p.m * p.stride <= 2 * kBlockBytes;
-  int64_t rows = is_one ? p.m : kMostRows;
+  int64_t rows = is_one ? p.m : kMaxRows;
   if (p.gather != nullptr) {
     // Slack for copy_run's overshoot; an odd number of cache lines, so that rows map to different
     // sets.

@@ -43,11 +43,11 @@ SDX_INLINE void pack_groups(const Weights& w, int64_t low, int64_t high, const u
     }
 }
 
-// Weights whose columns are contiguous, transposed into rows of a panel: at most kMost of them, 16
+// Weights whose columns are contiguous, transposed into rows of a panel: at most kMax of them, 16
 // KiB, in squares of 16 x 16 bytes that are transposed in registers.
 struct RowTile {
-  static constexpr int64_t kMost = 512, kSquare = 16;
-  uint8_t at[kMost * kPanel];
+  static constexpr int64_t kMax = 512, kSquare = 16;
+  uint8_t at[kMax * kPanel];
 
   // n bytes of each column; columns beyond the last are filled with `empty`.
   SDX_INLINE void load_columns(const uint8_t* from, int64_t stride, int64_t columns, int64_t n,
@@ -93,12 +93,12 @@ SDX_INLINE void pack_panel(const Weights& w, const PackedShape& shape, const uin
   if (is_whole && w.column_stride == 1 && columns == kPanel)
     return pack_groups(w, 0, w.channels, from, 1, at, column_sums);
   const int64_t span = (w.lines - 1) * w.line_stride + (w.taps - 1) * w.tap_stride;
-  if (!is_whole || span >= w.channel_stride || w.channel_stride * kGroup > RowTile::kMost) {
+  if (!is_whole || span >= w.channel_stride || w.channel_stride * kGroup > RowTile::kMax) {
     memset(at, 0, size_t(shape.panel_bytes()));
     return pack_elements(w, from, columns, at, column_sums);
   }
   RowTile tile;
-  const int64_t step = RowTile::kMost / w.channel_stride / kGroup * kGroup;
+  const int64_t step = RowTile::kMax / w.channel_stride / kGroup * kGroup;
   for (int64_t low = 0; low < w.channels; low += step) {
     const int64_t high = low + step < w.channels ? low + step : w.channels;
     const int64_t n = (high - low - 1) * w.channel_stride + span + 1;

@@ -54,7 +54,7 @@ SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool 
 }
 
 // Packs R rows of V vectors of columns from the j-th on as 8-bit codes, four vectors at a time: 4 /
-// V rows at once. corrected_at(i, v) is vector v of row i.
+// V rows at a time. corrected_at(i, v) is vector v of row i.
 template <bool is_whole, int R, int V, class T, class CorrectedAt>
 SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
   constexpr int kAtOnce = 4 / V;

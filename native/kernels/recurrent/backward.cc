@@ -1,5 +1,5 @@
 // Backpropagation through time of RNN, GRU and LSTM with the default activations, in one direction.
-// The gates of all steps are inputs: saved by the forward pass (LSTM), or computed again by matrix
+// The gates of all steps are inputs: saved by the forward pass (LSTM), or recomputed by matrix
 // products over all steps, since all states are known then (GRU). What remains sequential is here:
 // from the last step to the first, the gradients of a step's gates, and their product with the
 // recurrent weights, which is the gradient of the state before. Items are blocks of sequences.
@@ -30,7 +30,7 @@ struct Backward {
   SDX_INLINE int64_t width() const { return gates * hidden; }
   SDX_INLINE int64_t time(int64_t step) const { return is_reverse ? length - 1 - step : step; }
   SDX_INLINE int64_t first(int64_t block) const { return part_begin(batch, blocks, block); }
-  SDX_INLINE int64_t most_rows() const { return (batch + blocks - 1) / blocks; }
+  SDX_INLINE int64_t max_rows() const { return (batch + blocks - 1) / blocks; }
 };
 
 Status pack_weights(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -77,7 +77,7 @@ void lstm_row(const Backward& a, const Data& data, const Row& row) {
 }
 
 // H = (1 - z) n + z H', n = tanh(x_n + r h_n), where h_n is the state's part of the gate. Output 0
-// has the gradients by x, output 1 those by h.
+// has the gradients with respect to x, output 1 those with respect to h.
 void gru_row(const Backward& a, const Data& data, const Row& row) {
   const int64_t n = a.hidden;
   const float* x = input<float>(data, kGates) + row.at * 3 * n;
@@ -130,7 +130,7 @@ struct Block {
 };
 
 Block start_block(const Backward& a, const Data& data, int64_t item, bool has_cell) {
-  const int64_t floats = a.most_rows() * a.padded;
+  const int64_t floats = a.max_rows() * a.padded;
   float* local = reinterpret_cast<float*>(data.local);
   const Block block{a.first(item), a.first(item + 1) - a.first(item), local, local + floats,
                     local + 2 * floats};
@@ -183,7 +183,7 @@ Status run_backward(const void* args, const Data& data, int64_t begin, int64_t e
 // Blocks of the batch: enough for a few threads, with no more rows than a register tile has.
 SDX_INLINE int64_t blocks_of(int64_t batch) {
   constexpr int64_t kEnough = 4;
-  const int64_t fewest = (batch + kMostRows - 1) / kMostRows;
+  const int64_t fewest = (batch + kMaxRows - 1) / kMaxRows;
   const int64_t preferred = batch < kEnough ? batch : kEnough;
   return fewest > preferred ? fewest : preferred < 1 ? 1 : preferred;
 }
@@ -205,7 +205,7 @@ Status backward(const Call& call, Plan& plan) {
   a->has_dy = has(kDy), a->has_dy_h = has(kDyH);
   a->has_initial_cell = has_cell && has(kInitialCell), a->has_dy_c = has_cell && has(kDyC);
   plan.scratch_bytes = packed_floats(a->width(), hidden) * int64_t(sizeof(float));
-  const int64_t rows = a->most_rows();
+  const int64_t rows = a->max_rows();
   const int64_t local = 2 * rows * a->padded + rows * passes_of(a->width()) * kStride;
   plan.local_bytes = local * int64_t(sizeof(float));
   plan.add(pack_weights, panels_of(hidden), a->width() * 16);

@@ -28,10 +28,10 @@ struct Function {
   float clip = 0;  // the argument is clamped to [-clip, clip]; 0: it is not
 };
 
-constexpr int kMostFunctions = 3;
-constexpr int kMostOutputs = 3;  // Y, Y_h, Y_c; training has one more, see `saved`
-constexpr int64_t kSaved = 5;  // of an LSTM step: gates i, o, f, c after activations, and the cell
-constexpr int64_t kMostRows = 12;  // sequences of one item: the rows of a float32 register tile
+constexpr int kMaxFunctions = 3;
+constexpr int kMaxOutputs = 3;  // Y, Y_h, Y_c; training has one more, see `saved`
+constexpr int64_t kSaved = 5;   // of an LSTM step: gates i, o, f, c after activations, and the cell
+constexpr int64_t kMaxRows = 12;  // sequences of one item: the rows of a float32 register tile
 
 enum RecurrentSlot { kX, kW, kR, kB, kLens, kInitialH, kInitialC, kPeepholes };
 
@@ -48,11 +48,11 @@ struct Layer {
   bool couples_input_forget;  // of LSTM: input_forget
   bool is_w_packed, is_r_packed, is_standard;
   bool has_bias, has_lens, has_initial_h, has_initial_c, has_peepholes;
-  bool has_out[kMostOutputs];
+  bool has_out[kMaxOutputs];
   int64_t x_time, x_batch;           // strides of the input
   Stack w, r, initial_h, initial_c;  // of states, `row` is a sequence
   int64_t bias_step, peepholes_step;
-  Function functions[2][kMostFunctions];
+  Function functions[2][kMaxFunctions];
   Split split;     // the split of the input's matrix product into items
   int64_t blocks;  // of the batch
   // Offsets in the scratch memory, in floats.
@@ -121,7 +121,7 @@ Status lstm_backward(const Call& call, Plan& plan);
 Status gru_backward(const Call& call, Plan& plan);
 Status rnn_backward(const Call& call, Plan& plan);
 
-// At most kMostRows rows of `from`, `stride` apart, times packed weights of depth k. Whole panels
+// At most kMaxRows rows of `from`, `stride` apart, times packed weights of depth k. Whole panels
 // are stored; `blocked` is local memory of rows * passes_of(k) * kStride floats.
 void multiply_rows(int64_t rows, const float* from, int64_t stride, int64_t k, const Columns& b,
                    const Target& to, float* blocked);

@@ -19,8 +19,8 @@ struct QuantizedLayer {
   bool is_reverse[2];
   bool is_coupled, is_standard, is_unsigned;
   int64_t n_scale, n_zero;  // per direction: 1 or one per column; 0: no zero points
-  bool has_out[kMostOutputs];
-  Function functions[2][kMostFunctions];
+  bool has_out[kMaxOutputs];
+  Function functions[2][kMaxFunctions];
   PackedShape shape;
   int64_t stride;  // bytes of a quantized row
   int64_t blocks;  // of hidden units that threads share in each step; 0: a direction is one item
@@ -237,7 +237,7 @@ void finish_direction(const StepBuffers& r, const Data& data, int64_t direction)
     for (int64_t t = length; a.has_out[0] && t < a.length; ++t)
       memset(output<float>(data) + ((t * a.directions + direction) * a.batch + b) * a.hidden, 0,
              size);
-    for (int o = 1; o < kMostOutputs; ++o) {
+    for (int o = 1; o < kMaxOutputs; ++o) {
       if (!a.has_out[o]) continue;
       float* to = output<float>(data, o) + (direction * a.batch + b) * a.hidden;
       if (length == 0)
@@ -357,11 +357,11 @@ Status quantized_lstm(const Call& call, Plan& plan) {
     return call.in[slot].is_given() ? call.in[slot].count() / a->directions : 0;
   };
   a->n_scale = each(kScale), a->n_zero = each(kZero);
-  for (int o = 0; o < kMostOutputs; ++o) a->has_out[o] = o < call.n_out && call.out[o].is_given();
-  for (int64_t i = 0; i < a->directions * kMostFunctions; ++i) {
+  for (int o = 0; o < kMaxOutputs; ++o) a->has_out[o] = o < call.n_out && call.out[o].is_given();
+  for (int64_t i = 0; i < a->directions * kMaxFunctions; ++i) {
     const double* f = call.floats + 3 * i;
-    a->functions[i / kMostFunctions][i % kMostFunctions] = {Activation(ints[5 + i]), float(f[0]),
-                                                            float(f[1]), float(f[2])};
+    a->functions[i / kMaxFunctions][i % kMaxFunctions] = {Activation(ints[5 + i]), float(f[0]),
+                                                          float(f[1]), float(f[2])};
   }
   a->shape = {a->hidden, 4 * a->hidden};
   a->stride = ((a->hidden + 63) / 64 | 1) * 64;

@@ -122,10 +122,10 @@ SDX_INLINE int64_t blocked_floats(const Layer& a, int64_t rows) {
   return round_up(rows * passes_of(a.hidden) * kStride, 16);
 }
 
-SDX_INLINE int64_t most_rows(const Layer& a) { return (a.batch + a.blocks - 1) / a.blocks; }
+SDX_INLINE int64_t max_rows_of(const Layer& a) { return (a.batch + a.blocks - 1) / a.blocks; }
 
 Sequences sequences_of(const Layer& a, const Data& data, int64_t direction, int64_t rows) {
-  const int64_t max_rows = most_rows(a);
+  const int64_t max_rows = max_rows_of(a);
   Sequences s{};
   s.layer = &a;
   s.functions = a.functions[direction];
@@ -176,7 +176,7 @@ void write_final_states(const Sequences& s, const Data& data, int64_t direction,
     if (a.has_out[0])
       for (int64_t t = lengths[i]; t < a.length; ++t)
         memset(output_row(a, output<float>(data), t, direction, first + i), 0, size);
-    for (int o = 1; o < kMostOutputs; ++o) {
+    for (int o = 1; o < kMaxOutputs; ++o) {
       if (!a.has_out[o]) continue;
       float* to = state_row(a, output<float>(data, o), direction, first + i);
       if (lengths[i] == 0)
@@ -197,9 +197,9 @@ void run_sequences(const Sequences& s, const Data& data, int64_t direction, int6
   int64_t longest = 0;
   for (int64_t i = 0; i < s.rows; ++i) longest = lengths[i] > longest ? lengths[i] : longest;
   for (int64_t n = 0; n < longest; ++n) {
-    const float* x[kMostRows];
-    int64_t time[kMostRows];
-    float* saved[kMostRows];
+    const float* x[kMaxRows];
+    int64_t time[kMaxRows];
+    float* saved[kMaxRows];
     for (int64_t i = 0; i < s.rows; ++i) {
       time[i] = a.is_reverse[direction] ? lengths[i] - 1 - n : n;
       const int64_t row = time[i] * a.batch + first + i;
@@ -280,7 +280,7 @@ Status run_blocks(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t first = part_begin(a.batch, a.blocks, block);
     const Sequences s =
         sequences_of(a, data, direction, part_begin(a.batch, a.blocks, block + 1) - first);
-    int64_t lengths[kMostRows];
+    int64_t lengths[kMaxRows];
     for (int64_t i = 0; i < s.rows; ++i)
       if (Status status = read_length(a, data, first + i, &lengths[i]); !status.ok()) return status;
     init_states(s, data, direction, first);
@@ -327,8 +327,8 @@ void read_operands(const Call& call, Layer& a) {
   a.has_bias = has(kB), a.has_lens = has(kLens);
   a.has_initial_h = has(kInitialH), a.has_initial_c = has(kInitialC);
   a.has_peepholes = has(kPeepholes);
-  a.is_training = call.n_out > kMostOutputs;
-  for (int o = 0; o < kMostOutputs; ++o) a.has_out[o] = o < call.n_out && call.out[o].is_given();
+  a.is_training = call.n_out > kMaxOutputs;
+  for (int o = 0; o < kMaxOutputs; ++o) a.has_out[o] = o < call.n_out && call.out[o].is_given();
   if (!a.is_w_packed) a.w = stack_of(call, kW, false);
   if (!a.is_r_packed) a.r = stack_of(call, kR, false);
   a.initial_h = stack_of(call, kInitialH, a.is_batch_first);
@@ -340,7 +340,7 @@ void read_operands(const Call& call, Layer& a) {
 // Blocks of the batch: enough for a few threads, with no more rows than a register tile has.
 SDX_INLINE int64_t blocks_of(const Layer& a) {
   constexpr int64_t kEnough = 4;
-  const int64_t fewest = (a.batch + kMostRows - 1) / kMostRows;
+  const int64_t fewest = (a.batch + kMaxRows - 1) / kMaxRows;
   const int64_t preferred = a.batch < kEnough / a.directions ? a.batch : kEnough / a.directions;
   const int64_t blocks = fewest > preferred ? fewest : preferred;
   return blocks < 1 ? 1 : blocks;
@@ -370,7 +370,7 @@ void layout_scratch(Layer& a, Plan& plan) {
   a.gates_at = take(a.directions * a.split.m * a.width());
   a.states_at = take(a.unit_blocks > 0 ? 3 * a.padded + a.width() : 0);
   plan.scratch_bytes = at * int64_t(sizeof(float));
-  const int64_t rows = most_rows(a);
+  const int64_t rows = max_rows_of(a);
   const int64_t local = rows * (a.width() + 2 * a.padded) + blocked_floats(a, rows);
   const int64_t bytes = local * int64_t(sizeof(float));
   plan.local_bytes = bytes > kBlockBytes ? bytes : kBlockBytes;
@@ -391,7 +391,7 @@ Status recurrent(const Call& call, Plan& plan) {
   const int64_t n_raw = (a->is_w_packed ? 0 : panels) + (a->is_r_packed ? 0 : panels);
   plan.add(prepare_weights, a->directions + n_raw, a->width() + (a->inputs + a->hidden) * 8);
   plan.add(multiply_input, a->directions * a->split.count(), a->split.work);
-  const int64_t step_work = most_rows(*a) * a->width() * (a->hidden + 32) / (SDX_VEC_BYTES / 4);
+  const int64_t step_work = max_rows_of(*a) * a->width() * (a->hidden + 32) / (SDX_VEC_BYTES / 4);
   if (a->unit_blocks > 0) {
     plan.add(run_units<units_of>, a->unit_blocks, step_work / a->unit_blocks, a->length);
     plan.add(finish_units, 1, 1);

@@ -48,7 +48,7 @@ bool plan_reduction(const Call& call, int64_t block_columns, ReduceArgs& args);
 namespace {
 
 constexpr int kRunBuffer = 1024;  // elements that are converted at a time
-constexpr int kBlock = 8;         // vectors of columns at once: independent accumulators
+constexpr int kBlock = 8;         // vectors of columns at a time: independent accumulators
 // As many as half the register file holds, where elements are read in place: longer contiguous
 // reads.
 constexpr int kWideBlock = SDX_VEC_BYTES == 64 ? 16 : 8;
@@ -125,8 +125,8 @@ SDX_INLINE bool has_short_runs(const ReduceArgs& a) {
          a.n <= 8 * kLanesOf<typename Op::C>;
 }
 
-// Outputs [begin, end) of short runs: as many at once as a vector has lanes, so that a transposing
-// reduction (fold_many) replaces the horizontal one of each.
+// Outputs [begin, end) of short runs: as many at a time as a vector has lanes, so that a
+// transposing reduction (fold_many) replaces the horizontal one of each.
 template <class Op>
 void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, int64_t begin,
                        int64_t end) {

@@ -5,7 +5,7 @@
 
 namespace sdx::SDX_ISA {
 
-// No operands beside x. The number of rows is the rank of x.
+// No operands other than x. The number of rows is the rank of x.
 Status nonzero(const Call& call, Plan& plan);
 Status resolve_nonzero(const Call& call, const Data& data, View* out);
 

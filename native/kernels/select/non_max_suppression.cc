@@ -15,7 +15,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 // The bitmap of candidates is on the stack, since resolving sizes has no scratch memory: 64 KiB.
-constexpr int64_t kMostBoxes = 1 << 19;
+constexpr int64_t kMaxBoxes = 1 << 19;
 constexpr int kWord = 64;
 
 struct Bounds {
@@ -60,7 +60,7 @@ struct Search {
 template <class Select>
 SDX_INLINE void search_bitmap(const Search& s, const float* boxes, const float* scores,
                               Select&& select) {
-  uint64_t candidates[kMostBoxes / kWord];
+  uint64_t candidates[kMaxBoxes / kWord];
   const int64_t n_words = (s.n_boxes + kWord - 1) / kWord;
   for (int64_t w = 0; w < n_words; ++w) {
     candidates[w] = 0;
@@ -208,9 +208,9 @@ Status read_limits(const NonMaxArgs& a, const Data& data, Search& s) {
   s.score_threshold = a.has_score_threshold ? input<float>(data, 4)[0] : 0;
   if (!(s.iou_threshold >= 0 && s.iou_threshold <= 1))
     return Status::fail("iou_threshold is %g, outside [0, 1]", double(s.iou_threshold));
-  if (s.n_boxes > kMostBoxes)
+  if (s.n_boxes > kMaxBoxes)
     return Status::fail("%ld boxes are given, and at most %ld can be compared", long(s.n_boxes),
-                        long(kMostBoxes));
+                        long(kMaxBoxes));
   return {};
 }
 

@@ -7,7 +7,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 using Reals = Types<float, double>;
-constexpr int64_t kMostBytes = 1 << 22;  // buffers of lines in lanes at most; beyond, one at a time
+constexpr int64_t kMaxBytes = 1 << 22;  // buffers of lines in lanes at most; beyond, one at a time
 
 template <class T>
 struct DftArgs {
@@ -102,7 +102,7 @@ Status add_phases(DftArgs<T>* a, int64_t max_length, Plan& plan) {
   const int64_t length = a->is_dynamic ? 4 * max_length : a->tables.fft.mixed_radix.n;
   constexpr int64_t kWidth = kLanesOf<T>;
   const int64_t line_bytes = 2 * length * int64_t(sizeof(Complex<T>));
-  const bool is_wide = 2 * a->n_lines > kWidth && line_bytes * kWidth <= kMostBytes;
+  const bool is_wide = 2 * a->n_lines > kWidth && line_bytes * kWidth <= kMaxBytes;
   plan.local_bytes = line_bytes * (is_wide ? kWidth : 1);
   if (is_wide)
     plan.add(run_lines<T, Vec<T>>, (a->n_lines + kWidth - 1) / kWidth, 20 * length);

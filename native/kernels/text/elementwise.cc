@@ -6,11 +6,11 @@
 namespace sdx::SDX_ISA::texting {
 namespace {
 
-constexpr int kMostOperands = 3;
+constexpr int kMaxOperands = 3;
 
 struct ElementwiseArgs {
   int64_t count;
-  Strided at[kMostOperands];
+  Strided at[kMaxOperands];
 };
 
 Status equal_items(const void* args, const Data& data, int64_t begin, int64_t end) {

@@ -20,10 +20,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "aten.md"
 HEAD = """# ATen ops
 
 How `sardonyx.train.wrap` and `torch.compile(backend="sardonyx")` run the ATen calls of a graph
-(torch {version}). *Lowered* ops become nodes of our graph by the family's module in
+(torch {version}). *Lowered* ops become nodes of the graph by the family's module in
 `src/sardonyx/dynamo/aten/`; *decomposed* ops are taken apart by torch first; all others run in
-torch, between our sessions, and `report()` names them. A lowering may still refuse a call (a type
-without kernels, a size that must be known): the report then gives its reason. Lowered ops are
+torch, between sessions, and `report()` names them. A lowering may still reject a call (an
+unsupported dtype, a size that must be known): the report then gives its reason. Lowered ops are
 tested against eager torch with the samples of torch's OpInfo database, forward and backward
 (`tests/dynamo/test_op_info.py`). Written by `tools/aten_table.py`.
 """

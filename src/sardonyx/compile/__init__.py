@@ -1,9 +1,11 @@
-"""The compiler pipeline, from a model file to a program; each stage is a package of that name.
+"""The compiler pipeline, from a model file to a program.
 
-    load -> infer -> optimize (-> save) -> lower    `load_and_lower`, or all of it from a pack
+    load -> infer -> optimize (-> save) -> lower    `_load_and_lower`, or all of it from a pack
     -> place -> schedule -> memory -> program       `emit_program`
 
-A stage takes the result of the one before and imports no later one. Stateless and thread-safe.
+infer is in `graph/`, optimize and lower are in `passes/`; the other stages are packages of that
+name. A stage takes the result of the one before and imports no later one. Stateless and
+thread-safe.
 """
 
 from __future__ import annotations

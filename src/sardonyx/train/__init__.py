@@ -1,4 +1,4 @@
-"""Training: steps and gradient graphs of ONNX models, and PyTorch modules run by our sessions."""
+"""Training: steps and gradient graphs of ONNX models, and PyTorch modules run by sessions."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ void plan_flash(AttentionArgs& a, DType dtype, bool is_bf16, Plan& plan) {
   const int64_t width = a.keys < kBlockKeys ? a.keys : kBlockKeys;
   int64_t most = kMaxScoreFloats / (width > 0 ? width : 1);
   most = most > kBlockRows ? kBlockRows : most < kMinQueryRows ? kMinQueryRows : most;
-  // Causal: later rows see more keys, and a block computes the union. Small blocks waste less.
+  // Causal: later rows attend to more keys, and a block computes the union. Small blocks waste
+  // less.
   if (a.window_right >= 0 && a.rows * 2 > a.keys) {
     const int64_t part = a.rows / 4 < kCausalRows ? a.rows / 4 : kCausalRows;
     most = part < kMinQueryRows ? kMinQueryRows : part;

@@ -72,8 +72,8 @@ SDX_INLINE QueryPosition position_of(const AttentionArgs& a, const Data& data, i
   return {span[0], span[1] < a.keys ? span[1] : a.keys};
 }
 
-// Keys that a row sees: a causal or sliding window around its position, clipped to the entry's
-// keys.
+// Keys that a row attends to: a causal or sliding window around its position, clipped to the
+// entry's keys.
 SDX_INLINE KeyRange visible_keys(const AttentionArgs& a, const QueryPosition& position,
                                  int64_t row) {
   const int64_t at = position.first + row;

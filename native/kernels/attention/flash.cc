@@ -2,7 +2,7 @@
 // the other. Scores q k^T are a GEMM into local memory; the online softmax keeps a running maximum
 // and denominator per row and rescales the accumulators when the maximum rises; the weighted sum of
 // values is a second GEMM, whose rows of A are exponentiated while they are copied. Blocks that no
-// row of the block sees (causal or sliding window) are skipped.
+// row of the block attends to (causal or sliding window) are skipped.
 #include "kernels/attention/attention.h"
 #include "kernels/matmul/pack.h"
 
@@ -59,7 +59,7 @@ struct Queries {
   QueryPosition position;
 };
 
-// The part of a key block that some row sees, from the beginning of a panel on.
+// The part of a key block that some row attends to, from the beginning of a panel on.
 struct Window {
   int64_t first, n;  // relative to the block
 };
@@ -180,7 +180,7 @@ void run_block(const AttentionArgs& a, const Data& data, const Workspace& ws, co
   if (!is_first) add_block_output(a, ws, at.rows);
 }
 
-// State of rows that see no key at all.
+// State of fully masked rows.
 void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
     memset(ws.acc + i * row_floats(a.width), 0, size_t(a.width) * sizeof(float));
@@ -189,7 +189,7 @@ void clear(const AttentionArgs& a, const Workspace& ws, int64_t rows) {
   }
 }
 
-// log(sum(e^score)) of a row; -inf if it sees no key.
+// log(sum(e^score)) of a row; -inf if it is fully masked.
 SDX_INLINE float logsumexp(float top, float total) {
   return total == 0 ? -kInf : top + vlog(splat(total))[0];
 }
@@ -213,7 +213,8 @@ void finish(const AttentionArgs& a, const Data& data, const Workspace& ws, const
   }
 }
 
-// Items: blocks of keys of each kv head, packed into scratch memory unless no query sees them.
+// Items: blocks of keys of each kv head, packed into scratch memory unless no query attends to
+// them.
 template <class T, class U>
 Status pack_keys(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const AttentionArgs*>(args);

@@ -57,10 +57,11 @@ Workspace workspace_of(const GradientArgs& g, const Data& data) {
 
 int64_t accumulator_stride(const GradientArgs& g) { return row_floats(g.block_keys); }
 
-// A block of keys of one head, and a block of rows of one query head that sees its first n keys.
+// A block of keys of one head, and a block of rows of one query head that attends to its first n
+// keys.
 struct Block {
   int64_t batch, row, rows;  // of the queries
-  int64_t key, keys, n;      // first key, keys of the block, keys that some row sees
+  int64_t key, keys, n;      // first key, keys of the block, keys that some row attends to
 };
 
 const float* matrix(const Data& data, int slot, const Heads& heads, int64_t batch, int64_t row) {
@@ -231,7 +232,7 @@ void run_block(const GradientArgs& g, const Data& data, const Workspace& ws, con
   add_to_queries(g, ws, at, is_first_key, dq);
 }
 
-// Writes dK or dV of a block: keys that no query sees have no gradient.
+// Writes dK or dV of a block: keys that no query attends to have no gradient.
 void write_keys(const GradientArgs& g, const float* acc, int64_t n, int64_t seen, int64_t width,
                 float* to, int64_t stride) {
   copy_matrix(acc, 1, accumulator_stride(g), seen, width, to, stride);
@@ -239,7 +240,7 @@ void write_keys(const GradientArgs& g, const float* acc, int64_t n, int64_t seen
 }
 
 // All queries of the heads that share a head of keys, against one block of its keys. Queries run
-// from the last to the first, since with a causal mask the last ones see the most keys.
+// from the last to the first, since with a causal mask the last ones attend to the most keys.
 void run_keys(const GradientArgs& g, const Data& data, int64_t kv_batch, int64_t split,
               int64_t block, bool is_first_key) {
   const AttentionArgs& a = g.a;

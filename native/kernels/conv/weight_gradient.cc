@@ -1,4 +1,4 @@
-// The gradient of a convolution by its weights, as a GEMM over channels-last images:
+// The gradient of a convolution with respect to its weights, as a GEMM over channels-last images:
 //   dw[(t, c), o] = sum over pixels p of im2col(x)[p, (t, c)] * dy[p, o]
 // Both sides have the pixels outermost, so the GEMM is A^T B (matmul/transposed_tile.h), and im2col
 // is that of the convolution itself. Where dw is small, the pixels are cut into parts with sums of

@@ -24,7 +24,7 @@ struct WinogradArgs {
   int64_t channels, out_channels;
   int64_t tile;                           // outputs of a tile along each axis: 4 or 2
   int64_t tiles_high, tiles_wide, tiles;  // tiles of an image, and of all images
-  int64_t blocks, most;                   // blocks of tiles, and the most tiles in one
+  int64_t blocks, max_block_tiles;        // blocks of tiles, and the most tiles in one
   int64_t column_blocks;
   int64_t depth;           // channels of a GEMM pass
   int64_t points_per_row;  // points in a row of the A block; 1 if rows take several passes
@@ -265,7 +265,7 @@ void winograd_block(const WinogradArgs& a, const Data& data, int64_t block, int6
                 low = part_begin(panels, a.column_blocks, columns);
   const int64_t high = part_begin(panels, a.column_blocks, columns + 1);
   float* acc = reinterpret_cast<float*>(data.local);
-  float* weight_buffer = acc + kPoints * a.most * kPanel;
+  float* weight_buffer = acc + kPoints * a.max_block_tiles * kPanel;
   float* own = weight_buffer + a.weight_buffer_floats;
   float* patches = own;
   if (a.has_patch_phase) {
@@ -301,10 +301,13 @@ void cut(WinogradArgs& a) {
   const int64_t of_a_tile = kPoints * a.channels * int64_t(sizeof(float));
   a.has_weight_phase =
       packed_floats(a.channels, a.out_channels) * kPoints * int64_t(sizeof(float)) <= kSmallBytes;
-  int64_t most = a.has_weight_phase ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMaxTiles;
-  most = most < kTileRows ? kTileRows : most > kMaxTiles ? kMaxTiles : most;
-  a.blocks = (a.tiles + most - 1) / most;
-  a.most = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
+  int64_t max_block_tiles =
+      a.has_weight_phase ? kPatchBytes / of_a_tile / kTileRows * kTileRows : kMaxTiles;
+  max_block_tiles = max_block_tiles < kTileRows   ? kTileRows
+                    : max_block_tiles > kMaxTiles ? kMaxTiles
+                                                  : max_block_tiles;
+  a.blocks = (a.tiles + max_block_tiles - 1) / max_block_tiles;
+  a.max_block_tiles = a.blocks > 0 ? (a.tiles + a.blocks - 1) / a.blocks : 0;
   const int64_t panels = panels_of(a.out_channels),
                 columns_needed = a.blocks > 0 ? kEnough / a.blocks : 1;
   a.column_blocks = columns_needed < 1 ? 1 : columns_needed < panels ? columns_needed : panels;
@@ -315,7 +318,7 @@ void cut(WinogradArgs& a) {
   const int64_t patch_rows = a.depth < a.channels
                                  ? kPoints * (a.channels / a.depth)
                                  : (kPoints + a.points_per_row - 1) / a.points_per_row;
-  a.patch_floats = patch_rows * a.most * kStride;
+  a.patch_floats = patch_rows * a.max_block_tiles * kStride;
 }
 
 }  // namespace
@@ -340,7 +343,7 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
   plan.args = a;
   const int64_t patch_bytes = a->patch_floats * int64_t(sizeof(float));
   a->weight_buffer_floats = a->has_weight_phase ? 0 : kPoints * point_stride(kPassWeights);
-  const int64_t own = kPoints * a->most * kPanel + a->weight_buffer_floats;
+  const int64_t own = kPoints * a->max_block_tiles * kPanel + a->weight_buffer_floats;
   plan.local_bytes = own * int64_t(sizeof(float)) + chain_local_bytes(a->epilogue.chain) +
                      (a->has_patch_phase ? 0 : patch_bytes);
   if (a->has_patch_phase) {
@@ -352,7 +355,7 @@ Status conv_winograd_f32(const Call& call, Plan& plan) {
     plan.scratch_bytes += kPoints * point_weights(*a) * int64_t(sizeof(float));
     plan.add(transform_panels, panels_of(a->out_channels), a->channels * kPanel * 2);
   }
-  const int64_t products = a->most * kPoints * a->channels * a->out_channels;
+  const int64_t products = a->max_block_tiles * kPoints * a->channels * a->out_channels;
   plan.add(winograd_blocks, a->blocks * a->column_blocks,
            products / (a->column_blocks > 0 ? a->column_blocks : 1) / (SDX_VEC_BYTES / 2));
   if (a->dilation_residues() > 1) add_program<WinogradArgs>(a->epilogue, plan);

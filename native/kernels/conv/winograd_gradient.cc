@@ -29,7 +29,7 @@ struct WinogradGradientArgs {
   int64_t channels, out_channels;
   int64_t tile;                           // outputs of a tile along each axis: 4 or 2
   int64_t tiles_high, tiles_wide, tiles;  // tiles of an image, and of all images
-  int64_t chunks, most;                   // chunks of tiles, and the most tiles in one
+  int64_t chunks, max_chunk_tiles;        // chunks of tiles, and the most tiles in one
   int64_t units, blocks;                  // of the channels
   int64_t parts;                          // of the tiles, with sums of their own; 0: none
 
@@ -39,8 +39,8 @@ struct WinogradGradientArgs {
     return part_begin(units, blocks, block) * kUnit;
   }
   // Floats from one point to the next of patches, gradients and sums.
-  SDX_INLINE int64_t patch_stride() const { return units * kUnit * most + kPad; }
-  SDX_INLINE int64_t grad_stride() const { return panels() * kPanel * most + kPad; }
+  SDX_INLINE int64_t patch_stride() const { return units * kUnit * max_chunk_tiles + kPad; }
+  SDX_INLINE int64_t grad_stride() const { return panels() * kPanel * max_chunk_tiles + kPad; }
   SDX_INLINE int64_t sum_stride() const {
     return (units + blocks - 1) / blocks * kUnit * kPanel + kPad;
   }
@@ -105,7 +105,7 @@ void transform_image(const WinogradGradientArgs& a, const float* x, const Tile& 
   for (int64_t block = 0; block < a.blocks; ++block) {
     const int64_t first = a.first_channel(block), width = a.first_channel(block + 1) - first;
     const int64_t left = a.channels - first;
-    float* to = patches + first * a.most + row * width;
+    float* to = patches + first * a.max_chunk_tiles + row * width;
     vloop(left < width ? left : width, [&](int64_t c, auto lanes) {
       if (is_inside) {
         transform_patch<true>(x + first + c, at, lanes, to + c, to_at);
@@ -155,7 +155,7 @@ void transform_tile(const WinogradGradientArgs& a, const float* dy, const Tile& 
   }
   for (int64_t panel = 0; panel < a.panels(); ++panel) {
     const int64_t first = panel * kPanel, left = a.out_channels - first;
-    float* to = grads + (panel * a.most + row) * kPanel;
+    float* to = grads + (panel * a.max_chunk_tiles + row) * kPanel;
     vloop(left < kPanel ? left : kPanel, [&](int64_t j, auto lanes) {
       transform_outputs<T>(dy + first + j, at, lanes, to + j, a.grad_stride());
     });
@@ -191,8 +191,8 @@ void multiply_chunk(const WinogradGradientArgs& a, const Chunk& chunk, int64_t i
   const int64_t first = a.first_channel(block), width = a.first_channel(block + 1) - first;
   const int64_t left = a.channels - first, m = left < width ? left : width;
   const int64_t columns = a.out_channels - panel * kPanel, passes = passes_of(chunk.n);
-  const float* patches = chunk.patches + first * a.most;
-  const float* grads = chunk.grads + panel * a.most * kPanel;
+  const float* patches = chunk.patches + first * a.max_chunk_tiles;
+  const float* grads = chunk.grads + panel * a.max_chunk_tiles * kPanel;
   for (int64_t p = 0; p < kPoints; ++p)
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t row = part_begin(chunk.n, passes, pass);
@@ -277,8 +277,8 @@ Status sum_parts(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t first = part_begin(a.tiles, a.parts, part);
     const int64_t last = part_begin(a.tiles, a.parts, part + 1);
     float* sums = reinterpret_cast<float*>(data.scratch) + part * a.items() * a.sum_floats();
-    for (int64_t tile = first; tile < last; tile += a.most) {
-      const int64_t n = last - tile < a.most ? last - tile : a.most;
+    for (int64_t tile = first; tile < last; tile += a.max_chunk_tiles) {
+      const int64_t n = last - tile < a.max_chunk_tiles ? last - tile : a.max_chunk_tiles;
       const Chunk chunk = chunk_at(a, data.local, n);
       transform_rows(a, data, chunk, tile, 0, n);
       for (int64_t item = 0; item < a.items(); ++item)
@@ -314,14 +314,14 @@ void cut(WinogradGradientArgs& a) {
   a.parts = a.tiles / (4 * kFewTiles);
   if (a.parts > 1 && a.items() * a.sum_floats() <= kFewSums) {
     a.parts = a.parts < kMaxParts ? a.parts : kMaxParts;
-    a.chunks = 1, a.most = kFewTiles;
+    a.chunks = 1, a.max_chunk_tiles = kFewTiles;
     return;
   }
   a.parts = 0;
-  int64_t most = kScratchFloats / (kPoints * (a.units * kUnit + a.panels() * kPanel));
-  most = most < kDepth ? kDepth : most;
-  a.chunks = a.tiles > most ? (a.tiles + most - 1) / most : 1;
-  a.most = (a.tiles + a.chunks - 1) / a.chunks;
+  int64_t max_chunk_tiles = kScratchFloats / (kPoints * (a.units * kUnit + a.panels() * kPanel));
+  max_chunk_tiles = max_chunk_tiles < kDepth ? kDepth : max_chunk_tiles;
+  a.chunks = a.tiles > max_chunk_tiles ? (a.tiles + max_chunk_tiles - 1) / max_chunk_tiles : 1;
+  a.max_chunk_tiles = (a.tiles + a.chunks - 1) / a.chunks;
 }
 
 }  // namespace
@@ -355,7 +355,7 @@ Status conv_winograd_gradient_f32(const Call& call, Plan& plan) {
     plan.scratch_bytes += items * a->sum_floats() * float_bytes;
   else
     plan.local_bytes = a->sum_floats() * float_bytes;
-  plan.add(gradient_rounds, items, a->most * tile_work / items, 2 * a->chunks);
+  plan.add(gradient_rounds, items, a->max_chunk_tiles * tile_work / items, 2 * a->chunks);
   return {};
 }
 

@@ -120,7 +120,7 @@ class ShapeError(InvalidGraph):
 
 
 class InternalError(Fail):
-    """A broken invariant of our own."""
+    """A broken invariant of Sardonyx itself."""
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n  please report this: it is a bug in sardonyx"

@@ -226,7 +226,7 @@ def _recording(result: Result) -> Iterator[None]:
 
 
 def _compare(results: Mapping[str, Result], folder: pathlib.Path) -> None:
-    """Add the largest difference of each rival's outputs, relative to our largest value."""
+    """Add the largest difference of each rival's outputs, relative to Sardonyx's largest value."""
     ours = None if "error" in results[OURS] else feeds.arrays_of(folder / f"{OURS}.npz")
     for module, result in results.items():
         if ours is not None and module != OURS and "error" not in result:

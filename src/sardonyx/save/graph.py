@@ -119,7 +119,7 @@ class GraphWriter:
     def _node(self, node: Node) -> Message:
         op = node.op
         if op.domain == INTERNAL:
-            raise InternalError(f"{op} is an op of our own, and cannot be saved", node=node)
+            raise InternalError(f"{op} is an internal op and cannot be saved", node=node)
         if "decoder" in op.attrs:
             raise NotImplemented(
                 f"a model with {op} is not saved: its decoder refers to values by name, which "

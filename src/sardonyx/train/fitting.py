@@ -29,7 +29,7 @@ _OWN: Final = "sardonyx."  # prefix of the inputs and outputs that a step adds t
 
 @frozen(eq=False)
 class Fitted:
-    """What `fit` returns: the trained parameters, and how it went."""
+    """The result of `fit`: the trained parameters, and the history of losses."""
 
     step: TrainingStep  # running it continues the training
     losses: list[float]  # by step

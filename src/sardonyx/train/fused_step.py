@@ -33,7 +33,7 @@ _NO_CLIPPING: Final = -1.0
 
 
 class Entry(NamedTuple):
-    """A parameter with a gradient, and its state; `None` for states that are not there."""
+    """A parameter with a gradient, and its state; `None` for absent states."""
 
     param: Tensor
     grad: Tensor

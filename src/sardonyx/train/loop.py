@@ -35,7 +35,7 @@ NAN_HINT: Final = (
 
 @frozen
 class LoopOptions:
-    """How long to train, and what happens in between."""
+    """How long to train, and when to evaluate, save and stop."""
 
     loss: str  # the name of the output
     epochs: int | None = None
@@ -181,7 +181,7 @@ class Loop:
 
     @property
     def _identity(self) -> dict[str, Any]:
-        """What must not change between the runs of one training."""
+        """What must be equal in all runs of one training."""
         return {"batches in an epoch": self._batches.count, "seed": self._options.seed}
 
     def _restore(self, checkpoints: CheckpointFolder) -> None:

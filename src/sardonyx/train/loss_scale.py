@@ -25,7 +25,7 @@ class LossScale:
 
     @property
     def value(self) -> float:
-        """The factor of the next run."""
+        """The loss scale of the next run."""
         return float(self._factor)
 
     def update(self, is_finite: bool) -> None:

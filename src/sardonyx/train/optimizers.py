@@ -18,11 +18,11 @@ LearningRate = float | Callable[[int], float]
 
 
 class Optimizer(Protocol):
-    """What `TrainingStep` needs of an optimizer."""
+    """The interface of an optimizer that `TrainingStep` uses."""
 
     @property
     def lr(self) -> LearningRate:
-        """The learning rate of a step that is given none."""
+        """The default learning rate of a step."""
 
     def rule(self) -> UpdateRule:
         """Return how one parameter is updated; raise for hyperparameters out of range."""

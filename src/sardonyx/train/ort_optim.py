@@ -28,7 +28,7 @@ class AdamWMode(IntEnum):
 
 
 class _Update(NamedTuple):
-    """The numbers of p = p (1 - decay) - factor m / (sqrt(v) + eps)."""
+    """The coefficients of p = p (1 - decay) - factor m / (sqrt(v) + eps)."""
 
     factor: float
     eps: float

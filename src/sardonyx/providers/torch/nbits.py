@@ -226,7 +226,7 @@ class BlockwiseWeights:
 
 
 def pack(q: Tensor, scale: Tensor, zero: Tensor | None, **attrs: Any) -> Any:
-    """Return the weights packed for our kernels where these apply, else unchanged."""
+    """Return the weights packed for the Triton kernels where these apply, else unchanged."""
     layout = weight_layout(tuple(q.shape), attrs)
     default = attrs["zero_default"]
     if usable(q.device):

@@ -38,7 +38,7 @@ class Recipe:
 
 
 def _caches(model: Model, patterns: Sequence[str]) -> list[Value]:
-    """The inputs [batch, heads, past, head size] that patterns name."""
+    """Return the inputs [batch, heads, past, head size] that patterns match."""
     graph, found = model.graph, {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         matches = [v for v in graph.inputs if fnmatchcase(v.name, pattern)]

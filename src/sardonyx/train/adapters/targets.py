@@ -103,7 +103,7 @@ class Linear:
 
 
 def _evaluated(value: Value | None) -> Array | None:
-    """The contents of a constant, or of what the steps above make of one."""
+    """Return the contents of a constant, or of what the steps above make of one."""
     if value is None:
         return None
     const = _stored(value)
@@ -116,14 +116,14 @@ def _evaluated(value: Value | None) -> Array | None:
 
 
 def _stored(value: Value) -> Const | None:
-    """The constant of a value, or the default of an overridable input."""
+    """Return the constant of a value, or the default of an overridable input."""
     if value.const is not None or value.node is not None or not value.uses:
         return value.const
     return value.uses[0][0].graph.defaults.get(value)
 
 
 def _root(value: Value) -> Value | None:
-    """The constant that a weight is made of; None if it depends on anything else."""
+    """Return the constant from which a weight is computed; None if it depends on anything else."""
     while value.node is not None and value.const is None:
         node = value.node
         constants = (v for v in node.inputs[1:] if v is not None)
@@ -202,7 +202,7 @@ def _matches(pattern: str, names: Iterable[str]) -> bool:
 
 
 def _no_match(graph: Graph, linears: Sequence[Linear], pattern: str) -> InvalidArgument:
-    """The error for a pattern without a layer, with the names that are like it."""
+    """Return the error for a pattern that matches no layer, with similar names."""
     for node in graph.all_nodes():
         names = [node.name, *(v.name for v in node.inputs if v is not None and v.is_const)]
         reason = linear_of(node)

@@ -73,7 +73,7 @@ struct RunResult {
   nanobind::list outputs;
   std::vector<int64_t> dim_sizes;  // of all named dims
   nanobind::list spans;            // if profiled: (segment, step, begin, end, run, chain)
-  std::vector<std::vector<int64_t>> names_by_run;  // if profiled
+  std::vector<std::vector<int64_t>> dim_sizes_by_run;  // if profiled
 };
 
 // Names and numpy types of a program's inputs and outputs.

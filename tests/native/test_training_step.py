@@ -107,6 +107,25 @@ def test_updates(op: str, shape: tuple[int, ...], dtype: Any) -> None:
                 assert not wide.size or wide.max() <= step, (isa, splits)
 
 
+@pytest.mark.parametrize("shape", [(17,), (3, 5)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BF16.np], ids=str)
+def test_the_default_epsilon_of_adafactor(dtype: Any, shape: tuple[int, ...]) -> None:
+    """That of the parameter's type, which divides gradients that are smaller."""
+    param, grad, *moments = operands("AdafactorUpdate", shape, dtype)
+    arrays = [
+        param,
+        (grad.astype(float) * 1e-3).astype(dtype),
+        *(np.zeros_like(m) for m in moments),
+    ]
+    found, expected = ([a.copy() for a in arrays] for _ in range(2))
+    declared = lookup(GRADIENT, "AdafactorUpdate")
+    assert declared is not None
+    declared.run([CONTROL, *expected], declared.defaults)
+    run("AdafactorUpdate", [CONTROL, *found], len(arrays), "", 1)
+    changes = [(a[0].astype(float) - param.astype(float)) for a in (found, expected)]
+    np.testing.assert_allclose(*changes, rtol=0.01, atol=1e-2 * np.abs(changes[1]).max())
+
+
 @pytest.mark.parametrize("op", ["AdamUpdate", "SGDUpdate", "AdafactorUpdate"])
 def test_a_step_that_is_skipped(op: str) -> None:
     arrays = operands(op, (33, 5), np.float32)

@@ -450,6 +450,26 @@ def test_float64_is_trained_too() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(3,), (4, 3)], ids=str)
+def test_adafactor_divides_tiny_gradients_as_torch_does(shape: tuple[int, ...], dtype: Any) -> None:
+    """They are less than the epsilon of float32, and more than that of float64."""
+    text = "g (float[k] x) => (float loss) { y = Mul(x, w)  loss = ReduceSum<keepdims = 0>(y) }"
+    text = text.replace("[k]", str(list(shape)))
+    rng = np.random.default_rng(0)
+    w, x = (rng.standard_normal(shape).astype(dtype) * s for s in (1e-6, 1e-9))
+    weights = {"w": w.astype(dtype)}
+    text = text if dtype is np.float32 else text.replace("float", "double")
+    step = TrainingStep(with_weights(text, weights), optimizer=Adafactor(0.01))
+    losses_of(step, {"x": x.astype(dtype)}, 3)
+    _, trained = trained_by_torch(
+        lambda w, feeds: (w["w"] * feeds["x"]).sum(), weights, [{"x": x.astype(dtype)}],
+        lambda p: torch.optim.Adafactor(p, 0.01), n=3,
+    )  # fmt: skip
+    change = trained["w"] - w
+    np.testing.assert_allclose(step.parameters["w"] - w, change, atol=1e-4 * np.abs(change).max())
+
+
 def test_gradients_that_are_other_parameters() -> None:
     """The gradient of sum(v w) by v is w, which its own update must not change before."""
     text = "g (float[2] x) => (float loss) { p = Mul(v, w) q = Mul(p, x) loss = ReduceSum(q) }"

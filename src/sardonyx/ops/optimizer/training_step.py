@@ -247,7 +247,7 @@ def _(
         return _flag(updates), param, *moments
     p, g = wide(param), wide(grad) * factor
     weight = count ** attrs["beta2_decay"]
-    eps1 = np.finfo(np.float32).eps if attrs["eps1"] < 0 else attrs["eps1"]
+    eps1 = _epsilon(param.dtype) if attrs["eps1"] < 0 else attrs["eps1"]
     if len(moments) > 1:
         row, column = moments
         row[...] = _lerp(wide(row), np.mean(g * g, -1, keepdims=True), weight)
@@ -263,6 +263,14 @@ def _(
     excess = max(1.0, float(np.sqrt(np.mean(update * update))) / attrs["d"])
     param[...] = p * (1 - lr * attrs["weight_decay"]) - size / excess * update
     return _flag(updates), param, *moments
+
+
+def _epsilon(dtype: Any) -> float:
+    """Return the machine epsilon of a float type."""
+    import ml_dtypes  # costs milliseconds, and few parameters are updated by the reference
+
+    finfo: Any = ml_dtypes.finfo
+    return float(finfo(dtype).eps)
 
 
 def _lerp(old: Array, new: Array, weight: float) -> Array:

@@ -162,6 +162,36 @@ def test_half_types_keep_their_type(kind: int) -> None:
         np.testing.assert_allclose(close, exact[name], atol=0.06 if kind == 16 else 0.01)
 
 
+# Means over more elements than float16 counts to, and over a number that bfloat16 rounds to 256.
+COUNTED = [
+    ("y = ReduceMean(x)", (1, 1, 257, 257)),
+    ("y = GlobalAveragePool(x)", (1, 1, 257, 257)),
+    ("y = AveragePool<kernel_shape = [257, 257]>(x)", (1, 1, 257, 257)),
+    ("y = ReduceMax(x)", (1, 1, 257, 257)),
+    ("y = GlobalMaxPool(x)", (1, 1, 257, 257)),
+    ("y = ReduceMean(x)", (1, 1, 1, 257)),
+    ("y = ReduceMax(x)", (1, 1, 1, 257)),
+]
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+@pytest.mark.parametrize("sizes", ["static", "symbolic"])
+@pytest.mark.parametrize(("node", "shape"), COUNTED)
+def test_counts_are_not_rounded_to_half_types(
+    node: str, shape: tuple[int, ...], sizes: str, kind: int
+) -> None:
+    dims = ", ".join(map(str, shape)) if sizes == "static" else "a, b, c, d"
+    model = model_of(f"g (float16[{dims}] x) => (float16[p, q, r, s] y) {{ {node} }}")
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.elem_type = kind
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    made = gradient(model, by=["x"], seeds=True)
+    y_grad = np.full((1, 1, 1, 1), 2048, dtype)
+    found = run(made, x=np.ones(shape, dtype), y_grad=y_grad)["x_grad"]
+    rounding = 2**-9 if kind == TensorProto.BFLOAT16 else 2**-11
+    np.testing.assert_allclose(found.astype(float), 2048 / np.prod(shape), rtol=rounding)
+
+
 @pytest.mark.parametrize("name", ["HardSigmoid", "Elu", "LeakyRelu", "Softsign"])
 def test_recurrent_layers_keep_their_type(name: str) -> None:
     text = f"""g (float[3, 2, 4] x) => (float loss) {{

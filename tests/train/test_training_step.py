@@ -174,6 +174,23 @@ def test_running_statistics_are_those_of_torch() -> None:
     assert {i.name for i in saved} == {"image", "labels"}
 
 
+@pytest.mark.parametrize("batch", ["n", "8"])
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_running_statistics_of_many_halves(kind: Any, batch: str) -> None:
+    """They are over more elements than float16 counts to."""
+    text = f"""g (float16[{batch}, 2, 100, 100] x) => (float16 loss) {{
+        axes = Constant<value_ints = [2, 3]>()
+        y, mean2, var2 = BatchNormalization<training_mode = 1>(x, s, b, mean, var)
+        z = ReduceMean(y, axes)  loss = ReduceSum<keepdims = 0>(z) }}"""
+    shapes = {"s": np.float16, "b": np.float16, "mean": kind, "var": kind}
+    weights = {n: np.full(2, n in "s var", t) for n, t in shapes.items()}
+    x = np.random.default_rng(0).standard_normal((8, 2, 100, 100)).astype(np.float16)
+    step = TrainingStep(with_weights(text, weights), optimizer=SGD(0.1))
+    step.run({"x": x * np.float16(2)})
+    assert step.state["var"].dtype == kind
+    np.testing.assert_allclose(step.state["var"], 1.3, rtol=0.01)
+
+
 @pytest.mark.parametrize("max_norm", [None, 0.2])
 def test_accumulated_gradients_are_averaged(max_norm: float | None) -> None:
     model, weights = classifier()

@@ -10,7 +10,7 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import F32, FLOATS, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import GRADIENT
-from sardonyx.ops.gradients import ranked
+from sardonyx.ops.gradients import ranked, wider
 from sardonyx.passes import activation, normalize
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.rule import by_root
@@ -37,8 +37,10 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
         attrs = {**node.attrs, "momentum": 0.0}
         y, mean, variance = b.node("BatchNormalization", *node.inputs, outputs=3, **attrs).outputs
         x = input_of(node, 0)
-        n = b.cast(b.size(x, (0, *range(2, ranked(x).rank))), variance.tensor.dtype)
-        variance = b.Mul(variance, b.Div(n, b.Sub(n, 1.0)))
+        n = b.size(x, (0, *range(2, ranked(x).rank)))
+        dtype = variance.tensor.dtype
+        ratio = b.Div(*(b.cast(m, wider(dtype)) for m in (n, b.Sub(n, 1))))
+        variance = b.Mul(variance, b.cast(ratio, dtype))
         outputs = [y]
         for name, now in zip(names, (mean, variance), strict=True):
             before = new.get(name, statistics[name])

@@ -17,7 +17,7 @@ from sardonyx.base.name_index import import_if_present
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.dim import product, same
-from sardonyx.graph.dtype import DType
+from sardonyx.graph.dtype import F32, I64, DType
 from sardonyx.graph.fact import AnyFact, Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX, Build, Decomposition, Gradient, Op
@@ -48,13 +48,26 @@ class GradientBuilder(Builder):
         return self.ints(*static) if static is not None else self.Shape(x)
 
     def size(self, x: Value, axes: Iterable[int]) -> Value:
-        """Return the number of elements along some axes, as a scalar of the value's type."""
-        fact, along = ranked(x), tuple(axes)
-        count = product(fact.dims[a] for a in along)
+        """Return the number of elements along some axes, as an int64 scalar."""
+        along = tuple(axes)
+        count = product(ranked(x).dims[a] for a in along)
         if isinstance(count, int):
-            return self.const(count, fact.dtype)
-        sizes = self.Gather(self.Shape(x), self.ints(*along))
-        return self.cast(self.ReduceProd(sizes, keepdims=0), fact.dtype)
+            return self.const(count, I64)
+        return self.ReduceProd(self.Gather(self.Shape(x), self.ints(*along)), keepdims=0)
+
+    def count(self, mask: Value, axes: Value, dtype: DType) -> Value:
+        """Return how many elements of a mask are true along some axes, which are kept."""
+        return self.ReduceSum(self.cast(mask, wider(dtype)), axes, keepdims=1)
+
+    def divided(self, x: Value, count: Value) -> Value:
+        """Return a value divided by a number of elements, in its type.
+
+        Of 16-bit types the quotient is that of float32: float16 ends at 65,504, and bfloat16
+        rounds numbers over 256.
+        """
+        dtype = x.tensor.dtype
+        wide = wider(dtype)
+        return self.cast(self.Div(self.cast(x, wide), self.cast(count, wide)), dtype)
 
     def length(self, x: Value, axis: int) -> Value:
         """Return the size of an axis, as an int64 scalar."""
@@ -139,6 +152,11 @@ class GradientBuilder(Builder):
         axes = self.Reshape(self.NonZero(differ), self.ints(-1))
         total = self.ReduceSum(grad, axes, keepdims=1, noop_with_empty_axes=1)
         return self.Reshape(total, self.shape(x), allowzero=1)
+
+
+def wider(dtype: DType) -> DType:
+    """Return the type in which counts and statistics of a float type are computed."""
+    return dtype if dtype.bits > 16 else F32
 
 
 def element_type(fact: AnyFact | None) -> DType:

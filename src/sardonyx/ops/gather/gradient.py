@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, wider
 from sardonyx.ops.inference import axis_of
 
 Grads = list[Value | None]
@@ -110,9 +110,9 @@ def _scatter_gradients(b: GradientBuilder, node: Node, dy: Value, at: Scatter) -
     if reduction == b"mul":
         return _product_gradients(b, node, dy, at)
     # The gradient is split evenly among the elements that attain the extreme.
-    dtype = x.tensor.dtype
+    dtype = wider(x.tensor.dtype)
     chosen = [b.Equal(x, y), b.Equal(updates, at.read(y))]
-    share = b.Div(dy, at.write(*(b.cast(mask, dtype) for mask in chosen), b"add"))
+    share = b.divided(dy, at.write(*(b.cast(mask, dtype) for mask in chosen), b"add"))
     return [b.where(chosen[0], share), None, b.where(chosen[1], at.read(share))]
 
 

@@ -75,7 +75,7 @@ def _through_statistics(
         cube = b.Mul(b.Mul(inverse, inverse), inverse)
         parts.append(b.Neg(b.Mul(b.Mul(inverse_grad, cube), centred)))
     total = parts[0] if len(parts) == 1 else b.Add(*parts)
-    return b.Div(total, b.size(centred, _last(node)))
+    return b.divided(total, b.size(centred, _last(node)))
 
 
 @gradient("RMSNormalization", "SimplifiedLayerNormalization")

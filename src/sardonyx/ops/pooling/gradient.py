@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sardonyx.base.records import replace
+from sardonyx.graph.dtype import F32, I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.conv.gradient import ConvGeometry, conv_geometry, image_gradient
 from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
@@ -37,8 +38,10 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     geometry = _clipped_to_image(geometry, x, dy)
     # In ceil mode the last of several windows may reach beyond the image.
     if _is_tiled(geometry) and (not node.attrs["ceil_mode"] or _is_single_window(dy)):
-        return _upsampled(b, b.Mul(dy, 1 / math.prod(geometry.kernel)), geometry, x)
-    return _spread(b, b.Div(dy, _window_counts(b, x, dy, geometry, node.attrs)), geometry, x)
+        size = b.const(math.prod(geometry.kernel), I64)
+        return _upsampled(b, b.divided(dy, size), geometry, x)
+    counts = _window_counts(b, x, dy, geometry, node.attrs)
+    return _spread(b, b.divided(dy, counts), geometry, x)
 
 
 def _spread(b: GradientBuilder, share: Value, geometry: ConvGeometry, x: Value) -> Value:
@@ -106,8 +109,8 @@ def _window_counts(
     n, axes = geometry.n, b.ints(*range(2, 2 + geometry.n))
     counts_pads = attrs["count_include_pad"]
     spatial = b.Gather(b.shape(x), axes)
-    ones = _ones(b, x, b.Concat(b.ints(1, 1), spatial, axis=0))
-    pad_value = b.const(1 if counts_pads else 0, x.tensor.dtype)
+    ones = b.Expand(b.const(1, F32), b.Concat(b.ints(1, 1), spatial, axis=0))
+    pad_value = b.const(1 if counts_pads else 0, F32)
     padded = b.Pad(ones, b.ints(*geometry.pads), pad_value, axes)
     # In ceil mode the last window may reach beyond the padding, which is never counted.
     last = b.Mul(b.Sub(b.Gather(b.shape(dy), axes), 1), b.ints(*geometry.strides))
@@ -115,14 +118,14 @@ def _window_counts(
     around = b.ints(*map(sum, zip(geometry.begins, geometry.ends, strict=True)))
     beyond = b.Sub(reach, b.Add(spatial, around))
     padded = b.Pad(padded, b.Concat(b.ints(*(0,) * n), beyond, axis=0), None, axes)
-    kernel = _ones(b, x, b.ints(1, 1, *geometry.kernel))
+    kernel = _ones(b, ones, b.ints(1, 1, *geometry.kernel))
     return b.Conv(padded, kernel, strides=geometry.strides, dilations=geometry.dilations)
 
 
 @gradient("GlobalAveragePool")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     x = input_of(node, 0)
-    return b.expand(b.Div(dy, b.size(x, range(2, ranked(x).rank))), x)
+    return b.expand(b.divided(dy, b.size(x, range(2, ranked(x).rank))), x)
 
 
 @gradient("GlobalMaxPool")
@@ -131,8 +134,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     x = input_of(node, 0)
     mask = b.Equal(x, node.outputs[0])
     axes = b.ints(*range(2, ranked(x).rank))
-    count = b.ReduceSum(b.cast(mask, x.tensor.dtype), axes, keepdims=1)
-    return b.where(mask, b.Div(dy, count))
+    return b.where(mask, b.divided(dy, b.count(mask, axes, x.tensor.dtype)))
 
 
 @gradient("LpPool")

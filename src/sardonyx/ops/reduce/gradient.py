@@ -58,7 +58,7 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
 @gradient("ReduceMean")
 def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     x = input_of(node, 0)
-    return b.expand(b.Div(_with_kept_dims(b, node, dy), b.size(x, _axes(node))), x)
+    return b.expand(b.divided(_with_kept_dims(b, node, dy), b.size(x, _axes(node))), x)
 
 
 @gradient("ReduceMax", "ReduceMin")
@@ -68,8 +68,8 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Value:
     if not axes:
         return dy
     mask = b.Equal(x, _with_kept_dims(b, node, node.outputs[0]))
-    count = b.ReduceSum(b.cast(mask, x.tensor.dtype), b.ints(*axes), keepdims=1)
-    return b.where(mask, b.Div(_with_kept_dims(b, node, dy), count))
+    count = b.count(mask, b.ints(*axes), x.tensor.dtype)
+    return b.where(mask, b.divided(_with_kept_dims(b, node, dy), count))
 
 
 @gradient("CumSum")

@@ -88,10 +88,18 @@ def _(b: GradientBuilder, node: Node, dy: Value) -> Grads:
             grad = b.Unsqueeze(grad, b.ints(*alone))
         if (diagonal := _diagonal(b, terms[i], x)) is not None:
             grad = b.where(diagonal, grad)
-        pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
-        is_broadcast = any(size == 1 and full != 1 for size, full in pairs)  # the others broadcast
-        grads.append(b.expand(grad, x) if is_broadcast else b.sum_to(grad, x))
+        grads.append(_broadcast_to(b, grad, x))
     return grads
+
+
+def _broadcast_to(b: GradientBuilder, grad: Value, x: Value) -> Value:
+    """Sum a gradient over axes where x has size 1, and repeat it along those where it has 1."""
+    pairs = zip(ranked(grad).dims, ranked(x).dims, strict=True)
+    ones = [i for i, (size, full) in enumerate(pairs) if full == 1 and size != 1]
+    if ones:
+        grad = b.ReduceSum(grad, b.ints(*ones), keepdims=1)
+    # Expand broadcasts both ways: sizes that are 1 only at run time are summed after it.
+    return b.sum_to(b.expand(grad, x), x)
 
 
 def _terms(node: Node, ranks: list[int]) -> tuple[list[str], str]:

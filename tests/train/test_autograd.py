@@ -124,6 +124,14 @@ NORMALIZED: list[tuple[Row, Forward]] = [
     ),
 ]  # fmt: skip
 
+# Both operands are 0 or the exponent is: x^0 is constant in x, and 0^p in p.
+POWERS: list[tuple[Row, Forward]] = [
+    (case("Pow", of([0, 0, 0, 2, 3], np.float64), of([0, 1, 2, 0, 2], np.float64)), torch.pow),
+    (case("Pow", of([0, 1, 2], np.float64), of([[0], [1]], np.int64)),
+     lambda x: x ** torch.tensor([[0], [1]])),
+]  # fmt: skip
+
+
 REDUCED: list[tuple[Row, Forward]] = [
     *((case("ReduceProd", x, sizes(1)), lambda x: x.prod(1, keepdim=True))
       for x in (f64(3, 4), _ZEROS)),
@@ -186,7 +194,7 @@ ATTENDED: list[tuple[Row, Forward]] = [
     ),
 ]  # fmt: skip
 
-ROWS = [*SAMPLING, *NORMALIZED, *REDUCED, *SIGNAL, *ATTENDED]
+ROWS = [*SAMPLING, *NORMALIZED, *POWERS, *REDUCED, *SIGNAL, *ATTENDED]
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,14 @@ def test_recurrent_layers_keep_their_type(name: str) -> None:
     assert [found[n].dtype for n in ("w_grad", "r_grad")] == [np.float32] * 2
 
 
+def test_a_power_of_0_is_constant() -> None:
+    text = "g (float[3] x) => (float[3] y) <float p = {0}> { y = Pow(x, p) }"
+    found = run(
+        gradient(model_of(text), by=["x"], seeds=True), x=f32(0, 1, -2), y_grad=f32(1, 2, 3)
+    )
+    assert found["x_grad"].tolist() == [0, 0, 0]
+
+
 def test_repeats_that_are_fed() -> None:
     model = model_of("g (float[1, 4] x, int64[2] r) => (float[a, b] y) { y = Tile(x, r) }")
     made = gradient(model, "y", ["x"], seeds=True)

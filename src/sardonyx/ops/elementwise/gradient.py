@@ -143,15 +143,19 @@ def _(b: GradientBuilder, node: Node) -> Value:
 
 
 def _base(b: GradientBuilder, dy: Value, x: Value, power: Value, y: Value) -> Value:
-    """dy * d(x^p)/dx = dy * p x^(p-1)."""
+    """dy * d(x^p)/dx = dy * p x^(p-1), and 0 where x and p are 0, as x^0 is constant."""
     const = power.const
     if const is not None and const.count == 1:
         number = float(const.view().reshape(-1)[0])
+        if number == 0:
+            return b.zeros(y)
         if number == 2:
             return b.Mul(dy, b.Mul(x, 2.0))
         return b.Mul(dy, b.Mul(b.Pow(x, b.const(number - 1, x.tensor.dtype)), number))
     p = b.cast(power, x.tensor.dtype)
-    return b.Mul(dy, b.Mul(p, b.Pow(x, b.Sub(p, 1.0))))
+    zero = b.const(0, x.tensor.dtype)
+    is_constant = b.And(b.Equal(x, zero), b.Equal(p, zero))
+    return b.Mul(dy, b.Mul(p, b.Pow(x, b.Where(is_constant, zero, b.Sub(p, 1.0)))))
 
 
 def _exponent(b: GradientBuilder, dy: Value, x: Value, power: Value, y: Value) -> Value:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sardonyx.ops import all_ops
 from sardonyx.passes.class_labels import CLASSIFIERS
 from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image, weight_gradient
 from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE, PIPELINE
@@ -81,3 +82,7 @@ def test_layout_pass_runs_for_every_op_that_requires_nhwc() -> None:
 
 def test_label_pass_runs_for_every_classifier() -> None:
     assert set(CLASSIFIERS) == PASSES["number_labels"].any_op
+
+
+def test_outputs_are_copied_for_every_op_that_updates_inputs() -> None:
+    assert PASSES["copy_updated_outputs"].any_op == {op.name for op in all_ops() if op.updates}

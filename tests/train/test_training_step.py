@@ -327,6 +327,38 @@ def test_other_outputs_are_those_before_the_update() -> None:
     np.testing.assert_allclose(scores, hidden @ weights["w2"] + weights["b2"], atol=1e-6)
 
 
+# Outputs that are the parameter itself, its running statistic, or a view of them.
+SAME = {
+    "itself": "z = Identity(w)", "Reshape": "z = Reshape(w, shape)", "Cast": "z = Cast<to = 1>(w)",
+    "Unsqueeze": "z = Unsqueeze(w, axis)", "Slice": "z = Slice(w, axis, shape)",
+    "twice": "v = Identity(w)  z = Identity(v)", "a statistic": "z = Identity(mean)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", SAME)
+def test_outputs_that_are_parameters(name: str, dtype: Any) -> None:
+    """They are as before the update, and later updates do not change them."""
+    text = f"""g (float[3, 4] x) => (float loss, float[a] w, float[b] z) {{
+        shape = Constant<value_ints = [4]>()  axis = Constant<value_ints = [0]>()
+        y, m, v2 = BatchNormalization<training_mode = 1>(x, w, w, mean, var)  {SAME[name]}
+        loss = ReduceSumSquare<keepdims = 0>(y) }}"""
+    if dtype is np.float64:
+        text = text.replace("float[", "double[").replace("float loss", "double loss")
+        text = text.replace("to = 1", "to = 11")
+    weights = {n: np.arange(i, i + 4, dtype=dtype) for i, n in enumerate(("w", "mean", "var"))}
+    model = with_weights(text, weights)
+    model.graph.output[2].type.tensor_type.ClearField("shape")
+    step = TrainingStep(model, loss="loss", parameters=["w"], optimizer=SGD(0.1))
+    x = np.arange(12, dtype=dtype).reshape(3, 4) ** 2
+    first = step.run({"x": x})
+    step.run({"x": x})
+    expected = weights["mean" if name == "a statistic" else "w"]
+    np.testing.assert_array_equal(first["w"], weights["w"])
+    np.testing.assert_array_equal(first["z"].reshape(-1), expected)
+    assert (step.parameters["w"] != weights["w"]).any()
+
+
 def test_gradients_are_freed_by_their_update() -> None:
     layers = " ".join(f"m{i} = MatMul(y{i}, w{i})  y{i + 1} = Tanh(m{i})" for i in range(8))
     text = f"""g (float[4, 256] y0) => (float loss) {{ {layers}

@@ -88,6 +88,10 @@ _QUANTIZED: Final = _ops(
     "DynamicQuantizeMatMul"
 )
 _NBITS: Final = _ops("DequantizeLinear GatherBlockQuantized MatMulNBits")
+_UPDATES: Final = _ops(
+    "AccumulateGradient AccumulateInPlace AdafactorUpdate AdamUpdate AdamWSequencesInPlace "
+    "SGDSequencesInPlace SGDUpdate StoreState"
+)
 _ATTENTION: Final = _ops("fuse_attention AttentionFusion")
 SEQUENCES: Final = _ops("ConcatFromSequence OptionalGetElement SequenceAt")
 
@@ -199,6 +203,8 @@ LOWER_CPU: Final = (
     # Last of the fusions: elementwise chains become epilogues of whatever now computes the matmul.
     Pass("fuse_chains", "elementwise_fusion.fuse_chains", level=_EXTENDED),
     Pass("round_to_bf16", "matmul.mark_bf16", when=lambda options: options.bf16),
+    # Last: rewrites would remove the copies.
+    Pass("copy_updated_outputs", "replace.copy_updated_outputs", any_op=_UPDATES),
 )
 
 LOWER_DEVICE: Final = (

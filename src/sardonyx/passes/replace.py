@@ -53,6 +53,17 @@ def prune(graph: Graph) -> None:
         drop(each, list(each.nodes))
 
 
+def copy_updated_outputs(graph: Graph) -> None:
+    """Let outputs of the model that a node updates in place be copies, made before the update.
+
+    An Identity reads the old version: nodes that update it wait for their readers.
+    """
+    for value in dict.fromkeys(graph.outputs):
+        if any(slot in node.op.updates.values() for node, slot in value.uses):
+            copy = Builder(graph, graph.scope).Identity(value)
+            graph.set_outputs(copy if v is value else v for v in graph.outputs)
+
+
 def drop(graph: Graph, work: list[Node]) -> None:
     """Remove the dead nodes among these, then the producers that become dead; empties the list."""
     while work:

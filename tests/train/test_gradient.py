@@ -51,6 +51,20 @@ def test_outputs_come_first_and_weights_may_be_fed() -> None:
     assert (loss, grad.tolist()) == (45, [30])
 
 
+def test_initializers_that_are_inputs_have_the_same_default() -> None:
+    """Statistics and scalars are not differentiated by, whether runs may feed them or not."""
+    text = """g (float[2, 3] x) => (float loss) {
+        y = BatchNormalization(x, s, b, m, v) z = Mul(y, half)
+        loss = ReduceSumSquare<keepdims=0>(z) }"""
+    weights = {n: np.ones(3, np.float32) for n in "sbmv"} | {"half": np.float32(0.5)}
+    model = model_of(text, **weights)
+    expected = [d.name for d in gradient(model).outputs]
+    for name, w in weights.items():
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, w.shape))
+    assert [d.name for d in gradient(model).outputs] == expected == ["loss", "s_grad", "b_grad"]
+    assert "v_grad" in [d.name for d in gradient(model, by=["v"]).outputs]
+
+
 def test_by_inputs_leaves_weights_alone() -> None:
     made = gradient(model_of(SQUARE, w=f32(2)), "loss", ["x"])
     assert not made.overridable

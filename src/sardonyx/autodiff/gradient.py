@@ -102,7 +102,7 @@ class GradientGraph:
         warn_of_export(self.graph, self._weights, self.model.exported_parameters)
         constants = constants_of(self.graph).items()
         targets = {n: v for n, v in constants if n in self._weights and _is_trainable(v)}
-        targets.update((v.name, v) for v in self.graph.defaults if takes_gradients(v))
+        targets.update((v.name, v) for v in self.graph.defaults if _is_trainable(v))
         prepare(self.graph)
         losses = self._losses(of)
         gradients, _ = self._backpropagate(self._seeds(losses, seeds), targets.values())
@@ -274,7 +274,7 @@ _NOT_WEIGHTS: Final = {
 
 
 def _is_trainable(value: Value) -> bool:
-    """Whether a constant is a weight, not a scalar, a statistic or a scale."""
+    """Whether an initializer is a weight, not a scalar, a statistic or a scale."""
     if not takes_gradients(value) or not value.tensor.dims:
         return False
     return any(slot not in _NOT_WEIGHTS.get(n.op.name, ()) for n, slot in value.uses)

@@ -50,6 +50,15 @@ def test_a_regression_is_found(tmp_path: Path) -> None:
     onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
 
 
+@pytest.mark.parametrize("name", ["step", "runs", "w.exp_avg"])
+def test_inputs_may_have_names_of_states(name: str) -> None:
+    model = regression()
+    model.graph.input[0].name = model.graph.node[0].input[0] = name
+    data = {name: DATA["x"], "goal": DATA["goal"]}
+    found = fit(model, data, loss="loss", epochs=2, batch_size=4)
+    assert found.losses == fit(regression(), DATA, loss="loss", epochs=2, batch_size=4).losses
+
+
 def test_results_are_repeatable_and_depend_on_the_seed() -> None:
     assert weights(trained()) == weights(trained())
     assert weights(trained()) != weights(trained(seed=1))

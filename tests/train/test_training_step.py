@@ -438,6 +438,22 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
     assert np.isfinite(step.run(FEEDS)["loss"])
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parameters_with_names_of_states(accumulate: int) -> None:
+    """They are trained as under other names, and the states get names that are free."""
+    names = {"w1": "w2.exp_avg", "b1": "w2.grad_sum", "w2": "w2", "b2": "w2.exp_avg_sq"}
+    model, weights = classifier()
+    renamed = with_weights(CLASSIFIER, {names[n]: w for n, w in weights.items()})
+    for node in renamed.graph.node:
+        node.input[:] = [names.get(n, n) for n in node.input]
+    plain, other = (TrainingStep(m, loss="loss", accumulate=accumulate) for m in (model, renamed))
+    assert losses_of(plain, FEEDS, 4) == losses_of(other, FEEDS, 4)
+    assert not set(other.parameters) & set(other.state)
+    assert len(other.state) == len(plain.state)
+    for name, array in plain.parameters.items():
+        np.testing.assert_array_equal(other.parameters[names[name]], array)
+
+
 def test_schedules() -> None:
     rise = [0.0, 0.25, 0.5, 0.75, 1.0]
     flat = constant(1.0, warmup=4)

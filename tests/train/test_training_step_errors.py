@@ -12,7 +12,7 @@ from onnx import parser
 import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.train import SGD, Adafactor, AdamW, TrainingStep
-from tests.train.test_training_step import FEEDS, classifier
+from tests.train.test_training_step import FEEDS, classifier, with_weights
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
@@ -37,6 +37,16 @@ def test_wrong_arguments(name: str) -> None:
     options, said = WRONG[name]
     with pytest.raises(InvalidArgument, match=said):
         TrainingStep(classifier()[0], **{"loss": "loss", **options})
+
+
+@pytest.mark.parametrize("name", ["step", "runs", "loss_scale"])
+def test_a_statistic_with_the_name_of_a_counter(name: str) -> None:
+    text = f"""g (float[4, 2] x) => (float loss) {{
+        y, m, v = BatchNormalization<training_mode = 1>(x, s, b, {name}, var)
+        loss = ReduceSumSquare<keepdims = 0>(y) }}"""
+    model = with_weights(text, {n: np.ones(2, np.float32) for n in ("s", "b", name, "var")})
+    with pytest.raises(InvalidArgument, match=f"running statistic {name} has the name"):
+        TrainingStep(model, mixed_precision="float16")
 
 
 def test_wrong_feeds() -> None:

@@ -116,6 +116,7 @@ class _TrainingGraph(GradientGraph):
     def __init__(self, model: Model, weights: Collection[str], options: StepOptions) -> None:
         super().__init__(model, weights)
         self._options = options
+        self._names = {value.name for value in self.graph.all_values()}
         self._flags: list[Value] = []  # an output of each node that writes
 
     def build(self, names: list[str]) -> TrainingModel:
@@ -230,6 +231,9 @@ class _TrainingGraph(GradientGraph):
 
     def _new_state(self, made: TrainingModel, name: str, fact: Fact) -> Value:
         shape = fact.static
+        while name in self._names:  # of another value: w.exp_avg may be a parameter beside w
+            name += "_"
+        self._names.add(name)
         assert shape is not None, "parameters are constants of the model"
         made.states[name] = fact.dtype, shape
         return self._new_input(name, Fact(fact.dtype, shape))

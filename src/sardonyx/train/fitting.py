@@ -165,7 +165,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
         resume=resume,
         seed=seed,
     )
-    names = _input_names(step)
+    names = step.inputs
     batches = Batches(data, names, BatchOptions(batch_size, shuffle, seed, drop_last))
     validation = None
     if evaluation is not None:
@@ -187,10 +187,3 @@ def _loss_name(step: TrainingStep, loss: str | None) -> str:
     if loss is None and len(names) > 1:
         raise InvalidArgument(f"the step has the outputs {', '.join(names)}; name its `loss`")
     return loss or names[0]
-
-
-def _input_names(step: TrainingStep) -> list[str]:
-    """Return the inputs that data is fed to, in the model's order."""
-    own = {**step.parameters, **step.state}
-    names = (i.name for i in step.session.get_inputs())
-    return [n for n in names if n not in own and not n.startswith(_OWN)]

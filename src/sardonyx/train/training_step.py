@@ -107,12 +107,13 @@ class TrainingStep:
         states.update((n, np.zeros(shape, dtype.np)) for n, (dtype, shape) in made.states.items())
         self._parameters, self._states = arrays, states
         self._statistics = list(made.statistics)
+        self._check_statistics()
         self._settings = np.zeros(6)
         self._loss_scale = np.ones((), np.float32)
         self._own = {SETTINGS_INPUT: self._settings, LOSS_SCALE_INPUT: self._loss_scale}
         self._own |= self._parameters | self._states
         self._session = InferenceSession(made.model, *self._session_arguments)
-        self._inputs = {i.name for i in self._session.get_inputs()} - self._own.keys()
+        self._inputs = [n for i in self._session.get_inputs() if (n := i.name) not in self._own]
 
     @property
     def parameters(self) -> Arrays:
@@ -124,11 +125,29 @@ class TrainingStep:
         """The arrays, other than the parameters, that another process needs to resume, by name.
 
         `step` counts the updates and `runs` the runs, `<parameter>.exp_avg` and the like are the
-        optimizer's, `<parameter>.grad_sum` are accumulated gradients. Running statistics of batch
-        norms have their own names.
+        optimizer's, `<parameter>.grad_sum` are accumulated gradients, with `_` at the end where the
+        model has a value of that name. Running statistics of batch norms have their own names.
         """
+        return {**self._counters(), **self._states}
+
+    def _counters(self) -> Arrays:
+        """The arrays of the state that no node updates."""
         scale = {} if self._scale is None else self._scale.state
-        return {"step": self._count, "runs": self._runs, **scale, **self._states}
+        return {"step": self._count, "runs": self._runs, **scale}
+
+    def _check_statistics(self) -> None:
+        """Raise if a running statistic has the name of a counter, beside which it is stored."""
+        name = next((n for n in self._statistics if n in self._counters()), None)
+        if name is not None:
+            raise InvalidArgument(
+                f"the running statistic {name} has the name of a number in the state of a step",
+                hint="rename the initializer",
+            )
+
+    @property
+    def inputs(self) -> list[str]:
+        """The names of the inputs that runs feed, in the model's order."""
+        return list(self._inputs)
 
     @property
     def session(self) -> InferenceSession:

@@ -15,7 +15,7 @@ import torch.nn.functional as f
 from onnx import numpy_helper, parser
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, RuntimeException
+from sardonyx.errors import InvalidArgument, RuntimeException, ShapeError
 from sardonyx.train import SGD, Adafactor, Adam, AdamW, TrainingStep
 from sardonyx.train.schedules import constant, cosine, linear
 from tests.train import models, torch_nets
@@ -172,6 +172,26 @@ def test_running_statistics_are_those_of_torch() -> None:
     np.testing.assert_allclose(step.state["bn0.var"], norm.running_var.numpy(), rtol=1e-5)
     saved = sardonyx.InferenceSession(step.to_model()).get_inputs()
     assert {i.name for i in saved} == {"image", "labels"}
+
+
+NORMALIZED = """g (float[%s, 2] x) => (float loss) {
+    [norm] y, mean2, var2 = BatchNormalization<training_mode = 1>(x, s, b, mean, var)
+    z = Tanh(y)  loss = ReduceSum<keepdims = 0>(z) }"""
+
+
+def test_batch_norm_needs_more_than_one_value_per_channel() -> None:
+    """As in torch: the variance of one number does not exist. The step changes nothing."""
+    weights = {n: np.ones(2, np.float32) for n in ("s", "b", "mean", "var")}
+    said = r"(?s)needs more than one value per channel: 1 is less than 2.*norm"
+    with pytest.raises(ShapeError, match=said):
+        TrainingStep(with_weights(NORMALIZED % 1, weights))
+    step = TrainingStep(with_weights(NORMALIZED % "n", weights))
+    step.run({"x": np.float32([[1, 2], [3, 5]])})
+    before = copy.deepcopy((step.parameters, step.state))
+    with pytest.raises(InvalidArgument, match=said):
+        step.run({"x": np.ones((1, 2), np.float32)})
+    for old, new in zip(before, (step.parameters, step.state), strict=True):
+        assert all((old[n] == a).all() for n, a in new.items())
 
 
 @pytest.mark.parametrize("batch", ["n", "8"])

@@ -10,7 +10,7 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import F32, FLOATS, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import GRADIENT
-from sardonyx.ops.gradients import ranked, wider
+from sardonyx.ops.gradients import ranked
 from sardonyx.passes import activation, normalize
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.rule import by_root
@@ -24,7 +24,7 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
     """Add batch statistics to the outputs of batch norms; return the new running statistics.
 
     As in torch, the running variance is unbiased (Bessel's correction), normalization uses the
-    biased one.
+    biased one, and a batch of one value per channel is an error.
     """
     new: dict[str, Value] = {}
     for node in b.graph.sorted_nodes():
@@ -36,11 +36,7 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
         momentum = node.attrs["momentum"]
         attrs = {**node.attrs, "momentum": 0.0}
         y, mean, variance = b.node("BatchNormalization", *node.inputs, outputs=3, **attrs).outputs
-        x = input_of(node, 0)
-        n = b.size(x, (0, *range(2, ranked(x).rank)))
-        dtype = variance.tensor.dtype
-        ratio = b.Div(*(b.cast(m, wider(dtype)) for m in (n, b.Sub(n, 1))))
-        variance = b.Mul(variance, b.cast(ratio, dtype))
+        variance = _sample_variance(b, node, variance)
         outputs = [y]
         for name, now in zip(names, (mean, variance), strict=True):
             before = new.get(name, statistics[name])
@@ -48,6 +44,16 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
             outputs.append(new[name])
         _replace(node, outputs)
     return new
+
+
+def _sample_variance(b: Backward, norm: Node, variance: Value) -> Value:
+    """The variance of a sample, from that of the batch, by a node with the name of the norm."""
+    ranked(input_of(norm, 0))
+    op, _, attrs = b.call("SampleVariance", GRADIENT, {})
+    # Named before it is inferred, where a batch that is too small is an error.
+    node = b.graph.add(op, [norm.inputs[0], variance], attrs, 1, norm.name)
+    b.infer(node, None)
+    return node.outputs[0]
 
 
 def draw_masks(b: Backward, settings: Value) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
 from sardonyx.train import SGD, Adafactor, AdamW, TrainingStep
 from tests.train.test_training_step import FEEDS, classifier, with_weights
 
@@ -47,6 +47,21 @@ def test_a_statistic_with_the_name_of_a_counter(name: str) -> None:
     model = with_weights(text, {n: np.ones(2, np.float32) for n in ("s", "b", name, "var")})
     with pytest.raises(InvalidArgument, match=f"running statistic {name} has the name"):
         TrainingStep(model, mixed_precision="float16")
+
+
+def test_running_statistics_in_a_body() -> None:
+    text = """g (float[n, 3] x, bool k) => (float loss) {
+        y = If (k) <
+            then_branch = t () => (float[n, 3] p) {
+                [norm] p, m, v = BatchNormalization<training_mode = 1>(x, s, b, mean, var) },
+            else_branch = f () => (float[n, 3] q) { q = Identity(x) }>
+        z = Mul(y, s)  loss = ReduceSum<keepdims = 0>(z) }"""
+    weights = {n: np.ones(3, np.float32) for n in ("s", "b", "mean", "var")}
+    said = r"(?s)training mode is in the body of If, where its running statistics.*norm.*hint"
+    with pytest.raises(NotImplemented, match=said):
+        TrainingStep(with_weights(text, weights))
+    plain = text.replace("training_mode = 1", "training_mode = 0").replace("p, m, v", "p")
+    TrainingStep(with_weights(plain, weights))
 
 
 def test_wrong_feeds() -> None:

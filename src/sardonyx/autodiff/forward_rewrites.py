@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sardonyx.autodiff.backward import DISABLED, Backward
+from sardonyx.errors import NotImplemented
 from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import F32, FLOATS, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
@@ -26,9 +27,10 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
     As in torch, the running variance is unbiased (Bessel's correction), normalization uses the
     biased one, and a batch of one value per channel is an error.
     """
+    _check_bodies(b.graph, statistics)
     new: dict[str, Value] = {}
     for node in b.graph.sorted_nodes():
-        if node.op.key != ("", "BatchNormalization") or not node.attrs["training_mode"]:
+        if not trains_statistics(node):
             continue
         names = [node.inputs[i].name for i in (3, 4) if node.inputs[i] is not None]  # type: ignore[union-attr]
         if not all(name in statistics for name in names):
@@ -44,6 +46,26 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
             outputs.append(new[name])
         _replace(node, outputs)
     return new
+
+
+def trains_statistics(node: Node) -> bool:
+    """Whether a node normalizes by the statistics of its batch, and updates the running ones."""
+    return node.op.key == ("", "BatchNormalization") and bool(node.attrs["training_mode"])
+
+
+def _check_bodies(graph: Graph, statistics: Mapping[str, Value]) -> None:
+    """Raise if a batch norm in a body has running statistics, which would stay as they are."""
+    for node in graph.all_nodes():
+        if node.graph is graph or not trains_statistics(node):
+            continue
+        stored = [v for v in node.inputs[3:5] if v is not None]
+        if any(v.const is not None or v.name in statistics for v in stored):
+            raise NotImplemented(
+                f"{node.op} in training mode is in the body of {node.graph.owner}, where its "
+                "running statistics are not updated",
+                node=node,
+                hint="set training_mode=0, or move it out of the body",
+            )
 
 
 def _sample_variance(b: Backward, norm: Node, variance: Value) -> Value:

@@ -17,6 +17,7 @@ from sardonyx.autodiff.forward_rewrites import (
     batch_statistics,
     draw_masks,
     fuse_patterns,
+    trains_statistics,
 )
 from sardonyx.autodiff.gradient import (
     GradientGraph,
@@ -159,7 +160,7 @@ class _TrainingGraph(GradientGraph):
         constants = constants_of(self.graph)
         found: dict[str, Value] = {}
         for node in self.graph.all_nodes():
-            if node.op.key != ("", "BatchNormalization") or not node.attrs["training_mode"]:
+            if not trains_statistics(node):
                 continue
             for value in node.inputs[3:5]:
                 if value is None or value.name not in self._weights:

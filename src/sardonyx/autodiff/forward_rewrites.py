@@ -7,9 +7,8 @@ from typing import Final
 
 from sardonyx.autodiff.backward import DISABLED, Backward
 from sardonyx.errors import NotImplemented
-from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import F32, FLOATS, DType
-from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import GRADIENT
 from sardonyx.ops.gradients import ranked
 from sardonyx.passes import activation, normalize
@@ -44,7 +43,7 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
             before = new.get(name, statistics[name])
             new[name] = b.Add(b.Mul(before, momentum), b.Mul(now, 1 - momentum))
             outputs.append(new[name])
-        _replace(node, outputs)
+        replace_node(node, outputs)
     return new
 
 
@@ -78,30 +77,6 @@ def _sample_variance(b: Backward, norm: Node, variance: Value) -> Value:
     return node.outputs[0]
 
 
-def draw_masks(b: Backward, settings: Value) -> None:
-    """Make Dropout draw masks seeded by the number of the run, so that runs are reproducible."""
-    dropouts = [n for n in b.graph.sorted_nodes() if n.op.key == ("", "Dropout")]
-    for seed, node in enumerate(dropouts):
-        training, ratio = optional_input(node, 2), optional_input(node, 1)
-        share = 0.5 if ratio is None else _number(ratio.const)
-        if training is None or not _number(training.const) or share is None or not 0 <= share < 1:
-            continue
-        x, own = input_of(node, 0), node.attrs["seed"]
-        if share == 0 and not any(v.is_used for v in node.outputs[1:]):
-            _replace(node, (x,))
-            continue
-        mask = b.DropoutMask(
-            settings, x, domain=GRADIENT, ratio=share, seed=seed if own is None else own
-        )
-        y = b.where(mask, b.Mul(x, 1 / (1 - share)))
-        _replace(node, (y, mask))
-
-
-def _number(const: Const | None) -> float | None:
-    """Return the constant of one element as a number."""
-    return None if const is None or const.count != 1 else float(const.read().reshape(-1)[0])
-
-
 def fuse_patterns(graph: Graph) -> None:
     """Fuse patterns of exporters whose gradients read less memory when fused."""
     rules = by_root((*activation.RULES, *normalize.RULES))
@@ -118,10 +93,10 @@ def autocast(b: Backward, dtype: DType) -> None:
             continue
         inputs = [None if v is None else b.cast(v, dtype) for v in node.inputs]
         narrow = b.node(node.op.name, *inputs, **node.attrs).outputs[0]
-        _replace(node, (b.cast(narrow, F32),))
+        replace_node(node, (b.cast(narrow, F32),))
 
 
-def _replace(node: Node, outputs: Sequence[Value]) -> None:
+def replace_node(node: Node, outputs: Sequence[Value]) -> None:
     """Replace a node's outputs by new values, which take their names."""
     for old, new in zip(node.outputs, outputs, strict=False):
         if not new.name:

@@ -64,7 +64,8 @@ _WHOLE: Final = {
     PIECEWISE: "And Ceil Equal Floor Greater GreaterOrEqual Hardmax IsInf IsNaN Less LessOrEqual "
     "MelWeightMatrix Not Or Round Sign Xor ai.onnx.ml.Binarizer ai.onnx.ml.OneHotEncoder",
     INDICES: "ArgMax ArgMin NonMaxSuppression NonZero",
-    RANDOM: "Bernoulli Multinomial sardonyx.train.DropoutMask",
+    RANDOM: "Bernoulli Multinomial sardonyx.train.Bernoulli sardonyx.train.DropoutMask "
+    "sardonyx.train.Multinomial sardonyx.train.RandomNormalLike sardonyx.train.RandomUniformLike",
 }
 _LABELS: Final = Stop(INDICES, outputs=_slots(0))
 # Ops by name, with a domain if it is not that of ONNX; an op may have several entries for different

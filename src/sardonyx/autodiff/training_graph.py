@@ -12,10 +12,10 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from sardonyx.autodiff.backward import Backward, Gradients, prepare
+from sardonyx.autodiff.draws import draw_by_run
 from sardonyx.autodiff.forward_rewrites import (
     autocast,
     batch_statistics,
-    draw_masks,
     fuse_patterns,
     trains_statistics,
 )
@@ -138,7 +138,7 @@ class _TrainingGraph(GradientGraph):
         rewriter = Backward(self.graph)  # its nodes are part of the forward pass
         rewriter.active.update(params.values())
         new_statistics = batch_statistics(rewriter, statistics)
-        draw_masks(rewriter, settings)
+        draw_by_run(rewriter, settings)
         if options.precision is not None:
             autocast(rewriter, options.precision)
         losses = self._losses(options.loss)

@@ -28,10 +28,12 @@ class _GeneratorSource:
     def __init__(self) -> None:
         self.shared: Generator = np.random.default_rng()
 
-    def generator(self, seed: float | None) -> Generator:
-        """Return a new generator for a seed, else the shared one."""
+    def generator(self, seed: float | Generator | None) -> Generator:
+        """Return a new generator for a seed, else the shared one; a generator is returned as is."""
         if seed is None:
             return self.shared
+        if isinstance(seed, Generator):
+            return seed
         # The bits of the seed as float64, so that fractions and negative seeds differ as well.
         return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
 

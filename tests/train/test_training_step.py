@@ -362,6 +362,17 @@ def test_random_numbers_are_those_of_the_run(name: str) -> None:
     assert len(set(losses_of(still, feeds, 10))) > 5
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_masks_of_nodes_with_and_without_a_seed_differ(seed: int) -> None:
+    text = f"""g (float[64] x) => (float loss, float[64] p, float[64] q, float[64] r) {{
+        ratio = Constant<value_float = 0.5>()  yes = Constant<value = bool {{1}}>()
+        a = Mul(x, w)  p = Dropout(a, ratio, yes)  q = Dropout<seed = {seed}>(a, ratio, yes)
+        r = Dropout(a, ratio, yes)  s = Sum(p, q, r)  loss = ReduceSumSquare<keepdims = 0>(s) }}"""
+    step = TrainingStep(with_weights(text, {"w": np.ones(64, np.float32)}), loss="loss")
+    found = step.run({"x": np.ones(64, np.float32)})
+    assert len({found[n].tobytes() for n in "pqr"}) == 3
+
+
 def test_dropout_that_is_switched_off() -> None:
     text = DROPOUT.replace("ratio, yes)", "ratio, on)").replace("labels)", "labels, bool[1] on)", 1)
     step = TrainingStep(with_weights(text, classifier()[1]), optimizer=SGD(0.0))

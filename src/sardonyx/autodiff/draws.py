@@ -23,10 +23,14 @@ _DRAWS: Final = frozenset((
 
 
 def draw_by_run(b: Backward, settings: Value) -> None:
-    """Let Dropout, and random ops without a seed, draw by the number of the run."""
+    """Let Dropout, and random ops without a seed, draw by the number of the run.
+
+    A node without a seed gets a number that no node has as its seed: their draws are independent.
+    """
     graphs = list(_run_once(b.graph))
     nodes = [n for g in graphs for n in g.sorted_nodes() if not n.op.domain]
-    seeds = count()
+    taken = {n.attrs["seed"] for n in nodes if n.op.name == "Dropout"}
+    seeds = (i for i in count() if i not in taken)
     for node in nodes:
         inner = b if node.graph is b.graph else Backward(node.graph)
         if node.op.name == "Dropout":

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime  # type: ignore[import-untyped]
 import pytest
 
 import sardonyx
+from sardonyx.errors import InvalidArgument
 from sardonyx.load import load
 from sardonyx.save import SaveOptions, save
-from sardonyx.train import gradient
+from sardonyx.train import SGD, TrainingStep, gradient
 from tests.train import models
 
 Feeds = dict[str, Any]
@@ -50,6 +52,44 @@ CHOICES: dict[str, Any] = {
     "all": lambda node: True,
     "some": lambda node: node.op.name in ("Gelu", "Relu", "LayerNormalization", "Gather"),
 }
+
+
+# A Gelu and a LayerNormalization as exporters write them, each node with a name but the last.
+SPELLED = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[4, 8] x) => (float loss)
+      <float root = {1.4142135}, float one = {1}, float half = {0.5},
+       float two = {2}, float small = {0.00001}, int64[1] axes = {-1}> {
+    [product] a = MatMul(x, w)
+    [scale] q = Div(a, root) [erf] r = Erf(q) [shift] s = Add(r, one) [gate] t = Mul(a, s)
+    u = Mul(t, half)
+    [mean] m = ReduceMean(u, axes) [centre] c = Sub(u, m) [square] p = Pow(c, two)
+    [variance] v = ReduceMean(p, axes) [inside] e = Add(v, small) [deviation] d = Sqrt(e)
+    [normal] n = Div(c, d) [scaled] f = Mul(n, g) [shifted] h = Add(f, b)
+    o = MatMul(h, w) loss = ReduceSumSquare<keepdims = 0>(o) }"""
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+@pytest.mark.parametrize("names", [["product"], ["erf", "normal"], ["gate"], ["shifted"]], ids=str)
+def test_recomputed_names_change_no_bit_of_a_step(names: list[str], precision: Any) -> None:
+    model = onnx.parser.parse_model(SPELLED)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (8, 8)), ("g", 8), ("b", 8)):
+        array = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    x = rng.standard_normal((4, 8)).astype(np.float32)
+    options = {"optimizer": SGD(1e-3), "mixed_precision": precision}
+    plain = TrainingStep(model, **options)
+    again = TrainingStep(model, recompute=names, **options)
+    for _ in range(3):
+        assert plain.run({"x": x})["loss"] == again.run({"x": x})["loss"]
+    same(again.parameters, plain.parameters)
+    assert any(n.priority > 0 for n in again.session._compiled.model.graph.nodes)
+
+
+def test_a_name_to_recompute_that_the_step_lacks() -> None:
+    proto, _ = models.transformer()
+    with pytest.raises(InvalidArgument, match="recompute names 'gelu'"):
+        TrainingStep(proto, recompute=["gelu"])
 
 
 @functools.cache

@@ -38,7 +38,7 @@ def draw_by_run(b: Backward, settings: Value) -> None:
         elif node.op.name in _DRAWS and node.attrs["seed"] is None:
             attrs = {**node.attrs, "seed": next(seeds), "domain": GRADIENT}
             drawn = inner.node(node.op.name, settings, *node.inputs, **attrs)
-            replace_node(node, drawn.outputs)
+            replace_node(inner, node, drawn.outputs)
 
 
 def _run_once(graph: Graph) -> Iterator[Graph]:
@@ -57,7 +57,7 @@ def _drop(b: Backward, node: Node, settings: Value, seeds: Iterator[int]) -> Non
     if training is None or _number(training.const) == 0 or share is None or not 0 <= share < 1:
         return
     if share == 0 and not any(v.is_used for v in node.outputs[1:]):
-        replace_node(node, (x,))
+        replace_node(b, node, (x,))
         return
     own = node.attrs["seed"]
     seed = next(seeds) if own is None else own
@@ -66,7 +66,7 @@ def _drop(b: Backward, node: Node, settings: Value, seeds: Iterator[int]) -> Non
     if training.const is None:
         trains = b.Reshape(training, b.ints())  # its one element
         y, mask = b.Where(trains, y, x), b.Or(mask, b.Not(trains))
-    replace_node(node, (y, mask))
+    replace_node(b, node, (y, mask))
 
 
 def _number(const: Const | None) -> float | None:

@@ -13,6 +13,7 @@ from sardonyx.graph.op import GRADIENT
 from sardonyx.ops.gradients import ranked
 from sardonyx.passes import activation, normalize
 from sardonyx.passes.driver import Rewriter
+from sardonyx.passes.replace import attribute_to
 from sardonyx.passes.rule import by_root
 
 # Ops that mixed precision computes in the 16-bit type, as torch.autocast does; the others need the
@@ -43,7 +44,7 @@ def batch_statistics(b: Backward, statistics: Mapping[str, Value]) -> dict[str, 
             before = new.get(name, statistics[name])
             new[name] = b.Add(b.Mul(before, momentum), b.Mul(now, 1 - momentum))
             outputs.append(new[name])
-        replace_node(node, outputs)
+        replace_node(b, node, outputs)
     return new
 
 
@@ -77,10 +78,26 @@ def _sample_variance(b: Backward, norm: Node, variance: Value) -> Value:
     return node.outputs[0]
 
 
-def fuse_patterns(graph: Graph) -> None:
-    """Fuse patterns of exporters whose gradients read less memory when fused."""
+def fuse_patterns(graph: Graph) -> dict[str, set[str]]:
+    """Fuse patterns of exporters whose gradients read less memory when fused.
+
+    Return the names of nodes that are fused, each with those of the nodes that replace it.
+    """
     rules = by_root((*activation.RULES, *normalize.RULES))
-    Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True).run()
+    rewriter = Rewriter(graph, rules, fold_limit=0, disabled=DISABLED, is_clean=True)
+    rewriter.run()
+    names: dict[str, set[str]] = {}
+    for old in rewriter.replaced:
+        work, ends = [old], set[Node]()
+        while work:
+            node = work.pop()
+            new = rewriter.replaced.get(node)
+            ends.update([node] if new is None else ())
+            work.extend(new or ())
+        for node in ends:
+            node.name = node.name or old.name
+            names.setdefault(old.name, set()).add(node.name)
+    return names
 
 
 def autocast(b: Backward, dtype: DType) -> None:
@@ -93,11 +110,13 @@ def autocast(b: Backward, dtype: DType) -> None:
             continue
         inputs = [None if v is None else b.cast(v, dtype) for v in node.inputs]
         narrow = b.node(node.op.name, *inputs, **node.attrs).outputs[0]
-        replace_node(node, (b.cast(narrow, F32),))
+        replace_node(b, node, (b.cast(narrow, F32),))
 
 
-def replace_node(node: Node, outputs: Sequence[Value]) -> None:
-    """Replace a node's outputs by new values, which take their names."""
+def replace_node(b: Backward, node: Node, outputs: Sequence[Value]) -> None:
+    """Replace a node's outputs by new values; nodes and values take their names."""
+    attribute_to(b.new_nodes, node)
+    b.new_nodes.clear()
     for old, new in zip(node.outputs, outputs, strict=False):
         if not new.name:
             new.name, old.name = old.name, ""

@@ -7,7 +7,7 @@ that the scheduler runs them just before the backward nodes that read them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.errors import InvalidArgument
@@ -21,9 +21,15 @@ Choice = str | Callable[[Node], bool] | Iterable[str] | None
 
 
 def nodes_to_recompute(
-    choice: Choice, nodes: Sequence[Node], active: Collection[Value]
+    choice: Choice,
+    nodes: Sequence[Node],
+    active: Collection[Value],
+    fused: Mapping[str, Collection[str]] | None = None,
 ) -> set[Node]:
-    """Return the chosen forward nodes, except random ops and nodes with bodies."""
+    """Return the chosen forward nodes, except random ops and nodes with bodies.
+
+    `fused` has names of nodes that were fused, with those of the nodes that replace them.
+    """
     if choice is None:
         return set()
     if choice == "layers":
@@ -35,19 +41,23 @@ def nodes_to_recompute(
     elif callable(choice):
         chosen = {node for node in nodes if choice(node)}
     else:
-        chosen = _named(list(choice), nodes)
+        chosen = _named(list(choice), nodes, fused or {})
     return {node for node in chosen if node.op.is_pure and not node.op.has_bodies}
 
 
-def _named(names: list[Any], nodes: Sequence[Node]) -> set[Node]:
+def _named(
+    names: list[Any], nodes: Sequence[Node], fused: Mapping[str, Collection[str]]
+) -> set[Node]:
     """Return the nodes with these names; an unknown name is an error."""
     known = {node.name for node in nodes if node.name}
-    unknown = next((name for name in names if name not in known), None)
+    wanted = {name: known.intersection((name, *fused.get(name, ()))) for name in names}
+    unknown = next((name for name, found in wanted.items() if not found), None)
     if unknown is not None:
         raise InvalidArgument(
             f"recompute names {unknown!r}, but the loss depends on no node of that name"
         )
-    return {node for node in nodes if node.name in set(names)}
+    chosen = {name for found in wanted.values() for name in found}
+    return {node for node in nodes if node.name in chosen}
 
 
 def _between_checkpoints(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:

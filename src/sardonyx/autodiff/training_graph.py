@@ -133,8 +133,7 @@ class _TrainingGraph(GradientGraph):
         running = {n: self._required(v) for n, v in statistics.items()}
         settings = self._new_input(SETTINGS_INPUT, Fact(F64, (len(SETTINGS),)))
         prepare(self.graph)
-        if not isinstance(options.recompute, (list, tuple)):  # which names the original nodes
-            fuse_patterns(self.graph)
+        fused = fuse_patterns(self.graph)
         rewriter = Backward(self.graph)  # its nodes are part of the forward pass
         rewriter.active.update(params.values())
         new_statistics = batch_statistics(rewriter, statistics)
@@ -145,7 +144,7 @@ class _TrainingGraph(GradientGraph):
         (name, loss), *_ = losses.items()
         made = TrainingModel(self.model, name, consts, running)
         gradients, forward = self._backpropagate(self._scaled_seed(name, loss), params.values())
-        recomputed = nodes_to_recompute(options.recompute, forward, b.active)
+        recomputed = nodes_to_recompute(options.recompute, forward, b.active, fused)
         grads = {n: gradient_by(gradients, n, v, losses) for n, v in params.items()}
         # A decomposition may have replaced the loss.
         loss = self._losses(name)[name]

@@ -53,6 +53,8 @@ class Rewriter:
         self._stale: set[Node] = set()  # to be inferred again when they are visited
         self._symbols = SymbolResolver(graph)
         self._fired: Counter[str] = Counter()
+        # The nodes of this graph that rules have replaced, and what by.
+        self.replaced: dict[Node, list[Node]] = {}
 
     def run(self) -> Counter[str]:
         """Visit all nodes until nothing changes; return how often each rule fired."""
@@ -174,6 +176,7 @@ class Rewriter:
         for added in builder.new_nodes:
             added.name, added.annotations = added.name or node.name, node.annotations
             self._symbols.add(added)
+        self.replaced.update((each, builder.new_nodes) for each in covered)
         self._replace(node.outputs[0], new)
         # New nodes may match further rules.
         for added in builder.new_nodes:

@@ -42,6 +42,23 @@ def run(model: onnx.ModelProto, *arrays: np.ndarray):
     return session.run(None, feeds)[0]
 
 
+@pytest.mark.parametrize("mode", [0, 1])
+def test_running_statistics_that_are_not_updated(mode, tmp_path, caplog):
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 3] x) => (float[n, 3] y) {{
+        [norm] {"y, m, v" if mode else "y"} =
+            BatchNormalization<training_mode = {mode}>(x, s, b, mean, var) }}"""
+    model = onnx.parser.parse_model(text)
+    weights = {name: np.ones(3, np.float32) for name in ("s", "b", "mean", "var")}
+    model.graph.initializer.extend(numpy_helper.from_array(w, n) for n, w in weights.items())
+    generate_artifacts(
+        model, ["s", "b"], ["mean", "var"], LossType.MSELoss, artifact_directory=tmp_path
+    )
+    said = [
+        r.getMessage() for r in caplog.records if "running statistics of norm" in r.getMessage()
+    ]
+    assert len(said) == mode
+
+
 X = np.float32([[0.5, 1, 2], [3, 4, 5]])
 Y = np.float32([[2, 2, 2], [1, 1, 1]])
 

@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from sardonyx.autodiff.gradient import SUFFIX, gradient
+from sardonyx.base.log import logger
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.save import serialized
 from sardonyx.training.names import ACCUMULATE, ACCUMULATED, BUFFER, RESET
@@ -42,10 +43,27 @@ def gradient_model(
     names = sorted(requires_grad, key=lambda name: order[name])
     if not names:
         return copy.deepcopy(forward)
+    _warn_of_statistics(forward)
     model = gradient(forward.SerializeToString(), of=loss, by=names)
     file = io.BytesIO()
     serialized(model, None).write(file)
     return onnx.load_model_from_string(file.getvalue())
+
+
+def _warn_of_statistics(forward: onnx.ModelProto) -> None:
+    """Log the batch norms in training mode: no node writes their running statistics back."""
+    trained = [
+        node.name or node.output[0]
+        for node in forward.graph.node
+        if node.op_type == "BatchNormalization"
+        and any(a.name == "training_mode" and a.i for a in node.attribute)
+    ]
+    if trained:
+        logger.warning(
+            "the running statistics of %s are not updated by the training model, and the "
+            "evaluation model reads them; sardonyx.train.TrainingStep updates them",
+            ", ".join(trained),
+        )
 
 
 def accumulate_gradients(model: onnx.ModelProto, n_outputs: int) -> None:

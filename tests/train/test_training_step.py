@@ -15,7 +15,7 @@ import torch.nn.functional as f
 from onnx import numpy_helper, parser
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, RuntimeException, ShapeError
+from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.train import SGD, Adafactor, Adam, AdamW, TrainingStep
 from sardonyx.train.schedules import constant, cosine, linear
 from tests.train import models, torch_nets
@@ -154,63 +154,6 @@ def test_networks(name: str, recompute: str | None) -> None:
         assert key.endswith(".k.b") or np.abs(array - trained[key]).mean() < 1e-4, key
 
 
-def test_running_statistics_are_those_of_torch() -> None:
-    model, weights = models.image_net()
-    step = TrainingStep(model, loss="loss", optimizer=SGD(0.0))
-    feeds = feeds_for("image")
-    norm = torch.nn.BatchNorm2d(6)
-    with torch.no_grad():
-        norm.running_mean.copy_(torch.tensor(weights["bn0.mean"]))
-        norm.running_var.copy_(torch.tensor(weights["bn0.var"]))
-    convolved = f.conv2d(
-        torch.tensor(feeds["image"]), torch.tensor(weights["conv0.w"]), stride=2, padding=1
-    )
-    for _ in range(3):
-        step.run(feeds)
-        norm(convolved)
-    np.testing.assert_allclose(step.state["bn0.mean"], norm.running_mean.numpy(), atol=1e-6)
-    np.testing.assert_allclose(step.state["bn0.var"], norm.running_var.numpy(), rtol=1e-5)
-    saved = sardonyx.InferenceSession(step.to_model()).get_inputs()
-    assert {i.name for i in saved} == {"image", "labels"}
-
-
-NORMALIZED = """g (float[%s, 2] x) => (float loss) {
-    [norm] y, mean2, var2 = BatchNormalization<training_mode = 1>(x, s, b, mean, var)
-    z = Tanh(y)  loss = ReduceSum<keepdims = 0>(z) }"""
-
-
-def test_batch_norm_needs_more_than_one_value_per_channel() -> None:
-    """As in torch: the variance of one number does not exist. The step changes nothing."""
-    weights = {n: np.ones(2, np.float32) for n in ("s", "b", "mean", "var")}
-    said = r"(?s)needs more than one value per channel: 1 is less than 2.*norm"
-    with pytest.raises(ShapeError, match=said):
-        TrainingStep(with_weights(NORMALIZED % 1, weights))
-    step = TrainingStep(with_weights(NORMALIZED % "n", weights))
-    step.run({"x": np.float32([[1, 2], [3, 5]])})
-    before = copy.deepcopy((step.parameters, step.state))
-    with pytest.raises(InvalidArgument, match=said):
-        step.run({"x": np.ones((1, 2), np.float32)})
-    for old, new in zip(before, (step.parameters, step.state), strict=True):
-        assert all((old[n] == a).all() for n, a in new.items())
-
-
-@pytest.mark.parametrize("batch", ["n", "8"])
-@pytest.mark.parametrize("kind", [np.float16, np.float32])
-def test_running_statistics_of_many_halves(kind: Any, batch: str) -> None:
-    """They are over more elements than float16 counts to."""
-    text = f"""g (float16[{batch}, 2, 100, 100] x) => (float16 loss) {{
-        axes = Constant<value_ints = [2, 3]>()
-        y, mean2, var2 = BatchNormalization<training_mode = 1>(x, s, b, mean, var)
-        z = ReduceMean(y, axes)  loss = ReduceSum<keepdims = 0>(z) }}"""
-    shapes = {"s": np.float16, "b": np.float16, "mean": kind, "var": kind}
-    weights = {n: np.full(2, n in "s var", t) for n, t in shapes.items()}
-    x = np.random.default_rng(0).standard_normal((8, 2, 100, 100)).astype(np.float16)
-    step = TrainingStep(with_weights(text, weights), optimizer=SGD(0.1))
-    step.run({"x": x * np.float16(2)})
-    assert step.state["var"].dtype == kind
-    np.testing.assert_allclose(step.state["var"], 1.3, rtol=0.01)
-
-
 @pytest.mark.parametrize("max_norm", [None, 0.2])
 def test_accumulated_gradients_are_averaged(max_norm: float | None) -> None:
     model, weights = classifier()
@@ -318,73 +261,6 @@ def test_training_resumes_to_the_bit(name: str) -> None:
     assert losses_of(first, FEEDS, 5) == losses_of(second, FEEDS, 5)
     for key, array in (first.parameters | first.state).items():
         np.testing.assert_array_equal(array, (second.parameters | second.state)[key])
-
-
-BRANCHED = """dropped = If ({}) <
-    then_branch = t () => (float[batch, 8] p) {{ p = Dropout(active, ratio, yes) }},
-    else_branch = f () => (float[batch, 8] q) {{ n = RandomNormalLike(active) q = Mul(active, n) }}
-    >"""
-# Nodes from `active` to `dropped` that draw random numbers.
-DRAWING = {
-    "RandomNormalLike": "noise = RandomNormalLike(active)  dropped = Add(active, noise)",
-    "RandomUniformLike": "noise = RandomUniformLike(active)  dropped = Mul(active, noise)",
-    "RandomNormal": "noise = RandomNormal<shape = [4, 8]>()  dropped = Add(active, noise)",
-    "RandomUniform": "noise = RandomUniform<shape = [8]>()  dropped = Mul(active, noise)",
-    "Bernoulli": "p = Sigmoid(active)  n = Bernoulli(p)  dropped = Mul(active, n)",
-    "Multinomial": """c = Multinomial(active)  n = Cast<to = 1>(c)
-        dropped = Mul(active, n)""",
-    "a mode that is fed": "dropped, mask = Dropout(active, ratio, on)",
-    "Dropout in If": BRANCHED.format("on"),
-    "RandomNormalLike in If": BRANCHED.format("off"),
-    "nested": """dropped = If (on) <
-        then_branch = t2 () => (float[batch, 8] p2) { p2 = If (on) <
-            then_branch = t () => (float[batch, 8] p) { p = Dropout(active, ratio, yes) },
-            else_branch = f () => (float[batch, 8] q) { q = Identity(active) }> },
-        else_branch = f2 () => (float[batch, 8] q2) { q2 = Identity(active) }>""",
-}
-
-
-@pytest.mark.parametrize("name", DRAWING)
-def test_random_numbers_are_those_of_the_run(name: str) -> None:
-    """They differ between runs, and a step that is resumed continues with the same."""
-    text = DROPOUT.replace("dropped, mask = Dropout(active, ratio, yes)", DRAWING[name])
-    text = text.replace("labels)", "labels, bool on, bool off)", 1)
-    model, feeds = with_weights(text, classifier()[1]), {**FEEDS, "on": True, "off": False}
-    feeds = {n: np.asarray(a) for n, a in feeds.items()}
-    first, second, still = (
-        TrainingStep(model, parameters=list(SHAPES), optimizer=SGD(lr)) for lr in (0.1, 0.1, 0.0)
-    )
-    losses_of(first, feeds, 3)
-    second.load(*copy.deepcopy((first.parameters, first.state)))
-    assert losses_of(first, feeds, 3) == losses_of(second, feeds, 3)
-    for key, array in first.parameters.items():
-        np.testing.assert_array_equal(array, second.parameters[key])
-    assert len(set(losses_of(still, feeds, 10))) > 5
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_masks_of_nodes_with_and_without_a_seed_differ(seed: int) -> None:
-    text = f"""g (float[64] x) => (float loss, float[64] p, float[64] q, float[64] r) {{
-        ratio = Constant<value_float = 0.5>()  yes = Constant<value = bool {{1}}>()
-        a = Mul(x, w)  p = Dropout(a, ratio, yes)  q = Dropout<seed = {seed}>(a, ratio, yes)
-        r = Dropout(a, ratio, yes)  s = Sum(p, q, r)  loss = ReduceSumSquare<keepdims = 0>(s) }}"""
-    step = TrainingStep(with_weights(text, {"w": np.ones(64, np.float32)}), loss="loss")
-    found = step.run({"x": np.ones(64, np.float32)})
-    assert len({found[n].tobytes() for n in "pqr"}) == 3
-
-
-def test_dropout_that_is_switched_off() -> None:
-    text = DROPOUT.replace("ratio, yes)", "ratio, on)").replace("labels)", "labels, bool[1] on)", 1)
-    step = TrainingStep(with_weights(text, classifier()[1]), optimizer=SGD(0.0))
-    plain = TrainingStep(classifier()[0], loss="loss").run(FEEDS)["loss"]
-    assert losses_of(step, FEEDS | {"on": np.array([False])}, 2) == [plain] * 2
-    assert len(set(losses_of(step, FEEDS | {"on": np.array([True])}, 9))) > 3
-
-
-def test_dropout_draws_anew_in_every_run() -> None:
-    step = TrainingStep(dropping(), optimizer=SGD(0.0))
-    assert step.session._fast_path is not None
-    assert len(set(losses_of(step, FEEDS, 20))) > 10
 
 
 def test_arrays_are_updated_in_place() -> None:
@@ -517,22 +393,6 @@ def test_external_data_stays_external(tmp_path: Path) -> None:
         for key, array in step.parameters.items():
             np.testing.assert_array_equal(arrays[key], array)
     assert np.isfinite(step.run(FEEDS)["loss"])
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_parameters_with_names_of_states(accumulate: int) -> None:
-    """They are trained as under other names, and the states get names that are free."""
-    names = {"w1": "w2.exp_avg", "b1": "w2.grad_sum", "w2": "w2", "b2": "w2.exp_avg_sq"}
-    model, weights = classifier()
-    renamed = with_weights(CLASSIFIER, {names[n]: w for n, w in weights.items()})
-    for node in renamed.graph.node:
-        node.input[:] = [names.get(n, n) for n in node.input]
-    plain, other = (TrainingStep(m, loss="loss", accumulate=accumulate) for m in (model, renamed))
-    assert losses_of(plain, FEEDS, 4) == losses_of(other, FEEDS, 4)
-    assert not set(other.parameters) & set(other.state)
-    assert len(other.state) == len(plain.state)
-    for name, array in plain.parameters.items():
-        np.testing.assert_array_equal(other.parameters[names[name]], array)
 
 
 def test_schedules() -> None:

@@ -12,7 +12,7 @@ from onnx import parser
 import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
 from sardonyx.train import SGD, Adafactor, AdamW, TrainingStep
-from tests.train.test_training_step import FEEDS, classifier, with_weights
+from tests.train.test_training_step import CLASSIFIER, FEEDS, classifier, losses_of, with_weights
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
@@ -37,6 +37,22 @@ def test_wrong_arguments(name: str) -> None:
     options, said = WRONG[name]
     with pytest.raises(InvalidArgument, match=said):
         TrainingStep(classifier()[0], **{"loss": "loss", **options})
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_parameters_with_names_of_states(accumulate: int) -> None:
+    """They are trained as under other names, and the states get names that are free."""
+    names = {"w1": "w2.exp_avg", "b1": "w2.grad_sum", "w2": "w2", "b2": "w2.exp_avg_sq"}
+    model, weights = classifier()
+    renamed = with_weights(CLASSIFIER, {names[n]: w for n, w in weights.items()})
+    for node in renamed.graph.node:
+        node.input[:] = [names.get(n, n) for n in node.input]
+    plain, other = (TrainingStep(m, loss="loss", accumulate=accumulate) for m in (model, renamed))
+    assert losses_of(plain, FEEDS, 4) == losses_of(other, FEEDS, 4)
+    assert not set(other.parameters) & set(other.state)
+    assert len(other.state) == len(plain.state)
+    for name, array in plain.parameters.items():
+        np.testing.assert_array_equal(other.parameters[names[name]], array)
 
 
 @pytest.mark.parametrize("name", ["step", "runs", "loss_scale"])

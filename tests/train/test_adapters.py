@@ -261,6 +261,51 @@ def test_a_tied_weight_has_one_adapter() -> None:
     np.testing.assert_allclose(run(merged), want, rtol=1e-4, atol=1e-4)
 
 
+TIED = {
+    "transB": "a = MatMul(x, w) y = Gemm<transB = 1>(a, w)",
+    "alpha": "a = Gemm(x, w) y = Gemm<alpha = 3.0>(a, w)",
+    "a transpose": "t = Transpose<perm = [1, 0]>(w) a = MatMul(x, w) y = MatMul(a, t)",
+}
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+@pytest.mark.parametrize("name", TIED)
+def test_a_weight_that_is_read_in_two_ways_has_two_adapters(name: str, kind: str) -> None:
+    head = '<ir_version: 10, opset_import: ["": 21]> g (float[2, 4] x) => (float[2, 4] y)'
+    source = onnx.parser.parse_model(f"{head} {{ {TIED[name]} }}")
+    source.graph.initializer.append(numpy_helper.from_array(WEIGHT[:4, :4], "w"))
+    feeds = {"x": X[:2, :4]}
+
+    def y(model: Any, **parameters: Any) -> Any:
+        return sardonyx.InferenceSession(model).run(["y"], feeds | parameters)[0]
+
+    adapted = lora(source, ["w"], rank=2, kind=kind)
+    suffix = "scale" if kind == "ia3" else "lora_A"
+    assert {f"w.{suffix}", f"w.2.{suffix}"} <= adapted.parameters.keys()
+    np.testing.assert_allclose(y(adapted.model), y(source), rtol=1e-5, atol=1e-5)
+    parameters = trained(adapted)
+    want = y(adapted.model, **parameters)
+    assert not np.allclose(want, y(source), atol=0.1)
+    folded = adapted.folded(parameters)
+    np.testing.assert_allclose(y(adapted.to_model(), **folded), want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(y(merge(source, folded)), want, rtol=1e-4, atol=1e-4)
+
+
+def test_labels_of_adapters_are_not_names_of_weights() -> None:
+    text = "a = MatMul(x, w) b = Gemm<transB = 1>(a, w) y = MatMul(b, v)"
+    head = '<ir_version: 10, opset_import: ["": 21]> g (float[2, 4] x) => (float[2, 4] y)'
+    source = onnx.parser.parse_model(f"{head} {{ {text} }}")
+    source.graph.node[2].input[1] = "w.2"
+    names = ("w", "w.2")
+    square = WEIGHT[:4, :4]
+    source.graph.initializer.extend(numpy_helper.from_array(square, n) for n in names)
+    assert list(lora(source, ["w*"], kind="ia3").parameters) == [
+        "w.scale",
+        "w.3.scale",
+        "w.2.scale",
+    ]
+
+
 def test_anonymous_weights_are_called_by_their_node() -> None:
     node = helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["y"], "/layer.0/q_proj/MatMul")
     source = model_of([node], **{"onnx::MatMul_7": WEIGHT})

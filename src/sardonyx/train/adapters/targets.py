@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -159,42 +160,71 @@ def linear_of(node: Node) -> Linear | str:
 
 
 def find(graph: Graph, patterns: Sequence[str]) -> dict[str, list[Linear]]:
-    """Return the linear layers that patterns match, by label; layers of one weight are together.
+    """Return the linear layers that patterns match, by label; layers of one adapter are together.
 
-    A pattern, as of a shell (`*`, `?`, `[a-z]`), matches the name of a weight or of a node. The
-    label of a layer is the name of its weight; that of its node if an exporter left no name.
+    A pattern, as of a shell (`*`, `?`, `[a-z]`), matches the name of a weight or of a node.
     """
     if isinstance(patterns, str):
         patterns = [patterns]
-    layers = [linear_of(node) for node in graph.all_nodes()]
-    linears = [layer for layer in layers if isinstance(layer, Linear)]
-    chosen: dict[str, list[Linear]] = {}
+    groups = by_label(graph)
+    linears = [layer for layers in groups.values() for layer in layers]
+    chosen: set[str] = set()
     for pattern in patterns:
-        matches = [x for x in linears if _matches(pattern, (x.weight_name, x.node.name))]
+        matches = [label for label, layers in groups.items() if _match_any(pattern, layers)]
         if not matches:
             raise _no_match(graph, linears, pattern)
-        for match in matches:
-            chosen[match.weight_name] = []
+        chosen.update(matches)
     if not chosen:
         raise InvalidArgument("targets name nothing", hint='give patterns, as ["*q_proj*"]')
-    for layer in linears:
-        if layer.weight_name in chosen:
-            chosen[layer.weight_name].append(layer)
-    return {_label(weight, group[0].node): group for weight, group in chosen.items()}
+    return {label: layers for label, layers in groups.items() if label in chosen}
 
 
 def by_label(graph: Graph) -> dict[str, list[Linear]]:
-    """Return all linear layers by their labels."""
-    found: dict[str, list[Linear]] = {}
+    """Return all linear layers by the labels of their adapters.
+
+    Layers that read one weight in the same way have one adapter. Its label is the name of the
+    weight, or that of the node if an exporter left no name; where layers read a weight in several
+    ways, as a tied weight and its transpose, the second has the label `<weight>.2`, and so on.
+    """
+    groups: dict[Any, list[Linear]] = {}
     for node in graph.all_nodes():
         layer = linear_of(node)
         if isinstance(layer, Linear):
-            found.setdefault(layer.weight_name, []).append(layer)
-    return {_label(weight, group[0].node): group for weight, group in found.items()}
+            groups.setdefault((layer.weight_name, *_reading(layer)), []).append(layer)
+    taken = {layers[0].weight_name for layers in groups.values()}
+    found: dict[str, list[Linear]] = {}
+    for layers in groups.values():
+        found[_label(layers[0], found, taken)] = layers
+    return found
 
 
-def _label(weight: str, node: Node) -> str:
-    return node.name if node.name and weight.startswith(_ANONYMOUS) else weight
+def _label(layer: Linear, found: Collection[str], taken: Collection[str]) -> str:
+    """A label that no other group has, nor could have by the name of its weight."""
+    name, weight = layer.node.name, layer.weight_name
+    label = name if name and weight.startswith(_ANONYMOUS) else weight
+    if label not in found:
+        return label
+    numbered = (f"{label}.{i}" for i in itertools.count(2))
+    return next(n for n in numbered if n not in found and n not in taken)
+
+
+def _reading(layer: Linear) -> tuple[Any, ...]:
+    """What lies between a stored weight and W, equal for layers that compute with the same W."""
+    node = layer.node
+    if node.op.name in _QUANTIZED:
+        constants = node.inputs[2 : _BIAS_SLOT.get(node.op.name)]
+        return node.op.name, repr(sorted(node.attrs.items())), *constants
+    steps: list[Any] = [bool(node.attrs.get("transB")), node.attrs.get("alpha", 1.0)]
+    value = input_of(node, 1)
+    while value.node is not None and value.const is None:
+        step = value.node
+        steps += [step.op.name, repr(sorted(step.attrs.items())), *step.inputs[1:]]
+        value = input_of(step, 0)
+    return tuple(steps)
+
+
+def _match_any(pattern: str, layers: Sequence[Linear]) -> bool:
+    return any(_matches(pattern, (layer.weight_name, layer.node.name)) for layer in layers)
 
 
 def _matches(pattern: str, names: Iterable[str]) -> bool:

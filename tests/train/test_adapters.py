@@ -261,6 +261,30 @@ def test_a_tied_weight_has_one_adapter() -> None:
     np.testing.assert_allclose(run(merged), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["lora", "dora", "ia3"])
+@pytest.mark.parametrize(("dtype", "rtol"), [(np.float64, 1e-12), (np.float16, 4e-3)])
+def test_other_precisions(dtype: Any, rtol: float, kind: str) -> None:
+    """Columns have norms above 256, whose squares float16 does not hold."""
+    element = {np.float64: "double", np.float16: "float16"}[dtype]
+    head = f"g ({element}[5, {K}] x) => ({element}[5, {N}] y) {{ y = MatMul(x, w) }}"
+    source = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21]> {head}')
+    weight = (WEIGHT.astype(np.float64) * 80 + 1e-7).astype(dtype)
+    source.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    feeds = {"x": X.astype(dtype)}
+
+    def y(model: Any, **parameters: Any) -> Any:
+        return sardonyx.InferenceSession(model).run(["y"], feeds | parameters)[0]
+
+    adapted = lora(source, ["w"], rank=2, kind=kind)
+    before = y(source)
+    limits = {"rtol": rtol, "atol": rtol * np.abs(before).max()}
+    np.testing.assert_allclose(y(adapted.model), before, **limits)
+    parameters = trained(adapted)
+    want, folded = y(adapted.model, **parameters), adapted.folded(parameters)
+    np.testing.assert_allclose(y(adapted.to_model(), **folded), want, **limits)
+    np.testing.assert_allclose(y(merge(source, folded)), want, **limits)
+
+
 TIED = {
     "transB": "a = MatMul(x, w) y = Gemm<transB = 1>(a, w)",
     "alpha": "a = Gemm(x, w) y = Gemm<alpha = 3.0>(a, w)",

@@ -21,6 +21,7 @@ from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
+from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.load.model import Declared, Model
@@ -51,19 +52,19 @@ class Recipe:
         down = rng.uniform(-bound, bound, (layer.k, self.rank)).astype(dtype)
         found = {label + DOWN: down, label + UP: np.zeros((self.rank, layer.n), dtype)}
         if self.kind == "dora":
-            found[label + MAGNITUDE] = np.sqrt(_squared_norms(layer).astype(dtype))
+            found[label + MAGNITUDE] = np.sqrt(_squared_norms(layer)).astype(dtype)
         return found
 
     def folded(self, label: str, layer: Linear, trained: Mapping[str, Array]) -> dict[str, Array]:
         """Return the parameters of a layer as models for inference take them."""
         if self.kind == "ia3":
             return {label + SCALE: trained[label + SCALE]}
-        dtype = layer.dtype.np
-        down, up = trained[label + DOWN], trained[label + UP].astype(np.float32) * self.scale
+        dtype, precision = layer.dtype.np, layer.precision
+        down, up = trained[label + DOWN], trained[label + UP].astype(precision) * self.scale
         found = {label + DOWN: down, label + UP: up.astype(dtype)}
         if self.kind == "dora":
-            norms = np.linalg.norm(layer.dense() + down.astype(np.float32) @ up, axis=0)
-            magnitude = trained[label + MAGNITUDE].astype(np.float32)
+            norms = np.linalg.norm(layer.dense() + down.astype(precision) @ up, axis=0)
+            magnitude = trained[label + MAGNITUDE].astype(precision)
             found[label + SCALE] = (magnitude / norms).astype(dtype)
         return found
 
@@ -87,7 +88,7 @@ def _squared_norms(layer: Linear) -> Array:
             f"a column of {layer.weight_name} is 0, and DoRA divides by its norm",
             hint='use kind="lora", or leave this weight out of the targets',
         )
-    return np.asarray(np.sum(weight * weight, axis=0, dtype=np.float32))
+    return np.asarray(np.sum(weight * weight, axis=0, dtype=layer.precision))
 
 
 def add_parameters(model: Model, arrays: Mapping[str, Array]) -> dict[str, Value]:
@@ -145,13 +146,16 @@ def _norms(b: Builder, layer: Linear, factors: tuple[Value, Value], scale: float
     """The norm of each column of W + s A B, without W as a float matrix.
 
     |W + s A B|² = |W|² + 2 s B ∘ (Aᵀ W) + s² B ∘ (Aᵀ A B), summed over rows: products of `rank`
-    rows, for which quantized weights are read as they are stored.
+    rows, for which quantized weights are read as they are stored. In float16 a square overflows at
+    a norm of 256, so that those of 16-bit types are float32.
     """
-    down, up = factors
-    transposed = b.Transpose(down, perm=(1, 0))
+    transposed = b.Transpose(factors[0], perm=(1, 0))
     # Levels from 2 on round activations; norms are computed in full precision.
     projected = layer.product(b, transposed, accuracy_level=1)
+    dtype = F64 if layer.dtype is F64 else F32
+    down, up, transposed, projected = (b.cast(v, dtype) for v in (*factors, transposed, projected))
     gram = b.MatMul(b.MatMul(transposed, down), up)
     mixed = b.Add(b.Mul(projected, 2 * scale), b.Mul(gram, scale * scale))
     crossed = b.ReduceSum(b.Mul(up, mixed), b.ints(0), keepdims=0)
-    return b.Sqrt(b.Add(crossed, b.const(_squared_norms(layer), layer.dtype)))
+    norms = b.Sqrt(b.Add(crossed, b.const(_squared_norms(layer), dtype)))
+    return b.cast(norms, layer.dtype)

@@ -68,7 +68,7 @@ def _replace_weight(
     if (DOWN in change) != (UP in change):
         raise InvalidArgument(f"the adapter of {label} has only one of {DOWN} and {UP}")
     if DOWN in change:
-        down, up = change[DOWN].astype(np.float32), change[UP].astype(np.float32)
+        down, up = change[DOWN].astype(weight.dtype), change[UP].astype(weight.dtype)
         if (*down.shape[:1], *up.shape[1:]) != weight.shape or down.shape[1:] != up.shape[:1]:
             raise InvalidArgument(
                 f"the adapter of {label} has the shapes {list(down.shape)} and {list(up.shape)}, "
@@ -76,7 +76,7 @@ def _replace_weight(
             )
         weight = weight + down @ up
     if SCALE in change:
-        weight = weight * change[SCALE].astype(np.float32)
+        weight = weight * change[SCALE].astype(weight.dtype)
     quantizes = requantize and layers[0].is_quantized
     stored = (_requantized if quantizes else _as_float)(layers[0], label, weight)
     for layer in layers:

@@ -15,7 +15,7 @@ from sardonyx.base.records import frozen, replace
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const
-from sardonyx.graph.dtype import FLOATS, DType
+from sardonyx.graph.dtype import F64, FLOATS, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
@@ -63,6 +63,11 @@ class Linear:
         return self.x.tensor.dtype
 
     @property
+    def precision(self) -> np.dtype[Any]:
+        """The type that weights, adapters and norms are combined in."""
+        return np.dtype(np.float64 if self.dtype is F64 else np.float32)
+
+    @property
     def bias(self) -> Value | None:
         """The bias that the node adds."""
         slot = _BIAS_SLOT.get(self.node.op.name)
@@ -91,16 +96,16 @@ class Linear:
         return b.node(node.op.name, *inputs, domain=node.op.domain, **options).outputs[0]
 
     def dense(self) -> Array:
-        """Return W [K, N] as float32, dequantized and times the node's alpha."""
+        """Return W [K, N] in `precision`, dequantized and times the node's alpha."""
         op, attrs = self.node.op, self.node.attrs
         if op.name in _QUANTIZED:
             stored = [_evaluated(v) for v in self.node.inputs[1 : _BIAS_SLOT.get(op.name)]]
             eye = np.eye(self.k, dtype=np.float32)
-            return np.asarray(op.run([eye, *stored], attrs)[0], np.float32)
-        weight = np.asarray(_evaluated(input_of(self.node, 1)), np.float32)
+            return np.asarray(op.run([eye, *stored], attrs)[0], self.precision)
+        weight = np.asarray(_evaluated(input_of(self.node, 1)), self.precision)
         if attrs.get("transB"):
             weight = weight.T
-        return weight * np.float32(attrs.get("alpha", 1.0))
+        return weight * self.precision.type(attrs.get("alpha", 1.0))
 
 
 def _evaluated(value: Value | None) -> Array | None:

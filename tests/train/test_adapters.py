@@ -285,6 +285,21 @@ def test_other_precisions(dtype: Any, rtol: float, kind: str) -> None:
     np.testing.assert_allclose(y(merge(source, folded)), want, **limits)
 
 
+def test_a_model_for_inference_is_in_inference_form() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Dropout", ["a", "ratio", "training"], ["b"]),
+        helper.make_node(
+            "BatchNormalization", ["b", "one", "zero", "zero", "one"], ["y"], training_mode=1
+        ),
+    ]
+    scalars = {"ratio": np.float32(0.5), "training": np.array(True)}
+    vectors = {"one": np.ones(N, np.float32), "zero": np.zeros(N, np.float32)}
+    adapted = lora(model_of(nodes, w=WEIGHT, **scalars, **vectors), ["w"])
+    norm = 1 / np.sqrt(1 + 1e-5)
+    np.testing.assert_allclose(run(adapted.to_model()), X @ WEIGHT * norm, rtol=1e-4, atol=1e-4)
+
+
 TIED = {
     "transB": "a = MatMul(x, w) y = Gemm<transB = 1>(a, w)",
     "alpha": "a = Gemm(x, w) y = Gemm<alpha = 3.0>(a, w)",

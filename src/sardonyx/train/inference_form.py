@@ -14,12 +14,17 @@ def inference_form(model: Model) -> Model:
     A node whose further outputs are read, as running statistics that a model returns, stays.
     """
     graph = copied(model.graph)
+    end_training(graph)
+    return replace(model, graph=graph)
+
+
+def end_training(graph: Graph) -> None:
+    """Put the nodes of a graph into inference mode."""
     use_stored_statistics(graph)
     for node in list(graph.all_nodes()):
         if node.op.name == "Dropout" and _has_one_result(node):
             node.graph.replace_inputs(node, node.inputs[:1])
             _keep_first_output(node)
-    return replace(model, graph=graph)
 
 
 def use_stored_statistics(graph: Graph) -> None:

@@ -14,7 +14,7 @@ from sardonyx.load.model import Model
 from sardonyx.train.adapters import insert, prefix
 from sardonyx.train.adapters.merge import merge
 from sardonyx.train.adapters.targets import editable, find
-from sardonyx.train.inference_form import use_stored_statistics
+from sardonyx.train.inference_form import end_training, use_stored_statistics
 
 __all__ = ["Adapted", "lora", "merge"]
 
@@ -32,10 +32,13 @@ class Adapted:
         self._source, self._targets, self._recipe = source, targets, recipe
         self.model: Model
         self.parameters: dict[str, Array]
+        model = editable(source)
+        # Statistics are frozen like the weights: an adapter file has neither.
+        use_stored_statistics(model.graph)
         if isinstance(recipe, prefix.Recipe):
-            self.model, self.parameters = prefix.prefixed(editable(source), targets, recipe)
+            self.model, self.parameters = prefix.prefixed(model, targets, recipe)
         else:
-            self.model, self.parameters = _with_layers(source, targets, recipe)
+            self.model, self.parameters = _with_layers(model, targets, recipe)
 
     def to_model(self) -> Model:
         """Return the model for inference, whose adapter parameters are optional inputs.
@@ -43,9 +46,10 @@ class Adapted:
         Their defaults have no effect; `RunOptions.add_active_adapter` feeds those of a saved
         adapter. Several adapters of the same targets, kind and rank fit one such model.
         """
-        if isinstance(self._recipe, prefix.Recipe):
-            return prefix.optional(editable(self._source), self._targets)
         model = editable(self._source)
+        end_training(model.graph)
+        if isinstance(self._recipe, prefix.Recipe):
+            return prefix.optional(model, self._targets)
         for label, layers in find(model.graph, self._targets).items():
             defaults = self._recipe.neutral(label, layers[0])
             insert.insert(layers, label, insert.add_parameters(model, defaults))
@@ -102,11 +106,8 @@ def lora(
 
 
 def _with_layers(
-    source: Any, targets: Sequence[str], recipe: insert.Recipe
+    model: Model, targets: Sequence[str], recipe: insert.Recipe
 ) -> tuple[Model, dict[str, Array]]:
-    model = editable(source)
-    # Statistics are frozen like the weights: an adapter file has neither.
-    use_stored_statistics(model.graph)
     initial: dict[str, Array] = {}
     for position, (label, layers) in enumerate(find(model.graph, targets).items()):
         parameters = recipe.initial(label, layers[0], position)

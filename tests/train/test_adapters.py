@@ -360,6 +360,13 @@ def test_a_weight_that_is_an_input_with_a_default() -> None:
     np.testing.assert_allclose(run(adapted.model), X @ WEIGHT, rtol=1e-4, atol=1e-4)
 
 
+def test_a_name_with_brackets_is_no_pattern() -> None:
+    node = helper.make_node("MatMul", ["x", "layers[0].w"], ["y"], "q[0]")
+    source = model_of([node], **{"layers[0].w": WEIGHT})
+    for target in ("layers[0].w", "q[0]", "layers[[]0].*"):
+        assert list(lora(source, [target], kind="ia3").parameters) == ["layers[0].w.scale"]
+
+
 @pytest.mark.parametrize(
     ("targets", "message"),
     [

@@ -353,6 +353,19 @@ def test_frozen_parameters_have_no_gradient(tmp_path: Path) -> None:
     assert (trained["w2"] != weights["w2"]).any()
 
 
+def test_names_with_brackets_are_no_patterns() -> None:
+    names = {n: f"layers[{n[1]}].{n[0]}" for n in SHAPES}
+    model, _ = classifier()
+    for tensor in model.graph.initializer:
+        tensor.name = names[tensor.name]
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = names.get(name, name)
+    chosen = ["layers[1].w", "*2].b"]
+    step = TrainingStep(model, loss="loss", parameters=chosen)
+    assert step.parameters.keys() == {"layers[1].w", "layers[2].b"}
+
+
 def saved(step: TrainingStep, path: Path) -> Any:
     step.save(path)
     return onnx.load(path)

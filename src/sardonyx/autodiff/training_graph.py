@@ -84,17 +84,21 @@ class TrainingModel:
 def training_model(source: Any, options: StepOptions) -> TrainingModel:
     """Return the model of a training step."""
     loaded = loaded_model(source, options.dims)
-    names = _parameter_names(source, options)
+    names = _parameter_names(source, options, loaded[1])
     graph = _TrainingGraph(*loaded, options)
     return graph.build(names)
 
 
-def _parameter_names(source: Any, options: StepOptions) -> list[str]:
-    """Return the names of the parameters to train; patterns choose among those with gradients."""
+def _parameter_names(source: Any, options: StepOptions, initializers: Collection[str]) -> list[str]:
+    """Return the names of the parameters to train; patterns choose among those with gradients.
+
+    The name of an initializer is not a pattern, whatever characters it has.
+    """
     wanted = options.parameters
     if wanted is not None and not len(wanted):
         raise InvalidArgument("`parameters` is empty", hint="leave it out to train all")
-    patterns = [] if wanted is None else [p for p in wanted if set(p) & set("*?[")]
+    others = [] if wanted is None else [p for p in wanted if p not in initializers]
+    patterns = [p for p in others if set(p) & set("*?[")]
     if wanted is not None and not patterns:
         return list(dict.fromkeys(wanted))
     reached = GradientGraph(*loaded_model(source, options.dims)).reached(options.loss, False)
@@ -106,7 +110,7 @@ def _parameter_names(source: Any, options: StepOptions) -> list[str]:
                 f"no parameter that gradients reach matches {pattern!r}; "
                 f"there are {', '.join(reached[:8])}{' and others' if len(reached) > 8 else ''}"
             )
-    chosen = [n for n in reached if any(fnmatchcase(n, p) for p in wanted)]
+    chosen = [n for n in reached if any(fnmatchcase(n, p) for p in patterns)]
     named = [p for p in wanted if p not in patterns and p not in chosen]
     return [*chosen, *named]
 

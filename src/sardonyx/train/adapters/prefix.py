@@ -41,7 +41,7 @@ def _caches(model: Model, patterns: Sequence[str]) -> list[Value]:
     """Return the inputs [batch, heads, past, head size] that patterns match."""
     graph, found = model.graph, {}
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        matches = [v for v in graph.inputs if fnmatchcase(v.name, pattern)]
+        matches = [v for v in graph.inputs if v.name == pattern or fnmatchcase(v.name, pattern)]
         if not matches:
             names = ", ".join(v.name for v in graph.inputs)
             raise InvalidArgument(f"{pattern!r} matches none of the inputs {names}")

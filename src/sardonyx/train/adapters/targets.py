@@ -233,7 +233,7 @@ def _match_any(pattern: str, layers: Sequence[Linear]) -> bool:
 
 
 def _matches(pattern: str, names: Iterable[str]) -> bool:
-    return any(name and fnmatchcase(name, pattern) for name in names)
+    return any(name and (name == pattern or fnmatchcase(name, pattern)) for name in names)
 
 
 def _no_match(graph: Graph, linears: Sequence[Linear], pattern: str) -> InvalidArgument:

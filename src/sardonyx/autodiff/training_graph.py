@@ -211,13 +211,16 @@ class _TrainingGraph(GradientGraph):
         b, options = self._b, self._options
         own: dict[str, Any] = {"domain": GRADIENT}
         if options.accumulates:
-            control = b.StepControl(settings, loss, skips=int(options.skips), **own)
+            control = b.StepControl(settings, loss, **own)
             for name, grad in grads.items():
                 total = self._new_state(made, f"{name}.{GRAD_SUM}", params[name].tensor)
                 grads[name] = b.AccumulateGradient(control, total, grad, **own)
         norm = None
         if options.max_norm is not None or options.skips:
             norm = b.GradientNorm(*grads.values(), **own)
+        if options.skips:
+            # A loss that is not finite changes nothing, whatever its gradients are.
+            norm = b.Add(norm, b.Mul(loss, 0.0))
         limit = -1.0 if options.max_norm is None else float(options.max_norm)
         skips = int(options.skips)
         control = b.StepControl(settings, loss, norm, max_norm=limit, skips=skips, **own)
@@ -254,7 +257,7 @@ class _TrainingGraph(GradientGraph):
             return
         own: dict[str, Any] = {"domain": GRADIENT}
         # As in torch, a step that is skipped for its gradients still updates the statistics.
-        control = self._b.StepControl(settings, loss, skips=int(self._options.skips), **own)
+        control = self._b.StepControl(settings, loss, **own)
         for name, value in new.items():
             node = self._b.node("StoreState", control, statistics[name], value, outputs=2, **own)
             self._flags.append(node.outputs[0])

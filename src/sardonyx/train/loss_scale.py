@@ -6,9 +6,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import RuntimeException
+
 # As torch.amp.GradScaler has them.
 _INITIAL: Final = 2.0**16
 _GROWTH_INTERVAL: Final = 2000  # updates in a row after which the factor is doubled
+# As fairseq has it: with smaller factors most gradients underflow.
+_LEAST: Final = 1e-4
 
 
 class LossScale:
@@ -29,7 +33,13 @@ class LossScale:
         return float(self._factor)
 
     def update(self, is_finite: bool) -> None:
-        """Note whether a step was finite."""
+        """Note whether a step was finite; raise, unchanged, if the factor would be too small."""
+        if not is_finite and self.value * 0.5 < _LEAST:
+            raise RuntimeException(
+                f"the gradients overflow float16 even if the loss is scaled by {self.value:.3g}",
+                hint="lower the learning rate, scale the loss in the model, or use "
+                'mixed_precision="bfloat16"',
+            )
         self._updates[...] = self._updates + 1 if is_finite else 0
         if not is_finite:
             self._factor *= 0.5

@@ -23,7 +23,7 @@ from sardonyx.autodiff.training_graph import (
     training_model,
 )
 from sardonyx.base.records import replace
-from sardonyx.errors import InvalidArgument, RuntimeException
+from sardonyx.errors import InvalidArgument, RuntimeException, located
 from sardonyx.graph.dtype import BF16, F16
 from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
@@ -206,16 +206,17 @@ class TrainingStep:
 
     def _advance(self, loss: Any, is_updated: bool) -> None:
         """Count the run; raise if it was skipped because its loss is not finite."""
-        if self._scale is None and not np.isfinite(loss).all():
+        if not np.isfinite(loss).all():
             raise RuntimeException(
                 f"the loss of step {int(self._count) + 1} is {float(np.asarray(loss).reshape(()))}",
                 hint="parameters and states are those before the step; lower the learning rate, "
                 "clip gradients by max_norm, or look for such numbers in the feeds",
             )
         if self._settings[3]:
-            self._count += is_updated
             if self._scale is not None:
-                self._scale.update(is_updated)
+                with located(training=f"step {int(self._count) + 1}"):
+                    self._scale.update(is_updated)
+            self._count += is_updated
         self._runs += 1
 
     def load(

@@ -18,6 +18,7 @@ import sardonyx
 from sardonyx.errors import InvalidArgument, RuntimeException
 from sardonyx.train import SGD, Adafactor, Adam, AdamW, TrainingStep
 from sardonyx.train.schedules import constant, cosine, linear
+from sardonyx.train.step_memory import step_bytes
 from tests.train import models, torch_nets
 
 Array = Any
@@ -201,14 +202,14 @@ def test_a_step_that_overflows_float16_is_skipped() -> None:
 def test_the_scale_of_the_loss_has_a_lower_bound() -> None:
     model = with_weights(
         """g (float[4, 8] x) => (float loss) {
-            a = MatMul(x, w) b = Mul(a, huge) c = Mul(b, small) loss = ReduceSum<keepdims=0>(c) }""",
+            a = MatMul(x, w) b = Mul(a, huge) c = Mul(b, small)
+            loss = ReduceSum<keepdims=0>(c) }""",
         {"w": np.eye(8, dtype=np.float32), "huge": np.float32(1e20), "small": np.float32(1e-10)},
     )
     step = TrainingStep(model, mixed_precision="float16")
     feeds = {"x": np.ones((4, 8), np.float32)}
     with pytest.raises(RuntimeException, match="overflow float16 even if the loss is") as caught:
-        for _ in range(40):
-            step.run(feeds)
+        losses_of(step, feeds, 40)
     assert caught.value.where["training"] == "step 1"
     assert step.state["loss_scale"] >= 1e-4
     np.testing.assert_array_equal(step.parameters["w"], np.eye(8))
@@ -490,6 +491,23 @@ def test_a_memory_budget_recomputes() -> None:
 
     assert n_again(plenty) == 0
     assert n_again(little) > 0
+    # Between the two only the first layers are recomputed.
+    most, least = (step_bytes(step.session, {**feeds, **step._own}) for step in (plain, little))
+    some = TrainingStep(model, memory_budget=(most + least) // 2)
+    assert losses_of(some, feeds, 3) == expected
+    assert 0 < n_again(some) < n_again(little)
+    assert least < step_bytes(some.session, {**feeds, **some._own}) <= (most + least) // 2
+
+
+def test_arrays_stay_when_a_budget_recomputes(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = models.image_net()
+    step = TrainingStep(model, loss="loss", memory_budget=0)
+    arrays = step.parameters | step.state
+    before = {n: a.copy() for n, a in arrays.items()}
+    step.run(feeds_for("image"))
+    assert all(array is arrays[n] for n, array in (step.parameters | step.state).items())
+    assert any((array != before[n]).any() for n, array in arrays.items())
+    assert "memory_budget is 0 bytes" in caplog.text
 
 
 def test_float64_is_trained_too() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.copy import copy_nodes
 from sardonyx.graph.graph import Graph, Node, Value
@@ -17,7 +18,16 @@ from sardonyx.graph.infer import infer_node
 
 # The priority of recomputed nodes; above 0: scheduled as late as their readers allow.
 RECOMPUTED: Final = 10
-Choice = str | Callable[[Node], bool] | Iterable[str] | None
+
+
+@frozen
+class FirstLayers:
+    """A share of the layers, those at the beginning, whose values the backward pass reads last."""
+
+    share: float
+
+
+Choice = FirstLayers | str | Callable[[Node], bool] | Iterable[str] | None
 
 
 def nodes_to_recompute(
@@ -32,8 +42,9 @@ def nodes_to_recompute(
     """
     if choice is None:
         return set()
-    if choice == "layers":
-        chosen = _between_checkpoints(nodes, active)
+    if choice == "layers" or isinstance(choice, FirstLayers):
+        share = choice.share if isinstance(choice, FirstLayers) else 1.0
+        chosen = _between_checkpoints(nodes, active, share)
     elif isinstance(choice, str):
         raise InvalidArgument(
             f"recompute must be 'layers', names of nodes or a function of a node, got {choice!r}"
@@ -60,12 +71,14 @@ def _named(
     return {node for node in nodes if node.name in chosen}
 
 
-def _between_checkpoints(nodes: Sequence[Node], active: Collection[Value]) -> set[Node]:
+def _between_checkpoints(
+    nodes: Sequence[Node], active: Collection[Value], share: float
+) -> set[Node]:
     """Return all nodes but checkpoints: nodes whose output is a single-value cut of the graph.
 
     Only active values count, so that a mask which all layers read does not connect them; nor is it
     recomputed. Nodes after the last checkpoint are not recomputed: the backward pass reads their
-    results first.
+    results first. With a `share` below 1 only the first nodes are.
     """
     position = {node: i for i, node in enumerate(nodes)}
     last_read: dict[Value, int] = {}
@@ -85,7 +98,8 @@ def _between_checkpoints(nodes: Sequence[Node], active: Collection[Value]) -> se
     # sqrt(n) segments minimize the peak: checkpoints plus the values of one segment (Chen et al.,
     # Training Deep Nets with Sublinear Memory Cost, 2016).
     checkpoints = _spaced(cuts, math.isqrt(len(nodes)))
-    before_last = enumerate(nodes[: max(checkpoints, default=0)])
+    ends = sorted(checkpoints)[: math.ceil(share * len(checkpoints))]
+    before_last = enumerate(nodes[: max(ends, default=0)])
     inner = (node for i, node in before_last if i not in checkpoints)
     return {node for node in inner if any(value in active for value in node.outputs)}
 

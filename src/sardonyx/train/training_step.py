@@ -15,13 +15,14 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.autodiff.gradient import loaded_model
-from sardonyx.autodiff.recompute import Choice
+from sardonyx.autodiff.recompute import Choice, FirstLayers
 from sardonyx.autodiff.training_graph import (
     LOSS_SCALE_INPUT,
     SETTINGS_INPUT,
     StepOptions,
     training_model,
 )
+from sardonyx.base.log import logger
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument, RuntimeException, located
 from sardonyx.graph.dtype import BF16, F16
@@ -36,6 +37,8 @@ from sardonyx.train.step_memory import step_bytes
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
+# Of the layers, that a memory budget may have recomputed.
+_SHARES: Final = (0.25, 0.5, 0.75, 1.0)
 _PRECISIONS: Final = {None: None, "bfloat16": BF16, "float16": F16}
 
 
@@ -51,8 +54,8 @@ class TrainingStep:
     computes matmuls and convolutions in float16 or bfloat16 on float32 parameters; for float16 the
     loss is scaled, and steps whose gradients overflow are skipped.
 
-    `recompute` is that of `gradient`; with `memory_budget` in bytes, layers are recomputed if
-    the activations of a step would exceed it. `dims` fixes symbolic dims by name.
+    `recompute` is that of `gradient`. With `memory_budget` in bytes, as many layers are recomputed
+    as the values of the first step need to fit. `dims` fixes symbolic dims by name.
 
     Results are bitwise equal for any number of threads. One thread runs a step at a time.
     """
@@ -95,11 +98,7 @@ class TrainingStep:
         self._count = np.zeros((), np.int64)
         self._runs = np.zeros((), np.int64)
         self._lock = Lock()
-        self._compile(self._options)
-
-    def _compile(self, options: StepOptions) -> None:
-        """Build the graph, its session and its arrays."""
-        made = training_model(self._source, options)
+        made = training_model(self._source, self._options)
         self._loss = made.loss
         self._outputs = [d.name for d in made.model.outputs[:-1]]
         arrays: Arrays = {n: np.array(c.view()) for n, c in made.parameters.items()}
@@ -182,14 +181,34 @@ class TrainingStep:
         raise InvalidArgument(f"{wrong} is not an input; the inputs are {_listed(self._inputs)}")
 
     def _keep_within_budget(self, feeds: Mapping[str, Any]) -> None:
-        """Recompute the layers if the values of a step of these sizes exceed the budget."""
+        """Recompute as few layers as the budget allows for the values of a step of these sizes."""
         budget, self._budget = self._budget, None
         assert budget is not None
-        if step_bytes(self._session, {**feeds, **self._own}) > budget:
-            parameters, state = self._parameters, self._states
-            self._compile(replace(self._options, recompute="layers"))
-            load_arrays(self._parameters, parameters, "parameter")
-            load_arrays(self._states, state, "state")
+        if self._step_bytes(feeds) <= budget:
+            return
+        low, high, compiled = 0, len(_SHARES) - 1, -1
+        while low < high:
+            compiled = (low + high) // 2
+            self._recompute(_SHARES[compiled])
+            fits = self._step_bytes(feeds) <= budget
+            low, high = (low, compiled) if fits else (compiled + 1, high)
+        if compiled != high:
+            self._recompute(_SHARES[high])
+        needed = self._step_bytes(feeds)
+        if needed > budget:
+            logger.warning(
+                "memory_budget is %d bytes, and a step takes %d with all layers recomputed",
+                budget,
+                needed,
+            )
+
+    def _step_bytes(self, feeds: Mapping[str, Any]) -> int:
+        return step_bytes(self._session, {**feeds, **self._own})
+
+    def _recompute(self, share: float) -> None:
+        """Compile the step again, with a share of its layers recomputed, for the same arrays."""
+        made = training_model(self._source, replace(self._options, recompute=FirstLayers(share)))
+        self._session = InferenceSession(made.model, *self._session_arguments)
 
     def _set(self, lr: LearningRate) -> None:
         """Write the settings that the nodes read in this run."""

@@ -163,8 +163,20 @@ def test_a_step_is_trained_as_it_is() -> None:
     assert weights(result) == weights(trained())
     with pytest.raises(InvalidArgument, match="cannot be overridden; pass them to TrainingStep"):
         fit(step, DATA, **options, max_norm=1.0)
-    with pytest.raises(InvalidArgument, match="the outputs loss, y; name its `loss`"):
-        fit(step, DATA, epochs=1)
+    assert len(fit(step, DATA, epochs=1).losses) == 1
+    with pytest.raises(InvalidArgument, match="the step minimizes loss, not y"):
+        fit(step, DATA, loss="y", epochs=1)
+
+
+@pytest.mark.parametrize("name", ["step", "runs", "loss_scale", "w.exp_avg"])
+def test_an_input_may_have_the_name_of_a_state(name: str) -> None:
+    model = regression()
+    model.graph.input[0].name = model.graph.node[0].input[0] = name
+    data = {name: DATA["x"], "goal": DATA["goal"]}
+    options = {"loss": "loss", "epochs": 3, "optimizer": AdamW(0.05)}
+    result = fit(model, data, evaluation=data, **options)
+    assert result.losses == fit(regression(), DATA, **options).losses
+    assert len(result.evaluations) == 3
 
 
 def test_parameters_that_are_named_are_trained() -> None:

@@ -403,6 +403,19 @@ def test_names_with_brackets_are_no_patterns() -> None:
     assert step.parameters.keys() == {"layers[1].w", "layers[2].b"}
 
 
+def test_a_parameter_may_have_the_name_of_a_state() -> None:
+    def made(name: str) -> tuple[TrainingStep, list[float]]:
+        model, _ = classifier()
+        model.graph.initializer[2].name = model.graph.node[2].input[1] = name
+        step = TrainingStep(model, loss="loss", optimizer=AdamW(0.05))
+        return step, losses_of(step, FEEDS, 5)
+
+    (plain, expected), (step, found) = made("w2"), made("w1.exp_avg")
+    assert found == expected
+    np.testing.assert_array_equal(step.parameters["w1.exp_avg"], plain.parameters["w2"])
+    np.testing.assert_array_equal(step.state["w1.exp_avg_"], plain.state["w1.exp_avg"])
+
+
 def saved(step: TrainingStep, path: Path) -> Any:
     step.save(path)
     return onnx.load(path)

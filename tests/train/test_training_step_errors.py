@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from onnx import parser
 
 import sardonyx
@@ -16,11 +17,19 @@ from tests.train.test_training_step import CLASSIFIER, FEEDS, classifier, losses
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
-    "accumulate": ({"accumulate": 0}, "accumulate must be at least 1, got 0"),
+    "accumulate": ({"accumulate": 0}, "accumulate must be a positive integer, got 0"),
+    "half a run": ({"accumulate": 1.5}, "accumulate must be a positive integer, got 1.5"),
+    "an optimizer by name": ({"optimizer": "adam"}, r"optimizer must be.*got 'adam'(.|\n)*AdamW\(lr="),
+    "the class of an optimizer": ({"optimizer": SGD}, "optimizer must be one of sardonyx.train, got <class"),
+    "an optimizer of torch": (
+        {"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)}, "optimizer must be.*got SGD"
+    ),
     "precision": ({"mixed_precision": "int8"}, "mixed_precision must be.*got 'int8'"),
     "budget": ({"memory_budget": -5}, "memory_budget must be.*got -5"),
-    "no loss": ({"loss": None}, "2 outputs: loss, scores"),
-    "a loss of many elements": ({"loss": "scores"}, "a loss must have one element"),
+    "no loss": ({"loss": None}, r"2 outputs: loss, scores\n.*by `loss`"),
+    "a loss of many elements": (
+        {"loss": "scores"}, r"a loss must have one element(.|\n)*reduce it in the model$"
+    ),
     "a name": ({"parameters": ["w9"]}, "no input or initializer 'w9'"),
     "a pattern": ({"parameters": ["q*"]}, "matches 'q\\*'; there are w1"),
     "none": ({"parameters": []}, "`parameters` is empty"),
@@ -29,7 +38,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "eps": ({"optimizer": AdamW(eps=-1)}, "eps must be at least 0, got -1"),
     "nesterov": ({"optimizer": SGD(nesterov=True)}, "needs a momentum"),
     "d": ({"optimizer": Adafactor(d=0.5)}, "d must be at least 1, got 0.5"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -86,6 +95,11 @@ def test_wrong_feeds() -> None:
         step.run(FEEDS | {"w1": np.zeros((2, 8), np.float32)})
     with pytest.raises(InvalidArgument, match="q is not an input; the inputs are labels, x"):
         step.run(FEEDS | {"q": 1})
+    with pytest.raises(InvalidArgument, match="the feeds lack labels; they have x"):
+        step.run({"x": FEEDS["x"]})
+    with pytest.raises(InvalidArgument, match="rank 3") as caught:
+        step.run(FEEDS | {"x": FEEDS["x"][None]})
+    assert caught.value.where["fed"] == "x [1, 4, 2], labels [4]"
     with pytest.raises(InvalidArgument, match="learning rate of step 1 is -1"):
         step.run(FEEDS, lr=-1)
 
@@ -157,9 +171,21 @@ def test_only_inputs_are_updated() -> None:
         updating(text)
 
 
-def test_a_label_out_of_range_changes_nothing() -> None:
+@pytest.mark.parametrize(
+    ("label", "said"), [(9, "index 9 "), (-1, "the label at position 2 is below 0")]
+)
+def test_a_label_out_of_range_changes_nothing(label: int, said: str) -> None:
     step = TrainingStep(classifier()[0], loss="loss")
     before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
-    with pytest.raises(InvalidArgument, match="9"):
-        step.run(FEEDS | {"labels": np.array([0, 1, 9, 0])})
+    with pytest.raises(InvalidArgument, match=said):
+        step.run(FEEDS | {"labels": np.array([0, 1, label, 0])})
     assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())
+
+
+def test_a_statistic_that_is_called_like_a_counter() -> None:
+    text = """g (float[n, 2] x) => (float loss) {
+        y, m, v = BatchNormalization<training_mode = 1>(x, s, b, step, var)
+        loss = ReduceSumSquare<keepdims = 0>(y) }"""
+    weights = {n: np.ones(2, np.float32) for n in ("s", "b", "step", "var")}
+    with pytest.raises(InvalidArgument, match="is called step, as a counter"):
+        TrainingStep(with_weights(text, weights))

@@ -101,7 +101,8 @@ def _parameter_names(source: Any, options: StepOptions, initializers: Collection
     patterns = [p for p in others if set(p) & set("*?[")]
     if wanted is not None and not patterns:
         return list(dict.fromkeys(wanted))
-    reached = GradientGraph(*loaded_model(source, options.dims)).reached(options.loss, False)
+    graph = _TrainingGraph(*loaded_model(source, options.dims), options)
+    reached = graph.reached(options.loss, False)
     if wanted is None:
         return reached
     for pattern in patterns:
@@ -123,6 +124,7 @@ class _TrainingGraph(GradientGraph):
         self._options = options
         self._names = {value.name for value in self.graph.all_values()}
         self._flags: list[Value] = []  # an output of each node that writes
+        self._taken = {v.name for v in self.graph.all_values()}
 
     def build(self, names: list[str]) -> TrainingModel:
         """Add all nodes of the step."""
@@ -157,6 +159,20 @@ class _TrainingGraph(GradientGraph):
         self._add_flags()
         self._finish(forward, recomputed)
         return made
+
+    def _losses(self, of: str | Sequence[str] | None) -> dict[str, Value]:
+        names = [d.name for d in self.model.outputs]
+        if of is None and len(names) > 1:
+            raise InvalidArgument(
+                f"the model has {len(names)} outputs: {', '.join(names)}",
+                hint="name the one to minimize by `loss`",
+            )
+        return super()._losses(of)
+
+    def _seeds(self, losses: Mapping[str, Value], are_fed: bool) -> Gradients:
+        for name, value in losses.items():
+            check_loss(name, value)
+        return super()._seeds(losses, are_fed)
 
     def _statistics(self) -> dict[str, Value]:
         """Return the running statistics of batch norms in training, as inputs."""
@@ -242,6 +258,8 @@ class _TrainingGraph(GradientGraph):
             name += "_"
         self._names.add(name)
         assert shape is not None, "parameters are constants of the model"
+        while name in self._taken:  # as a parameter that is called w.exp_avg
+            name += "_"
         made.states[name] = fact.dtype, shape
         return self._new_input(name, Fact(fact.dtype, shape))
 

@@ -20,6 +20,7 @@ from sardonyx.ops.softmax.standard import log_softmax
 
 _ATTRS: Final = {"ignore_index": optional("int"), "reduction": b"mean"}
 _TYPES: Final = {"T": FLOATS, "I": INDEX}
+NEGATIVE_LABEL: Final = 2**31 - 1  # what labels below 0 become: a class that no model has
 
 
 def _loss_fact(
@@ -107,8 +108,7 @@ def _likelihood(b: Builder, node: Node, log_prob: Value) -> Value:
     ignored, reduction = node.attrs["ignore_index"], node.attrs["reduction"]
     keep = None if ignored is None else b.Not(b.Equal(labels, ignored))
     # A label below 0 is a mistake, and not counted from the end.
-    above_all = b.const(2**31 - 1, labels.tensor.dtype)  # a class that no model has
-    labels = b.Where(b.Less(labels, 0), above_all, labels)
+    labels = b.Where(b.Less(labels, 0), b.const(NEGATIVE_LABEL, labels.tensor.dtype), labels)
     if keep is not None:
         labels = b.Where(keep, labels, b.const(0, labels.tensor.dtype))
     column = b.ints(1)

@@ -24,7 +24,6 @@ from sardonyx.train.speed import Report
 from sardonyx.train.training_step import TrainingStep
 
 _ADAPTER: Final = ".onnx_adapter"
-_OWN: Final = "sardonyx."  # prefix of the inputs and outputs that a step adds to its model
 
 
 @frozen(eq=False)
@@ -150,11 +149,12 @@ def fit(  # noqa: PLR0913 - options, passed by name
         raise InvalidArgument(
             "the options of a TrainingStep cannot be overridden; pass them to TrainingStep"
         )
+    elif loss not in (None, model.loss):
+        raise InvalidArgument(f"the step minimizes {model.loss}, not {loss}")
     else:
         step = model
-    loss_name = _loss_name(step, loss)
     options = LoopOptions(
-        loss=loss_name,
+        loss=step.loss,
         epochs=epochs,
         steps=steps,
         lr=lr,
@@ -165,13 +165,12 @@ def fit(  # noqa: PLR0913 - options, passed by name
         resume=resume,
         seed=seed,
     )
-    names = step.inputs
-    batches = Batches(data, names, BatchOptions(batch_size, shuffle, seed, drop_last))
+    batches = Batches(data, step.inputs, BatchOptions(batch_size, shuffle, seed, drop_last))
     validation = None
     if evaluation is not None:
         size = batch_size if holds_arrays(evaluation) else None
-        ordered = Batches(evaluation, names, BatchOptions(size, shuffle=False))
-        validation = Evaluation(ordered, loss_name, metrics or {})
+        ordered = Batches(evaluation, step.inputs, BatchOptions(size, shuffle=False))
+        validation = Evaluation(ordered, step.loss, metrics or {})
     folder = checkpoints
     if folder is not None and not isinstance(folder, CheckpointFolder):
         folder = CheckpointFolder(folder)
@@ -179,11 +178,3 @@ def fit(  # noqa: PLR0913 - options, passed by name
     loop.run()
     state = loop.state
     return Fitted(step, state.losses, state.evaluations, state.early_stop_reason, adapted)
-
-
-def _loss_name(step: TrainingStep, loss: str | None) -> str:
-    """Return the output that a step minimizes: the named one, or the only one."""
-    names = [o.name for o in step.session.get_outputs() if not o.name.startswith(_OWN)]
-    if loss is None and len(names) > 1:
-        raise InvalidArgument(f"the step has the outputs {', '.join(names)}; name its `loss`")
-    return loss or names[0]

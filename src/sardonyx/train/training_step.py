@@ -8,7 +8,9 @@ update in place; the session has no copy of them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any, Final
 
@@ -24,12 +26,14 @@ from sardonyx.autodiff.training_graph import (
 )
 from sardonyx.base.log import logger
 from sardonyx.base.records import replace
-from sardonyx.errors import InvalidArgument, RuntimeException, located
+from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError, located
 from sardonyx.graph.dtype import BF16, F16
 from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
+from sardonyx.ops.loss import NEGATIVE_LABEL
 from sardonyx.ort.options import SessionOptions
 from sardonyx.session import InferenceSession
+from sardonyx.session.feeds import describe
 from sardonyx.train.loss_scale import LossScale
 from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer
 from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
@@ -39,6 +43,7 @@ Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
 # Of the layers, that a memory budget may have recomputed.
 _SHARES: Final = (0.25, 0.5, 0.75, 1.0)
+_COUNTERS: Final = ("step", "runs", "loss_scale", "loss_scale.updates")  # of the state
 _PRECISIONS: Final = {None: None, "bfloat16": BF16, "float16": F16}
 
 
@@ -78,6 +83,7 @@ class TrainingStep:
     ) -> None:
         """`model` is anything that a session accepts."""
         self._optimizer: Optimizer = AdamW() if optimizer is None else optimizer
+        _check_optimizer(self._optimizer)
         _check(max_norm, accumulate, mixed_precision, memory_budget)
         self._accumulate = accumulate
         self._budget = None if recompute is not None else memory_budget
@@ -106,13 +112,23 @@ class TrainingStep:
         states.update((n, np.zeros(shape, dtype.np)) for n, (dtype, shape) in made.states.items())
         self._parameters, self._states = arrays, states
         self._statistics = list(made.statistics)
-        self._check_statistics()
+        _check_statistics(self._statistics)
         self._settings = np.zeros(6)
         self._loss_scale = np.ones((), np.float32)
         self._own = {SETTINGS_INPUT: self._settings, LOSS_SCALE_INPUT: self._loss_scale}
         self._own |= self._parameters | self._states
         self._session = InferenceSession(made.model, *self._session_arguments)
-        self._inputs = [n for i in self._session.get_inputs() if (n := i.name) not in self._own]
+        self.inputs = [i.name for i in self._session.get_inputs() if i.name not in self._own]
+
+    @property
+    def loss(self) -> str:
+        """The name of the output that is minimized."""
+        return self._loss
+
+    @property
+    def accumulate(self) -> int:
+        """The number of runs that make one update."""
+        return self._accumulate
 
     @property
     def parameters(self) -> Arrays:
@@ -127,26 +143,13 @@ class TrainingStep:
         optimizer's, `<parameter>.grad_sum` are accumulated gradients, with `_` at the end where the
         model has a value of that name. Running statistics of batch norms have their own names.
         """
-        return {**self._counters(), **self._states}
-
-    def _counters(self) -> Arrays:
-        """The arrays of the state that no node updates."""
         scale = {} if self._scale is None else self._scale.state
-        return {"step": self._count, "runs": self._runs, **scale}
-
-    def _check_statistics(self) -> None:
-        """Raise if a running statistic has the name of a counter, beside which it is stored."""
-        name = next((n for n in self._statistics if n in self._counters()), None)
-        if name is not None:
-            raise InvalidArgument(
-                f"the running statistic {name} has the name of a number in the state of a step",
-                hint="rename the initializer",
-            )
+        return {"step": self._count, "runs": self._runs, **scale, **self._states}
 
     @property
-    def inputs(self) -> list[str]:
-        """The names of the inputs that runs feed, in the model's order."""
-        return list(self._inputs)
+    def statistics(self) -> Arrays:
+        """The running statistics of batch norms in training mode, which `state` has too."""
+        return {name: self._states[name] for name in self._statistics}
 
     @property
     def session(self) -> InferenceSession:
@@ -164,21 +167,27 @@ class TrainingStep:
             if self._budget is not None:
                 self._keep_within_budget(feeds)
             self._set(self._optimizer.lr if lr is None else lr)
-            *outputs, updated = self._session.run(None, {**feeds, **self._own})
+            with _for_feeds(feeds):
+                *outputs, updated = self._session.run(None, {**feeds, **self._own})
             results = dict(zip(self._outputs, outputs, strict=True))
             self._advance(results[self._loss], bool(updated.all()))
             return results
 
     def _check_feeds(self, feeds: Mapping[str, Any]) -> None:
-        wrong = next((name for name in feeds if name not in self._inputs), None)
-        if wrong is None:
-            return
-        if wrong in self._own:
+        for name in feeds:
+            if name in self.inputs:
+                continue
+            if name in self._own:
+                raise InvalidArgument(
+                    f"{name} is trained, and not fed", hint="change its array in step.parameters"
+                )
+            listed = ", ".join(sorted(self.inputs))
+            raise InvalidArgument(f"{name} is not an input; the inputs are {listed}")
+        missing = [name for name in self.inputs if name not in feeds]
+        if missing:
             raise InvalidArgument(
-                f"{wrong} is a parameter or state, not a feed",
-                hint="change its array in step.parameters or step.state",
+                f"the feeds lack {', '.join(missing)}; they have {', '.join(feeds) or 'nothing'}"
             )
-        raise InvalidArgument(f"{wrong} is not an input; the inputs are {_listed(self._inputs)}")
 
     def _keep_within_budget(self, feeds: Mapping[str, Any]) -> None:
         """Recompute as few layers as the budget allows for the values of a step of these sizes."""
@@ -265,7 +274,7 @@ class TrainingStep:
         save_trained(model, self._trained(), os.fspath(path), source)
 
     def _trained(self) -> Arrays:
-        return self._parameters | {name: self._states[name] for name in self._statistics}
+        return self._parameters | self.statistics
 
 
 def _check(
@@ -273,8 +282,8 @@ def _check(
 ) -> None:
     if max_norm is not None and not max_norm >= 0:
         raise InvalidArgument(f"max_norm must be at least 0, got {max_norm}")
-    if not accumulate >= 1:
-        raise InvalidArgument(f"accumulate must be at least 1, got {accumulate}")
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise InvalidArgument(f"accumulate must be a positive integer, got {accumulate!r}")
     if precision not in _PRECISIONS:
         raise InvalidArgument(
             f"mixed_precision must be None, 'bfloat16' or 'float16', got {precision!r}"
@@ -283,5 +292,36 @@ def _check(
         raise InvalidArgument(f"memory_budget must be at least 0 bytes, got {budget}")
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+def _check_optimizer(optimizer: Any) -> None:
+    if isinstance(optimizer, type) or not hasattr(optimizer, "rule"):
+        raise InvalidArgument(
+            f"optimizer must be one of sardonyx.train, got {optimizer!r:.60}",
+            hint="pass AdamW(lr=...), Adam, SGD or Adafactor",
+        )
+
+
+def _check_statistics(names: Iterable[str]) -> None:
+    for name in names:
+        if name in _COUNTERS:
+            raise InvalidArgument(
+                f"a running statistic of BatchNormalization is called {name}, as a counter of the "
+                "state of a step",
+                hint="rename the initializer",
+            )
+
+
+@contextmanager
+def _for_feeds(feeds: Mapping[str, Any]) -> Iterator[None]:
+    """Let errors of a run name what the user fed, and not what the step added to it."""
+    try:
+        yield
+    except SardonyxError as error:
+        if "fed" in error.where:
+            error.where["fed"] = describe(feeds)
+        position = re.match(rf"index {NEGATIVE_LABEL} at position (\d+) ", error.what)
+        if position is None:
+            raise
+        raise InvalidArgument(
+            f"the label at position {position[1]} is below 0",
+            hint="labels are class numbers from 0, or the ignore_index of the loss",
+        ).add_context(**error.where) from None

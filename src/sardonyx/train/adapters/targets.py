@@ -105,7 +105,7 @@ class Linear:
         weight = np.asarray(_evaluated(input_of(self.node, 1)), self.precision)
         if attrs.get("transB"):
             weight = weight.T
-        return weight * self.precision.type(attrs.get("alpha", 1.0))
+        return np.asarray(weight * attrs.get("alpha", 1.0), self.precision)
 
 
 def _evaluated(value: Value | None) -> Array | None:

@@ -41,6 +41,7 @@ class PlainStep:
         self.parameters: dict[str, Any] = {n: a.copy() for n, a in arrays.items()}
         self.state: dict[str, Any] = {n: np.zeros_like(a) for n, a in arrays.items()}
         self.state["step"] = np.array(0)
+        self.statistics: dict[str, Any] = {}
 
     def run(self, feeds: Any, lr: Any = None) -> Mapping[str, Any]:
         """One update; `lr` is a number or a function of the number of updates."""

@@ -103,6 +103,27 @@ def test_early_stopping_returns_the_best() -> None:
     assert ((y - DATA["goal"]) ** 2).mean() == pytest.approx(min(values), rel=1e-4)
 
 
+@pytest.mark.parametrize("ending", ["patience", "epochs", "resumption"])
+def test_the_best_model_has_the_statistics_of_its_evaluation(ending: str, tmp_path: Path) -> None:
+    np.random.seed(0)
+    held_back = list(killed.data(0))[:4]
+    rates = {"lr": lambda count: 0.01 if count < 6 else 3.0}
+    options: dict[str, Any] = {"evaluation": held_back, "evaluate_every": 1, **rates}
+    patience = 3 if ending == "patience" else 99
+    if ending == "resumption":
+        fit(
+            killed.classifier(), killed.data, **options, patience=99, steps=10, checkpoints=tmp_path
+        )
+        options |= {"checkpoints": tmp_path, "resume": True}
+    result = fit(killed.classifier(), killed.data, **options, patience=patience, steps=14)
+    assert bool(result.stopped) == (ending == "patience")
+    losses = [e["loss"] for e in result.evaluations]
+    assert min(losses) < losses[-1]
+    session = sardonyx.InferenceSession(result.to_model())
+    total = np.mean([session.run(None, feeds)[0] for feeds in held_back])
+    assert total == pytest.approx(min(losses), rel=1e-5)
+
+
 def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
     data = {n: a.copy() for n, a in DATA.items()}
     data["x"][3] = np.inf

@@ -120,7 +120,8 @@ def fit(  # noqa: PLR0913 - options, passed by name
     The model is evaluated on `evaluation` at the end of each epoch, or every `evaluate_every`
     steps: its mean loss, and the means of `metrics`, which are functions of the outputs and the
     feeds of a batch. With `patience`, training stops after that many evaluations without a better
-    `monitor`ed value, and the parameters of the best one are kept.
+    `monitor`ed value; the result has the parameters and running statistics of the best evaluation,
+    however training ended. Without, it has those of the last step.
 
     With `checkpoints`, a folder, the state is written every `save_every` steps, at the end, and on
     Ctrl-C. With `resume` the newest one is continued, if there is any: data, random numbers and

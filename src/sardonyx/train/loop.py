@@ -63,7 +63,8 @@ class Loop:
     ) -> None:
         self.step = step
         self.state = State()
-        self.best: dict[str, Array] = {}  # parameters of the best evaluation, with patience
+        # Parameters and running statistics of the best evaluation, with patience.
+        self.best: dict[str, Array] = {}
         self._batches, self._options = batches, options
         self._evaluation, self._checkpoints, self._on_step = evaluation, checkpoints, on_step
         self._saved: str | None = None  # the newest checkpoint
@@ -97,8 +98,8 @@ class Loop:
                 self._epoch(interrupts, report)
         if self._checkpoints is not None and self.state.step > before:
             self._save()
-        if self.best and self.state.early_stop_reason:
-            self.step.load(self.best, self.step.state)
+        if self.best and (self._options.patience is not None or self.state.early_stop_reason):
+            resumption.load_best(self.step, self.best)
 
     @property
     def _is_done(self) -> bool:
@@ -156,7 +157,7 @@ class Loop:
         is_better = value < state.best if options.monitor == "loss" else value > state.best
         if is_better or math.isnan(state.best):
             state.best, state.n_worse = value, 0
-            self.best = {n: np.array(a) for n, a in self.step.parameters.items()}
+            self.best = resumption.best_of(self.step)
             return
         state.n_worse += 1
         if state.n_worse >= options.patience:

@@ -35,6 +35,11 @@ class Step(Protocol):
         """The state of the optimizer and running statistics, by name."""
         ...
 
+    @property
+    def statistics(self) -> Mapping[str, Array]:
+        """The running statistics alone, which are part of the model as parameters are."""
+        ...
+
     def run(self, feeds: Any, lr: LearningRate | None = None) -> Mapping[str, Any]:
         """Run one batch, and return the model's outputs."""
         ...
@@ -130,8 +135,19 @@ def pack(
     return tensors, {"state": fields, "random": random_metadata}
 
 
+def best_of(step: Step) -> dict[str, Array]:
+    """Return copies of what makes the model of a step: parameters and running statistics."""
+    return {n: np.array(a) for n, a in (*step.parameters.items(), *step.statistics.items())}
+
+
+def load_best(step: Step, best: Mapping[str, Array]) -> None:
+    """Return a step to the model of `best`."""
+    statistics = {name: best[name] for name in step.statistics if name in best}
+    step.load({name: best[name] for name in step.parameters}, {**step.state, **statistics})
+
+
 def unpack(found: Checkpoint, step: Step, generators: Generators) -> tuple[State, dict[str, Array]]:
-    """Load a checkpoint into a step and the generators; return the state and best parameters."""
+    """Load a checkpoint into a step and the generators; return the state and the best arrays."""
     try:
         losses = found.tensors[_LOSSES].tolist()
         fields = dict(found.metadata["state"])

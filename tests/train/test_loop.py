@@ -193,6 +193,26 @@ def test_evaluation_by_epoch_and_by_step() -> None:
     assert [e["step"] for e in made.state.evaluations] == [5, 10]
 
 
+@pytest.mark.parametrize(("steps", "evaluated"), [(3, [3]), (5, [3]), (6, [3, 6])])
+def test_steps_that_end_with_an_epoch_are_evaluated(steps: int, evaluated: list[int]) -> None:
+    for epochs in (None, 9):
+        made = loop(evaluates=True, steps=steps, epochs=epochs)
+        made.run()
+        assert [e["step"] for e in made.state.evaluations] == evaluated
+        assert made.state.step == steps
+
+
+@pytest.mark.parametrize("stop", [2, 3, 4])
+def test_a_resumed_run_is_evaluated_as_one_that_was_not(stop: int, tmp_path: Path) -> None:
+    whole = loop(evaluates=True)
+    whole.run()
+    loop(evaluates=True, folder=tmp_path, steps=stop).run()
+    resumed = loop(evaluates=True, folder=tmp_path, resume=True)
+    resumed.run()
+    assert resumed.state.evaluations == whole.state.evaluations
+    assert weights(resumed) == weights(whole)
+
+
 def test_training_stops_early_with_the_best_parameters() -> None:
     made = loop(evaluates=True, epochs=50, lr=lambda step: 0.05 if step < 20 else 1.0)
     with pytest.raises(Fail, match="the loss is"):
@@ -361,6 +381,27 @@ def test_ctrl_c_saves_and_says_how_to_resume(tmp_path: Path) -> None:
     assert weights(resumed) == weights(whole)
     with pytest.raises(KeyboardInterrupt, match="its progress is lost"):
         Loop(Interrupting(regression()), batches(), options).run()
+
+
+def test_ctrl_c_while_the_last_epoch_is_evaluated(tmp_path: Path) -> None:
+    class Evaluating(PlainStep):
+        def to_model(self) -> Any:
+            if self.state["step"] == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().to_model()
+
+    evaluation = Evaluation(batches(shuffle=False), "loss", {})
+    for epochs in (2, 4):
+        made = Loop(
+            Evaluating(regression()),
+            batches(),
+            LoopOptions("loss", epochs=epochs),
+            evaluation,
+            CheckpointFolder(tmp_path / str(epochs)),
+        )
+        with pytest.raises(KeyboardInterrupt, match="after step 6, and saved as"):
+            made.run()
+        assert len(made.state.evaluations) == 2
 
 
 def test_a_second_ctrl_c_stops_at_once() -> None:

@@ -96,6 +96,8 @@ class Loop:
 
             while not self._is_done:
                 self._epoch(interrupts, report)
+                if interrupts.requested:  # while the epoch was evaluated
+                    self._interrupt()
         if self._checkpoints is not None and self.state.step > before:
             self._save()
         if self.best and (self._options.patience is not None or self.state.early_stop_reason):
@@ -123,8 +125,8 @@ class Loop:
                 self._save()
             if interrupts.requested:
                 self._interrupt()
-            if self._is_done:
-                return
+            if self._is_done and state.batch != self._batches.count:
+                return  # within the epoch, which is not evaluated
         if not state.batch:
             raise InvalidArgument(f"the data has no batches in epoch {state.epoch}")
         if not options.evaluate_every:

@@ -160,8 +160,14 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Fail, match="cannot be created"):
-        CheckpointFolder(tmp_path / "file" / "inside").save(1, {})
+    for path in (tmp_path / "file", tmp_path / "file" / "inside"):
+        for write in (CheckpointFolder.create, lambda folder: folder.save(1, {})):
+            with pytest.raises(Fail, match="cannot be created: a file is in its place"):
+                write(CheckpointFolder(path))
+    with pytest.raises(Fail, match="cannot be created: No such file"):
+        CheckpointFolder("/proc/none/inside").create()
+    with pytest.raises(Fail, match="/proc/self cannot be written to"):
+        CheckpointFolder("/proc/self").create()
 
 
 def test_the_newest_stay(tmp_path: Path) -> None:

@@ -94,6 +94,25 @@ def test_a_full_disk_is_reported_and_the_run_continues(tmp_path: Path) -> None:
     assert weights(again) == weights(trained())
 
 
+@pytest.mark.parametrize("folder", ["/proc/none", "/proc/self"])
+def test_a_folder_that_cannot_be_written_ends_it_before_the_first_step(folder: str) -> None:
+    seen: list[Any] = []
+    with pytest.raises(Fail, match=f"the folder {folder} cannot be"):
+        trained(checkpoints=folder, on_step=seen.append)
+    assert not seen
+
+
+def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise Fail("the checkpoint step-00000120 cannot be written: No space left on device")
+
+    monkeypatch.setattr(CheckpointFolder, "save", full)
+    assert weights(trained(checkpoints=tmp_path)) == weights(trained())
+    assert "training has ended, and is not saved: the checkpoint step-00000120" in caplog.text
+
+
 def test_early_stopping_returns_the_best() -> None:
     rate = {"lr": lambda count: 0.05 if count < 30 else 0.8}
     result = trained(**rate, epochs=99, patience=2, evaluation=DATA)

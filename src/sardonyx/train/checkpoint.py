@@ -12,6 +12,7 @@ import math
 import os
 import re
 import struct
+import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -236,7 +237,7 @@ class CheckpointFolder:
     """A folder of checkpoints by step, of which the newest `keep` stay."""
 
     def __init__(self, path: str | os.PathLike[str], keep: int | None = 2) -> None:
-        """Use a folder, which is created with the first checkpoint; `keep=None` keeps all."""
+        """Use a folder, which `create` or the first `save` makes; `keep=None` keeps all."""
         if keep is not None and keep < 1:
             raise InvalidArgument(f"keep must be at least 1, got {keep}")
         self.path = os.path.abspath(os.fspath(path))
@@ -246,14 +247,31 @@ class CheckpointFolder:
         self, step: int, tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
     ) -> str:
         """Write the checkpoint of a step, then remove the oldest; return its path."""
-        try:
-            os.makedirs(self.path, exist_ok=True)
-        except OSError as error:
-            raise Fail(f"the folder {self.path} cannot be created: {error.strerror}") from error
+        self._make()
         path = os.path.join(self.path, f"step-{step:08d}{SUFFIX}")
         save_tensors(path, tensors, {**(metadata or {}), "step": step})
         self._prune(step)
         return path
+
+    def create(self) -> None:
+        """Make the folder; raise if files cannot be written to it."""
+        self._make()
+        try:
+            with tempfile.TemporaryFile(dir=self.path) as file:
+                file.write(b"0")
+        except OSError as error:
+            raise Fail(
+                f"the folder {self.path} cannot be written to: {error.strerror}",
+                hint="choose another folder of checkpoints, or free space",
+            ) from error
+
+    def _make(self) -> None:
+        try:
+            os.makedirs(self.path, exist_ok=True)
+        except OSError as error:
+            is_file = isinstance(error, (FileExistsError, NotADirectoryError))
+            why = "a file is in its place" if is_file else error.strerror
+            raise Fail(f"the folder {self.path} cannot be created: {why}") from error
 
     def steps(self) -> dict[int, str]:
         """Return the paths of all checkpoints by step, oldest first."""

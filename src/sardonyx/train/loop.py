@@ -82,6 +82,7 @@ class Loop:
         """Train to the end; Ctrl-C writes a checkpoint and raises KeyboardInterrupt."""
         resumption.seed_sessions(self._options.seed)
         if self._checkpoints is not None:
+            self._checkpoints.create()
             self._restore(self._checkpoints)
         before = self.state.step
         with _Interrupts() as interrupts, track("training") as progress:
@@ -99,7 +100,7 @@ class Loop:
                 if interrupts.requested:  # while the epoch was evaluated
                     self._interrupt()
         if self._checkpoints is not None and self.state.step > before:
-            self._save()
+            self._save_last()
         if self.best and (self._options.patience is not None or self.state.early_stop_reason):
             resumption.load_best(self.step, self.best)
 
@@ -181,6 +182,13 @@ class Loop:
         metadata["data"] = self._identity
         self._saved = self._checkpoints.save(self.state.step, tensors, metadata)
         return self._saved
+
+    def _save_last(self) -> None:
+        """Save a run that has ended; a failure is logged, as what was trained is returned."""
+        try:
+            self._save()
+        except Fail as error:
+            logger.warning("training has ended, and is not saved: %s", error.what)
 
     @property
     def _identity(self) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
+import struct
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -111,6 +113,28 @@ def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
     monkeypatch.setattr(CheckpointFolder, "save", full)
     assert weights(trained(checkpoints=tmp_path)) == weights(trained())
     assert "training has ended, and is not saved: the checkpoint step-00000120" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": {"a": lambda out, fed: 0.0}}, "`metrics` need evaluation data"),
+        ({"accumulate": 8, "epochs": 2}, "accumulate is 8, and training has 6 steps: no update"),
+        ({"evaluation": iter([DATA])}, "evaluation is an iterator, which gives its feeds once"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        trained(**options)
+
+
+@pytest.mark.parametrize("data", ["x", "{}"])
+def test_a_checkpoint_of_another_program(data: str, tmp_path: Path) -> None:
+    header = json.dumps({"__metadata__": {"data": data}}).encode()
+    file = struct.pack("<Q", len(header)) + header
+    (tmp_path / "step-00000003.safetensors").write_bytes(file)
+    with pytest.raises(InvalidArgument, match="is not a checkpoint of a training run"):
+        trained(checkpoints=tmp_path, resume=True)
 
 
 def test_early_stopping_returns_the_best() -> None:

@@ -116,8 +116,14 @@ def test_an_iterator_serves_one_epoch() -> None:
     made = loop(iter(FEEDS), epochs=1)
     made.run()
     assert made.state.step == 5
-    with pytest.raises(InvalidArgument, match="gives its feeds once"):
+    with pytest.raises(InvalidArgument, match="data is an iterator, which gives its feeds once"):
         loop(iter(FEEDS), epochs=2).run()
+
+
+@pytest.mark.parametrize("name", ["loss", "step"])
+def test_metrics_have_names_of_their_own(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"a metric is called '{name}'"):
+        Evaluation(batches(), "total", {name: lambda out, fed: 0.0})
 
 
 @pytest.mark.parametrize(
@@ -132,6 +138,9 @@ def test_an_iterator_serves_one_epoch() -> None:
         ([], {}, "no feeds"),
         (5, {}, "data is a int"),
         (DATA, {"batch_size": -1}, "batch_size is -1"),
+        (DATA, {"batch_size": 0}, "batch_size is 0, and must be a positive integer"),
+        (DATA, {"batch_size": 2.5}, "batch_size is 2.5"),
+        (DATA, {"batch_size": 11, "drop_last": True}, "drop_last leaves no batch of 10 samples"),
     ],
 )
 def test_wrong_data(data: Any, options: dict[str, Any], message: str) -> None:
@@ -161,6 +170,8 @@ def test_epochs_and_steps_end_it() -> None:
         ({"epochs": 0}, "epochs must be a positive integer, got 0"),
         ({"steps": 1.5}, "steps must be a positive integer, got 1.5"),
         ({"patience": 2}, "need evaluation data"),
+        ({"monitor": "accuracy"}, "monitor is 'accuracy', and must be one of loss$"),
+        ({"monitor": "accuracy", "evaluates": True}, "must be one of loss, error"),
         ({"resume": True}, "need a folder of `checkpoints`"),
         ({"save_every": 5}, "need a folder of `checkpoints`"),
     ],

@@ -25,6 +25,7 @@ class BatchOptions:
     shuffle: bool = True
     seed: int = 0
     drop_last: bool = False  # leave out a last batch that is not full
+    purpose: str = "data"  # what messages call the data
 
 
 class Batches:
@@ -34,6 +35,7 @@ class Batches:
         """Take data for the inputs `names`, in the model's order."""
         self._names = list(names)
         self._options = options
+        _check(options)
         self.count: int | None  # batches of an epoch; None if unknown
         self._open: Callable[[int], Iterator[Any]]
         if holds_arrays(data):
@@ -50,7 +52,7 @@ class Batches:
         elif isinstance(data, Sequence):
             self.count, self._open = self._of_sequence(data)
         else:
-            self.count, self._open = _of_iterable(data)
+            self.count, self._open = _of_iterable(data, options.purpose)
 
     def epoch(self, epoch: int, skip: int = 0) -> Iterator[Feeds]:
         """Yield the feeds of an epoch, without the first `skip`, which a run has had already."""
@@ -63,8 +65,11 @@ class Batches:
     def _of_arrays(self, arrays: Feeds) -> tuple[int, Callable[[int], Iterator[Any]]]:
         options, total = self._options, len(next(iter(arrays.values())))
         size = min(options.batch_size or total, total)
-        if size < 1:
-            raise InvalidArgument(f"batch_size is {options.batch_size}, of {total} samples")
+        if options.drop_last and options.batch_size is not None and options.batch_size > total:
+            raise InvalidArgument(
+                f"batch_size is {options.batch_size}, and drop_last leaves no batch of {total} "
+                "samples"
+            )
         ends = range(size, total + (1 if options.drop_last else size), size)
 
         def feeds(epoch: int) -> Iterator[Any]:
@@ -122,7 +127,15 @@ def _checked(arrays: Feeds) -> Feeds:
     return arrays
 
 
-def _of_iterable(data: Iterable[Any]) -> tuple[int | None, Callable[[int], Iterator[Any]]]:
+def _check(options: BatchOptions) -> None:
+    size = options.batch_size
+    if size is not None and (not isinstance(size, int) or size < 1):
+        raise InvalidArgument(f"batch_size is {size!r}, and must be a positive integer")
+
+
+def _of_iterable(
+    data: Iterable[Any], purpose: str
+) -> tuple[int | None, Callable[[int], Iterator[Any]]]:
     if not isinstance(data, Iterable):
         raise InvalidArgument(
             f"data is a {type(data).__name__}, not arrays, feeds or a function of the epoch"
@@ -133,7 +146,7 @@ def _of_iterable(data: Iterable[Any]) -> tuple[int | None, Callable[[int], Itera
     def feeds(epoch: int) -> Iterator[Any]:
         if is_single and seen:
             raise InvalidArgument(
-                "data is an iterator, which gives its feeds once, and training needs another epoch",
+                f"{purpose} is an iterator, which gives its feeds once, and is read again",
                 hint="give a list, or a function from the epoch's number to an iterator",
             )
         seen.append(epoch)

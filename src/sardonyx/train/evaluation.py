@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from sardonyx.session.inference import InferenceSession
 from sardonyx.train.batches import Batches, Feeds, samples_in
 from sardonyx.train.inference_form import inference_form
 
+_RESERVED: Final = ("loss", "step")  # entries of every evaluation
 # From the outputs and the feeds of a batch to a number, as its share of right answers.
 Metric = Callable[[Mapping[str, Array], Feeds], float]
 
@@ -22,18 +23,27 @@ class Evaluation:
     """Runs a model on data that it is not trained on."""
 
     def __init__(self, batches: Batches, loss: str, metrics: Mapping[str, Metric]) -> None:
-        if loss in metrics:
-            raise InvalidArgument(f"a metric has the name of the loss, {loss!r}")
+        for name in _RESERVED:
+            if name in metrics:
+                raise InvalidArgument(
+                    f"a metric is called {name!r}, which evaluations have already",
+                    hint="give it another name",
+                )
         self._batches = batches
         self._loss = loss
         self._metrics = dict(metrics)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the results."""
+        return ["loss", *self._metrics]
 
     def run(self, model: Model) -> dict[str, float]:
         """Return the means over all samples: the loss as "loss", and each metric by its name."""
         session = InferenceSession(inference_form(model))
         names = [output.name for output in session.get_outputs()]
         known = {i.name for i in session.get_inputs()}
-        totals, count = dict.fromkeys(("loss", *self._metrics), 0.0), 0
+        totals, count = dict.fromkeys(self.names, 0.0), 0
         for feeds in self._batches.epoch(0):
             fed = {name: array for name, array in feeds.items() if name in known}
             outputs: dict[str, Any] = dict(zip(names, session.run(None, fed), strict=True))

@@ -170,12 +170,20 @@ def fit(  # noqa: PLR0913 - options, passed by name
     validation = None
     if evaluation is not None:
         size = batch_size if holds_arrays(evaluation) else None
-        ordered = Batches(evaluation, step.inputs, BatchOptions(size, shuffle=False))
+        in_order = BatchOptions(size, shuffle=False, purpose="evaluation")
+        ordered = Batches(evaluation, step.inputs, in_order)
         validation = Evaluation(ordered, step.loss, metrics or {})
+    elif metrics:
+        raise InvalidArgument("`metrics` need evaluation data")
     folder = checkpoints
     if folder is not None and not isinstance(folder, CheckpointFolder):
         folder = CheckpointFolder(folder)
     loop = Loop(step, batches, options, validation, folder, on_step)
+    # With checkpoints, a later run may complete the update.
+    if folder is None and loop.total is not None and loop.total < step.accumulate:
+        raise InvalidArgument(
+            f"accumulate must be at most the {loop.total} steps of training, got {step.accumulate}"
+        )
     loop.run()
     state = loop.state
     return Fitted(step, state.losses, state.evaluations, state.early_stop_reason, adapted)

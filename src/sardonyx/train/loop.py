@@ -206,8 +206,11 @@ class Loop:
         found = checkpoints.load_latest()
         if found is None:
             return
+        known = found.metadata.get("data")
+        if not isinstance(known, dict):  # of another program: `unpack` says so
+            known = self._identity
         for what, value in self._identity.items():
-            before = found.metadata.get("data", {}).get(what)
+            before = known.get(what)
             if before != value:
                 raise InvalidArgument(
                     f"the checkpoint {found.path} was made with {before} {what}, not {value}",
@@ -230,6 +233,11 @@ def _check(
             raise InvalidArgument(f"{name} must be a positive integer, got {value!r}")
     if evaluation is None and (options.patience is not None or options.evaluate_every is not None):
         raise InvalidArgument("`patience` and `evaluate_every` need evaluation data")
+    known = ["loss"] if evaluation is None else evaluation.names
+    if options.monitor not in known:
+        raise InvalidArgument(
+            f"monitor is {options.monitor!r}, and must be one of {', '.join(known)}"
+        )
     if checkpoints is None and (options.resume or options.save_every is not None):
         raise InvalidArgument("`resume` and `save_every` need a folder of `checkpoints`")
 

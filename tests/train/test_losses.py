@@ -55,6 +55,16 @@ def test_mean_squared_error() -> None:
     assert loss == pytest.approx(((x @ WEIGHT - goal) ** 2).mean(), rel=1e-5)
 
 
+def test_the_name_of_an_output_that_is_left_out() -> None:
+    made = add_loss(scorer("n"), "y", loss="s")
+    names = [v.name for v in made.graph.all_values()]
+    assert [o.name for o in made.outputs] == ["s"]
+    assert names.count("s") == 1
+    data = {"x": RNG.standard_normal((5, 4)).astype("f"), "labels": np.zeros(5, np.int64)}
+    result = fit(made, data, epochs=9, lr=0.1)
+    assert result.losses[-1] < result.losses[0]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -63,6 +73,8 @@ def test_mean_squared_error() -> None:
         ({"output": "y", "keep": ["z"]}, "there is no 'z'"),
         ({"output": "y", "kind": "hinge"}, "kind must be one of .*got 'hinge'"),
         ({"output": "y", "labels": "x"}, "already has a value 'x'"),
+        ({"output": "y", "loss": "w"}, "already has a value 'w'; choose another name by `loss`"),
+        ({"output": "y", "loss": "s", "keep": ["s"]}, "already has a value 's'"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], message: str) -> None:

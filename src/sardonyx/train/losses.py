@@ -45,6 +45,7 @@ def add_loss(
     scores = outputs[output or next(iter(outputs))]
     if not isinstance(scores.fact, Fact) or scores.fact.dtype not in FLOATS:
         raise InvalidArgument(f"the output {output} is {scores.fact}, and a loss needs floats")
+    _free(changed, loss, [outputs[n] for n in keep])
     made = _KINDS[kind](Builder(changed.graph, changed.graph.scope), changed, scores, labels)
     made.name = loss
     kept = [n for n in outputs if n in keep]
@@ -53,6 +54,18 @@ def add_loss(
     changed.outputs[:] = [Declared(loss, made.tensor, ()), *(declared[n] for n in kept)]
     prune(changed.graph)
     return changed
+
+
+def _free(model: Model, name: str, kept: Sequence[Value]) -> None:
+    """Take a name from an intermediate value, which needs none; raise if another value has it."""
+    for value in model.graph.all_values():
+        if value.name != name:
+            continue
+        if value.node is None or value in kept:
+            raise InvalidArgument(
+                f"the model already has a value {name!r}; choose another name by `loss`"
+            )
+        value.name = ""
 
 
 def _cross_entropy(b: Builder, model: Model, scores: Value, labels: str) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 import struct
@@ -119,7 +120,7 @@ def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
     ("options", "message"),
     [
         ({"metrics": {"a": lambda out, fed: 0.0}}, "`metrics` need evaluation data"),
-        ({"accumulate": 8, "epochs": 2}, "accumulate is 8, and training has 6 steps: no update"),
+        ({"accumulate": 8, "epochs": 2}, "accumulate must be at most the 6 steps of training, got 8"),
         ({"evaluation": iter([DATA])}, "evaluation is an iterator, which gives its feeds once"),
     ],
 )
@@ -257,10 +258,29 @@ def test_the_curve_is_an_image(tmp_path: Path) -> None:
     assert heights[0] < heights[-1]  # y grows downward: the loss falls
 
 
-@pytest.mark.parametrize("losses", [[], [1.0], [float("nan"), 2.0], [3.0] * 5000])
-def test_curves_of_any_length(losses: list[float]) -> None:
-    root = ET.fromstring(loss_curve(losses))
-    assert all(len(e.get("points", "").split()) <= 1000 for e in root)
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("losses", "evaluated", "points"),
+    [
+        ([], [], [0, 0]),
+        ([1.0], [], [1, 1]),
+        ([NAN, 2.0], [], [1, 1]),
+        ([2.0, INF, 3.0, -INF], [1.0, NAN, INF], [2, 2, 1]),
+        ([NAN, NAN], [NAN, NAN], [0, 0, 0]),
+        ([1e308, -1e308, 1e308], [-1e308], [3, 3, 1]),
+        ([3.0] * 5000, [], [1000, 1000]),
+        ([NAN, *[3.0] * 4999], [], [1000, 1000]),
+    ],
+)
+def test_curves_of_any_losses(
+    losses: list[float], evaluated: list[float], points: list[int]
+) -> None:
+    text = loss_curve(losses, [{"step": i + 1, "loss": v} for i, v in enumerate(evaluated)])
+    assert not re.search(r"nan|\binf\b", text)
+    lines = [e for e in ET.fromstring(text) if e.tag.endswith("polyline")]
+    assert [len(e.get("points", "").split()) for e in lines] == points
 
 
 def test_killed_runs_end_as_one_that_was_not(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 24, 40  # margins
 _MAX_POINTS: Final = 1000  # of a line; longer ones are averaged
 _WINDOW: Final = 20  # a smoothed point is the mean of the last 1/20 of the steps
 _TICKS: Final = 5
+_LARGEST: Final = 1e300
 _STYLE: Final = 'font-family="sans-serif" font-size="11" fill="none"'
 
 
@@ -22,10 +23,11 @@ def loss_curve(
     losses: Sequence[float], evaluations: Sequence[Mapping[str, float]] = (), title: str = "loss"
 ) -> str:
     """Return an SVG image: the loss of each step, its moving mean, and evaluated losses."""
-    values = np.asarray(losses, np.float64)
+    values = _drawable(losses)
     steps = np.arange(1, len(values) + 1, dtype=np.float64)
-    validation = [(e["step"], e["loss"]) for e in evaluations]
-    heights = [*values.tolist(), *(loss for _, loss in validation)]
+    evaluated = _drawable([e["loss"] for e in evaluations])
+    validation = list(zip((e["step"] for e in evaluations), evaluated.tolist(), strict=True))
+    heights = [*values.tolist(), *evaluated.tolist()]
     finite = [h for h in heights if math.isfinite(h)] or [0.0, 1.0]
     axes = _Axes(max(len(values), 1), min(finite), max(finite))
     parts = [
@@ -37,9 +39,9 @@ def loss_curve(
         axes.line(steps, _smoothed(values), "#1f4e9c", 2),
     ]
     if validation:
-        evaluated = np.array(validation, np.float64)
-        parts.append(axes.line(evaluated[:, 0], evaluated[:, 1], "#c0392b", 2))
-        parts += [axes.dot(x, y, "#c0392b") for x, y in validation]
+        at = np.array([step for step, _ in validation], np.float64)
+        parts.append(axes.line(at, evaluated, "#c0392b", 2))
+        parts += [axes.dot(x, y, "#c0392b") for x, y in validation if math.isfinite(y)]
     parts.append(
         _legend([("#1f4e9c", "training"), ("#c0392b", "validation")][: 1 + bool(validation)])
     )
@@ -67,8 +69,10 @@ class _Axes:
         points = []
         for begin in range(0, len(losses), chunk):
             step = float(steps[begin : begin + chunk].mean())
-            loss = float(losses[begin : begin + chunk].mean())
-            if math.isfinite(loss):
+            part = losses[begin : begin + chunk]
+            part = part[np.isfinite(part)]
+            if len(part):
+                loss = float(part.mean())
                 points.append(f"{self.x(step):.1f},{self.y(loss):.1f}")
         return f'<polyline points="{" ".join(points)}" stroke="{color}" stroke-width="{width}"/>'
 
@@ -94,15 +98,26 @@ class _Axes:
         return [*parts, label]
 
 
+def _drawable(losses: Sequence[float]) -> Array:
+    """Return losses whose sums are finite; those that are not finite are NaN."""
+    values = np.array(losses, np.float64)
+    values[~np.isfinite(values)] = np.nan
+    return np.clip(values, -_LARGEST, _LARGEST)
+
+
 def _smoothed(values: Array) -> Array:
-    """Return the moving average over a window of preceding values."""
+    """Return the moving average over a window of preceding values; NaN does not count."""
     if not len(values):
         return values
     window = max(1, len(values) // _WINDOW)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+    is_number = np.isfinite(values)
+    sums, counts = (
+        np.concatenate([[0.0], np.cumsum(a)]) for a in (np.where(is_number, values, 0), is_number)
+    )
     ends = np.arange(1, len(values) + 1)
     begins = np.maximum(ends - window, 0)
-    return np.asarray((sums[ends] - sums[begins]) / (ends - begins))
+    n = counts[ends] - counts[begins]
+    return np.where(n > 0, (sums[ends] - sums[begins]) / np.maximum(n, 1), np.nan)
 
 
 def _legend(entries: Sequence[tuple[str, str]]) -> str:

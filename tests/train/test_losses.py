@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from onnx import numpy_helper
 import sardonyx
 from sardonyx.errors import InvalidArgument
 from sardonyx.models import DIGITS, SAMPLES
-from sardonyx.train import add_loss, fit
+from sardonyx.train import add_loss, fit, lora, merge
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((4, 3)).astype(np.float32)
@@ -99,3 +100,32 @@ def test_an_exported_classifier_is_trained_on() -> None:
     result = fit(add_loss(DIGITS), data, epochs=20, parameters=["classes.*"], lr=1e-3)
     assert result.losses[-1] < result.losses[0]
     assert result.parameters.keys() == {"classes.weight", "classes.bias"}
+
+
+def digits_with_loss(kind: str) -> Any:
+    made = add_loss(DIGITS, "probabilities")
+    if kind == "lora":
+        made = lora(made, ["classes.*"], rank=2)
+    elif kind == "merged":
+        adapted = lora(made, ["classes.*"], rank=2)
+        made = merge(made, adapted.folded({n: a + 0.01 for n, a in adapted.parameters.items()}))
+    return made
+
+
+@pytest.mark.parametrize("kind", ["plain", "lora", "merged"])
+def test_a_trained_model_has_no_added_loss(kind: str, tmp_path: Path) -> None:
+    """Inputs and outputs are those before the loss, and the weights are trained."""
+    with np.load(SAMPLES) as samples:
+        data = {"image": samples["image"], "labels": samples["label"]}
+    result = fit(digits_with_loss(kind), data, epochs=5, lr=1e-4)
+    assert result.losses[-1] != result.losses[0]
+    result.save(tmp_path / "m.onnx")
+    onnx.checker.check_model(onnx.load(tmp_path / "m.onnx"))
+    session, before = (sardonyx.InferenceSession(m) for m in (tmp_path / "m.onnx", DIGITS))
+    assert [i.name for i in session.get_inputs()] == [i.name for i in before.get_inputs()]
+    assert [o.name for o in session.get_outputs()] == [o.name for o in before.get_outputs()]
+    (probabilities,) = session.run(["probabilities"], {"image": data["image"]})
+    step = sardonyx.InferenceSession(result.step.to_model())
+    (loss,) = step.run(["loss"], data)
+    picked = probabilities[np.arange(len(probabilities)), data["labels"]]
+    assert -np.log(picked).mean() == pytest.approx(float(loss), rel=1e-3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sardonyx.base.records import field, mutable, replace
 from sardonyx.errors import InvalidGraph, ShapeError
 from sardonyx.graph.dim import Shape
@@ -39,6 +41,8 @@ class Model:
     metadata: dict[str, str] = field(default_factory=dict)
     # Parameters of the module that it was exported from, where training has looked for them.
     exported_parameters: frozenset[str] = field(default_factory=frozenset)
+    # Returns the model without a loss that training added to it.
+    before_loss: Callable[[], Model] | None = None
     has_gradient_nodes: bool = field(default_factory=bool)  # see autodiff.nodes.with_gradients
 
     def with_outputs(self, names: tuple[str, ...]) -> Model:

@@ -241,6 +241,7 @@ class GraphReader:
             overridable=_read_declared(document["overridable"]),
             origin=origin,
             exported_parameters=frozenset(),
+            before_loss=None,
             has_gradient_nodes=False,
             **{key: read_str(document[key]) for key in _TEXT_FIELDS},
         )

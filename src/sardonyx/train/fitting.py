@@ -44,9 +44,10 @@ class Fitted:
     def to_model(self) -> Model:
         """Return the trained model for inference: running statistics, no Dropout.
 
-        Adapters are its optional inputs, with the trained parameters as defaults.
+        Adapters are its optional inputs, with the trained parameters as defaults. A loss that
+        `add_loss` added is left out: inputs and outputs are those of the model before.
         """
-        return inference_form(self.step.to_model())
+        return inference_form(self.step.to_model(with_loss=False))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trained model; of a model with adapters, `*.onnx_adapter` has only them."""

@@ -18,6 +18,13 @@ def inference_form(model: Model) -> Model:
     return replace(model, graph=graph)
 
 
+def without_loss(model: Model) -> Model:
+    """Return the model as it was before losses were added to it (`add_loss`)."""
+    while model.before_loss is not None:
+        model = model.before_loss()
+    return model
+
+
 def end_training(graph: Graph) -> None:
     """Put the nodes of a graph into inference mode."""
     use_stored_statistics(graph)

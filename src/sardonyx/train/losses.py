@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from sardonyx.errors import InvalidArgument
@@ -11,6 +12,7 @@ from sardonyx.graph.dtype import FLOATS, I64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.load.model import Declared, Model
+from sardonyx.load.source import read_model
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.replace import prune
 from sardonyx.train.adapters.targets import editable
@@ -32,11 +34,13 @@ def add_loss(
     "cross_entropy": labels are class numbers, [batch] or [batch, positions], for scores with one
     more axis of classes; -100 marks positions that do not count. A Softmax at the end is left out,
     as the loss has one. "mse" is the mean squared error to labels of the output's shape. Of the
-    other outputs those in `keep` stay.
+    other outputs those in `keep` stay. What `fit` trains is saved as `model` was: without the loss,
+    with all outputs.
     """
     if kind not in _KINDS:
         raise InvalidArgument(f"kind must be one of {', '.join(_KINDS)}, got {kind!r}")
-    changed = editable(model)
+    source = read_model(model)
+    changed = editable(source)
     outputs = {d.name: v for d, v in zip(changed.outputs, changed.graph.outputs, strict=True)}
     unknown = next((n for n in (output, *keep) if n is not None and n not in outputs), None)
     if unknown is not None or (output is None and len(outputs) != 1):
@@ -52,6 +56,7 @@ def add_loss(
     declared = {d.name: d for d in changed.outputs}
     changed.graph.set_outputs([made, *(outputs[n] for n in kept)])
     changed.outputs[:] = [Declared(loss, made.tensor, ()), *(declared[n] for n in kept)]
+    changed.before_loss = partial(editable, source)
     prune(changed.graph)
     return changed
 

@@ -34,6 +34,7 @@ from sardonyx.ops.loss import NEGATIVE_LABEL
 from sardonyx.ort.options import SessionOptions
 from sardonyx.session import InferenceSession
 from sardonyx.session.feeds import describe
+from sardonyx.train.inference_form import without_loss
 from sardonyx.train.loss_scale import LossScale
 from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer
 from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
@@ -262,10 +263,13 @@ class TrainingStep:
             load_arrays(own, state, "state")
             load_arrays(self._parameters, parameters, "parameter")
 
-    def to_model(self) -> Model:
-        """Return the model with the trained parameters, which a session or `gradient` accepts."""
+    def to_model(self, *, with_loss: bool = True) -> Model:
+        """Return the model with the trained parameters, which a session or `gradient` accepts.
+
+        Without the loss, a model that `add_loss` made is what it was before.
+        """
         model, _ = loaded_model(self._source, None)
-        return trained_model(model, self._trained())
+        return trained_model(model if with_loss else without_loss(model), self._trained())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model with the trained parameters, atomically; external data stays external."""

@@ -14,7 +14,7 @@ from sardonyx.load.model import Model
 from sardonyx.train.adapters import insert, prefix
 from sardonyx.train.adapters.merge import merge
 from sardonyx.train.adapters.targets import editable, find
-from sardonyx.train.inference_form import end_training, use_stored_statistics
+from sardonyx.train.inference_form import end_training, use_stored_statistics, without_loss
 
 __all__ = ["Adapted", "lora", "merge"]
 
@@ -33,6 +33,8 @@ class Adapted:
         self.model: Model
         self.parameters: dict[str, Array]
         model = editable(source)
+        if (before := model.before_loss) is not None:
+            model.before_loss = lambda: Adapted(before(), targets, recipe).model
         # Statistics are frozen like the weights: an adapter file has neither.
         use_stored_statistics(model.graph)
         if isinstance(recipe, prefix.Recipe):
@@ -46,7 +48,7 @@ class Adapted:
         Their defaults have no effect; `RunOptions.add_active_adapter` feeds those of a saved
         adapter. Several adapters of the same targets, kind and rank fit one such model.
         """
-        model = editable(self._source)
+        model = without_loss(editable(self._source))
         end_training(model.graph)
         if isinstance(self._recipe, prefix.Recipe):
             return prefix.optional(model, self._targets)

@@ -33,6 +33,8 @@ def merge(
     are quantized again to their bits and block size, which rounds them a second time.
     """
     merged, parameters = editable(model), _parameters(adapter)
+    if (before := merged.before_loss) is not None:
+        merged.before_loss = lambda: merge(before(), parameters, requantize=requantize)
     layers = by_label(merged.graph)
     changes: dict[str, dict[str, Array]] = {}
     for name, array in parameters.items():

@@ -20,7 +20,7 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.load.model import Model
-from sardonyx.load.source import read_model
+from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ops.builder import Builder
 
 # Ops between a stored weight and the product that reads it.
@@ -33,8 +33,11 @@ _N_SHOWN: Final = 5  # names in a message
 
 
 def editable(source: Any) -> Model:
-    """Return an inferred model that may be changed, from anything that a session accepts."""
-    data = read_model(source)
+    """Return an inferred model that may be changed, from anything that a session accepts.
+
+    A source that is read several times is given as `ModelBytes`.
+    """
+    data = source if isinstance(source, ModelBytes) else read_model(source)
     model = load(data)
     if data.model is None:
         model.exported_parameters = exported_parameters(data.source.data)

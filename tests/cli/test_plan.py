@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
@@ -200,7 +201,8 @@ WRONG = [
     (["--top", "0"], 2, "is not a number from 1"),
     (["--html", "absent/page.html"], 2, "there is no folder absent"),
     (["--html", "."], 2, "is a folder"),
-    (["--html", "m.onnx"], 2, "is a file of the model itself"),
+    (["--html", "m.onnx"], 2, "is read by this command"),
+    (["--html", "weights.bin"], 2, "weights.bin is read by this command"),
 ]
 
 
@@ -215,10 +217,12 @@ def test_wrong_arguments(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     branches(tmp_path / "m.onnx")
-    before = (tmp_path / "m.onnx").read_bytes()
+    model = onnx.load("m.onnx")
+    onnx.save(model, "m.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    before = [(tmp_path / name).read_bytes() for name in ("m.onnx", "weights.bin")]
     assert main(["plan", "m.onnx", *argv]) == status
     assert what in capsys.readouterr().err
-    assert (tmp_path / "m.onnx").read_bytes() == before
+    assert [(tmp_path / name).read_bytes() for name in ("m.onnx", "weights.bin")] == before
 
 
 def test_no_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,8 +281,8 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     ("arguments", "said"),
     [
         (["--trace", "{folder}/none/t.json"], "there is no folder"),
-        (["--trace", "{folder}/m.onnx"], "is a file of the model itself"),
-        (["--trace", "{folder}/m.npz"], "is a file of the model itself"),
+        (["--trace", "{folder}/m.onnx"], "is read by this command"),
+        (["--trace", "{folder}/m.npz"], "is read by this command"),
         (["--trace", "{folder}"], "is a folder"),
         (["--trace", "/dev/null"], "is not a regular file"),
         (["--start", "--trace", "{folder}/t.json"], "--trace is for runs"),

@@ -158,6 +158,7 @@ def test_wrong_inputs(
         (["--inputs", "in.npz", "--dims", "batch=1"], "leave out --inputs"),
         (["--outputs", "no/such/out.npz"], "there is no folder no/such"),
         (["--outputs", "."], "is a folder"),
+        (["--outputs", "o.npz", "--profile", "o.npz"], "o.npz is to be two outputs"),
         (["--profile", "/dev/null"], "is not a regular file"),
     ],
 )

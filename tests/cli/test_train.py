@@ -70,7 +70,16 @@ def test_checkpoints_continue(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ("model.onnx data.npz --loss loss --mse y", "exclude each other"),
         ("model.onnx data.npz --lora w --parameters w", "leave out --parameters"),
         ("model.onnx data.npz -o a.onnx_adapter", "name its targets by --lora"),
-        ("model.onnx data.npz -o model.onnx", "is a file of the model itself"),
+        ("model.onnx data.npz -o model.onnx", "is read by this command"),
+        ("model.onnx data.npz -o data.npz", "data.npz is read by this command"),
+        ("model.onnx data.npz --evaluation e.npz -o e.npz", "e.npz is read by this command"),
+        ("model.onnx data.npz --evaluation e.npz --curve e.npz", "e.npz is read by this command"),
+        ("model.onnx data.npz -o model.onnx.pack", "model.onnx.pack is read by this command"),
+        ("large.onnx data.npz -o large.bin", "large.bin is read by this command"),
+        ("large.onnx data.npz --curve large.bin", "large.bin is read by this command"),
+        ("both.onnx data.npz -o t.onnx", "t.onnx.data is read by this command"),
+        ("model.onnx data.npz -o t.svg --curve t.svg", "t.svg is to be two outputs"),
+        ("model.onnx data.npz -o t.svg --curve ./a/../t.svg", "t.svg is to be two outputs"),
         ("model.onnx data.npz --loss loss --resume", "need a folder of `checkpoints`"),
         ("model.onnx digits.npz --loss loss", "the data has 'image'"),
         ("model.onnx data.npz", "2 outputs: loss, y"),
@@ -80,8 +89,16 @@ def test_checkpoints_continue(folder: Path, capsys: pytest.CaptureFixture[str]) 
 def test_wrong_arguments(
     words: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (folder / "a").mkdir()
+    np.savez("e.npz", **DATA)
+    (folder / "model.onnx.pack").write_bytes(b"")
+    for model, weights in (("large.onnx", "large.bin"), ("both.onnx", "t.onnx.data")):
+        where = {"save_as_external_data": True, "location": weights, "size_threshold": 0}
+        onnx.save(regression(), model, **where)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert main(["train", *words.split()]) in (1, 2)
     assert said in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_interruption_says_how_to_resume(

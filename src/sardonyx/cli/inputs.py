@@ -226,9 +226,12 @@ def _typed(array: Any, fact: AnyFact | None) -> Any:
 def check_outputs(
     outputs: Iterable[pathlib.Path | None], inputs: Iterable[str | os.PathLike[str]] = ()
 ) -> None:
-    """Raise if an output file cannot be written, or is one of the inputs."""
+    """Raise if an output file cannot be written, is one of the inputs, or another output."""
     targets = [path for path in outputs if path is not None]
-    for target in targets:
+    real = [os.path.realpath(target) for target in targets]
+    for target, path in zip(targets, real, strict=True):
+        if real.count(path) > 1:
+            raise UsageError(f"{target} is to be two outputs: choose another name for one")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
         if target.is_dir():
@@ -238,7 +241,7 @@ def check_outputs(
     for path in inputs:
         for target in targets:
             if target.exists() and os.path.exists(path) and target.samefile(path):
-                raise UsageError(f"{target} is a file of the model itself: choose another name")
+                raise UsageError(f"{target} is read by this command: choose another name")
 
 
 def input_files(arguments: argparse.Namespace) -> list[str | os.PathLike[str]]:

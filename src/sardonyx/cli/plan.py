@@ -80,6 +80,7 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
     entries = {Keys.EXECUTION_ORDER: orders[0], Keys.ORDER_EFFORT: str(arguments.effort)}
     # All sessions stay alive, so that they share their weights.
     sessions = [start(arguments.model, entries=entries).session]
+    check_outputs([arguments.html], sessions[0]._source.files.states())
     program = sessions[0]._compiled.program
     settled, assumed = _settled(sessions[0], dims, shapes)
     if program.python_steps:  # then the order is searched at load time, for sizes given as hints

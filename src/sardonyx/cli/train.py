@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.console import activity, count, printable, say
 from sardonyx.cli.inputs import arrays_of, check_outputs
+from sardonyx.load import load
+from sardonyx.load.source import read_model
+from sardonyx.pack.lookup import SUFFIX
 from sardonyx.train import AdamW, add_loss, fit, lora
 from sardonyx.train.fitting import Fitted
+
+_ADDED: Final = "training_loss"  # unlike what models call their own
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Train MODEL on DATA."""
     _check(arguments)
-    check_outputs((arguments.curve, arguments.output), (arguments.model, arguments.data))
+    _check_files(arguments)
     data = arrays_of(pathlib.Path(arguments.data))
     evaluation = (
         None if arguments.evaluation is None else arrays_of(pathlib.Path(arguments.evaluation))
@@ -28,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
         result = fit(
             _model(arguments),
             data,
-            loss="loss" if _added(arguments) else arguments.loss,
+            loss=_ADDED if _added(arguments) else arguments.loss,
             parameters=arguments.parameters,
             epochs=arguments.epochs if has_end else 1,
             steps=arguments.steps,
@@ -56,6 +62,20 @@ def _added(arguments: argparse.Namespace) -> list[tuple[str, str]]:
     return [(kind, output) for kind, output in chosen if output is not None]
 
 
+def _check_files(arguments: argparse.Namespace) -> None:
+    """Refuse to write over what is read, the files of the model among it."""
+    model, output = arguments.model, arguments.output
+    # Weights above the limit of a protobuf message are in a file of their own.
+    weights = None if output is None else output.with_name(f"{output.name}.data")
+    written = (arguments.curve, output, weights)
+    read = (model, f"{model}{SUFFIX}", arguments.data, arguments.evaluation)
+    check_outputs(written, [path for path in read if path is not None])
+    if any(path is not None and path.exists() for path in written) and os.path.exists(model):
+        source = read_model(model)
+        load(source)
+        check_outputs(written, source.files.states())
+
+
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse options that contradict each other, before anything is trained."""
     if len(_added(arguments)) + (arguments.loss is not None) > 1:
@@ -70,7 +90,7 @@ def _check(arguments: argparse.Namespace) -> None:
 def _model(arguments: argparse.Namespace) -> Any:
     model = arguments.model
     for kind, output in _added(arguments):
-        model = add_loss(model, output, kind=kind)
+        model = add_loss(model, output, kind=kind, loss=_ADDED)
     return lora(model, arguments.lora, rank=arguments.rank) if arguments.lora else model
 
 

@@ -80,9 +80,18 @@ def test_checkpoints_continue(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ("both.onnx data.npz -o t.onnx", "t.onnx.data is read by this command"),
         ("model.onnx data.npz -o t.svg --curve t.svg", "t.svg is to be two outputs"),
         ("model.onnx data.npz -o t.svg --curve ./a/../t.svg", "t.svg is to be two outputs"),
-        ("model.onnx data.npz --loss loss --resume", "need a folder of `checkpoints`"),
+        (
+            "model.onnx data.npz --loss loss --resume",
+            "--resume needs a folder of --checkpoints",
+        ),
+        ("model.onnx data.npz --loss loss --patience 2", "--patience needs data for --evaluation"),
+        ("model.onnx bad.npz --loss loss", "clip gradients by --max-norm"),
+        ("model.onnx bad.npz --loss loss", "none: name a folder by --checkpoints"),
+        ("model.onnx data.npz --loss y", "hint    reduce it in the model\n"),
         ("model.onnx digits.npz --loss loss", "the data has 'image'"),
-        ("model.onnx data.npz", "2 outputs: loss, y"),
+        ("model.onnx data.npz", "2 outputs: loss, y\n  hint    name the one to minimize by --loss"),
+        ("model.onnx data.npz --loss loss --checkpoints old", "give --resume to continue it"),
+        ("model.onnx data.npz --loss loss --checkpoints data.npz", "a file is in its place"),
         ("model.onnx data.npz --lr x", "'x' is not a rate"),
     ],
 )
@@ -91,6 +100,9 @@ def test_wrong_arguments(
 ) -> None:
     (folder / "a").mkdir()
     np.savez("e.npz", **DATA)
+    np.savez("bad.npz", **(DATA | {"x": DATA["x"] * np.float32("nan")}))
+    (folder / "old").mkdir()
+    (folder / "old" / "step-00000001.safetensors").write_bytes(b"")
     (folder / "model.onnx.pack").write_bytes(b"")
     for model, weights in (("large.onnx", "large.bin"), ("both.onnx", "t.onnx.data")):
         where = {"save_as_external_data": True, "location": weights, "size_threshold": 0}
@@ -105,8 +117,19 @@ def test_interruption_says_how_to_resume(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt("training was interrupted after step 5, and saved as run/x")
+        raise KeyboardInterrupt("interrupted after step 5: fit(..., resume=True) continues")
 
     monkeypatch.setattr("sardonyx.cli.train.fit", interrupted)
     assert main(["train", "model.onnx", "data.npz", "--loss", "loss"]) == 130
-    assert "interrupted after step 5" in capsys.readouterr().err
+    assert "interrupted after step 5: --resume continues" in capsys.readouterr().err
+
+
+def test_the_trained_model_is_ready_for_inference(folder: Path) -> None:
+    words = "--cross-entropy probabilities --parameters classes.* --epochs 2 -o out.onnx"
+    assert main(["train", str(DIGITS), "digits.npz", *words.split()]) == 0
+    session, before = (sardonyx.InferenceSession(m) for m in ("out.onnx", DIGITS))
+    assert [i.name for i in session.get_inputs()] == [i.name for i in before.get_inputs()]
+    assert [o.name for o in session.get_outputs()] == [o.name for o in before.get_outputs()]
+    feeds = {"image": np.load("digits.npz")["image"]}
+    (found,), (plain,) = session.run(None, feeds), before.run(None, feeds)
+    assert (found != plain).any()

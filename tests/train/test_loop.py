@@ -169,11 +169,11 @@ def test_epochs_and_steps_end_it() -> None:
         ({"epochs": None}, "how long"),
         ({"epochs": 0}, "epochs must be a positive integer, got 0"),
         ({"steps": 1.5}, "steps must be a positive integer, got 1.5"),
-        ({"patience": 2}, "need evaluation data"),
+        ({"patience": 2}, "`patience` needs data for `evaluation`"),
         ({"monitor": "accuracy"}, "monitor is 'accuracy', and must be one of loss$"),
         ({"monitor": "accuracy", "evaluates": True}, "must be one of loss, error"),
-        ({"resume": True}, "need a folder of `checkpoints`"),
-        ({"save_every": 5}, "need a folder of `checkpoints`"),
+        ({"resume": True}, "needs a folder of `checkpoints`"),
+        ({"save_every": 5}, "needs a folder of `checkpoints`"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -229,8 +229,8 @@ def check_outputs(
     """Raise if an output file cannot be written, is one of the inputs, or another output."""
     targets = [path for path in outputs if path is not None]
     real = [os.path.realpath(target) for target in targets]
-    for target, path in zip(targets, real, strict=True):
-        if real.count(path) > 1:
+    for target, resolved in zip(targets, real, strict=True):
+        if real.count(resolved) > 1:
             raise UsageError(f"{target} is to be two outputs: choose another name for one")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} to write {target.name} to")

@@ -6,18 +6,22 @@ import argparse
 import json
 import os
 import pathlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.console import activity, count, printable, say
 from sardonyx.cli.inputs import arrays_of, check_outputs
+from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 from sardonyx.load.source import read_model
 from sardonyx.pack.lookup import SUFFIX
 from sardonyx.train import AdamW, add_loss, fit, lora
 from sardonyx.train.fitting import Fitted
 
+_LORA: Final = ("sardonyx.train.lora", "--lora")
 _ADDED: Final = "training_loss"  # unlike what models call their own
 
 
@@ -30,7 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
         None if arguments.evaluation is None else arrays_of(pathlib.Path(arguments.evaluation))
     )
     has_end = arguments.steps is not None or arguments.epochs is not None
-    with activity(f"training {printable(arguments.model)}"):
+    with _in_options(arguments), activity(f"training {printable(arguments.model)}"):
         result = fit(
             _model(arguments),
             data,
@@ -54,6 +58,30 @@ def command(arguments: argparse.Namespace) -> int:
         result.save_curve(arguments.curve, printable(arguments.model))
     _print(arguments, result)
     return 0
+
+
+@contextmanager
+def _in_options(arguments: argparse.Namespace) -> Iterator[None]:
+    """Let messages that name arguments of `fit` name the options of this command."""
+
+    def option(name: str) -> str:
+        return f"--{name.replace('_', '-')}" if name in arguments else name
+
+    def translated(text: str) -> str:
+        text = text.replace("fit(..., resume=True)", "--resume").replace(*_LORA)
+        text = re.sub(r"\b(\w+)=True\b", lambda found: option(found[1]), text)
+        text = re.sub(r"\b(\w+)=([\d.]+)", lambda found: f"{option(found[1])} {found[2]}", text)
+        text = re.sub(r"`(\w+)`", lambda found: option(found[1]), text)
+        return re.sub(r"^\w+(?= is )|\bmax_norm\b", lambda found: option(found[0]), text)
+
+    try:
+        yield
+    except SardonyxError as error:
+        error.what = translated(error.what)
+        error.where = {key: translated(text) for key, text in error.where.items()}
+        raise
+    except KeyboardInterrupt as interruption:
+        raise KeyboardInterrupt(translated(str(interruption))) from None
 
 
 def _added(arguments: argparse.Namespace) -> list[tuple[str, str]]:

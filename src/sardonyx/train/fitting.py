@@ -175,7 +175,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
         ordered = Batches(evaluation, step.inputs, in_order)
         validation = Evaluation(ordered, step.loss, metrics or {})
     elif metrics:
-        raise InvalidArgument("`metrics` need evaluation data")
+        raise InvalidArgument("`metrics` need data for `evaluation`")
     folder = checkpoints
     if folder is not None and not isinstance(folder, CheckpointFolder):
         folder = CheckpointFolder(folder)

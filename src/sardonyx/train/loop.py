@@ -231,15 +231,17 @@ def _check(
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InvalidArgument(f"{name} must be a positive integer, got {value!r}")
-    if evaluation is None and (options.patience is not None or options.evaluate_every is not None):
-        raise InvalidArgument("`patience` and `evaluate_every` need evaluation data")
+    for name in ("patience", "evaluate_every"):
+        if evaluation is None and getattr(options, name) is not None:
+            raise InvalidArgument(f"`{name}` needs data for `evaluation`")
     known = ["loss"] if evaluation is None else evaluation.names
     if options.monitor not in known:
         raise InvalidArgument(
             f"monitor is {options.monitor!r}, and must be one of {', '.join(known)}"
         )
-    if checkpoints is None and (options.resume or options.save_every is not None):
-        raise InvalidArgument("`resume` and `save_every` need a folder of `checkpoints`")
+    for name in ("resume", "save_every"):
+        if checkpoints is None and getattr(options, name):
+            raise InvalidArgument(f"`{name}` needs a folder of `checkpoints`")
 
 
 class _Interrupts:

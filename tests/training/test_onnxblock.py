@@ -14,7 +14,7 @@ from sardonyx.training.api import CheckpointState, Module
 from sardonyx.training.artifacts import LossType, OptimType, generate_artifacts
 from sardonyx.training.checkpoint import load_state
 from sardonyx.training.onnxblock import blocks
-from tests.training.models import WEIGHTS, batch, classifier, generate
+from tests.training.models import WEIGHTS, batch, classifier, generate, load
 
 
 def built(block: onnxblock.Block, n_inputs: int = 1, element_type: int = TensorProto.FLOAT):
@@ -332,6 +332,26 @@ def test_frozen_names_that_match_nothing(tmp_path, caplog):
 def test_something_else_than_a_model(tmp_path):
     with pytest.raises(RuntimeError, match="a ModelProto or a path, not bytes"):
         generate_artifacts(b"", artifact_directory=tmp_path)
+
+
+def test_an_output_may_be_called_like_a_gradient(tmp_path):
+    model = classifier()
+    model.graph.node.append(helper.make_node("Relu", ["scores"], ["w2_grad"]))
+    info = helper.make_tensor_value_info("w2_grad", TensorProto.FLOAT, ["batch", 2])
+    model.graph.output.append(info)
+    names = {"loss_input_names": ["scores"], "additional_output_names": ["w2_grad"]}
+    folders = [tmp_path / name for name in ("named", "plain")]
+    for folder, options in zip(folders, ({"model": model, **names}, {}), strict=True):
+        folder.mkdir()
+        generate(folder, **options)
+    (state, module, optimizer), (other, plain, updates) = map(load, folders)
+    for _ in range(2):
+        loss, positive = module(*batch())
+        assert (positive >= 0).all()
+        np.testing.assert_array_equal(loss, plain(*batch()))
+        np.testing.assert_array_equal(state.parameters["w2"].grad, other.parameters["w2"].grad)
+        optimizer.step()
+        updates.step()
 
 
 @pytest.mark.parametrize("optimizer", list(OptimType))

@@ -82,7 +82,8 @@ def _gradients_as_outputs(model: Model) -> list[str]:
     declared = {d.name: d for d in model.inputs}
     names = [name.removesuffix(BUFFER) for name in sums]
     model.outputs[:] = [model.outputs[i] for i in kept]
-    model.outputs += [replace(declared[n + BUFFER], name=f"{n}_grad") for n in names]
+    # A name that the user's outputs cannot have.
+    model.outputs += [replace(declared[n + BUFFER], name=n + BUFFER) for n in names]
     for node in sums.values():
         graph.remove(node)
     prune(graph)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from sardonyx.autodiff.gradient import SUFFIX, gradient
+from sardonyx.autodiff.gradient import gradient
 from sardonyx.base.log import logger
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.save import serialized
@@ -37,17 +37,20 @@ def parameters_as_inputs(model: onnx.ModelProto, names: Iterable[str]) -> onnx.M
 
 def gradient_model(
     forward: onnx.ModelProto, loss: str, requires_grad: Sequence[str]
-) -> onnx.ModelProto:
-    """Return the model with gradients of the loss as further outputs, in the order of inputs."""
+) -> tuple[onnx.ModelProto, list[str]]:
+    """Return the model with gradients of the loss as further outputs, and what they are by.
+
+    Both are in the order of the inputs.
+    """
     order = {info.name: i for i, info in enumerate(forward.graph.input)}
     names = sorted(requires_grad, key=lambda name: order[name])
     if not names:
-        return copy.deepcopy(forward)
+        return copy.deepcopy(forward), names
     _warn_of_statistics(forward)
     model = gradient(forward.SerializeToString(), of=loss, by=names)
     file = io.BytesIO()
     serialized(model, None).write(file)
-    return onnx.load_model_from_string(file.getvalue())
+    return onnx.load_model_from_string(file.getvalue()), names
 
 
 def _warn_of_statistics(forward: onnx.ModelProto) -> None:
@@ -66,16 +69,16 @@ def _warn_of_statistics(forward: onnx.ModelProto) -> None:
         )
 
 
-def accumulate_gradients(model: onnx.ModelProto, n_outputs: int) -> None:
-    """Add each output after the first `n_outputs`, a gradient, to an input that accumulates it.
+def accumulate_gradients(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Add each of the last outputs, gradients with respect to `names`, to an input that accumulates it.
 
     The op updates its first input in place; with the input lazy_reset_grad it overwrites it.
     """
     graph = model.graph
+    n_outputs = len(graph.output) - len(names)
     gradients = list(graph.output)[n_outputs:]
     del graph.output[n_outputs:]
-    for i, gradient_output in enumerate(gradients):
-        name = gradient_output.name.removesuffix(SUFFIX)
+    for i, (name, gradient_output) in enumerate(zip(names, gradients, strict=True)):
         buffer = copy.deepcopy(gradient_output)
         buffer.name = name + BUFFER
         inputs = [buffer.name, gradient_output.name, RESET]

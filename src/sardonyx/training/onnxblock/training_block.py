@@ -91,8 +91,8 @@ class TrainingBlock(Block):
         register_graph_outputs(model, names)
         self._parameters = self._named_parameters(model)
         forward = parameters_as_inputs(model, [*self._requires_grad, *self._frozen_params])
-        training = gradient_model(forward, names[0], list(self._requires_grad))
-        accumulate_gradients(training, len(names))
+        training, trained = gradient_model(forward, names[0], list(self._requires_grad))
+        accumulate_gradients(training, trained)
         self._models = training, evaluation_model(forward)
         self.base.CopyFrom(training)
         return output

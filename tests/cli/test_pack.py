@@ -71,5 +71,5 @@ def test_run_does_not_write_over_the_model(
     assert main(["pack", path]) == 0
     before = (tmp_path / name).read_bytes()
     assert main(["run", path, "--seconds", "0", option, str(tmp_path / name)]) == 2
-    assert "is a file of the model itself" in capsys.readouterr().err
+    assert "is read by this command" in capsys.readouterr().err
     assert (tmp_path / name).read_bytes() == before

@@ -126,7 +126,8 @@ TRAIN: Final = """\
 Train a model on arrays, which a .npz file has by the names of the model's inputs, all with the same
 number of samples. The output --loss is minimized; with --cross-entropy or --mse, a loss of that
 output is added, and the arrays have its targets as `labels`. What was trained is written to
---output: the model with its new weights, or, with --lora, an adapter (.onnx_adapter).
+--output: the model with its new weights, without an added loss, or, with --lora, an adapter
+(.onnx_adapter).
 """
 TRAIN_EXAMPLES: Final = """\
 examples:

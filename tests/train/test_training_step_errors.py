@@ -1,4 +1,4 @@
-"""Wrong arguments, feeds and states of training steps, and nodes that update inputs."""
+"""Wrong arguments, feeds, states and losses of training steps, and nodes that update inputs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ import torch
 from onnx import parser
 
 import sardonyx
-from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented, RuntimeException
 from sardonyx.train import SGD, Adafactor, AdamW, TrainingStep
-from tests.train.test_training_step import CLASSIFIER, FEEDS, classifier, losses_of, with_weights
+from tests.train import models
+from tests.train.test_training_step import (
+    CLASSIFIER, FEEDS, classifier, feeds_for, losses_of, with_weights,
+)
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
@@ -189,3 +192,71 @@ def test_a_statistic_that_is_called_like_a_counter() -> None:
     weights = {n: np.ones(2, np.float32) for n in ("s", "b", "step", "var")}
     with pytest.raises(InvalidArgument, match="is called step, as a counter"):
         TrainingStep(with_weights(text, weights))
+
+
+def test_a_step_that_overflows_float16_is_skipped() -> None:
+    model, _ = classifier()
+    step = TrainingStep(model, loss="loss", mixed_precision="float16")
+    before = {n: a.copy() for n, a in step.parameters.items()}
+    scale = 1e30  # of the loss, whose gradients then overflow
+    step.state["loss_scale"][...] = scale
+    assert np.isfinite(step.run(FEEDS)["loss"])
+    assert step.state["loss_scale"] == pytest.approx(scale / 2)
+    assert step.state["step"] == 0
+    assert all((before[n] == a).all() for n, a in step.parameters.items())
+    step.state["loss_scale"][...] = 1024
+    step.run(FEEDS)
+    assert step.state["step"] == 1
+    assert any((before[n] != a).any() for n, a in step.parameters.items())
+
+
+def test_the_scale_of_the_loss_has_a_lower_bound() -> None:
+    model = with_weights(
+        """g (float[4, 8] x) => (float loss) {
+            a = MatMul(x, w) b = Mul(a, huge) c = Mul(b, small)
+            loss = ReduceSum<keepdims=0>(c) }""",
+        {"w": np.eye(8, dtype=np.float32), "huge": np.float32(1e20), "small": np.float32(1e-10)},
+    )
+    step = TrainingStep(model, mixed_precision="float16")
+    feeds = {"x": np.ones((4, 8), np.float32)}
+    with pytest.raises(RuntimeException, match="overflow float16 even if the loss is") as caught:
+        losses_of(step, feeds, 40)
+    assert caught.value.where["training"] == "step 1"
+    assert step.state["loss_scale"] >= 1e-4
+    np.testing.assert_array_equal(step.parameters["w"], np.eye(8))
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16", "float16"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_that_is_not_finite_changes_nothing(accumulate: int, precision: str | None) -> None:
+    model, _ = models.image_net()
+    step = TrainingStep(model, loss="loss", accumulate=accumulate, mixed_precision=precision)
+    if precision == "float16":
+        step.state["loss_scale"][...] = 1024
+    feeds = feeds_for("image")
+    for _ in range(3):
+        step.run(feeds)
+    before = {n: a.copy() for n, a in (step.parameters | step.state).items()}
+    wrong = feeds | {"image": np.full_like(feeds["image"], np.nan)}
+    number = 4 if accumulate == 1 else 2
+    with pytest.raises(RuntimeException, match=f"loss of step {number} is nan"):
+        step.run(wrong)
+    after = step.parameters | step.state
+    assert all((before[n] == after[n]).all() for n in before)
+    step.run(feeds)
+
+
+def test_a_loss_that_is_not_finite_with_gradients_that_are() -> None:
+    model = with_weights(
+        """g (float[4, 8] x, float u) => (float loss) {
+            a = MatMul(x, w) s = ReduceSumSquare<keepdims=0>(a) l = Log(u) loss = Add(s, l) }""",
+        {"w": np.eye(8, dtype=np.float32)},
+    )
+    step = TrainingStep(model, mixed_precision="float16")
+    feeds = {"x": np.full((4, 8), 1e-3, np.float32)}
+    with pytest.raises(RuntimeException, match="loss of step 1 is nan"):
+        step.run(feeds | {"u": np.float32(-1)})
+    np.testing.assert_array_equal(step.parameters["w"], np.eye(8))
+    assert not step.state["w.exp_avg"].any()
+    step.run(feeds | {"u": np.float32(1)})
+    assert (step.parameters["w"] != np.eye(8)).any()

@@ -70,7 +70,7 @@ def _warn_of_statistics(forward: onnx.ModelProto) -> None:
 
 
 def accumulate_gradients(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Add each of the last outputs, gradients with respect to `names`, to an input that accumulates it.
+    """Add each of the last outputs, gradients with respect to `names`, to its accumulator.
 
     The op updates its first input in place; with the input lazy_reset_grad it overwrites it.
     """

@@ -120,7 +120,10 @@ def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
     ("options", "message"),
     [
         ({"metrics": {"a": lambda out, fed: 0.0}}, "`metrics` need data for `evaluation`"),
-        ({"accumulate": 8, "epochs": 2}, "accumulate must be at most the 6 steps of training, got 8"),
+        (
+            {"accumulate": 8, "epochs": 2},
+            "accumulate must be at most the 6 steps",
+        ),
         ({"evaluation": iter([DATA])}, "evaluation is an iterator, which gives its feeds once"),
     ],
 )

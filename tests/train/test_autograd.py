@@ -139,8 +139,9 @@ REDUCED: list[tuple[Row, Forward]] = [
     (case("CumProd", _ZEROS, of(1, np.int64), reverse=1),
      lambda x: x.flip(1).cumprod(1).flip(1)),
     *((case("Det", x), torch.linalg.det)
-      for x in (f64(1, 1), f64(2, 4, 4), np.eye(34) + f64(34, 34) * 0.1,
-                of([[1, 2, 3], [2, 4, 6], [1, 0, 1]], np.float64))),
+      for x in (f64(1, 1), f64(2, 4, 4), np.eye(34) + f64(34, 34) * 0.1)),
+    # By its formula: torch's gradient of a singular matrix depends on how LAPACK rounds.
+    (case("Det", of([[1, 2, 3], [2, 4, 6], [1, 0, 1]], np.float64)), torch_ops.determinant),
     (case("Einsum", f64(2, 3, 3), f64(3, 4), equation="...ii,ij->...j"),
      lambda x, w: torch.einsum("...ii,ij->...j", x, w)),
     (case("Einsum", f64(3, 3), equation="ii"), torch.trace),

@@ -98,8 +98,8 @@ OPTIMIZERS = {
         SGD(0.1, 0.9, nesterov=True), lambda p: torch.optim.SGD(p, 0.1, 0.9, nesterov=True)
     ),
     "Adafactor": (
-        Adafactor(0.1, weight_decay=0.1),
-        lambda p: torch.optim.Adafactor(p, 0.1, weight_decay=0.1),
+        Adafactor(0.03, weight_decay=0.1),
+        lambda p: torch.optim.Adafactor(p, 0.03, weight_decay=0.1),
     ),
 }  # fmt: skip
 

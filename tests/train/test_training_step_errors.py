@@ -190,15 +190,6 @@ def test_a_label_out_of_range_changes_nothing(label: int, said: str) -> None:
     assert all((before[n] == a).all() for n, a in (step.parameters | step.state).items())
 
 
-def test_a_statistic_that_is_called_like_a_counter() -> None:
-    text = """g (float[n, 2] x) => (float loss) {
-        y, m, v = BatchNormalization<training_mode = 1>(x, s, b, step, var)
-        loss = ReduceSumSquare<keepdims = 0>(y) }"""
-    weights = {n: np.ones(2, np.float32) for n in ("s", "b", "step", "var")}
-    with pytest.raises(InvalidArgument, match="is called step, as a counter"):
-        TrainingStep(with_weights(text, weights))
-
-
 def test_a_step_that_overflows_float16_is_skipped() -> None:
     model, _ = classifier()
     step = TrainingStep(model, loss="loss", mixed_precision="float16")

@@ -72,7 +72,8 @@ def _in_options(arguments: argparse.Namespace) -> Iterator[None]:
         text = re.sub(r"\b(\w+)=True\b", lambda found: option(found[1]), text)
         text = re.sub(r"\b(\w+)=([\d.]+)", lambda found: f"{option(found[1])} {found[2]}", text)
         text = re.sub(r"`(\w+)`", lambda found: option(found[1]), text)
-        return re.sub(r"^\w+(?= is )|\bmax_norm\b", lambda found: option(found[0]), text)
+        named = r"^\w+(?= (?:is|must be) )|\bmax_norm\b"
+        return re.sub(named, lambda found: option(found[0]), text)
 
     try:
         yield

@@ -138,7 +138,7 @@ class Loop:
     def _run_step(self, feeds: Feeds) -> None:
         state, options = self.state, self._options
         where = f"step {state.step + 1}, batch {state.batch + 1} of epoch {state.epoch + 1}"
-        saved = self._saved or "none; pass checkpoints=FOLDER"
+        saved = self._saved or "none; pass a folder as `checkpoints`"
         with located(training=where, checkpoint=saved):
             outputs = self.step.run(feeds, options.lr)
             loss = float(np.mean(outputs[options.loss]))

@@ -180,7 +180,8 @@ class TrainingStep:
                 continue
             if name in self._own:
                 raise InvalidArgument(
-                    f"{name} is trained, and not fed", hint="change its array in step.parameters"
+                    f"{name} is a parameter or state, not a feed",
+                    hint="change its array in step.parameters or step.state",
                 )
             listed = ", ".join(sorted(self.inputs))
             raise InvalidArgument(f"{name} is not an input; the inputs are {listed}")
@@ -308,8 +309,7 @@ def _check_statistics(names: Iterable[str]) -> None:
     for name in names:
         if name in _COUNTERS:
             raise InvalidArgument(
-                f"a running statistic of BatchNormalization is called {name}, as a counter of the "
-                "state of a step",
+                f"the running statistic {name} has the name of a counter in the state of a step",
                 hint="rename the initializer",
             )
 

@@ -13,9 +13,13 @@ pytest.importorskip("torch")
 from sardonyx.providers.torch.index import KERNELS
 
 PROVIDERS = [("TorchExecutionProvider", {"device": "cpu"}), "CPUExecutionProvider"]
-# tests/native/test_attention_training.py compares these with their decomposition.
-_ATTENTION = {("sardonyx.train", "AttentionTraining"), ("sardonyx.train", "AttentionGradient")}
-OPS = {op.key for op in all_ops() if op.decomposition is not None} - KERNELS.keys() - _ATTENTION
+# Ops that only training has; tests/native/test_attention_training.py and
+# tests/train/test_step_statistics.py test them.
+_TRAINING = {
+    ("sardonyx.train", name)
+    for name in ("AttentionTraining", "AttentionGradient", "SampleVariance")
+}
+OPS = {op.key for op in all_ops() if op.decomposition is not None} - KERNELS.keys() - _TRAINING
 DECOMPOSED = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]
 ULPS = 64
 

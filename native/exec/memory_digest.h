@@ -14,7 +14,7 @@ class MemoryDigest {
 
   // A digest of all bytes, on the threads of the pool: the same for any number of them. A change
   // of one 64-bit word always changes it, any other change with probability 1 - 2^-64.
-  // It is no cryptographic hash: whoever chooses the bytes can find collisions.
+  // Not a cryptographic hash: whoever chooses the bytes can find collisions.
   uint64_t compute(int threads) const;
 
  private:

@@ -99,10 +99,15 @@ def compile_graph(
         return _compile_graph(module, kind, report, parameters, saves_memory, _n_visible(kind))
 
 
+def _metadata() -> Any:
+    """Return what AOTAutograd knows of the forward graph that it compiles; None outside of it."""
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
 def _parameters(module: fx.GraphModule) -> frozenset[str]:
     """Return the names of placeholders that are parameters or buffers, and not written by a run."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _metadata()
     if metadata is None:
         return frozenset()
     names = [n.name for n in module.graph.nodes if n.op == "placeholder"]
@@ -113,8 +118,7 @@ def _parameters(module: fx.GraphModule) -> frozenset[str]:
 
 def _n_visible(kind: str) -> int:
     """Return how many results of a graph, the first ones, the user or AOTAutograd's views see."""
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _metadata()
     if metadata is None or kind == "backward":
         return 0
     n_mutated = metadata.num_mutated_inp_runtime_indices
@@ -126,9 +130,9 @@ def _disable_buffer_donation() -> None:
 
     torch rejects a second run if it donated the buffers of saved tensors to the compiler.
     """
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        donated = context.fw_metadata.bw_donated_idxs
+    metadata = _metadata()
+    if metadata is not None:
+        donated = metadata.bw_donated_idxs
         if donated is not None:
             donated.clear()  # in place: copies of the metadata share this list
 

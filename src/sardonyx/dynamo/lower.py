@@ -184,8 +184,8 @@ class GraphLowering:
 
         Results of sessions are contiguous, whatever torch's would be.
         """
-        inputs = {*self._arguments, None}
-        if any(n.target in _READ_STRIDES and n.args[0] not in inputs for n in self.fallbacks):
+        readers = (n for n in self.fallbacks if n.target in _READ_STRIDES)
+        if any(n.args[0] not in self._arguments for n in readers):
             for node in self._module.graph.nodes:
                 if node.op == "call_function" and node not in self.fallbacks:
                     self._refuse(node, "a call in the same graph reads the strides of its operand")

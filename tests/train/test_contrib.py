@@ -18,7 +18,6 @@ from tests.train.contrib_attention import (
     MULTI,
     PROJECTED,
     ROTARY,
-    Array,
     Contrib,
     f32,
     gqa_inputs,
@@ -225,26 +224,6 @@ def test_a_cache_that_is_not_empty_has_no_gradient() -> None:
     case = Contrib("GroupQueryAttention", inputs, lambda q: q, GQA)
     with pytest.raises(NotImplemented, match=r"(?s)cache past_key.*node.*hint.*`dims`"):
         gradient(case.model(), "y", ["query"], seeds=True)
-
-
-def test_weights_of_many_rows_are_read_by_blocks() -> None:
-    """More rows than are dequantized at a time, and rows that are left over."""
-    n, k = 1100, 2048
-    rng = np.random.default_rng(0)
-    codes = rng.integers(0, 256, (n, k // 32, 16)).astype(np.uint8)
-    steps = np.abs(f32(n, k // 32))
-    sizes = {"K": k, "N": n, "block_size": 32}
-    inputs: dict[str, Array | None] = {"x": f32(3, k), "w": codes, "scales": steps}
-    model = Contrib("MatMulNBits", inputs, lambda x: x, sizes, fixed=("scales",)).model()
-    session = sardonyx.InferenceSession(gradient(model, "y", ["x"], seeds=True))
-    assert any(
-        node.op.name == "Loop" for node in gradient(model, "y", ["x"], seeds=True).graph.nodes
-    )
-    seed = f32(3, n)
-    (found,) = session.run(["x_grad"], {"x": inputs["x"], "y_grad": seed})
-    unpacked = np.stack((codes & 15, codes >> 4), -1).reshape(n, k).astype(np.float64) - 8
-    wanted = seed.astype(np.float64) @ (unpacked * np.repeat(steps, 32, 1))
-    np.testing.assert_allclose(found, wanted, 1e-4, 1e-3)
 
 
 @pytest.mark.parametrize("case", [QUANTIZED[0], GROUPED[1], ROTARY[0]], ids=lambda c: c.op)

@@ -81,9 +81,36 @@ void unpack_k_major(const Weights& w, const Data& data, const WeightTile& at, fl
   }
 }
 
+// Transposed n-major weights: a row of the tile is part of a stored row, whose blocks are along it.
+// Blocks have at least 16 codes, so a vector lies in one of them, and stored rows are whole blocks,
+// so a whole vector can be read at their end.
+template <int bits>
+void unpack_transposed(const Weights& w, const Data& data, const WeightTile& at, float* to,
+                       std::byte* local) {
+  auto* scale = reinterpret_cast<float*>(local);
+  float* zero = scale + at.depths;
+  const f32v table = pinned(code_table<bits>(w.sign_flip));
+  const uint8_t* from = input<uint8_t>(data, kQ) + at.depth * w.row_bytes();
+  int64_t loaded = -1;  // the block whose scales were read
+  for (int64_t j = 0; j < at.width; j += kLanes) {
+    const int64_t block = (at.column + j) / w.column_block;
+    for (int64_t i = 0; i < at.depths && block != loaded; ++i) {
+      scale[i] = scale_of(w, data, block, at.depth + i);
+      zero[i] = zero_of(w, data, block, at.depth + i);
+    }
+    loaded = block;
+    const uint8_t* p = from + (at.column + j) * bits / 8;
+    for (int64_t i = 0; i < at.depths; ++i, p += w.row_bytes()) {
+      const f32v code = unshuffle<bits>(load_codes_shuffled<bits>(p, w.sign_flip, table));
+      store(to + i * kPanel + j, (code - splat(zero[i])) * splat(scale[i]));
+    }
+  }
+}
+
 // Dispatch by layout and alignment of the codes.
 template <int bits>
 UnpackFn unpack_of(const Weights& w) {
+  if (w.column_block != 0) return unpack_transposed<bits>;
   if (w.is_k_major)
     return w.has_byte_rows() ? unpack_k_major<bits, true> : unpack_k_major<bits, false>;
   if (!w.has_byte_rows()) return unpack_any;

@@ -7,6 +7,9 @@
 //             of zero points, the program of an epilogue (chain.h)
 //     floats  the zero point where none is given, parameters of the program
 //
+//   matmul_nbits_transposed   dy, q, scale, zero or nothing: the gradient of matmul_nbits by x
+//     ints, floats   the same, of n-major weights; no program
+//
 // Dispatch by rows of x and layout of q (matmul_nbits below):
 //   few rows   GEMV (gemv.h): gemv_block16.cc, gemv_n_major.cc, gemv_k_major.cc
 //   many rows  gemm_int8.cc at accuracy level 4 (int8 activations), else gemm_float.cc
@@ -65,9 +68,29 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   return {};
 }
 
+// dy [m, N] times the weights [N, K] as they are stored. K and N change places, so the rows of codes
+// are k-major; the strides of the scales stay those of (block, stored row).
+Status matmul_nbits_transposed(const Call& call, Plan& plan) {
+  auto* p = plan.make<MatMul>();
+  plan.args = p;
+  p->w = weights_of(call);
+  const int64_t k = p->w.k;
+  p->w.k = p->w.n, p->w.n = k;
+  p->w.is_k_major = true;
+  p->w.column_block = p->w.block;
+  const View& dy = call.in[kX];
+  p->m = dy.count(0, dy.rank - 1);
+  p->x = dy.dtype, p->y = call.out[0].dtype;
+  p->chain = nullptr;
+  plan.local_bytes = chain_local_bytes(p->chain);
+  if (p->m != 0 && p->w.n != 0) plan_gemm_float(*p, plan);
+  return {};
+}
+
 constexpr Kernel kKernels[] = {
     {"gather_dequantized", Accepts::contiguous, gather_dequantized},
     {"matmul_nbits", Accepts::contiguous, matmul_nbits},
+    {"matmul_nbits_transposed", Accepts::contiguous, matmul_nbits_transposed},
 };
 
 }  // namespace

@@ -2,6 +2,8 @@
 // point for each block of a column along k. A weight is (code - zero) * scale. Two layouts:
 //   n-major  [n][k]: the codes of a column are contiguous along k (MatMulNBits)
 //   k-major  [k][n]: rows of all columns (DequantizeLinear of a [k, n] weight); is_k_major
+// A gradient multiplies by transposed n-major weights: they are k-major, and have their blocks along
+// n instead of k; column_block is their size.
 #pragma once
 
 #include "kernels/kernel.h"
@@ -27,7 +29,8 @@ struct Weights {
   int64_t row_stride;  // in codes: of a row of all columns if k-major, else of all k
   int bits;
   bool is_k_major;
-  uint8_t sign_flip;  // XOR mask of a byte of codes
+  int64_t column_block;  // columns of a row that share a scale; 0: blocks are along k
+  uint8_t sign_flip;     // XOR mask of a byte of codes
   DType scale;
   Grid scale_at;
   DType zero;  // u8: packed codes; none: zero_default for all; else floats

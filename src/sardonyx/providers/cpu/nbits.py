@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.graph.op import INTERNAL
+from sardonyx.graph.op import GRADIENT, INTERNAL
 from sardonyx.ops.nbits.gather import table_layout
 from sardonyx.ops.nbits.internal import REALS, weight_layout
 from sardonyx.place.lowered import Call, Stored
@@ -89,6 +89,24 @@ def matmul(node: Node) -> Call | No:
     )
 
 
+def matmul_gradient(node: Node) -> Call | No:
+    """Lower the gradient of MatMulNBits: a product with the transposed weights."""
+    dy, q, scale, zero = *(input_of(node, i) for i in range(3)), optional_input(node, 3)
+    shape, rows = _shape(q), node.attrs["N"]
+    if shape is None or not scale.is_const or (zero is not None and not zero.is_const):
+        return No("weights, scales or zero points are not constant")
+    layout = weight_layout(shape, {**node.attrs, "k_major": 0, "signed": 0})
+    is_packed = zero is not None and not zero.tensor.dtype.is_float
+    zero_stride = layout.zero_stride if is_packed else layout.n_blocks
+    ints = (
+        *(layout.k, rows, layout.bits, layout.block, 0, 0, layout.row_stride, 0),
+        *(1, layout.n_blocks, 1, zero_stride),
+    )
+    stored = (Stored(q), Stored(scale), None if zero is None else Stored(zero))
+    default = float(1 << layout.bits - 1)
+    return Call("matmul_nbits_transposed", (dy, *stored), ints, (default,))
+
+
 def _shape(value: Value | None) -> tuple[int, ...] | None:
     """Return the shape of a constant; None for others."""
     return value.tensor.static if value is not None and value.is_const else None
@@ -97,4 +115,5 @@ def _shape(value: Value | None) -> tuple[int, ...] | None:
 LOWERINGS: Final[Lowerings] = {
     (INTERNAL, "GatherDequantized"): gather_dequantized,
     (INTERNAL, "MatMulNBits"): for_types(REALS, matmul),
+    (GRADIENT, "MatMulNBitsGradient"): for_types(REALS, matmul_gradient),
 }

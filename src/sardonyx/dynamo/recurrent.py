@@ -25,6 +25,9 @@ from torch.utils.flop_counter import register_flop_formula
 # process: `_inferred` breaks the graph for other backends, as they did before.
 _OTHERS_ALLOW_RNN: Final = torch._dynamo.config.allow_rnn
 torch._dynamo.config.allow_rnn = True
+# torch 2.11 traces LSTMs with projections to states of a wrong shape ([1, 1, 3, 3] for [1, 3, 3],
+# also with the backend aot_eager), and cannot trace packed sequences: eager torch runs them there.
+_TRACES_ALL_LAYERS: Final = torch.__version__ >= "2.13"
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "LSTM": torch.lstm,
@@ -233,9 +236,10 @@ def _inferred(backend: Any, kind: str, original: Callable[..., Any], *args: Any)
         compiler: Any = InstructionTranslator.current_tx().output.compiler_fn
     except AttributeError:  # TorchDynamo is not capturing a graph
         return original(*args)
-    if _wraps(compiler, backend):
-        return run_layers(kind, *args) if _is_dense(kind, args) else original(*args)
-    if not _OTHERS_ALLOW_RNN:
+    is_ours = _wraps(compiler, backend)
+    if is_ours and _is_dense(kind, args):
+        return run_layers(kind, *args)
+    if not (_TRACES_ALL_LAYERS if is_ours else _OTHERS_ALLOW_RNN):
         raise Unsupported(f"{kind} modules run in eager torch")
     return original(*args)
 

@@ -48,7 +48,8 @@ def _(dy: Array, q: Array, scales: Array, zero: Array | None = None, **attrs: An
     with np.errstate(all="ignore"):
         rows = attrs["N"]
         weights = dequantized_weights(q, scales.reshape(rows, -1), _rows_of(zero, rows), layout)
-        return matmul(wide(dy), weights.T).astype(dy.dtype, copy=False)
+        dx: Array = matmul(wide(dy), weights.T)
+        return dx.astype(dy.dtype, copy=False)
 
 
 def _rows_of(zero: Array | None, n: int) -> Array | None:

@@ -5,8 +5,10 @@
 namespace sdx::SDX_ISA::nbits {
 namespace {
 
-constexpr int64_t kItemColumns =
-    8 * kPanel;  // 144 rows of accumulators are 144 KB: they stay in L2
+// 144 rows of accumulators are 144 KB: they stay in L2.
+constexpr int64_t kMaxItemPanels = 8, kItemColumns = kMaxItemPanels * kPanel;
+// Narrow outputs have smaller items: few whole ones would not divide evenly among threads.
+constexpr int64_t kMinItems = 8;
 
 // Views of local memory, after that of the epilogue.
 struct Local {
@@ -48,10 +50,10 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
   const UnpackFn unpack = find_unpack(w);
   const Local local = local_of(p, data);
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t block = item % p.row_blocks, column = item / p.row_blocks * kItemColumns;
+    const int64_t block = item % p.row_blocks, column = item / p.row_blocks * p.item_columns;
     const int64_t row = part_begin(p.m, p.row_blocks, block);
     const int64_t rows = part_begin(p.m, p.row_blocks, block + 1) - row;
-    const int64_t columns = w.n - column < kItemColumns ? w.n - column : kItemColumns;
+    const int64_t columns = w.n - column < p.item_columns ? w.n - column : p.item_columns;
     if (w.k == 0) memset(local.acc, 0, size_t(rows * kItemColumns) * sizeof(float));
     for (int64_t depth = 0; depth < w.k; depth += kDepth) {
       const int64_t depths = w.k - depth < kDepth ? w.k - depth : kDepth;
@@ -72,13 +74,15 @@ Status multiply(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 void plan_gemm_float(MatMul& p, Plan& plan) {
   const int64_t passes = (p.w.k + kDepth - 1) / kDepth;
-  const int64_t column_blocks = (p.w.n + kItemColumns - 1) / kItemColumns;
+  const int64_t panels = (panels_of(p.w.n) + kMinItems - 1) / kMinItems;
+  p.item_columns = (panels < kMaxItemPanels ? panels : kMaxItemPanels) * kPanel;
+  const int64_t column_blocks = (p.w.n + p.item_columns - 1) / p.item_columns;
   p.row_blocks = (p.m + kBlockRows - 1) / kBlockRows;
   plan.local_bytes += kSumBytes + kPanelBytes + kUnpackBytes;
   plan.scratch_bytes = passes * p.m * kStride * int64_t(sizeof(float));
   plan.add(widen_rows, p.m, p.w.k / 8);
   plan.add(multiply, p.row_blocks * column_blocks,
-           (p.m / p.row_blocks + 8) * p.w.k * kItemColumns / (SDX_VEC_BYTES / 2));
+           (p.m / p.row_blocks + 8) * p.w.k * p.item_columns / (SDX_VEC_BYTES / 2));
 }
 
 }  // namespace sdx::SDX_ISA::nbits

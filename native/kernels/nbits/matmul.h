@@ -11,8 +11,9 @@ struct MatMul {
   Weights w;
   int64_t m;
   DType x, y;
-  const Chain* chain;  // epilogue program, or null
-  int64_t row_blocks;  // blocks of rows: items with the same columns
+  const Chain* chain;    // epilogue program, or null
+  int64_t row_blocks;    // blocks of rows: items with the same columns
+  int64_t item_columns;  // of an item of the GEMM in float
 };
 
 // Epilogue and output conversion of columns [column, column + n) of one row.

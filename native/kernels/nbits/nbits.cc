@@ -68,8 +68,8 @@ Status matmul_nbits(const Call& call, Plan& plan) {
   return {};
 }
 
-// dy [m, N] times the weights [N, K] as they are stored. K and N change places, so the rows of codes
-// are k-major; the strides of the scales stay those of (block, stored row).
+// dy [m, N] times the weights [N, K] as they are stored. K and N change places, so the rows of
+// codes are k-major; the strides of the scales stay those of (block, stored row).
 Status matmul_nbits_transposed(const Call& call, Plan& plan) {
   auto* p = plan.make<MatMul>();
   plan.args = p;

@@ -2,8 +2,8 @@
 // point for each block of a column along k. A weight is (code - zero) * scale. Two layouts:
 //   n-major  [n][k]: the codes of a column are contiguous along k (MatMulNBits)
 //   k-major  [k][n]: rows of all columns (DequantizeLinear of a [k, n] weight); is_k_major
-// A gradient multiplies by transposed n-major weights: they are k-major, and have their blocks along
-// n instead of k; column_block is their size.
+// A gradient multiplies by transposed n-major weights: they are k-major, and have their blocks
+// along n instead of k; column_block is their size.
 #pragma once
 
 #include "kernels/kernel.h"

@@ -24,7 +24,7 @@ GOAL = 0.8
 _KERNELS = ("qmatmul", "qconv", "qdepthwise")
 
 
-def _bytes(kind: Any, *shape: int) -> Array:
+def random_bytes(kind: Any, *shape: int) -> Array:
     info = np.iinfo(kind)
     return np.random.default_rng(0).integers(info.min, info.max + 1, shape).astype(kind)
 
@@ -39,7 +39,7 @@ def _made(op: str, x: Array, w: Array, maps: int, **attrs: Any) -> Made:
 
 def _product(m: int, k: int, n: int) -> Case:
     def make() -> Made:
-        return _made("QLinearMatMul", _bytes(np.uint8, m, k), _bytes(np.int8, k, n), n)
+        return _made("QLinearMatMul", random_bytes(np.uint8, m, k), random_bytes(np.int8, k, n), n)
 
     return Case("int8 product", f"{m} x {k} x {n}", _KERNELS, make, GOAL, None)
 
@@ -48,8 +48,8 @@ def _convolution(size: int, channels: int, maps: int, *window: int) -> Case:
     kernel, stride, group = window
 
     def make() -> Made:
-        x = _bytes(np.uint8, 1, channels, size, size)
-        w = _bytes(np.int8, maps, channels // group, kernel, kernel)
+        x = random_bytes(np.uint8, 1, channels, size, size)
+        w = random_bytes(np.int8, maps, channels // group, kernel, kernel)
         attrs = {"pads": [kernel // 2] * 4, "strides": [stride] * 2, "group": group}
         return _made("QLinearConv", x, w, maps, **attrs)
 

@@ -174,6 +174,8 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "apart, dilated": ((1, 7, 9, 16), (16, 1, 3, 3), {"group": 16, "dilations": (1, 2)}),
     "apart, deep": ((1, 3, 4, 5, 20), (20, 1, 2, 2, 3), {"group": 20, "pads": (1, 0, 1, 0, 1, 1)}),
     "apart, few": ((1, 6, 7, 5), (5, 1, 3, 2), {"group": 5, "strides": (2, 1)}),
+    "apart, a line": ((2, 19, 21), (21, 1, 5), {"group": 21, "pads": (2, 2)}),
+    "apart, no image": ((0, 5, 6, 9), (9, 1, 3, 3), {"group": 9}),
     "apart, many": ((1, 5, 5, 193), (193, 1, 5, 5), {"group": 193, "pads": (2, 2, 2, 2)}),
 }
 
@@ -211,6 +213,23 @@ def test_unsigned_weights(name: str, zero: int) -> None:
         (1, 5), dtype=I32, channels_last=1, **attrs,
     )  # fmt: skip
     assert (call.inputs[5] is None) is (zero == 128)
+
+
+@pytest.mark.parametrize("zero", ["low", "high", "channels"])
+@pytest.mark.parametrize(("x_type", "w_type"), SIDES)
+@pytest.mark.parametrize("name", CONVS)
+def test_zero_points(name: str, x_type: Any, w_type: Any, zero: str) -> None:
+    """Accumulators are exact with zero points at the ends of the types, and per channel."""
+    x_shape, w_shape, attrs = CONVS[name]
+    low, high = np.iinfo(w_type).min, np.iinfo(w_type).max
+    w_zero = {"low": low, "high": high, "channels": np.linspace(low, high, w_shape[0])}[zero]
+    x_zero = np.iinfo(x_type).max if zero == "low" else np.iinfo(x_type).min
+    internal(
+        "QConv",
+        [numbers(x_type, *x_shape), numbers(w_type, *w_shape), None, of(x_zero, x_type), None,
+         np.asarray(w_zero).astype(w_type), None, None, None],
+        (1, 5) if zero == "low" else (1,), dtype=I32, channels_last=1, **attrs,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 63, 65, 16390])

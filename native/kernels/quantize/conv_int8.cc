@@ -73,10 +73,6 @@ SDX_INLINE void gather_pixel(const ConvSource& s, const uint8_t* image, const Pi
   }
 }
 
-uint8_t padding(const Data& data) {
-  return data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
-}
-
 // im2col of output pixels [row, row + n) of a job (an image, or one group of it).
 void gather_windows(const Gemm& p, const Data& data, int64_t job, int64_t row, int64_t n,
                     uint8_t* to) {

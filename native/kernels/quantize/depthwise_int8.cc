@@ -4,13 +4,12 @@
 // 32-bit lane holds the four taps of one channel, and one dot4 adds them. Weights are packed to
 // match: blocks of 64 channels; in a block, groups of 4 taps; of a group, 4 vectors in the lane
 // order of interleave4. The channel sums of the weights follow the blocks, for the zero point of x.
+// A zero point of the weights is multiplied by the sum of the window: one more dot4, with ones.
 //
 // A group is 4 taps in order, or, for windows of three columns, one column: then neighbouring
 // outputs of a line share columns, and a sliding window keeps their interleaved bytes in registers.
-#include "kernels/quantize/gemm_int8.h"
+#include "kernels/quantize/direct_int8.h"
 #include "kernels/quantize/kernels.h"
-#include "kernels/row_stride.h"
-#include "kernels/window.h"
 #include "simd/bytes.h"
 #include "simd/narrow.h"
 
@@ -38,18 +37,17 @@ struct Groups {
   SDX_INLINE int64_t place(int64_t tap) const {
     return are_columns() ? tap % columns * kGroup + tap / columns : tap;
   }
+  // Ones for the taps of a group, zeros for the positions that fill it.
+  SDX_INLINE i32v ones(int64_t group) const {
+    const int64_t left = are_columns() ? lines : lines * columns - group * kGroup;
+    return splat(int32_t(0x01010101u >> (left < kGroup ? 8 * (kGroup - left) : 0)));
+  }
 };
 
-struct DepthwiseArgs {
-  Gemm product;  // only its operands and bounds are used
-  Window window;
+struct DepthwiseArgs : DirectConv {
   Groups groups;
-  int64_t channels, padded, n_groups;
-  int64_t pitch;             // elements between output pixels
-  const std::byte* columns;  // channel parameters, where they are constant
+  int64_t n_groups;
 };
-
-SDX_INLINE int64_t blocks_bytes(const DepthwiseArgs& a) { return a.padded * a.n_groups * kGroup; }
 
 struct PackArgs {
   int64_t channels;
@@ -82,37 +80,6 @@ Status pack_blocks(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
-SDX_INLINE std::byte* column_memory(const DepthwiseArgs& a, const Data& data) {
-  return a.columns != nullptr ? const_cast<std::byte*>(a.columns) : data.scratch;
-}
-SDX_INLINE ColumnParams columns_of(const DepthwiseArgs& a, std::byte* memory) {
-  auto* at = reinterpret_cast<float*>(memory) + 16;
-  auto* whole = reinterpret_cast<int32_t*>(at + 2 * a.padded);
-  return {at, at + a.padded, whole, whole + a.padded};
-}
-
-void make_all(const DepthwiseArgs& a, const Data& data) {
-  std::byte* memory = column_memory(a, data);
-  make_output(a.product, data, *reinterpret_cast<Output*>(memory));
-  const auto* accumulators =
-      reinterpret_cast<const int32_t*>(input<uint8_t>(data, kW) + blocks_bytes(a));
-  make_columns(a.product, data, {accumulators, a.channels, 0, interleaved}, columns_of(a, memory));
-}
-Status make_channels(const void* args, const Data& data, int64_t, int64_t) {
-  make_all(*static_cast<const DepthwiseArgs*>(args), data);
-  return {};
-}
-
-// The image line that a window line meets; null in padding.
-SDX_INLINE const uint8_t* locate_line(const DepthwiseArgs& a, const uint8_t* x, const Pixel& pixel,
-                                      int64_t line) {
-  const Axis *deep = a.window.axis, *high = deep + 1, *wide = deep + 2;
-  const int64_t depth = deep->input_index(pixel.at[0], line / high->taps);
-  const int64_t height = high->input_index(pixel.at[1], line % high->taps);
-  const bool is_in = depth >= 0 && depth < deep->in && height >= 0 && height < high->in;
-  return is_in ? x + (depth * high->in + height) * wide->in * a.channels : nullptr;
-}
-
 // The pixels of an output's taps; those in padding, and those that fill groups, are `pad`.
 SDX_INLINE void locate_taps(const DepthwiseArgs& a, const uint8_t* x, const uint8_t* pad,
                             const Pixel& pixel, const uint8_t** taps) {
@@ -127,16 +94,35 @@ SDX_INLINE void locate_taps(const DepthwiseArgs& a, const uint8_t* x, const uint
   }
 }
 
-// Requantizes and writes accumulators in the lane order of interleave4. 8-bit outputs come back
-// into channel order by packing; 32-bit ones are stored one by one.
-template <class T>
-SDX_INLINE void requantize_channels(const i32v* accumulators, const ColumnParams& columns,
+// Accumulators of SDX_VEC_BYTES channels in the lane order of interleave4 and, where weights have a
+// zero point, the sums of their windows.
+template <bool has_sums>
+struct Totals {
+  i32v products[4] = {};
+  i32v sums[has_sums ? 4 : 1] = {};
+
+  SDX_INLINE void add(int q, i32v x, i32v w, i32v ones) {
+    products[q] = dot4(products[q], x, w);
+    if constexpr (has_sums) sums[q] = dot4(sums[q], x, ones);
+  }
+  // Vector q less the weights' zero points times the sums.
+  SDX_INLINE i32v corrected(int q, const ColumnParams& columns, int64_t j) const {
+    const i32v total = products[q] + load(columns.offset + j);
+    if constexpr (has_sums) return total - load(columns.zero + j) * sums[q];
+    return total;
+  }
+};
+
+// Requantizes and writes accumulators. 8-bit outputs come back into channel order by packing;
+// 32-bit ones are stored one by one.
+template <bool has_sums, class T>
+SDX_INLINE void requantize_channels(const Totals<has_sums>& totals, const ColumnParams& columns,
                                     int64_t at, const Output& out, T* to, auto lanes) {
   i32v total[4];
   f32v y[4];
   for (int q = 0; q < 4; ++q) {
     const int64_t j = at + q * 16;
-    total[q] = accumulators[q] + load(columns.offset + j);
+    total[q] = totals.corrected(q, columns, j);
     y[q] =
         __builtin_convertvector(total[q], f32v) * load(columns.scale + j) + load(columns.shift + j);
     if constexpr (__is_same(T, float))
@@ -169,12 +155,12 @@ struct SharedInputs {
 };
 
 // SDX_VEC_BYTES channels of one output from the pixels of its taps.
-template <class T>
+template <bool has_sums, class T>
 SDX_INLINE void run_channels(const DepthwiseArgs& a, const SharedInputs& g,
                              const uint8_t* const* taps, int64_t c, T* to, auto lanes) {
   const uint8_t* weights = weights_of(a, g.w, c);
   const u8v flip = splat(a.product.flip);
-  i32v accumulators[4] = {};
+  Totals<has_sums> totals;
   for (int64_t i = 0; i < a.n_groups; ++i, weights += kGroup * kBlock) {
     u8v x[4];
     for (int l = 0; l < 4; ++l) x[l] = load_bytes(taps[4 * i + l] + c, lanes) ^ flip;
@@ -183,10 +169,10 @@ SDX_INLINE void run_channels(const DepthwiseArgs& a, const SharedInputs& g,
     for (int q = 0; q < 4; ++q) {
       i32v part;
       memcpy(&part, weights + q * 64, sizeof part);
-      accumulators[q] = dot4(accumulators[q], inputs[q], part);
+      totals.add(q, inputs[q], part, a.groups.ones(i));
     }
   }
-  requantize_channels(accumulators, g.columns, param_position(c), g.out, to + c, lanes);
+  requantize_channels(totals, g.columns, param_position(c), g.out, to + c, lanes);
 }
 
 // The lines of a three-column window and the distance of their pixels; a line in padding is one
@@ -207,7 +193,7 @@ SDX_INLINE void read_column(const Lines& lines, int64_t at, int64_t c, u8v flip,
 
 // One line of outputs with three-column windows for SDX_VEC_BYTES channels from the c-th on: a
 // sliding window of three interleaved columns, of which `step` (the stride) are new per output.
-template <int step, class T>
+template <bool has_sums, int step, class T>
 void slide_window(const DepthwiseArgs& a, const SharedInputs& shared, const Lines& given, int64_t c,
                   T* to, auto lanes) {
   // Copies of the arguments: byte stores to `to` may alias anything but locals.
@@ -216,6 +202,7 @@ void slide_window(const DepthwiseArgs& a, const SharedInputs& shared, const Line
   const Lines inside = given, nowhere{{g.pad, g.pad, g.pad, g.pad}, {}};
   const int64_t pitch = a.pitch;
   const u8v flip = splat(a.product.flip);
+  const i32v ones = a.groups.ones(0);
   i32v weights[3][4], columns[3][4], outside[4];
   for (int i = 0; i < 3; ++i)
     for (int q = 0; q < 4; ++q)
@@ -231,15 +218,14 @@ void slide_window(const DepthwiseArgs& a, const SharedInputs& shared, const Line
     for (int i = 0; i + step < 3; ++i)
       for (int q = 0; q < 4; ++q) columns[i][q] = columns[i + step][q];
     for (int i = 3 - step; i < 3; ++i) column(at + i, columns[i]);
-    i32v accumulators[4] = {};
+    Totals<has_sums> totals;
     for (int i = 0; i < 3; ++i)
-      for (int q = 0; q < 4; ++q)
-        accumulators[q] = dot4(accumulators[q], columns[i][q], weights[i][q]);
-    requantize_channels(accumulators, g.columns, param_position(c), g.out, to + c, lanes);
+      for (int q = 0; q < 4; ++q) totals.add(q, columns[i][q], weights[i][q], ones);
+    requantize_channels(totals, g.columns, param_position(c), g.out, to + c, lanes);
   }
 }
 
-template <class T>
+template <bool has_sums, class T>
 void slide_line(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x, const Pixel& pixel,
                 T* to) {
   Lines lines;
@@ -250,9 +236,9 @@ void slide_line(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x,
   }
   vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
     switch (a.window.axis[kSpatial - 1].stride) {
-      case 1: return slide_window<1>(a, g, lines, c, to, lanes);
-      case 2: return slide_window<2>(a, g, lines, c, to, lanes);
-      default: return slide_window<3>(a, g, lines, c, to, lanes);
+      case 1: return slide_window<has_sums, 1>(a, g, lines, c, to, lanes);
+      case 2: return slide_window<has_sums, 2>(a, g, lines, c, to, lanes);
+      default: return slide_window<has_sums, 3>(a, g, lines, c, to, lanes);
     }
   });
 }
@@ -270,7 +256,7 @@ InsideRange inside_range(const Axis& axis) {
 }
 
 // A line of outputs by tap pointers, which advance together while windows stay inside.
-template <class T>
+template <bool has_sums, class T>
 void each_output(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x, Pixel pixel,
                  T* to) {
   const Axis& wide = a.window.axis[kSpatial - 1];
@@ -283,18 +269,19 @@ void each_output(const DepthwiseArgs& a, const SharedInputs& g, const uint8_t* x
     } else {
       locate_taps(a, x, g.pad, pixel, taps);
     }
-    vloop<uint8_t>(a.channels,
-                   [&](int64_t c, auto lanes) { run_channels(a, g, taps, c, to, lanes); });
+    vloop<uint8_t>(a.channels, [&](int64_t c, auto lanes) {
+      run_channels<has_sums>(a, g, taps, c, to, lanes);
+    });
   }
 }
 
 // Item: one line of output pixels.
-template <class T>
+template <bool has_sums, class T>
 Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = *static_cast<const DepthwiseArgs*>(args);
+  const auto& a = static_cast<const DepthwiseArgs&>(*static_cast<const DirectConv*>(args));
   std::byte* memory = column_memory(a, data);
   auto* pad = reinterpret_cast<uint8_t*>(data.local);
-  memset(pad, data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero), size_t(a.channels));
+  memset(pad, padding(data), size_t(a.channels));
   const SharedInputs shared{input<uint8_t>(data, kW), pad, columns_of(a, memory),
                             *reinterpret_cast<const Output*>(memory)};
   const Axis& wide = a.window.axis[kSpatial - 1];
@@ -303,17 +290,19 @@ Status depthwise_lines(const void* args, const Data& data, int64_t begin, int64_
     const Pixel pixel = pixel_of(a.window, line * wide.out);
     const uint8_t* x = input<uint8_t>(data, kX) + pixel.image * a.window.ins() * a.channels;
     T* to = output<T>(data) + line * wide.out * a.pitch;
-    slides ? slide_line(a, shared, x, pixel, to) : each_output(a, shared, x, pixel, to);
+    slides ? slide_line<has_sums>(a, shared, x, pixel, to)
+           : each_output<has_sums>(a, shared, x, pixel, to);
   }
   return {};
 }
 
+template <bool has_sums>
 PhaseFn depthwise_into(DType out) {
   switch (out) {
-    case DType::i32: return depthwise_lines<int32_t>;
-    case DType::f32: return depthwise_lines<float>;
-    case DType::u8: return depthwise_lines<uint8_t>;
-    default: return depthwise_lines<int8_t>;
+    case DType::i32: return depthwise_lines<has_sums, int32_t>;
+    case DType::f32: return depthwise_lines<has_sums, float>;
+    case DType::u8: return depthwise_lines<has_sums, uint8_t>;
+    default: return depthwise_lines<has_sums, int8_t>;
   }
 }
 
@@ -329,38 +318,24 @@ Status qdepthwise_pack(const Call& call, Plan& plan) {
   return {};
 }
 
-// ints: the window. Weights are signed and have no zero point.
+// ints: type of the weights, then the window.
 Status qdepthwise(const Call& call, Plan& plan) {
   auto* args = plan.make<DepthwiseArgs>();
-  const View& x = call.in[kX];
-  args->window = read_window(x, call.out[0], call.ints);
-  args->channels = x.dim(-1);
-  args->pitch = row_stride(call.out[0]);
-  args->padded = (args->channels + kBlock - 1) / kBlock * kBlock;
+  read_direct(*args, call);
   const Axis* axis = args->window.axis;
   args->groups = {axis[0].taps * axis[1].taps, axis[2].taps};
   args->n_groups = args->groups.count();
-  Gemm& p = args->product;
-  p.w = DType::i8;
-  p.depth = args->window.taps();
-  read_operands(p, call);
-  plan.args = args;
-  plan.local_bytes = args->padded;
-  const int64_t columns_bytes = 64 + args->padded * 16;
-  const void* constants[kOperands];
-  if (find_constants(call, constants)) {
-    args->columns = plan.table<std::byte>(size_t(columns_bytes));
-    if (args->columns == nullptr) return no_table();
-    Data data;
-    data.in = constants;
-    make_all(*args, data);
-  } else {
-    plan.scratch_bytes = columns_bytes;
-    plan.add(make_channels, 1, args->channels);
-  }
+  args->n_params = (args->channels + kBlock - 1) / kBlock * kBlock;
+  args->weight_bytes = args->n_params * args->n_groups * kGroup;
+  args->position = interleaved;
+  plan.args = static_cast<DirectConv*>(args);
+  plan.local_bytes = args->n_params;
+  if (Status status = plan_columns(*args, call, plan); !status.ok()) return status;
+  const bool has_sums = args->product.has_row_sums;
   const int64_t outs = axis[2].out, lines = args->window.batch * axis[0].out * axis[1].out;
-  plan.add(depthwise_into(p.out), outs == 0 ? 0 : lines,
-           outs * args->n_groups * args->channels / 16);
+  plan.add(
+      has_sums ? depthwise_into<true>(args->product.out) : depthwise_into<false>(args->product.out),
+      outs == 0 ? 0 : lines, outs * args->n_groups * args->channels / 16);
   return {};
 }
 

@@ -72,6 +72,11 @@ struct WeightColumns {
   int64_t (*position)(int64_t column);
 };
 
+// The code of 0 in x, which the padding of convolutions consists of.
+SDX_INLINE uint8_t padding(const Data& data) {
+  return data.in[kXZero] == nullptr ? 0 : *input<uint8_t>(data, kXZero);
+}
+
 // Reads types, bounds and the presence of operands; fills output bounds and column parameters.
 void read_operands(Gemm& p, const Call& call);
 void make_output(const Gemm& p, const Data& data, Output& out);

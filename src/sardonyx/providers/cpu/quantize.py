@@ -162,12 +162,12 @@ def qconv(node: Node) -> Call | No:
     group, lines = node.attrs["group"], taps // width
     w_type, w_zero = o.packed_weights()
     rest = o.after_weights(w_zero)
-    is_signed = w_type == I8.onnx and w_zero is None
-    # Depthwise kernels hold channels in vectors and need signed weights without zero point.
-    if channels == 1 and group == outs and group > 1 and taps <= _MAX_TAPS and is_signed:
+    # Depthwise kernels hold channels in vectors.
+    if channels == 1 and group == outs and group > 1 and taps <= _MAX_TAPS:
         size = -(-outs // _BLOCK) * _BLOCK * (_tap_groups(lines, width) * _GROUP + 4)
         packed = Packed(o.w, "qdepthwise_pack", size, (outs, lines, width))
-        return Call("qdepthwise", (o.x, packed, *rest), sliding, _bounds(node), writes_rows=True)
+        ints = (w_type, *sliding)
+        return Call("qdepthwise", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
     columns = outs // group
     # The image has channels last, the weights first: k runs over the pixels of a line, then over
     # the channels of each. Strides of group, line, pixel, channel and column.

@@ -1,6 +1,6 @@
 """8-bit convolutions of every type and zero point, as whole models beside onnxruntime, in turns.
 
-python -m bench.int8_conv [WORDS] [--threads 1,2] [--markdown]
+python -m bench.int8_conv [WORDS] [--threads 1,2]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TYPES = ((np.uint8, np.uint8), (np.uint8, np.int8), (np.int8, np.int8))
 
 
 class Layer(NamedTuple):
-    """A convolution: spatial size and axes, channels in and out, kernel, stride, dilation, groups."""
+    """A convolution; size, kernel, stride and dilation are equal along its axes."""
 
     name: str
     size: int

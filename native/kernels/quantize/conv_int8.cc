@@ -134,11 +134,10 @@ Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end)
 // Whether output lines can be jobs of their own: a row of the product is then a window read in
 // place, n_lines lines apart by the image's pitch, and no im2col is needed. Output lines shorter
 // than two tiles would leave tiles unfilled.
-bool reads_lines(const Gemm& p, const ConvSource& s) {
+bool reads_lines(const ConvSource& s) {
   const Axis *deep = s.window.axis, *wide = deep + 2;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
-  return is_flat && s.n_groups == 1 && !p.has_row_sums && wide->dilation == 1 &&
-         wide->out >= 2 * kTileRows;
+  return is_flat && s.n_groups == 1 && wide->dilation == 1 && wide->out >= 2 * kTileRows;
 }
 
 // Sets up the line variant; images are copied with padding unless windows stay inside and lines are
@@ -182,10 +181,10 @@ Status qconv(const Call& call, Plan& plan) {
   p->packed_at = -1;
   p->source = s;
   read_operands(*p, call);
-  if (is_pointwise(s->window) && s->n_groups == 1 && can_read_in_place(*p, s->channels)) {
+  if (is_pointwise(s->window) && s->n_groups == 1 && can_read_in_place(s->channels)) {
     p->stride = s->channels;
     p->layout.image_bytes = p->m * s->channels;
-  } else if (reads_lines(*p, *s)) {
+  } else if (reads_lines(*s)) {
     plan_lines(*p, *s, plan);
   } else {
     p->gather = gather_windows;

@@ -139,13 +139,16 @@ Status make_all_columns(const void* args, const Data& data, int64_t begin, int64
   return {};
 }
 
-// The sum of a row's unsigned bytes, by dot products with ones.
-int32_t row_sum(const uint8_t* row, int64_t n, uint8_t flip) {
+// The sum of a row's unsigned bytes, by dot products with ones: of each line the first line_bytes,
+// without what fills it up to whole groups.
+int32_t row_sum(const Rows& row, int64_t line_bytes) {
+  const auto flip = uint8_t(row.flip);
   i32v total{};
-  vloop<uint8_t>(n, [&](int64_t i, auto lanes) {
-    const auto bytes = load(row + i, lanes, flip) ^ splat(flip);
-    total = dot4(total, (i32v)bytes, splat(int32_t(0x01010101)));
-  });
+  for (int64_t line = 0; line < row.n_lines; ++line)
+    vloop<uint8_t>(line_bytes, [&](int64_t i, auto lanes) {
+      const auto bytes = load(row.at + line * row.line_stride + i, lanes, flip) ^ splat(flip);
+      total = dot4(total, (i32v)bytes, splat(int32_t(0x01010101)));
+    });
   return reduce_sum(total);
 }
 
@@ -210,23 +213,31 @@ SDX_INLINE Rows rows_in_place(const Gemm& p, const Data& data, int64_t job, int6
   return {first, p.stride, groups, int32_t(p.flip * 0x01010101u), at.n_lines, at.line_stride};
 }
 
+// Local memory: gathered rows, then row sums.
+SDX_INLINE int64_t gathered_bytes(const Gemm& p) {
+  return p.gather == nullptr ? 0 : p.row_block * p.stride;
+}
+
 // Items are (job, row block, panel block) with panel blocks innermost: rows are gathered once for
 // consecutive items of the same block.
 template <class T>
 Status gemm_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& p = *static_cast<const Gemm*>(args);
   auto* rows = reinterpret_cast<uint8_t*>(data.local);
-  auto* row_sums = reinterpret_cast<int32_t*>(data.local + p.row_block * p.stride);
+  auto* row_sums = reinterpret_cast<int32_t*>(data.local + gathered_bytes(p));
   std::byte* memory = column_memory(p, data);
   int64_t gathered = -1;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t block = item / p.n_panel_blocks, job = block / p.n_row_blocks;
     const int64_t row = block % p.n_row_blocks * p.row_block;
     const int64_t n_rows = p.m - row < p.row_block ? p.m - row : p.row_block;
-    if (p.gather != nullptr && gathered != block) {
-      p.gather(p, data, job, row, n_rows, rows);
+    const Rows gathered_rows{rows, p.stride, p.shape.n_groups(), int32_t(p.flip * 0x01010101u)};
+    const Rows block_rows = p.gather == nullptr ? rows_in_place(p, data, job, row) : gathered_rows;
+    if (gathered != block) {
+      if (p.gather != nullptr) p.gather(p, data, job, row, n_rows, rows);
+      const int64_t line_bytes = p.gather == nullptr ? p.depth / p.layout.n_lines : p.shape.k;
       for (int64_t i = 0; p.has_row_sums && i < n_rows; ++i)
-        row_sums[i] = row_sum(rows + i * p.stride, p.shape.k, p.flip);
+        row_sums[i] = row_sum(block_rows.from(i), line_bytes);
       gathered = block;
     }
     const int64_t pack = p.n_packs == 1 ? 0 : job % p.n_packs;
@@ -236,8 +247,7 @@ Status gemm_items(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t last = first + p.panels;
     const int64_t start = p.is_grouped ? job / p.n_packs * p.m : job * p.m;
     T* to = output<T>(data) + (start + row) * p.out_stride + (p.is_grouped ? pack * p.shape.n : 0);
-    const Rows gathered_rows{rows, p.stride, p.shape.n_groups(), int32_t(p.flip * 0x01010101u)};
-    Strip<T> strip{p.gather == nullptr ? rows_in_place(p, data, job, row) : gathered_rows,
+    Strip<T> strip{block_rows,
                    nullptr,
                    {{}, *reinterpret_cast<Output*>(memory), row_sums, nullptr, p.out_stride, 0}};
     for (int64_t i = first; i < last && i < p.shape.n_panels(); ++i) {
@@ -324,7 +334,7 @@ bool find_constants(const Call& call, const void* (&constants)[kOperands]) {
 Status plan_gemm(Gemm& p, const Call& call, Plan& plan) {
   choose_blocks(p);
   plan.args = &p;
-  if (p.gather != nullptr) plan.local_bytes = p.row_block * p.stride + (p.row_block + 15) / 16 * 64;
+  plan.local_bytes = gathered_bytes(p) + (p.has_row_sums ? (p.row_block + 15) / 16 * 64 : 0);
   const auto take = [&](int64_t bytes) {
     const int64_t at = plan.scratch_bytes;
     plan.scratch_bytes += (bytes + 63) / 64 * 64;

@@ -85,10 +85,10 @@ void make_columns(const Gemm& p, const Data& data, const WeightColumns& w, const
 // Whether all operands but x are constant; `constants` receives their data.
 bool find_constants(const Call& call, const void* (&constants)[kOperands]);
 
-// Whether rows may be read in place: whole groups, no row sums needed, and a stride that does not
-// map all rows of a tile to the same L1 set (64 sets of 64 bytes).
-SDX_INLINE bool can_read_in_place(const Gemm& p, int64_t stride) {
-  return !p.has_row_sums && stride % kGroup == 0 && stride % 4096 != 0;
+// Whether rows may be read in place: whole groups, and a stride that does not map all rows of a
+// tile to the same L1 set (64 sets of 64 bytes).
+SDX_INLINE bool can_read_in_place(int64_t stride) {
+  return stride % kGroup == 0 && stride % 4096 != 0;
 }
 
 // Chooses blocks, and adds the phases that compute column parameters and products. Operands have

@@ -39,7 +39,7 @@ Status qmatmul(const Call& call, Plan& plan) {
   p->out_stride = call.out[0].is_contiguous() ? n : row_stride(call.out[0]);
   p->is_grouped = false;
   read_operands(*p, call);
-  if (can_read_in_place(*p, k)) {
+  if (can_read_in_place(k)) {
     p->stride = k;
     p->layout.image_bytes = p->m * k;
   } else {

@@ -1,4 +1,4 @@
-// What direct 8-bit convolutions share (depthwise_int8.cc, grouped_int8.cc): their output channels
+// What direct 8-bit convolutions share: their output channels
 // are the columns of gemm_int8.h, with the same parameters, but windows are read where they are.
 #pragma once
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sardonyx.cli.arguments import UsageError, parser
+from sardonyx.cli.arguments import UsageError
+from sardonyx.cli.commands import parser
 from sardonyx.cli.console import printable
 from sardonyx.errors import InternalError, SardonyxError
 
@@ -35,18 +36,20 @@ def _run(argv: Sequence[str] | None) -> int:
             _refuse(arguments.parser, unknown)
     except SystemExit as done:  # argparse has printed the help, the version or the error
         return done.code if isinstance(done.code, int) else USAGE
+    # `diff` returns 1 if there are differences, as the program of that name does.
+    failed = USAGE if arguments.prog.endswith(" diff") else FAILED
     try:
         return int(arguments.command(arguments))
     except UsageError as error:
         return _print_error(f"{error}\n  see     {arguments.prog} --help", USAGE)
     except SardonyxError as error:
-        return _print_error(format_error(error), FAILED)
+        return _print_error(format_error(error), failed)
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _print_error(str(error), FAILED)
+        return _print_error(str(error), failed)
     except MemoryError as error:
-        return _print_error(f"out of memory: {error}", FAILED)
+        return _print_error(f"out of memory: {error}", failed)
     except KeyboardInterrupt as interruption:  # with a message, if training says how to resume
         return _print_error(str(interruption) or "interrupted", INTERRUPTED)
 

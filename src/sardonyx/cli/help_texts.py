@@ -17,6 +17,7 @@ examples:
   sardonyx pack model.onnx                        prepack weights: later starts are fast
   sardonyx train model.onnx data.npz -o out.onnx  train a model on arrays
   sardonyx bisect model.onnx                      find a pass that changes outputs
+  sardonyx diff a.onnx b.onnx                     the first node where two models part
 
 `sardonyx COMMAND --help` describes a command.
 """
@@ -137,4 +138,21 @@ examples:
   sardonyx train model.onnx data.npz --loss loss --lora '*q_proj*' --rank 8 -o a.onnx_adapter
   sardonyx train model.onnx data.npz --loss loss --checkpoints run --save-every 100 -o out.onnx
       Ctrl-C writes a checkpoint; the same command with --resume continues
+"""
+DIFF: Final = """\
+Run two models, or one model in two ways, on the same inputs, and find the first node, in the
+topological order of A, whose values part. Nodes of two models are matched by name and by structure;
+attributes, operands and weights that differ are reported with what they change. Values are compared
+in groups, so that about twice the model's memory is used. The exit status is 0 if all values are
+equal within the tolerance, 1 if some differ, 2 after an error. Inputs are chosen as by
+`sardonyx run`.
+"""
+DIFF_EXAMPLES: Final = """\
+examples:
+  sardonyx diff model.onnx converted.onnx
+  sardonyx diff model.onnx --with onnxruntime --dims batch=2
+  sardonyx diff model.onnx --levels all,none --inputs inputs.npz
+  sardonyx diff model.onnx --precisions exact,bf16 --tolerance 0.01
+  sardonyx diff model.onnx --providers cpu,cuda
+  sardonyx diff model.onnx --isas base,avx512 --json | jq .first
 """

@@ -43,7 +43,8 @@ def chosen(
         return read(file, declared), str(file)
     if beside.exists() and not dims and not shapes:
         return read(beside, declared, strict=False), str(beside)
-    return generate(declared, settle(declared, dims, shapes)), "generated"
+    seed = getattr(arguments, "seed", 0)
+    return generate(declared, settle(declared, dims, shapes), seed), "generated"
 
 
 def settle(
@@ -115,9 +116,9 @@ def _symbols(dim: str) -> frozenset[str]:
     return frozenset() if size is None else symbols(size)
 
 
-def generate(inputs: Sequence[Declared], shapes: Shapes) -> dict[str, Any]:
-    """Return random inputs of these shapes, the same ones in every call."""
-    rng = np.random.default_rng(0)
+def generate(inputs: Sequence[Declared], shapes: Shapes, seed: int = 0) -> dict[str, Any]:
+    """Return random inputs of these shapes, the same ones in every call with a seed."""
+    rng = np.random.default_rng(seed)
     return {i.name: _value(i.name, i.fact, shapes[i.name], rng) for i in inputs}
 
 

@@ -17,7 +17,8 @@ from sardonyx.cli.bench_worker import unused
 from sardonyx.cli.pack import LEVELS
 from sardonyx.compile import load_model
 from sardonyx.errors import Fail
-from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.copy import copy_nodes
+from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load import LoadOptions, read_record
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
@@ -50,7 +51,6 @@ class LoadedModel:
     def __init__(self, path: str) -> None:
         self.bytes: Final[ModelBytes] = read_model(path)
         self.model: Final[Model] = load_model(self.bytes, LoadOptions(fixes_defaults=True))
-        self.outputs: Final = tuple(self.model.graph.outputs)
         self.nodes: Final[list[Node]] = self.model.graph.sorted_nodes()
         self.positions: Final = {node: i for i, node in enumerate(self.nodes)}
 
@@ -64,10 +64,29 @@ class LoadedModel:
         return self.nodes[key[0]].outputs[key[1]]
 
     def with_outputs(self, keys: Sequence[Key]) -> Model:
-        """Return the model with other outputs; its graph is shared with this one."""
-        self.model.graph.set_outputs([self.value(key) for key in keys])
+        """Return the part of the model that computes some values, which are its outputs.
+
+        Without the other nodes, values before a node that cannot run are computed nevertheless.
+        """
+        whole, graph, copies = self.model.graph, Graph(self.model.graph.name), dict[Value, Value]()
+        for value in whole.inputs:
+            copies[value] = Value(value.name, value.fact)
+            graph.add_input(copies[value], whole.defaults.get(value))
+        copy_nodes(self._nodes_for(keys), graph, copies)
+        graph.set_outputs([copies[self.value(key)] for key in keys])
         declared = [Declared(str(i), None, None) for i in range(len(keys))]
-        return replace(self.model, outputs=declared)
+        return replace(self.model, graph=graph, outputs=declared)
+
+    def _nodes_for(self, keys: Sequence[Key]) -> list[Node]:
+        """Return the nodes that compute some values, in topological order."""
+        stack = [self.nodes[position] for position, _ in keys]
+        needed = set(stack)
+        while stack:
+            makers = {value.node for value in stack.pop().reads()}
+            new = [m for m in makers if m in self.positions and m not in needed]
+            needed.update(m for m in new if m is not None)
+            stack.extend(m for m in new if m is not None)
+        return sorted(needed, key=self.positions.__getitem__)
 
     @property
     def weight_bytes(self) -> int:

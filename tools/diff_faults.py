@@ -114,7 +114,8 @@ def attribute(model: Any, rng: random.Random) -> Fault | None:
     if chosen.type == onnx.AttributeProto.FLOAT:
         chosen.f = chosen.f * 1.5 + 0.1
     elif chosen.type == onnx.AttributeProto.INT:
-        chosen.i = rng.choice([1 - chosen.i, chosen.i + 1])
+        # 0 and 1 may be flags, for which other numbers have no meaning of their own.
+        chosen.i = 1 - chosen.i if chosen.i in (0, 1) else chosen.i + 1
     elif len(chosen.ints) > 1 and chosen.name == "perm":
         i, j = rng.sample(range(len(chosen.ints)), 2)
         chosen.ints[i], chosen.ints[j] = chosen.ints[j], chosen.ints[i]

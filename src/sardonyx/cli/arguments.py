@@ -187,6 +187,12 @@ PRECISION: Final = option(
     choices=tuple(PRECISIONS),
     default="exact",
 )
+LEVEL: Final = option(
+    "--level LEVEL",
+    "optimization level: none, basic, extended or all (default)",
+    choices=("none", "basic", "extended", "all"),
+    default="all",
+)
 STOP_AFTER: Final = option(
     "--stop-after N",
     "skip all graph passes after the first N, for debugging (see sardonyx bisect)",

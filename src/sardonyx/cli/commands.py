@@ -12,6 +12,7 @@ from sardonyx.cli import help_texts
 from sardonyx.cli.arguments import (
     INPUTS,
     JSON,
+    LEVEL,
     MODEL,
     ORDERS,
     PRECISION,
@@ -263,6 +264,42 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
                 default=1e-3,
             ),
             number_option("--top N", "nodes to list (default 10)", 10),
+        ),
+    ),
+    "trace": (
+        "save every value of a run",
+        help_texts.TRACE,
+        help_texts.TRACE_EXAMPLES,
+        (
+            MODEL,
+            INPUTS,
+            *SIZES,
+            *PROVIDER,
+            PRECISION,
+            THREADS,
+            option("--seed N", "of random inputs (default 0)", type=whole(0, 999999), default=0),
+            option(
+                "--nodes PATTERN",
+                "only nodes or values of these names, with * and ?; repeatable",
+                action="append",
+            ),
+            LEVEL,
+            path_option("-o --output OUT", "a .npz file, or a folder for .npy files"),
+        ),
+    ),
+    "optimize": (
+        "save the optimized model",
+        help_texts.OPTIMIZE,
+        help_texts.OPTIMIZE_EXAMPLES,
+        (
+            MODEL,
+            LEVEL,
+            option(
+                "--external-data FILE",
+                "name of a file beside OUT for the weights (default: OUT.data for models of more "
+                "than 1 GB)",
+            ),
+            path_option("-o --output OUT", "the model to write"),
         ),
     ),
 }

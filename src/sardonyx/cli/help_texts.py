@@ -18,6 +18,8 @@ examples:
   sardonyx train model.onnx data.npz -o out.onnx  train a model on arrays
   sardonyx bisect model.onnx                      find a pass that changes outputs
   sardonyx diff a.onnx b.onnx                     the first node where two models part
+  sardonyx trace model.onnx -o values.npz         every value of a run
+  sardonyx optimize model.onnx -o fast.onnx       save the optimized model
 
 `sardonyx COMMAND --help` describes a command.
 """
@@ -155,4 +157,26 @@ examples:
   sardonyx diff model.onnx --precisions exact,bf16 --tolerance 0.01
   sardonyx diff model.onnx --providers cpu,cuda
   sardonyx diff model.onnx --isas base,avx512 --json | jq .first
+"""
+TRACE: Final = """\
+Run a model and save the values that its nodes compute, by name, with a table of their statistics.
+Values are computed in groups and written as they are computed, so that about twice the model's
+memory is used. Inputs are chosen as by `sardonyx run`. Without --output, only the table is printed.
+"""
+TRACE_EXAMPLES: Final = """\
+examples:
+  sardonyx trace model.onnx -o values.npz
+  sardonyx trace model.onnx --nodes '*attention*' --dims batch=2 -o folder
+  sardonyx trace model.onnx --level none --json | jq '.values[] | select(.nan > 0) | .name'
+"""
+OPTIMIZE: Final = """\
+Save a model as the portable graph passes leave it: constants folded, common subexpressions merged,
+patterns fused into standard ops and ops of com.microsoft. Other runtimes can load it. The weights
+of a large model are written to a file of their own beside it.
+"""
+OPTIMIZE_EXAMPLES: Final = """\
+examples:
+  sardonyx optimize model.onnx -o optimized.onnx
+  sardonyx optimize model.onnx --level basic -o optimized.onnx
+  sardonyx optimize model.onnx -o optimized.onnx --external-data weights.bin
 """

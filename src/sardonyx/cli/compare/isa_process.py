@@ -39,9 +39,7 @@ class IsaSide:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        self._process.communicate()  # closes its input, which ends it
 
     def can_compute(self, key: Key) -> bool:
         """Return whether the value is there."""

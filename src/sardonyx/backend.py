@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 import sardonyx
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, SequenceFact
 from sardonyx.load import NEWEST, NEWEST_IR
 from sardonyx.save.types import value_info
-from sardonyx.save.wire import Message
 
 # Only options that neither write files nor change results: models and tests may be untrusted.
 _SESSION_OPTIONS: Final = frozenset((

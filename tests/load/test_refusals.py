@@ -230,7 +230,6 @@ def test_bytes_that_are_no_model(data: bytes) -> None:
 
 
 OTHERS = {
-    "onnxruntime's own format": (b"\x20\0\0\0ORTM" + b"\0" * 64, errors.NotImplemented, "the .ort"),
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", errors.InvalidProtobuf, "lfs"),
     "an archive": (b"PK\x03\x04" + b"\0" * 64, errors.InvalidProtobuf, "zip archive"),
 }

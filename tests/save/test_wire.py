@@ -7,7 +7,7 @@ import io
 import onnx
 import pytest
 
-from sardonyx.save.wire import Message, Stream, varint
+from sardonyx.base.protobuf_wire import Message, Stream, varint
 
 
 def written(message: Message) -> bytes:

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sardonyx.base.flatbuffer import InvalidFlatBuffer
+from sardonyx.base.flatbuffer_writer import Scalar, file, table, tables, text
 from sardonyx.errors import InvalidArgument, NoSuchFile, NotImplemented, SardonyxError
 from sardonyx.train.checkpoint import load_tensors, save_tensors
 from sardonyx.training.checkpoint import load_state, save_ort_checkpoint, save_state
-from sardonyx.training.flatbuffer import InvalidFlatBuffer
-from sardonyx.training.flatbuffer_writer import Scalar, file, table, tables, text
 from sardonyx.training.ort_checkpoint import read_ort_checkpoint
 from sardonyx.training.state import DEFAULT_RATE, OptimizerState, ParameterState, TrainingState
 

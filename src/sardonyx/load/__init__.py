@@ -81,11 +81,6 @@ def read_record(data: ModelBytes) -> ModelRecord:
 def _reject_other_formats(data: ModelBytes) -> None:
     """Raise an error that names the format, for files that are often mistaken for a model."""
     head, name = bytes(data.source.data[:64]), data.source.name
-    if head[4:8] == b"ORTM":
-        raise NotImplemented(
-            f"{name} is in the .ort format, which is internal to one version of onnxruntime",
-            hint="use the .onnx model that it was converted from",
-        )
     if head.startswith(b"version https://git-lfs"):
         raise InvalidProtobuf(
             f"{name} is a pointer of git-lfs, not the model itself", hint="run git lfs pull"

@@ -29,6 +29,7 @@ from sardonyx.graph.const import File, Source, Stamp, stamp_now
 from sardonyx.load import buffers
 from sardonyx.load import mount_points as mounts
 from sardonyx.load.model import Model
+from sardonyx.load.ort_format import is_ort_format, onnx_bytes
 
 _CHUNK: Final = 64 << 20  # bytes per read call
 
@@ -59,6 +60,10 @@ class Files:
                 assert self.folder is not None
                 self._states[os.path.join(self.folder, location)] = self._open[key].identity
         return self._open[key]
+
+    def add(self, location: str, source: Source) -> None:
+        """Open a location as a source that is open already."""
+        self._open[location] = source
 
     def part(self, location: str, offset: int, length: int) -> Source:
         """Return the file at a location, and record the byte range of a tensor in it."""
@@ -287,6 +292,12 @@ class ModelBytes:
     origin: str  # uri, array, proto or istream: the name of the load in profiles
     digest: str | None = None  # of all but weights, computed on demand
     model: Model | None = None  # a model in memory, instead of bytes
+    original: Source | None = None  # in another format; `source` is its translation to ONNX
+
+    @property
+    def given(self) -> Source:
+        """The bytes that the user gave."""
+        return self.source if self.original is None else self.original
 
     def read_ahead(self) -> None:
         """Advise the kernel that runs now read the mapped weights sequentially."""
@@ -300,7 +311,10 @@ def read_model(
     in_memory: Mapping[str, memoryview] | None = None,
     copies: bool = False,
 ) -> ModelBytes:
-    """Open a model: a path, bytes, any buffer, a binary file, an onnx.ModelProto, or a Model."""
+    """Open a model: a path, bytes, any buffer, a binary file, an onnx.ModelProto, or a Model.
+
+    Files and bytes are ONNX or in the .ort format.
+    """
     in_memory = in_memory or {}
     if isinstance(model, Model):
         return ModelBytes(Source(memoryview(b""), "Model"), Files(None), model.origin, model=model)
@@ -333,7 +347,18 @@ def _in_memory(model: Any) -> tuple[memoryview, str, str]:
 def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
     if not source.data.nbytes:
         raise InvalidProtobuf(f"the model is empty: {source.name} has no bytes")
+    if is_ort_format(source.data):
+        return _translated(source, files, origin)
     return ModelBytes(source, files, origin)
+
+
+def _translated(original: Source, files: Files, origin: str) -> ModelBytes:
+    """Return a model in the .ort format as an ONNX model whose weights are in that file."""
+    files.add(original.name, original)
+    data = onnx_bytes(original.data, original.name, original.name)
+    # Not fixed: the translation is memory of one session, which programs and packs cannot share.
+    source = Source(memoryview(data), original.name, is_fixed=False)
+    return ModelBytes(source, files, origin, original=original)
 
 
 def _buffer(model: Any) -> memoryview:

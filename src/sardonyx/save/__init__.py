@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from sardonyx.base.atomic_file import writing
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen
 from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
@@ -19,7 +20,6 @@ from sardonyx.save.graph import GraphWriter
 from sardonyx.save.model import model_message
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import DataFile, External
-from sardonyx.save.wire import Message
 
 MAX_BYTES: Final = 2**31 - 1  # the limit of protobuf messages
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"

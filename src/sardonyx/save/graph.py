@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.dim import Size, lone_name, substitute, symbol
 from sardonyx.graph.fact import Fact
@@ -15,7 +16,6 @@ from sardonyx.save.node import add_annotations, attribute, node_message, written
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
-from sardonyx.save.wire import Message
 
 # Field numbers of GraphProto.
 _NODE, _NAME, _INITIALIZER, _DOC, _INPUT, _OUTPUT, _VALUE = 1, 2, 5, 10, 11, 12, 13

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import sardonyx._native as native
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.graph.op import INTERNAL
 from sardonyx.load.model import Model
 from sardonyx.save.node import node_message
 from sardonyx.save.tensor import entry
 from sardonyx.save.types import value_info
-from sardonyx.save.wire import Message
 
 PACKED: Final = "Packed"  # op of the only node of a standalone pack's model file
 

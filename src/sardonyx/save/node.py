@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import InternalError
 from sardonyx.graph.graph import Attrs, Graph, Node
 from sardonyx.graph.op import Attr, Op, kind_of
 from sardonyx.load.attributes import BACKWARD, PRIORITY
 from sardonyx.save.tensor import entry, tensor
 from sardonyx.save.types import type_message
-from sardonyx.save.wire import Message
 
 # Field numbers of NodeProto and AttributeProto.
 _INPUT, _OUTPUT, _NODE_NAME, _OP, _ATTRIBUTE, _DOMAIN, _METADATA = 1, 2, 3, 4, 5, 7, 9

@@ -7,10 +7,10 @@ from typing import BinaryIO, Final, Protocol
 
 import numpy as np
 
+from sardonyx.base.protobuf_wire import Message, Stream
 from sardonyx.base.records import field, mutable
 from sardonyx.graph.const import Const, SourceConst, pack
 from sardonyx.graph.dtype import STRING
-from sardonyx.save.wire import Message, Stream
 
 CHUNK: Final = 1 << 24  # bytes per write
 SMALL: Final = 1 << 12  # bytes of tensors that are copied into the message

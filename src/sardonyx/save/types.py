@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import InternalError
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
-from sardonyx.save.wire import Message
 
 Dims = Sequence[int | str | None]  # as declared: a size, a name, or None
 

@@ -113,7 +113,7 @@ class InferenceSession(RunMethodsMixin):
             source = read_model(path_or_bytes)
             self._options = embedded_options.merged(source, self._options)
             if source.files.model_path is None and source.model is None:
-                path_or_bytes = source.source.data  # a file object is at its end by now
+                path_or_bytes = source.given.data  # a file object is at its end by now
         self._prepare(path_or_bytes)
         if providers is None and self._options.has_providers():
             providers = self._options._chosen_providers(
@@ -461,7 +461,7 @@ class InferenceSession(RunMethodsMixin):
         path = self._source.files.model_path
         model: Any = self._source.model
         if model is None:
-            data = self._source.source.data
+            data = self._source.given.data
             model = bytes(data) if path is None else os.path.abspath(path)
         providers = list(self._provider_options.items())
         return _unpickled, (type(self), model, self._options, providers, self._disabled)

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Final, cast
 
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.gc_pause import GcPause
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen, replace
 from sardonyx.compile import Options, load_model
 from sardonyx.errors import Fail, InvalidArgument
@@ -23,7 +24,6 @@ from sardonyx.ort.options import SessionOptions
 from sardonyx.ort.ort_value import OrtValue
 from sardonyx.save import MAX_BYTES, SaveOptions, save, serialized
 from sardonyx.save.tensor import DataFile, External, stored_bytes
-from sardonyx.save.wire import Message
 
 _SUFFIX: Final = "_ctx.onnx"
 

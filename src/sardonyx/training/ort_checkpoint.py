@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
+from sardonyx.base.flatbuffer import FlatBuffer, Table
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidGraph, NotImplemented
 from sardonyx.graph.dtype import STRING
 from sardonyx.load.source import map_file
 from sardonyx.load.tensor import dtype_of, shape_of
-from sardonyx.training.flatbuffer import FlatBuffer, Table
 from sardonyx.training.state import DEFAULT_RATE, OptimizerState, ParameterState, TrainingState
 
 IDENTIFIER: Final = b"ODTC"
@@ -54,7 +54,7 @@ def is_ort_checkpoint(data: memoryview) -> bool:
 
 def read_ort_checkpoint(data: memoryview, path: str) -> TrainingState:
     """Return the state that a checkpoint stores; arrays are copies."""
-    return _Reader(FlatBuffer(data, path), path).state()
+    return _Reader(FlatBuffer(data, path, "checkpoint"), path).state()
 
 
 class _Reader:
@@ -142,7 +142,7 @@ class _Reader:
             raise NotImplemented(f"{what} in {self._path} is a tensor of {dtype.ort_name}")
         n_bytes = math.prod(shape) * dtype.itemsize
         offset = tensor.int64(_Tensor.EXTERNAL_OFFSET, -1)
-        raw = tensor.bytes(_Tensor.RAW) if offset < 0 else self._outside(offset, n_bytes, what)
+        raw = tensor.raw(_Tensor.RAW) if offset < 0 else self._outside(offset, n_bytes, what)
         if raw.nbytes != n_bytes:
             raise self._buffer.error(f"{what} is {dtype}{list(shape)} and has {raw.nbytes} bytes")
         return np.frombuffer(bytearray(raw), dtype.np).reshape(shape)

@@ -6,10 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument
-from sardonyx.graph.dtype import F32, by_numpy
-from sardonyx.training.flatbuffer_writer import (
+from sardonyx.base.flatbuffer_writer import (
     MAX_BYTES,
     Append,
     Field,
@@ -20,6 +17,9 @@ from sardonyx.training.flatbuffer_writer import (
     text,
     vector,
 )
+from sardonyx.base.shared_store import Array
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.training.ort_checkpoint import IDENTIFIER, VERSIONS
 from sardonyx.training.state import OptimizerState, TrainingState
 

@@ -73,6 +73,11 @@ class Message:
             else:
                 file.write(part)
 
+    def joined(self) -> bytes:
+        """Return the bytes of the message."""
+        pieces = (p.pieces() if isinstance(p, Stream) else (p,) for p in self._parts)
+        return b"".join(piece for group in pieces for piece in group)
+
     def _put(self, part: bytes | bytearray | Stream) -> Message:
         last = self._parts[-1] if self._parts else None
         if isinstance(part, Stream):

@@ -17,6 +17,7 @@ _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _I64: Final = struct.Struct("<q")
 _F32: Final = struct.Struct("<f")
+_U8: Final = struct.Struct("<B")
 
 
 class InvalidFlatBuffer(InvalidProtobuf):
@@ -30,10 +31,13 @@ class FlatBuffer:
     which many tables refer to the same large vector is rejected instead of being copied many times.
     """
 
-    def __init__(self, data: memoryview, name: str) -> None:
+    def __init__(self, data: memoryview, name: str, kind: str) -> None:
+        """`kind` is what errors call the file, such as "checkpoint"."""
         self.data = data.cast("B")
         self.name = name
+        self._kind = kind
         self._unread = len(self.data)
+        self._strings: dict[int, bytes] = {}  # by offset: writers store equal ones once
 
     def root(self, identifier: bytes) -> Table:
         """Return the root table of a file with this identifier."""
@@ -44,7 +48,7 @@ class FlatBuffer:
     def error(self, what: str) -> InvalidFlatBuffer:
         """Return an error about this file."""
         return InvalidFlatBuffer(
-            f"{self.name} is not a valid checkpoint: {what}",
+            f"{self.name} is not a valid {self._kind}: {what}",
             hint="the file is truncated or damaged; use another copy",
         )
 
@@ -73,6 +77,13 @@ class FlatBuffer:
             raise self.error("its tensors and names refer to the same bytes")
         return at + 4, count
 
+    def string(self, at: int) -> bytes:
+        """Return the string at an offset, which may be referred to any number of times."""
+        if at not in self._strings:
+            begin, count = self.vector(at, 1)
+            self._strings[at] = bytes(self.data[begin : begin + count])
+        return self._strings[at]
+
     def _check(self, at: int, n_bytes: int) -> None:
         if at < 0 or at + n_bytes > len(self.data):
             end = at + n_bytes
@@ -98,8 +109,12 @@ class Table:
 
     def bool(self, index: int) -> bool:
         """Return a bool; its default is False."""
+        return self.uint8(index) != 0
+
+    def uint8(self, index: int) -> int:
+        """Return a byte, also of an enumeration or a union's type; its default is 0."""
         at = self._field(index)
-        return at is not None and self._buffer.number(struct.Struct("<B"), at) != 0
+        return 0 if at is None else self._buffer.number(_U8, at)
 
     def int32(self, index: int) -> int:
         """Return an int32; its default is 0."""
@@ -132,15 +147,31 @@ class Table:
         begin, count = self._vector(index, 8)
         return struct.unpack_from(f"<{count}q", self._buffer.data, begin)
 
-    def bytes(self, index: int) -> memoryview:
+    def raw(self, index: int) -> memoryview:
         """Return a view of a vector of bytes, empty if it is absent."""
-        begin, count = self._vector(index, 1)
-        return self._buffer.data[begin : begin + count]
+        begin, n_bytes = self.span(index)
+        return self._buffer.data[begin : begin + n_bytes]
+
+    def span(self, index: int, itemsize: int = 1) -> tuple[int, int]:
+        """Return the offset and the bytes of a vector of numbers, 0 bytes if it is absent."""
+        begin, count = self._vector(index, itemsize)
+        return begin, count * itemsize
+
+    def string(self, index: int) -> bytes:
+        """Return the bytes of a string, none if it is absent."""
+        at = self._field(index)
+        return b"" if at is None else self._buffer.string(self._buffer.follow(at))
+
+    def strings(self, index: int) -> list[bytes]:
+        """Return a vector of strings, empty if it is absent."""
+        begin, count = self._vector(index, 4)
+        buffer = self._buffer
+        return [buffer.string(buffer.follow(begin + 4 * i)) for i in range(count)]
 
     def text(self, index: int) -> str:
         """Return a string, empty if it is absent."""
         try:
-            return bytes(self.bytes(index)).decode()
+            return str(self.raw(index), "utf-8")
         except UnicodeDecodeError:
             raise self._buffer.error("a name is not UTF-8") from None
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen, replace
 from sardonyx.cli.bench_worker import unused
 from sardonyx.cli.pack import LEVELS
@@ -23,7 +24,6 @@ from sardonyx.load import LoadOptions, read_record
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ort.config_keys import Keys
-from sardonyx.save.wire import Message
 
 _GRAPH, _OUTPUT, _NAME = 7, 12, 1  # field numbers of ModelProto, GraphProto and ValueInfoProto
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"

@@ -113,6 +113,11 @@ def _read_packable(source: Any, options: Options) -> ModelBytes:
     if isinstance(source, (str, os.PathLike)):
         settled(os.fspath(source))
     model = read_source(source, options)
+    if model.original is not None:
+        raise InvalidArgument(
+            "models in the .ort format have no packs",
+            hint="pack the .onnx model",
+        )
     if not can_have_pack(model):
         raise InvalidArgument(
             "a model whose bytes may change has no pack", hint="pass the path of a file"

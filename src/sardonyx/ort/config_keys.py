@@ -71,7 +71,8 @@ PROPERTIES: Final = {
 }  # fmt: skip
 SUPPORTED: Final = frozenset((*(v for k, v in vars(Keys).items() if k.isupper()), *PROPERTIES))
 
-_ORT_FORMAT = "models in the ORT format are not supported"
+_MAPPED = "files are always mapped, and buffers never copied"
+_MINIMAL = "it is for builds of onnxruntime that cannot optimize"
 _NO_GPU = "it is for GPUs, and sessions run on the CPU"
 _NO_CONTEXT = "no provider here compiles nodes to data of its own (EPContext)"
 _NO_INTER = "parallel nodes (execution_mode) use the intra-op threads"
@@ -83,12 +84,12 @@ _EXPERTS = "there are no statistics of experts"
 IGNORED: Final = {
     "session.use_device_allocator_for_initializers":
         "weights are always mapped or packed, in memory of their own",
-    "session.use_ort_model_bytes_directly": _ORT_FORMAT,
-    "session.use_ort_model_bytes_for_initializers": _ORT_FORMAT,
-    "session.use_memory_mapped_ort_model": _ORT_FORMAT,
-    "session.enable_saved_runtime_optimizations": _ORT_FORMAT,
-    "optimization.minimal_build_optimizations": _ORT_FORMAT,
-    "session.qdqisint8allowed": _ORT_FORMAT,
+    "session.use_ort_model_bytes_directly": _MAPPED,
+    "session.use_ort_model_bytes_for_initializers": _MAPPED,
+    "session.use_memory_mapped_ort_model": _MAPPED,
+    "session.enable_saved_runtime_optimizations": _MINIMAL,
+    "optimization.minimal_build_optimizations": _MINIMAL,
+    "session.qdqisint8allowed": _MINIMAL,
     "session.max_shape_override": "workspaces have the size that each run needs",
     "session.enable_dq_matmulnbits_fusion": _EXACT,
     "session.disable_qdq_constant_folding": "DequantizeLinear is never folded",

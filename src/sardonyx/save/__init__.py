@@ -1,4 +1,4 @@
-"""Saves a graph as an ONNX file, in the lowest opset and IR version that express it.
+"""Saves a graph as an ONNX or .ort file, in the lowest opset and IR version that express it.
 
 onnxruntime 1.31.1 loads what is saved up to opset 26 and IR version 13.
 """
@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
+import sardonyx._native as native
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen
@@ -33,6 +34,7 @@ class SaveOptions:
     path: str
     data_file: str | None = None  # with external data, beside the model; None: weights stay in it
     min_bytes: int = 1024  # smaller tensors stay in the model
+    is_ort_format: bool = False  # a FlatBuffer for onnxruntime, instead of ONNX
 
 
 def save(model: Model, options: SaveOptions) -> None:
@@ -40,6 +42,11 @@ def save(model: Model, options: SaveOptions) -> None:
     path = os.path.abspath(os.fsdecode(options.path))
     if os.path.isdir(path):
         raise InvalidArgument(f"{path} is a folder", hint="name the file to save the model to")
+    if options.is_ort_format:
+        data = ort_bytes(model)
+        with _reporting(path), writing(path) as out:
+            out.write(data)
+        return
     data_path = None if options.data_file is None else _data_path(path, options.data_file)
     file = None
     if data_path is not None:
@@ -61,6 +68,23 @@ def serialized(model: Model, file: External | None) -> Message:
     versions = Versions(model.opsets)
     graph = GraphWriter(versions, file).main(model)
     return model_message(model, graph, versions.ir, versions.opsets)
+
+
+def ort_bytes(model: Model) -> bytearray:
+    """Return the model in the .ort format."""
+    from sardonyx.save.ort_format import Weights, ort_file  # few models are saved in it
+
+    versions, weights = Versions(model.opsets), Weights()
+    writer = GraphWriter(versions, weights)
+    message = model_message(model, writer.main(model), versions.ir, versions.opsets)
+    data = ort_file(native.decode(message.joined()), weights, writer.facts())
+    if len(data) > MAX_BYTES:
+        raise InvalidArgument(
+            f"the saved model would have {len(data)} bytes, and a file in the .ort format holds at "
+            f"most {MAX_BYTES}",
+            hint="save it as an .onnx file, with external data",
+        )
+    return data
 
 
 def _check_size(message: Message, file: DataFile | None) -> None:

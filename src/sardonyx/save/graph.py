@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import InternalError, NotImplemented
 from sardonyx.graph.dim import Size, lone_name, substitute, symbol
-from sardonyx.graph.fact import Fact
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.load.model import Declared, Model
@@ -49,6 +49,10 @@ class GraphWriter:
         self._interface(message, model)
         self._shapes(message, model)
         return message
+
+    def facts(self) -> dict[str, AnyFact | None]:
+        """Return the facts of all values that were written, by name."""
+        return {name: value.fact for value, name in self._names.values()}
 
     def _interface(self, message: Message, model: Model) -> None:
         graph = model.graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, ItemsView
 
 from sardonyx.graph.const import Const
 from sardonyx.graph.graph import Node, Value
@@ -33,6 +33,10 @@ class Names:
     def has(self, value: Value) -> bool:
         """Return whether a value has a name already."""
         return value in self._values
+
+    def values(self) -> ItemsView[Value, str]:
+        """Return the values that have a name, with their names; constants are not among them."""
+        return self._values.items()
 
     def of(self, value: Value) -> str:
         """Return the name of a node output or graph input, assigned on first use."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.base.log import Logger
 from sardonyx.compile import Options
-from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NoSuchFile, NotImplemented
+from sardonyx.errors import InvalidArgument, ModelLoadCanceled, NoSuchFile
 from sardonyx.load import LoadOptions
 from sardonyx.load.model import Declared
 from sardonyx.ort.config_keys import Keys
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sardonyx.save import SaveOptions
 
 _COPIES: Final = {"mapped": False, "copied": True}
-_FORMATS: Final = (Keys.LOAD_FORMAT, Keys.SAVE_FORMAT)
+_FORMATS: Final = (_ONNX := "ONNX", _ORT := "ORT")
 _ORDER_OF: Final = {
     ExecutionOrder.DEFAULT: Order.LEAST_PEAK,
     ExecutionOrder.PRIORITY_BASED: Order.PRIORITY_BASED,
@@ -70,15 +70,10 @@ def compile_options(
 
 
 def _check_formats(options: SessionOptions) -> None:
-    for key in _FORMATS:
-        value = options._entries.get(key, "ONNX")
-        if value.upper() == "ORT":
-            raise NotImplemented(
-                f"{key} is ORT, a format specific to versions of onnxruntime",
-                hint="use the ONNX model from which the file was converted; a pack loads as fast",
-            )
-        if value.upper() != "ONNX":
-            raise InvalidArgument(f"{key} is ONNX, not {value!r}")
+    for key in (Keys.LOAD_FORMAT, Keys.SAVE_FORMAT):  # a model's own bytes tell how to load it
+        value = options._entries.get(key, _ONNX)
+        if value.upper() not in _FORMATS:
+            raise InvalidArgument(f"{key} is {' or '.join(_FORMATS)}, not {value!r}")
 
 
 def _load_options(options: SessionOptions) -> LoadOptions:
@@ -131,8 +126,11 @@ def _save_options(options: SessionOptions) -> SaveOptions:
 
     entries = options._entries
     least = entries.get(Keys.SAVED_DATA_MIN_BYTES, "1024")
+    path = os.fspath(options.optimized_model_filepath)
+    by_name = _ORT if path.lower().endswith(".ort") else _ONNX
     return SaveOptions(
-        path=os.fspath(options.optimized_model_filepath),
+        path=path,
+        is_ort_format=entries.get(Keys.SAVE_FORMAT, by_name).upper() == _ORT,
         data_file=entries.get(Keys.SAVED_DATA_FILE),
         min_bytes=_byte_limit(Keys.SAVED_DATA_MIN_BYTES, least),
     )

@@ -233,6 +233,9 @@ def test_empty_batch(op: str) -> None:
 
 TRANSPOSED = [
     ((9,), (3,), {}),
+    ((5, 6), (3, 3), {"pads": [1, 0, 2, 1]}),
+    ((5, 6), (2, 2), {"pads": [2, 0, 0, 2]}),  # crops more than a window of stride 1 reaches
+    ((5, 6), (3, 3), {"dilations": [2, 1]}),
     ((9,), (3,), {"strides": [5]}),
     ((16, 5), (2, 2), {"strides": [2, 2]}),
     ((9,), (3,), {"strides": [3]}),
@@ -257,6 +260,11 @@ def test_conv_transpose(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     x, w = random(2, *spatial, c * group), random(c * group, o, *kernel)
     check("ConvTranspose", x, w, group=group, **attrs)
+
+
+def test_conv_transpose_by_winograd() -> None:
+    x, w = random(2, 14, 13, 17), random(17, 35, 3, 3)
+    check("ConvTranspose", x, w, "conv_winograd_f32", pads=[1, 0, 1, 2])
 
 
 POOLS = [*SHAPES, ((7, 7), (3, 3), {"strides": [2, 2], "ceil_mode": 1, "pads": [1, 1, 0, 0]})]

@@ -138,7 +138,7 @@ def test_depthwise_by_input_weights(shape: Any, group: int, c: int, o: int) -> N
         ((5,), (4,), {"strides": [2]}),
         ((6, 5), (2, 2), {"strides": [2, 2]}),  # joined: windows do not overlap
         ((6, 5), (3, 3), {"strides": [2, 3], "pads": [1, 0, 1, 2], "output_padding": [1, 0]}),
-        ((3, 4, 2), (2, 3, 2), {"dilations": [2, 1, 1]}),
+        ((3, 4, 2), (2, 3, 2), {"dilations": [2, 1, 1], "pads": [3, 0, 0, 0, 0, 0]}),
     ],
     ids=str,
 )
@@ -148,6 +148,30 @@ def test_transposed_by_input_weights(
 ) -> None:
     x, w = random(2, *spatial, c * group), random(c * group, o, *kernel)
     check_of_inputs("ConvTranspose", [x, w], "conv_transpose_unpacked_f32", group=group, **attrs)
+
+
+@pytest.mark.parametrize(
+    ("spatial", "kernel", "attrs"),
+    [
+        ((9,), (3,), {}),
+        ((5, 6), (3, 2), {"pads": [1, 0, 2, 1]}),
+        ((3, 4, 2), (2, 3, 2), {"dilations": [2, 1, 1]}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("group", "c", "o"), [(1, 3, 5), (2, 17, 33)])
+def test_flipped_by_input_weights(
+    spatial: Any, kernel: Any, attrs: Any, group: int, c: int, o: int
+) -> None:
+    """A ConvTranspose of stride 1 is a convolution with flipped weights."""
+    x, w = random(2, *spatial, c * group), random(c * group, o, *kernel)
+    check_of_inputs("ConvTranspose", [x, w], "conv_flipped_unpacked_f32", group=group, **attrs)
+
+
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 1, 2, 0)])
+def test_flipped_by_input_weights_by_winograd(pads: Any) -> None:
+    x, w = random(2, 14, 13, 17), random(17, 35, 3, 3)
+    check_of_inputs("ConvTranspose", [x, w], "conv_winograd_flipped_unpacked_f32", pads=pads)
 
 
 def check_max_pool(x: Array, kernel: Any, **attrs: Any) -> None:

@@ -10,9 +10,11 @@
 //   conv_few_channels_f32    up to twelve output channels (few_channels.cc); falls back to
 //                            conv_f32 where that is faster
 //   conv_depthwise_f32       groups with few channels (depthwise.cc)
-//   conv_transpose_f32       ConvTranspose by phases (transpose.cc)
+//   conv_transpose_f32       ConvTranspose by phases (transpose.cc); of stride 1 it is a
+//   convolution
+//                            with flipped weights, and runs as one
 //   conv_*_unpacked_f32      Winograd, depthwise and transposed with weights that are not constant
-//                            (unpacked.cc)
+//                            (unpacked.cc); flipped: the weights of a ConvTranspose of stride 1
 //   conv_weight_gradient_f32 the gradient of the weights, as a GEMM (weight_gradient.cc)
 //   conv_winograd_gradient_f32  the same by Winograd (winograd_gradient.cc)
 //   conv_pack*, conv_transpose_pack   pack weights into panels, once (pack.cc)
@@ -33,10 +35,12 @@ Status conv_depthwise_f32(const Call& call, Plan& plan);
 Status conv_few_channels_f32(const Call& call, Plan& plan);
 Status conv_transpose_f32(const Call& call, Plan& plan);
 Status conv_depthwise_unpacked_f32(const Call& call, Plan& plan);
+Status conv_flipped_unpacked_f32(const Call& call, Plan& plan);
 Status conv_transpose_unpacked_f32(const Call& call, Plan& plan);
 Status conv_weight_gradient_f32(const Call& call, Plan& plan);
 Status conv_transpose_pack(const Call& call, Plan& plan);
 Status conv_winograd_f32(const Call& call, Plan& plan);
+Status conv_winograd_flipped_unpacked_f32(const Call& call, Plan& plan);
 Status conv_winograd_gradient_f32(const Call& call, Plan& plan);
 Status conv_winograd_unpacked_f32(const Call& call, Plan& plan);
 

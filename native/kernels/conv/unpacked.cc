@@ -73,6 +73,25 @@ Status plan_unpacked(const Call& call, Plan& plan, Prepare kernel, Prepare pack,
   return {};
 }
 
+// Plans `kernel` after conv_transpose_pack. For stride 1 that packs one phase, whose taps are those
+// of the kernel in reverse order: the layout that conv_pack gives to flipped weights.
+Status plan_transposed(const Call& call, Plan& plan, Prepare kernel, bool is_joined) {
+  const View& w = call.in[1];
+  const int n = w.rank - 2;
+  const int64_t group = call.ints[4 * n];
+  int64_t ints[3 * kSpatial + 2];
+  for (int kind = 0; kind < 3; ++kind)  // kernel, strides, dilations
+    for (int i = 0; i < kSpatial; ++i) {
+      const int axis = i - (kSpatial - n);
+      ints[kind * kSpatial + i] = axis < 0 ? 1 : call.ints[kind * n + axis];
+    }
+  ints[3 * kSpatial] = group, ints[3 * kSpatial + 1] = is_joined;
+  const int64_t taps = w.count(2, w.rank), channels = w.dims[0], outs = w.dims[1];
+  const int64_t floats = is_joined ? packed_floats(channels, taps * outs)
+                                   : group * packed_floats(channels / group * taps, outs);
+  return plan_unpacked(call, plan, kernel, conv_transpose_pack, {ints, 3 * kSpatial + 2}, floats);
+}
+
 }  // namespace
 
 // ints and operands as of conv_winograd_f32, with weights as ONNX stores them.
@@ -93,21 +112,18 @@ Status conv_depthwise_unpacked_f32(const Call& call, Plan& plan) {
 
 // ints and operands as of conv_transpose_f32, with weights as ONNX stores them.
 Status conv_transpose_unpacked_f32(const Call& call, Plan& plan) {
-  const View& w = call.in[1];
-  const int n = w.rank - 2;
-  const int64_t group = call.ints[4 * n], is_joined = call.ints[4 * n + 1];
-  int64_t ints[3 * kSpatial + 2];
-  for (int kind = 0; kind < 3; ++kind)  // kernel, strides, dilations
-    for (int i = 0; i < kSpatial; ++i) {
-      const int axis = i - (kSpatial - n);
-      ints[kind * kSpatial + i] = axis < 0 ? 1 : call.ints[kind * n + axis];
-    }
-  ints[3 * kSpatial] = group, ints[3 * kSpatial + 1] = is_joined;
-  const int64_t taps = w.count(2, w.rank), channels = w.dims[0], outs = w.dims[1];
-  const int64_t floats = is_joined != 0 ? packed_floats(channels, taps * outs)
-                                        : group * packed_floats(channels / group * taps, outs);
-  return plan_unpacked(call, plan, conv_transpose_f32, conv_transpose_pack,
-                       {ints, 3 * kSpatial + 2}, floats);
+  const bool is_joined = call.ints[4 * (call.in[1].rank - 2) + 1] != 0;
+  return plan_transposed(call, plan, conv_transpose_f32, is_joined);
+}
+
+// ints and operands as of conv_f32, with weights as a ConvTranspose of stride 1 stores them.
+Status conv_flipped_unpacked_f32(const Call& call, Plan& plan) {
+  return plan_transposed(call, plan, conv_f32, false);
+}
+
+// The same by Winograd.
+Status conv_winograd_flipped_unpacked_f32(const Call& call, Plan& plan) {
+  return plan_transposed(call, plan, conv_winograd_f32, false);
 }
 
 }  // namespace sdx::SDX_ISA

@@ -179,6 +179,13 @@ LOWER_CPU: Final = (
     # After fuse_attention, whose kernels read float16 keys and values directly.
     Pass("widen_float16", "float16.widen_float16", level=_EXTENDED),
     Pass("lower_integer_ops", (RuleTable("quantize.INTEGER_OPS", _QUANTIZED),)),
+    # Before the layout of its image and gradient is decided.
+    Pass(
+        "fuse_weight_gradients",
+        (RuleTable("conv_gradient.RULES"),),
+        level=_EXTENDED,
+        all_ops=_ops("Conv Transpose"),
+    ),
     # After quantization: the layout of a QConv is decided as that of a Conv.
     Pass(
         "channels_last",

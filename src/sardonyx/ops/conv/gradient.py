@@ -170,11 +170,11 @@ def _transposed_conv(
 ) -> Value | None:
     """Return the gradient of the image as ConvTranspose, which inserts no zeros between strides.
 
-    None for stride 1, depthwise groups and sizes that are not static, where Conv is better.
+    None for depthwise groups and sizes that are not static, where Conv is better.
     """
     n = geometry.n
     sizes = [*ranked(x).dims[2:], *ranked(dy).dims[2:]]
-    if set(geometry.strides) == {1} or _is_depthwise(w, geometry):
+    if _is_depthwise(w, geometry):
         return None
     static = [d for d in sizes if isinstance(d, int)]
     if len(static) < len(sizes):

@@ -151,18 +151,36 @@ def conv_transpose(node: Node) -> Call | No:
     spatial = x.tensor.dims[1:-1]
     front = transposed_front(window, (spatial, node.outputs[0].tensor.dims[1:-1]), node.attrs)
     is_joined = int(set(front) == {0} and _is_joined(node, window, (outs, *kernel)))
-    sizes = (*window.kernel, *window.strides, *window.dilations, *front)
-    ints = (*sizes, group, is_joined, *after.ints)
-    if not w.is_const:
-        return _call("conv_transpose_unpacked_f32", w, x, ints, after)
+    ones = (1,) * (MAX_SPATIAL - len(spatial))  # the packing kernel expects three spatial axes
+    layout = (*ones, *kernel, *ones, *window.strides, *ones, *window.dilations, group, is_joined)
     if is_joined:
         size = _packed_bytes(taps * outs, channels)
     else:
         size = group * _packed_bytes(outs, channels // group * taps)
-    ones = (1,) * (MAX_SPATIAL - len(spatial))  # the packing kernel expects three spatial axes
-    layout = (*ones, *kernel, *ones, *window.strides, *ones, *window.dilations, group, is_joined)
-    packed = Packed(w, "conv_transpose_pack", size, layout)
-    return _call("conv_transpose_f32", packed, x, ints, after)
+    weights = Packed(w, "conv_transpose_pack", size, layout) if w.is_const else w
+    begins = [e - 1 - f for e, f in zip(numbers(window.extents), front, strict=True)]
+    if set(window.strides) == {1} and not is_joined and all(_is_count(b) for b in begins):
+        ints = (*kernel, *window.strides, *window.dilations, *begins, group, *after.ints)
+        return _call(_flipped_algorithm(node, window), weights, x, ints, after)
+    sizes = (*window.kernel, *window.strides, *window.dilations, *front)
+    name = "conv_transpose_f32" if w.is_const else "conv_transpose_unpacked_f32"
+    return _call(name, weights, x, (*sizes, group, is_joined, *after.ints), after)
+
+
+def _is_count(number: Size) -> bool:
+    return isinstance(number, int) and number >= 0
+
+
+def _flipped_algorithm(node: Node, window: Window) -> str:
+    """Choose the kernel of a ConvTranspose of stride 1: a convolution with flipped weights.
+
+    conv_transpose_pack gives them the layout that conv_pack would give to their flipped form.
+    """
+    is_const = input_of(node, 1).is_const
+    is_dense = set(window.dilations) == {1}
+    if is_dense and _is_winograd(node, window, input_of(node, 0), node.outputs[0]):
+        return "conv_winograd_f32" if is_const else "conv_winograd_flipped_unpacked_f32"
+    return "conv_f32" if is_const else "conv_flipped_unpacked_f32"
 
 
 def _is_joined(node: Node, window: Window, columns: Ints) -> bool:

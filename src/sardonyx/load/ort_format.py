@@ -71,11 +71,6 @@ class _Dim(IntEnum):
     KIND, VALUE, PARAM = range(3)
 
 
-def is_ort_format(data: memoryview) -> bool:
-    """Return whether bytes begin as a model in the .ort format does."""
-    return bytes(data[4:8]) == IDENTIFIER
-
-
 def onnx_bytes(data: memoryview, name: str, location: str) -> bytes:
     """Return a model in the .ort format as a ModelProto.
 

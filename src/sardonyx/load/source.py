@@ -29,9 +29,9 @@ from sardonyx.graph.const import File, Source, Stamp, stamp_now
 from sardonyx.load import buffers
 from sardonyx.load import mount_points as mounts
 from sardonyx.load.model import Model
-from sardonyx.load.ort_format import is_ort_format, onnx_bytes
 
 _CHUNK: Final = 64 << 20  # bytes per read call
+_ORT_IDENTIFIER: Final = b"ORTM"  # after the first four bytes of a model in the .ort format
 
 
 @mutable
@@ -347,13 +347,15 @@ def _in_memory(model: Any) -> tuple[memoryview, str, str]:
 def _checked(source: Source, files: Files, origin: str) -> ModelBytes:
     if not source.data.nbytes:
         raise InvalidProtobuf(f"the model is empty: {source.name} has no bytes")
-    if is_ort_format(source.data):
+    if bytes(source.data[4:8]) == _ORT_IDENTIFIER:
         return _translated(source, files, origin)
     return ModelBytes(source, files, origin)
 
 
 def _translated(original: Source, files: Files, origin: str) -> ModelBytes:
     """Return a model in the .ort format as an ONNX model whose weights are in that file."""
+    from sardonyx.load.ort_format import onnx_bytes  # few models are in it
+
     files.add(original.name, original)
     data = onnx_bytes(original.data, original.name, original.name)
     # Not fixed: the translation is memory of one session, which programs and packs cannot share.

@@ -13,11 +13,11 @@ pytest.importorskip("torch")
 from sardonyx.providers.torch.index import KERNELS
 
 PROVIDERS = [("TorchExecutionProvider", {"device": "cpu"}), "CPUExecutionProvider"]
-# Ops that only training has; tests/native/test_attention_training.py and
-# tests/train/test_step_statistics.py test them.
+# Ops that only training has; tests/native/test_attention_training.py and test_nbits_gradient.py,
+# and tests/train/test_step_statistics.py test them.
 _TRAINING = {
     ("sardonyx.train", name)
-    for name in ("AttentionTraining", "AttentionGradient", "SampleVariance")
+    for name in ("AttentionTraining", "AttentionGradient", "MatMulNBitsGradient", "SampleVariance")
 }
 OPS = {op.key for op in all_ops() if op.decomposition is not None} - KERNELS.keys() - _TRAINING
 DECOMPOSED = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from sardonyx.base.gc_pause import GcPause
 from sardonyx.base.import_cache import import_cache
 
-with import_cache(__spec__):
+with GcPause(), import_cache(__spec__):
     import sardonyx.preload  # noqa: F401 - it imports the ops of most models
     from sardonyx.errors import SardonyxError as SardonyxError
     from sardonyx.ort.enums import ExecutionMode as ExecutionMode

@@ -1,13 +1,13 @@
-"""Postpone the cyclic garbage collector while a model is compiled.
+"""Postpone the cyclic garbage collector while the package is imported or a model is compiled.
 
-A graph under construction consists of thousands of new objects that stay alive, and the collector
-scans them again and again. Compare `python bench/compile.py MODEL.onnx` with the same command under
-SARDONYX_GC_PAUSE=0, which switches the pause off: models of a thousand nodes gain some 5 %, small
-ones nothing.
+Modules and a graph under construction consist of thousands of new objects that stay alive, and the
+collector scans them again and again. Compare `python bench/import_time.py` and `bench/compile.py`
+with the same commands under SARDONYX_GC_PAUSE=0, which switches the pause off: the import gains 10
+to 15 %, models of a thousand nodes some 5 %, small ones nothing.
 
-The pause ends with the compilation, also by an error; garbage of other threads waits as long. A
-collector that the program has disabled stays disabled. No object is frozen or moved to another
-generation, no threshold changes, and the import of the package does not pause anything.
+The pause ends with the import or the compilation, also by an error; garbage of other threads waits
+as long. A collector that the program has disabled stays disabled. No object is frozen or moved to
+another generation, and no threshold changes.
 """
 
 from __future__ import annotations

@@ -139,17 +139,47 @@ Status make_all_columns(const void* args, const Data& data, int64_t begin, int64
   return {};
 }
 
-// The sum of a row's unsigned bytes, by dot products with ones: of each line the first line_bytes,
-// without what fills it up to whole groups.
-int32_t row_sum(const Rows& row, int64_t line_bytes) {
-  const auto flip = uint8_t(row.flip);
-  i32v total{};
-  for (int64_t line = 0; line < row.n_lines; ++line)
+// The sums of four vectors of integers.
+SDX_INLINE void reduce_four(const i32v (&v)[4], int32_t* to) {
+  using Four = int32_t __attribute__((vector_size(16)));
+  Four folded[4];
+  for (int i = 0; i < 4; ++i) {
+    Four parts[kLanes / 4];
+    memcpy(parts, &v[i], sizeof parts);
+    folded[i] = parts[0];
+    for (int p = 1; p < kLanes / 4; ++p) folded[i] += parts[p];
+  }
+  const auto pair = [](Four a, Four b) {
+    return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  };
+  const Four a = pair(folded[0], folded[1]), b = pair(folded[2], folded[3]);
+  const Four sums =
+      __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  memcpy(to, &sums, sizeof sums);
+}
+
+// The sums of the unsigned bytes of R rows, by dot products with ones: of each line the first
+// line_bytes, without what fills it up to whole groups.
+template <int R>
+SDX_INLINE void sum_some(const Rows& rows, int64_t line_bytes, int32_t* to) {
+  const auto flip = uint8_t(rows.flip);
+  i32v total[4] = {};
+  for (int64_t line = 0; line < rows.n_lines; ++line)
     vloop<uint8_t>(line_bytes, [&](int64_t i, auto lanes) {
-      const auto bytes = load(row.at + line * row.line_stride + i, lanes, flip) ^ splat(flip);
-      total = dot4(total, (i32v)bytes, splat(int32_t(0x01010101)));
+      for (int r = 0; r < R; ++r) {
+        const uint8_t* from = rows.at + r * rows.stride + line * rows.line_stride + i;
+        const auto bytes = load(from, lanes, flip) ^ splat(flip);
+        total[r] = dot4(total[r], (i32v)bytes, splat(int32_t(0x01010101)));
+      }
     });
-  return reduce_sum(total);
+  int32_t sums[4];
+  reduce_four(total, sums);
+  memcpy(to, sums, R * sizeof(int32_t));
+}
+void sum_rows(const Rows& rows, int64_t line_bytes, int64_t n, int32_t* to) {
+  int64_t i = 0;
+  for (; i + 4 <= n; i += 4) sum_some<4>(rows.from(i), line_bytes, to + i);
+  for (; i < n; ++i) sum_some<1>(rows.from(i), line_bytes, to + i);
 }
 
 SDX_INLINE ColumnParams from(const ColumnParams& c, int64_t j) {
@@ -162,6 +192,7 @@ struct Strip {
   Rows rows;
   const int8_t* b;
   Target<T> target;
+  const int32_t* row_sums;  // where weights have a zero point
 };
 
 // Columns of a panel that exist: all, some, or at most one vector of them.
@@ -172,10 +203,15 @@ void strip_tile(const Strip<T>& strip, int64_t row) {
   const Strip<T> s = strip;  // a copy: byte stores cannot alias it, so fields stay in registers
   constexpr int kVecs = width == Width::one_vector ? 1 : kTileVecs;
   for (int j = 0; j < (width == Width::one_vector ? kLanes : kPanel); j += kTileCols) {
-    i32v start[kVecs];
-    for (int v = 0; v < kVecs; ++v) start[v] = load(s.target.columns.offset + j + v * kLanes);
-    tile<R, kVecs>(s.rows.from(row), s.b + j * kGroup, start, [&](const auto& column_sums) {
-      requantize_tile<has_sums, width == Width::full>(column_sums, s.target, row, j);
+    // The weights' zero points times the row's sum are subtracted first: one register each then.
+    const auto start_at = [&](int i, int v) {
+      const i32v start = load(s.target.columns.offset + j + v * kLanes);
+      if constexpr (!has_sums) return start;
+      const u32v zero = (u32v)load(s.target.columns.zero + j + v * kLanes);
+      return (i32v)((u32v)start - zero * uint32_t(s.row_sums[row + i]));
+    };
+    tile<R, kVecs>(s.rows.from(row), s.b + j * kGroup, start_at, [&](const auto& accumulators) {
+      requantize_tile<width == Width::full>(accumulators, s.target, row, j);
     });
   }
 }
@@ -236,8 +272,7 @@ Status gemm_items(const void* args, const Data& data, int64_t begin, int64_t end
     if (gathered != block) {
       if (p.gather != nullptr) p.gather(p, data, job, row, n_rows, rows);
       const int64_t line_bytes = p.gather == nullptr ? p.depth / p.layout.n_lines : p.shape.k;
-      for (int64_t i = 0; p.has_row_sums && i < n_rows; ++i)
-        row_sums[i] = row_sum(block_rows.from(i), line_bytes);
+      if (p.has_row_sums) sum_rows(block_rows, line_bytes, n_rows, row_sums);
       gathered = block;
     }
     const int64_t pack = p.n_packs == 1 ? 0 : job % p.n_packs;
@@ -249,7 +284,8 @@ Status gemm_items(const void* args, const Data& data, int64_t begin, int64_t end
     T* to = output<T>(data) + (start + row) * p.out_stride + (p.is_grouped ? pack * p.shape.n : 0);
     Strip<T> strip{block_rows,
                    nullptr,
-                   {{}, *reinterpret_cast<Output*>(memory), row_sums, nullptr, p.out_stride, 0}};
+                   {{}, *reinterpret_cast<Output*>(memory), nullptr, p.out_stride, 0},
+                   row_sums};
     for (int64_t i = first; i < last && i < p.shape.n_panels(); ++i) {
       const int64_t j = i * kPanel;
       strip.b = packed + i * p.shape.panel_bytes();

@@ -18,15 +18,35 @@ struct Weights {
 // Interleaves four rows of a panel, `step` bytes apart, into one group.
 SDX_INLINE void pack_group(const uint8_t* from, int64_t step, uint8_t flip, uint8_t* to,
                            int32_t* column_sums) {
-  const uint32_t flips = flip * 0x01010101u;
-  const uint8_t *b = from + step, *c = b + step, *d = c + step;
-  for (int64_t j = 0; j < kPanel; ++j) {
-    const uint32_t four =
-        uint32_t(from[j]) | uint32_t(b[j]) << 8 | uint32_t(c[j]) << 16 | uint32_t(d[j]) << 24;
-    const uint32_t flipped = four ^ flips;
-    memcpy(to + j * kGroup, &flipped, kGroup);
-    column_sums[j] +=
-        int8_t(flipped) + int8_t(flipped >> 8) + int8_t(flipped >> 16) + int8_t(flipped >> 24);
+  using Bytes = uint8_t __attribute__((vector_size(16)));
+  using Pairs = uint16_t __attribute__((vector_size(16)));
+  const auto low = [](Bytes a, Bytes b) {
+    return (Pairs)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                          23);
+  };
+  const auto high = [](Bytes a, Bytes b) {
+    return (Pairs)__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
+                                          30, 15, 31);
+  };
+  for (int64_t j = 0; j < kPanel; j += 16) {
+    Bytes rows[kGroup];
+    for (int i = 0; i < kGroup; ++i) {
+      memcpy(&rows[i], from + i * step + j, sizeof rows[i]);
+      rows[i] ^= flip;
+    }
+    const Pairs pairs[2][2] = {{low(rows[0], rows[1]), low(rows[2], rows[3])},
+                               {high(rows[0], rows[1]), high(rows[2], rows[3])}};
+    for (int i = 0; i < 2; ++i) {
+      const Pairs a = pairs[i][0], b = pairs[i][1];
+      const Pairs fours[2] = {__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11),
+                              __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)};
+      memcpy(to + (j + 8 * i) * kGroup, fours, sizeof fours);
+    }
+  }
+  for (int64_t j = 0; j < kPanel; j += kLanes) {
+    i32v columns;
+    memcpy(&columns, to + j * kGroup, sizeof columns);
+    store(column_sums + j, dot4(load(column_sums + j), splat(int32_t(0x01010101)), columns));
   }
 }
 

@@ -1,5 +1,5 @@
-// The epilogue of a tile: zero points of the weights, scales, bias, and the output's type (int32
-// accumulators, floats, or 8-bit codes).
+// The epilogue of a tile: scales, bias, and the output's type (int32 accumulators, floats, or 8-bit
+// codes).
 #pragma once
 
 #include "kernels/quantize/gemm_int8.h"
@@ -12,20 +12,11 @@ template <class T>
 struct Target {
   ColumnParams columns;
   Output out;
-  const int32_t* row_sums;  // null where weights have no zero point
   T* to;
   int64_t stride;
   int64_t n;  // columns that exist; panels may be wider
 };
 
-// Accumulators of kLanes columns from the j-th on, less the weights' zero points times the row's
-// sum.
-template <bool has_sums>
-SDX_INLINE i32v corrected(i32v accumulators, const ColumnParams& c, int64_t j, int32_t row) {
-  if constexpr (has_sums)
-    return (i32v)((u32v)accumulators - (u32v)load(c.zero + j) * uint32_t(row));
-  return accumulators;
-}
 SDX_INLINE f32v scaled(i32v accumulators, const ColumnParams& c, int64_t j) {
   return __builtin_convertvector(accumulators, f32v) * load(c.scale + j) + load(c.shift + j);
 }
@@ -54,9 +45,9 @@ SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool 
 }
 
 // Packs R rows of V vectors of columns from the j-th on as 8-bit codes, four vectors at a time: 4 /
-// V rows at a time. corrected_at(i, v) is vector v of row i.
-template <bool is_whole, int R, int V, class T, class CorrectedAt>
-SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
+// V rows at a time.
+template <bool is_whole, int R, int V, class T>
+SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, const i32v (&total)[R][V]) {
   constexpr int kAtOnce = 4 / V;
   const Saturation<T> held{t.out.low, t.out.high, t.out.zero};
 #pragma GCC unroll 12
@@ -65,7 +56,7 @@ SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& 
 #pragma GCC unroll 4
     for (int q = 0; q < 4; ++q) {
       const int at = i + q / V < R ? i + q / V : R - 1, v = q % V;
-      y[q] = scaled(corrected_at(at, v), t.columns, j + v * kLanes);
+      y[q] = scaled(total[at][v], t.columns, j + v * kLanes);
     }
     const u8v bytes = deinterleave_rows(saturate_to_bytes(y, held));
 #pragma GCC unroll 4
@@ -77,13 +68,13 @@ SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, CorrectedAt&& 
 }
 
 // The same as int32 accumulators or as clamped floats.
-template <bool is_whole, int R, int V, class T, class CorrectedAt>
-SDX_INLINE void write_words(const Target<T>& t, T* to, int64_t j, CorrectedAt&& corrected_at) {
+template <bool is_whole, int R, int V, class T>
+SDX_INLINE void write_words(const Target<T>& t, T* to, int64_t j, const i32v (&totals)[R][V]) {
 #pragma GCC unroll 24
   for (int q = 0; q < R * V; ++q) {
     const int i = q % R, v = q / R;
     const int64_t at = j + v * kLanes, left = t.n - at;
-    const i32v total = corrected_at(i, v);
+    const i32v total = totals[i][v];
     const auto write = [&](auto lanes) {
       if constexpr (__is_same(T, int32_t)) {
         store(to + i * t.stride + v * kLanes, total, lanes);
@@ -101,18 +92,14 @@ SDX_INLINE void write_words(const Target<T>& t, T* to, int64_t j, CorrectedAt&& 
 }
 
 // Writes the accumulators of R rows from `row` on and of V vectors of columns from the j-th on.
-template <bool has_sums, bool is_whole, int R, int V, class T>
+template <bool is_whole, int R, int V, class T>
 SDX_INLINE void requantize_tile(const i32v (&accumulators)[R][V], const Target<T>& t, int64_t row,
                                 int64_t j) {
   T* to = t.to + row * t.stride + j;
-  const auto corrected_at = [&](int i, int v) {
-    const int32_t row_sum = has_sums ? t.row_sums[row + i] : 0;
-    return corrected<has_sums>(accumulators[i][v], t.columns, j + v * kLanes, row_sum);
-  };
   if constexpr (sizeof(T) == 1)
-    write_codes<is_whole, R, V>(t, to, j, corrected_at);
+    write_codes<is_whole>(t, to, j, accumulators);
   else
-    write_words<is_whole, R, V>(t, to, j, corrected_at);
+    write_words<is_whole>(t, to, j, accumulators);
 }
 
 }  // namespace sdx::SDX_ISA::int8

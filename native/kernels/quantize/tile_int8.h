@@ -80,13 +80,13 @@ SDX_INLINE void add_groups(const Rows& from, const int8_t* b, i32v (&total)[R][V
   }
 }
 
-// Multiplies the first R rows by V vectors of columns of a panel, starting from `start`, and calls
-// finish(accumulators[R][V]).
-template <int R, int V, class Finish>
-SDX_INLINE void tile(const Rows& from, const int8_t* b, const i32v (&start)[V], Finish&& finish) {
+// Multiplies the first R rows by V vectors of columns of a panel, starting from start_at(row,
+// vector), and calls finish(accumulators[R][V]).
+template <int R, int V, class StartAt, class Finish>
+SDX_INLINE void tile(const Rows& from, const int8_t* b, StartAt&& start_at, Finish&& finish) {
   i32v total[R][V];
   for (int i = 0; i < R; ++i)
-    for (int v = 0; v < V; ++v) total[i][v] = start[v];
+    for (int v = 0; v < V; ++v) total[i][v] = start_at(i, v);
   if (from.flip == 0)
     add_groups<false>(from, b, total);
   else

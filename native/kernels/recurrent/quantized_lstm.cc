@@ -142,7 +142,7 @@ void multiply_rows(const StepBuffers& r, const Quantization& quantization, int64
       const int8_t* panel = r.weights + p * a.shape.panel_bytes() + c * kGroup;
       const int64_t column = p * kPanel + c;
       const int8::Rows rows{r.rows + row * a.stride, a.stride, a.shape.n_groups(), 0};
-      const i32v none[int8::kTileVecs] = {};
+      const auto none = [](int, int) { return i32v{}; };
       int8::tile<R, int8::kTileVecs>(rows, panel, none, [&](const auto& accumulators) {
 #pragma GCC unroll 24
         for (int q = 0; q < R * int8::kTileVecs; ++q) {

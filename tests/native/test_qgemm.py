@@ -164,6 +164,17 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "a line": ((2, 11, 6), (9, 6, 5), {"pads": (2, 2)}),
     "a volume": ((1, 4, 5, 3, 2), (3, 2, 2, 3, 2), {"pads": (1, 1, 1, 0, 1, 1)}),
     "all padding": ((1, 1, 1, 2), (3, 2, 3, 3), {"pads": (3, 3, 3, 3)}),
+    "groups of 2": ((2, 6, 9, 20), (20, 2, 3, 3), {"group": 10, "pads": (1, 1, 1, 1)}),
+    "groups of 4": ((1, 9, 21, 28), (28, 4, 3, 3), {"group": 7, "dilations": (2, 1)}),
+    "groups of 8": ((2, 19, 40), (40, 8, 5), {"group": 5, "pads": (2, 2), "strides": (2,)}),
+    "groups of 16": ((1, 5, 9, 48), (12, 16, 3, 2), {"group": 3, "pads": (1, 0, 0, 1)}),
+    "groups of 24": ((1, 4, 15, 48), (48, 24, 1, 1), {"group": 2}),
+    "groups of 32": ((1, 3, 14, 64), (110, 32, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    "groups of 1": ((1, 6, 11, 20), (40, 1, 3, 3), {"group": 20, "pads": (1, 2, 1, 0)}),
+    "groups of 3": ((1, 5, 7, 24), (40, 3, 2, 2), {"group": 8, "strides": (2, 1)}),
+    "groups of 6": ((1, 4, 9, 24), (20, 6, 1, 3), {"group": 4, "pads": (0, 1, 0, 1)}),
+    "groups, no image": ((0, 4, 9, 24), (24, 4, 1, 3), {"group": 6}),
+    "groups, all padding": ((1, 1, 1, 8), (12, 4, 3, 3), {"group": 2, "pads": (3, 3, 3, 3)}),
     "apart": ((2, 6, 7, 70), (70, 1, 3, 3), {"group": 70, "pads": (1, 1, 1, 1)}),
     "apart, in steps": (
         (1, 9, 8, 130),
@@ -200,6 +211,7 @@ def test_convolutions(name: str, x_type: Any, out: int) -> None:
         dtype=out, channels_last=1, low=-5.0 if out != I32 else -np.inf, **attrs,
     )  # fmt: skip
     assert (call.kernel == "qdepthwise") is name.startswith("apart")
+    assert (call.kernel == "qgrouped") is name.startswith("group")
 
 
 @pytest.mark.parametrize("zero", [0, 128, 77])

@@ -3,6 +3,7 @@
 // copy with padding if need be; all others gather windows into rows.
 #include "kernels/quantize/gemm_int8.h"
 #include "kernels/quantize/kernels.h"
+#include "kernels/quantize/padded_int8.h"
 #include "kernels/row_stride.h"
 #include "kernels/window.h"
 
@@ -98,36 +99,14 @@ bool is_pointwise(const Window& w) {
   return true;
 }
 
-// The extent of all windows along an axis, padding included.
-int64_t reach_of(const Axis& axis) {
-  return (axis.out - 1) * axis.stride + (axis.taps - 1) * axis.dilation + 1;
-}
-bool stays_inside(const Axis& axis) {
-  return axis.begin >= 0 && axis.begin + reach_of(axis) <= axis.in;
-}
-
 // Phase that copies images with their padding. Item: one line.
 Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& p = *static_cast<const Gemm*>(args);
   const auto& s = *static_cast<const ConvSource*>(p.source);
-  const Axis &high = s.window.axis[1], &wide = s.window.axis[2];
-  const int64_t height = reach_of(high), c = s.channels;
-  const int64_t first = wide.begin < 0 ? -wide.begin : 0;
-  const int64_t padded_width = reach_of(wide), remaining = wide.in - wide.begin;
-  const int64_t last = remaining < padded_width ? remaining : padded_width;
-  for (int64_t i = begin; i < end; ++i) {
-    auto* to = reinterpret_cast<uint8_t*>(data.scratch + p.layout.at) + i * padded_width * c;
-    const int64_t line = i % height + high.begin;
-    if (line < 0 || line >= high.in || first >= last) {
-      memset(to, padding(data), size_t(padded_width * c));
-      continue;
-    }
-    const uint8_t* from =
-        input<uint8_t>(data, kX) + ((i / height * high.in + line) * wide.in + wide.begin) * c;
-    memset(to, padding(data), size_t(first * c));
-    copy_bytes(to + first * c, from + first * c, (last - first) * c);
-    memset(to + last * c, padding(data), size_t((padded_width - last) * c));
-  }
+  const int64_t pitch = reach_of(s.window.axis[2]) * s.channels;
+  auto* to = reinterpret_cast<uint8_t*>(data.scratch + p.layout.at);
+  for (int64_t i = begin; i < end; ++i)
+    copy_padded_line(s.window, s.channels, data, i, to + i * pitch);
   return {};
 }
 

@@ -19,6 +19,8 @@ namespace int8 {
 Status qmatmul(const Call& call, Plan& plan);
 Status qconv(const Call& call, Plan& plan);
 Status qdepthwise(const Call& call, Plan& plan);
+Status qgrouped(const Call& call, Plan& plan);
+Status qgrouped_pack(const Call& call, Plan& plan);
 Status qdepthwise_pack(const Call& call, Plan& plan);
 Status qgemm_pack(const Call& call, Plan& plan);
 Status qadd(const Call& call, Plan& plan);

@@ -13,6 +13,8 @@ constexpr Kernel kKernels[] = {
     {"qdepthwise", Accepts::contiguous, int8::qdepthwise},
     {"qdepthwise_pack", Accepts::contiguous, int8::qdepthwise_pack},
     {"qgemm_pack", Accepts::contiguous, int8::qgemm_pack},
+    {"qgrouped", Accepts::contiguous, int8::qgrouped},
+    {"qgrouped_pack", Accepts::contiguous, int8::qgrouped_pack},
     {"qmatmul", Accepts::contiguous, int8::qmatmul},
     {"qmean", Accepts::contiguous, int8::qmean},
     {"quantize", Accepts::contiguous, quantize},

@@ -19,6 +19,8 @@ from sardonyx.providers.cpu.sliding_window import unsupported, window_ints
 _PANEL: Final = 32  # columns of packed weights, as in native/kernels/quantize/tile_int8.h
 _GROUP: Final = 4  # weights of a column that one dot-product instruction multiplies
 _BLOCK: Final = 64  # channels of packed depthwise weights
+_OUTPUTS: Final = 16  # of a block of packed weights for groups of few channels
+_MAX_GROUP: Final = 64  # channels of a group that are few
 _MAX_TAPS: Final = 124  # of the depthwise kernel: kMaxTaps less a padded group
 _INT8: Final = frozenset((U8, I8))
 _QUANTIZED: Final = frozenset((U8, I8, U16, I16))
@@ -86,6 +88,23 @@ def packed_bytes(k: int, n: int, lines: int = 1) -> int:
 def _tap_groups(lines: int, columns: int) -> int:
     """Return the groups of depthwise taps, as in native/kernels/quantize/depthwise_int8.cc."""
     return columns if columns == 3 and 2 <= lines <= _GROUP else -(-lines * columns // _GROUP)
+
+
+def grouped_bytes(groups: int, channels: int, maps: int, taps: int) -> int:
+    """Return the bytes of weights packed for groups of few channels; 0 if there is no kernel.
+
+    The layout is that of native/kernels/quantize/grouped_int8.cc: groups are joined until they have
+    whole fours of channels, and blocks of outputs hold several of them.
+    """
+    joined = _GROUP // math.gcd(channels, _GROUP)
+    fours, wide = channels * joined // _GROUP, maps * joined
+    per_step = _OUTPUTS // wide * wide if wide <= _OUTPUTS else wide
+    # Vectors load the fours of all their groups at once.
+    span = (per_step // wide - 1) * fours + 1
+    if groups % joined or span > _OUTPUTS or max(channels, maps) > _MAX_GROUP:
+        return 0
+    blocks = -(-groups * maps // per_step) * -(-per_step // _OUTPUTS)
+    return blocks * (taps + 1) * fours * _GROUP * _OUTPUTS + groups * maps * 4
 
 
 def _operands(node: Node) -> Operands:
@@ -169,6 +188,10 @@ def qconv(node: Node) -> Call | No:
         ints = (w_type, *sliding)
         return Call("qdepthwise", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
     columns = outs // group
+    if group > 1 and len(shape) < 5 and (size := grouped_bytes(group, channels, columns, taps)):
+        packed = Packed(o.w, "qgrouped_pack", size, (group, channels, columns, taps))
+        ints = (w_type, *sliding, group)
+        return Call("qgrouped", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
     # The image has channels last, the weights first: k runs over the pixels of a line, then over
     # the channels of each. Strides of group, line, pixel, channel and column.
     strides = (columns * channels * taps, width, 1, taps, channels * taps)

@@ -1,0 +1,305 @@
+// Convolutions of 8-bit channels-last images in groups of few channels, which would leave most of a
+// panel of gemm_int8.h empty: a vector holds the outputs of several groups.
+//
+// A vector's lane is an output channel, and reads four input channels of its group at a time: the
+// bytes of neighbouring groups are loaded at once and permuted to the lanes of their outputs. Groups
+// of 1, 2, 3 or 6 channels are joined until they have whole fours, with weights of zero for the
+// channels of others. Weights are packed in blocks of 16 outputs: for each tap and four channels, 64
+// bytes; then, for the sums that zero points of the weights need, ones for the channels of each
+// output's own group. Images are copied with their padding, so that every window is inside.
+#include "kernels/quantize/direct_int8.h"
+#include "kernels/quantize/kernels.h"
+#include "kernels/quantize/padded_int8.h"
+#include "kernels/quantize/requantize.h"
+
+namespace sdx::SDX_ISA::int8 {
+namespace {
+
+constexpr int64_t kBlock = 16;  // outputs, whatever the ISA
+constexpr int64_t kParts = kBlock / kLanes;
+
+// Groups as a model has them, and joined ones.
+struct Groups {
+  int64_t n, channels, maps;  // per group
+  int64_t taps;
+
+  SDX_INLINE int64_t joined() const { return channels % 4 == 0 ? 1 : channels % 2 == 0 ? 2 : 4; }
+  SDX_INLINE int64_t fours() const { return channels * joined() / kGroup; }
+  SDX_INLINE int64_t wide_maps() const { return maps * joined(); }
+  SDX_INLINE bool are_narrow() const { return wide_maps() <= kBlock; }
+  // Outputs of a block of whole groups, or of a group.
+  SDX_INLINE int64_t per_step() const {
+    return are_narrow() ? kBlock / wide_maps() * wide_maps() : wide_maps();
+  }
+  SDX_INLINE int64_t n_steps() const { return (n * maps + per_step() - 1) / per_step(); }
+  SDX_INLINE int64_t blocks_per_step() const { return (per_step() + kBlock - 1) / kBlock; }
+  SDX_INLINE int64_t block_bytes() const { return (taps + 1) * fours() * kGroup * kBlock; }
+  SDX_INLINE int64_t weight_bytes() const { return n_steps() * blocks_per_step() * block_bytes(); }
+};
+
+struct PackArgs {
+  Groups groups;
+  uint8_t flip;
+};
+
+// Packs one output: lane `lane` of the block at `to`. Returns the sum of its weights.
+int32_t pack_map(const PackArgs& a, const uint8_t* from, int64_t map, int64_t lane, uint8_t* to) {
+  const Groups& g = a.groups;
+  const int64_t own = map / g.maps % g.joined() * g.channels;
+  int32_t sum = 0;
+  for (int64_t c = 0; c < g.channels; ++c) {
+    const int64_t four = (own + c) / kGroup, byte = (own + c) % kGroup;
+    const auto at = [&](int64_t tap) -> uint8_t& {
+      return to[((tap * g.fours() + four) * kBlock + lane) * kGroup + byte];
+    };
+    for (int64_t tap = 0; tap < g.taps; ++tap) {
+      const uint8_t v = from[(map * g.channels + c) * g.taps + tap] ^ a.flip;
+      at(tap) = v;
+      sum += int8_t(v);
+    }
+    at(g.taps) = 1;
+  }
+  return sum;
+}
+
+// Packs weights [maps, channels, taps]. Items are groups, or blocks of them.
+Status pack_steps(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const PackArgs*>(args);
+  const Groups& g = a.groups;
+  auto* sums = reinterpret_cast<int32_t*>(output<uint8_t>(data) + g.weight_bytes());
+  const int64_t bytes = g.blocks_per_step() * g.block_bytes();
+  for (int64_t step = begin; step < end; ++step) {
+    uint8_t* to = output<uint8_t>(data) + step * bytes;
+    memset(to, 0, size_t(bytes));
+    for (int64_t i = 0; i < g.per_step(); ++i) {
+      const int64_t map = step * g.per_step() + i;
+      if (map >= g.n * g.maps) break;
+      uint8_t* block = to + i / kBlock * g.block_bytes();
+      sums[map] = pack_map(a, input<uint8_t>(data, 0), map, i % kBlock, block);
+    }
+  }
+  return {};
+}
+
+struct GroupedArgs : DirectConv {
+  Groups groups;
+  bool is_padded;
+  int64_t images_at;  // scratch offset of padded images
+  int64_t line_bytes, image_bytes;
+};
+
+// Where the lanes of a vector read: `fours` further, each four bytes. One if all read the same.
+struct Lanes {
+  i32v fours;
+  int64_t n;  // fours that are read
+};
+
+template <bool is_same>
+SDX_INLINE i32v load_lanes(const uint8_t* from, const Lanes& lanes) {
+  if constexpr (is_same) return splat4(from);
+#if defined(__AVX512F__)
+  const auto mask = __mmask16((1u << lanes.n) - 1);
+  return (i32v)_mm512_maskz_permutexvar_epi32(__mmask16(-1), (__m512i)lanes.fours,
+                                              _mm512_maskz_loadu_epi32(mask, from));
+#else
+  i32v v;
+  for (int i = 0; i < kLanes; ++i) {
+    int32_t four;
+    memcpy(&four, from + int64_t(lanes.fours[i]) * kGroup, sizeof four);
+    v[i] = four;
+  }
+  return v;
+#endif
+}
+
+// V vectors of outputs of one line that read the same lanes.
+template <class T>
+struct Strip {
+  const GroupedArgs* args;
+  const uint8_t* x;  // the first window's first tap
+  const uint8_t* weights[2];
+  Lanes lanes;
+  Target<T> target;
+};
+
+// R neighbouring pixels from `pixel` on.
+template <int R, int V, bool is_same, bool has_sums, class T>
+void run_tile(const Strip<T>& strip, int64_t pixel) {
+  const Strip<T> s = strip;  // a copy: byte stores cannot alias it
+  const GroupedArgs& a = *s.args;
+  const Axis high = a.window.axis[1], wide = a.window.axis[2];
+  const int64_t step = wide.stride * a.channels, fours = a.groups.fours();
+  const int64_t unit = kBlock * kGroup, ones_at = a.groups.taps * fours * unit;
+  const i32v flip = splat(int32_t(a.product.flip * 0x01010101u));
+  const uint8_t *weights = s.weights[0], *second = s.weights[V - 1];
+  i32v total[R][V], sums[R] = {};
+  for (int v = 0; v < V; ++v)
+    for (int r = 0; r < R; ++r) total[r][v] = load(s.target.columns.offset + v * kLanes);
+  for (int64_t line = 0; line < high.taps; ++line)
+    for (int64_t tap = 0; tap < wide.taps; ++tap) {
+      const uint8_t* at = s.x + pixel * step + line * high.dilation * a.line_bytes +
+                          tap * wide.dilation * a.channels;
+      for (int64_t f = 0; f < fours; ++f, at += kGroup, weights += unit, second += unit) {
+        i32v w[V], ones;
+        memcpy(&w[0], weights, sizeof w[0]);
+        memcpy(&w[V - 1], second, sizeof w[0]);
+        if constexpr (has_sums) memcpy(&ones, s.weights[0] + ones_at + f * unit, sizeof ones);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const i32v x = load_lanes<is_same>(at + r * step, s.lanes) ^ flip;
+          if constexpr (has_sums) sums[r] = dot4(sums[r], x, ones);
+          for (int v = 0; v < V; ++v) total[r][v] = dot4(total[r][v], x, w[v]);
+        }
+      }
+    }
+  if constexpr (has_sums)
+    for (int v = 0; v < V; ++v) {
+      const u32v zero = (u32v)load(s.target.columns.zero + v * kLanes);
+      for (int r = 0; r < R; ++r) total[r][v] = (i32v)((u32v)total[r][v] - zero * (u32v)sums[r]);
+    }
+  if (s.target.n >= V * kLanes)
+    requantize_tile<true>(total, s.target, pixel, 0);
+  else
+    requantize_tile<false>(total, s.target, pixel, 0);
+}
+
+template <int V, bool is_same, bool has_sums, class T>
+void run_strip(const Strip<T>& s, int64_t n) {
+  int64_t i = 0;
+  if constexpr (SDX_VEC_BYTES == 64)
+    for (; i + 8 <= n; i += 8) run_tile<8, V, is_same, has_sums>(s, i);
+  for (; i + 4 <= n; i += 4) run_tile<4, V, is_same, has_sums>(s, i);
+  if (i + 2 <= n) run_tile<2, V, is_same, has_sums>(s, i), i += 2;
+  if (i < n) run_tile<1, V, is_same, has_sums>(s, i);
+}
+
+// The lanes of outputs [first, first + n) of a block of narrow groups.
+SDX_INLINE Lanes lanes_of(const Groups& g, int64_t first, int64_t n) {
+  Lanes lanes{{}, 1};
+  for (int64_t i = 0; i < kLanes && i < n; ++i) {
+    const int64_t four = ((first + i) / g.wide_maps() - first / g.wide_maps()) * g.fours();
+    lanes.fours[i] = int32_t(four);
+    lanes.n = four + 1;
+  }
+  return lanes;
+}
+
+// A step's outputs for one line, one or two vectors at a time.
+template <bool has_sums, class T>
+void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const ColumnParams& columns,
+              int64_t step, T* to) {
+  const Groups& g = a.groups;
+  const int64_t low = step * g.per_step(), left = a.maps - low;
+  const int64_t n = left < g.per_step() ? left : g.per_step(), outs = a.window.axis[2].out;
+  const bool has_pairs = g.joined() == 1;
+  const uint8_t *x = s.x, *blocks = packed + step * g.blocks_per_step() * g.block_bytes();
+  const auto weights_at = [&](int64_t i) {
+    return blocks + i / kBlock * g.block_bytes() + i % kBlock * kGroup;
+  };
+  for (int64_t i = 0; i < n;) {
+    const int64_t j = low + i;
+    s.target.columns = {columns.scale + j, columns.shift + j, columns.offset + j, columns.zero + j};
+    s.target.to = to + j;
+    s.target.n = n - i;
+    s.x = x + j / g.wide_maps() * g.fours() * kGroup;
+    s.lanes = lanes_of(g, i, n - i);
+    s.weights[0] = weights_at(i);
+    i += kLanes;
+    if (s.lanes.n > 1) {
+      run_strip<1, false, has_sums>(s, outs);
+    } else if (has_pairs && i < n && j / g.wide_maps() == (low + i + kLanes - 1) / g.wide_maps()) {
+      s.weights[1] = weights_at(i);
+      run_strip<2, true, has_sums>(s, outs);
+      i += kLanes;
+    } else {
+      s.target.n = s.target.n < kLanes ? s.target.n : kLanes;
+      run_strip<1, true, has_sums>(s, outs);
+    }
+  }
+}
+
+Status pad_images(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = static_cast<const GroupedArgs&>(*static_cast<const DirectConv*>(args));
+  auto* to = reinterpret_cast<uint8_t*>(data.scratch + a.images_at);
+  for (int64_t i = begin; i < end; ++i)
+    copy_padded_line(a.window, a.channels, data, i, to + i * a.line_bytes);
+  return {};
+}
+
+// Item: one line of output pixels.
+template <bool has_sums, class T>
+Status grouped_lines(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = static_cast<const GroupedArgs&>(*static_cast<const DirectConv*>(args));
+  const Axis &high = a.window.axis[1], &wide = a.window.axis[2];
+  std::byte* memory = column_memory(a, data);
+  const ColumnParams columns = columns_of(a, memory);
+  const auto* padded = reinterpret_cast<const uint8_t*>(data.scratch + a.images_at);
+  const uint8_t* images = a.is_padded ? padded : input<uint8_t>(data, kX);
+  Strip<T> s{&a, nullptr, {}, {}, {{}, *reinterpret_cast<Output*>(memory), nullptr, a.pitch, 0}};
+  const int64_t skipped =
+      a.is_padded ? 0 : high.begin * a.line_bytes + wide.begin * a.channels;  // not padding here
+  for (int64_t item = begin; item < end; ++item) {
+    s.x = images + item / high.out * a.image_bytes + skipped +
+          item % high.out * high.stride * a.line_bytes;
+    for (int64_t step = 0; step < a.groups.n_steps(); ++step)
+      run_step<has_sums>(a, s, input<uint8_t>(data, kW), columns, step,
+                         output<T>(data) + item * wide.out * a.pitch);
+  }
+  return {};
+}
+
+template <bool has_sums>
+PhaseFn grouped_into(DType out) {
+  switch (out) {
+    case DType::i32: return grouped_lines<has_sums, int32_t>;
+    case DType::f32: return grouped_lines<has_sums, float>;
+    case DType::u8: return grouped_lines<has_sums, uint8_t>;
+    default: return grouped_lines<has_sums, int8_t>;
+  }
+}
+
+}  // namespace
+
+// ints: groups, channels and output channels of each, taps.
+Status qgrouped_pack(const Call& call, Plan& plan) {
+  auto* args = plan.make<PackArgs>();
+  *args = {{call.ints[0], call.ints[1], call.ints[2], call.ints[3]},
+           uint8_t(call.in[0].dtype == DType::u8 ? 128 : 0)};
+  plan.args = args;
+  const Groups& g = args->groups;
+  plan.add(pack_steps, g.n_steps(), g.blocks_per_step() * g.block_bytes());
+  return {};
+}
+
+// ints: type of the weights, the window, groups.
+Status qgrouped(const Call& call, Plan& plan) {
+  auto* args = plan.make<GroupedArgs>();
+  read_direct(*args, call);
+  const Window& w = args->window;
+  const Axis &high = w.axis[1], &wide = w.axis[2];
+  const int64_t n = call.ints[1 + 4 * (call.in[kX].rank - 2)];
+  args->groups = {n, args->channels / n, args->maps / n, w.taps()};
+  args->product.depth = w.taps() * args->groups.channels;
+  args->n_params = (args->maps + 2 * kBlock) / kBlock * kBlock;  // whole vectors are read
+  args->weight_bytes = args->groups.weight_bytes();
+  plan.args = static_cast<DirectConv*>(args);
+  if (Status status = plan_columns(*args, call, plan); !status.ok()) return status;
+  args->is_padded = !stays_inside(high) || !stays_inside(wide);
+  args->images_at = (plan.scratch_bytes + 63) / 64 * 64;
+  const int64_t height = args->is_padded ? reach_of(high) : high.in;
+  args->line_bytes = (args->is_padded ? reach_of(wide) : wide.in) * args->channels;
+  args->image_bytes = height * args->line_bytes;
+  const bool is_empty = high.out == 0 || wide.out == 0;
+  if (args->is_padded && !is_empty) {
+    plan.scratch_bytes = args->images_at + w.batch * args->image_bytes;
+    plan.add(pad_images, w.batch * height, args->line_bytes / 32);
+  }
+  const bool has_sums = args->product.has_row_sums;
+  const DType out = args->product.out;
+  plan.add(has_sums ? grouped_into<true>(out) : grouped_into<false>(out),
+           is_empty ? 0 : w.batch * high.out,
+           wide.out * args->groups.n_steps() * w.taps() * args->groups.fours());
+  return {};
+}
+
+}  // namespace sdx::SDX_ISA::int8

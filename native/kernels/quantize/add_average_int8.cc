@@ -1,6 +1,8 @@
 // QLinearAdd, and QLinearGlobalAveragePool of channels-last images: exact 8-bit inputs, one float
 // computation per output, and requantization.
 #include "kernels/quantize/kernels.h"
+#include "simd/bytes.h"
+#include "simd/dot.h"
 #include "simd/narrow.h"
 
 namespace sdx::SDX_ISA::int8 {
@@ -89,6 +91,24 @@ struct MeanArgs {
 
 constexpr int64_t kChannels = 256;  // channels of an item: 1 KiB of accumulators
 
+// Sums of n channels of unsigned bytes over all pixels, four of which are interleaved at a time.
+SDX_INLINE void sum_pixels(const MeanArgs& a, const uint8_t* from, int64_t n, uint8_t flip,
+                           int32_t* totals) {
+  vloop<uint8_t>(n, [&](int64_t j, auto lanes) {
+    i32v sums[4] = {};
+    for (int64_t i = 0; i < a.pixels; i += 4) {
+      u8v rows[4] = {};
+      for (int64_t l = 0; l < 4 && i + l < a.pixels; ++l)
+        rows[l] = load_bytes(from + (i + l) * a.channels + j, lanes) ^ splat(flip);
+      i32v fours[4];
+      interleave4(rows[0], rows[1], rows[2], rows[3], fours);
+      for (int q = 0; q < 4; ++q) sums[q] = dot4(sums[q], fours[q], splat(int32_t(0x01010101)));
+    }
+    for (int64_t i = 0; i < SDX_VEC_BYTES && j + i < n; ++i)
+      totals[j + i] = sums[i % 16 / 4][i / 16 * 4 + i % 4];
+  });
+}
+
 // Sums are exact in int32 (up to 2^23 pixels); the zero point is subtracted once, n times.
 template <class X, class Y>
 void mean_channels(const MeanArgs& a, const Data& data, int64_t image, int64_t c, int64_t n) {
@@ -97,15 +117,15 @@ void mean_channels(const MeanArgs& a, const Data& data, int64_t image, int64_t c
   const CodeBounds bounds = bounds_of<Y>(y, -kInf, kInf);
   const float count = float(a.pixels);
   const f32v scale = splat(x.scale / (count * y.scale)), shift = splat(x.zero * count);
-  int32_t totals[kChannels] = {};
-  const X* from = input<X>(data, 0) + image * a.pixels * a.channels + c;
-  for (int64_t i = 0; i < a.pixels; ++i, from += a.channels)
-    vloop(n, [&](int64_t j, auto lanes) {
-      store(totals + j, load(totals + j, lanes) + load_i32(from + j, lanes), lanes);
-    });
+  constexpr uint8_t kFlip = X(-1) < X(0) ? 128 : 0;
+  const i32v flipped = splat(int32_t(kFlip * a.pixels));
+  int32_t totals[kChannels];
+  const uint8_t* from = input<uint8_t>(data, 0) + image * a.pixels * a.channels + c;
+  sum_pixels(a, from, n, kFlip, totals);
   Y* to = output<Y>(data) + image * a.channels + c;
   vloop(n, [&](int64_t j, auto lanes) {
-    const f32v steps = (__builtin_convertvector(load(totals + j, lanes), f32v) - shift) * scale;
+    const f32v total = __builtin_convertvector(load(totals + j, lanes) - flipped, f32v);
+    const f32v steps = (total - shift) * scale;
     const f32v clamped = clamp(steps, splat(bounds.low), splat(bounds.high));
     store_i32(to + j, round_bits(clamped) + splat(int32_t(y.zero)), lanes);
   });

@@ -1,4 +1,5 @@
 // DequantizeLinear: (x - zero_point) * scale.
+#include "kernels/quantize/codes.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/scale_layout.h"
 
@@ -6,43 +7,38 @@ namespace sdx::SDX_ISA {
 namespace {
 
 // One chunk of a row: with one scale for all elements, or one per element.
-template <class Q, class Y>
+template <class Code, class Y>
 void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
+  using Q = typename Code::Stored;
   const Q* x = input<Q>(data, 0) + p.begin;
   Y* y = output<Y>(data) + p.begin;
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
+    const f32v scale = splat(scales[0]), zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_float(y + i, (load_int_as_float(x + i, lanes) - zero) * scale, lanes);
+      store_float(y + i, (load_codes<Code>(x + i, lanes) - zero) * scale, lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_int_as_float(zeros + i, lanes) : f32v{};
-    store_float(y + i, (load_int_as_float(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
+    const f32v zero = zeros ? load_codes<Code>(zeros + i, lanes) : f32v{};
+    store_float(y + i, (load_codes<Code>(x + i, lanes) - zero) * load(scales + i, lanes), lanes);
   });
 }
 
-template <class Q, class Y>
+template <class Code, class Y>
 Status dequantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
-  for (int64_t item = begin; item < end; ++item) dequantize_chunk<Q, Y>(r, data, chunk_of(r, item));
+  for (int64_t item = begin; item < end; ++item) dequantize_chunk<Code, Y>(r, data, chunk_of(r, item));
   return {};
 }
 
 template <class Y>
 PhaseFn dequantize_from(DType x) {
-  switch (x) {
-    case DType::u8: return dequantize_items<uint8_t, Y>;
-    case DType::i8: return dequantize_items<int8_t, Y>;
-    case DType::u16: return dequantize_items<uint16_t, Y>;
-    case DType::i16: return dequantize_items<int16_t, Y>;
-    default: return dequantize_items<int32_t, Y>;
-  }
+  return by_code(x, []<class Code>() -> PhaseFn { return dequantize_items<Code, Y>; });
 }
 
 }  // namespace

@@ -1,61 +1,45 @@
 // QuantizeLinear: saturate(round_half_even(x / scale) + zero_point).
+#include "kernels/quantize/codes.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/scale_layout.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-template <class Q>
-constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f;
-template <class Q>
-constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
-
-// Clamps before rounding, to bounds shifted by the zero point: the operand of the rounding is then
-// small enough that floats represent all integers around it, for infinities too.
-template <class Q>
-SDX_INLINE i32v to_codes(f32v x, f32v scale, f32v zero) {
-  const f32v held = clamp(x / scale, kLowest<Q> - zero, kHighest<Q> - zero);
-  return __builtin_convertvector(round_small(held) + zero, i32v);
-}
-
 // One chunk of a row: with one scale for all elements, or one per element.
-template <class X, class Q>
+template <class X, class Code>
 void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
+  using Q = typename Code::Stored;
   const X* x = input<X>(data, 0) + p.begin;
   Q* y = output<Q>(data) + p.begin;
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]), zero = splat(zeros ? float(zeros[0]) : 0.0f);
+    const f32v scale = splat(scales[0]), zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
     vloop(p.n, [&](int64_t i, auto lanes) {
-      store_i32(y + i, to_codes<Q>(load_float(x + i, lanes), scale, zero), lanes);
+      store_i32(y + i, Code::encode(load_float(x + i, lanes) / scale, zero), lanes);
     });
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
   vloop(p.n, [&](int64_t i, auto lanes) {
-    const f32v zero = zeros ? load_int_as_float(zeros + i, lanes) : f32v{};
+    const f32v zero = zeros ? load_codes<Code>(zeros + i, lanes) : f32v{};
     const f32v values = load_float(x + i, lanes), scale = load(scales + i, lanes, 1.0f);
-    store_i32(y + i, to_codes<Q>(values, scale, zero), lanes);
+    store_i32(y + i, Code::encode(values / scale, zero), lanes);
   });
 }
 
-template <class X, class Q>
+template <class X, class Code>
 Status quantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
-  for (int64_t item = begin; item < end; ++item) quantize_chunk<X, Q>(r, data, chunk_of(r, item));
+  for (int64_t item = begin; item < end; ++item) quantize_chunk<X, Code>(r, data, chunk_of(r, item));
   return {};
 }
 
 template <class X>
 PhaseFn quantize_to(DType y) {
-  switch (y) {
-    case DType::u8: return quantize_items<X, uint8_t>;
-    case DType::i8: return quantize_items<X, int8_t>;
-    case DType::u16: return quantize_items<X, uint16_t>;
-    default: return quantize_items<X, int16_t>;
-  }
+  return by_code(y, []<class Code>() -> PhaseFn { return quantize_items<X, Code>; });
 }
 
 }  // namespace

@@ -12,11 +12,14 @@ from sardonyx.errors import ShapeError
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, FLOAT8, I8, I32, U8
 from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, dtype_of
+from sardonyx.ops.builder import Builder
 from sardonyx.ops.conv.im2col import convolve
 from sardonyx.ops.conv.standard import CONV, check_bias, conv_shape
+from sardonyx.ops.decomposition import Outputs, need
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import REAL, is_single, to_quantized
 from sardonyx.ops.sliding_window import window_geometry, window_of
@@ -149,6 +152,22 @@ def _(*arrays: Array) -> Array:
         quotient = np.asarray(total).astype(np.float32) * scale
         quotient = quotient.reshape(total.shape)
         return to_quantized(quotient, [y_zero.reshape(())], dtype_of(y_zero))
+
+
+def _has_float8(node: Node) -> bool:
+    return any(input_of(node, i).tensor.dtype in FLOAT8 for i in (0, 3))
+
+
+@qlinear_matmul.decompose(when=_has_float8)
+def _(b: Builder, node: Node) -> Outputs:
+    """QLinearMatMul of 8-bit floats: a product of float32."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (input_of(node, i) for i in range(8))
+    for scale in (x_scale, w_scale, y_scale):
+        need(scale.tensor.dtype is F32, "scales are not float32")
+        need(scale.tensor.rank <= 1, "scales are for several matrices")
+    right = b.DequantizeLinear(w, w_scale, w_zero, axis=-1)
+    product = b.MatMul(b.DequantizeLinear(x, x_scale, x_zero, axis=-2), right)
+    return (b.QuantizeLinear(product, y_scale, y_zero),)
 
 
 conv_integer = Op(

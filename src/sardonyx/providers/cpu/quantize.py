@@ -7,7 +7,7 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import F32, F64, FLOATS, I8, I16, I32, U8, U16, by_name
+from sardonyx.graph.dtype import F32, F64, FLOAT8, FLOATS, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
 from sardonyx.ops.sliding_window import window_of
@@ -25,6 +25,7 @@ _MAX_TAPS: Final = 124  # of the depthwise kernel: kMaxTaps less a padded group
 _INT8: Final = frozenset((U8, I8))
 _QUANTIZED: Final = frozenset((U8, I8, U16, I16))
 _SUB_BYTE: Final = frozenset(map(by_name, ("u4", "i4", "u2", "i2")))
+_NARROW: Final = FLOAT8 | _SUB_BYTE
 _REAL: Final = FLOATS - {F64}
 _UNBOUNDED: Final = (-math.inf, math.inf)
 
@@ -243,8 +244,10 @@ def _call(kernel: str, node: Node) -> Call:
 def quantize(node: Node) -> Call | No:
     x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
-    if x not in _REAL or scale not in _REAL or y not in _QUANTIZED:
+    if x not in _REAL or scale not in _REAL or y not in _QUANTIZED | _NARROW:
         return No(f"no kernel that quantizes {x} by {scale} to {y}")
+    if y in FLOAT8 and not node.attrs["saturate"]:
+        return No(f"no kernel that quantizes to {y} without saturation")
     if node.attrs["precision"] not in (0, F32.onnx):
         return No("no kernel that divides in another precision than float32")
     return _call("quantize", node)
@@ -253,11 +256,11 @@ def quantize(node: Node) -> Call | No:
 def dequantize(node: Node) -> Call | No:
     x, scale = input_of(node, 0).tensor.dtype, input_of(node, 1).tensor.dtype
     y = node.outputs[0].tensor.dtype
-    if x in _SUB_BYTE and scale in _REAL:
+    if x in _SUB_BYTE and scale in _REAL and input_of(node, 0).is_const:
         from sardonyx.providers.cpu.nbits import dequantized  # few models need it
 
         return dequantized(node)
-    if x not in _QUANTIZED | {I32} or scale not in _REAL or y not in _REAL:
+    if x not in _QUANTIZED | _NARROW | {I32} or scale not in _REAL or y not in _REAL:
         return No(f"no kernel that dequantizes {x} by {scale} to {y}")
     return _call("dequantize", node)
 

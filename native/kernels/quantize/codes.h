@@ -1,0 +1,100 @@
+// Quantized types as the loops of QuantizeLinear and DequantizeLinear see them: how codes are stored,
+// their bounds, and the formats of 8-bit floats.
+#pragma once
+
+#include "kernels/kernel.h"
+#include "simd/narrow.h"
+
+namespace sdx::SDX_ISA {
+
+// An integer of `bits` bits, stored in a byte or two.
+template <class S, int bits = int(8 * sizeof(S))>
+struct IntegerCode {
+  using Stored = S;
+  static constexpr float kLowest = S(-1) < S(0) ? -float(1 << (bits - 1)) : 0.0f;
+  static constexpr float kHighest = kLowest + float((int64_t(1) << bits) - 1);
+
+  // Of a narrow integer, only the low bits of a byte count.
+  SDX_INLINE static f32v decode(i32v code) {
+    constexpr int kUnused = 32 - bits;
+    if constexpr (bits < 8 && S(-1) < S(0)) code = (code << kUnused) >> kUnused;
+    if constexpr (bits < 8 && S(-1) > S(0)) code &= (1 << bits) - 1;
+    return __builtin_convertvector(code, f32v);
+  }
+  // Clamps before rounding, to bounds shifted by the zero point: the operand of the rounding is
+  // then small enough that floats represent all integers around it, for infinities too.
+  SDX_INLINE static i32v encode(f32v quotient, f32v zero) {
+    const f32v held = clamp(quotient, kLowest - zero, kHighest - zero);
+    const i32v code = __builtin_convertvector(round_small(held) + zero, i32v);
+    return bits < 8 ? code & int((int64_t(1) << bits) - 1) : code;
+  }
+};
+
+// An 8-bit float of `mantissa` bits. `top`: the first magnitude that is not a number; 128 for the
+// formats without infinities and -0, whose code is NaN.
+template <int mantissa, int bias, int top, int nan>
+struct FloatCode {
+  using Stored = uint8_t;
+  static constexpr int kShift = 23 - mantissa, kRebias = (127 - bias) << mantissa;
+  static constexpr float kSteps = float(1 << (bias - 1 + mantissa));  // of the subnormals, in 1
+
+  SDX_INLINE static f32v decode(i32v code) {
+    const i32v magnitude = code & 127, sign = (code & 128) << 24;
+    const f32v small = __builtin_convertvector(magnitude, f32v) * (1 / kSteps);
+    const i32v normal = (magnitude + kRebias) << kShift;
+    i32v bits = magnitude < (1 << mantissa) ? (i32v)small : normal;
+    const i32v not_a_number = i32v{} + 0x7fc00000;
+    if constexpr (top == 128) return (f32v)(code == 128 ? not_a_number : bits | sign);
+    bits = magnitude >= top ? not_a_number : bits;
+    if constexpr (top == 0x7c) bits = magnitude == top ? i32v{} + 0x7f800000 : bits;
+    return (f32v)(bits | sign);
+  }
+
+  // Rounded half to even, and saturated to the largest number.
+  SDX_INLINE static i32v encode(f32v quotient, f32v zero) {
+    const f32v x = quotient + zero;
+    const i32v sign = ((i32v)x >> 24) & 128, bits = (i32v)x & 0x7fffffff;
+    const i32v most = splat((top - 1 + kRebias) << kShift), held = bits < most ? bits : most;
+    const i32v normal =
+        ((held + ((1 << (kShift - 1)) - 1) + ((held >> kShift) & 1)) >> kShift) - kRebias;
+    const f32v steps = (f32v)held * kSteps;
+    const f32v rounded = round_small(steps < splat(8.0f) ? steps : splat(8.0f));
+    const i32v small = __builtin_convertvector(rounded, i32v);
+    const i32v magnitude = held < ((128 - bias) << 23) ? small : normal;
+    const i32v signed_code = magnitude | (top == 128 ? (magnitude == 0 ? i32v{} : sign) : sign);
+    return bits > 0x7f800000 ? nan | (top == 128 ? i32v{} : sign) : signed_code;
+  }
+};
+
+using Code4m3fn = FloatCode<3, 7, 0x7f, 0x7f>;
+using Code4m3fnuz = FloatCode<3, 8, 128, 0x80>;
+using Code5m2 = FloatCode<2, 15, 0x7c, 0x7e>;
+using Code5m2fnuz = FloatCode<2, 16, 128, 0x80>;
+
+// Codes as the floats that they stand for before scaling.
+template <class Code, class L>
+SDX_INLINE f32v load_codes(const typename Code::Stored* p, L lanes) {
+  return Code::decode(load_i32(p, lanes));
+}
+
+// Calls choose.operator()<Code>() for a type by its ONNX number.
+template <class Choose>
+SDX_INLINE auto by_code(DType dtype, Choose&& choose) {
+  switch (int(dtype)) {
+    case int(DType::u8): return choose.template operator()<IntegerCode<uint8_t>>();
+    case int(DType::i8): return choose.template operator()<IntegerCode<int8_t>>();
+    case int(DType::u16): return choose.template operator()<IntegerCode<uint16_t>>();
+    case int(DType::i16): return choose.template operator()<IntegerCode<int16_t>>();
+    case 17: return choose.template operator()<Code4m3fn>();
+    case 18: return choose.template operator()<Code4m3fnuz>();
+    case 19: return choose.template operator()<Code5m2>();
+    case 20: return choose.template operator()<Code5m2fnuz>();
+    case 21: return choose.template operator()<IntegerCode<uint8_t, 4>>();
+    case 22: return choose.template operator()<IntegerCode<int8_t, 4>>();
+    case 25: return choose.template operator()<IntegerCode<uint8_t, 2>>();
+    case 26: return choose.template operator()<IntegerCode<int8_t, 2>>();
+    default: return choose.template operator()<IntegerCode<int32_t, 8>>();  // bounds are not used
+  }
+}
+
+}  // namespace sdx::SDX_ISA

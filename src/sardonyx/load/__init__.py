@@ -8,7 +8,7 @@ from typing import Any, Final
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.load.build import Context, GraphBuilder, Limits, NameScope
+from sardonyx.load.build import NEWEST, Context, GraphBuilder, Limits, NameScope
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.tensor import Tensors
@@ -17,7 +17,6 @@ from sardonyx.load.types import Dims, declared_dims, fact_of
 OLDEST_IR: Final = 3
 NEWEST_IR: Final = 14
 MAX_EXPANDED: Final = 200_000  # nodes from function expansion
-NEWEST: Final = {"": 28, "ai.onnx.ml": 5}  # newer opsets may change the meaning of ops
 
 
 @frozen
@@ -116,15 +115,16 @@ def _opsets(record: ModelRecord) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for domain, version in record.opset_imports:
         domain = "" if domain == "ai.onnx" else domain
-        opsets[domain] = max(version, opsets.get(domain, 0))
-        if version < 1:
-            raise InvalidGraph(f"the model imports opset {version} of {domain or 'ai.onnx'}")
+        opsets[domain] = max(version, opsets.get(domain, version))
         if version > NEWEST.get(domain, version):
             raise NotImplemented(
                 f"the model uses opset {version} of {domain or 'ai.onnx'}, "
                 f"and {NEWEST[domain]} is the newest supported",
                 hint="export the model with an older opset",
             )
+    for domain, version in opsets.items():
+        if version < 1:
+            raise InvalidGraph(f"the model imports opset {version} of {domain or 'ai.onnx'}")
     return opsets
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord, TensorRecord
+from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_sardonyx_error
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import AnyFact, Fact, refines
 from sardonyx.graph.graph import Graph, Node, Value
-from sardonyx.graph.op import GRADIENT, INTERNAL, ONNX, TRAINING, Op
+from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING, Op
 from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
@@ -22,7 +23,9 @@ from sardonyx.ops import lookup, names
 from sardonyx.ops.builder import Builder
 
 MAX_DEPTH: Final = 64  # of nested function calls and of nested bodies
-
+NEWEST: Final = {ONNX: 28, ML: 5}  # newer opsets may change the meaning of ops
+# Domains that a model may use without importing them, with the version that is meant then.
+_ASSUMED: Final = {**NEWEST, MICROSOFT: 1, PREVIEW: 1, TRAINING: 1}
 
 _GRADIENT_REQUEST: Final = (GRADIENT, "GradientRequest")
 
@@ -97,6 +100,7 @@ class GraphBuilder:
         self._expanded = 0  # nodes from function expansion so far
         self._expanded_bytes = 0
         self._n_calls = 0
+        self._assumed: set[str] = set()  # domains whose opset the model does not import
         self.has_gradient_nodes = False
 
     def graph(self, record: GraphRecord, context: Context) -> Graph:
@@ -157,6 +161,9 @@ class GraphBuilder:
             outputs.pop()
         while inputs and inputs[-1] is None:
             inputs.pop()
+        if not inputs and not outputs:
+            logger.warning("%s has neither inputs nor outputs: it is ignored", _shown(record))
+            return
         attributes = _resolved(record.attributes, context)
         function = self._functions.get((domain, record.op_type, record.overload))
         if function is not None:
@@ -182,7 +189,7 @@ class GraphBuilder:
     ) -> Sequence[Value]:
         """Add a node of a declared op, upgraded to the newest opset."""
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
-        version = _imported_version(domain, context)
+        version = self._imported_version(domain, context)
         attributes = self._attributes
         if record.has_bodies:
             attributes = Attributes(self._tensors, lambda body: self._body(body, context))
@@ -205,10 +212,38 @@ class GraphBuilder:
             values = nodes[0].outputs
         else:
             raise _unknown(domain, op_type, version)
+        if (domain, op_type) == (ONNX, "Loop"):
+            from sardonyx.load.upgrade.control import with_declared_counter  # few models loop
+
+            with_declared_counter(nodes[0].attrs["body"])
         annotations = annotations_of(record, context.annotations)
         for node in nodes:
             node.name, node.annotations = context.prefix + record.name, annotations
         return values
+
+    def _imported_version(self, domain: str, context: Context) -> int:
+        """Return the opset version that the model, or the function, imports of a domain.
+
+        A known domain that is missing is imported in its newest version, as in onnxruntime.
+        """
+        version = context.opsets.get(domain)
+        if version is not None:
+            return version
+        name = domain or "ai.onnx"
+        if not context.opsets or domain not in _ASSUMED:
+            raise InvalidGraph(
+                f"the model uses {name} and does not import its opset",
+                hint="add it to opset_import",
+            )
+        version = context.opsets[domain] = _ASSUMED[domain]
+        if domain not in self._assumed:
+            self._assumed.add(domain)
+            logger.warning(
+                "the model uses %s and does not import its opset: version %d is assumed",
+                name,
+                version,
+            )
+        return version
 
     def _gradient(
         self,
@@ -282,17 +317,6 @@ class GraphBuilder:
             nodes = [cast(Any, _WithAbsentInputs(node, absent)) for node in nodes]
         self._nodes(graph, nodes, inner)
         return [_defined(names, o, function.name) for o in function.outputs]
-
-
-def _imported_version(domain: str, context: Context) -> int:
-    """Return the opset version that the model, or the function, imports of a domain."""
-    version = context.opsets.get(domain)
-    if version is None:
-        raise InvalidGraph(
-            f"the model uses {domain or 'ai.onnx'} and does not import its opset",
-            hint="add it to opset_import",
-        )
-    return version
 
 
 def _check_outputs(op: Op, n_outputs: int) -> None:

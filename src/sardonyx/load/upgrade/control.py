@@ -5,11 +5,28 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sardonyx.errors import InvalidGraph
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
 
 UPGRADES: Final = Upgrades()
+
+
+def with_declared_counter(body: Graph) -> None:
+    """Let the body of a Loop read its counter and condition as vectors, if it declares them so.
+
+    They are scalars in ONNX; onnxruntime gives them the rank that the body declares.
+    """
+    for position, value in enumerate(body.inputs[:2]):
+        if not isinstance(value.fact, Fact) or value.fact.shape != (1,):
+            continue
+        scalar = Value(value.name, Fact(value.fact.dtype, ()))
+        value.name = ""
+        body.inputs[position] = scalar
+        b = Builder(body)
+        body.replace(value, b.Reshape(scalar, b.ints(1)))
+    body.sort()
 
 
 @UPGRADES.rule("Scan", below=9)

@@ -28,8 +28,8 @@ class Refused(str):
 class Runtime:
     """Runs models on one runtime, elsewhere; a process that died is replaced."""
 
-    def __init__(self, module: str) -> None:
-        self._module = module
+    def __init__(self, module: str, optimizes: bool = True) -> None:
+        self._arguments = [module, "" if optimizes else "plain"]
         self._process: subprocess.Popen[bytes] | None = None
         self._path: Path | None = None
 
@@ -53,7 +53,7 @@ class Runtime:
             self._process = None
 
     def _ask(self, request: Any) -> Any:
-        process = self._process = self._process or _start(self._module)
+        process = self._process = self._process or _start(self._arguments)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -75,10 +75,10 @@ def _answer(pipe: IO[bytes]) -> Any:
     return pickle.load(pipe)
 
 
-def _start(module: str) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str]) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     return subprocess.Popen(
-        [sys.executable, __file__, module],
+        [sys.executable, __file__, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -86,7 +86,7 @@ def _start(module: str) -> subprocess.Popen[bytes]:
     )
 
 
-def serve(name: str) -> None:
+def serve(name: str, level: str) -> None:
     """Answer requests on standard input, one after the other, until it is closed."""
     import importlib
 
@@ -103,7 +103,7 @@ def serve(name: str) -> None:
         try:
             if isinstance(request, str):
                 session = None
-                session = _session(runtime, request)
+                session = _session(runtime, request, level)
                 inputs = [(i.name, i.type, i.shape) for i in session.get_inputs()]
                 answer: Any = inputs
             else:
@@ -114,10 +114,12 @@ def serve(name: str) -> None:
         out.flush()
 
 
-def _session(runtime: Any, path: str) -> Any:
+def _session(runtime: Any, path: str, level: str) -> Any:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
+    if level == "plain":
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
@@ -162,4 +164,4 @@ def _dense(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], sys.argv[2])

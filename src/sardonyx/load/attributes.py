@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx._native import AttributeRecord, GraphRecord, NodeRecord
-from sardonyx.base.log import logger
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.const import ArrayConst, Const
 from sardonyx.graph.graph import MAX_PRIORITY, Attrs, Graph
-from sardonyx.graph.op import MICROSOFT, ONNX, Attr, Op, kind_of
+from sardonyx.graph.op import Attr, Op, kind_of
+from sardonyx.load.tolerated import is_ignored
 from sardonyx.load.types import fact_of
 from sardonyx.load.upgrade import kind_before
 
@@ -33,13 +33,6 @@ _CONSTANT_KINDS: Final = {
     "value": "tensor", "sparse_value": "sparse", "value_float": "float", "value_floats": "floats",
     "value_int": "int", "value_ints": "ints", "value_string": "bytes", "value_strings": "strings",
 }  # fmt: skip
-# Ops whose unknown attributes onnxruntime ignores. Exporters write misspelt ones, and the version
-# of LayerNormalization that onnxruntime had before ONNX has no attributes of later versions.
-_UNCHECKED: Final = frozenset((
-    (ONNX, "LayerNormalization"), (ONNX, "SimplifiedLayerNormalization"),
-    (MICROSOFT, "BiasDropout"), (MICROSOFT, "BitmaskBiasDropout"), (MICROSOFT, "BitmaskDropout"),
-    (MICROSOFT, "QOrderedLayerNormalization"), (MICROSOFT, "ShrunkenGather"),
-))  # fmt: skip
 _CLASSES: Final[dict[str, Any]] = {
     "int": int, "float": (int, float), "bytes": bytes, "ints": int, "floats": (int, float),
     "strings": bytes, "tensor": Const, "graph": Graph,
@@ -106,15 +99,14 @@ class Attributes:
                     f"attribute {name} of {op_type} of opset {version} is of type {expected}, and "
                     f"the node gives {kind}"
                 )
-        return {name: self.raw(record) for name, record in records.items()}
+        return {n: self.raw(record) for n, record in records.items() if not is_ignored(op, n)}
 
     def of(self, op: Op, records: Mapping[str, AttributeRecord]) -> Attrs:
         """Return all attributes of a node, checked against the op, with defaults filled in."""
         attrs: Attrs = dict(op.defaults)
         for name, record in records.items():
             expected, kind = op.attr_kinds.get(name), _KINDS.get(record.type)
-            if expected is None and op.key in _UNCHECKED:
-                logger.warning("%s has no attribute %s: it is ignored", op, name)
+            if expected is None and is_ignored(op, name):
                 continue
             # Sparse tensors are expanded to dense ones.
             if expected != kind and not (kind == "sparse" and expected == "tensor"):

@@ -17,6 +17,7 @@ from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, 
 from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
+from sardonyx.load.tolerated import read_inputs
 from sardonyx.load.types import Dims, fact_of, shape_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
@@ -190,6 +191,7 @@ class GraphBuilder:
         """Add a node of a declared op, upgraded to the newest opset."""
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
         version = self._imported_version(domain, context)
+        inputs = read_inputs(domain, op_type, inputs)
         attributes = self._attributes
         if record.has_bodies:
             attributes = Attributes(self._tensors, lambda body: self._body(body, context))

@@ -8,6 +8,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import F32
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.load.upgrade import OldNode, Upgrades
@@ -66,6 +67,21 @@ def scales_become_per_channel(b: Builder, node: OldNode) -> Any:
     columns = (b.Unsqueeze(v, b.ints(1)) for v in per_group)
     per_channel = (b.Reshape(b.Expand(v, shape), b.ints(-1)) for v in columns)
     return b.GroupNormalization(x, *per_channel, **node.attrs)
+
+
+@UPGRADES.rule("LayerNormalization", below=17)
+def layer_norm_of_two_types(b: Builder, node: OldNode) -> Any:
+    """The op that onnxruntime had before ONNX: outputs have the type of the scale, not of x."""
+    x, scale, *rest = node.checked_inputs(2, 3)
+    if x is not None and scale is not None and scale.fact is not None and not _same_type(x, scale):
+        x = b.CastLike(x, scale)
+    return b.node("LayerNormalization", x, scale, *rest, outputs=node.n_outputs, **node.attrs).outputs
+
+
+def _same_type(x: Value, scale: Value) -> bool:
+    """Return whether two values are known to have one element type."""
+    a, b = x.fact, scale.fact
+    return isinstance(a, Fact) and isinstance(b, Fact) and a.dtype is b.dtype
 
 
 @UPGRADES.rule("SimplifiedLayerNormalization", below=2, domain=MICROSOFT)

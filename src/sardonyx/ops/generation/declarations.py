@@ -149,8 +149,10 @@ class _Search:
     def decoder(self, start: Array | None = None) -> tuple[Decoder, Array]:
         """Return the decoder, and the prompts that the sequences start with."""
         attrs, mask = self.attrs, self.inputs.attention_mask
-        if attrs["model_type"] not in (0, 1):
-            raise InvalidGraph(f"model_type is 0 or 1, not {attrs['model_type']}")
+        if attrs["model_type"] not in (0, 1, 2):
+            raise InvalidGraph(
+                f"model_type is 0 (GPT-2), 1 (T5) or 2 (Whisper), not {attrs['model_type']}"
+            )
         bodies = {n: attrs[n] for n in _BODIES}
         prompts = self.ids
         decoder: Decoder
@@ -218,8 +220,13 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
 
     def choose(scores: Array) -> Array:
         nonlocal filtered
-        top, fill = attrs["top_p"], attrs["filter_value"]
-        filtered = nucleus(scores, top, fill, attrs["min_tokens_to_keep"]) if top > 0 else scores
+        top, fill, kept = attrs["top_p"], attrs["filter_value"], attrs["min_tokens_to_keep"]
+        if not 0 <= kept < scores.shape[1]:
+            raise InvalidGraph(
+                f"min_tokens_to_keep is {kept}, not 0 or more and below the vocabulary of "
+                f"{scores.shape[1]} tokens"
+            )
+        filtered = nucleus(scores, top, fill, kept) if top > 0 else scores
         # Inverse transform sampling: the first token whose cumulative probability reaches the draw.
         shares = np.exp(filtered - filtered.max(1, keepdims=True)).astype(np.float64)
         bounds = np.cumsum(shares / shares.sum(1, keepdims=True), 1)

@@ -70,6 +70,13 @@ def empty_state(fact: Any, rows: int, rows_axis: int) -> Array:
     return np.zeros(dims, fact.dtype.np)
 
 
+def _takes_sequences(decoder: DecoderGraph) -> bool:
+    """Return whether each step reads all tokens so far: unless one is declared, as onnxruntime."""
+    facts = dict(zip(decoder.input_names, decoder.input_facts, strict=True))
+    fact = facts.get("input_ids")
+    return fact is not None and fact.dims[1] != 1
+
+
 class Gpt:
     """A decoder-only model: inputs are ids, positions, mask and [2, rows, heads, length, size]."""
 
@@ -141,12 +148,13 @@ class EncoderDecoder:
             raise InvalidGraph("a model of this type needs the attributes encoder and decoder")
         self._encoder, self._decoder = encoder, decoder
         self._ids, self._mask = prompt
-        self._tokens = start  # the initial tokens of each row
+        self._tokens = start  # of each row, so far
+        self._takes_sequences = _takes_sequences(decoder)
         self._encoder_inputs: dict[str, Any] = {}  # the same in each step
         self._self_caches: dict[str, Array] = {}
 
     def first(self, copies: int) -> Array:
-        start = np.repeat(self._tokens, copies, 0).astype(np.int32)
+        start = self._tokens = np.repeat(self._tokens, copies, 0).astype(np.int32)
         takes_start = "decoder_input_ids" in self._encoder.input_names
         n = copies if takes_start else 1
         ids, mask = (np.repeat(a, n, 0) for a in (self._ids, self._mask))
@@ -159,11 +167,12 @@ class EncoderDecoder:
             raise InvalidGraph(f"the encoder gives {len(outputs)} values, too few for the decoder")
         # An encoder that also runs the first decoder step was called with all copies.
         repeats = 1 if takes_start else copies
-        mask, *shared = (
-            np.repeat(a, repeats, 0) for a in (mask, *outputs[len(outputs) - len(cross_names) :])
+        ids, mask, *shared = (
+            np.repeat(a, repeats, 0)
+            for a in (ids, mask, *outputs[len(outputs) - len(cross_names) :])
         )
         self._encoder_inputs = dict(zip(cross_names, shared, strict=True))
-        self._encoder_inputs["encoder_attention_mask"] = mask
+        self._encoder_inputs |= {"encoder_attention_mask": mask, "encoder_input_ids": ids}
         if takes_start:
             self._encoder_inputs["encoder_hidden_states"] = outputs[1]
             caches = outputs[len(outputs) - len(cross_names) - len(self_names) :]
@@ -175,7 +184,9 @@ class EncoderDecoder:
         return self._run(start)
 
     def next(self, tokens: Array) -> Array:
-        return self._run(tokens[:, None].astype(np.int32))
+        last = tokens[:, None].astype(np.int32)
+        self._tokens = np.concatenate([self._tokens, last], 1)
+        return self._run(self._tokens if self._takes_sequences else last)
 
     def _run(self, ids: Array) -> Array:
         logits, *outputs = run_graph(
@@ -185,4 +196,5 @@ class EncoderDecoder:
         return last_logits(logits)
 
     def reorder(self, rows: Array) -> None:
+        self._tokens = self._tokens[rows]
         self._self_caches = {n: np.ascontiguousarray(a[rows]) for n, a in self._self_caches.items()}

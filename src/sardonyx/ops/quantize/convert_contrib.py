@@ -51,7 +51,9 @@ def _delegate(op: Op, standard_infer: Infer, standard_reference: Reference) -> N
     """Define an op's rules by those of the ONNX op."""
 
     def infer(g: Scope, x: Fact, scale: Fact, zero: Fact | None, *, axis: int | None) -> Any:
-        if axis is not None and x.shape is not None and x.rank:
+        # The axis of a scale per tensor has no meaning, and onnxruntime does not check it.
+        is_single = scale.shape is not None and convert.is_single(scale)
+        if axis is not None and x.shape is not None and x.rank and not is_single:
             axis_of(axis, x.rank)
         if x.shape is not None and scale.shape is not None and scale.rank > 1:
             raise ShapeError(f"the scale is one number or a vector, not {scale}")

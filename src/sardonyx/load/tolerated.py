@@ -1,0 +1,44 @@
+"""What onnxruntime accepts in nodes although their op does not declare it, where it has no effect."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sardonyx.base.log import logger
+from sardonyx.graph.graph import Value
+from sardonyx.graph.op import MICROSOFT, ONNX, Op
+
+# Ops whose unknown attributes onnxruntime ignores. Exporters write misspelt ones, and the version
+# of LayerNormalization that onnxruntime had before ONNX has no attributes of later versions.
+_UNCHECKED: Final = frozenset((
+    (ONNX, "LayerNormalization"), (ONNX, "SimplifiedLayerNormalization"),
+    (MICROSOFT, "BiasDropout"), (MICROSOFT, "BitmaskBiasDropout"), (MICROSOFT, "BitmaskDropout"),
+    (MICROSOFT, "QOrderedLayerNormalization"), (MICROSOFT, "ShrunkenGather"),
+))  # fmt: skip
+# Inputs that are not read if another one is absent: by op, the position of that one, and theirs.
+_READ_WITH: Final = {
+    (MICROSOFT, "MultiHeadAttention"): (6, (8, 9)),  # past_key: its length and cache_indirection
+}
+
+
+def is_ignored(op: Op | None, attribute: str) -> bool:
+    """Return whether an attribute that an op does not have is ignored, with a warning."""
+    if op is None or op.key not in _UNCHECKED or attribute in op.attrs:
+        return False
+    logger.warning("%s has no attribute %s: it is ignored", op, attribute)
+    return True
+
+
+def read_inputs(domain: str, op_type: str, inputs: list[Value | None]) -> list[Value | None]:
+    """Return the inputs of a node without those that it does not read; a warning names them."""
+    if (domain, op_type) not in _READ_WITH:
+        return inputs
+    needed, dependent = _READ_WITH[domain, op_type]
+    unread = [i for i in dependent if i < len(inputs) and inputs[i] is not None]
+    if not unread or (needed < len(inputs) and inputs[needed] is not None):
+        return inputs
+    logger.warning("%s does not read its inputs %s without input %d", op_type, unread, needed)
+    kept = [None if i in unread else value for i, value in enumerate(inputs)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return kept

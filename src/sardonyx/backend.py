@@ -118,7 +118,7 @@ def _set_options(options: Any, values: Mapping[str, Any], allowed: frozenset[str
             setattr(options, name, value)
         elif hasattr(options, name):
             raise RuntimeError(
-                f"{type(options).__name__}.{name} cannot be set through a backend; "
+                f"{type(options).__name__}.{name} is not permitted in a backend; "
                 f"these can: {', '.join(sorted(allowed))}"
             )
 

@@ -123,7 +123,8 @@ class Files:
         if any(is_below(real, root) for root in self._roots()):
             return real
         raise InvalidGraph(
-            f"the data file {location!r} leads out of the model's folder, to {real}",
+            f"External data path validation failed: the data file {location!r} leads out of the "
+            f"model's folder, to {real}",
             hint="external data must be in or below the model's folder",
         )
 

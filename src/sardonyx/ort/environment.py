@@ -33,10 +33,10 @@ def get_version_string() -> str:
 
 
 def get_build_info() -> str:
-    """Return the versions of this build in one line."""
+    """Return the versions of this build in one line, which begins as onnxruntime's does."""
     import sardonyx._native as _native
 
-    return f"Sardonyx {__version__}, native core {_native.version}"
+    return f"Sardonyx Build Info: version {__version__}, native core {_native.version}"
 
 
 def has_collective_ops() -> bool:

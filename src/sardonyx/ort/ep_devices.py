@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sardonyx.base.records import field, frozen
-from sardonyx.errors import NoSuchFile, ValueFault
+from sardonyx.errors import InvalidProtobuf, ValueFault
 from sardonyx.ort.allocators import OrtMemoryInfo
 from sardonyx.ort.device import device_values, get_vendor_id_for_device_type
 from sardonyx.ort.device_enums import (
@@ -249,13 +249,16 @@ def get_model_compatibility_for_ep_devices(
     """Return EP_NOT_APPLICABLE: no provider here stores compiled data in models."""
     if not ep_devices:
         raise ValueFault("the list of devices is empty")
+    if not isinstance(compatibility_info, str):
+        kind = type(compatibility_info).__name__
+        raise TypeError(f"compatibility_info is a string, not {kind}")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
 
 
 def get_compatibility_info_from_model(model_path: str, ep_type: str) -> str | None:
     """Return what a provider wrote into a model's metadata when it compiled it; None: nothing."""
     if not os.path.exists(model_path):
-        raise NoSuchFile(f"Load model {model_path} failed. File doesn't exist")
+        raise ValueFault(f"Load model {model_path} failed. File doesn't exist")
     return _compatibility(model_path, ep_type)
 
 
@@ -270,5 +273,8 @@ def _compatibility(model: Any, ep_type: str) -> str | None:
 
     if not ep_type:
         raise ValueFault("the name of a provider is empty")
-    metadata = dict(read_record(read_model(model)).metadata)
+    try:
+        metadata = dict(read_record(read_model(model)).metadata)
+    except InvalidProtobuf as error:  # a RuntimeError, as in onnxruntime
+        raise ValueFault(error.what) from None
     return metadata.get(f"ep_compatibility_info.{ep_type}")

@@ -9,7 +9,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.errors import InvalidArgument, NotImplemented, ValueFault
 from sardonyx.ort import config_keys
 from sardonyx.ort.enums import (
     ExecutionMode,
@@ -313,13 +313,20 @@ def _dim(value: int) -> int:
 class RunOptions:
     """Options of one run. `terminate`, set from any thread, ends the run after its current step."""
 
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+
     def __init__(self) -> None:
-        self.log_severity_level: int = -1
-        self.log_verbosity_level: int = 0
-        self.logid: str = ""
-        self.only_execute_path_to_fetches: bool = False
         self._entries: dict[str, str] = {}
         self._adapters: list[LoraAdapter] = []
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option; an unknown name raises an error."""
+        if not name.startswith("_") and not hasattr(RunOptions, name):
+            raise AttributeError(f"RunOptions has no option {name!r}")
+        super().__setattr__(name, value)
 
     @cached_property
     def _stop(self) -> Stop:
@@ -377,7 +384,7 @@ class RunOptions:
         self.__dict__.update(state)
 
 
-_global_threads = 0
+_global_threads: int | None = None  # None: never set
 
 
 def set_global_threads(intra_op: int, inter_op: int) -> None:
@@ -392,4 +399,12 @@ def set_global_threads(intra_op: int, inter_op: int) -> None:
 
 def threads_of(options: SessionOptions) -> int:
     """Return the number of threads of a session; 0: as many as the process may use."""
-    return options.intra_op_num_threads if options.use_per_session_threads else _global_threads
+    if not options.use_per_session_threads:
+        return _global_threads or 0
+    if _global_threads is not None:
+        raise ValueFault(
+            "the threads of all sessions were set by set_global_thread_pool_sizes, and this "
+            "session is to have its own",
+            hint="set use_per_session_threads of its options to False",
+        )
+    return options.intra_op_num_threads

@@ -26,7 +26,7 @@ def tensor_at(
     """Return a tensor over memory at an address, which `owner` or the caller keeps valid."""
     dtype, dims, pointer = _dtype_of(element_type), _checked_shape(shape), index(pointer)
     if dtype is STRING:
-        raise ValueFault("a tensor of strings has no address")
+        raise ValueFault("Only binding non-string Tensors is possible: strings have no address")
     size = dtype.packed_bytes(math.prod(dims))
     if device != HOST:
         return _on_device(pointer, dtype, dims, owner, device)

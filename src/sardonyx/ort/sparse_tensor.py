@@ -16,6 +16,12 @@ from sardonyx.ort.device_enums import OrtSparseFormat
 Array = np.ndarray[Any, Any]
 
 
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class SparseCooView:
     """The indices of a COO tensor: flat, or row and column."""
 
@@ -26,7 +32,7 @@ class SparseCooView:
 
     def indices(self) -> Array:
         """Return one index per value: [n] flat ones, or [n, 2] rows and columns."""
-        return self._indices
+        return _read_only(self._indices)
 
 
 class SparseBlockSparseView(SparseCooView):
@@ -43,11 +49,11 @@ class SparseCsrView:
 
     def inner(self) -> Array:
         """Return the column of each value."""
-        return self._inner
+        return _read_only(self._inner)
 
     def outer(self) -> Array:
         """Return the row offsets: where each row begins among the values, and the end."""
-        return self._outer
+        return _read_only(self._outer)
 
 
 class SparseTensor:
@@ -68,8 +74,10 @@ class SparseTensor:
         if not isinstance(values, np.ndarray):
             raise TypeError(f"values are a numpy array, not {type(values).__name__}")
         dtype = by_numpy(values.dtype)
-        if dtype is None or (dtype is STRING and values.dtype != object):
+        if dtype is None or values.dtype.kind == "S":
             raise ValueFault(f"ONNX has no values of {values.dtype}")
+        if dtype is STRING:
+            values = values.astype(object, copy=False)
         self._dtype: DType = dtype
         self._values = np.ascontiguousarray(values)
         self._indices, self._format = indices, format
@@ -152,8 +160,8 @@ class SparseTensor:
             raise ValueFault(f"a column index is outside a matrix of {columns} columns")
 
     def values(self) -> Array:
-        """Return the values, without a copy."""
-        return self._values
+        """Return the values, without a copy: a view that is read-only, as in onnxruntime."""
+        return _read_only(self._values)
 
     def as_coo_view(self) -> SparseCooView:
         """Return the indices of a COO tensor."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.log import Logger, logger
-from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError
+from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError, ValueFault
 from sardonyx.place.provider import Provider
 from sardonyx.providers.cpu import Cpu
 from sardonyx.providers.reference import Reference
@@ -108,7 +108,10 @@ def normalized(
     requested: Options = {}
     for name, options in _pairs(providers, provider_options):
         if name in requested:
-            logger.warning("the provider %s is named twice; the second one is ignored", name)
+            import warnings  # rarely needed
+
+            what = f"the provider {name} is named twice; the second one is ignored"
+            warnings.warn(what, UserWarning, stacklevel=2)
         elif name not in available:
             logger.warning(
                 "the provider %s is not available%s; there are %s",
@@ -117,6 +120,15 @@ def normalized(
         else:
             requested[name] = {str(k): str(v) for k, v in options.items()}
     return requested
+
+
+def check_names(providers: Any, provider_options: Any) -> None:
+    """Raise an error for a name that is neither a provider of this process nor of onnxruntime."""
+    for name, _ in _pairs(providers, provider_options):
+        if name not in ALL and name != TORCH and name not in _REGISTERED:
+            raise ValueFault(
+                f"Unknown Provider Type: {name}", hint=f"there are {', '.join(available())}"
+            )
 
 
 def _why(name: str) -> str:

@@ -146,9 +146,10 @@ def _check_keys(name: str, fact: MapFact, value: Mapping[Any, Any]) -> None:
     key_type: Any = str if fact.key is STRING else (int, np.integer)
     for key in value:
         if not isinstance(key, key_type):
-            raise InvalidArgument(
-                f"input {name} is a {type_name(fact)}, and has the key {key!r:.40} "
-                f"({type(key).__name__})"
+            c_type = "std::string" if fact.key is STRING else "int64_t"
+            raise ValueFault(
+                f"Unexpected key type  {type(key)}, it cannot be linked to C type {c_type}: "
+                f"input {name} is a {type_name(fact)}, and has the key {key!r:.40}"
             )
 
 
@@ -175,6 +176,8 @@ def _map_value(name: str, fact: MapFact, value: Any) -> Any:
 def _array(name: str, fact: Fact, value: Any) -> Any:
     """Return a tensor input as a read-only contiguous array; string arrays become objects."""
     array = value if isinstance(value, np.ndarray) else _from_list(name, value, fact)
+    if fact.dtype is STRING and array.dtype.kind == "V" and array.dtype.fields is None:
+        array = _as_bytes(array)
     dtype = by_numpy(array.dtype)
     if dtype is STRING:
         array = array.astype(object) if array.dtype.kind == "U" else array
@@ -196,6 +199,11 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     view = np.ascontiguousarray(array).reshape(array.shape).view()
     view.flags.writeable = False
     return view
+
+
+def _as_bytes(array: Any) -> Any:
+    """Return an array of np.void as one of bytes; zeros at the end of an element are padding."""
+    return np.ascontiguousarray(array).view(f"S{array.dtype.itemsize}").reshape(array.shape)
 
 
 def _check_strings(name: str, array: Any) -> None:

@@ -47,7 +47,7 @@ from sardonyx.ort.config_keys import Keys
 from sardonyx.ort.options import RunOptions, SessionOptions
 from sardonyx.place import has_device
 from sardonyx.program.run import execute
-from sardonyx.providers import resolve
+from sardonyx.providers import check_names, resolve
 from sardonyx.reports.trace import Profile
 from sardonyx.session import embedded_options
 from sardonyx.session.block_pools import pool_for, shrinks_arena
@@ -121,7 +121,7 @@ class InferenceSession(RunMethodsMixin):
             )
         elif self._options.has_providers():
             self._logger.warning("providers passed to the session replace those of its options")
-        self.set_providers(providers, provider_options)
+        self._set_providers(providers, provider_options)
 
     def _prepare(self, model: Any) -> None:
         """Parse the options and read the model's bytes: everything before compiling."""
@@ -143,11 +143,19 @@ class InferenceSession(RunMethodsMixin):
             self._node_stats = NodeStats(target(name, self._source.files.model_path))
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Compile the model for these providers, again if it was compiled for others."""
+        """Compile the model for these providers, again if it was compiled for others.
+
+        A name that neither Sardonyx nor onnxruntime knows is an error.
+        """
+        check_names(providers or (), provider_options)
+        self._set_providers(providers, provider_options)
+
+    def _set_providers(self, providers: Any, provider_options: Any = None) -> None:
+        """Compile the model for those of these providers that are available."""
         with self._lock:  # runs in other threads may be compiling for their shapes
             fallback = self._try_providers(providers, provider_options)
         if fallback:  # outside of the handler: the error keeps alive what its frames refer to
-            self.set_providers(fallback)
+            self._set_providers(fallback)
             return
         check_cpu_fallback(self._options, self._compiled.placement)
         self._finish_load(self._compile_options())
@@ -477,7 +485,7 @@ def _unpickled(
     session = kind.__new__(kind)
     session._container, session._options, session._disabled = None, options, disabled
     session._prepare(model)
-    session.set_providers(providers)
+    session._set_providers(providers)
     return session
 
 

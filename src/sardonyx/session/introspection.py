@@ -15,9 +15,12 @@ from sardonyx.reports.trace import Profile
 
 if TYPE_CHECKING:
     from sardonyx.compile import Compiled
+    from sardonyx.graph.graph import Node
+    from sardonyx.load import LoadOptions
     from sardonyx.load.source import ModelBytes
     from sardonyx.ort.allocators import OrtMemoryInfo
     from sardonyx.ort.ep_devices import OrtEpAssignedSubgraph, OrtEpDevice
+    from sardonyx.session.c_session import CSession
 
 # onnxruntime's provider names by those of programs.
 _ORT_NAMES = {"cpu": CPU, "reference": CPU, "cuda": CUDA, "torch": TORCH}
@@ -30,6 +33,7 @@ class IntrospectionMixin:
     _compiled: Compiled
     _options: SessionOptions
     _provider_options: dict[str, dict[str, str]]
+    _load: LoadOptions
     _profile: Profile | None
     _source: ModelBytes
 
@@ -39,8 +43,35 @@ class IntrospectionMixin:
         return self._source.files.model_path
 
     @property
+    def _sess(self) -> CSession:
+        """The session with the names of onnxruntime's compiled class."""
+        from sardonyx.session.c_session import CSession  # few programs need it
+
+        return CSession.of(self)  # type: ignore[arg-type]  # the class that has this mixin
+
+    @property
+    def _model_bytes(self) -> Any:
+        """The model's bytes if it was not given by its path."""
+        return None if self._model_path is not None else self._source.given.data
+
+    @property
     def _sess_options(self) -> SessionOptions:
         return self._options
+
+    _sess_options_initial = _sess_options
+
+    @property
+    def _inputs_meta(self) -> list[NodeArg]:
+        return self.get_inputs()
+
+    @property
+    def _outputs_meta(self) -> list[NodeArg]:
+        return self.get_outputs()
+
+    @property
+    def _model_meta(self) -> ModelMetadata:
+        return self.get_modelmeta()
+
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be fed."""
@@ -95,14 +126,23 @@ class IntrospectionMixin:
         return [devices.get(d.name, HOST) for d in self._compiled.model.inputs]
 
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
-        """Return which provider runs which nodes of the lowered graph; a config key enables it."""
+        """Return which provider runs which nodes; a config key enables it.
+
+        Each node of the CPU is a subgraph of its own: the model's nodes, or if a device runs some,
+        those of the lowered graph.
+        """
         from sardonyx.ort.ep_devices import OrtEpAssignedNode, OrtEpAssignedSubgraph
 
         if self._options._entries.get(Keys.RECORD_ASSIGNMENT) != "1":
             raise Fail(
-                "the session does not record which provider runs which nodes",
-                hint=f'set the session config key {Keys.RECORD_ASSIGNMENT} to "1"',
+                f"Session configuration entry '{Keys.RECORD_ASSIGNMENT}' must be set to \"1\": "
+                "the session does not record which provider runs which nodes"
             )
+        if not self._compiled.program.devices:
+            return [
+                OrtEpAssignedSubgraph(CPU, (OrtEpAssignedNode(n.name, n.op.domain, n.op.name),))
+                for n in self._source_nodes()
+            ]
         return [
             OrtEpAssignedSubgraph(
                 _ORT_NAMES.get(provider, provider),
@@ -110,6 +150,12 @@ class IntrospectionMixin:
             )
             for nodes, provider, _ in self._compiled.program.groups()
         ]
+
+    def _source_nodes(self) -> list[Node]:
+        """Return the nodes of the model before all passes, loaded again."""
+        from sardonyx.compile import load_model
+
+        return list(load_model(self._source, self._load).graph.nodes)
 
     def get_tuning_results(self) -> list[dict[str, Any]]:
         """Return no tuning results: kernels are chosen by rule, not by measurement."""

@@ -29,6 +29,7 @@ from sardonyx.session.results import as_tensors, on_host
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Input
+    from sardonyx.session.c_session import CSession
     from sardonyx.session.inference import InferenceSession
 
 NO_SYNCHRONIZE: Final = "disable_synchronize_execution_providers"
@@ -61,8 +62,9 @@ class SessionIOBinding:
     alive, the memory bound when it began, whatever other threads bind or clear meanwhile.
     """
 
-    def __init__(self, session: InferenceSession) -> None:
-        self._session = session
+    def __init__(self, session: InferenceSession | CSession) -> None:
+        """`session` may also be `session._sess`, as packages for onnxruntime pass it."""
+        self._session: InferenceSession = getattr(session, "_session", session)
         self._feed: dict[str, Any] = {}
         self._specs: Mapping[str, Input] | None = None  # the whole feed was checked against these
         self._targets: dict[str, _Target] = {}

@@ -102,9 +102,16 @@ class ModelCompiler:
         """Pass the model to a function in chunks."""
         if not callable(write_function):
             raise TypeError(f"write_function is a function, not {type(write_function).__name__}")
+
+        def write(data: Any) -> None:
+            try:
+                write_function(bytes(data))
+            except Exception as error:
+                what = f"the function that writes the model raised {type(error).__name__}: {error}"
+                raise Fail(what) from error
+
         # `Message.write` calls nothing but `write`.
-        file = SimpleNamespace(write=lambda data: write_function(bytes(data)))
-        self._write(cast(BinaryIO, file))
+        self._write(cast(BinaryIO, SimpleNamespace(write=write)))
 
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], None]) -> None:
         """Do nothing: for compatibility. No provider has data to write."""
@@ -151,7 +158,7 @@ class ModelCompiler:
 
         if self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED:
             raise Fail(
-                "no provider compiles nodes to data of its own",
+                "Unable to compile any nodes: no provider compiles nodes to data of its own",
                 hint="compile without ERROR_IF_NO_NODES_COMPILED to get the optimized model",
             )
         options: Options = compile_options(self._options, frozenset(), None)

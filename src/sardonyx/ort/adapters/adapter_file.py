@@ -61,7 +61,7 @@ def write(path: str, content: Content) -> None:
 def _parameter(builder: _FlatBufferBuilder, name: str, value: OrtValue) -> int:
     tensor = value._at(HOST)._tensor()
     if value._dtype is STRING:
-        raise InvalidArgument(f"the parameter {name} is a tensor of strings")
+        raise InvalidArgument(f"the parameter {name} is a tensor of STRING, which has no bytes")
     text = builder.string(name)
     dims = builder.vector(np.array(value.shape(), np.int64))
     raw = builder.vector(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Runs the test models of an onnxruntime checkout on onnxruntime and here, and compares.
 
-    ort_testdata.py CHECKOUT                  every .onnx and .ort file below onnxruntime/test/testdata
-    ort_testdata.py CHECKOUT --only quant     those with this in their path
-    ort_testdata.py CHECKOUT --all            what became of each of them
+    ort_testdata.py CHECKOUT                the models of onnxruntime/test/testdata in a checkout
+    ort_testdata.py CHECKOUT --only quant   those with this in their path
+    ort_testdata.py CHECKOUT --all          what became of each of them
 
 Each model gets generated inputs, for several sizes of its symbolic dims, and those of the folders
 test_data_set_* beside it. What became of it is one of:

@@ -37,7 +37,7 @@ class Prepared:
     def run(self, inputs: Any, **kwargs: Any) -> Any:
         """Return the outputs for inputs: a list in order, one value, or a dict by name."""
         names = [argument.name for argument in self._session.get_inputs()]
-        if isinstance(inputs, Mapping):
+        if isinstance(inputs, Mapping) and not (self._takes_map() and names[0] not in inputs):
             feed = dict(inputs)
         elif isinstance(inputs, (list, tuple)):
             if len(inputs) > len(names):
@@ -51,6 +51,11 @@ class Prepared:
         options = sardonyx.RunOptions()
         _set_options(options, kwargs, _RUN_OPTIONS)
         return self._session.run(None, feed, options)
+
+    def _takes_map(self) -> bool:
+        """Return whether the only input is a map, which is passed as it is."""
+        inputs = self._session.get_inputs()
+        return len(inputs) == 1 and inputs[0].type.startswith("map(")
 
 
 class Backend:

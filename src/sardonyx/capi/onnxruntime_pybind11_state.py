@@ -108,7 +108,6 @@ from sardonyx.ort.sparse_tensor import SparseBlockSparseView as SparseBlockSpars
 from sardonyx.ort.sparse_tensor import SparseCooView as SparseCooView
 from sardonyx.ort.sparse_tensor import SparseCsrView as SparseCsrView
 from sardonyx.ort.sparse_tensor import SparseTensor as SparseTensor
-from sardonyx.session.c_session import CSession as InferenceSession
 from sardonyx.session.io_binding import SessionIOBinding as SessionIOBinding
 from sardonyx.session.model_compiler import ModelCompiler as ModelCompiler
 from sardonyx.session.model_compiler import OrtExternalInitializerInfo as OrtExternalInitializerInfo

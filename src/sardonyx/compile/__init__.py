@@ -149,7 +149,7 @@ def _load_and_lower(source: ModelBytes, options: Options, stages: Stages) -> Mod
         from sardonyx.save import save  # rarely needed, and slow to import
 
         with stages.stage("save"):
-            save(model, options.save)
+            save(model, options.save, source.files.sources())
     with stages.stage("lower"):
         lower(model.graph, options.passes)
     return model

@@ -138,7 +138,9 @@ def constant_node(attributes: Attributes, records: dict[str, AttributeRecord]) -
         names = ", ".join(_CONSTANT_KINDS)
         raise InvalidGraph(f"a Constant has one of {names}, and here is {list(records)}")
     name, record = present[0], records[present[0]]
-    if _KINDS.get(record.type) != _CONSTANT_KINDS[name]:
+    kind = _KINDS.get(record.type)
+    # Before ONNX had sparse_value, sparse tensors were stored as value.
+    if kind != _CONSTANT_KINDS[name] and (name, kind) != ("value", "sparse"):
         raise InvalidGraph(f"the attribute {name} of Constant has the wrong type")
     value: Any = attributes.raw(record)
     if isinstance(value, Const):

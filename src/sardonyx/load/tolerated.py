@@ -1,4 +1,4 @@
-"""What onnxruntime accepts in nodes although their op does not declare it, where it has no effect."""
+"""What nodes may have although it is of no effect: unknown attributes, inputs not read."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx.base.torch_tensor import borrowed, is_tensor
-from sardonyx.errors import SardonyxError, ValueFault
+from sardonyx.errors import ValueFault
 from sardonyx.graph.const import pack, unpack
 from sardonyx.graph.dtype import STRING, DType, by_numpy, by_onnx
 from sardonyx.ort.device import OrtDevice, device_values, torch_name
@@ -147,12 +147,9 @@ class OrtValue:
     ) -> OrtValue:
         """Return a tensor of zeros of a numpy type or an ONNX element type number."""
         where: Device = device_type if memory_info is None else memory_info._device()
-        try:
-            device = torch_name(where, device_id, vendor_id)
-        except SardonyxError as error:
-            if memory_info is None:
-                raise
-            raise ValueFault(f"No shared allocator found for {memory_info}: {error.what}") from None
+        if memory_info is not None and memory_info.device_vendor_id not in set(OrtDeviceVendorId):
+            raise ValueFault(f"No shared allocator found for {memory_info}")
+        device = torch_name(where, device_id, vendor_id)
         dtype = _dtype_of(element_type)
         if dtype is STRING:
             raise ValueFault(

@@ -102,6 +102,13 @@ class SparseTensor:
         return tensor
 
     @classmethod
+    def of_dense(cls, array: Array) -> SparseTensor:
+        """Return the elements of an array that are not 0, as a COO tensor with flat indices."""
+        flat = array.reshape(-1)
+        indices = np.flatnonzero(flat).astype(np.int64, copy=False)
+        return cls(array.shape, flat[indices], (indices,), OrtSparseFormat.ORT_SPARSE_COO)
+
+    @classmethod
     def sparse_csr_from_numpy(
         cls,
         dense_shape: Any,

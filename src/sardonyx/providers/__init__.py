@@ -146,6 +146,9 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
             "providers is a sequence of names, or of pairs of a name and its options"
         )
     if provider_options is not None:
+        is_sequence = isinstance(provider_options, Sequence)
+        if not is_sequence or not all(isinstance(each, Mapping) for each in provider_options):
+            raise ValueError("provider_options is a sequence of dicts")
         if len(provider_options) != len(providers) or not all(
             isinstance(p, str) for p in providers
         ):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import sardonyx._native as native
@@ -15,6 +15,7 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.graph.const import Source
 from sardonyx.load.model import Model
 from sardonyx.load.source import is_below
 from sardonyx.save.graph import GraphWriter
@@ -37,8 +38,8 @@ class SaveOptions:
     is_ort_format: bool = False  # a FlatBuffer for onnxruntime, instead of ONNX
 
 
-def save(model: Model, options: SaveOptions) -> None:
-    """Write the model with its current graph, atomically."""
+def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) -> None:
+    """Write the model with its current graph, atomically; `external` are its data files so far."""
     path = os.path.abspath(os.fsdecode(options.path))
     if os.path.isdir(path):
         raise InvalidArgument(f"{path} is a folder", hint="name the file to save the model to")
@@ -51,7 +52,7 @@ def save(model: Model, options: SaveOptions) -> None:
     file = None
     if data_path is not None:
         location = os.path.relpath(data_path, os.path.dirname(path))
-        file = DataFile(location, options.min_bytes)
+        file = DataFile(location, options.min_bytes, external)
     message = serialized(model, file)
     _check_size(message, file)
     with _reporting(path), contextlib.ExitStack() as stack:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import BinaryIO, Final, Protocol
 
 import numpy as np
 
 from sardonyx.base.protobuf_wire import Message, Stream
 from sardonyx.base.records import field, mutable
-from sardonyx.graph.const import Const, SourceConst, pack
+from sardonyx.graph.const import Const, Source, SourceConst, pack
 from sardonyx.graph.dtype import STRING
 
 CHUNK: Final = 1 << 24  # bytes per write
@@ -65,6 +65,7 @@ class DataFile:
 
     location: str
     min_bytes: int
+    external: Collection[Source] = ()  # the data files of the model that is saved
     _end: int = 0
     _offsets: dict[Hashable, int] = field(default_factory=dict)
     _streams: list[tuple[int, Stream]] = field(default_factory=list)
@@ -72,9 +73,11 @@ class DataFile:
     def takes(self, const: Const) -> bool:
         """Return whether a tensor is large enough to be external.
 
-        Vectors as short as shapes never are: onnxruntime cannot infer shapes from external data.
+        Vectors as short as shapes are not: onnxruntime cannot infer shapes from external data. But
+        those that are external in the model may stay so.
         """
-        is_short = len(const.shape) < 2 and const.count <= SHAPES
+        is_external = isinstance(const, SourceConst) and const.source in self.external
+        is_short = len(const.shape) < 2 and const.count <= SHAPES and not is_external
         return not is_short and stored_bytes(const) >= max(self.min_bytes, 1)
 
     def entries(self, const: Const, name: str) -> dict[str, object] | None:

@@ -177,7 +177,7 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     """Return a tensor input as a read-only contiguous array; string arrays become objects."""
     array = value if isinstance(value, np.ndarray) else _from_list(name, value, fact)
     if fact.dtype is STRING and array.dtype.kind == "V" and array.dtype.fields is None:
-        array = _as_bytes(array)
+        array = _as_texts(name, array)
     dtype = by_numpy(array.dtype)
     if dtype is STRING:
         array = array.astype(object) if array.dtype.kind == "U" else array
@@ -201,9 +201,17 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     return view
 
 
-def _as_bytes(array: Any) -> Any:
-    """Return an array of np.void as one of bytes; zeros at the end of an element are padding."""
-    return np.ascontiguousarray(array).view(f"S{array.dtype.itemsize}").reshape(array.shape)
+def _as_texts(name: str, array: Any) -> Any:
+    """Return an array of np.void, whose elements are text in UTF-8, as strings.
+
+    Unlike those of numpy's own strings, zeros at the end of an element belong to it.
+    """
+    texts = np.empty(array.size, object)
+    try:
+        texts[:] = [bytes(element).decode() for element in array.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"input {name} has bytes that are not UTF-8: {error}") from None
+    return texts.reshape(array.shape)
 
 
 def _check_strings(name: str, array: Any) -> None:

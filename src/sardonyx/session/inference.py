@@ -67,7 +67,7 @@ from sardonyx.session.placement_config import (
     placement_preferences,
 )
 from sardonyx.session.program_cache import PROGRAMS, SharedProgram, cache_key
-from sardonyx.session.results import as_tensors, memory_owners, requested_results, unshared
+from sardonyx.session.results import as_tensors, owned, requested_results, sparse_outputs, unshared
 from sardonyx.session.run_config import flushing_denormals, returns_tensors, run_settings
 from sardonyx.session.run_methods import Feed, OutputNames, RunMethodsMixin
 from sardonyx.weights.layouts import PrepackedWeightsContainer
@@ -151,7 +151,6 @@ class InferenceSession(RunMethodsMixin):
         self._set_providers(providers, provider_options)
 
     def _set_providers(self, providers: Any, provider_options: Any = None) -> None:
-        """Compile the model for those of these providers that are available."""
         with self._lock:  # runs in other threads may be compiling for their shapes
             fallback = self._try_providers(providers, provider_options)
         if fallback:  # outside of the handler: the error keeps alive what its frames refer to
@@ -194,7 +193,9 @@ class InferenceSession(RunMethodsMixin):
         self._compiled: Compiled = program.compiled
         model, inputs = self._compiled.model, self._compiled.program.inputs
         is_observed = self._profile is not None or self._node_stats is not None
-        self._fast_path = None if is_observed else self._compiled.program.fast_path
+        self._sparse_outputs = sparse_outputs(model.outputs, self._compiled.program)
+        is_checked = is_observed or bool(self._sparse_outputs)
+        self._fast_path = None if is_checked else self._compiled.program.fast_path
         self._inputs = {i.name: i for i in inputs}
         self._fixed_defaults = {d.name for d in model.overridable} - self._inputs.keys()
         self._required = [i.name for i in inputs if i.default is None]
@@ -386,7 +387,8 @@ class InferenceSession(RunMethodsMixin):
         if (profile := self._profile) is not None:  # another thread may end it
             profile.add("Session", "model_run", request.started, time.perf_counter())
         if bound is None:
-            return unshared(results, lambda: memory_owners(values.values()))
+            sparse = [i in self._sparse_outputs for i in request.output_indices]
+            return owned(results, sparse, values.values())
         return unshared(results, bound.owners, bound.buffers)
 
     def _with_program(

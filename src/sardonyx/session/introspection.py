@@ -72,7 +72,6 @@ class IntrospectionMixin:
     def _model_meta(self) -> ModelMetadata:
         return self.get_modelmeta()
 
-
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be fed."""
         facts = {i.name: i.fact for i in self._compiled.program.inputs}

@@ -354,9 +354,9 @@ def test_backend_refuses() -> None:
         ready.run([A, B, A])
     with pytest.raises(RuntimeError, match="2 inputs: pass a list"):
         ready.run(A)
-    with pytest.raises(RuntimeError, match="optimized_model_filepath cannot be set"):
+    with pytest.raises(RuntimeError, match="optimized_model_filepath is not permitted"):
         backend.prepare(product(), optimized_model_filepath="x.onnx")
-    with pytest.raises(RuntimeError, match=r"RunOptions\.terminate cannot be set"):
+    with pytest.raises(RuntimeError, match=r"RunOptions\.terminate is not permitted"):
         ready.run([A, B], terminate=True)
 
 

@@ -220,7 +220,7 @@ WRONG: list[tuple[Any, str]] = [
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2, 3], 2**64 - 8), "address of a tensor is"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [2**62, 4], PTR), "too many dims or elements"),
     (lambda b: b.bind_input("x", "cpu", 0, 1, [1] * 65, PTR), "too many dims or elements"),
-    (lambda b: b.bind_input("x", "cpu", 0, 8, [2, 3], PTR), "strings has no address"),
+    (lambda b: b.bind_input("x", "cpu", 0, 8, [2, 3], PTR), "strings have no address"),
     (lambda b: b.bind_input("x", "cpu", 0, 99, [2, 3], PTR), "not an element type"),
     (lambda b: b.bind_output("z", "cpu", 0, 1, [2, 3], 0), "address of a tensor is 0"),
     (lambda b: b.bind_output("z", "cpu", 0, 1, [2, 3], PTR + 2), "multiple of 4"),

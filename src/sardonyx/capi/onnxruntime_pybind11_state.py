@@ -108,10 +108,12 @@ from sardonyx.ort.sparse_tensor import SparseBlockSparseView as SparseBlockSpars
 from sardonyx.ort.sparse_tensor import SparseCooView as SparseCooView
 from sardonyx.ort.sparse_tensor import SparseCsrView as SparseCsrView
 from sardonyx.ort.sparse_tensor import SparseTensor as SparseTensor
+from sardonyx.session.c_session import CSession
 from sardonyx.session.io_binding import SessionIOBinding as SessionIOBinding
 from sardonyx.session.model_compiler import ModelCompiler as ModelCompiler
 from sardonyx.session.model_compiler import OrtExternalInitializerInfo as OrtExternalInitializerInfo
 
+InferenceSession = CSession
 kNextPowerOfTwo = ArenaExtendStrategy.kNextPowerOfTwo  # noqa: N816 - onnxruntime's name
 kSameAsRequested = ArenaExtendStrategy.kSameAsRequested  # noqa: N816
 

@@ -8,7 +8,8 @@ from typing import Any, Final
 from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
-from sardonyx.load.build import NEWEST, Context, GraphBuilder, Limits, NameScope
+from sardonyx.load.build import NEWEST as NEWEST
+from sardonyx.load.build import Context, GraphBuilder, Limits, NameScope
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.tensor import Tensors

@@ -67,7 +67,10 @@ def set_default_logger_verbosity(level: int) -> None:
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """Set the threads of sessions without `use_per_session_threads`; 0: one per CPU."""
+    """Set the threads of sessions without `use_per_session_threads`; 0: one per CPU.
+
+    Sessions with threads of their own are an error from then on, until both numbers are set to 0.
+    """
     from sardonyx.ort.options import set_global_threads
 
     set_global_threads(intra_op_num_threads, inter_op_num_threads)

@@ -394,7 +394,8 @@ def set_global_threads(intra_op: int, inter_op: int) -> None:
         raise InvalidArgument(
             f"numbers of threads are 0 for all CPUs, or more, not {intra_op!r} and {inter_op!r}"
         )
-    _global_threads = intra_op
+    # Zeros restore the state in which no numbers were set.
+    _global_threads = intra_op if intra_op or inter_op else None
 
 
 def threads_of(options: SessionOptions) -> int:

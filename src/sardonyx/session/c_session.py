@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from sardonyx.session.inference import InferenceSession
     from sardonyx.session.io_binding import SessionIOBinding
 
-_SAME = frozenset((
-    "create_ortvalue_from_shape_and_type", "end_profiling", "get_provider_options", "get_providers", "get_tuning_results", "release_captured_graph",
-    "set_ep_dynamic_options", "set_tuning_results",
-))  # fmt: skip
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    """Return a method that calls the method of this name of the session."""
+
+    def method(self: CSession, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._session, name)(*arguments, **options)
+
+    method.__name__ = name
+    return method
 
 
 class CSession:
@@ -57,8 +62,9 @@ class CSession:
 
         options, model = self._arguments
         given = [dict(each) for each in provider_options] or None
-        disabled = {"disabled_optimizers": set(disabled_optimizers)}
-        self._ready = InferenceSession(model, options, list(providers) or None, given, **disabled)
+        names = list(providers) or None
+        disabled = set(disabled_optimizers)
+        self._ready = InferenceSession(model, options, names, given, disabled_optimizers=disabled)
 
     @property
     def _session(self) -> InferenceSession:
@@ -158,7 +164,17 @@ class CSession:
         """Run on another thread, and call back there."""
         self._session.run_async(output_names, dict(input_feed), callback, user_data, run_options)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _SAME:
-            return getattr(self._session, name)
-        raise AttributeError(f"the session of onnxruntime has no attribute {name!r}")
+    create_ortvalue_from_shape_and_type = _forwarded("create_ortvalue_from_shape_and_type")
+    create_ortvalue_from_shape_and_onnx_type = create_ortvalue_from_shape_and_type
+    end_profiling = _forwarded("end_profiling")
+    get_provider_options = _forwarded("get_provider_options")
+    get_providers = _forwarded("get_providers")
+    get_tuning_results = _forwarded("get_tuning_results")
+    release_captured_graph = _forwarded("release_captured_graph")
+    set_ep_dynamic_options = _forwarded("set_ep_dynamic_options")
+    set_tuning_results = _forwarded("set_tuning_results")
+
+    @property
+    def webgpu_context_id(self) -> int:
+        """0: there is no WebGPU."""
+        return 0

@@ -24,12 +24,12 @@ from sardonyx.ort.ort_value_vector import OrtValueVector
 from sardonyx.ort.raw_pointers import tensor_at
 from sardonyx.place.provider import HOST, TORCH_HOST
 from sardonyx.session.bound_memory import BoundMemory
+from sardonyx.session.c_session import CSession
 from sardonyx.session.feeds import check_feed, check_value
 from sardonyx.session.results import as_tensors, on_host
 
 if TYPE_CHECKING:
     from sardonyx.program.program import Input
-    from sardonyx.session.c_session import CSession
     from sardonyx.session.inference import InferenceSession
 
 NO_SYNCHRONIZE: Final = "disable_synchronize_execution_providers"
@@ -64,7 +64,7 @@ class SessionIOBinding:
 
     def __init__(self, session: InferenceSession | CSession) -> None:
         """`session` may also be `session._sess`, as packages for onnxruntime pass it."""
-        self._session: InferenceSession = getattr(session, "_session", session)
+        self._session = session._session if isinstance(session, CSession) else session
         self._feed: dict[str, Any] = {}
         self._specs: Mapping[str, Input] | None = None  # the whole feed was checked against these
         self._targets: dict[str, _Target] = {}

@@ -75,9 +75,8 @@ def layer_norm_of_two_types(b: Builder, node: OldNode) -> Any:
     x, scale, *rest = node.checked_inputs(2, 3)
     if x is not None and scale is not None and scale.fact is not None and not _same_type(x, scale):
         x = b.CastLike(x, scale)
-    return b.node(
-        "LayerNormalization", x, scale, *rest, outputs=node.n_outputs, **node.attrs
-    ).outputs
+    inputs, attrs = (x, scale, *rest), node.attrs
+    return b.node("LayerNormalization", *inputs, outputs=node.n_outputs, **attrs).outputs
 
 
 def _same_type(x: Value, scale: Value) -> bool:

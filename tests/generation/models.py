@@ -110,13 +110,20 @@ def _caches(when: str, kind: str, length: Any) -> list[onnx.ValueInfoProto]:
 SEEN = ("encoder_attention_mask", T.INT32, ["B", "E"])
 
 
-def decoder(seed: int) -> onnx.GraphProto:
+def decoder(seed: int, *, reads_all: bool = False) -> onnx.GraphProto:
+    """A step after the caches; with `reads_all` of all tokens so far, and of the encoder's."""
     n = Nodes(seed)
-    n.add("ids", "Identity", "input_ids")
+    if reads_all:
+        n.add("largest", "ReduceMax", "input_ids", axes=[1], keepdims=1)
+        n.add("least", "ReduceMin", "encoder_input_ids", axes=[1], keepdims=1)
+        n.add("ids", "Max", "largest", "least")
+    else:
+        n.add("ids", "Identity", "input_ids")
     n.add("cross", "Identity", "past_value_cross_0")
     _step(n, has_past=True)
-    inputs = [info("input_ids", T.INT32, ["B", 1]), info(*SEEN)]
-    inputs += [*_caches("past", "self", "P"), *_caches("past", "cross", "E")]
+    inputs = [info("input_ids", T.INT32, ["B", "L" if reads_all else 1])]
+    inputs += [info("encoder_input_ids", T.INT32, ["B", "E"])] if reads_all else []
+    inputs += [info(*SEEN), *_caches("past", "self", "P"), *_caches("past", "cross", "E")]
     logits = info("logits", T.FLOAT, ["B", 1, WORDS])
     return n.graph("decoder", inputs, [logits, *_caches("present", "self", "Q")])
 

@@ -110,16 +110,18 @@ def test_beams(seed: int) -> None:
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("reads_all", [False, True], ids=["last", "all"])
 @pytest.mark.parametrize("is_first_step", [False, True], ids=["new", "old"])
 @pytest.mark.parametrize("seed", range(4))
-def test_an_encoder_and_a_decoder(seed: int, is_first_step: bool) -> None:
+def test_an_encoder_and_a_decoder(seed: int, is_first_step: bool, reads_all: bool) -> None:
     ids = np.random.default_rng(seed).integers(1, WORDS, (1 + seed % 2, 4)).astype(np.int32)
     ids[0, seed : seed + 2] = PAD
     feeds = {"input_ids": ids, "max_length": ints(10), "min_length": ints(0), "num_beams": ints(3),
              "num_return_sequences": ints(2), "length_penalty": floats(1)}  # fmt: skip
     want, got = both(
         "BeamSearch", feeds, ["sequences", "sequences_scores"], eos_token_id=seed + 1, model_type=1,
-        decoder=decoder(seed), encoder=encoder(seed, is_first_step=is_first_step),
+        decoder=decoder(seed, reads_all=reads_all),
+        encoder=encoder(seed, is_first_step=is_first_step),
         decoder_start_token_id=2, early_stopping=1,
     )  # fmt: skip
     assert got[0].tolist() == want[0].tolist()
@@ -218,3 +220,24 @@ def test_a_search_can_be_ended() -> None:
     options.terminate = True
     with pytest.raises(sardonyx.SardonyxError, match="terminate"):
         sardonyx.InferenceSession(data).run(None, feeds, options)
+
+
+def test_more_tokens_to_keep_than_there_are() -> None:
+    feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(9)}
+    attrs = {"eos_token_id": 1, "decoder": gpt(1), "min_tokens_to_keep": WORDS}
+    session = sardonyx.InferenceSession(made("Sampling", feeds, ["sequences"], **attrs))
+    with pytest.raises(InvalidGraph, match="min_tokens_to_keep"):
+        session.run(None, feeds)
+
+
+def test_a_whisper_search_decodes_as_that_of_t5() -> None:
+    """Only what the encoder reads differs, which its own graph says."""
+    graph = encoder(1, is_first_step=True)
+    feeds = {"input_ids": ints(4, 5, 6)[None], "max_length": ints(9), "num_beams": ints(2),
+             "num_return_sequences": ints(1)}  # fmt: skip
+    attrs = {"decoder": decoder(1), "encoder": graph, "decoder_start_token_id": 2}
+    results = []
+    for kind in (1, 2):
+        data = made("BeamSearch", feeds, ["sequences"], eos_token_id=1, model_type=kind, **attrs)
+        results.append(sardonyx.InferenceSession(data).run(None, feeds)[0].tolist())
+    assert results[0] == results[1]

@@ -115,3 +115,15 @@ def test_arrays_that_do_not_fit() -> None:
             call(*wrong)
     with pytest.raises(InvalidArgument, match="0 for FP4"):
         ours.quantize_matmul_bnb4(q, w, s, 16, 2, 2, 16)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rows_that_pad_to_whole_blocks(bits: int) -> None:
+    w = np.random.default_rng(bits).standard_normal((48, 6)).astype(np.float32)
+    quantize, results = getattr(ours, f"quantize_matmul_{bits}bits"), []
+    for weights in (w, w[:40]):
+        out = (np.zeros((6, 3, 2 * bits), np.uint8), np.zeros(18, np.float32),
+               np.zeros(6 * -(-3 * bits // 8), np.uint8))  # fmt: skip
+        quantize(out[0], weights, out[1], out[2], 16, 6, 40, False)
+        results.append([x.tolist() for x in out])
+    assert results[0] == results[1]

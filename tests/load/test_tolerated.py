@@ -110,6 +110,12 @@ TABLE: dict[str, tuple[bytes, dict[str, Any], str]] = {
               {"q": QKV}, {"n": np.int32([1])}),
         {"q": QKV}, r"does not read its inputs \[8\]",
     ),
+    "a mask of one column": (
+        model([node("Attention", "q w b m", MS, num_heads=2)], {"": 17, MS: 1},
+              {"q": QKV, "m": np.zeros((1, 1), np.int32)},
+              {"w": np.float32(np.arange(192).reshape(8, 24) % 5), "b": np.zeros(24, np.float32)}),
+        {"q": QKV, "m": np.zeros((1, 1), np.int32)}, "does not read a mask of one column",
+    ),
     "a node without inputs and outputs": (
         model([empty_if(), node("Relu", "x")], {"": 17}, {"x": X}), {"x": X}, "is ignored",
     ),

@@ -144,3 +144,15 @@ def test_a_stream_that_fails() -> None:
     compiler = sardonyx.ModelCompiler(sardonyx.SessionOptions(), parser.parse_model(TEXT))
     with pytest.raises(sardonyx.errors.Fail, match="ValueError: disk is full"):
         compiler.compile_to_stream(fail)
+
+
+def test_optional_inputs_may_be_left_out() -> None:
+    info = helper.make_value_info(
+        "x", helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [2]))
+    )
+    nodes = [helper.make_node("OptionalHasElement", ["x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [info], [onnx.ValueInfoProto(name="y")])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    session = sardonyx.InferenceSession(made)
+    for feed, has in (({}, False), ({"x": None}, False), ({"x": np.ones(2, np.float32)}, True)):
+        assert session.run(None, feed)[0] == has

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.base.log import logger
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT, ONNX, Op
 
@@ -21,6 +22,19 @@ _READ_WITH: Final = {
 }
 
 
+_MASK: Final = 3  # the input mask_index of Attention
+
+
+def _at(inputs: list[Value | None], position: int) -> Value | None:
+    return inputs[position] if position < len(inputs) else None
+
+
+def _is_dummy(mask: Value | None) -> bool:
+    """Return whether a mask stands for none: exporters of GPT-2 gave it the shape [batch, 1]."""
+    fact = None if mask is None else mask.fact
+    return isinstance(fact, Fact) and fact.shape is not None and fact.shape[1:] == (1,)
+
+
 def is_ignored(op: Op | None, attribute: str) -> bool:
     """Return whether an attribute that an op does not have is ignored, with a warning."""
     if op is None or op.key not in _UNCHECKED or attribute in op.attrs:
@@ -31,13 +45,18 @@ def is_ignored(op: Op | None, attribute: str) -> bool:
 
 def read_inputs(domain: str, op_type: str, inputs: list[Value | None]) -> list[Value | None]:
     """Return the inputs of a node without those that it does not read; a warning names them."""
-    if (domain, op_type) not in _READ_WITH:
+    key = domain, op_type
+    if key in _READ_WITH:
+        needed, dependent = _READ_WITH[key]
+        unread = [i for i in dependent if _at(inputs, i) is not None]
+        if not unread or _at(inputs, needed) is not None:
+            return inputs
+        logger.warning("%s does not read its inputs %s without input %d", op_type, unread, needed)
+    elif key == (MICROSOFT, "Attention") and _is_dummy(_at(inputs, _MASK)):
+        unread = [_MASK]
+        logger.warning("%s does not read a mask of one column", op_type)
+    else:
         return inputs
-    needed, dependent = _READ_WITH[domain, op_type]
-    unread = [i for i in dependent if i < len(inputs) and inputs[i] is not None]
-    if not unread or (needed < len(inputs) and inputs[needed] is not None):
-        return inputs
-    logger.warning("%s does not read its inputs %s without input %d", op_type, unread, needed)
     kept = [None if i in unread else value for i, value in enumerate(inputs)]
     while kept and kept[-1] is None:
         kept.pop()

@@ -102,13 +102,15 @@ def _store(out: Any, values: Array, what: str) -> None:
 def _checked_weights(src: Any, rows: int, columns: int, block: int) -> Array:
     if not isinstance(src, np.ndarray) or src.dtype not in (np.float32, np.float16):
         raise InvalidArgument("weights are an array of float32 or float16")
-    if src.size != rows * columns:
+    count = rows * columns
+    # More rows are padding: onnxruntime's quantizer pads to whole blocks, and states K without.
+    if src.size < count or (src.size > count and (src.ndim != 2 or src.shape[1] != columns)):
         raise InvalidArgument(
             f"weights of {rows} rows and {columns} columns have {src.size} elements"
         )
     if block < 1:
         raise InvalidArgument(f"a block has 1 element or more, not {block}")
-    return np.ascontiguousarray(src).reshape(rows, columns)
+    return np.ascontiguousarray(src).reshape(-1)[:count].reshape(rows, columns)
 
 
 def _quantize(bits: int, is_qdq: bool, dst: Any, src: Any, scale: Any, *rest: Any) -> bool | None:

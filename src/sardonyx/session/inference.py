@@ -41,6 +41,7 @@ from sardonyx.errors import (
     SardonyxError,
     as_sardonyx_error,
 )
+from sardonyx.graph.fact import OptionalFact
 from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.load.source import read_model
 from sardonyx.ort.config_keys import Keys
@@ -143,10 +144,7 @@ class InferenceSession(RunMethodsMixin):
             self._node_stats = NodeStats(target(name, self._source.files.model_path))
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
-        """Compile the model for these providers, again if it was compiled for others.
-
-        A name that neither Sardonyx nor onnxruntime knows is an error.
-        """
+        """Compile the model for these providers; a name that onnxruntime lacks too is an error."""
         check_names(providers or (), provider_options)
         self._set_providers(providers, provider_options)
 
@@ -198,7 +196,9 @@ class InferenceSession(RunMethodsMixin):
         self._fast_path = None if is_checked else self._compiled.program.fast_path
         self._inputs = {i.name: i for i in inputs}
         self._fixed_defaults = {d.name for d in model.overridable} - self._inputs.keys()
-        self._required = [i.name for i in inputs if i.default is None]
+        needed = [i for i in inputs if i.default is None]
+        self._optional = [i.name for i in needed if isinstance(i.fact, OptionalFact)]
+        self._required = [i.name for i in needed if i.name not in self._optional]
         self._output_names = [o.name for o in model.outputs]
 
     def _finish_load(self, options: Options) -> None:
@@ -312,6 +312,8 @@ class InferenceSession(RunMethodsMixin):
         indices = self._output_indices(output_names)
         input_feed = self._with_adapters(input_feed, options)
         self._check_required(input_feed)
+        if self._optional:
+            input_feed = {**dict.fromkeys(self._optional), **input_feed}
         if not self._fixed_defaults.isdisjoint(input_feed):
             self._unfix_defaults()
         started = time.perf_counter()

@@ -222,7 +222,6 @@ MULTI = [
     no_multi(Q, K, V, None, mask(2, 4), match="key_padding_mask"),
     no_multi(Q, K, V, None, None, f32(1, 4, 3, 4), match="attention_bias"),
     no_multi(Q, K, V, None, None, None, PAST[0], match="go together"),
-    no_multi(*SELF, None, None, None, None, None, i32(3), match="needs past_key"),
     no_multi(f32(2, 3, 33), K, V, match="does not split"),
 ]
 

@@ -95,7 +95,7 @@ def check_scale(g: Scope, scale: Fact | None, granularity: bytes, sizes: tuple[S
     if granularity == b"PER_TENSOR":
         same_dims(g, scale.dims, (1,) * scale.rank, "a per-tensor scale")
     else:
-        expected = (heads, head) if scale.rank == 2 else (1, heads, 1, head)
+        expected = {1: (heads * head,), 2: (heads, head)}.get(scale.rank, (1, heads, 1, head))
         same_dims(g, scale.dims, expected, "a per-channel scale")
 
 

@@ -34,7 +34,7 @@ LAYERS: Final = (
     ("providers", "custom_ops"),
     ("pack", "reports"),
     ("compile",),
-    ("ort",),
+    ("ort", "convert"),
     ("session",),
     ("capi", "preload", "models", "dynamo"),
     ("train",),

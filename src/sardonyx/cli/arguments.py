@@ -130,6 +130,11 @@ def module_names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def names(text: str) -> list[str]:
+    """Parse names with commas between them."""
+    return [name for name in (part.strip() for part in text.split(",")) if name]
+
+
 def two(text: str) -> tuple[str, str]:
     """Parse what the two sides of a comparison have: all,none."""
     first, comma, second = (part.strip() for part in text.partition(","))

@@ -23,6 +23,7 @@ from sardonyx.cli.arguments import (
     Option,
     duration_option,
     module_names,
+    names,
     number_option,
     option,
     path_option,
@@ -300,6 +301,50 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
                 "than 1 GB)",
             ),
             path_option("-o --output OUT", "the model to write"),
+        ),
+    ),
+    "convert": (
+        "change types, opset, sizes or format",
+        help_texts.CONVERT,
+        help_texts.CONVERT_EXAMPLES,
+        (
+            MODEL,
+            option(
+                "--to TYPE",
+                "float16 or bfloat16, instead of float32",
+                choices=("float16", "bfloat16"),
+            ),
+            option("--keep-io-types", "inputs and outputs stay float32"),
+            option(
+                "--keep-ops NAME,...",
+                "ops that stay float32, besides those that do by default; repeatable",
+                action="append",
+                type=names,
+                default=[],
+            ),
+            option("--convert-all-ops", "convert the ops too that stay float32 by default"),
+            option(
+                "--keep-nodes NAME,...",
+                "nodes that stay float32; repeatable",
+                action="append",
+                type=names,
+                default=[],
+            ),
+            option("--min X", "raise smaller magnitudes of weights to X", type=real(1, "a number")),
+            option(
+                "--max X",
+                "lower larger magnitudes of weights to X",
+                type=real(3.4e38, "a number"),
+            ),
+            option("--opset N", "opset of ai.onnx of OUT", type=whole(1, 999)),
+            *SIZES,
+            option(
+                "--external-data FILE",
+                "name of a file beside OUT for the weights (default: OUT.data, if the weights of "
+                "MODEL are in files or take more than 1 GB)",
+            ),
+            option("--embed", "write the weights into OUT itself"),
+            path_option("-o --output OUT", "the model to write: .onnx, or .ort"),
         ),
     ),
 }

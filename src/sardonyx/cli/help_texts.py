@@ -180,3 +180,18 @@ examples:
   sardonyx optimize model.onnx --level basic -o optimized.onnx
   sardonyx optimize model.onnx -o optimized.onnx --external-data weights.bin
 """
+CONVERT: Final = """\
+Write a model with other element types, in another opset, with fixed sizes, with its weights inside
+or beside it, or in the .ort format. Nothing else is changed or optimized. With --to, nodes compute
+in 16 bits where their ops allow it, and Casts are added where types meet; weights beyond the limits
+of the type are lowered to them.
+"""
+CONVERT_EXAMPLES: Final = """\
+examples:
+  sardonyx convert model.onnx --to float16 -o half.onnx
+  sardonyx convert model.onnx --to float16 --keep-io-types --keep-ops Softmax,Pow -o half.onnx
+  sardonyx convert model.onnx --dims batch=1,sequence=128 -o fixed.onnx
+  sardonyx convert model.onnx --opset 17 -o old.onnx
+  sardonyx convert model.onnx --external-data weights.bin -o small.onnx
+  sardonyx convert model.onnx -o model.ort
+"""

@@ -36,6 +36,7 @@ class SaveOptions:
     data_file: str | None = None  # with external data, beside the model; None: weights stay in it
     min_bytes: int = 1024  # smaller tensors stay in the model
     is_ort_format: bool = False  # a FlatBuffer for onnxruntime, instead of ONNX
+    opset: int = 0  # of ai.onnx, if the model does not need a newer one
 
 
 def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) -> None:
@@ -44,7 +45,7 @@ def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) 
     if os.path.isdir(path):
         raise InvalidArgument(f"{path} is a folder", hint="name the file to save the model to")
     if options.is_ort_format:
-        data = ort_bytes(model)
+        data = ort_bytes(model, options.opset)
         with _reporting(path), writing(path) as out:
             out.write(data)
         return
@@ -53,7 +54,7 @@ def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) 
     if data_path is not None:
         location = os.path.relpath(data_path, os.path.dirname(path))
         file = DataFile(location, options.min_bytes, external)
-    message = serialized(model, file)
+    message = serialized(model, file, options.opset)
     _check_size(message, file)
     with _reporting(path), contextlib.ExitStack() as stack:
         model_file = stack.enter_context(writing(path))
@@ -64,18 +65,21 @@ def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) 
         message.write(model_file)
 
 
-def serialized(model: Model, file: External | None) -> Message:
-    """Return the model as a ModelProto; `file` has the bytes of external tensors."""
-    versions = Versions(model.opsets)
+def serialized(model: Model, file: External | None, opset: int = 0) -> Message:
+    """Return the model as a ModelProto; `file` has the bytes of external tensors.
+
+    It imports `opset` of ai.onnx if the model does not need a newer one.
+    """
+    versions = Versions(model.opsets, opset)
     graph = GraphWriter(versions, file).main(model)
     return model_message(model, graph, versions.ir, versions.opsets)
 
 
-def ort_bytes(model: Model) -> bytearray:
+def ort_bytes(model: Model, opset: int = 0) -> bytearray:
     """Return the model in the .ort format."""
     from sardonyx.save.ort_format import Weights, ort_file  # few models are saved in it
 
-    versions, weights = Versions(model.opsets), Weights()
+    versions, weights = Versions(model.opsets, opset), Weights()
     writer = GraphWriter(versions, weights)
     message = model_message(model, writer.main(model), versions.ir, versions.opsets)
     data = ort_file(native.decode(message.joined()), weights, writer.facts())

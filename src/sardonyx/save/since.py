@@ -146,9 +146,10 @@ _METADATA_IR: Final = 10  # introduced metadata of nodes
 class Versions:
     """Collects the versions that the nodes and values of a model need."""
 
-    def __init__(self, imported: Mapping[str, int]) -> None:
+    def __init__(self, imported: Mapping[str, int], opset: int = 0) -> None:
+        """`opset` of ai.onnx is imported even if an older one suffices."""
         self._imported = imported
-        self.opsets: dict[str, int] = {ONNX: OLDEST[ONNX]}
+        self.opsets: dict[str, int] = {ONNX: max(OLDEST[ONNX], opset)}
         self._types: set[str] = set()
         self._has_annotations = False
 
@@ -160,8 +161,7 @@ class Versions:
             self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
             self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
             return
-        version = max(lowest(op.key, _features(node, written)), _unchanged_since(*op.key, op.since))
-        self._raise(op.domain, version)
+        self._raise(op.domain, opset_of(node, written))
 
     def op(self, name: str, fact: AnyFact | None) -> None:
         """Raise the opset to what a standard op over one value needs."""
@@ -184,6 +184,12 @@ class Versions:
 
     def _raise(self, domain: str, version: int) -> None:
         self.opsets[domain] = max(version, self.opsets.get(domain, 0))
+
+
+def opset_of(node: Node, written: Mapping[str, Any]) -> int:
+    """Return the lowest opset of its domain that expresses a standard node."""
+    op = node.op
+    return max(lowest(op.key, _features(node, written)), _unchanged_since(*op.key, op.since))
 
 
 def lowest(key: tuple[str, str], features: set[str]) -> int:

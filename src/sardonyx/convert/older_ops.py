@@ -1,0 +1,137 @@
+"""Standard ops in terms of older ones, for models in an older opset.
+
+Reductions are written as ReduceSum, the only one whose axes are an input before opset 18.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sardonyx.graph.dtype import F32, I64, by_onnx
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import need, ranked
+
+
+def _sum(b: Builder, x: Value, node: Node) -> Value:
+    """Return the sum of a value over the axes of a reduction."""
+    axes = optional_input(node, 1)
+    attrs = {k: node.attrs[k] for k in ("keepdims", "noop_with_empty_axes")}
+    return b.ReduceSum(x, *([] if axes is None else [axes]), **attrs)
+
+
+def _mean(b: Builder, x: Value, axes: list[int]) -> Value:
+    """Return the mean over axes, which stay."""
+    sizes = [x.tensor.dims[axis] for axis in axes]
+    total = b.ReduceSum(x, b.ints(*axes), keepdims=1)
+    if all(isinstance(size, int) for size in sizes):
+        return b.Div(total, float(math.prod(s for s in sizes if isinstance(s, int))))
+    shape = b.Gather(b.Shape(x), b.ints(*[axis % x.tensor.rank for axis in axes]))
+    count = b.ReduceSum(b.Log(b.Cast(shape, to=F32.onnx)), b.ints(0), keepdims=0)
+    return b.Div(total, b.cast(b.Round(b.Exp(count)), x.tensor.dtype))
+
+
+def _reduce_mean(b: Builder, node: Node) -> Value:
+    x, axes = input_of(node, 0), optional_input(node, 1)
+    ranked(x)
+    const = None if axes is None else axes.const
+    need(axes is None or const is not None, "the axes are not constant")
+    chosen = list(range(x.tensor.rank)) if const is None else const.read().reshape(-1).tolist()
+    need(chosen and x.tensor.dtype.is_float, "nothing is reduced, or integers")
+    mean = _mean(b, x, chosen)
+    return mean if node.attrs["keepdims"] else b.Squeeze(mean, b.ints(*chosen))
+
+
+def _normalized(b: Builder, node: Node, centers: bool) -> Value:
+    """Return a layer normalization, computed in the type that the node names."""
+    x, scale, bias = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
+    ranked(x)
+    dtype, stash = x.tensor.dtype, by_onnx(node.attrs["stash_type"])
+    need(stash is not None and len(node.outputs) == 1, "there is no such type, or other outputs")
+    assert stash is not None
+    rank = x.tensor.rank
+    axes = list(range(node.attrs["axis"] % rank, rank))
+    wide = b.cast(x, stash)
+    if centers:
+        wide = b.Sub(wide, _mean(b, wide, axes))
+    variance = _mean(b, b.Mul(wide, wide), axes)
+    y = b.Div(wide, b.Sqrt(b.Add(variance, node.attrs["epsilon"])))
+    y = b.Mul(b.cast(y, dtype), b.cast(scale, dtype))
+    return y if bias is None else b.Add(y, bias)
+
+
+def _gelu(b: Builder, node: Node) -> Value:
+    x = input_of(node, 0)
+    if node.attrs["approximate"] == b"tanh":
+        cube = b.Mul(b.Mul(x, x), x)
+        inner = b.Mul(b.Add(x, b.Mul(cube, 0.044715)), math.sqrt(2 / math.pi))
+        return b.Mul(b.Mul(x, 0.5), b.Add(b.Tanh(inner), 1.0))
+    return b.Mul(b.Mul(x, 0.5), b.Add(b.Erf(b.Div(x, math.sqrt(2))), 1.0))
+
+
+def _group_norm(b: Builder, node: Node) -> Value:
+    x, scale, bias = (input_of(node, i) for i in range(3))
+    ranked(x)
+    groups, rank, dtype = node.attrs["num_groups"], x.tensor.rank, x.tensor.dtype
+    split = b.Reshape(x, b.ints(0, groups, -1))
+    ones = b.Expand(b.const(1.0, dtype), b.ints(groups))
+    zeros = b.Expand(b.const(0.0, dtype), b.ints(groups))
+    y = b.InstanceNormalization(split, ones, zeros, epsilon=node.attrs["epsilon"])
+    channels = b.ints(*[-1 if axis == 1 else 1 for axis in range(rank)])
+    y = b.Reshape(y, b.Shape(x))
+    return b.Add(b.Mul(y, b.Reshape(scale, channels)), b.Reshape(bias, channels))
+
+
+def _swish(b: Builder, node: Node) -> Value:
+    x, alpha = input_of(node, 0), node.attrs["alpha"]
+    return b.Mul(x, b.Sigmoid(x if alpha == 1 else b.Mul(x, alpha)))
+
+
+def _hard_swish(b: Builder, node: Node) -> Value:
+    x = input_of(node, 0)
+    return b.Mul(x, b.HardSigmoid(x, alpha=1 / 6, beta=0.5))
+
+
+def _mish(b: Builder, node: Node) -> Value:
+    x = input_of(node, 0)
+    return b.Mul(x, b.Tanh(b.Softplus(x)))
+
+
+def _split(b: Builder, node: Node) -> Any:
+    """Return a Split into a number of parts with the sizes of the parts."""
+    x = input_of(node, 0)
+    ranked(x)
+    size = x.tensor.dims[node.attrs["axis"]]
+    count = node.attrs["num_outputs"]
+    need(isinstance(size, int) and count is not None, "the size is not known")
+    assert isinstance(size, int)
+    part = -(-size // count)
+    sizes = [part] * (count - 1) + [size - part * (count - 1)]
+    return b.node(
+        "Split", x, b.const(sizes, I64), axis=node.attrs["axis"], outputs=len(node.outputs)
+    ).outputs
+
+
+Build = Callable[[Builder, Node], Any]
+
+OLDER: Final[Mapping[str, Build]] = {
+    "Gelu": _gelu,
+    "GroupNormalization": _group_norm,
+    "HardSwish": _hard_swish,
+    "LayerNormalization": lambda b, node: _normalized(b, node, centers=True),
+    "Mish": _mish,
+    "RMSNormalization": lambda b, node: _normalized(b, node, centers=False),
+    "ReduceL1": lambda b, node: _sum(b, b.Abs(input_of(node, 0)), node),
+    "ReduceL2": lambda b, node: b.Sqrt(_sum(b, b.Mul(*_twice(node)), node)),
+    "ReduceLogSum": lambda b, node: b.Log(_sum(b, input_of(node, 0), node)),
+    "ReduceMean": _reduce_mean,
+    "ReduceSumSquare": lambda b, node: _sum(b, b.Mul(*_twice(node)), node),
+    "Split": _split,
+    "Swish": _swish,
+}
+
+
+def _twice(node: Node) -> tuple[Value, Value]:
+    return input_of(node, 0), input_of(node, 0)

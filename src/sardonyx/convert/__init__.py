@@ -25,7 +25,7 @@ from sardonyx.graph.op import ONNX
 from sardonyx.load import NEWEST, LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.save import SaveOptions, save
+from sardonyx.save import SaveOptions, save, serialized
 
 KEPT: Final = KEPT_OPS
 _LARGE: Final = 1 << 30  # bytes of weights that get a file of their own
@@ -78,6 +78,18 @@ def convert(
     opset = max(options.opset or changed.opsets.get(ONNX, 0), needed_opset(changed))
     save(changed, SaveOptions(path, data_file, _MIN_BYTES, is_ort, opset))
     return Converted([p for p in outputs if os.path.exists(p)], opset, report)
+
+
+def convert_to_bytes(model: Any, options: ConvertOptions) -> bytes:
+    """Convert a model as `convert` does, and return it as an ONNX file of less than 2 GB."""
+    changed, _ = converted(read_model(model), options)
+    return to_bytes(changed, options.opset or 0)
+
+
+def to_bytes(model: Model, opset: int = 0) -> bytes:
+    """Return a model as an ONNX file, in its own opset or a given one, or a newer one if needed."""
+    opset = max(opset or model.opsets.get(ONNX, 0), needed_opset(model))
+    return bytes(serialized(model, None, opset).joined())
 
 
 def converted(

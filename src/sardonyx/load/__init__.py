@@ -37,8 +37,11 @@ class LoadOptions:
     most_bytes: int = 0  # total size of names and tensors of these nodes; 0: unlimited
 
 
-def load(model: Any, options: LoadOptions | None = None) -> Model:
-    """Load a model from anything that `read_model` accepts, or from its result."""
+def load(model: Any, options: LoadOptions | None = None, names: NameScope | None = None) -> Model:
+    """Load a model from anything that `read_model` accepts, or from its result.
+
+    `names`, empty, gets the values of the main graph by the names that the model gives them.
+    """
     options = options or LoadOptions()
     data = model
     if not isinstance(model, ModelBytes):
@@ -57,7 +60,7 @@ def load(model: Any, options: LoadOptions | None = None) -> Model:
         constant_inputs=options.fixes_defaults or not _has_defaults(record),
         limits=Limits(options.most_nodes, options.most_bytes),
     )
-    graph = builder.graph(record.graph, Context(NameScope(), opsets))
+    graph = builder.graph(record.graph, Context(names or NameScope(), opsets))
     tensors.check_all_used()
     built = _model(record, graph, opsets, data.origin)
     built.has_gradient_nodes = builder.has_gradient_nodes

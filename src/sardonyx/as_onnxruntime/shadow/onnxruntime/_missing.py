@@ -1,4 +1,4 @@
-"""Subpackages of onnxruntime that Sardonyx does not have: imported from an installed onnxruntime.
+"""Modules of onnxruntime that Sardonyx does not have: imported from an installed onnxruntime.
 
 They are pure Python over onnx and sessions, so onnxruntime's own files run on Sardonyx' sessions.
 """
@@ -31,19 +31,29 @@ class _MissingLoader(importlib.abc.Loader):
 
 
 class _Finder:
-    """A meta path finder of the modules in `_NAMES`."""
+    """A meta path finder of the packages in `_NAMES`, and of the modules in them.
+
+    Packages and modules that the shadow has are found before.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        package, _, module = name.partition(".")
-        if package != "onnxruntime" or module not in _NAMES:
+        package, _, inner = name.partition(".")
+        subpackage, _, _ = inner.partition(".")
+        if package != "onnxruntime" or subpackage not in _NAMES:
             return None
         paths = [p for p in sys.path if os.path.abspath(p) != _SHADOW]
         real = importlib.machinery.PathFinder.find_spec("onnxruntime", paths)
-        folders = real.submodule_search_locations if real is not None else None
-        spec = importlib.machinery.PathFinder.find_spec(name, folders) if folders else None
-        return spec or importlib.machinery.ModuleSpec(name, _MissingLoader())
+        if real is None or not real.submodule_search_locations:
+            return importlib.machinery.ModuleSpec(name, _MissingLoader())
+        between = inner.split(".")[:-1]  # the packages that the module is in
+        folders = [os.path.join(f, *between) for f in real.submodule_search_locations]
+        spec = importlib.machinery.PathFinder.find_spec(name, folders)
+        if spec is not None and subpackage == "transformers" and between:
+            # Modules of this package import each other by their bare names.
+            sys.path.extend(f for f in folders if f not in sys.path)
+        return spec
 
 
 def install() -> None:

@@ -1,0 +1,1 @@
+"""Tools over models, implemented by `sardonyx.tools`."""

@@ -140,13 +140,14 @@ class _Converter:
 
     def read(self, value: Value, dtype: DType, reader: Node | None = None) -> Value:
         """Return a value in a type: itself, or the result of a Cast, which readers share."""
-        if value.tensor.dtype is dtype:
+        forces = self._options.forces_weights and reader is not None
+        const = value.const
+        if const is not None and const.dtype is F32 and dtype is not self._options.dtype and forces:
+            value = self._constant(value, const, self._options.dtype)
+        elif value.tensor.dtype is dtype:
             return value
-        if value.const is not None:
-            kept = dtype is F32 or (reader is not None and self._plan.is_kept(reader))
-            if not (kept and self._options.forces_weights):
-                return self._constant(value, value.const, dtype)
-            value = self._constant(value, value.const, self._options.dtype)
+        elif const is not None:
+            return self._constant(value, const, dtype)
         cast = self._casts.get((value, dtype))
         if cast is None:
             home = value.node.graph if value.node is not None else self._inputs.get(value)

@@ -1,0 +1,1 @@
+"""Fusions and conversions of transformers, implemented by `sardonyx.transformers`."""

@@ -1,0 +1,73 @@
+"""Dead nodes and topological order of a GraphProto."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+from onnx import GraphProto, NodeProto
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Yield the names that a node reads, and those that its bodies may take from outside."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from (output.name for output in body.output)
+            for inner in body.node:
+                yield from reads(inner)
+
+
+def prune(graph: GraphProto, outputs: Sequence[str] | None = None) -> None:
+    """Keep only nodes that outputs depend on; with `outputs`, only these outputs."""
+    if outputs is not None:
+        for value in [v for v in graph.output if v.name not in outputs]:
+            graph.output.remove(value)
+    makers = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
+    wanted = [v.name for v in graph.output]
+    needed: set[int] = set()
+    while wanted:
+        position = makers.get(wanted.pop())
+        if position is not None and position not in needed:
+            needed.add(position)
+            wanted.extend(reads(graph.node[position]))
+    for position in range(len(graph.node) - 1, -1, -1):
+        if position not in needed:
+            del graph.node[position]
+
+
+def unused(graph: GraphProto) -> set[str]:
+    """Return the names of inputs and initializers that no node reads and that are no outputs."""
+    used = {name for node in graph.node for name in reads(node)}
+    used.update(value.name for value in graph.output)
+    return {named.name for named in (*graph.input, *graph.initializer)} - used
+
+
+def sort_graph(graph: GraphProto, by_name: bool = False) -> None:
+    """Sort the nodes of a graph topologically, otherwise in their order or by name."""
+    nodes = list(graph.node)
+    makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
+    waits = [{makers[n] for n in reads(node) if n in makers} for node in nodes]
+    readers: dict[int, list[int]] = {}
+    for position, before in enumerate(waits):
+        for maker in before:
+            readers.setdefault(maker, []).append(position)
+    order: list[NodeProto] = []
+    ready = [(nodes[i].name if by_name else "", i) for i, before in enumerate(waits) if not before]
+    heapq.heapify(ready)
+    while ready:
+        _, position = heapq.heappop(ready)
+        order.append(nodes[position])
+        for reader in readers.get(position, []):
+            waits[reader].discard(position)
+            if not waits[reader]:
+                heapq.heappush(ready, (nodes[reader].name if by_name else "", reader))
+    if len(order) < len(nodes):
+        stuck = next(node for node, before in zip(nodes, waits, strict=True) if before)
+        raise RuntimeError(
+            f"Graph is not a DAG: the node {stuck.name or stuck.op_type} is in a cycle"
+        )
+    if order != nodes or any(a is not b for a, b in zip(order, nodes, strict=True)):
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in order]
+        del graph.node[:]
+        graph.node.extend(copies)

@@ -1,0 +1,114 @@
+"""`BertOnnxModel`: a model with fused ops, and how many of each it has."""
+
+from __future__ import annotations
+
+import logging
+
+import onnx
+
+from sardonyx.convert import to_bytes
+from sardonyx.convert.inference import loaded
+from sardonyx.load import LoadOptions
+from sardonyx.load.source import read_model
+from sardonyx.passes import PassOptions, optimize
+from sardonyx.passes.options import GraphOptimizationLevel
+from sardonyx.transformers import attention_fusion, fusions
+from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
+from sardonyx.transformers.onnx_model import OnnxModel
+
+logger = logging.getLogger(__name__)
+
+_FUSED = (
+    "EmbedLayerNormalization", "Attention", "MultiHeadAttention", "Gelu", "FastGelu", "BiasGelu",
+    "GemmFastGelu", "LayerNormalization", "SimplifiedLayerNormalization",
+    "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding",
+)  # fmt: skip
+_QUANTIZED = (
+    "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedMatMul",
+)  # fmt: skip
+
+
+class BertOnnxModel(OnnxModel):
+    """A transformer, which `optimize` fuses."""
+
+    def __init__(self, model: onnx.ModelProto, num_heads: int = 0, hidden_size: int = 0) -> None:
+        """The number of heads and the hidden size are found in the graph."""
+        super().__init__(model)
+        self.num_heads = num_heads
+        self.hidden_size = hidden_size
+
+    def optimize(
+        self, options: FusionOptions | None = None, add_dynamic_axes: bool = False
+    ) -> None:
+        """Fuse what the options enable; with `add_dynamic_axes`, sizes of inputs are symbolic."""
+        options = options or FusionOptions("bert")
+        opset = self.get_opset_version()
+        model = loaded(read_model(self.model), LoadOptions(), {})
+        graph, basic = model.graph, GraphOptimizationLevel.ORT_ENABLE_BASIC
+        disabled = {
+            name
+            for name, is_enabled in (
+                ("GeluFusion", options.enable_gelu),
+                ("FastGeluFusion", options.enable_gelu),
+                ("LayerNormFusion", options.enable_layer_norm),
+            )
+            if not is_enabled
+        }
+        optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
+        portable = frozenset({"MatMulAddFusion", "ConvActivationFusion", *disabled})
+        extended = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        optimize(graph, PassOptions(level=extended, disabled=portable))
+        for name, fusion in _fusions(options):
+            count = fusions.apply(graph, fusion, name)
+            logger.info("%s: %d", name, count)
+        optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
+        model.opsets.setdefault("com.microsoft", 1)
+        result = onnx.ModelProto()
+        result.ParseFromString(to_bytes(model, opset))
+        result.producer_name, result.producer_version = "sardonyx.transformers", ""
+        self.initialize(result)
+        if add_dynamic_axes:
+            self.use_dynamic_axes()
+
+    def use_dynamic_axes(
+        self, dynamic_batch_dim: str = "batch_size", dynamic_seq_len: str = "max_seq_len"
+    ) -> None:
+        """Name the first two dims of inputs, and the first one of outputs."""
+        for value in self.model.graph.input:
+            for dim, name in zip(
+                value.type.tensor_type.shape.dim, (dynamic_batch_dim, dynamic_seq_len), strict=False
+            ):
+                dim.dim_param = name
+        for value in self.model.graph.output:
+            for dim in value.type.tensor_type.shape.dim[:1]:
+                dim.dim_param = dynamic_batch_dim
+
+    def get_fused_operator_statistics(self) -> dict[str, int]:
+        """Return the number of nodes of each fused op, also of those without any."""
+        counts = self.get_operator_statistics()
+        return {op: counts.get(op, 0) for op in (*_FUSED, *_QUANTIZED)}
+
+    def is_fully_optimized(self, fused_op_count: dict[str, int] | None = None) -> bool:
+        """Return whether there is attention, with a Gelu and normalizations for each."""
+        counts = fused_op_count or self.get_fused_operator_statistics()
+        attention = counts["Attention"] + counts["MultiHeadAttention"]
+        gelu = counts["Gelu"] + counts["BiasGelu"] + counts["FastGelu"]
+        norms = sum(counts[op] for op in _FUSED if op.endswith("Normalization"))
+        return attention > 0 and gelu >= attention and norms >= 2 * attention
+
+
+def _fusions(options: FusionOptions) -> list[tuple[str, fusions.Fusion]]:
+    """Return the fusions that are enabled, in the order in which they run."""
+    op_type = options.attention_op_type
+    is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
+    attention = attention_fusion.multi_head_attention if is_multi else attention_fusion.attention
+    table: list[tuple[bool, str, fusions.Fusion]] = [
+        (options.enable_attention, "Attention", attention),
+        (options.enable_gelu, "Gelu", fusions.gelu),
+        (options.enable_gelu_approximation, "GeluApproximation", fusions.approximate_gelu),
+        (options.enable_bias_gelu, "BiasGelu", fusions.bias_gelu),
+        (options.enable_skip_layer_norm, "SkipLayerNormalization", fusions.skip_layer_norm),
+        (options.enable_skip_layer_norm and options.enable_bias_skip_layer_norm,
+         "BiasSkipLayerNormalization", fusions.bias_skip_layer_norm),
+    ]  # fmt: skip
+    return [(name, fusion) for is_enabled, name, fusion in table if is_enabled]

@@ -42,6 +42,7 @@ class BertOnnxModel(OnnxModel):
     ) -> None:
         """Fuse what the options enable; with `add_dynamic_axes`, sizes of inputs are symbolic."""
         options = options or FusionOptions("bert")
+        self._import_domains()
         opset = self.get_opset_version()
         model = loaded(read_model(self.model), LoadOptions(), {})
         graph, basic = model.graph, GraphOptimizationLevel.ORT_ENABLE_BASIC
@@ -69,6 +70,12 @@ class BertOnnxModel(OnnxModel):
         self.initialize(result)
         if add_dynamic_axes:
             self.use_dynamic_axes()
+
+    def _import_domains(self) -> None:
+        """Import the domains of all nodes, which fusions of other tools may have left out."""
+        imported = {entry.domain for entry in self.model.opset_import}
+        for domain in sorted({node.domain for node in self.nodes()} - imported - {"", "ai.onnx"}):
+            self.model.opset_import.append(onnx.helper.make_opsetid(domain, 1))
 
     def use_dynamic_axes(
         self, dynamic_batch_dim: str = "batch_size", dynamic_seq_len: str = "max_seq_len"

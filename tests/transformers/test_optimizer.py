@@ -1,0 +1,211 @@
+"""Fusions of transformers: counts, and results equal to those of the original model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+import sardonyx
+from sardonyx.transformers import optimizer
+from sardonyx.transformers.fusion_options import (
+    AttentionMaskFormat,
+    AttentionOpType,
+    FusionOptions,
+)
+from sardonyx.transformers.onnx_model_bert import BertOnnxModel
+
+HEADS, WIDTH, ROWS = 2, 4, 3
+HIDDEN = HEADS * WIDTH
+
+
+def block(masked: bool = True, tanh: bool = False, opset: int = 17) -> onnx.ModelProto:
+    """A transformer block as torch's exporter writes it."""
+    rng = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: dict[str, Any] = {
+        "heads": np.array([0, 0, HEADS, WIDTH]), "whole": np.array([0, 0, HIDDEN]),
+        "root": np.float32(WIDTH**0.5), "two": np.float32(2), "half": np.float32(0.5),
+        "one": np.float32(1), "sqrt2": np.float32(2**0.5), "c": np.float32(0.044715),
+        "d": np.float32((2 / np.pi) ** 0.5), "three": np.float32(3), "eps": np.float32(1e-5),
+    }  # fmt: skip
+
+    def add(op: str, inputs: str, output: str, **attrs: Any) -> str:
+        nodes.append(helper.make_node(op, inputs.split(), [output], **attrs))
+        return output
+
+    def linear(x: str, name: str, columns: int, rows: int = HIDDEN) -> str:
+        scale = np.float32(rows**-0.5)
+        weights[f"{name}.w"] = rng.standard_normal((rows, columns)).astype(np.float32) * scale
+        weights[f"{name}.b"] = rng.standard_normal(columns).astype(np.float32)
+        return add("Add", f"{name}.b {add('MatMul', f'{x} {name}.w', f'{name}.m')}", name)
+
+    def norm(x: str, name: str) -> str:
+        weights[f"{name}.s"] = rng.standard_normal(HIDDEN).astype(np.float32)
+        weights[f"{name}.h"] = rng.standard_normal(HIDDEN).astype(np.float32)
+        mean = add("ReduceMean", x, f"{name}.mean", axes=[-1])
+        delta = add("Sub", f"{x} {mean}", f"{name}.d")
+        square = add("Pow", f"{delta} two", f"{name}.p")
+        variance = add("ReduceMean", square, f"{name}.v", axes=[-1])
+        root = add("Sqrt", add("Add", f"{variance} eps", f"{name}.e"), f"{name}.r")
+        scaled = add("Mul", f"{add('Div', f'{delta} {root}', f'{name}.n')} {name}.s", f"{name}.m")
+        return add("Add", f"{scaled} {name}.h", name)
+
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        split = add("Reshape", f"{linear('x', name, HIDDEN)} heads", f"{name}.split")
+        add("Transpose", split, f"{name}.t", perm=perm)
+    scores = add("Div", f"{add('MatMul', 'q.t k.t', 'qk')} root", "scores")
+    scores = add("Add", f"{scores} mask", "masked") if masked else scores
+    probs = add("Softmax", scores, "probs", axis=-1)
+    merged = add("Transpose", add("MatMul", f"{probs} v.t", "pv"), "pvt", perm=[0, 2, 1, 3])
+    context = linear(add("Reshape", f"{merged} whole", "context"), "out", HIDDEN)
+    first = norm(add("Add", f"{context} x", "sum1"), "norm1")
+    wide = linear(first, "up", 4 * HIDDEN)
+    if tanh:
+        cube = add("Mul", f"{add('Pow', f'{wide} three', 'cube')} c", "cubed")
+        inner = add("Mul", f"{add('Add', f'{wide} {cube}', 'inner')} d", "scaled")
+        phi = add("Add", f"{add('Tanh', inner, 'tanh')} one", "phi")
+    else:
+        phi = add("Add", f"{add('Erf', add('Div', f'{wide} sqrt2', 'div'), 'erf')} one", "phi")
+    active = add("Mul", f"{add('Mul', f'{wide} {phi}', 'product')} half", "gelu")
+    norm(add("Add", f"{linear(active, 'down', HIDDEN, 4 * HIDDEN)} {first}", "sum2"), "y")
+    values = [helper.make_tensor_value_info("x", 1, ["batch", ROWS, HIDDEN])]
+    if masked:
+        values.append(helper.make_tensor_value_info("mask", 1, ["batch", 1, 1, ROWS]))
+    out = helper.make_tensor_value_info("y", 1, ["batch", ROWS, HIDDEN])
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
+    graph = helper.make_graph(nodes, "block", values, [out], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def compare(model: onnx.ModelProto, fused: onnx.ModelProto) -> None:
+    rng = np.random.default_rng(1)
+    feed = {"x": rng.standard_normal((2, ROWS, HIDDEN)).astype(np.float32)}
+    if len(model.graph.input) > 1:
+        feed["mask"] = np.where(rng.random((2, 1, 1, ROWS)) < 0.4, -10000, 0).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for session in (onnxruntime.InferenceSession, sardonyx.InferenceSession):
+        (got,) = session(fused.SerializeToString()).run(None, feed)
+        np.testing.assert_allclose(got, expected, atol=2e-5)
+
+
+def options(**changes: Any) -> FusionOptions:
+    found = FusionOptions("bert")
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+SKIP = {"SkipLayerNormalization": 2}
+CASES: dict[str, tuple[dict[str, Any], FusionOptions, dict[str, int]]] = {
+    "default": ({}, options(), {"Attention": 1, "BiasGelu": 1, **SKIP}),
+    "no mask": ({"masked": False}, options(), {"Attention": 1, "BiasGelu": 1, **SKIP}),
+    "tanh": ({"tanh": True}, options(), {"Attention": 1, "FastGelu": 1, **SKIP}),
+    "heads apart": ({}, options(attention_op_type=AttentionOpType.MultiHeadAttention),
+                    {"MultiHeadAttention": 1, "BiasGelu": 1, **SKIP}),
+    "approximate": ({}, options(enable_gelu_approximation=True),
+                    {"Attention": 1, "FastGelu": 1, **SKIP}),
+    "no bias": ({}, options(enable_bias_gelu=False, enable_bias_skip_layer_norm=False),
+                {"Attention": 1, "Gelu": 1, **SKIP}),
+    "no skip": ({}, options(enable_skip_layer_norm=False),
+                {"Attention": 1, "BiasGelu": 1, "LayerNormalization": 2}),
+    "nothing": ({}, options(enable_skip_layer_norm=False, enable_layer_norm=False,
+                            enable_gelu=False, enable_attention=False), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("level", [0, 1])
+def test_fusions(name: str, level: int) -> None:
+    form, chosen, expected = CASES[name]
+    model = block(**form)
+    fused = optimizer.optimize_model(model, "bert", HEADS, HIDDEN, chosen, opt_level=level)
+    found = fused.get_fused_operator_statistics()  # type: ignore[attr-defined]
+    assert {op: n for op, n in found.items() if n} == expected
+    if name != "approximate":
+        compare(model, fused.model)
+    if name == "default":
+        assert len(fused.model.graph.node) <= 8
+        assert fused.is_fully_optimized()  # type: ignore[attr-defined]
+
+
+def test_files_and_statistics(tmp_path: Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "fused.onnx"
+    onnx.save(block(), path)
+    optimizer.main(["--input", str(path), "--output", str(out), "--num_heads", "2", "--float16"])
+    counts = optimizer.get_fusion_statistics(str(out))
+    assert (counts["Attention"], counts["BiasGelu"]) == (1, 1)
+    assert BertOnnxModel(onnx.load(out)).use_float16()
+    plain = optimizer.optimize_model(str(path), opt_level=1, only_onnxruntime=True)
+    assert plain.get_operator_statistics().get("Attention", 0) == 0
+    saved = optimizer.optimize_by_onnxruntime(
+        str(path), optimized_model_path=str(tmp_path / "o.onnx"), opt_level=2,
+        save_as_external_data=True, external_data_file_threshold=1,
+    )  # fmt: skip
+    assert Path(saved).exists()
+    assert (tmp_path / "o.onnx.data").exists()
+    assert optimizer.optimize_by_onnxruntime(str(path), opt_level=1).endswith("m_o1_cpu.onnx")
+    with pytest.raises(ValueError, match="opt_level is 1, 2 or 99, not 3"):
+        optimizer.optimize_by_onnxruntime(str(path), opt_level=3)
+    with pytest.raises(ValueError, match="there is no model_type 'tree': give one of bart"):
+        optimizer.optimize_model(str(path), "tree")
+
+
+def test_options() -> None:
+    found = FusionOptions("vit")
+    assert found.attention_mask_format == AttentionMaskFormat.NoMask
+    found.use_raw_attention_mask()
+    assert found.attention_mask_format == AttentionMaskFormat.AttentionMask
+    found.use_raw_attention_mask(False)
+    assert found.attention_mask_format == AttentionMaskFormat.MaskIndexEnd
+    found.disable_attention_mask()
+    found.set_attention_op_type(AttentionOpType.MultiHeadAttention)
+    assert str(found.attention_op_type) == "MultiHeadAttention"
+    assert FusionOptions("unet").enable_group_norm  # type: ignore[attr-defined]
+
+
+QUESTIONS = """
+import sys, json
+sys.path[:0] = json.loads(sys.argv[1])
+import onnxruntime.transformers.optimizer as o, onnxruntime.transformers.onnx_model as m
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from onnxruntime.transformers.fusion_options import FusionOptions
+from onnxruntime.transformers.onnx_model_bert import BertOnnxModel
+from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
+try:
+    import onnxruntime.transformers.fusion_gelu
+except ImportError as error:
+    print(error)
+print(o.FusionOptions is FusionOptions, m.OnnxModel.__module__, o.__file__)
+"""
+
+
+def test_names_without_onnxruntime(tmp_path: Path) -> None:
+    """Nothing but Sardonyx, onnx and what they need: as where onnxruntime is not installed."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    site = Path(onnx.__file__).parents[1]
+    for part in site.iterdir():
+        if part.name.split("-")[0].split(".")[0] in ("numpy", "numpy.libs", "ml_dtypes", "onnx",
+                                                     "google", "typing_extensions"):  # fmt: skip
+            (modules / part.name).symlink_to(part)
+    root = Path(sardonyx.__file__).parents[1]
+    shadow = root / "sardonyx" / "as_onnxruntime" / "shadow"
+    paths = json.dumps([str(shadow), str(root), str(modules)])
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", QUESTIONS, paths],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    error, names = done.stdout.strip().splitlines()
+    assert "Sardonyx has no onnxruntime.transformers.fusion_gelu" in error
+    assert names.startswith("True sardonyx.transformers.onnx_model ")
+    assert "_fallback" in names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,10 @@ def test_options() -> None:
     found.disable_attention_mask()
     found.set_attention_op_type(AttentionOpType.MultiHeadAttention)
     assert str(found.attention_op_type) == "MultiHeadAttention"
+    flags = {"model_type": "bert", "disable_gelu": True, "use_mask_index": True}
+    parsed = FusionOptions.parse(Namespace(**flags))
+    assert (parsed.enable_gelu, parsed.enable_attention) == (False, True)
+    assert parsed.attention_mask_format == AttentionMaskFormat.MaskIndexEnd
     assert FusionOptions("unet").enable_group_norm  # type: ignore[attr-defined]
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Final
 
 import numpy as np
 
 from sardonyx.base.records import frozen, mutable
 from sardonyx.base.shared_store import Array
-from sardonyx.graph.const import Const
+from sardonyx.graph.const import Const, SourceConst
 from sardonyx.graph.dtype import BF16, F16, DType
 
-_CHUNK: Final = 1 << 20  # elements that are rounded at once
+_CHUNK: Final = 1 << 15  # elements that are rounded at once: they stay in L2
 
 # The smallest positive number and the largest finite one of each type.
 _LIMITS: Final = {F16: (2.0**-24, 65504.0), BF16: (2.0**-133, 3.3895313892515355e38)}
@@ -64,6 +65,9 @@ class RoundedConst(Const):
         out = np.empty(flat.size, self.dtype.np)
         for i in range(0, flat.size, _CHUNK):
             out[i : i + _CHUNK] = self._within(flat[i : i + _CHUNK])
+        if isinstance(self._source, SourceConst):
+            # The pages stay in the page cache, but need not stay mapped.
+            self._source.source.advise(mmap.MADV_DONTNEED, self._source.offset, self._source.length)
         return out.reshape(self.shape)
 
     def _within(self, chunk: Array) -> Array:

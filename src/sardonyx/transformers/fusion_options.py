@@ -83,20 +83,24 @@ class FusionOptions:
 
     @staticmethod
     def parse(args: Namespace) -> FusionOptions:
-        """Return the options of a command line that `add_arguments` has prepared."""
+        """Return the options of a command line, or an object of its flags; absent ones are off."""
         options = FusionOptions(args.model_type)
+
+        def has(flag: str) -> bool:
+            return bool(getattr(args, flag, False))
+
         diffusion = _OF_DIFFUSION if args.model_type in _DIFFUSION else ()
         for name in (*_DISABLING, *diffusion):
-            if getattr(args, f"disable_{name}"):
+            if has(f"disable_{name}"):
                 setattr(options, f"enable_{name}", False)
-        options.use_multi_head_attention |= args.use_multi_head_attention
-        options.enable_gelu_approximation |= args.enable_gelu_approximation
-        options.enable_gemm_fast_gelu |= args.enable_gemm_fast_gelu
-        if args.use_mask_index or args.use_raw_attention_mask:
-            options.use_raw_attention_mask(args.use_raw_attention_mask)
-        if args.no_attention_mask:
+        options.use_multi_head_attention |= has("use_multi_head_attention")
+        options.enable_gelu_approximation |= has("enable_gelu_approximation")
+        options.enable_gemm_fast_gelu |= has("enable_gemm_fast_gelu")
+        if has("use_mask_index") or has("use_raw_attention_mask"):
+            options.use_raw_attention_mask(has("use_raw_attention_mask"))
+        if has("no_attention_mask"):
             options.disable_attention_mask()
-        options.group_norm_channels_last = not args.use_group_norm_channels_first
+        options.group_norm_channels_last = not has("use_group_norm_channels_first")
         return options
 
     @staticmethod

@@ -43,6 +43,7 @@ OTHERS = {
     ("train/losses.py", "model.inputs"),
     ("training/training_model.py", "model.inputs"),
     ("training/training_model.py", "model.outputs"),
+    ("transformers/pruning.py", "graph.node"),  # of a GraphProto
 }
 
 

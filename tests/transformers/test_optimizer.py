@@ -138,6 +138,72 @@ def test_fusions(name: str, level: int) -> None:
         assert fused.is_fully_optimized()  # type: ignore[attr-defined]
 
 
+def embeddings(segments: bool, pre_norm: bool, dynamic: bool) -> onnx.ModelProto:
+    """The normalized sum of embeddings, as BERT begins."""
+    rows = "rows" if dynamic else ROWS
+    ids = "[B,rows]" if dynamic else f"[B,{ROWS}]"
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g
+        (int64{ids} words{f", int64{ids} kinds" if segments else ""}) => (float[B,N,4] y) {{
+        w = Gather(word_table, words)
+        {"k = Gather(kind_table, kinds) wk = Add(w, k)" if segments else "wk = Identity(w)"}
+        {"s = Shape<start=1, end=2>(words) p = Slice(all, zero, s, one)" if dynamic else ""}
+        e = Gather(position_table, {"p" if dynamic else "some"})
+        sum = Add(wk, e)
+        n = LayerNormalization<axis=-1>(sum, scale, shift)
+        y = {"Add(n, sum)" if pre_norm else "Relu(n)"}
+    }}"""
+    model = onnx.parser.parse_model(text.replace("N", str(rows), 1))
+    rng = np.random.default_rng(0)
+    tables = {"word_table": (20, 4), "kind_table": (2, 4), "position_table": (9, 4),
+              "scale": (4,), "shift": (4,)}  # fmt: skip
+    arrays: dict[str, Any] = {n: rng.standard_normal(s, np.float32) for n, s in tables.items()}
+    arrays |= {"all": np.arange(9)[None], "zero": np.array([0]), "one": np.array([1])}
+    arrays["some"] = np.arange(ROWS)[None]
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [numpy_helper.from_array(a, n) for n, a in arrays.items() if n in used]
+    model.graph.initializer.extend(kept)
+    return model
+
+
+@pytest.mark.parametrize("segments", [True, False])
+@pytest.mark.parametrize(("pre_norm", "dynamic"), [(True, False), (False, True), (False, False)])
+def test_embeddings(segments: bool, pre_norm: bool, dynamic: bool) -> None:
+    model = embeddings(segments, pre_norm, dynamic)
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert fused.get_operator_statistics()["EmbedLayerNormalization"] == 1
+    assert "Gather" not in fused.get_operator_statistics()
+    feed = {"words": np.array([[1, 19, 0], [4, 4, 7]])}
+    if segments:
+        feed["kinds"] = np.array([[0, 0, 1], [1, 0, 1]])
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for session in (onnxruntime.InferenceSession, sardonyx.InferenceSession):
+        (got,) = session(fused.model.SerializeToString()).run(None, feed)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ["B,3,4", "1,3,4", "3,4"])
+def test_sums_that_broadcast(shape: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g
+        (float[B,3,4] x, float[{shape}] z) => (float[B,3,4] y, float[B,3,4] sum)
+        <float[4] scale = {{1, 2, 3, 4}}, float[4] shift = {{0, 1, 2, 3}}> {{
+            sum = Add(z, x)
+            y = LayerNormalization<axis=2>(sum, scale, shift)
+        }}"""
+    )
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert fused.get_operator_statistics() == {"SkipLayerNormalization": 1}
+    rng = np.random.default_rng(0)
+    dims = [2 if d == "B" else int(d) for d in shape.split(",")]
+    feed = {"x": rng.standard_normal((2, 3, 4), np.float32),
+            "z": rng.standard_normal(dims, np.float32)}  # fmt: skip
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for session in (onnxruntime.InferenceSession, sardonyx.InferenceSession):
+        got = session(fused.model.SerializeToString()).run(None, feed)
+        for mine, theirs in zip(got, expected, strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
 def test_files_and_statistics(tmp_path: Path) -> None:
     path, out = tmp_path / "m.onnx", tmp_path / "fused.onnx"
     onnx.save(block(), path)

@@ -111,6 +111,7 @@ def _fusions(options: FusionOptions) -> list[tuple[str, fusions.Fusion]]:
     attention = attention_fusion.multi_head_attention if is_multi else attention_fusion.attention
     table: list[tuple[bool, str, fusions.Fusion]] = [
         (options.enable_attention, "Attention", attention),
+        (options.enable_embed_layer_norm, "EmbedLayerNormalization", fusions.embed_layer_norm),
         (options.enable_gelu, "Gelu", fusions.gelu),
         (options.enable_gelu_approximation, "GeluApproximation", fusions.approximate_gelu),
         (options.enable_bias_gelu, "BiasGelu", fusions.bias_gelu),

@@ -121,28 +121,22 @@ def optimize_model(  # noqa: PLR0913 - onnxruntime's function
     *,
     provider: str | None = None,
 ) -> OnnxModel:
-    """Return a model after the graph passes of a level and, unless told otherwise, fusions.
+    """Return a model with fused ops or, if told so, only after the graph passes of a level.
 
-    Level 0 runs no passes before the fusions; None is the default of the type of model. The same
-    fusions are tried for all types.
+    Fusions include the basic passes, whatever the level is. The same ones are tried for all types
+    of models; the number of heads and the hidden size are found in the graph.
     """
     _check(model_type)
     level = MODEL_TYPES[model_type][2] if opt_level is None else opt_level
-    model = input if isinstance(input, onnx.ModelProto) else None
-    if level > 0:
+    if only_onnxruntime and level > 0:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "optimized.onnx")
-            # Fused later, where a bias or a sum may become part of them.
-            later = ("MatMulAddFusion", "GeluFusion", "FastGeluFusion", "LayerNormFusion")
-            disabled = () if only_onnxruntime else later
+            has_data = not isinstance(input, onnx.ModelProto)
             optimize_by_onnxruntime(
-                input, use_gpu, path, level, disabled, verbose, provider=provider,
-                save_as_external_data=model is None,
-            )  # fmt: skip
-            model = onnx.load(path)
-    elif model is None:
-        model = onnx.load(os.fspath(input))
-    assert model is not None
+                input, use_gpu, path, level, (), verbose, has_data, provider=provider
+            )
+            return BertOnnxModel(onnx.load(path), num_heads, hidden_size)
+    model = input if isinstance(input, onnx.ModelProto) else onnx.load(os.fspath(input))
     if only_onnxruntime:
         return BertOnnxModel(model, num_heads, hidden_size)
     return optimize_by_fusion(model, model_type, num_heads, hidden_size, optimization_options)

@@ -124,11 +124,10 @@ CASES: dict[str, tuple[dict[str, Any], FusionOptions, dict[str, int]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("level", [0, 1])
-def test_fusions(name: str, level: int) -> None:
+def test_fusions(name: str) -> None:
     form, chosen, expected = CASES[name]
     model = block(**form)
-    fused = optimizer.optimize_model(model, "bert", HEADS, HIDDEN, chosen, opt_level=level)
+    fused = optimizer.optimize_model(model, "bert", HEADS, HIDDEN, chosen)
     found = fused.get_fused_operator_statistics()  # type: ignore[attr-defined]
     assert {op: n for op, n in found.items() if n} == expected
     if name != "approximate":
@@ -202,6 +201,35 @@ def test_sums_that_broadcast(shape: str) -> None:
         got = session(fused.model.SerializeToString()).run(None, feed)
         for mine, theirs in zip(got, expected, strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+FORMS = {
+    "div": "y = Div(x, r)",
+    "reciprocal": "i = Reciprocal(r) y = Mul(x, i)",
+    "one over": "i = Div(one, r) y = Mul(i, x)",
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rms_norms(form: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[B,3,4] x) => (float[B,3,4] z)
+        <float two = {{2}}, float one = {{1}}, float eps = {{0.001}},
+         float[4] w = {{1, 2, 3, 4}}> {{
+            p = Pow(x, two)
+            m = ReduceMean<axes=[-1], keepdims=1>(p)
+            e = Add(m, eps)
+            r = Sqrt(e)
+            {FORMS[form]}
+            z = Mul(w, y)
+        }}"""
+    )
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert fused.get_operator_statistics() == {"SimplifiedLayerNormalization": 1}
+    feed = {"x": np.random.default_rng(0).standard_normal((2, 3, 4), np.float32)}
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    (got,) = onnxruntime.InferenceSession(fused.model.SerializeToString()).run(None, feed)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_files_and_statistics(tmp_path: Path) -> None:

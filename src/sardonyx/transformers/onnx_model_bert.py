@@ -15,6 +15,7 @@ from sardonyx.passes.options import GraphOptimizationLevel
 from sardonyx.transformers import attention_fusion, fusions
 from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
+from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class BertOnnxModel(OnnxModel):
         portable = frozenset({"MatMulAddFusion", "ConvActivationFusion", *disabled})
         extended = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         optimize(graph, PassOptions(level=extended, disabled=portable))
+        if options.enable_layer_norm:
+            fuse_rms_norms(graph)
         for name, fusion in _fusions(options):
             count = fusions.apply(graph, fusion, name)
             logger.info("%s: %d", name, count)

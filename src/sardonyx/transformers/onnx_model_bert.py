@@ -44,7 +44,7 @@ class BertOnnxModel(OnnxModel):
         """Fuse what the options enable; with `add_dynamic_axes`, sizes of inputs are symbolic."""
         options = options or FusionOptions("bert")
         self._import_domains()
-        opset = self.get_opset_version()
+        opset = next((e.version for e in self.model.opset_import if not e.domain), 0)
         model = loaded(read_model(self.model), LoadOptions(), {})
         graph, basic = model.graph, GraphOptimizationLevel.ORT_ENABLE_BASIC
         disabled = {

@@ -179,15 +179,52 @@ def test_opsets(op: str, given: int | None, expected: int, tmp_path: Path) -> No
     assert model.opset_import[0].version == expected
 
 
-def test_newer_ops_are_decomposed(tmp_path: Path) -> None:
-    text = "in x: f32[2,3,8,8]\ny = GroupNormalization(x, [1.0, 2.0, 3.0], [0.0, 1.0, 2.0], "
-    model = model_of(f"{text}num_groups=3)\nout y", 21)
+DECOMPOSED = {
+    "GroupNormalization": "GroupNormalization(x, [1.0, 2.0, 3.0], [0.0, 1.0, 2.0], num_groups=3)",
+    "LayerNormalization": "LayerNormalization(x, [[3.0]], axis=2)",
+    "RMSNormalization": "RMSNormalization(x, 2.0)",
+    "Gelu": "Gelu(x)",
+    "Gelu of tanh": "Gelu(x, approximate='tanh')",
+    "Mish": "Mish(x)",
+    "Swish": "Swish(x, alpha=1.5)",
+}
+
+
+@pytest.mark.parametrize("name", DECOMPOSED)
+def test_newer_ops_are_decomposed(name: str, tmp_path: Path) -> None:
+    model = model_of(f"in x: f32[B,3,8,8]\ny = {DECOMPOSED[name]}\nout y", 24)
     x = np.random.default_rng(0).standard_normal((2, 3, 8, 8)).astype(np.float32)
     (expected,) = sardonyx.InferenceSession(model).run(None, {"x": x})
-    convert(model, tmp_path / "m.onnx", ConvertOptions(opset=17))
-    assert "GroupNormalization" not in ops(onnx.load(tmp_path / "m.onnx"))
+    done = convert(model, tmp_path / "m.onnx", ConvertOptions(opset=16))
+    assert done.opset == 16
+    assert name.split()[0] not in ops(onnx.load(tmp_path / "m.onnx"))
     (got,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x})
     np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+OLDER: dict[str, str] = {
+    "axes": "y = ReduceMax(x, [1, -1], keepdims=0)",
+    "all axes": "y = ReduceMean(x)",
+    "mean": "y = ReduceMean(x, [2])",
+    "norm": "y = ReduceL2(x, [0, 1], keepdims=0)",
+    "equal parts": "a, b = Split(x, num_outputs=2, axis=2)\ny = Sub(a, b)",
+}
+
+
+@pytest.mark.parametrize("name", OLDER)
+@pytest.mark.parametrize("opset", [13, 17, 18])
+def test_older_forms(name: str, opset: int, tmp_path: Path) -> None:
+    text = f"in x: f32[2,3,4]\n{OLDER[name]}\nout y"
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
+    (expected,) = sardonyx.InferenceSession(model_of(text)).run(None, {"x": x})
+    model = written(text, tmp_path / "m.onnx", opset=opset)
+    assert model.opset_import[0].version == opset
+    assert len(model.graph.node) == len(OLDER[name].split("\n"))
+    for session in (sardonyx.InferenceSession, onnxruntime.InferenceSession):
+        (got,) = session(str(tmp_path / "m.onnx")).run(None, {"x": x})
+        np.testing.assert_allclose(got, expected, rtol=1e-6)
+    back = convert(tmp_path / "m.onnx", tmp_path / "b.onnx")  # the opset stays
+    assert back.opset == opset
 
 
 FIXED: dict[str, tuple[dict[str, Any], list[list[Any]], list[Any]]] = {

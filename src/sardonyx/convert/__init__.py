@@ -75,7 +75,7 @@ def convert(
     if data_file is not None:
         outputs.append(os.path.normpath(os.path.join(os.path.dirname(path), data_file)))
     _check_outputs(outputs, _inputs(model, source))
-    opset = max(options.opset or changed.opsets.get(ONNX, 0), needed_opset(changed))
+    opset = needed_opset(changed, options.opset or changed.opsets.get(ONNX, 0))
     save(changed, SaveOptions(path, data_file, _MIN_BYTES, is_ort, opset))
     return Converted([p for p in outputs if os.path.exists(p)], opset, report)
 
@@ -88,7 +88,7 @@ def convert_to_bytes(model: Any, options: ConvertOptions) -> bytes:
 
 def to_bytes(model: Model, opset: int = 0) -> bytes:
     """Return a model as an ONNX file, in its own opset or a given one, or a newer one if needed."""
-    opset = max(opset or model.opsets.get(ONNX, 0), needed_opset(model))
+    opset = needed_opset(model, opset or model.opsets.get(ONNX, 0))
     return bytes(serialized(model, None, opset).joined())
 
 

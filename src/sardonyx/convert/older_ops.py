@@ -1,6 +1,7 @@
 """Standard ops in terms of older ones, for models in an older opset.
 
-Reductions are written as ReduceSum, the only one whose axes are an input before opset 18.
+Reductions over computed axes are written as ReduceSum, the only one whose axes are an input before
+opset 18; constant axes become an attribute when the model is saved (`save/older_forms.py`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sardonyx.graph.dtype import F32, I64, by_onnx
+from sardonyx.graph.dtype import I64, by_onnx
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import need, ranked
@@ -22,28 +23,6 @@ def _sum(b: Builder, x: Value, node: Node) -> Value:
     return b.ReduceSum(x, *([] if axes is None else [axes]), **attrs)
 
 
-def _mean(b: Builder, x: Value, axes: list[int]) -> Value:
-    """Return the mean over axes, which stay."""
-    sizes = [x.tensor.dims[axis] for axis in axes]
-    total = b.ReduceSum(x, b.ints(*axes), keepdims=1)
-    if all(isinstance(size, int) for size in sizes):
-        return b.Div(total, float(math.prod(s for s in sizes if isinstance(s, int))))
-    shape = b.Gather(b.Shape(x), b.ints(*[axis % x.tensor.rank for axis in axes]))
-    count = b.ReduceSum(b.Log(b.Cast(shape, to=F32.onnx)), b.ints(0), keepdims=0)
-    return b.Div(total, b.cast(b.Round(b.Exp(count)), x.tensor.dtype))
-
-
-def _reduce_mean(b: Builder, node: Node) -> Value:
-    x, axes = input_of(node, 0), optional_input(node, 1)
-    ranked(x)
-    const = None if axes is None else axes.const
-    need(axes is None or const is not None, "the axes are not constant")
-    chosen = list(range(x.tensor.rank)) if const is None else const.read().reshape(-1).tolist()
-    need(chosen and x.tensor.dtype.is_float, "nothing is reduced, or integers")
-    mean = _mean(b, x, chosen)
-    return mean if node.attrs["keepdims"] else b.Squeeze(mean, b.ints(*chosen))
-
-
 def _normalized(b: Builder, node: Node, centers: bool) -> Value:
     """Return a layer normalization, computed in the type that the node names."""
     x, scale, bias = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
@@ -52,11 +31,11 @@ def _normalized(b: Builder, node: Node, centers: bool) -> Value:
     need(stash is not None and len(node.outputs) == 1, "there is no such type, or other outputs")
     assert stash is not None
     rank = x.tensor.rank
-    axes = list(range(node.attrs["axis"] % rank, rank))
+    axes = b.ints(*range(node.attrs["axis"] % rank, rank))
     wide = b.cast(x, stash)
     if centers:
-        wide = b.Sub(wide, _mean(b, wide, axes))
-    variance = _mean(b, b.Mul(wide, wide), axes)
+        wide = b.Sub(wide, b.ReduceMean(wide, axes))
+    variance = b.ReduceMean(b.Mul(wide, wide), axes)
     y = b.Div(wide, b.Sqrt(b.Add(variance, node.attrs["epsilon"])))
     y = b.Mul(b.cast(y, dtype), b.cast(scale, dtype))
     return y if bias is None else b.Add(y, bias)
@@ -126,7 +105,6 @@ OLDER: Final[Mapping[str, Build]] = {
     "ReduceL1": lambda b, node: _sum(b, b.Abs(input_of(node, 0)), node),
     "ReduceL2": lambda b, node: b.Sqrt(_sum(b, b.Mul(*_twice(node)), node)),
     "ReduceLogSum": lambda b, node: b.Log(_sum(b, input_of(node, 0), node)),
-    "ReduceMean": _reduce_mean,
     "ReduceSumSquare": lambda b, node: _sum(b, b.Mul(*_twice(node)), node),
     "Split": _split,
     "Swish": _swish,

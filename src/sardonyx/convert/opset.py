@@ -14,6 +14,7 @@ from sardonyx.ops.decomposition import as_outputs
 from sardonyx.passes.decompose import decompose_node
 from sardonyx.passes.replace import prune
 from sardonyx.save.node import written
+from sardonyx.save.older_forms import older_form
 from sardonyx.save.since import OLDEST, Versions, opset_of
 
 _MOST_ROUNDS = 8  # of decompositions, whose ops are decomposed again
@@ -56,11 +57,9 @@ def _decomposed(node: Node) -> bool:
 
 def _newer(graph: Graph, opset: int) -> list[Node]:
     """Return the standard nodes that need a newer opset, those of bodies included."""
-    return [
-        node
-        for node in graph.all_nodes()
-        if node.op.domain == ONNX and opset_of(node, written(node)) > opset
-    ]
+    standard = (node for node in graph.all_nodes() if node.op.domain == ONNX)
+    newer = (node for node in standard if opset_of(node, written(node)) > opset)
+    return [node for node in newer if older_form(node, written(node), opset) is None]
 
 
 def _refused(node: Node, opset: int) -> NotImplemented:
@@ -72,9 +71,10 @@ def _refused(node: Node, opset: int) -> NotImplemented:
     )
 
 
-def needed_opset(model: Model) -> int:
-    """Return the lowest opset of ai.onnx that expresses the model's nodes."""
-    versions = Versions(model.opsets)
+def needed_opset(model: Model, asked: int) -> int:
+    """Return the lowest opset of ai.onnx from `asked` on that expresses the model's nodes."""
+    versions = Versions(model.opsets, asked)
     for node in model.graph.all_nodes():
-        versions.node(node, written(node))
+        attrs = written(node)
+        versions.node(node, attrs, older_form(node, attrs, asked) is not None)
     return versions.opsets[ONNX]

@@ -13,6 +13,7 @@ from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.load.model import Declared, Model
 from sardonyx.save.names import Names
 from sardonyx.save.node import add_annotations, attribute, node_message, written
+from sardonyx.save.older_forms import OlderForm, older_form
 from sardonyx.save.since import Versions
 from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
@@ -132,10 +133,15 @@ class GraphWriter:
                 hint="use the model as it is",
             )
         attrs = written(node)
-        self._versions.node(node, attrs)
-        inputs = ["" if v is None else self._read(v) for v in node.inputs]
+        older = older_form(node, attrs, self._versions.asked)
+        form = older or OlderForm(node.inputs, attrs)
+        self._versions.node(node, attrs, older is not None)
+        inputs = ["" if v is None else self._read(v) for v in form.inputs]
         outputs = [self._names.of(v) if _is_named(node, v) else "" for v in node.outputs]
-        attributes = [attribute(op, k, v, self._body) for k, v in attrs.items()]
+        attributes = [
+            *(attribute(op, k, v, self._body) for k, v in form.attrs.items()),
+            *form.extra,
+        ]
         message = node_message(op.key, self._names.node(node), inputs, outputs, attributes)
         add_annotations(message, node)
         return message

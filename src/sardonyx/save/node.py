@@ -78,6 +78,12 @@ def _is_default(op: Op, name: str, value: Any) -> bool:
     return bool(value == default)
 
 
+def ints_attribute(name: str, values: Sequence[int]) -> Message:
+    """Return an AttributeProto with a list of integers."""
+    field, number = _KINDS["ints"]
+    return Message().text(_NAME, name).numbers(field, values).number(_TYPE, number)
+
+
 def attribute(op: Op, name: str, value: Any, body: Callable[[Graph], Message]) -> Message:
     """Return an AttributeProto of the declared kind; `body` writes the graph of a body."""
     kind = kind_of(op.attrs[name])

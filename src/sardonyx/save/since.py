@@ -149,19 +149,24 @@ class Versions:
     def __init__(self, imported: Mapping[str, int], opset: int = 0) -> None:
         """`opset` of ai.onnx is imported even if an older one suffices."""
         self._imported = imported
+        self.asked: Final = opset
         self.opsets: dict[str, int] = {ONNX: max(OLDEST[ONNX], opset)}
         self._types: set[str] = set()
         self._has_annotations = False
 
-    def node(self, node: Node, written: Mapping[str, Any]) -> None:
-        """Raise the opset to what a node needs with the attributes that are written."""
+    def node(self, node: Node, written: Mapping[str, Any], is_older: bool = False) -> None:
+        """Raise the opset to what a node needs with the attributes that are written.
+
+        A node in its older form needs none: `older_forms.older_form`.
+        """
         op = node.op
         self._has_annotations |= node.annotations != (0, False)
         if op.domain not in OLDEST:
             self.opsets.setdefault(op.domain, self._imported.get(op.domain, 1))
             self.facts(v.fact for v in (*node.inputs, *node.outputs) if v is not None)
             return
-        self._raise(op.domain, opset_of(node, written))
+        if not is_older:
+            self._raise(op.domain, opset_of(node, written))
 
     def op(self, name: str, fact: AnyFact | None) -> None:
         """Raise the opset to what a standard op over one value needs."""

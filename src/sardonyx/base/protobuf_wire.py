@@ -65,6 +65,10 @@ class Message:
         self._put(_tag(field, _BYTES) + varint(value.size))
         return self._put(value)
 
+    def encoded(self, fields: bytes | memoryview) -> Message:
+        """Fields that are encoded already."""
+        return self._put(bytes(fields)) if len(fields) else self
+
     def write(self, file: BinaryIO) -> None:
         """Write the message to a file."""
         for part in self._parts:

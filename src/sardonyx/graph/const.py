@@ -9,7 +9,7 @@ import contextlib
 import math
 import mmap
 import os
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import ref
 
@@ -137,6 +137,25 @@ class ArrayConst(Const):
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         digest = blake2b(flat.data if flat.size else b"", digest_size=24).digest()
         return ContentId(("array", self.dtype.name, array.shape, digest), True)
+
+
+class Deferred(Const):
+    """A constant that a function computes when its bytes are needed; savers stream it, however small.
+
+    So the function runs while the file is written, not while the model around it is built.
+    """
+
+    __slots__ = ("_make",)
+
+    def __init__(self, dtype: DType, shape: tuple[int, ...], make: Callable[[], Array]) -> None:
+        super().__init__(dtype, shape)
+        self._make: Final = make
+
+    def _compute(self) -> Array:
+        return np.asarray(self._make(), self.dtype.np, order="C").reshape(self.shape)
+
+    def _load(self) -> Array:
+        return self._compute()  # it is in memory of its own
 
 
 class PackedStrings(Const):

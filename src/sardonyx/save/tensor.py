@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.base.protobuf_wire import Message, Stream
 from sardonyx.base.records import field, mutable
-from sardonyx.graph.const import Const, Source, SourceConst, pack
+from sardonyx.graph.const import Const, Deferred, Source, SourceConst, pack
 from sardonyx.graph.dtype import STRING
 
 CHUNK: Final = 1 << 24  # bytes per write
@@ -132,7 +132,7 @@ def tensor(const: Const, name: str = "", file: External | None = None) -> Messag
         for key, value in entries.items():
             message.message(_EXTERNAL, entry(key, str(value)))
         message.number(_LOCATION, 1)
-    elif stored_bytes(const) <= SMALL:
+    elif stored_bytes(const) <= SMALL and not isinstance(const, Deferred):
         message.blob(_RAW, b"".join(content(const).pieces()))
     else:
         message.stream(_RAW, content(const))

@@ -15,7 +15,7 @@ from types import ModuleType
 
 _SHADOW = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FALLBACK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_fallback")
-_NAMES = ("quantization", "tools", "transformers")
+_NAMES = ("tools", "transformers")
 
 
 class _MissingLoader(importlib.abc.Loader):

@@ -140,16 +140,24 @@ class ArrayConst(Const):
 
 
 class Deferred(Const):
-    """A constant that a function computes when its bytes are needed; savers stream it, however small.
+    """A constant that a function computes when its bytes are needed.
 
-    So the function runs while the file is written, not while the model around it is built.
+    Savers stream it, however small, unless `is_cheap`: the function runs while the file is written,
+    not while the model around it is built.
     """
 
-    __slots__ = ("_make",)
+    __slots__ = ("_make", "is_cheap")
 
-    def __init__(self, dtype: DType, shape: tuple[int, ...], make: Callable[[], Array]) -> None:
+    def __init__(
+        self,
+        dtype: DType,
+        shape: tuple[int, ...],
+        make: Callable[[], Array],
+        is_cheap: bool = False,
+    ) -> None:
         super().__init__(dtype, shape)
         self._make: Final = make
+        self.is_cheap: Final = is_cheap
 
     def _compute(self) -> Array:
         return np.asarray(self._make(), self.dtype.np, order="C").reshape(self.shape)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.quant_types import (
     FLOAT8,
     FLOAT8_E4M3FN,
@@ -142,11 +142,11 @@ def _part(array: Array, part: Any) -> Array:
 
 def _as_float8(number: int, values: Array, scale: Any, zero_point: Any) -> Array:
     if np.any(np.asarray(zero_point).astype(np.float32) != 0):
-        raise NotImplemented(f"zero_point is expected to be null for float 8 not {zero_point!r}.")
+        raise NotImplementedError(f"zero_point is expected to be null for float 8 not {zero_point!r}.")
     if values.dtype not in (np.float32, np.float16):
         raise ValueError(f"Unexpected dtype {values.dtype}.")
     if number != FLOAT8E4M3FN:
-        raise NotImplemented(f"tensors are not quantized to {float_name(number)}")
+        raise NotImplementedError(f"tensors are not quantized to {float_name(number)}")
     real = values.astype(np.float32) / np.asarray(scale)
     saturated: Array = np.clip(real, -_LARGEST_F8, _LARGEST_F8).astype(FLOAT8_E4M3FN.np)
     return saturated

@@ -160,6 +160,12 @@ class BaseQuantizer:
         """Add an initializer, unless there is one of this name."""
         self.graph.initializers.setdefault(name, const)
 
+    def add_params(self, names: Sequence[str], scale: Const, zero_point: Const) -> None:
+        """Add constants for a scale and a zero point, of these names."""
+        for name, const in zip(names, (scale, zero_point), strict=True):
+            self.add_constant(name, const)
+            self.graph.typed.add(name)  # programs read them from the fields of their types
+
     def activation_params(self, data: TensorData, override: dict[str, Any]) -> ActivationParams:
         """Return scale and zero point for what calibration found, with a tensor's overrides."""
         number = self.activation_qType
@@ -220,9 +226,8 @@ class BaseQuantizer:
         The tensor comes first: its scales are computed while it is written.
         """
         names = tensor_name or f"{name}_quantized", f"{name}_zero_point", f"{name}_scale"
-        parts = weight.tensor, weight.zero_point, weight.scale
-        for part_name, const in zip(names, parts, strict=True):
-            self.add_constant(part_name, const)
+        self.add_constant(names[0], weight.tensor)
+        self.add_params(names[:0:-1], weight.scale, weight.zero_point)
         return names
 
 

@@ -253,9 +253,9 @@ class ONNXQuantizer(BaseQuantizer):
         return self._add_params(name, fixed)
 
     def _add_params(self, name: str, params: ActivationParams) -> tuple[str, str]:
-        self.add_constant(f"{name}_zero_point", ArrayConst(params.zero_point))
-        self.add_constant(f"{name}_scale", ArrayConst(params.scale))
-        return f"{name}_scale", f"{name}_zero_point"
+        names = f"{name}_scale", f"{name}_zero_point"
+        self.add_params(names, ArrayConst(params.scale), ArrayConst(params.zero_point))
+        return names
 
     # What rules do.
 
@@ -377,7 +377,7 @@ class ONNXQuantizer(BaseQuantizer):
         weight = self._weight(name, const, number, reduce_range, axis)
         q_name, zp_name, scale_name = self.add_quantized(name, weight)
         self.weights[name] = weight
-        value = QuantizedValue(name, q_name, scale_name, zp_name, weight.scheme.axis)
+        value = QuantizedValue(name, q_name, scale_name, zp_name, axis)
         self.record(value)
         return value
 

@@ -382,8 +382,7 @@ class QDQQuantizer(BaseQuantizer):
     def _add_params(self, name: str, params: ActivationParams, suffix: str = "") -> tuple[str, str]:
         """Add the constants of an activation's scale and zero point; return their names."""
         names = f"{name}_scale{suffix}", f"{name}_zero_point{suffix}"
-        self.add_constant(names[1], ArrayConst(params.zero_point))
-        self.add_constant(names[0], ArrayConst(params.scale))
+        self.add_params(names, ArrayConst(params.scale), ArrayConst(params.zero_point))
         return names
 
     def _node(
@@ -401,8 +400,7 @@ class QDQQuantizer(BaseQuantizer):
         params = f"{name}_scale", f"{name}_zero_point"
         if self.add_qdq_pair_to_weight:
             inner = f"{name}_QuantizeLinear_Output"
-            self.add_constant(params[1], weight.zero_point)
-            self.add_constant(params[0], weight.scale)
+            self.add_params(params, weight.scale, weight.zero_point)
             ends = name, inner
             self._node(QUANTIZE, ends, f"{name}_QuantizeLinear", params, axis=axis, block_size=block)
         else:

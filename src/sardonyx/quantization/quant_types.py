@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import DType, by_name, by_onnx
 
 _E = TypeVar("_E", bound="_Named")
@@ -109,7 +108,7 @@ SIGNED: Final = (INT4, INT8, INT16, FLOAT8E4M3FN)  # symmetric by default, as we
 def limits(number: int, reduce_range: bool = False, symmetric: bool = False) -> tuple[int, int]:
     """Return the smallest and largest number of a quantized integer type."""
     if number == FLOAT8E4M3FN:
-        raise NotImplemented("float8 types have no range of integers")
+        raise NotImplementedError("float8 types have no range of integers")
     table = _REDUCED if reduce_range else _WHOLE
     if symmetric and not reduce_range and number in _SYMMETRIC:
         table = _SYMMETRIC

@@ -247,7 +247,7 @@ def _cached(
         raise ValueError(f"calibration_cache_path is not a file: {path}")
     if bool(read_cache(path).get("smooth_quant", False)) != is_smooth:
         logger.warning(
-            "the calibration cache %s is of a run with another SmoothQuant: it is made anew", path
+            "the calibration cache %s has smooth_quant=%s, unlike this run: it is made anew", path, not is_smooth
         )
         return None
     found = load_tensors_data(path)

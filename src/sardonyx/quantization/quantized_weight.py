@@ -13,7 +13,7 @@ import numpy as np
 
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument, NotImplemented
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const, Deferred
 from sardonyx.quantization.arithmetic import (
     block_range,
@@ -74,13 +74,15 @@ class QuantizedWeight:
     @property
     def scale(self) -> Deferred:
         """The scales."""
-        return Deferred(self.source.dtype, self.params_shape, lambda: self.params()[1])
+        make = lambda: self.params()[1]  # noqa: E731
+        return Deferred(self.source.dtype, self.params_shape, make, self.source.is_small)
 
     @property
     def zero_point(self) -> Deferred:
         """The zero points."""
         number = dtype_of(self.scheme.number)
-        return Deferred(number, self.params_shape, lambda: self.params()[0])
+        make = lambda: self.params()[0]  # noqa: E731
+        return Deferred(number, self.params_shape, make, self.source.is_small)
 
     def add_bias(self, const: Const, input_scale: float) -> None:
         """Keep the scales large enough for an int32 bias of scale `input_scale` times theirs."""
@@ -166,7 +168,7 @@ def _range(values: Array, scheme: WeightScheme) -> tuple[Array, Array]:
 
 def _float8_params(values: Array, scheme: WeightScheme) -> tuple[Array, Array]:
     if scheme.reduce_range:
-        raise NotImplemented("reduce_range is not supported with float 8")
+        raise NotImplementedError("reduce_range is not supported with float 8")
     if scheme.axis is None:
         return float8_scale(scheme.number, np.std(values))
     others = tuple(i for i in range(values.ndim) if i != scheme.axis)
@@ -176,10 +178,9 @@ def _float8_params(values: Array, scheme: WeightScheme) -> tuple[Array, Array]:
 
 def _block_params(values: Array, scheme: WeightScheme) -> tuple[Array, Array]:
     if values.ndim != 2:
-        raise NotImplemented(
+        raise NotImplementedError(
             f"weights are quantized in blocks if their rank is 2, and this one has shape "
-            f"{list(values.shape)}",
-            hint="quantize it per channel, or exclude its node",
+            f"{list(values.shape)}: quantize it per channel, or exclude its node"
         )
     assert scheme.axis is not None
     qmin, qmax = typed_limits(scheme.number, False, scheme.symmetric)

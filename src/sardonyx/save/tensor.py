@@ -132,11 +132,16 @@ def tensor(const: Const, name: str = "", file: External | None = None) -> Messag
         for key, value in entries.items():
             message.message(_EXTERNAL, entry(key, str(value)))
         message.number(_LOCATION, 1)
-    elif stored_bytes(const) <= SMALL and not isinstance(const, Deferred):
+    elif stored_bytes(const) <= SMALL and is_cheap(const):
         message.blob(_RAW, b"".join(content(const).pieces()))
     else:
         message.stream(_RAW, content(const))
     return message
+
+
+def is_cheap(const: Const) -> bool:
+    """Return whether a tensor may be read while a message is built, and not only when written."""
+    return not isinstance(const, Deferred) or const.is_cheap
 
 
 def entry(key: str, value: str) -> Message:

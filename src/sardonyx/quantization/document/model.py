@@ -128,6 +128,7 @@ class GraphDoc:
     outputs: list[ValueDoc] = field(default_factory=list)
     values: list[ValueDoc] = field(default_factory=list)  # types of intermediate values
     rest: bytes = field(default_factory=bytes)
+    typed: set[str] = field(default_factory=set)  # initializers in fields of their types, not raw
     _readers: dict[str, list[NodeDoc]] | None = None  # by input, as of the last change
 
     def copy(self) -> GraphDoc:
@@ -140,6 +141,7 @@ class GraphDoc:
             list(self.outputs),
             list(self.values),
             self.rest,
+            set(self.typed),
         )
 
     def add(self, *nodes: NodeDoc) -> None:
@@ -228,27 +230,27 @@ class GraphDoc:
         return read - made - self.initializers.keys() - {i.name for i in self.inputs}
 
     def sort(self) -> None:
-        """Put the nodes into topological order, those of bodies included; else they keep theirs."""
+        """Put the nodes into topological order, those of bodies included.
+
+        It is breadth-first: a node stands after the last node that it needs, in the order of these.
+        """
         makers = {name: node for node in self.nodes for name in node.outputs if name}
-        order: list[NodeDoc] = []
-        done: set[int] = set()
-        for root in self.nodes:
-            stack = [(root, _makers(root, makers))]
-            open_ = {id(root)}
-            while stack:
-                node, waiting = stack[-1]
-                following = next((m for m in waiting if id(m) not in done), None)
-                if following is None:
-                    stack.pop()
-                    open_.discard(id(node))
-                    if id(node) not in done:
-                        done.add(id(node))
-                        order.append(node)
-                elif id(following) in open_:
-                    raise InvalidGraph(f"the graph has a cycle through {following.outputs}")
-                else:
-                    open_.add(id(following))
-                    stack.append((following, _makers(following, makers)))
+        readers: dict[int, list[NodeDoc]] = {}
+        missing: dict[int, int] = {}
+        for node in self.nodes:
+            needed = {id(maker): maker for maker in _makers(node, makers)}
+            missing[id(node)] = len(needed)
+            for key in needed:
+                readers.setdefault(key, []).append(node)
+        order = [node for node in self.nodes if not missing[id(node)]]
+        for node in order:  # grows while it is read
+            for reader in readers.get(id(node), ()):
+                missing[id(reader)] -= 1
+                if not missing[id(reader)]:
+                    order.append(reader)
+        if len(order) < len(self.nodes):
+            stuck = next(node for node in self.nodes if missing[id(node)])
+            raise InvalidGraph(f"the graph has a cycle through {stuck.outputs}")
         self.set_nodes(order)
         for node in self.nodes:
             for body in node.bodies():
@@ -262,11 +264,12 @@ class GraphDoc:
                 yield from body.family()
 
 
-def _makers(node: NodeDoc, makers: dict[str, NodeDoc]) -> Iterator[NodeDoc]:
+def _makers(node: NodeDoc, makers: dict[str, NodeDoc]) -> list[NodeDoc]:
+    """Return the nodes of a graph whose outputs a node or its bodies read."""
     names = list(node.inputs)
     for body in node.bodies():
-        names.extend(sorted(body.captures()))
-    return iter([makers[name] for name in names if name in makers and makers[name] is not node])
+        names.extend(body.captures())
+    return [makers[name] for name in names if name in makers]
 
 
 @mutable(eq=False)

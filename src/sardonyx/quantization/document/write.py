@@ -6,6 +6,8 @@ import contextlib
 import os
 from typing import Final
 
+import numpy as np
+
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.errors import Fail, InvalidArgument
@@ -21,10 +23,11 @@ from sardonyx.quantization.document.model import (
     NodeDoc,
 )
 from sardonyx.save.node import node_message
-from sardonyx.save.tensor import DataFile, External, entry, tensor
+from sardonyx.save.tensor import DataFile, External, content, entry, is_cheap, tensor
 
 MAX_BYTES: Final = 2**31 - 1  # the limit of protobuf messages
 MIN_EXTERNAL: Final = 1024  # bytes; smaller tensors stay in the model file
+_TYPED: Final = 4096  # elements of the largest tensor that is not written as raw bytes
 _GRAPH_FIELDS: Final = {GRAPH: 6, GRAPHS: 11}
 
 
@@ -102,7 +105,9 @@ class _Writer:
             message.message(1, self._node(node))
         message.blob(2, _encoded(graph.name))
         for name, const in graph.initializers.items():
-            message.message(5, tensor(const, name, self._file))
+            is_typed = name in graph.typed and const.count <= _TYPED and is_cheap(const)
+            written = typed_tensor(const, name) if is_typed else tensor(const, name, self._file)
+            message.message(5, written)
         for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
             for value in values:
                 message.blob(number, value.raw)
@@ -133,6 +138,22 @@ class _Writer:
         """Return the tensor of an attribute if it is external data."""
         is_external = any(n == 14 and v == 1 for n, v, _ in wire.fields(attr.value))
         return self._decode(attr.value) if is_external and self._decode is not None else None
+
+
+def typed_tensor(const: Const, name: str) -> Message:
+    """Return a TensorProto whose numbers are in the field of their type."""
+    message = Message()
+    if const.shape:
+        message.numbers(1, const.shape)
+    message.number(2, const.dtype.onnx)
+    raw = b"".join(content(const).pieces())
+    if const.dtype.name == "f32":
+        message.blob(4, raw)
+    else:
+        kind = f"{'i' if const.dtype.kind == 'int' and const.dtype.bits >= 8 else 'u'}"
+        codes = np.frombuffer(raw, f"{kind}{const.dtype.itemsize}")
+        message.numbers(5, map(int, codes))
+    return message.text(8, name)
 
 
 def _encoded(text: str) -> bytes:

@@ -37,7 +37,7 @@ LAYERS: Final = (
     ("ort", "convert"),
     ("session",),
     ("capi", "preload", "models", "dynamo"),
-    ("train",),
+    ("train", "quantization"),
     ("tools", "training"),
     ("transformers",),
     ("sardonyx",),

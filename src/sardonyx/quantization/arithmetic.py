@@ -142,7 +142,9 @@ def _part(array: Array, part: Any) -> Array:
 
 def _as_float8(number: int, values: Array, scale: Any, zero_point: Any) -> Array:
     if np.any(np.asarray(zero_point).astype(np.float32) != 0):
-        raise NotImplementedError(f"zero_point is expected to be null for float 8 not {zero_point!r}.")
+        raise NotImplementedError(
+            f"zero_point is expected to be null for float 8 not {zero_point!r}."
+        )
     if values.dtype not in (np.float32, np.float16):
         raise ValueError(f"Unexpected dtype {values.dtype}.")
     if number != FLOAT8E4M3FN:

@@ -68,7 +68,7 @@ class BaseQuantizer:
         is_read = isinstance(model, ModelDoc)
         self.document: ModelDoc = model if is_read else read_document(model)
         self.graph = self.document.graph
-        # Models that are read here are inferred as onnxruntime's tools do, which know ONNX's ops.
+        # Of models that are read here, only ONNX's ops are inferred, as onnxruntime's tools do.
         self.types: dict[str, ValueType] = value_types(self.document, standard_only=not is_read)
         self.opset_version = self.document.opset
         self.per_channel = per_channel
@@ -102,7 +102,7 @@ class BaseQuantizer:
 
     @property
     def model(self) -> Any:
-        """The model as an `ONNXModel`, over an onnx.ModelProto; quantized after `quantize_model`."""
+        """The model as an `ONNXModel`; quantized after `quantize_model`."""
         if self._model is None:
             from sardonyx.quantization.onnx_model import ONNXModel
 
@@ -162,7 +162,7 @@ class BaseQuantizer:
 
     def add_params(self, names: Sequence[str], scale: Const, zero_point: Const) -> None:
         """Add constants for a scale and a zero point, of these names."""
-        for name, const in zip(names, (scale, zero_point), strict=True):
+        for name, const in ((names[1], zero_point), (names[0], scale)):
             self.add_constant(name, const)
             self.graph.typed.add(name)  # programs read them from the fields of their types
 
@@ -190,7 +190,9 @@ class BaseQuantizer:
         self, number: int, data: TensorData, override: dict[str, Any]
     ) -> tuple[Array, Array]:
         dtype = _float_type(None, data)
-        limits = [override.get(k, getattr(data, a)) for k, a in (("rmin", "lowest"), ("rmax", "highest"))]
+        limits = [
+            override.get(k, getattr(data, a)) for k, a in (("rmin", "lowest"), ("rmax", "highest"))
+        ]
         rmin, rmax = (np.asarray(v, dtype) for v in limits)
         symmetric = bool(override.get("symmetric", self.is_activation_symmetric))
         qmin, qmax = typed_limits(number, bool(override.get("reduce_range", False)), symmetric)
@@ -199,7 +201,7 @@ class BaseQuantizer:
         return scale_and_zero_point(rmin, rmax, qmin, qmax, symmetric, self.min_real_range)
 
     def adjust_tensor_ranges(self) -> None:
-        """Give inputs of Relu and Clip the range of their output, and Softmax that of probabilities."""
+        """Give inputs of Relu and Clip the range of their output, and Softmax 0 to 1."""
         ranges = self.tensors_range
         if ranges is None:
             return
@@ -223,11 +225,13 @@ class BaseQuantizer:
     ) -> tuple[str, str, str]:
         """Add a quantized weight's tensors; return the names of tensor, zero point and scale.
 
-        The tensor comes first: its scales are computed while it is written.
+        A large tensor comes first: its scales are computed while it is written.
         """
         names = tensor_name or f"{name}_quantized", f"{name}_zero_point", f"{name}_scale"
-        self.add_constant(names[0], weight.tensor)
+        if not weight.source.is_small:
+            self.add_constant(names[0], weight.tensor)
         self.add_params(names[:0:-1], weight.scale, weight.zero_point)
+        self.add_constant(names[0], weight.tensor)
         return names
 
 

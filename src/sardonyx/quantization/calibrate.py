@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeGuard
@@ -13,6 +12,7 @@ from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.fact import Fact
+from sardonyx.quantization.data_reader import CalibrationDataReader, feeds_of
 from sardonyx.quantization.document import (
     ModelDoc,
     NodeDoc,
@@ -59,46 +59,6 @@ __all__ = [
 _CALIBRATED: Final = ("f32", "f16")
 _CACHED_BYTES: Final = 1 << 28  # of activations that are kept for the second pass over samples
 _AXES_INPUT: Final = 18  # opset since which ReduceMin and ReduceMax take axes as an input
-
-Feeds = Mapping[str, Any]
-
-
-class CalibrationDataReader(abc.ABC):
-    """Yields samples: `get_next` returns the inputs of a run by name, and None after the last."""
-
-    @classmethod
-    def __subclasshook__(cls, subclass: type) -> bool:
-        """Every class with a method `get_next` is a reader."""
-        return callable(getattr(subclass, "get_next", None)) or NotImplemented
-
-    @abc.abstractmethod
-    def get_next(self) -> Any:
-        """Return the inputs of the next run, or None."""
-
-    def __iter__(self) -> Iterator[Feeds]:
-        return self
-
-    def __next__(self) -> Feeds:
-        feeds: Feeds | None = self.get_next()
-        if feeds is None:
-            raise StopIteration
-        return feeds
-
-    def __len__(self) -> int:
-        raise NotImplementedError("this reader does not know how many samples it has")
-
-    def set_range(self, start_index: int, end_index: int) -> None:
-        """Select the samples that `get_next` returns, for `CalibStridedMinMax`."""
-        raise NotImplementedError("this reader cannot select samples")
-
-
-def feeds_of(reader: Any) -> Iterator[Feeds]:
-    """Yield the samples of a reader, or of any iterable of feeds."""
-    if not hasattr(reader, "get_next"):
-        yield from reader
-        return
-    while feeds := reader.get_next():
-        yield feeds
 
 
 class CalibraterBase:

@@ -168,7 +168,7 @@ class HistogramCollector:
 
 def _widened(old: Histogram | None, span: _Range, bins: int) -> Histogram:
     """Return a histogram, symmetric to 0, whose bins hold a range; bins keep their width."""
-    limit = np.array(span.largest)
+    limit: Any = np.array(span.largest)
     if old is None:
         _, edges = np.histogram(np.empty(0, limit.dtype), bins, range=(-limit, limit))
         return Histogram(np.zeros(bins, np.int64), edges, span.lowest, span.highest, limit)
@@ -266,7 +266,7 @@ def smooth_distribution(p: Array, eps: float = _EPSILON) -> Array | None:
 
 
 def relative_entropy(pk: Array, qk: Array) -> Array:
-    """Return p log(p / q) by element: 0 where p is 0, infinite where q is 0 or a number negative."""
+    """Return p log(p / q) by element: 0 where p is 0, infinite where only q is."""
     result: Array = np.full(pk.shape, np.inf, pk.dtype)
     both = (pk > 0) & (qk > 0)
     result[both] = pk[both] * np.log(pk[both] / qk[both])

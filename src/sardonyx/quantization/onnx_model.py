@@ -37,11 +37,13 @@ class ONNXModel:
 
     def nodes(self) -> Sequence[NodeProto]:
         """Return the nodes of the main graph."""
-        return self.model.graph.node
+        nodes: Sequence[NodeProto] = self.model.graph.node
+        return nodes
 
     def initializer(self) -> Sequence[TensorProto]:
         """Return the initializers of the main graph."""
-        return self.model.graph.initializer
+        tensors: Sequence[TensorProto] = self.model.graph.initializer
+        return tensors
 
     def initializer_extend(self, inits: Iterable[TensorProto]) -> None:
         """Add initializers."""
@@ -60,7 +62,8 @@ class ONNXModel:
 
     def opset_import(self) -> Sequence[Any]:
         """Return the imported opsets."""
-        return self.model.opset_import
+        opsets: Sequence[Any] = self.model.opset_import
+        return opsets
 
     def set_opset_import(self, domain: str, version: int) -> None:
         """Import an opset, in place of the one of its domain."""

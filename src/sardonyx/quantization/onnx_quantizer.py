@@ -1,4 +1,4 @@
-"""Quantization by ops on integers (QOperator format), with scales from calibration or at run time."""
+"""Quantization by ops on integers (QOperator), with scales from calibration or at run time."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class ONNXQuantizer(BaseQuantizer):
             nodes_to_quantize, nodes_to_exclude, op_types_to_quantize, extra_options,
         )  # fmt: skip
         if not isinstance(mode, QuantizationMode):
-            raise ValueError(f"unsupported quantization mode {mode}")
+            raise ValueError(f"unsupported quantization mode {mode}")  # noqa: TRY004 - as there
         if not static:
             self.types.update(replace_gemm_with_matmul(self.document, self.types))
         self.mode = mode
@@ -209,7 +209,7 @@ class ONNXQuantizer(BaseQuantizer):
             if "DefaultTensorType" in self.extra_options:
                 return int(self.extra_options["DefaultTensorType"])
             raise RuntimeError(
-                f"Unable to find data type for weight_name={name!r}: shape inference knows no type, "
+                f"Unable to find data type for weight_name={name!r}: no type is inferred, "
                 "perhaps after a node of another domain. The extra option DefaultTensorType gives "
                 "one, usually onnx.TensorProto.FLOAT."
             )
@@ -365,9 +365,7 @@ class ONNXQuantizer(BaseQuantizer):
             return self.quantized_value_map[name]
         const = self.graph.initializers[name]
         if const.dtype.onnx not in FLOATS:
-            raise ValueError(
-                f"Only float type is supported. Weights {name} is {const.dtype.name}"
-            )
+            raise ValueError(f"Only float type is supported. Weights {name} is {const.dtype.name}")
         return self.add_weight(name, const, number, reduce_range, axis)
 
     def add_weight(
@@ -447,9 +445,7 @@ class ONNXQuantizer(BaseQuantizer):
         zero = np.zeros((scale.count,) if scale.count > 1 else (), np.int32)
         self.add_constant(f"{name}_zero_point", ArrayConst(zero))
         axis = 0 if scale.count > 1 else None
-        self.record(
-            QuantizedValue(bias_name, name, f"{name}_scale", f"{name}_zero_point", axis)
-        )
+        self.record(QuantizedValue(bias_name, name, f"{name}_scale", f"{name}_zero_point", axis))
         return name
 
     def dequantize(self, name: str) -> None:

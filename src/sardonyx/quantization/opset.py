@@ -39,7 +39,9 @@ def needed_opset(
         needed, reason = 11, "quantization"
     if needed <= opset:
         return opset
-    logger.warning("the model has opset %d, and %s needs opset %d: it is converted", opset, reason, needed)
+    logger.warning(
+        "the model has opset %d, and %s needs opset %d: it is converted", opset, reason, needed
+    )
     return needed
 
 
@@ -70,13 +72,9 @@ def converted(document: ModelDoc, opset: int) -> ModelDoc:
     references = References()
     data = serialized(model, references).joined()
     result = read_document(read_model(data, None, references.buffers))
-    if result.opset > opset:
-        raise InvalidArgument(
-            f"the model in opset {opset} cannot be made: some of its nodes need {result.opset}"
-        )
+    opset = max(opset, result.opset)  # nodes are written in the form of the newest opsets
     result.opsets = {**document.opsets, **result.opsets, "": opset}
     ir = next((version for since, version in _IR if opset >= since), 7)
     result.ir_version = max(document.ir_version, ir)
     result.producer, result.folder = document.producer, document.folder
     return result
-

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen, mutable
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst, Const, Deferred
 from sardonyx.graph.dtype import by_name
 from sardonyx.quantization.base_quantizer import (
@@ -18,57 +18,12 @@ from sardonyx.quantization.base_quantizer import (
     logger,
 )
 from sardonyx.quantization.document import NodeDoc, attribute
+from sardonyx.quantization.qdq_plan import Planned, PlannedBias, ScaleNames, TensorParams
 from sardonyx.quantization.quant_types import FLOAT8E4M3FN, FLOATS, SINCE_21, QuantType, dtype_of
 from sardonyx.quantization.quantized_weight import QuantizedWeight, quantized_bias
-from sardonyx.errors import InvalidArgument
 
 QUANTIZE: Final = "QuantizeLinear"
 DEQUANTIZE: Final = "DequantizeLinear"
-
-
-@mutable
-class Planned:
-    """A tensor that op rules have marked for quantization."""
-
-    is_weight: bool = False
-    axis: int | None = None  # of the channels of a weight
-    provider: tuple[str, str] | None = None  # tensor whose scale is shared, and the node reading it
-
-
-@frozen
-class PlannedBias:
-    """A bias that is quantized to int32 with the scale of input times weight times beta."""
-
-    node_name: str
-    input_name: str
-    weight_name: str
-    beta: float
-
-
-@frozen
-class TensorParams:
-    """The scale of an activation, and that of a second type that some readers want."""
-
-    original: ActivationParams
-    converted: ActivationParams | None
-    receivers: set[str] | None  # names of the readers of the second type; None: all
-
-
-@frozen
-class ScaleNames:
-    """Names of scale and zero point of a tensor, and of those that some readers see."""
-
-    original: tuple[str, str]
-    converted: tuple[str, str] | None = None
-    receivers: set[str] | None = None
-
-    def seen_by(self, node_name: str) -> tuple[str, str]:
-        """Return the names for a reader."""
-        if self.converted is None or (
-            self.receivers is not None and node_name not in self.receivers
-        ):
-            return self.original
-        return self.converted
 
 
 class QDQQuantizer(BaseQuantizer):
@@ -166,9 +121,7 @@ class QDQQuantizer(BaseQuantizer):
         elif weight.dtype.onnx in FLOATS:
             self.tensors_to_quantize[tensor_name] = Planned(is_weight=True, axis=axis)
 
-    def quantize_bias_tensor(
-        self, node: NodeDoc, bias_name: str, beta: float = 1.0
-    ) -> None:
+    def quantize_bias_tensor(self, node: NodeDoc, bias_name: str, beta: float = 1.0) -> None:
         """Mark a bias for quantization to int32; one with overrides is quantized as a weight."""
         if self.tensor_quant_overrides.get(bias_name):
             is_per_channel, axis = self.is_tensor_per_channel(bias_name, 0)
@@ -189,7 +142,7 @@ class QDQQuantizer(BaseQuantizer):
             name = self._free_name(bias_name)
             self.graph.initializers[name] = bias
             self.graph.replace_node_input(node, bias_name, name)
-        self.bias_to_quantize[name] = PlannedBias(node.name, *node.inputs[:2], beta)
+        self.bias_to_quantize[name] = PlannedBias(node.name, node.inputs[0], node.inputs[1], beta)
 
     def is_tensor_quantized(self, tensor_name: str) -> bool:
         """Return whether a tensor is marked."""
@@ -210,7 +163,9 @@ class QDQQuantizer(BaseQuantizer):
             axis = overrides[tensor_name][0]["axis"]
         rank = len(weight.shape)
         if not -rank <= axis < rank:
-            logger.warning("Axis %d is out of range for weight '%s' of rank %d", axis, tensor_name, rank)
+            logger.warning(
+                "Axis %d is out of range for weight '%s' of rank %d", axis, tensor_name, rank
+            )
             return False, None
         return True, axis % rank
 
@@ -239,7 +194,9 @@ class QDQQuantizer(BaseQuantizer):
     def _is_quantizable(self, name: str) -> bool:
         number = self.dtype_number(name) if name else None
         if name and number is None:
-            logger.warning("the type of tensor %s cannot be inferred, and it is not quantized", name)
+            logger.warning(
+                "the type of tensor %s cannot be inferred, and it is not quantized", name
+            )
         return number in FLOATS
 
     def _free_name(self, name: str) -> str:
@@ -354,7 +311,9 @@ class QDQQuantizer(BaseQuantizer):
         """Quantize the tensors that share the scale of another, once that has one."""
         waiting = {n: p for n, p in self.tensors_to_quantize.items() if p.provider is not None}
         while waiting:
-            ready = [n for n, p in waiting.items() if p.provider and p.provider[0] in self.quantized]
+            ready = [
+                n for n, p in waiting.items() if p.provider and p.provider[0] in self.quantized
+            ]
             if not ready:
                 # What they share is quantized by the given model, or cannot be.
                 ready = [next(iter(waiting))]
@@ -402,11 +361,15 @@ class QDQQuantizer(BaseQuantizer):
             inner = f"{name}_QuantizeLinear_Output"
             self.add_params(params, weight.scale, weight.zero_point)
             ends = name, inner
-            self._node(QUANTIZE, ends, f"{name}_QuantizeLinear", params, axis=axis, block_size=block)
+            self._node(
+                QUANTIZE, ends, f"{name}_QuantizeLinear", params, axis=axis, block_size=block
+            )
         else:
             inner, _, _ = self.add_quantized(name, weight)
         ends = inner, output
-        self._node(DEQUANTIZE, ends, f"{name}_DequantizeLinear", params, axis=axis, block_size=block)
+        self._node(
+            DEQUANTIZE, ends, f"{name}_DequantizeLinear", params, axis=axis, block_size=block
+        )
         self.quantized[name] = ScaleNames(params)
 
     def _add_pair(self, name: str, params: tuple[str, str]) -> None:

@@ -489,4 +489,3 @@ def rule_of(q: ONNXQuantizer, node: NodeDoc) -> Rule:
 def rules(mode: QuantizationMode) -> dict[str, Rule]:
     """Return the rules of a mode, by op."""
     return _INTEGER if mode == QuantizationMode.IntegerOps else _QLINEAR
-

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 
 from sardonyx.graph.dtype import DType, by_name, by_onnx
-
-_E = TypeVar("_E", bound="_Named")
 
 FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16 = 1, 2, 3, 4, 5, 6, 7, 10
 FLOAT8E4M3FN, FLOAT8E4M3FNUZ, FLOAT8E5M2, FLOAT8E5M2FNUZ, UINT4, INT4 = 17, 18, 19, 20, 21, 22
@@ -25,7 +23,7 @@ class _Named(Enum):
         return self.name
 
     @classmethod
-    def from_string(cls: type[_E], name: str) -> _E:
+    def from_string(cls, name: str) -> Self:
         """Return the member with a name; ValueError for other names."""
         if name not in cls.__members__:
             raise ValueError(f"{name!r} is not one of {', '.join(cls.__members__)}")
@@ -132,7 +130,9 @@ def typed_limits(
 def typed_table(kind: str) -> dict[int, tuple[Any, Any]]:
     """Return a table of ranges as arrays: "whole", "symmetric" or "reduced"."""
     table = {"whole": _WHOLE, "symmetric": _SYMMETRIC, "reduced": _REDUCED}[kind]
-    return {n: (np.array(a, dtype_of(n).np), np.array(b, dtype_of(n).np)) for n, (a, b) in table.items()}
+    return {
+        n: (np.array(a, dtype_of(n).np), np.array(b, dtype_of(n).np)) for n, (a, b) in table.items()
+    }
 
 
 FLOAT8_E4M3FN: Final = by_name("f8e4m3fn")

@@ -6,7 +6,6 @@ The package onnx is imported by the functions that make or read protos.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const, SourceConst, pack
 from sardonyx.graph.dtype import by_name, by_onnx
 from sardonyx.quantization.arithmetic import (
@@ -25,11 +23,12 @@ from sardonyx.quantization.arithmetic import (
 from sardonyx.quantization.arithmetic import snapped_zero_point as snap_zero_point_to_uint8
 from sardonyx.quantization.base_quantizer import PRODUCER
 from sardonyx.quantization.calibration_table import write_calibration_table
-from sardonyx.quantization.document import document_bytes, read_document, save_document
+from sardonyx.quantization.document import document_bytes, read_document
 from sardonyx.quantization.document.types import with_value_infos
 from sardonyx.quantization.histogram import smooth_distribution
 from sardonyx.quantization.onnx_quantizer import QuantizedValue
 from sardonyx.quantization.opset import converted, needed_opset
+from sardonyx.quantization.quant_types import FLOAT8 as FLOAT8_TYPES
 from sardonyx.quantization.quant_types import (
     FLOAT8E4M3FN,
     FLOATS,
@@ -39,16 +38,14 @@ from sardonyx.quantization.quant_types import (
     QuantType,
     dtype_of,
     float_name,
-    type_number,
     typed_limits,
     typed_table,
 )
-from sardonyx.quantization.quant_types import FLOAT8 as FLOAT8_TYPES
 from sardonyx.quantization.quantize import PRE_PROCESSED
 from sardonyx.quantization.quantized_weight import QuantizedWeight, WeightScheme, weight_params
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, NodeProto, TensorProto
 
 __producer__, __version__ = PRODUCER
 onnx_domain: Final = "ai.onnx"
@@ -164,7 +161,7 @@ def quantize_data(  # noqa: PLR0913 - onnxruntime's arguments
     return zero_point, scale, result
 
 
-def quantize_onnx_initializer(
+def quantize_onnx_initializer(  # noqa: PLR0913 - onnxruntime's arguments
     weight: TensorProto,
     quant_type: int,
     zero_point: Array,
@@ -259,7 +256,9 @@ def _is_elsewhere(const: Const, path: str) -> bool:
     return os.path.realpath(const.source.file.path) != path
 
 
-def optimize_model(model_path: str | os.PathLike[str], opt_model_path: str | os.PathLike[str]) -> None:
+def optimize_model(
+    model_path: str | os.PathLike[str], opt_model_path: str | os.PathLike[str]
+) -> None:
     """Write a model with constants folded and other basic optimizations."""
     from sardonyx.quantization.shape_inference import optimize
 
@@ -338,7 +337,8 @@ def _proto(document: Any, entry: tuple[str, str]) -> ModelProto:
     from onnx import ModelProto
 
     document.metadata.setdefault(*entry)
-    return ModelProto.FromString(document_bytes(document))
+    model: ModelProto = ModelProto.FromString(document_bytes(document))
+    return model
 
 
 def tensor_proto_to_array(initializer: TensorProto) -> Array:

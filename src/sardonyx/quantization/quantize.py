@@ -9,6 +9,7 @@ from typing import Any, Final
 from sardonyx.quantization.base_quantizer import logger
 from sardonyx.quantization.calibrate import create_calibrator
 from sardonyx.quantization.config import DynamicQuantConfig, QuantConfig, StaticQuantConfig
+from sardonyx.quantization.data_reader import feeds_of
 from sardonyx.quantization.document import ModelDoc, read_document, save_document
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.opset import converted, needed_opset
@@ -78,7 +79,9 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's arguments
     options = dict(extra_options or {})
     is_float8 = QuantType.QFLOAT8E4M3FN in (activation_type, weight_type)
     if is_float8 and calibrate_method != CalibrationMethod.Distribution:
-        raise ValueError("Only Distribution calibration method is supported for float quantization.")
+        raise ValueError(
+            "Only Distribution calibration method is supported for float quantization."
+        )
     document = _read(model_input)
     excluded = list(nodes_to_exclude or [])
     op_names = list(op_types_to_quantize or [])
@@ -179,8 +182,6 @@ class _Kept:
     """The samples of a reader, which are read once and used several times."""
 
     def __init__(self, reader: Any) -> None:
-        from sardonyx.quantization.calibrate import feeds_of
-
         self._feeds = [dict(feeds) for feeds in feeds_of(reader)]
 
     def __iter__(self) -> Any:
@@ -247,7 +248,9 @@ def _cached(
         raise ValueError(f"calibration_cache_path is not a file: {path}")
     if bool(read_cache(path).get("smooth_quant", False)) != is_smooth:
         logger.warning(
-            "the calibration cache %s has smooth_quant=%s, unlike this run: it is made anew", path, not is_smooth
+            "the calibration cache %s has smooth_quant=%s, unlike this run: it is made anew",
+            path,
+            not is_smooth,
         )
         return None
     found = load_tensors_data(path)

@@ -232,7 +232,9 @@ def quantized_bias(
         real = (bias.read().astype(np.float64) / scales().astype(np.float64)).round()
         bounds = np.iinfo(np.int32)
         if (real < bounds.min).any() or (real > bounds.max).any():
-            _logger.warning("Quantized bias `%s` exceeds the range of a int32: its scale is too small", name)
+            _logger.warning(
+                "Quantized bias `%s` exceeds the range of a int32: its scale is too small", name
+            )
         return np.clip(real, bounds.min, bounds.max).astype(np.int32)
 
     count = weight_scale.count

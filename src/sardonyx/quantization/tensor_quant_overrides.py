@@ -134,24 +134,8 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[Override]]):
         self.quant_types = None
         try:
             for name, group in self.overrides.items():
-                if name not in initializers and name not in activation_names:
-                    raise _Invalid(
-                        f"Tensor '{name}' in TensorQuantOverrides is not present in the model"
-                    )
-                if not isinstance(group, list):
-                    raise _Invalid(f"Tensor quantization overrides for '{name}' are not in a list")
-                for index, override in enumerate(group):
-                    if not isinstance(override, dict):
-                        raise _Invalid(
-                            f"Tensor quantization overrides at index {index} for '{name}' are not "
-                            "in a dict"
-                        )
-                if not group or not group[0]:
-                    continue
-                if len(group) > 1 or group[0].get("axis") is not None:
-                    _check_channels(name, group, initializers)
-                else:
-                    _check_tensor(name, group[0], name in initializers, default_activation_qtype)
+                is_known = name in initializers or name in activation_names
+                _check(name, group, is_known, initializers, default_activation_qtype)
         except _Invalid as error:
             return False, str(error)
         return True, None
@@ -237,6 +221,27 @@ class TensorQuantOverridesHelper(MutableMapping[str, list[Override]]):
 
     def __repr__(self) -> str:
         return f"TensorQuantOverridesHelper({self.overrides})"
+
+
+def _check(
+    name: str, group: Any, is_known: bool, initializers: Mapping[str, Any], default: Any
+) -> None:
+    """Raise if the overrides of a tensor are not valid."""
+    if not is_known:
+        raise _Invalid(f"Tensor '{name}' in TensorQuantOverrides is not present in the model")
+    if not isinstance(group, list):
+        raise _Invalid(f"Tensor quantization overrides for '{name}' are not in a list")
+    for index, override in enumerate(group):
+        if not isinstance(override, dict):
+            raise _Invalid(
+                f"Tensor quantization overrides at index {index} for '{name}' are not in a dict"
+            )
+    if not group or not group[0]:
+        return
+    if len(group) > 1 or group[0].get("axis") is not None:
+        _check_channels(name, group, initializers)
+    else:
+        _check_tensor(name, group[0], name in initializers, default)
 
 
 def _check_tensor(name: str, override: Override, is_initializer: bool, default: Any) -> None:

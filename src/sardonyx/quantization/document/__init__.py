@@ -1,7 +1,7 @@
 """An ONNX model as its file has it, for tools that edit models and save all else unchanged.
 
-Unlike a `Graph`, a document keeps the opset, node order, names, unknown ops, functions and every field
-that the tool does not touch. Weights stay references: reading a document reads none of them.
+Unlike a `Graph`, a document keeps the opset, node order, names, unknown ops, functions and every
+field that the tool does not touch. Weights stay references: reading a document reads none of them.
 """
 
 from sardonyx.quantization.document.model import (

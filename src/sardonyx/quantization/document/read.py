@@ -24,7 +24,21 @@ from sardonyx.quantization.document.model import (
 )
 
 # Fields of AttributeProto that hold a value, with the type they imply.
-_TYPES: Final = {2: 1, 3: 2, 4: 3, 5: 4, 6: 5, 7: 6, 8: 7, 9: 8, 10: 9, 11: 10, 22: 11, 23: 12, 14: 13}
+_TYPES: Final = {
+    2: 1,
+    3: 2,
+    4: 3,
+    5: 4,
+    6: 5,
+    7: 6,
+    8: 7,
+    9: 8,
+    10: 9,
+    11: 10,
+    22: 11,
+    23: 12,
+    14: 13,
+}
 
 
 def read_document(model: Any) -> ModelDoc:

@@ -58,8 +58,8 @@ def save_document(
         message = document_message(document, file)
     if message.size > MAX_BYTES:
         raise InvalidArgument(
-            f"without its tensors of {min_bytes} bytes and more the model has {message.size} bytes, "
-            f"and a model file holds at most {MAX_BYTES}",
+            f"without its tensors of {min_bytes} bytes and more the model has {message.size} "
+            f"bytes, and a model file holds at most {MAX_BYTES}",
             hint="lower the size from which tensors become external data",
         )
     try:

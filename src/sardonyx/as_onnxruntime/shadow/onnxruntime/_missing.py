@@ -15,7 +15,15 @@ from types import ModuleType
 
 _SHADOW = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FALLBACK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_fallback")
-_NAMES = ("tools", "transformers")
+_NAMES = (
+    "tools",
+    "transformers",
+    # Of quantization, what only serves the QNN and CUDA providers.
+    "quantization.cuda_quantizer",
+    "quantization.execution_providers",
+    "quantization.fusions",
+    "quantization.neural_compressor",
+)
 
 
 class _MissingLoader(importlib.abc.Loader):
@@ -33,7 +41,7 @@ class _MissingLoader(importlib.abc.Loader):
 
 
 class _Finder:
-    """A meta path finder of the packages in `_NAMES`, and of the modules in them.
+    """A meta path finder of the modules and packages in `_NAMES`, and of the modules in them.
 
     Packages and modules that the shadow has are found before.
     """
@@ -42,8 +50,8 @@ class _Finder:
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         package, _, inner = name.partition(".")
-        subpackage, _, _ = inner.partition(".")
-        if package != "onnxruntime" or subpackage not in _NAMES:
+        is_known = any(f"{inner}.".startswith(f"{known}.") for known in _NAMES)
+        if package != "onnxruntime" or not is_known:
             return None
         paths = [p for p in sys.path if os.path.abspath(p) != _SHADOW]
         real = importlib.machinery.PathFinder.find_spec("onnxruntime", paths)
@@ -54,7 +62,7 @@ class _Finder:
             return spec or importlib.machinery.ModuleSpec(name, _MissingLoader())
         folders = [os.path.join(f, *between) for f in real.submodule_search_locations]
         spec = importlib.machinery.PathFinder.find_spec(name, folders)
-        if spec is not None and subpackage == "transformers" and between:
+        if spec is not None and between[:1] == ["transformers"]:
             # Modules of this package import each other by their bare names.
             sys.path.extend(f for f in folders if f not in sys.path)
         return spec

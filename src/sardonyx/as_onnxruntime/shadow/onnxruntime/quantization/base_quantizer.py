@@ -1,7 +1,6 @@
 """`sardonyx.quantization.base_quantizer` under onnxruntime's name."""
 
+import importlib
 import sys
 
-from sardonyx.quantization import base_quantizer as _module
-
-sys.modules[__name__] = _module
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.base_quantizer")

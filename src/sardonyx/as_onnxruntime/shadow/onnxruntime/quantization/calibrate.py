@@ -1,7 +1,6 @@
 """`sardonyx.quantization.calibrate` under onnxruntime's name."""
 
+import importlib
 import sys
 
-from sardonyx.quantization import calibrate as _module
-
-sys.modules[__name__] = _module
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.calibrate")

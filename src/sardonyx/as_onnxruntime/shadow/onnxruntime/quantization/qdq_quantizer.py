@@ -1,7 +1,6 @@
 """`sardonyx.quantization.qdq_quantizer` under onnxruntime's name."""
 
+import importlib
 import sys
 
-from sardonyx.quantization import qdq_quantizer as _module
-
-sys.modules[__name__] = _module
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.qdq_quantizer")

@@ -1,7 +1,6 @@
 """`sardonyx.quantization.quantize` under onnxruntime's name."""
 
+import importlib
 import sys
 
-from sardonyx.quantization import quantize as _module
-
-sys.modules[__name__] = _module
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.quantize")

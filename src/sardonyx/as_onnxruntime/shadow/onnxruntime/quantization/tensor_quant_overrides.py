@@ -1,7 +1,6 @@
 """`sardonyx.quantization.tensor_quant_overrides` under onnxruntime's name."""
 
+import importlib
 import sys
 
-from sardonyx.quantization import tensor_quant_overrides as _module
-
-sys.modules[__name__] = _module
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.tensor_quant_overrides")

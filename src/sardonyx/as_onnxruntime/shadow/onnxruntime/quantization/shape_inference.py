@@ -1,0 +1,6 @@
+"""`sardonyx.quantization.shape_inference` under onnxruntime's name."""
+
+import importlib
+import sys
+
+sys.modules[__name__] = importlib.import_module("sardonyx.quantization.shape_inference")

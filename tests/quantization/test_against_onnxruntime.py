@@ -1,6 +1,7 @@
 """Quantized models are those of onnxruntime's tools: nodes, names, and constants to the bit.
 
-Both have the same ranges, from a calibration cache: activations of two runtimes differ in the last bit.
+Both have the same ranges, from a calibration cache: activations of two runtimes differ in the last
+bit.
 """
 
 from __future__ import annotations

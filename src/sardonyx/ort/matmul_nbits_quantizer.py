@@ -39,7 +39,7 @@ def _blocks(weights: Array, block: int) -> Array:
     return padded.reshape(n_blocks, block, columns).transpose(2, 0, 1)
 
 
-def _quantized(
+def quantized_codes(
     weights: Array, block: int, bits: int, is_symmetric: bool
 ) -> tuple[Array, Array, Array]:
     """Return codes, scales and zero points of blocks, whose ranges always include 0."""
@@ -63,7 +63,7 @@ def _quantized(
     return np.clip(codes, 0, max_code).astype(np.uint8), scales, zeros
 
 
-def _packed(codes: Array, bits: int, fill: int = 0) -> Array:
+def packed_codes(codes: Array, bits: int, fill: int = 0) -> Array:
     """Pack codes along the last axis, several per byte, the first in the lowest bits."""
     per_byte = 8 // bits
     padding = -codes.shape[-1] % per_byte
@@ -82,9 +82,9 @@ def quantized_blocks(
 ) -> tuple[Array, Array, Array]:
     """Quantize weights [K, N]: packed codes, scales and packed zero points of a MatMulNBits."""
     k, n = weights.shape
-    codes, scales, zeros = _quantized(weights, block, bits, is_symmetric)
+    codes, scales, zeros = quantized_codes(weights, block, bits, is_symmetric)
     codes.reshape(n, -1)[:, k:] = 0  # padding after the last row
-    return _packed(codes, bits), scales, _packed(zeros, bits, 1 << (bits - 1))
+    return packed_codes(codes, bits), scales, packed_codes(zeros, bits, 1 << (bits - 1))
 
 
 def _store(out: Any, values: Array, what: str) -> None:
@@ -122,11 +122,11 @@ def _quantize(bits: int, is_qdq: bool, dst: Any, src: Any, scale: Any, *rest: An
     zero_points, block_size, n, k, is_symmetric = rest
     weights = _checked_weights(src, k, n, block_size)
     if is_qdq:
-        codes, scales, zeros = _quantized(weights, block_size, bits, is_symmetric)
+        codes, scales, zeros = quantized_codes(weights, block_size, bits, is_symmetric)
         codes = codes.reshape(n, -1)[:, :k].T.reshape(-1)
         if is_symmetric:  # from offset binary to two's complement
             codes ^= np.uint8(1 << (bits - 1))
-        packed, scales, zeros = _packed(codes, bits), scales.T, _packed(zeros.T.reshape(-1), bits)
+        packed, scales, zeros = packed_codes(codes, bits), scales.T, packed_codes(zeros.T.reshape(-1), bits)
     else:
         packed, scales, zeros = quantized_blocks(weights, block_size, bits, is_symmetric)
     _store(dst, packed, "dst")

@@ -36,6 +36,9 @@ class Format:
                 f"weights have 2, 3, 4 or 8 bits, not {self.bits}",
                 hint="3 bits are stored in codes of 4 bits, as MatMulNBits has no others",
             )
+
+    def check_block(self) -> None:
+        """Raise for a block size that MatMulNBits does not have."""
         if self.block < 16 or self.block & (self.block - 1):
             raise InvalidArgument(
                 f"block_size is {self.block}, and must be a power of two from 16",

@@ -84,29 +84,33 @@ class Layout:
         return packed_codes(zero, self.bits, 1 << (self.bits - 1))
 
 
-Make = Callable[[], Codes]
+class LazyArrays:
+    """Constants that are computed together when one is read; writing reads them in a row."""
 
+    _last: tuple[LazyArrays, list[Array]] | None = None  # those that were read last
 
-class Lazy:
-    """A weight that is quantized when its constants are read, which writing does in a row."""
-
-    _last: tuple[Lazy, list[Array]] | None = None  # the weight that was read last
-
-    def __init__(self, layout: Layout, make: Make) -> None:
-        self.layout: Final = layout
+    def __init__(
+        self, types: list[tuple[DType, tuple[int, ...]]], make: Callable[[], list[Array]]
+    ) -> None:
+        self._types: Final = types
         self._make: Final = make
 
     def array(self, index: int) -> Array:
         """Return the array of one constant."""
-        last = Lazy._last
+        last = LazyArrays._last
         if last is None or last[0] is not self:
-            Lazy._last = last = None  # frees the arrays of the last one first
-            last = Lazy._last = (self, self.layout.arrays(self._make()))
+            LazyArrays._last = last = None  # frees the arrays of the last ones first
+            last = LazyArrays._last = (self, self._make())
         return last[1][index]
 
     def consts(self) -> list[Const]:
         """Return the constants, none of which is computed yet."""
-        return [_LazyConst(self, i, *t) for i, t in enumerate(self.layout.types())]
+        return [_LazyConst(self, i, *t) for i, t in enumerate(self._types)]
+
+
+def lazy_weight(layout: Layout, make: Callable[[], Codes]) -> list[Const]:
+    """Return the constants of a weight that is quantized when they are read."""
+    return LazyArrays(layout.types(), lambda: layout.arrays(make())).consts()
 
 
 class _LazyConst(Const):
@@ -114,7 +118,7 @@ class _LazyConst(Const):
 
     __slots__ = ("index", "weight")
 
-    def __init__(self, weight: Lazy, index: int, dtype: DType, shape: tuple[int, ...]) -> None:
+    def __init__(self, weight: LazyArrays, index: int, dtype: DType, shape: tuple[int, ...]) -> None:
         super().__init__(dtype, shape)
         self.weight: Final = weight
         self.index: Final = index

@@ -1,0 +1,201 @@
+"""Quantizes the weights of a loaded model as a configuration says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.log import logger
+from sardonyx.base.records import frozen, replace
+from sardonyx.errors import InvalidArgument
+from sardonyx.graph.const import ArrayConst, Const
+from sardonyx.graph.dtype import by_name
+from sardonyx.graph.graph import Node, input_of
+from sardonyx.load.model import Model
+from sardonyx.ops.inference import axis_of
+from sardonyx.quantization.weight_only import rounding
+from sardonyx.quantization.weight_only.calibrated import Method, quantize_calibrated
+from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig, samples_of
+from sardonyx.quantization.weight_only.gptq import Rounding
+from sardonyx.quantization.weight_only.grid import Format, Grid
+from sardonyx.quantization.weight_only.rewrite import (
+    Names,
+    matmul_weight,
+    replace_gather,
+    replace_matmul,
+)
+from sardonyx.quantization.weight_only.stored import Codes, Layout, Spool, lazy_weight
+
+Array = np.ndarray[Any, Any]
+Rounder = Callable[[Array, Format], Codes]
+
+_CALIBRATED: Final = frozenset(("GPTQ", "AWQ", "nvidia_awq"))
+# Algorithms whose tensors onnxruntime names after bits and block size, as neural_compressor does.
+_COMPRESSOR: Final = frozenset(("RTN", "k_quant", "GPTQ"))
+
+
+@frozen
+class Settings:
+    """How weights are quantized, and which nodes."""
+
+    config: WeightOnlyQuantConfig
+    form: Format
+    accuracy_level: int
+    excluded: frozenset[str]
+    included: frozenset[str]
+
+    def takes(self, node: Node) -> bool:
+        """Return whether a node is to be quantized, if its op can be."""
+        if node.name in self.excluded:
+            logger.info("%s is excluded from quantization", node)
+            return False
+        return node.op.name in self.config.op_types_to_quantize or node.name in self.included
+
+    def form_of(self, node: Node) -> Format:
+        """Return the format of a node's weight: the common one, or that of the node."""
+        own = (self.config.customized_weight_config or {}).get(node.name, {})
+        changes = {ours: own[theirs] for theirs, ours in _OWN.items() if theirs in own}
+        if "scheme" in own:
+            changes["is_symmetric"] = own["scheme"] == "sym"
+        form = replace(self.form, **changes) if changes else self.form
+        const = matmul_weight(node)
+        if const is not None and getattr(self.config, "channel_wised_quantize", False):
+            return replace(form, block=const.shape[-2])
+        form.check_block()
+        return form
+
+
+_OWN: Final = {"bits": "bits", "group_size": "block"}
+
+
+def apply(model: Model, settings: Settings) -> None:
+    """Quantize weights of a model, whose graph is changed."""
+    main: dict[Node, Format] = {}
+    rest: list[Node] = []
+    for node in list(model.graph.all_nodes()):
+        if settings.takes(node):
+            if node.op.name == "Gather" and settings.config.algorithm == "DEFAULT":
+                _quantize_gather(node, settings)
+            elif matmul_weight(node) is None:
+                logger.info("%s has no constant weight to quantize", node)
+            elif settings.config.algorithm in _CALIBRATED and node.graph is model.graph:
+                main[node] = settings.form_of(node)
+            else:
+                rest.append(node)
+    if main:
+        _calibrate(model, main, settings)
+    shared: dict[tuple[int, Format], list[Const]] = {}
+    for node in rest:
+        _round(node, settings, shared)
+    model.graph.sort()
+
+
+def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -> None:
+    config: Any = settings.config
+    spool = Spool()
+
+    def store(node: Node, codes: Array, grid: Grid) -> None:
+        layout = _layout(node, nodes[node], settings)
+        scale, zero, form = grid.scale, grid.zero, nodes[node]
+        weight = rounding.on_grid(codes, scale, zero, form, layout.dtype.np)
+        _replace(node, layout, spool.consts(layout, weight), settings)
+
+    quantize_calibrated(
+        model, nodes, samples_of(config.calibration_data_reader), _method(config), store
+    )
+
+
+def _method(config: Any) -> Method:
+    if config.algorithm == "AWQ":
+        return Method(None, scales=True)
+    if config.algorithm == "nvidia_awq":
+        return Method(None, scales=config.calibration_method == "awq_lite")
+    sweeps = 0 if config.sweeps is None else config.sweeps
+    compensation = Rounding(config.percdamp, config.block_size, config.actorder, config.mse, sweeps)
+    return Method(compensation, scales=config.awq)
+
+
+def _round(node: Node, settings: Settings, shared: dict[Any, list[Const]]) -> None:
+    """Quantize a weight without samples; nodes of one weight share the result."""
+    const, form = matmul_weight(node), settings.form_of(node)
+    assert const is not None
+    layout = _layout(node, form, settings)
+    key = id(const), form
+    if key not in shared:
+        round_ = _rounder(input_of(node, 1).name, settings)
+        shared[key] = lazy_weight(layout, partial(_quantized, const, form, round_))
+    _replace(node, layout, shared[key], settings)
+
+
+def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
+    weight = rounding.matrix(const)
+    if round_ is None:
+        found = rounding.hqq(weight, form)
+    else:
+        found = rounding.by_columns(weight, form, round_)
+    dtype = const.dtype.np
+    zero = found.zero
+    if zero is not None and zero.dtype != np.uint8:
+        zero = zero.astype(dtype)
+    return Codes(found.codes, found.scale.astype(dtype, copy=False), zero)
+
+
+def _rounder(name: str, settings: Settings) -> Rounder | None:
+    """Return the function that rounds columns of a weight; None for HQQ, which sees all of it."""
+    config: Any = settings.config
+    if config.algorithm == "RTN":
+        return partial(rounding.rtn, ratio=config.ratios.get(name, 1.0))
+    if config.algorithm == "HQQ":
+        return None
+    return rounding.k_quant if config.algorithm == "k_quant" else rounding.default
+
+
+def _layout(node: Node, form: Format, settings: Settings) -> Layout:
+    const, config = matmul_weight(node), settings.config
+    assert const is not None
+    rows, columns = const.shape[-2:]
+    zero = "" if form.is_symmetric else "codes"
+    if config.algorithm in ("HQQ", "k_quant"):
+        zero = "floats" if config.algorithm == "HQQ" else "codes"
+    return Layout(rows, columns, form.stored_bits, form.block, zero, config.is_qdq, const.dtype)
+
+
+def _replace(node: Node, layout: Layout, consts: list[Const], settings: Settings) -> None:
+    names = _names(layout, settings)
+    replace_matmul(node, layout, consts, names, settings.accuracy_level)
+
+
+def _names(layout: Layout, settings: Settings) -> Names:
+    """Return the suffixes that onnxruntime's tools give."""
+    q = f"_Q{layout.bits}"
+    if layout.is_qdq:
+        tensors = (f"_DQ{q}", "_DQ_scales", "_DQ_zero_points")
+        return Names(f"_DQ{q}", tensors, f"_matmul{q}")
+    if settings.config.algorithm in _COMPRESSOR:
+        return Names(q, (f"{q}G{layout.block}", "_scale", "_zp"))
+    return Names(q, (q, "_scales", "_zero_points"))
+
+
+def _quantize_gather(node: Node, settings: Settings) -> None:
+    """Quantize the table of a Gather to 4 bits."""
+    const, form = input_of(node, 0).const, settings.form
+    if const is None or const.dtype.name not in ("f32", "f16"):
+        logger.info("%s has no constant table of float32 or float16", node)
+        return
+    if form.bits != 4 or settings.config.is_qdq:
+        raise InvalidArgument(
+            f"the table of {node} is quantized to 4 bits as GatherBlockQuantized only",
+            hint="use bits=4 and QuantFormat.QOperator, or leave out Gather",
+        )
+    form.check_block()
+    axis = axis_of(settings.config.quant_axes.get("Gather", 1), len(const.shape), "quant_axes")
+    arrays = rounding.table(const.view(), axis, form.block, form.is_symmetric)
+    integers = by_name("i4" if form.is_symmetric else "u4").np
+    kinds = (integers, const.dtype.np, integers)
+    consts = [ArrayConst(a.astype(k)) for a, k in zip(arrays, kinds, strict=False)]
+    replace_gather(node, axis, form.block, consts, ("_Q4", "_scales", "_zero_points"))
+
+

@@ -1,4 +1,4 @@
-"""Trains a decoder of 21.4 million parameters on bytes of Python's standard library, and exports it.
+"""Trains a decoder of 21.4 million parameters on Python's standard library, and exports it.
 
 bench/small_decoder.py OUT_DIR [--steps 1500] [--device cuda]
 
@@ -32,7 +32,9 @@ CHUNK: Final = 1 << 16  # bytes
 def standard_library() -> bytes:
     """Return the source files of Python's standard library, in the order of their paths."""
     root = pathlib.Path(sysconfig.get_paths()["stdlib"])
-    files = sorted(p for p in root.rglob("*.py") if not {"site-packages", "dist-packages"} & {*p.parts})
+    files = sorted(
+        p for p in root.rglob("*.py") if not {"site-packages", "dist-packages"} & {*p.parts}
+    )
     return b"\n".join(p.read_bytes() for p in files)
 
 
@@ -122,7 +124,9 @@ def train(text: np.ndarray, steps: int, device: str, batch: int) -> dict[str, np
         rows = logits(torch, weights, tokens[:, :-1], caches).reshape(-1, VOCABULARY)
         loss = torch.nn.functional.cross_entropy(rows, tokens[:, 1:].reshape(-1))
         progress = step / steps
-        rate = 1e-3 * min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * progress)))
+        rate = (
+            1e-3 * min(1.0, (step + 1) / 100) * (0.05 + 0.475 * (1 + math.cos(math.pi * progress)))
+        )
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.zero_grad(set_to_none=True)
@@ -130,7 +134,9 @@ def train(text: np.ndarray, steps: int, device: str, batch: int) -> dict[str, np
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
         if step % 50 == 0 or step == steps - 1:
-            print(f"step {step}: loss {loss.item():.4f}, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"step {step}: loss {loss.item():.4f}, {time.monotonic() - began:.0f} s", flush=True
+            )
     return {k: v.detach().cpu().numpy() for k, v in weights.items()}
 
 
@@ -198,7 +204,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--corpus", type=pathlib.Path)
     parser.add_argument("--save-text", type=pathlib.Path)
-    parser.add_argument("--weights", type=pathlib.Path, help="an .npz to export instead of training")
+    parser.add_argument(
+        "--weights", type=pathlib.Path, help="an .npz to export instead of training"
+    )
     arguments = parser.parse_args()
     text = arguments.corpus.read_bytes() if arguments.corpus else standard_library()
     if arguments.save_text:

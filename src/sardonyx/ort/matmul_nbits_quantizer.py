@@ -126,7 +126,11 @@ def _quantize(bits: int, is_qdq: bool, dst: Any, src: Any, scale: Any, *rest: An
         codes = codes.reshape(n, -1)[:, :k].T.reshape(-1)
         if is_symmetric:  # from offset binary to two's complement
             codes ^= np.uint8(1 << (bits - 1))
-        packed, scales, zeros = packed_codes(codes, bits), scales.T, packed_codes(zeros.T.reshape(-1), bits)
+        packed, scales, zeros = (
+            packed_codes(codes, bits),
+            scales.T,
+            packed_codes(zeros.T.reshape(-1), bits),
+        )
     else:
         packed, scales, zeros = quantized_blocks(weights, block_size, bits, is_symmetric)
     _store(dst, packed, "dst")

@@ -17,7 +17,7 @@ from sardonyx.quantization.matmul_nbits import load_for_quantization
 from sardonyx.quantization.weight_only.result import QuantizedModel
 from sardonyx.quantization.weight_only.rewrite import matmul_weight, replace_bnb4
 from sardonyx.quantization.weight_only.rounding import matrix
-from sardonyx.quantization.weight_only.stored import LazyArrays
+from sardonyx.quantization.weight_only.stored import LazyArrays, Type
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ class MatMulBnb4Quantizer:
                 logger.info("%s is excluded from quantization", node)
                 continue
             rows, columns = const.shape
-            types = [
+            types: list[Type] = [
                 (U8, (-(-rows * columns // 2),)),
                 (const.dtype, (-(-rows * columns // self.block_size),)),
             ]

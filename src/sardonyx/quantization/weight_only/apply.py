@@ -81,7 +81,7 @@ def apply(model: Model, settings: Settings) -> None:
                 _quantize_gather(node, settings)
             elif matmul_weight(node) is None:
                 logger.info("%s has no constant weight to quantize", node)
-            elif settings.config.algorithm in _CALIBRATED and node.graph is model.graph:
+            elif _is_calibrated(node, model, settings):
                 main[node] = settings.form_of(node)
             else:
                 rest.append(node)
@@ -93,9 +93,14 @@ def apply(model: Model, settings: Settings) -> None:
     model.graph.sort()
 
 
+def _is_calibrated(node: Node, model: Model, settings: Settings) -> bool:
+    """Return whether samples reach a node: those in bodies of If and Loop are rounded without."""
+    is_outside = node.graph is model.graph and not input_of(node, 0).is_const
+    return is_outside and settings.config.algorithm in _CALIBRATED
+
+
 def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -> None:
     config: Any = settings.config
-    spool = Spool()
 
     def store(node: Node, codes: Array, grid: Grid) -> None:
         layout = _layout(node, nodes[node], settings)
@@ -103,9 +108,9 @@ def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -
         weight = rounding.on_grid(codes, scale, zero, form, layout.dtype.np)
         _replace(node, layout, spool.consts(layout, weight), settings)
 
-    quantize_calibrated(
-        model, nodes, samples_of(config.calibration_data_reader), _method(config), store
-    )
+    samples = samples_of(config.calibration_data_reader)
+    with Spool() as spool:
+        quantize_calibrated(model, nodes, samples, _method(config), store)
 
 
 def _method(config: Any) -> Method:
@@ -197,5 +202,3 @@ def _quantize_gather(node: Node, settings: Settings) -> None:
     kinds = (integers, const.dtype.np, integers)
     consts = [ArrayConst(a.astype(k)) for a, k in zip(arrays, kinds, strict=False)]
     replace_gather(node, axis, form.block, consts, ("_Q4", "_scales", "_zero_points"))
-
-

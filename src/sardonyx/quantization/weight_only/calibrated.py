@@ -192,4 +192,3 @@ def _fold(x: Value, factors: Array) -> None:
         assert const is not None
         divided = (const.read().astype(np.float32) / factors).astype(const.dtype.np)
         norm.graph.set_input(norm, slot, constant(ArrayConst(divided), f"{value.name}_divided"))
-

@@ -61,9 +61,7 @@ def curvature(hessian: Array, rounding: Rounding) -> Curvature:
     # The upper factor U of the inverse, U^T U = H^-1, from the Cholesky factor of the reversed H.
     lower = np.linalg.cholesky(ordered[::-1, ::-1])
     factor = np.linalg.inv(lower)[::-1, ::-1]
-    return Curvature(
-        damped.astype(np.float32), order, np.ascontiguousarray(factor, np.float32)
-    )
+    return Curvature(damped.astype(np.float32), order, np.ascontiguousarray(factor, np.float32))
 
 
 def compensated(

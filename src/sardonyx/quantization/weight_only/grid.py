@@ -78,8 +78,9 @@ class Grid:
     def codes(self, weight: Array, form: Format) -> Array:
         """Return the nearest codes [K, N] of a weight."""
         low, high = form.codes
-        return np.clip(np.rint(weight / self._rows(self.scale, weight, form))
-                       + self._rows(self.zero, weight, form), low, high).astype(np.uint8)
+        steps = np.rint(weight / self._rows(self.scale, weight, form))
+        codes: Array = np.clip(steps + self._rows(self.zero, weight, form), low, high)
+        return codes.astype(np.uint8)
 
     def values(self, codes: Array, form: Format) -> Array:
         """Return the numbers [K, N] that codes stand for."""

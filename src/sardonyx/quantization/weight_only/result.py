@@ -41,8 +41,8 @@ class QuantizedModel:
             return
         import onnx
 
-        external = {"save_as_external_data": data_file is not None, "location": data_file}
-        onnx.save_model(self._proto, path, all_tensors_to_one_file=True, **external)
+        is_external = data_file is not None
+        onnx.save_model(self._proto, path, save_as_external_data=is_external, location=data_file)
 
     def graph(self) -> Any:
         """Return the GraphProto."""

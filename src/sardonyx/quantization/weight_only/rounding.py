@@ -131,17 +131,20 @@ def k_quant(weight: Array, form: Format) -> Codes:
     For each of some ranges, scale and minimum are fitted to the codes by least squares. The search
     is that of llama.cpp; codes are asymmetric.
     """
-    x = _rows_of_blocks(weight, form)
-    shape = x.shape[:2]
-    x = x.reshape(-1, form.block)
+    blocks = padded_blocks(weight, form)
+    shape = weight.shape[1], len(blocks)
+    # onnxruntime sums a column that is one block as it lies in memory: in another order.
+    rows = blocks[0].T if len(blocks) == 1 else blocks.transpose(2, 0, 1)
+    x = rows.reshape(-1, form.block)
     levels = np.float32((1 << form.bits) - 1)
     with np.errstate(all="ignore"):
         scale, low = _fitted_ranges(x, levels)
         zero = np.clip(np.rint(-low / scale), 0, levels).astype(np.uint8)
     wide = scale.astype(np.float64)
     free = Format(form.bits, form.block, is_symmetric=False)
-    blocks = x.reshape(*shape, form.block)
-    return _nearest(blocks, wide.reshape(shape), zero.reshape(shape), free, weight)
+    return _nearest(
+        x.reshape(*shape, form.block), wide.reshape(shape), zero.reshape(shape), free, weight
+    )
 
 
 def _fitted_ranges(x: Array, levels: np.float32) -> tuple[Array, Array]:
@@ -187,7 +190,7 @@ class _Tile:
 
     def codes(self, levels: int) -> Array:
         """Return the nearest codes, as floats."""
-        return np.clip(np.rint(self.x * self.steep + self.zero), 0, levels)
+        return np.asarray(np.clip(np.rint(self.x * self.steep + self.zero), 0, levels))
 
 
 def hqq(weight: Array, form: Format) -> Codes:

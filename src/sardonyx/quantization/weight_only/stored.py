@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from sardonyx.graph.dtype import U8, DType, by_name, by_numpy
 from sardonyx.ort.matmul_nbits_quantizer import packed_codes
 
 Array = np.ndarray[Any, Any]
+Type = tuple[DType, tuple[int, ...]]
 
 
 @frozen
@@ -48,14 +49,18 @@ class Layout:
         """The number of blocks of a column."""
         return -(-self.rows // self.block)
 
-    def types(self) -> list[tuple[DType, tuple[int, ...]]]:
+    def types(self) -> list[Type]:
         """Return type and shape of codes, scales and zero points if there are any."""
         n, k, blocks, per_byte = self.columns, self.rows, self.blocks, 8 // self.bits
         floats = self.dtype, (n, blocks)
         if self.is_qdq:
             # Signed codes where 0 is the middle one.
             integers = by_name(f"{'u' if self.zero else 'i'}{self.bits}")
-            found = [(integers, (k, n)), (self.dtype, (blocks, n)), (integers, (blocks, n))]
+            found: list[Type] = [
+                (integers, (k, n)),
+                (self.dtype, (blocks, n)),
+                (integers, (blocks, n)),
+            ]
         else:
             rows = U8, (n, -(-blocks // per_byte))
             found = [
@@ -89,9 +94,7 @@ class LazyArrays:
 
     _last: tuple[LazyArrays, list[Array]] | None = None  # those that were read last
 
-    def __init__(
-        self, types: list[tuple[DType, tuple[int, ...]]], make: Callable[[], list[Array]]
-    ) -> None:
+    def __init__(self, types: Sequence[Type], make: Callable[[], list[Array]]) -> None:
         self._types: Final = types
         self._make: Final = make
 
@@ -118,7 +121,9 @@ class _LazyConst(Const):
 
     __slots__ = ("index", "weight")
 
-    def __init__(self, weight: LazyArrays, index: int, dtype: DType, shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, weight: LazyArrays, index: int, dtype: DType, shape: tuple[int, ...]
+    ) -> None:
         super().__init__(dtype, shape)
         self.weight: Final = weight
         self.index: Final = index
@@ -134,8 +139,14 @@ class Spool:
     """An unnamed file for the constants of weights that are quantized before they are written."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last constant
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         self._end = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()  # the mappings stay
 
     def consts(self, layout: Layout, weight: Codes) -> list[Const]:
         """Store a weight; return its constants, which are mapped."""

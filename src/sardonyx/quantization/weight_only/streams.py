@@ -89,7 +89,9 @@ class Stream:
     def _run(self, nodes: Sequence[Node], target: Value) -> None:
         """Compute nodes for every sample, with one session."""
         inside = set(nodes)
-        results = [v for node in nodes for v in node.outputs if v is target or self._reads(v, inside)]
+        results = [
+            v for node in nodes for v in node.outputs if v is target or self._reads(v, inside)
+        ]
         model, feeds = self._part(nodes, results)
         session = InferenceSession(model)
         for values in self._values:

@@ -16,7 +16,7 @@ from sardonyx.ort.matmul_nbits_quantizer import quantize_matmul_bnb4
 from sardonyx.quantization.matmul_nbits import load_for_quantization
 from sardonyx.quantization.weight_only.result import QuantizedModel
 from sardonyx.quantization.weight_only.rewrite import matmul_weight, replace_bnb4
-from sardonyx.quantization.weight_only.rounding import matrix
+from sardonyx.quantization.weight_only.rounding import matrix, release
 from sardonyx.quantization.weight_only.stored import LazyArrays, Type
 
 Array = np.ndarray[Any, Any]
@@ -74,4 +74,5 @@ class MatMulBnb4Quantizer:
         transposed = np.ascontiguousarray(weight.T)
         settings = self.block_size, self.quant_type, columns, rows
         quantize_matmul_bnb4(packed, transposed, largest, *settings)
+        release(const)
         return [packed, largest]

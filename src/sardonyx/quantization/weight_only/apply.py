@@ -141,6 +141,7 @@ def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
         found = rounding.hqq(weight, form)
     else:
         found = rounding.by_columns(weight, form, round_)
+    rounding.release(const)
     dtype = const.dtype.np
     zero = found.zero
     if zero is not None and zero.dtype != np.uint8:

@@ -21,7 +21,7 @@ from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.load.model import Model
 from sardonyx.quantization.weight_only.gptq import Rounding, compensated, curvature
 from sardonyx.quantization.weight_only.grid import Format, Grid, searched_grid
-from sardonyx.quantization.weight_only.rounding import column_tiles, matrix
+from sardonyx.quantization.weight_only.rounding import column_tiles, matrix, release
 from sardonyx.quantization.weight_only.streams import Stream
 
 Array = np.ndarray[Any, Any]
@@ -113,6 +113,7 @@ def _quantize(
         else:
             codes, grid = _clipped(weight, form, np.einsum("ii->i", hessian))
         store(node, codes, grid)
+        release(const)
 
 
 def _clipped(weight: Array, form: Format, importance: Array) -> tuple[Array, Grid]:

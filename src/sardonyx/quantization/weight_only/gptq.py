@@ -138,7 +138,6 @@ def _descended(
             codes[rows.start + i] = code
             current[i] += moved
             inner[i + 1 :] += np.outer(local[i + 1 :, i], moved)
-            inner[:i] += np.outer(local[:i, i], moved)
         values[rows] = current
         slope += hessian[:, rows] @ (current - before)
     return codes, replace(grid, scale=scale)

@@ -70,6 +70,17 @@ def config(method: str, bits: int, block: int, samples: list[Any]) -> Any:
     }[method]()
 
 
+def quantized(quantizer: Any, test: np.ndarray) -> tuple[float, str]:
+    """Return the perplexity of a quantized model, and its size and the time it took, as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, began = pathlib.Path(folder) / "model.onnx", time.monotonic()
+        quantizer.process()
+        quantizer.model.save_model_to_file(out, True)
+        seconds = time.monotonic() - began
+        size = sum(p.stat().st_size for p in out.parent.iterdir())
+        return perplexity(out, test), f"{size} bytes, {seconds:.0f} s"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
@@ -94,24 +105,13 @@ def main() -> None:
             added = 0.0
             for method in arguments.methods:
                 chosen = config(method, bits, block, samples)
-                with tempfile.TemporaryDirectory() as folder:
-                    out, began = pathlib.Path(folder) / "model.onnx", time.monotonic()
-                    quantizer = tools.MatMulNBitsQuantizer(
-                        str(path), bits, block, arguments.symmetric, algo_config=chosen
-                    )
-                    quantizer.process()
-                    quantizer.model.save_model_to_file(out, True)
-                    seconds = time.monotonic() - began
-                    size = sum(p.stat().st_size for p in out.parent.iterdir())
-                    found = perplexity(out, test)
-                if method == "rtn":
-                    added = found - exact
+                given = {"is_symmetric": arguments.symmetric, "algo_config": chosen}
+                quantizer = tools.MatMulNBitsQuantizer(str(path), bits, block, **given)
+                found, how = quantized(quantizer, test)
+                added = found - exact if method == "rtn" else added
                 share = f"{(found - exact) / added:7.1%} of rtn's" if added else ""
-                print(
-                    f"{method:12} {found:9.4f} +{found - exact:.4f} {share:16} {bits} bits, blocks "
-                    f"of {block}, {size} bytes, {seconds:.0f} s",
-                    flush=True,
-                )
+                line = f"{method:12} {found:9.4f} +{found - exact:.4f} {share:16}"
+                print(f"{line} {bits} bits, blocks of {block}, {how}", flush=True)
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB at most")
 
 

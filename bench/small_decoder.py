@@ -25,6 +25,7 @@ import numpy as np
 HIDDEN, LAYERS, HEADS, INNER, VOCABULARY, CONTEXT = 512, 7, 8, 1280, 256, 512
 HEAD: Final = HIDDEN // HEADS
 EPSILON: Final = 1e-5
+MICROSOFT: Final = "com.microsoft"
 HELD_BACK: Final = 20  # one in so many chunks of text is for calibration or tests
 CHUNK: Final = 1 << 16  # bytes
 
@@ -140,59 +141,86 @@ def train(text: np.ndarray, steps: int, device: str, batch: int) -> dict[str, np
     return {k: v.detach().cpu().numpy() for k, v in weights.items()}
 
 
+class Writer:
+    """Collects the nodes, inputs and outputs of the ONNX model."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+
+    def node(
+        self, op: str, inputs: list[str], *outputs: str, domain: str = "", **attrs: Any
+    ) -> str:
+        """Add a node; return the name of its first output."""
+        from onnx import helper
+
+        name = f"{outputs[0]}/{op}"
+        made = helper.make_node(op, inputs, list(outputs), name=name, domain=domain, **attrs)
+        self.nodes.append(made)
+        return outputs[0]
+
+    def norm(self, x: str, scale: str, out: str) -> str:
+        """Add an RMS normalization."""
+        op = "SimplifiedLayerNormalization"
+        return self.node(op, [x, scale], out, axis=-1, epsilon=EPSILON)
+
+    def lengths(self) -> None:
+        """Add the lengths that attention needs, from the mask."""
+        to = 6  # int32
+        self.node("ReduceSum", ["attention_mask", "axis"], "tokens", keepdims=0)
+        self.node("Sub", ["tokens", "one"], "last")
+        self.node("Cast", ["last"], "seqlens", to=to)
+        self.node("Shape", ["attention_mask"], "mask_shape")
+        self.node("Gather", ["mask_shape", "one"], "total64")
+        self.node("Cast", ["total64"], "total", to=to)
+
+    def layer(self, i: int, x: str, value: Any) -> str:
+        """Add attention and SwiGLU of a layer, with its caches."""
+        qkv = self.node(
+            "MatMul", [self.norm(x, f"{i}.norm1", f"{i}.in"), f"{i}.qkv"], f"{i}.qkv_out"
+        )
+        past = [f"past.{i}.key", f"past.{i}.value"]
+        present = [f"present.{i}.key", f"present.{i}.value"]
+        self.inputs += [value(n, 1, ["batch", HEADS, "past", HEAD]) for n in past]
+        self.outputs += [value(n, 1, ["batch", HEADS, "total", HEAD]) for n in present]
+        read = [qkv, "", "", *past, "seqlens", "total", "cos", "sin"]
+        sizes = {"num_heads": HEADS, "kv_num_heads": HEADS, "do_rotary": 1}
+        attended = self.node(
+            "GroupQueryAttention", read, f"{i}.attention", *present, domain=MICROSOFT, **sizes
+        )
+        x = self.node("Add", [x, self.node("MatMul", [attended, f"{i}.out"], f"{i}.o")], f"{i}.mid")
+        both = [self.norm(x, f"{i}.norm2", f"{i}.post"), f"{i}.gate_up"]
+        self.node("MatMul", both, f"{i}.gate_up_out")
+        halves = f"{i}.gate", f"{i}.up"
+        self.node("Split", [f"{i}.gate_up_out"], *halves, axis=-1, num_outputs=2)
+        self.node("Sigmoid", [f"{i}.gate"], f"{i}.sigmoid")
+        self.node("Mul", [f"{i}.gate", f"{i}.sigmoid"], f"{i}.silu")
+        self.node("Mul", [f"{i}.silu", f"{i}.up"], f"{i}.inner")
+        down = self.node("MatMul", [f"{i}.inner", f"{i}.down"], f"{i}.down_out")
+        return self.node("Add", [x, down], f"{i}.end")
+
+
 def export(weights: dict[str, np.ndarray], path: pathlib.Path) -> None:
     """Write the ONNX model."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
-    nodes: list[Any] = []
     cos, sin = rotary()
     constants = {**weights, "cos": cos, "sin": sin, "axis": np.array([1]), "one": np.array(1)}
-
-    def node(op: str, inputs: list[str], *outputs: str, domain: str = "", **attrs: Any) -> str:
-        name = f"{outputs[0]}/{op}"
-        nodes.append(helper.make_node(op, inputs, list(outputs), name=name, domain=domain, **attrs))
-        return outputs[0]
-
-    def norm(x: str, scale: str, out: str) -> str:
-        attrs = {"axis": -1, "epsilon": EPSILON}
-        return node("SimplifiedLayerNormalization", [x, scale], out, **attrs)
-
-    value, ms = helper.make_tensor_value_info, "com.microsoft"
-    inputs = [value("input_ids", TensorProto.INT64, ["batch", "seq"])]
-    inputs += [value("attention_mask", TensorProto.INT64, ["batch", "total"])]
-    outputs = [value("logits", TensorProto.FLOAT, ["batch", "seq", VOCABULARY])]
-    node("ReduceSum", ["attention_mask", "axis"], "tokens", keepdims=0)
-    node("Sub", ["tokens", "one"], "last")
-    node("Cast", ["last"], "seqlens", to=TensorProto.INT32)
-    node("Shape", ["attention_mask"], "mask_shape")
-    node("Gather", ["mask_shape", "one"], "total64")
-    node("Cast", ["total64"], "total", to=TensorProto.INT32)
-    x = node("Gather", ["embed", "input_ids"], "x")
+    writer, value = Writer(), helper.make_tensor_value_info
+    writer.inputs.append(value("input_ids", TensorProto.INT64, ["batch", "seq"]))
+    writer.inputs.append(value("attention_mask", TensorProto.INT64, ["batch", "total"]))
+    writer.outputs.append(value("logits", TensorProto.FLOAT, ["batch", "seq", VOCABULARY]))
+    writer.lengths()
+    x = writer.node("Gather", ["embed", "input_ids"], "x")
     for i in range(LAYERS):
-        y = norm(x, f"{i}.norm1", f"{i}.in")
-        qkv = node("MatMul", [y, f"{i}.qkv"], f"{i}.qkv_out")
-        past = [f"past.{i}.key", f"past.{i}.value"]
-        present = [f"present.{i}.key", f"present.{i}.value"]
-        inputs += [value(n, TensorProto.FLOAT, ["batch", HEADS, "past", HEAD]) for n in past]
-        outputs += [value(n, TensorProto.FLOAT, ["batch", HEADS, "total", HEAD]) for n in present]
-        attention = node(
-            "GroupQueryAttention", [qkv, "", "", *past, "seqlens", "total", "cos", "sin"],
-            f"{i}.attention", *present, domain=ms, num_heads=HEADS, kv_num_heads=HEADS, do_rotary=1,
-        )  # fmt: skip
-        x = node("Add", [x, node("MatMul", [attention, f"{i}.out"], f"{i}.out_out")], f"{i}.mid")
-        y = norm(x, f"{i}.norm2", f"{i}.post")
-        both = node("MatMul", [y, f"{i}.gate_up"], f"{i}.gate_up_out")
-        node("Split", [both], f"{i}.gate", f"{i}.up", axis=-1, num_outputs=2)
-        node("Sigmoid", [f"{i}.gate"], f"{i}.sigmoid")
-        node("Mul", [f"{i}.gate", f"{i}.sigmoid"], f"{i}.silu")
-        node("Mul", [f"{i}.silu", f"{i}.up"], f"{i}.inner")
-        y = node("MatMul", [f"{i}.inner", f"{i}.down"], f"{i}.down_out")
-        x = node("Add", [x, y], f"{i}.end")
-    node("MatMul", [norm(x, "norm", "final"), "head"], "logits")
+        x = writer.layer(i, x, value)
+    writer.node("MatMul", [writer.norm(x, "norm", "final"), "head"], "logits")
     tensors = [numpy_helper.from_array(v, k) for k, v in constants.items()]
-    graph = helper.make_graph(nodes, "decoder", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(ms, 1)]
+    inputs, outputs = writer.inputs, writer.outputs
+    graph = helper.make_graph(writer.nodes, "decoder", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), path)
 
 

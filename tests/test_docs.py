@@ -36,6 +36,7 @@ RUNNABLE = (
     "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",
+    "docs/weight_only.md",
 )
 FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports
 

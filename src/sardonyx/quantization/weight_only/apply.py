@@ -118,8 +118,8 @@ def _method(config: Any) -> Method:
         return Method(None, scales=True)
     if config.algorithm == "nvidia_awq":
         return Method(None, scales=config.calibration_method == "awq_lite")
-    sweeps = 0 if config.sweeps is None else config.sweeps
-    compensation = Rounding(config.percdamp, config.block_size, config.actorder, config.mse, sweeps)
+    step, by_activation = config.block_size, config.actorder
+    compensation = Rounding(config.percdamp, step, by_activation, config.mse, config.sweeps)
     return Method(compensation, scales=config.awq)
 
 

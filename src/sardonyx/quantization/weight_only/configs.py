@@ -128,9 +128,9 @@ class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
     """Rounds one row of a weight after the other, and makes up for errors in the rows that follow.
 
     `block_size` is the number of rows between two updates of the rest, not that of the format.
-    Beyond onnxruntime: `static_groups` orders rows by activation and searches ranges as
-    `actorder=True, mse=True` do, and is the default; `sweeps` of a descent over codes and scales
-    follow; `awq` scales channels first.
+    Unlike onnxruntime's, rows of large activations come first (`actorder`) and ranges are clipped
+    for the least error (`mse`) by default. `perchannel` is accepted: every column has scales of its
+    own. `sweeps` of a descent over codes and scales may follow, and `awq` scales channels first.
     """
 
     def __init__(  # noqa: PLR0913 - the signature of onnxruntime
@@ -143,7 +143,7 @@ class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         perchannel: bool = True,
         quant_format: Any = QuantFormat.QOperator,
         op_types_to_quantize: Types = None,
-        sweeps: int | None = None,
+        sweeps: int = 0,
         awq: bool = False,
     ) -> None:
         super().__init__("GPTQ", quant_format, op_types_to_quantize)

@@ -29,7 +29,7 @@ class Rounding:
     block: int = 128  # rows between two updates of the rest of the weight
     by_activation: bool = True  # round rows of large activations first
     searches: bool = True  # clip the range of blocks where that lowers the error
-    sweeps: int = 4  # of the descent
+    sweeps: int = 0  # of the descent
 
 
 @frozen

@@ -150,7 +150,7 @@ def test_compensation(rows):
     ]
     for sweeps in (0, 4):
         rounding = Rounding(sweeps=sweeps, block=48)
-        codes, grid = compensated(weight, form, curvature(hessian, rounding), rounding)
+        codes, grid = compensated(weight, form, curvature(hessian.copy(), rounding), rounding)
         losses.append(error(weight, grid.values(codes, form), hessian))
         assert codes.max() <= 7
     assert losses == sorted(losses, reverse=True)
@@ -165,7 +165,7 @@ def test_dead_channels():
     weight = np.random.default_rng(1).normal(size=(64, 8)).astype(np.float32)
     form, rounding = Format(4, 16, is_symmetric=True), Rounding()
     for known in (hessian, np.zeros_like(hessian)):
-        codes, grid = compensated(weight, form, curvature(known, rounding), rounding)
+        codes, grid = compensated(weight, form, curvature(known.copy(), rounding), rounding)
         assert np.isfinite(grid.values(codes, form)).all()
 
 

@@ -7,6 +7,7 @@ before it as they are quantized, so each makes up for the errors of those before
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -70,7 +71,13 @@ def quantize_calibrated(
                 _fold(x, factors)
                 stream.scale(x, 1 / factors)
                 hessian /= np.outer(factors, factors)
-            _quantize(group, nodes, (hessian, factors), method, store)
+            if method.compensates is not None:
+                curve = curvature(hessian, method.compensates)
+                round_ = partial(compensated, curve=curve, rounding=method.compensates)
+            else:
+                round_ = partial(_clipped, importance=np.einsum("ii->i", hessian).copy())
+            del hessian
+            _quantize(group, nodes, factors, round_, store)
             done += len(group)
             progress.update(done, len(nodes), f"{done} of {len(nodes)} layers")
 
@@ -93,25 +100,19 @@ def _hessian(arrays: Sequence[Array]) -> Array:
 def _quantize(
     group: Sequence[Node],
     nodes: Mapping[Node, Format],
-    known: tuple[Array, Array | None],
-    method: Method,
+    factors: Array | None,
+    round_: Callable[[Array, Format], tuple[Array, Grid]],
     store: Store,
 ) -> None:
     """Quantize the weights that multiply one activation."""
-    hessian, factors = known
-    rounding = method.compensates
-    curve = None if rounding is None else curvature(hessian, rounding)
     for node in group:
         logger.info("quantizing the weight of %s", node)
         const = input_of(node, 1).const
         assert const is not None
-        weight, form = matrix(const).astype(np.float32, copy=False), nodes[node]
+        weight = matrix(const).astype(np.float32, copy=False)
         if factors is not None:
             weight = weight * factors[:, None].astype(np.float32)
-        if curve is not None and rounding is not None:
-            codes, grid = compensated(weight, form, curve, rounding)
-        else:
-            codes, grid = _clipped(weight, form, np.einsum("ii->i", hessian))
+        codes, grid = round_(weight, nodes[node])
         store(node, codes, grid)
         release(const)
 

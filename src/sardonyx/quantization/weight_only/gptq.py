@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.base.records import frozen, replace
-from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.weight_only.grid import Format, Grid, searched_grid
 
 Array = np.ndarray[Any, Any]
 
+_TRIANGLE: Final = 64  # rows of a triangular matrix that are inverted at once
 _COLUMNS: Final = 1024  # columns that are rounded at a time: columns do not depend on each other
 
 
@@ -34,50 +34,63 @@ class Rounding:
 
 @frozen
 class Curvature:
-    """A damped Hessian, and the factor that compensation needs, in the order of rounding."""
+    """What rounding needs of a damped Hessian [K, K]."""
 
-    hessian: Array  # float32 [K, K], damped
-    order: Array  # row numbers
+    importance: Array  # its diagonal, float32
+    order: Array  # of the rows
     factor: Array  # float32 upper triangular: the Cholesky factor of the inverse, rows ordered
+    hessian: Array | None  # float32; only for a descent
 
 
 def curvature(hessian: Array, rounding: Rounding) -> Curvature:
-    """Return what rounding needs of a Hessian in float64; rows that are always 0 count nothing."""
-    damped = np.array(hessian, np.float64)
-    diagonal = np.einsum("ii->i", damped)
-    mean = float(diagonal.mean())
-    if not np.isfinite(mean):
-        raise InvalidArgument(
-            "activations of the calibration samples are not finite",
-            hint="check the samples, or exclude the node from quantization",
-        )
-    diagonal[diagonal == 0] = mean or 1.0
-    diagonal += rounding.damping * (mean or 1.0)
-    size = damped.shape[0]
-    order = np.arange(size)
+    """Return what rounding needs of a Hessian in float64, which is damped in place.
+
+    Rows of activations that are always 0 count nothing.
+    """
+    diagonal = np.einsum("ii->i", hessian)
+    mean = float(diagonal.mean()) or 1.0
+    diagonal[diagonal == 0] = mean
+    diagonal += rounding.damping * mean
+    order = np.arange(len(hessian))
     if rounding.by_activation:
         order = np.argsort(-diagonal, kind="stable")
-    ordered = damped[np.ix_(order, order)]
+    kept = hessian.astype(np.float32) if rounding.sweeps else None
     # The upper factor U of the inverse, U^T U = H^-1, from the Cholesky factor of the reversed H.
-    lower = np.linalg.cholesky(ordered[::-1, ::-1])
-    factor = np.linalg.inv(lower)[::-1, ::-1]
-    return Curvature(damped.astype(np.float32), order, np.ascontiguousarray(factor, np.float32))
+    lower = np.linalg.cholesky(hessian[np.ix_(order[::-1], order[::-1])])
+    _invert_lower(lower)
+    factor = np.ascontiguousarray(lower[::-1, ::-1], np.float32)
+    return Curvature(diagonal.astype(np.float32), order, factor, kept)
+
+
+def _invert_lower(lower: Array) -> None:
+    """Invert a lower triangular matrix in place."""
+    size = len(lower)
+    if size <= _TRIANGLE:
+        lower[:] = np.tril(np.linalg.inv(lower))
+        return
+    half = size // 2
+    first, last = lower[:half, :half], lower[half:, half:]
+    _invert_lower(first)
+    _invert_lower(last)
+    lower[half:, :half] = -(last @ (lower[half:, :half] @ first))
 
 
 def compensated(
     weight: Array, form: Format, curve: Curvature, rounding: Rounding
 ) -> tuple[Array, Grid]:
     """Return codes [K, N] and the grid of a weight [K, N]."""
-    importance = np.einsum("ii->i", curve.hessian)
     rows, columns = weight.shape
     codes = np.empty((rows, columns), np.uint8)
     n_blocks = form.blocks(rows)
     scale, zero = np.empty((2, n_blocks, columns), np.float32)
     for j in range(0, columns, _COLUMNS):
         part = np.ascontiguousarray(weight[:, j : j + _COLUMNS], np.float32)
-        grid = searched_grid(part, form, importance) if rounding.searches else _plain(part, form)
+        grid = (
+            searched_grid(part, form, curve.importance) if rounding.searches else _plain(part, form)
+        )
         found = _rounded(part.copy(), form, grid, curve, rounding.block)
         for _ in range(rounding.sweeps):
+            assert curve.hessian is not None
             found, grid = _descended(part, form, found, grid, curve.hessian)
         codes[:, j : j + _COLUMNS] = found
         scale[:, j : j + _COLUMNS], zero[:, j : j + _COLUMNS] = grid.scale, grid.zero

@@ -220,17 +220,17 @@ def test_sardonyx_is_found_where_the_path_does_not_lead_to_it(bare: Path, tmp_pa
 
 def test_parts_that_are_missing(bare: Path, tmp_path: Path) -> None:
     (bare / "sardonyx").symlink_to(ROOT / "sardonyx")
-    code = "from onnxruntime import quantization; print(quantization.__file__)"
+    code = "from onnxruntime import tools; print(tools.__file__)"
     done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))
     assert done.returncode == 1
-    assert "ImportError: Sardonyx has no onnxruntime.quantization" in done.stderr
+    assert "ImportError: Sardonyx has no onnxruntime.tools" in done.stderr
     assert "pip install onnxruntime" in done.stderr
     fake = bare / "onnxruntime"
-    (fake / "quantization").mkdir(parents=True)
+    (fake / "tools").mkdir(parents=True)
     (fake / "__init__.py").write_text("raise AssertionError('onnxruntime itself was imported')")
-    (fake / "quantization" / "__init__.py").write_text("from onnxruntime import InferenceSession")
+    (fake / "tools" / "__init__.py").write_text("from onnxruntime import InferenceSession")
     done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))
-    assert done.stdout.strip() == str(fake / "quantization" / "__init__.py"), done.stderr
+    assert done.stdout.strip() == str(fake / "tools" / "__init__.py"), done.stderr
 
 
 def test_install(tmp_path: Path) -> None:

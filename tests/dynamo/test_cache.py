@@ -207,6 +207,21 @@ def test_another_version_is_another_entry(target: str, monkeypatch: pytest.Monke
     assert ran(Layers)[1] == [False, False]
 
 
+def test_another_build_of_the_extension_is_another_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest_of_package = graph_cache._package_digest.__wrapped__
+    built = tmp_path / "_native.so"
+    built.write_bytes(b"one build")
+    monkeypatch.setattr("sardonyx._native.__file__", str(built))
+    first = digest_of_package()
+    assert digest_of_package() == first
+    times = built.stat()
+    built.write_bytes(b"new build")
+    os.utime(built, ns=(times.st_atime_ns, times.st_mtime_ns))  # as installers may
+    assert digest_of_package() != first
+
+
 def truncated(content: bytes) -> bytes:
     return content[: len(content) // 2]
 

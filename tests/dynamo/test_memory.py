@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sardonyx._native import BlockPool, Caching
 from sardonyx.base.units import format_bytes
-from sardonyx.dynamo import executor
+from sardonyx.dynamo import backend, executor
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
 from sardonyx.program.native import RunSettings
@@ -203,6 +203,42 @@ def test_a_smaller_budget_never_takes_more_memory(monkeypatch: pytest.MonkeyPatc
         assert peak <= 1.01 * previous
         previous = peak
     assert previous < 0.5 * whole
+
+
+class Bessel(nn.Module):
+    """A call that torch runs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.special.i1(x)
+
+
+def test_a_budget_holds_around_calls_that_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the backward graph recomputes after the call is not live before it."""
+    monkeypatch.setattr(backend, "release_pages", lambda: None)  # to see the peak after the step
+    peaks, made = [], []
+    for budget in (None, 0.2):
+        torch._dynamo.reset()
+        layers = list(stack(8))
+        module = wrap(
+            nn.Sequential(*layers[:4], Bessel(), *layers[4:]), memory_budget=budget, cache=False
+        )
+        module(rows(1024)).square().mean().backward()
+        made.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
+        peaks.append(peak_of(lambda m=module: m(rows(1024)).square().mean().backward(), module))
+        assert report(module).fallbacks
+    assert all(map(torch.equal, *made))
+    assert peaks[1] < 0.6 * peaks[0]
+
+
+def test_a_split_graph_frees_activations_as_it_reads_them() -> None:
+    """Those that its first session reads, too."""
+    peaks = []
+    for middle in (Bessel(), nn.Identity()):
+        torch._dynamo.reset()
+        layers = list(stack(8))
+        module = wrap(nn.Sequential(*layers[:4], middle, *layers[4:]), cache=False)
+        peaks.append(peak_of(lambda m=module: m(rows(1024)).square().mean().backward(), module))
+    assert peaks[0] < 1.15 * peaks[1]
 
 
 def test_a_budget_in_bytes() -> None:

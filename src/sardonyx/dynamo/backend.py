@@ -10,12 +10,11 @@ The steps, in order: `capture` and the `replace_*_calls` functions adjust what T
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 import torch
-from functorch.compile import make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
@@ -25,13 +24,14 @@ from sardonyx.base.log import logger
 from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, without_python_decompositions
+from sardonyx.dynamo.executor import release_pages
 from sardonyx.dynamo.freezing import executor_of
-from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering
+from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering, gradient_names
 from sardonyx.dynamo.options import BackendOptions, read_options
 from sardonyx.dynamo.partition import partition
 from sardonyx.dynamo.recurrent import keep_lengths_dynamic, replace_recurrent_calls
 from sardonyx.dynamo.report import GraphReport, Report
-from sardonyx.dynamo.split import split_graph
+from sardonyx.dynamo.split import SplitGraph, split_graph
 
 _DEFAULTS: Final = BackendOptions()
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -149,37 +149,38 @@ def _compile_graph(
     calls = [n for n in module.graph.nodes if n.op == "call_function"]
     entry = GraphReport(kind, len(calls), 0)
     report.graphs.append(entry)
-    lowering = GraphLowering(module, kind == "backward", parameters, n_visible)
+    is_backward = kind == "backward"
+    gradients = gradient_names(module.graph) if is_backward else None
+    lowering = GraphLowering(module, gradients, parameters, n_visible)
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1
-        is_backward = kind == "backward"
         compiled: Any = executor_of(lowered, torch.get_num_threads(), is_backward, saves_memory)
         compiled._boxed_call = True
         entry.executor = compiled
     else:
         entry.fallbacks = list(lowering.fallbacks.values())
         logger.info("%s graph: %d calls run in torch", kind, len(entry.fallbacks))
-        compiled = _compile_split(module, lowering, entry, parameters)
+        whole = split_graph(module, lowering.fallbacks, gradients)
+        _compile_parts(whole, entry, parameters, gradients)
+        compiled = SplitGraph(whole, release_pages if saves_memory and is_backward else None)
     entry.seconds = time.perf_counter() - begin
     return compiled  # type: ignore[no-any-return]
 
 
-def _compile_split(
-    module: fx.GraphModule,
-    lowering: GraphLowering,
+def _compile_parts(
+    whole: fx.GraphModule,
     entry: GraphReport,
     parameters: FrozenParameters,
-) -> Any:
-    """Compile Sardonyx's submodules; the split module calls them and torch's in order."""
-    whole = split_graph(module, lowering.fallbacks)
+    gradients: Collection[str] | None,
+) -> None:
+    """Compile Sardonyx's submodules of a split graph."""
     for name, part in list(whole.named_children()):
         if name.startswith("submod_sardonyx"):
-            _compile_submodule(whole, name, entry, parameters)
+            _compile_submodule(whole, name, entry, parameters, gradients)
         else:  # the graphs that higher-order ops call
             for called in dict(part.named_children()):
                 _compile_submodule(part, called, entry)
-    return make_boxed_func(whole)
 
 
 def _compile_submodule(
@@ -187,15 +188,16 @@ def _compile_submodule(
     name: str,
     entry: GraphReport,
     parameters: FrozenParameters = NO_PARAMETERS,
+    gradients: Collection[str] | None = None,
 ) -> None:
-    """Replace a submodule by an executor; placeholder names match the unsplit graph."""
+    """Replace a submodule by an executor; names of values are those of the unsplit graph."""
     part = getattr(parent, name)
-    sub = GraphLowering(_with_tuple_output(part), parameters=parameters)
+    sub = GraphLowering(_with_tuple_output(part), gradients, parameters)
     lowered = sub.run()
     if lowered is None:  # a call fails only in its submodule: torch runs the whole submodule
         entry.fallbacks.extend(sub.fallbacks.values())
         return
-    executor = executor_of(lowered, torch.get_num_threads())
+    executor = executor_of(lowered, torch.get_num_threads(), is_backward=gradients is not None)
     setattr(parent, name, _Submodule(executor, _is_single(part)))
     entry.n_sessions += 1
 
@@ -226,6 +228,10 @@ class _Submodule(torch.nn.Module):
         super().__init__()
         self._run, self._is_single = run, is_single
 
-    def forward(self, *args: Any) -> Any:
-        results = self._run(list(args))
+    def run(self, args: list[Any]) -> Any:
+        """Run with the submodule's arguments, in a list that is emptied."""
+        results = self._run(args)
         return results[0] if self._is_single else tuple(results)
+
+    def forward(self, *args: Any) -> Any:
+        return self.run(list(args))

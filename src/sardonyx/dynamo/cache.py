@@ -128,8 +128,14 @@ def _identity(options: BackendOptions) -> str:
 
 @cache
 def _package_digest() -> str:
-    """Return a digest of the package's sources: a lowering may change without a new version."""
+    """Return a digest of the package: a lowering or a kernel may change without a new version.
+
+    Of the extension, which is large, it covers the file's size and times. No program can set the
+    change time (ctime).
+    """
     digest = blake2b(digest_size=20)
+    extension = os.stat(_native.__file__)
+    digest.update(f"{extension.st_size} {extension.st_mtime_ns} {extension.st_ctime_ns}\0".encode())
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
         digest.update(path.read_bytes())

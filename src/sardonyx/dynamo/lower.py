@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -137,22 +137,34 @@ def is_tangent(name: str) -> bool:
     return name.startswith("tangents_")
 
 
+def gradient_names(graph: fx.Graph) -> frozenset[str]:
+    """Return the names of a backward graph's values that depend on a tangent."""
+    names: set[str] = set()
+    for node in graph.nodes:
+        is_first = node.op == "placeholder" and is_tangent(node.name)
+        if is_first or any(source.name in names for source in node.all_input_nodes):
+            names.add(node.name)
+    return frozenset(names)
+
+
 class GraphLowering:
     """The lowering of one fx graph; `fallbacks` is complete after `run`."""
 
     def __init__(
         self,
         module: fx.GraphModule,
-        is_backward: bool = False,
+        gradients: Collection[str] | None = None,
         parameters: FrozenParameters = NO_PARAMETERS,
         n_visible: int = 0,
     ) -> None:
-        """`n_visible` results, the first ones, are the user's, and have torch's memory layout."""
+        """`gradients` are the `gradient_names` of a backward graph, None for other graphs.
+
+        `n_visible` results, the first ones, are the user's, and have torch's memory layout.
+        """
         self._module = module
         self._n_visible = n_visible
         self._parameters = parameters
-        self._is_backward = is_backward
-        self._gradients: set[fx.Node] = set()  # that depend on a tangent, in a backward graph
+        self._gradients = gradients
         self._graph = Graph("torch")
         self._b = AtenBuilder(self._graph)
         self._b.device = device_of(module)
@@ -193,8 +205,6 @@ class GraphLowering:
     def _placeholder(self, node: fx.Node) -> None:
         index = len(self._arguments)
         self._arguments.append(node)
-        if self._is_backward and is_tangent(node.name):
-            self._gradients.add(node)
         fake: Any = node.meta.get("val")  # absent for Python values, which tracing specialized
         if not is_tensor(fake):
             self._values[node] = fake
@@ -226,8 +236,6 @@ class GraphLowering:
         if node.target is operator.getitem:
             whole, index = node.args
             results = self._values.get(whole)  # type: ignore[arg-type]
-            if whole in self._gradients:
-                self._gradients.add(node)
             if results is None:
                 self._stand_in(node, fake)
             else:
@@ -263,13 +271,10 @@ class GraphLowering:
 
         The execution order recomputes activations right before the gradient that reads them.
         """
-        is_gradient = any(n in self._gradients for n in node.all_input_nodes)
-        if is_gradient:
-            self._gradients.add(node)
         for one in made:
             one.name = node.name
-            if self._is_backward:
-                one.annotations = (0 if is_gradient else RECOMPUTED, True)
+            if self._gradients is not None:
+                one.annotations = (0 if node.name in self._gradients else RECOMPUTED, True)
 
     def _argument(self, node: fx.Node) -> Any:
         value = self._values[node]

@@ -7,7 +7,7 @@ time; a `Run` belongs to one thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sardonyx._native import BlockPool, Outcome, Stop, TensorExchange
@@ -85,6 +85,26 @@ class FastPath:
     call_into: Callable[[Feed, list[Any] | None], list[Any] | Outcome | None] | None = None
     # The same with tensors of another library as inputs and outputs.
     call_tensors: Callable[[Feed, TensorExchange], list[Any] | Outcome | None] | None = None
+
+
+def _selecting(
+    call: Callable[..., list[Any] | Outcome | None],
+    positions: Sequence[int],
+    copy: Callable[[Any], Any],
+) -> Callable[..., list[Any] | Outcome | None]:
+    """Return a call with the results at these positions; one that is selected again is copied."""
+    is_repeated = [position in positions[:i] for i, position in enumerate(positions)]
+
+    def selected(*args: Any) -> list[Any] | Outcome | None:
+        results = call(*args)
+        if not isinstance(results, list):
+            return results
+        return [
+            copy(results[position]) if again else results[position]
+            for position, again in zip(positions, is_repeated, strict=True)
+        ]
+
+    return selected
 
 
 @frozen
@@ -165,31 +185,31 @@ class Program:
         runnable = None if segment is None else segment.runnable
         if segment is None or runnable is None:
             return None
-        n = len(self.outputs)
-        if len(segment.outputs) == n:
+        positions = [segment.outputs.index(o.slot) for o in self.outputs]
+        if positions == list(range(len(segment.outputs))):
             return FastPath(
                 segment, runnable.run_fast, runnable.run_fast_into, runnable.run_fast_tensors
             )
-        run_fast = runnable.run_fast
-
-        def call(feed: Feed) -> list[Any] | Outcome | None:
-            results = run_fast(feed)
-            return results[:n] if isinstance(results, list) else results
-
-        return FastPath(segment, call)
+        return FastPath(
+            segment,
+            _selecting(runnable.run_fast, positions, lambda array: array.copy()),
+            call_tensors=_selecting(
+                runnable.run_fast_tensors, positions, lambda tensor: tensor.clone()
+            ),
+        )
 
     @property
     def _only_segment(self) -> NativeSegment | None:
         """The native segment with exactly the inputs and outputs of the program, if it is the only.
 
-        After those outputs it may have others, which bodies read.
+        A value that is several outputs of the program is one of the segment, which may have others,
+        which bodies read.
         """
         if len(self.segments) != 1 or not isinstance(self.segments[0], NativeSegment):
             return None
         segment = self.segments[0]
         same_inputs = {i.slot for i in self.inputs} == set(segment.inputs)
-        slots = tuple(o.slot for o in self.outputs)
-        if not same_inputs or slots != segment.outputs[: len(slots)]:
+        if not same_inputs or not {o.slot for o in self.outputs} <= set(segment.outputs):
             return None
         return segment
 

@@ -14,11 +14,13 @@ import pytest
 
 import sardonyx
 from sardonyx.as_onnxruntime import environment
+from sardonyx.errors import InvalidArgument
 from sardonyx.models import DIGITS
 from sardonyx.tools import command_lines
 from sardonyx.tools import convert_onnx_models_to_ort as to_ort
 from sardonyx.tools import onnx_model_utils as utils
 from sardonyx.tools.onnxruntime_test import run_model
+from sardonyx.tools.proto_files import save_proto
 
 X = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
 
@@ -157,3 +159,20 @@ def test_modules_run_as_programs(tmp_path: Path) -> None:
     path = {"PYTHONPATH": f"{environment()['PYTHONPATH']}:{root}"}
     subprocess.run([sys.executable, "-m", module, *arguments], cwd=tmp_path, env=path, check=True)
     assert dims(onnx.load(tmp_path / "o.onnx").graph.input[0]) == [1, 1, 8, 8]
+
+
+def test_files_of_protos(tmp_path: Path) -> None:
+    model = onnx.load(DIGITS)
+    before = model.SerializeToString(deterministic=True)
+    save_proto(model, tmp_path / "m.onnx", "w", 512)
+    assert model.SerializeToString(deterministic=True) == before
+    assert (tmp_path / "w").stat().st_size > 10_000 > (tmp_path / "m.onnx").stat().st_size
+    again = onnx.load(tmp_path / "m.onnx")
+    for mine, theirs in zip(again.graph.initializer, model.graph.initializer, strict=True):
+        assert mine.raw_data == theirs.raw_data
+    (expected,) = onnxruntime.InferenceSession(DIGITS).run(None, {"image": X})
+    (got,) = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"image": X})
+    np.testing.assert_array_equal(got, expected)
+    for name in ("../w", "m.onnx"):
+        with pytest.raises(InvalidArgument, match="is not the name of another file beside"):
+            save_proto(model, tmp_path / "m.onnx", name)

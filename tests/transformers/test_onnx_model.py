@@ -151,6 +151,9 @@ def test_sorting_and_saving(tmp_path: Path) -> None:
     model.save_model_to_file(str(tmp_path / "a" / "m.onnx"), use_external_data_format=True)
     assert (tmp_path / "a" / "m.onnx.data").exists()
     assert [n.op_type for n in onnx.load(tmp_path / "a" / "m.onnx").graph.node] == ops
+    assert not any(t.external_data for t in model.graph().initializer)
+    model.save(model.model, str(tmp_path / "b" / "m.onnx"), True, all_tensors_to_one_file=False)
+    assert len(list((tmp_path / "b").iterdir())) > 2
     model = OnnxModel(onnx.load(DIGITS))  # onnx moves the weights of what it saves this way
     model.convert_float_to_float16(keep_io_types=False)
     assert model.use_float16()

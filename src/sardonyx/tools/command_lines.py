@@ -16,6 +16,7 @@ from sardonyx.tools.onnx_model_utils import (
     optimize_model,
     update_onnx_opset,
 )
+from sardonyx.tools.proto_files import save_proto
 
 _SEVERITIES = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
@@ -50,7 +51,7 @@ def make_dynamic_shape_fixed_helper(argv: Sequence[str] | None = None) -> None:
     else:
         make_input_shape_fixed(model.graph, given.input_name, given.input_shape)
     fix_output_shapes(model)
-    onnx.save(model, given.output_model.resolve())
+    save_proto(model, given.output_model.resolve())
 
 
 def optimize_model_helper(argv: Sequence[str] | None = None) -> None:
@@ -93,4 +94,4 @@ def remove_initializer_helper(argv: Sequence[str] | None = None) -> None:
     given = parser.parse_args(argv)
     model = onnx.load(given.input)
     remove_initializer_from_input(model)
-    onnx.save(model, given.output)
+    save_proto(model, given.output)

@@ -9,6 +9,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from sardonyx.base.atomic_file import writing
 from sardonyx.graph.graph import Node
 from sardonyx.load import LoadOptions, load
 from sardonyx.ort.options import SessionOptions
@@ -117,7 +118,8 @@ def _write_config(models: Iterable[pathlib.Path], path: pathlib.Path) -> None:
             key = node.op.domain or "ai.onnx", _since(node, loaded.opsets)
             found.setdefault(key, set()).add(node.op.name)
     lines = [f"{d};{v};{','.join(sorted(ops))}" for (d, v), ops in sorted(found.items())]
-    path.write_text("\n".join(["# the ops that the models need", *lines, ""]))
+    with writing(os.fspath(path)) as file:
+        file.write("\n".join(["# the ops that the models need", *lines, ""]).encode())
 
 
 def _since(node: Node, opsets: dict[str, int]) -> int:

@@ -14,6 +14,7 @@ from sardonyx.convert import ConvertOptions, convert_to_bytes
 from sardonyx.ort.enums import GraphOptimizationLevel
 from sardonyx.ort.options import SessionOptions
 from sardonyx.session.inference import InferenceSession
+from sardonyx.tools.proto_files import save_proto
 from sardonyx.tools.symbolic_shape_infer import inferred_model
 
 _DATA_FILE: Final = "session.optimized_model_external_initializers_file_name"
@@ -72,7 +73,7 @@ def update_onnx_opset(
     model = onnx.ModelProto()
     model.ParseFromString(convert_to_bytes(path, ConvertOptions(opset=opset)))
     if out_path:
-        onnx.save(model, os.fspath(out_path))
+        save_proto(model, out_path)
         if logger:
             logger.info("Saved updated model to %s", out_path)
     return model

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ from sardonyx.load.upgrade import find
 from sardonyx.ops import lookup
 from sardonyx.save.types import value_info
 from sardonyx.tools.dim_names import DimNames
+from sardonyx.tools.proto_files import save_proto
 
 logger = logging.getLogger(__name__)
 
@@ -274,7 +276,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--int_max", type=int, default=2**31 - 1, help="for compatibility")
     parser.add_argument("--verbose", type=int, default=0, help="for compatibility")
     parser.add_argument("--save_as_external_data", action="store_true")
-    parser.add_argument("--all_tensors_to_one_file", action="store_true")
+    parser.add_argument("--all_tensors_to_one_file", action="store_true", help="always so")
     parser.add_argument("--external_data_location", default="./", help="the file of the weights")
     parser.add_argument("--external_data_size_threshold", type=int, default=1024)
     return parser.parse_args(argv)
@@ -286,17 +288,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = SymbolicShapeInference.infer_shapes(onnx.load(arguments.input))
     if not arguments.output or out is None:
         return
+    data_file = None
     if arguments.save_as_external_data:
-        onnx.save_model(
-            out,
-            arguments.output,
-            save_as_external_data=True,
-            all_tensors_to_one_file=arguments.all_tensors_to_one_file,
-            location=arguments.external_data_location,
-            size_threshold=arguments.external_data_size_threshold,
-        )
-    else:
-        onnx.save(out, arguments.output)
+        name = os.path.basename(arguments.external_data_location)
+        data_file = name or f"{os.path.basename(arguments.output)}.data"
+    save_proto(out, arguments.output, data_file, arguments.external_data_size_threshold)
 
 
 if __name__ == "__main__":

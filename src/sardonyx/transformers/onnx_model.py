@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from sardonyx.tools.proto_files import save_proto
 from sardonyx.transformers.float16 import convert_float_to_float16
 from sardonyx.transformers.graph_edges import GraphEdges, Makers, Readers
 from sardonyx.transformers.pruning import prune, sort_graph, unused
@@ -394,7 +395,7 @@ class OnnxModel(GraphEdges):
         size_threshold: int = 1024,
         convert_attribute: bool = False,
     ) -> None:
-        """Write a model, with its weights in a file of their own if asked for."""
+        """Write a model, with its weights in a file of their own if asked for, or each in one."""
         path = os.fspath(output_path)
         folder = os.path.dirname(path)
         if folder:
@@ -402,21 +403,18 @@ class OnnxModel(GraphEdges):
         imported = {entry.domain for entry in model.opset_import}
         if _MICROSOFT not in imported and any(n.domain == _MICROSOFT for n in model.graph.node):
             model.opset_import.append(helper.make_opsetid(_MICROSOFT, 1))
-        if not save_as_external_data:
-            onnx.save(model, path)
+        if save_as_external_data and not all_tensors_to_one_file:
+            onnx.save(
+                model,
+                path,
+                save_as_external_data=True,
+                all_tensors_to_one_file=False,
+                size_threshold=size_threshold,
+                convert_attribute=convert_attribute,
+            )
             return
-        location = f"{os.path.basename(path)}.data" if all_tensors_to_one_file else None
-        if location is not None and os.path.exists(os.path.join(folder, location)):
-            os.remove(os.path.join(folder, location))  # onnx would append to it
-        onnx.save(
-            model,
-            path,
-            save_as_external_data=True,
-            all_tensors_to_one_file=all_tensors_to_one_file,
-            location=location,
-            size_threshold=size_threshold,
-            convert_attribute=convert_attribute,
-        )
+        data_file = f"{os.path.basename(path)}.data" if save_as_external_data else None
+        save_proto(model, path, data_file, size_threshold)
 
     def save_model_to_file(
         self,

@@ -178,6 +178,13 @@ def test_embeddings(segments: bool, pre_norm: bool, dynamic: bool) -> None:
     for session in (onnxruntime.InferenceSession, sardonyx.InferenceSession):
         (got,) = session(fused.model.SerializeToString()).run(None, feed)
         np.testing.assert_allclose(got, expected, atol=1e-5)
+    assert isinstance(fused, BertOnnxModel)
+    fused.change_graph_inputs_to_int32()
+    assert {i.type.tensor_type.elem_type for i in fused.graph().input} == {onnx.TensorProto.INT32}
+    fused.topological_sort()
+    narrow = {name: ids.astype(np.int32) for name, ids in feed.items()}
+    (got,) = onnxruntime.InferenceSession(fused.model.SerializeToString()).run(None, narrow)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", ["B,3,4", "1,3,4", "3,4"])

@@ -62,11 +62,9 @@ def convert_onnx_models_to_ort(  # noqa: PLR0913 - onnxruntime's function
         done = []
         for model in _models(source):
             out = (target / model.relative_to(folder)).with_suffix(f"{suffix}.ort")
+            outputs = [out.with_suffix(".optimized.onnx")] if save_optimized_onnx_model else []
             try:
-                out.parent.mkdir(parents=True, exist_ok=True)
-                if save_optimized_onnx_model:
-                    _save(model, out.with_suffix(".optimized.onnx"), level, style)
-                _save(model, out, level, style)
+                _save(model, [*outputs, out], level, style)
                 done.append(out)
             except Exception as error:
                 print(f"Error converting {model}: {error}")
@@ -91,15 +89,17 @@ def _models(source: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-def _save(model: pathlib.Path, out: pathlib.Path, level: str, style: OptimizationStyle) -> None:
-    options = SessionOptions()
-    wanted = get_optimization_level(level)
-    basic = get_optimization_level("basic")
-    options.graph_optimization_level = (
-        min(wanted, basic) if style is OptimizationStyle.Runtime else wanted
-    )
-    options.optimized_model_filepath = os.fspath(out)
-    InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
+def _save(
+    model: pathlib.Path, outputs: Iterable[pathlib.Path], level: str, style: OptimizationStyle
+) -> None:
+    wanted, basic = map(get_optimization_level, (level, "basic"))
+    for out in outputs:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        options = SessionOptions()
+        is_runtime = style is OptimizationStyle.Runtime
+        options.graph_optimization_level = min(wanted, basic) if is_runtime else wanted
+        options.optimized_model_filepath = os.fspath(out)
+        InferenceSession(os.fspath(model), options, providers=["CPUExecutionProvider"])
 
 
 def _config_path(source: pathlib.Path, target: pathlib.Path, suffix: str) -> pathlib.Path:

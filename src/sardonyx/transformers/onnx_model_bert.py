@@ -24,6 +24,7 @@ _FUSED = (
     "GemmFastGelu", "LayerNormalization", "SimplifiedLayerNormalization",
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding",
 )  # fmt: skip
+_INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _QUANTIZED = (
     "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedMatMul",
 )  # fmt: skip
@@ -92,6 +93,17 @@ class BertOnnxModel(OnnxModel):
         for value in self.model.graph.output:
             for dim in value.type.tensor_type.shape.dim[:1]:
                 dim.dim_param = dynamic_batch_dim
+
+    def change_graph_inputs_to_int32(self) -> None:
+        """Make the ids that embeddings read int32 inputs, without the Casts between them."""
+        makers = self.output_name_to_node()
+        for node in self.get_nodes_by_op_type("EmbedLayerNormalization"):
+            for name in node.input:
+                cast = makers.get(name)
+                source = cast.input[0] if cast is not None and cast.op_type == "Cast" else name
+                value = self.find_graph_input(source)
+                if value is not None and value.type.tensor_type.elem_type in _INTEGERS:
+                    self.change_graph_input_type(value, onnx.TensorProto.INT32)
 
     def get_fused_operator_statistics(self) -> dict[str, int]:
         """Return the number of nodes of each fused op, also of those without any."""

@@ -156,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--num_heads", type=int, default=0, help="for compatibility")
     parser.add_argument("--hidden_size", type=int, default=0, help="for compatibility")
     parser.add_argument("--float16", action="store_true", help="convert to float16 as well")
+    parser.add_argument("--input_int32", action="store_true", help="ids are int32 inputs")
     parser.add_argument("--opt_level", type=int, choices=(0, 1, 2, 99), help="level of passes")
     parser.add_argument("--use_gpu", action="store_true", help="optimize for a GPU")
     parser.add_argument("--provider", choices=_PROVIDERS, help="the GPU's provider")
@@ -169,6 +170,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         FusionOptions.parse(given), given.opt_level, given.use_gpu, given.only_onnxruntime,
         given.verbose, provider=given.provider,
     )  # fmt: skip
+    if given.input_int32 and isinstance(model, BertOnnxModel):
+        model.change_graph_inputs_to_int32()
     if given.float16:
         model.convert_float_to_float16(keep_io_types=True)
     model.save_model_to_file(given.output, given.use_external_data_format)

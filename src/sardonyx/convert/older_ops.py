@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sardonyx.graph.dtype import I64, by_onnx
+from sardonyx.graph.dtype import FLOAT8, I64, by_onnx
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import need, ranked
@@ -68,6 +68,12 @@ def _swish(b: Builder, node: Node) -> Value:
     return b.Mul(x, b.Sigmoid(x if alpha == 1 else b.Mul(x, alpha)))
 
 
+def _cast_like(b: Builder, node: Node) -> Value:
+    dtype = input_of(node, 1).tensor.dtype
+    need(dtype not in FLOAT8, "how float8 saturates is an attribute of its own")
+    return b.Cast(input_of(node, 0), to=dtype.onnx)
+
+
 def _hard_swish(b: Builder, node: Node) -> Value:
     x = input_of(node, 0)
     return b.Mul(x, b.HardSigmoid(x, alpha=1 / 6, beta=0.5))
@@ -96,6 +102,7 @@ def _split(b: Builder, node: Node) -> Any:
 Build = Callable[[Builder, Node], Any]
 
 OLDER: Final[Mapping[str, Build]] = {
+    "CastLike": _cast_like,
     "Gelu": _gelu,
     "GroupNormalization": _group_norm,
     "HardSwish": _hard_swish,

@@ -9,6 +9,7 @@ import numpy as np
 
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen
+from sardonyx.graph.dim import least
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Node, Value, optional_input
 from sardonyx.graph.op import ONNX
@@ -18,7 +19,7 @@ _REDUCTIONS: Final = frozenset((
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
     "ReduceMin", "ReduceProd", "ReduceSumSquare",
 ))  # fmt: skip
-_CHANGED: Final = 18  # the opset in which these ops, and Split, changed
+_CHANGED: Final = 18  # the opset in which these ops, and Split, changed; Reshape did before
 _TYPES: Final = frozenset(("f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64"))
 
 
@@ -40,6 +41,8 @@ def older_form(node: Node, attrs: Attrs, opset: int) -> OlderForm | None:
         return None
     if node.op.name in _REDUCTIONS:
         return _reduction(node, attrs)
+    if node.op.name == "Reshape":
+        return _reshape(node, attrs)
     return _equal_split(node, attrs) if node.op.name == "Split" else None
 
 
@@ -68,3 +71,14 @@ def _equal_split(node: Node, attrs: Attrs) -> OlderForm | None:
     if not isinstance(size, int) or size % count:
         return None
     return OlderForm(node.inputs, {k: v for k, v in attrs.items() if k != "num_outputs"})
+
+
+def _reshape(node: Node, attrs: Attrs) -> OlderForm | None:
+    """Without zeros in the shape, what they mean does not matter."""
+    shape = node.inputs[1]
+    sizes = shape.fact.sym if shape is not None and isinstance(shape.fact, Fact) else None
+    if "allowzero" not in attrs or sizes is None:
+        return None
+    if any(size != -1 and least(size) <= 0 for size in sizes):
+        return None
+    return OlderForm(node.inputs, {k: v for k, v in attrs.items() if k != "allowzero"})

@@ -313,6 +313,12 @@ def test_files_that_are_read_stay(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_ort_files_hold_their_weights(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="cannot have external data"):
+        convert(DIGITS, tmp_path / "m.ort", ConvertOptions(external_data="w"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_blocked_ops_are_those_of_onnxruntime() -> None:
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
 

@@ -70,6 +70,11 @@ def convert(
     source = read_model(model)
     changed, report = converted(source, options)
     is_ort = path.lower().endswith(".ort")
+    if is_ort and options.external_data:
+        raise InvalidArgument(
+            f"{path} cannot have external data: files in the .ort format hold their weights",
+            hint="write an .onnx file",
+        )
     data_file = _data_file(options, changed.graph, source, path) if not is_ort else None
     outputs = [path]
     if data_file is not None:

@@ -81,7 +81,8 @@ PLAN: Final = """\
 Show where the memory of a run goes: the peak of each execution order, the tensors that are live at
 the peak, and what would lower it. Nothing is run: all figures are those of the memory plan that a
 run with these sizes uses, to the byte. Weights are not counted (see `sardonyx info --weights`), and
-neither are inputs, which belong to the caller.
+neither are inputs, which belong to the caller. A training step of a PyTorch module shows the same
+in Python: report(module).memory, and report(module).save_plan("step.html") for the page.
 """
 PLAN_EXAMPLES: Final = """\
 examples:

@@ -102,7 +102,7 @@ class _Call:
 
 
 class SplitGraph:
-    """A split graph as a boxed function: it drops each value after the last call that reads it.
+    """A split graph as a boxed function, which holds no value after the last call that reads it.
 
     `run` of a submodule, if it has one, takes its arguments in a list that it empties, so that a
     session frees saved activations while it runs.

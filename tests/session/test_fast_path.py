@@ -114,6 +114,16 @@ def test_what_branches_read_is_not_handed_out() -> None:
         assert [m.tolist() for m in made] == [want]
 
 
+def test_a_value_that_is_several_outputs_is_copied() -> None:
+    text = """<ir_version: 10, opset_import: ["": 21]>
+    g (float[2] x) => (float[2] a, float[2] b, float[2] c) { a = Neg(x) b = Exp(x) c = Neg(x) }"""
+    session = sardonyx.InferenceSession(parser.parse_model(text))
+    assert session._fast_path is not None
+    a, b, c = session.run(None, {"x": np.float32([0, 0])})
+    a += 5
+    assert [a.tolist(), b.tolist(), c.tolist()] == [[5, 5], [1, 1], [0, 0]]
+
+
 HEAD = '<ir_version: 10, opset_import: ["": 21]>'
 
 # Inputs that share the name of a size, and that only a body reads.

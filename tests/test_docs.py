@@ -33,6 +33,7 @@ RUNNABLE = (
     "docs/plan.md",
     "docs/profile.md",
     "docs/pytorch.md",
+    "docs/quantization.md",
     "docs/quantized.md",
     "docs/strings.md",
     "docs/training.md",

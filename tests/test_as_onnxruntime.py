@@ -218,19 +218,36 @@ def test_sardonyx_is_found_where_the_path_does_not_lead_to_it(bare: Path, tmp_pa
     assert done.stdout.splitlines() == expected, done.stderr
 
 
-def test_parts_that_are_missing(bare: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["transformers.machine_info", "quantization.fusions"])
+def test_parts_that_are_missing(bare: Path, tmp_path: Path, module: str) -> None:
     (bare / "sardonyx").symlink_to(ROOT / "sardonyx")
-    code = "from onnxruntime import tools; print(tools.__file__)"
+    code = f"import onnxruntime.{module} as module; print(module.__file__)"
     done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))
     assert done.returncode == 1
-    assert "ImportError: Sardonyx has no onnxruntime.tools" in done.stderr
+    assert f"ImportError: Sardonyx has no onnxruntime.{module}" in done.stderr
     assert "pip install onnxruntime" in done.stderr
     fake = bare / "onnxruntime"
-    (fake / "tools").mkdir(parents=True)
+    part = fake / module.replace(".", "/") / "__init__.py"
+    part.parent.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise AssertionError('onnxruntime itself was imported')")
-    (fake / "tools" / "__init__.py").write_text("from onnxruntime import InferenceSession")
+    part.write_text("from onnxruntime import InferenceSession")
     done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))
-    assert done.stdout.strip() == str(fake / "tools" / "__init__.py"), done.stderr
+    assert done.stdout.strip() == str(part), done.stderr
+
+
+def test_quantization_is_ours_and_needs_no_onnx(bare: Path, tmp_path: Path) -> None:
+    (bare / "sardonyx").symlink_to(ROOT / "sardonyx")
+    modules = sorted(p.stem for p in Path(SHADOW, "onnxruntime", "quantization").glob("[a-z]*.py"))
+    code = "\n".join(f"import onnxruntime.quantization.{m}" for m in modules)
+    code += (
+        "\nimport sys, sardonyx.quantization as ours, onnxruntime.quantization as q"
+        "\nassert q.quantize is ours.quantize and q.QDQQuantizer is ours.QDQQuantizer"
+        "\nfrom onnxruntime.quantization.quantize import quantize_static"
+        "\nassert quantize_static is ours.quantize_static"
+        "\nprint('onnx' in sys.modules, 'registry' in dir(q))"
+    )
+    done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))
+    assert done.stdout.strip() == "False True", done.stderr
 
 
 def test_install(tmp_path: Path) -> None:

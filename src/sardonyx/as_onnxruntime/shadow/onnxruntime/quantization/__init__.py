@@ -4,7 +4,10 @@ Modules for other execution providers (`execution_providers`, `fusions`, `cuda_q
 of an installed onnxruntime.
 """
 
-from sardonyx.quantization import *  # noqa: F403
-from sardonyx.quantization import __all__  # noqa: F401
+import importlib
 
-from . import quantize as _quantize  # noqa: F401
+# Importing a module sets an attribute of its package; here the function of that name replaces it.
+importlib.import_module(f"{__name__}.quantize")
+
+from sardonyx.quantization import *  # noqa: E402, F403
+from sardonyx.quantization import __all__  # noqa: E402, F401

@@ -431,9 +431,8 @@ class QDQQuantizer(BaseQuantizer):
         if wanted and last != name:
             graph.replace_input(name, last, wanted)
         self._node(DEQUANTIZE, (inner, first), f"{name}_DequantizeLinear", original)
-        between = first
+        between = first if is_all else f"{name}_convert_QuantizeLinear_Input"
         if not is_all:
-            between = f"{name}_convert_QuantizeLinear_Input"
             clone = f"{name}_convert_clone_DequantizeLinear"
             self._node(DEQUANTIZE, (inner, between), clone, original)
         self._pair(f"{name}_convert", between, last, converted)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.base.records import frozen
 from sardonyx.quantization.base_quantizer import logger
 from sardonyx.quantization.calibrate import create_calibrator
 from sardonyx.quantization.config import DynamicQuantConfig, QuantConfig, StaticQuantConfig
@@ -83,44 +84,26 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's arguments
             "Only Distribution calibration method is supported for float quantization."
         )
     document = _read(model_input)
-    excluded = list(nodes_to_exclude or [])
     op_names = list(op_types_to_quantize or [])
     if not op_names:
         op_names = list(dict.fromkeys([*rules(QuantizationMode.QLinearOps), *op_types()]))
+    reader, excluded = calibration_data_reader, list(nodes_to_exclude or [])
     if options.get("SmoothQuant", False):
-        from sardonyx.quantization.smooth_quant import smooth
-
-        if calibration_data_reader is None:
-            raise ValueError(
-                "SmoothQuant requires a non-None calibration_data_reader: a calibration cache has "
-                "no values of channels"
-            )
-        calibration_data_reader = _Kept(calibration_data_reader)
-        alpha = float(options.get("SmoothQuantAlpha", 0.5))
-        folds = bool(options.get("SmoothQuantFolding", True))
-        excluded += smooth(document, iter(calibration_data_reader), alpha, folds)
+        reader = _Kept(reader)
+        excluded += _smooth(document, reader, options)
+    types = weight_type, activation_type
     overrides, block_size = options.get("TensorQuantOverrides"), int(options.get("BlockSize") or 0)
-    opset = needed_opset(document.opset, weight_type, activation_type, overrides, block_size)
-    document = converted(document, opset)
-    ranges = _ranges(
-        document,
-        calibration_data_reader,
-        calibration_cache_path,
-        op_names,
-        (calibrate_method, calibration_providers, options),
-    )
+    document = converted(document, needed_opset(document.opset, *types, overrides, block_size))
+    how = _Calibration(calibrate_method, calibration_providers, options, calibration_cache_path)
+    ranges = how.ranges(document, reader, op_names)
     check_static_quant_arguments(quant_format, activation_type, weight_type)
-    chosen = ranges, nodes_to_quantize, excluded, op_names, options
+    chosen = *types, ranges, nodes_to_quantize, excluded, op_names, options
     quantizer: ONNXQuantizer | QDQQuantizer
     if quant_format is QuantFormat.QOperator:
         mode = QuantizationMode.QLinearOps
-        quantizer = ONNXQuantizer(
-            document, per_channel, reduce_range, mode, True, weight_type, activation_type, *chosen
-        )
+        quantizer = ONNXQuantizer(document, per_channel, reduce_range, mode, True, *chosen)
     else:
-        quantizer = QDQQuantizer(
-            document, per_channel, reduce_range, weight_type, activation_type, *chosen
-        )
+        quantizer = QDQQuantizer(document, per_channel, reduce_range, *chosen)
     quantizer.quantize_document()
     save_document(document, model_output, external=use_external_data_format)
 
@@ -182,10 +165,23 @@ class _Kept:
     """The samples of a reader, which are read once and used several times."""
 
     def __init__(self, reader: Any) -> None:
+        if reader is None:
+            raise ValueError(
+                "SmoothQuant requires a non-None calibration_data_reader: a calibration cache has "
+                "no values of channels"
+            )
         self._feeds = [dict(feeds) for feeds in feeds_of(reader)]
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._feeds)
+
+
+def _smooth(document: ModelDoc, samples: _Kept, options: Mapping[str, Any]) -> list[str]:
+    """Smooth a document; return the names of the nodes that were added."""
+    from sardonyx.quantization.smooth_quant import smooth  # few models are smoothed
+
+    alpha = float(options.get("SmoothQuantAlpha", 0.5))
+    return smooth(document, samples, alpha, bool(options.get("SmoothQuantFolding", True)))
 
 
 def _read(model: Any) -> ModelDoc:
@@ -195,35 +191,50 @@ def _read(model: Any) -> ModelDoc:
     return document
 
 
-def _ranges(
-    document: ModelDoc,
-    reader: Any,
-    cache_path: str | os.PathLike[str] | None,
-    op_names: Sequence[str],
-    how: tuple[CalibrationMethod, Sequence[Any] | None, Mapping[str, Any]],
-) -> TensorsData:
-    """Return the ranges of the cache if there is one, else those of the samples."""
-    method, providers, options = how
-    is_smooth = bool(options.get("SmoothQuant", False))
-    if cache_path is not None and os.path.exists(cache_path):
-        cached = _cached(cache_path, method, is_smooth)
-        if cached is not None:
-            return cached
-    if reader is None:
-        raise ValueError(
-            "Either calibration_data_reader or an existing calibration_cache_path must be provided."
+@frozen
+class _Calibration:
+    """How ranges are found, and the file that keeps them."""
+
+    method: CalibrationMethod
+    providers: Sequence[Any] | None
+    options: Mapping[str, Any]
+    cache_path: str | os.PathLike[str] | None
+
+    def ranges(self, document: ModelDoc, reader: Any, op_names: Sequence[str]) -> TensorsData:
+        """Return the ranges of the cache if there is one, else those of the samples."""
+        path, is_smooth = self.cache_path, bool(self.options.get("SmoothQuant", False))
+        if path is not None and os.path.exists(path):
+            cached = _cached(path, self.method, is_smooth)
+            if cached is not None:
+                return cached
+        if reader is None:
+            raise ValueError(
+                "Either calibration_data_reader or an existing calibration_cache_path must be "
+                "provided."
+            )
+        chosen = {
+            new: self.options[old] for old, new in _CALIBRATION.items() if old in self.options
+        }
+        calibrator = create_calibrator(
+            document,
+            op_names,
+            augmented_model_path=None,
+            calibrate_method=self.method,
+            providers=self.providers,
+            extra_options=chosen,
         )
-    chosen = {new: options[old] for old, new in _CALIBRATION.items() if old in options}
-    calibrator = create_calibrator(
-        document,
-        op_names,
-        augmented_model_path=None,
-        calibrate_method=method,
-        providers=providers,
-        extra_options=chosen,
-    )
-    stride = options.get("CalibStridedMinMax")
-    if stride:
+        self._collect(calibrator, reader)
+        found: TensorsData = calibrator.compute_data()
+        if path is not None:
+            save_tensors_data(found, path, smooth_quant=is_smooth)
+        return found
+
+    def _collect(self, calibrator: Any, reader: Any) -> None:
+        """Run the samples, all at once or so many per call."""
+        stride = self.options.get("CalibStridedMinMax")
+        if not stride:
+            calibrator.collect_data(reader)
+            return
         count = len(reader)
         if count % stride:
             raise ValueError(
@@ -232,12 +243,6 @@ def _ranges(
         for start in range(0, count, stride):
             reader.set_range(start_index=start, end_index=start + stride)
             calibrator.collect_data(reader)
-    else:
-        calibrator.collect_data(reader)
-    found: TensorsData = calibrator.compute_data()
-    if cache_path is not None:
-        save_tensors_data(found, cache_path, smooth_quant=is_smooth)
-    return found
 
 
 def _cached(

@@ -203,6 +203,7 @@ PAGED = [
     no_paged(*ROWS_OF_TWO[:6], i32(3, 12), TABLE, match="no block for position 12"),
     no_paged(*ROWS_OF_TWO[:7], TABLE + 3, match="outside"),
     no_paged(*ROWS_OF_TWO, kv_cache_layout="LATENT", match="kv_cache_layout"),
+    no_paged(*ROWS_OF_TWO, COS_SIN[0], f16(16, 4, 3), do_rotary=1, match="sin_cache"),
 ]
 
 

@@ -93,6 +93,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     expect_dims(g, (heads,), head_sink=x.head_sink)
     expect_dims(g, (head,), q_norm_weight=x.q_norm_weight, k_norm_weight=x.k_norm_weight)
     if attrs["do_rotary"]:
+        same_rank(2, cos_cache=x.cos_cache, sin_cache=x.sin_cache)
+        expect_dims(g, x.cos_cache.dims, sin_cache=x.sin_cache)
         rotary_end = attrs["rotary_offset"] + x.cos_cache.dims[1] * 2
         g.at_least(head, rotary_end, "the caches hold more angles than a head has pairs")
     y = x.query.shaped((tokens, head * heads))

@@ -1,4 +1,4 @@
-"""Inputs of which kernels read one number are checked to have one element."""
+"""Inputs that are one number: of kernels that read one, and declared as scalars by the model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import sardonyx
 from sardonyx.errors import InvalidArgument
@@ -77,3 +77,25 @@ def test_singles_name_inputs() -> None:
         "BlackmanWindow": 1,
         "MelWeightMatrix": 5,
     }
+
+
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_one_element_for_a_declared_scalar(shape: tuple[int, ...]) -> None:
+    """As in onnxruntime it is accepted; results have the rank that the model declares."""
+    session = sardonyx.InferenceSession(scaled())
+    with pytest.warns(UserWarning, match="x has shape .* and the model declares a scalar"):
+        (y,) = session.run(None, {"x": np.full(shape, 3, np.float32), "v": HALF})
+    assert y.tolist() == [1.5]
+
+
+def test_several_elements_for_a_declared_scalar() -> None:
+    session = sardonyx.InferenceSession(scaled())
+    with pytest.raises(InvalidArgument, match="x has rank 1, and the model wants rank 0"):
+        session.run(None, {"x": np.ones(2, np.float32), "v": HALF})
+
+
+def scaled() -> bytes:
+    """A vector, scaled by a scalar input."""
+    text = """<ir_version: 8, opset_import: ["": 17]>
+        scaled (float x, float[n] v) => (float[n] y) { y = Mul(x, v) }"""
+    return parser.parse_model(text).SerializeToString()

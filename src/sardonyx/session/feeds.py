@@ -9,6 +9,7 @@ contiguous view; it is copied only if it has gaps. Thread-safe: functions withou
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,19 @@ def check_value(name: str, fact: AnyFact | None, value: Any, device: str = HOST)
         value = _from_dlpack(name, fact, value, device)
         if is_tensor(value):
             return value
-    return _array(name, fact, value)
+    return _as_scalar(name, fact, _array(name, fact, value))
+
+
+def _as_scalar(name: str, fact: Fact, array: Any) -> Any:
+    """Return an array of one element as a scalar if the model declares one; warn about it."""
+    if fact.shape is None or fact.dims or array.ndim == 0 or array.size != 1:
+        return array
+    warnings.warn(
+        f"input {name} has shape {list(array.shape)}, and the model declares a scalar; "
+        "it is run as a scalar",
+        stacklevel=2,
+    )
+    return array.reshape(())
 
 
 def _check_element(name: str, fact: AnyFact | None, value: Any, device: str = HOST) -> Any:

@@ -163,11 +163,16 @@ def environment(program: Program, cache: Path) -> Path:
             call([*pip, "--no-deps", *program.without_dependencies], "pip")
         with writing(str(stamp)) as file:
             file.write(wanted.encode())
-    alone = cache / "sardonyx-alone" / "sardonyx"  # nothing else of where it is installed
+    link_sardonyx(cache)
+    return python
+
+
+def link_sardonyx(cache: Path) -> None:
+    """Makes FOLDER/sardonyx-alone, for a path that has nothing else of where it is installed."""
+    alone = cache / "sardonyx-alone" / "sardonyx"
     alone.parent.mkdir(exist_ok=True)
     alone.unlink(missing_ok=True)
     alone.symlink_to(Path(sardonyx.__file__).parent)
-    return python
 
 
 def run(program: Program, python: Path, runtime: str, rounds: int) -> dict[str, Any]:

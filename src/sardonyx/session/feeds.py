@@ -194,7 +194,7 @@ def _array(name: str, fact: Fact, value: Any) -> Any:
     dtype = by_numpy(array.dtype)
     if dtype is STRING:
         array = array.astype(object) if array.dtype.kind == "U" else array
-        _check_strings(name, array)
+        array = _check_strings(name, array)
         if array.dtype.kind == "S":  # flat: numpy decodes at most 32 dims
             array = np.char.decode(array.reshape(-1), "utf-8").reshape(array.shape)
         array = array.astype(object, copy=False)
@@ -227,17 +227,36 @@ def _as_texts(name: str, array: Any) -> Any:
     return texts.reshape(array.shape)
 
 
-def _check_strings(name: str, array: Any) -> None:
-    """Raise an error for an object array with elements that are not text encodable as UTF-8."""
+def _check_strings(name: str, array: Any) -> Any:
+    """Return an array of text; raise an error for elements that are not encodable as UTF-8.
+
+    Numbers among the text, a missing value that is NaN above all, become text, with a warning.
+    """
     at = native.first_non_string(np.ascontiguousarray(array))
+    if at is not None and isinstance(array.reshape(-1)[at], (int, float, np.number)):
+        warnings.warn(
+            f"input {name} is a tensor(string), and has numbers; they are fed as text, by str",
+            stacklevel=2,
+        )
+        array = _numbers_as_text(array)
+        at = native.first_non_string(np.ascontiguousarray(array))
     if at is None:
-        return
+        return array
     odd = array.reshape(-1)[at]
     if array.dtype.kind == "S":
         what = "bytes that are not UTF-8"
     else:
         what = "a lone surrogate" if isinstance(odd, str) else f"a {type(odd).__name__}"
     raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
+
+
+def _numbers_as_text(array: Any) -> Any:
+    texts = np.empty(array.size, object)
+    texts[:] = [
+        str(each) if isinstance(each, (int, float, np.number)) else each
+        for each in array.reshape(-1)
+    ]
+    return texts.reshape(array.shape)
 
 
 def _from_list(name: str, value: Any, fact: Fact) -> Any:

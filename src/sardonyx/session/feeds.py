@@ -29,6 +29,8 @@ from sardonyx.place.provider import HOST
 from sardonyx.program.program import FastPath, Input
 from sardonyx.program.run import check_shape
 
+_PLAIN = (int, float, np.number, type(None))  # their text is the same in every program
+
 if TYPE_CHECKING:
     from sardonyx.ort.sparse_tensor import SparseTensor
 
@@ -230,15 +232,16 @@ def _as_texts(name: str, array: Any) -> Any:
 def _check_strings(name: str, array: Any) -> Any:
     """Return an array of text; raise an error for elements that are not encodable as UTF-8.
 
-    Numbers among the text, a missing value that is NaN above all, become text, with a warning.
+    Numbers and missing values (NaN, None) among the text become text, with a warning.
     """
     at = native.first_non_string(np.ascontiguousarray(array))
-    if at is not None and isinstance(array.reshape(-1)[at], (int, float, np.number)):
+    if at is not None and isinstance(array.reshape(-1)[at], _PLAIN):
         warnings.warn(
-            f"input {name} is a tensor(string), and has numbers; they are fed as text, by str",
+            f"input {name} is a tensor(string), and has numbers or None; "
+            "they are fed as text, by str",
             stacklevel=2,
         )
-        array = _numbers_as_text(array)
+        array = _plain_as_text(array)
         at = native.first_non_string(np.ascontiguousarray(array))
     if at is None:
         return array
@@ -250,12 +253,9 @@ def _check_strings(name: str, array: Any) -> Any:
     raise InvalidArgument(f"input {name} is a tensor(string), and has {what} at element {at}")
 
 
-def _numbers_as_text(array: Any) -> Any:
+def _plain_as_text(array: Any) -> Any:
     texts = np.empty(array.size, object)
-    texts[:] = [
-        str(each) if isinstance(each, (int, float, np.number)) else each
-        for each in array.reshape(-1)
-    ]
+    texts[:] = [str(each) if isinstance(each, _PLAIN) else each for each in array.reshape(-1)]
     return texts.reshape(array.shape)
 
 

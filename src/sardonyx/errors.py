@@ -87,6 +87,10 @@ class NotImplemented(
     """The model needs something that no provider implements."""
 
 
+class UnknownOp(NotImplemented, Fail):
+    """An op that is not registered; onnxruntime calls this Fail."""
+
+
 class InvalidGraph(SardonyxError, code=10, label="INVALID_GRAPH"):
     """The model contradicts itself or the ONNX standard."""
 

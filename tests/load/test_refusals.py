@@ -108,7 +108,7 @@ BAD: dict[str, tuple[Callable[[], onnx.ModelProto], type[Exception], str]] = {
     ),
     "unknown op": (
         lambda: model([node("Frobnicate", "x", "y")]),
-        errors.NotImplemented,
+        errors.UnknownOp,
         r"Frobnicate of opset 20 is not implemented[\s\S]*the_frobnicate",
     ),
     "made for one CPU": (
@@ -333,3 +333,9 @@ def test_a_cache_of_links_is_followed(tmp_path: Path) -> None:
     (snapshot / "w.bin").symlink_to(blobs / "data")
     session = sardonyx.InferenceSession(snapshot / "model.onnx")
     assert session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist() == [[1, 1]]
+
+
+def test_an_unknown_op_is_what_programs_for_onnxruntime_catch() -> None:
+    """There it is Fail, which such programs handle, and NotImplemented if it has no kernel."""
+    assert issubclass(errors.UnknownOp, errors.Fail)
+    assert issubclass(errors.UnknownOp, errors.NotImplemented)

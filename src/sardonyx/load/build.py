@@ -8,7 +8,13 @@ from typing import Any, Final, cast
 from sardonyx._native import AttributeRecord, FunctionRecord, GraphRecord, NodeRecord, TensorRecord
 from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
-from sardonyx.errors import InvalidGraph, NotImplemented, SardonyxError, as_sardonyx_error
+from sardonyx.errors import (
+    InvalidGraph,
+    NotImplemented,
+    SardonyxError,
+    UnknownOp,
+    as_sardonyx_error,
+)
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.fact import AnyFact, Fact, refines
@@ -439,8 +445,8 @@ def _unknown(domain: str, op_type: str, version: int) -> SardonyxError:
     hint = f"is {near[0]} meant? Else {hint}" if near else hint
     if not names(domain):
         what = f"the op {name} is not supported: the domain {domain} is unknown"
-        return NotImplemented(what, hint=hint)
-    return NotImplemented(f"the op {name} of opset {version} is not implemented", hint=hint)
+        return UnknownOp(what, hint=hint)
+    return UnknownOp(f"the op {name} of opset {version} is not implemented", hint=hint)
 
 
 def _bytes_of(node: NodeRecord) -> int:

@@ -50,7 +50,10 @@ SUITES = (
 )
 
 # Tests that pass with onnxruntime only, by the end of their name, and why.
-REASONS: dict[str, str] = {}
+REASONS = {
+    "test_auto_mixed_precision_rtol_atol": "wants a relative 0.01 of values near zero in float16: "
+    "results differ by up to 3.3e-3 from float32's, onnxruntime's by up to 1.9e-3",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ def main() -> int:
             suite, {each: run(suite, source, python, each, given.workers) for each in RUNTIMES}
         )
         print(as_cells(found))
-        print("\n".join(f"  {name}" for name in found.lost))
+        for name in found.lost:
+            known = [why for end, why in REASONS.items() if name.endswith(end)]
+            print(f"  {name}: {known[0] if known else 'not explained'}")
         write_row(found)
         unexplained += found.unexplained
     return 1 if unexplained else 0

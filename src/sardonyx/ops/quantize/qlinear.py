@@ -333,11 +333,19 @@ def _softmax_nodes(b: Builder, node: Node, x: Value) -> Value:
     return b.Reshape(rows, b.Shape(x), allowzero=1)
 
 
-def _average_nodes(b: Builder, node: Node, x: Value) -> Value:
+def _decompose_average(b: Builder, node: Node) -> Outputs:
     """QLinearAveragePool and QLinearGlobalAveragePool."""
+    x = input_of(node, 0)
+    x_scale, x_zero, y_scale, y_zero = (optional_input(node, i) for i in range(1, 5))
     attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
     name = node.op.name.removeprefix("QLinear")
-    return in_nchw(b, x, lambda v: b.node(name, v, **attrs).outputs[0], node.attrs["channels_last"])
+
+    def pooled(image: Value) -> Value:
+        y = b.node(name, dequantize_node(b, image, x_scale, x_zero), **attrs).outputs[0]
+        return quantize_node(b, y, y_scale, y_zero, x.tensor.dtype)
+
+    # Bytes are transposed, not floats: the three nodes between stay one pattern.
+    return (in_nchw(b, x, pooled, node.attrs["channels_last"]),)
 
 
 def _mean_nodes(b: Builder, node: Node, x: Value) -> Value:
@@ -414,8 +422,8 @@ _DECOMPOSITIONS: Final = {
         lambda b, node, x: b.LeakyRelu(x, alpha=node.attrs["alpha"])
     ),
     "QLinearSoftmax": _unary_decomposition(_softmax_nodes),
-    "QLinearAveragePool": _unary_decomposition(_average_nodes),
-    "QLinearGlobalAveragePool": _unary_decomposition(_average_nodes),
+    "QLinearAveragePool": _decompose_average,
+    "QLinearGlobalAveragePool": _decompose_average,
     "QLinearReduceMean": _unary_decomposition(_mean_nodes),
 }
 for _op in OPS:

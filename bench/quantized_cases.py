@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import ml_dtypes
@@ -40,7 +40,9 @@ class Net:
     """A model while it is built: nodes and constants."""
 
     def __init__(self, **feed: Array) -> None:
-        self._feed, self._nodes, self._held = feed, [], []
+        self._feed = feed
+        self._nodes: list[Any] = []
+        self._held: list[Any] = []
 
     def const(self, value: Any, kind: Any = np.float32) -> str:
         """The name of a constant."""
@@ -62,7 +64,7 @@ class Net:
 
 
 def _name(kind: Any) -> str:
-    return np.dtype(kind).name.replace("uint", "u").replace("int", "s").replace("float", "f")
+    return str(np.dtype(kind).name).replace("uint", "u").replace("int", "s").replace("float", "f")
 
 
 def _kinds(*kinds: Any) -> str:
@@ -192,18 +194,18 @@ def _convs() -> Iterator[Row]:
         if zero == "channels" and types[1] is np.uint8:
             continue  # onnxruntime needs equal zero points of unsigned weights
         name = f"{layer.name}, {_kinds(*types)}, zero {zero}"
-        yield Row("QLinearConv", name, lambda a=(layer, types, zero): _qlinear_conv(*a))
+        yield Row("QLinearConv", name, partial(_qlinear_conv, layer, types, zero))
     for layer in LAYERS[::3]:
         name = f"{layer.name}, u8s8"
-        yield Row("QDQ Conv", name, lambda a=layer: _qdq_conv(a, (np.uint8, np.int8)))
+        yield Row("QDQ Conv", name, partial(_qdq_conv, layer, (np.uint8, np.int8)))
         for types, zero in itertools.product(_TYPES, ("middle", "one")):
             name = f"{layer.name}, {_kinds(*types)}, zero {zero}"
-            make = lambda a=(layer, types, zero): _conv_integer(*a)  # noqa: E731
+            make = partial(_conv_integer, layer, types, zero)
             yield Row("ConvInteger", name, make, 0)
     for layer in LAYERS[::4]:
         for kind, w_kind in ((np.uint16, np.int8), (np.int16, np.int8), (np.uint16, np.int16)):
             name = f"{layer.name}, {_kinds(kind, w_kind)}"
-            yield Row("QDQ Conv 16", name, lambda a=(layer, (kind, w_kind)): _qdq_conv(*a), 8)
+            yield Row("QDQ Conv 16", name, partial(_qdq_conv, layer, (kind, w_kind)), 8)
 
 
 _PRODUCTS: Final = (  # batch, rows, depth, columns
@@ -236,8 +238,8 @@ def _product(op: str, shape: tuple[Any, ...], types: tuple[Any, Any], zero: str)
         y = net.add(op, "a", right, *zeros)
     elif op == "QGemm":
         bias = np.arange(shape[-1], dtype=np.int32)
-        operands = "a", scales[0], zeros[0], right, scales[1], zeros[1], bias
-        y = net.add(op, *operands, *result, domain=_CONTRIB)
+        matrices = "a", scales[0], zeros[0], right, scales[1], zeros[1]
+        y = net.add(op, *matrices, bias, *result, domain=_CONTRIB)
     else:
         bias = floats(shape[-1])
         operands = "a", right, scales[0], scales[1], *zeros, bias
@@ -290,23 +292,23 @@ def _products() -> Iterator[Row]:
         if shape[0] and (op == "QGemm" or zero == "channels"):
             continue
         name = _product_name(shape, types, zero)
-        yield Row(op, name, lambda a=(op, shape, types, zero): _product(*a), tolerance)
+        yield Row(op, name, partial(_product, op, shape, types, zero), tolerance)
     for op, shape, kind, zero in itertools.product(
         ("DynamicQuantizeMatMul", "MatMulInteger of floats"), _PRODUCTS[:-1],
         (np.uint8, np.int8), ("middle", "one"),
     ):  # fmt: skip
         name = _product_name(shape, (kind,), zero)
-        yield Row(op, name, lambda a=(op, shape, kind, zero): _dynamic(*a), 1e-3)
+        yield Row(op, name, partial(_dynamic, op, shape, kind, zero), 1e-3)
     for shape, types in itertools.product(
         _PRODUCTS[:-1], ((np.uint16, np.int8), (np.int16, np.int8), (np.uint16, np.int16))
     ):
         name = _product_name(shape, types, "none")
-        yield Row("QDQ MatMul 16", name, lambda a=(shape, types): _qdq_product(*a), 8)
+        yield Row("QDQ MatMul 16", name, partial(_qdq_product, shape, types), 8)
     for shape, kind in itertools.product(
         _PRODUCTS[:-1], (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
     ):
         name = _product_name(shape, (kind,), "none")
-        yield Row("QLinearMatMul 8", name, lambda a=(shape, kind): _float8_product(*a), 0.2)
+        yield Row("QLinearMatMul 8", name, partial(_float8_product, shape, kind), 0.2)
 
 
 def _codes(kind: Any, *shape: int) -> Array:
@@ -368,30 +370,26 @@ def _elementwise() -> Iterator[Row]:
             ("QLinearAdd", "QLinearMul"), _OTHERS.items(), (True, False)
         ):
             word = "constant" if is_const else "input"
-            make = lambda a=(op, kind, other, is_const, _IMAGE): _binary(*a)  # noqa: E731
+            make = partial(_binary, op, kind, other, is_const, _IMAGE)
             yield Row(op, f"{k}, {word} {name}", make)
         for op, shape in itertools.product(("QLinearSigmoid", "QLinearLeakyRelu"), sizes):
-            yield Row(op, f"{k} {shape}", lambda a=(op, kind, shape): _unary(*a))
+            yield Row(op, f"{k} {shape}", partial(_unary, op, kind, shape))
         for shape, axis in (((12, 128, 128), -1), ((1, 1000), -1), ((8, 21, 1000), 1)):
-            make = lambda a=("QLinearSoftmax", kind, shape), b=axis: _unary(*a, axis=b, opset=13)  # noqa: E731
+            make = partial(_unary, "QLinearSoftmax", kind, shape, axis=axis, opset=13)
             yield Row("QLinearSoftmax", f"{k} {shape} axis {axis}", make)
         for last, (name, attrs) in itertools.product((0, 1), _POOLS.items()):
             shape = (1, 56, 56, 64) if last else _IMAGE
-            make = lambda a=("QLinearAveragePool", kind, shape), b=attrs, c=last: _unary(  # noqa: E731
-                *a, **b, channels_last=c
-            )
+            make = partial(_unary, "QLinearAveragePool", kind, shape, channels_last=last, **attrs)
             yield Row("QLinearAveragePool", f"{k} {name} {'NHWC' if last else 'NCHW'}", make)
         for last, pixels in itertools.product((0, 1), (7, 56)):
             shape = (1, pixels, pixels, 512) if last else (1, 512, pixels, pixels)
-            make = lambda a=("QLinearGlobalAveragePool", kind, shape), c=last: _unary(  # noqa: E731
-                *a, channels_last=c
-            )
+            make = partial(_unary, "QLinearGlobalAveragePool", kind, shape, channels_last=last)
             name = f"{k} {pixels}² {'NHWC' if last else 'NCHW'}"
             yield Row("QLinearGlobalAveragePool", name, make)
         for axis, scales in itertools.product((1, 3), ((0.1, 0.1), (0.1, 0.2), (0.05, 0.1, 0.2))):
-            make = lambda a=(kind, axis, scales): _concat(*a)  # noqa: E731
+            make = partial(_concat, kind, axis, scales)
             yield Row("QLinearConcat", f"{k} axis {axis} {scales}", make)
-        yield Row("QLinearWhere", k, lambda a=kind: _where(a))
+        yield Row("QLinearWhere", k, partial(_where, kind))
 
 
 def _qdq_elementwise(op: str, kind: Any, n: int) -> Made:
@@ -408,7 +406,7 @@ def _qdq_elementwise_rows() -> Iterator[Row]:
     ops = {"Add": 2, "Mul": 2, "Sigmoid": 1, "Gelu": 1, "Softmax": 1, "Relu": 1, "Tanh": 1}
     for kind, (op, n) in itertools.product((np.uint8, np.int8, np.uint16, np.int16), ops.items()):
         tolerance = 1 if np.dtype(kind).itemsize == 1 else 4
-        make = lambda a=(op, kind, n): _qdq_elementwise(*a)  # noqa: E731
+        make = partial(_qdq_elementwise, op, kind, n)
         yield Row("QDQ", f"{op} {_name(kind)}", make, tolerance)
 
 
@@ -447,13 +445,13 @@ def _conversions() -> Iterator[Row]:
         *itertools.product(("QuantizeLinear", "DequantizeLinear"), kinds, real, by),
         *itertools.product(("both conversions",), small, real, by),
     ):
-        make = lambda a=(op, kind, r, b, shape): _quantize(*a)  # noqa: E731
+        make = partial(_quantize, op, kind, r, b, shape)
         tolerance = 1 if op == "QuantizeLinear" else 1e-3
         yield Row(op, f"{_name(kind)} {_name(r)} by {b}", make, tolerance)
     for real_kind, n in itertools.product(real, (768, 98304, 602112)):
         yield Row(
             "DynamicQuantizeLinear", f"{_name(real_kind)} of {n}",
-            lambda a=(real_kind, n): _dynamic_quantize(*a),
+            partial(_dynamic_quantize, real_kind, n),
         )  # fmt: skip
 
 

@@ -39,7 +39,12 @@ Status quantize_items(const void* args, const Data& data, int64_t begin, int64_t
 
 template <class X>
 PhaseFn quantize_to(DType y) {
-  return by_code(y, []<class Code>() -> PhaseFn { return quantize_items<X, Code>; });
+  return by_code(y, []<class Code>() -> PhaseFn {
+    if constexpr (sizeof(typename Code::Stored) > 2)  // int32 is only dequantized
+      return nullptr;
+    else
+      return quantize_items<X, Code>;
+  });
 }
 
 }  // namespace

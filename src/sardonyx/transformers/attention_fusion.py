@@ -94,7 +94,7 @@ def _match(node: Node) -> _Attention:
     value = _split(input_of(product, 1), (0, 2, 1, 3))
     scores = _scores(input_of(node, 0))
     merged = _only_reader(product.outputs[0], "Transpose")
-    need(tuple(merged.attrs["perm"]) == (0, 2, 1, 3), "heads are not moved behind the rows")
+    need(tuple(merged.attrs["perm"]) == (0, 2, 1, 3), "heads are not moved after the rows")
     result = _only_reader(merged.outputs[0], "Reshape").outputs[0]
     query = scores.query
     columns = value.n_heads * value.width

@@ -1,1 +1,1 @@
-"""Quantizes the weights of MatMul and Gather to a few bits; activations stay as they are."""
+"""Quantizes the weights of MatMul and Gather to n bits; activations stay as they are."""

@@ -1,4 +1,4 @@
-"""Grids of codes: which numbers a few bits stand for, in blocks along the rows of a weight.
+"""Grids of codes: the numbers that n-bit codes stand for, in blocks along the rows of a weight.
 
 A weight [K, N] has a scale and a zero point per block of rows and column: code c stands for
 (c - zero) * scale. The last block is padded with zeros.

@@ -1,4 +1,4 @@
-"""Weights of few bits, implemented by `sardonyx.quantization.matmul_nbits`."""
+"""N-bit weights, implemented by `sardonyx.quantization.matmul_nbits`."""
 
 from sardonyx.quantization.matmul_nbits import (
     AWQWeightOnlyQuantConfig,

@@ -100,6 +100,10 @@ def test_a_sparse_output() -> None:
     assert not got.values().flags.writeable
     assert not got.as_coo_view().indices().flags.writeable
     assert (got.to_dense() == dense).all()
+    binding = session.io_binding()
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    assert binding.get_outputs()[0].data_type() == "sparse_tensor(float)"
     (value,) = session.run_with_ort_values(["y"], {})
     assert value.as_sparse_tensor().dense_shape() == [2, 3]
 

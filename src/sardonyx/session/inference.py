@@ -68,9 +68,10 @@ from sardonyx.session.placement_config import (
     placement_preferences,
 )
 from sardonyx.session.program_cache import PROGRAMS, SharedProgram, cache_key
-from sardonyx.session.results import as_tensors, owned, requested_results, sparse_outputs, unshared
+from sardonyx.session.results import as_tensors, memory_owners, requested_results, unshared
 from sardonyx.session.run_config import flushing_denormals, returns_tensors, run_settings
 from sardonyx.session.run_methods import Feed, OutputNames, RunMethodsMixin
+from sardonyx.session.sparse_outputs import sparse_outputs, with_sparse
 from sardonyx.weights.layouts import PrepackedWeightsContainer
 
 if TYPE_CHECKING:
@@ -389,9 +390,10 @@ class InferenceSession(RunMethodsMixin):
         if (profile := self._profile) is not None:  # another thread may end it
             profile.add("Session", "model_run", request.started, time.perf_counter())
         if bound is None:
-            sparse = [i in self._sparse_outputs for i in request.output_indices]
-            return owned(results, sparse, values.values())
-        return unshared(results, bound.owners, bound.buffers)
+            results = unshared(results, lambda: memory_owners(values.values()))
+        else:
+            results = unshared(results, bound.owners, bound.buffers)
+        return with_sparse(results, request.output_indices, self._sparse_outputs)
 
     def _with_program(
         self, attempt: Callable[[SharedProgram], T], shapes: Callable[[], Shapes]

@@ -14,8 +14,6 @@ import numpy as np
 
 import sardonyx._native as native
 from sardonyx.base.torch_tensor import is_tensor
-from sardonyx.graph.fact import Fact, SparseFact
-from sardonyx.load.model import Declared
 from sardonyx.ort.device import device_values
 from sardonyx.program.program import Program
 from sardonyx.session.feeds import is_at, tensors
@@ -126,30 +124,6 @@ def on_host(results: Sequence[Any]) -> list[Any]:
         return list(results)
     arrays = iter(device_values("a device").to_arrays(on_devices))
     return [next(arrays) if is_tensor(r) else r for r in results]
-
-
-def sparse_outputs(declared: Sequence[Declared], program: Program) -> frozenset[int]:
-    """Return the outputs that the model declares as sparse, and the program computes as dense."""
-    pairs = zip(declared, program.outputs, strict=True)
-    return frozenset(
-        i
-        for i, (output, computed) in enumerate(pairs)
-        if isinstance(output.fact, SparseFact) and isinstance(computed.fact, Fact)
-    )
-
-
-def owned(results: Sequence[Any], sparse: Sequence[bool], fed: Iterable[Any]) -> list[Any]:
-    """Return results that share no memory with each other or what was fed.
-
-    A dense result where `sparse` is true becomes a sparse tensor with flat indices.
-    """
-    copied = unshared(results, lambda: memory_owners(fed))
-    if not any(sparse):
-        return copied
-    from sardonyx.ort.sparse_tensor import SparseTensor  # few models have sparse outputs
-
-    pairs = zip(copied, sparse, strict=True)
-    return [SparseTensor.of_dense(r) if is_sparse else r for r, is_sparse in pairs]
 
 
 def as_tensors(results: Sequence[Any]) -> list[Any]:

@@ -1,5 +1,5 @@
-// Quantized types as the loops of QuantizeLinear and DequantizeLinear see them: how codes are stored,
-// their bounds, and the formats of 8-bit floats.
+// Quantized types as the loops of QuantizeLinear and DequantizeLinear see them: how codes are
+// stored, their bounds, and the formats of 8-bit floats.
 #pragma once
 
 #include "kernels/kernel.h"

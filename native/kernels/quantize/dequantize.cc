@@ -16,7 +16,8 @@ void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p)
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]), zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
+    const f32v scale = splat(scales[0]),
+               zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
     vloop(p.n, [&](int64_t i, auto lanes) {
       store_float(y + i, (load_codes<Code>(x + i, lanes) - zero) * scale, lanes);
     });
@@ -32,7 +33,8 @@ void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p)
 template <class Code, class Y>
 Status dequantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
-  for (int64_t item = begin; item < end; ++item) dequantize_chunk<Code, Y>(r, data, chunk_of(r, item));
+  for (int64_t item = begin; item < end; ++item)
+    dequantize_chunk<Code, Y>(r, data, chunk_of(r, item));
   return {};
 }
 

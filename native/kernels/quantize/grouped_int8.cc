@@ -2,11 +2,12 @@
 // panel of gemm_int8.h empty: a vector holds the outputs of several groups.
 //
 // A vector's lane is an output channel, and reads four input channels of its group at a time: the
-// bytes of neighbouring groups are loaded at once and permuted to the lanes of their outputs. Groups
-// of 1, 2, 3 or 6 channels are joined until they have whole fours, with weights of zero for the
-// channels of others. Weights are packed in blocks of 16 outputs: for each tap and four channels, 64
-// bytes; then, for the sums that zero points of the weights need, ones for the channels of each
-// output's own group. Images are copied with their padding, so that every window is inside.
+// bytes of neighbouring groups are loaded at once and permuted to the lanes of their outputs.
+// Groups of 1, 2, 3 or 6 channels are joined until they have whole fours, with weights of zero for
+// the channels of others. Weights are packed in blocks of 16 outputs: for each tap and four
+// channels, 64 bytes; then, for the sums that zero points of the weights need, ones for the
+// channels of each output's own group. Images are copied with their padding, so that every window
+// is inside.
 #include "kernels/quantize/direct_int8.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/padded_int8.h"
@@ -201,13 +202,15 @@ void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const Col
     s.target.columns = {columns.scale + j, columns.shift + j, columns.offset + j, columns.zero + j};
     s.target.to = to + j;
     s.target.n = n - i;
-    s.x = x + j / g.wide_maps() * g.fours() * kGroup;
+    const int64_t group = j / g.wide_maps();
+    s.x = x + group * g.fours() * kGroup;
     s.lanes = lanes_of(g, i, n - i);
     s.weights[0] = weights_at(i);
     i += kLanes;
+    const int64_t last = i + kLanes < n ? i + kLanes : n;  // of a pair, whose second may be partial
     if (s.lanes.n > 1) {
       run_strip<1, false, has_sums>(s, outs);
-    } else if (has_pairs && i < n && j / g.wide_maps() == (low + i + kLanes - 1) / g.wide_maps()) {
+    } else if (has_pairs && i < n && group == (low + last - 1) / g.wide_maps()) {
       s.weights[1] = weights_at(i);
       run_strip<2, true, has_sums>(s, outs);
       i += kLanes;

@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kChunk = 16384;  // bytes of an item
 
 #if defined(__AVX512BW__)
-// 64 bytes at a time, where the CPU permutes bytes of two registers (AVX512_VBMI): half of the table
-// for each value of a byte's highest bit.
+// 64 bytes at a time, where the CPU permutes bytes of two registers (AVX512_VBMI): half of the
+// table for each value of a byte's highest bit.
 __attribute__((target("avx512vbmi"))) Status permute(const void* args, const Data& data,
                                                      int64_t begin, int64_t end) {
   const int64_t count = *static_cast<const int64_t*>(args);

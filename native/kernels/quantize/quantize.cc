@@ -16,7 +16,8 @@ void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
     read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]), zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
+    const f32v scale = splat(scales[0]),
+               zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
     vloop(p.n, [&](int64_t i, auto lanes) {
       store_i32(y + i, Code::encode(load_float(x + i, lanes) / scale, zero), lanes);
     });
@@ -33,7 +34,8 @@ void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
 template <class X, class Code>
 Status quantize_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const ScaleLayout& r = *static_cast<const ScaleLayout*>(args);
-  for (int64_t item = begin; item < end; ++item) quantize_chunk<X, Code>(r, data, chunk_of(r, item));
+  for (int64_t item = begin; item < end; ++item)
+    quantize_chunk<X, Code>(r, data, chunk_of(r, item));
   return {};
 }
 

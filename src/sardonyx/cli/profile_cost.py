@@ -26,6 +26,7 @@ _KERNEL_FAMILIES: Final[Mapping[str, str]] = {
     "qadd": "elementwise",
     "qconv": "int8 convolution",
     "qdepthwise": "int8 convolution",
+    "qgrouped": "int8 convolution",
     "qmatmul": "int8 matmul",
     "qmean": "reduction",
 }
@@ -153,7 +154,7 @@ def _functions(node: Node, operands: Operands) -> int:
 
 _CONVOLUTIONS: Final = (
     "conv", "conv_depthwise_f32", "conv_f32", "conv_few_channels_f32", "conv_unpacked_f32",
-    "conv_winograd_f32", "qconv", "qdepthwise",
+    "conv_winograd_f32", "qconv", "qdepthwise", "qgrouped",
 )  # fmt: skip
 _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
@@ -166,7 +167,7 @@ _RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     "quantized_lstm": _quantized_recurrence,
 }
 _BF16: Final = "_bf16"  # suffix of kernels that multiply bfloat16
-_INT8: Final = ("qconv", "qdepthwise", "qmatmul", "quantized_lstm")
+_INT8: Final = ("qconv", "qdepthwise", "qgrouped", "qmatmul", "quantized_lstm")
 _INT8_LEVEL: Final = 4  # the accuracy level at which n-bit matmuls multiply int8
 
 

@@ -36,7 +36,7 @@ LEVELS: Final[dict[int, str]] = {
 }
 
 # Versions of the layouts of packing kernels, where they are no longer the first.
-LAYOUT_VERSIONS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 2}
+LAYOUT_VERSIONS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 3}
 
 
 def layout_version(kernel: str) -> int:

@@ -301,7 +301,7 @@ Status qgrouped(const Call& call, Plan& plan) {
   const DType out = args->product.out;
   plan.add(has_sums ? grouped_into<true>(out) : grouped_into<false>(out),
            is_empty ? 0 : w.batch * high.out,
-           wide.out * args->groups.n_steps() * w.taps() * args->groups.fours());
+           wide.out * args->groups.weight_bytes() / (kBlock * kGroup));
   return {};
 }
 

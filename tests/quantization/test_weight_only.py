@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx
 from sardonyx.errors import InvalidArgument
 from sardonyx.quantization import matmul_nbits as tools
+from sardonyx.quantization import quantize
 from sardonyx.quantization.matmul_bnb4 import MatMulBnb4Quantizer
 from sardonyx.quantization.quant_types import QuantFormat
 from sardonyx.quantization.weight_only import rounding, stored
@@ -44,6 +45,22 @@ def saved(quantizer: Any, path: Any, external: bool = False) -> onnx.ModelProto:
     quantizer.process()
     quantizer.model.save_model_to_file(path, external)
     return onnx.load(path)
+
+
+@pytest.mark.parametrize("form", ["path", "proto"])
+def test_quantize_by_configuration(tmp_path: Any, form: str) -> None:
+    model, out = matmul_model(64, 16), tmp_path / "q.onnx"
+    onnx.save(model, tmp_path / "float.onnx")
+    config = tools.RTNWeightOnlyQuantConfig()
+    quantize(tmp_path / "float.onnx" if form == "path" else model, out, config)
+    found = onnx.load(out)
+    assert found.graph.node[0].op_type == "MatMulNBits"
+    expected = saved(tools.MatMulNBitsQuantizer(model, algo_config=config), tmp_path / "same.onnx")
+    found_arrays, expected_arrays = (
+        [numpy_helper.to_array(t) for t in m.graph.initializer] for m in (found, expected)
+    )
+    for a, b in zip(found_arrays, expected_arrays, strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def ops(model: onnx.ModelProto) -> Counter[str]:

@@ -25,6 +25,7 @@ from sardonyx.quantization.tensors_data import (
     read_cache,
     save_tensors_data,
 )
+from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig
 
 PRE_PROCESSED: Final = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata of models
 # Extra options of calibrators, by the names that users give.
@@ -143,7 +144,10 @@ def quantize_dynamic(  # noqa: PLR0913 - onnxruntime's arguments
 
 
 def quantize(model_input: Any, model_output: str | os.PathLike[str], quant_config: Any) -> None:
-    """Quantize a model by a `StaticQuantConfig`, `DynamicQuantConfig` or weight-only config."""
+    """Quantize a model by a `StaticQuantConfig`, `DynamicQuantConfig` or weight-only config.
+
+    The latter is one of `matmul_nbits`, whose `MatMulNBitsQuantizer` it is given to.
+    """
     if isinstance(quant_config, QuantConfig):
         names = ["weight_type", "op_types_to_quantize", "nodes_to_quantize", "nodes_to_exclude"]
         names += ["per_channel", "reduce_range", "use_external_data_format", "extra_options"]
@@ -155,10 +159,23 @@ def quantize(model_input: Any, model_output: str | os.PathLike[str], quant_confi
             return quantize_static(model_input, model_output, **chosen)
         if isinstance(quant_config, DynamicQuantConfig):
             return quantize_dynamic(model_input, model_output, **chosen)
+    if isinstance(quant_config, WeightOnlyQuantConfig):
+        return _quantize_weights(model_input, model_output, quant_config)
     raise TypeError(
         "Invalid quantization config type, it must be either StaticQuantConfig, "
         "DynamicQuantConfig, or WeightOnlyQuantConfig."
     )
+
+
+def _quantize_weights(
+    model_input: Any, model_output: str | os.PathLike[str], config: WeightOnlyQuantConfig
+) -> None:
+    """Quantize the weights of a model to n bits; save it with external data."""
+    from sardonyx.quantization.matmul_nbits import MatMulNBitsQuantizer  # loads the compiler
+
+    quantizer = MatMulNBitsQuantizer(model_input, algo_config=config)
+    quantizer.process()
+    quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
 
 
 class _Kept:

@@ -106,6 +106,7 @@ RESIZE = [
          **LOOSE) for m in MODES[1:] for e in (0, 1)),
     fails("Resize", X, None, scales(1, 1, 2, 2), sizes(1, 2, 3, 4), match="either scales or sizes"),
     fails("Resize", X, match="either scales or sizes"),
+    fails("Resize", X, None, scales(), sizes(), match="either scales or sizes"),
     fails("Resize", X, None, scales(2, 2), match="resized axis: 2 and 4|2 scales .* 4 axes"),
     fails("Resize", X, None, scales(1, 1, -1, 1), match="-1(.0)? is not a positive number"),
     fails("Resize", X, None, None, sizes(1, 2, -3, 4), match="negative|cannot become"),

@@ -84,8 +84,12 @@ def _(
 ) -> Fact:
     _check_modes(x, attrs)
     axes = resized_axes(x.rank, attrs)
+    is_open = any(f is not None and f.const is None for f in (scales, sizes))
     scales, sizes = _non_empty(scales), _non_empty(sizes)
     present = [f for f in (scales, sizes) if f is not None]
+    if not present and is_open:
+        # Both are empty, and one is computed: as in onnxruntime, that fails when the node runs.
+        return Fact(x.dtype, tuple(g.new_dim("resized") for _ in x.dims))
     if not present or (len(present) == 2 and all(isinstance(f.dims[0], int) for f in present)):
         raise ShapeError(ONE_OF_TWO)
     for fact in present:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from tests.rows import Row, case, ints, of
+from tests.rows import Row, case, f32, ints, of
 
 DOMAIN = "com.microsoft"
 
@@ -24,7 +25,18 @@ SHORTS = ints(np.int16, 3, 5, low=-3000, high=3000), ints(np.int16, 5, 4, low=-3
 BYTES = ints(np.uint8, 2, 3, high=200), ints(np.uint8, 3, high=200)
 
 
+F8 = ml_dtypes.float8_e4m3fn
+E4M3 = [f32(*shape).astype(F8) for shape in ((3, 5), (5, 4))]
+_PRODUCT = 0.5 * 0.25 * (E4M3[0].astype(np.float64) @ E4M3[1].astype(np.float64)) / 0.125
+
+
 FUSED_QUANTIZE = [
+    ms(
+        "QLinearMatMul",
+        *(E4M3[0], of(0.5), of(0, F8), E4M3[1], of(0.25), of(0, F8), of(0.125), of(0, F8)),
+        expect=(_PRODUCT.astype(F8),),
+        why="onnxruntime writes it and has no kernel",
+    ),
     ms("MatMulInteger16", *SHORTS),
     ms(
         "MulInteger",

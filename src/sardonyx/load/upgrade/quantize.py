@@ -1,4 +1,4 @@
-"""Replacements of contrib ops over small integers, which compute in int32."""
+"""Replacements of contrib ops over quantized tensors: in int32, or by standard ops."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ UPGRADES: Final = Upgrades()
 @UPGRADES.rule("MatMulInteger16", domain=MICROSOFT)
 def matmul_of_int16(b: Builder, node: OldNode) -> Any:
     return b.MatMul(*(b.Cast(x, to=I32.onnx) for x in node.inputs))
+
+
+@UPGRADES.rule("QLinearMatMul", domain=MICROSOFT)
+def qlinear_matmul(b: Builder, node: OldNode) -> Any:
+    """Made for float8 by onnxruntime's tools, before the standard op had it."""
+    return b.QLinearMatMul(*node.inputs)
 
 
 @UPGRADES.rule("MulInteger", domain=MICROSOFT)

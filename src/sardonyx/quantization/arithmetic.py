@@ -54,7 +54,7 @@ def scale_and_zero_point(
     exact = (rmax.astype(np.float64) - rmin.astype(np.float64)) / (high - low)
     if not (exact >= 0).all():
         raise InvalidArgument("a range has NaN: the calibration data or a weight has NaN")
-    is_empty = exact < np.finfo(rmax.dtype).tiny
+    is_empty = exact < smallest_scale(rmax.dtype)
     safe = np.where(is_empty, 1.0, exact)
     if symmetric:
         zero = np.full(exact.shape, np.round((low + high) / 2))
@@ -62,6 +62,15 @@ def scale_and_zero_point(
         zero = np.round(low - rmin / safe)
     zero_point = np.where(is_empty, 0.0, zero).astype(np.asarray(qmin).dtype)
     return zero_point, safe.astype(rmax.dtype)
+
+
+def smallest_scale(dtype: Any) -> Any:
+    """Return the smallest scale that a type holds.
+
+    Scales of float16 may be subnormal: those of weights below 0.008 are.
+    """
+    limits_of = np.finfo(dtype)
+    return limits_of.smallest_subnormal if dtype == np.float16 else limits_of.tiny
 
 
 def float8_scale(number: int, std: Any) -> tuple[Array, Array]:

@@ -70,6 +70,9 @@ class BaseQuantizer:
         self.graph = self.document.graph
         # Of models that are read here, only ONNX's ops are inferred, as onnxruntime's tools do.
         self.types: dict[str, ValueType] = value_types(self.document, standard_only=not is_read)
+        # Values of this graph that bodies of its nodes read.
+        bodies = (body for node in self.graph.nodes for body in node.bodies())
+        self.captured = {name for body in bodies for name in body.captures()}
         self.opset_version = self.document.opset
         self.per_channel = per_channel
         self.reduce_range = reduce_range
@@ -126,6 +129,23 @@ class BaseQuantizer:
     def is_input_a_initializer(self, name: str) -> bool:
         """Return whether a value is an initializer of this graph."""
         return name in self.graph.initializers
+
+    def has_one_reader(self, name: str) -> bool:
+        """Return whether one node of this graph reads a value, and nothing else does."""
+        is_seen = name in self.captured or self.graph.is_output(name)
+        return not is_seen and len(self.graph.readers(name)) == 1
+
+    def follows_from_range(self, node: NodeDoc) -> bool:
+        """Return whether a Relu or Clip does what the range of its output does, which includes 0.
+
+        Bounds that are computed are taken to include 0 as well.
+        """
+        bounds = [node.attr("min", 0.0), node.attr("max", 0.0)]
+        for i, name in enumerate(node.inputs[1:3]):
+            const = self.graph.constant(name)
+            if const is not None and const.count == 1:
+                bounds[i] = float(const.read().reshape(()))
+        return bool(bounds[0] <= 0 <= bounds[1])
 
     def is_per_channel(self) -> bool:
         """Return whether weights are quantized per channel where the op supports it."""
@@ -210,7 +230,7 @@ class BaseQuantizer:
                 continue
             if node.op_type in ("Clip", "Relu"):
                 source, output = node.inputs[0], node.outputs[0]
-                if source in ranges and output in ranges and len(self.graph.readers(source)) == 1:
+                if source in ranges and output in ranges and self.has_one_reader(source):
                     ranges[source] = ranges[output]
             elif node.op_type == "Softmax" and self.activation_qType != FLOAT8E4M3FN:
                 kind = np.float16 if self.dtype_number(node.outputs[0]) == FLOATS[1] else np.float32

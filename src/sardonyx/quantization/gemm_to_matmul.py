@@ -49,7 +49,8 @@ def _as_matmul(
     nodes = []
     if node.attr("transB", 0):
         owner = next((g for g in reversed(path) if weight in g.initializers), None)
-        if owner is not None and _n_readers(path[0], weight) == 1:
+        is_output = any(g.is_output(weight) for g in path)
+        if owner is not None and not is_output and _n_readers(path[0], weight) == 1:
             owner.initializers[weight] = transposed(owner.initializers[weight])
             owner.inputs = [i for i in owner.inputs if i.name != weight]
         elif owner is not None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen, mutable, replace
+from sardonyx.base.records import replace
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.const import ArrayConst, Const, Deferred
 from sardonyx.quantization.base_quantizer import (
@@ -30,53 +30,11 @@ from sardonyx.quantization.quant_types import (
     QuantType,
     dtype_of,
 )
+from sardonyx.quantization.quantized_value import QuantizedInputs, QuantizedValue
 from sardonyx.quantization.quantized_weight import QuantizedWeight, quantized_bias
 
 SUFFIX: Final = "_quantized"
 _QDQ: Final = ("QuantizeLinear", "DequantizeLinear")
-
-
-@frozen
-class QuantizedValue:
-    """A value that is available as integers: names of these, their scale and zero point."""
-
-    original_name: str
-    q_name: str
-    scale_name: str
-    zp_name: str
-    axis: int | None = None
-
-
-@mutable
-class QuantizedInputs:
-    """The inputs of a node as integers, and the nodes that make them so."""
-
-    names: list[str]
-    zero_points: list[str]
-    scales: list[str]
-    nodes: list[NodeDoc]
-
-    def append(self, value: QuantizedValue) -> None:
-        """Add an input."""
-        self.names.append(value.q_name)
-        self.zero_points.append(value.zp_name)
-        self.scales.append(value.scale_name)
-
-    def joined(self, other: QuantizedInputs | None) -> QuantizedInputs | None:
-        """Return both groups of inputs; None if one of them is not quantized."""
-        if other is None:
-            return None
-        return QuantizedInputs(
-            self.names + other.names,
-            self.zero_points + other.zero_points,
-            self.scales + other.scales,
-            self.nodes + other.nodes,
-        )
-
-    def triples(self) -> list[str]:
-        """Return name, scale and zero point of each, as QLinear ops take them."""
-        groups = zip(self.names, self.scales, self.zero_points, strict=True)
-        return [name for group in groups for name in group]
 
 
 class ONNXQuantizer(BaseQuantizer):
@@ -117,6 +75,8 @@ class ONNXQuantizer(BaseQuantizer):
         self.quantization_params = self._activation_params()
         self.quantized_value_map: dict[str, QuantizedValue] = {}
         self.weights: dict[str, QuantizedWeight] = {}
+        self._biases: dict[tuple[str, str, str, float, float], str] = {}  # names of quantized ones
+        self._recorded: list[str] = []  # by the rule of the node at hand
         # Values that exist as floats and are never dequantized again.
         self.generated_value_names = {
             v.name for v in self.graph.inputs if v.name not in self.graph.initializers
@@ -150,9 +110,23 @@ class ONNXQuantizer(BaseQuantizer):
             rule_of(self, node)(self, node)
             for added in self.new_nodes[before:]:
                 self.generated_value_names.update(added.outputs)
+            self._forget_unmade()
         for output in self.graph.outputs:
             self.dequantize(output.name)
         self.graph.set_nodes(self.new_nodes)
+        # What is dequantized is no longer stored in floats.
+        for name in {n for node in self.new_nodes for n in node.outputs}:
+            if name in self.graph.initializers:
+                self.graph.remove_initializer(name)
+
+    def _forget_unmade(self) -> None:
+        """Forget the integers that a rule wanted of a node which it then kept in floats."""
+        for name in self._recorded:
+            value = self.quantized_value_map[name]
+            is_made = value.q_name in self.generated_value_names
+            if not is_made and value.q_name not in self.graph.initializers:
+                del self.quantized_value_map[name]
+        self._recorded.clear()
 
     def _finish(self) -> None:
         missing = self.graph.drop_unused_initializers() - {""}
@@ -263,11 +237,15 @@ class ONNXQuantizer(BaseQuantizer):
         """Keep a node, with its inputs dequantized."""
         for name in node.inputs:
             self.dequantize(name)
+        for body in node.bodies():
+            for name in sorted(body.captures() & self.quantized_value_map.keys()):
+                self.dequantize(name)
         self.new_nodes.append(node)
 
     def record(self, value: QuantizedValue) -> None:
         """Note that a value is available as integers."""
         self.quantized_value_map[value.original_name] = value
+        self._recorded.append(value.original_name)
 
     def quantize_activation(self, node: NodeDoc, indices: Sequence[int]) -> QuantizedInputs | None:
         """Quantize inputs with the type of activations; None if one has no scale."""
@@ -296,11 +274,11 @@ class ONNXQuantizer(BaseQuantizer):
             name = node.input(index)
             if not name:
                 found.append(QuantizedValue("", "", "", ""))
-            elif name in self.quantized_value_map:
-                found.append(self.quantized_value_map[name])
             elif self.is_input_a_initializer(name):
                 channels = axis if self.per_channel else None
                 found.append(self.quantize_initializer(name, number, reduce_range, channels))
+            elif name in self.quantized_value_map:
+                found.append(self.quantized_value_map[name])
             elif self._has_tensor(name):
                 nodes = self._quantize_value(name, number)
                 if nodes is None:
@@ -360,22 +338,39 @@ class ONNXQuantizer(BaseQuantizer):
     def quantize_initializer(
         self, name: str, number: int, reduce_range: bool = False, axis: int | None = None
     ) -> QuantizedValue:
-        """Quantize an initializer, as a whole or per channel."""
-        if name in self.quantized_value_map:
-            return self.quantized_value_map[name]
+        """Quantize an initializer, as a whole or per channel: once for each axis in use."""
         const = self.graph.initializers[name]
+        rank = len(const.shape)
+        if axis is not None and -rank <= axis < rank:
+            axis = None if axis == -1 and rank == 1 else axis % rank  # a vector has no columns
+        known = self.quantized_value_map.get(name)
+        if known is not None:
+            kind = self.weights[name].scheme.number if name in self.weights else 0
+            is_of_type = kind == number or (kind and number != self.activation_qType)
+            if is_of_type and known.axis in (None, axis):
+                return known
+            label = f"{name}_{number}_{'' if axis is None else axis}"
+            found = self.quantized_value_map.get(label)
+            return found or self.add_weight(name, const, number, reduce_range, axis, label)
         if const.dtype.onnx not in FLOATS:
             raise ValueError(f"Only float type is supported. Weights {name} is {const.dtype.name}")
         return self.add_weight(name, const, number, reduce_range, axis)
 
     def add_weight(
-        self, name: str, const: Const, number: int, reduce_range: bool, axis: int | None
+        self,
+        name: str,
+        const: Const,
+        number: int,
+        reduce_range: bool,
+        axis: int | None,
+        label: str | None = None,
     ) -> QuantizedValue:
-        """Add the quantized tensor of a constant, and record it under a name."""
+        """Add the quantized tensor of a constant, and record it under its name or a label."""
         weight = self._weight(name, const, number, reduce_range, axis)
-        q_name, zp_name, scale_name = self.add_quantized(name, weight)
-        self.weights[name] = weight
-        value = QuantizedValue(name, q_name, scale_name, zp_name, axis)
+        label = label or name
+        q_name, zp_name, scale_name = self.add_quantized(label, weight)
+        self.weights[label] = weight
+        value = QuantizedValue(label, q_name, scale_name, zp_name, axis)
         self.record(value)
         return value
 
@@ -415,38 +410,45 @@ class ONNXQuantizer(BaseQuantizer):
         return QuantizedWeight(const, scheme)
 
     def quantize_bias_static(
-        self, bias_name: str, input_name: str, weight_name: str, beta: float = 1.0
+        self, bias_name: str, inputs: QuantizedInputs, alpha: float = 1.0, beta: float = 1.0
     ) -> str:
-        """Quantize a bias to int32 with the scale of input times weight; return its name."""
-        if bias_name in self.quantized_value_map:
-            return self.quantized_value_map[bias_name].q_name
+        """Quantize a bias to int32 for a product of inputs, times alpha; return its name.
+
+        A bias of several nodes is quantized by the scales of each.
+        """
+        key = bias_name, inputs.scales[0], inputs.scales[1], alpha, beta
+        if key in self._biases:
+            return self._biases[key]
         bias = self.graph.initializers[bias_name]
-        name = bias_name + SUFFIX
+        is_first = all(bias_name != known[0] for known in self._biases)
+        is_first = is_first and bias_name not in self.quantized_value_map
+        label = bias_name if is_first else f"{bias_name}_{len(self._biases)}"
+        name = self._biases[key] = label + SUFFIX
+        axis = None
         if self.weight_qType == FLOAT8E4M3FN:
-            self.add_constant(name, Deferred(dtype_of(1), bias.shape, lambda: bias.read()))
-            self.record(QuantizedValue(bias_name, name, f"{name}_scale", f"{name}_zero_point"))
-            return name
-        weight_scale = self.graph.initializers[self.quantized_value_map[weight_name].scale_name]
-        if input_name in self.quantized_value_map:
-            scale_name = self.quantized_value_map[input_name].scale_name
+            self.add_constant(name, Deferred(dtype_of(1), bias.shape, lambda: bias.read() * beta))
         else:
-            names = self.scale_names(input_name)
-            if names is None:
-                raise ValueError(f"the input {input_name} of a node with a bias has no scale")
-            scale_name = names[0]
-        input_scale = self.graph.initializers[scale_name]
-        if weight_name in self.weights and not isinstance(input_scale, Deferred):
-            weight = self.weights[weight_name]
-            if weight.scheme.number == INT8:
-                weight.add_bias(bias, float(input_scale.read()))
-        values, scale = quantized_bias(bias_name, bias, input_scale, weight_scale, beta)
-        self.add_constant(name, values)
-        self.add_constant(f"{name}_scale", scale)
-        zero = np.zeros((scale.count,) if scale.count > 1 else (), np.int32)
-        self.add_constant(f"{name}_zero_point", ArrayConst(zero))
-        axis = 0 if scale.count > 1 else None
-        self.record(QuantizedValue(bias_name, name, f"{name}_scale", f"{name}_zero_point", axis))
+            input_scale, weight_scale = (self._constant(n) for n in inputs.scales[:2])
+            weight = self.weights.get(inputs.scales[1].removesuffix("_scale"))
+            is_known = weight is not None and not isinstance(input_scale, Deferred)
+            if weight is not None and is_known and weight.scheme.number == INT8 and beta:
+                weight.add_bias(bias, abs(float(input_scale.read()) * alpha / beta))
+            values, scale = quantized_bias(label, bias, input_scale, weight_scale, alpha, beta)
+            self.add_constant(name, values)
+            self.add_constant(f"{name}_scale", scale)
+            zero = np.zeros((scale.count,) if scale.count > 1 else (), np.int32)
+            self.add_constant(f"{name}_zero_point", ArrayConst(zero))
+            axis = len(values.shape) - 1 if scale.count > 1 else None
+        if (alpha, beta) == (1.0, 1.0):
+            self.record(QuantizedValue(label, name, f"{name}_scale", f"{name}_zero_point", axis))
         return name
+
+    def _constant(self, name: str) -> Const:
+        """Return an initializer of this graph, or of one around it."""
+        if name not in self.graph.initializers and self.parent is not None:
+            found: Const = self.parent._constant(name)
+            return found
+        return self.graph.initializers[name]
 
     def dequantize(self, name: str) -> None:
         """Add a node that makes a quantized value available as floats, unless it is."""

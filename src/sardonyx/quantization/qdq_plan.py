@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sardonyx.base.records import frozen, mutable
 from sardonyx.quantization.base_quantizer import ActivationParams
+from sardonyx.quantization.document import NodeDoc
 
 
 @mutable
@@ -17,9 +18,9 @@ class Planned:
 
 @frozen
 class PlannedBias:
-    """A bias that is quantized to int32 with the scale of input times weight times beta."""
+    """A bias that is quantized, times beta, to int32 with the scale of input times weight."""
 
-    node_name: str
+    node: NodeDoc
     input_name: str
     weight_name: str
     beta: float

@@ -137,12 +137,12 @@ class QDQQuantizer(BaseQuantizer):
         if bias.dtype.onnx not in FLOATS:
             return
         name = bias_name
-        if name in self.bias_to_quantize:
+        if name in self.bias_to_quantize or (beta != 1.0 and not self.has_one_reader(name)):
             # Its scale follows from other inputs of the node, so each node needs its own.
             name = self._free_name(bias_name)
             self.graph.initializers[name] = bias
             self.graph.replace_node_input(node, bias_name, name)
-        self.bias_to_quantize[name] = PlannedBias(node.name, node.inputs[0], node.inputs[1], beta)
+        self.bias_to_quantize[name] = PlannedBias(node, node.inputs[0], node.inputs[1], beta)
 
     def is_tensor_quantized(self, tensor_name: str) -> bool:
         """Return whether a tensor is marked."""
@@ -177,7 +177,7 @@ class QDQQuantizer(BaseQuantizer):
         if params[upstream].converted is not None or params[output].converted is not None:
             return False
         is_inner = not graph.is_output(upstream) and not graph.is_input(upstream)
-        if not is_inner or len(graph.readers(upstream)) != 1:
+        if not is_inner or not self.has_one_reader(upstream):
             return False
         graph.replace_output(upstream, output)
         self.tensors_to_quantize.pop(upstream, None)
@@ -246,10 +246,11 @@ class QDQQuantizer(BaseQuantizer):
             if params is None or weight is None or bias.input_name not in self.tensors_to_quantize:
                 continue
             seen = params.original
-            is_converted = params.receivers is None or bias.node_name in params.receivers
+            is_converted = params.receivers is None or bias.node.name in params.receivers
             if params.converted is not None and is_converted:
                 seen = params.converted
-            weight.add_bias(self.graph.initializers[name], float(seen.scale))
+            if bias.beta:
+                weight.add_bias(self.graph.initializers[name], float(seen.scale) / abs(bias.beta))
 
     def _weight(self, name: str, planned: Planned, const: Const) -> QuantizedWeight:
         overrides = self.tensor_quant_overrides.get(name) or [{}]
@@ -320,7 +321,8 @@ class QDQQuantizer(BaseQuantizer):
             for name in ready:
                 source, node_name = waiting.pop(name).provider or ("", "")
                 self.tensors_to_quantize.pop(name, None)
-                if source in self.quantized:
+                weight = self.weights.get(source)
+                if source in self.quantized and (weight is None or weight.scheme.axis is None):
                     self._share(name, self.quantized[source].seen_by(node_name))
                 elif name in self.quantization_params:
                     self._quantize_activation(name)
@@ -449,14 +451,18 @@ class QDQQuantizer(BaseQuantizer):
             added = NodeDoc("Cast", [tensor], [name], node, attrs=to)
         else:
             scales = [self._scale_of(t, bias) for t in (bias.input_name, bias.weight_name)]
-            values, scale = quantized_bias(name, const, scales[0], scales[1], bias.beta)
+            if len(scales[1].shape) > 1:
+                return  # scales of blocks of the weight are none of its columns
+            values, scale = quantized_bias(name, const, scales[0], scales[1], beta=bias.beta)
             names = tensor, f"{tensor}_scale", f"{tensor}_zero_point"
             count = scale.count
             shape = (count,) if count > 1 else ()
             zero = ArrayConst(np.zeros(shape, dtype_of(6).np))
             for part, value in zip(names, (values, scale, zero), strict=True):
                 self.add_constant(part, value)
-            axis = {"axis": attribute("axis", 0)} if count > 1 else {}
+            axis = {"axis": attribute("axis", len(values.shape) - 1)} if count > 1 else {}
+            if bias.beta != 1.0:
+                bias.node.set("beta", 1.0)
             added = NodeDoc(DEQUANTIZE, list(names), [name], node, self.qdq_op_domain, axis)
             self.quantized[name] = ScaleNames((names[1], names[2]))
         self.graph.remove_initializer(name)
@@ -466,12 +472,12 @@ class QDQQuantizer(BaseQuantizer):
         """Return the scale of a tensor as a node sees it, also if the given model quantizes it."""
         scale = None
         if name in self.quantized:
-            scale = self.graph.constant(self.quantized[name].seen_by(bias.node_name)[0])
+            scale = self.graph.constant(self.quantized[name].seen_by(bias.node.name)[0])
         elif name in self._dequantized:
             scale = self.graph.constant(self._dequantized[name].inputs[1])
         if scale is None:
             raise ValueError(
                 f"Unable to get valid quantization scale for input '{name}' of the node "
-                f"'{bias.node_name}' when quantizing its bias to int32."
+                f"'{bias.node.name}' when quantizing its bias to int32."
             )
         return scale

@@ -65,10 +65,7 @@ def _gemm(q: QDQQuantizer, node: NodeDoc) -> None:
             "the bias of the Gemm node '%s' is not constant, and stays in floats", node.name
         )
         return
-    beta = float(node.attr("beta", 1.0))
-    q.quantize_bias_tensor(node, bias, beta)
-    if "beta" in node.attrs:
-        node.set("beta", 1.0)
+    q.quantize_bias_tensor(node, bias, float(node.attr("beta", 1.0)))
 
 
 def _matmul(q: QDQQuantizer, node: NodeDoc) -> None:
@@ -90,7 +87,7 @@ def _removable(q: QDQQuantizer, node: NodeDoc) -> None:
     if not q.is_tensor_quantized(source):
         return
     can_go = not q.is_activation_symmetric and not q.qdq_keep_removable_activations
-    if can_go and q.try_replacing_upstream_output(source, output):
+    if can_go and q.follows_from_range(node) and q.try_replacing_upstream_output(source, output):
         q.remove_node(node)
     else:
         q.quantize_activation_tensor(source)

@@ -11,12 +11,7 @@ from sardonyx.graph.const import ArrayConst, Const, Deferred
 from sardonyx.quantization.arithmetic import quantized
 from sardonyx.quantization.base_quantizer import MICROSOFT, logger
 from sardonyx.quantization.document import NodeDoc
-from sardonyx.quantization.onnx_quantizer import (
-    SUFFIX,
-    ONNXQuantizer,
-    QuantizedInputs,
-    QuantizedValue,
-)
+from sardonyx.quantization.onnx_quantizer import SUFFIX, ONNXQuantizer
 from sardonyx.quantization.quant_types import (
     FLOAT8,
     FLOAT8E4M3FN,
@@ -25,6 +20,7 @@ from sardonyx.quantization.quant_types import (
     QuantizationMode,
     dtype_of,
 )
+from sardonyx.quantization.quantized_value import QuantizedInputs, QuantizedValue
 
 Rule = Callable[[ONNXQuantizer, NodeDoc], None]
 
@@ -88,7 +84,8 @@ def _softmax(q: ONNXQuantizer, node: NodeDoc) -> None:
 def _clip(q: ONNXQuantizer, node: NodeDoc) -> None:
     """Relu and Clip are left out: the range of the op before them is that of their output."""
     value = q.quantized_value_map.get(node.inputs[0])
-    if value is None or q.is_activation_symmetric:
+    is_implied = q.has_one_reader(node.inputs[0]) and q.follows_from_range(node)
+    if value is None or q.is_activation_symmetric or not is_implied:
         return q.keep(node)
     q.quantized_value_map[node.outputs[0]] = value
     return None
@@ -154,7 +151,7 @@ def _conv(q: ONNXQuantizer, node: NodeDoc) -> None:
             )
         if not q.is_input_a_initializer(bias):
             return q.keep(node)
-        names.append(q.quantize_bias_static(bias, node.inputs[0], node.inputs[1]))
+        names.append(q.quantize_bias_static(bias, inputs))
     made = _replaced(node, "QLinearConv", names, [node.outputs[0] + SUFFIX], "")
     return _finish(q, node, inputs.nodes, made, params)
 
@@ -177,8 +174,8 @@ def _gemm(q: ONNXQuantizer, node: NodeDoc) -> None:
         return q.keep(node)
     quantized_bias = ""
     if bias:
-        beta = float(node.attr("beta", 1.0))
-        quantized_bias = q.quantize_bias_static(bias, node.inputs[0], node.inputs[1], beta)
+        alpha, beta = (float(node.attr(name, 1.0)) for name in ("alpha", "beta"))
+        quantized_bias = q.quantize_bias_static(bias, inputs, alpha, beta)
     names = [*inputs.triples(), quantized_bias, *params]
     made = _replaced(node, "QGemm", names, [node.outputs[0] + SUFFIX])
     made.attrs.pop("beta", None)

@@ -26,7 +26,6 @@ from sardonyx.quantization.calibration_table import write_calibration_table
 from sardonyx.quantization.document import document_bytes, read_document
 from sardonyx.quantization.document.types import with_value_infos
 from sardonyx.quantization.histogram import smooth_distribution
-from sardonyx.quantization.onnx_quantizer import QuantizedValue
 from sardonyx.quantization.opset import converted, needed_opset
 from sardonyx.quantization.quant_types import FLOAT8 as FLOAT8_TYPES
 from sardonyx.quantization.quant_types import (
@@ -42,6 +41,7 @@ from sardonyx.quantization.quant_types import (
     typed_table,
 )
 from sardonyx.quantization.quantize import PRE_PROCESSED
+from sardonyx.quantization.quantized_value import QuantizedValue
 from sardonyx.quantization.quantized_weight import QuantizedWeight, WeightScheme, weight_params
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from sardonyx.quantization.arithmetic import (
     float8_scale,
     quantized,
     scale_and_zero_point,
+    smallest_scale,
 )
 from sardonyx.quantization.quant_types import FLOAT8E4M3FN, INT8, INT16, dtype_of, typed_limits
 
@@ -192,7 +193,7 @@ def _block_params(values: Array, scheme: WeightScheme) -> tuple[Array, Array]:
         rmax = np.maximum(-rmin, rmax)
         rmin = -rmax
     scale = ((rmax - rmin).astype(np.float64) / (high - low)).astype(values.dtype)
-    is_empty = scale < np.finfo(values.dtype).tiny
+    is_empty = scale < smallest_scale(values.dtype)
     scale = np.where(is_empty, np.ones_like(scale), scale)
     if scheme.symmetric:
         return np.full(scale.shape, round((low + high) / 2)).astype(qmin.dtype), scale
@@ -220,16 +221,32 @@ def _raised(scale: Array, zero_point: Array, bias: _Bias) -> Array:
 
 
 def quantized_bias(
-    name: str, bias: Const, input_scale: Const, weight_scale: Const, beta: float
+    name: str,
+    bias: Const,
+    input_scale: Const,
+    weight_scale: Const,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> tuple[Const, Const]:
-    """Return a bias in int32 and its scales, input scale times weight scale times beta."""
+    """Return a bias times beta in int32, and its scales: input times weight times alpha.
+
+    With a scale per channel, the last axis of the result is that of the channels.
+    """
+    count, shape = weight_scale.count, bias.shape
+    # The groups of a ConvTranspose share the scales of its weight.
+    is_grouped = len(shape) == 1 and bias.count > count > 1
+    repeats = bias.count // count if is_grouped else 1
+    if count > 1:
+        shape = np.broadcast_shapes(shape, (count * repeats,))
 
     def scales() -> Array:
-        return np.asarray(input_scale.read() * weight_scale.read() * beta)
+        scale = np.asarray(input_scale.read() * weight_scale.read() * alpha)
+        return np.tile(scale, repeats) if repeats > 1 else scale
 
     def values() -> Array:
         # Beyond int32 a bias is clipped.
-        real = (bias.read().astype(np.float64) / scales().astype(np.float64)).round()
+        wide = np.broadcast_to(bias.read(), shape).astype(np.float64) * beta
+        real = (wide / scales().astype(np.float64)).round()
         bounds = np.iinfo(np.int32)
         if (real < bounds.min).any() or (real > bounds.max).any():
             _logger.warning(
@@ -237,8 +254,7 @@ def quantized_bias(
             )
         return np.clip(real, bounds.min, bounds.max).astype(np.int32)
 
-    count = weight_scale.count
     return (
-        Deferred(dtype_of(6), bias.shape, values),
-        Deferred(bias.dtype, (count,), scales),
+        Deferred(dtype_of(6), shape, values),
+        Deferred(bias.dtype, (count * repeats,), scales),
     )

@@ -210,6 +210,53 @@ def test_sums_that_broadcast(shape: str) -> None:
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+WIDE = """<ir_version: 8, opset_import: ["": 17]> g (float[B,S,6] x) => (float[B,S,6] y)
+<int64[4] two = {0, 0, 2, 2}, int64[4] three = {0, 0, 2, 3}, int64[3] merged = {0, 0, 6}> {
+    qm = MatMul(x, qw) qa = Add(qm, qb) qr = Reshape(qa, two) q = Transpose<perm=[0, 2, 1, 3]>(qr)
+    km = MatMul(x, kw) ka = Add(km, kb) kr = Reshape(ka, two) k = Transpose<perm=[0, 2, 3, 1]>(kr)
+    vm = MatMul(x, vw) va = Add(vm, vb) vr = Reshape(va, three)
+    v = Transpose<perm=[0, 2, 1, 3]>(vr)
+    scores = MatMul(q, k) weights = Softmax(scores) o = MatMul(weights, v)
+    t = Transpose<perm=[0, 2, 1, 3]>(o) y = Reshape(t, merged)
+}"""
+ONE_ROW = """<ir_version: 8, opset_import: ["": 17]> g (int64[B,S] ids) => (float[B,S,4] y) {
+    w = Gather(table, ids) t = Add(w, row) y = LayerNormalization(t, scale, shift)
+}"""
+BIASED = """<ir_version: 8, opset_import: ["": 17]> g
+(float[B,S,4] x, float[1,S,4] z) => (float[B,S,4] y) {
+    biased = Add(z, bias) t = Add(x, biased) y = LayerNormalization(t, scale, shift)
+}"""
+SHAPES = {
+    "x": (2, 3, 6), "qw": (6, 4), "kw": (6, 4), "vw": (6, 6), "qb": 4, "kb": 4, "vb": 6,
+    "z": (1, 3, 4), "table": (9, 4), "row": (1, 4), "bias": 4, "scale": 4, "shift": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "op"),
+    [(WIDE, "Attention"), (ONE_ROW, "LayerNormalization"), (BIASED, "SkipLayerNormalization")],
+    ids=["values wider than keys", "one row for all positions", "a bias of what is broadcast"],
+)
+def test_shapes_that_differ(text: str, op: str) -> None:
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    sizes = SHAPES if text is WIDE else {**SHAPES, "x": (2, 3, 4)}
+    arrays: dict[str, Any] = {n: rng.standard_normal(s, np.float32) for n, s in sizes.items()}
+    arrays["ids"] = np.array([[1, 8, 0], [4, 4, 7]])
+    fed = {i.name for i in model.graph.input}
+    known = {t.name for t in model.graph.initializer} | fed
+    read = {name for node in model.graph.node for name in node.input} - known
+    model.graph.initializer.extend(
+        numpy_helper.from_array(a, n) for n, a in arrays.items() if n in read
+    )
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert op in fused.get_operator_statistics()
+    feed = {name: arrays[name] for name in fed}
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    for session in (onnxruntime.InferenceSession, sardonyx.InferenceSession):
+        (got,) = session(fused.model.SerializeToString()).run(None, feed)
+        np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
 FORMS = {
     "div": "y = Div(x, r)",
     "reciprocal": "i = Reciprocal(r) y = Mul(x, i)",

@@ -46,7 +46,11 @@ def attention(b: Builder, node: Node) -> dict[Value, Value]:
     bias = b.Concat(*[part[2] for part in given], axis=0)
     mask = _expanded(b, found)
     inputs = [given[0][0], weights, bias, *([] if mask is None else [None, None, mask])]
-    return {found.result: b.node("Attention", *inputs, **_options(found)).outputs[0]}
+    options = _options(found)
+    sizes = [part[1].tensor.dims[1] for part in given]
+    if len(set(sizes)) > 1:
+        options["qkv_hidden_sizes"] = sizes
+    return {found.result: b.node("Attention", *inputs, **options).outputs[0]}
 
 
 def multi_head_attention(b: Builder, node: Node) -> dict[Value, Value]:

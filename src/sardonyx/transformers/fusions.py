@@ -128,7 +128,7 @@ def bias_skip_layer_norm(b: Builder, node: Node) -> dict[Value, Value]:
     need(optional_input(node, slot) is None, "it has a bias")
     for i in (0, 1):
         biased = _biased(input_of(node, i))
-        if biased is not None and biased[0].tensor.shape == input_of(node, i).tensor.shape:
+        if biased is not None and biased[0].tensor.shape == node.outputs[0].tensor.shape:
             vectors = [optional_input(node, j) for j in range(2, slot)]
             inputs = [biased[0], input_of(node, 1 - i), *vectors, biased[1]]
             options: dict[str, Any] = {"domain": MICROSOFT, "epsilon": node.attrs["epsilon"]}
@@ -166,6 +166,8 @@ def embed_layer_norm(b: Builder, node: Node) -> dict[Value, Value]:
     shared = [e for e in found if e.ids is None or e.ids.tensor.shape != rows]
     need(len(shared) <= 1, "two embeddings have no batch")
     position = shared[0] if shared else min(found[1:], key=lambda e: -e.n_rows)
+    is_whole = position.ids is not None or position.table.tensor.dims[0] == rows[1]
+    need(is_whole, "a constant has other rows than there are positions")
     need(position.ids is None or position.ids.tensor.dims[0] in (1, rows[0]), "other positions")
     word, *rest = sorted((e for e in found if e is not position), key=lambda e: -e.n_rows)
     segment = rest[0] if rest else None

@@ -176,3 +176,7 @@ def test_files_of_protos(tmp_path: Path) -> None:
     for name in ("../w", "m.onnx"):
         with pytest.raises(InvalidArgument, match="is not the name of another file beside"):
             save_proto(model, tmp_path / "m.onnx", name)
+    light = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    with pytest.raises(InvalidArgument, match="which are not loaded and would be lost"):
+        save_proto(light, tmp_path / "n.onnx", "w")
+    assert (tmp_path / "w").stat().st_size > 10_000

@@ -32,6 +32,11 @@ def save_proto(
     data_path = os.path.join(os.path.dirname(target), data_file)
     if os.path.basename(data_file) != data_file or data_path == target:
         raise InvalidArgument(f"{data_file!r} is not the name of another file beside {target}")
+    if any(_location(tensor) == data_file for tensor in model.graph.initializer):
+        raise InvalidArgument(
+            f"{data_file} has weights of the model, which are not loaded and would be lost",
+            hint="load the model with its external data, or give another name",
+        )
     with _without_data(model, data_file, min_bytes) as tensors:
         light = model.SerializeToString()
         with writing(target) as file, writing(data_path) as data_out:
@@ -41,6 +46,14 @@ def save_proto(
                 data_out.write(raw)
                 end = offset + len(raw)
             file.write(light)
+
+
+def _location(tensor: onnx.TensorProto) -> str | None:
+    """Return the file that a tensor is in; None for one in memory."""
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return None
+    named = (entry.value for entry in tensor.external_data if entry.key == "location")
+    return next(map(os.path.normpath, named), None)
 
 
 @contextlib.contextmanager

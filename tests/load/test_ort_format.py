@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_weights_stay_in_the_file(tmp_path: Path) -> None:
     assert weight.source.file.path == str(path)
 
 
+def test_paths_that_are_no_text(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.ort")
+    Path(path).write_bytes(converted("linear"))
+    (y,) = sardonyx.InferenceSession(path).run(None, FEEDS["linear"])
+    assert y.shape == (2, 64)
+
+
 def test_sessions_of_bytes_are_pickled() -> None:
     session = pickle.loads(pickle.dumps(sardonyx.InferenceSession(converted("linear"))))
     (y,) = session.run(None, FEEDS["linear"])
@@ -184,21 +192,30 @@ def test_references_to_the_same_bytes_are_bounded() -> None:
         sardonyx.InferenceSession(bytes(data))
 
 
+def test_a_long_name_is_not_repeated_without_end() -> None:
+    """A node with 20000 inputs that are one name of 1 MB: 20 GB if each were a copy."""
+    name = text("x" * (1 << 20))
+    node = table([*[None] * 5, text("Sum"), *[None] * 2, _repeated(name, 20_000)])
+    data = model_file("6", table([None, None, tables([node])]))
+    with pytest.raises(InvalidProtobuf, match="a long name is repeated too often"):
+        sardonyx.InferenceSession(data)
+
+
 def _doubled(graph: Append, levels: int) -> Append:
     for _ in range(levels):
         attribute = table([text("body"), None, Scalar("<i", 5), *[None] * 4, graph])
-        graph = table([None, None, _twice(table([*[None] * 10, tables([attribute])]))])
+        graph = table([None, None, _repeated(table([*[None] * 10, tables([attribute])]), 2)])
     return graph
 
 
-def _twice(one: Append) -> Append:
-    """A vector whose two elements are the same table."""
+def _repeated(one: Append, count: int) -> Append:
+    """A vector whose elements are the same object."""
 
     def append(out: bytearray) -> int:
         at = len(out)
-        out += (2).to_bytes(4, "little") + bytes(8)
+        out += count.to_bytes(4, "little") + bytes(4 * count)
         target = one(out)
-        for slot in (at + 4, at + 8):
+        for slot in range(at + 4, at + 4 + 4 * count, 4):
             out[slot : slot + 4] = (target - slot).to_bytes(4, "little")
         return at
 

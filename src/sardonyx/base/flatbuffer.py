@@ -20,6 +20,9 @@ _F32: Final = struct.Struct("<f")
 _U8: Final = struct.Struct("<B")
 
 
+_REPEATS: Final = 64  # times the bytes of a file that all strings together may have
+
+
 class InvalidFlatBuffer(InvalidProtobuf):
     """The bytes are not a FlatBuffer of the expected schema."""
 
@@ -29,6 +32,7 @@ class FlatBuffer:
 
     A writer stores contents once, so all contents together are not larger than the file. A file in
     which many tables refer to the same large vector is rejected instead of being copied many times.
+    Strings are names, which many tables refer to: together they may be larger, within limits.
     """
 
     def __init__(self, data: memoryview, name: str, kind: str) -> None:
@@ -38,6 +42,7 @@ class FlatBuffer:
         self._kind = kind
         self._unread = len(self.data)
         self._strings: dict[int, bytes] = {}  # by offset: writers store equal ones once
+        self._unnamed = _REPEATS * len(self.data)  # bytes that strings may still have
 
     def root(self, identifier: bytes) -> Table:
         """Return the root table of a file with this identifier."""
@@ -78,11 +83,15 @@ class FlatBuffer:
         return at + 4, count
 
     def string(self, at: int) -> bytes:
-        """Return the string at an offset, which may be referred to any number of times."""
+        """Return the string at an offset, which may be referred to many times."""
         if at not in self._strings:
             begin, count = self.vector(at, 1)
             self._strings[at] = bytes(self.data[begin : begin + count])
-        return self._strings[at]
+        text = self._strings[at]
+        self._unnamed -= len(text)
+        if self._unnamed < 0:
+            raise self.error("a long name is repeated too often")
+        return text
 
     def _check(self, at: int, n_bytes: int) -> None:
         if at < 0 or at + n_bytes > len(self.data):

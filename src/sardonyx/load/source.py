@@ -357,8 +357,9 @@ def _translated(original: Source, files: Files, origin: str) -> ModelBytes:
     """Return a model in the .ort format as an ONNX model whose weights are in that file."""
     from sardonyx.load.ort_format import onnx_bytes  # few models are in it
 
-    files.add(original.name, original)
-    data = onnx_bytes(original.data, original.name, original.name)
+    location = original.name.encode("utf-8", "replace").decode()  # paths may be other bytes
+    files.add(location, original)
+    data = onnx_bytes(original.data, original.name, location)
     # Not fixed: the translation is memory of one session, which programs and packs cannot share.
     source = Source(memoryview(data), original.name, is_fixed=False)
     return ModelBytes(source, files, origin, original=original)

@@ -15,6 +15,7 @@ import pytest
 import sardonyx
 from sardonyx.errors import InvalidArgument, NotImplemented
 from sardonyx.save import ort_schemas
+from sardonyx.save.ort_format import Weights
 from tests.load.test_ort_format import FEEDS, MODELS
 
 TOOL = Path(__file__).parents[2] / "tools" / "ort_schemas.py"
@@ -62,6 +63,15 @@ def test_types_that_the_format_lacks(tmp_path: Path) -> None:
     g (optional(float[n]) x) => (bool y) { y = OptionalHasElement(x) }""")
     with pytest.raises(NotImplemented, match=r"the \.ort format has no values of the type"):
         saved(model, tmp_path / "m.ort")
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_have_a_largest_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is found before any weight is read."""
+    monkeypatch.setattr(sardonyx.save, "MAX_BYTES", 16_000)
+    monkeypatch.setattr(Weights, "read", None)
+    with pytest.raises(InvalidArgument, match=r"file in the \.ort format holds at most 16000"):
+        saved(MODELS["linear"](), tmp_path / "m.ort")
     assert not list(tmp_path.iterdir())
 
 

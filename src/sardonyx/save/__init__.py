@@ -82,14 +82,19 @@ def ort_bytes(model: Model, opset: int = 0) -> bytearray:
     versions, weights = Versions(model.opsets, opset), Weights()
     writer = GraphWriter(versions, weights)
     message = model_message(model, writer.main(model), versions.ir, versions.opsets)
+    _check_ort_size(message.size + weights.size)  # before weights are read
     data = ort_file(native.decode(message.joined()), weights, writer.facts())
-    if len(data) > MAX_BYTES:
+    _check_ort_size(len(data))
+    return data
+
+
+def _check_ort_size(size: int) -> None:
+    if size > MAX_BYTES:
         raise InvalidArgument(
-            f"the saved model would have {len(data)} bytes, and a file in the .ort format holds at "
+            f"the saved model would have {size} bytes, and a file in the .ort format holds at "
             f"most {MAX_BYTES}",
             hint="save it as an .onnx file, with external data",
         )
-    return data
 
 
 def _check_size(message: Message, file: DataFile | None) -> None:

@@ -28,7 +28,7 @@ from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.load.types import declared_dims, fact_of
 from sardonyx.ops import lookup
 from sardonyx.save.ort_schemas import OpSchema, schema_of
-from sardonyx.save.tensor import content
+from sardonyx.save.tensor import content, stored_bytes
 from sardonyx.save.types import Dims
 
 VERSION: Final = "6"
@@ -44,6 +44,11 @@ class Weights:
 
     def __init__(self) -> None:
         self._consts: list[Const] = []
+
+    @property
+    def size(self) -> int:
+        """The bytes of all tensors."""
+        return sum(map(stored_bytes, self._consts))
 
     def entries(self, const: Const, name: str) -> dict[str, object] | None:
         """Return the external data entries of a tensor, whose offset is its number here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +312,15 @@ def test_files_that_are_read_stay(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match="is a file of the model itself"):
             convert(path, tmp_path / out, ConvertOptions(external_data=data))
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_a_warning_of_nodes_that_are_not_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "sardonyx"):
+        options = ConvertOptions(dtype="float16", node_block_list=["misspelt"])
+        convert(DIGITS, tmp_path / "m.onnx", options)
+    assert "no node has the name misspelt" in caplog.text
 
 
 def test_ort_files_hold_their_weights(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from sardonyx.base.log import logger
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.convert.dims import check_names, sizes_of, with_output_dims
 from sardonyx.convert.half import HalfReport, to_half
@@ -107,11 +108,17 @@ def converted(
     report = None
     if half is None and options.dtype is not None:
         half = half_options(options)
+        _warn_of_unknown(model.graph, half.kept_nodes)
     if half is not None:
         model, report = to_half(model, half)
     if options.opset is not None:
         lower_opset(model, options.opset)
     return model, report
+
+
+def _warn_of_unknown(graph: Graph, names: Collection[str]) -> None:
+    for name in sorted(set(names) - {node.name for node in graph.all_nodes()}):
+        logger.warning("no node has the name %s, which was to stay in float32", name)
 
 
 def _fixed(source: ModelBytes, options: ConvertOptions) -> Model:
@@ -168,7 +175,7 @@ def _weight_bytes(graph: Graph) -> int:
 
 def _inputs(model: Any, source: ModelBytes) -> list[str]:
     """Return the files that a model was read from."""
-    own = [os.fsdecode(model)] if isinstance(model, (str, bytes, os.PathLike)) else []
+    own = [os.fsdecode(model)] if isinstance(model, (str, os.PathLike)) else []
     return [*(own if own and os.path.exists(own[0]) else []), *source.files.states()]
 
 

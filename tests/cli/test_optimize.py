@@ -60,3 +60,11 @@ def test_what_is_read_is_not_overwritten(
     assert main(["optimize", path, *options]) == 2
     assert ("is read by this command" if options else "needs -o") in capsys.readouterr().err
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_ort_files_hold_their_weights(tmp_path: pathlib.Path, capsys: Any) -> None:
+    path, out = foldable(tmp_path / "m.onnx"), tmp_path / "out.ort"
+    assert main(["optimize", path, "-o", str(out), "--external-data", "w"]) == 2
+    assert "leave out --external-data" in capsys.readouterr().err
+    assert main(["optimize", path, "-o", str(out)]) == 0
+    assert out.read_bytes()[4:8] == b"ORTM"

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from sardonyx.cli import main
 from sardonyx.cli.compare import search
 from sardonyx.cli.trace import statistics
-from tests.cli.models import sums
+from tests.cli.models import save, sums, tensor
 
 
 @pytest.mark.parametrize("limit", [1, search.MIN_GROUP_BYTES], ids=["one by one", "at once"])
@@ -39,6 +40,17 @@ def test_a_folder_of_some_values(tmp_path: pathlib.Path, capsys: Any) -> None:
     assert main(["trace", path, "--nodes", "add*", "-o", str(out)]) == 0
     assert [file.name for file in out.iterdir()] == ["total.npy"]
     assert "total" in capsys.readouterr().out
+
+
+def test_names_that_no_file_can_have(tmp_path: pathlib.Path) -> None:
+    """Long ones, of which the end is kept; paths; names that would be those of one file."""
+    names = ["ä" * 200 + "/1", "ä" * 200 + "/2", "../up", "__up", "?up"]
+    nodes = [helper.make_node("Relu", ["x"], [name]) for name in names]
+    outputs = [tensor(name, [3]) for name in names]
+    path = save(tmp_path / "m.onnx", nodes, [tensor("x", [3])], outputs)
+    assert main(["trace", path, "-o", str(tmp_path / "values")]) == 0
+    written = {file.stem for file in (tmp_path / "values").iterdir()}
+    assert written == {"ä" * 99 + "_1", "ä" * 99 + "_2", "_up", "__up", "_up_1"}
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,10 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         raise UsageError("optimize needs -o, the model to write")
     began, before = time.monotonic(), LoadedModel(arguments.model)
-    data = arguments.external_data
-    if data is None and before.weight_bytes > _LARGE:
+    data, is_ort = arguments.external_data, arguments.output.suffix.lower() == ".ort"
+    if is_ort and data is not None:
+        raise UsageError("files in the .ort format hold their weights: leave out --external-data")
+    if not is_ort and data is None and before.weight_bytes > _LARGE:
         data = f"{arguments.output.name}.data"
     outputs = [arguments.output]
     if data is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fnmatch
+import itertools
 import json
 import os
 import pathlib
@@ -25,6 +26,7 @@ from sardonyx.cli.compare.sides import Key, LoadedModel, SardonyxSide, SideOptio
 from sardonyx.cli.console import activity, format_shape, heading, printable, say, table
 
 _CHUNK: Final = 1 << 20  # elements of which statistics are computed at a time
+_LONGEST: Final = 200  # bytes of a name; file systems allow 255, with suffixes
 _UNSAFE: Final = re.compile(r"[^\w.\-]+")  # characters of a name that a file's name does not get
 
 Write = Callable[[str, Any], None]  # a name and an array
@@ -111,9 +113,12 @@ def _target(output: pathlib.Path | None, is_archive: bool) -> Iterator[Write]:
         taken: set[str] = set()
 
         def save(name: str, array: Any) -> None:
-            base = _UNSAFE.sub("_", name).strip(".") or "value"
-            while base in taken:
-                base += "_"
+            safe = _UNSAFE.sub("_", name).encode()[-_LONGEST:].decode(errors="ignore")
+            base = stem = safe.strip(".") or "value"
+            for i in itertools.count(1):
+                if base not in taken:
+                    break
+                base = f"{stem}_{i}"
             taken.add(base)
             with writing(os.fspath(output / f"{base}.npy")) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)

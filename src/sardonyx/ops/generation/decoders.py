@@ -74,7 +74,7 @@ def _takes_sequences(decoder: DecoderGraph) -> bool:
     """Return whether each step reads all tokens so far: unless one is declared, as onnxruntime."""
     facts = dict(zip(decoder.input_names, decoder.input_facts, strict=True))
     fact = facts.get("input_ids")
-    return fact is not None and fact.dims[1] != 1
+    return fact is not None and fact.dims[1:] != (1,)
 
 
 class Gpt:

@@ -192,3 +192,10 @@ def test_differences(a: list[float], b: list[float], expected: dict[str, Any]) -
     found = difference(np.array(a, np.float32), np.array(b, np.float32), 1e-3)
     for name, value in expected.items():
         assert getattr(found, name) == value
+
+
+def test_attributes_that_are_not_a_number_are_equal(tmp_path: pathlib.Path, capsys: Any) -> None:
+    node = helper.make_node("LeakyRelu", ["x"], ["y"], alpha=float("nan"))
+    paths = [save(tmp_path / name, [node], [tensor("x", [3])], [tensor("y", [3])]) for name in "ab"]
+    assert main(["diff", *paths, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["changes"] == []

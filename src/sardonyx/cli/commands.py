@@ -300,7 +300,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
                 "name of a file beside OUT for the weights (default: OUT.data for models of more "
                 "than 1 GB)",
             ),
-            path_option("-o --output OUT", "the model to write"),
+            path_option("-o --output OUT", "the model to write: .onnx, or .ort"),
         ),
     ),
     "convert": (

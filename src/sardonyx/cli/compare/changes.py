@@ -82,7 +82,7 @@ def _same_attribute(a: Any, b: Any) -> bool:
             return np.array_equal(a, b)
         case ((tuple() | list()), (tuple() | list())):
             return len(a) == len(b) and all(map(_same_attribute, a, b))
-    return type(a) is type(b) and bool(a == b)
+    return type(a) is type(b) and bool(a == b or (a != a and b != b))  # noqa: PLR0124 - NaN
 
 
 def _shown(value: Any) -> str:
@@ -107,10 +107,13 @@ def node_changes(a: Node, b: Node, counterparts: Counterparts) -> list[Change]:
         if a.op.name not in COMMUTATIVE:
             found.append(Change("operands", "the operands are swapped"))
         return found
-    made_here = set(counterparts.values())
-    for slot, (x, y) in enumerate(pairs):
-        if not same_input(x, y, counterparts) and not _is_follow_up(x, y, counterparts, made_here):
-            found.append(_changed_input(slot, x, y, counterparts))
+    changed = [(i, *pair) for i, pair in enumerate(pairs) if not same_input(*pair, counterparts)]
+    matched = set(counterparts.values()) if changed else set()
+    found += [
+        _changed_input(slot, x, y, counterparts)
+        for slot, x, y in changed
+        if not _is_follow_up(x, y, counterparts, matched)
+    ]
     return found
 
 

@@ -20,7 +20,9 @@ _F32: Final = struct.Struct("<f")
 _U8: Final = struct.Struct("<B")
 
 
-_REPEATS: Final = 64  # times the bytes of a file that all strings together may have
+# All strings together have at most so many times the bytes of the file, and so many bytes.
+_REPEATS: Final = 64
+_MAX_NAMES: Final = 1 << 28
 
 
 class InvalidFlatBuffer(InvalidProtobuf):
@@ -42,7 +44,8 @@ class FlatBuffer:
         self._kind = kind
         self._unread = len(self.data)
         self._strings: dict[int, bytes] = {}  # by offset: writers store equal ones once
-        self._unnamed = _REPEATS * len(self.data)  # bytes that strings may still have
+        # The bytes that strings may still have.
+        self._unnamed = max(len(self.data), min(_REPEATS * len(self.data), _MAX_NAMES))
 
     def root(self, identifier: bytes) -> Table:
         """Return the root table of a file with this identifier."""

@@ -140,9 +140,10 @@ def run(suite: Suite, source: Path, python: Path, runtime: str, workers: int) ->
         )
     except subprocess.TimeoutExpired:
         raise Trouble(f"{suite.name}: not done after {SECONDS} s") from None
-    if not report.exists():
-        raise Trouble(f"{suite.name} on {runtime} wrote no report: {done.stdout[-500:]}")
-    return passing(report)
+    passed = passing(report) if report.exists() else set()
+    if not passed:
+        raise Trouble(f"{suite.name} on {runtime}: no test passed: {done.stdout[-500:]}")
+    return passed
 
 
 def passing(report: Path) -> set[str]:
@@ -190,4 +191,7 @@ def as_cells(found: Comparison) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        raise SystemExit(main())
+    except Trouble as trouble:
+        raise SystemExit(f"{trouble}") from None

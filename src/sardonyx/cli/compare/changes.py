@@ -82,7 +82,8 @@ def _same_attribute(a: Any, b: Any) -> bool:
             return np.array_equal(a, b)
         case ((tuple() | list()), (tuple() | list())):
             return len(a) == len(b) and all(map(_same_attribute, a, b))
-    return type(a) is type(b) and bool(a == b or (a != a and b != b))  # noqa: PLR0124 - NaN
+    is_nan = a != a and b != b
+    return type(a) is type(b) and bool(a == b or is_nan)
 
 
 def _shown(value: Any) -> str:

@@ -145,6 +145,15 @@ def test_wrong_types(tmp_path: Path, arguments: Any, message: str) -> None:
         _quantize(tmp_path, **arguments)
 
 
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # numpy's, before the error
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_samples_that_are_not_finite(tmp_path: Path, value: float) -> None:
+    sample = {"x": np.full_like(samples("convnet")[0]["x"], value)}
+    with pytest.raises(InvalidArgument, match="a range is not finite"):
+        q.quantize_static(convnet(), tmp_path / "q.onnx", [sample])
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_calibration_cache(tmp_path: Path) -> None:
     cache = tmp_path / "cache.json"
     _quantize(tmp_path, calibration_cache_path=cache)
@@ -154,9 +163,10 @@ def test_calibration_cache(tmp_path: Path) -> None:
     method = q.CalibrationMethod.Entropy
     with pytest.raises(ValueError, match="matching calibrate_method"):
         q.quantize_static(convnet(), target, calibrate_method=method, calibration_cache_path=cache)
-    cache.write_text(json.dumps({"some": "file"}))
-    with pytest.raises(InvalidArgument, match="not a calibration cache"):
-        q.load_tensors_data(cache)
+    for text in (json.dumps({"some": "file"}), "{"):
+        cache.write_text(text)
+        with pytest.raises(InvalidArgument, match="not a calibration cache"):
+            q.load_tensors_data(cache)
     with pytest.raises(ValueError, match="Either calibration_data_reader"):
         q.quantize_static(convnet(), target)
 

@@ -256,6 +256,19 @@ ERRORS = (
 )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # numpy's, before the error
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite(tmp_path: Any, value: float) -> None:
+    model = matmul_model(64, 16)
+    weight = numpy_helper.to_array(model.graph.initializer[0]).copy()
+    weight[3, 5] = value
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    for config in (None, tools.RTNWeightOnlyQuantConfig(), tools.KQuantWeightOnlyQuantConfig()):
+        with pytest.raises(InvalidArgument, match="NaN or infinity"):
+            saved(tools.MatMulNBitsQuantizer(model, algo_config=config), tmp_path / "q.onnx")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("call", "error", "text"), ERRORS)
 def test_errors(call, error, text):
     with pytest.raises(error, match=text):

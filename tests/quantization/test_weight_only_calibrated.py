@@ -241,6 +241,7 @@ ERRORS = (
     (None, "calibration_data_reader is missing"),
     ([], "there are no calibration samples"),
     ([{"z": np.ones(3)}], "calibration sample 0 has no array for the input x"),
+    ([{"x": np.ones((1, 4, 3), np.float32)}], r"sample 0 has \[1, 4, 3\] for the input x"),
     ([{"x": np.full((1, 4, WIDTH), np.nan, np.float32)}], "are not finite"),
 )
 

@@ -52,8 +52,10 @@ def scale_and_zero_point(
         rmin = -rmax
     # In float64: the difference of a finite range may overflow its own type.
     exact = (rmax.astype(np.float64) - rmin.astype(np.float64)) / (high - low)
-    if not (exact >= 0).all():
-        raise InvalidArgument("a range has NaN: the calibration data or a weight has NaN")
+    if not (np.isfinite(exact) & (exact >= 0)).all():
+        raise InvalidArgument(
+            "a range is not finite: the calibration data or a weight has NaN or infinity"
+        )
     is_empty = exact < smallest_scale(rmax.dtype)
     safe = np.where(is_empty, 1.0, exact)
     if symmetric:

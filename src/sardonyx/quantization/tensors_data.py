@@ -197,7 +197,10 @@ def read_cache(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not os.path.isfile(target):
         raise ValueError(f"Calibration cache path is not a file: {target}")
     with open(target, encoding="utf-8") as file:
-        content = json.load(file)
+        try:
+            content = json.load(file)
+        except ValueError:
+            content = None  # not JSON
     if not isinstance(content, dict) or not {"data", "calibration_method"} <= content.keys():
         raise InvalidArgument(f"{target} is not a calibration cache", hint="delete it")
     return content

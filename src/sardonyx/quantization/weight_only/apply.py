@@ -142,6 +142,11 @@ def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
     else:
         found = rounding.by_columns(weight, form, round_)
     rounding.release(const)
+    if not np.isfinite(found.scale).all():
+        raise InvalidArgument(
+            "a weight has NaN or infinity, which n-bit codes do not express",
+            hint="check the model, or exclude the node",
+        )
     dtype = const.dtype.np
     zero = found.zero
     if zero is not None and zero.dtype != np.uint8:

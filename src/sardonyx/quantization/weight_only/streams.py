@@ -57,6 +57,8 @@ class Stream:
                     f"calibration sample {index} has no array for the input {min(missing)}",
                     hint="every sample is a dict with all inputs of the model",
                 )
+            for value, array in values.items():
+                _check_shape(value, array, index)
 
     def __len__(self) -> int:
         return len(self._values)
@@ -146,6 +148,20 @@ class Stream:
         outputs = [Declared(f"out{i}", None, None) for i in range(len(results))]
         model = replace(self._model, graph=graph, inputs=inputs, outputs=outputs, overridable=[])
         return model, feeds
+
+
+def _check_shape(value: Value, array: Array, index: int) -> None:
+    """Raise for a sample whose array the model's input does not take."""
+    shape = value.tensor.shape
+    if shape is None:
+        return
+    sizes = zip(shape, array.shape, strict=False)
+    if len(shape) != array.ndim or any(isinstance(d, int) and d != n for d, n in sizes):
+        raise InvalidArgument(
+            f"calibration sample {index} has {list(array.shape)} for the input {value.name}, which "
+            f"is {value.fact}",
+            hint="give arrays of the shapes that the model takes",
+        )
 
 
 def _is_fixed(arrays: Sequence[Array]) -> bool:

@@ -14,9 +14,10 @@ from sardonyx.graph.const import Const
 from sardonyx.graph.dtype import U8
 from sardonyx.ort.matmul_nbits_quantizer import quantize_matmul_bnb4
 from sardonyx.quantization.matmul_nbits import load_for_quantization
+from sardonyx.quantization.quantized_weight import release
 from sardonyx.quantization.weight_only.result import QuantizedModel
 from sardonyx.quantization.weight_only.rewrite import matmul_weight, replace_bnb4
-from sardonyx.quantization.weight_only.rounding import matrix, release
+from sardonyx.quantization.weight_only.rounding import matrix
 from sardonyx.quantization.weight_only.stored import LazyArrays, Type
 
 Array = np.ndarray[Any, Any]

@@ -7,6 +7,7 @@ three are computed when the first is written; the tensor itself precedes its sca
 from __future__ import annotations
 
 import logging
+import mmap
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from sardonyx.base.records import field, frozen, mutable
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
-from sardonyx.graph.const import Const, Deferred
+from sardonyx.graph.const import Const, Deferred, SourceConst
 from sardonyx.quantization.arithmetic import (
     block_range,
     float8_scale,
@@ -27,6 +28,12 @@ from sardonyx.quantization.quant_types import FLOAT8E4M3FN, INT8, INT16, dtype_o
 _logger = logging.getLogger(__name__)
 _INT32_STEPS: Final = float(2**32 - 2)  # of a symmetric int32
 _MARGIN: Final = 1.0001  # keeps a bias that just fits from overflowing by rounding
+
+
+def release(const: Const) -> None:
+    """Let the pages of a mapped weight go, which is not read again."""
+    if isinstance(const, SourceConst):
+        const.source.advise(mmap.MADV_DONTNEED, const.offset, const.length)
 
 
 @frozen
@@ -109,6 +116,7 @@ class QuantizedWeight:
             shape = [-1 if i == axis else 1 for i in range(values.ndim)]
             scale, zero_point = scale.reshape(shape), zero_point.reshape(shape)
         result = quantized(self.scheme.number, values, scale, zero_point)
+        release(self.source)
         if self.scheme.number == FLOAT8E4M3FN and np.isnan(result.astype(np.float32)).any():
             raise InvalidArgument("a weight that is quantized to float8 has NaN")
         return result

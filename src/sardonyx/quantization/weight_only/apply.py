@@ -16,6 +16,7 @@ from sardonyx.graph.dtype import by_name
 from sardonyx.graph.graph import Node, input_of
 from sardonyx.load.model import Model
 from sardonyx.ops.inference import axis_of
+from sardonyx.quantization.quantized_weight import release
 from sardonyx.quantization.weight_only import rounding
 from sardonyx.quantization.weight_only.calibrated import Method, quantize_calibrated
 from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig, samples_of
@@ -141,7 +142,7 @@ def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
         found = rounding.hqq(weight, form)
     else:
         found = rounding.by_columns(weight, form, round_)
-    rounding.release(const)
+    release(const)
     if not np.isfinite(found.scale).all():
         raise InvalidArgument(
             "a weight has NaN or infinity, which n-bit codes do not express",

@@ -20,9 +20,10 @@ from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.load.model import Model
+from sardonyx.quantization.quantized_weight import release
 from sardonyx.quantization.weight_only.gptq import Rounding, compensated, curvature
 from sardonyx.quantization.weight_only.grid import Format, Grid, searched_grid
-from sardonyx.quantization.weight_only.rounding import column_tiles, matrix, release
+from sardonyx.quantization.weight_only.rounding import column_tiles, matrix
 from sardonyx.quantization.weight_only.streams import Stream
 
 Array = np.ndarray[Any, Any]

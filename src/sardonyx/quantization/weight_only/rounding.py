@@ -6,14 +6,13 @@ order than torch's: single codes may differ, by one.
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.base.records import frozen
-from sardonyx.graph.const import Const, SourceConst
+from sardonyx.graph.const import Const
 from sardonyx.ort.matmul_nbits_quantizer import quantized_codes
 from sardonyx.quantization.weight_only.grid import Format, padded_blocks, range_grid
 from sardonyx.quantization.weight_only.stored import Codes
@@ -37,12 +36,6 @@ def matrix(const: Const) -> Array:
     array = const.view()
     array = array.reshape(array.shape[-2:])
     return array if array.dtype in (np.float32, _FLOAT16) else array.astype(np.float32)
-
-
-def release(const: Const) -> None:
-    """Let the pages of a mapped weight go, which is not read again."""
-    if isinstance(const, SourceConst):
-        const.source.advise(mmap.MADV_DONTNEED, const.offset, const.length)
 
 
 def by_columns(weight: Array, form: Format, round_: Rounder) -> Codes:

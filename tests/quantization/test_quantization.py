@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,14 @@ def test_inputs(tmp_path: Path, form: str) -> None:
     result = _quantize(tmp_path, forms[form])
     assert {"w1_quantized", "w1_scale", "x_zero_point"} <= _initializers(result).keys()
     assert model.graph.node[0].input[1] == "w1"  # what the caller has is as before
+
+
+def test_names_of_the_module() -> None:
+    """Programs import these from the module that onnxruntime defines them in."""
+    module = importlib.import_module("sardonyx.quantization.quantize")
+    assert module.get_qdq_config is q.get_qdq_config
+    assert module.CalibrationDataReader is q.CalibrationDataReader
+    assert module.QuantFormat is q.QuantFormat
 
 
 def test_quantize_by_configuration(tmp_path: Path) -> None:

@@ -122,13 +122,17 @@ class BaseQuantizer:
         """Quantize the document."""
         raise NotImplementedError("a quantizer quantizes its document")
 
-    def is_weight_symmetric(self, number: int) -> bool:
+    def is_weight_symmetric(self, weight_quant_type: int) -> bool:
         """Return whether weights of a type are quantized symmetrically."""
-        return number in SIGNED if self._weight_symmetric is None else self._weight_symmetric
+        return (
+            weight_quant_type in SIGNED
+            if self._weight_symmetric is None
+            else self._weight_symmetric
+        )
 
-    def is_input_a_initializer(self, name: str) -> bool:
+    def is_input_a_initializer(self, input_name: str) -> bool:
         """Return whether a value is an initializer of this graph."""
-        return name in self.graph.initializers
+        return input_name in self.graph.initializers
 
     def has_one_reader(self, name: str) -> bool:
         """Return whether one node of this graph reads a value, and nothing else does."""
@@ -151,14 +155,14 @@ class BaseQuantizer:
         """Return whether weights are quantized per channel where the op supports it."""
         return self.per_channel
 
-    def is_valid_quantize_weight(self, name: str) -> bool:
+    def is_valid_quantize_weight(self, weight_name: str) -> bool:
         """Return whether a value is an initializer that can be quantized."""
-        weight = self.graph.constant(name)
+        weight = self.graph.constant(weight_name)
         if weight is not None:
             return weight.dtype.onnx in FLOATS
         if not self.enable_subgraph_quantization or self.parent is None:
             return False
-        return bool(self.parent.is_valid_quantize_weight(name))
+        return bool(self.parent.is_valid_quantize_weight(weight_name))
 
     def should_quantize_node(self, node: NodeDoc) -> bool:
         """Return whether the options select a node."""

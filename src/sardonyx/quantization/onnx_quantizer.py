@@ -167,46 +167,50 @@ class ONNXQuantizer(BaseQuantizer):
 
     # Questions of rules.
 
-    def find_initializer_in_path(self, name: str) -> bool:
+    def find_initializer_in_path(self, initializer_name: str) -> bool:
         """Return whether a value is an initializer of this graph or of one around it."""
-        if self.is_input_a_initializer(name):
+        if self.is_input_a_initializer(initializer_name):
             return True
-        return self.parent is not None and bool(self.parent.find_initializer_in_path(name))
+        return self.parent is not None and bool(
+            self.parent.find_initializer_in_path(initializer_name)
+        )
 
-    def get_tensor_type(self, name: str, mandatory: bool = False) -> int | None:
+    def get_tensor_type(self, tensor_name: str, mandatory: bool = False) -> int | None:
         """Return the number of a value's element type; if unknown, that of `DefaultTensorType`."""
-        number = self.dtype_number(name)
+        number = self.dtype_number(tensor_name)
         if number is None and self.enable_subgraph_quantization and self.parent is not None:
-            found: int | None = self.parent.get_tensor_type(name)
+            found: int | None = self.parent.get_tensor_type(tensor_name)
             number = found
         if number is None and mandatory:
             if "DefaultTensorType" in self.extra_options:
                 return int(self.extra_options["DefaultTensorType"])
             raise RuntimeError(
-                f"Unable to find data type for weight_name={name!r}: no type is inferred, "
+                f"Unable to find data type for weight_name={tensor_name!r}: no type is inferred, "
                 "perhaps after a node of another domain. The extra option DefaultTensorType gives "
                 "one, usually onnx.TensorProto.FLOAT."
             )
         return number
 
-    def is_float_tensor(self, name: str) -> bool:
+    def is_float_tensor(self, tensor_name: str) -> bool:
         """Return whether a value can be quantized."""
-        if self.is_input_a_initializer(name):
-            return self.is_valid_quantize_weight(name)
-        if name in self.types:
-            return self.dtype_number(name) in FLOATS
+        if self.is_input_a_initializer(tensor_name):
+            return self.is_valid_quantize_weight(tensor_name)
+        if tensor_name in self.types:
+            return self.dtype_number(tensor_name) in FLOATS
         if self.enable_subgraph_quantization and self.parent is not None:
-            return bool(self.parent.is_float_tensor(name))
-        logger.warning("the type of tensor %r cannot be inferred, and it is not quantized", name)
+            return bool(self.parent.is_float_tensor(tensor_name))
+        logger.warning(
+            "the type of tensor %r cannot be inferred, and it is not quantized", tensor_name
+        )
         return False
 
-    def find_quantized_value(self, name: str) -> QuantizedValue | None:
+    def find_quantized_value(self, input_name: str) -> QuantizedValue | None:
         """Return the quantized form of a value, of this graph or of one around it."""
-        if name in self.quantized_value_map:
-            return self.quantized_value_map[name]
+        if input_name in self.quantized_value_map:
+            return self.quantized_value_map[input_name]
         if self.parent is None:
             return None
-        found: QuantizedValue | None = self.parent.find_quantized_value(name)
+        found: QuantizedValue | None = self.parent.find_quantized_value(input_name)
         return found
 
     def scale_names(self, name: str) -> tuple[str, str] | None:
@@ -341,15 +345,16 @@ class ONNXQuantizer(BaseQuantizer):
         """Quantize an initializer, as a whole or per channel: once for each axis in use."""
         const = self.graph.initializers[name]
         rank = len(const.shape)
-        if axis is not None and -rank <= axis < rank:
-            axis = None if axis == -1 and rank == 1 else axis % rank  # a vector has no columns
+        if axis == -1 and rank == 1:
+            axis = None  # a vector has no columns
         known = self.quantized_value_map.get(name)
         if known is not None:
             kind = self.weights[name].scheme.number if name in self.weights else 0
             is_of_type = kind == number or (kind and number != self.activation_qType)
-            if is_of_type and known.axis in (None, axis):
+            wanted = axis if axis is None else axis % rank
+            if is_of_type and (known.axis is None or known.axis % rank == wanted):
                 return known
-            label = f"{name}_{number}_{'' if axis is None else axis}"
+            label = f"{name}_{number}_{'' if wanted is None else wanted}"
             found = self.quantized_value_map.get(label)
             return found or self.add_weight(name, const, number, reduce_range, axis, label)
         if const.dtype.onnx not in FLOATS:

@@ -9,8 +9,13 @@ from typing import Any, Final
 from sardonyx.base.records import frozen
 from sardonyx.quantization.base_quantizer import logger
 from sardonyx.quantization.calibrate import create_calibrator
-from sardonyx.quantization.config import DynamicQuantConfig, QuantConfig, StaticQuantConfig
-from sardonyx.quantization.data_reader import feeds_of
+from sardonyx.quantization.config import (
+    DynamicQuantConfig,
+    QuantConfig,
+    StaticQuantConfig,
+    get_qdq_config,
+)
+from sardonyx.quantization.data_reader import CalibrationDataReader, feeds_of
 from sardonyx.quantization.document import ModelDoc, read_document, save_document
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.opset import converted, needed_opset
@@ -286,10 +291,16 @@ def _cached(
 
 
 __all__ = [
+    "CalibrationDataReader",
+    "CalibrationMethod",
     "DynamicQuantConfig",
     "QuantConfig",
+    "QuantFormat",
+    "QuantType",
+    "QuantizationMode",
     "StaticQuantConfig",
     "check_static_quant_arguments",
+    "get_qdq_config",
     "quantize",
     "quantize_dynamic",
     "quantize_static",

@@ -63,6 +63,21 @@ def test_quantize_by_configuration(tmp_path: Any, form: str) -> None:
         np.testing.assert_array_equal(a, b)
 
 
+def test_edited_models_are_saved_again(tmp_path: Any) -> None:
+    quantizer = tools.MatMulNBitsQuantizer(matmul_model(256, 64), block_size=32)
+    quantizer.process()
+    quantizer.model.model.graph.name = "edited"
+    feed = {"x": np.ones((2, 256), np.float32)}
+    results = []
+    for name in ("a.onnx", "a.onnx", "b.onnx"):
+        quantizer.model.save_model_to_file(tmp_path / name, use_external_data_format=True)
+        assert (tmp_path / f"{name}.data").exists()
+        assert onnx.load(tmp_path / name, load_external_data=False).graph.name == "edited"
+        results.append(sardonyx.InferenceSession(tmp_path / name).run(None, feed)[0])
+    np.testing.assert_array_equal(results[0], results[2])
+    assert any(t.raw_data for t in quantizer.model.model.graph.initializer)
+
+
 def ops(model: onnx.ModelProto) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
 

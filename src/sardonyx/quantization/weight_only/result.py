@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from sardonyx.load.model import Model
+from sardonyx.quantization.document import read_document, save_document
 from sardonyx.save import SaveOptions, save, serialized
 
 
@@ -39,10 +40,8 @@ class QuantizedModel:
         if self._proto is None:
             save(self.graph_model, SaveOptions(path, data_file))
             return
-        import onnx
-
-        is_external = data_file is not None
-        onnx.save_model(self._proto, path, save_as_external_data=is_external, location=data_file)
+        document = read_document(self._proto)
+        save_document(document, path, external=data_file is not None, data_file=data_file)
 
     def graph(self) -> Any:
         """Return the GraphProto."""

@@ -314,6 +314,31 @@ def test_files_that_are_read_stay(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+def test_branches_that_never_run(tmp_path: Path) -> None:
+    """A Split that does not fit the sizes, in the branch that they do not select."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["": 18]>
+    g (float[2, 5] x) => (float[2, 1] y) {
+        shape = Shape(x)
+        size = Gather(shape, one)
+        is_four = Equal(size, four)
+        y = If (is_four) <then_branch = g1 () => (float[2, 1] a) {
+            a, b, c, d = Split<axis=1, num_outputs=4>(x)
+        }, else_branch = g2 () => (float[2, 1] e) {
+            e, f, g, h, i = Split<axis=1, num_outputs=5>(x)
+        }>
+    }""")
+    for name, number in (("one", 1), ("four", 4)):
+        model.graph.initializer.append(numpy_helper.from_array(np.array(number), name))
+    onnx.save(model, tmp_path / "m.onnx")
+    options = ConvertOptions(dtype="float16", keep_io_types=True)
+    convert(tmp_path / "m.onnx", tmp_path / "half.onnx", options)
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    for runtime in (sardonyx, onnxruntime):
+        (y,) = runtime.InferenceSession(tmp_path / "half.onnx").run(None, {"x": x})
+        np.testing.assert_array_equal(y, x[:, :1])
+
+
 def test_a_warning_of_nodes_that_are_not_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

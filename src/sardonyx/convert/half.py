@@ -13,6 +13,7 @@ from sardonyx.base.records import mutable, replace
 from sardonyx.convert.half_plan import HalfOptions, HalfPlan, is_float
 from sardonyx.convert.inference import infer_again
 from sardonyx.convert.rounded import RoundedConst, Rounding
+from sardonyx.errors import ShapeError
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dtype import F32, DType
@@ -104,7 +105,12 @@ class _Converter:
             self._body(body, is_kept)
         if not is_kept and any(map(is_float, node.outputs)):
             self._set_types(node)
-        infer_node(graph.scope, node)
+        try:
+            infer_node(graph.scope, node)
+        except ShapeError:
+            if graph.owner is None:
+                raise
+            return  # sizes may not fit in the branch of an If that never runs
         self._drop_cast(graph, node)
 
     def _body(self, body: Graph, is_kept: bool) -> None:

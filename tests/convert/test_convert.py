@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 import sardonyx
-from sardonyx.convert import KEPT, ConvertOptions, convert
+from sardonyx.convert import KEPT, ConvertOptions, convert, convert_to_bytes
 from sardonyx.errors import InvalidArgument, NotImplemented, SardonyxError
 from sardonyx.load.graph_text import parse
 from sardonyx.load.model import Declared, Model
@@ -346,6 +346,12 @@ def test_a_warning_of_nodes_that_are_not_there(
         options = ConvertOptions(dtype="float16", node_block_list=["misspelt"])
         convert(DIGITS, tmp_path / "m.onnx", options)
     assert "no node has the name misspelt" in caplog.text
+
+
+def test_models_in_memory_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sardonyx.convert.MAX_BYTES", 10_000)
+    with pytest.raises(InvalidArgument, match="a ModelProto has at most 10000"):
+        convert_to_bytes(DIGITS, ConvertOptions(opset=18))
 
 
 def test_ort_files_hold_their_weights(tmp_path: Path) -> None:

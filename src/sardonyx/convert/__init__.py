@@ -26,7 +26,7 @@ from sardonyx.graph.op import ONNX
 from sardonyx.load import NEWEST, LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import ModelBytes, read_model
-from sardonyx.save import SaveOptions, save, serialized
+from sardonyx.save import MAX_BYTES, SaveOptions, save, serialized
 
 KEPT: Final = KEPT_OPS
 _LARGE: Final = 1 << 30  # bytes of weights that get a file of their own
@@ -95,7 +95,13 @@ def convert_to_bytes(model: Any, options: ConvertOptions) -> bytes:
 def to_bytes(model: Model, opset: int = 0) -> bytes:
     """Return a model as an ONNX file, in its own opset or a given one, or a newer one if needed."""
     opset = needed_opset(model, opset or model.opsets.get(ONNX, 0))
-    return bytes(serialized(model, None, opset).joined())
+    message = serialized(model, None, opset)
+    if message.size > MAX_BYTES:
+        raise InvalidArgument(
+            f"the model would have {message.size} bytes, and a ModelProto has at most {MAX_BYTES}",
+            hint="convert it from file to file: sardonyx.convert.convert, or sardonyx convert",
+        )
+    return bytes(message.joined())
 
 
 def converted(

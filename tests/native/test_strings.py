@@ -132,10 +132,10 @@ def test_what_is_no_text_is_refused(fed: Any, match: str) -> None:
 
 def test_numbers_among_text_are_fed_as_text() -> None:
     """As in onnxruntime; a missing value of text is NaN in pandas and scikit-learn."""
-    fed = np.array(["a", np.nan, 1.5, 2, np.float32(0.5), None], object)
+    fed = np.array(["a", np.nan, 1.5, 2, np.float32(0.5), None, np.True_], object)
     with pytest.warns(UserWarning, match="x is a tensor\\(string\\), and has numbers or None"):
         (y,) = echo().run(None, {"x": fed})
-    assert y.tolist() == ["a", "nan", "1.5", "2", "0.5", "None"]
+    assert y.tolist() == ["a", "nan", "1.5", "2", "0.5", "None", "True"]
 
 
 def test_equal_results_may_be_one_object_and_are_counted() -> None:

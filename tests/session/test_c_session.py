@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -116,6 +117,8 @@ def test_texts_in_np_void() -> None:
     assert session.run(None, {"x": texts})[0].tolist() == ["ab\0\0", "äcd"]
     with pytest.raises(InvalidArgument, match="not UTF-8"):
         session.run(None, {"x": np.array([b"\xff\xff"], np.void)})
+    with pytest.raises(InvalidArgument, match="bfloat16"):  # whose bytes are ASCII by chance
+        session.run(None, {"x": np.array([0x4141], np.uint16).view(ml_dtypes.bfloat16)})
 
 
 @pytest.mark.parametrize(("least", "is_external"), [(20, True), (100, False)])

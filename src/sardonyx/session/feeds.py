@@ -29,7 +29,7 @@ from sardonyx.place.provider import HOST
 from sardonyx.program.program import FastPath, Input
 from sardonyx.program.run import check_shape
 
-_PLAIN = (int, float, np.number, type(None))  # their text is the same in every program
+_PLAIN = (int, float, np.number, np.bool_, type(None))  # their text is the same in every program
 
 if TYPE_CHECKING:
     from sardonyx.ort.sparse_tensor import SparseTensor
@@ -191,7 +191,7 @@ def _map_value(name: str, fact: MapFact, value: Any) -> Any:
 def _array(name: str, fact: Fact, value: Any) -> Any:
     """Return a tensor input as a read-only contiguous array; string arrays become objects."""
     array = value if isinstance(value, np.ndarray) else _from_list(name, value, fact)
-    if fact.dtype is STRING and array.dtype.kind == "V" and array.dtype.fields is None:
+    if fact.dtype is STRING and array.dtype.type is np.void and array.dtype.fields is None:
         array = _as_texts(name, array)
     dtype = by_numpy(array.dtype)
     if dtype is STRING:

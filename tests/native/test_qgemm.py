@@ -173,6 +173,12 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "groups of 1": ((1, 6, 11, 20), (40, 1, 3, 3), {"group": 20, "pads": (1, 2, 1, 0)}),
     "groups of 3": ((1, 5, 7, 24), (40, 3, 2, 2), {"group": 8, "strides": (2, 1)}),
     "groups of 6": ((1, 4, 9, 24), (20, 6, 1, 3), {"group": 4, "pads": (0, 1, 0, 1)}),
+    "far groups": (
+        (1, 3, 4, 8),
+        (12, 4, 3, 3),
+        {"group": 2, "dilations": (130, 130), "pads": (130,) * 4},
+    ),
+    "far lines": ((1, 2, 30, 3), (5, 3, 3, 3), {"dilations": (900, 1), "pads": (900, 1, 900, 1)}),
     "groups, no image": ((0, 4, 9, 24), (24, 4, 1, 3), {"group": 6}),
     "groups, all padding": ((1, 1, 1, 8), (12, 4, 3, 3), {"group": 2, "pads": (3, 3, 3, 3)}),
     "apart": ((2, 6, 7, 70), (70, 1, 3, 3), {"group": 70, "pads": (1, 1, 1, 1)}),

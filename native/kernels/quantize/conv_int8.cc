@@ -112,9 +112,12 @@ Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end)
 
 // Whether output lines can be jobs of their own: a row of the product is then a window read in
 // place, n_lines lines apart by the image's pitch, and no im2col is needed. Output lines shorter
-// than two tiles would leave tiles unfilled.
+// than two tiles would leave tiles unfilled. A padded copy larger than the windows does not
+// pay: strides and dilations alone could make it larger than the memory.
 bool reads_lines(const ConvSource& s) {
-  const Axis *deep = s.window.axis, *wide = deep + 2;
+  const Axis *deep = s.window.axis, *high = deep + 1, *wide = deep + 2;
+  const int64_t windows = s.window.outs() * s.window.taps();
+  if (reach_of(*high) * reach_of(*wide) > s.window.ins() + windows) return false;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
   return is_flat && s.n_groups == 1 && wide->dilation == 1 && wide->out >= 2 * kTileRows;
 }

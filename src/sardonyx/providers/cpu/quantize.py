@@ -10,7 +10,7 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, F64, FLOAT8, FLOATS, I8, I16, I32, U8, U16, by_name
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX
-from sardonyx.ops.sliding_window import window_of
+from sardonyx.ops.sliding_window import Window, numbers, window_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import IN_PLACE, Lowerings, direct, padded_inputs
@@ -21,6 +21,7 @@ _GROUP: Final = 4  # weights of a column that one dot-product instruction multip
 _BLOCK: Final = 64  # channels of packed depthwise weights
 _OUTPUTS: Final = 16  # of a block of packed weights for groups of few channels
 _MAX_GROUP: Final = 64  # channels of a group that are few
+_MAX_PADDING: Final = 1 << 14  # pixels by which a padded copy may exceed one pixel
 _MAX_TAPS: Final = 124  # of the depthwise kernel: kMaxTaps less a padded group
 _INT8: Final = frozenset((U8, I8))
 _QUANTIZED: Final = frozenset((U8, I8, U16, I16))
@@ -108,6 +109,15 @@ def grouped_bytes(groups: int, channels: int, maps: int, taps: int) -> int:
     return blocks * (taps + 1) * fours * _GROUP * _OUTPUTS + groups * maps * 4
 
 
+def _can_copy(window: Window) -> bool:
+    """Whether images may be copied with their padding: attributes alone could make it huge."""
+    n = len(window.kernel)
+    pads = [window.pads[i] + window.pads[n + i] for i in range(n)]
+    if window.is_same:
+        pads = list(numbers(window.extents))
+    return math.prod(1 + abs(pad) for pad in pads) <= _MAX_PADDING
+
+
 def _operands(node: Node) -> Operands:
     """Return the operands of an internal op."""
     return Operands(input_of(node, 0), input_of(node, 1), *padded_inputs(node, 9)[2:])
@@ -189,7 +199,8 @@ def qconv(node: Node) -> Call | No:
         ints = (w_type, *sliding)
         return Call("qdepthwise", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
     columns = outs // group
-    if group > 1 and len(shape) < 5 and (size := grouped_bytes(group, channels, columns, taps)):
+    has_copy = len(shape) < 5 and _can_copy(window)
+    if group > 1 and has_copy and (size := grouped_bytes(group, channels, columns, taps)):
         packed = Packed(o.w, "qgrouped_pack", size, (group, channels, columns, taps))
         ints = (w_type, *sliding, group)
         return Call("qgrouped", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)

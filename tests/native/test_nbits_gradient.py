@@ -127,3 +127,27 @@ def test_weights_that_are_computed(sizes: tuple[int, ...], zeros: str) -> None:
     (found,) = sardonyx.InferenceSession(model).run(None, {v.name: a for v, a in fed.items()})
     wanted = expected(weights, node)
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize(
+    ("attrs", "shapes", "why"),
+    [
+        ({}, ((20, 3, 16), (1, 1)), "scales"),
+        ({}, ((20, 3, 16), (20, 3), (20, 3)), "zero_points"),
+        ({}, ((20, 90), (20, 3)), "B"),
+        ({"block_size": 8}, ((20, 12, 4), (20, 12)), "block_size"),
+        ({"bits": 5}, ((20, 3, 20), (20, 3)), "bits"),
+    ],
+    ids=str,
+)
+def test_weights_of_other_sizes_are_refused(attrs: Any, shapes: Any, why: str) -> None:
+    """The kernel reads weights by the attributes; a model may have this node as any other."""
+    op = lookup(GRADIENT, "MatMulNBitsGradient")
+    assert op is not None
+    types = (np.uint8, np.float32, np.uint8)
+    stored = [constant(ArrayConst(np.zeros(s, t))) for s, t in zip(shapes, types, strict=False)]
+    dy = Value("dy", constant(ArrayConst(np.zeros((3, 20), np.float32))).tensor.without_contents())
+    values = {"K": 90, "N": 20, "bits": 4, "block_size": 32, **attrs}
+    node = Graph().add(op, [dy, *stored], values, 1)
+    with pytest.raises(sardonyx.errors.ShapeError, match=why):
+        infer_node(node.graph.scope, node)

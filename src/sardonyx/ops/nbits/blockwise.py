@@ -53,8 +53,6 @@ def _check_bits(bits: int) -> None:
 
 
 def _check_attrs(attrs: Mapping[str, Any]) -> None:
-    _check_bits(attrs["bits"])
-    check_weight_sizes(attrs["K"], attrs["N"], attrs["block_size"])
     if attrs["accuracy_level"] not in ACCURACY_LEVELS:
         raise ShapeError(f"accuracy_level must be 0 to 4, got {attrs['accuracy_level']}")
     if attrs["weight_prepacked"]:
@@ -71,20 +69,30 @@ def _expect_rows(g: Scope, n: int, columns: int, **facts: Fact | None) -> None:
         expect_dims(g, (n * columns,) if is_flat else (n, columns), **{name: fact})
 
 
-@matmul_nbits.infer
-def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any) -> Fact:
-    zero, g_idx, bias = more
-    _check_attrs(attrs)
+def check_weights(
+    g: Scope, b: Fact, scales: Fact, zero: Fact | None, attrs: Mapping[str, Any]
+) -> None:
+    """Require the attributes and shapes of weights [N, K] as MatMulNBits stores them."""
     k, n, bits, block = (attrs[name] for name in ("K", "N", "bits", "block_size"))
+    _check_bits(bits)
+    check_weight_sizes(k, n, block)
     blocks = -(-k // block)
-    if a.rank < 1:
-        raise ShapeError(f"A must have rows of K = {k}, got the scalar {a}")
-    g.equal(a.dims[-1], k, "the last dim of A is not K")
     expect_dims(g, (n, blocks, block * bits // 8), B=b)
     _expect_rows(g, n, blocks, scales=scales)
     # Integer zero points are packed like the weights; float ones are one per block.
     per_row = -(-blocks * bits // 8) if zero is not None and zero.dtype is U8 else blocks
     _expect_rows(g, n, per_row, zero_points=zero)
+
+
+@matmul_nbits.infer
+def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any) -> Fact:
+    zero, g_idx, bias = more
+    _check_attrs(attrs)
+    check_weights(g, b, scales, zero, attrs)
+    k, n = attrs["K"], attrs["N"]
+    if a.rank < 1:
+        raise ShapeError(f"A must have rows of K = {k}, got the scalar {a}")
+    g.equal(a.dims[-1], k, "the last dim of A is not K")
     if g_idx is not None:
         length = g_idx.dims[0] if g_idx.rank == 1 else 0
         if isinstance(length, int) and length < k:

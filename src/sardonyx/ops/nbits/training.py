@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import ShapeError
 from sardonyx.graph.const import ArrayConst, reshaped
 from sardonyx.graph.constant import constant
 from sardonyx.graph.dim import product
@@ -18,6 +19,7 @@ from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import known_size
 from sardonyx.ops.matmul.standard import matmul
+from sardonyx.ops.nbits.blockwise import check_weights
 from sardonyx.ops.nbits.internal import REALS, dequantized_weights
 
 # Elements of the weights that the decomposition dequantizes at a time: 2 MB of float32 stay in the
@@ -37,7 +39,10 @@ matmul_gradient: Final = Op(
 
 
 @matmul_gradient.infer
-def _(g: Scope, dy: Fact, *_: Fact | None, **attrs: Any) -> Fact:
+def _(g: Scope, dy: Fact, q: Fact, scales: Fact, zero: Fact | None = None, **attrs: Any) -> Fact:
+    check_weights(g, q, scales, zero, attrs)
+    if dy.rank < 1:
+        raise ShapeError(f"dy must have rows of N = {attrs['N']}, got the scalar {dy}")
     g.equal(dy.dims[-1], attrs["N"], "dy must have as many columns as the weights")
     return dy.shaped((*dy.dims[:-1], attrs["K"]))
 

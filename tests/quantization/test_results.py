@@ -171,6 +171,17 @@ MODELS: dict[str, tuple[onnx.ModelProto, dict[str, Any], dict[str, Any]]] = {
         {**ROWS, "c": np.array(True)},
         {"extra_options": {"EnableSubgraph": True}},
     ),
+    "what a body reads, smoothed": (
+        model(
+            f"""(float[n, 16] x, bool c) => (float[n, 6] y) {{
+                h = LayerNormalization(x, s, b) m = MatMul(h, w) {_IF.replace("6", "16")}
+                z = MatMul(e, v) y = Add(m, z)
+            }}""",
+            w=W, v=values(16, 6, seed=2), s=SIZES, b=values(16),
+        ),
+        {**ROWS, "c": np.array(True)},
+        {"extra_options": {"SmoothQuant": True}},
+    ),
     "Clip without 0": (
         model("(float[n, 16] x) => (float[n, 6] y) { a = MatMul(x, w) y = Clip(a, low, high) }",
               w=W, low=np.float32(1), high=np.float32(3)),

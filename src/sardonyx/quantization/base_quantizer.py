@@ -70,9 +70,7 @@ class BaseQuantizer:
         self.graph = self.document.graph
         # Of models that are read here, only ONNX's ops are inferred, as onnxruntime's tools do.
         self.types: dict[str, ValueType] = value_types(self.document, standard_only=not is_read)
-        # Values of this graph that bodies of its nodes read.
-        bodies = (body for node in self.graph.nodes for body in node.bodies())
-        self.captured = {name for body in bodies for name in body.captures()}
+        self.captured = self.graph.body_reads()
         self.opset_version = self.document.opset
         self.per_channel = per_channel
         self.reduce_range = reduce_range

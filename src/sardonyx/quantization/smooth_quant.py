@@ -7,7 +7,7 @@ divided, and the weights are multiplied, by max|x|^alpha / max|w|^(1 - alpha) of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -67,17 +67,23 @@ def smooth(
 def _groups(graph: GraphDoc, types: Mapping[str, ValueType]) -> dict[str, list[_Reader]]:
     """Return the products of activations of known rank with constants, by activation."""
     groups: dict[str, list[_Reader]] = {}
+    captured = graph.body_reads()
     for node in graph.nodes:
         if node.op_type not in ("MatMul", "Gemm") or node.domain or node.attr("transA", 0):
             continue
         kind, weight = types.get(node.inputs[0]), graph.constant(node.inputs[1])
         if kind is None or not kind.dims or kind.dtype.onnx not in FLOATS or weight is None:
             continue
-        is_alone = len(graph.readers(node.inputs[1])) == 1 and not graph.is_output(node.inputs[1])
+        is_alone = _has_one_reader(graph, node.inputs[1], captured)
         if len(weight.shape) == 2 and is_alone:
             axis = 1 if node.attr("transB", 0) else 0
             groups.setdefault(node.inputs[0], []).append(_Reader(node, node.inputs[1], axis))
     return groups
+
+
+def _has_one_reader(graph: GraphDoc, name: str, captured: Collection[str]) -> bool:
+    """Return whether one node reads a value, and neither a body nor the caller."""
+    return len(graph.readers(name)) == 1 and not graph.is_output(name) and name not in captured
 
 
 def _largest_by_channel(
@@ -136,7 +142,9 @@ def _scaled(const: Const, factors: Array) -> Const:
 def _fold(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) -> bool:
     """Divide the constants of the node that makes an activation, if nothing else reads it."""
     maker = next((node for node in graph.nodes if name in node.outputs), None)
-    ours = {id(reader.node) for reader in readers}
+    ours, captured = {id(reader.node) for reader in readers}, graph.body_reads()
+    if name in captured:
+        return False
     if maker is None or graph.is_output(name) or maker.outputs[0] != name:
         return False
     if {id(node) for node in graph.readers(name)} != ours or maker.op_type not in _FOLDABLE:
@@ -145,7 +153,7 @@ def _fold(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) ->
     consts = [graph.constant(n) for n in names]
     if not all(c is not None and c.shape == factors.shape for c in consts):
         return False
-    if any(len(graph.readers(n)) != 1 for n in names):
+    if not all(_has_one_reader(graph, n, captured) for n in names):
         return False
     for constant, const in zip(names, consts, strict=True):
         if const is not None:

@@ -219,6 +219,11 @@ class GraphDoc:
         made = {name for node in self.nodes for name in node.outputs}
         return read - made - self.initializers.keys() - {i.name for i in self.inputs}
 
+    def body_reads(self) -> set[str]:
+        """Return the names of values that bodies of this graph's nodes read of what is outside."""
+        bodies = (body for node in self.nodes for body in node.bodies())
+        return {name for body in bodies for name in body.captures()}
+
     def drop_unused_initializers(self) -> set[str]:
         """Remove initializers that nothing reads; return the names that nothing makes."""
         read = {name for node in self.nodes for name in node.inputs if name}

@@ -146,12 +146,19 @@ def half_options(options: ConvertOptions) -> HalfOptions:
     keeps = options.keep_io_types
     return HalfOptions(
         dtype,
-        keeps if isinstance(keeps, bool) else frozenset(keeps),
-        frozenset(options.op_block_list),
-        frozenset(options.node_block_list),
+        keeps if isinstance(keeps, bool) else names_in(keeps, "keep_io_types"),
+        names_in(options.op_block_list, "op_block_list"),
+        names_in(options.node_block_list, "node_block_list"),
         limits(dtype, options.min_positive, options.max_finite),
         opset=options.opset or 0,
     )
+
+
+def names_in(given: Collection[str], what: str) -> frozenset[str]:
+    """Return names; raise for a string, which would be taken for its letters."""
+    if isinstance(given, str):
+        raise InvalidArgument(f"{what} is a list of names, not the string {given!r}")
+    return frozenset(given)
 
 
 def limits(dtype: DType, least: float | None, largest: float | None) -> Range:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import SupportsIndex
 
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
@@ -23,8 +24,8 @@ def check_names(model: Model, names: Mapping[str, int]) -> None:
             raise InvalidArgument(
                 f"no input has a dim {name}; the symbolic dims are {', '.join(shown) or 'none'}"
             )
-        if size < 0:
-            raise InvalidArgument(f"the dim {name} would be {size}; a size is 0 or more")
+        if not isinstance(size, SupportsIndex) or size < 0:
+            raise InvalidArgument(f"the dim {name} would be {size}; a size is an integer from 0 on")
 
 
 def sizes_of(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

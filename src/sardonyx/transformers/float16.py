@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from sardonyx.convert import KEPT, ConvertOptions, converted, limits, to_bytes
+from sardonyx.convert import KEPT, ConvertOptions, converted, limits, names_in, to_bytes
 from sardonyx.convert.half_plan import HalfOptions
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.load.source import read_model
@@ -99,9 +99,11 @@ def convert_float_to_float16(  # noqa: PLR0913 - onnxruntime's function
         raise ValueError(f"Expected an ONNX ModelProto but got {type(model)}")
     half = HalfOptions(
         F16,
-        keep_io_types if isinstance(keep_io_types, bool) else frozenset(keep_io_types),
-        KEPT if op_block_list is None else frozenset(op_block_list),
-        frozenset(node_block_list or ()),
+        keep_io_types
+        if isinstance(keep_io_types, bool)
+        else names_in(keep_io_types, "keep_io_types"),
+        KEPT if op_block_list is None else names_in(op_block_list, "op_block_list"),
+        names_in(node_block_list or (), "node_block_list"),
         limits(F16, min_positive_val, max_finite_val),
         forces_weights=force_fp16_initializers,
         forced_slots={op: tuple(slots) for op, slots in (force_fp16_inputs or {}).items()},

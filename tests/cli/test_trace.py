@@ -58,6 +58,7 @@ def test_names_that_no_file_can_have(tmp_path: pathlib.Path) -> None:
     [
         (["--nodes", "nothing"], "--nodes matches no node"),
         (["--inputs", "x.npz", "-o", "x.npz"], "is read by this command"),
+        (["-o", "m.onnx"], "m.onnx is a file: name a folder"),
     ],
 )
 def test_refusals(

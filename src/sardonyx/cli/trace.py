@@ -47,6 +47,8 @@ def command(arguments: argparse.Namespace) -> int:
     path = pathlib.Path(arguments.model)
     is_archive = arguments.output is not None and arguments.output.suffix == ".npz"
     loaded = LoadedModel(arguments.model)
+    if arguments.output is not None and not is_archive and arguments.output.is_file():
+        raise UsageError(f"{arguments.output} is a file: name a folder, or a file ending in .npz")
     if is_archive:
         read = [*feeds.input_files(arguments), *loaded.bytes.files.states()]
         feeds.check_outputs([arguments.output], read)

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import sardonyx._native as native
+from sardonyx.graph.dtype import F32, by_numpy
+from sardonyx.graph.fact import Fact
+from sardonyx.graph.graph import Graph, Value
+from sardonyx.ops.builder import Builder
+from sardonyx.place.lowered import Call
+from sardonyx.providers.cpu import lowered
 from tests.cases.quantize.standard import FLOAT8, SMALL
+from tests.kernels import run_call
 from tests.native.test_qgemm import check
 from tests.rows import case, of
 
@@ -29,6 +37,33 @@ def test_floats_are_rounded_to_even_codes(dtype: Any) -> None:
     assert check(case("QuantizeLinear", values, of(1), of(0, dtype))).kernel == "quantize"
     check(case("QuantizeLinear", values * 3, np.full(values.size, 3, np.float32),
                np.zeros(values.size, dtype), axis=0))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOAT8)
+@pytest.mark.parametrize("has_zero", [False, True])
+def test_negative_zero_keeps_its_sign(dtype: Any, has_zero: bool) -> None:
+    """As in onnxruntime; formats without -0 have one zero."""
+    graph = Graph()
+    build = Builder(graph, graph.scope)
+    values = np.array([-0.0, 0.0, -1e-30] * 11, np.float32)
+    x, scale = Value("x", Fact(F32, values.shape)), build.const(of(1))
+    code = by_numpy(np.dtype(dtype))
+    assert code is not None
+    if has_zero:
+        y = build.QuantizeLinear(x, scale, build.const(of(0, dtype)))
+    else:
+        y = build.QuantizeLinear(x, scale, output_dtype=code.onnx)
+    assert y.node is not None
+    negative = 0 if "fnuz" in np.dtype(dtype).name else 128
+    (expected,) = y.node.op.run(
+        [values, of(1), *([of(0, dtype)] if has_zero else [])], y.node.attrs
+    )
+    assert expected.view(np.uint8).tolist() == [negative, 0, negative] * 11
+    call = lowered(y.node)
+    assert isinstance(call, Call)
+    for isa in native.isas:
+        (found,) = run_call(call, y.node, {x: values}, {}, isa)
+        assert found.tobytes() == expected.tobytes(), isa
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)

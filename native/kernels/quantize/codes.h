@@ -50,9 +50,10 @@ struct FloatCode {
     return (f32v)(bits | sign);
   }
 
-  // Rounded half to even, and saturated to the largest number.
+  // Rounded half to even, and saturated to the largest number. A zero point of 0 keeps the sign
+  // of -0.
   SDX_INLINE static i32v encode(f32v quotient, f32v zero) {
-    const f32v x = quotient + zero;
+    const f32v x = zero == 0.0f ? quotient : quotient + zero;
     const i32v sign = ((i32v)x >> 24) & 128, bits = (i32v)x & 0x7fffffff;
     const i32v most = splat((top - 1 + kRebias) << kShift), held = bits < most ? bits : most;
     const i32v normal =

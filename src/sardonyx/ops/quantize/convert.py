@@ -177,7 +177,10 @@ def _divide(x: Array, scale: Array, precision: int) -> Array:
 def to_quantized(quotient: Array, zero: list[Array], dtype: DType, saturate: bool = True) -> Array:
     """Round x / scale, add the zero point (if any) and saturate to a quantized type."""
     if dtype.is_float:
-        shifted = quotient + zero[0].astype(quotient.dtype) if zero else quotient
+        shifted = quotient
+        if zero:  # one of 0 keeps the sign of -0, as in onnxruntime
+            points = zero[0].astype(quotient.dtype)
+            shifted = np.where(points == 0, quotient, quotient + points)
         return convert(shifted, dtype, saturate)
     shifted = np.rint(quotient)
     if zero:

@@ -29,7 +29,10 @@ def to_quantized(scaled: Tensor, zero: Tensor | None, dtype: torch.dtype) -> Ten
     """Return x / scale plus the zero point, rounded to even and saturated to a type."""
     # float8: saturated, where torch's conversion of some types gives infinity or NaN.
     if dtype.is_floating_point:
-        shifted = scaled if zero is None else scaled + zero.to(scaled.dtype)
+        shifted = scaled
+        if zero is not None:  # one of 0 keeps the sign of -0
+            points = zero.to(scaled.dtype)
+            shifted = torch.where(points == 0, scaled, scaled + points)
         high = torch.finfo(dtype).max
         return shifted.clamp(-high, high).to(dtype)
     # torch.round rounds half to even, as ONNX requires; the zero point is added after that.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sardonyx.autodiff.stops import NO_GRADIENT, STOPS
+from sardonyx.autodiff.stops import NO_GRADIENT, STOPS, rule_for
 from sardonyx.graph.op import GRADIENT, ML, ONNX, PREVIEW
 from sardonyx.ops import all_ops
-from sardonyx.ops.gradients import rule_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 
@@ -33,7 +32,7 @@ def test_the_table_has_every_op_with_a_gradient() -> None:
     rows.pop("com.microsoft")
     listed = named(list(rows.values()), {op.name for op in ops})
     # Control flow has no rules: gradients of bodies are bodies.
-    assert listed == {op.name for op in ops if rule_of(op) is not None or op.has_bodies}
+    assert listed == {op.name for op in ops if rule_for(op) is not None or op.has_bodies}
 
 
 def test_the_tables_have_every_op_without() -> None:

@@ -18,7 +18,7 @@ from sardonyx.graph.dtype import BOOL, F32, FLOATS, I32, I64, INTS
 from sardonyx.graph.fact import Fact, OptionalFact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer, infer_node
-from sardonyx.graph.op import GRADIENT, INTERNAL, ML, ONNX, PREVIEW, TRAINING, Op, allowed
+from sardonyx.graph.op import GRADIENT, INTERNAL, ML, ONNX, PREVIEW, TRAINING, Op, allowed, always
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, family_of, lookup
@@ -122,7 +122,11 @@ def test_stops_are_declared_ops_without_a_rule_in_the_way() -> None:
 
 
 def test_ops_with_a_reason_have_no_gradient() -> None:
-    assert [name for name in NO_GRADIENT if rule_of(op_named(name)) or name in STOPS] == []
+    for name in NO_GRADIENT:
+        op = op_named(name)
+        assert name not in STOPS
+        assert rule_of(op) is None or op.gradient_rule is None
+        assert op.decomposition is None or op.decomposition.when is not always
 
 
 # Ops with bodies and of sequences are in test_flow.py.

@@ -350,9 +350,9 @@ def test_names_without_onnxruntime(tmp_path: Path) -> None:
         if part.name.split("-")[0].split(".")[0] in ("numpy", "numpy.libs", "ml_dtypes", "onnx",
                                                      "google", "typing_extensions"):  # fmt: skip
             (modules / part.name).symlink_to(part)
-    root = Path(sardonyx.__file__).parents[1]
-    shadow = root / "sardonyx" / "as_onnxruntime" / "shadow"
-    paths = json.dumps([str(shadow), str(root), str(modules)])
+    ours = modules / "sardonyx"
+    ours.symlink_to(Path(sardonyx.__file__).parent)
+    paths = json.dumps([str(ours / "as_onnxruntime" / "shadow"), str(modules)])
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", QUESTIONS, paths],
         capture_output=True, text=True, timeout=60, check=False,

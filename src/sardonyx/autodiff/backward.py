@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.autodiff.dependence import differentiable_reads, is_lost, mark_dependents
-from sardonyx.autodiff.stops import NO_GRADIENT, stops_at_output
+from sardonyx.autodiff.stops import NO_GRADIENT, rule_for, stops_at_output
 from sardonyx.errors import NotImplemented, SardonyxError
 from sardonyx.graph.fact import Fact, SequenceFact
 from sardonyx.graph.graph import Graph, Node, Value
@@ -14,7 +14,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
-from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of, rule_of
+from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.options import PassOptions
@@ -161,7 +161,7 @@ def _contributions(
             except SardonyxError as error:
                 raise error.add_context(node=node, stage="gradient") from None
             return
-    rule = rule_of(node.op)
+    rule = rule_for(node.op)
     if rule is None:
         lost = next(v for v, g in zip(node.outputs, grads, strict=True) if g is not None)
         raise _no_gradient(node, lost)
@@ -198,7 +198,7 @@ _HINTS: Final = {
 
 def _no_gradient(node: Node, value: Value) -> NotImplemented:
     """Return the error for a path from a target to the loss that ends at a node."""
-    if rule_of(node.op) is None:
+    if rule_for(node.op) is None:
         what = f"{node.op} has no gradient, and the loss depends on its output {value}"
         if (why := NO_GRADIENT.get(str(node.op))) is not None:
             what += f": {why}"

@@ -14,6 +14,7 @@ from sardonyx.autodiff.export_signature import exported_parameters
 from sardonyx.autodiff.exports import warn_of_export
 from sardonyx.autodiff.nodes import with_gradients
 from sardonyx.autodiff.recompute import Choice, insert_clones, nodes_to_recompute
+from sardonyx.autodiff.stops import rule_for
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.copy import copied
@@ -25,7 +26,7 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ops.decomposition import in_training
-from sardonyx.ops.gradients import ranked, rule_of
+from sardonyx.ops.gradients import ranked
 from sardonyx.passes.replace import prune
 
 SUFFIX: Final = "_grad"
@@ -319,7 +320,7 @@ def _decompose(graph: Graph, seeds: Gradients, targets: Collection[Value]) -> No
         is_dependent = not dependent.isdisjoint(node.reads())
         if is_dependent:
             dependent.update(node.outputs)
-        rule = rule_of(node.op)
+        rule = rule_for(node.op)
         own = node.op.decomposition
         if is_dependent and own is not None and own.when is in_training:
             rule = own  # rather than a gradient rule: it saves what the backward pass reads

@@ -12,6 +12,8 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BOOL, FLOATS, INTS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
+from sardonyx.graph.op import Decomposition, Gradient, Op
+from sardonyx.ops.gradients import rule_of
 
 Slots = frozenset[int]
 SIZES: Final = "the result depends on sizes and counts, not on elements"
@@ -111,6 +113,11 @@ NO_GRADIENT: Final = {
     "ai.onnx.preview.training.Adam": _UPDATES,
     "ai.onnx.preview.training.Momentum": _UPDATES,
 }
+
+
+def rule_for(op: Op) -> Gradient | Decomposition | None:
+    """Return what differentiates an op; None where a gradient through it is an error."""
+    return None if str(op) in NO_GRADIENT else rule_of(op)
 
 
 def _stops(node: Node) -> list[Stop]:

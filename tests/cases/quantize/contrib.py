@@ -326,7 +326,7 @@ CONVERT = [
     ms("DequantizeLinear", U, of(0.0625, np.float16), zero(100)),
     no("QuantizeLinear", X, f32(3), ints(np.int8, 3), axis=1, match="along axis 1"),
     no("QuantizeLinear", X, f32(3, 1), match="one number or a vector"),
-    no("QuantizeLinear", X, one(1), axis=3, match="axis 3"),
+    no("QuantizeLinear", X, f32(3), ints(np.int8, 3), axis=3, match="axis 3"),
     no("DequantizeLinear", U, f32(3), zero(1), axis=1, match="differ in rank"),
 ]  # fmt: skip
 

@@ -18,12 +18,14 @@ def with_declared_counter(body: Graph) -> None:
 
     They are scalars in ONNX; onnxruntime gives them the rank that the body declares.
     """
-    for position, value in enumerate(body.inputs[:2]):
+    inputs = list(body.inputs)
+    for position, value in enumerate(inputs[:2]):
         if not isinstance(value.fact, Fact) or value.fact.shape != (1,):
             continue
         scalar = Value(value.name, Fact(value.fact.dtype, ()))
         value.name = ""
-        body.inputs[position] = scalar
+        inputs[position] = scalar
+        body.set_inputs(inputs)
         b = Builder(body)
         body.replace(value, b.Reshape(scalar, b.ints(1)))
     body.sort()

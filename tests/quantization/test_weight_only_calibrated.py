@@ -237,6 +237,33 @@ def test_shapes_and_bodies(tmp_path):
     assert np.linalg.norm(found - exact) < 0.25 * np.linalg.norm(exact)
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_products_in_a_row(tmp_path, is_shared):
+    x, y = (
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, ["rows", WIDTH]) for n in ("x", "y")
+    )
+    names = ("a", "a") if is_shared else ("a", "b")
+    rng = np.random.default_rng(0)
+    tensors = [
+        numpy_helper.from_array(rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 8, name)
+        for name in dict.fromkeys(names)
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", names[0]], ["h"], "first"),
+        helper.make_node("MatMul", ["h", names[1]], ["y"], "second"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    data = [{"x": activations(64, WIDTH)}]
+    exact = run(model, data)
+    for config in (tools.GPTQWeightOnlyQuantConfig(data), tools.AWQWeightOnlyQuantConfig(data)):
+        quantizer = tools.MatMulNBitsQuantizer(model, block_size=32, algo_config=config)
+        quantizer.process()
+        quantizer.model.save_model_to_file(tmp_path / "q.onnx")
+        found = run(tmp_path / "q.onnx", data)
+        assert np.linalg.norm(found - exact) < 0.2 * np.linalg.norm(exact)
+
+
 ERRORS = (
     (None, "calibration_data_reader is missing"),
     ([], "there are no calibration samples"),

@@ -65,7 +65,8 @@ def quantize_calibrated(
     stream = Stream(model, samples)
     done = 0
     with track("quantizing weights") as progress:
-        for x, group in groups.items():
+        for group in groups.values():
+            x = input_of(group[0], 0)  # another value than before, where a layer above made it
             hessian = _hessian(stream.advance(x))
             factors = _factors(x, group, nodes, hessian) if method.scales else None
             if factors is not None:

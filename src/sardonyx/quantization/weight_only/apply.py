@@ -102,12 +102,16 @@ def _is_calibrated(node: Node, model: Model, settings: Settings) -> bool:
 
 def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -> None:
     config: Any = settings.config
+    readers: dict[str, int] = {}  # how many nodes have quantized a weight, each for itself
 
     def store(node: Node, codes: Array, grid: Grid) -> None:
         layout = _layout(node, nodes[node], settings)
         scale, zero, form = grid.scale, grid.zero, nodes[node]
         weight = rounding.on_grid(codes, scale, zero, form, layout.dtype.np)
-        _replace(node, layout, spool.consts(layout, weight), settings)
+        name = input_of(node, 1).name
+        count = readers[name] = readers.get(name, 0) + 1
+        label = f"_{count}" if count > 1 else ""
+        _replace(node, layout, spool.consts(layout, weight), settings, label)
 
     samples = samples_of(config.calibration_data_reader)
     with Spool() as spool:
@@ -175,8 +179,12 @@ def _layout(node: Node, form: Format, settings: Settings) -> Layout:
     return Layout(rows, columns, form.stored_bits, form.block, zero, config.is_qdq, const.dtype)
 
 
-def _replace(node: Node, layout: Layout, consts: list[Const], settings: Settings) -> None:
+def _replace(
+    node: Node, layout: Layout, consts: list[Const], settings: Settings, label: str = ""
+) -> None:
     names = _names(layout, settings)
+    codes, scales, zeros = (label + suffix for suffix in names.tensors)
+    names = replace(names, tensors=(codes, scales, zeros))
     replace_matmul(node, layout, consts, names, settings.accuracy_level)
 
 

@@ -213,5 +213,6 @@ def test_result(tmp_path: Path, form: str, name: str) -> None:
         q.quantize_static(source, path, [feeds], **formats, **arguments)
     expected = sardonyx.InferenceSession(source).run(None, feeds)
     found = sardonyx.InferenceSession(path).run(None, feeds)
+    onnx.checker.check_model(path, full_check=form == "dynamic")
     for a, b in zip(found, expected, strict=True):
         assert np.abs(a.astype(np.float64) - b).max() < 0.05 * np.abs(b).max()

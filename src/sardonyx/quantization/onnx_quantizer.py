@@ -326,6 +326,8 @@ class ONNXQuantizer(BaseQuantizer):
             names = f"{name}_scale", f"{name}_zero_point"
             if self.fuse_dynamic_quant and self.activation_qType == UINT8:
                 nodes.append(NodeDoc("DynamicQuantizeLinear", [name], [output, *names], label))
+                if self.get_tensor_type(name) == FLOATS[1]:
+                    nodes = _in_float32(nodes[0])
                 self.record(QuantizedValue(name, output, *names))
                 return nodes
             initial = self.get_tensor_type(name, mandatory=True)
@@ -466,6 +468,17 @@ class ONNXQuantizer(BaseQuantizer):
         axis = {} if value.axis is None else {"axis": attribute("axis", value.axis)}
         inputs = [value.q_name, value.scale_name, value.zp_name]
         self.new_nodes.append(NodeDoc("DequantizeLinear", inputs, [name], label, attrs=axis))
+
+
+def _in_float32(node: NodeDoc) -> list[NodeDoc]:
+    """Return a DynamicQuantizeLinear of float16 as nodes of ONNX, which has float32 only."""
+    (name,), scale = node.inputs, node.outputs[1]
+    before = NodeDoc("Cast", [name], [f"{name}_float32"], f"{name}_Cast")
+    after = NodeDoc("Cast", [f"{scale}_float32"], [scale], f"{scale}_Cast")
+    before.set("to", FLOATS[0])
+    after.set("to", FLOATS[1])
+    node.inputs, node.outputs[1] = list(before.outputs), after.inputs[0]
+    return [before, node, after]
 
 
 __all__ = ["ONNXQuantizer", "QuantizedInputs", "QuantizedValue", "scalar"]

@@ -22,12 +22,9 @@ from sardonyx.graph.dtype import (
     by_onnx,
 )
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op
 from sardonyx.ops.arrays import Array, dtype_of
-from sardonyx.ops.builder import Builder
-from sardonyx.ops.decomposition import Outputs
 from sardonyx.ops.elementwise.cast import convert
 from sardonyx.ops.inference import axis_of
 
@@ -231,47 +228,23 @@ dynamic = Op(
     11,
     "x:T1",
     "y:T2 y_scale:T1 y_zero_point:T2",
-    types={"T1": frozenset((F32, F16)), "T2": frozenset((U8,))},
+    types={"T1": frozenset((F32,)), "T2": frozenset((U8,))},
 )
 
 
 @dynamic.infer
 def _(g: Scope, x: Fact) -> tuple[Fact, Fact, Fact]:
-    return x.with_dtype(U8), Fact(x.dtype, ()), Fact(U8, ())
+    return x.with_dtype(U8), Fact(F32, ()), Fact(U8, ())
 
 
 @dynamic.reference
 def _(x: Array) -> tuple[Array, Array, Array]:
     """Quantize to uint8 over the range of x, extended to contain 0."""
-    real = x.astype(np.float32, copy=False)
-    low, high = real.min(initial=0), real.max(initial=0)
+    low, high = x.min(initial=0), x.max(initial=0)
     with np.errstate(all="ignore"):
-        exact = np.float32(1) if high == low else (high - low) / np.float32(255)
-        scale = np.asarray(exact).astype(x.dtype)
-        divisor = scale.astype(np.float32)
-        zero = to_quantized(np.asarray(-low / divisor), [], U8)
-        return to_quantized(real / divisor, [zero], U8), scale, zero
-
-
-def _is_half(node: Node) -> bool:
-    return input_of(node, 0).tensor.dtype is F16
-
-
-@dynamic.decompose(when=_is_half)
-def _(b: Builder, node: Node) -> Outputs:
-    """DynamicQuantizeLinear of float16, as onnxruntime's tools write it: by a scale of float16."""
-    x = input_of(node, 0)
-    nothing = b.const(np.array(0, np.float16))
-    low = b.Min(b.ReduceMin(x, keepdims=0), nothing)
-    high = b.Max(b.ReduceMax(x, keepdims=0), nothing)
-    # In float32: the difference may overflow float16.
-    span = b.Sub(b.Cast(high, to=F32.onnx), b.Cast(low, to=F32.onnx))
-    step = b.Div(span, b.const(np.array(255, np.float32)))
-    is_empty = b.Equal(span, b.const(np.array(0, np.float32)))
-    step = b.Where(is_empty, b.const(np.array(1, np.float32)), step)
-    scale = b.Cast(step, to=F16.onnx)
-    zero = b.QuantizeLinear(b.Neg(low), scale)
-    return b.QuantizeLinear(x, scale, zero), scale, zero
+        scale = np.float32(1) if high == low else (high - low) / np.float32(255)
+        zero = to_quantized(np.asarray(-low / scale), [], U8)
+        return to_quantized(x / scale, [zero], U8), np.asarray(scale), zero
 
 
 OPS: Final = (quantize, dequantize, dynamic)

@@ -10,9 +10,8 @@
 //   conv_few_channels_f32    up to twelve output channels (few_channels.cc); falls back to
 //                            conv_f32 where that is faster
 //   conv_depthwise_f32       groups with few channels (depthwise.cc)
-//   conv_transpose_f32       ConvTranspose by phases (transpose.cc); of stride 1 it is a
-//   convolution
-//                            with flipped weights, and runs as one
+//   conv_transpose_f32       ConvTranspose by phases (transpose.cc); one of stride 1 is a
+//                            convolution with flipped weights, and runs as such
 //   conv_*_unpacked_f32      Winograd, depthwise and transposed with weights that are not constant
 //                            (unpacked.cc); flipped: the weights of a ConvTranspose of stride 1
 //   conv_weight_gradient_f32 the gradient of the weights, as a GEMM (weight_gradient.cc)

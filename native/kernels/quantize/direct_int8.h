@@ -1,5 +1,5 @@
-// What direct 8-bit convolutions share: their output channels
-// are the columns of gemm_int8.h, with the same parameters, but windows are read where they are.
+// What direct 8-bit convolutions share: their output channels are the columns of gemm_int8.h, with
+// the same parameters, but windows are read where they are.
 #pragma once
 
 #include "kernels/quantize/gemm_int8.h"

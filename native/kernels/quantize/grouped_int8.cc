@@ -17,7 +17,6 @@ namespace sdx::SDX_ISA::int8 {
 namespace {
 
 constexpr int64_t kBlock = 16;  // outputs, whatever the ISA
-constexpr int64_t kParts = kBlock / kLanes;
 
 // Groups as a model has them, and joined ones.
 struct Groups {

@@ -12,8 +12,11 @@ import sardonyx
 import sardonyx._native as native
 from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.constant import constant
+from sardonyx.graph.dtype import F32
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
+from sardonyx.graph.op import GRADIENT
 from sardonyx.ops import lookup
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.providers.cpu import lowered
@@ -169,3 +172,31 @@ def test_threads() -> None:
         found += [session.run(None, {"x": x})[0] for _ in range(runs)]
     assert all(np.array_equal(found[0], y) for y in found)
     np.testing.assert_allclose(found[0][:, 0, 0], x[:, 0] @ w[0].T, atol=1e-4)
+
+
+SAVED, R, STATE = (5, 2, 15), (9, 3), (2, 3)  # 5 steps, 2 sequences, 3 hidden units
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "why"),
+    [
+        ("LSTMRecurrenceGradient", ((5, 2), (12, 3)), "saved must have rank 3"),
+        ("LSTMRecurrenceGradient", (SAVED, (1, 12, 3)), "R must have rank 2"),
+        ("LSTMRecurrenceGradient", (SAVED, (12, 3), None, None, (1, 3)), "initial_c"),
+        ("LSTMRecurrenceGradient", (SAVED, (12, 3), None, None, STATE, (2, 1)), "dY_c"),
+        ("GRURecurrenceGradient", ((5, 2, 9), R, None, None, (1, 1, 9), (5, 2, 3)), "state_gates"),
+        ("GRURecurrenceGradient", ((5, 2, 9), R, None, None, (5, 2, 9), (5, 2, 1)), "states"),
+        ("LSTMTraining", ((5, 2, 4), (2, 12, 4), (2, 12, 3)), "one direction"),
+    ],
+    ids=str,
+)
+def test_operands_of_gradients_are_checked(name: str, shapes: Any, why: str) -> None:
+    """Kernels read them by the sizes of the others; a model may have these nodes as any other."""
+    op = lookup(GRADIENT, name)
+    assert op is not None
+    facts = [None if s is None else Fact(F32, s) for s in shapes]
+    inputs = [None if fact is None else Value(f"v{i}", fact) for i, fact in enumerate(facts)]
+    layer = {"direction": b"bidirectional", "hidden_size": 3} if name == "LSTMTraining" else {}
+    node = Graph().add(op, inputs, {**op.defaults, **layer}, len(op.outputs))
+    with pytest.raises(sardonyx.SardonyxError, match=why):
+        infer_node(node.graph.scope, node)

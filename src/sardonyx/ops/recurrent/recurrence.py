@@ -14,12 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.errors import InvalidGraph
 from sardonyx.graph.dtype import FLOATS, I32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import GRADIENT, Op
 from sardonyx.ops.arrays import Array, in_wide
-from sardonyx.ops.attention.heads import expect_dims
+from sardonyx.ops.attention.heads import expect_dims, same_rank
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.recurrent import standard
 from sardonyx.ops.recurrent.standard import DIRECTIONS, bias_sum
@@ -56,14 +57,26 @@ gru: Final = _op(
 rnn: Final = _op("RNN", f"Y:T {_GIVEN}", "dgates:T dinitial_h:T", is_relu=0)
 
 
-def _infer(n_saved: int, n_gates: int, *outputs: int) -> Callable[..., tuple[Fact, ...]]:
+def _infer(
+    n_saved: int, n_gates: int, outputs: tuple[int, int], **widths: int | None
+) -> Callable[..., tuple[Fact, ...]]:
+    """Return the inference of an op: how many outputs are gates and how many states.
+
+    `widths` are the further inputs: [length, batch, width * hidden], or a state if it is None.
+    """
+
     def rule(g: Scope, saved: Fact, r: Fact, *facts: Fact | None, **_: Any) -> tuple[Fact, ...]:
+        same_rank(3, saved=saved)
+        same_rank(2, R=r)
         length, batch, _width = saved.dims
         hidden = r.dims[1]
         expect_dims(g, (hidden * n_gates, hidden), R=r)
         expect_dims(g, (length, batch, hidden * n_saved), saved=saved)
         expect_dims(g, (length, batch, hidden), dY=facts[0])
         expect_dims(g, (batch, hidden), dY_h=facts[1])
+        for (name, width), fact in zip(widths.items(), facts[2:], strict=True):
+            per_step = None if width is None else (length, batch, hidden * width)
+            expect_dims(g, per_step or (batch, hidden), **{name: fact})
         dense = saved.shaped((length, batch, hidden * n_gates))
         state = saved.shaped((batch, hidden))
         n_dense, n_states = outputs
@@ -72,17 +85,19 @@ def _infer(n_saved: int, n_gates: int, *outputs: int) -> Callable[..., tuple[Fac
     return rule
 
 
-lstm.infer(_infer(5, 4, 1, 2))
-gru.infer(_infer(3, 3, 2, 1))
-rnn.infer(_infer(1, 1, 1, 1))
+lstm.infer(_infer(5, 4, (1, 2), initial_c=None, dY_c=None))
+gru.infer(_infer(3, 3, (2, 1), state_gates=3, states=1))
+rnn.infer(_infer(1, 1, (1, 1)))
 
 
 @training.infer
 def _(g: Scope, x: Fact, w: Fact, r: Fact, *facts: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     rule = standard.lstm.infer_rule
     assert rule is not None
-    saved = x.shaped((*x.dims[:2], r.dims[2] * 5))
-    return *rule(g, x, w, r, *facts, None, **attrs), saved
+    results = rule(g, x, w, r, *facts, None, **attrs)
+    if len(DIRECTIONS[attrs["direction"]]) != 1 or attrs["layout"]:
+        raise InvalidGraph("LSTMTraining runs in one direction, over inputs of the layout 0")
+    return *results, x.shaped((*x.dims[:2], r.dims[2] * 5))
 
 
 def _steps(length: int, reverse: int | bool) -> list[int]:

@@ -13,6 +13,7 @@ from sardonyx.cli.arguments import (
     INPUTS,
     JSON,
     LEVEL,
+    MAX_DIM,
     MODEL,
     ORDERS,
     PRECISION,
@@ -113,7 +114,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
         help_texts.PLAN,
         help_texts.PLAN_EXAMPLES,
         (
-            MODEL,
+            option("MODEL", "an ONNX file, or SCRIPT.py:FUNCTION", dest="model"),
             *SIZES,
             option(
                 "--order ORDER",
@@ -126,6 +127,11 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
                 "search effort of least_peak: 0 (default) to 3, as sardonyx.order_effort",
                 type=whole(0, 3),
                 default=0,
+            ),
+            option(
+                "--memory-budget B",
+                "of SCRIPT.py: this budget alone, as wrap(module, memory_budget=B)",
+                type=real(MAX_DIM, "a memory budget"),
             ),
             number_option("--top N", "tensors to list (default 10)", 10),
             path_option("--html FILE", "write an HTML page with the whole timeline"),

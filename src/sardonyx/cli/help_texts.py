@@ -81,8 +81,11 @@ PLAN: Final = """\
 Show where the memory of a run goes: the peak of each execution order, the tensors that are live at
 the peak, and what would lower it. Nothing is run: all figures are those of the memory plan that a
 run with these sizes uses, to the byte. Weights are not counted (see `sardonyx info --weights`), and
-neither are inputs, which belong to the caller. A training step of a PyTorch module shows the same
-in Python: report(module).memory, and report(module).save_plan("step.html") for the page.
+neither are inputs, which belong to the caller.
+With SCRIPT.py:FUNCTION, show the same of a training step of a PyTorch module, with three memory
+budgets. The function returns a module and its inputs (a tensor, a tuple, or a dict of keyword
+arguments) and, as a third value, a loss function of the result; without one, the loss is the
+result's `loss`, or the sum of its elements. The step is run.
 """
 PLAN_EXAMPLES: Final = """\
 examples:
@@ -90,6 +93,8 @@ examples:
   sardonyx plan model.onnx --shapes image=2x3x224x224 --html plan.html
   sardonyx plan model.onnx --order reverse_depth_first --top 30
   sardonyx plan model.onnx --json | jq '.orders[] | {order, peak_bytes}'
+  sardonyx plan train.py:example --html step.html        a training step of a PyTorch module
+  sardonyx plan train.py:example --memory-budget 0.3
 
 A session's config entry sardonyx.execution_order selects an order; least_peak is the default.
 Sizes that depend on data, such as the number of detected boxes, are assumed to be 1 unless --dims

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import sardonyx._native as native
-from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import as_dict, frozen
 from sardonyx.base.units import format_bytes
-from sardonyx.cli.arguments import ORDERS, merged
+from sardonyx.cli import plan_step
+from sardonyx.cli.arguments import ORDERS, UsageError, merged
 from sardonyx.cli.console import (
     activity,
     count,
@@ -21,14 +21,14 @@ from sardonyx.cli.console import (
     note,
     printable,
     say,
-    short_name,
     table,
 )
 from sardonyx.cli.inputs import Shapes, check_outputs, input_files, settle
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
+from sardonyx.cli.plan_tables import show_advice, show_peak, tensor_facts, write_and_print
 from sardonyx.ort.config_keys import Keys
-from sardonyx.reports.timeline import Tensor, Timeline
+from sardonyx.reports.timeline import Timeline
 from sardonyx.reports.timeline_builder import open_sizes, timeline
 from sardonyx.session import InferenceSession
 from sardonyx.session.program_cache import SharedProgram
@@ -55,20 +55,21 @@ class Planned:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print the planned memory of a run of MODEL."""
+    """Print the planned memory of a run of MODEL, or of a training step of a PyTorch module."""
+    if plan_step.is_script(arguments.model):
+        return plan_step.command(arguments)
+    if arguments.memory_budget is not None:
+        raise UsageError("--memory-budget is for a training step: name SCRIPT.py:FUNCTION")
     check_outputs([arguments.html], input_files(arguments))
     name = printable(os.path.basename(arguments.model))
     with activity(f"loading {name}") as line:
         planned = plan(arguments, lambda what: line.describe(f"planning {name}, {what}"))
-    if arguments.html is not None:
-        with writing(os.fspath(arguments.html)) as file:
-            file.write(_page(planned).encode())
-    if arguments.json:
-        print(json.dumps(facts(planned), indent=2))
-        return 0
-    _show(planned, arguments.top)
-    if arguments.html is not None:
-        say(f"\nthe whole timeline is in {printable(str(arguments.html))}: open it in a browser")
+    write_and_print(
+        arguments,
+        partial(_page, planned),
+        partial(facts, planned),
+        partial(_show, planned, arguments.top),
+    )
     return 0
 
 
@@ -158,13 +159,13 @@ def facts(planned: Planned) -> dict[str, Any]:
         "peak": {
             "order": shown.order,
             "step": shown.peak_step,
-            "tensors": [_tensor(t) for t in shown.alive(shown.peak_step)],
+            "tensors": [tensor_facts(t) for t in shown.alive(shown.peak_step)],
         },
         "advice": [as_dict(a) for a in planned.advice],
         "timeline": {
             "order": shown.order,
             "steps": [as_dict(s) for s in shown.steps],
-            "tensors": [_tensor(t) for t in shown.tensors],
+            "tensors": [tensor_facts(t) for t in shown.tensors],
             "needs": list(shown.needs),
         },
     }
@@ -185,11 +186,6 @@ def _order(order: Timeline) -> dict[str, Any]:
     }
 
 
-def _tensor(tensor: Tensor) -> dict[str, Any]:
-    facts = as_dict(tensor)
-    return {"made_by": facts.pop("maker"), "type": facts.pop("dtype"), **facts}
-
-
 def _show(planned: Planned, top: int) -> None:
     """Print the execution orders, the live tensors at the peak, and advice."""
     sizes = ", ".join(f"{printable(n)} {format_shape(s)}" for n, s in planned.shapes.items())
@@ -199,8 +195,8 @@ def _show(planned: Planned, top: int) -> None:
         note(f"sizes that depend on data, assumed: {assumed} (--dims sets others)")
     say()
     _show_orders(planned)
-    _show_peak(planned.shown, top)
-    _show_advice(planned)
+    show_peak(planned.shown, top, f"by {planned.shown.order}")
+    show_advice(planned.advice)
 
 
 def _show_orders(planned: Planned) -> None:
@@ -237,42 +233,3 @@ def _remark(order: Timeline, best: int) -> str:
     if order.peak_bytes > best > 0:
         remarks.append(f"+{order.peak_bytes / best - 1:.1%}")
     return ", ".join(remarks)
-
-
-def _show_peak(shown: Timeline, top: int) -> None:
-    if not shown.steps:
-        heading("live at the peak", "nothing: the program has no steps")
-        say()
-        return
-    step = shown.steps[shown.peak_step]
-    where = f"step {shown.peak_step + 1} of {len(shown.steps)}"
-    what = f"{short_name(step.name)} ({printable(step.op)})"
-    total = format_bytes(shown.lower_bound)
-    heading("live at the peak", f"{total} in {where}, {what}, by {shown.order}")
-    live = shown.alive(shown.peak_step)
-    titles = ("bytes", "tensor", "type", "made by", "steps", "idle")
-    rows = [_row(t) for t in live[:top]]
-    table(rows, titles, right=(0, 5), styles={1: "cyan"}, names=(1, 3))
-    if rest := live[top:]:
-        total = format_bytes(sum(t.bytes for t in rest))
-        note(f"{total} in {len(rest)} more: --top lists them")
-    say()
-
-
-def _row(tensor: Tensor) -> list[str]:
-    is_scratch = tensor.kind == "scratch"
-    shape = format_shape(tensor.shape).replace(" ", "")
-    return [
-        format_bytes(tensor.bytes),
-        printable(tensor.name),
-        "scratch" if is_scratch else f"{tensor.dtype}{shape}",
-        printable(tensor.maker),
-        f"{tensor.start + 1}-{tensor.end + 1}",
-        str(tensor.idle),
-    ]
-
-
-def _show_advice(planned: Planned) -> None:
-    heading("what would shrink it", "" if planned.advice else "nothing stands out")
-    rows = [[format_bytes(a.saves_bytes) if a.saves_bytes else "", a.text] for a in planned.advice]
-    table(rows, right=(0,))

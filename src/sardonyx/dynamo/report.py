@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters, get_compilation_metrics
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import field, mutable
 from sardonyx.dynamo.lower import Fallback
-from sardonyx.dynamo.step_memory import GraphMemory, graph_memory, memory_page, memory_text
+from sardonyx.dynamo.step_memory import StepMemory, graph_memory, memory_page, memory_text
 
 if TYPE_CHECKING:
     from sardonyx.dynamo.executor import Executor
@@ -25,6 +25,10 @@ _RECOMPILED: Final = (
     "a function of this process was compiled too often: calls that no compiled graph fits run in "
     "torch. TORCH_LOGS=recompiles prints why; torch._dynamo.config.recompile_limit is the limit"
 )
+
+
+def _latest_run(pair: tuple[str, Executor]) -> int:
+    return pair[1].runs[1]
 
 
 @mutable
@@ -71,14 +75,14 @@ class Report:
     @property
     def memory(self) -> str:
         """Where the memory of the latest step goes: what is saved, recomputed and live."""
-        return memory_text(self._step_memory())
+        return memory_text(self.step_memory())
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the memory timelines of the graphs as a page, like that of `sardonyx plan`."""
         with writing(os.fspath(path)) as file:
-            file.write(memory_page(self._step_memory()).encode())
+            file.write(memory_page({"": self.step_memory()}, {}).encode())
 
-    def _step_memory(self) -> list[GraphMemory]:
+    def step_memory(self) -> StepMemory:
         """Return the memory of the graphs that ran since the run before the latest one.
 
         Others were compiled for other sizes or settings. Inference graphs are not part of a step.
@@ -86,7 +90,8 @@ class Report:
         pairs = [(g.kind, g.executor) for g in self.graphs if g.kind != "inference"]
         ran = [(kind, e) for kind, e in pairs if e is not None and e.shapes]
         since, _ = max((e.runs for _, e in ran), key=itemgetter(1), default=(0, 0))
-        return [graph_memory(kind, e) for kind, e in ran if e.runs[1] > since]
+        latest = sorted((pair for pair in ran if pair[1].runs[1] > since), key=_latest_run)
+        return StepMemory(tuple(graph_memory(kind, e) for kind, e in latest))
 
     def __str__(self) -> str:
         lines = [line for graph in self.graphs for line in graph.lines()]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from sardonyx.base.printable import format_shape, printable
-from sardonyx.base.records import as_dict, frozen
+from sardonyx.base.records import as_dict, frozen, replace
 from sardonyx.base.units import format_bytes
 from sardonyx.dynamo.lower import is_primal, is_tangent
 from sardonyx.reports.plan_page import PageContent, page
@@ -37,6 +37,11 @@ class GraphMemory:
     n_recomputed: int  # steps that recompute activations
     recomputed_bytes: int  # what they return
 
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes of `saved`."""
+        return sum(t.bytes for t in self.saved)
+
 
 def graph_memory(kind: str, executor: Executor) -> GraphMemory:
     """Return the memory of a graph, for the sizes of its latest run."""
@@ -65,6 +70,88 @@ def graph_memory(kind: str, executor: Executor) -> GraphMemory:
     )
 
 
+@frozen
+class StepMemory:
+    """The graphs of a step, in the order of their runs."""
+
+    graphs: tuple[GraphMemory, ...]
+
+    @property
+    def backward(self) -> list[GraphMemory]:
+        """The backward graphs."""
+        return [g for g in self.graphs if g.kind == "backward"]
+
+    @property
+    def argument_bytes(self) -> int:
+        """Parameters, buffers and data."""
+        return sum(g.argument_bytes for g in self.graphs if g.kind == "forward")
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What backward graphs return."""
+        return sum(g.result_bytes for g in self.backward)
+
+    @property
+    def recomputed_bytes(self) -> int:
+        """What backward graphs compute again."""
+        return sum(g.recomputed_bytes for g in self.backward)
+
+    @property
+    def saved_bytes(self) -> int:
+        """What forward graphs save for backward graphs."""
+        return sum(g.saved_bytes for g in self.backward)
+
+    @property
+    def n_recomputed(self) -> int:
+        """How many steps of backward graphs recompute activations."""
+        return sum(g.n_recomputed for g in self.backward)
+
+    def peak_of(self, kind: str) -> int:
+        """The highest peak of the graphs of a kind."""
+        pairs = zip(self.graphs, self._peaks(), strict=True)
+        return max((peak for graph, peak in pairs if graph.kind == kind), default=0)
+
+    @property
+    def saved(self) -> list[tuple[Tensor, str]]:
+        """The saved activations, the largest first, and the module that returned each."""
+        saved = [(t, g.modules[t.name]) for g in self.backward for t in g.saved]
+        return sorted(saved, key=lambda s: -s[0].bytes)
+
+    @property
+    def peak_graph(self) -> int:
+        """The index of the graph that has the peak of the step; there is at least one."""
+        peaks = self._peaks()
+        return peaks.index(max(peaks))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most live bytes: a graph's, and what the step holds for other graphs meanwhile."""
+        return max(self._peaks(), default=0)
+
+    def _peaks(self) -> list[int]:
+        pairs = zip(self.graphs, self.held_elsewhere(), strict=True)
+        return [g.timeline.lower_bound + held for g, held in pairs]
+
+    def held_elsewhere(self) -> list[int]:
+        """Return what is live while each graph runs, and not in its timeline.
+
+        That is what was saved for backward graphs that run later, and gradients returned by earlier
+        ones. Backward graphs run in the reverse order of their forward graphs.
+        """
+        backward = self.backward
+        is_paired = 2 * len(backward) == len(self.graphs)
+        saved = [g.saved_bytes if is_paired else 0 for g in reversed(backward)]
+        held: list[int] = []
+        n_waiting, gradients = 0, 0  # forward graphs that ran and whose backward graph did not
+        for graph in self.graphs:
+            is_backward = graph.kind == "backward"
+            n_waiting -= is_backward
+            held.append(gradients + sum(saved[: max(0, n_waiting)]))
+            n_waiting += not is_backward
+            gradients += graph.result_bytes if is_backward else 0
+        return held
+
+
 def _counted(tensor: Tensor, is_consumed: bool) -> Tensor:
     """Return a tensor whose bytes count while it is live, if they belong to the step."""
     if tensor.kind != "output" and not is_consumed:
@@ -72,26 +159,25 @@ def _counted(tensor: Tensor, is_consumed: bool) -> Tensor:
     return Tensor(**{**as_dict(tensor), "kind": "value", "offset": OWN, "part": -1})
 
 
-def memory_text(graphs: Sequence[GraphMemory]) -> str:
+def memory_text(step: StepMemory) -> str:
     """Return a summary: sums over all graphs, then the peak of each."""
-    if not graphs:
+    if not step.graphs:
         return "no step has run, or its graphs are split by calls that run in torch"
-    return "\n".join([*_sums(graphs), *(line for g in graphs for line in _peak(g))])
+    return "\n".join([*_sums(step), *(line for g in step.graphs for line in _peak(g))])
 
 
-def _sums(graphs: Sequence[GraphMemory]) -> Iterator[str]:
-    backward = [g for g in graphs if g.kind == "backward"]
-    saved = [(t, g.modules[t.name]) for g in backward for t in g.saved]
-    forward_arguments = sum(g.argument_bytes for g in graphs if g.kind == "forward")
-    yield _line("arguments", forward_arguments, "parameters, buffers and data")
-    yield _line("gradients", sum(g.result_bytes for g in backward), "what backward graphs return")
-    yield _line("saved", sum(t.bytes for t, _ in saved), f"{len(saved)} activations")
-    for tensor, module in sorted(saved, key=lambda s: -s[0].bytes)[:_LISTED]:
+def _sums(step: StepMemory) -> Iterator[str]:
+    yield _line("arguments", step.argument_bytes, "parameters, buffers and data")
+    yield _line("gradients", step.gradient_bytes, "what backward graphs return")
+    yield _line("saved", step.saved_bytes, f"{len(step.saved)} activations")
+    for tensor, module in step.saved[:_LISTED]:
         yield f"    {_described(tensor)}{f'  {printable(module)}' if module else ''}"
-    n_steps = sum(g.n_recomputed for g in backward)
-    total = sum(len(g.timeline.steps) for g in backward)
-    recomputed = sum(g.recomputed_bytes for g in backward)
-    yield _line("recomputed", recomputed, f"{n_steps} of {total} steps of backward graphs")
+    total = sum(len(g.timeline.steps) for g in step.backward)
+    yield _line(
+        "recomputed",
+        step.recomputed_bytes,
+        f"{step.n_recomputed} of {total} steps of backward graphs",
+    )
 
 
 def _peak(graph: GraphMemory) -> Iterator[str]:
@@ -116,22 +202,31 @@ def _described(tensor: Tensor) -> str:
     return f"{format_bytes(tensor.bytes):>8}  {printable(name)}  {kind}"
 
 
-def memory_page(graphs: Sequence[GraphMemory]) -> str:
-    """Return a page with the timeline of each graph."""
-    largest = max(graphs, key=lambda g: g.timeline.lower_bound, default=None)
+def memory_page(steps: Mapping[str, StepMemory], shapes: Mapping[str, Sequence[int]]) -> str:
+    """Return a page with the timeline of each graph; the key of a step is added to their names."""
+    named = {name: _named_timelines(step, name) for name, step in steps.items()}
+    first, timelines = next(zip(steps.values(), named.values(), strict=True))
     advice = [
         f"{t.name}, {format_bytes(t.bytes)}, is saved for the backward pass by {module or 'a call'}"
-        for g in graphs
-        for t in g.saved[:_LISTED]
-        for module in (g.modules[t.name],)
+        for t, module in first.saved[:_LISTED]
     ]
-    return page(
-        PageContent(
-            title="Memory of a training step",
-            shapes={},
-            choice="Graphs",
-            default="" if largest is None else largest.kind,
-            timelines=[g.timeline for g in graphs],
-            advice=advice,
-        )
+    content = PageContent(
+        title="Memory of a training step",
+        shapes=shapes,
+        choice="Graphs",
+        default=timelines[first.peak_graph].order if timelines else "",
+        timelines=[timeline for each in named.values() for timeline in each],
+        advice=advice,
     )
+    return page(content)
+
+
+def _named_timelines(step: StepMemory, name: str) -> list[Timeline]:
+    """Return the timelines of a step's graphs, numbered where several are of one kind."""
+    kinds = [g.kind for g in step.graphs]
+    timelines = []
+    for i, graph in enumerate(step.graphs):
+        number = f" {1 + kinds[:i].count(graph.kind)}" if kinds.count(graph.kind) > 1 else ""
+        order = f"{graph.kind}{number}{', ' if name else ''}{name}"
+        timelines.append(replace(graph.timeline, order=order))
+    return timelines

@@ -127,15 +127,7 @@ def backpropagate(
         # The loss does not depend on this node.
         if not is_reached and missed.isdisjoint(node.outputs):
             continue
-        reads = differentiable_reads(b, node)
-        if not reads:
-            continue
-        # A target reaches the loss only through a value without gradients, such as integers.
-        lost = next((v for v in node.outputs if v in missed), None)
-        if lost is not None and any(b.wants(v) for _, v in reads):
-            raise _no_gradient(node, lost)
-        missed.update(value for _, value in reads if is_lost(b, node, value))
-        reads = [(slot, value) for slot, value in reads if not is_lost(b, node, value)]
+        reads = _reads_with_gradient(b, node, missed)
         if not is_reached or not reads:
             continue
         n_before = len(b.new_nodes)
@@ -146,6 +138,17 @@ def backpropagate(
             added.is_backward = True
             added.name = added.name or (f"{node.name}_grad" if node.name else "")
     return gradients
+
+
+def _reads_with_gradient(b: Backward, node: Node, missed: set[Value]) -> list[tuple[int, Value]]:
+    """Return the inputs of a node that get a gradient, and add those that are lost to `missed`."""
+    reads = differentiable_reads(b, node)
+    # A target reaches the loss only through a value without gradients, such as integers.
+    lost = next((v for v in node.outputs if v in missed), None)
+    if lost is not None and any(b.wants(v) for _, v in reads):
+        raise _no_gradient(node, lost)
+    missed.update(value for _, value in reads if is_lost(b, node, value))
+    return [(slot, value) for slot, value in reads if not is_lost(b, node, value)]
 
 
 def _contributions(

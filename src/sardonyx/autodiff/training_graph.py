@@ -105,15 +105,20 @@ def _parameter_names(source: Any, options: StepOptions, initializers: Collection
     reached = graph.reached(options.loss, False)
     if wanted is None:
         return reached
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in reached):
-            raise InvalidArgument(
-                f"no parameter that gradients reach matches {pattern!r}; "
-                f"there are {', '.join(reached[:8])}{' and others' if len(reached) > 8 else ''}"
-            )
-    chosen = [n for n in reached if any(fnmatchcase(n, p) for p in patterns)]
+    chosen = _matching(patterns, reached)
     named = [p for p in wanted if p not in patterns and p not in chosen]
     return [*chosen, *named]
+
+
+def _matching(patterns: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the names that match a pattern; a pattern that matches none is an error."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise InvalidArgument(
+                f"no parameter that gradients reach matches {pattern!r}; "
+                f"there are {', '.join(names[:8])}{' and others' if len(names) > 8 else ''}"
+            )
+    return [n for n in names if any(fnmatchcase(n, p) for p in patterns)]
 
 
 class _TrainingGraph(GradientGraph):

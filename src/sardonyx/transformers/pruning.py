@@ -46,28 +46,35 @@ def unused(graph: GraphProto) -> set[str]:
 def sort_graph(graph: GraphProto, by_name: bool = False) -> None:
     """Sort the nodes of a graph topologically, otherwise in their order or by name."""
     nodes = list(graph.node)
+    order = _topological_order(nodes, by_name)
+    if any(a is not b for a, b in zip(order, nodes, strict=True)):
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in order]
+        del graph.node[:]
+        graph.node.extend(copies)
+
+
+def _topological_order(nodes: Sequence[NodeProto], by_name: bool) -> list[NodeProto]:
+    """Return nodes in topological order (Kahn's algorithm); a heap decides among those ready."""
     makers = {name: i for i, node in enumerate(nodes) for name in node.output if name}
     waits = [{makers[n] for n in reads(node) if n in makers} for node in nodes]
     readers: dict[int, list[int]] = {}
     for position, before in enumerate(waits):
         for maker in before:
             readers.setdefault(maker, []).append(position)
-    order: list[NodeProto] = []
-    ready = [(nodes[i].name if by_name else "", i) for i, before in enumerate(waits) if not before]
+    keys = [(node.name if by_name else "", i) for i, node in enumerate(nodes)]
+    ready = [key for key, before in zip(keys, waits, strict=True) if not before]
     heapq.heapify(ready)
+    order: list[NodeProto] = []
     while ready:
         _, position = heapq.heappop(ready)
         order.append(nodes[position])
         for reader in readers.get(position, []):
             waits[reader].discard(position)
             if not waits[reader]:
-                heapq.heappush(ready, (nodes[reader].name if by_name else "", reader))
+                heapq.heappush(ready, keys[reader])
     if len(order) < len(nodes):
         stuck = next(node for node, before in zip(nodes, waits, strict=True) if before)
         raise RuntimeError(
             f"Graph is not a DAG: the node {stuck.name or stuck.op_type} is in a cycle"
         )
-    if order != nodes or any(a is not b for a, b in zip(order, nodes, strict=True)):
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in order]
-        del graph.node[:]
-        graph.node.extend(copies)
+    return order

@@ -242,6 +242,13 @@ class GraphDoc:
         It is breadth-first, and begins with the readers of inputs and initializers in the order of
         their names, as in the models of onnxruntime's tools.
         """
+        self.set_nodes(self._breadth_first())
+        for node in self.nodes:
+            for body in node.bodies():
+                body.sort()
+
+    def _breadth_first(self) -> list[NodeDoc]:
+        """Return the nodes in breadth-first topological order; a cycle is an error."""
         makers = {name for node in self.nodes for name in node.outputs if name}
         sources = self.initializers.keys() | {i.name for i in self.inputs}
         readers: dict[str, list[NodeDoc]] = {}
@@ -269,10 +276,7 @@ class GraphDoc:
         if len(order) < len(self.nodes):
             stuck = next(node for node in self.nodes if missing[id(node)])
             raise InvalidGraph(f"the graph has a cycle through {stuck.outputs}")
-        self.set_nodes(order)
-        for node in self.nodes:
-            for body in node.bodies():
-                body.sort()
+        return order
 
     def family(self) -> Iterator[GraphDoc]:
         """Yield the graph and all bodies in it."""

@@ -1,0 +1,1 @@
+"""Single ops in all types, sizes and attributes, timed against other runtimes."""

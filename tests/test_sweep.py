@@ -42,6 +42,13 @@ def test_seeds_draw_different_cases() -> None:
     assert len({families.draw("Conv", seed).key for seed in range(20)}) > 15
 
 
+def test_cases_that_are_too_large_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.sweep.draw.MOST_ELEMENTS", 20_000)
+    for seed in range(30):
+        case = families.draw("ScatterND", seed)
+        assert all(x.size <= 20_000 for x in case.operands if x is not None)
+
+
 def test_a_measured_case_has_times_and_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.sweep.measure.ROUNDS", 1)
     monkeypatch.setattr("bench.sweep.measure.ROUND_S", 0.0)

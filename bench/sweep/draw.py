@@ -6,6 +6,7 @@ costs, "large" leaves the caches.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -16,6 +17,7 @@ import numpy as np
 from bench.sweep.case import Array, Case
 
 MICROSOFT: Final = "com.microsoft"
+MOST_ELEMENTS: Final = 1 << 26  # 256 MB in float32: far out of the caches, and many fit in memory
 ML: Final = "ai.onnx.ml"
 SIZES: Final = ("tiny", "typical", "typical", "typical", "large")
 FLOATS: Final = ("float32", "float32", "float32", "float16", "float64")
@@ -43,6 +45,10 @@ TABLES: Final = {
     "typical": [(1000, 30), (10_000, 13), (256, 1000), (1, 30522), (64, 4096), (4000, 81)],
     "large": [(100_000, 30), (512, 50257), (1_000_000, 4)],
 }
+
+
+class TooLarge(Exception):
+    """An operand would have more than MOST_ELEMENTS."""
 
 
 class Draw:
@@ -81,6 +87,8 @@ class Draw:
         self, shape: Sequence[int], dtype: str = "float32", low: float = 0, high: float = 0
     ) -> Array:
         """Noise: normal floats, or numbers in [low, high) if these differ."""
+        if math.prod(shape) > MOST_ELEMENTS:
+            raise TooLarge(f"{dtype}{list(shape)}")
         if dtype == "bool":
             return self._numbers.random(shape) < 0.5
         kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)

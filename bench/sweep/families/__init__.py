@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from bench.sweep.case import Case
-from bench.sweep.draw import Draw, Family
+from bench.sweep.draw import Draw, Family, TooLarge
 from bench.sweep.families import (
     elementwise,
     features,
@@ -22,15 +22,20 @@ MODULES: Final = (elementwise, features, images, move, products, quantized, redu
 FAMILIES: Final[dict[str, Family]] = {
     op: family for module in MODULES for op, family in module.FAMILIES.items()
 }
+_STRIDE: Final = 1_000_003  # between the first cases of two sweeps
+_REDRAWN: Final = 500_009  # from a case that is too large to another one of its sweep
 
 
 def draw(op: str, seed: int, size: str | None = None) -> Case:
     """Return the case of an op that a seed stands for, of any size class or of this one."""
-    return FAMILIES[op](Draw(seed, size), op)
+    try:
+        return FAMILIES[op](Draw(seed, size), op)
+    except TooLarge:
+        return draw(op, seed + _REDRAWN, size)
 
 
 def cases(count: int, seed: int) -> Iterator[Case]:
     """Draw `count` cases, all ops in turn."""
     ops = sorted(FAMILIES)
     for i in range(count):
-        yield draw(ops[i % len(ops)], seed * 1_000_003 + i)
+        yield draw(ops[i % len(ops)], seed * _STRIDE + i)

@@ -62,6 +62,13 @@ def test_a_measured_case_has_times_and_a_difference(monkeypatch: pytest.MonkeyPa
     assert refused.ratio("onnxruntime") is None
 
 
+def test_a_case_with_a_huge_output_is_not_measured() -> None:
+    table, rows = np.zeros((1_000_000, 4), np.float32), np.zeros(2048, np.int64)
+    result = measure(Case("Gather", [table, rows], {"axis": 1}), 1, ["onnxruntime"])
+    assert "more than" in result.error
+    assert result.times == {}
+
+
 def _result(key: str, ours: float, theirs: float, op: str = "Add") -> Result:
     return Result(key, f"{op}()", op, "drawn", 1, {"sardonyx": ours, "onnxruntime": theirs})
 

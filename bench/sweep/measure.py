@@ -12,6 +12,7 @@ import numpy as np
 
 import sardonyx
 from bench.sweep.case import Array, Case
+from bench.sweep.draw import MOST_ELEMENTS
 
 ROUNDS: Final = 5
 ROUND_S: Final = 0.006  # per runtime and round, at least one run
@@ -52,6 +53,9 @@ def measure(case: Case, threads: int, rivals: list[str]) -> Result:
     runs: dict[str, Run] = {}
     try:
         session = _onnx_session(sardonyx, model, threads)
+        if _is_too_large(session):
+            result.error = f"an output has more than {MOST_ELEMENTS} elements"
+            return result
         runs["sardonyx"] = lambda: session.run(None, feed)
         ours = runs["sardonyx"]()
     except sardonyx.SardonyxError as error:
@@ -80,6 +84,12 @@ def _onnx_session(module: Any, model: bytes, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     return module.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _is_too_large(session: Any) -> bool:
+    shapes = [value.shape for value in session.get_outputs()]
+    known = (s for s in shapes if s is not None and all(isinstance(n, int) for n in s))
+    return any(math.prod(shape) > MOST_ELEMENTS for shape in known)
 
 
 def _rival(name: str, model: bytes, feed: Mapping[str, Array], threads: int) -> Run | None:

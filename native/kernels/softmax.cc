@@ -2,6 +2,7 @@
 // stay in registers; longer ones take three passes through L1. Along other axes lanes are columns.
 #include "kernels/axes.h"
 #include "kernels/elements.h"
+#include "kernels/reduce/arg.h"
 #include "simd/reduction.h"
 #include "simd/softmax_exp.h"
 
@@ -194,34 +195,34 @@ Status softmax(const Call& call, Plan& plan) {
   });
 }
 
-// Items: results. 1 at the first of the largest numbers; NaN is larger than any.
+// Items of ArgMax. 1 at the first of the largest numbers; NaN is larger than any.
 template <class T>
 Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
+  const auto& a = *static_cast<const ArgArgs*>(args);
   using C = Wide<T>;
+  int64_t where[kLanesOf<C>];
   for (int64_t item = begin; item < end; ++item) {
-    const Offsets at = offsets_of(a.outer, a.outer.n, item / a.columns);
-    const int64_t column = item % a.columns;
-    const T* x = input<T>(data, 0) + at.in + column * a.column_step;
-    T* y = output<T>(data) + at.out + column;
-    int64_t best = 0;
-    C top = kLowest<C>;
-    for (int64_t i = 0; i < a.n; ++i) {
-      const C v = number<C>(x[i * a.step]);
-      y[i * a.out_step] = element<T>(0.0f);
-      if (i == 0 || (top == top && !(v <= top))) best = i, top = v;
-    }
-    if (a.n > 0) y[best * a.out_step] = element<T>(1.0f);
+    const ArgItem found = best_of_item<Largest, C>(a, data.in[0], item, where);
+    T* y = output<T>(data) + found.offsets.out;
+    const int64_t step = a.around.out_step, column = a.column_out;
+    // The contiguous axis in the inner loop.
+    if (step == 1)
+      for (int j = 0; j < found.n; ++j)
+        for (int64_t i = 0; i < a.around.n; ++i) y[j * column + i] = element<T>(0.0f);
+    else
+      for (int64_t i = 0; i < a.around.n; ++i)
+        for (int j = 0; j < found.n; ++j) y[i * step + j * column] = element<T>(0.0f);
+    for (int j = 0; j < found.n; ++j) y[where[j] * step + j * column] = element<T>(1.0f);
   }
   return {};
 }
 
 Status hardmax(const Call& call, Plan& plan) {
   return visit(call.in[0].dtype, Floats{}, [&]<class T>() {
-    auto* args = plan.make<SoftmaxArgs>();
+    auto* args = plan.make<ArgArgs>();
     plan.args = args;
-    const AxisView& a = args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
-    plan.add(hardmax_items<T>, a.n_outer * a.columns, a.n + 5);
+    plan_arg<Wide<T>>(call.in[0], call.out[0], int(call.ints[0]), *args);
+    plan.add(hardmax_items<T>, args->items(), 2 * arg_work<Wide<T>>(*args));
     return Status{};
   });
 }

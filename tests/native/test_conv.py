@@ -289,7 +289,6 @@ def test_average_with_pads(shape: Any) -> None:
 @pytest.mark.parametrize("p", [1, 2, 3])
 def test_norms(p: int) -> None:
     check("LpPool", random(1, 5, 5, 20), kernel_shape=[3, 3], p=p)
-    check("GlobalLpPool", random(2, 5, 5, 20), p=p)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
@@ -297,19 +296,11 @@ def test_max_of_integers(dtype: Any) -> None:
     check("MaxPool", random(1, 9, 9, 70, dtype=dtype), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
 
 
-@pytest.mark.parametrize("op", ["GlobalMaxPool", "GlobalAveragePool"])
-def test_whole_images(op: str) -> None:
-    for spatial, c in itertools.product(((1,), (7, 7), (40, 41), (3, 4, 5)), CHANNELS):
-        check(op, random(2, *spatial, c))
-    check(op, random(0, 3, 3, 4))
-
-
 def test_nan_and_infinity_in_pools() -> None:
     x = random(1, 4, 4, 17)
     x[0, 1, 1, 3], x[0, 2, 2, 5], x[0, 0, 0] = np.nan, np.inf, -np.inf
     for op in ("MaxPool", "AveragePool"):
         check(op, x, kernel_shape=[2, 2])
-    check("GlobalMaxPool", x)
 
 
 @pytest.mark.parametrize(("group", "c", "o"), [(1, 20, 40), (4, 5, 3), (2, 1, 33)])

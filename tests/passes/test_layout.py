@@ -83,7 +83,7 @@ BETWEEN = {
     "resize of axes": "b = Resize(a, _, [2.0, 0.5], _, axes=[3, 2])",
     "squeeze and excite": "c = ReduceMean(a, [2, 3])\nd = Conv(c, v)\ne = Relu(d)\nf = Conv(e, w)\n"
     "g = Sigmoid(f)\nb = Mul(a, g)",
-    "global pool": "c = GlobalAveragePool(a)\nb = Mul(a, c)",
+    "global pool": "c = ReduceMean(a, [2, 3])\nb = Mul(a, c)",
     "max pool": "b = MaxPool(a, kernel_shape=[2, 2], strides=[2, 2])",
     "average pool": "b = AveragePool(a, kernel_shape=[3, 3], pads=[1, 1, 1, 1])",
     "transposed convolution": "const t: f32[4,4,2,2]\nb = ConvTranspose(a, t, strides=[2, 2])",
@@ -114,7 +114,7 @@ def test_ops_that_follow_nhwc(name: str) -> None:
 
 
 ENDS = {
-    "mean and product": "b = GlobalAveragePool(a)\nc = Flatten(b)\nconst m: f32[4,3]\n"
+    "mean and product": "b = ReduceMean(a, [2, 3])\nc = Flatten(b)\nconst m: f32[4,3]\n"
     "y = MatMul(c, m)",
     "mean without dims": "y = ReduceMean(a, [2, 3], keepdims=0)",
     "reshape of one pixel": "b = ReduceMean(a, [2, 3])\ny = Reshape(b, [0, -1])",

@@ -80,9 +80,6 @@ CASES: dict[str, tuple[tuple[str, str], tuple[Any, ...], dict[str, Any]]] = {
         {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)},
     ),
     "last norm": ((INTERNAL, "LpPool"), (f32(1, 6, 3),), {"kernel_shape": (3,), "p": 3}),
-    "last whole max": ((INTERNAL, "GlobalMaxPool"), (LAST,), {}),
-    "last whole mean": ((INTERNAL, "GlobalAveragePool"), (LAST,), {}),
-    "last whole norm": ((INTERNAL, "GlobalLpPool"), (LAST,), {}),
     "weight gradient": (
         (INTERNAL, "ConvWeightGradient"),
         (f32(2, 4, 7, 6), f32(2, 6, 3, 2)),

@@ -1,4 +1,5 @@
-// Kernels of the pooling family, for channels-last (NHWC) images of one to three spatial axes.
+// Kernels of the pooling family. Windows move over channels-last (NHWC) images of one to three
+// spatial axes; pooling of whole images is a reduction (kernels/reduce).
 #pragma once
 
 #include "kernels/kernel.h"
@@ -9,8 +10,8 @@ Status max_pool(const Call& call, Plan& plan);
 Status max_pool_indices_f32(const Call& call, Plan& plan);
 Status average_pool_f32(const Call& call, Plan& plan);
 Status lp_pool_f32(const Call& call, Plan& plan);
-Status global_max_pool_f32(const Call& call, Plan& plan);
-Status global_average_pool_f32(const Call& call, Plan& plan);
-Status global_lp_pool_f32(const Call& call, Plan& plan);
+
+// Of images in any layout: elements of any type, and their indices.
+Status max_unpool(const Call& call, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

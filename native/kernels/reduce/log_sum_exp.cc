@@ -1,5 +1,5 @@
 // ReduceLogSumExp: log(sum(exp(x - max))) + max, two passes; subtracting the maximum first keeps
-// exp from overflowing.
+// exp from overflowing. Vectors run along the reduced elements, or along neighbouring outputs.
 #include "kernels/reduce/kernels.h"
 #include "kernels/reduce/min_max.h"
 #include "kernels/reduce/reduce.h"
@@ -34,6 +34,56 @@ double log_sum_exp(const ReduceArgs& a, const std::byte* x) {
 }
 
 template <class C>
+constexpr int64_t kColumns = 4 * kLanesOf<C>;  // outputs of an item
+
+// Calls body(j, vector, lanes) for the columns of reduced elements [lo, hi), row by row.
+template <class C, class Body>
+void each_row(const ReduceArgs& a, const std::byte* x, int64_t width, int64_t lo, int64_t hi,
+              Body&& body) {
+  C buffer[kColumns<C>];
+  for (int64_t i = lo; i < hi; ++i) {
+    const int64_t at = offsets_of(a.reduced, a.reduced.n, i).in;
+    const C* p = numbers(a.elements, x + at * a.elements.bytes, a.kept.last_step(), width, buffer);
+    vloop<C>(width, [&](int64_t j, auto lanes) { body(j, load(p + j, lanes), lanes); });
+  }
+}
+
+// Items: blocks of neighbouring outputs.
+template <class C>
+Status run_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ReduceArgs*>(args);
+  C tops[kColumns<C>], sums[kColumns<C>];
+  double totals[kColumns<C>];
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t first = item % a.blocks * a.columns, rest = a.kept.last_size() - first;
+    const int64_t width = rest < a.columns ? rest : a.columns;
+    const Offsets place = offsets_of(a.kept, a.kept.n - 1, item / a.blocks);
+    const int64_t from = place.in + first * a.kept.last_step();
+    const std::byte* x = input<std::byte>(data, 0) + from * a.elements.bytes;
+    for (C& top : tops) top = Largest::kWorst<C>;
+    each_row<C>(a, x, width, 0, a.n, [&](int64_t j, Vec<C> v, auto lanes) {
+      store(tops + j, vmax(load(tops + j), v), lanes);
+    });
+    for (double& total : totals) total = 0;
+    for (int64_t lo = 0; lo < a.n; lo += kLaneSums) {
+      for (C& sum : sums) sum = 0;
+      each_row<C>(a, x, width, lo, lo + kLaneSums < a.n ? lo + kLaneSums : a.n,
+                  [&](int64_t j, Vec<C> v, auto lanes) {
+                    store(sums + j, load(sums + j) + vexp_softmax(v - load(tops + j)), lanes);
+                  });
+      for (int64_t j = 0; j < width; ++j) totals[j] += double(sums[j]);
+    }
+    // An infinite maximum is the result; NaN, which vmax keeps, as well.
+    for (int64_t j = 0; j < width; ++j)
+      totals[j] = __builtin_isfinite(tops[j]) ? __builtin_log(totals[j]) + double(tops[j])
+                                              : double(tops[j]);
+    const int64_t step = a.kept.last_out();
+    put<C>(a.elements, data.out[0], place.out + first * step, step, width, totals);
+  }
+  return {};
+}
+
+template <class C>
 Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ReduceArgs*>(args);
   for (int64_t at = begin; at < end; ++at) {
@@ -51,13 +101,18 @@ Status reduce_log_sum_exp(const Call& call, Plan& plan) {
   const DType dtype = call.in[0].dtype;
   auto* args = plan.make<ReduceArgs>();
   plan.args = args;
-  plan_reduction(call, 1, *args);
   const bool is_double = dtype == DType::f64;
+  const bool has_columns =
+      plan_reduction(call, is_double ? kColumns<double> : kColumns<float>, *args);
   args->elements =
       is_double ? elements_of<double, double>(dtype) : elements_of<float, double>(dtype);
   if (!args->elements.is_known())
     return Status::fail("the kernel does not take elements of type %d", int(dtype));
-  plan.add(is_double ? run_items<double> : run_items<float>, args->n_out, args->n + 20);
+  if (has_columns)
+    plan.add(is_double ? run_columns<double> : run_columns<float>,
+             args->kept.count(args->kept.n - 1) * args->blocks, args->n * args->columns / 2 + 20);
+  else
+    plan.add(is_double ? run_items<double> : run_items<float>, args->n_out, args->n + 20);
   return {};
 }
 

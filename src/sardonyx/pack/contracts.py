@@ -232,8 +232,8 @@ CONTRACTS: Final[dict[str, Callable[[_Call], None]]] = {
 # Internal ops without further preconditions: inference and `check` cover them.
 WITHOUT_CONTRACT: Final = frozenset((
     "AveragePool", "Bnb4Weights", "Chain", "Conv", "ConvTranspose", "ConvWeightGradient",
-    "DeformColumns", "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool", "IndexedMaxPool", "Loop",
-    "LpPool", "MatMul", "MaxPool", "QLSTM", "QLookup", "Sizes",
+    "DeformColumns", "IndexedMaxPool", "Loop", "LpPool", "MatMul", "MaxPool", "QLSTM", "QLookup",
+    "Sizes",
 ))  # fmt: skip
 
 # Internal ops of device regions, which packs never contain.

@@ -29,8 +29,7 @@ def _keys(domain: str, names: str) -> frozenset[tuple[str, str]]:
 # Their reference computes in float32 and rounds the result, so widening changes no bit.
 _WIDENED: Final = _keys(
     ONNX,
-    "Conv ConvTranspose MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool "
-    "LSTM GRU RNN DFT STFT RoiAlign MaxRoiPool",
+    "Conv ConvTranspose MaxPool AveragePool LpPool LSTM GRU RNN DFT STFT RoiAlign MaxRoiPool",
 ) | _keys(MICROSOFT, "FusedConv MoE QMoE")
 # Widened for float16 only: CPUs have matmul instructions for bfloat16.
 _MATMULS: Final = _keys(ONNX, "MatMul Gemm") | _keys(MICROSOFT, "FusedMatMul")

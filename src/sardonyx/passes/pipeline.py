@@ -191,8 +191,8 @@ LOWER_CPU: Final = (
         "channels_last",
         "layout.propagate.propagate_layout",
         any_op=_ops(
-            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool GlobalMaxPool "
-            "GlobalAveragePool GlobalLpPool QConv QMean ConvWeightGradient"
+            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool QConv QMean "
+            "ConvWeightGradient"
         ),
         optimizers=_ops("channels_last NhwcTransformer"),
     ),

@@ -236,7 +236,7 @@ def quantized_add(b: Builder, a: Value, c: Value, q: Node, act: Node | None = No
 
 
 @rule(
-    *_quantized(P.ReduceMean(x, rest=True).named("mean"), P.GlobalAveragePool(x).named("mean")),
+    *_quantized(P.ReduceMean(x, rest=True).named("mean")),
     aliases="mean_steps",
 )
 def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
@@ -244,11 +244,9 @@ def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
     image, result = _per_tensor_input(x), _result(q)
     rank = image.value.tensor.rank
     need(rank > 2, "not an image")
-    # GlobalAveragePool is the mean over all spatial axes by definition.
-    if mean.op.name == "ReduceMean":
-        axes = present(optional_input(mean, 1), "not over all spatial axes").tensor.ints or ()
-        need(sorted(i % rank for i in axes) == [*range(2, rank)], "not over all spatial axes")
-        need(mean.attrs["keepdims"], "dims are dropped")
+    axes = present(optional_input(mean, 1), "not over all spatial axes").tensor.ints or ()
+    need(sorted(i % rank for i in axes) == [*range(2, rank)], "not over all spatial axes")
+    need(mean.attrs["keepdims"], "dims are dropped")
     return b.QMean(
         image.value, image.scale, image.zero, result.scale, result.zero,
         domain=INTERNAL, dtype=q.outputs[0].tensor.dtype.onnx,

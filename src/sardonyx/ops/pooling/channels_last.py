@@ -27,7 +27,7 @@ from sardonyx.ops.sizes import SIZES
 
 
 def _nhwc(pool: Op, name: str, **schema: Any) -> Op:
-    """Return the channels-last version of a windowed or global pooling op: its first output."""
+    """Return the channels-last version of a pooling op: its first output."""
     op = Op(name, 1, "x:T", "y:T", **schema)
 
     @op.infer
@@ -46,7 +46,7 @@ def _nhwc(pool: Op, name: str, **schema: Any) -> Op:
 
 INTERNAL_POOLS: Final = tuple(
     _nhwc(pool, pool.name, attrs=pool.attrs, types={"T": pool.types["T"]}, domain=INTERNAL)
-    for pool in (standard.max_pool, standard.average_pool, standard.lp_pool, *standard.GLOBAL)
+    for pool in (standard.max_pool, standard.average_pool, standard.lp_pool)
 )
 indexed_max_pool: Final = Op(
     "IndexedMaxPool",

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
-from sardonyx.graph.dim import Shape, product
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import FLOATS, I8, I64, U8
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Node, input_of, optional_input
+from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
-from sardonyx.graph.op import INTERNAL, Op, Reference, optional, required
+from sardonyx.graph.op import Op, Reference, optional, required
 from sardonyx.ops.arrays import Array, as_ints, in_wide
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.decomposition import Outputs, need
+from sardonyx.ops.decomposition import need
 from sardonyx.ops.sizes import SIZES
 from sardonyx.ops.sliding_window import (
     MAX_SPAN,
@@ -207,7 +207,11 @@ def _(x: Array, **attrs: Any) -> Array:
     return _root(_window_sums(_power(x, attrs["p"]), _geometry(x, attrs)), attrs["p"])
 
 
-def _global(name: str, reference: Reference, **attrs: Any) -> Op:
+# From a node, its image and the spatial axes.
+_Reduction = Callable[[Builder, Node, Value, Value], Value]
+
+
+def _global(name: str, reference: Reference, reduction: _Reduction, **attrs: Any) -> Op:
     """Declare a global pooling op: one window over the whole image."""
     op = Op(name, 22, "x:T", "y:T", attrs=attrs, types={"T": FLOATS})
 
@@ -224,13 +228,37 @@ def _global(name: str, reference: Reference, **attrs: Any) -> Op:
         return y.reshape(*x.shape[:2], *(1,) * (x.ndim - 2))
 
     op.reference(in_wide(run))
+
+    @op.decompose
+    def _(b: Builder, node: Node) -> Value:
+        """Reduce over the spatial axes, in whichever layout the image has."""
+        x = input_of(node, 0)
+        need(x.tensor.rank > 2, "there are no spatial axes")
+        return reduction(b, node, x, b.ints(*range(2, x.tensor.rank)))
+
     return op
 
 
-GLOBAL: Final = (
-    _global("GlobalMaxPool", lambda x: x.max(axis=2, initial=-np.inf)),
-    _global("GlobalAveragePool", lambda x: x.sum(axis=2) / x.dtype.type(x.shape[2])),
-    _global("GlobalLpPool", lambda x, p: _root(_power(x, p).sum(axis=2), p), p=2),
+def _norm(b: Builder, node: Node, x: Value, axes: Value) -> Value:
+    p = node.attrs["p"]
+    if p <= 2:
+        return b.ReduceL1(x, axes) if p == 1 else b.ReduceL2(x, axes)
+    powers = b.Pow(b.Abs(x), b.const(p, x.tensor.dtype))
+    return b.Pow(b.ReduceSum(powers, axes), b.const(1 / p, x.tensor.dtype))
+
+
+_GLOBAL: Final = (
+    _global(
+        "GlobalMaxPool",
+        lambda x: x.max(axis=2, initial=-np.inf),
+        lambda b, node, x, axes: b.ReduceMax(x, axes),
+    ),
+    _global(
+        "GlobalAveragePool",
+        lambda x: x.sum(axis=2) / x.dtype.type(x.shape[2]),
+        lambda b, node, x, axes: b.ReduceMean(x, axes),
+    ),
+    _global("GlobalLpPool", lambda x, p: _root(_power(x, p).sum(axis=2), p), _norm, p=2),
 )
 
 _UNPOOL: Final = {k: POOL[k] for k in ("kernel_shape", "pads", "strides")}
@@ -289,23 +317,4 @@ def _(x: Array, indices: Array, output_shape: Array | None = None, **attrs: Any)
     return y
 
 
-@max_unpool.decompose
-def _(b: Builder, node: Node) -> Outputs:
-    """MaxUnpool: scatter the elements into zeros."""
-    x, indices, out = input_of(node, 0), input_of(node, 1), node.outputs[0]
-    default_shape = unpooled_shape(x.tensor.dims, node.attrs)
-    is_default = optional_input(node, 2) is None or out.tensor.dims == default_shape
-    need(is_default, "the output is larger")
-    whole = Fact(I64, (1,), None, (product(default_shape),))
-    zero = b.const(np.zeros((), x.tensor.dtype.np))
-    empty = b.Expand(zero, b.Sizes(domain=INTERNAL, fact=whole))
-    positions = b.Reshape(indices, b.ints(-1))
-    # MaxUnpool has no negative indices: they are moved further out, so that the scatter fails.
-    before = b.Sub(positions, b.Sizes(domain=INTERNAL, fact=whole))
-    positions = b.Where(b.Less(positions, b.const(0, I64)), before, positions)
-    flat = b.ScatterElements(empty, positions, b.Reshape(x, b.ints(-1)))
-    shape = b.Sizes(domain=INTERNAL, fact=Fact(I64, (len(default_shape),), None, default_shape))
-    return (b.Reshape(flat, shape, allowzero=1, like=out),)
-
-
-OPS: Final = (max_pool, average_pool, lp_pool, *GLOBAL, max_unpool)
+OPS: Final = (max_pool, average_pool, lp_pool, *_GLOBAL, max_unpool)

@@ -345,7 +345,7 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     **_named("DepthToSpace SpaceToDepth", depth_space),
     **_named("Conv ConvTranspose", conv),
     (MICROSOFT, "FusedConv"): conv,
-    **_named("MaxPool AveragePool LpPool GlobalMaxPool GlobalAveragePool GlobalLpPool", pooling),
+    **_named("MaxPool AveragePool LpPool", pooling),
     (INTERNAL, "ConvWeightGradient"): weight_gradient,
     (INTERNAL, "QAdd"): lambda node, rank: NhwcRule((0, 3)),  # its operands have one shape
     (INTERNAL, "QConv"): quantized_image,

@@ -1,4 +1,4 @@
-"""Pooling with channels last on the CPU."""
+"""Pooling on the CPU: of windows in channels-last images, and MaxUnpool."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import F32, I8, U8
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL
-from sardonyx.ops.pooling.standard import pool_window
+from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import MAX_SPAN, Window
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.index import Lowerings, direct, for_types
+from sardonyx.providers.cpu.index import Lowerings, for_types
 from sardonyx.providers.cpu.sliding_window import begin_padding, unsupported, window_ints
 
 
@@ -53,12 +53,18 @@ def lp_pool(node: Node) -> Call | No:
     return unsupported(window) or Call("lp_pool_f32", (x,), ints, writes_rows=True)
 
 
+def max_unpool(node: Node) -> Call | No:
+    x, indices, y = input_of(node, 0), input_of(node, 1), node.outputs[0]
+    # Indices count in the default output shape.
+    if y.tensor.dims != unpooled_shape(x.tensor.dims, node.attrs):
+        return No("output_shape is not the default")
+    return Call("max_unpool", (x, indices))
+
+
 LOWERINGS: Final[Lowerings] = {
     (INTERNAL, "MaxPool"): for_types((F32, I8, U8), max_pool),
     (INTERNAL, "IndexedMaxPool"): for_types((F32,), max_pool_indices),
     (INTERNAL, "AveragePool"): for_types((F32,), average_pool),
+    ("", "MaxUnpool"): max_unpool,
     (INTERNAL, "LpPool"): for_types((F32,), lp_pool),
-    (INTERNAL, "GlobalMaxPool"): for_types((F32,), direct("global_max_pool_f32")),
-    (INTERNAL, "GlobalAveragePool"): for_types((F32,), direct("global_average_pool_f32")),
-    (INTERNAL, "GlobalLpPool"): for_types((F32,), direct("global_lp_pool_f32", ("p",))),
 }

@@ -224,8 +224,5 @@ KERNELS: Final[TorchKernels] = {
     (INTERNAL, "AveragePool"): TorchKernel(
         channels_last(average_pool), REALS, refuses=spatial_only
     ),
-    **{
-        (INTERNAL, name): TorchKernel(channels_last(function), REALS)
-        for name, function in _REST.items()
-    },
+    (INTERNAL, "LpPool"): TorchKernel(channels_last(lp_pool), REALS),
 }

@@ -51,12 +51,11 @@ def arguments() -> argparse.Namespace:
 
 def chosen(args: argparse.Namespace) -> Iterator[Case]:
     """The cases of the command line."""
-    if args.models is None:
-        cases = families.cases(args.count, args.seed)
-    else:
-        paths = sorted(args.models.rglob("*.onnx"))
-        cases = (c for path in paths for c in _of_model(path, args.per_model, args.seed))
     wanted = set(filter(None, args.ops.split(",")))
+    if args.models is None:
+        return families.cases(args.count, args.seed, wanted)
+    paths = sorted(args.models.rglob("*.onnx"))
+    cases = (c for path in paths for c in _of_model(path, args.per_model, args.seed))
     return (c for c in cases if not wanted or c.op in wanted)
 
 

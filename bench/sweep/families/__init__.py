@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from bench.sweep.case import Case
@@ -34,8 +34,9 @@ def draw(op: str, seed: int, size: str | None = None) -> Case:
         return draw(op, seed + _REDRAWN, size)
 
 
-def cases(count: int, seed: int) -> Iterator[Case]:
-    """Draw `count` cases, all ops in turn."""
+def cases(count: int, seed: int, wanted: Collection[str] = ()) -> Iterator[Case]:
+    """Draw `count` cases, all ops in turn; of these, yield the cases of the ops that are wanted."""
     ops = sorted(FAMILIES)
     for i in range(count):
-        yield draw(ops[i % len(ops)], seed * _STRIDE + i)
+        if not wanted or ops[i % len(ops)] in wanted:
+            yield draw(ops[i % len(ops)], seed * _STRIDE + i)

@@ -1,6 +1,8 @@
 // Rotary embedding (RoPE): rotates pairs of features by the angle of a position.
 #pragma once
 
+#include <utility>
+
 #include "simd/half.h"
 
 namespace sdx::SDX_ISA {
@@ -12,9 +14,29 @@ struct Rotation {
   bool is_interleaved;
 };
 
+// Lanes of two vectors: the even ones, the odd ones, and both interleaved again.
+template <int kOdd, size_t... I>
+SDX_INLINE f32v every_other(f32v a, f32v b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (2 * I + kOdd)...);
+}
+template <size_t kFrom, size_t... I>
+SDX_INLINE f32v interleaved(f32v a, f32v b, std::index_sequence<I...>) {
+  return __builtin_shufflevector(a, b, (kFrom + I / 2 + I % 2 * kLanes)...);
+}
+
 template <class T>
 SDX_INLINE void rotate_interleaved(const T* x, const T* cos, const T* sin, int64_t half, T* y) {
-  for (int64_t i = 0; i < half; ++i) {
+  constexpr auto kIndices = std::make_index_sequence<kLanes>{};
+  int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const f32v low = load_float(x + 2 * i, Full{}), high = load_float(x + 2 * i + kLanes, Full{});
+    const f32v a = every_other<0>(low, high, kIndices), b = every_other<1>(low, high, kIndices);
+    const f32v c = load_float(cos + i, Full{}), s = load_float(sin + i, Full{});
+    const f32v first = c * a - s * b, second = s * a + c * b;
+    store_float(y + 2 * i, interleaved<0>(first, second, kIndices), Full{});
+    store_float(y + 2 * i + kLanes, interleaved<kLanes / 2>(first, second, kIndices), Full{});
+  }
+  for (; i < half; ++i) {
     const float a = to_float(x + 2 * i), b = to_float(x + 2 * i + 1);
     const float c = to_float(cos + i), s = to_float(sin + i);
     store_float(y + 2 * i, splat(c * a - s * b), Part{1});

@@ -233,18 +233,19 @@ void run_tiles(const StridedCopy& m, const void* from, void* to, int64_t begin, 
   }
 }
 
-// Units longer than 2 * kChunk: items are chunks, so that few units still feed all threads.
+// Units longer than 2 * kChunk: items are chunks, so that few units still feed all threads. Chunks
+// of one unit are copied by one call: from some megabytes on, the C library stores past the caches.
 void run_chunks(const StridedCopy& m, const void* from, void* to, int64_t begin, int64_t end) {
   Odometer odometer(m, from, to, begin / m.n_chunks);
   int64_t chunk = begin % m.n_chunks;
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t left = m.unit - chunk * kChunk;
+  while (begin < end) {
+    const int64_t left = m.n_chunks - chunk, n = left < end - begin ? left : end - begin;
+    const int64_t bytes = m.unit - chunk * kChunk;
     memcpy(odometer.to + chunk * kChunk, odometer.from + chunk * kChunk,
-           size_t(left < kChunk ? left : kChunk));
-    if (++chunk == m.n_chunks) {
-      chunk = 0;
-      odometer.advance(1);
-    }
+           size_t(bytes < n * kChunk ? bytes : n * kChunk));
+    begin += n;
+    chunk = 0;
+    if (n == left) odometer.advance(1);
   }
 }
 

@@ -44,12 +44,14 @@ void put_results(void* y, int64_t stride, int64_t n, const void* results) {
 template <class C>
 using TypesOf = std::conditional_t<
     std::is_same_v<C, float>, Types<float, F16, BF16>,
-    std::conditional_t<std::is_same_v<C, double>,
-                       Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t>,
-                       std::conditional_t<std::is_same_v<C, int64_t>,
-                                          Types<int8_t, uint8_t, int16_t, uint16_t, int32_t,
-                                                uint32_t, int64_t, Bool>,
-                                          Types<int32_t, uint32_t, int64_t, uint64_t>>>>;
+    std::conditional_t<
+        std::is_same_v<C, double>,
+        Types<float, double, F16, BF16, int32_t, int64_t, uint32_t, uint64_t>,
+        std::conditional_t<
+            std::is_same_v<C, int64_t>,
+            Types<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, Bool>,
+            std::conditional_t<std::is_same_v<C, int32_t>, Types<int32_t>,
+                               Types<int32_t, uint32_t, int64_t, uint64_t>>>>>;
 
 }  // namespace
 
@@ -66,6 +68,7 @@ Elements elements_of(DType dtype) {
 template Elements elements_of<float, float>(DType dtype);
 template Elements elements_of<float, double>(DType dtype);
 template Elements elements_of<double, double>(DType dtype);
+template Elements elements_of<int32_t, int32_t>(DType dtype);
 template Elements elements_of<int64_t, int64_t>(DType dtype);
 template Elements elements_of<uint64_t, uint64_t>(DType dtype);
 

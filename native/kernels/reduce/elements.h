@@ -21,8 +21,8 @@ struct Elements {
   SDX_INLINE bool is_known() const { return fetch != nullptr; }
 };
 
-// For arithmetic type C (float, double, int64_t, uint64_t) and results of type W. uint64_t stands
-// for the low bits of any integer, of which a result keeps as many as the element type has.
+// For arithmetic type C (float, double, int32_t, int64_t, uint64_t) and results of type W. uint64_t
+// stands for the low bits of any integer, of which a result keeps as many as the element type has.
 template <class C, class W>
 Elements elements_of(DType dtype);
 

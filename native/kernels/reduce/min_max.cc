@@ -57,6 +57,7 @@ Status prepare(const Call& call, Plan& plan) {
     case DType::f16:
     case DType::bf16: return prepare_reduction<Extreme<Order, float>>(call, plan);
     case DType::f64: return prepare_reduction<Extreme<Order, double>>(call, plan);
+    case DType::i32: return prepare_reduction<Extreme<Order, int32_t>>(call, plan);
     case DType::u64: return prepare_reduction<Extreme<Order, uint64_t>>(call, plan);
     default: return prepare_reduction<Extreme<Order, int64_t>>(call, plan);
   }

@@ -118,16 +118,19 @@ SDX_INLINE void finish_one(const FinishedArgs<typename Op::W>& a, const Data& da
   output<C>(data)[at] = C(total);
 }
 
+template <class C>
+constexpr int64_t kFoldedRun = 8 * kLanesOf<C>;  // elements of runs that fold_many reduces
+
 // Whether runs are so short that the horizontal reduction would dominate.
 template <class Op>
 SDX_INLINE bool has_short_runs(const ReduceArgs& a) {
-  return a.elements.is_plain && a.reduced.n == 1 && a.n_chunks == 1 && a.reduced.last_step() == 1 &&
-         a.n <= 8 * kLanesOf<typename Op::C>;
+  return a.reduced.n == 1 && a.n_chunks == 1 && a.reduced.last_step() == 1 &&
+         a.n <= kFoldedRun<typename Op::C>;
 }
 
 // Outputs [begin, end) of short runs: as many at a time as a vector has lanes, so that a
 // transposing reduction (fold_many) replaces the horizontal one of each.
-template <class Op>
+template <class Op, bool kIsPlain>
 void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, int64_t begin,
                        int64_t end) {
   using C = typename Op::C;
@@ -137,11 +140,17 @@ void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, 
     const int64_t count = end - item < lanes ? end - item : lanes;
     Vec<C> partials[lanes];
     int64_t to[lanes];
+    C buffer[kIsPlain ? 1 : kFoldedRun<C>];
     for (int64_t i = 0; i < lanes; ++i) {
       const Offsets place = offsets_of(a.kept, a.kept.n, item + (i < count ? i : count - 1));
       to[i] = place.out;
+      const C* run = input<C>(data, 0) + place.in;
+      if constexpr (!kIsPlain) {
+        const std::byte* x = input<std::byte>(data, 0) + place.in * a.elements.bytes;
+        run = numbers(a.elements, x, 1, a.n, buffer);
+      }
       partials[i] = accumulate(
-          input<C>(data, 0) + place.in, a.n, splat(Op::kNothing), Op::kNothing,
+          run, a.n, splat(Op::kNothing), Op::kNothing,
           [](auto p, auto q) { return Op::step(p, q); }, join);
     }
     C results[lanes];
@@ -149,7 +158,12 @@ void reduce_short_runs(const FinishedArgs<typename Op::W>& a, const Data& data, 
     store(results, fold_many(partials, join));
     for (int64_t i = 0; i < lanes; ++i) totals[i] = typename Op::W(results[i]);
     if (a.finish != nullptr) a.finish(totals, lanes, a.n);
-    for (int64_t i = 0; i < count; ++i) output<C>(data)[to[i]] = C(totals[i]);
+    for (int64_t i = 0; i < count; ++i) {
+      if constexpr (kIsPlain)
+        output<C>(data)[to[i]] = C(totals[i]);
+      else
+        put<C>(a.elements, data.out[0], to[i], 1, 1, totals + i);
+    }
   }
 }
 
@@ -159,7 +173,11 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
   const auto& a = *static_cast<const FinishedArgs<typename Op::W>*>(args);
   using W = typename Op::W;
   if constexpr (std::is_same_v<typename Op::C, float>)
-    if (has_short_runs<Op>(a)) return reduce_short_runs<Op>(a, data, begin, end), Status{};
+    if (has_short_runs<Op>(a)) {
+      a.elements.is_plain ? reduce_short_runs<Op, true>(a, data, begin, end)
+                          : reduce_short_runs<Op, false>(a, data, begin, end);
+      return {};
+    }
   for (int64_t item = begin; item < end; ++item) {
     const int64_t at = a.n_chunks > 1 ? item / a.n_chunks : item, chunk = item - at * a.n_chunks;
     const Offsets place = offsets_of(a.kept, a.kept.n, at);

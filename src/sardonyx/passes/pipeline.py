@@ -191,8 +191,7 @@ LOWER_CPU: Final = (
         "channels_last",
         "layout.propagate.propagate_layout",
         any_op=_ops(
-            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool QConv QMean "
-            "ConvWeightGradient"
+            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool QConv QMean ConvWeightGradient"
         ),
         optimizers=_ops("channels_last NhwcTransformer"),
     ),

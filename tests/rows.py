@@ -72,6 +72,16 @@ def fails(op: str, *inputs: Any, match: str, **options: Any) -> Row:
     return Row(row.op, row.inputs, row.attrs, row.domain, row.opset, row.outputs, fails=match)
 
 
+def ms(op: str, *inputs: Any, **options: Any) -> Row:
+    """A row of com.microsoft that runs."""
+    return case(op, *inputs, domain="com.microsoft", **options)
+
+
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
+    """A row of com.microsoft that must be refused."""
+    return fails(op, *inputs, match=match, domain="com.microsoft", **options)
+
+
 def _random(dtype: Any, shape: tuple[int, ...]) -> Array:
     rng = np.random.default_rng(sum(shape) * 31 + len(shape))
     return rng.standard_normal(shape).astype(dtype)
@@ -102,6 +112,18 @@ def ints(dtype: Any, *shape: int, low: int = -9, high: int = 9) -> Array:
     rng = np.random.default_rng(sum(shape) * 17 + len(shape))
     low = max(low, 0) if np.dtype(dtype).kind in "ub" else low
     return rng.integers(low, high, shape).astype(dtype)
+
+
+def codes(dtype: Any, *shape: int) -> Array:
+    """Elements over the whole range of an 8-bit type."""
+    limits = np.iinfo(dtype)
+    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
+    return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def zero(number: int, dtype: Any = np.uint8) -> Array:
+    """A zero point."""
+    return of(number, dtype)
 
 
 def i64(*shape: int, low: int = -9, high: int = 9) -> Array:

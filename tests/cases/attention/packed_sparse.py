@@ -6,20 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f16, f32, fails, of
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import Array, Row, f16, f32, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
 def i32(*numbers: Any) -> Array:

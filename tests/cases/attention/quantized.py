@@ -11,50 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, fails, of
+from tests.rows import Row, codes, f32, ms, no, of, zero
 
-DOMAIN = "com.microsoft"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-def one(number: float) -> Array:
-    return of(number)
-
-
-def zero(number: int, dtype: Any = np.uint8) -> Array:
-    return of(number, dtype)
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
-
-
-TOKENS, WEIGHT = steps(np.uint8, 2, 3, 8), steps(np.int8, 8, 24)
+TOKENS, WEIGHT = codes(np.uint8, 2, 3, 8), codes(np.int8, 8, 24)
 
 
 def attend(mask: Any = None, past: Any = None, **options: Any) -> Row:
     """Attention of 2 heads, 4 wide, over 2 sequences of 3 tokens."""
-    scale, point = options.pop("weight", (one(2.0**-9), zero(0, np.int8)))
+    scale, point = options.pop("weight", (of(2.0**-9), zero(0, np.int8)))
     return ms(
-        "QAttention", options.pop("x", TOKENS), options.pop("w", WEIGHT), f32(24), one(2.0**-6),
+        "QAttention", options.pop("x", TOKENS), options.pop("w", WEIGHT), f32(24), of(2.0**-6),
         scale, None if mask is None else of(mask, np.int32), options.pop("zero", zero(120)), point,
         past, num_heads=2, ulps=32, **options,
     )  # fmt: skip
@@ -73,13 +39,13 @@ TRANSFORMERS_ATTENTION = [
     attend(past=f32(2, 2, 2, 4, 4), outputs=2),
     attend(past=f32(2, 2, 2, 4, 4), unidirectional=1, outputs=2),
     attend(outputs=2),
-    attend(zero=None, weight=(one(2.0**-9), None)),
+    attend(zero=None, weight=(of(2.0**-9), None)),
     attend(weight=(np.full(24, 2.0**-9, np.float32), np.zeros(24, np.int8))),
-    attend(w=steps(np.uint8, 8, 24), weight=(one(2.0**-9), zero(120))),
-    no("QAttention", TOKENS, WEIGHT, f32(24), one(1), f32(3), num_heads=2, match="columns"),
-    no("QAttention", TOKENS, WEIGHT, f32(23), one(1), one(1), num_heads=2, match="bias"),
-    no("QAttention", TOKENS, WEIGHT, f32(24), one(1), one(1), num_heads=5, match="heads"),
-    no("QAttention", TOKENS, WEIGHT[:4], f32(24), one(1), one(1), num_heads=2, match="fit the inp"),
+    attend(w=codes(np.uint8, 8, 24), weight=(of(2.0**-9), zero(120))),
+    no("QAttention", TOKENS, WEIGHT, f32(24), of(1), f32(3), num_heads=2, match="columns"),
+    no("QAttention", TOKENS, WEIGHT, f32(23), of(1), of(1), num_heads=2, match="bias"),
+    no("QAttention", TOKENS, WEIGHT, f32(24), of(1), of(1), num_heads=5, match="heads"),
+    no("QAttention", TOKENS, WEIGHT[:4], f32(24), of(1), of(1), num_heads=2, match="fit the inp"),
 ]
 
 

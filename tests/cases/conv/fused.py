@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.rows import Row, case, f16, f32, fails
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
+from tests.rows import f16, f32, ms, no
 
 X, W = f32(1, 2, 5, 6), f32(3, 2, 3, 3)
 
@@ -37,9 +22,6 @@ CONV = [
     no("FusedConv", X, W, activation="Cube", match="Cube"),
     no("FusedConv", X, W, None, f32(1, 3, 1, 1), activation="Relu", match="Z has another shape"),
 ]
-
-
-A, B = f32(3, 5), f32(5, 4)
 
 
 CASES = [

@@ -6,20 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, fails, i64, of
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import f32, i64, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
 SAME_GATHER = [

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rows import Row, case, f32, fails
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import f32, ms, no
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
 A, B = f32(2, 3, 5), f32(5, 4)

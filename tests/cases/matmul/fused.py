@@ -2,22 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.rows import Row, bf16, case, f32, f64, fails
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
+from tests.rows import bf16, f32, f64, ms, no
 
 A, B = f32(3, 5), f32(5, 4)
 

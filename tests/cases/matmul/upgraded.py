@@ -6,16 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import f32, ms
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
 
 
 SAME_MATMUL = [

@@ -11,35 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, fails
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import Row, codes, f32, ms, no
 
 NO_KERNEL = "onnxruntime has no kernel for it on a CPU"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
 
 
 EXPERTS, WIDTH, INNER = 3, 32, 16
@@ -57,9 +31,9 @@ def experts(
         shape = (EXPERTS, n, k // block) if block else (EXPERTS, n)
         scales = (np.abs(f32(*shape)) * 0.05 + 0.01).astype(dtype)
         packed = shape[-1] * bits // 8 if shape[-1] * bits % 8 == 0 else shape[-1] * bits // 8 + 1
-        zeros = steps(np.uint8, *shape[:-1], packed) if has_zeros else None
+        zeros = codes(np.uint8, *shape[:-1], packed) if has_zeros else None
         return (
-            steps(np.uint8, EXPERTS, n, k * bits // 8),
+            codes(np.uint8, EXPERTS, n, k * bits // 8),
             scales,
             f32(EXPERTS, n).astype(dtype),
             zeros,

@@ -6,20 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, fails
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import Row, f32, ms, no
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
 EXPERTS = {"x": f32(5, 6), "router": f32(5, 4), "first": f32(4, 8, 6), "second": f32(4, 6, 8)}

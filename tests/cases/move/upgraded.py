@@ -6,17 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, fails, i64, of
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+from tests.rows import Row, case, f32, fails, i64, ms, no, of
 
 
 def old(op: str, *inputs: Any, **options: Any) -> Row:

@@ -11,32 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, fails
-
-DOMAIN = "com.microsoft"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
+from tests.rows import Row, codes, f32, ms, no
 
 
 def bnb4(rows: tuple[int, ...], k: int, n: int, block: int = 16, **options: Any) -> Row:
@@ -44,7 +19,7 @@ def bnb4(rows: tuple[int, ...], k: int, n: int, block: int = 16, **options: Any)
     size = k if options.get("transB", 1) else n
     dtype = options.pop("dtype", np.float32)
     return ms(
-        "MatMulBnb4", f32(*rows, size).astype(dtype), steps(np.uint8, (n * k + 1) // 2),
+        "MatMulBnb4", f32(*rows, size).astype(dtype), codes(np.uint8, (n * k + 1) // 2),
         np.abs(f32(-(-n * k // block))).astype(dtype), K=k, N=n, block_size=block,
         **{"quant_type": 1, "ulps": 32, **options},
     )  # fmt: skip
@@ -58,13 +33,13 @@ BNB = [
          why="onnxruntime reads transposed weights all the same, and past their end"),
     bnb4((0,), 16, 4),
     bnb4((3,), 48, 20, dtype=np.float16),
-    no("MatMulBnb4", f32(2, 8), steps(np.uint8, 8), f32(1), K=8, N=2, block_size=16, quant_type=2,
+    no("MatMulBnb4", f32(2, 8), codes(np.uint8, 8), f32(1), K=8, N=2, block_size=16, quant_type=2,
        match="quant_type must be .*got 2"),
-    no("MatMulBnb4", f32(2, 8), steps(np.uint8, 7), f32(1), K=8, N=2, block_size=16, quant_type=1,
+    no("MatMulBnb4", f32(2, 8), codes(np.uint8, 7), f32(1), K=8, N=2, block_size=16, quant_type=1,
        match="B must have shape"),
-    no("MatMulBnb4", f32(2, 8), steps(np.uint8, 8), f32(1), K=8, N=2, block_size=15, quant_type=1,
+    no("MatMulBnb4", f32(2, 8), codes(np.uint8, 8), f32(1), K=8, N=2, block_size=15, quant_type=1,
        match="power of two"),
-    no("MatMulBnb4", f32(2, 7), steps(np.uint8, 8), f32(1), K=8, N=2, block_size=16, quant_type=1,
+    no("MatMulBnb4", f32(2, 7), codes(np.uint8, 8), f32(1), K=8, N=2, block_size=16, quant_type=1,
        match="last dim of A"),
 ]  # fmt: skip
 

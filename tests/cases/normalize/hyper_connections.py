@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.rows import Row, case, f16, f32, fails
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
+from tests.rows import f16, f32, ms, no
 
 STREAMS = f32(2, 3, 4, 5)
 

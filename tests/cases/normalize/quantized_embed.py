@@ -11,41 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, fails, of
-
-DOMAIN = "com.microsoft"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-def one(number: float) -> Array:
-    return of(number)
-
-
-def zero(number: int, dtype: Any = np.uint8) -> Array:
-    return of(number, dtype)
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
-
+from tests.rows import Array, Row, codes, ms, no, of, zero
 
 IDS = of([[1, 4, 2], [0, 3, 6]], np.int32)
 
@@ -58,12 +24,12 @@ def embed(segments: Any = SEGMENTS, mask: Any = None, ids: Array = IDS, **option
     has = segments is not None
     table = {k: options.pop(k, v) for k, v in (("words", (7, 8)), ("places", (5, 8)))}
     return (ms if "match" not in options else no)(
-        "QEmbedLayerNormalization", ids, segments, steps(np.uint8, *table["words"]),
-        steps(np.uint8, *table["places"]), steps(np.uint8, 2, 8) if has else None,
-        steps(np.uint8, 8), steps(np.uint8, 8)[::-1].copy(),
-        None if mask is None else of(mask, np.int32), one(0.03), one(0.02),
-        one(0.01) if has else None,
-        one(0.015), one(0.02), zero(120), zero(130), zero(100) if has else None, zero(3), zero(128),
+        "QEmbedLayerNormalization", ids, segments, codes(np.uint8, *table["words"]),
+        codes(np.uint8, *table["places"]), codes(np.uint8, 2, 8) if has else None,
+        codes(np.uint8, 8), codes(np.uint8, 8)[::-1].copy(),
+        None if mask is None else of(mask, np.int32), of(0.03), of(0.02),
+        of(0.01) if has else None,
+        of(0.015), of(0.02), zero(120), zero(130), zero(100) if has else None, zero(3), zero(128),
         outputs=2, **options,
     )  # fmt: skip
 

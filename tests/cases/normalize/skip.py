@@ -2,27 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tests.rows import Row, case, f32, fails
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-A, B = f32(3, 5), f32(5, 4)
-
+from tests.rows import f32, ms, no
 
 TOKENS, G = f32(2, 3, 8), f32(8)
 

@@ -7,36 +7,11 @@ and an odd zero point. tests/test_qlinear.py has scales and zero points of any k
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tests.rows import Array, Row, case, fails
+from tests.rows import codes, ms, no
 
-DOMAIN = "com.microsoft"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-IMAGE, IMAGE_NHWC = steps(np.uint8, 2, 3, 6, 8), steps(np.uint8, 2, 6, 8, 3)
+IMAGE, IMAGE_NHWC = codes(np.uint8, 2, 3, 6, 8), codes(np.uint8, 2, 6, 8, 3)
 
 
 POOL_POOLING = [
@@ -49,9 +24,6 @@ POOL_POOLING = [
     no("NhwcMaxPool", IMAGE_NHWC[0], kernel_shape=[2, 2], match="kernel_shape"),
     no("NhwcMaxPool", IMAGE_NHWC[0, 0], kernel_shape=[], match="rank 2"),
 ]
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
 
 
 CASES = [

@@ -6,31 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, fails, ints, of
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import Array, f32, ints, ms, no, of
 
 BYTES = {np.int8: (-100, 100), np.uint8: (0, 255)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
 
 
 def weights(dtype: Any, *shape: int) -> Array:
     """8-bit weights over most of their range."""
     low, high = BYTES[dtype]
     return ints(dtype, *shape, low=low, high=high)
-
-
-A, B = f32(3, 5), f32(5, 4)
 
 
 QUANTIZED_QUANTIZE = [

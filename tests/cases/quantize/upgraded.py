@@ -7,16 +7,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.rows import Row, case, f32, ints, of
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import f32, ints, ms, of
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
 
 
 SHORTS = ints(np.int16, 3, 5, low=-3000, high=3000), ints(np.int16, 5, 4, low=-3000, high=3000)

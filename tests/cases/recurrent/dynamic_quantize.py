@@ -6,17 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, ints, of
-
-DOMAIN = "com.microsoft"
-
+from tests.rows import Array, Row, f32, ints, ms, of
 
 BYTES = {np.int8: (-100, 100), np.uint8: (0, 255)}
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
 
 
 def weights(dtype: Any, *shape: int) -> Array:
@@ -52,9 +44,6 @@ def lstm(dtype: Any, *, batch: int = 3, per_column: bool = False, **options: Any
         why="a step of the quantizer may fall either way",
         **options,
     )
-
-
-A, B = f32(3, 5), f32(5, 4)
 
 
 QUANTIZED_RECURRENT = [

@@ -11,27 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, f32, fails
-
-DOMAIN = "com.microsoft"
-
-
-LIMITS = {np.uint8: (0, 256), np.int8: (-128, 128)}
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
-
-
-def steps(dtype: Any, *shape: int) -> Array:
-    """Bytes over their whole range."""
-    low, high = LIMITS[dtype]
-    rng = np.random.default_rng(sum(shape) * 13 + len(shape))
-    return rng.integers(low, high, shape).astype(dtype)
-
-
-A, B = steps(np.uint8, 5, 8), steps(np.int8, 8, 4)
+from tests.rows import Row, codes, f32, no
 
 
 def lstm(
@@ -39,7 +19,7 @@ def lstm(
 ) -> Row:
     """A quantized LSTM of 4 inputs and 6 cells whose parts may not fit."""
     return no(
-        "DynamicQuantizeLSTM", f32(5, 3, 4), steps(np.int8, 1, 4, 24), steps(np.int8, *r), None,
+        "DynamicQuantizeLSTM", f32(5, 3, 4), codes(np.int8, 1, 4, 24), codes(np.int8, *r), None,
         None,
         None, None, None, np.ones(columns, np.float32), np.zeros(columns, np.int8),
         np.ones(1, np.float32), np.zeros(1, np.int8), outputs=3, **options,

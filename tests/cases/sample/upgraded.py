@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.rows import Row, case, f32
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
+from tests.rows import f32, ms
 
 SAME_SAMPLE = [
     ms("GridSample", f32(1, 2, 4, 5), f32(1, 3, 3, 2), ulps=16),

@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from tests.rows import Row, case, of
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    return case(op, *inputs, domain=DOMAIN, **options)
-
+from tests.rows import ms, of
 
 SAME_SELECT = [
     ms("Unique", of([2, 1, 1, 3, 4, 3]), outputs=3),

@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rows import Array, Row, case, f32, fails, of
-
-DOMAIN = "com.microsoft"
-
-
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of this domain."""
-    return case(op, *inputs, domain=DOMAIN, **options)
-
-
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of this domain that is refused."""
-    return fails(op, *inputs, domain=DOMAIN, match=match, **options)
+from tests.rows import Array, Row, ms, no, of
 
 
 def strings(*texts: Any) -> Array:
@@ -28,9 +16,6 @@ def cut(*texts: Any, mark: int = 0, mincharnum: int = 1, **options: Any) -> Row:
     return ms(
         "Tokenizer", strings(*texts), mark=mark, mincharnum=mincharnum, pad_value="#", **options
     )
-
-
-A, B = f32(3, 5), f32(5, 4)
 
 
 TOKENIZER = [

@@ -6,16 +6,24 @@
 The linker keeps one copy of a weak symbol. If that is the copy of a library for newer CPUs, the
 program dies on an older one: every weak or unique symbol must be in the ISA's own namespace.
 
-CPUs of an ISA may lack the instructions for bf16. Only kernels of pairs, which are looked up with
-that in mind, may have them: OBJDUMP tells.
+CPUs of an ISA may lack the instruction sets of `OPTIONAL`. Only functions that run after a check of
+the CPU may have them: OBJDUMP tells.
 """
 
 import re
 import subprocess
 import sys
 
-_BF16 = re.compile(r"\tv(dpbf16ps|cvtne2?ps2bf16)")
-_PAIRS = re.compile(r"unsigned int|pairs", re.IGNORECASE)
+# Name, instructions, and the functions that may have them: bf16 kernels of pairs are looked up by
+# `Kernel::needs_bf16`, and `permute` (kernels/quantize/lookup.cc) is chosen if the CPU has VBMI.
+OPTIONAL = (
+    (
+        "AVX512_BF16",
+        re.compile(r"\tv(dpbf16ps|cvtne2?ps2bf16)"),
+        re.compile("unsigned int|[pP]airs"),
+    ),
+    ("AVX512_VBMI", re.compile(r"\tv(perm([it]2)?b|pmultishiftqb)\b"), re.compile(r"\bpermute\(")),
+)
 
 
 def leaks(nm: str, library: str, isa: str) -> list[str]:
@@ -29,7 +37,7 @@ def leaks(nm: str, library: str, isa: str) -> list[str]:
 
 
 def strays(objdump: str, library: str) -> list[str]:
-    """Functions that multiply or make bf16 and are none of pairs."""
+    """Functions with instructions of an optional set that may not have them."""
     listing = subprocess.run(
         [objdump, "-d", "-C", "--no-show-raw-insn", library],
         check=True,
@@ -39,9 +47,11 @@ def strays(objdump: str, library: str) -> list[str]:
     found, function = set(), ""
     for line in listing.splitlines():
         if line.endswith(">:"):
-            function = line.split("<", 1)[1]
-        elif _BF16.search(line) and not _PAIRS.search(function):
-            found.add(function[:-2])
+            function = line.split("<", 1)[1][:-2]
+            continue
+        for name, instructions, may_have_them in OPTIONAL:
+            if instructions.search(line) and not may_have_them.search(function):
+                found.add(f"{function} has instructions of {name}")
     return sorted(found)
 
 
@@ -50,7 +60,7 @@ def main() -> int:
     nm, library, isa, *objdump = sys.argv[1:]
     found = [f"{name} is not in the namespace sdx::{isa}" for name in leaks(nm, library, isa)]
     for tool in objdump:
-        found += [f"{name} has instructions for bf16" for name in strays(tool, library)]
+        found += strays(tool, library)
     for line in found:
         print(f"{library}: {line}", file=sys.stderr)
     return bool(found)

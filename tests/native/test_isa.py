@@ -164,19 +164,31 @@ STRAYS = """
 #include <immintrin.h>
 namespace sdx { __m512 plain(__m512 t, __m512bh x) { return _mm512_dpbf16_ps(t, x, x); } }
 namespace sdx { __m512 pairs(__m512 t, __m512bh x) { return _mm512_dpbf16_ps(t, x, x); } }
+namespace sdx { __m512i reorder(__m512i t, __m512i x) { return _mm512_permutexvar_epi8(x, t); } }
+namespace sdx { __m512i permute(__m512i t, __m512i x) { return _mm512_permutexvar_epi8(x, t); } }
 """
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="instructions of another CPU")
 @pytest.mark.skipif(not (shutil.which("g++") and shutil.which("objdump")), reason="needs binutils")
-def test_instructions_for_bf16_are_those_of_pairs(tmp_path: Path) -> None:
+def test_optional_instructions_are_in_kernels_that_check_the_cpu(tmp_path: Path) -> None:
     (tmp_path / "strays.cc").write_text(STRAYS)
     library = tmp_path / "strays.o"
-    flags = ["-O1", "-mavx512bf16", "-c", str(tmp_path / "strays.cc"), "-o", str(library)]
+    flags = [
+        "-O1",
+        "-mavx512bf16",
+        "-mavx512vbmi",
+        "-c",
+        str(tmp_path / "strays.cc"),
+        "-o",
+        str(library),
+    ]
     subprocess.run(["g++", *flags], check=True)
     tool = [sys.executable, str(ROOT / "tools" / "isa_symbols.py"), "nm", str(library), "base"]
     process = subprocess.run([*tool, "objdump"], capture_output=True, text=True, check=False)
     assert process.returncode == 1
-    (line,) = process.stderr.splitlines()
-    assert "sdx::plain(" in line
-    assert line.endswith("has instructions for bf16")
+    plain, reorder = process.stderr.splitlines()
+    assert "sdx::plain(" in plain
+    assert plain.endswith("has instructions of AVX512_BF16")
+    assert "sdx::reorder(" in reorder
+    assert reorder.endswith("has instructions of AVX512_VBMI")

@@ -75,6 +75,18 @@ class BaseQuantizer:
         self.per_channel = per_channel
         self.reduce_range = reduce_range
         self.extra_options: dict[str, Any] = dict(extra_options or {})
+        self.activation_qType = type_number(activation_qType)
+        self.weight_qType = type_number(weight_qType)
+        self.tensors_range = _ranges(tensors_range)
+        self.nodes_to_quantize = nodes_to_quantize
+        self.nodes_to_exclude = nodes_to_exclude
+        self.op_types_to_quantize = op_types_to_quantize
+        self.parent: Any = None  # the quantizer of the graph around a body
+        self._model: Any = None
+        self._set_up(activation_qType)
+
+    def _set_up(self, activation: QuantType | int) -> None:
+        """Set what follows from the options; the last part of the constructor, also of subclasses."""
         option = self.extra_options.get
         self.enable_subgraph_quantization = bool(option("EnableSubgraph", False))
         self.force_quantize_no_input_check = bool(option("ForceQuantizeNoInputCheck", False))
@@ -84,22 +96,13 @@ class BaseQuantizer:
         )
         self.min_real_range: float | None = option("MinimumRealRange")
         self._weight_symmetric: bool | None = option("WeightSymmetric")
-        self.activation_qType = type_number(activation_qType)
-        self.weight_qType = type_number(weight_qType)
-        self.tensors_range = _ranges(tensors_range)
-        self.nodes_to_quantize = nodes_to_quantize
-        self.nodes_to_exclude = nodes_to_exclude
-        self.op_types_to_quantize = op_types_to_quantize
-        self.parent: Any = None  # the quantizer of the graph around a body
-        self.tensor_quant_overrides = TensorQuantOverridesHelper(
-            option("TensorQuantOverrides") or {}
-        )
-        is_valid, reason = self.tensor_quant_overrides.is_valid(
-            self.graph.initializers, self.types.keys(), activation_qType
+        overrides = TensorQuantOverridesHelper(option("TensorQuantOverrides") or {})
+        is_valid, reason = overrides.is_valid(
+            self.graph.initializers, self.types.keys(), activation
         )
         if not is_valid:
             raise ValueError(reason)
-        self._model: Any = None
+        self.tensor_quant_overrides = overrides
 
     @property
     def model(self) -> Any:

@@ -29,23 +29,8 @@ DEQUANTIZE: Final = "DequantizeLinear"
 class QDQQuantizer(BaseQuantizer):
     """Inserts pairs of QuantizeLinear and DequantizeLinear into a model."""
 
-    def __init__(  # noqa: PLR0913 - onnxruntime's arguments
-        self,
-        model: Any,
-        per_channel: bool,
-        reduce_range: bool,
-        weight_qType: QuantType | int,
-        activation_qType: QuantType | int,
-        tensors_range: Any,
-        nodes_to_quantize: Sequence[str] | None,
-        nodes_to_exclude: Sequence[str] | None,
-        op_types_to_quantize: Sequence[str],
-        extra_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            model, per_channel, reduce_range, weight_qType, activation_qType, tensors_range,
-            nodes_to_quantize, nodes_to_exclude, op_types_to_quantize, extra_options,
-        )  # fmt: skip
+    def _set_up(self, activation: QuantType | int) -> None:
+        super()._set_up(activation)
         option = self.extra_options.get
         self.tensors_to_quantize: dict[str, Planned] = {}
         self.bias_to_quantize: dict[str, PlannedBias] = {}

@@ -48,11 +48,21 @@ def facts_for_empty(g: Scope, facts: Sequence[AnyFact], n_iterations: Size) -> l
 def collected(rows: Sequence[Array], fact: AnyFact, axis: int = 0) -> Array:
     """Stack the values of all iterations; without any, an empty array of its type and rank."""
     if rows:
-        shapes = list(dict.fromkeys(r.shape for r in rows))
-        if len(shapes) > 1:
-            raise InvalidArgument(f"values collected over iterations have shapes {shapes[:4]}")
-        return np.stack(rows, axis_of(axis, rows[0].ndim + 1))
+        return np.stack(rows, stack_axis([r.shape for r in rows], axis))
     assert isinstance(fact, Fact)
+    return np.empty(empty_shape(fact, axis), fact.dtype.np)
+
+
+def stack_axis(shapes: Sequence[tuple[int, ...]], axis: int) -> int:
+    """Return the new axis of the stack, from 0, of values that must have equal shapes."""
+    found = list(dict.fromkeys(shapes))
+    if len(found) > 1:
+        raise InvalidArgument(f"values collected over iterations have shapes {found[:4]}")
+    return axis_of(axis, len(found[0]) + 1)
+
+
+def empty_shape(fact: Fact, axis: int) -> list[int]:
+    """Return the shape of the stack of no values; sizes that are unknown then are 0."""
     dims = [d if isinstance(d, int) else 0 for d in fact.shape or ()]
     dims.insert(axis_of(axis, len(dims) + 1), 0)
-    return np.empty(dims, fact.dtype.np)
+    return dims

@@ -170,18 +170,25 @@ def _(
     return x.shaped((batch, frames, bins, 2))
 
 
+def frame_sizes(
+    total: int, step: Array, window: int | None, length: Array | None
+) -> tuple[int, int]:
+    """Return step and length of the frames of a signal, given the size of a window."""
+    hop, frame = one_int(step, "frame_step"), total if window is None else window
+    if length is not None:
+        frame = one_int(length, "frame_length")
+    if hop < 1 or not 1 <= frame <= total or (window is not None and window != frame):
+        raise InvalidArgument(
+            f"frames of {frame} samples every {hop} do not fit a signal of {total}"
+            + ("" if window is None else f" and a window of {window}")
+        )
+    return hop, frame
+
+
 @stft.reference
 @in_wide
 def _(x: Array, step: Array, window: Array | None, length: Array | None, *, onesided: int) -> Array:
-    total = x.shape[1]
-    hop, frame = one_int(step, "frame_step"), total if window is None else window.shape[0]
-    if length is not None:
-        frame = one_int(length, "frame_length")
-    if hop < 1 or not 1 <= frame <= total or (window is not None and window.shape[0] != frame):
-        raise InvalidArgument(
-            f"frames of {frame} samples every {hop} do not fit a signal of {total}"
-            + ("" if window is None else f" and a window of {window.shape[0]}")
-        )
+    hop, frame = frame_sizes(x.shape[1], step, None if window is None else len(window), length)
     z = _as_complex(x if x.ndim == 3 else x[..., None])
     # Frames are views of the signal, every `hop` samples, without copies.
     frames = np.lib.stride_tricks.sliding_window_view(z, frame, axis=1)[:, ::hop]

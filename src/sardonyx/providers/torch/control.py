@@ -11,6 +11,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Node
 from sardonyx.ops.arrays import one_int
+from sardonyx.ops.control.scan_outputs import empty_shape, stack_axis
 from sardonyx.ops.control.standard import run_loop
 from sardonyx.ops.inference import axis_of
 from sardonyx.place.provider import CompiledNode, No, Yes
@@ -108,11 +109,8 @@ def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body
 def _stack(provider: Torch, tensors: list[Any], fact: AnyFact, axis: int = 0) -> torch.Tensor:
     """Return the values of all iterations along a new axis; empty without iterations."""
     if tensors:
-        shapes = list(dict.fromkeys(tuple(t.shape) for t in tensors))
-        if len(shapes) > 1:
-            raise InvalidArgument(f"values collected over iterations have shapes {shapes[:4]}")
-        return torch.stack(tensors, axis_of(axis, tensors[0].ndim + 1))
+        return torch.stack(tensors, stack_axis([tuple(t.shape) for t in tensors], axis))
     assert isinstance(fact, Fact)
-    dims = [d if isinstance(d, int) else 0 for d in fact.shape or ()]
-    dims.insert(axis_of(axis, len(dims) + 1), 0)
-    return torch.empty(dims, dtype=TORCH[fact.dtype], device=provider.torch_device)
+    return torch.empty(
+        empty_shape(fact, axis), dtype=TORCH[fact.dtype], device=provider.torch_device
+    )

@@ -12,7 +12,7 @@ from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import by_onnx
 from sardonyx.graph.op import ONNX, Op
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.signal.standard import dft_size, mel, windows
+from sardonyx.ops.signal.standard import dft_size, frame_sizes, mel, windows
 from sardonyx.providers.torch.dtypes import as_tensor, wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 
@@ -63,15 +63,7 @@ def stft(
     onesided: int,
 ) -> Tensor:
     """Return the Fourier transforms of overlapping frames."""
-    total, hop = x.shape[1], one_int(step, "frame_step")
-    frame = total if window is None else window.shape[0]
-    if length is not None:
-        frame = one_int(length, "frame_length")
-    if hop < 1 or not 1 <= frame <= total or (window is not None and window.shape[0] != frame):
-        raise InvalidArgument(
-            f"frames of {frame} samples every {hop} do not fit a signal of {total}"
-            + ("" if window is None else f" and a window of {window.shape[0]}")
-        )
+    hop, frame = frame_sizes(x.shape[1], step, None if window is None else len(window), length)
     z = wide(x) if x.ndim == 2 else _as_complex(wide(x))
     # A view [batch, frames, samples] of overlapping frames.
     frames = z.unfold(1, frame, hop)

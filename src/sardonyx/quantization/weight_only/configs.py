@@ -74,35 +74,35 @@ class DefaultWeightOnlyQuantConfig(WeightOnlyQuantConfig):
         self.channel_wised_quantize = channel_wised_quantize
 
 
-class RTNWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+class _OperatorConfig(WeightOnlyQuantConfig):
+    """For quantized operators only, with onnxruntime's arguments of RTN and k-quant."""
+
+    name: str  # of the algorithm
+    title: str  # the same in errors
+
+    def __init__(
+        self,
+        ratios: Mapping[str, float] | None = None,
+        quant_format: Any = QuantFormat.QOperator,
+        op_types_to_quantize: Types = None,
+        customized_weight_config: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        _check_operator(self.title, quant_format)
+        types = op_types_to_quantize
+        super().__init__(self.name, quant_format, types, None, customized_weight_config)
+        self.ratios = dict(ratios or {})
+
+
+class RTNWeightOnlyQuantConfig(_OperatorConfig):
     """Rounds to the nearest code of each block's range; `ratios` shrink ranges by weight name."""
 
-    def __init__(
-        self,
-        ratios: Mapping[str, float] | None = None,
-        quant_format: Any = QuantFormat.QOperator,
-        op_types_to_quantize: Types = None,
-        customized_weight_config: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        _check_operator("RTN", quant_format)
-        super().__init__("RTN", quant_format, op_types_to_quantize, None, customized_weight_config)
-        self.ratios = dict(ratios or {})
+    name = title = "RTN"
 
 
-class KQuantWeightOnlyQuantConfig(WeightOnlyQuantConfig):
+class KQuantWeightOnlyQuantConfig(_OperatorConfig):
     """Fits scale and zero point of each block, as llama.cpp does."""
 
-    def __init__(
-        self,
-        ratios: Mapping[str, float] | None = None,
-        quant_format: Any = QuantFormat.QOperator,
-        op_types_to_quantize: Types = None,
-        customized_weight_config: Mapping[str, Mapping[str, Any]] | None = None,
-    ) -> None:
-        _check_operator("k-quant", quant_format)
-        types = op_types_to_quantize
-        super().__init__("k_quant", quant_format, types, None, customized_weight_config)
-        self.ratios = dict(ratios or {})
+    name, title = "k_quant", "k-quant"
 
 
 class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):

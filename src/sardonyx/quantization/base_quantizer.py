@@ -86,7 +86,7 @@ class BaseQuantizer:
         self._set_up(activation_qType)
 
     def _set_up(self, activation: QuantType | int) -> None:
-        """Set what follows from the options; the last part of the constructor, also of subclasses."""
+        """Set what follows from the options, at the end of the constructor."""
         option = self.extra_options.get
         self.enable_subgraph_quantization = bool(option("EnableSubgraph", False))
         self.force_quantize_no_input_check = bool(option("ForceQuantizeNoInputCheck", False))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from sardonyx.cli import main
+from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE
 from tests.decoder import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,8 @@ RUNNABLE = (
     "docs/training.md",
     "docs/weight_only.md",
 )
+TOPS = (".ci", "bench", "cmake", "docs", "examples", "native", "src", "tests", "tools")
+GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports
 
 
@@ -94,6 +97,64 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def _tree() -> str:
+    """Files and folders of the tree, a line each, as `/native/exec/`."""
+    tops = (ROOT / name for name in TOPS)
+    paths = [p for top in tops for p in (top, *top.rglob("*")) if "__pycache__" not in p.parts]
+    return "\n".join(f"/{p.relative_to(ROOT)}{'/' * p.is_dir()}" for p in paths) + "\n"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_paths_lead_somewhere(page: Path) -> None:
+    """Guides abbreviate paths to their ends; other pages also name files of their readers."""
+    tree = _tree()
+    for path in re.findall(r"`([\w./-]*/[\w./-]*|\w+\.(?:py|cc|h|inc))`", page.read_text()):
+        if page.name in GUIDES or path.startswith(tuple(f"{top}/" for top in TOPS)):
+            assert re.search(rf"/{re.escape(path)}/?$", tree, re.MULTILINE), path
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_names_are_in_the_files_that_have_them(name: str) -> None:
+    named = re.findall(
+        r"`(\w[\w.]*)`(?: and `\w+`)?\s+of\s+`([\w/]+\.py)`", (ROOT / name).read_text()
+    )
+    assert named
+    for word, path in named:
+        (file,) = {p for p in (ROOT / path, ROOT / "src/sardonyx" / path) if p.exists()}
+        assert re.search(rf"\b{word.rpartition('.')[2]}\b", file.read_text()), (word, path)
+
+
+def test_the_passes_of_the_guide_are_those_of_the_pipeline() -> None:
+    rows = re.findall(r"^\| ([a-z_0-9, ]+) \|", _section("Passes"), re.MULTILINE)
+    named = [name for row in rows for name in row.split(", ")]
+    assert named == [each.name for each in (*OPTIMIZE, *LOWER_CPU)]
+
+
+def test_the_table_of_threads_names_every_lock() -> None:
+    section = _section("Threads")
+    makes_lock = re.compile(
+        r"= (?:NonReentrant|threading\.)?(?:R?Lock|Condition)\(|factory=Lock"
+        r"|^ *(?:mutable )?(?:std::mutex|ForkMutex) \w+(?:\{\})?;",
+        re.MULTILINE,
+    )
+    for top in ("src/sardonyx", "native"):
+        for path in (p for kind in ("*.py", "*.h", "*.cc") for p in (ROOT / top).rglob(kind)):
+            if makes_lock.search(path.read_text()):
+                base = ROOT if top == "native" else ROOT / top
+                assert f"`{path.relative_to(base).with_suffix('')}." in section, path
+
+
+def _section(title: str) -> str:
+    """A section of ARCHITECTURE.md whose title begins like this."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    return text.split(f"\n## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_architecture_is_short() -> None:
+    """A stranger reads it in a quarter of an hour; details belong in the heads of files."""
+    assert len((ROOT / "ARCHITECTURE.md").read_text().split()) < 2600
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

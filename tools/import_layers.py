@@ -1,7 +1,7 @@
 """Checks that imports between the packages of src/sardonyx follow the stages, and draws them.
 
 tools/import_layers.py            # fails on an import that points upward
-tools/import_layers.py --draw     # prints the drawing for ARCHITECTURE.md
+tools/import_layers.py --draw     # prints which package imports which
 """
 
 from __future__ import annotations

@@ -318,8 +318,8 @@ class GraphLowering:
             self._name_number(node, fake)
             self._values[node] = None if isinstance(fake, (tuple, list)) else fake
 
-    def _finish(self, node: fx.Node) -> LoweredGraph:
-        results: Any = node.args[0]
+    def _map_results(self, results: Any) -> tuple[list[Value], list[Any]]:
+        """Return the outputs of the model, and for each result where it is found after a run."""
         outputs: list[Value] = []
         indices: dict[fx.Node, int] = {}
         orders = self._orders(results)
@@ -345,6 +345,10 @@ class GraphLowering:
                     indices[result] = len(outputs)
                     outputs.append(value)
                 mapped.append(ModelOutput(indices[result], orders.get(result)))
+        return outputs, mapped
+
+    def _finish(self, node: fx.Node) -> LoweredGraph:
+        outputs, mapped = self._map_results(node.args[0])
         self._graph.set_outputs(outputs)
         self._drop_unread_inputs()
         numbers = self._b.number_values

@@ -173,9 +173,8 @@ class Op:
         names = singles.split()
         self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
         self.updates: Final = dict(updates or {})
-        self.is_pure: Final = (
-            pure and not updates
-        )  # deterministic, without side effects: may be folded and merged
+        # Deterministic, without side effects: may be folded and merged.
+        self.is_pure: Final = pure and not updates
         self.has_bodies: Final = bool(_declared_as("graph", self.attrs))
         self.defaults: Final = _defaults(self.attrs)
         self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}

@@ -206,9 +206,8 @@ class GraphBuilder:
         rule = find(domain, op_type, version) if op is None or version < op.since else None
         if rule is not None:
             attrs = attributes.before(op, op_type, version, records)
-            builder = Builder(graph)
             old = OldNode(op_type, version, tuple(inputs), attrs, n_outputs)
-            values, nodes = _upgraded(rule, builder, old), builder.new_nodes
+            values, nodes = _upgraded(rule, graph, old)
             self.has_gradient_nodes |= any(n.op.key == _GRADIENT_REQUEST for n in nodes)
         elif op is not None:
             attrs = attributes.of(op, records)
@@ -364,8 +363,9 @@ def _resolved(records: Iterable[AttributeRecord], context: Context) -> dict[str,
     return bound
 
 
-def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
-    """Apply an upgrade rule; attributes that the new op lacks are an error."""
+def _upgraded(rule: Rule, graph: Graph, old: OldNode) -> tuple[Sequence[Value], list[Node]]:
+    """Apply an upgrade rule; return values and new nodes, whose attributes their ops must have."""
+    builder = Builder(graph)
     try:
         outputs = rule(builder, old)
     except SardonyxError:
@@ -384,7 +384,8 @@ def _upgraded(rule: Rule, builder: Builder, old: OldNode) -> Sequence[Value]:
                     f"and the node gives {value!r:.80}"
                 )
         node.attrs.update((n, int(node.attrs[n] != 0)) for n in node.op.flags & node.attrs.keys())
-    return outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    values = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    return values, builder.new_nodes
 
 
 def _overridable(declared: AnyFact | None, default: Const) -> Fact:

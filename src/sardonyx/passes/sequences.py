@@ -156,16 +156,12 @@ def _collect(node: Node, accepts: Callable[[Node], bool] = lambda _: True) -> bo
     # Each ConcatFromSequence after the Loop becomes an output of it.
     readers = [(r, appended[i]) for i in appended for r, _ in node.outputs[i].uses]
     n_stacked = len(body.outputs) - 1 - n_carried
-    axes, join_kinds, results = [0] * n_stacked, [collect.STACKED] * n_stacked, []
-    for reader, _ in readers:
-        axes.append(reader.attrs["axis"])
-        is_new = reader.attrs["new_axis"]
-        join_kinds.append(collect.STACKED_ELEMENTS if is_new else collect.JOINED_ELEMENTS)
-        old = reader.outputs[0]
-        results.append(Value(old.name, old.fact))
-        old.name = ""
-        reader.graph.replace(old, results[-1])
-        reader.graph.remove(reader)
+    axes = (0,) * n_stacked + tuple(r.attrs["axis"] for r, _ in readers)
+    join_kinds = (collect.STACKED,) * n_stacked + tuple(
+        collect.STACKED_ELEMENTS if r.attrs["new_axis"] else collect.JOINED_ELEMENTS
+        for r, _ in readers
+    )
+    results = [_replaced_by_output(r) for r, _ in readers]
     inserts = [body.outputs[1 + i].node for i in appended]
     # The sequences are carried no longer, so that nothing reads the SequenceInsert.
     drop_carried(node, body, frozenset(appended))
@@ -177,8 +173,18 @@ def _collect(node: Node, accepts: Callable[[Node], bool] = lambda _: True) -> bo
     body.set_outputs([*body.outputs, *(tensor for _, tensor in readers)], declared)
     node.graph.add_outputs(node, results)
     node.op = collect.loop
-    node.attrs = {"body": body, "axes": tuple(axes), "join_kinds": tuple(join_kinds)}
+    node.attrs = {"body": body, "axes": axes, "join_kinds": join_kinds}
     return True
+
+
+def _replaced_by_output(reader: Node) -> Value:
+    """Replace a ConcatFromSequence by a value of its name, which no node makes yet."""
+    old = reader.outputs[0]
+    result = Value(old.name, old.fact)
+    old.name = ""
+    reader.graph.replace(old, result)
+    reader.graph.remove(reader)
+    return result
 
 
 def _appended(node: Node, body: Graph, position: int) -> Value | None:

@@ -16,7 +16,8 @@ from sardonyx.quantization.tensors_data import CalibrationMethod
 _NOT_QUANTIZED: Final = {"Cast", "DequantizeLinear", "QuantizeLinear"}
 _16_BITS: Final = {QuantType.QInt16, QuantType.QUInt16}
 _4_BITS: Final = {QuantType.QInt4, QuantType.QUInt4}
-_CALIBRATION: Final = {
+# The extra option that sets each option of a calibrator.
+CALIBRATION_OPTIONS: Final = {
     "symmetric": "CalibTensorRangeSymmetric",
     "moving_average": "CalibMovingAverage",
     "averaging_constant": "CalibMovingAverageConstant",
@@ -128,9 +129,7 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's arguments
     document = read_document(model_input)
     overrides = TensorQuantOverridesHelper(copy.deepcopy(dict(tensor_quant_overrides or {})))
     excluded = _excluded(document, nodes_to_exclude)
-    wanted = set(op_types_to_quantize or ())
-    nodes = [n for n in document.graph.nodes if not wanted or n.op_type in wanted]
-    op_types = {n.op_type for n in nodes if n.name not in excluded} - _NOT_QUANTIZED
+    op_types = {n.op_type for n in document.graph.nodes if n.name not in excluded}
     options: dict[str, Any] = {
         "MinimumRealRange": min_real_range,
         "QDQKeepRemovableActivations": keep_removable_activations,
@@ -140,10 +139,9 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's arguments
         "TensorQuantOverrides": overrides.get_dict(),
     }
     given = calibrate_args or {}
-    options.update({new: given[old] for old, new in _CALIBRATION.items() if old in given})
-    types = {activation_type, weight_type, *overrides.get_quant_types()}
-    if document.opset < 21 and types & _4_BITS and not types & _16_BITS:
-        options["UseQDQContribOps"] = True  # types of 16 bits raise the opset
+    options.update({new: given[old] for old, new in CALIBRATION_OPTIONS.items() if old in given})
+    if _needs_contrib_pairs(document.opset, {activation_type, weight_type}, overrides):
+        options["UseQDQContribOps"] = True
     options.update(extra_options or {})
     return StaticQuantConfig(
         calibration_data_reader,
@@ -151,7 +149,7 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's arguments
         QuantFormat.QDQ,
         activation_type,
         weight_type,
-        list(op_types_to_quantize or op_types),
+        list(op_types_to_quantize or op_types - _NOT_QUANTIZED),
         nodes_to_exclude=excluded,
         per_channel=per_channel,
         reduce_range=reduce_range,
@@ -159,6 +157,14 @@ def get_qdq_config(  # noqa: PLR0913 - onnxruntime's arguments
         calibration_providers=calibration_providers,
         extra_options=options,
     )
+
+
+def _needs_contrib_pairs(
+    opset: int, types: set[QuantType], overrides: TensorQuantOverridesHelper
+) -> bool:
+    """Return whether an opset lacks a 4-bit type, and no 16-bit type will raise it."""
+    types = types | overrides.get_quant_types()
+    return opset < 21 and bool(types & _4_BITS) and not types & _16_BITS
 
 
 def _excluded(document: ModelDoc, chosen: Any) -> list[str]:

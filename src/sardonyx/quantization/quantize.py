@@ -10,6 +10,7 @@ from sardonyx.base.records import frozen
 from sardonyx.quantization.base_quantizer import logger
 from sardonyx.quantization.calibrate import create_calibrator
 from sardonyx.quantization.config import (
+    CALIBRATION_OPTIONS,
     DynamicQuantConfig,
     QuantConfig,
     StaticQuantConfig,
@@ -33,14 +34,6 @@ from sardonyx.quantization.tensors_data import (
 from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig
 
 PRE_PROCESSED: Final = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata of models
-# Extra options of calibrators, by the names that users give.
-_CALIBRATION: Final = {
-    "CalibTensorRangeSymmetric": "symmetric",
-    "CalibMovingAverage": "moving_average",
-    "CalibMovingAverageConstant": "averaging_constant",
-    "CalibMaxIntermediateOutputs": "max_intermediate_outputs",
-    "CalibPercentile": "percentile",
-}
 
 
 def check_static_quant_arguments(
@@ -84,20 +77,17 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's arguments
     is written. docs/quantization.md lists the extra options.
     """
     options = dict(extra_options or {})
-    is_float8 = QuantType.QFLOAT8E4M3FN in (activation_type, weight_type)
-    if is_float8 and calibrate_method != CalibrationMethod.Distribution:
+    types = weight_type, activation_type
+    if QuantType.QFLOAT8E4M3FN in types and calibrate_method != CalibrationMethod.Distribution:
         raise ValueError(
             "Only Distribution calibration method is supported for float quantization."
         )
     document = _read(model_input)
-    op_names = list(op_types_to_quantize or [])
-    if not op_names:
-        op_names = list(dict.fromkeys([*rules(QuantizationMode.QLinearOps), *op_types()]))
+    op_names = list(op_types_to_quantize or _all_op_types())
     reader, excluded = calibration_data_reader, list(nodes_to_exclude or [])
     if options.get("SmoothQuant", False):
         reader = _Kept(reader)
         excluded += _smooth(document, reader, options)
-    types = weight_type, activation_type
     overrides, block_size = options.get("TensorQuantOverrides"), int(options.get("BlockSize") or 0)
     document = converted(document, needed_opset(document.opset, *types, overrides, block_size))
     how = _Calibration(calibrate_method, calibration_providers, options, calibration_cache_path)
@@ -183,6 +173,11 @@ def _quantize_weights(
     quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
 
 
+def _all_op_types() -> list[str]:
+    """Return the ops that either format quantizes."""
+    return list(dict.fromkeys([*rules(QuantizationMode.QLinearOps), *op_types()]))
+
+
 class _Kept:
     """The samples of a reader, which are read once and used several times."""
 
@@ -235,7 +230,9 @@ class _Calibration:
                 "provided."
             )
         chosen = {
-            new: self.options[old] for old, new in _CALIBRATION.items() if old in self.options
+            name: self.options[option]
+            for name, option in CALIBRATION_OPTIONS.items()
+            if option in self.options
         }
         calibrator = create_calibrator(
             document,

@@ -141,23 +141,24 @@ def _scaled(const: Const, factors: Array) -> Const:
 
 def _fold(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) -> bool:
     """Divide the constants of the node that makes an activation, if nothing else reads it."""
-    maker = next((node for node in graph.nodes if name in node.outputs), None)
-    ours, captured = {id(reader.node) for reader in readers}, graph.body_reads()
-    if name in captured:
+    captured = graph.body_reads()
+    if name in captured or graph.is_output(name):
         return False
-    if maker is None or graph.is_output(name) or maker.outputs[0] != name:
+    maker = next((node for node in graph.nodes if node.outputs[:1] == [name]), None)
+    if maker is None or maker.op_type not in _FOLDABLE:
         return False
-    if {id(node) for node in graph.readers(name)} != ours or maker.op_type not in _FOLDABLE:
+    if {id(node) for node in graph.readers(name)} != {id(reader.node) for reader in readers}:
         return False
     names = [maker.input(i) for i in _FOLDABLE[maker.op_type] if maker.input(i)]
-    consts = [graph.constant(n) for n in names]
-    if not all(c is not None and c.shape == factors.shape for c in consts):
-        return False
-    if not all(_has_one_reader(graph, n, captured) for n in names):
-        return False
-    for constant, const in zip(names, consts, strict=True):
-        if const is not None:
-            graph.initializers[constant] = _scaled(const, 1 / factors)
+    consts: dict[str, Const] = {}
+    for constant in names:
+        const = graph.constant(constant)
+        if const is None or const.shape != factors.shape:
+            return False
+        if not _has_one_reader(graph, constant, captured):
+            return False
+        consts[constant] = const
+    graph.initializers.update({n: _scaled(c, 1 / factors) for n, c in consts.items()})
     return True
 
 

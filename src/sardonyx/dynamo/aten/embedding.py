@@ -117,17 +117,9 @@ def _(
     if weights is not None:
         rows = b.Mul(rows, b.Unsqueeze(b.cast(weights, wide), b.ints(-1)))
     counts = bags.sizes(I64)
-    n_rows = b.Unsqueeze(counts, b.ints(-1))
-    largest = b.Expand(b.const(0, I64), b.sizes(max_fake.shape))
-    if mode == _MAX:
-        rows = bags.masked(rows, float("-inf"))
-        top = bags.reduced(rows, b"max", float("-inf"))
-        y = b.Where(b.Equal(n_rows, 0), b.const(0, wide), top)
-        largest = _first_largest(b, bags, rows, top)
-    else:
-        y = bags.reduced(bags.masked(rows, 0), b"add", 0)
-        if mode == _MEAN:
-            y = b.Div(y, b.cast(b.Max(n_rows, b.const(1, I64)), wide))
+    y, largest = _reduced_bags(b, bags, rows, counts, mode)
+    if largest is None:
+        largest = b.Expand(b.const(0, I64), b.sizes(max_fake.shape))
     bag = b.Squeeze(bags.bag, b.ints(1))
     if expression_of(bag_fake.shape[0]) == 0:  # torch's fast path does not compute it
         bag = b.Expand(b.const(0, I64), b.ints(0))
@@ -135,6 +127,22 @@ def _(
     return b.cast(y, dtype), *(
         b.to(v, f.dtype) for v, f in ((bag, bag_fake), (counts, size_fake), (largest, max_fake))
     )
+
+
+def _reduced_bags(
+    b: AtenBuilder, bags: _Bags, rows: Value, counts: Value, mode: int
+) -> tuple[Value, Value | None]:
+    """Return the reduction of each bag and, of maxima, the index of each."""
+    n_rows = b.Unsqueeze(counts, b.ints(-1))
+    if mode == _MAX:
+        rows = bags.masked(rows, float("-inf"))
+        top = bags.reduced(rows, b"max", float("-inf"))
+        y = b.Where(b.Equal(n_rows, 0), b.const(0, rows.tensor.dtype), top)
+        return y, _first_largest(b, bags, rows, top)
+    y = bags.reduced(bags.masked(rows, 0), b"add", 0)
+    if mode == _MEAN:
+        y = b.Div(y, b.cast(b.Max(n_rows, b.const(1, I64)), rows.tensor.dtype))
+    return y, None
 
 
 def _first_largest(b: AtenBuilder, bags: _Bags, rows: Value, top: Value) -> Value:

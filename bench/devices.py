@@ -173,7 +173,7 @@ def _raw(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def elsewhere(session: sardonyx.InferenceSession) -> dict[str, int]:
-    """How many nodes of each op are left to the CPU's providers, those of bodies not counted."""
+    """Return the number of nodes per op on the CPU's providers, without those of bodies."""
     nodes = session._compiled.program.nodes()
     return dict(Counter(node.op.name for node, by, _ in nodes if by in ("cpu", "reference")))
 

@@ -62,7 +62,7 @@ Calls = dict[str, Callable[[], Any]]
 
 @dataclass
 class Row:
-    """What was found of one network, type and batch."""
+    """The results of one network, type and batch."""
 
     model: str
     dtype: str
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for, lists split."""
+    """Return the arguments, with lists split."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -126,7 +126,7 @@ def bandwidth(device: torch.device, size_gb: float) -> tuple[float, float]:
 
 
 def weight_bytes(path: Path) -> int:
-    """What a token reads of the weights."""
+    """Return the bytes of weights that a token reads."""
     found = 0
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         if tensor.name not in LOOKED_UP:
@@ -135,7 +135,7 @@ def weight_bytes(path: Path) -> int:
 
 
 def cache_bytes(given: argparse.Namespace, size: Any) -> int:
-    """What a token reads of the caches, in the mean over those of a round."""
+    """Return the mean bytes of caches that a token of a round reads."""
     keys = given.prompt + (given.tokens - 1) / 2
     return int(keys * 2 * size.layers * size.kv_heads * size.head * 4)
 

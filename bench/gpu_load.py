@@ -1,4 +1,4 @@
-"""How fast a large float16 model comes to a GPU, and what host memory that takes.
+"""Measures how fast a large float16 model is loaded to a GPU, and the host memory it takes.
 
     python bench/gpu_load.py [--gb 20] [--folder DIR] [--json]
 

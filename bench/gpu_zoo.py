@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """What was asked for."""
+    """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -146,7 +146,7 @@ def compare(given: argparse.Namespace, name: str) -> list[Row]:
 
 
 def inputs(path: Path) -> dict[str, Any]:
-    """What was saved beside the network."""
+    """Return the inputs that were saved with the network."""
     with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
         return dict(arrays)
 

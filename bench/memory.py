@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def ask(task: str, model: Path, given: Any, **more: Any) -> dict[str, Any]:
-    """What a fresh process finds; the reason where it fails."""
+    """Return the results of a new process, or the reason of its failure."""
     asked = {k: getattr(given, k) for k in ("batch", "threads", "dim", "length", "runs")}
     text = json.dumps({**asked, "task": task, "model": str(model), **more})
     done = subprocess.run(
@@ -102,7 +102,7 @@ def print_runs(models: list[Path], given: Any) -> None:
 
 
 def print_plans(models: list[Path], given: Any) -> None:
-    """What a larger run adds, against the plan."""
+    """Print what a larger run adds after a smaller one, planned and measured."""
     print(f"\nplans: MB that a run at batch {given.batch} adds after a smaller one")
     print(f"{'':26}{'planned':>11}{'measured':>11}{'off by':>11}{'allowed':>11}")
     for model in models:

@@ -1,4 +1,4 @@
-"""What `sardonyx.precision` is worth and what it costs, network by network.
+"""Speed and accuracy of `sardonyx.precision`, network by network.
 
     python -m bench.precision MODEL.onnx ... [--precision bf16] [--threads 2] [--seconds 2]
 
@@ -44,7 +44,7 @@ def _errors(exact: Sequence[Any], found: Sequence[Any]) -> tuple[float, float]:
 
 
 def _weight_mb(session: Any) -> float:
-    """What the session's own forms of weights take."""
+    """Return the megabytes of weights in layouts of the session's own."""
     found = weight_layouts_of(session._compiled.program).values()
     forms = {form.memory_key: form.own_bytes for of_one in found for form in of_one}
     return sum(forms.values()) / 1e6

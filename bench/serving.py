@@ -1,4 +1,4 @@
-"""What serving asks of a session: new shapes, many threads, sessions that come and go.
+"""Sessions in a server: new shapes, many threads, sessions that come and go.
 
     python bench/serving.py MODEL.onnx [--threads 2] [--runs 10000] [--sessions 100]
 

@@ -57,7 +57,7 @@ class Case:
 
 
 class Result(NamedTuple):
-    """What a case came to."""
+    """The result of a case."""
 
     case: Case
     threads: int
@@ -117,7 +117,7 @@ def serialized(
 
 
 def copies_of(size_bytes: int) -> int:
-    """How many times weights of a size are there, so that no cache has them."""
+    """Return how many copies of weights exceed all caches."""
     return max(1, -(-bytes_beyond_caches() // size_bytes))
 
 
@@ -228,7 +228,7 @@ def _limits(
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """What every command that times cases may be told."""
+    """Return a parser with the arguments of every command that times cases."""
     made = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     made.add_argument("words", nargs="*", help="keep cases with one of these in their names")
     made.add_argument("--threads", default="1", help="counts of threads, by commas (default 1)")

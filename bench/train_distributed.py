@@ -140,7 +140,7 @@ def _started(
 
 
 def _medians(group: subprocess.Popen[str]) -> dict[str, float]:
-    """What rank 0 prints last."""
+    """Return the medians that rank 0 prints last."""
     printed, _ = group.communicate()
     if group.returncode:
         raise SystemExit(f"a group of processes ended with status {group.returncode}")

@@ -215,7 +215,7 @@ def difference(name: str, engines: list[str], n_steps: int) -> dict[str, float]:
 
 
 def in_process(mode: str, name: str, engines: list[str], n_steps: int) -> Any:
-    """What a mode measures in a new process."""
+    """Return the measurements of a mode in a new process."""
     command = [sys.executable, "-m", "bench.train_onnx", "--one", mode, "--models", name]
     command += ["--engines", *engines, "--steps", str(n_steps)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)

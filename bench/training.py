@@ -89,7 +89,7 @@ def measure(arguments: argparse.Namespace, order: str, recompute: str) -> dict[s
 
 
 def planned(session: Any) -> dict[str, Any]:
-    """What the program says of itself: all sizes are fixed, so it needs none."""
+    """Return the planned memory of the program; all sizes are fixed, so it needs no feed."""
     program = session._compiled.program
     parts: list[dict[str, Any]] = []
     for segment in program.segments:

@@ -37,7 +37,7 @@ class Unfed(Exception):
 
 
 def attempt(source: bytes | Path, rng: Random, seconds: float = 10.0, lies: float = 0.3) -> str:
-    """What became of a model: refused, failed, unfed, stopped or ran. All else is raised.
+    """Return the outcome of a model: refused, failed, unfed, stopped or ran; raise for all else.
 
     A run is tried by the checked path and, if that ended in time, by the fast path, each in a
     session of its own; Disagree is raised where they differ. Some feeds are not what the model

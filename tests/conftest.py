@@ -63,7 +63,7 @@ def pytest_runtest_call() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_cache_of_the_account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is remembered of packs goes to a folder of the tests."""
+    """The verification cache of packs is in a folder of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("account")))
         yield

@@ -40,7 +40,7 @@ def as_texts(array: Array) -> Array:
 
 
 def element_type(dtype: DType) -> Any:
-    """What an output is made of."""
+    """Return the element type of an output's array."""
     return TEXT if dtype is STRING else dtype.np
 
 
@@ -155,7 +155,7 @@ def over(place: Array, taken: Array, perm: tuple[int, ...]) -> Array:
 
 
 def operand(given: Value | Packed | Stored, values: dict[Value, Array], isa: str) -> Array:
-    """What a kernel is handed: packed, if it wants that; constants need not be among the values."""
+    """Return an operand as its kernel reads it, packed if required; constants need not be given."""
     value = given if isinstance(given, Value) else given.value
     array = values[value] if value in values else value.const.read()  # type: ignore[union-attr]
     if array.dtype == object:

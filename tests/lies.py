@@ -105,7 +105,7 @@ def other_kind(rng: Random, feeds: Feeds, name: str) -> Any:
 
 
 def of_another(rng: Random, feeds: Feeds, name: str) -> Any:
-    """What another input was to get."""
+    """Return the value of a random input."""
     return feeds[rng.choice(list(feeds))]
 
 

@@ -1,4 +1,4 @@
-"""What others say of a row: its ONNX model, run by onnxruntime or by onnx's own reference."""
+"""Expected results of a row: its ONNX model, run by onnxruntime or by onnx's reference."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def _schema(row: Row, version: int) -> onnx.defs.OpSchema | None:
 
 
 def _signature(schema: onnx.defs.OpSchema | None) -> Any:
-    """What two versions of an op share if the newer only takes more types."""
+    """Return a schema without types: equal for two versions of which the newer only adds types."""
     if schema is None:
         return None
     return [p.name for p in schema.inputs], sorted(schema.attributes)

@@ -112,7 +112,7 @@ def _list(kind: str, numbers: Any) -> bytes:
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Where the bytes of a tensor begin, seen from its first element, and how many they are."""
+    """Return the offset of a tensor's lowest byte from its first element, and its size in bytes."""
     _, dtype, dims, strides = tensor
     if dtype == 0 or 0 in dims or -1 in dims:
         return 0, 0

@@ -1,4 +1,4 @@
-"""Schemas and kernels in onnxruntime's form, out of our own table."""
+"""Schemas and kernels in onnxruntime's form, derived from our declarations."""
 
 from __future__ import annotations
 

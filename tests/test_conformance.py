@@ -1,4 +1,4 @@
-"""The backend suite that ships with onnx: every case by both paths, as close as it asks."""
+"""The ONNX backend suite: every case by both paths, within the tolerance of the case."""
 
 from __future__ import annotations
 

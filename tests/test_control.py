@@ -54,7 +54,7 @@ def equal(a: Any, b: Any) -> None:
 
 
 def facts(text: str, opset: int = 21) -> list[str]:
-    """What inference knows of a model's outputs."""
+    """Return the inferred facts of a model's outputs."""
     graph = load(model(text, opset)).graph
     infer(graph)
     return [str(v.fact) for v in graph.outputs]

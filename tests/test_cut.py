@@ -1,4 +1,4 @@
-"""Sizes that slices and reshapes give to symbolic dims, against what they give to numbers."""
+"""Symbolic sizes after slices and reshapes, compared with those of numbers."""
 
 from __future__ import annotations
 

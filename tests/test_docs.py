@@ -1,4 +1,4 @@
-"""What the documentation says, done: code blocks run, commands exist, examples run."""
+"""Documentation: code blocks run, commands and paths exist, examples run."""
 
 from __future__ import annotations
 

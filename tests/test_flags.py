@@ -1,4 +1,4 @@
-"""Truths in other forms than 0 and 1: attributes of any number, and tensors of any bytes."""
+"""Booleans other than 0 and 1: attributes with any number, tensors with any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kernel row that a test row reaches, on every ISA and in any number of parts, by itself."""
+"""Every kernel that a row of tests/cases reaches, alone, on every ISA, for several splits."""
 
 from __future__ import annotations
 

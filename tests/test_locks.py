@@ -13,7 +13,7 @@ from sardonyx.errors import ValueFault
 
 
 def in_child(call: Callable[[], bool]) -> bool:
-    """What a call answers in a forked child."""
+    """Return the result of a call in a forked child."""
     child = os.fork()
     if child == 0:
         os._exit(0 if call() else 1)

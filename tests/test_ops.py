@@ -44,13 +44,13 @@ def start(row: Row, **options: Any) -> sardonyx.InferenceSession:
 
 
 def run(row: Row, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
-    """What sardonyx makes of a row, by the fast path and by the checked one alike."""
+    """Run a row by the fast and the checked path, which must agree."""
     return both(lambda: start(row, **options), feeds)
 
 
 @functools.cache
 def results(index: int) -> Sequence[Any]:
-    """What sardonyx makes of a row."""
+    """Run a row on Sardonyx."""
     return run(ROWS[index], feeds_of(ROWS[index]))
 
 
@@ -96,7 +96,7 @@ def test_facts(index: int, mode: str) -> None:
 
 
 def sizes_of(row: Row) -> dict[str, int]:
-    """What the names of symbolic dims stand for."""
+    """Return the sizes of symbolic dims by name."""
     return {
         f"{name}_{axis}": size
         for name, x in feeds_of(row).items()

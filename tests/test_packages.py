@@ -1,4 +1,4 @@
-"""tools/packages.py: what it reads of programs, and what it takes for the same answer."""
+"""tools/packages.py: headers of programs, and the comparison of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention that skips padding, or looks at some keys only, beside attention that does not."""
+"""Attention without padding, or over some keys only, compared with dense attention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QLinear ops with scales and zero points of any kind: apart from onnxruntime only at a half."""
+"""QLinear ops with any scales and zero points: they differ from onnxruntime only in ties."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 
 
 def answers(op: str, m: Maker, attrs: dict[str, Any]) -> tuple[Array, Array]:
-    """What we say, and what onnxruntime says."""
+    """Return the results of Sardonyx and of onnxruntime."""
     row = Row(op, tuple(m.inputs), attrs, "com.microsoft")
     session = sardonyx.InferenceSession(model_of(row).SerializeToString())
     ours, theirs = session.run(None, feeds_of(row))[0], by_onnxruntime(row)[0]

@@ -1,4 +1,4 @@
-"""What the random ops draw: seeds repeat, moments are right."""
+"""Random ops: equal seeds give equal numbers, and moments are right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that depend on data: hidden ones are settled, visible ones are as onnxruntime has them."""
+"""Ranks that depend on data: inner ones are inferred, those of outputs are as in onnxruntime."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_ranks_that_sizes_decide_in_a_loop(m: int) -> None:
 def test_a_branch_of_a_high_rank(
     rank: int, taken: bool, options: sardonyx.RunOptions | None
 ) -> None:
-    """What kernels take has a bound, and what only passes through an If has none but numpy's."""
+    """Kernels limit the ranks of operands; values that only pass through an If have numpy's."""
     shape = ", ".join(["1"] * rank)
     text = f"""
     g (float[2, 3] x, bool c) => (float[] y)
@@ -297,7 +297,7 @@ def test_collected_values_have_one_axis_more(rank: int) -> None:
 
 
 def test_results_of_open_ranks_have_types() -> None:
-    """What no required input tells of a result's type, the rule of the op does, of any rank."""
+    """A type that no required input has is inferred by the op's rule, for any rank."""
     for op in all_ops():
         told = {slot.type for slot in op.inputs if not slot.optional}
         untold = [s for s in op.outputs if s.type not in told and len(op.types.get(s.type, ())) > 1]

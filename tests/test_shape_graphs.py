@@ -35,7 +35,7 @@ def test_a_seed_is_a_graph() -> None:
 
 
 def test_every_spelling_comes_up() -> None:
-    """What makes a step useless, such as a value that never fits, would go unnoticed."""
+    """A step that is never drawn, such as one that never applies, would go unnoticed."""
     ops = {node.op_type for seed in range(120) for node in make(seed).nodes}
     assert len(ops) > 1.5 * len(TABLE)
     wanted = {"Range", "If", "NonZero", "CastLike", "ReduceProd", "Mod", "Half", "Where", "Tile"}

@@ -1,4 +1,4 @@
-"""Sizes flow through arithmetic, casts and reductions, and stop where a type would wrap."""
+"""Symbolic elements pass arithmetic, casts and reductions, and end where a type would wrap."""
 
 from __future__ import annotations
 

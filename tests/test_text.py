@@ -1,4 +1,4 @@
-"""What happens where an optional package is missing, and where a stream lies about its size."""
+"""Text and image ops without optional packages, and streams that declare a wrong size."""
 
 from __future__ import annotations
 

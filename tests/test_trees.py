@@ -1,4 +1,4 @@
-"""Random ensembles against onnxruntime and a plain walk; how long what is made of them lives."""
+"""Random tree ensembles, compared with onnxruntime and a plain walk; lifetimes of their tables."""
 
 from __future__ import annotations
 

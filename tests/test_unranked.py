@@ -1,4 +1,4 @@
-"""Graphs of half types of which some ranks are not known: they run as those of known ranks do."""
+"""Graphs of 16-bit floats with unknown ranks run as those with known ranks do."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _halve_value(value: Any, half: int) -> Any:
 
 
 def refusal(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> str:
-    """What is wrong with the model, or with a run of it; empty if nothing is."""
+    """Describe the fault of a model or of its run; empty if there is none."""
     options = sardonyx.SessionOptions()
     options.log_severity_level = 4
     try:
@@ -102,7 +102,7 @@ def test_graphs_of_halves_of_which_some_ranks_are_unknown(half: int) -> None:
 
 
 def _heard(ort: OrtProcess, model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> str:
-    """What onnxruntime has against it."""
+    """Return the reason why onnxruntime refuses a model."""
     try:
         ort.run(model.SerializeToString(), feeds)
     except OrtError as error:

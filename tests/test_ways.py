@@ -1,4 +1,4 @@
-"""The fast path is held against the checked one: what differs is told, and only that."""
+"""The comparison of the fast and the checked path reports differences, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes: every seed is answered for, whatever becomes of the process."""
+"""Worker processes: every seed has a result, even if its process dies."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def wrong_model(rng: Random, row: Row) -> tuple[ModelProto, dict[str, Any]]:
 
 
 def complaint(model: ModelProto, feeds: dict[str, Any]) -> str:
-    """What is wrong with how a model is refused: empty if it runs, or is refused as it should."""
+    """Describe how the refusal of a model is wrong; empty if it runs or is refused properly."""
     options = sardonyx.SessionOptions()
     options.log_severity_level = 4
     try:

@@ -22,7 +22,7 @@ Start = Callable[[], sardonyx.InferenceSession]
 
 
 def fast(session: sardonyx.InferenceSession, feeds: dict[str, Any]) -> Result:
-    """What a run without RunOptions gives: outputs, or the error that it raises."""
+    """Return the outputs of a run without RunOptions, or its error."""
     return outcome(lambda: session.run(None, feeds))
 
 
@@ -31,7 +31,7 @@ def checked(
     feeds: dict[str, Any],
     options: sardonyx.RunOptions | None = None,
 ) -> Result:
-    """What a run with RunOptions gives, which never takes the fast path."""
+    """Return the outputs of a run with RunOptions, on the checked path, or its error."""
     given = sardonyx.RunOptions() if options is None else options
     return outcome(lambda: session.run(None, feeds, given))
 

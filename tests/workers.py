@@ -33,7 +33,7 @@ STACK_SECONDS = 1.0  # that a worker has to write where it hangs
 
 @dataclass(frozen=True)
 class Plan:
-    """Which seeds to go through, and how."""
+    """The seeds to run, and the settings."""
 
     seeds: Iterable[int]
     jobs: int = 1
@@ -43,7 +43,7 @@ class Plan:
 
 
 def hunt(start: Callable[[], Task], plan: Plan) -> Iterator[Result]:
-    """What became of each seed, in any order, from as many processes as asked for.
+    """Yield the result of each seed, in any order, from several processes.
 
     `start` is called once in every process and returns what is called with each seed. The result of
     a seed at which a process died has "seed", "died" (how it ended) and "said" (its last words).
@@ -204,7 +204,7 @@ def _serve(start: Callable[[], Task], pipe: Any, log: int) -> None:
 
 
 def told(error: BaseException, root: Path) -> tuple[str, str]:
-    """Where an error came from, in our own code if it passed there, and its traceback."""
+    """Return the innermost place of an error in our own code, if any, and its traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "sardonyx" in f.filename] or list(frames)
     place = f"{os.path.relpath(ours[-1].filename, root)}:{ours[-1].lineno}" if ours else "nowhere"

@@ -32,7 +32,7 @@ WAYS = (*SCRIPT, *(DYNAMO if HAS_DYNAMO else ()))
 
 
 def try_some(numbers: range) -> list[Outcome]:
-    """What becomes of some rows of the table."""
+    """Return the outcomes of some rows of the table."""
     torch.set_num_threads(1)
     ort = OrtProcess()
     found = [o for i in numbers for o in outcomes(ROWS[i], ort, WAYS)]

@@ -103,7 +103,7 @@ def make(seed: int, corpus: Corpus) -> tuple[bytes, Random, str]:
 
 
 def try_one(seed: int, corpus: Corpus) -> Result:
-    """What became of one seed; `where` and `trace` are there only if something is wrong."""
+    """Return the outcome of one seed; `where` and `trace` are set only for a fault."""
     data, rng, name = make(seed, corpus)
     lies = 1.0 if data is corpus.models[name] else 0.3
     began = time.monotonic()
@@ -126,7 +126,7 @@ def try_one(seed: int, corpus: Corpus) -> Result:
 
 
 def started(corpus: Corpus, memory: int) -> Task:
-    """What a worker does with a seed."""
+    """Return the function by which a worker runs a seed."""
     warnings.simplefilter("ignore")  # numpy warns of absurd numbers
     limit = contextlib.ExitStack()
     limit.enter_context(bounded_memory(memory))
@@ -142,13 +142,13 @@ def started(corpus: Corpus, memory: int) -> Task:
 
 
 def anonymous_bytes() -> int:
-    """What this process has of its own in memory."""
+    """Return the anonymous memory of this process."""
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * resource.getpagesize()
 
 
 class Tally:
-    """What has been seen so far."""
+    """The outcomes so far."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -245,7 +245,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """What the command line asks for."""
+    """Run the command line; return the exit status."""
     args = parse()
     corpus = read_corpus(args.corpus)
     return report(args, corpus) if args.one is None else one(args, corpus)

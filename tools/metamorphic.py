@@ -67,7 +67,7 @@ class Numbered:
 
 
 def try_one(seed: int, variants: Numbered, ort: OrtProcess) -> Result:
-    """What became of a variant, as plain data."""
+    """Return the outcome of a variant as plain data."""
     names = variants.transforms(seed)
     try:
         it = variants.case(seed)
@@ -88,14 +88,14 @@ def _say(text: str) -> None:
 
 
 def started(variants: Numbered, kernels: list[str]) -> Task:
-    """What a worker does with a seed."""
+    """Return the function by which a worker runs a seed."""
     isas.start(kernels)  # before any kernel runs in this process
     ort = OrtProcess()
     return lambda seed: try_one(seed, variants, ort)
 
 
 class Tally:
-    """What has been seen so far."""
+    """The outcomes so far."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -188,7 +188,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """What the command line asks for."""
+    """Run the command line; return the exit status."""
     args = parse()
     chosen = args.transform.split(",") if args.transform else []
     unknown = [name for name in chosen if name not in TRANSFORMS]

@@ -73,7 +73,7 @@ MAX_ACTIVATION: Final = 1 << 16  # elements of an input that is not a weight
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model."""
+    """The outcome of a model."""
 
     path: str
     kind: str

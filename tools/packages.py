@@ -68,7 +68,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one program."""
+    """The comparison of one program on both runtimes."""
 
     program: Program
     verdict: str
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def read(path: Path) -> Program:
-    """What a program's header and first line say."""
+    """Read the header and the first line of a program."""
     text = path.read_text()
     header = re.search(r"^# /// script\n(.*?)^# ///$", text, re.MULTILINE | re.DOTALL)
     does = re.search(r'^"""[^:]*: (.*?)\.?"""', text, re.MULTILINE)
@@ -203,7 +203,7 @@ def check_runtime(said: dict[str, Any], runtime: str) -> None:
 
 
 def call(command: Sequence[str], what: str, **options: Any) -> str:
-    """What a command prints."""
+    """Run a command and return its output."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS, check=False, **options

@@ -47,7 +47,7 @@ DEATH_SECONDS = 180.0
 
 
 def try_one(seed: int, ort: OrtProcess, keep: Path | None = None) -> Result:
-    """What became of a seed, as plain data; the model of a finding goes to a folder."""
+    """Return the outcome of a seed as plain data; a model that differs is written to a folder."""
     try:
         graph = make(seed)
         outcome = check(graph, ort)
@@ -72,13 +72,13 @@ def save(graph: RandomGraph, path: Path) -> None:
 
 
 def started(keep: Path | None) -> Task:
-    """What a worker does with a seed."""
+    """Return the function by which a worker runs a seed."""
     ort = OrtProcess()
     return lambda seed: try_one(seed, ort, keep)
 
 
 def outcomes(args: argparse.Namespace) -> Iterator[Result]:
-    """What became of seed after seed, by as many processes as asked for."""
+    """Yield the outcome of each seed, from several processes."""
     seeds = range(args.seed, args.seed + args.count)
     plan = Plan(seeds, args.jobs, args.seconds, renew=args.chunk, patience=DEATH_SECONDS)
     for result in hunt(lambda: started(args.keep), plan):
@@ -90,7 +90,7 @@ def outcomes(args: argparse.Namespace) -> Iterator[Result]:
 
 
 class Tally:
-    """What has been seen so far."""
+    """The outcomes so far."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -254,7 +254,7 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> int:
-    """What the command line asks for."""
+    """Run the command line; return the exit status."""
     args = parse()
     return one(args) if args.one is not None or args.shrink is not None else report(args)
 

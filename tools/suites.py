@@ -60,7 +60,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of one suite."""
+    """The tests of one suite that pass on each runtime."""
 
     suite: Suite
     passed: dict[str, set[str]]  # names of tests by runtime

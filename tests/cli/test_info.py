@@ -70,7 +70,7 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_precision(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which nodes round, or why none does; nothing is said of what was not asked for."""
+    """The nodes that round, or why none does, are told only if reduced precision is requested."""
     model = str(DIGITS)
     assert info(capsys, model)["precision"] == {"asked": "exact", "rounded": 0, "why": ""}
     said = info(capsys, model, "--precision", "bf16")["precision"]

@@ -231,7 +231,7 @@ def test_no_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 class Page(html.parser.HTMLParser):
-    """What a page is made of."""
+    """The tags and texts of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def _dim(size: Any) -> int | str:
 
 
 def written(text: str, path: Path, **options: Any) -> onnx.ModelProto:
-    """What conversion writes, checked."""
+    """Return the converted model, which onnx's checker accepts."""
     convert(model_of(text), path, ConvertOptions(**options))
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)

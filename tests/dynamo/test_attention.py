@@ -184,7 +184,7 @@ def test_encoder_layer() -> None:
 
 @pytest.mark.parametrize("mask", masks(2, 2))
 def test_torchs_own_computation_of_the_ops(mask: str) -> None:
-    """What runs where the ops are not lowered."""
+    """The implementation in torch, which runs if the ops are not lowered."""
     torch.manual_seed(0)
     q, k, v = heads(2, 4, 9, 8), heads(2, 2, 9, 8), heads(2, 2, 9, 8)
     options = masks(9, 9)[mask]

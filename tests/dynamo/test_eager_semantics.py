@@ -1,4 +1,4 @@
-"""What users see beside numbers: identity of results, strides, types, and errors as in eager."""
+"""Identity of results, strides, types and errors are as in eager torch."""
 
 from __future__ import annotations
 

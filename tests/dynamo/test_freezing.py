@@ -88,7 +88,7 @@ def test_constants_are_the_memory_of_parameters(made: list[FreezingExecutor]) ->
 
 @torch.no_grad()
 def test_versions_are_relied_on_if_asked_to(made: list[FreezingExecutor]) -> None:
-    """What torch counts is noticed; the bytes of parameters are not read."""
+    """Writes that torch counts are noticed; the bytes of parameters are not read."""
     module = network()
     call = compiled(module, freeze="versions")
     before = call(X)

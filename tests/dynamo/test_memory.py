@@ -100,7 +100,7 @@ def peak_of(train: Callable[[], object], module: nn.Module) -> int:
 
 
 def saved_activations(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """What the forward graph saves, without parameters and the input."""
+    """Return the values that the forward graph saves, without parameters and the input."""
     given = {t.data_ptr() for t in (x, *module.parameters())}
     saved = module(x)[0].grad_fn.saved_tensors
     return [t for t in saved if t is not None and t.data_ptr() not in given]
@@ -136,7 +136,7 @@ class Tagger(nn.Module):
 def test_the_last_gradient_is_the_memory_of_the_layers_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the plan knows that parameters, which recomputation reads, are never freed."""
+    """The plan counts parameters, which recomputation reads, as never freed."""
     monkeypatch.setattr(executor, "release_pages", lambda: None)
     ids, peaks = torch.randint(0, 10_000, (64, 16)), []
     for is_known in (True, False):
@@ -213,7 +213,7 @@ class Bessel(nn.Module):
 
 
 def test_a_budget_holds_around_calls_that_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the backward graph recomputes after the call is not live before it."""
+    """Values that the backward graph recomputes after the call are not live before it."""
     monkeypatch.setattr(backend, "release_pages", lambda: None)  # to see the peak after the step
     peaks, made = [], []
     for budget in (None, 0.2):

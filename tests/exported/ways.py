@@ -32,7 +32,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one row in one way: same, refused or wrong by the exporter, or different."""
+    """The outcome of a row by one exporter."""
 
     row: str
     way: str
@@ -45,7 +45,7 @@ class Refused(Exception):
 
 
 def outcomes(row: Row, ort: OrtProcess | None, ways: Sequence[str]) -> Iterator[Outcome]:
-    """What becomes of a row in some of the ways."""
+    """Yield the outcomes of a row by some of the exporters."""
     torch.manual_seed(0)
     module = row.build().eval()
     wanted = {n: _eager(module, row.inputs(n)) for n in SIZES}

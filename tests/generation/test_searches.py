@@ -74,7 +74,7 @@ def common(rng: Any, rows: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def written(rows: Any, begin: int) -> int:
-    """How far sequences go: after the last token of the longest onnxruntime writes nothing."""
+    """Return the length of the longest sequence; onnxruntime writes nothing after it."""
     return max(int(np.flatnonzero(row != PAD)[-1]) + 1 if row.any() else begin for row in rows)
 
 
@@ -147,7 +147,7 @@ def test_a_nucleus_holds_the_likeliest() -> None:
 
 
 def test_sequences_of_equal_scores() -> None:
-    """Which is the best is then a matter of order, not of the tokens."""
+    """The best sequence then depends on the order, not on the tokens."""
     finished = FinishedBeams(2, 0.0, stops_early=False)
     for total in (1, 2, 2, 3, 3, 3):
         finished.add(ints(4, total), np.float32(total))

@@ -69,7 +69,7 @@ def test_errors(text: str, error: type[SardonyxError], match: str) -> None:
 
 
 def test_elements_wrap_where_the_type_does() -> None:
-    """What no int64 holds wraps around, as the tensor itself does."""
+    """Elements that overflow int64 wrap around, as those of the tensor do."""
     graph = parse("in x: f32[B] a = Mul([1099511627776], [1099511627776]) out a")
     assert graph.outputs[0].tensor.sym == (0,)
 

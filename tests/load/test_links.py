@@ -62,7 +62,7 @@ def link_with_data_beside_it(root: Path) -> Path:
 
 
 def below_the_target(root: Path) -> Path:
-    """What counts is where a name leads to, not how."""
+    """The file that a name resolves to counts, not the links on the way."""
     there, here, _ = folders(root, "there", "here", "there/below")
     (there / "below" / "w.data").write_bytes(ROWS.tobytes())
     (here / "m.onnx").symlink_to(write(there / "m.onnx", "../there/below/w.data"))

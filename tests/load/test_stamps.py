@@ -126,7 +126,7 @@ def test_a_mapped_file_is_what_it_was(tmp_path: Path) -> None:
 
 
 def resident_kb(path: Path) -> int:
-    """What the mappings of a file take of this process's memory."""
+    """Return the resident kilobytes of a file's mappings."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     total = 0
     for line in lines:
@@ -150,7 +150,7 @@ def test_pages_of_a_file_just_written_are_let_go_of_too(tmp_path: Path) -> None:
 
 
 def advice(path: Path) -> list[str]:
-    """How the mappings of a file are read, in the order of their addresses."""
+    """Return the read-ahead advice of a file's mappings, in the order of their addresses."""
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     return [
         "random" if " rr" in next(s for s in lines if s.startswith("VmFlags:")) else "ahead"

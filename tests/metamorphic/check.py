@@ -27,7 +27,7 @@ GOOD = ("same", "both refuse", "refused as by onnxruntime", "does not apply", "k
 
 @dataclass
 class Outcome:
-    """What became of a variant. `kind` is one of GOOD, or says what is wrong."""
+    """The outcome of a variant. `kind` is one of GOOD, or the kind of the fault."""
 
     case: str
     transforms: list[str]

@@ -61,7 +61,7 @@ def packed(model: bytes, folder: Path, settings: Settings) -> str:
 
 
 def saved(model: bytes, folder: Path, settings: Settings) -> str:
-    """What a session saves as its optimized model."""
+    """Return the optimized model that a session saves."""
     path = str(folder / "saved.onnx")
     session(model, settings, path)
     return path

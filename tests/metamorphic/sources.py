@@ -1,4 +1,4 @@
-"""Where cases come from: op rows, the ONNX backend suite, random graphs, and whole models."""
+"""Sources of cases: op rows, the ONNX backend suite, random graphs, and whole models."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def rename(graph: GraphProto, names: dict[str, str]) -> None:
 
 
 def own_names(graph: GraphProto) -> list[str]:
-    """What nodes make, here and in bodies, with what bodies declare themselves."""
+    """Return the names that nodes and bodies define, here and in bodies."""
     found = []
     for part in family(graph):
         found += [n for node in part.node for n in node.output if n]

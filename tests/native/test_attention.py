@@ -1,4 +1,4 @@
-"""The attention kernel by itself: odd sizes, masks, strides, on every ISA and in any parts."""
+"""The attention kernel alone: odd sizes, masks, strides, on every ISA, for any split."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def f32(*shape: int) -> Array:
 def run(
     inputs: list[Array | None], isa: str, splits: int, is_over: bool = False, **attrs: Any
 ) -> Array:
-    """What the kernel makes of operands, perhaps over the bytes of the queries."""
+    """Run the kernel; with `is_over`, its output is written over the queries."""
     q, v = inputs[0], inputs[2]
     assert q is not None
     assert v is not None
@@ -48,7 +48,7 @@ def run(
 
 
 def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
-    """The kernel against the reference in float64, and the same bytes in any parts."""
+    """Compare the kernel with the reference in float64; any split must give equal bytes."""
     attrs = {**attention.defaults, "scale": scale, **given}
     # What keys are weighed with is rounded to bf16 before it is known what they add up to.
     error = (1e-2, 8e-3) if attrs["bf16"] else (2e-5, 2e-6)
@@ -64,7 +64,7 @@ def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
 
 
 def fits_queries(operands: list[Array | None], attrs: dict[str, Any]) -> bool:
-    """Whether the result has a row for each of the queries, as wide."""
+    """Whether the result has the shape of the queries."""
     q, k, v = operands[:3]
     assert q is not None
     assert k is not None

@@ -64,7 +64,7 @@ def probe_by_sequence() -> list[str]:
 
 
 def names(isa: str) -> list[str]:
-    """What the probing row says on this machine."""
+    """Return the names that the probe kernels of an ISA return on this machine."""
     return [isa, "neon" if platform.machine() == "aarch64" else isa]
 
 
@@ -79,7 +79,7 @@ def in_process(isa: str, code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def expected() -> Any:
-    """What the model of digits says here."""
+    """Return the output of the digits model."""
     session = sardonyx.InferenceSession(DIGITS)
     return session.run(None, {session.get_inputs()[0].name: np.load(SAMPLES)["image"]})[0]
 

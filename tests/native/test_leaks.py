@@ -69,7 +69,7 @@ assert twice(torch.ones(2)).tolist() == [4, 4]
 
 
 def left_over(program: str, *, is_told: bool = True) -> str:
-    """What a process says of native objects that are there at its end."""
+    """Return the report of a process about native objects that are alive at its end."""
     asked = {"SARDONYX_LEAKS": "1"} if is_told else {}
     plain = {k: v for k, v in os.environ.items() if k != "SARDONYX_LEAKS"}
     done = subprocess.run(

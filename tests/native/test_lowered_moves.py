@@ -118,7 +118,7 @@ def test_sizes_at_run_time(index: int) -> None:
 
 @pytest.mark.parametrize("index", FAULTS, ids=title)
 def test_faults_at_run_time(index: int) -> None:
-    """What the data alone can tell, a kernel says; it never reads or writes outside."""
+    """Faults of the data are reported by the kernel, which never leaves its buffers."""
     row = ROWS[index]
     try:
         graph = graph_of(index, [], symbolic=False)

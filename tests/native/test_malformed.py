@@ -1,4 +1,4 @@
-"""What is wrong with a file is said with its field and its byte offset, and never crashes."""
+"""Malformed files: errors name the field and the byte offset, and nothing crashes."""
 
 import contextlib
 from collections.abc import Callable

@@ -110,7 +110,7 @@ def _value(name: str, array: Array) -> Value:
 
 
 def results(node: Node, arrays: list[Any]) -> dict[str, Array]:
-    """What the kernel gives on every ISA, the same in any number of parts."""
+    """Run the kernel on every ISA; any split must give equal bytes."""
     call = lowered(node)
     assert isinstance(call, Call), call
     values = {v: a for v, a in zip(node.inputs, arrays, strict=True) if v is not None}

@@ -99,7 +99,7 @@ def test_tokens_are_those_of_re2(pattern: str, words: list[str], between: bool, 
     ],
 )
 def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
-    """What grows beyond bounds, or is not understood, is left to RE2."""
+    """Patterns that are too large or not supported are left to RE2."""
     assert (automaton(pattern.encode("utf-8", "surrogateescape")) is not None) == is_known
 
 

@@ -77,7 +77,7 @@ def in_threads(count: int, work: Callable[[int], None]) -> None:
 
 @pytest.fixture(scope="module")
 def expected() -> dict[int, list[bytes]]:
-    """What one thread makes of MIXED for each size."""
+    """Return the results of MIXED for each size on one thread."""
     session = session_of(MIXED, 1)
     return {n: bytes_of(session.run(None, mixed_feed(n))) for n in SIZES}
 

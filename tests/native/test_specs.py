@@ -57,7 +57,7 @@ def test_a_program_that_is_well_formed_runs() -> None:
 
 
 def test_readers_run_before_an_update() -> None:
-    """Whatever the order of the steps that the search finds."""
+    """In any order that the search finds."""
     spec = segment()
     spec.add_value(Storage.UPDATED, F32, 0, 0, [0, 1], [])
     step(spec, [0], [1])

@@ -122,7 +122,7 @@ def leftovers(folder: Any) -> list[str]:
 
 
 def sections(data: bytes) -> list[tuple[int, Any]]:
-    """Where the index and the graph begin, and what they say."""
+    """Return the offsets and the contents of the index and the graph."""
     found = []
     for i in range(2):
         start, length, _ = _SECTION.unpack_from(data, _HEAD.size + i * _SECTION.size)

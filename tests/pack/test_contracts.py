@@ -140,7 +140,7 @@ def test_wrong(text: str, right: dict[str, str], change: dict[str, str]) -> None
 
 
 def test_open_sizes_are_guarded() -> None:
-    """What is not known to fit is checked before a run."""
+    """Sizes that are not proven to fit are checked before a run."""
     graph = parse(CACHE.format(**(CACHED | {"rows": "R"})))
     check_graph(graph)
     assert "R = S" in {g.needs for g in graph.scope.guards}

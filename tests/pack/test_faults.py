@@ -126,7 +126,7 @@ def test_no_room_for_a_saved_model(
 
 
 def test_a_named_temporary_file_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has no files without a name."""
+    """Writing where the system has no unnamed files (O_TMPFILE)."""
 
     def failing(*args: Any, **options: Any) -> BinaryIO:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -139,7 +139,7 @@ def test_disabled_optimizers_stay_off() -> None:
     ],
 )
 def test_levels(level: Level, portable: list[str], lowered: list[str]) -> None:
-    """What is removed and fused depends on the level; the layout that kernels need does not."""
+    """Removal and fusion depend on the level; the layout that kernels require does not."""
     graph = parse(CONV + "i = Identity(x)\na = Conv(i, w)\ny = Relu(a)\nout y")
     optimize(graph, PassOptions(level=level))
     assert ops(graph) == portable

@@ -38,7 +38,7 @@ def check(text: str, into: str) -> None:
 
 
 def moves(graph: Graph) -> int:
-    """How many Transposes a graph and its bodies have."""
+    """Return the number of Transposes in a graph and its bodies."""
     return sum(n.op.name == "Transpose" for n in graph.all_nodes())
 
 

@@ -1,4 +1,4 @@
-"""Where nodes run, and what is copied between: wishes, limits, borders, bodies."""
+"""Placement of nodes and copies between devices: preferences, limits, boundaries, bodies."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_wishes_that_say_nothing(entries: dict[str, str], match: str) -> None:
     ],
 )
 def test_a_limit_places_what_fits(limit: int, there: set[str]) -> None:
-    """What follows a node that did not fit stays with it, so that there is one border."""
+    """Nodes after one that did not fit stay on its device, so that there is one boundary."""
     options = {"device": "cpu", "gpu_mem_limit": str(limit)}
     made = session_of(CHAIN, [("TorchExecutionProvider", options)])
     assert on_device(made[0]) == there

@@ -46,7 +46,7 @@ def _found(graph: RandomGraph, outputs: list[str]) -> list[list[Any]]:
 
 
 def _wrong(seed: int) -> str:
-    """What is not as the references say; empty if all is."""
+    """Describe the difference from the references; empty if there is none."""
     graph = make(seed)
     if graph.refusal or not graph.outputs:
         return ""

@@ -1,4 +1,4 @@
-"""Results that are made in the bytes of what they are made of: the same numbers, in less memory."""
+"""Steps that write their output over an input: equal results, in less memory."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def inception(net: Net) -> str:
 
 
 def upward(net: Net) -> str:
-    """What was kept, beside what comes up from below."""
+    """A skip connection next to an upsampled input."""
     kept = net.add("Relu", net.conv("x", 8, 64))
     below = net.conv(net.add("MaxPool", kept, kernel_shape=[2, 2], strides=[2, 2]), 64, 64, 3)
     w = net.const(numbers(64, 64, 2, 2) / 8)

@@ -1,4 +1,4 @@
-"""Which node onnxruntime and the references first disagree on, and whether that is known."""
+"""Finds the first node on which onnxruntime and the references disagree."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Refused(Exception):
 
 @dataclass
 class Traits:
-    """What is decided once for a graph."""
+    """Decisions that are made once per graph."""
 
     opset: int = 21
     ml: int = 3

@@ -1,4 +1,4 @@
-"""Which ops came to be in graphs, with which types, and which never did."""
+"""Coverage: the ops of the graphs with their types, and the ops that no graph has."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def domains(nodes: Iterable[NodeProto]) -> set[str]:
 
 
 def captured(body: GraphProto) -> list[str]:
-    """What a body reads from outside."""
+    """Return the outer values that a body reads."""
     own = {v.name for v in body.input} | {t.name for t in body.initializer}
     found = []
     for node in body.node:

@@ -17,7 +17,7 @@ DOMAIN = "own"
 
 @dataclass(frozen=True)
 class Forms:
-    """What is written in another form, by the names of values."""
+    """The forms in which values are written, by name."""
 
     outlined: frozenset[str] = frozenset()  # first outputs of nodes that become a function
     sparse: frozenset[str] = frozenset()

@@ -41,7 +41,7 @@ class Run:
 
 @dataclass
 class RandomGraph:
-    """What a seed gives."""
+    """The graph of a seed."""
 
     seed: int
     traits: Traits

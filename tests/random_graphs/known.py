@@ -15,7 +15,7 @@ from tests.random_graphs.compare import is_float
 
 @dataclass(frozen=True)
 class Node:
-    """What a row of the table may look at: a node, its inputs for one run, and its opset."""
+    """What a condition of the table sees: a node, its inputs in one run, and its opset."""
 
     proto: NodeProto
     inputs: list[Any]

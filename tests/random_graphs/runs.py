@@ -1,4 +1,4 @@
-"""What Sardonyx and onnxruntime make of a random graph, held against its references."""
+"""Runs a random graph on Sardonyx and onnxruntime, and compares with its references."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BY_ONNX = {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(c[1])): c for c in CARR
 
 @dataclass
 class Outcome:
-    """What became of a graph. `kind` is "same", or says who disagrees with whom."""
+    """The outcome of a graph. `kind` is "same", or says who disagrees with whom."""
 
     seed: int
     kind: str
@@ -79,7 +79,7 @@ def _by_both(
 def theirs(
     graph: RandomGraph, outputs: Sequence[str], ort: OrtProcess, *, plain: bool = False
 ) -> list[list[Any]]:
-    """What onnxruntime makes of it."""
+    """Return the results of onnxruntime."""
     model = graph.model(list(outputs), plain=plain)
     carried = [_carrier(graph, n) for n in outputs]
     if any(carried):

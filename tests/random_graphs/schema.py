@@ -1,4 +1,4 @@
-"""Which ops there are in which versions, and for which types onnxruntime has kernels."""
+"""Schemas of ops by version, and the types for which onnxruntime has kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is in the files, and what happens when they cannot be written."""
+"""Contents of saved files, and errors when they cannot be written."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _spans(key: Key) -> list[tuple[Schema, int]]:
 
 
 def features(type_text: str, slot: str) -> set[str]:
-    """What the table calls a type of onnx.defs, at an input or output."""
+    """Return the table's name of a type of onnx.defs, at an input or output."""
     kinds = {"sequence": "seq(", "optional": "optional("}
     found = {slot, *(kind for kind, mark in kinds.items() if mark in type_text)}
     for name in re.findall(r"[a-z]+[0-9a-z]*(?=[,)])", type_text):

@@ -221,7 +221,7 @@ def test_sizes_that_break_an_assumption_run_with_the_feed() -> None:
 
 
 def test_an_error_in_a_step() -> None:
-    """What was read is gone, what was not is in the feed again, and the error is the step's."""
+    """Inputs that were read are freed, others are in the feed again; the step's error is raised."""
     session = session_of(
         """g (float[N, 300] x, int64[K] i, float[K, 300] w) => (float[K, 300] y) {
         a = Neg(x) b = Gather(a, i) y = Mul(b, w) }"""

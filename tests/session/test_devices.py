@@ -303,7 +303,7 @@ def test_values_that_no_device_takes(call: Any, match: str) -> None:
 
 
 def test_memory_of_others_is_known_by_its_address(elsewhere: Any) -> None:
-    """What torch is told of it; without a GPU it cannot take it."""
+    """The array interface by which torch imports memory, which it cannot do without a GPU."""
     from sardonyx.providers.torch.device_tensors import _Memory
 
     told = _Memory(4096, 24, None).__cuda_array_interface__

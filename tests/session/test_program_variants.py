@@ -216,7 +216,7 @@ def test_a_pack_is_for_the_way_that_was_chosen(tmp_path: Path) -> None:
 
 
 def test_equal_names_that_cannot_be_equal() -> None:
-    """What onnxruntime takes for a comment is one here too; what is fed is checked all the same."""
+    """Equal names of different sizes are a comment, as in onnxruntime; feeds are still checked."""
     text = """
     g (float[N] x, float[N, 2] w) => (float[P] y) <float[1] one = {1}> {
       longer = Concat<axis = 0>(x, one)

@@ -51,7 +51,7 @@ LEFT_OUT = {
 
 
 def public(module: ModuleType) -> dict[str, Any]:
-    """What a module gives its users: neither what it imports from others nor modules."""
+    """Return the public names of a module, without imported ones and modules."""
     found = {}
     for name in dir(module):
         value = getattr(module, name)

@@ -25,7 +25,7 @@ LEVELS = tuple(sardonyx.GraphOptimizationLevel)
 
 
 def findings(graph: ShapeGraph, ort: OrtProcess | None = None) -> list[str]:
-    """What is wrong anywhere; nothing is as it should be."""
+    """Return all faults; empty if there is none."""
     found = [f"onnxruntime: {text}" for text in _unlike_ort(graph, ort)] if ort is not None else []
     for mode in MODES:
         runs = range(N_RUNS) if mode in ("named", "open") else (0,)
@@ -44,7 +44,7 @@ def findings(graph: ShapeGraph, ort: OrtProcess | None = None) -> list[str]:
 
 
 def _unlike_ort(graph: ShapeGraph, ort: OrtProcess) -> Iterator[str]:
-    """Where onnxruntime does not bear out our references; what it does not take says nothing."""
+    """Yield differences of onnxruntime from the references; none for models that it refuses."""
     try:
         results = ort.run(graph.model("open"), [graph.feeds(run) for run in range(N_RUNS)])
     except OrtError:

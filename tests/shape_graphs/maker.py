@@ -24,7 +24,7 @@ MAX_NUMBER = 1 << 20  # among its elements; beyond, int32 and float32 detours wo
 
 
 def functions() -> list[FunctionProto]:
-    """What exporters write as functions of the model."""
+    """Return the steps that exporters write as functions of the model."""
     opset = [helper.make_opsetid("", OPSET)]
 
     def make(name: str, *nodes: NodeProto) -> FunctionProto:
@@ -47,7 +47,7 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 
 @dataclass
 class ShapeGraph:
-    """What a seed gives: nodes, and every value for each run."""
+    """The graph of a seed: nodes, and every value for each run."""
 
     seed: int
     nodes: list[NodeProto]

@@ -1,4 +1,4 @@
-"""How exporters write shape arithmetic: one function for each kind of step, in a table."""
+"""Shape arithmetic as exporters write it: one function per kind of step, in a table."""
 
 from __future__ import annotations
 

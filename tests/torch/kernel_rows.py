@@ -1,4 +1,4 @@
-"""What the kernels give against references in numpy and float64. Run by test_kernels.py."""
+"""Compares the kernels with references in numpy and float64. Run by test_kernels.py."""
 
 from __future__ import annotations
 

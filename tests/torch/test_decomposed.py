@@ -1,4 +1,4 @@
-"""Ops that torch has no kernel for run there by their decompositions."""
+"""Ops without a torch function run on devices by their decompositions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with devices: an error that says what to do, or the next provider."""
+"""Faults of devices: an error that says what to do, or the next provider."""
 
 from __future__ import annotations
 

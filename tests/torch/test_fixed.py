@@ -1,4 +1,4 @@
-"""The part of a region that depends on sizes alone: how much of it is kept."""
+"""The part of a region that depends on sizes alone, and the limit of what is cached."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_function(index: int) -> None:
 
 
 def check_functions(row: Row, constants: tuple[str, ...], refusals: dict[str, None]) -> int:
-    """How many nodes have a function, which is held against the reference."""
+    """Compare the functions of all nodes with the reference; return their number."""
     graph, n_checked = _graph(row, constants), 0
     if graph is None:
         return 0
@@ -78,7 +78,7 @@ def check_functions(row: Row, constants: tuple[str, ...], refusals: dict[str, No
 
 
 def call(row: TorchKernel, node: Node, arrays: list[Any], dims: dict[str, int]) -> list[Any]:
-    """What a function makes of arrays."""
+    """Run a function on arrays."""
     given = given_to(row, node, arrays)
     kept = [g.clone() if isinstance(g, torch.Tensor) else g for g in given]
     with np.errstate(all="ignore"):

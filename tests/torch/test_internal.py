@@ -1,4 +1,4 @@
-"""Functions of ops that only passes make, and ways that no row of a family goes."""
+"""Functions of internal ops, and branches that no row of a family reaches."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def f32(*shape: int) -> Any:
 
 
 def made(key: tuple[str, str], arrays: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Any, Any]:
-    """What the function and the reference of an op make of arrays."""
+    """Run the function and the reference of an op on arrays."""
     op, row = lookup(*key), KERNELS[key]
     assert op is not None
     assert op.reference_rule is not None

@@ -1,4 +1,4 @@
-"""Sessions whose values are tensors of torch: fed, bound, handed out, and left in place."""
+"""Sessions over torch tensors: as feeds, bindings and results, without copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums joined with their norms, and products of one tensor with each other, for devices."""
+"""Device passes: skip connections fused with norms, and matmuls of one input merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch knows for the whole process, while runs that want different things go on at once."""
+"""Process-wide settings of torch under concurrent runs that request different ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of tensors that are fed: read in place, kept, and never taken from its owner."""
+"""Memory of fed tensors: read in place, kept alive, and never reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, pools and indices in torch where its own ways are not those of ONNX."""
+"""Convolutions, pooling and indices where torch's definitions differ from those of ONNX."""
 
 from __future__ import annotations
 

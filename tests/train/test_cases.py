@@ -1,4 +1,4 @@
-"""Every row of tests/cases whose op has a gradient: against differences, and its gradient, too."""
+"""Every row of tests/cases whose op has a gradient, compared with finite differences."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def _random(like: Array, rng: Any) -> Array:
 
 @dataclass(frozen=True)
 class Point:
-    """Where to differentiate: values to differentiate by, outputs' gradients, other inputs."""
+    """A point of differentiation: variables, gradients of the outputs, other inputs."""
 
     by: dict[str, Array]
     seeds: dict[str, Array]  # in the order of the outputs

@@ -1,4 +1,4 @@
-"""What `gradient` takes, names, and refuses."""
+"""The arguments, results and errors of `gradient`."""
 
 from __future__ import annotations
 

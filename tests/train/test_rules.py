@@ -1,4 +1,4 @@
-"""Every rule against differences: along random directions, in float64, for fixed and open sizes."""
+"""Every gradient rule against finite differences: random directions, float64, all sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No op drops a gradient without a word: it has a rule, is listed in train/stops.py, or fails."""
+"""No op drops a gradient silently: it has a rule, is listed in autodiff/stops.py, or fails."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def op(name: str, *inputs: Array | None, n_outputs: int = 1, **attrs: Any) -> li
 
 
 def gradients(function: Callable[..., Any], dy: Array, *xs: Array) -> list[Array]:
-    """What torch finds."""
+    """Return torch's gradients."""
     leaves = [torch.tensor(x, requires_grad=True) for x in xs]
     y = function(*leaves)
     grads = torch.autograd.grad(y, leaves, torch.tensor(dy).reshape(y.shape))

@@ -90,7 +90,7 @@ def large(session: sardonyx.InferenceSession) -> np.ndarray:
 
 
 def apart(code: str, **given: Any) -> Mapping[str, Any]:
-    """What code prints last, as JSON, in a process of its own; `mb()` is its anonymous memory."""
+    """Run code in a new process; return its last line, as JSON. `mb()` is its anonymous memory."""
     head = """
         import gc, json, mmap, os, sys
         import numpy as np

@@ -1,4 +1,4 @@
-"""Weight files as they come: anywhere, unaligned, linked, replaced, huge, shrunk, far away."""
+"""Weight files of all kinds: unaligned, linked, replaced, sparse, truncated, on other disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who brings weights to a device, in which order they are asked, and what they are told."""
+"""Data loaders: which one loads a weight, in which order they are asked, with which requests."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def session(source: Any, level: int = 99, **options: Any) -> sardonyx.InferenceS
 
 
 def constants(source: Any) -> list[np.ndarray]:
-    """What the reference provider alone reads."""
+    """Return the weights of a program of the reference provider."""
     compiled = compile(source, Options((Reference(),)))
     compiled.program.prepare(RunSettings())
     return [

@@ -18,7 +18,7 @@ MARK = "result: "
 
 
 def plain(value: Any) -> Any:
-    """What a package returned, as JSON can say it."""
+    """Return the result of a package in the types of JSON."""
     if hasattr(value, "tolist"):
         return plain(value.tolist())
     if isinstance(value, dict):
@@ -31,7 +31,7 @@ def plain(value: Any) -> Any:
 
 
 def runtime() -> dict[str, Any]:
-    """Whose onnxruntime the package imported, and whether onnxruntime's own library is there."""
+    """Return the file of the imported onnxruntime, and whether its native library is loaded."""
     found = sys.modules["onnxruntime"]
     maps = Path("/proc/self/maps").read_text()
     return {"file": found.__file__, "has_library": "libonnxruntime" in maps}

@@ -1,4 +1,4 @@
-"""What the generators of nodes share: types of an op, broadcast shapes, axes, spatial sizes."""
+"""Draws for the generators of nodes: types of an op, broadcast shapes, axes, spatial sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a node's kernel row by itself, on any ISA, in any number of parts, in guarded buffers."""
+"""Runs the kernel of a node alone, on any ISA, for any split, between guard bytes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sardonyx.graph.graph import Node, Value
 from sardonyx.place.lowered import Call, Packed, Stored
 
 Array = np.ndarray[Any, np.dtype[Any]]
+SPLITS = (1, 2, 7)  # parts that the range of a phase is divided into
 GUARD = 64  # bytes of a pattern before and after every output
 PATTERN = 0xA5
 TEXT = np.dtype("V16")  # a string as kernels have it: the address of its bytes, and how many
@@ -88,22 +89,14 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     gap of so many elements before and after each row of its last axis.
     """
     inputs = [None if v is None else operand(v, values, isa) for v in call.inputs]
-    if not native.kernels[
-        call.kernel
-    ].accepts:  # where strides are not accepted, the executor copies
+    if not native.kernels[call.kernel].accepts:  # strides: the executor copies
         inputs = [None if a is None else a.copy() if strided(a) else a for a in inputs]
     ints = [evaluate(i, dims) for i in call.ints]
-    facts = [v.tensor for v in node.outputs]
-    shapes: list[Any] = []
-    if native.kernels[call.kernel].resolves:
-        unknown = [(0, f.dtype.onnx, [-1] * f.rank, [0] * f.rank) for f in facts]
-        given = [tensor(a) for a in inputs]
-        shapes = native.resolve(call.kernel, given, unknown, ints, list(call.floats), isa)
-    else:
-        shapes = [[evaluate(d, dims) for d in f.dims] for f in facts]
-    made = [guarded(tuple(s), element_type(f.dtype)) for s, f in zip(shapes, facts, strict=True)]
+    types = [element_type(v.tensor.dtype) for v in node.outputs]
+    shapes = _output_shapes(call, node, [tensor(a) for a in inputs], dims, isa)
+    made = [guarded(shape, dtype) for shape, dtype in zip(shapes, types, strict=True)]
     if gap:
-        made[0] = with_gaps(tuple(shapes[0]), element_type(facts[0].dtype), gap)
+        made[0] = with_gaps(shapes[0], types[0], gap)
     if share is not None:
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None
@@ -124,6 +117,34 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
     results = [read(inner) for inner, _ in made]
     del texts  # which owns the strings until they are read
     return results
+
+
+def _output_shapes(
+    call: Call, node: Node, inputs: list[Any], dims: dict[str, int], isa: str
+) -> list[tuple[int, ...]]:
+    """The shapes of the outputs, resolved by the kernel if they depend on data."""
+    facts = [v.tensor for v in node.outputs]
+    if not native.kernels[call.kernel].resolves:
+        return [tuple(evaluate(d, dims) for d in f.dims) for f in facts]
+    ints = [evaluate(i, dims) for i in call.ints]
+    unknown = [(0, f.dtype.onnx, [-1] * f.rank, [0] * f.rank) for f in facts]
+    shapes = native.resolve(call.kernel, inputs, unknown, ints, list(call.floats), isa)
+    return [tuple(shape) for shape in shapes]
+
+
+def run_splits(
+    call: Call,
+    node: Node,
+    values: dict[Value, Array],
+    isa: str,
+    dims: dict[str, int] | None = None,
+    **options: Any,
+) -> list[Array]:
+    """The outputs of a kernel, which must be equal to the bit for every split."""
+    first, *others = (run_call(call, node, values, dims or {}, isa, n, **options) for n in SPLITS)
+    for other in others:
+        assert all(map(same_bytes, first, other)), f"{isa}: the split changes the result"
+    return first
 
 
 def read(array: Array) -> Array:

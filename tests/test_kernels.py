@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from sardonyx.passes import PassOptions, lower
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
-from tests.kernels import run_call, same_bytes
+from tests.kernels import run_splits, same_bytes
 from tests.oracle import difference, feeds_of, model_of
 from tests.rows import Row
 from tests.test_ops import (
@@ -30,8 +31,6 @@ from tests.test_ops import (
     title,
     weights_among,
 )
-
-SPLITS = (1, 2, 7)
 
 
 def graph_of(row: Row, constants: list[str]) -> Graph | None:
@@ -74,10 +73,7 @@ def check_kernels(row: Row, constants: list[str]) -> None:
     for node in graph.sorted_nodes():
         call = lowered(node)
         arrays = [_read(v, values) for v in node.inputs]
-        if node.op.name == "Sizes":
-            expected = [node.op.reference_rule(dims, **node.attrs)]
-        else:
-            expected = list(node.op.run(arrays, node.attrs))
+        expected = _expected(node, arrays, dims)
         values.update(zip(node.outputs, expected, strict=False))
         _bind(node, expected, dims)
         if not isinstance(call, Call):
@@ -85,25 +81,26 @@ def check_kernels(row: Row, constants: list[str]) -> None:
             continue
         n_checked += 1
         for isa in native.isas:
-            found = [run_call(call, node, values, dims, isa, n) for n in SPLITS]
-            for other in found[1:]:
-                assert all(map(same_bytes, found[0], other)), isa
-            wrong = difference(found[0], expected[: len(found[0])], row.ulps)
+            run = partial(run_splits, call, node, values, isa, dims)
+            found = run()
+            wrong = difference(found, expected[: len(found)], row.ulps)
             assert not wrong, f"{isa}: {wrong}"
-            for share in shared(call, found[0], values):
-                for n in SPLITS:
-                    made = run_call(call, node, values, dims, isa, n, share)
-                    same = all(map(same_bytes, made, found[0]))
-                    assert same, f"{isa}: in place {share}, {n} parts"
-            if call.writes_rows and found[0][0].ndim > 1:
+            for share in shared(call, found, values):
+                assert all(map(same_bytes, run(share=share), found)), f"{isa}: in place {share}"
+            if call.writes_rows and found[0].ndim > 1:
                 # Rows with gaps may be done in other vectors, and round otherwise.
-                apart = [run_call(call, node, values, dims, isa, n, gap=5) for n in SPLITS]
-                for made in apart[1:]:
-                    assert all(map(same_bytes, made, apart[0])), isa
-                wrong = difference(apart[0], expected[: len(apart[0])], row.ulps)
+                wrong = difference(run(gap=5), expected[: len(found)], row.ulps)
                 assert not wrong, f"{isa}: rows apart: {wrong}"
     if not n_checked:
         pytest.skip("; ".join(refusals) or "nothing is left to run")
+
+
+def _expected(node: Node, arrays: list[Any], dims: dict[str, int]) -> list[Any]:
+    """The outputs of a node by its reference."""
+    if node.op.name == "Sizes":
+        assert node.op.reference_rule is not None
+        return [node.op.reference_rule(dims, **node.attrs)]
+    return list(node.op.run(arrays, node.attrs))
 
 
 def _bind(node: Node, made: list[Any], dims: dict[str, int]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import sardonyx._native as native
 from sardonyx.ops.attention.fused import attention
 from sardonyx.providers.cpu.attention import FLAGS
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RNG = np.random.default_rng(0)
@@ -56,9 +56,9 @@ def check(*inputs: Array | None, scale: float = 0.3, **given: Any) -> None:
     wide = [a if a is None or a.dtype != np.float32 else a.astype(np.float64) for a in operands]
     want = attention.run(wide, {**attrs, "scale": np.float64(np.float32(scale))})[0]
     for isa in native.isas:
-        found = [run(operands, isa, splits, **attrs) for splits in (1, 2, 7)]
+        found = [run(operands, isa, splits, **attrs) for splits in SPLITS]
         if fits_queries(operands, attrs):
-            found += [run(operands, isa, splits, True, **attrs) for splits in (1, 2, 7)]
+            found += [run(operands, isa, splits, True, **attrs) for splits in SPLITS]
         assert all(f.tobytes() == found[0].tobytes() for f in found), isa
         np.testing.assert_allclose(found[0], want, *error, err_msg=isa)
 

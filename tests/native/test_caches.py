@@ -17,7 +17,7 @@ from sardonyx.passes import PassOptions, lower
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from tests.cases.attention import contrib
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 from tests.oracle import model_of
 from tests.rows import Row
 
@@ -42,7 +42,7 @@ def check(inputs: list[Array | None], pairs: int = 0) -> None:
     """Into new caches: against the reference, and the same bytes in any parts."""
     wanted = append.run(inputs, {"interleaved": pairs})
     for isa in native.isas:
-        for splits in (1, 2, 7):
+        for splits in SPLITS:
             made = [guarded(w.shape, w.dtype) for w in wanted]
             assert not run(inputs, [inner for inner, _ in made], isa, splits, pairs)
             assert all(untouched(whole, inner) for inner, whole in made)

@@ -17,10 +17,9 @@ from sardonyx.ops.elementwise.fusible import CUSTOM, FUSIBLE
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import elementwise as cpu
 from sardonyx.providers.cpu.elementwise import encode
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SPLITS = (1, 2, 7)
 ONNX = ""
 
 

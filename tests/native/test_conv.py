@@ -23,9 +23,8 @@ from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.conv import _is_winograd
 from sardonyx.weights.layouts import WeightLayout, prepack, tensor
-from tests.kernels import run_call
+from tests.kernels import run_call, run_splits
 
-SPLITS = (1, 2, 7)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -57,12 +56,10 @@ def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any
     expected = node.op.run(wide, node.attrs)[0]
     size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
     for isa in native.isas:
-        found = [run_call(call, node, {node.inputs[0]: x}, {}, isa, n)[0] for n in SPLITS]
+        found = run_splits(call, node, {node.inputs[0]: x}, isa)
         if call.writes_rows:
-            found += [
-                run_call(call, node, {node.inputs[0]: x}, {}, isa, n, gap=7)[0] for n in SPLITS
-            ]
-        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
+            apart = run_splits(call, node, {node.inputs[0]: x}, isa, gap=7)
+            assert apart[0].tobytes() == found[0].tobytes(), isa
         least = (1e-5 if call.kernel == "conv_winograd_f32" else 2e-6) * size  # of any error
         np.testing.assert_allclose(found[0], expected, 2e-5, least, err_msg=isa)
 
@@ -313,9 +310,8 @@ def test_weights_that_are_not_constants(group: int, c: int, o: int) -> None:
     assert isinstance(call, Call), call
     expected = node.op.run([x, w], node.attrs)[0]
     for isa in native.isas:
-        for n in SPLITS:
-            found = run_call(call, node, dict(zip(values, (x, w), strict=True)), {}, isa, n)[0]
-            np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
+        found = run_splits(call, node, dict(zip(values, (x, w), strict=True)), isa)[0]
+        np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
 
 
 def test_tiles_that_are_nearly_empty() -> None:

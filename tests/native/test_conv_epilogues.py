@@ -18,8 +18,8 @@ from sardonyx.ops.builder import Builder
 from sardonyx.passes.elementwise_fusion import fuse_chains
 from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
-from tests.kernels import run_call
-from tests.native.test_conv import SPLITS, Array, node_of, random
+from tests.kernels import run_splits
+from tests.native.test_conv import Array, node_of, random
 
 
 def with_epilogue(
@@ -113,9 +113,7 @@ def test_epilogues(layer: str, what: str) -> None:
     expected = node.op.run(arrays, node.attrs)[0]
     size = np.abs(expected).max()
     for isa in native.isas:
-        found = [run_call(call, node, values, {}, isa, n)[0] for n in SPLITS]
-        for share in call.shares:
-            found += [run_call(call, node, values, {}, isa, n, share)[0] for n in SPLITS]
-        found += [run_call(call, node, values, {}, isa, n, gap=3)[0] for n in SPLITS]
-        assert all(f.tobytes() == found[0].tobytes() for f in found[1:]), isa
-        np.testing.assert_allclose(found[0], expected, 2e-5, 1e-5 * size, err_msg=isa)
+        (found,) = run_splits(call, node, values, isa)
+        for how in (*({"share": share} for share in call.shares), {"gap": 3}):
+            assert run_splits(call, node, values, isa, **how)[0].tobytes() == found.tobytes(), isa
+        np.testing.assert_allclose(found, expected, 2e-5, 1e-5 * size, err_msg=isa)

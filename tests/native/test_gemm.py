@@ -15,12 +15,11 @@ from sardonyx.ops.elementwise.chain import Code, Instruction, run_code
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.elementwise import encode
 from sardonyx.providers.cpu.matmul import packed_size
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 
 Array = Any
 BIAS, RELU, START, APART = 1, 2, 4, 8
 NOTHING = ((0, 0), ())
-SPLITS = (1, 2, 7)
 KINDS = ("", "_bf16")  # of rows
 HALVES = (np.float32, np.float16, ml_dtypes.bfloat16)
 ERROR = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2, "float64": 1e-14}

@@ -10,10 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import sardonyx._native as native
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 
 WORDS = (np.uint8, np.float16, np.float32, np.int64, np.complex128)
-SPLITS = (1, 2, 7)
 
 
 def ramp(shape: tuple[int, ...], dtype: Any) -> np.ndarray:

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 import sardonyx._native as native
 from sardonyx.ops import lookup
-from tests.kernels import guarded, tensor, untouched
+from tests.kernels import SPLITS, guarded, tensor, untouched
 from tests.oracle import difference
 
 Array = np.ndarray[Any, np.dtype[Any]]
-SPLITS = (1, 2, 7)
 TYPES = (np.float32, np.float64, np.float16, ml_dtypes.bfloat16)
 REDUCTIONS = {
     "reduce_sum": "ReduceSum",

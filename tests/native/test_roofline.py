@@ -9,7 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.cli.roofline import TYPES, BandwidthPeak, ComputePeak, Roofline, bytes_beyond_caches
-from tests.kernels import tensor
+from tests.kernels import SPLITS, tensor
 
 
 @pytest.mark.parametrize("isa", native.isas)
@@ -24,7 +24,7 @@ from tests.kernels import tensor
 )
 def test_rounds_are_counted(isa: str, row: str, x: np.ndarray, products: int) -> None:
     made = []
-    for splits in (1, 2, 7):
+    for splits in SPLITS:
         y = np.full((5, 2), -1, np.float32)
         assert native.call(row, [tensor(x)], [tensor(y)], [], [], splits, isa) == ""
         made.append(y)

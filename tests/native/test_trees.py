@@ -17,7 +17,7 @@ from sardonyx.place.lowered import Call
 from sardonyx.providers.cpu import lowered
 from tests.cases.trees import deep
 from tests.forests import Branch, Leaf, by_ids
-from tests.kernels import run_call
+from tests.kernels import SPLITS, run_call
 
 ML = "ai.onnx.ml"
 
@@ -53,7 +53,7 @@ def check(node: Node, value: Value, x: Any, row: str) -> None:
     assert call.kernel == row
     expected = list(node.op.run([np.ascontiguousarray(x)], node.attrs))
     for isa in native.isas:
-        for splits in (1, 2, 7):
+        for splits in SPLITS:
             found = run_call(call, node, {value: x}, {}, isa, splits)
             for a, b in zip(found, expected, strict=True):
                 np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-30)

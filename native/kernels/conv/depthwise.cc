@@ -12,8 +12,8 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-constexpr int kOuts =
-    7;  // outputs at a time: 7 accumulators, 7 weights and a pixel fill 16 registers
+// Outputs at a time: 7 accumulators, 7 weights and a pixel fill 16 registers.
+constexpr int kOuts = 7;
 
 struct DepthwiseArgs;
 struct Line;

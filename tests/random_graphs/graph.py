@@ -167,13 +167,7 @@ def _finished(seed: int, b: Builder) -> RandomGraph:
     read = {n for e in b.eager for n in e.reads}
     if b.refusal:
         read |= set(b.nodes[-1].input)
-    made = [n for node in b.nodes for n in node.output if n and n in b.values]
-    outputs = [
-        n for n in made
-        if (n not in read or b.rng.random() < 0.15) and not b.values[n].is_const
-    ]  # fmt: skip
-    if b.refusal:
-        outputs = [n for n in b.nodes[-1].output if n]
+    outputs = _outputs(b, read)
     names = _dim_names(b)
     graph = RandomGraph(
         seed, b.traits, b.nodes, b.eager,
@@ -192,6 +186,16 @@ def _finished(seed: int, b: Builder) -> RandomGraph:
             if more is not None:
                 graph.runs.append(more)
     return graph
+
+
+def _outputs(b: Builder, read: set[str]) -> list[str]:
+    """The names of the outputs: every value that nothing reads, and some others."""
+    made = [n for node in b.nodes for n in node.output if n and n in b.values]
+    drawn = [
+        n for n in made
+        if (n not in read or b.rng.random() < 0.15) and not b.values[n].is_const
+    ]  # fmt: skip
+    return [n for n in b.nodes[-1].output if n] if b.refusal else drawn
 
 
 def _dim_names(b: Builder) -> dict[int, str]:

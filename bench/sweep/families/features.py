@@ -92,25 +92,18 @@ def _trees(d: Draw, op: str) -> Case:
     count, width = d.pick([(1, 4), (1, 30), (1000, 30), (10_000, 13), (100, 100)])
     trees, depth = d.pick(((10, 3), (100, 4), (100, 6)))
     inner, nodes = 2**depth - 1, 2 ** (depth + 1) - 1
-    ids = list(range(nodes))
-    is_leaf = [n >= inner for n in ids]
-    leaves = [n for n in ids if n >= inner]
+    branches, leaves = list(range(inner)), list(range(inner, nodes))
+    no_child = [0] * len(leaves)
     kind = "class" if op == "TreeEnsembleClassifier" else "target"
     attrs: dict[str, Any] = {
-        "nodes_treeids": [t for t in range(trees) for _ in ids],
-        "nodes_nodeids": ids * trees,
+        "nodes_treeids": np.repeat(range(trees), nodes).tolist(),
+        "nodes_nodeids": (branches + leaves) * trees,
         "nodes_featureids": [int(v) for v in d.array((trees * nodes,), "int64", 0, width)],
         "nodes_values": [float(v) for v in d.array((trees * nodes,))],
-        "nodes_modes": ["LEAF" if leaf else "BRANCH_LEQ" for leaf in is_leaf] * trees,
-        "nodes_truenodeids": [
-            0 if leaf else 2 * n + 1 for n, leaf in zip(ids, is_leaf, strict=True)
-        ]
-        * trees,
-        "nodes_falsenodeids": [
-            0 if leaf else 2 * n + 2 for n, leaf in zip(ids, is_leaf, strict=True)
-        ]
-        * trees,
-        f"{kind}_treeids": [t for t in range(trees) for _ in leaves],
+        "nodes_modes": (["BRANCH_LEQ"] * len(branches) + ["LEAF"] * len(leaves)) * trees,
+        "nodes_truenodeids": ([2 * n + 1 for n in branches] + no_child) * trees,
+        "nodes_falsenodeids": ([2 * n + 2 for n in branches] + no_child) * trees,
+        f"{kind}_treeids": np.repeat(range(trees), len(leaves)).tolist(),
         f"{kind}_nodeids": leaves * trees,
         f"{kind}_ids": [n % 3 if kind == "class" else 0 for n in leaves] * trees,
         f"{kind}_weights": [float(v) for v in d.array((trees * len(leaves),))],

@@ -311,12 +311,7 @@ class InferenceSession(RunMethodsMixin):
                 return session._run(output_names, input_feed, options, None, on_device)
         shrinks = shrinks_arena(options, self._settings)
         indices = self._output_indices(output_names)
-        input_feed = self._with_adapters(input_feed, options)
-        self._check_required(input_feed)
-        if self._optional:
-            input_feed = {**dict.fromkeys(self._optional), **input_feed}
-        if not self._fixed_defaults.isdisjoint(input_feed):
-            self._unfix_defaults()
+        input_feed = self._completed(input_feed, options)
         started = time.perf_counter()
         # Bound values were checked when they were bound, unless the program or the feed changed.
         inputs = self._inputs  # read once: another thread may change programs
@@ -335,12 +330,17 @@ class InferenceSession(RunMethodsMixin):
             if shrinks:
                 self._program.pool.release_cached()
 
-    def _with_adapters(self, feed: Feed, options: RunOptions) -> Feed:
-        """Return the feed with the values of active adapters; without any, the same object."""
-        if not options._adapters:
-            return feed
-        known = self._inputs.keys() | self._fixed_defaults
-        return {**feed, **options._adapter_feed(known)}
+    def _completed(self, feed: Feed, options: RunOptions) -> Feed:
+        """Return the feed with adapters and absent optionals; the same object if it has all."""
+        if options._adapters:
+            known = self._inputs.keys() | self._fixed_defaults
+            feed = {**feed, **options._adapter_feed(known)}
+        self._check_required(feed)
+        if self._optional:
+            feed = {**dict.fromkeys(self._optional), **feed}
+        if not self._fixed_defaults.isdisjoint(feed):
+            self._unfix_defaults()
+        return feed
 
     def _session_for(self, names: Sequence[str]) -> InferenceSession:
         """Return a session that computes these outputs alone, for only_execute_path_to_fetches."""

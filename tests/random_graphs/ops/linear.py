@@ -76,7 +76,7 @@ EQUATIONS = (
 def einsum(b: Builder, op: str) -> None:
     equation = b.rng.choice(EQUATIONS)
     terms = equation.split("->")[0].split(",")
-    sizes = {c: b.rng.choice((1, 2, 3, 5, 8)) for c in set(equation) if c.isalpha()}
+    sizes = {c: b.rng.choice((1, 2, 3, 5, 8)) for c in sorted({*equation}) if c.isalpha()}
     dots = b.rng.choice(((), (2,), (1, 3)))
     dtype = b.rng.choice([t for t in b.traits.dtypes if t in types(b, op)] or ["float"])
     inputs = []

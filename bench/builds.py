@@ -1,4 +1,4 @@
-"""Import, start and run of two builds of Sardonyx, in turns: what a change costs or gains.
+"""Import, start and run of two builds of Sardonyx, interleaved: what a change costs or gains.
 
     python bench/builds.py OLD/bin/python NEW/bin/python MODEL.onnx... | FOLDER [--rounds 15]
 

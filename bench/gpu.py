@@ -9,7 +9,7 @@
 kept in --work. Before anything is measured, one process for each network and type exports it and
 compiles the rivals, so that the caches of torch.compile are warm.
 
-All read inputs that are on the device and are timed by one call with a wait at its end, in turns:
+All read inputs on the device and are timed by one call with a wait at its end, interleaved:
 the figures are medians, in milliseconds. "graph" is a session with enable_cuda_graph through an
 IOBinding, "bound" the same without graphs, "numpy" is run() with arrays (--numpy). "ratio" is the
 better torch.compile over the better of ours. "differs" is the largest difference of ours from eager

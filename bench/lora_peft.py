@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def report(steps: dict[str, Step], sequences: Any) -> None:
-    """Run the engines in turns, and print their figures; the first round is not counted."""
+    """Run the engines interleaved, and print their figures; the first round is not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     losses: dict[str, list[float]] = {name: [] for name in steps}
     for ids in sequences:

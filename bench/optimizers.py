@@ -1,4 +1,4 @@
-"""Steps of optimizers on the parameters of GPT-2 (124M), against torch.optim's, in turns.
+"""Steps of optimizers on the parameters of GPT-2 (124M), against torch.optim's, interleaved.
 
 python -m bench.optimizers [NAMES] [--threads 2] [--rounds 7] [--dtype float32] [--small]
 """
@@ -69,7 +69,7 @@ RIVALS: dict[str, dict[str, Callable[..., Callable[[], Any]]]] = {
 
 
 def measure(steps: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The least seconds of each, in turns; the first round warms up and creates state."""
+    """The least seconds of each, interleaved; the first round warms up and creates state."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(rounds + 1):
         for name, step in steps.items():

@@ -2,7 +2,7 @@
 
     python -m bench.overhead [MODEL.onnx ...] [--threads 2] [--callers 1,2,4,8] [--seconds 1]
 
-First `run()` of one Add of 16 floats, here and in onnxruntime, in turns. Then the runs per second
+First `run()` of one Add of 16 floats, here and in onnxruntime, interleaved; runs per second
 of so many callers at once on one session, for a small product and for each MODEL, whose inputs are
 in a .npz beside it; each runtime's callers take turns with the other's, and the best round counts.
 """

@@ -2,7 +2,7 @@
 
     python -m bench.precision MODEL.onnx ... [--precision bf16] [--threads 2] [--seconds 2]
 
-Each model runs in turns as it is and with the precision, on the inputs in the .npz beside it; the
+Each model runs, interleaved, exact and with the precision, on the inputs in the .npz beside it; the
 best run of each counts. The error is that of all real outputs together, by their roots of mean
 squares, and the largest of any number by the largest number; both are fractions. "weights" is what
 the forms of weights take, in MB.

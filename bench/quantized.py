@@ -1,4 +1,4 @@
-"""Quantized ops of every type and format, as whole models beside onnxruntime, in turns.
+"""Quantized ops of every type and format, as whole models beside onnxruntime, interleaved.
 
 python -m bench.quantized [--filter WORDS] [--threads 1,2] [--slice 1/4] [--all]
 

@@ -7,7 +7,7 @@ themselves, and bench/kernels.py is all of them:
 
 A case is held against the time that its operations take at the rate of multiplications that wait
 for nothing, or its bytes at the rate of plain reads and writes of as many bytes, whichever is
-longer. Roofline, steps and rivals are measured in turns, and the best of each counts. Weights that
+longer. Roofline, steps and rivals are interleaved, and the best of each counts. Weights that
 models read from memory are there so many times that no cache has them.
 """
 
@@ -192,7 +192,7 @@ class Theirs:
 
 
 def measure(case: Case, threads: int, rivals: bool) -> Result:
-    """A case against its limit, all in turns."""
+    """A case against its limit, all interleaved."""
     made = case.make()
     ours = Ours(case, made, threads)
     theirs = Theirs(case, made, ours, threads) if rivals else None

@@ -4,7 +4,7 @@
     python -m bench.torch_inference resnet50 bert_base --freeze versions --rounds 15
 
 For each network of the zoo, the ONNX model in an InferenceSession ("session") and the compiled
-module ("module") run the same inputs in turns, in a process of their own. "CPU" is the median of
+module ("module") run the same inputs, interleaved, in their own process. "CPU" is the median of
 the process's CPU time over the rounds, "wall" that of the time, both in ms; "ratio" is the module's
 CPU time over the session's; "differs" is the largest difference between their outputs, relative to
 the largest value. "first" is the module's first call, in seconds. zoo_nets.py and export_zoo.py in

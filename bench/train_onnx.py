@@ -1,7 +1,7 @@
 """Training steps of ONNX models that torch exports: eager torch and `sardonyx.train.TrainingStep`.
 
     pip install transformers
-    python -m bench.train_onnx                       # time, engines in turns in one process
+    python -m bench.train_onnx                       # time, engines interleaved in one process
     python -m bench.train_onnx --memory              # peak memory of a step, one process per engine
     python -m bench.train_onnx --losses              # losses of 50 steps against torch in float64
     python -m bench.train_onnx --models bert mlp --engines eager sardonyx

@@ -1,7 +1,7 @@
 """Training steps of torch modules: eager, `torch.compile` (inductor) and `sardonyx.train.wrap`.
 
     pip install transformers
-    python bench/train_steps.py                      # time, engines in turns in one process
+    python bench/train_steps.py                      # time, engines interleaved in one process
     python bench/train_steps.py --memory             # peak memory of a step, one process per engine
     python bench/train_steps.py --first              # first steps, with an empty cache and again
     python bench/train_steps.py --models bert gpt2 --engines eager sardonyx

@@ -6,7 +6,7 @@
 
 Each program of tools/programs uses one package through its public interface. It runs in an
 environment of its own, made once and kept in FOLDER: with onnxruntime, and with
-`python -m sardonyx.as_onnxruntime`, in turns. Texts, labels and whole numbers must be equal, other
+`python -m sardonyx.as_onnxruntime`, interleaved. Texts, labels and integers must be equal, other
 numbers close. Needs the package index for environments that are not there yet.
 """
 
@@ -129,7 +129,7 @@ def read(path: Path) -> Program:
 
 
 def attempt(program: Program, cache: Path, processes: int, rounds: int) -> Row:
-    """Installs, runs on both runtimes in turns, compares."""
+    """Installs, runs on both runtimes, interleaved, and compares."""
     try:
         python = environment(program, cache)
         found: dict[str, list[dict[str, Any]]] = {runtime: [] for runtime in RUNTIMES}

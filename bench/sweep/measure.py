@@ -1,4 +1,4 @@
-"""The time of a case here and in other runtimes, in turns."""
+"""The time of a case here and in other runtimes, interleaved."""
 
 from __future__ import annotations
 

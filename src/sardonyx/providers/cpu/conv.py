@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 256  # input channels that a matmul accumulates in one pass
 # Sides of output tiles by kernel: F(4x4,3x3) and F(2x2,5x5), both with 6x6 transformed tiles.
 WINOGRAD_TILES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}
 MIN_CHANNELS: Final = 16  # for Winograd
-MIN_TILES: Final = 4  # of an image: fewer do not make up for weights that are transformed
+MIN_TILES: Final = 4  # of an image: fewer do not amortize the transform of the weights
 MAX_JOINED: Final = 256  # columns to which the phases of a transposed convolution are joined
 MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its strides
 

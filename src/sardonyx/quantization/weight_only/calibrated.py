@@ -1,7 +1,7 @@
 """Quantizes a model's weights by its activations: GPTQ and AWQ, layer by layer.
 
 Layers are visited in the order in which they run. The activations of a layer come from the layers
-before it as they are quantized, so each makes up for the errors of those before.
+before it as they are quantized, so each compensates for the errors of those before.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class HQQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
 
 
 class GPTQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
-    """Rounds one row of a weight after the other, and makes up for errors in the rows that follow.
+    """Rounds a weight row by row, and compensates for the errors in the rows that follow.
 
     `block_size` is the number of rows between two updates of the rest, not that of the format.
     Unlike onnxruntime's, rows of large activations come first (`actorder`) and ranges are clipped

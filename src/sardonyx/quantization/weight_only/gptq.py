@@ -2,7 +2,7 @@
 
 For activations X and a weight W, the error of a quantized weight Q is |X W - X Q|^2, which depends
 on X only through the Hessian H = X^T X. GPTQ (Frantar et al., arXiv 2210.17323) rounds one row of W
-after the other, and changes the rows that are left to make up for each error. The descent then
+after the other, and changes the rows that are left to compensate for each error. The descent then
 changes single codes, and the scale of a block, to their optimum while all others stay.
 """
 

@@ -6,7 +6,8 @@ down to the matmul with the values.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Final
 
 from sardonyx.base.log import logger
@@ -27,11 +28,11 @@ _MASKED_OUT: Final = -1e30
 
 @frozen
 class Scores:
-    """The operands of softmax(scale * q k^T + mask)."""
+    """The operands of softmax(scale * q k^T + the sum of masks)."""
 
     q: Value
     k: Value
-    mask: Value | None = None
+    masks: tuple[Value, ...] = ()
     scale: float = 1.0
 
 
@@ -55,17 +56,18 @@ def _fuse(b: Builder, softmax: Node) -> None:
     fact = x.tensor
     need(fact.dtype in KERNEL_TYPES, "no kernel of this type")
     need(softmax.attrs["axis"] in (-1, fact.rank - 1), "softmax is not along the last axis")
-    matmul, nan_rows = _value_matmul(softmax)
+    matmul, nan_rows = value_matmul(softmax)
     # Softmax(scores) @ v: the kernel never stores the weights (flash attention).
     weights, v = input_of(matmul, 0), input_of(matmul, 1)
     need(v is not weights, "the weights are read twice")
-    scores = _scores(b, x)
-    _need_fitting_shapes(scores, v, fact)
+    scores = matched_scores(b, x)
+    mask = sum_of(b, scores.masks)
+    _need_fitting_shapes(scores, mask, v, fact)
     # The kernel writes [.., rows, heads, width] directly where a Transpose would produce it.
     last = reader if (reader := only_reader(matmul.outputs[0])) is not None else matmul
     rows_first = last.op.name == "Transpose" and _swaps(last, -3, -2)
     out = (last if rows_first else matmul).outputs[0]
-    mask = to_float32(b, scores.mask)
+    mask = to_float32(b, mask)
     y = b.Attention(
         *(scores.q, scores.k, v, *(() if mask is None else (mask,))),
         domain=INTERNAL,
@@ -90,7 +92,12 @@ def only_reader(value: Value) -> Node | None:
     return reader if value.node is None or reader.graph is value.node.graph else None
 
 
-def _value_matmul(softmax: Node) -> tuple[Node, int]:
+def sum_of(b: Builder, masks: Sequence[Value]) -> Value | None:
+    """The sum of additive masks, such as a causal mask and a padding mask; None without any."""
+    return reduce(b.Add, masks) if masks else None
+
+
+def value_matmul(softmax: Node) -> tuple[Node, int]:
     """The matmul of the weights with the values, and whether rows of NaN become zeros."""
     weights = softmax.outputs[0]
     nan_rows, reader = 0, only_reader(weights)
@@ -119,56 +126,63 @@ def _without_nan(weights: Value) -> Value:
     return where.outputs[0]
 
 
-def _scores(b: Builder, x: Value) -> Scores:
-    """The operands of the scores that a Softmax reads, from its input upwards."""
+def matched_scores(b: Builder, x: Value, masked_out: float = _MASKED_OUT) -> Scores:
+    """The operands of the scores that a Softmax reads, from its input upwards.
+
+    A score that is replaced by a number counts as masked out if that is at most `masked_out`.
+    """
     need(only_reader(x) is not None, "the scores are read elsewhere")
     node = present(x.node, "the scores are an input")
     name, inputs = node.op.name, node.inputs
     # The recursion peels off one op at a time: the last op applied is met first.
     if name in ("Mul", "Div"):
         unscaled, factor = _scaled(node)
-        inner = _scores(b, unscaled)
-        need(inner.mask is None, "the mask is scaled")
+        inner = matched_scores(b, unscaled, masked_out)
+        need(not inner.masks, "the mask is scaled")
         return replace(inner, scale=inner.scale * factor)
     if name == "Add":
         # Either operand may be the mask: scores lead to a matmul.
         for score, mask in (inputs, inputs[::-1]):
             if score is not None and mask is not None and _may_be_scores(score):
-                return _masked(b, _scores(b, score), mask)
+                inner = matched_scores(b, score, masked_out)
+                return replace(inner, masks=(*inner.masks, mask))
     if name == "Where":
         mask, score, low = (input_of(node, i) for i in range(3))
         number = present(scalar(low), "the other side is not a number")
-        need(number <= _MASKED_OUT, "the other side is not a masked-out score")
+        need(number <= masked_out, "the other side is not a masked-out score")
         # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
         zero = b.const(0.0, score.tensor.dtype)
-        inner = _scores(b, score)
-        need(inner.mask is None, "the scores are masked twice")
-        return _masked(b, inner, b.Where(mask, zero, low))
+        inner = matched_scores(b, score, masked_out)
+        need(not inner.masks, "the scores are masked twice")
+        return replace(inner, masks=(b.Where(mask, zero, low),))
+    if name == "Reshape" and _regroups_heads(node):
+        return matched_scores(b, input_of(node, 0), masked_out)
     is_matmul = node.op.key in ((ONNX, "MatMul"), (MICROSOFT, "FusedMatMul"))
     need(is_matmul, "no matmul of queries and keys")
     return _matmul_scores(b, node)
 
 
 def _may_be_scores(value: Value) -> bool:
-    """Whether a value may be scores: a matmul, or up to three ops after one."""
-    # Scale, mask and Where at most come between the matmul and the Softmax.
-    for _ in range(4):
+    """Whether a value may be scores: a matmul, or up to five ops after one."""
+    # Scale, mask, Where and two Reshapes at most come between the matmul and the Softmax.
+    for _ in range(6):
         node = value.node
         if node is None or only_reader(value) is None:
             return False
         if node.op.name in ("MatMul", "FusedMatMul"):
             return True
-        if node.op.name not in ("Add", "Mul", "Div", "Where"):
+        if node.op.name not in ("Add", "Mul", "Div", "Where", "Reshape"):
             return False
         inputs = [v for v in node.inputs if v is not None and not v.is_const]
         value = inputs[1] if node.op.name == "Where" and len(inputs) > 1 else inputs[0]
     return False
 
 
-def _masked(b: Builder, scores: Scores, mask: Value) -> Scores:
-    """Scores with a further additive mask."""
-    # Masks add up: a causal mask and a padding mask.
-    return replace(scores, mask=mask if scores.mask is None else b.Add(scores.mask, mask))
+def _regroups_heads(node: Node) -> bool:
+    """Whether a Reshape only merges or splits the dims before queries and keys."""
+    x, y = input_of(node, 0), node.outputs[0]
+    ranked(x, y)
+    return min(x.tensor.rank, y.tensor.rank) > 2 and x.tensor.dims[-2:] == y.tensor.dims[-2:]
 
 
 def _scaled(node: Node) -> tuple[Value, float]:
@@ -198,7 +212,7 @@ def _matmul_scores(b: Builder, node: Node) -> Scores:
     if not is_transposed:
         k, factor = _unscaled(_transposed_keys(b, k))
         scale *= factor
-    return Scores(q, k, None, scale)
+    return Scores(q, k, (), scale)
 
 
 def _unscaled(value: Value) -> tuple[Value, float]:
@@ -261,18 +275,17 @@ def _swaps(node: Node, a: int, b: int) -> bool:
     return order == list(perm)
 
 
-def _need_fitting_shapes(operands: Scores, v: Value, scores: Fact) -> None:
+def _need_fitting_shapes(operands: Scores, mask: Value | None, v: Value, scores: Fact) -> None:
     """Abandon the fusion unless the operands provably fit without broadcasting."""
     ranked(operands.q, operands.k, v)
     q, k, values = (value.tensor for value in (operands.q, operands.k, v))
     need(q.rank == k.rank == values.rank == scores.rank, "ranks differ")
     need(q.dims[:-2] == k.dims[:-2] == values.dims[:-2] == scores.dims[:-2], "heads differ")
     need((q.dims[-2], k.dims[-2]) == scores.dims[-2:], "the mask adds queries or keys")
-    if operands.mask is None:
+    if mask is None:
         return
-    ranked(operands.mask)
-    mask = operands.mask.tensor
-    need(mask.rank <= scores.rank, "the mask adds dims")
+    ranked(mask)
+    need(mask.tensor.rank <= scores.rank, "the mask adds dims")
     # The mask alone may broadcast, but must not add heads, queries or keys.
-    pairs = zip(reversed(mask.dims), reversed(scores.dims), strict=False)
+    pairs = zip(reversed(mask.tensor.dims), reversed(scores.dims), strict=False)
     need(all(m in (1, s) for m, s in pairs), "the mask adds heads")

@@ -1,217 +1,311 @@
-"""Fusion of attention, as exporters write it, into Attention or MultiHeadAttention."""
+"""Fusion of attention into Attention or MultiHeadAttention of com.microsoft."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import need, ranked
-from sardonyx.passes.rule import scalar
+from sardonyx.passes.attention import only_reader
+from sardonyx.transformers.attention_masks import Masks, masks_of
+from sardonyx.transformers.attention_match import (
+    Attention,
+    Heads,
+    matched_attention,
+    stack_of,
+    stacked,
+)
+from sardonyx.transformers.fusion import Fusion, FusionBuilder, Replaced
+
+_FILTER: Final = -1e4  # the default of mask_filter_value
 
 
 @frozen
-class _Heads:
-    """A projection that is split into heads."""
+class AttentionOptions:
+    """Which op attention becomes, and how masks are read."""
 
-    projection: Value  # of rank 3: batch, rows, columns
-    n_heads: int
-    width: int
-
-
-@frozen
-class _Scores:
-    """Scaled products of queries and keys, with a mask that is added."""
-
-    query: _Heads
-    key: _Heads
-    scale: float
-    mask: Value | None
-
-
-def attention(b: Builder, node: Node) -> dict[Value, Value]:
-    """Attention, where query, key and value are projections of one value; else the other op."""
-    found = _match(node)
-    parts = [_projected(h) for h in found.heads]
-    if any(part is None for part in parts):
-        return _multi_head(b, found)
-    sources = {id(part[0]) for part in parts if part is not None}
-    if len(sources) > 1:
-        return _multi_head(b, found)
-    given = [part for part in parts if part is not None]
-    weights = b.Concat(*[part[1] for part in given], axis=1)
-    bias = b.Concat(*[part[2] for part in given], axis=0)
-    mask = _expanded(b, found)
-    inputs = [given[0][0], weights, bias, *([] if mask is None else [None, None, mask])]
-    options = _options(found)
-    sizes = [part[1].tensor.dims[1] for part in given]
-    if len(set(sizes)) > 1:
-        options["qkv_hidden_sizes"] = sizes
-    return {found.result: b.node("Attention", *inputs, **options).outputs[0]}
-
-
-def multi_head_attention(b: Builder, node: Node) -> dict[Value, Value]:
-    """MultiHeadAttention of three projections."""
-    return _multi_head(b, _match(node))
+    is_multi_head: bool = False  # never Attention
+    has_bias: bool = True  # MultiHeadAttention adds the biases of projections
+    masks_are_causal: bool = False  # those of self-attention, whatever they are
 
 
 @frozen
-class _Attention:
-    """A matched attention and the value that it computes, of rank 3."""
+class _Linear:
+    """A projection by constants."""
 
-    scores: _Scores
-    value: _Heads
-    result: Value
-
-    @property
-    def heads(self) -> tuple[_Heads, _Heads, _Heads]:
-        return self.scores.query, self.scores.key, self.value
+    x: Value
+    weight: Value
+    bias: Value | None
 
 
-def _multi_head(b: Builder, found: _Attention) -> dict[Value, Value]:
-    mask = _expanded(b, found)
-    inputs: list[Any] = [heads.projection for heads in found.heads]
-    if mask is not None:
-        inputs += [None, None, mask]
-    return {found.result: b.node("MultiHeadAttention", *inputs, **_options(found)).outputs[0]}
+@frozen
+class _Projections:
+    """The projections of one value to queries, keys and values."""
+
+    x: Value
+    weight: Value
+    bias: Value | None
+    sizes: tuple[int, int, int]
+    is_packed: bool  # they are one matmul in the model
 
 
-def _options(found: _Attention) -> dict[str, Any]:
-    scale, width = found.scores.scale, found.scores.query.width
-    options: dict[str, Any] = {"domain": MICROSOFT, "num_heads": found.value.n_heads}
-    return (
-        options if math.isclose(scale, width**-0.5, rel_tol=1e-5) else {**options, "scale": scale}
+def attention(options: AttentionOptions) -> Fusion:
+    """Return the fusion of attention with these options."""
+
+    def fuse(b: FusionBuilder, node: Node) -> Replaced:
+        found = matched_attention(b, node)
+        _need_fitting_shapes(found)
+        linears = [_linear(heads.projection) for heads in found.heads]
+        if not options.is_multi_head and _fits_attention(found):
+            projections = _projections(b, found, linears)
+            if projections is not None:
+                return _attention(b, found, projections, options)
+        return _multi_head(b, found, linears, options)
+
+    return fuse
+
+
+def _need_fitting_shapes(found: Attention) -> None:
+    q, k, v = (heads.value.tensor.dims for heads in found.heads)
+    need(q[0] == k[0] == v[0], "batches differ")
+    need(k[2] == v[2], "keys and values differ in number")
+    pasts = found.k.past, found.v.past
+    need((pasts[0] is None) == (pasts[1] is None), "only keys or values have a past")
+    if pasts[0] is not None and pasts[1] is not None:
+        need(pasts[0].tensor.dims[2] == pasts[1].tensor.dims[2], "the pasts differ")
+
+
+def _linear(projection: Value | None) -> _Linear | None:
+    """Return a projection by a constant matrix, with or without a bias."""
+    if projection is None:
+        return None
+    node, bias = projection.node, None
+    if node is not None and node.op.key == (ONNX, "Add"):
+        for i in (0, 1):
+            other = input_of(node, 1 - i)
+            if other.is_const and input_of(node, i).op in ("MatMul", "Reshape"):
+                bias, node = other, input_of(node, i).node
+                break
+    if node is None or (bias is not None and bias.tensor.rank != 1):
+        return None
+    if node.op.key == (ONNX, "Reshape") and bias is None:
+        return _gemm(node)
+    if node.op.key != (ONNX, "MatMul"):
+        return None
+    x, weight = input_of(node, 0), input_of(node, 1)
+    ranked(x)
+    is_linear = weight.is_const and weight.tensor.rank == 2 and x.tensor.rank == 3
+    return _Linear(x, weight, bias) if is_linear else None
+
+
+def _gemm(reshape: Node) -> _Linear | None:
+    """Return a projection that a Gemm makes of merged rows."""
+    gemm = input_of(reshape, 0).node
+    if gemm is None or gemm.op.key != (ONNX, "Gemm"):
+        return None
+    attrs = gemm.attrs
+    if attrs["transA"] or attrs["transB"] or attrs["alpha"] != 1 or attrs["beta"] != 1:
+        return None
+    merged = input_of(gemm, 0).node
+    if merged is None or merged.op.key != (ONNX, "Reshape") or len(gemm.inputs) != 3:
+        return None
+    x, weight, bias = input_of(merged, 0), input_of(gemm, 1), input_of(gemm, 2)
+    ranked(x)
+    is_vector = weight.is_const and bias.is_const and bias.tensor.rank == 1
+    expected = (*x.tensor.dims[:-1], weight.tensor.dims[1])
+    is_same = x.tensor.rank == 3 and reshape.outputs[0].tensor.shape == expected
+    return _Linear(x, weight, bias) if is_vector and is_same else None
+
+
+def _fits_attention(found: Attention) -> bool:
+    """Whether keys and values are those of the queries' rows, and any past is one tensor."""
+    past = stacked(found.k.past, 0)
+    if past is not stacked(found.v.past, 1) or (found.k.past is not None and past is None):
+        return False
+    return all(_is_read_once(heads) or _present(found) for heads in (found.k, found.v))
+
+
+def _is_read_once(heads: Heads) -> bool:
+    value = heads.value
+    return not value.n_exits and len(value.uses) <= 2
+
+
+def _present(found: Attention) -> Value | None:
+    """Return the tensor [2, ...] of keys and values with their past."""
+    return stack_of(found.k.whole, found.v.whole)
+
+
+def _projections(
+    b: FusionBuilder, found: Attention, linears: list[_Linear | None]
+) -> _Projections | None:
+    """Return the projections of one value; None for others."""
+    sizes = tuple(heads.count * heads.width for heads in found.heads)
+    packed = _packed(found)
+    if packed is not None:
+        return _Projections(packed.x, packed.weight, packed.bias, sizes, True)
+    given = [linear for linear in linears if linear is not None]
+    if len(given) < 3 or len({linear.x for linear in given}) > 1:
+        return None
+    weight = b.label(b.Concat(*[linear.weight for linear in given], axis=1), "qkv_weight")
+    return _Projections(given[0].x, weight, _joined_bias(b, given, sizes), sizes, False)
+
+
+def _packed(found: Attention) -> _Linear | None:
+    """Return the one projection that is split into queries, keys and values of one width."""
+    projections = found.projections
+    split = None if projections is None else projections[0].node
+    if projections is None or split is None or split.op.key != (ONNX, "Split"):
+        return None
+    if split.attrs["axis"] not in (-1, 2) or tuple(split.outputs) != projections:
+        return None
+    if len({value.tensor.dims[2] for value in projections}) > 1:
+        return None
+    return _linear(input_of(split, 0))
+
+
+def _joined_bias(
+    b: FusionBuilder, linears: list[_Linear], sizes: tuple[int, ...]
+) -> Value | None:
+    """Return the biases of projections side by side, zeros for absent ones."""
+    if all(linear.bias is None for linear in linears):
+        return None
+    dtype = linears[0].weight.tensor.dtype
+    parts = [
+        b.const(np.zeros(size), dtype) if linear.bias is None else linear.bias
+        for linear, size in zip(linears, sizes, strict=True)
+    ]
+    return b.label(b.Concat(*parts, axis=0), "qkv_bias")
+
+
+def _attention(
+    b: FusionBuilder, found: Attention, given: _Projections, options: AttentionOptions
+) -> Replaced:
+    past, present = stacked(found.k.past, 0), _present(found)
+    masks = _masks(b, found, options)
+    inputs: list[Value | None] = [given.x, given.weight, given.bias]
+    inputs += [masks.padding, past, masks.bias]
+    while inputs[-1] is None:
+        inputs.pop()
+    attrs = _attrs(found, masks)
+    if len(set(given.sizes)) > 1:
+        attrs["qkv_hidden_sizes"] = given.sizes
+    b.prefix = "Attention" if past is None else "GptAttention"
+    fused = b.node("Attention", *inputs, outputs=1 if present is None else 2, **attrs)
+    result = fused.outputs[0]
+    if given.is_packed:
+        b.label(result, "output")
+    replaced = _replaced(b, found, result)
+    if present is not None:
+        replaced[present] = fused.outputs[1]
+    return replaced
+
+
+def _multi_head(
+    b: FusionBuilder,
+    found: Attention,
+    linears: list[_Linear | None],
+    options: AttentionOptions,
+) -> Replaced:
+    masks, past = _masks(b, found, options), found.k.past
+    has_past = past is not None
+    query, key, value, bias = _operands(b, found, linears, options)
+    inputs: list[Value | None] = [query, key, value, bias, masks.padding, masks.bias]
+    inputs += [past, found.v.past]
+    while inputs[-1] is None:
+        inputs.pop()
+    is_read = has_past or any(h.value.n_exits for h in (found.k, found.v))
+    is_cached = is_read and key.tensor.rank == 3
+    b.prefix = "Attention"
+    fused = b.node(
+        "MultiHeadAttention", *inputs, outputs=3 if is_cached else 1, **_attrs(found, masks)
     )
+    replaced = _replaced(b, found, fused.outputs[0])
+    if is_cached:
+        replaced |= {found.k.whole: fused.outputs[1], found.v.whole: fused.outputs[2]}
+    return replaced
 
 
-def _match(node: Node) -> _Attention:
-    """Return the attention around a Softmax."""
-    need(node.op.key == (ONNX, "Softmax"), "not a Softmax")
-    weights = node.outputs[0]
-    ranked(weights)
-    need(weights.tensor.rank == 4 and node.attrs["axis"] in (-1, 3), "not over the keys of heads")
-    product = _only_reader(weights, "MatMul")
-    need(input_of(product, 0) is weights, "the weights are the right operand")
-    value = _split(input_of(product, 1), (0, 2, 1, 3))
-    scores = _scores(input_of(node, 0))
-    merged = _only_reader(product.outputs[0], "Transpose")
-    need(tuple(merged.attrs["perm"]) == (0, 2, 1, 3), "heads are not moved after the rows")
-    result = _only_reader(merged.outputs[0], "Reshape").outputs[0]
-    query = scores.query
-    columns = value.n_heads * value.width
-    expected = (*query.projection.tensor.dims[:2], columns)
-    need(result.tensor.shape == expected, "the result has another shape")
-    need(query.n_heads == scores.key.n_heads == value.n_heads, "heads are shared")
-    need(query.width == scores.key.width, "queries and keys have other widths")
-    return _Attention(scores, value, result)
+def _operands(
+    b: FusionBuilder,
+    found: Attention,
+    linears: list[_Linear | None],
+    options: AttentionOptions,
+) -> tuple[Value, Value, Value, Value | None]:
+    """Return query, key, value and bias of a MultiHeadAttention."""
+    q, k, v = found.heads
+    query = q.projection
+    if query is None:
+        rows_first = b.Transpose(q.value, perm=(0, 2, 1, 3))
+        query = b.Reshape(rows_first, b.ints(0, 0, q.count * q.width))
+    is_whole = found.projections is not None
+    need(is_whole or k.past is None, "keys of a past are not projected")
+    key, value = k.value, v.value
+    if is_whole and k.projection is not None and v.projection is not None:
+        key, value = k.projection, v.projection
+    biases = [linear is not None and linear.bias is not None for linear in linears]
+    is_linear = linears[0] is not None and (not is_whole or all(linears))
+    if not options.has_bias or not is_linear or not any(biases):
+        return query, key, value, None
+    sizes = tuple(heads.count * heads.width for heads in found.heads)
+    assert linears[0] is not None
+    # A cross-attention cache includes the bias already: only the query gets it.
+    empty = _Linear(linears[0].x, linears[0].weight, None)
+    given = [linears[0], *(each if is_whole and each else empty for each in linears[1:])]
+    bias = _joined_bias(b, given, sizes)
+    products = [_product(value) if has else value
+                for value, has in zip((query, key, value), biases, strict=True)]  # fmt: skip
+    return products[0], products[1] if is_whole else key, products[2] if is_whole else value, bias
 
 
-def _only_reader(value: Value, op: str) -> Node:
-    need(len(value.uses) == 1 and not value.n_exits, f"{value} has other readers")
-    reader, _ = value.uses[0]
-    need(reader.op.key == (ONNX, op), f"{op} does not follow")
-    return reader
-
-
-def _made_by(value: Value, op: str) -> Node:
-    node = value.node
-    need(node is not None and node.op.key == (ONNX, op), f"not made by {op}")
+def _product(projection: Value) -> Value:
+    """Return a projection without its bias."""
+    node = projection.node
     assert node is not None
-    return node
+    return next(v for v in node.inputs if v is not None and not v.is_const)
 
 
-def _scores(value: Value) -> _Scores:
-    """Return the parts of masked scores."""
-    mask = None
-    if value.op == "Add" and value.node is not None:
-        left, right = input_of(value.node, 0), input_of(value.node, 1)
-        value, mask = (left, right) if _leads_to_matmul(left) else (right, left)
-        ranked(mask)
-        need(mask.tensor.rank == 4, "the mask is not of rank 4")
-    value, scale = _unscaled(value)
-    product = _made_by(value, "MatMul")
-    left, left_scale = _unscaled(input_of(product, 0))
-    right, right_scale = _unscaled(input_of(product, 1))
-    query = _split(left, (0, 2, 1, 3))
-    key = _keys(right)
-    return _Scores(query, key, scale * left_scale * right_scale, mask)
+def _masks(b: FusionBuilder, found: Attention, options: AttentionOptions) -> Masks:
+    is_self = found.q.value.tensor.dims[2] == found.k.value.tensor.dims[2]
+    if options.masks_are_causal and found.masks and is_self:
+        return Masks(is_causal=True)
+    return masks_of(b, found, may_be_causal=is_self)
 
 
-def _leads_to_matmul(value: Value) -> bool:
-    unscaled, _ = _unscaled(value)
-    return unscaled.op == "MatMul"
+def _attrs(found: Attention, masks: Masks) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"domain": MICROSOFT, "num_heads": found.q.count}
+    if not math.isclose(found.scale, found.q.width**-0.5, rel_tol=1e-5):
+        attrs["scale"] = found.scale
+    if masks.is_causal:
+        attrs["unidirectional"] = 1
+    if masks.padding is not None and masks.low != _FILTER:
+        attrs["mask_filter_value"] = masks.low
+    return attrs
 
 
-def _unscaled(value: Value) -> tuple[Value, float]:
-    """Return what a value is times a number, and the number."""
-    node = value.node
-    if node is None or node.op.key not in ((ONNX, "Mul"), (ONNX, "Div")):
-        return value, 1.0
-    for i in (0, 1) if node.op.name == "Mul" else (0,):
-        number = scalar(input_of(node, 1 - i))
-        if number:
-            return input_of(node, i), number if node.op.name == "Mul" else 1 / number
-    return value, 1.0
+def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
+    """Return what the fused node's first output replaces."""
+    if found.dtype is not None:
+        return {found.result: b.cast(result, found.dtype)}
+    end = _output_gemm(found.result)
+    if end is None:
+        return {found.result: result}
+    linear, last = end
+    product = b.label_node(b.MatMul(result, linear.weight), "matmul")
+    return {last: b.label_node(b.Add(product, linear.bias), "add", "add_output")}
 
 
-def _keys(value: Value) -> _Heads:
-    """Return keys that are transposed for the product, in one step or two."""
-    node = _made_by(value, "Transpose")
-    if tuple(node.attrs["perm"]) == (0, 1, 3, 2):
-        return _split(input_of(node, 0), (0, 2, 1, 3))
-    return _split(value, (0, 2, 3, 1))
-
-
-def _split(value: Value, perm: tuple[int, ...]) -> _Heads:
-    """Return a projection that is reshaped to heads and transposed."""
-    node = _made_by(value, "Transpose")
-    need(tuple(node.attrs["perm"]) == perm, "another transpose")
-    split = input_of(node, 0)
-    projection = input_of(_made_by(split, "Reshape"), 0)
-    ranked(split, projection)
-    shape = split.tensor.dims
-    need(len(shape) == 4 and projection.tensor.rank == 3, "not split into heads")
-    n_heads, width = shape[2], shape[3]
-    need(isinstance(n_heads, int) and isinstance(width, int), "the heads are not known")
-    assert isinstance(n_heads, int)
-    assert isinstance(width, int)
-    expected = (*shape[:2], n_heads * width)
-    need(projection.tensor.shape == expected, "rows are regrouped")
-    return _Heads(projection, n_heads, width)
-
-
-def _projected(heads: _Heads) -> tuple[Value, Value, Value] | None:
-    """Return the source, weight and bias of a projection by constants; None for others."""
-    add = heads.projection.node
-    if add is None or add.op.key != (ONNX, "Add"):
-        return None
-    for i in (0, 1):
-        product, bias = input_of(add, i).node, input_of(add, 1 - i)
-        if product is None or product.op.key != (ONNX, "MatMul") or not bias.is_const:
-            continue
-        x, weight = input_of(product, 0), input_of(product, 1)
-        is_linear = weight.is_const and weight.tensor.rank == 2 and bias.tensor.rank == 1
-        if is_linear and x.tensor.shape is not None and x.tensor.rank == 3:
-            return x, weight, bias
-    return None
-
-
-def _expanded(b: Builder, found: _Attention) -> Value | None:
-    """Return the mask with a row for each query, as kernels read it."""
-    mask = found.scores.mask
-    if mask is None:
-        return None
-    n_rows = found.scores.query.projection.tensor.dims[1]
-    rows = mask.tensor.dims[2]
-    need(mask.tensor.dims[3] != 1, "the mask has one column")
-    need(mask.tensor.dims[1] in (1, found.value.n_heads), "the mask has other heads")
-    if rows == n_rows:
-        return mask
-    need(rows == 1, "the mask has another number of rows")
-    if isinstance(n_rows, int):
-        return b.Expand(mask, b.ints(1, 1, n_rows, 1))
-    count = b.Shape(found.scores.query.projection, start=1, end=2)
-    return b.Expand(mask, b.Concat(b.ints(1, 1), count, b.ints(1), axis=0))
+def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:
+    """Return the Gemm over merged rows that alone reads the result, and what it makes."""
+    node = only_reader(result)
+    for op in ("Reshape", "Gemm", "Reshape"):
+        if node is None or node.op.key != (ONNX, op):
+            return None
+        last = node
+        node = only_reader(node.outputs[0])
+    linear = _gemm(last)
+    return None if linear is None or linear.x is not result else (linear, last.outputs[0])

@@ -245,13 +245,21 @@ class OnnxModel(GraphEdges):
 
     def remove_useless_cast_nodes(self) -> None:
         """Remove Casts of a type to itself."""
-        shapes, outputs = self.infer_runtime_shape(update=True), self.get_graphs_output_names()
+        shapes = self.infer_runtime_shape(update=True)
+        nodes = self.get_nodes_by_op_type("Cast")
+        self.remove_pass_through(
+            node
+            for node in nodes
+            if (dtype := self.get_dtype(node.input[0], shapes))
+            and dtype == self.get_dtype(node.output[0], shapes)
+        )
+
+    def remove_pass_through(self, nodes: Iterable[NodeProto]) -> None:
+        """Remove nodes whose output is their first input, as far as the graphs' outputs allow."""
+        outputs = self.get_graphs_output_names()
         kept = {*outputs, *self.get_graphs_input_names()}
-        for node in self.get_nodes_by_op_type("Cast"):
+        for node in list(nodes):
             source, target = node.input[0], node.output[0]
-            dtype = self.get_dtype(source, shapes)
-            if not dtype or dtype != self.get_dtype(target, shapes):
-                continue
             if target not in outputs:
                 self.replace_input_of_all_nodes(target, source)
             elif source in kept or len(self.input_name_to_nodes()[source]) > 1:

@@ -12,9 +12,12 @@ from sardonyx.load import LoadOptions
 from sardonyx.load.source import read_model
 from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
-from sardonyx.transformers import attention_fusion, fusions
+from sardonyx.transformers import activation_fusions, embedding_fusion, norm_fusions
+from sardonyx.transformers.attention_fusion import AttentionOptions, attention
+from sardonyx.transformers.fusion import Fuser, Fusion
 from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
+from sardonyx.transformers.original_forms import restore
 from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
 
 logger = logging.getLogger(__name__)
@@ -33,9 +36,16 @@ _QUANTIZED = (
 class BertOnnxModel(OnnxModel):
     """A transformer, which `optimize` fuses."""
 
-    def __init__(self, model: onnx.ModelProto, num_heads: int = 0, hidden_size: int = 0) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        num_heads: int = 0,
+        hidden_size: int = 0,
+        model_type: str = "bert",
+    ) -> None:
         """The number of heads and the hidden size are found in the graph."""
         super().__init__(model)
+        self.model_type = model_type
         self.num_heads = num_heads
         self.hidden_size = hidden_size
 
@@ -63,13 +73,14 @@ class BertOnnxModel(OnnxModel):
         optimize(graph, PassOptions(level=extended, disabled=portable))
         if options.enable_layer_norm:
             fuse_rms_norms(graph)
-        for name, fusion in _fusions(options):
-            count = fusions.apply(graph, fusion, name)
-            logger.info("%s: %d", name, count)
+        fuser = Fuser(graph)
+        for prefix, fusion in _fusions(options, self.model_type):
+            logger.info("%s: %d", prefix, fuser.apply(fusion, prefix))
         optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
         model.opsets.setdefault("com.microsoft", 1)
         result = onnx.ModelProto()
         result.ParseFromString(to_bytes(model, opset))
+        restore(result, self.model)
         result.producer_name, result.producer_version = "sardonyx.transformers", ""
         self.initialize(result)
         if add_dynamic_axes:
@@ -119,19 +130,28 @@ class BertOnnxModel(OnnxModel):
         return attention > 0 and gelu >= attention and norms >= 2 * attention
 
 
-def _fusions(options: FusionOptions) -> list[tuple[str, fusions.Fusion]]:
+def _fusions(options: FusionOptions, model_type: str) -> list[tuple[str, Fusion]]:
     """Return the fusions that are enabled, in the order in which they run."""
     op_type = options.attention_op_type
     is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
-    attention = attention_fusion.multi_head_attention if is_multi else attention_fusion.attention
-    table: list[tuple[bool, str, fusions.Fusion]] = [
-        (options.enable_attention, "Attention", attention),
-        (options.enable_embed_layer_norm, "EmbedLayerNormalization", fusions.embed_layer_norm),
-        (options.enable_gelu, "Gelu", fusions.gelu),
-        (options.enable_gelu_approximation, "GeluApproximation", fusions.approximate_gelu),
-        (options.enable_bias_gelu, "BiasGelu", fusions.bias_gelu),
-        (options.enable_skip_layer_norm, "SkipLayerNormalization", fusions.skip_layer_norm),
-        (options.enable_skip_layer_norm and options.enable_bias_skip_layer_norm,
-         "BiasSkipLayerNormalization", fusions.bias_skip_layer_norm),
+    fuse_attention = attention(
+        AttentionOptions(
+            is_multi_head=is_multi,
+            has_bias=not options.disable_multi_head_attention_bias,
+            masks_are_causal=model_type == "bart",
+        )
+    )
+    skips, biases = options.enable_skip_layer_norm, options.enable_bias_skip_layer_norm
+    table: list[tuple[bool, str, Fusion]] = [
+        (options.enable_attention, "Attention", fuse_attention),
+        (options.enable_embed_layer_norm, "EmbedLayerNormalization",
+         embedding_fusion.embed_layer_norm),
+        (options.enable_gelu, "Gelu", activation_fusions.gelu),
+        (options.enable_gelu, "QuickGelu", activation_fusions.quick_gelu),
+        (options.enable_gelu_approximation, "FastGelu", activation_fusions.approximate_gelu),
+        (options.enable_bias_gelu, "Gelu_AddBias", activation_fusions.bias_gelu),
+        (options.enable_gemm_fast_gelu, "GemmFastGelu", activation_fusions.gemm_fast_gelu),
+        (skips, "SkipLayerNorm", norm_fusions.skip_layer_norm),
+        (skips and biases, "SkipLayerNorm_AddBias", norm_fusions.bias_skip_layer_norm),
     ]  # fmt: skip
-    return [(name, fusion) for is_enabled, name, fusion in table if is_enabled]
+    return [(prefix, fusion) for is_enabled, prefix, fusion in table if is_enabled]

@@ -96,7 +96,7 @@ def optimize_by_fusion(
 ) -> OnnxModel:
     """Return a model with fused ops."""
     _check(model_type)
-    fused = BertOnnxModel(model, num_heads, hidden_size)
+    fused = BertOnnxModel(model, num_heads, hidden_size, model_type)
     fused.optimize(optimization_options or FusionOptions(model_type))
     return fused
 

@@ -1,0 +1,144 @@
+"""What additive masks mean: causality, padding by a mask of zeros and ones, or a bias."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import I32
+from sardonyx.graph.graph import Value, input_of
+from sardonyx.graph.op import ONNX
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import need, ranked
+from sardonyx.passes.attention import sum_of
+from sardonyx.passes.rule import scalar
+from sardonyx.transformers.attention_match import Attention
+
+_FILTER: Final = -1e4  # the default of mask_filter_value
+_VIEWS: Final = ("Cast", "Identity", "Reshape", "Slice", "Unsqueeze")
+
+
+@frozen
+class Masks:
+    """The masks of an attention, as its op takes them."""
+
+    is_causal: bool = False
+    padding: Value | None = None  # [batch, keys] in int32, 0 for masked keys
+    low: float = _FILTER  # the score of these
+    bias: Value | None = None  # [batch or 1, heads or 1, rows, keys], added to scores
+
+
+def masks_of(b: Builder, found: Attention, may_be_causal: bool) -> Masks:
+    """Return the masks of an attention; without `may_be_causal`, all but padding is a bias."""
+    rows, keys = found.q.value.tensor.dims[2], found.k.whole.tensor.dims[2]
+    is_causal, padding, low, others = False, None, _FILTER, []
+    for mask in found.masks:
+        raw = _padding(mask)
+        if may_be_causal and _is_causal(mask, rows, keys):
+            is_causal = True
+        elif raw is not None and padding is None:
+            padding, low = raw
+        else:
+            others.append(mask)
+    bias = sum_of(b, others)
+    if bias is not None:
+        bias = _expanded(b, bias, found)
+    return Masks(is_causal, None if padding is None else _as_int32(b, padding), low, bias)
+
+
+def _as_int32(b: Builder, mask: Value) -> Value:
+    narrow = b.cast(mask, I32)
+    if narrow is not mask:
+        narrow.name = f"{mask.name}_int32"
+    return narrow
+
+
+def _padding(mask: Value) -> tuple[Value, float] | None:
+    """Return the mask of ones [batch, keys] in (1 - mask) * low, and low."""
+    node = mask.node
+    if node is None or node.op.key != (ONNX, "Mul"):
+        return None
+    for i in (0, 1):
+        low, rest = scalar(input_of(node, 1 - i)), input_of(node, i).node
+        if low is None or low > _FILTER or rest is None or rest.op.key != (ONNX, "Sub"):
+            continue
+        if scalar(input_of(rest, 0)) == 1:
+            source = _viewed(input_of(rest, 1))
+            return None if source is None else (source, low)
+    return None
+
+
+def _viewed(value: Value) -> Value | None:
+    """Return the matrix [batch, keys] that a mask [batch, 1, 1, keys] is a view of."""
+    ranked(value)
+    dims = value.tensor.dims
+    if len(dims) != 4 or dims[1:3] != (1, 1) or dims[3] == 1:
+        return None
+    expected, found = (dims[0], dims[3]), None
+    while value.node is not None and value.op in _VIEWS:
+        value = input_of(value.node, 0)
+        ranked(value)
+        if value.tensor.dims == expected:
+            found = value
+    return found
+
+
+def _is_causal(mask: Value, rows: object, keys: object) -> bool:
+    """Whether a mask lets each of the last rows see the keys up to its own."""
+    node = mask.node
+    if node is None or node.op.key != (ONNX, "Where"):
+        return False
+    low = scalar(input_of(node, 2))
+    if scalar(input_of(node, 1)) != 0 or low is None or low > _FILTER:
+        return False
+    condition = input_of(node, 0)
+    ranked(condition)
+    if condition.tensor.rank != 4 or condition.tensor.dims[2:] != (rows, keys):
+        return False
+    return _is_lower_triangle(condition, keys)
+
+
+def _is_lower_triangle(value: Value, keys: object) -> bool:
+    """Whether a value is the last rows of a triangle of ones with as many rows as columns."""
+    last = None
+    while value.node is not None and value.op in ("Cast", "Slice"):
+        node = value.node
+        if node.op.name == "Slice":
+            starts, ends, axes = (input_of(node, i).tensor for i in (1, 2, 3))
+            if starts.sym is None or ends.sym is None:
+                return False
+            axis_numbers = axes.ints or ()
+            for axis, start, end in zip(axis_numbers, starts.sym, ends.sym, strict=True):
+                is_front = axis in (3, -1) and start == 0
+                if axis in (2, -2) and end == keys:
+                    last = start
+                elif not is_front:
+                    return False
+        value = input_of(node, 0)
+    if not value.is_const or value.const is None or value.tensor.rank != 4 or last is None:
+        return False
+    table = value.const.read()[0, 0]
+    return table.shape[0] == table.shape[1] and np.array_equal(table != 0, np.tri(len(table)) != 0)
+
+
+def _expanded(b: Builder, bias: Value, found: Attention) -> Value:
+    """Return a bias with a row for each query and a column for each key, as kernels read it."""
+    ranked(bias)
+    query, keys = found.q.value, found.k.whole
+    if bias.tensor.rank < 4:
+        bias = b.Unsqueeze(bias, b.ints(*range(4 - bias.tensor.rank)))
+    batch, heads, rows, columns = bias.tensor.dims
+    need(heads in (1, found.v.count), "the mask has other heads")
+    need(batch in (1, query.tensor.dims[0]), "the mask has another batch")
+    expected = (query.tensor.dims[2], keys.tensor.dims[2])
+    if (rows, columns) == expected:
+        return bias
+    sizes = [b.ints(1, 1)]
+    for size, wanted, source in ((rows, expected[0], query), (columns, expected[1], keys)):
+        need(size in (1, wanted), "the mask has other rows or columns")
+        sizes.append(
+            b.ints(wanted) if isinstance(wanted, int) else b.Shape(source, start=2, end=3)
+        )
+    return b.Expand(bias, b.Concat(*sizes, axis=0))

@@ -1,0 +1,219 @@
+"""Recognizes attention as exporters write it: heads, scores, masks, past keys, the result."""
+
+from __future__ import annotations
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import DType
+from sardonyx.graph.graph import Node, Value, input_of
+from sardonyx.graph.op import ONNX
+from sardonyx.ops.builder import Builder
+from sardonyx.ops.decomposition import need, present, ranked
+from sardonyx.passes.attention import matched_scores, only_reader, value_matmul
+from sardonyx.passes.rule import NoMatch, known_size, scalar
+
+_MASKED_OUT = -1e4  # what exporters of transformers write for masked scores, or less
+_HEADS_FIRST = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
+
+
+@frozen
+class Heads:
+    """Queries, keys or values as [batch, heads, rows, head], and what they are made of."""
+
+    value: Value  # of this run, without the past
+    projection: Value | None  # [batch, rows, heads * head]; None if they are made otherwise
+    past: Value | None = None  # that is before them in `joined`
+    joined: Value | None = None
+
+    @property
+    def count(self) -> int:
+        return known_size(self.value.tensor.dims[1], "the number of heads is not known")
+
+    @property
+    def width(self) -> int:
+        return known_size(self.value.tensor.dims[3])
+
+    @property
+    def whole(self) -> Value:
+        """The heads with those of the past."""
+        return self.value if self.joined is None else self.joined
+
+
+@frozen
+class Attention:
+    """A matched attention."""
+
+    q: Heads
+    k: Heads
+    v: Heads
+    scale: float
+    masks: tuple[Value, ...]
+    result: Value  # [batch, rows, heads * head]
+    dtype: DType | None = None  # that the result is cast to
+
+    @property
+    def heads(self) -> tuple[Heads, Heads, Heads]:
+        return self.q, self.k, self.v
+
+    @property
+    def projections(self) -> tuple[Value, Value, Value] | None:
+        q, k, v = (heads.projection for heads in self.heads)
+        return None if q is None or k is None or v is None else (q, k, v)
+
+
+def matched_attention(b: Builder, softmax: Node) -> Attention:
+    """Return the attention around a Softmax."""
+    need(softmax.op.key == (ONNX, "Softmax"), "not a Softmax")
+    x = input_of(softmax, 0)
+    ranked(x)
+    need(softmax.attrs["axis"] in (-1, x.tensor.rank - 1), "not along the keys")
+    weights, dtype = _narrowed(softmax)
+    matmul, _ = value_matmul(weights)
+    scores = matched_scores(b, x, _MASKED_OUT)
+    values = input_of(matmul, 1)
+    need(scores.masks or values is not matmul.inputs[0], "the weights are read twice")
+    q, factor = _heads(b, scores.q)
+    k, key_factor = _heads(b, scores.k)
+    if dtype is not None:
+        values = _widened(b, values, q.value.tensor.dtype)
+    v, value_factor = _heads(b, values)
+    need(value_factor == 1, "the values are scaled")
+    need(q.past is None, "queries have a past")
+    need(q.count == k.count == v.count, "heads are shared")
+    need(q.width == k.width, "queries and keys have other widths")
+    result = _result(matmul, (*q.value.tensor.dims[:1], q.value.tensor.dims[2], v.count * v.width))
+    return Attention(q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype)
+
+
+def _narrowed(softmax: Node) -> tuple[Node, DType | None]:
+    """Return the node that makes the weights, and the type that they are cast to, if any."""
+    weights = softmax.outputs[0]
+    reader = only_reader(weights)
+    if reader is None or reader.op.key != (ONNX, "Cast"):
+        return softmax, None
+    dtype = reader.outputs[0].tensor.dtype
+    return reader, None if dtype is weights.tensor.dtype else dtype
+
+
+def _widened(b: Builder, values: Value, dtype: DType) -> Value:
+    """Return values in the type of queries and keys; a Cast from it is undone."""
+    node = values.node
+    if node is not None and node.op.name == "Cast":
+        source = input_of(node, 0)
+        if source.tensor.dtype is dtype:
+            return source
+    return b.cast(values, dtype)
+
+
+def _heads(b: Builder, value: Value) -> tuple[Heads, float]:
+    """Return heads, and the factor of their projection."""
+    value = _unmerged(value)
+    node, past, joined = value.node, None, None
+    if node is not None and node.op.name == "Concat" and len(node.inputs) == 2:
+        need(node.attrs["axis"] in (-2, 2), "heads are joined otherwise")
+        past, joined, value = input_of(node, 0), value, input_of(node, 1)
+        ranked(past)
+    ranked(value)
+    need(value.tensor.rank == 4, "not heads")
+    projection, factor = _projection(value)
+    return Heads(value, projection, past, joined), factor
+
+
+def _unmerged(value: Value) -> Value:
+    """Return heads whose first two dims may be merged for a batched matmul."""
+    ranked(value)
+    if value.tensor.rank == 4:
+        return value
+    node = present(value.node, "heads are an input")
+    need(node.op.key == (ONNX, "Reshape") and value.tensor.rank == 3, "not merged heads")
+    source = input_of(node, 0)
+    ranked(source)
+    need(source.tensor.rank == 4, "not merged heads")
+    dims = source.tensor.dims
+    need(value.tensor.dims == (dims[0] * dims[1], *dims[2:]), "not merged heads")
+    return source
+
+
+def _projection(value: Value) -> tuple[Value | None, float]:
+    """Return what is reshaped to heads and transposed, and the number that multiplies it."""
+    node = value.node
+    if node is None or node.op.key != (ONNX, "Transpose"):
+        return None, 1.0
+    split = input_of(node, 0)
+    if tuple(node.attrs["perm"]) != _HEADS_FIRST or split.op != "Reshape" or split.node is None:
+        return None, 1.0
+    projection = input_of(split.node, 0)
+    ranked(projection, split)
+    dims = split.tensor.dims
+    if projection.tensor.shape != (*dims[:2], dims[2] * dims[3]):
+        return None, 1.0
+    return unscaled(projection)
+
+
+def unscaled(value: Value) -> tuple[Value, float]:
+    """Return what a value is times a number, and the number."""
+    node = value.node
+    if node is None or node.op.key not in ((ONNX, "Mul"), (ONNX, "Div")):
+        return value, 1.0
+    for i in (0, 1) if node.op.name == "Mul" else (0,):
+        number = scalar(input_of(node, 1 - i))
+        if number:
+            return input_of(node, i), number if node.op.name == "Mul" else 1 / number
+    return value, 1.0
+
+
+def _result(matmul: Node, dims: tuple[object, ...]) -> Value:
+    """Return the attended values with their heads side by side."""
+    reader = present(only_reader(matmul.outputs[0]), "the result has other readers")
+    if reader.op.key == (ONNX, "Reshape"):
+        _unmerged_result(reader)
+        reader = present(only_reader(reader.outputs[0]), "the result has other readers")
+    need(reader.op.key == (ONNX, "Transpose"), "heads are not moved after the rows")
+    need(tuple(reader.attrs["perm"]) == _HEADS_FIRST, "heads are not moved after the rows")
+    merged = present(only_reader(reader.outputs[0]), "the result has other readers")
+    need(merged.op.key == (ONNX, "Reshape"), "heads are not merged")
+    need(merged.outputs[0].tensor.shape == dims, "the result has another shape")
+    return merged.outputs[0]
+
+
+def _unmerged_result(reshape: Node) -> None:
+    merged, heads = input_of(reshape, 0).tensor.dims, reshape.outputs[0].tensor.dims
+    is_split = len(merged) == 3 and len(heads) == 4 and merged[1:] == heads[2:]
+    need(is_split, "heads are regrouped")
+
+
+def stacked(value: Value | None, position: int) -> Value | None:
+    """Return the tensor [2, ...] whose element at a position this is: a past of keys and values."""
+    node = None if value is None else value.node
+    if node is None:
+        return None
+    if node.op.name == "Gather" and node.attrs["axis"] == 0:
+        index = input_of(node, 1)
+        is_element = scalar(index) == position and index.tensor.rank == 0
+        return input_of(node, 0) if is_element else None
+    if node.op.name != "Squeeze":
+        return None
+    part = input_of(node, 0)
+    split = part.node
+    if split is None or split.op.name != "Split" or split.attrs["axis"] != 0:
+        return None
+    return input_of(split, 0) if len(split.outputs) == 2 and part.index == position else None
+
+
+def stack_of(k: Value, v: Value) -> Value | None:
+    """Return the tensor [2, ...] of keys and values that is made of both."""
+    for node, _ in k.uses:
+        if node.op.name != "Unsqueeze":
+            continue
+        for concat, slot in node.outputs[0].uses:
+            if concat.op.name != "Concat" or concat.attrs["axis"] != 0 or slot != 0:
+                continue
+            other = input_of(concat, 1).node if len(concat.inputs) == 2 else None
+            if other is not None and other.op.name == "Unsqueeze" and input_of(other, 0) is v:
+                return concat.outputs[0]
+    return None
+
+
+def need_private(value: Value, readers: int, reason: str) -> None:
+    """Abandon the fusion unless a value has this many readers and is no output."""
+    if value.n_exits or len(value.uses) != readers:
+        raise NoMatch(reason)

@@ -1,0 +1,91 @@
+"""Fusion of embeddings and their layer normalization into EmbedLayerNormalization."""
+
+from __future__ import annotations
+
+from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import I32, I64
+from sardonyx.graph.graph import Node, Value, input_of, optional_input
+from sardonyx.graph.op import MICROSOFT, ONNX
+from sardonyx.ops.decomposition import need, present, ranked
+from sardonyx.transformers.fusion import FusionBuilder, Replaced
+
+
+@frozen
+class _Embedding:
+    """Rows of a constant table: by ids, or all of them in order."""
+
+    table: Value
+    ids: Value | None
+
+    @property
+    def n_rows(self) -> int:
+        rows = self.table.tensor.dims[0]
+        return rows if isinstance(rows, int) else 0
+
+
+def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
+    """EmbedLayerNormalization for the normalized sum of two or three embeddings."""
+    need(node.op.key == (ONNX, "LayerNormalization"), "not a LayerNormalization")
+    total, y, shift = input_of(node, 0), node.outputs[0], optional_input(node, 2)
+    ranked(total)
+    need(total.tensor.rank == 3 and node.attrs["axis"] in (-1, 2), "not over the last of 3 dims")
+    need(not any(v.is_used for v in node.outputs[1:]), "the statistics are read")
+    shift = present(shift, "there is no shift")
+    found = [_embedding(b, value) for value in _terms(total)]
+    need(len(found) in (2, 3), "not two or three embeddings")
+    rows = total.tensor.dims[:2]
+    # A position is the same in all samples, unless the model is fed with positions.
+    shared = [e for e in found if e.ids is None or e.ids.tensor.shape != rows]
+    need(len(shared) <= 1, "two embeddings have no batch")
+    position = shared[0] if shared else min(found[1:], key=lambda e: -e.n_rows)
+    is_whole = position.ids is not None or position.table.tensor.dims[0] == rows[1]
+    need(is_whole, "a constant has other rows than there are positions")
+    need(position.ids is None or position.ids.tensor.dims[0] in (1, rows[0]), "other positions")
+    word, *rest = sorted((e for e in found if e is not position), key=lambda e: -e.n_rows)
+    segment = rest[0] if rest else None
+    ids = [None if e is None or e.ids is None else b.cast(e.ids, I32)
+           for e in (word, segment, position)]  # fmt: skip
+    inputs = [
+        ids[0],
+        ids[1],
+        word.table,
+        position.table,
+        None if segment is None else segment.table,
+    ]
+    inputs += [input_of(node, 1), shift, *([] if ids[2] is None else [None, ids[2]])]
+    fused = b.node(
+        "EmbedLayerNormalization", *inputs, outputs=3, domain=MICROSOFT,
+        epsilon=node.attrs["epsilon"],
+    )  # fmt: skip
+    fused.outputs[1].name = "mask_index"  # onnxruntime wants it named, though nothing reads it
+    has_readers = len(total.uses) > 1 or total.n_exits
+    return {y: fused.outputs[0]} | ({total: fused.outputs[2]} if has_readers else {})
+
+
+def _terms(total: Value) -> list[Value]:
+    """Return the terms of a sum of up to three."""
+    add = total.node
+    need(add is not None and add.op.key == (ONNX, "Add"), "nothing is added")
+    assert add is not None
+    terms: list[Value] = []
+    for value in (input_of(add, 0), input_of(add, 1)):
+        is_inner = value.op == "Add" and len(value.uses) == 1 and not value.n_exits
+        terms += _terms(value) if is_inner else [value]
+    return terms
+
+
+def _embedding(b: FusionBuilder, value: Value) -> _Embedding:
+    ranked(value)
+    if value.is_const:  # folded
+        dims = value.tensor.dims
+        need(len(dims) == 2 or (len(dims) == 3 and dims[0] == 1), "a constant with a batch")
+        table = b.Squeeze(value, b.ints(0)) if len(dims) == 3 else value
+        return _Embedding(table, None)
+    node = value.node
+    need(node is not None and node.op.key == (ONNX, "Gather"), "not an embedding")
+    assert node is not None
+    table, ids = input_of(node, 0), input_of(node, 1)
+    ranked(table, ids)
+    need(table.is_const and table.tensor.rank == 2 and node.attrs["axis"] in (0, -2), "no table")
+    need(ids.tensor.rank == 2 and ids.tensor.dtype in (I32, I64), "ids are not of rank 2")
+    return _Embedding(table, ids)

@@ -1,0 +1,87 @@
+"""How fusions into ops of com.microsoft are applied, and how the nodes that they add are named.
+
+They run on a graph that the portable passes have simplified, and are only for models that are
+saved: Sardonyx's own lowering recognizes the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.guard import Scope
+from sardonyx.graph.op import MICROSOFT
+from sardonyx.ops.builder import Builder
+from sardonyx.passes.replace import drop, replace_value, try_build
+
+Replaced = dict[Value, Value]  # new values by those that they replace
+
+
+class FusionBuilder(Builder):
+    """Builds one fused node, with what it needs around it.
+
+    The fused node is named `prefix` and a number; labelled nodes and values have a suffix to that.
+    """
+
+    __slots__ = ("labels", "prefix")
+
+    def __init__(self, graph: Graph, scope: Scope | None, prefix: str) -> None:
+        super().__init__(graph, scope)
+        self.prefix = prefix
+        self.labels: dict[Node | Value, str] = {}
+
+    def label(self, value: Value, suffix: str) -> Value:
+        """Return a value, which gets the fused node's name and a suffix."""
+        self.labels[value] = suffix
+        return value
+
+    def label_node(self, value: Value, suffix: str, output: str = "") -> Value:
+        """Return a value; it and its node get the fused node's name and a suffix."""
+        assert value.node is not None
+        self.labels[value.node] = suffix
+        return self.label(value, output or f"{suffix}_output")
+
+
+Fusion = Callable[[FusionBuilder, Node], Replaced]
+
+
+class Fuser:
+    """Applies fusions to a graph and its bodies."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._names = {node.name for node in graph.all_nodes()}
+
+    def apply(self, fusion: Fusion, prefix: str) -> int:
+        """Apply a fusion wherever it matches; return how often it did."""
+        count = 0
+        for each in self._graph.family():
+            for node in each.sorted_nodes():
+                if node in each.nodes:
+                    count += self._apply(FusionBuilder(each, each.scope, prefix), node, fusion)
+            each.sort()
+        return count
+
+    def _apply(self, b: FusionBuilder, node: Node, fusion: Fusion) -> bool:
+        replaced = try_build(b, lambda: fusion(b, node), b.prefix, node)
+        if not replaced:
+            return False
+        self._name(b, node)
+        makers = [value.node for value in replaced if value.node is not None]
+        for old, new in replaced.items():
+            replace_value(b.graph, old, new)
+        # A rule may have built nodes on the way to the fused one that nothing reads in the end.
+        drop(b.graph, [*makers, *b.new_nodes])
+        return True
+
+    def _name(self, b: FusionBuilder, source: Node) -> None:
+        number = 0
+        while (name := f"{b.prefix}_{number}") in self._names:
+            number += 1
+        self._names.add(name)
+        for node in b.new_nodes:
+            node.annotations = source.annotations
+            if node.op.domain == MICROSOFT:
+                node.name = name
+        for labelled, suffix in b.labels.items():
+            labelled.name = f"{name}_{suffix}"

@@ -168,9 +168,7 @@ def _packed(found: Attention) -> _Linear | None:
     return _linear(input_of(split, 0))
 
 
-def _joined_bias(
-    b: FusionBuilder, linears: list[_Linear], sizes: tuple[int, ...]
-) -> Value | None:
+def _joined_bias(b: FusionBuilder, linears: list[_Linear], sizes: tuple[int, ...]) -> Value | None:
     """Return the biases of projections side by side, zeros for absent ones."""
     if all(linear.bias is None for linear in linears):
         return None

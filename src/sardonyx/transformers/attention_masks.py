@@ -138,7 +138,5 @@ def _expanded(b: Builder, bias: Value, found: Attention) -> Value:
     sizes = [b.ints(1, 1)]
     for size, wanted, source in ((rows, expected[0], query), (columns, expected[1], keys)):
         need(size in (1, wanted), "the mask has other rows or columns")
-        sizes.append(
-            b.ints(wanted) if isinstance(wanted, int) else b.Shape(source, start=2, end=3)
-        )
+        sizes.append(b.ints(wanted) if isinstance(wanted, int) else b.Shape(source, start=2, end=3))
     return b.Expand(bias, b.Concat(*sizes, axis=0))

@@ -7,9 +7,7 @@ import logging
 import onnx
 
 from sardonyx.convert import to_bytes
-from sardonyx.convert.inference import loaded
-from sardonyx.load import LoadOptions
-from sardonyx.load.source import read_model
+from sardonyx.errors import SardonyxError
 from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
 from sardonyx.transformers import activation_fusions, embedding_fusion, norm_fusions
@@ -19,6 +17,7 @@ from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.original_forms import restore
 from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
+from sardonyx.transformers.set_aside import Partial, partial
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +54,19 @@ class BertOnnxModel(OnnxModel):
         """Fuse what the options enable; with `add_dynamic_axes`, sizes of inputs are symbolic."""
         options = options or FusionOptions("bert")
         self._import_domains()
-        opset = next((e.version for e in self.model.opset_import if not e.domain), 0)
-        model = loaded(read_model(self.model), LoadOptions(), {})
-        graph, basic = model.graph, GraphOptimizationLevel.ORT_ENABLE_BASIC
+        try:
+            part = partial(self.model)
+        except SardonyxError as error:
+            logger.warning("the model is returned as it is: %s", error)
+            return
+        self._fuse(part, options)
+        if add_dynamic_axes:
+            self.use_dynamic_axes()
+
+    def _fuse(self, part: Partial, options: FusionOptions) -> None:
+        """Let the model be the part of it that can be inferred, with fused ops, and the rest."""
+        graph, basic = part.model.graph, GraphOptimizationLevel.ORT_ENABLE_BASIC
+        opset = next((e.version for e in self.model.opset_import if _is_onnx(e.domain)), 0)
         disabled = {
             name
             for name, is_enabled in (
@@ -74,17 +83,16 @@ class BertOnnxModel(OnnxModel):
         if options.enable_layer_norm:
             fuse_rms_norms(graph)
         fuser = Fuser(graph)
-        for prefix, fusion in _fusions(options, self.model_type):
+        for prefix, fusion in _fusions(options, self.model_type, is_whole=not part.nodes):
             logger.info("%s: %d", prefix, fuser.apply(fusion, prefix))
         optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
-        model.opsets.setdefault("com.microsoft", 1)
+        part.model.opsets.setdefault("com.microsoft", 1)
         result = onnx.ModelProto()
-        result.ParseFromString(to_bytes(model, opset))
+        result.ParseFromString(to_bytes(part.model, opset))
+        part.put_back(result, self.model)
         restore(result, self.model)
         result.producer_name, result.producer_version = "sardonyx.transformers", ""
         self.initialize(result)
-        if add_dynamic_axes:
-            self.use_dynamic_axes()
 
     def _import_domains(self) -> None:
         """Import the domains of all nodes, which fusions of other tools may have left out."""
@@ -130,8 +138,15 @@ class BertOnnxModel(OnnxModel):
         return attention > 0 and gelu >= attention and norms >= 2 * attention
 
 
-def _fusions(options: FusionOptions, model_type: str) -> list[tuple[str, Fusion]]:
-    """Return the fusions that are enabled, in the order in which they run."""
+def _is_onnx(domain: str) -> bool:
+    return domain in ("", "ai.onnx")
+
+
+def _fusions(options: FusionOptions, model_type: str, is_whole: bool) -> list[tuple[str, Fusion]]:
+    """Return the fusions that are enabled, in the order in which they run.
+
+    As in onnxruntime, sums are fused only if the shapes of the whole model are known.
+    """
     op_type = options.attention_op_type
     is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
     fuse_attention = attention(
@@ -141,7 +156,8 @@ def _fusions(options: FusionOptions, model_type: str) -> list[tuple[str, Fusion]
             masks_are_causal=model_type == "bart",
         )
     )
-    skips, biases = options.enable_skip_layer_norm, options.enable_bias_skip_layer_norm
+    skips = options.enable_skip_layer_norm and is_whole
+    biases = options.enable_bias_skip_layer_norm
     table: list[tuple[bool, str, Fusion]] = [
         (options.enable_attention, "Attention", fuse_attention),
         (options.enable_embed_layer_norm, "EmbedLayerNormalization",

@@ -11,7 +11,6 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import need, ranked
-from sardonyx.passes.attention import only_reader
 from sardonyx.transformers.attention_masks import Masks, masks_of
 from sardonyx.transformers.attention_match import (
     Attention,
@@ -298,12 +297,14 @@ def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
 
 
 def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:
-    """Return the Gemm over merged rows that alone reads the result, and what it makes."""
-    node = only_reader(result)
+    """Return the Gemm over merged rows that reads the result, and what it makes."""
+    last, value = None, result
     for op in ("Reshape", "Gemm", "Reshape"):
-        if node is None or node.op.key != (ONNX, op):
+        # Shapes that are read of the result are only for the Reshapes.
+        readers = {node for node, _ in value.uses if node.op.name != "Shape"}
+        last = readers.pop() if len(readers) == 1 and not value.n_exits else None
+        if last is None or last.op.key != (ONNX, op):
             return None
-        last = node
-        node = only_reader(node.outputs[0])
-    linear = _gemm(last)
-    return None if linear is None or linear.x is not result else (linear, last.outputs[0])
+        value = last.outputs[0]
+    linear = None if last is None else _gemm(last)
+    return None if linear is None or linear.x is not result else (linear, value)

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import I32
 from sardonyx.graph.graph import Value, input_of
 from sardonyx.graph.op import ONNX
@@ -85,7 +86,7 @@ def _viewed(value: Value) -> Value | None:
     return found
 
 
-def _is_causal(mask: Value, rows: object, keys: object) -> bool:
+def _is_causal(mask: Value, rows: Size, keys: Size) -> bool:
     """Whether a mask lets each of the last rows see the keys up to its own."""
     node = mask.node
     if node is None or node.op.key != (ONNX, "Where"):
@@ -93,33 +94,28 @@ def _is_causal(mask: Value, rows: object, keys: object) -> bool:
     low = scalar(input_of(node, 2))
     if scalar(input_of(node, 1)) != 0 or low is None or low > _FILTER:
         return False
-    condition = input_of(node, 0)
-    ranked(condition)
-    if condition.tensor.rank != 4 or condition.tensor.dims[2:] != (rows, keys):
-        return False
-    return _is_lower_triangle(condition, keys)
+    return _is_lower_triangle(input_of(node, 0), rows, keys)
 
 
-def _is_lower_triangle(value: Value, keys: object) -> bool:
-    """Whether a value is the last rows of a triangle of ones with as many rows as columns."""
-    last = None
+def _is_lower_triangle(value: Value, rows: Size, keys: Size) -> bool:
+    """Whether a value is the last rows of the triangle of ones with as many columns as keys.
+
+    It is cut out of a constant one, which is as large as the longest sequence.
+    """
+    cut: dict[int, tuple[Size, Size]] = {}
     while value.node is not None and value.op in ("Cast", "Slice"):
         node = value.node
         if node.op.name == "Slice":
             starts, ends, axes = (input_of(node, i).tensor for i in (1, 2, 3))
-            if starts.sym is None or ends.sym is None:
+            if starts.sym is None or ends.sym is None or axes.ints is None:
                 return False
-            axis_numbers = axes.ints or ()
-            for axis, start, end in zip(axis_numbers, starts.sym, ends.sym, strict=True):
-                is_front = axis in (3, -1) and start == 0
-                if axis in (2, -2) and end == keys:
-                    last = start
-                elif not is_front:
-                    return False
+            bounds = zip(axes.ints, starts.sym, ends.sym, strict=True)
+            cut |= {axis % 4: (start, end) for axis, start, end in bounds}
         value = input_of(node, 0)
-    if not value.is_const or value.const is None or value.tensor.rank != 4 or last is None:
+    const = value.const
+    if const is None or value.tensor.rank != 4 or cut != {2: (keys - rows, keys), 3: (0, keys)}:
         return False
-    table = value.const.read()[0, 0]
+    table = const.read()[0, 0]
     return table.shape[0] == table.shape[1] and np.array_equal(table != 0, np.tri(len(table)) != 0)
 
 

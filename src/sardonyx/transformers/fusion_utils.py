@@ -132,7 +132,7 @@ class FusionUtils:
     def check_qdq_node_for_fusion(
         node: NodeProto, model: OnnxModel, allow_per_tensor_quantization_only: bool = True
     ) -> bool:
-        """Return whether a Q or DQ node has a constant scale, if asked for one, and zero points 0."""
+        """Return whether a Q or DQ node has a constant scale, and zero points that are 0."""
         scale = model.get_constant_value(node.input[1])
         if scale is None or (allow_per_tensor_quantization_only and scale.size != 1):
             return False

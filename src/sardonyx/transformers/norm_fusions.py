@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import need, present, ranked
 from sardonyx.transformers.activation_fusions import biased
-from sardonyx.transformers.fusion import FusionBuilder, Replaced
+from sardonyx.transformers.fusion import Fusion, FusionBuilder, Replaced
 
 _NORMALIZATIONS: Final = {
     (ONNX, "LayerNormalization"): "SkipLayerNormalization",
@@ -17,8 +18,23 @@ _NORMALIZATIONS: Final = {
 }
 
 
-def skip_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
-    """SkipLayerNormalization for the normalization of a sum; other readers of it stay."""
+_DEFAULT_EPSILON: Final = 1e-12  # of SkipLayerNormalization
+
+
+def skip_layer_norm(implicit: Collection[str]) -> Fusion:
+    """Return the fusion of a sum and its normalization; other readers of the sum stay.
+
+    `implicit` are results of nodes that leave out epsilon. As in onnxruntime's optimizer, they get
+    the default of the fused op.
+    """
+
+    def fuse(b: FusionBuilder, node: Node) -> Replaced:
+        return _skip_layer_norm(b, node, node.outputs[0].name in implicit)
+
+    return fuse
+
+
+def _skip_layer_norm(b: FusionBuilder, node: Node, is_implicit: bool) -> Replaced:
     name = present(_NORMALIZATIONS.get(node.op.key), "not a layer normalization")
     total, y = input_of(node, 0), node.outputs[0]
     ranked(total)
@@ -29,7 +45,8 @@ def skip_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     scale, shift = input_of(node, 1), optional_input(node, 2)
     need(scale.tensor.rank == 1 and (shift is None or shift.tensor.rank == 1), "not vectors")
     vectors = [scale, shift] if name == "SkipLayerNormalization" else [scale]
-    options: dict[str, Any] = {"domain": MICROSOFT, "epsilon": node.attrs["epsilon"]}
+    epsilon = _DEFAULT_EPSILON if is_implicit else node.attrs["epsilon"]
+    options: dict[str, Any] = {"domain": MICROSOFT, "epsilon": epsilon}
     if len(total.uses) == 1 and not total.n_exits:
         return {y: b.node(name, x, skip, *vectors, **options).outputs[0]}
     fused = b.node(name, x, skip, *vectors, outputs=4, **options)
@@ -58,7 +75,8 @@ def bias_skip_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     simplified = node.op.name == "SkipSimplifiedLayerNormalization"
     slot = 3 if simplified else 4
     need(optional_input(node, slot) is None, "it has a bias")
-    for i in (0, 1):
+    # As in onnxruntime's optimizer, only the first operand that is a sum may have the bias.
+    for i in [i for i in (0, 1) if input_of(node, i).op == "Add"][:1]:
         found = biased(input_of(node, i))
         if found is not None and found[0].tensor.shape == node.outputs[0].tensor.shape:
             vectors = [optional_input(node, j) for j in range(2, slot)]

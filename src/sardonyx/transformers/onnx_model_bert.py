@@ -83,7 +83,7 @@ class BertOnnxModel(OnnxModel):
         if options.enable_layer_norm:
             fuse_rms_norms(graph)
         fuser = Fuser(graph)
-        for prefix, fusion in _fusions(options, self.model_type, is_whole=not part.nodes):
+        for prefix, fusion in self._fusions(options, is_whole=not part.nodes):
             logger.info("%s: %d", prefix, fuser.apply(fusion, prefix))
         optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
         part.model.opsets.setdefault("com.microsoft", 1)
@@ -93,6 +93,41 @@ class BertOnnxModel(OnnxModel):
         restore(result, self.model)
         result.producer_name, result.producer_version = "sardonyx.transformers", ""
         self.initialize(result)
+
+    def _fusions(self, options: FusionOptions, is_whole: bool) -> list[tuple[str, Fusion]]:
+        """Return the fusions that are enabled, in the order in which they run.
+
+        As in onnxruntime, sums are fused only if the shapes of the whole model are known.
+        """
+        op_type = options.attention_op_type
+        is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
+        fuse_attention = attention(
+            AttentionOptions(
+                is_multi_head=is_multi,
+                has_bias=not options.disable_multi_head_attention_bias,
+                masks_are_causal=self.model_type == "bart",
+            )
+        )
+        skips = options.enable_skip_layer_norm and is_whole
+        biases = options.enable_bias_skip_layer_norm
+        implicit = [
+            node.output[0]
+            for node in self.get_nodes_by_op_type("LayerNormalization")
+            if self.get_node_attribute(node, "epsilon") is None
+        ]
+        table: list[tuple[bool, str, Fusion]] = [
+            (options.enable_attention, "Attention", fuse_attention),
+            (options.enable_embed_layer_norm, "EmbedLayerNormalization",
+             embedding_fusion.embed_layer_norm),
+            (options.enable_gelu, "Gelu", activation_fusions.gelu),
+            (options.enable_gelu, "QuickGelu", activation_fusions.quick_gelu),
+            (options.enable_gelu_approximation, "FastGelu", activation_fusions.approximate_gelu),
+            (options.enable_bias_gelu, "Gelu_AddBias", activation_fusions.bias_gelu),
+            (options.enable_gemm_fast_gelu, "GemmFastGelu", activation_fusions.gemm_fast_gelu),
+            (skips, "SkipLayerNorm", norm_fusions.skip_layer_norm(implicit)),
+            (skips and biases, "SkipLayerNorm_AddBias", norm_fusions.bias_skip_layer_norm),
+        ]  # fmt: skip
+        return [(prefix, fusion) for is_enabled, prefix, fusion in table if is_enabled]
 
     def _import_domains(self) -> None:
         """Import the domains of all nodes, which fusions of other tools may have left out."""
@@ -140,34 +175,3 @@ class BertOnnxModel(OnnxModel):
 
 def _is_onnx(domain: str) -> bool:
     return domain in ("", "ai.onnx")
-
-
-def _fusions(options: FusionOptions, model_type: str, is_whole: bool) -> list[tuple[str, Fusion]]:
-    """Return the fusions that are enabled, in the order in which they run.
-
-    As in onnxruntime, sums are fused only if the shapes of the whole model are known.
-    """
-    op_type = options.attention_op_type
-    is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
-    fuse_attention = attention(
-        AttentionOptions(
-            is_multi_head=is_multi,
-            has_bias=not options.disable_multi_head_attention_bias,
-            masks_are_causal=model_type == "bart",
-        )
-    )
-    skips = options.enable_skip_layer_norm and is_whole
-    biases = options.enable_bias_skip_layer_norm
-    table: list[tuple[bool, str, Fusion]] = [
-        (options.enable_attention, "Attention", fuse_attention),
-        (options.enable_embed_layer_norm, "EmbedLayerNormalization",
-         embedding_fusion.embed_layer_norm),
-        (options.enable_gelu, "Gelu", activation_fusions.gelu),
-        (options.enable_gelu, "QuickGelu", activation_fusions.quick_gelu),
-        (options.enable_gelu_approximation, "FastGelu", activation_fusions.approximate_gelu),
-        (options.enable_bias_gelu, "Gelu_AddBias", activation_fusions.bias_gelu),
-        (options.enable_gemm_fast_gelu, "GemmFastGelu", activation_fusions.gemm_fast_gelu),
-        (skips, "SkipLayerNorm", norm_fusions.skip_layer_norm),
-        (skips and biases, "SkipLayerNorm_AddBias", norm_fusions.bias_skip_layer_norm),
-    ]  # fmt: skip
-    return [(prefix, fusion) for is_enabled, prefix, fusion in table if is_enabled]

@@ -8,18 +8,32 @@ them up by name, so what no fusion touched is returned as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto
+from onnx.defs import get_schema, has
+from onnx.helper import make_attribute
 from onnx.numpy_helper import to_array
+
+_MICROSOFT: Final = "com.microsoft"
+# Defaults that onnxruntime's optimizer writes.
+_EXPLICIT: Final = {
+    "SkipLayerNormalization": (("epsilon", 1e-12),),
+    "QuickGelu": (("alpha", 1.702),),
+}
 
 
 def restore(result: ModelProto, original: ModelProto) -> None:
     """Replace nodes, Constant nodes and declared types by equal ones of the original model."""
     makers = {node.output[0]: node for node in original.graph.node if node.output}
+    _restore_aliases(result, original, makers)
+    removed = _Removed(original, result)
     for node in result.graph.node:
         old = makers.get(node.output[0]) if node.output else None
-        if old is not None and _is_same(node, old):
+        if old is not None and _is_same(node, old) and not removed.has_attributes_of(old):
             node.CopyFrom(old)
+        elif node.domain == _MICROSOFT and (old is None or old.domain != _MICROSOFT):
+            _spell_out(node)
     _restore_constants(result, makers)
     _sort_initializers(result, original)
     made = {name for node in result.graph.node for name in node.output}
@@ -29,6 +43,65 @@ def restore(result: ModelProto, original: ModelProto) -> None:
     for entry in original.opset_import:
         if (entry.domain or "ai.onnx") not in imported:
             result.opset_import.append(entry)
+
+
+def _spell_out(node: NodeProto) -> None:
+    """Give a fused node the form that tools expect: named defaults, a place for the mask."""
+    for name, value in _EXPLICIT.get(node.op_type, ()):
+        if all(attribute.name != name for attribute in node.attribute):
+            node.attribute.append(make_attribute(name, value))
+    attributes = sorted(node.attribute, key=lambda attribute: attribute.name)
+    del node.attribute[:]
+    node.attribute.extend(attributes)
+    if node.op_type in ("Attention", "MultiHeadAttention") and len(node.input) == 3:
+        node.input.append("")
+
+
+class _Removed:
+    """Attributes that ops have in the original opset, and no longer in that of the result."""
+
+    def __init__(self, original: ModelProto, result: ModelProto) -> None:
+        self._before, self._after = _opset(original), _opset(result)
+
+    def has_attributes_of(self, node: NodeProto) -> bool:
+        """Whether a node has an attribute that is removed."""
+        if self._before == self._after or node.domain not in ("", "ai.onnx"):
+            return False
+        if not has(node.op_type, self._before, "") or not has(node.op_type, self._after, ""):
+            return False
+        before, after = (
+            get_schema(node.op_type, opset, "").attributes for opset in (self._before, self._after)
+        )
+        return any(a.name in before and a.name not in after for a in node.attribute)
+
+
+def _opset(model: ModelProto) -> int:
+    entries = (e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    return next(entries, 1)
+
+
+def _restore_aliases(
+    result: ModelProto, original: ModelProto, makers: dict[str, NodeProto]
+) -> None:
+    """Let initializers that were Identity nodes of others be these again."""
+    if any(a.HasField("g") for node in result.graph.node for a in node.attribute):
+        return  # bodies may read them too
+    sources = {tensor.name: tensor for tensor in original.graph.initializer}
+    known = {tensor.name for tensor in result.graph.initializer}
+    renamed: dict[str, str] = {}
+    for tensor in list(result.graph.initializer):
+        name, maker = tensor.name, makers.get(tensor.name)
+        while maker is not None and maker.op_type == "Identity":
+            name, maker = maker.input[0], makers.get(maker.input[0])
+        if name == tensor.name or name not in sources or not _holds(tensor, sources[name]):
+            continue
+        renamed[tensor.name] = name
+        result.graph.initializer.remove(tensor)
+        if name not in known:
+            known.add(name)
+            result.graph.initializer.append(sources[name])
+    for node in result.graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
 def _is_same(node: NodeProto, old: NodeProto) -> bool:

@@ -33,7 +33,9 @@ _cube = (P.Pow(x, 3.0), x * x * x, x * (x * x))
 _inner = tuple((x + cube * about(0.044715)) * about(math.sqrt(2 / math.pi)) for cube in _cube)
 
 
-_tanhs = tuple(P.Tanh(inner) + 1 for inner in _inner)
+# The same with x factored out.
+_factored = (x * about(math.sqrt(2 / math.pi))) * (x * about(0.044715) * x + 1)
+_tanhs = tuple(P.Tanh(inner) + 1 for inner in (*_inner, _factored))
 
 
 @rule(*_halved_products(*_tanhs), aliases="FastGeluFusion")

@@ -138,8 +138,8 @@ def matched_scores(b: Builder, x: Value, masked_out: float = _MASKED_OUT) -> Sco
     if name in ("Mul", "Div"):
         unscaled, factor = _scaled(node)
         inner = matched_scores(b, unscaled, masked_out)
-        need(not inner.masks, "the mask is scaled")
-        return replace(inner, scale=inner.scale * factor)
+        masks = tuple(b.Mul(mask, b.const(factor, mask.tensor.dtype)) for mask in inner.masks)
+        return replace(inner, scale=inner.scale * factor, masks=masks)
     if name == "Add":
         # Either operand may be the mask: scores lead to a matmul.
         for score, mask in (inputs, inputs[::-1]):
@@ -147,14 +147,7 @@ def matched_scores(b: Builder, x: Value, masked_out: float = _MASKED_OUT) -> Sco
                 inner = matched_scores(b, score, masked_out)
                 return replace(inner, masks=(*inner.masks, mask))
     if name == "Where":
-        mask, score, low = (input_of(node, i) for i in range(3))
-        number = present(scalar(low), "the other side is not a number")
-        need(number <= masked_out, "the other side is not a masked-out score")
-        # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
-        zero = b.const(0.0, score.tensor.dtype)
-        inner = matched_scores(b, score, masked_out)
-        need(not inner.masks, "the scores are masked twice")
-        return replace(inner, masks=(b.Where(mask, zero, low),))
+        return _replaced_scores(b, node, masked_out)
     if name == "Reshape" and _regroups_heads(node):
         return matched_scores(b, input_of(node, 0), masked_out)
     is_matmul = node.op.key in ((ONNX, "MatMul"), (MICROSOFT, "FusedMatMul"))
@@ -174,8 +167,25 @@ def _may_be_scores(value: Value) -> bool:
         if node.op.name not in ("Add", "Mul", "Div", "Where", "Reshape"):
             return False
         inputs = [v for v in node.inputs if v is not None and not v.is_const]
+        if not inputs:
+            return False
         value = inputs[1] if node.op.name == "Where" and len(inputs) > 1 else inputs[0]
     return False
+
+
+def _replaced_scores(b: Builder, where: Node, masked_out: float) -> Scores:
+    """The operands of scores of which a Where replaces some by a number that masks them out."""
+    mask, yes, no = (input_of(where, i) for i in range(3))
+    is_inverted = scalar(no) is None
+    low, score = (yes, no) if is_inverted else (no, yes)
+    number = present(scalar(low), "the other side is not a number")
+    need(number <= masked_out, "the other side is not a masked-out score")
+    # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
+    zero = b.const(0.0, score.tensor.dtype)
+    inner = matched_scores(b, score, masked_out)
+    need(not inner.masks, "the scores are masked twice")
+    added = b.Where(mask, low, zero) if is_inverted else b.Where(mask, zero, low)
+    return replace(inner, masks=(added,))
 
 
 def _regroups_heads(node: Node) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.dtype import BOOL, I32
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import need, ranked
@@ -20,6 +21,7 @@ from sardonyx.transformers.attention_match import (
     stacked,
 )
 from sardonyx.transformers.fusion import Fusion, FusionBuilder, Replaced
+from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
 
 _FILTER: Final = -1e4  # the default of mask_filter_value
 
@@ -31,6 +33,7 @@ class AttentionOptions:
     is_multi_head: bool = False  # never Attention
     has_bias: bool = True  # MultiHeadAttention adds the biases of projections
     masks_are_causal: bool = False  # those of self-attention, whatever they are
+    has_scale: bool = False  # the scale is written also if it is the default
 
 
 @frozen
@@ -49,8 +52,21 @@ class _Projections:
     x: Value
     weight: Value
     bias: Value | None
-    sizes: tuple[int, int, int]
+    sizes: tuple[int, ...]
     is_packed: bool  # they are one matmul in the model
+
+
+def attention_options(model_type: str, options: FusionOptions) -> AttentionOptions:
+    """Return how onnxruntime's optimizer has attention in models of a type."""
+    is_multi_head = options.use_multi_head_attention or (
+        options.attention_op_type is AttentionOpType.MultiHeadAttention
+    )
+    return AttentionOptions(
+        is_multi_head=model_type == "mmdit" or (is_multi_head and model_type != "bart"),
+        has_bias=not options.disable_multi_head_attention_bias,
+        masks_are_causal=model_type == "bart",
+        has_scale=model_type == "mmdit",
+    )
 
 
 def attention(options: AttentionOptions) -> Fusion:
@@ -188,7 +204,7 @@ def _attention(
     inputs += [masks.padding, past, masks.bias]
     while inputs[-1] is None:
         inputs.pop()
-    attrs = _attrs(found, masks)
+    attrs = _attrs(found, masks, options.has_scale)
     if len(set(given.sizes)) > 1:
         attrs["qkv_hidden_sizes"] = given.sizes
     b.prefix = "Attention" if past is None else "GptAttention"
@@ -219,7 +235,7 @@ def _multi_head(
     is_cached = is_read and key.tensor.rank == 3
     b.prefix = "Attention"
     fused = b.node(
-        "MultiHeadAttention", *inputs, outputs=3 if is_cached else 1, **_attrs(found, masks)
+        "MultiHeadAttention", *inputs, outputs=3 if is_cached else 1, **_attrs(found, masks, options.has_scale)
     )
     replaced = _replaced(b, found, fused.outputs[0])
     if is_cached:
@@ -273,9 +289,9 @@ def _masks(b: FusionBuilder, found: Attention, options: AttentionOptions) -> Mas
     return masks_of(b, found, may_be_causal=is_self)
 
 
-def _attrs(found: Attention, masks: Masks) -> dict[str, Any]:
+def _attrs(found: Attention, masks: Masks, has_scale: bool) -> dict[str, Any]:
     attrs: dict[str, Any] = {"domain": MICROSOFT, "num_heads": found.q.count}
-    if not math.isclose(found.scale, found.q.width**-0.5, rel_tol=1e-5):
+    if has_scale or not math.isclose(found.scale, found.q.width**-0.5, rel_tol=1e-5):
         attrs["scale"] = found.scale
     if masks.is_causal:
         attrs["unidirectional"] = 1
@@ -286,6 +302,11 @@ def _attrs(found: Attention, masks: Masks) -> dict[str, Any]:
 
 def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
     """Return what the fused node's first output replaces."""
+    if found.hidden is not None:
+        # Rows that see no key are zeros, where the fused op has the mean of all values.
+        is_hidden = b.ReduceMin(b.cast(found.hidden, I32), b.ints(3), keepdims=1)
+        is_hidden = b.cast(b.Squeeze(is_hidden, b.ints(1)), BOOL)
+        return {found.result: b.Where(is_hidden, b.const(0.0, result.tensor.dtype), result)}
     if found.dtype is not None:
         return {found.result: b.cast(result, found.dtype)}
     end = _output_gemm(found.result)

@@ -49,6 +49,7 @@ class Attention:
     masks: tuple[Value, ...]
     result: Value  # [batch, rows, heads * head]
     dtype: DType | None = None  # that the result is cast to
+    hidden: Value | None = None  # where this is true, the weights are zeros
 
     @property
     def heads(self) -> tuple[Heads, Heads, Heads]:
@@ -66,7 +67,8 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     x = input_of(softmax, 0)
     ranked(x)
     need(softmax.attrs["axis"] in (-1, x.tensor.rank - 1), "not along the keys")
-    weights, dtype = _narrowed(softmax)
+    zeroed, hidden = _zeroed(softmax)
+    weights, dtype = _narrowed(zeroed)
     matmul, _ = value_matmul(weights)
     scores = matched_scores(b, x, _MASKED_OUT)
     values = input_of(matmul, 1)
@@ -81,7 +83,24 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     need(q.count == k.count == v.count, "heads are shared")
     need(q.width == k.width, "queries and keys have other widths")
     result = _result(matmul, (*q.value.tensor.dims[:1], q.value.tensor.dims[2], v.count * v.width))
-    return Attention(q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype)
+    return Attention(q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype, hidden)
+
+
+def _zeroed(softmax: Node) -> tuple[Node, Value | None]:
+    """Return the node that makes the weights, and the mask by which it replaces some by zeros.
+
+    Scores are masked out by the same mask, so this matters where it hides all keys.
+    """
+    weights, masked = softmax.outputs[0], input_of(softmax, 0).node
+    reader = only_reader(weights)
+    if reader is None or reader.op.key != (ONNX, "Where") or reader.inputs[2] is not weights:
+        return softmax, None
+    hidden = input_of(reader, 0)
+    is_zero = scalar(input_of(reader, 1)) == 0
+    is_same = masked is not None and masked.op.name == "Where" and masked.inputs[0] is hidden
+    ranked(hidden)
+    fits = hidden.tensor.rank == 4 and hidden.tensor.dims[1] == 1
+    return (reader, hidden) if is_zero and is_same and fits else (softmax, None)
 
 
 def _narrowed(softmax: Node) -> tuple[Node, DType | None]:
@@ -211,9 +230,3 @@ def stack_of(k: Value, v: Value) -> Value | None:
             if other is not None and other.op.name == "Unsqueeze" and input_of(other, 0) is v:
                 return concat.outputs[0]
     return None
-
-
-def need_private(value: Value, readers: int, reason: str) -> None:
-    """Abandon the fusion unless a value has this many readers and is no output."""
-    if value.n_exits or len(value.uses) != readers:
-        raise NoMatch(reason)

@@ -11,9 +11,9 @@ from sardonyx.errors import SardonyxError
 from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
 from sardonyx.transformers import activation_fusions, embedding_fusion, norm_fusions
-from sardonyx.transformers.attention_fusion import AttentionOptions, attention
+from sardonyx.transformers.attention_fusion import attention, attention_options
 from sardonyx.transformers.fusion import Fuser, Fusion
-from sardonyx.transformers.fusion_options import AttentionOpType, FusionOptions
+from sardonyx.transformers.fusion_options import FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.original_forms import restore
 from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
@@ -99,15 +99,7 @@ class BertOnnxModel(OnnxModel):
 
         As in onnxruntime, sums are fused only if the shapes of the whole model are known.
         """
-        op_type = options.attention_op_type
-        is_multi = options.use_multi_head_attention or op_type is AttentionOpType.MultiHeadAttention
-        fuse_attention = attention(
-            AttentionOptions(
-                is_multi_head=is_multi,
-                has_bias=not options.disable_multi_head_attention_bias,
-                masks_are_causal=self.model_type == "bart",
-            )
-        )
+        fuse_attention = attention(attention_options(self.model_type, options))
         skips = options.enable_skip_layer_norm and is_whole
         biases = options.enable_bias_skip_layer_norm
         implicit = [

@@ -102,6 +102,35 @@ def test_masks() -> None:
         "y = MatMul(p, v)\nout y",
         where + f"m = Where(c, 0.0, -1e38)\ny = {ONE}, m)\nout y",
     )
+    fuses(
+        where + TRANSPOSE + "s = MatMul(q, t)\na = Where(c, -1e38, s)\np = Softmax(a)\n"
+        "y = MatMul(p, v)\nout y",
+        where + f"m = Where(c, -1e38, 0.0)\ny = {ONE}, m)\nout y",
+    )
+    both = masked + "in c: bool[S,T]\n"
+    fuses(
+        both + TRANSPOSE + "s = MatMul(q, t)\na = Add(s, m)\nb = Where(c, a, -3.4e38)\n"
+        "p = Softmax(b)\ny = MatMul(p, v)\nout y",
+        both + f"w = Where(c, m, -3.4e38)\ny = {ONE}, w)\nout y",
+    )
+
+
+def test_scaled_masks() -> None:
+    masked = QKV + "in m: f32[B,1,1,T]\n"
+    fuses(
+        masked + TRANSPOSE + "s = MatMul(q, t)\na = Add(s, m)\nb = Mul(a, 2.0)\np = Softmax(b)\n"
+        "y = MatMul(p, v)\nout y",
+        masked + f"n = Mul(m, 2.0)\ny = {ONE}, n, scale=2.0)\nout y",
+    )
+
+
+def test_masks_of_heads_that_are_merged_for_the_matmul() -> None:
+    text = "in q: f32[4,S,8]\nin k: f32[4,T,8]\nin v: f32[4,T,6]\nin m: f32[2,1,S,T]\n"
+    text += "t = Transpose(k, perm=[0, 2, 1])\ns = MatMul(q, t)\na = Reshape(s, [2, 2, -1, 5])\n"
+    text += "b = Add(a, m)\nc = Reshape(b, [4, -1, 5])\np = Softmax(c)\ny = MatMul(p, v)\nout y"
+    want = parse(text.replace("T]", "5]").replace("T,", "5,"))
+    prune(want)
+    assert canonical(fused(text.replace("T]", "5]").replace("T,", "5,"))) == canonical(want)
 
 
 def test_nan_rows_become_zero_and_rows_come_before_heads() -> None:
@@ -121,11 +150,7 @@ REFUSED = {
     "mask adds heads": "s = MatMul(q, t)\na = Add(s, n)\np = Softmax(a)\ny = MatMul(p, v)\nout y",
     "mask is no limit": "s = MatMul(q, t)\na = Where(c, s, -5.0)\np = Softmax(a)\n"
     "y = MatMul(p, v)\nout y",
-    "scaled mask": "s = MatMul(q, t)\na = Add(s, m)\nb = Mul(a, 2.0)\np = Softmax(b)\n"
-    "y = MatMul(p, v)\nout y",
     "mask adds queries": "s = MatMul(q, t)\na = Add(s, e)\np = Softmax(a)\ny = MatMul(p, v)\nout y",
-    "masked twice": "s = MatMul(q, t)\na = Add(s, m)\nb = Where(c, a, -3.4e38)\np = Softmax(b)\n"
-    "y = MatMul(p, v)\nout y",
     "no product before": "p = Softmax(m)\ny = MatMul(p, v)\nout y",
     "other values for NaN": "s = MatMul(q, t)\np = Softmax(s)\ni = IsNaN(p)\nw = Where(i, 1.0, p)\n"
     "y = MatMul(w, v)\nout y",

@@ -180,11 +180,12 @@ def _replaced_scores(b: Builder, where: Node, masked_out: float) -> Scores:
     low, score = (yes, no) if is_inverted else (no, yes)
     number = present(scalar(low), "the other side is not a number")
     need(number <= masked_out, "the other side is not a masked-out score")
-    # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way.
-    zero = b.const(0.0, score.tensor.dtype)
+    # Where(mask, score, low) is score + Where(mask, 0, low), as low masks out either way. Other
+    # masks take the place of the 0: their sum with low may be infinite.
     inner = matched_scores(b, score, masked_out)
-    need(not inner.masks, "the scores are masked twice")
-    added = b.Where(mask, low, zero) if is_inverted else b.Where(mask, zero, low)
+    others = sum_of(b, inner.masks)
+    seen = b.const(0.0, score.tensor.dtype) if others is None else others
+    added = b.Where(mask, low, seen) if is_inverted else b.Where(mask, seen, low)
     return replace(inner, masks=(added,))
 
 

@@ -53,7 +53,6 @@ class _Projections:
     weight: Value
     bias: Value | None
     sizes: tuple[int, ...]
-    is_packed: bool  # they are one matmul in the model
 
 
 def attention_options(model_type: str, options: FusionOptions) -> AttentionOptions:
@@ -162,12 +161,12 @@ def _projections(
     sizes = tuple(heads.count * heads.width for heads in found.heads)
     packed = _packed(found)
     if packed is not None:
-        return _Projections(packed.x, packed.weight, packed.bias, sizes, True)
+        return _Projections(packed.x, packed.weight, packed.bias, sizes)
     given = [linear for linear in linears if linear is not None]
     if len(given) < 3 or len({linear.x for linear in given}) > 1:
         return None
     weight = b.label(b.Concat(*[linear.weight for linear in given], axis=1), "qkv_weight")
-    return _Projections(given[0].x, weight, _joined_bias(b, given, sizes), sizes, False)
+    return _Projections(given[0].x, weight, _joined_bias(b, given, sizes), sizes)
 
 
 def _packed(found: Attention) -> _Linear | None:
@@ -210,8 +209,6 @@ def _attention(
     b.prefix = "Attention" if past is None else "GptAttention"
     fused = b.node("Attention", *inputs, outputs=1 if present is None else 2, **attrs)
     result = fused.outputs[0]
-    if given.is_packed:
-        b.label(result, "output")
     replaced = _replaced(b, found, result)
     if present is not None:
         replaced[present] = fused.outputs[1]
@@ -235,7 +232,10 @@ def _multi_head(
     is_cached = is_read and key.tensor.rank == 3
     b.prefix = "Attention"
     fused = b.node(
-        "MultiHeadAttention", *inputs, outputs=3 if is_cached else 1, **_attrs(found, masks, options.has_scale)
+        "MultiHeadAttention",
+        *inputs,
+        outputs=3 if is_cached else 1,
+        **_attrs(found, masks, options.has_scale),
     )
     replaced = _replaced(b, found, fused.outputs[0])
     if is_cached:
@@ -313,8 +313,10 @@ def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
     if end is None:
         return {found.result: result}
     linear, last = end
+    b.label(result, "output")
     product = b.label_node(b.MatMul(result, linear.weight), "matmul")
-    return {last: b.label_node(b.Add(product, linear.bias), "add", "add_output")}
+    b.label(product, "matmul_output")
+    return {last: b.label_node(b.Add(product, linear.bias), "add")}
 
 
 def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:

@@ -8,7 +8,6 @@ import numpy as np
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import I32
 from sardonyx.graph.graph import Value, input_of
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.builder import Builder
@@ -16,6 +15,7 @@ from sardonyx.ops.decomposition import need, ranked
 from sardonyx.passes.attention import sum_of
 from sardonyx.passes.rule import scalar
 from sardonyx.transformers.attention_match import Attention
+from sardonyx.transformers.fusion import as_int32
 
 _FILTER: Final = -1e4  # the default of mask_filter_value
 _VIEWS: Final = ("Cast", "Identity", "Reshape", "Slice", "Unsqueeze")
@@ -46,14 +46,7 @@ def masks_of(b: Builder, found: Attention, may_be_causal: bool) -> Masks:
     bias = sum_of(b, others)
     if bias is not None:
         bias = _expanded(b, bias, found)
-    return Masks(is_causal, None if padding is None else _as_int32(b, padding), low, bias)
-
-
-def _as_int32(b: Builder, mask: Value) -> Value:
-    narrow = b.cast(mask, I32)
-    if narrow is not mask:
-        narrow.name = f"{mask.name}_int32"
-    return narrow
+    return Masks(is_causal, None if padding is None else as_int32(b, padding), low, bias)
 
 
 def _padding(mask: Value) -> tuple[Value, float] | None:

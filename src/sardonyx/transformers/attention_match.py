@@ -9,7 +9,7 @@ from sardonyx.graph.op import ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import need, present, ranked
 from sardonyx.passes.attention import matched_scores, only_reader, value_matmul
-from sardonyx.passes.rule import NoMatch, known_size, scalar
+from sardonyx.passes.rule import known_size, scalar
 
 _MASKED_OUT = -1e4  # what exporters of transformers write for masked scores, or less
 _HEADS_FIRST = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
@@ -83,7 +83,9 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     need(q.count == k.count == v.count, "heads are shared")
     need(q.width == k.width, "queries and keys have other widths")
     result = _result(matmul, (*q.value.tensor.dims[:1], q.value.tensor.dims[2], v.count * v.width))
-    return Attention(q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype, hidden)
+    return Attention(
+        q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype, hidden
+    )
 
 
 def _zeroed(softmax: Node) -> tuple[Node, Value | None]:

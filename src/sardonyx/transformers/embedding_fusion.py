@@ -7,7 +7,7 @@ from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import need, present, ranked
-from sardonyx.transformers.fusion import FusionBuilder, Replaced
+from sardonyx.transformers.fusion import FusionBuilder, Replaced, as_int32
 
 
 @frozen
@@ -25,15 +25,13 @@ class _Embedding:
 
 def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     """EmbedLayerNormalization for the normalized sum of two or three embeddings."""
-    need(node.op.key == (ONNX, "LayerNormalization"), "not a LayerNormalization")
-    total, y, shift = input_of(node, 0), node.outputs[0], optional_input(node, 2)
-    ranked(total)
-    need(total.tensor.rank == 3 and node.attrs["axis"] in (-1, 2), "not over the last of 3 dims")
-    need(not any(v.is_used for v in node.outputs[1:]), "the statistics are read")
-    shift = present(shift, "there is no shift")
-    found = [_embedding(b, value) for value in _terms(total)]
+    total, terms, scale, shift = _normalized(node)
+    y = node.outputs[0]
+    ranked(y)
+    need(y.tensor.rank == 3, "not over the last of three dims")
+    found = [_embedding(b, value) for value in terms]
     need(len(found) in (2, 3), "not two or three embeddings")
-    rows = total.tensor.dims[:2]
+    rows = y.tensor.dims[:2]
     # A position is the same in all samples, unless the model is fed with positions.
     shared = [e for e in found if e.ids is None or e.ids.tensor.shape != rows]
     need(len(shared) <= 1, "two embeddings have no batch")
@@ -43,7 +41,7 @@ def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     need(position.ids is None or position.ids.tensor.dims[0] in (1, rows[0]), "other positions")
     word, *rest = sorted((e for e in found if e is not position), key=lambda e: -e.n_rows)
     segment = rest[0] if rest else None
-    ids = [None if e is None or e.ids is None else b.cast(e.ids, I32)
+    ids = [None if e is None or e.ids is None else as_int32(b, e.ids)
            for e in (word, segment, position)]  # fmt: skip
     inputs = [
         ids[0],
@@ -52,14 +50,35 @@ def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
         position.table,
         None if segment is None else segment.table,
     ]
-    inputs += [input_of(node, 1), shift, *([] if ids[2] is None else [None, ids[2]])]
+    inputs += [scale, shift, *([] if ids[2] is None else [None, ids[2]])]
     fused = b.node(
         "EmbedLayerNormalization", *inputs, outputs=3, domain=MICROSOFT,
         epsilon=node.attrs["epsilon"],
     )  # fmt: skip
-    fused.outputs[1].name = "mask_index"  # onnxruntime wants it named, though nothing reads it
-    has_readers = len(total.uses) > 1 or total.n_exits
+    b.label(fused.outputs[0], "output")
+    b.label(fused.outputs[1], "dummy_mask_index")  # runtimes want it named, though unread
+    # The normalization itself is one reader of a sum that it does not make.
+    has_readers = len(total.uses) > (total.node is not node) or total.n_exits
+    if has_readers:
+        b.label(fused.outputs[2], "embedding_sum")
     return {y: fused.outputs[0]} | ({total: fused.outputs[2]} if has_readers else {})
+
+
+def _normalized(node: Node) -> tuple[Value, list[Value], Value, Value]:
+    """Return the sum that is normalized, its terms, scale and shift."""
+    if node.op.key == (MICROSOFT, "SkipLayerNormalization"):
+        need(optional_input(node, 4) is None, "it has a bias")
+        scale, shift = input_of(node, 2), optional_input(node, 3)
+        need(len(node.outputs) < 4 or not any(v.is_used for v in node.outputs[1:3]), "statistics")
+        terms = [term for i in (0, 1) for term in _terms_or_value(input_of(node, i))]
+        total = node.outputs[3] if len(node.outputs) > 3 else Value("", node.outputs[0].fact)
+        return total, terms, scale, present(shift, "there is no shift")
+    need(node.op.key == (ONNX, "LayerNormalization"), "not a normalization")
+    total, scale, shift = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
+    ranked(total)
+    need(node.attrs["axis"] in (-1, total.tensor.rank - 1), "not over the last dim")
+    need(not any(v.is_used for v in node.outputs[1:]), "the statistics are read")
+    return total, _terms(total), scale, present(shift, "there is no shift")
 
 
 def _terms(total: Value) -> list[Value]:
@@ -69,9 +88,13 @@ def _terms(total: Value) -> list[Value]:
     assert add is not None
     terms: list[Value] = []
     for value in (input_of(add, 0), input_of(add, 1)):
-        is_inner = value.op == "Add" and len(value.uses) == 1 and not value.n_exits
-        terms += _terms(value) if is_inner else [value]
+        terms += _terms_or_value(value)
     return terms
+
+
+def _terms_or_value(value: Value) -> list[Value]:
+    is_inner = value.op == "Add" and len(value.uses) == 1 and not value.n_exits
+    return _terms(value) if is_inner else [value]
 
 
 def _embedding(b: FusionBuilder, value: Value) -> _Embedding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sardonyx.graph.dtype import I32
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT
@@ -35,11 +36,11 @@ class FusionBuilder(Builder):
         self.labels[value] = suffix
         return value
 
-    def label_node(self, value: Value, suffix: str, output: str = "") -> Value:
-        """Return a value; it and its node get the fused node's name and a suffix."""
+    def label_node(self, value: Value, suffix: str) -> Value:
+        """Return a value, whose node gets the fused node's name and a suffix."""
         assert value.node is not None
         self.labels[value.node] = suffix
-        return self.label(value, output or f"{suffix}_output")
+        return value
 
 
 Fusion = Callable[[FusionBuilder, Node], Replaced]
@@ -66,10 +67,10 @@ class Fuser:
         replaced = try_build(b, lambda: fusion(b, node), b.prefix, node)
         if not replaced:
             return False
-        self._name(b, node)
         makers = [value.node for value in replaced if value.node is not None]
         for old, new in replaced.items():
             replace_value(b.graph, old, new)
+        self._name(b, node)
         # A rule may have built nodes on the way to the fused one that nothing reads in the end.
         drop(b.graph, [*makers, *b.new_nodes])
         return True
@@ -84,4 +85,13 @@ class Fuser:
             if node.op.domain == MICROSOFT:
                 node.name = name
         for labelled, suffix in b.labels.items():
-            labelled.name = f"{name}_{suffix}"
+            if isinstance(labelled, Node) or not labelled.n_exits:
+                labelled.name = f"{name}_{suffix}"
+
+
+def as_int32(b: Builder, value: Value) -> Value:
+    """Return a mask or ids in int32, which fused ops take."""
+    narrow = b.cast(value, I32)
+    if narrow is not value:
+        narrow.name = f"{value.name}_int32"
+    return narrow

@@ -24,8 +24,8 @@ _DEFAULT_EPSILON: Final = 1e-12  # of SkipLayerNormalization
 def skip_layer_norm(implicit: Collection[str]) -> Fusion:
     """Return the fusion of a sum and its normalization; other readers of the sum stay.
 
-    `implicit` are results of nodes that leave out epsilon. As in onnxruntime's optimizer, they get
-    the default of the fused op.
+    `implicit` are results of nodes that have attributes that ONNX does not, such as a misspelt
+    epsilon, and so no defined one: they get that of onnxruntime's optimizer.
     """
 
     def fuse(b: FusionBuilder, node: Node) -> Replaced:

@@ -26,6 +26,7 @@ _FUSED = (
     "GemmFastGelu", "LayerNormalization", "SimplifiedLayerNormalization",
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding",
 )  # fmt: skip
+_NORM_ATTRIBUTES = {"axis", "epsilon", "stash_type"}
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 _QUANTIZED = (
     "QOrderedAttention", "QOrderedGelu", "QOrderedLayerNormalization", "QOrderedMatMul",
@@ -105,7 +106,8 @@ class BertOnnxModel(OnnxModel):
         implicit = [
             node.output[0]
             for node in self.get_nodes_by_op_type("LayerNormalization")
-            if self.get_node_attribute(node, "epsilon") is None
+            if {attribute.name for attribute in node.attribute} - _NORM_ATTRIBUTES
+            and self.get_node_attribute(node, "epsilon") is None
         ]
         table: list[tuple[bool, str, Fusion]] = [
             (options.enable_attention, "Attention", fuse_attention),

@@ -31,7 +31,9 @@ def restore(result: ModelProto, original: ModelProto) -> None:
     for node in result.graph.node:
         old = makers.get(node.output[0]) if node.output else None
         if old is not None and _is_same(node, old) and not removed.has_attributes_of(old):
+            inputs = [*node.input, *old.input[len(node.input) :]]
             node.CopyFrom(old)
+            node.input[:] = inputs
         elif node.domain == _MICROSOFT and (old is None or old.domain != _MICROSOFT):
             _spell_out(node)
     _restore_constants(result, makers)
@@ -105,10 +107,13 @@ def _restore_aliases(
 
 
 def _is_same(node: NodeProto, old: NodeProto) -> bool:
-    """Whether a node computes what a node of the original model does, from the same values."""
+    """Whether a node is one of the original model, of which other nodes may make the inputs."""
     if node.op_type != old.op_type or (node.domain or "ai.onnx") != (old.domain or "ai.onnx"):
         return False
-    if _names(node.input) != _names(old.input) or _names(node.output) != _names(old.output):
+    # Inputs that another opset has as attributes differ in number.
+    if [not name for name in _names(node.input)] != [not name for name in _names(old.input)]:
+        return False
+    if _names(node.output) != _names(old.output):
         return False
     # Attributes that the newer form leaves out have their defaults.
     attributes = {attribute.name: attribute for attribute in old.attribute}

@@ -23,7 +23,7 @@ from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, 
 from sardonyx.load.attributes import Attributes, annotations_of, constant_node, fits
 from sardonyx.load.order import in_order
 from sardonyx.load.tensor import Tensors
-from sardonyx.load.tolerated import read_inputs
+from sardonyx.load.tolerated import give_latest, read_inputs
 from sardonyx.load.types import Dims, fact_of, shape_of
 from sardonyx.load.upgrade import OldNode, Rule, find
 from sardonyx.ops import lookup, names
@@ -177,6 +177,8 @@ class GraphBuilder:
             values = self._expand(graph, function, record, attributes, inputs, context)
         elif record.op_type == "Constant" and domain == ONNX:
             values = [constant(constant_node(self._attributes, attributes))]
+            if give_latest(graph, context.names.values.get(outputs[0]), values[0]):
+                del context.names.values[outputs[0]]
         else:
             values = self._primitive(graph, record, attributes, inputs, context)
         names = context.names

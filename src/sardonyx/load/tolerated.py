@@ -6,7 +6,7 @@ from typing import Final
 
 from sardonyx.base.log import logger
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Value
+from sardonyx.graph.graph import Graph, Value
 from sardonyx.graph.op import MICROSOFT, ONNX, Op
 
 # Ops whose unknown attributes onnxruntime ignores. Exporters write misspelt ones, and the version
@@ -23,6 +23,19 @@ _READ_WITH: Final = {
 
 
 _MASK: Final = 3  # the input mask_index of Attention
+
+
+def give_latest(graph: Graph, earlier: Value | None, latest: Value) -> bool:
+    """Return whether a Constant node names a value that an earlier one did; all read the latest.
+
+    Tools that edit models have given numbers as names twice. onnxruntime runs such models so.
+    """
+    if earlier is None or earlier.const is None or earlier.node is not None:
+        return False
+    for node, slot in tuple(earlier.uses):
+        graph.set_input(node, slot, latest)
+    logger.warning("two Constant nodes make %s: the latest is its value", earlier.name)
+    return True
 
 
 def _at(inputs: list[Value | None], position: int) -> Value | None:

@@ -242,6 +242,26 @@ def test_two_transposes_become_one() -> None:
     )
 
 
+@pytest.mark.parametrize("axis", [2, 1])
+def test_softmax_of_flattened_rows(axis: int) -> None:
+    text = f"""
+        in x: f32[B,S,8]
+        a = Flatten(x, axis={axis})
+        p = Softmax(a, axis=1)
+        s = Shape(x)
+        y = Reshape(p, s)
+        out y
+    """
+    if axis == 1:  # rows of two dims
+        unchanged(text, by=[*algebra.softmax_of_rows])
+    else:
+        rewrites(
+            text,
+            by=[*algebra.softmax_of_rows],
+            into="in x: f32[B,S,8]\ny = Softmax(x, axis=-1)\nout y",
+        )
+
+
 def test_two_reshapes_become_one() -> None:
     rewrites(
         "in x: f32[B,8]\na = Reshape(x, [-1, 4])\ny = Reshape(a, [-1, 2])\nout y",

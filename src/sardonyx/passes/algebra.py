@@ -155,6 +155,21 @@ def constant_where(b: Builder, c: Value, x: Value, y: Value, node: Node) -> Valu
     return chosen
 
 
+_rows = P.Softmax(P.Flatten(x).named("flat")).named("softmax")
+
+
+@rule(P.Reshape(_rows, hole("s")).named("node"))
+def softmax_of_rows(
+    b: Builder, x: Value, s: Value, flat: Node, softmax: Node, node: Node
+) -> Value:
+    """Apply the Softmax of opsets below 13 to the last axis, without the matrix of its rows."""
+    unchanged(node.outputs[0], x)
+    last = x.tensor.rank - 1
+    is_last = flat.attrs["axis"] in (-1, last) and softmax.attrs["axis"] in (-1, 1)
+    need(is_last and last > 0, "rows have more than one dim")
+    return b.Softmax(x, axis=-1)
+
+
 def permutation_of(node: Node) -> tuple[int, ...]:
     """The permutation of a Transpose; without `perm` it reverses the dims."""
     perm, shape = node.attrs["perm"], node.outputs[0].tensor.shape
@@ -188,5 +203,5 @@ def transpose_nothing(b: Builder, x: Value, node: Node) -> Value:
 RULES: Final[tuple[Any, ...]] = (
     *identity, *dropout, *add_zero, *times_one, *same_shape, *single_operand, *whole_slice,
     *reshape_twice, *inverse_squeeze, *cast_like, *constant_where, *transpose_twice,
-    *transpose_nothing,
+    *transpose_nothing, *softmax_of_rows,
 )  # fmt: skip

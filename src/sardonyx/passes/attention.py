@@ -83,9 +83,12 @@ def _fuse(b: Builder, softmax: Node) -> None:
 
 
 def only_reader(value: Value) -> Node | None:
-    """The only node that reads a value, if it is in the same graph; None otherwise."""
+    """The only node that reads a value, if it is in the same graph; None otherwise.
+
+    Shapes that are read of it do not count.
+    """
     # A body may read the value as well, but may never run.
-    readers = {n for n, _ in value.uses}
+    readers = {n for n, _ in value.uses if n.op.name != "Shape"}
     if value.n_exits or len(readers) != 1:
         return None
     (reader,) = readers

@@ -12,6 +12,7 @@ from sardonyx.graph.dtype import BOOL, I32
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import need, ranked
+from sardonyx.passes.attention import only_reader
 from sardonyx.transformers.attention_masks import Masks, masks_of
 from sardonyx.transformers.attention_match import (
     Attention,
@@ -323,9 +324,7 @@ def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:
     """Return the Gemm over merged rows that reads the result, and what it makes."""
     last, value = None, result
     for op in ("Reshape", "Gemm", "Reshape"):
-        # Shapes that are read of the result are only for the Reshapes.
-        readers = {node for node, _ in value.uses if node.op.name != "Shape"}
-        last = readers.pop() if len(readers) == 1 and not value.n_exits else None
+        last = only_reader(value)
         if last is None or last.op.key != (ONNX, op):
             return None
         value = last.outputs[0]

@@ -12,6 +12,7 @@ from sardonyx.passes.attention import matched_scores, only_reader, value_matmul
 from sardonyx.passes.rule import known_size, scalar
 
 _MASKED_OUT = -1e4  # what exporters of transformers write for masked scores, or less
+_SWAPPED = (0, 1, 3, 2)
 _HEADS_FIRST = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows, head]
 
 
@@ -128,15 +129,48 @@ def _widened(b: Builder, values: Value, dtype: DType) -> Value:
 def _heads(b: Builder, value: Value) -> tuple[Heads, float]:
     """Return heads, and the factor of their projection."""
     value = _unmerged(value)
-    node, past, joined = value.node, None, None
-    if node is not None and node.op.name == "Concat" and len(node.inputs) == 2:
-        need(node.attrs["axis"] in (-2, 2), "heads are joined otherwise")
-        past, joined, value = input_of(node, 0), value, input_of(node, 1)
+    past, joined = None, None
+    parts = _joined(b, value)
+    if parts is not None:
+        past, value, joined = parts
         ranked(past)
     ranked(value)
     need(value.tensor.rank == 4, "not heads")
     projection, factor = _projection(value)
     return Heads(value, projection, past, joined), factor
+
+
+def _joined(b: Builder, value: Value) -> tuple[Value, Value, Value] | None:
+    """Return the past and the new heads that a value is made of, and the value in the model.
+
+    Keys may be joined after they were transposed for the product.
+    """
+    node, perm = value.node, (0, 1, 2, 3)
+    if node is not None and node.op.name == "Transpose" and tuple(node.attrs["perm"]) == _SWAPPED:
+        value, perm = input_of(node, 0), _SWAPPED
+        joined = [n.outputs[0] for n, _ in value.uses if n is not node and n.op is node.op]
+        whole = next((v for v in joined if v.tensor.shape == node.outputs[0].tensor.shape), None)
+        whole, node = whole or node.outputs[0], value.node
+    else:
+        whole = value
+    if node is None or node.op.name != "Concat" or len(node.inputs) != 2:
+        return None
+    if node.attrs["axis"] % 4 != perm[2]:
+        return None
+    past, new = (_permuted(b, input_of(node, i), perm) for i in (0, 1))
+    return past, new, whole
+
+
+def _permuted(b: Builder, value: Value, perm: tuple[int, ...]) -> Value:
+    """Return a value with permuted dims; a Transpose that made it is combined with that."""
+    if perm == (0, 1, 2, 3):
+        return value
+    node = value.node
+    if node is None or node.op.key != (ONNX, "Transpose"):
+        return b.Transpose(value, perm=perm)
+    combined = tuple(node.attrs["perm"][i] for i in perm)
+    source = input_of(node, 0)
+    return source if combined == (0, 1, 2, 3) else b.Transpose(source, perm=combined)
 
 
 def _unmerged(value: Value) -> Value:

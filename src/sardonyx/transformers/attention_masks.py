@@ -43,6 +43,8 @@ def masks_of(b: Builder, found: Attention, may_be_causal: bool) -> Masks:
             padding, low = raw
         else:
             others.append(mask)
+    # A triangle that is as large as the longest sequence has a row for each query.
+    need(is_causal or found.rows == rows, "a mask adds queries")
     bias = sum_of(b, others)
     if bias is not None:
         bias = _expanded(b, bias, found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ONNX
@@ -48,6 +49,7 @@ class Attention:
     v: Heads
     scale: float
     masks: tuple[Value, ...]
+    rows: Size  # of the scores: those of the queries, as far as masks have as many
     result: Value  # [batch, rows, heads * head]
     dtype: DType | None = None  # that the result is cast to
     hidden: Value | None = None  # where this is true, the weights are zeros
@@ -83,10 +85,10 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     need(q.past is None, "queries have a past")
     need(q.count == k.count == v.count, "heads are shared")
     need(q.width == k.width, "queries and keys have other widths")
-    result = _result(matmul, (*q.value.tensor.dims[:1], q.value.tensor.dims[2], v.count * v.width))
-    return Attention(
-        q, k, v, scores.scale * factor * key_factor, scores.masks, result, dtype, hidden
-    )
+    rows = x.tensor.dims[-2]
+    result = _result(matmul, (q.value.tensor.dims[0], rows, v.count * v.width))
+    scale = scores.scale * factor * key_factor
+    return Attention(q, k, v, scale, scores.masks, rows, result, dtype, hidden)
 
 
 def _zeroed(softmax: Node) -> tuple[Node, Value | None]:

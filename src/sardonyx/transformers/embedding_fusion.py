@@ -2,12 +2,51 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sardonyx.base.records import frozen
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT, ONNX
-from sardonyx.ops.decomposition import need, present, ranked
+from sardonyx.ops.decomposition import NoMatch, need, present, ranked
 from sardonyx.transformers.fusion import FusionBuilder, Replaced, as_int32
+
+_MASK: Final = 7  # the position of the mask in EmbedLayerNormalization
+
+
+def embedding_mask(b: FusionBuilder, node: Node) -> Replaced:
+    """EmbedLayerNormalization with a mask, of which it also counts the ones in each row."""
+    need(node.op.key == (MICROSOFT, "EmbedLayerNormalization"), "not embeddings")
+    need(optional_input(node, _MASK) is None and not node.outputs[1].is_used, "it has a mask")
+    count, mask = _counted(b, node, input_of(node, 0).tensor.dims)
+    given = [optional_input(node, i) for i in range(_MASK)]
+    ids = optional_input(node, _MASK + 1)
+    inputs = [*given, as_int32(b, mask), *([] if ids is None else [ids])]
+    fused = b.node(
+        "EmbedLayerNormalization",
+        *inputs,
+        outputs=3,
+        domain=MICROSOFT,
+        epsilon=node.attrs["epsilon"],
+    )
+    pairs = {old: new for old, new in zip(node.outputs, fused.outputs, strict=False) if old.is_used}
+    return {**pairs, count: fused.outputs[1]}
+
+
+def _counted(b: FusionBuilder, node: Node, dims: Shape) -> tuple[Value, Value]:
+    """Return the lengths that an Attention reads, and the mask of ones that they count."""
+    for count in [n for n in b.graph.nodes if n.op.key == (ONNX, "ReduceSum")]:
+        axes, mask = optional_input(count, 1), input_of(count, 0)
+        readers = [reader for reader, slot in count.outputs[0].uses if slot == 3]
+        is_mask = any(reader.op.key == (MICROSOFT, "Attention") for reader in readers)
+        if axes is None or axes.tensor.ints not in ((1,), (-1,)) or count.attrs["keepdims"]:
+            continue
+        if mask.op == "Cast" and mask.node is not None:
+            mask = input_of(mask.node, 0)
+        if is_mask and mask.tensor.shape == dims and count.outputs[0].tensor.dtype is I32:
+            return count.outputs[0], mask
+    raise NoMatch(f"no mask of {node}")
 
 
 @frozen

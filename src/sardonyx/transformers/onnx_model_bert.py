@@ -12,11 +12,13 @@ from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
 from sardonyx.transformers import activation_fusions, embedding_fusion, norm_fusions
 from sardonyx.transformers.attention_fusion import attention, attention_options
+from sardonyx.transformers.clean_graph import clean_graph
 from sardonyx.transformers.fusion import Fuser, Fusion
-from sardonyx.transformers.fusion_options import FusionOptions
+from sardonyx.transformers.fusion_options import AttentionMaskFormat, FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.original_forms import restore
 from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
+from sardonyx.transformers.rotary_fusion import rotary_embedding
 from sardonyx.transformers.set_aside import Partial, partial
 
 logger = logging.getLogger(__name__)
@@ -94,6 +96,7 @@ class BertOnnxModel(OnnxModel):
         restore(result, self.model)
         result.producer_name, result.producer_version = "sardonyx.transformers", ""
         self.initialize(result)
+        self.postprocess()
 
     def _fusions(self, options: FusionOptions, is_whole: bool) -> list[tuple[str, Fusion]]:
         """Return the fusions that are enabled, in the order in which they run.
@@ -103,6 +106,8 @@ class BertOnnxModel(OnnxModel):
         fuse_attention = attention(attention_options(self.model_type, options))
         skips = options.enable_skip_layer_norm and is_whole
         biases = options.enable_bias_skip_layer_norm
+        mask_format = options.attention_mask_format
+        takes_lengths = mask_format == AttentionMaskFormat.MaskIndexEnd
         implicit = [
             node.output[0]
             for node in self.get_nodes_by_op_type("LayerNormalization")
@@ -110,9 +115,12 @@ class BertOnnxModel(OnnxModel):
             and self.get_node_attribute(node, "epsilon") is None
         ]
         table: list[tuple[bool, str, Fusion]] = [
+            (options.enable_rotary_embeddings, "RotaryEmbedding", rotary_embedding()),
             (options.enable_attention, "Attention", fuse_attention),
             (options.enable_embed_layer_norm, "EmbedLayerNormalization",
              embedding_fusion.embed_layer_norm),
+            (takes_lengths and options.enable_embed_layer_norm, "EmbedLayerNormalization",
+             embedding_fusion.embedding_mask),
             (options.enable_gelu, "Gelu", activation_fusions.gelu),
             (options.enable_gelu, "QuickGelu", activation_fusions.quick_gelu),
             (options.enable_gelu_approximation, "FastGelu", activation_fusions.approximate_gelu),
@@ -122,6 +130,15 @@ class BertOnnxModel(OnnxModel):
             (skips and biases, "SkipLayerNorm_AddBias", norm_fusions.bias_skip_layer_norm),
         ]  # fmt: skip
         return [(prefix, fusion) for is_enabled, prefix, fusion in table if is_enabled]
+
+    def clean_graph(self) -> None:
+        """Simplify masks that are made of the shape of an input."""
+        clean_graph(self)
+
+    def postprocess(self) -> None:
+        """Clean up, and remove what nothing reads."""
+        self.clean_graph()
+        self.prune_graph(allow_remove_graph_inputs=False)
 
     def _import_domains(self) -> None:
         """Import the domains of all nodes, which fusions of other tools may have left out."""

@@ -1,0 +1,86 @@
+"""Cleanup of masks that are made of the shape of an input."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from onnx import NodeProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from sardonyx.transformers.graph_edges import Makers
+    from sardonyx.transformers.onnx_model import OnnxModel
+
+_MASK = 3  # the position of the mask in Attention
+
+
+def clean_graph(model: OnnxModel) -> None:
+    """Simplify constants of an input's shape, and drop masks that hide nothing."""
+    for node in model.get_nodes_by_op_type("ConstantOfShape"):
+        _read_whole_shape(model, node)
+    for node in model.get_nodes_by_op_type("Cast"):
+        _merge_cast(model, node)
+    makers = model.output_name_to_node()
+    for node in model.get_nodes_by_op_type("Attention"):
+        if len(node.input) > _MASK and _is_all_ones(model, makers.get(node.input[_MASK]), makers):
+            node.input[_MASK] = ""
+            while not node.input[-1]:
+                del node.input[-1]
+
+
+def _read_whole_shape(model: OnnxModel, node: NodeProto) -> None:
+    """Let a ConstantOfShape read a Shape, instead of all its elements one by one."""
+    makers = model.output_name_to_node()
+    concat = makers.get(node.input[0])
+    if concat is None or concat.op_type != "Concat":
+        return
+    shapes = []
+    for position in range(len(concat.input)):
+        path = model.match_parent_path(
+            concat, ["Unsqueeze", "Gather", "Shape"], [position, 0, 0], makers
+        )
+        if path is None or _number(model, path[1].input[1]) != position:
+            return
+        shapes.append(path[2])
+    source = shapes[0].input[0]
+    rank = len(model.get_shape(source) or ())
+    if rank == len(shapes) and all(shape.input[0] == source for shape in shapes):
+        node.input[0] = shapes[0].output[0]
+
+
+def _number(model: OnnxModel, name: str) -> float | None:
+    value = model.get_constant_value(name)
+    return None if value is None or value.size != 1 else value.item()
+
+
+def _merge_cast(model: OnnxModel, cast: NodeProto) -> None:
+    """Let a ConstantOfShape that only a Cast reads have its type."""
+    maker = model.output_name_to_node().get(cast.input[0])
+    readers = model.input_name_to_nodes().get(cast.input[0], [])
+    if maker is None or maker.op_type != "ConstantOfShape" or len(readers) > 1:
+        return
+    outputs = model.get_graphs_output_names()
+    if cast.input[0] in outputs or cast.output[0] in outputs:
+        return
+    dtype = helper.tensor_dtype_to_np_dtype(model.get_node_attribute(cast, "to"))
+    tensor = numpy_helper.from_array(np.array([_fill_value(model, maker)]).astype(dtype))
+    del maker.attribute[:]
+    maker.attribute.append(helper.make_attribute("value", tensor))
+    model.replace_input_of_all_nodes(cast.output[0], maker.output[0])
+    model.remove_node(cast)
+
+
+def _fill_value(model: OnnxModel, node: NodeProto) -> float:
+    tensor = model.get_node_attribute(node, "value")
+    return 0.0 if tensor is None else numpy_helper.to_array(tensor).item()
+
+
+def _is_all_ones(model: OnnxModel, node: NodeProto | None, makers: Makers) -> bool:
+    """Whether a mask is the sums of rows of ones."""
+    if node is None or node.op_type != "ReduceSum":
+        return False
+    maker = makers.get(node.input[0])
+    if maker is not None and maker.op_type == "Cast":
+        maker = makers.get(maker.input[0])
+    is_constant = maker is not None and maker.op_type == "ConstantOfShape"
+    return is_constant and maker is not None and _fill_value(model, maker) == 1

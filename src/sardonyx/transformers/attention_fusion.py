@@ -303,8 +303,6 @@ def _attrs(found: Attention, masks: Masks, has_scale: bool) -> dict[str, Any]:
 
 def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
     """Return what the fused node's first output replaces."""
-    if found.dtype is None:
-        result.fact = found.result.tensor.without_contents()
     if found.hidden is not None:
         # Rows that see no key are zeros, where the fused op has the mean of all values.
         is_hidden = b.ReduceMin(b.cast(found.hidden, I32), b.ints(3), keepdims=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.base.records import frozen
-from sardonyx.graph.dim import Shape
+from sardonyx.graph.dim import Shape, same
 from sardonyx.graph.dtype import I32, I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT, ONNX
@@ -44,9 +44,19 @@ def _counted(b: FusionBuilder, node: Node, dims: Shape) -> tuple[Value, Value]:
             continue
         if mask.op == "Cast" and mask.node is not None:
             mask = input_of(mask.node, 0)
-        if is_mask and mask.tensor.shape == dims and count.outputs[0].tensor.dtype is I32:
+        if is_mask and _may_be(mask, dims) and count.outputs[0].tensor.dtype is I32:
             return count.outputs[0], mask
     raise NoMatch(f"no mask of {node}")
+
+
+def _may_be(mask: Value, dims: Shape) -> bool:
+    """Whether a mask has these dims, as far as is known: often they are declared without names."""
+    shape = mask.tensor.shape
+    return (
+        shape is not None
+        and len(shape) == 2
+        and all(same(a, b) is not False for a, b in zip(shape, dims, strict=True))
+    )
 
 
 @frozen

@@ -7,6 +7,7 @@ import logging
 import onnx
 
 from sardonyx.convert import to_bytes
+from sardonyx.convert.inference import infer_again
 from sardonyx.errors import SardonyxError
 from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
@@ -87,7 +88,10 @@ class BertOnnxModel(OnnxModel):
             fuse_rms_norms(graph)
         fuser = Fuser(graph)
         for prefix, fusion in self._fusions(options, is_whole=not part.nodes):
-            logger.info("%s: %d", prefix, fuser.apply(fusion, prefix))
+            count = fuser.apply(fusion, prefix)
+            logger.info("%s: %d", prefix, count)
+            if count and prefix == "Attention":
+                infer_again(graph)  # without the dims of masks, which may be less simple
         optimize(graph, PassOptions(level=basic, disabled=frozenset({"MatMulAddFusion"})))
         part.model.opsets.setdefault("com.microsoft", 1)
         result = onnx.ModelProto()

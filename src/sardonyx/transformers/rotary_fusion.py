@@ -129,12 +129,11 @@ def _unviewed(value: Value) -> tuple[Value, float]:
 
 def _table(value: Value) -> Any:
     """Return a constant matrix, of which the front may be sliced to the length of the sequence."""
-    while value.node is not None and value.op in ("Slice", "Squeeze"):
-        node = value.node
+    while (node := value.node) is not None and value.op in ("Slice", "Squeeze"):
         if node.op.name == "Slice":
             starts = input_of(node, 1).tensor.ints
             need(starts is not None and not any(starts), "not the front of a table")
-        value = input_of(value.node, 0)
+        value = input_of(node, 0)
     const = present(value.const, "the table is not constant")
     table = const.read()
     return table.reshape(table.shape[-2:])

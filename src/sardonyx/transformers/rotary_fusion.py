@@ -115,12 +115,12 @@ def _angles(value: Value, op: str) -> _Angles:
 def _unviewed(value: Value) -> tuple[Value, float]:
     """Return a value without dims of 1 that are added, and without the factor of it."""
     factor = 1.0
-    while value.node is not None:
+    while (node := value.node) is not None:
         inner, number = unscaled(value)
         if number != 1 or inner is not value:
             value, factor = inner, factor * number
-        elif value.op in _VIEWS:
-            value = input_of(value.node, 0)
+        elif node.op.name in _VIEWS:
+            value = input_of(node, 0)
             ranked(value)
         else:
             break

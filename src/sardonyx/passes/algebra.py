@@ -159,9 +159,7 @@ _rows = P.Softmax(P.Flatten(x).named("flat")).named("softmax")
 
 
 @rule(P.Reshape(_rows, hole("s")).named("node"))
-def softmax_of_rows(
-    b: Builder, x: Value, s: Value, flat: Node, softmax: Node, node: Node
-) -> Value:
+def softmax_of_rows(b: Builder, x: Value, s: Value, flat: Node, softmax: Node, node: Node) -> Value:
     """Apply the Softmax of opsets below 13 to the last axis, without the matrix of its rows."""
     unchanged(node.outputs[0], x)
     last = x.tensor.rank - 1

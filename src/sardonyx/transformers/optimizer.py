@@ -6,6 +6,7 @@ python -m onnxruntime.transformers.optimizer --input model.onnx --output fused.o
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import tempfile
 from collections.abc import Collection, Sequence
@@ -20,6 +21,7 @@ from sardonyx.transformers.fusion_options import FusionOptions
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.onnx_model_bert import BertOnnxModel
 
+logger = logging.getLogger(__name__)
 _LEVELS: Final = {
     1: GraphOptimizationLevel.ORT_ENABLE_BASIC,
     2: GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
@@ -94,18 +96,20 @@ def optimize_by_fusion(
     hidden_size: int = 0,
     optimization_options: FusionOptions | None = None,
 ) -> OnnxModel:
-    """Return a model with fused ops."""
-    _check(model_type)
+    """Return a model with fused ops; one of an unknown type as it is."""
+    if not _is_known(model_type):
+        return OnnxModel(model)
     fused = BertOnnxModel(model, num_heads, hidden_size, model_type)
     fused.optimize(optimization_options or FusionOptions(model_type))
     return fused
 
 
-def _check(model_type: str) -> None:
-    if model_type not in MODEL_TYPES:
-        raise ValueError(
-            f"there is no model_type {model_type!r}: give one of {', '.join(MODEL_TYPES)}"
-        )
+def _is_known(model_type: str) -> bool:
+    if model_type in MODEL_TYPES:
+        return True
+    known = ", ".join(MODEL_TYPES)
+    logger.warning("the model is not fused: its type %r is none of %s", model_type, known)
+    return False
 
 
 def optimize_model(  # noqa: PLR0913 - onnxruntime's function
@@ -124,9 +128,11 @@ def optimize_model(  # noqa: PLR0913 - onnxruntime's function
     """Return a model with fused ops or, if told so, only after the graph passes of a level.
 
     Fusions include the basic passes, whatever the level is. The same ones are tried for all types
-    of models; the number of heads and the hidden size are found in the graph.
+    of models; the number of heads and the hidden size are found in the graph. A model of an unknown
+    type is returned as it is.
     """
-    _check(model_type)
+    if not _is_known(model_type):
+        return OnnxModel(_loaded(input))
     level = MODEL_TYPES[model_type][2] if opt_level is None else opt_level
     if only_onnxruntime and level > 0:
         with tempfile.TemporaryDirectory() as folder:
@@ -136,10 +142,14 @@ def optimize_model(  # noqa: PLR0913 - onnxruntime's function
                 input, use_gpu, path, level, (), verbose, has_data, provider=provider
             )
             return BertOnnxModel(onnx.load(path), num_heads, hidden_size)
-    model = input if isinstance(input, onnx.ModelProto) else onnx.load(os.fspath(input))
+    model = _loaded(input)
     if only_onnxruntime:
         return BertOnnxModel(model, num_heads, hidden_size)
     return optimize_by_fusion(model, model_type, num_heads, hidden_size, optimization_options)
+
+
+def _loaded(model: str | onnx.ModelProto) -> onnx.ModelProto:
+    return model if isinstance(model, onnx.ModelProto) else onnx.load(os.fspath(model))
 
 
 def get_fusion_statistics(optimized_model_path: str) -> dict[str, int]:

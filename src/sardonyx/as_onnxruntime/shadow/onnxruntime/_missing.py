@@ -1,7 +1,6 @@
 """Modules of onnxruntime that Sardonyx does not have: imported from an installed onnxruntime.
 
 They are pure Python over onnx and sessions, so onnxruntime's own files run on Sardonyx' sessions.
-Without it, the modules in `_fallback` stand in, which have fewer functions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from collections.abc import Sequence
 from types import ModuleType
 
 _SHADOW = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_FALLBACK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_fallback")
 _NAMES = (
     "tools",
     "transformers",
@@ -57,9 +55,7 @@ class _Finder:
         real = importlib.machinery.PathFinder.find_spec("onnxruntime", paths)
         between = inner.split(".")[:-1]  # the packages that the module is in
         if real is None or not real.submodule_search_locations:
-            folders = [os.path.join(_FALLBACK, *between)]
-            spec = importlib.machinery.PathFinder.find_spec(name, folders)
-            return spec or importlib.machinery.ModuleSpec(name, _MissingLoader())
+            return importlib.machinery.ModuleSpec(name, _MissingLoader())
         folders = [os.path.join(f, *between) for f in real.submodule_search_locations]
         spec = importlib.machinery.PathFinder.find_spec(name, folders)
         if spec is not None and between[:1] == ["transformers"]:

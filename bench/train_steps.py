@@ -20,6 +20,7 @@ import gc
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -146,11 +147,12 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {
 }  # fmt: skip
 ENGINES = (
     "eager", "inductor", "sardonyx", "sardonyx-0.4", "sardonyx-adamw", "sardonyx-0.4-adamw",
+    "sardonyx-0.2-adamw", "sardonyx-0.1-adamw",
 )  # fmt: skip
 
 
 def engaged(module: nn.Module, engine: str) -> Callable[..., Any]:
-    """The module as an engine runs it; "0.4" in its name is a memory budget of 0.4.
+    """The module as an engine runs it; a number in its name is a memory budget.
 
     Those with "adamw" use `sardonyx.train.optim.AdamW`, all others torch's.
     """
@@ -160,7 +162,8 @@ def engaged(module: nn.Module, engine: str) -> Callable[..., Any]:
         return torch.compile(module)
     from sardonyx.train import wrap
 
-    return wrap(module, memory_budget=0.4 if "0.4" in engine else None)
+    budget = re.search(r"\d\.\d", engine)
+    return wrap(module, memory_budget=float(budget[0]) if budget else None)
 
 
 class Trainer:

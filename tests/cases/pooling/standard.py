@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from tests.rows import bf16, case, f16, f32, f64, fails, ints, of
@@ -70,6 +71,8 @@ NORM = [
     fails("LpPool", X, kernel_shape=[3, 2], p=0, match="p must be .*got 0"),
     *(case("GlobalLpPool", X, p=p, opset=2, ulps=32) for p in (1, 2, 3)),
     case("GlobalLpPool", f32(2, 3, 5), oracle="none", why="onnx has no reference for it"),
+    *(case("GlobalLpPool", of([[[60, 80, 100]]], t), p=3, expect=(of([[[120]]], t),))
+      for t in (np.float16, ml_dtypes.bfloat16)),
     case("GlobalLpPool", of([[[1, 2]]]), opset=1, p=1.5, ulps=16,
          expect=(of([[[(1 + 2**1.5) ** (2 / 3)]]]),)),
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, ShapeError
 from sardonyx.graph.dim import Shape
-from sardonyx.graph.dtype import FLOATS, I8, I64, U8
+from sardonyx.graph.dtype import F32, F64, FLOATS, I8, I64, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.guard import Scope
@@ -243,8 +243,11 @@ def _norm(b: Builder, node: Node, x: Value, axes: Value) -> Value:
     p = node.attrs["p"]
     if p <= 2:
         return b.ReduceL1(x, axes) if p == 1 else b.ReduceL2(x, axes)
-    powers = b.Pow(b.Abs(x), b.const(p, x.tensor.dtype))
-    return b.Pow(b.ReduceSum(powers, axes), b.const(1 / p, x.tensor.dtype))
+    # In float16 the powers of numbers above 40 overflow.
+    wide = F64 if x.tensor.dtype is F64 else F32
+    powers = b.Pow(b.Abs(b.cast(x, wide)), b.const(p, wide))
+    root = b.Pow(b.ReduceSum(powers, axes), b.const(1 / p, wide))
+    return b.cast(root, x.tensor.dtype)
 
 
 _GLOBAL: Final = (

@@ -133,6 +133,16 @@ def test_masks_of_heads_that_are_merged_for_the_matmul() -> None:
     assert canonical(fused(text.replace("T]", "5]").replace("T,", "5,"))) == canonical(want)
 
 
+def test_masks_of_groups_of_heads() -> None:
+    """A mask that differs between the groups of a Reshape is none of the heads after the next."""
+    text = "in q: f32[2,4,3,8]\nin k: f32[2,4,8,5]\nin v: f32[2,4,5,6]\nin m: f32[2,1,3,5]\n"
+    text += "s = MatMul(q, k)\na = Reshape(s, [2, 2, 2, 3, 5])\nb = Add(a, m)\n"
+    text += "c = Reshape(b, [2, 4, 3, 5])\np = Softmax(c)\ny = MatMul(p, v)\nout y"
+    assert "Attention" not in canonical(fused(text))
+    shared = text.replace("m: f32[2,", "m: f32[1,")
+    assert "Attention" in canonical(fused(shared))
+
+
 def test_nan_rows_become_zero_and_rows_come_before_heads() -> None:
     text = QKV + "in m: f32[B,1,S,T]\n"
     fuses(

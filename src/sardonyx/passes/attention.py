@@ -12,6 +12,7 @@ from typing import Final
 
 from sardonyx.base.log import logger
 from sardonyx.base.records import frozen, replace
+from sardonyx.graph.dim import Shape
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of
@@ -34,6 +35,8 @@ class Scores:
     k: Value
     masks: tuple[Value, ...] = ()
     scale: float = 1.0
+    # Dims before queries and keys of the scores to which masks that differ in them were added.
+    groupings: frozenset[Shape] = frozenset()
 
 
 def to_float32(b: Builder, x: Value | None) -> Value | None:
@@ -148,7 +151,8 @@ def matched_scores(b: Builder, x: Value, masked_out: float = _MASKED_OUT) -> Sco
         for score, mask in (inputs, inputs[::-1]):
             if score is not None and mask is not None and _may_be_scores(score):
                 inner = matched_scores(b, score, masked_out)
-                return replace(inner, masks=(*inner.masks, mask))
+                groupings = inner.groupings | _groupings(mask, node)
+                return replace(inner, masks=(*inner.masks, mask), groupings=groupings)
     if name == "Where":
         return _replaced_scores(b, node, masked_out)
     if name == "Reshape" and _regroups_heads(node):
@@ -189,7 +193,15 @@ def _replaced_scores(b: Builder, where: Node, masked_out: float) -> Scores:
     others = sum_of(b, inner.masks)
     seen = b.const(0.0, score.tensor.dtype) if others is None else others
     added = b.Where(mask, low, seen) if is_inverted else b.Where(mask, seen, low)
-    return replace(inner, masks=(added,))
+    return replace(inner, masks=(added,), groupings=inner.groupings | _groupings(mask, where))
+
+
+def _groupings(mask: Value, masked: Node) -> frozenset[Shape]:
+    """The dims before queries and keys of masked scores, unless the mask is the same in all."""
+    scores = masked.outputs[0]
+    ranked(mask, scores)
+    is_shared = all(size == 1 for size in mask.tensor.dims[:-2])
+    return frozenset() if is_shared else frozenset((scores.tensor.dims[:-2],))
 
 
 def _regroups_heads(node: Node) -> bool:
@@ -300,6 +312,7 @@ def _need_fitting_shapes(operands: Scores, mask: Value | None, v: Value, scores:
         return
     ranked(mask)
     need(mask.tensor.rank <= scores.rank, "the mask adds dims")
+    need(operands.groupings <= {scores.dims[:-2]}, "heads are regrouped after a mask")
     # The mask alone may broadcast, but must not add heads, queries or keys.
     pairs = zip(reversed(mask.tensor.dims), reversed(scores.dims), strict=False)
     need(all(m in (1, s) for m, s in pairs), "the mask adds heads")

@@ -85,6 +85,7 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     need(q.past is None, "queries have a past")
     need(q.count == k.count == v.count, "heads are shared")
     need(q.width == k.width, "queries and keys have other widths")
+    need(scores.groupings <= {q.value.tensor.dims[:2]}, "heads are regrouped after a mask")
     rows = x.tensor.dims[-2]
     result = _result(matmul, (q.value.tensor.dims[0], rows, v.count * v.width))
     scale = scores.scale * factor * key_factor

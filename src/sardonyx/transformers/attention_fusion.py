@@ -33,7 +33,7 @@ class AttentionOptions:
 
     is_multi_head: bool = False  # never Attention
     has_bias: bool = True  # MultiHeadAttention adds the biases of projections
-    masks_are_causal: bool = False  # those of self-attention, whatever they are
+    is_decoder: bool = False  # masks of self-attention are causal, if they may be
     has_scale: bool = False  # the scale is written also if it is the default
 
 
@@ -64,7 +64,7 @@ def attention_options(model_type: str, options: FusionOptions) -> AttentionOptio
     return AttentionOptions(
         is_multi_head=model_type == "mmdit" or (is_multi_head and model_type != "bart"),
         has_bias=not options.disable_multi_head_attention_bias,
-        masks_are_causal=model_type == "bart",
+        is_decoder=model_type == "bart",
         has_scale=model_type == "mmdit",
     )
 
@@ -210,7 +210,7 @@ def _attention(
     b.prefix = "Attention" if past is None else "GptAttention"
     fused = b.node("Attention", *inputs, outputs=1 if present is None else 2, **attrs)
     result = fused.outputs[0]
-    replaced = _replaced(b, found, result)
+    replaced = _replaced(b, found, masks, result)
     if present is not None:
         replaced[present] = fused.outputs[1]
     return replaced
@@ -238,7 +238,7 @@ def _multi_head(
         outputs=3 if is_cached else 1,
         **_attrs(found, masks, options.has_scale),
     )
-    replaced = _replaced(b, found, fused.outputs[0])
+    replaced = _replaced(b, found, masks, fused.outputs[0])
     if is_cached:
         replaced |= {found.k.whole: fused.outputs[1], found.v.whole: fused.outputs[2]}
     return replaced
@@ -285,9 +285,7 @@ def _product(projection: Value) -> Value:
 
 def _masks(b: FusionBuilder, found: Attention, options: AttentionOptions) -> Masks:
     is_self = found.q.value.tensor.dims[2] == found.k.value.tensor.dims[2]
-    if options.masks_are_causal and found.masks and is_self:
-        return Masks(is_causal=True)
-    return masks_of(b, found, may_be_causal=is_self)
+    return masks_of(b, found, is_self, options.is_decoder)
 
 
 def _attrs(found: Attention, masks: Masks, has_scale: bool) -> dict[str, Any]:
@@ -301,15 +299,13 @@ def _attrs(found: Attention, masks: Masks, has_scale: bool) -> dict[str, Any]:
     return attrs
 
 
-def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
+def _replaced(b: FusionBuilder, found: Attention, masks: Masks, result: Value) -> Replaced:
     """Return what the fused node's first output replaces."""
-    if found.hidden is not None:
-        # Rows that see no key are zeros, where the fused op has the mean of all values.
-        is_hidden = b.ReduceMin(b.cast(found.hidden, I32), b.ints(3), keepdims=1)
-        is_hidden = b.cast(b.Squeeze(is_hidden, b.ints(1)), BOOL)
-        return {found.result: b.Where(is_hidden, b.const(0.0, result.tensor.dtype), result)}
+    whole = _with_zero_rows(b, found, masks, result)
     if found.dtype is not None:
-        return {found.result: b.cast(result, found.dtype)}
+        whole = b.cast(whole, found.dtype)
+    if whole is not result:
+        return {found.result: whole}
     end = _output_gemm(found.result)
     if end is None:
         return {found.result: result}
@@ -318,6 +314,20 @@ def _replaced(b: FusionBuilder, found: Attention, result: Value) -> Replaced:
     product = b.label_node(b.MatMul(result, linear.weight), "matmul")
     b.label(product, "matmul_output")
     return {last: b.label_node(b.Add(product, linear.bias), "add")}
+
+
+def _with_zero_rows(b: FusionBuilder, found: Attention, masks: Masks, result: Value) -> Value:
+    """Return the result with zeros for rows that see no key, if the model has them."""
+    zero = b.const(0.0, result.tensor.dtype)
+    if found.hidden is not None:
+        # The fused op has the mean of all values there.
+        is_hidden = b.ReduceMin(b.cast(found.hidden, I32), b.ints(3), keepdims=1)
+        is_hidden = b.cast(b.Squeeze(is_hidden, b.ints(1)), BOOL)
+        return b.Where(is_hidden, zero, result)
+    if found.is_guarded and masks.bias is not None:
+        # The fused op has NaN there, and attention over them in later layers as well.
+        return b.Where(b.IsNaN(result), zero, result)
+    return result
 
 
 def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:

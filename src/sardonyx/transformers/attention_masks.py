@@ -15,10 +15,14 @@ from sardonyx.ops.decomposition import need, ranked
 from sardonyx.passes.attention import sum_of
 from sardonyx.passes.rule import scalar
 from sardonyx.transformers.attention_match import Attention
-from sardonyx.transformers.fusion import as_int32
+from sardonyx.transformers.fusion import as_int32, has_unit_steps
 
 _FILTER: Final = -1e4  # the default of mask_filter_value
 _VIEWS: Final = ("Cast", "Identity", "Reshape", "Slice", "Unsqueeze")
+_SAMPLES, _QUERIES = -4, -2  # dims of masks, from the last
+# Ops whose results differ along a dim only if an operand does; of the second ones, the first.
+_POINTWISE: Final = ("Add", "And", "Cast", "Mul", "Not", "Or", "Sub", "Where")
+_REPEATED: Final = ("Expand", "Slice")
 
 
 @frozen
@@ -31,13 +35,17 @@ class Masks:
     bias: Value | None = None  # [batch or 1, heads or 1, rows, keys], added to scores
 
 
-def masks_of(b: Builder, found: Attention, may_be_causal: bool) -> Masks:
-    """Return the masks of an attention; without `may_be_causal`, all but padding is a bias."""
+def masks_of(b: Builder, found: Attention, may_be_causal: bool, is_decoder: bool) -> Masks:
+    """Return the masks of an attention; without `may_be_causal`, all but padding is a bias.
+
+    In a decoder, a mask that differs between queries and not between samples is causal.
+    """
     rows, keys = found.q.value.tensor.dims[2], found.k.whole.tensor.dims[2]
     is_causal, padding, low, others = False, None, _FILTER, []
     for mask in found.masks:
-        raw = _padding(mask)
-        if may_be_causal and _is_causal(mask, rows, keys):
+        raw = _padding(mask, found)
+        is_assumed = is_decoder and _differs(mask, _QUERIES) and not _differs(mask, _SAMPLES)
+        if may_be_causal and (is_assumed or _is_causal(mask, rows, keys)):
             is_causal = True
         elif raw is not None and padding is None:
             padding, low = raw
@@ -51,7 +59,18 @@ def masks_of(b: Builder, found: Attention, may_be_causal: bool) -> Masks:
     return Masks(is_causal, None if padding is None else as_int32(b, padding), low, bias)
 
 
-def _padding(mask: Value) -> tuple[Value, float] | None:
+def _differs(mask: Value, dim: int) -> bool:
+    """Whether a mask may differ along a dim."""
+    shape, node = mask.tensor.shape, mask.node
+    if shape is not None and (len(shape) < -dim or shape[dim] == 1):
+        return False
+    if node is None or node.op.domain != ONNX or node.op.name not in (*_POINTWISE, *_REPEATED):
+        return True
+    operands = node.inputs[:1] if node.op.name in _REPEATED else node.inputs
+    return any(_differs(value, dim) for value in operands if value is not None)
+
+
+def _padding(mask: Value, found: Attention) -> tuple[Value, float] | None:
     """Return the mask of ones [batch, keys] in (1 - mask) * low, and low."""
     node = mask.node
     if node is None or node.op.key != (ONNX, "Mul"):
@@ -61,8 +80,10 @@ def _padding(mask: Value) -> tuple[Value, float] | None:
         if low is None or low > _FILTER or rest is None or rest.op.key != (ONNX, "Sub"):
             continue
         if scalar(input_of(rest, 0)) == 1:
-            source = _viewed(input_of(rest, 1))
-            return None if source is None else (source, low)
+            source, batch = _viewed(input_of(rest, 1)), found.q.value.tensor.dims[0]
+            # One mask for all samples is a bias: the op does not broadcast it.
+            is_whole = source is not None and (source.tensor.dims[0] != 1 or batch == 1)
+            return (source, low) if source is not None and is_whole else None
     return None
 
 
@@ -98,17 +119,21 @@ def _is_lower_triangle(value: Value, rows: Size, keys: Size) -> bool:
     It is cut out of a constant one, which is as large as the longest sequence.
     """
     cut: dict[int, tuple[Size, Size]] = {}
+    is_cut = True
     while value.node is not None and value.op in ("Cast", "Slice"):
         node = value.node
         if node.op.name == "Slice":
             starts, ends, axes = (input_of(node, i).tensor for i in (1, 2, 3))
             if starts.sym is None or ends.sym is None or axes.ints is None:
                 return False
+            is_cut &= has_unit_steps(node)
             bounds = zip(axes.ints, starts.sym, ends.sym, strict=True)
             cut |= {axis % 4: (start, end) for axis, start, end in bounds}
         value = input_of(node, 0)
     const = value.const
-    if const is None or value.tensor.rank != 4 or cut != {2: (keys - rows, keys), 3: (0, keys)}:
+    if const is None or value.tensor.rank != 4 or value.tensor.dims[:2] != (1, 1):
+        return False
+    if not is_cut or cut != {2: (keys - rows, keys), 3: (0, keys)}:
         return False
     table = const.read()[0, 0]
     return table.shape[0] == table.shape[1] and np.array_equal(table != 0, np.tri(len(table)) != 0)

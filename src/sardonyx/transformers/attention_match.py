@@ -53,6 +53,7 @@ class Attention:
     result: Value  # [batch, rows, heads * head]
     dtype: DType | None = None  # that the result is cast to
     hidden: Value | None = None  # where this is true, the weights are zeros
+    is_guarded: bool = False  # the weights of rows that see no key are zeros, not NaN
 
     @property
     def heads(self) -> tuple[Heads, Heads, Heads]:
@@ -72,7 +73,7 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     need(softmax.attrs["axis"] in (-1, x.tensor.rank - 1), "not along the keys")
     zeroed, hidden = _zeroed(softmax)
     weights, dtype = _narrowed(zeroed)
-    matmul, _ = value_matmul(weights)
+    matmul, nan_rows = value_matmul(weights)
     scores = matched_scores(b, x, _MASKED_OUT)
     values = input_of(matmul, 1)
     need(scores.masks or values is not matmul.inputs[0], "the weights are read twice")
@@ -89,7 +90,9 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     rows = x.tensor.dims[-2]
     result = _result(matmul, (q.value.tensor.dims[0], rows, v.count * v.width))
     scale = scores.scale * factor * key_factor
-    return Attention(q, k, v, scale, scores.masks, rows, result, dtype, hidden)
+    return Attention(
+        q, k, v, scale, scores.masks, rows, result, dtype, hidden, is_guarded=bool(nan_rows)
+    )
 
 
 def _zeroed(softmax: Node) -> tuple[Node, Value | None]:
@@ -104,6 +107,7 @@ def _zeroed(softmax: Node) -> tuple[Node, Value | None]:
     hidden = input_of(reader, 0)
     is_zero = scalar(input_of(reader, 1)) == 0
     is_same = masked is not None and masked.op.name == "Where" and masked.inputs[0] is hidden
+    is_same = is_same and masked is not None and scalar(input_of(masked, 1)) is not None
     ranked(hidden)
     fits = hidden.tensor.rank == 4 and hidden.tensor.dims[1] == 1
     return (reader, hidden) if is_zero and is_same and fits else (softmax, None)
@@ -151,9 +155,9 @@ def _joined(b: Builder, value: Value) -> tuple[Value, Value, Value] | None:
     node, perm = value.node, (0, 1, 2, 3)
     if node is not None and node.op.name == "Transpose" and tuple(node.attrs["perm"]) == _SWAPPED:
         value, perm = input_of(node, 0), _SWAPPED
-        joined = [n.outputs[0] for n, _ in value.uses if n is not node and n.op is node.op]
-        whole = next((v for v in joined if v.tensor.shape == node.outputs[0].tensor.shape), None)
-        whole, node = whole or node.outputs[0], value.node
+        swapped = [n for n, _ in value.uses if n.op is node.op and n.attrs == node.attrs]
+        whole = next((n.outputs[0] for n in swapped if n is not node), node.outputs[0])
+        node = value.node
     else:
         whole = value
     if node is None or node.op.name != "Concat" or len(node.inputs) != 2:
@@ -260,12 +264,16 @@ def stacked(value: Value | None, position: int) -> Value | None:
 def stack_of(k: Value, v: Value) -> Value | None:
     """Return the tensor [2, ...] of keys and values that is made of both."""
     for node, _ in k.uses:
-        if node.op.name != "Unsqueeze":
+        if not _adds_first_dim(node):
             continue
         for concat, slot in node.outputs[0].uses:
             if concat.op.name != "Concat" or concat.attrs["axis"] != 0 or slot != 0:
                 continue
             other = input_of(concat, 1).node if len(concat.inputs) == 2 else None
-            if other is not None and other.op.name == "Unsqueeze" and input_of(other, 0) is v:
+            if other is not None and _adds_first_dim(other) and input_of(other, 0) is v:
                 return concat.outputs[0]
     return None
+
+
+def _adds_first_dim(node: Node) -> bool:
+    return node.op.name == "Unsqueeze" and input_of(node, 1).tensor.ints == (0,)

@@ -87,7 +87,10 @@ def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     position = shared[0] if shared else min(found[1:], key=lambda e: -e.n_rows)
     is_whole = position.ids is not None or position.table.tensor.dims[0] == rows[1]
     need(is_whole, "a constant has other rows than there are positions")
-    need(position.ids is None or position.ids.tensor.dims[0] in (1, rows[0]), "other positions")
+    if position.ids is not None:
+        batch, count = position.ids.tensor.dims
+        # One position for all rows would have to be repeated.
+        need(batch in (1, rows[0]) and (count != 1 or rows[1] == 1), "other positions")
     word, *rest = sorted((e for e in found if e is not position), key=lambda e: -e.n_rows)
     segment = rest[0] if rest else None
     ids = [None if e is None or e.ids is None else as_int32(b, e.ids)

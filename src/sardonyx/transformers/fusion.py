@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sardonyx.graph.dtype import I32
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, optional_input
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.builder import Builder
@@ -87,6 +87,12 @@ class Fuser:
         for labelled, suffix in b.labels.items():
             if isinstance(labelled, Node) or not labelled.n_exits:
                 labelled.name = f"{name}_{suffix}"
+
+
+def has_unit_steps(node: Node) -> bool:
+    """Whether a Slice takes adjacent elements, in their order."""
+    steps = optional_input(node, 4)
+    return steps is None or set(steps.tensor.ints or ()) == {1}
 
 
 def as_int32(b: Builder, value: Value) -> Value:

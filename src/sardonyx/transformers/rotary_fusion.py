@@ -13,7 +13,7 @@ from sardonyx.graph.op import MICROSOFT, ONNX
 from sardonyx.ops.decomposition import known_size, need, present, ranked
 from sardonyx.passes.rule import P, hole, match
 from sardonyx.transformers.attention_match import unscaled
-from sardonyx.transformers.fusion import Fusion, FusionBuilder, Replaced
+from sardonyx.transformers.fusion import Fusion, FusionBuilder, Replaced, has_unit_steps
 
 # Positions of a cache of angles that the model computes on the fly, as in onnxruntime's optimizer:
 # more than models are trained for, in 64 MB for heads of 128.
@@ -91,6 +91,8 @@ def _is_part(node: Node, start: int, length: int) -> bool:
     dims, source = node.outputs[0].tensor.dims, input_of(node, 0).tensor.dims
     if starts is None or axes not in ((-1,), (3,)) or dims != (*source[:-1], length):
         return False
+    if not has_unit_steps(node):
+        return False
     return starts[0] in (start, start - 2 * length)
 
 
@@ -120,7 +122,10 @@ def _unviewed(value: Value) -> tuple[Value, float]:
         if number != 1 or inner is not value:
             value, factor = inner, factor * number
         elif node.op.name in _VIEWS:
-            value = input_of(node, 0)
+            source = input_of(node, 0)
+            if value.tensor.dtype.kind == "int" and source.tensor.dtype.kind != "int":
+                break  # it rounds
+            value = source
             ranked(value)
         else:
             break
@@ -136,7 +141,9 @@ def _table(value: Value) -> Any:
         value = input_of(node, 0)
     const = present(value.const, "the table is not constant")
     table = const.read()
-    return table.reshape(table.shape[-2:])
+    need(table.ndim > 1, "not a matrix")
+    need(table.size == max(table.shape[:-1]) * table.shape[-1], "not one row for each position")
+    return table.reshape(-1, table.shape[-1])
 
 
 def _halved(table: Any) -> Any:
@@ -155,6 +162,6 @@ def _product(value: Value) -> tuple[Value, Any]:
     frequencies = const.read()
     need(frequencies.ndim == 3 and frequencies.shape[2] == 1, "not one column")
     need((frequencies == frequencies[:1]).all(), "frequencies differ in the batch")
-    position, _ = _unviewed(input_of(product, 1))
+    position, factor = _unviewed(input_of(product, 1))
     need(position.tensor.rank == 2 and position.tensor.dtype.kind == "int", "no positions")
-    return position, frequencies[0].T.astype(np.float32)
+    return position, (frequencies[0].T * factor).astype(np.float32)

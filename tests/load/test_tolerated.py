@@ -73,6 +73,17 @@ def empty_if() -> onnx.NodeProto:
     return helper.make_node("If", [], [], then_branch=body, else_branch=body)
 
 
+def renamed(**constants: Any) -> bytes:
+    """x + c + c, with another Constant node of that name before the last sum."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value_float=2.0),
+        helper.make_node("Add", ["x", "c"], ["a"]),
+        helper.make_node("Constant", [], ["c"], value_float=3.0),
+        helper.make_node("Add", ["a", "c"], ["y"]),
+    ]
+    return model(nodes[bool(constants) :], {"": 17}, {"x": X}, constants)
+
+
 MS = "com.microsoft"
 QKV = np.arange(16, dtype=np.float32).reshape(1, 2, 8) / 8
 NORM = {"x": X.astype(np.float16)}
@@ -121,6 +132,10 @@ TABLE: dict[str, tuple[bytes, dict[str, Any], str]] = {
     ),
     "a counter that is a vector": (
         model([loop()], {"": 11}, {"x": X}, {"m": np.int64(3).reshape(())}), {"x": X}, "",
+    ),
+    "two Constant nodes of one name": (renamed(), {"x": X}, "'c' is made twice"),
+    "a Constant node with the name of an initializer": (
+        renamed(c=np.float32(5)), {"x": X}, "'c' is made twice",
     ),
     "the same domain twice": (
         model([node("Relu", "x")], {"ai.onnx": 0, "": 17}, {"x": X}), {"x": X}, "",

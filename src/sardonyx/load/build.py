@@ -177,8 +177,7 @@ class GraphBuilder:
             values = self._expand(graph, function, record, attributes, inputs, context)
         elif record.op_type == "Constant" and domain == ONNX:
             values = [constant(constant_node(self._attributes, attributes))]
-            if give_latest(graph, context.names.values.get(outputs[0]), values[0]):
-                del context.names.values[outputs[0]]
+            give_latest(graph, context.names.values, outputs[0], values[0])
         else:
             values = self._primitive(graph, record, attributes, inputs, context)
         names = context.names
@@ -200,9 +199,7 @@ class GraphBuilder:
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
         version = self._imported_version(domain, context)
         inputs = read_inputs(domain, op_type, inputs)
-        attributes = self._attributes
-        if record.has_bodies:
-            attributes = Attributes(self._tensors, lambda body: self._body(body, context))
+        attributes = self._attributes_in(record, context)
         # Models cannot have ops of the internal domain, which only passes introduce.
         op = lookup(domain, op_type) if domain != INTERNAL else None
         rule = find(domain, op_type, version) if op is None or version < op.since else None
@@ -229,6 +226,12 @@ class GraphBuilder:
         for node in nodes:
             node.name, node.annotations = context.prefix + record.name, annotations
         return values
+
+    def _attributes_in(self, record: NodeRecord, context: Context) -> Attributes:
+        """Return a reader of a node's attributes."""
+        if not record.has_bodies:
+            return self._attributes
+        return Attributes(self._tensors, lambda body: self._body(body, context))
 
     def _imported_version(self, domain: str, context: Context) -> int:
         """Return the opset version that the model, or the function, imports of a domain.

@@ -25,17 +25,18 @@ _READ_WITH: Final = {
 _MASK: Final = 3  # the input mask_index of Attention
 
 
-def give_latest(graph: Graph, earlier: Value | None, latest: Value) -> bool:
-    """Return whether a Constant node names a value that an earlier one did; all read the latest.
+def give_latest(graph: Graph, values: dict[str, Value], name: str, latest: Value) -> None:
+    """Let readers of a constant read the latest Constant node of that name, which is defined next.
 
     Tools that edit models have given numbers as names twice. onnxruntime runs such models so.
     """
+    earlier = values.get(name)
     if earlier is None or earlier.const is None or earlier.node is not None:
-        return False
+        return
     for node, slot in tuple(earlier.uses):
         graph.set_input(node, slot, latest)
-    logger.warning("two Constant nodes make %s: the latest is its value", earlier.name)
-    return True
+    del values[name]
+    logger.warning("%r is made twice: the latest Constant node is its value", name)
 
 
 def _at(inputs: list[Value | None], position: int) -> Value | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
 
 import pytest
 
+import sardonyx
+import sardonyx._native as native
 from sardonyx.base.locks import Lock, NonReentrantLock
 from sardonyx.errors import ValueFault
 
@@ -44,6 +47,32 @@ def test_a_fork_opens_what_other_threads_hold() -> None:
     assert held.wait(10)
     try:
         assert in_child(lock.try_acquire)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_fork_while_run_options_are_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag of `terminate` is made without a lock: a child would wait for it forever."""
+    entered, done = threading.Event(), threading.Event()
+
+    def slow() -> native.Stop:
+        entered.set()
+        done.wait(10)
+        return stop()
+
+    def reads_options() -> bool:
+        signal.alarm(10)
+        done.set()
+        return not sardonyx.RunOptions().terminate
+
+    stop = native.Stop
+    monkeypatch.setattr(native, "Stop", slow)
+    thread = threading.Thread(target=lambda: sardonyx.RunOptions().terminate)
+    thread.start()
+    assert entered.wait(10)
+    try:
+        assert in_child(reads_options)
     finally:
         done.set()
         thread.join()

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import IntEnum
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.errors import InvalidArgument, NotImplemented, ValueFault
@@ -328,12 +327,17 @@ class RunOptions:
             raise AttributeError(f"RunOptions has no option {name!r}")
         super().__setattr__(name, value)
 
-    @cached_property
+    @property
     def _stop(self) -> Stop:
         """The flag of `terminate`, which native code reads between steps."""
-        from sardonyx._native import Stop  # options alone need no native code
+        # Not a cached_property: before Python 3.12 that has a lock, which would stay locked in a
+        # child that is forked while another thread holds it.
+        stop: Stop | None = self.__dict__.get("_flag")
+        if stop is None:
+            from sardonyx._native import Stop  # options alone need no native code
 
-        return Stop()
+            stop = self.__dict__.setdefault("_flag", Stop())  # of two threads, one is first
+        return stop
 
     @property
     def terminate(self) -> bool:
@@ -376,7 +380,7 @@ class RunOptions:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the options, with the value of the native flag."""
-        state = {k: v for k, v in self.__dict__.items() if k != "_stop"}
+        state = {k: v for k, v in self.__dict__.items() if k != "_flag"}
         return {**state, "terminate": self.terminate}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

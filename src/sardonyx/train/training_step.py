@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any, Final
 
 import numpy as np
@@ -24,6 +23,7 @@ from sardonyx.autodiff.training_graph import (
     StepOptions,
     training_model,
 )
+from sardonyx.base.locks import Lock
 from sardonyx.base.log import logger
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument, RuntimeException, SardonyxError, located

@@ -17,6 +17,7 @@ from sardonyx.transformers.fusion_utils import FusionUtils, NumpyHelper
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.onnx_model_bert import BertOnnxModel
 from sardonyx.transformers.onnx_utils import extract_raw_data_from_model, has_external_data
+from sardonyx.transformers.original_forms import restore
 
 Array = np.ndarray[Any, Any]
 
@@ -95,6 +96,55 @@ def test_nodes_that_cannot_be_inferred_are_set_aside() -> None:
     )  # fmt: skip
     fused = optimizer.optimize_model(wrong, opt_level=0)
     assert fused.get_operator_statistics() == {"Reshape": 1, "QuickGelu": 1}
+
+
+def test_values_of_set_aside_nodes_have_unknown_types() -> None:
+    """A Cast of one stays, and other nodes have the type of what it is made of."""
+    text = """g (float16[B,3] x) => (float16[B,4] z, float16[B,3] y) {
+        a = mine.Other(x) f = Cast<to = 10>(a) y = Mul(f, x) z = Pad<pads = [0, 0, 0, 1]>(a)
+    }"""
+    fused = optimizer.optimize_model(parsed(text, 10), opt_level=0)
+    counts = fused.get_operator_statistics(True)
+    assert counts == {"mine:Other": 1, "Cast": 1, "Mul": 1, "Pad": 1}
+    types = {t.name: t.data_type for t in fused.model.graph.initializer}
+    assert TensorProto.FLOAT not in types.values()
+
+
+def test_bodies_of_set_aside_nodes_read_values() -> None:
+    model = parsed("""g (float[B] x) => (float[B] y) {
+        h = Neg(x) y = mine.Other<body = b () => (float o) { o = Relu(h) }>(x)
+    }""")
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert [node.op_type for node in fused.model.graph.node] == ["Neg", "Other"]
+
+
+def test_defaults_of_inputs_stay() -> None:
+    text = "g (float[3] x, float[3] w) => (float[3] y) <float[3] w = {1, 2, 3}> { y = Relu(x) }"
+    model = parsed(text)
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert [value.name for value in fused.model.graph.input] == ["x", "w"]
+    check(model, fused, {"x": np.float32([1, -2, 3])})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "opsets"),
+    [
+        ('GridSample<mode = "bilinear">(a, b)', "GridSample(a, b)", (16, 20)),
+        ("Gemm<transA = 1>(a, b)", "Gemm(a, b)", (17, 17)),
+    ],
+)
+def test_changed_nodes_are_not_restored(old: str, new: str, opsets: tuple[int, int]) -> None:
+    """A node without an attribute has its default, which is not what the old one had."""
+    signature = "g (float[2,2] a, float[2,2] b) => (float[2,2] y)"
+    original, result = (
+        parsed(f"{signature} {{ y = {node} }}", opset)
+        for node, opset in zip((old, new), opsets, strict=True)
+    )
+    restore(result, original)
+    assert not result.graph.node[0].attribute
+    same = parsed(f"{signature} {{ y = {new} }}", opsets[0])
+    restore(same, parsed(f"{signature} {{ y = {new.replace('(', '<beta = 1.0>(')} }}", opsets[0]))
+    assert len(same.graph.node[0].attribute) == new.startswith("Gemm")
 
 
 def test_models_of_which_nothing_can_be_inferred_stay(caplog: pytest.LogCaptureFixture) -> None:

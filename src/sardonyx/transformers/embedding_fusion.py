@@ -87,21 +87,13 @@ def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     position = shared[0] if shared else min(found[1:], key=lambda e: -e.n_rows)
     is_whole = position.ids is not None or position.table.tensor.dims[0] == rows[1]
     need(is_whole, "a constant has other rows than there are positions")
-    if position.ids is not None:
-        batch, count = position.ids.tensor.dims
-        # One position for all rows would have to be repeated.
-        need(batch in (1, rows[0]) and (count != 1 or rows[1] == 1), "other positions")
+    need(position.ids is None or _are_positions(position.ids, rows), "other positions")
     word, *rest = sorted((e for e in found if e is not position), key=lambda e: -e.n_rows)
     segment = rest[0] if rest else None
     ids = [None if e is None or e.ids is None else as_int32(b, e.ids)
            for e in (word, segment, position)]  # fmt: skip
-    inputs = [
-        ids[0],
-        ids[1],
-        word.table,
-        position.table,
-        None if segment is None else segment.table,
-    ]
+    segments = None if segment is None else segment.table
+    inputs = [ids[0], ids[1], word.table, position.table, segments]
     inputs += [scale, shift, *([] if ids[2] is None else [None, ids[2]])]
     fused = b.node(
         "EmbedLayerNormalization", *inputs, outputs=3, domain=MICROSOFT,
@@ -114,6 +106,12 @@ def embed_layer_norm(b: FusionBuilder, node: Node) -> Replaced:
     if has_readers:
         b.label(fused.outputs[2], "embedding_sum")
     return {y: fused.outputs[0]} | ({total: fused.outputs[2]} if has_readers else {})
+
+
+def _are_positions(ids: Value, rows: Shape) -> bool:
+    """Whether ids are a position for each row, which the op does not repeat over the rows."""
+    batch, count = ids.tensor.dims
+    return batch in (1, rows[0]) and (count != 1 or rows[1] == 1)
 
 
 def _normalized(node: Node) -> tuple[Value, list[Value], Value, Value]:

@@ -14,7 +14,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 from sardonyx.tools.proto_files import save_proto
 from sardonyx.transformers.float16 import convert_float_to_float16
 from sardonyx.transformers.graph_edges import GraphEdges, Makers, Readers
-from sardonyx.transformers.pruning import prune, sort_graph, unused
+from sardonyx.transformers.pruning import prune, remove_unused, sort_graph
 from sardonyx.transformers.shape_infer_helper import SymbolicShapeInferenceHelper
 
 logger = logging.getLogger(__name__)
@@ -357,15 +357,7 @@ class OnnxModel(GraphEdges):
     def update_graph(self, verbose: bool = False, allow_remove_graph_inputs: bool = False) -> None:
         """Remove initializers, Constant nodes and, if allowed, inputs that nothing reads."""
         self.remove_unused_constant()
-        graph = self.model.graph
-        names = unused(graph)
-        kept = [tensor for tensor in graph.initializer if tensor.name not in names]
-        if len(kept) < len(graph.initializer):
-            for tensor in [t for t in graph.initializer if t.name in names]:
-                graph.initializer.remove(tensor)
-        if allow_remove_graph_inputs:
-            for value in [v for v in graph.input if v.name in names]:
-                graph.input.remove(value)
+        remove_unused(self.model.graph, allow_remove_graph_inputs)
 
     def is_safe_to_fuse_nodes(
         self,

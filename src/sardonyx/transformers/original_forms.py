@@ -27,10 +27,10 @@ def restore(result: ModelProto, original: ModelProto) -> None:
     """Replace nodes, Constant nodes and declared types by equal ones of the original model."""
     makers = {node.output[0]: node for node in original.graph.node if node.output}
     _restore_aliases(result, original, makers)
-    removed = _Removed(original, result)
+    opset = _opset(result)
     for node in result.graph.node:
         old = makers.get(node.output[0]) if node.output else None
-        if old is not None and _is_same(node, old) and not removed.has_attributes_of(old):
+        if old is not None and _is_same(node, old, opset):
             inputs = [*node.input, *old.input[len(node.input) :]]
             node.CopyFrom(old)
             node.input[:] = inputs
@@ -57,24 +57,6 @@ def _spell_out(node: NodeProto) -> None:
     node.attribute.extend(attributes)
     if node.op_type in ("Attention", "MultiHeadAttention") and len(node.input) == 3:
         node.input.append("")
-
-
-class _Removed:
-    """Attributes that ops have in the original opset, and no longer in that of the result."""
-
-    def __init__(self, original: ModelProto, result: ModelProto) -> None:
-        self._before, self._after = _opset(original), _opset(result)
-
-    def has_attributes_of(self, node: NodeProto) -> bool:
-        """Whether a node has an attribute that is removed."""
-        if self._before == self._after or node.domain not in ("", "ai.onnx"):
-            return False
-        if not has(node.op_type, self._before, "") or not has(node.op_type, self._after, ""):
-            return False
-        before, after = (
-            get_schema(node.op_type, opset, "").attributes for opset in (self._before, self._after)
-        )
-        return any(a.name in before and a.name not in after for a in node.attribute)
 
 
 def _opset(model: ModelProto) -> int:
@@ -106,7 +88,7 @@ def _restore_aliases(
         node.input[:] = [renamed.get(name, name) for name in node.input]
 
 
-def _is_same(node: NodeProto, old: NodeProto) -> bool:
+def _is_same(node: NodeProto, old: NodeProto, opset: int) -> bool:
     """Whether a node is one of the original model, of which other nodes may make the inputs."""
     if node.op_type != old.op_type or (node.domain or "ai.onnx") != (old.domain or "ai.onnx"):
         return False
@@ -115,9 +97,24 @@ def _is_same(node: NodeProto, old: NodeProto) -> bool:
         return False
     if _names(node.output) != _names(old.output):
         return False
-    # Attributes that the newer form leaves out have their defaults.
     attributes = {attribute.name: attribute for attribute in old.attribute}
-    return all(_is_equal(a, attributes.get(a.name)) for a in node.attribute)
+    given = {attribute.name for attribute in node.attribute}
+    return all(_is_equal(a, attributes.get(a.name)) for a in node.attribute) and all(
+        _is_default(a, node, opset) for a in old.attribute if a.name not in given
+    )
+
+
+def _is_default(attribute: AttributeProto, node: NodeProto, opset: int) -> bool:
+    """Whether a node without an attribute means the same in an opset, as far as ONNX says.
+
+    A pass may have changed the node, and ops of other opsets have other attributes and defaults.
+    """
+    if node.domain not in ("", "ai.onnx") or not has(node.op_type, opset, ""):
+        return True
+    declared = get_schema(node.op_type, opset, "").attributes.get(attribute.name)
+    if declared is None or declared.default_value.type == AttributeProto.UNDEFINED:
+        return declared is not None
+    return _is_equal(declared.default_value, attribute)
 
 
 def _names(names: Iterable[str]) -> list[str]:

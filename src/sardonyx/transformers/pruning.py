@@ -36,11 +36,17 @@ def prune(graph: GraphProto, outputs: Sequence[str] | None = None) -> None:
             del graph.node[position]
 
 
-def unused(graph: GraphProto) -> set[str]:
-    """Return the names of inputs and initializers that no node reads and that are no outputs."""
+def remove_unused(graph: GraphProto, has_fewer_inputs: bool) -> None:
+    """Remove initializers that nothing reads and, if wanted, inputs."""
     used = {name for node in graph.node for name in reads(node)}
     used.update(value.name for value in graph.output)
-    return {named.name for named in (*graph.input, *graph.initializer)} - used
+    if has_fewer_inputs:
+        for value in [v for v in graph.input if v.name not in used]:
+            graph.input.remove(value)
+    # An initializer of an input is its default: without it, runs would have to feed the input.
+    used.update(value.name for value in graph.input)
+    for tensor in [t for t in graph.initializer if t.name not in used]:
+        graph.initializer.remove(tensor)
 
 
 def sort_graph(graph: GraphProto, by_name: bool = False) -> None:

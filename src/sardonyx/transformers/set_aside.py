@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 import onnx
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from sardonyx.base.records import frozen
 from sardonyx.compile import load_model
@@ -23,6 +23,7 @@ from sardonyx.load import LoadOptions
 from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
 from sardonyx.ops import lookup
+from sardonyx.transformers.pruning import reads, sort_graph
 
 logger = logging.getLogger(__name__)
 _MOST: Final = 64  # nodes that contradict ONNX; each is found by inferring the model once more
@@ -48,17 +49,19 @@ class Partial:
         del graph.output[:]
         graph.output.extend(original.graph.output)
         constants = {tensor.name for tensor in graph.initializer}
-        read = {name for node in self.nodes for name in node.input}
+        read = {name for node in self.nodes for name in reads(node)}
         graph.initializer.extend(
             t for t in original.graph.initializer if t.name in read - constants
         )
+        sort_graph(graph)
 
 
 def partial(proto: ModelProto) -> Partial:
     """Return the part of a model that can be inferred; raises if that leaves nothing to fuse."""
     known = {(f.domain, f.name) for f in proto.functions}
     nodes = [n for n in proto.graph.node if (n.domain, n.op_type) not in known and _is_unknown(n)]
-    types = {v.name: v.type.tensor_type.elem_type for v in proto.graph.value_info}
+    types = _declared_types(proto.graph)
+    nodes += _type_unknown_values(proto.graph, nodes, types)
     for _ in range(_MOST):
         rest = _without(proto, nodes, types) if nodes else proto
         source = read_model(rest)
@@ -73,6 +76,34 @@ def partial(proto: ModelProto) -> Partial:
             nodes.append(found)
             types |= dict.fromkeys(found.output, _type_of(failed))
     raise SardonyxError(f"more than {_MOST} nodes contradict ONNX")
+
+
+def _declared_types(graph: GraphProto) -> dict[str, int]:
+    """Return the element types of the values that have a declared one."""
+    values = (*graph.value_info, *graph.input, *graph.output)
+    types = {v.name: v.type.tensor_type.elem_type for v in values}
+    return {**types, **{t.name: t.data_type for t in graph.initializer}}
+
+
+def _type_unknown_values(
+    graph: GraphProto, nodes: list[NodeProto], types: dict[str, int]
+) -> list[NodeProto]:
+    """Add the types that unknown nodes probably return: those of an input.
+
+    Return the Casts of such values, which are needed if another type is returned.
+    """
+    guessed = set()
+    for node in nodes:
+        known = (types[name] for name in node.input if types.get(name))
+        dtype = next(known, TensorProto.FLOAT)
+        for name in node.output:
+            if not types.get(name):
+                guessed.add(name)
+                types[name] = dtype
+    casts = [n for n in graph.node if n.op_type == "Cast" and n.input[0] in guessed]
+    for cast in casts:
+        types[cast.output[0]] = next(a.i for a in cast.attribute if a.name == "to")
+    return casts
 
 
 def _is_unknown(node: NodeProto) -> bool:
@@ -110,7 +141,8 @@ def _without(proto: ModelProto, nodes: list[NodeProto], types: dict[str, int]) -
     made = {name for node in nodes for name in node.output if name}
     fed = {value.name for value in graph.input} | {t.name for t in graph.initializer}
     ends = {value.name for value in graph.output} - made
-    read = {name for node in nodes for name in node.input if name} - made - fed - ends
+    read = {name for node in nodes for name in reads(node)} - made - fed - ends
+    read &= {name for node in kept for name in node.output}  # not what is inside their bodies
     del graph.node[:]
     graph.node.extend(kept)
     outputs = [value for value in graph.output if value.name in ends]

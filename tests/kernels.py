@@ -101,17 +101,9 @@ def run_call(  # noqa: PLR0913 - how a call is run, each way by name
         taken, place = inputs[share[0]], made[share[1]][0]
         assert taken is not None
         inputs[share[0]] = over(place, taken, call.permutation)
-    error = native.call(
-        call.kernel,
-        [tensor(a) for a in inputs],
-        [tensor(inner) for inner, _ in made],
-        ints,
-        list(call.floats),
-        splits,
-        isa,
-        texts := native.StringArena(),
-    )
-    if error:
+    texts, given = native.StringArena(), [tensor(a) for a in inputs]
+    outputs, floats = [tensor(inner) for inner, _ in made], list(call.floats)
+    if error := native.call(call.kernel, given, outputs, ints, floats, splits, isa, texts):
         raise RuntimeError(error)
     assert all(untouched(whole, inner) for inner, whole in made), "wrote outside its output"
     results = [read(inner) for inner, _ in made]

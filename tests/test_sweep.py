@@ -13,7 +13,7 @@ from onnx import helper
 import sardonyx
 from bench.sweep import families, nodes, report
 from bench.sweep.case import Case
-from bench.sweep.measure import Result, measure
+from bench.sweep.measure import Result, _difference, measure
 
 
 def _context(model: onnx.ModelProto) -> onnx.checker.C.CheckerContext:
@@ -100,3 +100,10 @@ def test_nodes_of_a_model_are_cases(tmp_path: Path) -> None:
     assert (case.op, case.opset, case.source) == ("Relu", 13, "model")
     assert case.operands[0] is not None
     assert case.operands[0].shape == (2, 3)
+
+
+def test_numbers_in_place_of_nan_are_a_difference() -> None:
+    """Beside onnxruntime, which infinities are not: float16 rounds to them."""
+    nan = np.array([1, np.nan], np.float32)
+    assert _difference([nan], [nan]) == 0
+    assert _difference([nan], [np.ones(2, np.float32)]) == np.inf

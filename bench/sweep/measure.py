@@ -153,6 +153,8 @@ def _difference(ours: list[Any], theirs: list[Any]) -> float:
             return math.inf
         x, y = a.astype(np.float64), np.asarray(b).astype(np.float64)
         finite = np.isfinite(x) & np.isfinite(y)
+        if not np.array_equal(np.isnan(x), np.isnan(y)):
+            return math.inf
         gap = np.abs(x - y)[finite].max(initial=0.0) / max(
             np.abs(y[finite]).max(initial=0.0), 1e-30
         )

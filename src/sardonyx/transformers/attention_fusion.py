@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen
+from sardonyx.base.records import frozen, replace
 from sardonyx.graph.dtype import BOOL, I32
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT, ONNX
@@ -251,29 +251,39 @@ def _operands(
     options: AttentionOptions,
 ) -> tuple[Value, Value, Value, Value | None]:
     """Return query, key, value and bias of a MultiHeadAttention."""
-    q, k, v = found.heads
-    query = q.projection
-    if query is None:
-        rows_first = b.Transpose(q.value, perm=(0, 2, 1, 3))
-        query = b.Reshape(rows_first, b.ints(0, 0, q.count * q.width))
+    k, v, query = found.k, found.v, _query(b, found.q)
     is_whole = found.projections is not None
     need(is_whole or k.past is None, "keys of a past are not projected")
     key, value = k.value, v.value
     if is_whole and k.projection is not None and v.projection is not None:
         key, value = k.projection, v.projection
-    biases = [linear is not None and linear.bias is not None for linear in linears]
-    is_linear = linears[0] is not None and (not is_whole or all(linears))
-    if not options.has_bias or not is_linear or not any(biases):
+    biased = _biased(linears, is_whole) if options.has_bias else None
+    if biased is None:
         return query, key, value, None
     sizes = tuple(heads.count * heads.width for heads in found.heads)
-    assert linears[0] is not None
+    query, key, value = (
+        operand if linear.bias is None else _product(operand)
+        for operand, linear in zip((query, key, value), biased, strict=True)
+    )
+    return query, key, value, _joined_bias(b, biased, sizes)
+
+
+def _query(b: FusionBuilder, q: Heads) -> Value:
+    """Return the queries as [batch, rows, heads * head]."""
+    if q.projection is not None:
+        return q.projection
+    rows_first = b.Transpose(q.value, perm=(0, 2, 1, 3))
+    return b.Reshape(rows_first, b.ints(0, 0, q.count * q.width))
+
+
+def _biased(linears: list[_Linear | None], is_whole: bool) -> list[_Linear] | None:
+    """Return the projections whose biases a MultiHeadAttention adds; None without any."""
+    first = linears[0]
     # A cross-attention cache includes the bias already: only the query gets it.
-    empty = _Linear(linears[0].x, linears[0].weight, None)
-    given = [linears[0], *(each if is_whole and each else empty for each in linears[1:])]
-    bias = _joined_bias(b, given, sizes)
-    products = [_product(value) if has else value
-                for value, has in zip((query, key, value), biases, strict=True)]  # fmt: skip
-    return products[0], products[1] if is_whole else key, products[2] if is_whole else value, bias
+    empty = None if first is None else replace(first, bias=None)
+    given = [linear for linear in (linears if is_whole else [first, empty, empty]) if linear]
+    has_bias = len(given) == len(linears) and any(linear.bias is not None for linear in given)
+    return given if has_bias else None
 
 
 def _product(projection: Value) -> Value:

@@ -10,7 +10,19 @@ import pytest
 from sardonyx.errors import NotImplemented
 
 # What is imported, by the name that it is installed by.
-OPTIONAL = {"google-re2": "re2", "pillow": "PIL", "onnxruntime": "onnxruntime", "torch": "torch"}
+OPTIONAL = {
+    "google-re2": "re2",
+    "pillow": "PIL",
+    "onnxruntime": "onnxruntime",
+    "torch": "torch",
+    "starlette": "starlette",
+    "uvicorn": "uvicorn",
+    "httptools": "httptools",
+    "prometheus-client": "prometheus_client",
+    "grpcio": "grpc",
+    "grpcio-tools": "grpc_tools",
+    "tokenizers": "tokenizers",
+}
 _NEEDS = re.compile(r"needs the package ([\w-]+)")  # as ops say that import one when they run
 
 

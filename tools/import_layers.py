@@ -41,6 +41,7 @@ LAYERS: Final = (
     ("tools", "training"),
     ("transformers",),
     ("sardonyx",),
+    ("serve",),
     ("backend", "cli"),
     ("as_onnxruntime", "__main__"),
 )

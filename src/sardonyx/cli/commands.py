@@ -32,6 +32,7 @@ from sardonyx.cli.arguments import (
     two,
     whole,
 )
+from sardonyx.passes.options import PRECISIONS
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -194,6 +195,55 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
                 default="all",
             ),
             PRECISION,
+        ),
+    ),
+    "serve": (
+        "answer requests over HTTP and gRPC",
+        help_texts.SERVE,
+        help_texts.SERVE_EXAMPLES,
+        (
+            option("[NAME=]MODEL", "ONNX files, or folders of versions", dest="models", nargs="*"),
+            path_option("--config FILE", "a TOML file with what follows, and more"),
+            option(
+                "--folders FOLDER",
+                "a folder with models; repeatable",
+                action="append",
+                default=[],
+            ),
+            option("--host ADDRESS", "where to listen (default: 127.0.0.1, this machine alone)"),
+            option("--port N", "for HTTP (default 8000; 0: any)", type=whole(0, 65535)),
+            option("--grpc-port N", "for gRPC (default: none; 0: any)", type=whole(0, 65535)),
+            number_option("--workers N", "processes (default 1), which share weights", None),
+            THREADS,
+            number_option("--max-batch N", "rows of a run (default 64; 1: no batching)", None),
+            option(
+                "--max-delay-ms MS",
+                "longest wait for a larger batch (default 5)",
+                type=real(60_000, "a number of milliseconds"),
+            ),
+            number_option("--concurrency N", "runs of a model at a time (default 1)", None),
+            number_option("--queue N", "requests of a model that may wait (default 256)", None),
+            option(
+                "--load WHEN",
+                "start (default), or request: a model is loaded when it is first asked for",
+                choices=("start", "request"),
+            ),
+            number_option("--memory-limit BYTES", "of loaded models; idle ones are unloaded", None),
+            option(
+                "--watch-s SECONDS",
+                "look for replaced files that often (default: never)",
+                type=real(86_400, "a number of seconds"),
+            ),
+            option("--model-control", "let requests load and unload models"),
+            path_option("--token-file FILE", "tokens, one of which each request needs"),
+            path_option("--certificate FILE", "a PEM file for TLS"),
+            path_option("--key FILE", "the key of --certificate"),
+            path_option("--client-ca FILE", "clients need a certificate of this authority"),
+            option("--log FORM", "text (default) or json", choices=("text", "json")),
+            option("--access-log", "log each request"),
+            option("--traces URL", "an OTLP endpoint for OpenTelemetry traces"),
+            *PROVIDER,
+            option("--precision NAME", "exact (default), bf16 or int8", choices=tuple(PRECISIONS)),
         ),
     ),
     "train": (

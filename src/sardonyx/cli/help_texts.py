@@ -147,6 +147,20 @@ examples:
   sardonyx train model.onnx data.npz --loss loss --checkpoints run --save-every 100 -o out.onnx
       Ctrl-C writes a checkpoint; the same command with --resume continues
 """
+SERVE: Final = """\
+Answer inference requests over HTTP and gRPC, in the Open Inference Protocol v2 of KServe and
+Triton, and for text models in OpenAI's interface for embeddings. Requests are joined to batches where that
+saves time. The server listens on this machine alone unless --host says otherwise, and loads models
+only from the files and folders that are named. Its status page is at /. docs/serve.md has the
+configuration file.
+"""
+SERVE_EXAMPLES: Final = """\
+examples:
+  sardonyx serve resnet50.onnx bert=bert/model.onnx --port 8000 --grpc-port 8001
+  sardonyx serve --folders models --load request --memory-limit 8000000000
+  sardonyx serve --config serve.toml --workers 4
+  sardonyx serve model.onnx --host 0.0.0.0 --token-file tokens --certificate c.pem --key k.pem
+"""
 DIFF: Final = """\
 Run two models, or one model in two ways, on the same inputs, and find the first node, in the
 topological order of A, whose values part. Nodes of two models are matched by name and by structure;

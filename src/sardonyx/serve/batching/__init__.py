@@ -1,0 +1,1 @@
+"""Dynamic batching: which queued requests run together, when, and how their tensors are joined."""

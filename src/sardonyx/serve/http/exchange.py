@@ -1,0 +1,44 @@
+"""One HTTP request and the means to answer it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sardonyx.serve.http.body import read_body
+from sardonyx.serve.service import Service
+
+
+class Exchange:
+    """What endpoints get. Much lighter than a request object, which parses what few need."""
+
+    __slots__ = (
+        "_send", "has_answered", "has_model", "has_read_body", "headers", "params", "path",
+        "receive", "scope", "service", "started", "status",
+    )  # fmt: skip
+
+    def __init__(self, service: Service, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        self.service = service
+        self.scope = scope
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.params: dict[str, str] = {}
+        self.receive = receive
+        self.started = time.perf_counter()
+        self.has_read_body = scope["method"] != "POST"
+        self.has_model = False  # the model's metrics count the request
+        self.has_answered = False
+        self.status = 0
+        self._send = send
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send a message of ASGI."""
+        if message["type"] == "http.response.start":
+            self.has_answered, self.status = True, message["status"]
+        await self._send(message)
+
+    async def body(self) -> bytes | bytearray:
+        """Return the body, read within the server's limits."""
+        body = await read_body(self.receive, self.headers, self.service.config)
+        self.has_read_body = True
+        return body

@@ -1,0 +1,163 @@
+"""One server process: its sockets, its event loop, and its end.
+
+It listens before its models are loaded, so that probes get answers; it is ready when they are. On
+SIGTERM it first stops being ready, then refuses requests, answers those that it has, and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import uvicorn
+
+from sardonyx.base.log import logger
+from sardonyx.errors import Fail
+from sardonyx.serve.config import ServerConfig
+from sardonyx.serve.http.app import App
+from sardonyx.serve.http.connection import connection_class
+from sardonyx.serve.service import Service
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_BACKLOG: Final = 2048
+# Threads that end a run wait for the event loop at most this long for the interpreter.
+_SWITCH_S: Final = 0.0005
+
+
+def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
+    """Return a bound socket; `is_shared`: other sockets may be bound to the same port."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if is_shared:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        sock.bind((host, port))
+    except OSError as error:
+        sock.close()
+        raise Fail(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
+    return sock
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn, which leaves signals to us."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Server:
+    """A server in this process. `run` is called once, on the loop that it then belongs to."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, grpc_port: int = -1) -> None:
+        """`listener` is bound to the port for HTTP; `grpc_port` is -1 for none."""
+        self.config = config
+        self.http_port: int = listener.getsockname()[1]
+        self.grpc_port = grpc_port
+        self.service: Service
+        self._listener = listener
+        self._stop: asyncio.Event
+        self._loop: asyncio.AbstractEventLoop
+
+    async def run(self, on_ready: Callable[[], None], handles_signals: bool = True) -> None:
+        """Serve until a signal or `stop`; `on_ready` is called when the models are loaded."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        sys.setswitchinterval(_SWITCH_S)
+        if handles_signals:
+            for number in _SIGNALS:
+                self._loop.add_signal_handler(number, self._stop.set)
+        self.service = Service(self.config)
+        http = _Uvicorn(self._uvicorn_config())
+        serving = asyncio.create_task(http.serve([self._listener]))
+        grpc = await self._start_grpc()
+        tasks = [serving]
+        try:
+            await self._load()
+            if self.config.watch_s:
+                tasks.append(asyncio.create_task(self.service.repository.watch()))
+            if not self._stop.is_set():
+                on_ready()
+            await self._stop.wait()
+            await self._drain()
+        finally:
+            http.should_exit = True
+            for task in tasks[1:]:
+                task.cancel()
+            if grpc is not None:
+                await grpc.stop(1.0)
+            await serving
+
+    async def _load(self) -> None:
+        """Load the models, unless the server is told to stop meanwhile."""
+        if self.config.load == "start":
+            load = asyncio.create_task(self.service.repository.load_all())
+            stop = asyncio.create_task(self._stop.wait())
+            await asyncio.wait((load, stop), return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if load.done():
+                load.result()
+            else:
+                load.cancel()
+        self.service.is_started = True
+
+    async def _drain(self) -> None:
+        logger.info("stopping: %d requests are being answered", self.service.n_active)
+        self.service.is_leaving = True
+        if self.config.linger_s:
+            await asyncio.sleep(self.config.linger_s)
+        await self.service.drain()
+
+    async def _start_grpc(self) -> Any:
+        if self.grpc_port < 0:
+            return None
+        from sardonyx.serve.grpc.server import start_grpc
+
+        server, self.grpc_port = await start_grpc(self.service, self.grpc_port)
+        return server
+
+    def stop(self) -> None:
+        """Stop as on SIGTERM; from any thread."""
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def _uvicorn_config(self) -> uvicorn.Config:
+        config = self.config
+        return uvicorn.Config(
+            App(self.service),
+            http=connection_class(config),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(config.keep_alive_s),
+            timeout_graceful_shutdown=2,
+            backlog=_BACKLOG,
+            ssl_certfile=config.certificate or None,
+            ssl_keyfile=config.key or None,
+            ssl_ca_certs=config.client_ca or None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if config.client_ca else ssl.CERT_NONE,
+        )
+
+
+def run(server: Server, on_ready: Callable[[], None]) -> None:
+    """Run a server on this thread, until a signal."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(server.run(on_ready))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's event loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

@@ -1,0 +1,169 @@
+"""What the server does, whatever protocol asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from sardonyx.errors import InvalidArgument
+from sardonyx.serve.batching.pending import Pending
+from sardonyx.serve.config import ServerConfig
+from sardonyx.serve.metrics import Metrics
+from sardonyx.serve.models.loaded import LoadedModel
+from sardonyx.serve.models.repository import LOADING, READY, UNAVAILABLE, Entry, Repository
+from sardonyx.serve.protocol.messages import InferRequest, InferResponse
+from sardonyx.serve.refusals import Cancelled, Forbidden, Refusal, Unavailable
+from sardonyx.serve.traces import Tracer
+from sardonyx.version import __version__
+
+EXTENSIONS: Final = ("binary_tensor_data", "model_repository", "schedule_policy")
+Watch = Callable[[Pending, LoadedModel], None]
+# Applies a change of models in all workers, this one included.
+Control = Callable[[str, str], Awaitable[None]]
+
+
+class Service:
+    """The models and their state. Belongs to one event loop."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.limits = config.limits()
+        self.metrics = Metrics()
+        self.repository = Repository(config, self.metrics.of)
+        self.tracer = Tracer(config.traces)
+        self.started = time.time()
+        self.is_started = False
+        self.is_leaving = False  # not ready any more, but answering
+        self.is_stopping = False
+        self.n_active = 0
+        self.control: Control = self.apply
+        self._idle: asyncio.Event = asyncio.Event()
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the server should get requests."""
+        is_leaving = self.is_leaving or self.is_stopping
+        return self.is_started and not is_leaving and self.repository.is_ready()
+
+    def metadata(self) -> dict[str, object]:
+        """Return the server's metadata."""
+        return {"name": "sardonyx", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    async def infer(
+        self,
+        name: str,
+        version: str,
+        request: InferRequest,
+        protocol: str,
+        watch: Watch | None = None,
+    ) -> InferResponse:
+        """Answer a request; `watch` is told what is waited for."""
+        if self.is_stopping:
+            raise Unavailable("the server is stopping")
+        started = time.perf_counter()
+        repository = self.repository
+        self.n_active += 1
+        try:
+            model = repository.find(name, version) or await repository.get(name, version)
+            metrics = self.metrics.of(model.name, model.version)
+            code = "OK"
+            with self.tracer.span(model.name, request.headers):
+                try:
+                    return await self._run(model, request, watch)
+                except Refusal as refusal:
+                    code = refusal.grpc_code
+                    raise
+                except asyncio.CancelledError:
+                    code = Cancelled.grpc_code
+                    raise
+                finally:
+                    metrics.answered(protocol, code, time.perf_counter() - started)
+        finally:
+            self.n_active -= 1
+            if self.is_stopping and not self.n_active:
+                self._idle.set()
+
+    async def _run(
+        self, model: LoadedModel, request: InferRequest, watch: Watch | None
+    ) -> InferResponse:
+        model.signature.check(request.feed)
+        requested = model.signature.requested(request)
+        # No await between `find` and `submit`: a model that is replaced gets no request any more.
+        pending = model.batcher.submit(request.feed, request.priority, request.timeout_s)
+        if watch is not None:
+            watch(pending, model)
+        try:
+            outputs = await pending.future
+        except asyncio.CancelledError:
+            model.batcher.abandon(pending)
+            raise
+        answers = [(output, outputs[position]) for output, position in requested]
+        return InferResponse(model.name, model.version, request.id, answers)
+
+    def loaded(self, name: str, version: str) -> LoadedModel:
+        """Return a loaded model for a question about it."""
+        model = self.repository.find(name, version)
+        if model is None:
+            raise Unavailable(f"the model {name} is not loaded yet")
+        return model
+
+    def index(self, only_ready: bool = False) -> list[dict[str, str]]:
+        """Return the repository's index: each version of each model, with its state."""
+        rows = []
+        for entry in self.repository:
+            for version in sorted(entry.versions.keys() | entry.loaded.keys(), key=int):
+                state, reason = state_of(entry, version)
+                if state == READY or not only_ready:
+                    row = {"name": entry.name, "version": version, "state": state, "reason": reason}
+                    rows.append(row)
+        return rows
+
+    async def change(self, action: str, name: str) -> None:
+        """Load or unload a model in every worker, on behalf of a request."""
+        if not self.config.model_control:
+            raise Forbidden("loading and unloading by requests is off: see --model-control")
+        if action == "load":
+            self.repository.rescan(name)
+        self.repository.entry(name)
+        await self.control(action, name)
+
+    async def apply(self, action: str, name: str) -> None:
+        """Load or unload a model in this process."""
+        if action == "load":
+            self.repository.rescan(name)
+            await self.repository.load(name)
+        elif action == "unload":
+            await self.repository.unload(name)
+        else:
+            raise InvalidArgument(f"there is no action {action!r}")
+
+    async def drain(self) -> None:
+        """Stop being ready, and answer the requests that are there."""
+        self.is_leaving = self.is_stopping = True
+        if self.n_active:
+            with contextlib.suppress(TimeoutError):  # what still runs then is cut off
+                await asyncio.wait_for(self._idle.wait(), self.config.drain_s)
+        await self.repository.close(0.0)
+        self.tracer.close()
+
+
+def state_of(entry: Entry, version: str) -> tuple[str, str]:
+    """Return the state of a version in the repository's index, and the reason."""
+    if version in entry.loaded:
+        return READY, ""
+    if entry.loading is not None and version in entry.chosen():
+        return LOADING, ""
+    return UNAVAILABLE, entry.reason or "not asked for"
+
+
+def memory_bytes() -> int:
+    """Return the resident memory of this process."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0

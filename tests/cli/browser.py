@@ -106,9 +106,13 @@ class Browser:
                 self.requests.append(event["params"]["request"]["url"])
 
     def open(self, path: pathlib.Path, width: int = 1200, height: int = 900) -> None:
+        """Loads a page of a file and waits until it says that it is ready."""
+        self.open_url(path.resolve().as_uri(), width, height)
+
+    def open_url(self, url: str, width: int = 1200, height: int = 900) -> None:
         """Loads a page and waits until it says that it is ready."""
         self.resize(width, height)
-        self("Page.navigate", url=path.resolve().as_uri())
+        self("Page.navigate", url=url)
         limit = time.monotonic() + _SECONDS
         while self.value("document.documentElement?.dataset.ready") != "1":
             assert time.monotonic() < limit, self.errors

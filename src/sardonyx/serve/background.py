@@ -8,7 +8,8 @@ from typing import Any, Self
 
 from sardonyx.errors import Fail
 from sardonyx.serve.config import ServerConfig, check
-from sardonyx.serve.server import Server, bind, loop_factory
+from sardonyx.serve.server import Server, loop_factory
+from sardonyx.serve.sockets import bind
 
 _START_S = 600.0
 

@@ -12,6 +12,7 @@ from sardonyx.base.log import logger
 from sardonyx.base.printable import printable
 
 if TYPE_CHECKING:
+    from sardonyx.serve.config import ServerConfig
     from sardonyx.serve.http.exchange import Exchange
 
 _ACCESS: Final = "access"  # the attribute of records that describe a request
@@ -61,3 +62,14 @@ def log_access(exchange: Exchange) -> None:
     }
     text = "{method} {path} {status} {seconds:.4f} s".format(**facts)
     logger.python().info("%s", text, extra={_ACCESS: facts})
+
+
+def announce(config: ServerConfig, http_port: int, grpc_port: int) -> None:
+    """Print where the server is; programs that start one read these lines."""
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    scheme = "https" if config.certificate else "http"
+    lines = [f"HTTP {scheme}://{host}:{http_port}"]
+    if grpc_port >= 0:
+        lines.append(f"gRPC {host}:{grpc_port}")
+    print("\n".join(lines), flush=True)
+    print("ready", file=sys.stderr, flush=True)

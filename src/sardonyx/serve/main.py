@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-
 from sardonyx.serve.config import ServerConfig
-from sardonyx.serve.logs import start_logging
+from sardonyx.serve.logs import announce, start_logging
 
 
 def serve(config: ServerConfig) -> int:
     """Serve until a signal; return the exit status."""
     start_logging(config.log)
     if config.workers > 1:
-        from sardonyx.serve.supervisor import supervise
+        from sardonyx.serve.supervisor import supervise  # forks: it imports little
 
         return supervise(config)
-    from sardonyx.serve.server import Server, bind, run
+    from sardonyx.serve.server import Server, run
+    from sardonyx.serve.sockets import bind
 
     server = Server(config, bind(config.host, config.port), config.grpc_port)
     run(server, lambda: announce(config, server.http_port, server.grpc_port))
     return 0
-
-
-def announce(config: ServerConfig, http_port: int, grpc_port: int) -> None:
-    """Print where the server is; programs that start one read these lines."""
-    host = f"[{config.host}]" if ":" in config.host else config.host
-    scheme = "https" if config.certificate else "http"
-    lines = [f"HTTP {scheme}://{host}:{http_port}"]
-    if grpc_port >= 0:
-        lines.append(f"gRPC {host}:{grpc_port}")
-    print("\n".join(lines), flush=True)
-    print("ready", file=sys.stderr, flush=True)

@@ -18,7 +18,6 @@ from typing import Any, Final
 import uvicorn
 
 from sardonyx.base.log import logger
-from sardonyx.errors import Fail
 from sardonyx.serve.config import ServerConfig
 from sardonyx.serve.http.app import App
 from sardonyx.serve.http.connection import connection_class
@@ -30,23 +29,16 @@ _BACKLOG: Final = 2048
 _SWITCH_S: Final = 0.0005
 
 
-def bind(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
-    """Return a bound socket; `is_shared`: other sockets may be bound to the same port."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if is_shared:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        sock.bind((host, port))
-    except OSError as error:
-        sock.close()
-        raise Fail(f"cannot listen on {host} port {port}: {error.strerror or error}") from None
-    return sock
-
-
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, which leaves signals to us."""
+    """uvicorn, which leaves signals to us, and says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -76,6 +68,7 @@ class Server:
         self.service = Service(self.config)
         http = _Uvicorn(self._uvicorn_config())
         serving = asyncio.create_task(http.serve([self._listener]))
+        await http.listens.wait()
         grpc = await self._start_grpc()
         tasks = [serving]
         try:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from sardonyx.serve.batching.arrivals import Arrivals
 from sardonyx.serve.batching.choice import Batch, choose
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout
+from sardonyx.serve.batching.joining import Layout, element_count
 from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.batching.run import BatchRun
 from sardonyx.serve.batching.settings import BatchSettings
@@ -27,6 +27,7 @@ from sardonyx.session import InferenceSession
 
 # A thread hand-over and back takes about as long, with the loop busy.
 _INLINE_S: Final = 150e-6
+_MEASURED: Final = 16  # runs after which the cost is trusted
 _STOPPABLE_S: Final = 5e-3  # runs that take longer can be ended early
 
 
@@ -53,7 +54,7 @@ class Batcher:
     ) -> None:
         """`layout` is None if requests cannot be joined."""
         self.cost = CostModel()
-        self.is_inline = True  # runs that are short enough
+        self.is_predictable = True  # False: the values of inputs decide how long a run takes
         self._session = session
         self._layout = layout if settings.max_rows > 1 else None
         self._settings = settings
@@ -62,7 +63,7 @@ class Batcher:
         self._arrivals = Arrivals()
         self._queue: list[Pending] = []
         self._queued_bytes = 0
-        self._n_running = 0
+        self._running: set[BatchRun] = set()
         self._n_started = 0
         self._number = 0
         self._free_since: float | None = None  # when the queue could first have started a run
@@ -78,7 +79,7 @@ class Batcher:
     @property
     def n_unanswered(self) -> int:
         """Return the number of requests and runs that are not done."""
-        return len(self._queue) + self._n_running
+        return len(self._queue) + len(self._running)
 
     @property
     def is_batching(self) -> bool:
@@ -98,7 +99,7 @@ class Batcher:
         pending = Pending(
             feed,
             next(iter(feed.values())).shape[0] if layout is not None else 1,
-            layout.length(feed) if layout is not None else 1,
+            layout.length(feed) if layout is not None else element_count(feed),
             layout.key(feed) if layout is not None else None,
             priority or settings.default_priority,
             None if timeout_s is None else now + timeout_s,
@@ -159,7 +160,7 @@ class Batcher:
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start runs once the loop has taken in what it has read from all connections."""
-        if self._n_running >= self._settings.concurrency:
+        if len(self._running) >= self._settings.concurrency:
             return
         if isinstance(self._scheduled, asyncio.TimerHandle):
             if len(self._queue) < self._settings.max_rows:
@@ -171,7 +172,7 @@ class Batcher:
 
     def _start_runs(self, loop: asyncio.AbstractEventLoop) -> None:
         self._scheduled = None
-        while self._queue and self._n_running < self._settings.concurrency:
+        while self._queue and len(self._running) < self._settings.concurrency:
             batch = self._choose()
             now = loop.time()
             if not batch.is_full:
@@ -186,7 +187,7 @@ class Batcher:
 
     def _choose(self) -> Batch:
         if self._layout is None:
-            return Batch((0,), 1, 1, is_full=True)
+            return Batch((0,), 1, self._queue[0].length, is_full=True)
         return choose(self._queue, self.cost, self._settings.max_rows)
 
     def _start(self, batch: Batch, loop: asyncio.AbstractEventLoop, now: float) -> None:
@@ -195,13 +196,14 @@ class Batcher:
         self._queue = [each for i, each in enumerate(self._queue) if i not in chosen]
         expected_s = self.cost.seconds(batch.elements)
         has_deadline = any(member.deadline is not None for member in members)
-        is_inline = self.is_inline and self._n_started > 16 and expected_s < _INLINE_S
-        can_stop = not is_inline and (has_deadline or expected_s > _STOPPABLE_S)
+        is_known = self.is_predictable and self._n_started > _MEASURED
+        is_inline = is_known and expected_s < _INLINE_S
+        can_stop = not is_inline and (has_deadline or not is_known or expected_s > _STOPPABLE_S)
         run = BatchRun(members, batch.length, can_stop)
         for member in members:
             self._dequeued(member)
             member.run, member.started = run, now
-        self._n_running += 1
+        self._running.add(run)
         self._n_started += 1
         if is_inline:
             run.execute(self._session, self._layout)
@@ -214,7 +216,7 @@ class Batcher:
         loop.call_soon_threadsafe(self._finish, run, loop)
 
     def _finish(self, run: BatchRun, loop: asyncio.AbstractEventLoop) -> None:
-        self._n_running -= 1
+        self._running.discard(run)
         outcome, members = run.outcome, run.members
         if isinstance(outcome, list):
             self.cost.add(run.elements, run.seconds)
@@ -260,7 +262,8 @@ class Batcher:
         try:
             await asyncio.wait_for(self.drained(), timeout_s)
         except TimeoutError:
-            for pending in list(self._queue):
+            waiting = [*self._queue, *(each for run in self._running for each in run.members)]
+            for pending in waiting:
                 self.abandon(pending, Unavailable("the model was unloaded"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -39,12 +40,12 @@ class Layout:
         return tuple(sorted(parts)) if len(parts) > 1 else tuple(parts)
 
     def length(self, feed: Mapping[str, Array]) -> int:
-        """Return the size of the padded axis."""
+        """Return the size of the padded axis; without one, that of a row of all inputs."""
         if self.padding is not None:
             for name, axis in self.padding.input_axes.items():
                 if name in feed:
                     return max(1, int(feed[name].shape[axis]))
-        return 1
+        return max(1, sum(int(prod(array.shape[1:])) for array in feed.values()))
 
     def join(self, feeds: Sequence[Mapping[str, Array]], length: int) -> dict[str, Array]:
         """Return the inputs of all requests in one feed."""
@@ -92,6 +93,11 @@ class Layout:
             results.append(own)
             begin += count
         return results
+
+
+def element_count(feed: Mapping[str, Array]) -> int:
+    """Return the size of all inputs, at least 1."""
+    return max(1, sum(array.size for array in feed.values()))
 
 
 def batch_layout(signature: Signature) -> Layout | None:

@@ -37,6 +37,7 @@ class Ready:
     file: Identity | None
     size_bytes: int
     load_s: float
+    is_predictable: bool  # sizes alone decide how long a run takes
 
 
 class LoadedModel:
@@ -57,7 +58,7 @@ class LoadedModel:
         settings = config.batch_settings()
         self.batcher = Batcher(ready.session, ready.layout, settings, executor, observer)
         self.batcher.cost = ready.cost
-        self.batcher.is_inline = not config.providers
+        self.batcher.is_predictable = ready.is_predictable and not config.providers
 
     @property
     def size_bytes(self) -> int:
@@ -94,7 +95,15 @@ def load(path: str, model: ModelConfig, server: ServerConfig) -> Ready:
     size_bytes = _size_of(session)
     seconds = time.perf_counter() - started
     logger.info("%s: loaded in %.2f s, batching %s", path, seconds, describe(layout))
-    return Ready(session, signature, layout, cost, embedder, file, size_bytes, seconds)
+    is_predictable = not _has_loops(session)
+    return Ready(
+        session, signature, layout, cost, embedder, file, size_bytes, seconds, is_predictable
+    )
+
+
+def _has_loops(session: InferenceSession) -> bool:
+    nodes = session._compiled.model.graph.all_nodes()
+    return any(node.op.name in ("Loop", "Scan") for node in nodes)
 
 
 def describe(layout: Layout | None) -> str:

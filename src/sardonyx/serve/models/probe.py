@@ -8,14 +8,13 @@ rounding does not batch.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from sardonyx.errors import SardonyxError
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout
+from sardonyx.serve.batching.joining import Layout, element_count
 from sardonyx.serve.models.signature import Signature, TensorSpec
 from sardonyx.serve.protocol.datatypes import Array
 from sardonyx.session import InferenceSession
@@ -91,12 +90,12 @@ class Prober:
         """Warm up, and measure runs of few and of more rows as a first guess of their cost."""
         padded = layout.padding.dim if layout is not None and layout.padding is not None else None
         for rows in _COST_ROWS if layout is not None else (1,):
-            length = 4 * _LENGTHS[0] if padded is not None else 1
             try:
-                feed = self.feed(rows, length, padded)
+                feed = self.feed(rows, 4 * _LENGTHS[0], padded)
                 seconds = self._time(feed)
             except (SardonyxError, MemoryError, ValueError):
                 return  # a model with conditions on its inputs: its requests will tell
+            length = element_count(feed) if layout is None else layout.length(feed)
             cost.add(rows * length, seconds)
             if seconds > _LONG_RUN_S:
                 return
@@ -122,8 +121,3 @@ def _equal(a: Array, b: Array) -> bool:
     x, y = a.astype(np.float64), b.astype(np.float64)
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=1e-6))
     return bool(np.allclose(x, y, rtol=0, atol=_TOLERANCE * scale, equal_nan=True))
-
-
-def layouts_to_try(layout: Layout | None, padded: Layout | None) -> Sequence[Layout]:
-    """Return the layouts of a model, the one that joins most first."""
-    return [each for each in (padded, layout) if each is not None]

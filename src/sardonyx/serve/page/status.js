@@ -81,34 +81,31 @@ function chart(title, rows, format, summary) {
   figure.append(caption);
   const used = rows.map((row, i) => (row[1] ? i : -1)).filter((i) => i >= 0);
   const svg = drawn("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img",
+                             preserveAspectRatio: "xMinYMid",
                              "aria-label": `${title}: ${summary}` });
   svg.append(drawn("line", { class: "axis", x1: 0, x2: WIDTH, y1: BASE + 0.5, y2: BASE + 0.5 }));
-  if (used.length) {
-    const first = Math.max(0, used[0] - 1), last = Math.min(rows.length - 1, used.at(-1) + 1);
-    const shown = rows.slice(first, last + 1);
-    const most = Math.max(...shown.map((row) => row[1]));
-    const total = rows.reduce((sum, row) => sum + row[1], 0);
-    const width = WIDTH / shown.length;
-    const every = Math.ceil(shown.length / 8);
-    let below = rows.slice(0, first).reduce((sum, row) => sum + row[1], 0);
-    shown.forEach(([le, n], i) => {
-      const height = n ? Math.max(2, (n / most) * (BASE - 14)) : 0;
-      const isMid = below <= total / 2 && below + n > total / 2;
-      below += n;
-      const bar = drawn("rect", { class: isMid ? "bar mid" : "bar", x: i * width + 1,
-                                  y: BASE - height, width: Math.max(1, width - 2), height, rx: 2 });
-      bar.append(drawn("title", {}, `${count(n)} up to ${isFinite(le) ? format(le) : "more"}`));
-      svg.append(bar);
-      if (i % every === 0) {
-        const label = isFinite(le) ? format(le) : "more";
-        svg.append(drawn("text", { x: (i + 0.5) * width, y: HEIGHT - 6,
-                                   "text-anchor": "middle" }, label));
-      }
-    });
-  } else {
-    svg.append(drawn("text", { x: WIDTH / 2, y: BASE / 2, "text-anchor": "middle" },
-                     "no requests yet"));
-  }
+  const first = Math.max(0, used[0] - 1), last = Math.min(rows.length - 1, used.at(-1) + 1);
+  const shown = rows.slice(first, last + 1);
+  const most = Math.max(...shown.map((row) => row[1]));
+  const total = rows.reduce((sum, row) => sum + row[1], 0);
+  const width = WIDTH / shown.length;
+  const every = Math.ceil(shown.length / 8);
+  let below = rows.slice(0, first).reduce((sum, row) => sum + row[1], 0);
+  shown.forEach(([le, n], i) => {
+    const height = n ? Math.max(2, (n / most) * (BASE - 14)) : 0;
+    const isMid = below <= total / 2 && below + n > total / 2;
+    below += n;
+    const bar = drawn("rect", { class: isMid ? "bar mid" : "bar", x: i * width + 1,
+                                y: BASE - height, width: Math.max(1, width - 2), height, rx: 2 });
+    bar.append(drawn("title", {}, `${count(n)} up to ${isFinite(le) ? format(le) : "more"}`));
+    svg.append(bar);
+    if (i % every === 0) {
+      const label = isFinite(le) ? format(le) : "more";
+      const isWide = !i && width < 40; // the first label would begin outside of the drawing
+      svg.append(drawn("text", { x: isWide ? 0 : (i + 0.5) * width, y: HEIGHT - 6,
+                                 "text-anchor": isWide ? "start" : "middle" }, label));
+    }
+  });
   figure.append(svg);
   return figure;
 }
@@ -198,6 +195,10 @@ function card(model, status) {
     ["weights", bytes(model.bytes)],
     ["loaded in", seconds(model.load_s)],
   ]));
+  if (!latency.some((row) => row[1])) {
+    article.append(tensors(model));
+    return article;
+  }
   const charts = element("div", undefined, "charts");
   const marks = [0.5, 0.95, 0.99].map((q) => `p${q * 100} ${seconds(quantile(latency, q))}`);
   const batch = histograms.batch_rows;

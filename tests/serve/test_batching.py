@@ -286,7 +286,6 @@ async def test_a_deadline_ends_what_waits_and_what_runs(bench: Bench) -> None:
         with pytest.raises(TooLate, match=r"within 0\.0"):
             await pending.future
     await bench.batcher.drained()  # although the session was not told to go on
-    assert bench.session.sizes == [1]
 
 
 @scenario()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pathlib
 from typing import Any
 
 from sardonyx.base.records import replace
@@ -29,11 +30,13 @@ def config_of(arguments: argparse.Namespace) -> ServerConfig:
     """Return the configuration of the file, changed by the options."""
     config = read_config(arguments.config) if arguments.config else ServerConfig()
     given = {
-        name: value
+        name: str(value) if isinstance(value, pathlib.Path) else value
         for name, value in vars(arguments).items()
-        if name in ServerConfig.__match_args__ and value not in (None, [], False)
+        if name in ServerConfig.__match_args__ and value is not None and value is not False
     }
-    folders = tuple(given.pop("folders", ()))
+    if not arguments.threads:  # the default of the option, not a choice
+        del given["threads"]
+    folders = tuple(given.pop("folders"))
     defaults = _defaults(config.defaults, arguments)
     models = {**config.models, **_models(arguments.models, defaults)}
     given.pop("models", None)

@@ -65,8 +65,12 @@ class Server:
         if handles_signals:
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._stop.set)
-        self.service = Service(self.config)
-        http = _Uvicorn(self._uvicorn_config())
+        try:
+            self.service = Service(self.config)
+            http = _Uvicorn(self._uvicorn_config())
+        except BaseException:
+            self._listener.close()
+            raise
         serving = asyncio.create_task(http.serve([self._listener]))
         await http.listens.wait()
         grpc = await self._start_grpc()

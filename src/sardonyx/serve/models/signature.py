@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.base.records import frozen
+from sardonyx.base.records import frozen, replace
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.serve.protocol.datatypes import BY_ONNX, Array, Datatype
 from sardonyx.serve.protocol.messages import InferRequest, RequestedOutput
 from sardonyx.serve.refusals import BadRequest, ModelFailed
@@ -95,8 +96,19 @@ def signature_of(session: InferenceSession) -> Signature:
     """Return the signature of a session, or raise an error for types without a datatype."""
     required = tuple(_spec(each, "input") for each in session.get_inputs())
     optional = tuple(_spec(each, "input") for each in session.get_overridable_initializers())
-    outputs = tuple(_spec(each, "output") for each in session.get_outputs())
+    # Exporters give the dims of outputs names of their own; inference knows which inputs they have.
+    facts = [output.fact for output in session._compiled.program.outputs]
+    outputs = tuple(
+        _with_inferred(_spec(each, "output"), fact)
+        for each, fact in zip(session.get_outputs(), facts, strict=True)
+    )
     return Signature(required + optional, outputs, len(required))
+
+
+def _with_inferred(spec: TensorSpec, fact: AnyFact) -> TensorSpec:
+    if not isinstance(fact, Fact) or fact.shape is None or len(fact.shape) != len(spec.shape):
+        return spec
+    return replace(spec, shape=tuple(d if isinstance(d, int) else str(d) for d in fact.shape))
 
 
 def _spec(arg: NodeArg, what: str) -> TensorSpec:

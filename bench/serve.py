@@ -211,8 +211,10 @@ def measure(name: str, given: argparse.Namespace, requests: Path) -> tuple[float
         }
 
         def wrk(seconds: float) -> str:
-            command = ["wrk", "-t1", f"-c{given.connections}", f"-d{seconds:g}s", "--timeout", "60s",
-                       "-s", script.name, f"http://127.0.0.1:{port}"]  # fmt: skip
+            command = [
+                "wrk", "-t1", f"-c{given.connections}", f"-d{seconds:g}s", "--timeout", "60s",
+                "-s", script.name, f"http://127.0.0.1:{port}",
+            ]  # fmt: skip
             done = subprocess.run(
                 command, env=environment, capture_output=True, text=True, check=True
             )

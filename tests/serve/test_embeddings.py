@@ -42,9 +42,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def client(folder: Path) -> Iterator[Client]:
     need_extra()
-    with start(ServerConfig(port=0, folders=(str(folder),))) as server:
-        with Client(server.http_port) as made:
-            yield made
+    config = ServerConfig(port=0, folders=(str(folder),))
+    with start(config) as server, Client(server.http_port) as made:
+        yield made
 
 
 def test_embeddings_are_means_of_length_one(client: Client) -> None:

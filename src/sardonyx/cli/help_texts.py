@@ -149,10 +149,10 @@ examples:
 """
 SERVE: Final = """\
 Answer inference requests over HTTP and gRPC, in the Open Inference Protocol v2 of KServe and
-Triton, and for text models in OpenAI's interface for embeddings. Requests are joined to batches where that
-saves time. The server listens on this machine alone unless --host says otherwise, and loads models
-only from the files and folders that are named. Its status page is at /. docs/serve.md has the
-configuration file.
+Triton, and for text models in OpenAI's interface for embeddings. Requests are joined to batches
+where that saves time. The server listens on this machine alone unless --host says otherwise, and
+loads models only from the files and folders that are named. Its status page is at /.
+docs/serve.md has the configuration file.
 """
 SERVE_EXAMPLES: Final = """\
 examples:

@@ -21,6 +21,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,16 +40,17 @@ FEEDS = 200
 RIVALS = Path(__file__).with_name("serve_rivals.py")
 LUA = """
 local requests, count, position = {}, 0, 0
-for line in io.lines(os.getenv("BENCH_REQUESTS")) do
-  local size, file = line:match("(%d+) (.*)")
-  local body = io.open(file, "rb"):read("*a")
-  local headers = {["Content-Type"] = os.getenv("BENCH_TYPE")}
-  if size ~= "0" then headers["Inference-Header-Content-Length"] = size end
-  count = count + 1
-  requests[count] = wrk.format("POST", os.getenv("BENCH_PATH"), headers, body)
+function init(arguments)
+  wrk.headers["Host"] = "localhost"
+  for line in io.lines(os.getenv("BENCH_REQUESTS")) do
+    local size, file = line:match("(%d+) (.*)")
+    local body = io.open(file, "rb"):read("*a")
+    local headers = {["Content-Type"] = os.getenv("BENCH_TYPE")}
+    if size ~= "0" then headers["Inference-Header-Content-Length"] = size end
+    count = count + 1
+    requests[count] = wrk.format("POST", os.getenv("BENCH_PATH"), headers, body)
+  end
 end
-local failed = 0
-response = function(status) if status ~= 200 then failed = failed + 1 end end
 request = function() position = position % count + 1; return requests[position] end
 done = function(summary, latency)
   io.write(string.format("RESULT %d %d %f %f %f %d\\n", summary.requests, summary.duration,
@@ -172,6 +174,7 @@ def serving(name: str, model: Path) -> Iterator[tuple[int, int, str]]:
         for line in process.stdout:
             found = re.match(r"HTTP http://\S+:(\d+)(\S*)$", line.strip())
             if found:
+                wait_for(int(found[1]))
                 yield process.pid, int(found[1]), found[2] or "/v2/models/m/infer"
                 break
         else:
@@ -180,6 +183,15 @@ def serving(name: str, model: Path) -> Iterator[tuple[int, int, str]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def wait_for(port: int) -> None:
+    """Wait until a port accepts connections: rivals print it before they listen."""
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    raise SystemExit(f"nothing listens on port {port}")
 
 
 def cpu_seconds(group: int) -> float:

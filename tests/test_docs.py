@@ -36,6 +36,7 @@ RUNNABLE = (
     "docs/pytorch.md",
     "docs/quantization.md",
     "docs/quantized.md",
+    "docs/serve.md",
     "docs/strings.md",
     "docs/training.md",
     "docs/weight_only.md",

@@ -1,0 +1,46 @@
+"""How many rows a run scores: as many as make a row cheapest."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_GROWTH: Final = 4
+_GAIN: Final = 0.95  # a larger batch has to take less than this share of the time per row
+_PATIENCE: Final = 2  # sizes in a row without a gain: one may be noise of the machine
+_MAX_SECONDS: Final = 0.5  # of a run: results come steadily, and an interrupted worker loses little
+_MAX_BYTES: Final = 64 << 20  # of inputs and outputs of a run
+_MAX_ROWS: Final = 1 << 16
+
+
+class BatchRows:
+    """Finds the number of rows while it scores: it grows as long as the time per row falls.
+
+    Each size runs twice, and the second run counts: the first one plans memory for the new sizes.
+    """
+
+    def __init__(self, fixed: int | None = None) -> None:
+        self.rows = fixed or 1
+        self._best = (float("inf"), self.rows)  # seconds per row, with how many rows
+        self._is_warm = False
+        self._n_without_gain = 0
+        self._is_final = fixed is not None
+
+    def observe(self, rows: int, seconds: float, size_bytes: int) -> None:
+        """Take in what a run of this many rows took, and choose the size of the next one."""
+        if self._is_final or rows != self.rows:
+            return
+        if not self._is_warm:
+            self._is_warm = True
+            return
+        has_gained = seconds / rows < self._best[0] * _GAIN
+        self._n_without_gain = 0 if has_gained else self._n_without_gain + 1
+        if has_gained:
+            self._best = (seconds / rows, rows)
+        is_largest = (
+            rows * _GROWTH > _MAX_ROWS
+            or seconds * _GROWTH > _MAX_SECONDS
+            or size_bytes * _GROWTH > _MAX_BYTES
+        )
+        self._is_final = is_largest or self._n_without_gain == _PATIENCE
+        self.rows = self._best[1] if self._is_final else rows * _GROWTH
+        self._is_warm = False

@@ -70,7 +70,8 @@ def udf(
             yield predictor(pa.table(arrays, names=names)).column(0).to_pandas()
 
     scored.__annotations__ = _annotations()
-    return pandas_udf(scored, from_arrow_type(outputs.types[0]))
+    function: Callable[..., Any] = pandas_udf(scored, from_arrow_type(outputs.types[0]))
+    return function
 
 
 def task_cpus() -> int:

@@ -73,7 +73,7 @@ def _row_type(element: pa.DataType, sizes: list[int | None], is_nested: bool) ->
 
 
 def _is_number(element: pa.DataType) -> bool:
-    return pa.types.is_integer(element) or pa.types.is_floating(element)
+    return bool(pa.types.is_integer(element) or pa.types.is_floating(element))
 
 
 def column(output: NodeArg, kind: pa.DataType | None, value: Any, n_rows: int) -> pa.Array:

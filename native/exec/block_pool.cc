@@ -61,6 +61,9 @@ AllPools& pools() {
   return *instance;
 }
 
+// Made when the library is loaded: a fork during a first call would leave its guard locked.
+[[maybe_unused]] const AllPools& at_load = pools();
+
 // Arenas that grew once tend to grow again, so they get an eighth more; untouched pages cost
 // nothing.
 size_t with_headroom(size_t bytes) { return whole_pages(bytes + bytes / 8); }

@@ -56,6 +56,9 @@ ForkMutexes& all() {
   return *made;
 }
 
+// Made when the library is loaded: a fork during a first call would leave its guard locked.
+[[maybe_unused]] const ForkMutexes& at_load = all();
+
 }  // namespace
 
 ForkMutex::ForkMutex() { all().add(this); }

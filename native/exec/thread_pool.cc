@@ -182,12 +182,13 @@ struct ThreadPool {
 
 std::atomic<ThreadPool*> current{nullptr};
 
+// When the library is loaded: a fork while a thread registers it would leave its guard locked.
+[[maybe_unused]] const int registered =
+    pthread_atfork(nullptr, nullptr, [] { current.store(new ThreadPool); });
+
 // The pool of this process. Only the forking thread exists in a child, which gets an empty pool;
 // the old one is leaked, since its locks may be held by threads that no longer exist.
 ThreadPool& pool() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { current.store(new ThreadPool); });
-  (void)registered;
   ThreadPool* found = current.load();
   if (found == nullptr) {
     auto* created = new ThreadPool;

@@ -70,13 +70,14 @@ def fastapi(session: Any, port: int) -> None:
     uvicorn.run(app, port=port, log_level="error", access_log=False)
 
 
-def litserve(model: str, port: int) -> None:
-    """LitServe without batching: its batches need inputs of one length."""
+if sys.argv[1:2] == ["litserve"]:  # its processes import this module to find the class
     import litserve
 
     class Api(litserve.LitAPI):
+        """LitServe without batching: its batches need inputs of one length."""
+
         def setup(self, device: str) -> None:
-            self.session = onnxruntime.InferenceSession(model)
+            self.session = onnxruntime.InferenceSession(sys.argv[2])
 
         def decode_request(self, request: Any) -> Any:
             return typed(self.session, request)
@@ -87,15 +88,14 @@ def litserve(model: str, port: int) -> None:
         def encode_response(self, output: Any) -> Any:
             return {"outputs": [result.tolist() for result in output]}
 
-    server = litserve.LitServer(Api(api_path="/infer"), accelerator="cpu")
-    print(f"HTTP http://127.0.0.1:{port}/infer", flush=True)
-    server.run(port=port, host="127.0.0.1", log_level="error", generate_client_file=False)
-
 
 if __name__ == "__main__":
     name, path = sys.argv[1:]
+    port = free_port()
     if name == "litserve":
-        litserve(path, free_port())
+        server = litserve.LitServer(Api(api_path="/infer"), accelerator="cpu")
+        print(f"HTTP http://127.0.0.1:{port}/infer", flush=True)
+        server.run(port=port, host="127.0.0.1", log_level="error", generate_client_file=False)
     else:
-        start = {"onnxruntime": starlette, "fastapi": fastapi}[name]
-        start(onnxruntime.InferenceSession(path), free_port())
+        serve = {"onnxruntime": starlette, "fastapi": fastapi}[name]
+        serve(onnxruntime.InferenceSession(path), port)

@@ -214,6 +214,27 @@ def test_wrong_json_sizes_are_refused(client: Client, size: str) -> None:
     assert answer.status == 400
 
 
+def test_requests_are_traced(server: Any, client: Client) -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    propagation = pytest.importorskip("opentelemetry.trace.propagation.tracecontext")
+    spans, provider = memory.InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(spans))
+    tracer = server.service.tracer
+    tracer.use(provider, propagation.TraceContextTextMapPropagator())
+    try:
+        parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        path = "/v2/models/double/infer"
+        assert client.post(path, {"inputs": [tensor("x", X)]}, traceparent=parent).status == 200
+    finally:
+        tracer.stop()
+    (span,) = spans.get_finished_spans()
+    assert span.name == "infer double"
+    assert f"{span.context.trace_id:032x}" == parent.split("-")[1]
+    assert f"{span.parent.span_id:016x}" == parent.split("-")[2]
+
+
 def test_many_clients_get_their_own_answers(server: Any) -> None:
     errors: list[object] = []
 

@@ -181,6 +181,11 @@ def test_refusals_say_why(message: Any, kind: type[Refusal], match: str) -> None
         decode(json.dumps(message).encode(), None, LIMITS)
 
 
+def test_json_has_a_limit_of_its_own() -> None:
+    with pytest.raises(TooLarge, match="send binary tensors"):
+        decode(b" " * 101, None, Limits(json_bytes=100))
+
+
 def test_deep_nesting_is_refused() -> None:
     for body in (b"[" * 100_000, b'{"inputs":[{"data":' + b"[" * 100_000):
         with pytest.raises(BadRequest, match="not JSON"):

@@ -69,6 +69,7 @@ class ServerConfig:
     client_ca: str = ""
     allow_hosts: tuple[str, ...] = ()
     max_body: int = 64 << 20
+    max_json: int = 8 << 20
     max_tensors: int = 64
     max_elements: int = 1 << 28
     max_run_memory: int = 0  # bytes of one run's arena; 0: none
@@ -85,7 +86,7 @@ class ServerConfig:
 
     def limits(self) -> Limits:
         """Return the limits of one request."""
-        return Limits(self.max_body, self.max_tensors, elements=self.max_elements)
+        return Limits(self.max_body, self.max_json, self.max_tensors, elements=self.max_elements)
 
     @property
     def is_loopback(self) -> bool:

@@ -148,7 +148,7 @@ class Service:
             with contextlib.suppress(TimeoutError):  # what still runs then is cut off
                 await asyncio.wait_for(self._idle.wait(), self.config.drain_s)
         await self.repository.close(0.0)
-        self.tracer.close()
+        self.tracer.stop()
 
 
 def state_of(entry: Entry, version: str) -> tuple[str, str]:

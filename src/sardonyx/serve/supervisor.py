@@ -23,6 +23,7 @@ import tempfile
 import time
 from typing import Any, Final, NoReturn
 
+import sardonyx._native as native
 from sardonyx.base.log import logger
 from sardonyx.base.records import field, mutable, replace
 from sardonyx.serve.config import ServerConfig
@@ -63,7 +64,10 @@ class Supervisor:
 
     def __init__(self, config: ServerConfig, folder: str) -> None:
         """`folder` is for the metrics of all workers, and for packs unless one is configured."""
-        self._config = replace(config, pack_cache=config.pack_cache or folder)
+        share = max(1, native.usable_cpus() // config.workers)
+        self._config = replace(
+            config, pack_cache=config.pack_cache or folder, threads=config.threads or share
+        )
         self._folder = folder
         self._listener = bind(config.host, config.port)
         self._listener.listen(2048)

@@ -57,10 +57,11 @@ class Tracer:
         )
         return span
 
-    def close(self) -> None:
-        """Send what is left."""
+    def stop(self) -> None:
+        """Send what is left, and make no more spans."""
         if self._provider is not None:
             self._provider.shutdown()
+        self._tracer = self._provider = None
 
 
 _NO_SPAN: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

@@ -219,6 +219,7 @@ class Repository:
     async def watch(self) -> None:
         """Load models anew when their files were replaced and have settled; runs for ever."""
         seen: dict[str, object] = {}
+        failed: dict[str, object] = {}
         while True:
             await asyncio.sleep(self._config.watch_s)
             self.rescan("watch")
@@ -227,13 +228,14 @@ class Repository:
                 loaded = {v: m.ready.file for v, m in entry.loaded.items()}
                 is_settled = seen.get(entry.name) == state  # no longer written to
                 seen[entry.name] = state
-                if not entry.loaded or state == loaded or not is_settled or None in state.values():
+                is_new = entry.loaded and state not in (loaded, failed.get(entry.name))
+                if not is_new or not is_settled or None in state.values():
                     continue
                 logger.info("%s has changed: it is loaded again", entry.name)
                 try:
                     await self.load(entry.name)
                 except ModelFailed:
-                    continue  # logged; the old version goes on
+                    failed[entry.name] = state  # logged; the old version goes on
 
     async def close(self, timeout_s: float) -> None:
         """Answer what is queued, then end the threads."""

@@ -25,6 +25,11 @@ def decode(body: Buffer, json_size: int | None, limits: Limits) -> InferRequest:
         raise BadRequest(
             f"Inference-Header-Content-Length is {json_size}, but the body has {len(body)} bytes"
         )
+    n_json = len(body) if json_size is None else json_size
+    if n_json > limits.json_bytes:
+        raise TooLarge(
+            f"the JSON has {n_json} bytes; at most {limits.json_bytes} are: send binary tensors"
+        )
     view = memoryview(body)
     message = parse_object(view if json_size is None else view[:json_size])
     binary = view[len(view) if json_size is None else json_size :]

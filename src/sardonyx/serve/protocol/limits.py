@@ -14,6 +14,7 @@ class Limits:
     """Limits that hold before memory is allocated for what a request describes."""
 
     body_bytes: int = 64 << 20  # of a body, also after decompression
+    json_bytes: int = 8 << 20  # of JSON, which is decoded between other requests
     tensors: int = 64  # inputs, and requested outputs
     rank: int = 8
     elements: int = 1 << 28  # of one tensor, and the largest dim

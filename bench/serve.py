@@ -37,6 +37,7 @@ from sardonyx.serve.models.signature import Signature, signature_of
 from sardonyx.serve.protocol.tensors import to_bytes
 
 FEEDS = 200
+COLUMNS = ("min ms", "p50 ms", "p95 ms", "p99 ms", "CPU ms")
 RIVALS = Path(__file__).with_name("serve_rivals.py")
 LUA = """
 local requests, count, position = {}, 0, 0
@@ -53,8 +54,8 @@ function init(arguments)
 end
 request = function() position = position % count + 1; return requests[position] end
 done = function(summary, latency)
-  io.write(string.format("RESULT %d %d %f %f %f %d\\n", summary.requests, summary.duration,
-    latency:percentile(50), latency:percentile(95), latency:percentile(99),
+  io.write(string.format("RESULT %d %d %f %f %f %f %d\\n", summary.requests, summary.duration,
+    latency.min, latency:percentile(50), latency:percentile(95), latency:percentile(99),
     summary.errors.status + summary.errors.read + summary.errors.timeout))
 end
 """
@@ -71,9 +72,7 @@ def main() -> None:
     given = parser.parse_args()
     feeds = list(random_feeds(given.model, *map(int, given.lengths.split("-"))))
     print(f"{given.model.name}: {given.connections} connections, {os.cpu_count()} CPUs")
-    print(
-        f"{'server':<12} {'requests/s':>10} {'p50 ms':>8} {'p95 ms':>8} {'p99 ms':>8} {'CPU ms':>8}"
-    )
+    print(f"{'server':<12} {'requests/s':>10}" + "".join(f"{name:>9}" for name in COLUMNS))
     best: dict[str, tuple[float, ...]] = {}
     with tempfile.TemporaryDirectory() as folder:
         binary = write_requests(Path(folder), feeds)
@@ -86,8 +85,9 @@ def main() -> None:
                     requests = plain if name in ("fastapi", "litserve") else binary
                     result = measure(name, given, requests)
                 best[name] = max(best.get(name, (0.0,)), result)
-    for name, (rate, p50, p95, p99, cpu) in best.items():
-        print(f"{name:<12} {rate:10.0f} {p50:8.2f} {p95:8.2f} {p99:8.2f} {cpu:8.2f}")
+    for name, (rate, *times, cpu) in best.items():
+        percentiles = " ".join(f"{each:8.2f}" for each in times)
+        print(f"{name:<12} {rate:10.0f} {percentiles} {cpu:8.2f}")
 
 
 def random_feeds(model: Path, low: int, high: int) -> Iterator[dict[str, Any]]:
@@ -151,9 +151,9 @@ def loop(model: Path, feeds: list[dict[str, Any]], seconds: float) -> tuple[floa
     while (now := time.perf_counter()) - began < seconds:
         session.run(None, feeds[len(times) % len(feeds)])
         times.append(time.perf_counter() - now)
-    p50, p95, p99 = np.percentile(times, (50, 95, 99)) * 1e3
+    least, p50, p95, p99 = np.percentile(times, (0, 50, 95, 99)) * 1e3
     used = (time.process_time() - cpu) / len(times) * 1e3
-    return len(times) / (time.perf_counter() - began), p50, p95, p99, used
+    return len(times) / (time.perf_counter() - began), least, p50, p95, p99, used
 
 
 @contextlib.contextmanager
@@ -206,7 +206,7 @@ def cpu_seconds(group: int) -> float:
 
 
 def measure(name: str, given: argparse.Namespace, requests: Path) -> tuple[float, ...]:
-    """Return requests per second, percentiles in ms, and CPU ms per request of a server."""
+    """Return requests per second, latencies in ms, and CPU ms per request of a server."""
     with (
         serving(name, given.model) as (pid, port, path),
         tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
@@ -236,13 +236,13 @@ def measure(name: str, given: argparse.Namespace, requests: Path) -> tuple[float
         before = cpu_seconds(pid)
         output = wrk(given.seconds)
         cpu = cpu_seconds(pid) - before
-    found = re.search(r"RESULT (\d+) (\d+) (\S+) (\S+) (\S+) (\d+)", output)
+    found = re.search(r"RESULT (\d+) (\d+) (\S+) (\S+) (\S+) (\S+) (\d+)", output)
     assert found is not None, output
-    n_requests, duration_us, p50, p95, p99, n_errors = map(float, found.groups())
+    n_requests, duration_us, *times_us, n_errors = map(float, found.groups())
     if n_errors:
         raise SystemExit(f"{name}: {n_errors:g} of {n_requests:g} requests failed")
     rate = n_requests / duration_us * 1e6
-    return rate, p50 / 1e3, p95 / 1e3, p99 / 1e3, cpu / n_requests * 1e3
+    return rate, *(each / 1e3 for each in times_us), cpu / n_requests * 1e3
 
 
 if __name__ == "__main__":

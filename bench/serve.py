@@ -1,7 +1,7 @@
 """Serving over loopback: requests per second, latency and CPU time, against other servers.
 
     python bench/serve.py MODEL.onnx [--servers batching,single,onnxruntime] [--connections 64]
-        [--lengths 8-48] [--seconds 8] [--rounds 3]
+        [--lengths 8-48] [--seconds 8] [--rounds 3] [--memory]
 
 wrk (Debian's package of that name) sends binary requests with random inputs of one row, each of a
 length of its own for models with an open second dim. Servers take turns; the best round counts.
@@ -69,7 +69,11 @@ def main() -> None:
     parser.add_argument("--lengths", default="8-48", help="of the open second dim")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", action="store_true", help="of 1, 2 and 4 workers instead")
     given = parser.parse_args()
+    if given.memory:
+        show_memory(given.model)
+        return
     feeds = list(random_feeds(given.model, *map(int, given.lengths.split("-"))))
     print(f"{given.model.name}: {given.connections} connections, {os.cpu_count()} CPUs")
     print(f"{'server':<12} {'requests/s':>10}" + "".join(f"{name:>9}" for name in COLUMNS))
@@ -157,9 +161,9 @@ def loop(model: Path, feeds: list[dict[str, Any]], seconds: float) -> tuple[floa
 
 
 @contextlib.contextmanager
-def serving(name: str, model: Path) -> Iterator[tuple[int, int, str]]:
+def serving(name: str, model: Path, *options: str) -> Iterator[tuple[int, int, str]]:
     """Yield the pid, port and path of a server."""
-    ours = [sys.executable, "-m", "sardonyx", "serve", f"m={model}", "--port", "0"]
+    ours = [sys.executable, "-m", "sardonyx", "serve", f"m={model}", "--port", "0", *options]
     commands = {"batching": ours, "single": [*ours, "--max-batch", "1"]}
     command = commands.get(name, [sys.executable, str(RIVALS), name, str(model)])
     process = subprocess.Popen(
@@ -183,6 +187,22 @@ def serving(name: str, model: Path) -> Iterator[tuple[int, int, str]]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def show_memory(model: Path) -> None:
+    """Print the proportional memory of servers with more and more workers."""
+    for count in (1, 2, 4):
+        with serving("batching", model, "--workers", str(count)) as (pid, _, _):
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            pids = children if count > 1 else [str(pid)]
+            sizes = []
+            for each in pids:
+                text = Path(f"/proc/{each}/smaps_rollup").read_text()
+                sizes.append(int(re.search(r"^Pss: +(\d+)", text, re.MULTILINE)[1]) / 1e3)  # type: ignore[index]
+            each_mb = ", ".join(f"{size:.0f}" for size in sizes)
+            print(
+                f"{count} workers: {sum(sizes):.0f} MB of memory, shared pages by share: {each_mb}"
+            )
 
 
 def wait_for(port: int) -> None:

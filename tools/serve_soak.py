@@ -25,8 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import grpc
 import numpy as np
 
+from sardonyx.serve.grpc.messages import SERVICE, InferRequestMessage
 from tests.serve import models
 from tests.serve.http_client import Client, tensor
 from tests.serve.process import Process
@@ -36,6 +38,7 @@ KILL_S: Final = 5.0
 SWAP_S: Final = 3.0
 SAMPLE_S: Final = 1.0
 BLAMED_S: Final = 3.0  # after a kill, in which a lost request is the killed worker's
+FAULTS: Final = ("WRONG", "LOST", "grpc hung")
 LOST: Final = (OSError, http.client.HTTPException)
 
 
@@ -94,6 +97,28 @@ class Soak:
                     self.counts["hostile"] += 1
             except OSError:
                 pass
+
+    def grpc_leaver(self) -> None:
+        """Send mutated messages of gRPC."""
+        chance = random.Random(4)
+        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3]}
+        whole = InferRequestMessage(
+            model_name="swapped", inputs=[tensor], raw_input_contents=[bytes(12)]
+        ).SerializeToString()
+        with grpc.insecure_channel(f"127.0.0.1:{self.server.grpc_port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ModelInfer", bytes, bytes)
+            while not self.is_over:
+                data = bytearray(whole)
+                for _ in range(chance.choice((1, 2, 8))):
+                    begin = chance.randrange(len(data))
+                    data[begin : begin + chance.randrange(3)] = chance.randbytes(
+                        chance.randrange(3)
+                    )
+                try:
+                    call(bytes(data), timeout=20)
+                except grpc.RpcError as error:
+                    self.counts["grpc hung"] += error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                self.counts["hostile over gRPC"] += 1
 
     def killer(self) -> None:
         """Kill the youngest worker, if there are two."""
@@ -169,9 +194,11 @@ def main() -> int:
         models.save(models.DOUBLE, folder / "swapped.onnx")
         models.save(models.MASKED, folder / "masked.onnx")
         models.save(models.PICK, folder / "pick.onnx")
-        with Process("--folders", name, "--workers", "2", "--watch-s", "0.3") as server:
+        with Process(
+            "--folders", name, "--workers", "2", "--watch-s", "0.3", "--grpc-port", "0"
+        ) as server:
             soak = Soak(folder, server, given.minutes * 60)
-            bodies = [soak.leaver, soak.killer, soak.swapper, soak.sampler]
+            bodies = [soak.leaver, soak.grpc_leaver, soak.killer, soak.swapper, soak.sampler]
             threads = [threading.Thread(target=each) for each in bodies]
             clients = range(CLIENTS)
             threads += [threading.Thread(target=soak.client, args=(n,)) for n in clients]
@@ -185,7 +212,7 @@ def main() -> int:
     facts = ", ".join(f"{count} {what}" for what, count in sorted(soak.counts.items()))
     print(f"{given.minutes:g} minutes: {facts}, {len(soak.kills)} workers killed")
     print(f"memory of the oldest worker: {size_mb:.1f} MB, slope {slope:+.2f} MB per minute")
-    return 1 if status or soak.counts["WRONG"] or soak.counts["LOST"] else 0
+    return 1 if status or any(soak.counts[each] for each in FAULTS) else 0
 
 
 if __name__ == "__main__":

@@ -338,10 +338,14 @@ def _decompose_average(b: Builder, node: Node) -> Outputs:
     x = input_of(node, 0)
     x_scale, x_zero, y_scale, y_zero = (optional_input(node, i) for i in range(1, 5))
     attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
-    name = node.op.name.removeprefix("QLinear")
+    is_global = node.op.name == "QLinearGlobalAveragePool"
 
     def pooled(image: Value) -> Value:
-        y = b.node(name, dequantize_node(b, image, x_scale, x_zero), **attrs).outputs[0]
+        y = dequantize_node(b, image, x_scale, x_zero)
+        if is_global:  # not GlobalAveragePool: the nodes made here are not decomposed again
+            y = b.ReduceMean(y, b.ints(*range(2, x.tensor.rank)))
+        else:
+            y = b.AveragePool(y, **attrs)
         return quantize_node(b, y, y_scale, y_zero, x.tensor.dtype)
 
     # Bytes are transposed, not floats: the three nodes between stay one pattern.

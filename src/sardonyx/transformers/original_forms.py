@@ -15,6 +15,8 @@ from onnx.defs import get_schema, has
 from onnx.helper import make_attribute
 from onnx.numpy_helper import to_array
 
+from sardonyx.transformers.pruning import set_nodes
+
 _MICROSOFT: Final = "com.microsoft"
 # Defaults that onnxruntime's optimizer writes.
 _EXPLICIT: Final = {
@@ -154,9 +156,7 @@ def _restore_constants(result: ModelProto, makers: dict[str, NodeProto]) -> None
             nodes.append(old)
             graph.initializer.remove(tensor)
     if nodes:
-        others = list(graph.node)
-        del graph.node[:]
-        graph.node.extend([*nodes, *others])
+        set_nodes(graph, [*nodes, *graph.node])
 
 
 def _sort_initializers(result: ModelProto, original: ModelProto) -> None:

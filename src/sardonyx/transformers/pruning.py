@@ -1,4 +1,4 @@
-"""Dead nodes and topological order of a GraphProto."""
+"""Nodes of a GraphProto: dead ones, and their topological order."""
 
 from __future__ import annotations
 
@@ -54,9 +54,14 @@ def sort_graph(graph: GraphProto, by_name: bool = False) -> None:
     nodes = list(graph.node)
     order = _topological_order(nodes, by_name)
     if any(a is not b for a, b in zip(order, nodes, strict=True)):
-        copies = [NodeProto.FromString(node.SerializeToString()) for node in order]
-        del graph.node[:]
-        graph.node.extend(copies)
+        set_nodes(graph, order)
+
+
+def set_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Replace the nodes of a graph; some may be its own."""
+    copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(copies)
 
 
 def _topological_order(nodes: Sequence[NodeProto], by_name: bool) -> list[NodeProto]:

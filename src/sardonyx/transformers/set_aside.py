@@ -23,7 +23,7 @@ from sardonyx.load import LoadOptions
 from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
 from sardonyx.ops import lookup
-from sardonyx.transformers.pruning import reads, sort_graph
+from sardonyx.transformers.pruning import reads, set_nodes, sort_graph
 
 logger = logging.getLogger(__name__)
 _MOST: Final = 64  # nodes that contradict ONNX; each is found by inferring the model once more
@@ -143,8 +143,7 @@ def _without(proto: ModelProto, nodes: list[NodeProto], types: dict[str, int]) -
     ends = {value.name for value in graph.output} - made
     read = {name for node in nodes for name in reads(node)} - made - fed - ends
     read &= {name for node in kept for name in node.output}  # not what is inside their bodies
-    del graph.node[:]
-    graph.node.extend(kept)
+    set_nodes(graph, kept)
     outputs = [value for value in graph.output if value.name in ends]
     del graph.output[:]
     graph.output.extend(outputs)

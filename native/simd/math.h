@@ -77,20 +77,22 @@ SDX_INLINE f32v vgelu(f32v x) { return 0.5f * x * (1.0f + verf(x * 0.707106781f)
 SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000)); }
 
 #if SDX_VEC_BYTES == 64
-// 1 / (1 + e^-x): reciprocal estimate and one Newton step. Clamped so that the denominator stays
-// below 2^126; below that the result is 0, and so is x * sigmoid(x) (swish), which is below 2e-36
-// there.
+// 1 / (1 + e^-x): reciprocal estimate and one Newton step, whose residual 1 - (1 + e^-x) * near is
+// computed without rounding the sum. Below -87.3, where e^-x is arbitrary, the result is 0, and so
+// is x * sigmoid(x) (swish), which is below 2e-36 there.
 SDX_INLINE f32v vsigmoid(f32v x) {
-  const f32v sum = 1.0f + vexp_in_range(-vclamp(x, -87.3f, 88.0f));
-  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)sum);
-  const f32v y = near + near * (1.0f - sum * near);
+  const f32v held = (f32v)_mm512_maskz_min_ps(0xffff, (__m512)splat(88.0f), (__m512)x);
+  const f32v e = vexp_in_range(-held);
+  const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)(1.0f + e));
+  const f32v y = near + near * ((1.0f - near) - e * near);
   return x < -87.3f ? f32v{} : y;
 }
 #else
 // By e^-|x|, which cannot overflow.
 SDX_INLINE f32v vsigmoid(f32v x) {
   const f32v e = vexp_nonpositive(minus_abs(x));
-  const f32v r = vratio(splat(1.0f), 1.0f + e);
+  const f32v near = 1.0f / (1.0f + e);
+  const f32v r = near + near * ((1.0f - near) - e * near);  // as if the sum were not rounded
   return x < 0.0f ? e * r : r;
 }
 #endif

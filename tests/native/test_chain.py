@@ -204,6 +204,14 @@ def test_sigmoid_ends(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
+def test_sigmoid_rounds_its_sum_once(isa: str) -> None:
+    """1 + e^-x is not rounded: codes of quantized models are chosen by the last bit."""
+    x = np.array([2, 3, 4, 5, 6, 7, 8, 10], np.float32)
+    want = (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32)
+    np.testing.assert_array_equal(run((step("Sigmoid", 0),), x, isa=isa), want)
+
+
+@pytest.mark.parametrize("isa", native.isas)
 def test_a_value_times_its_sigmoid(isa: str) -> None:
     x = np.append(f32(333) * 20, np.float32([-87.2, -0.0]))
     once = (step("Sigmoid", 0), step("Mul", 1, 0))

@@ -186,12 +186,18 @@ LOWER_CPU: Final = (
         level=_EXTENDED,
         all_ops=_ops("Conv Transpose"),
     ),
+    # After widen_float16, since kernels are for float32; before the layout of images is decided.
+    Pass(
+        "lower_conv_transpose",
+        (RuleTable("conv_transpose.RULES", _ops("ConvTranspose")),),
+        level=_EXTENDED,
+    ),
     # After quantization: the layout of a QConv is decided as that of a Conv.
     Pass(
         "channels_last",
         "layout.propagate.propagate_layout",
         any_op=_ops(
-            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool QConv QMean ConvWeightGradient"
+            "Conv ConvTranspose FusedConv MaxPool AveragePool LpPool QConv ConvWeightGradient"
         ),
         optimizers=_ops("channels_last NhwcTransformer"),
     ),

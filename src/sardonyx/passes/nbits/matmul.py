@@ -9,6 +9,7 @@ have such weights already and become the same internal ops.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, Final
 
@@ -34,6 +35,9 @@ from sardonyx.passes.rule import need, present, ranked
 INT8: Final = 4  # the accuracy_level of com.microsoft.MatMulNBits that allows int8 activations
 # Block sizes of activations that are quantized to int8, for weights whose scales have no blocks.
 DEFAULT_BLOCK, MIN_BLOCK, MAX_BLOCK = 32, 16, 256
+# Up to so many weights, read by at least so many rows, are dequantized when the session starts.
+_FEW_WEIGHTS: Final = 1 << 14
+_MANY_ROWS: Final = 64
 
 
 @frozen
@@ -101,6 +105,8 @@ def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     origin = weight_origin(right)
     # K is summed over, N are the columns of the result.
     k, n = reversed(origin.dims) if node.attrs["trans_b"] else origin.dims
+    is_reused = _row_count(left) >= _MANY_ROWS and k.size * n.size <= _FEW_WEIGHTS
+    need(not is_reused or accuracy.level == INT8, "few weights for many rows: float32 is faster")
     weights = _stored_matrix(origin, k, n, accuracy)
     rows, m = left, left.tensor.rank
     if node.attrs["trans_a"]:
@@ -112,6 +118,12 @@ def _qdq_matmul(b: Builder, node: Node, accuracy: MatmulAccuracy) -> Value:
     attrs: dict[str, Any] = {**weights.attrs, "code": code}
     y = b.MatMulNBits(rows, *weights.inputs, *operands, domain=INTERNAL, **attrs)
     return b.cast(y, dtype)
+
+
+def _row_count(value: Value) -> int:
+    """The rows of activations; 0 if they are known only at run time."""
+    static = value.tensor.static
+    return 0 if static is None or not static else math.prod(static[:-1])
 
 
 def _epilogue(b: Builder, node: Node, dtype: DType) -> tuple[Code | None, list[Value]]:

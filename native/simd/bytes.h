@@ -10,6 +10,7 @@
 #endif
 
 #include "simd/narrow.h"
+#include "simd/transpose.h"
 
 namespace sdx::SDX_ISA {
 
@@ -25,25 +26,7 @@ SDX_INLINE u8v load_bytes(const uint8_t* p, Part k) {
 }
 
 SDX_INLINE void store_bytes(uint8_t* p, u8v v, Full) { store(p, v); }
-// In pieces of 32, 16, ... bytes by the bits of n: masked byte stores are slow on some CPUs.
-SDX_INLINE void store_bytes(uint8_t* p, u8v v, Part k) {
-  alignas(SDX_VEC_BYTES) uint8_t bytes[SDX_VEC_BYTES];
-  memcpy(bytes, &v, sizeof v);
-  int at = 0;
-  const auto piece = [&]<int n>() {
-    if constexpr (n < SDX_VEC_BYTES) {
-      if ((k.n & n) == 0) return;
-      memcpy(p + at, bytes + at, n);
-      at += n;
-    }
-  };
-  piece.template operator()<32>();
-  piece.template operator()<16>();
-  piece.template operator()<8>();
-  piece.template operator()<4>();
-  piece.template operator()<2>();
-  piece.template operator()<1>();
-}
+SDX_INLINE void store_bytes(uint8_t* p, u8v v, Part k) { store_pieces(p, v, k.n); }
 
 #if defined(__AVX512BW__)
 #define SDX_BYTES(name) _mm512_##name
@@ -75,6 +58,22 @@ SDX_INLINE void interleave4(u8v a, u8v b, u8v c, u8v d, i32v* out) {
 #endif
 }
 
+// Four vectors of 32-bit lanes in the order of interleave4, in the order of the bytes: 128-bit
+// lanes are exchanged between vectors.
+SDX_INLINE void deinterleave4(i32v (&v)[4]) {
+  constexpr int kParts = SDX_VEC_BYTES / kLaneBytes, kSets = 4 / kParts;
+  using Rows = Wide<uint64_t, SDX_VEC_BYTES>;
+  i32v in_order[4];
+#pragma GCC unroll 4
+  for (int set = 0; set < kSets; ++set) {
+    Rows rows[kParts];
+    for (int i = 0; i < kParts; ++i) rows[i] = (Rows)v[set * kParts + i];
+    swap_lanes(rows);
+    for (int i = 0; i < kParts; ++i) in_order[i * kSets + set] = (i32v)rows[i];
+  }
+  for (int i = 0; i < 4; ++i) v[i] = in_order[i];
+}
+
 // The low bytes of four vectors of 32-bit lanes: the inverse order of interleave4.
 SDX_INLINE u8v pack_low_bytes(const i32v* in) {
 #if defined(SDX_WHOLE)
@@ -89,6 +88,37 @@ SDX_INLINE u8v pack_low_bytes(const i32v* in) {
 #endif
 }
 
+// Four vectors of values, rounded half to even, plus a zero point, as saturated bytes of T in the
+// order of pack_low_bytes; NaN becomes the lowest code. The saturating packs of x86 clamp them.
+// Values must be below 2^31: the conversion turns what is above, like NaN, into the smallest
+// integer.
+template <class T>
+SDX_INLINE Vec<T> round_to_bytes(const f32v* y, float zero_point) {
+#if defined(SDX_WHOLE)
+  const auto zero = SDX_BYTES(set1_epi16)(int16_t(zero_point));
+  const auto whole = [&](int i) {
+#if defined(__AVX512F__)
+    return _mm512_maskz_cvtps_epi32(__mmask16(-1), (__m512)y[i]);
+#else
+    return SDX_BYTES(cvtps_epi32)(y[i]);
+#endif
+  };
+  const auto first = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(0), whole(1)), zero);
+  const auto second = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(2), whole(3)), zero);
+  if constexpr (T(-1) < T(0))
+    return (Vec<T>)SDX_BYTES(packs_epi16)(first, second);
+  else
+    return (Vec<T>)SDX_BYTES(packus_epi16)(first, second);
+#else
+  constexpr float kLowest = T(-1) < T(0) ? -128.0f : 0.0f;
+  const f32v low = splat(kLowest - zero_point), high = low + 255.0f;
+  i32v held[4];
+  for (int i = 0; i < 4; ++i)
+    held[i] = round_bits(clamp(y[i], low, high)) + splat(int32_t(zero_point));
+  return (Vec<T>)pack_low_bytes(held);
+#endif
+}
+
 // Quantization to bytes of T: values are rounded half to even and saturated to [low, high], then
 // the zero point is added; NaN becomes `low`.
 template <class T>
@@ -96,35 +126,47 @@ struct Saturation {
   float low, high, zero;
 };
 
-// Four vectors of values as bytes, in the order of pack_low_bytes. The saturating packs of x86
-// clamp the lower side; the upper one is clamped first, since the conversion to integers turns 2^31
-// and above, like NaN, into the smallest integer.
 template <class T>
 SDX_INLINE u8v saturate_to_bytes(const f32v* y, const Saturation<T>& to) {
-#if defined(SDX_WHOLE)
-  const auto zero = SDX_BYTES(set1_epi16)(int16_t(to.zero));
-  const auto whole = [&](int i) {
-    const f32v held = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays NaN
-#if defined(__AVX512F__)
-    return _mm512_maskz_cvtps_epi32(__mmask16(-1), (__m512)held);
-#else
-    return SDX_BYTES(cvtps_epi32)(held);
-#endif
-  };
-  const auto first = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(0), whole(1)), zero);
-  const auto second = SDX_BYTES(adds_epi16)(SDX_BYTES(packs_epi32)(whole(2), whole(3)), zero);
-  Vec<T> bytes;
-  if constexpr (T(-1) < T(0))
-    bytes = (Vec<T>)SDX_BYTES(packs_epi16)(first, second);
-  else
-    bytes = (Vec<T>)SDX_BYTES(packus_epi16)(first, second);
-  const Vec<T> low = splat(T(to.low + to.zero));
-  return (u8v)(bytes > low ? bytes : low);
-#else
-  i32v held[4];
+  f32v held[4];
+#pragma GCC unroll 4
   for (int i = 0; i < 4; ++i)
-    held[i] = round_bits(clamp(y[i], splat(to.low), splat(to.high))) + splat(int32_t(to.zero));
-  return pack_low_bytes(held);
+    held[i] = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays NaN
+  const Vec<T> bytes = round_to_bytes<T>(held, to.zero), low = splat(T(to.low + to.zero));
+  return (u8v)(bytes > low ? bytes : low);
+}
+
+// Packing works within 16-byte lanes and so interleaves the four vectors in groups of 4 bytes; this
+// permutation makes the bytes of each contiguous again.
+SDX_INLINE u8v deinterleave_rows(u8v v) {
+  constexpr int kParts = SDX_VEC_BYTES / 16;
+  i32v order;
+  for (int i = 0; i < kLanes; ++i) order[i] = i % kParts * 4 + i / kParts;
+  return (u8v)__builtin_shuffle((i32v)v, order);
+}
+
+// kLanes bytes of each of four rows, `stride` bytes apart: 32-bit lanes with byte i of all rows.
+SDX_INLINE i32v interleave_rows(const uint8_t* from, int64_t stride) {
+#if defined(__AVX512BW__)
+  // 16 bytes of each row in a 128-bit lane; their 32-bit parts are exchanged, then bytes within.
+  const auto rows = (i32v)load_lanes<uint8_t, 64>(reinterpret_cast<const std::byte*>(from), stride);
+  const i32v order = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const __m512i bytes = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
+  return (i32v)_mm512_shuffle_epi8((__m512i)__builtin_shuffle(rows, order), bytes);
+#else
+  using Pairs = Wide<uint16_t, 16>;
+  Wide<uint8_t, 16> rows[4] = {};
+  for (int r = 0; r < 4; ++r) memcpy(&rows[r], from + r * stride, kLanes);
+  const auto paired = [](auto a, auto b) {
+    return (Pairs)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
+                                          23);
+  };
+  const Pairs ab = paired(rows[0], rows[1]), cd = paired(rows[2], rows[3]);
+  const Pairs fours[2] = {__builtin_shufflevector(ab, cd, 0, 8, 1, 9, 2, 10, 3, 11),
+                          __builtin_shufflevector(ab, cd, 4, 12, 5, 13, 6, 14, 7, 15)};
+  i32v v;
+  memcpy(&v, fours, sizeof v);
+  return v;
 #endif
 }
 

@@ -25,9 +25,46 @@ SDX_INLINE Lanes<T> load_lanes(const T* p, Full) {
 }
 template <class T>
 SDX_INLINE Lanes<T> load_lanes(const T* p, Part k) {
+#if defined(__AVX512VL__)
+  if constexpr (sizeof(T) == 1) return (Lanes<T>)_mm_maskz_loadu_epi8(__mmask16(first_lanes(k)), p);
+  if constexpr (sizeof(T) == 2)
+    return (Lanes<T>)_mm256_maskz_loadu_epi16(__mmask16(first_lanes(k)), p);
+#endif
   Lanes<T> v{};
   memcpy(&v, p, size_t(k.n) * sizeof(T));
   return v;
+}
+
+// The first n bytes of a vector in pieces of 32, 16, ... bytes by the bits of n: masked stores of
+// bytes are slow on some CPUs, and so is a copy whose length is not constant.
+template <class V>
+SDX_INLINE void store_pieces(void* to, const V& v, int n) {
+  alignas(sizeof(V)) uint8_t bytes[sizeof(V)];
+  memcpy(bytes, &v, sizeof v);
+  auto* p = static_cast<uint8_t*>(to);
+  int at = 0;
+  const auto piece = [&]<int size>() {
+    if constexpr (size < int(sizeof(V))) {
+      if ((n & size) == 0) return;
+      memcpy(p + at, bytes + at, size);
+      at += size;
+    }
+  };
+  piece.template operator()<32>();
+  piece.template operator()<16>();
+  piece.template operator()<8>();
+  piece.template operator()<4>();
+  piece.template operator()<2>();
+  piece.template operator()<1>();
+}
+
+template <class T>
+SDX_INLINE void store_lanes(T* p, Lanes<T> v, Full) {
+  memcpy(p, &v, sizeof v);
+}
+template <class T>
+SDX_INLINE void store_lanes(T* p, Lanes<T> v, Part k) {
+  store_pieces(p, v, k.n * int(sizeof(T)));
 }
 
 // Lanes of 8 or 16 bits as 32 bits. GCC 12 converts these element by element without intrinsics.
@@ -84,7 +121,7 @@ SDX_INLINE f32v load_int_as_float(const T* p, L lanes) {
 // Integers truncated to a narrower type, in which they must fit.
 template <class T, class L>
 SDX_INLINE void store_i32(T* p, i32v v, L lanes) {
-  store(p, truncate_lanes<T>(v), lanes);
+  store_lanes(p, truncate_lanes<T>(v), lanes);
 }
 // Nearest integer, half to even, for |x| < 2^22: near 1.5 * 2^23 the last bit of a float is 1.
 SDX_INLINE f32v round_small(f32v x) {

@@ -258,12 +258,49 @@ def test_sums(a: Any, b: Any, n: int) -> None:
     )  # fmt: skip
 
 
+BROADCAST = {
+    "channel": ((2, 7, 5, 6), (7, 1, 1)),
+    "pixel": ((2, 7, 5, 6), (1, 1, 5, 6)),
+    "row": ((2, 7, 5, 17), (17,)),
+    "column": ((3, 4, 65), (4, 1)),
+    "both": ((3, 1, 5, 1), (2, 1, 33)),
+    "batch of the second": ((1, 4, 9), (3, 4, 9)),
+    "number": ((4, 70), ()),
+    "long rows": ((2, 33000), (2, 1)),
+    "nothing": ((2, 0, 3), (1, 3)),
+}
+
+
+@pytest.mark.parametrize("name", BROADCAST)
+@pytest.mark.parametrize(("a", "b"), SIDES)
+def test_sums_that_broadcast(a: Any, b: Any, name: str) -> None:
+    shape, other = BROADCAST[name]
+    for left, right in ((shape, other), (other, shape)):
+        internal(
+            "QAdd",
+            [numbers(a, *left), of(0.02), of(5, a), numbers(b, *right), of(0.03), of(7, b),
+             of(0.05), of(9, a)],
+            (), dtype=U8_CODE if a is np.uint8 else I8_CODE,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("shape", [(1, 7, 7, 65), (2, 1, 3, 1), (1, 3, 3, 300), (3, 4, 31)])
 @pytest.mark.parametrize("x_type", list(EXTREME))
-def test_means(x_type: Any, shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("channels_last", [0, 1])
+def test_means(x_type: Any, shape: tuple[int, ...], channels_last: int) -> None:
     internal(
         "QMean", [numbers(x_type, *shape), of(0.02), of(5, x_type), of(0.011), of(9, np.uint8)],
-        (), dtype=U8_CODE, channels_last=1,
+        (), dtype=U8_CODE, channels_last=channels_last,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("channels", [1, 5, 19, 64, 70])
+def test_depthwise_accumulators(channels: int) -> None:
+    internal(
+        "QConv",
+        [numbers(np.uint8, 1, 6, 5, channels), numbers(np.uint8, channels, 1, 3, 3), None,
+         of(5, np.uint8), None, of(100, np.uint8), None, None, None],
+        (1, 5), dtype=I32, channels_last=1, group=channels, pads=(1, 1, 1, 1),
     )  # fmt: skip
 
 

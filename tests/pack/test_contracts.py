@@ -111,7 +111,7 @@ WRONG = [
         {"x_scale": "3"}, {"w_scale": "3"}, {"bias": "5"}, {"zero": "i8"}, {"dtype": "f64"},
         {"bias": "2,4"},
     )),
-    *((SUM, SUMMED, change) for change in ({"b": "1"}, {"scale": "4"})),
+    *((SUM, SUMMED, change) for change in ({"b": "3"}, {"scale": "4"})),
     *((BITS, STORED, change) for change in ({"zero": "i4"}, {"zeros": "2"}, {"bytes": "15"})),
     *((TABLE, TABLED, change) for change in (
         {"zeros": "1"}, {"axis": "1"}, {"axis": "-1"}, {"block": "-1"},

@@ -91,6 +91,15 @@ STEPS = {
         ),
         {"QuantizeLinear": 2, "QAdd": 1},
     ),
+    "sum that broadcasts": (
+        IMAGE,
+        (
+            "e = QuantizeLinear(x, 0.03, 1:i8)\nf = DequantizeLinear(e, 0.03, 1:i8)\n"
+            "g = Slice(f, [0], [1], [1])\nh = QuantizeLinear(g, 0.03, 1:i8)\n"
+            "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
+        ),
+        {"QuantizeLinear": 2, "Chain": 1, "Slice": 1, "QAdd": 1},
+    ),
     "mean": (
         IMAGE,
         "c = GlobalAveragePool(d)\ny = QuantizeLinear(c, 0.01, 0:i8)",
@@ -138,6 +147,14 @@ STEPS |= {
         BYTES,
         "a = Tanh(e)\ny = QuantizeLinear(a, s, 100:u8)",
         {"QLookup": 1, "Chain": 1},
+    ),
+    "joined with other steps": (
+        BYTES,
+        (
+            "in v: u8[5,99]\ng = DequantizeLinear(v, 0.03, 1:u8)\n"
+            "c = Concat(d, g, d, axis=0)\ny = QuantizeLinear(c, 0.02, 128:u8)"
+        ),
+        {"QLookup": 1, "Concat": 1},
     ),
     "chosen": (
         BYTES,
@@ -229,16 +246,6 @@ KEPT = {
         "c = MaxPool(d, kernel_shape=[2,2])\ny = QuantizeLinear(c, 0.03, 3:i8)",
         "QuantizeLinear",
         2,
-    ),
-    "sum that broadcasts": (
-        IMAGE,
-        (
-            "e = QuantizeLinear(x, 0.03, 1:i8)\nf = DequantizeLinear(e, 0.03, 1:i8)\n"
-            "g = Slice(f, [0], [1], [1])\nh = QuantizeLinear(g, 0.03, 1:i8)\n"
-            "i = DequantizeLinear(h, 0.03, 1:i8)\nc = Add(d, i)\ny = QuantizeLinear(c, 0.05, 7:u8)"
-        ),
-        "Chain",
-        3,
     ),
 }
 

@@ -1,29 +1,29 @@
 // QuantizeLinear to integers of 8 or 16 bits and DequantizeLinear, as instructions; as in
 // kernels/quantize.
 #include "kernels/elementwise/instruction.h"
-#include "simd/narrow.h"
+#include "simd/quantized.h"
 
 namespace sdx::SDX_ISA {
 namespace {
-
-template <class Q>
-constexpr float kLowest = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f;
-template <class Q>
-constexpr float kHighest = kLowest<Q> + float((1 << (8 * sizeof(Q))) - 1);
 
 // round(x / scale) saturated to the type, plus the zero point. The bounds are shifted by the zero
 // point instead of the value, so that rounding happens where floats represent all integers.
 template <class Q>
 bool quantize(const LoopArgs& s) {
   const float* x = static_cast<const float*>(s.in[0]);
-  const float* scale = static_cast<const float*>(s.in[1]);
-  const f32v zero = s.p[0] != 0 ? splat(*static_cast<const float*>(s.in[2])) : f32v{};
-  const f32v low = kLowest<Q> - zero, high = kHighest<Q> - zero, by = splat(*scale);
+  const float scale = *static_cast<const float*>(s.in[1]);
+  const float zero = s.p[0] != 0 ? *static_cast<const float*>(s.in[2]) : 0.0f;
   Q* out = static_cast<Q*>(s.out);
   const int64_t x_stride = s.stride[0];
+  const auto load_at = [&](int64_t i, auto lanes) { return load(x + i * x_stride, lanes); };
+  if (has_inverse(scale)) {
+    quantize_run(s.n, scale, zero, load_at, out);
+    return true;
+  }
+  const f32v low = splat(kLowestCode<Q> - zero), high = splat(kHighestCode<Q> - zero);
   vloop(s.n, [&](int64_t i, auto lanes) {
-    const f32v held = clamp(load(x + i * x_stride, lanes) / by, low, high);
-    store_i32(out + i, __builtin_convertvector(round_small(held) + zero, i32v), lanes);
+    const f32v held = clamp(load_at(i, lanes) / splat(scale), low, high);
+    store_i32(out + i, round_bits(held) + splat(int32_t(zero)), lanes);
   });
   return true;
 }

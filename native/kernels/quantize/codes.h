@@ -11,6 +11,7 @@ namespace sdx::SDX_ISA {
 template <class S, int bits = int(8 * sizeof(S))>
 struct IntegerCode {
   using Stored = S;
+  static constexpr bool kIsWhole = bits == 8 * sizeof(S) && bits <= 16;  // all bits of its storage
   static constexpr float kLowest = S(-1) < S(0) ? -float(1 << (bits - 1)) : 0.0f;
   static constexpr float kHighest = kLowest + float((int64_t(1) << bits) - 1);
 
@@ -35,6 +36,7 @@ struct IntegerCode {
 template <int mantissa, int bias, int top, int nan>
 struct FloatCode {
   using Stored = uint8_t;
+  static constexpr bool kIsWhole = false;
   static constexpr int kShift = 23 - mantissa, kRebias = (127 - bias) << mantissa;
   static constexpr float kSteps = float(1 << (bias - 1 + mantissa));  // of the subnormals, in 1
 

@@ -163,8 +163,11 @@ Status qconv(const Call& call, Plan& plan) {
   p->packed_at = -1;
   p->source = s;
   read_operands(*p, call);
-  if (is_pointwise(s->window) && s->n_groups == 1 && can_read_in_place(s->channels)) {
+  if (is_pointwise(s->window) && can_read_in_place(s->channels) &&
+      s->group_channels % kGroup == 0) {
     p->stride = s->channels;
+    p->layout.jobs = s->n_groups;
+    p->layout.job_bytes = s->group_channels;
     p->layout.image_bytes = p->m * s->channels;
   } else if (reads_lines(*s)) {
     plan_lines(*p, *s, plan);

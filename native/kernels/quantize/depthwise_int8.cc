@@ -113,8 +113,7 @@ struct Totals {
   }
 };
 
-// Requantizes and writes accumulators. 8-bit outputs come back into channel order by packing;
-// 32-bit ones are stored one by one.
+// Requantizes and writes accumulators. 8-bit outputs come back into channel order by packing.
 template <bool has_sums, class T>
 SDX_INLINE void requantize_channels(const Totals<has_sums>& totals, const ColumnParams& columns,
                                     int64_t at, const Output& out, T* to, auto lanes) {
@@ -132,12 +131,14 @@ SDX_INLINE void requantize_channels(const Totals<has_sums>& totals, const Column
     const u8v bytes = saturate_to_bytes(y, Saturation<T>{out.low, out.high, out.zero});
     store_bytes(reinterpret_cast<uint8_t*>(to), bytes, lanes);
   } else {
-    const int n = [&] {
-      if constexpr (__is_same(decltype(lanes), Part)) return lanes.n;
-      return SDX_VEC_BYTES;
-    }();
-    for (int i = 0; i < n; ++i)
-      memcpy(to + i, reinterpret_cast<int32_t*>(total + i % 16 / 4) + i / 16 * 4 + i % 4, 4);
+    deinterleave4(total);
+    int n = SDX_VEC_BYTES;
+    if constexpr (__is_same(decltype(lanes), Part)) n = lanes.n;
+    for (int i = 0; i < 4 && i * kLanes < n; ++i) {
+      const int left = n - i * kLanes;
+      left < kLanes ? store(to + i * kLanes, total[i], Part{left})
+                    : store(to + i * kLanes, total[i]);
+    }
   }
 }
 

@@ -6,7 +6,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-// One chunk of a row: with one scale for all elements, or one per element.
+// One chunk of a row: with one scale for all elements, one per block, or one per element.
 template <class Code, class Y>
 void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   using Q = typename Code::Stored;
@@ -15,12 +15,15 @@ void dequantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p)
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
-    read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]),
-               zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
-    vloop(p.n, [&](int64_t i, auto lanes) {
-      store_float(y + i, (load_codes<Code>(x + i, lanes) - zero) * scale, lanes);
-    });
+    const int64_t n = run_length(r, p);
+    read_scales(data.in[1], r.scale, p.scale, (p.n + n - 1) / n, scales);
+    for (int64_t i = 0; i * n < p.n; ++i) {
+      const f32v zero = zeros ? Code::decode(splat(int32_t(zeros[i]))) : f32v{};
+      vloop(p.n - i * n < n ? p.n - i * n : n, [&](int64_t j, auto lanes) {
+        const f32v code = load_codes<Code>(x + i * n + j, lanes);
+        store_float(y + i * n + j, (code - zero) * scales[i], lanes);
+      });
+    }
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
@@ -50,7 +53,7 @@ Status dequantize(const Call& call, Plan& plan) {
   const PhaseFn run = r->y == DType::f32   ? dequantize_from<float>(r->x)
                       : r->y == DType::f16 ? dequantize_from<F16>(r->x)
                                            : dequantize_from<BF16>(r->x);
-  plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
+  plan.add(run, r->n_rows * r->n_chunks, (r->n < r->chunk ? r->n : r->chunk) / 8);
   return {};
 }
 

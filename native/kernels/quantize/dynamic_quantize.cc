@@ -1,7 +1,7 @@
 // DynamicQuantizeLinear to uint8 in two phases: the range of each chunk of x, extended to include
 // 0; then scale = (max - min) / 255 of all ranges, and the codes.
 #include "kernels/quantize/kernels.h"
-#include "simd/narrow.h"
+#include "simd/quantized.h"
 #include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
@@ -64,46 +64,30 @@ Quantization quantization_of(const Range* ranges, int64_t n) {
   return {scale, zero[0]};
 }
 
-// x / scale, correctly rounded, as a multiplication by the reciprocal and one Newton correction:
-// with FMA the residual x - near * scale is exact, and for scales far from the ends of the exponent
-// range neither it nor the quotient becomes subnormal. Faster than a vector division.
-template <bool has_inverse>
-SDX_INLINE f32v quotient(f32v x, f32v scale, f32v inverse) {
-  if constexpr (!has_inverse) return x / scale;
-  const f32v near = x * inverse;
-  return near + (x - near * scale) * inverse;
-}
-
-#if defined(__FMA__)
-constexpr bool kHasFma = true;
-#else
-constexpr bool kHasFma = false;
-#endif
-
-template <bool has_inverse>
 void quantize_chunk(const float* x, int64_t n, const Quantization& s, uint8_t* y) {
-  const f32v scale = splat(s.scale), inverse = splat(1.0f / s.scale), zero = splat(s.zero);
+  if (has_inverse(s.scale))
+    return quantize_run(
+        n, s.scale, s.zero, [&](int64_t i, auto lanes) { return load(x + i, lanes); }, y);
+  const f32v scale = splat(s.scale), zero = splat(s.zero);
   vloop(n, [&](int64_t i, auto lanes) {
-    const f32v scaled = quotient<has_inverse>(load(x + i, lanes), scale, inverse);
-    const f32v clamped = clamp(scaled, -zero, 255.0f - zero);
+    const f32v clamped = clamp(load(x + i, lanes) / scale, -zero, 255.0f - zero);
     store_i32(y + i, __builtin_convertvector(round_small(clamped) + zero, i32v), lanes);
   });
 }
 
+// From the last chunk to the first: the last that phase 1 read are still in the cache.
 Status quantize_chunks(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const DynamicArgs*>(args);
   const Quantization s = quantization_of(reinterpret_cast<const Range*>(data.scratch), a.n_chunks);
-  const bool has_inverse = kHasFma && s.scale > 0x1p-60f && s.scale < 0x1p60f;
-  for (int64_t chunk = begin; chunk < end; ++chunk) {
+  for (int64_t chunk = end - 1; chunk >= begin; --chunk) {
     if (chunk == 0) {
       *output<float>(data, 1) = s.scale;
       *output<uint8_t>(data, 2) = uint8_t(s.zero);
     }
-    const float* x = input<float>(data, 0) + chunk * kChunkElements;
-    uint8_t* y = output<uint8_t>(data) + chunk * kChunkElements;
-    const int64_t left = a.n - chunk * kChunkElements,
-                  n = left < kChunkElements ? left : kChunkElements;
-    has_inverse ? quantize_chunk<true>(x, n, s, y) : quantize_chunk<false>(x, n, s, y);
+    const int64_t left = a.n - chunk * kChunkElements;
+    quantize_chunk(input<float>(data, 0) + chunk * kChunkElements,
+                   left < kChunkElements ? left : kChunkElements, s,
+                   output<uint8_t>(data) + chunk * kChunkElements);
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // rows (gathered into local memory, or read in place) by some panels of packed weights.
 #include "kernels/quantize/pack_int8.h"
 #include "kernels/quantize/requantize.h"
+#include "kernels/quantize/row_sums_int8.h"
 
 namespace sdx::SDX_ISA::int8 {
 namespace {
@@ -70,56 +71,50 @@ void make_output(const Gemm& p, const Data& data, Output& out) {
 
 namespace {
 
-// Zero points and offsets, all shifted like the bytes they belong to. Wrapping unsigned arithmetic:
-// single terms may exceed int32 although the result fits. Simple loops, which compilers vectorize,
-// since these run in every step where scales are not constant.
-template <class PositionOf>
-SDX_INLINE void make_offsets(const Gemm& p, const Data& data, const WeightColumns& w,
-                             const ColumnParams& to, PositionOf&& position) {
-  const int32_t x_zero = (p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip;
-  const int32_t shift_128 = p.w == DType::u8 ? -128 : 0;
-  for (int64_t j = 0; j < w.n; ++j) to.zero[position(j)] = shift_128;
-  if (p.n_w_zero)
-    for (int64_t j = 0; j < w.n; ++j)
-      to.zero[position(j)] += byte_at(data, kWZero, p.w, p.n_w_zero == 1 ? 0 : w.first + j);
-  for (int64_t j = 0; j < w.n; ++j) {
-    const auto terms =
-        uint32_t(p.depth) * uint32_t(to.zero[position(j)]) - uint32_t(w.column_sums[j]);
-    to.offset[position(j)] = int32_t(terms * uint32_t(x_zero));
-  }
-  if (p.bias != DType::i32) return;
-  const int32_t* bias = input<int32_t>(data, kBias) + w.first;
-  for (int64_t j = 0; j < w.n; ++j)
-    to.offset[position(j)] = int32_t(uint32_t(to.offset[position(j)]) + uint32_t(bias[j]));
+// The zero points of columns [j, ...), shifted like the bytes that they belong to.
+template <class L>
+SDX_INLINE i32v column_zeros(const Gemm& p, const Data& data, int64_t j, L lanes) {
+  const i32v shift = splat(p.w == DType::u8 ? -128 : 0);
+  if (p.n_w_zero == 0) return shift;
+  if (p.n_w_zero == 1) return shift + byte_at(data, kWZero, p.w, 0);
+  return shift + (p.w == DType::u8 ? load_i32(input<uint8_t>(data, kWZero) + j, lanes)
+                                   : load_i32(input<int8_t>(data, kWZero) + j, lanes));
 }
 
-// Scales and float biases.
-template <class PositionOf>
-SDX_INLINE void make_scales(const Gemm& p, const Data& data, const WeightColumns& w,
-                            const ColumnParams& to, PositionOf&& position) {
+// Parameters of columns, in their order; these run in every step where scales are not constant.
+// Wrapping unsigned arithmetic: single terms may exceed int32 although the result fits. `put`
+// stores a vector of parameters.
+template <class Put>
+SDX_INLINE void make_each(const Gemm& p, const Data& data, const WeightColumns& w,
+                          const ColumnParams& to, Put&& put) {
+  const uint32_t x_zero = uint32_t((p.n_x_zero ? byte_at(data, kXZero, p.x, 0) : 0) + p.flip);
   const float y_scale = float_at(data, kYScale, 0), x_scale = float_at(data, kXScale, 0);
-  if (p.n_w_scale > 1) {
-    const float* scale = input<float>(data, kWScale) + w.first;
-    for (int64_t j = 0; j < w.n; ++j) to.scale[position(j)] = x_scale * scale[j] / y_scale;
-  } else {
-    const float scale = x_scale * float_at(data, kWScale, 0) / y_scale;
-    for (int64_t j = 0; j < w.n; ++j) to.scale[position(j)] = scale;
-  }
-  const float* bias = p.bias == DType::f32 ? input<float>(data, kBias) + w.first : nullptr;
-  for (int64_t j = 0; j < w.n; ++j) to.shift[position(j)] = bias == nullptr ? 0 : bias[j] / y_scale;
+  const float one_scale = x_scale * float_at(data, kWScale, 0) / y_scale;
+  vloop(w.n, [&](int64_t j, auto lanes) {
+    const int64_t at = w.first + j;
+    const i32v zero = column_zeros(p, data, at, lanes);
+    u32v offset = ((u32v)zero * uint32_t(p.depth) - (u32v)load(w.column_sums + j, lanes)) * x_zero;
+    if (p.bias == DType::i32) offset += (u32v)load(input<int32_t>(data, kBias) + at, lanes);
+    f32v scale = splat(one_scale), shift{};
+    if (p.n_w_scale > 1) scale = x_scale * load(input<float>(data, kWScale) + at, lanes) / y_scale;
+    if (p.bias == DType::f32) shift = load(input<float>(data, kBias) + at, lanes) / y_scale;
+    put(to.zero, j, zero, lanes);
+    put(to.offset, j, (i32v)offset, lanes);
+    put(to.scale, j, scale, lanes);
+    put(to.shift, j, shift, lanes);
+  });
 }
 
 }  // namespace
 
 void make_columns(const Gemm& p, const Data& data, const WeightColumns& w, const ColumnParams& to) {
-  const auto make = [&](auto&& position) {
-    make_offsets(p, data, w, to, position);
-    make_scales(p, data, w, to, position);
-  };
   if (w.position == nullptr)
-    make([](int64_t j) { return j; });
-  else
-    make(w.position);
+    return make_each(p, data, w, to, [](auto* param, int64_t j, auto v, auto lanes) {
+      store(param + j, v, lanes);
+    });
+  make_each(p, data, w, to, [&](auto* param, int64_t j, auto v, auto) {
+    for (int64_t i = 0; i < kLanes && j + i < w.n; ++i) param[w.position(j + i)] = v[i];
+  });
 }
 
 namespace {
@@ -137,49 +132,6 @@ void make_packs(const Gemm& p, const Data& data, int64_t begin, int64_t end) {
 Status make_all_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   make_packs(*static_cast<const Gemm*>(args), data, begin, end);
   return {};
-}
-
-// The sums of four vectors of integers.
-SDX_INLINE void reduce_four(const i32v (&v)[4], int32_t* to) {
-  using Four = int32_t __attribute__((vector_size(16)));
-  Four folded[4];
-  for (int i = 0; i < 4; ++i) {
-    Four parts[kLanes / 4];
-    memcpy(parts, &v[i], sizeof parts);
-    folded[i] = parts[0];
-    for (int p = 1; p < kLanes / 4; ++p) folded[i] += parts[p];
-  }
-  const auto pair = [](Four a, Four b) {
-    return __builtin_shufflevector(a, b, 0, 4, 1, 5) + __builtin_shufflevector(a, b, 2, 6, 3, 7);
-  };
-  const Four a = pair(folded[0], folded[1]), b = pair(folded[2], folded[3]);
-  const Four sums =
-      __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  memcpy(to, &sums, sizeof sums);
-}
-
-// The sums of the unsigned bytes of R rows, by dot products with ones: of each line the first
-// line_bytes, without what fills it up to whole groups.
-template <int R>
-SDX_INLINE void sum_some(const Rows& rows, int64_t line_bytes, int32_t* to) {
-  const auto flip = uint8_t(rows.flip);
-  i32v total[4] = {};
-  for (int64_t line = 0; line < rows.n_lines; ++line)
-    vloop<uint8_t>(line_bytes, [&](int64_t i, auto lanes) {
-      for (int r = 0; r < R; ++r) {
-        const uint8_t* from = rows.at + r * rows.stride + line * rows.line_stride + i;
-        const auto bytes = load(from, lanes, flip) ^ splat(flip);
-        total[r] = dot4(total[r], (i32v)bytes, splat(int32_t(0x01010101)));
-      }
-    });
-  int32_t sums[4];
-  reduce_four(total, sums);
-  memcpy(to, sums, R * sizeof(int32_t));
-}
-void sum_rows(const Rows& rows, int64_t line_bytes, int64_t n, int32_t* to) {
-  int64_t i = 0;
-  for (; i + 4 <= n; i += 4) sum_some<4>(rows.from(i), line_bytes, to + i);
-  for (; i < n; ++i) sum_some<1>(rows.from(i), line_bytes, to + i);
 }
 
 SDX_INLINE ColumnParams from(const ColumnParams& c, int64_t j) {

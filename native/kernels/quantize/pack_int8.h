@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/quantize/tile_int8.h"
+#include "simd/bytes.h"
 #include "simd/transpose.h"
 
 namespace sdx::SDX_ISA::int8 {
@@ -15,52 +16,37 @@ struct Weights {
   uint8_t flip;  // 0x80 for unsigned weights, which become signed
 };
 
+// The sums of a panel's columns, in registers while it is packed.
+struct ColumnSums {
+  i32v at[kPanel / kLanes] = {};
+};
+
 // Interleaves four rows of a panel, `step` bytes apart, into one group.
 SDX_INLINE void pack_group(const uint8_t* from, int64_t step, uint8_t flip, uint8_t* to,
-                           int32_t* column_sums) {
-  using Bytes = uint8_t __attribute__((vector_size(16)));
-  using Pairs = uint16_t __attribute__((vector_size(16)));
-  const auto low = [](Bytes a, Bytes b) {
-    return (Pairs)__builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7,
-                                          23);
-  };
-  const auto high = [](Bytes a, Bytes b) {
-    return (Pairs)__builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14,
-                                          30, 15, 31);
-  };
-  for (int64_t j = 0; j < kPanel; j += 16) {
-    Bytes rows[kGroup];
-    for (int i = 0; i < kGroup; ++i) {
-      memcpy(&rows[i], from + i * step + j, sizeof rows[i]);
-      rows[i] ^= flip;
-    }
-    const Pairs pairs[2][2] = {{low(rows[0], rows[1]), low(rows[2], rows[3])},
-                               {high(rows[0], rows[1]), high(rows[2], rows[3])}};
-    for (int i = 0; i < 2; ++i) {
-      const Pairs a = pairs[i][0], b = pairs[i][1];
-      const Pairs fours[2] = {__builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11),
-                              __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)};
-      memcpy(to + (j + 8 * i) * kGroup, fours, sizeof fours);
-    }
-  }
-  for (int64_t j = 0; j < kPanel; j += kLanes) {
-    i32v columns;
-    memcpy(&columns, to + j * kGroup, sizeof columns);
-    store(column_sums + j, dot4(load(column_sums + j), splat(int32_t(0x01010101)), columns));
+                           ColumnSums& sums) {
+  for (int v = 0; v < kPanel / kLanes; ++v) {
+    const i32v columns = interleave_rows(from + v * kLanes, step) ^ int32_t(flip * 0x01010101u);
+    store(to + v * SDX_VEC_BYTES, columns);
+    sums.at[v] = dot4(sums.at[v], splat(int32_t(0x01010101)), columns);
   }
 }
 
 // Channels [low, high), a multiple of kGroup, of rows `unit` bytes apart.
 SDX_INLINE void pack_groups(const Weights& w, int64_t low, int64_t high, const uint8_t* from,
                             int64_t unit, uint8_t* to, int32_t* column_sums) {
+  ColumnSums sums;
   for (int64_t line = 0; line < w.lines; ++line)
     for (int64_t tap = 0; tap < w.taps; ++tap) {
       const uint8_t* row = from + (line * w.line_stride + tap * w.tap_stride) * unit;
       uint8_t* at = to + ((line * w.taps + tap) * w.channels + low) * kPanel;
       for (int64_t c = low; c < high; c += kGroup, at += kGroup * kPanel)
         pack_group(row + (c - low) * w.channel_stride * unit, w.channel_stride * unit, w.flip, at,
-                   column_sums);
+                   sums);
     }
+  for (int v = 0; v < kPanel / kLanes; ++v) {
+    int32_t* at = column_sums + v * kLanes;
+    store(at, load(at) + sums.at[v]);
+  }
 }
 
 // Weights whose columns are contiguous, transposed into rows of a panel: at most kMax of them, 16

@@ -2,11 +2,24 @@
 #include "kernels/quantize/codes.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/scale_layout.h"
+#include "simd/quantized.h"
 
 namespace sdx::SDX_ISA {
 namespace {
 
-// One chunk of a row: with one scale for all elements, or one per element.
+// n elements with one scale.
+template <class X, class Code>
+SDX_INLINE void quantize_elements(const X* x, int64_t n, float scale, f32v zero,
+                                  typename Code::Stored* y) {
+  const auto load_at = [&](int64_t i, auto lanes) { return load_float(x + i, lanes); };
+  if constexpr (Code::kIsWhole)
+    if (has_inverse(scale)) return quantize_run(n, scale, zero[0], load_at, y);
+  vloop(n, [&](int64_t i, auto lanes) {
+    store_i32(y + i, Code::encode(load_at(i, lanes) / splat(scale), zero), lanes);
+  });
+}
+
+// One chunk of a row: with one scale for all elements, one per block, or one per element.
 template <class X, class Code>
 void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   using Q = typename Code::Stored;
@@ -15,12 +28,12 @@ void quantize_chunk(const ScaleLayout& r, const Data& data, const RowChunk& p) {
   const Q* zeros = r.has_zero ? input<Q>(data, 2) + p.scale : nullptr;
   float scales[kChunk];
   if (!has_scale_per_element(r.kind)) {
-    read_scales(data.in[1], r.scale, p.scale, 1, scales);
-    const f32v scale = splat(scales[0]),
-               zero = zeros ? Code::decode(splat(int32_t(zeros[0]))) : f32v{};
-    vloop(p.n, [&](int64_t i, auto lanes) {
-      store_i32(y + i, Code::encode(load_float(x + i, lanes) / scale, zero), lanes);
-    });
+    const int64_t n = run_length(r, p);
+    read_scales(data.in[1], r.scale, p.scale, (p.n + n - 1) / n, scales);
+    for (int64_t i = 0; i * n < p.n; ++i)
+      quantize_elements<X, Code>(x + i * n, p.n - i * n < n ? p.n - i * n : n, scales[i],
+                                 zeros ? Code::decode(splat(int32_t(zeros[i]))) : f32v{},
+                                 y + i * n);
     return;
   }
   read_scales(data.in[1], r.scale, p.scale, p.n, scales);
@@ -56,7 +69,7 @@ Status quantize(const Call& call, Plan& plan) {
   const PhaseFn run = r->x == DType::f32   ? quantize_to<float>(r->y)
                       : r->x == DType::f16 ? quantize_to<F16>(r->y)
                                            : quantize_to<BF16>(r->y);
-  plan.add(run, r->n_rows * r->n_chunks, (r->n < kChunk ? r->n : kChunk) / 4);
+  plan.add(run, r->n_rows * r->n_chunks, (r->n < r->chunk ? r->n : r->chunk) / 8);
   return {};
 }
 

@@ -21,20 +21,17 @@ SDX_INLINE f32v scaled(i32v accumulators, const ColumnParams& c, int64_t j) {
   return __builtin_convertvector(accumulators, f32v) * load(c.scale + j) + load(c.shift + j);
 }
 
-// saturate_to_bytes packs within 16-byte lanes and so interleaves the rows in groups of 4 bytes;
-// this permutation makes every row contiguous again.
-SDX_INLINE u8v deinterleave_rows(u8v v) {
-  constexpr int kParts = SDX_VEC_BYTES / 16;
-  i32v order;
-  for (int i = 0; i < kLanes; ++i) order[i] = i % kParts * 4 + i / kParts;
-  return (u8v)__builtin_shuffle((i32v)v, order);
-}
-
 // Stores the first n bytes (all `size` of them if `is_whole`) of part number `part` of a vector.
 template <int size>
 SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool is_whole) {
   const uint8_t* from = reinterpret_cast<const uint8_t*>(&v) + part * size;
   if (is_whole || n >= size) {
+#if SDX_VEC_BYTES == 64
+    const auto whole = (Vec<uint64_t>)v;  // halves stay in registers
+    const auto half = part == 0 ? __builtin_shufflevector(whole, whole, 0, 1, 2, 3)
+                                : __builtin_shufflevector(whole, whole, 4, 5, 6, 7);
+    if constexpr (size == 32) return void(memcpy(to, &half, size));
+#endif
     memcpy(to, from, size);
     return;
   }

@@ -85,7 +85,9 @@ SDX_INLINE void add_groups(const Rows& from, const int8_t* b, i32v (&total)[R][V
 template <int R, int V, class StartAt, class Finish>
 SDX_INLINE void tile(const Rows& from, const int8_t* b, StartAt&& start_at, Finish&& finish) {
   i32v total[R][V];
+#pragma GCC unroll 12
   for (int i = 0; i < R; ++i)
+#pragma GCC unroll 2
     for (int v = 0; v < V; ++v) total[i][v] = start_at(i, v);
   if (from.flip == 0)
     add_groups<false>(from, b, total);

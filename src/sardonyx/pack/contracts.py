@@ -90,10 +90,6 @@ def _qconv(c: _Call) -> None:
 
 
 def _qadd(c: _Call) -> None:
-    a, b = c.facts[0], c.facts[3]
-    c.need(a.rank == b.rank, f"{a} and {b}")
-    for x, y in zip(a.dims, b.dims, strict=True):
-        c.same(x, y)
     c.counts(1, 1, 2, 4, 5, 6, 7)
     c.result(7)
 

@@ -223,10 +223,13 @@ def quantized_matmul_to_float(b: Builder, x: Value, w: Value, gemm: Node) -> Val
 
 @rule(*_quantized(*_clamped(P.Add(a, c))), aliases="add_steps")
 def quantized_add(b: Builder, a: Value, c: Value, q: Node, act: Node | None = None) -> Value:
-    """A QDQ addition of tensors of one shape."""
+    """A QDQ addition."""
     left, right, result = _per_tensor_input(a), _per_tensor_input(c), _result(q)
-    # QAdd does not broadcast.
-    need(left.value.tensor.shape == right.value.tensor.shape, "operands are broadcast")
+    ranked(left.value, right.value)
+    # Adding one number is a table.
+    is_number = any(all(d == 1 for d in v.value.tensor.dims) for v in (left, right))
+    is_same = left.value.tensor.shape == right.value.tensor.shape
+    need(is_same or not is_number, "one operand is a number")
     low, high = _bounds(act)
     return b.QAdd(
         left.value, left.scale, left.zero, right.value, right.scale, right.zero,
@@ -261,11 +264,15 @@ def _is_same_number(value: Value | None, other: Value | None) -> bool:
     return one is not None and one == two and value.tensor.dtype is other.tensor.dtype
 
 
+def _has_same_scale(before: QuantizedTensor, after: QuantizedTensor) -> bool:
+    """Whether both tensors have the same scale and zero point: equal codes are equal numbers."""
+    pairs = (before.scale, after.scale), (before.zero, after.zero)
+    return all(_is_same_number(*pair) for pair in pairs)
+
+
 def _need_same_scale(before: QuantizedTensor, after: QuantizedTensor) -> None:
     """Abandon a rewrite unless both tensors have the same scale and zero point."""
-    # Only then are equal codes equal numbers.
-    pairs = (before.scale, after.scale), (before.zero, after.zero)
-    need(all(_is_same_number(*pair) for pair in pairs), "scales or zero points differ")
+    need(_has_same_scale(before, after), "scales or zero points differ")
 
 
 @rule(*_quantized(P.DequantizeLinear(x, rest=True).named("inner")), aliases="steps_again")
@@ -311,8 +318,15 @@ def quantized_max_pool(b: Builder, x: Value, pool: Node, q: Node) -> Value:
 
 @rule(*_quantized(P.Concat(x, rest=True).named("concat")), aliases="concat_steps")
 def quantized_concat(b: Builder, x: Value, concat: Node, q: Node) -> Value:
-    """Concat of 8-bit tensors with the scale of the result."""
-    return b.Concat(*_same_scale_inputs(concat.inputs, q), **concat.attrs)
+    """Concat of 8-bit tensors, each quantized as the result is: by a table where scales differ."""
+    result, dtype = _result(q), q.outputs[0].tensor.dtype
+
+    def quantized(part: Value | None) -> Value:
+        tensor = _per_tensor_input(part)
+        is_same = tensor.value.tensor.dtype is dtype and _has_same_scale(tensor, result)
+        return tensor.value if is_same else b.QuantizeLinear(part, *q.inputs[1:], **q.attrs)
+
+    return b.Concat(*map(quantized, concat.inputs), **concat.attrs)
 
 
 @rule(*_quantized(P.Where(c, x, y)), aliases="where_steps")

@@ -57,6 +57,8 @@ QUANTIZE = [
     case("QuantizeLinear", X, scale(0.5), output_dtype=3),
     case("QuantizeLinear", X, pos(3, 2, 5), codes(np.int8, 3, 2, 5), block_size=2),
     case("QuantizeLinear", f32(3, 5, 4), pos(3, 3, 4), axis=1, block_size=2),
+    *(case("QuantizeLinear", f32(3, 2000) * np.float32(90), pos(3, -(-2000 // n)),
+           codes(np.uint8, 3, -(-2000 // n)), block_size=n) for n in (7, 32, 512, 600)),
     case("QuantizeLinear", f32(7), pos(7), axis=0),
     case("QuantizeLinear", f32(7), pos(3), axis=0, block_size=3),
     case("QuantizeLinear", f32(0, 4), scale(0.5)),

@@ -19,7 +19,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import internal_op
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.conv.standard import CONV, conv_shape
-from sardonyx.ops.inference import channels_first, channels_last
+from sardonyx.ops.inference import broadcast_shapes, channels_first, channels_last
 from sardonyx.ops.matmul.standard import matmul, matmul_shape
 from sardonyx.ops.quantize.convert import integer_range, to_quantized
 from sardonyx.ops.quantize.matmul_conv import (
@@ -137,8 +137,10 @@ qadd = internal_op(
 
 
 @qadd.infer
-def _(g: Scope, a: Fact, *rest: Fact | None, **attrs: Any) -> Fact:
-    return Fact(_dtype(attrs), a.shape)
+def _(
+    g: Scope, a: Fact, a_scale: Fact, a_zero: Fact | None, b: Fact, *rest: Fact | None, **attrs: Any
+) -> Fact:
+    return Fact(_dtype(attrs), broadcast_shapes(g, a.dims, b.dims))
 
 
 def _dequantized(x: Array, scale: Array, zero: Array | None) -> Array:

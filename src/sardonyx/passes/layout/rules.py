@@ -72,7 +72,7 @@ def nhwc_rule_of(node: Node) -> NhwcRule | None:
         return None
     rank = rank_of(node.inputs[0])
     # An operand that broadcasts need not have the rank of an image itself.
-    is_broadcast = rule_for in (elementwise, unary)
+    is_broadcast = rule_for in (elementwise, unary, quantized_sum)
     return rule_for(node, rank) if rank >= (0 if is_broadcast else 3) else None
 
 
@@ -320,8 +320,15 @@ def pooling(node: Node, rank: int) -> NhwcRule | None:
 
 
 def quantized_image(node: Node, rank: int) -> NhwcRule:
-    """QConv and QMean, whose kernels are NHWC."""
+    """QConv, whose kernels are NHWC."""
     return NhwcRule((0,), requires_nhwc=True, attrs={"channels_last": 1})
+
+
+def quantized_sum(node: Node, rank: int) -> NhwcRule | None:
+    """QAdd, whose operands broadcast."""
+    if rank_of(node.outputs[0]) < 3 or rank_of(node.inputs[3]) < 0:
+        return None
+    return NhwcRule((0, 3), broadcasts=True)
 
 
 def _named(names: str, rule_for: RuleFor) -> dict[tuple[str, str], RuleFor]:
@@ -347,9 +354,9 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     (MICROSOFT, "FusedConv"): conv,
     **_named("MaxPool AveragePool LpPool", pooling),
     (INTERNAL, "ConvWeightGradient"): weight_gradient,
-    (INTERNAL, "QAdd"): lambda node, rank: NhwcRule((0, 3)),  # its operands have one shape
+    (INTERNAL, "QAdd"): quantized_sum,
     (INTERNAL, "QConv"): quantized_image,
-    (INTERNAL, "QMean"): quantized_image,
+    (INTERNAL, "QMean"): lambda node, rank: NhwcRule((0,), attrs={"channels_last": 1}),
     (ONNX, "Concat"): concat,
     (ONNX, "DynamicQuantizeLinear"): lambda node, rank: NhwcRule((0,)),  # one scale for all
     (ONNX, "Slice"): slice_,

@@ -118,6 +118,11 @@ def _can_copy(window: Window) -> bool:
     return math.prod(1 + abs(pad) for pad in pads) <= _MAX_PADDING
 
 
+def _is_pointwise(window: Window) -> bool:
+    """Whether every window is one pixel, in order."""
+    return {*window.kernel, *window.strides} == {1} and not any(window.pads)
+
+
 def _operands(node: Node) -> Operands:
     """Return the operands of an internal op."""
     return Operands(input_of(node, 0), input_of(node, 1), *padded_inputs(node, 9)[2:])
@@ -200,7 +205,10 @@ def qconv(node: Node) -> Call | No:
         return Call("qdepthwise", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
     columns = outs // group
     has_copy = len(shape) < 5 and _can_copy(window)
-    if group > 1 and has_copy and (size := grouped_bytes(group, channels, columns, taps)):
+    # Pixels of wide groups are read in place as rows of a product.
+    is_product = _is_pointwise(window) and min(channels, columns) >= _PANEL and channels % 4 == 0
+    is_few = group > 1 and has_copy and not is_product
+    if is_few and (size := grouped_bytes(group, channels, columns, taps)):
         packed = Packed(o.w, "qgrouped_pack", size, (group, channels, columns, taps))
         ints = (w_type, *sliding, group)
         return Call("qgrouped", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
@@ -213,16 +221,12 @@ def qconv(node: Node) -> Call | No:
     return Call("qconv", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
 
 
-def qadd(node: Node) -> Call | No:
-    if input_of(node, 0).tensor.dims != input_of(node, 3).tensor.dims:
-        return No("no kernel that broadcasts 8-bit sums")
+def qadd(node: Node) -> Call:
     return Call("qadd", padded_inputs(node, 8), (), _bounds(node), shares=((0, 0), (3, 0)))
 
 
-def qmean(node: Node) -> Call | No:
-    if not node.attrs["channels_last"]:
-        return No("no kernel for channels that are not last")
-    return Call("qmean", padded_inputs(node, 5))
+def qmean(node: Node) -> Call:
+    return Call("qmean", padded_inputs(node, 5), (node.attrs["channels_last"],))
 
 
 def matmul_integer(node: Node) -> Call | No:

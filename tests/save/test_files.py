@@ -260,6 +260,31 @@ def test_the_lowest_version_that_means_the_same(
     onnx.checker.check_model(saved, full_check=True)
 
 
+@pytest.mark.parametrize(
+    ("node", "opset", "shown"),
+    [
+        ("ReduceL2 (x, s)", 18, {"keepdims": 1, "noop_with_empty_axes": 0}),
+        ("LeakyRelu (x)", 13, {"alpha": np.float32(0.01)}),
+        ("LeakyRelu <alpha = 0.5> (x)", 13, {"alpha": 0.5}),
+        ("Reshape (x, s)", 13, {}),  # allowzero is newer
+        ("Cast <to = 1> (x)", 13, {"to": 1}),  # saturate is newer
+        ("Shape (x)", 13, {}),
+        ("Gather (x, s)", 13, {"axis": 0}),
+    ],
+)
+def test_defaults_are_spelled_out(
+    node: str, opset: int, shown: dict[str, Any], tmp_path: Path
+) -> None:
+    model = text(f'<ir_version: 8, opset_import: ["": 18]> m (float[2] x) => (y) {{ y = {node} }}')
+    options = SaveOptions(str(tmp_path / "m.onnx"), spells_out=True)
+    save(loaded(with_tensor(model, "s", np.int64([0]))), options)
+    saved = onnx.load(tmp_path / "m.onnx")
+    attributes = saved.graph.node[0].attribute
+    assert {a.name: helper.get_attribute_value(a) for a in attributes} == shown
+    assert saved.opset_import[0].version == opset
+    onnx.checker.check_model(saved, full_check=True)
+
+
 def test_old_models_stay_old(tmp_path: Path) -> None:
     model, _ = opset_11()
     save(loaded(model), SaveOptions(str(tmp_path / "m.onnx")))

@@ -37,6 +37,7 @@ class SaveOptions:
     min_bytes: int = 1024  # smaller tensors stay in the model
     is_ort_format: bool = False  # a FlatBuffer for onnxruntime, instead of ONNX
     opset: int = 0  # of ai.onnx, if the model does not need a newer one
+    spells_out: bool = False  # attributes with their defaults are written as well
 
 
 def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) -> None:
@@ -54,7 +55,7 @@ def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) 
     if data_path is not None:
         location = os.path.relpath(data_path, os.path.dirname(path))
         file = DataFile(location, options.min_bytes, external)
-    message = serialized(model, file, options.opset)
+    message = serialized(model, file, options.opset, spells_out=options.spells_out)
     _check_size(message, file)
     with _reporting(path), contextlib.ExitStack() as stack:
         model_file = stack.enter_context(writing(path))
@@ -65,13 +66,15 @@ def save(model: Model, options: SaveOptions, external: Collection[Source] = ()) 
         message.write(model_file)
 
 
-def serialized(model: Model, file: External | None, opset: int = 0) -> Message:
+def serialized(
+    model: Model, file: External | None, opset: int = 0, *, spells_out: bool = False
+) -> Message:
     """Return the model as a ModelProto; `file` has the bytes of external tensors.
 
     It imports `opset` of ai.onnx if the model does not need a newer one.
     """
     versions = Versions(model.opsets, opset)
-    graph = GraphWriter(versions, file).main(model)
+    graph = GraphWriter(versions, file, spells_out).main(model)
     return model_message(model, graph, versions.ir, versions.opsets)
 
 

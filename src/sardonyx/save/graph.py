@@ -12,9 +12,9 @@ from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.load.model import Declared, Model
 from sardonyx.save.names import Names
-from sardonyx.save.node import add_annotations, attribute, node_message, written
+from sardonyx.save.node import add_annotations, attribute, defaults, node_message, written
 from sardonyx.save.older_forms import OlderForm, older_form
-from sardonyx.save.since import Versions
+from sardonyx.save.since import Versions, is_recent
 from sardonyx.save.tensor import External, tensor
 from sardonyx.save.types import Dims, value_info
 
@@ -24,11 +24,15 @@ _IDENTITY: Final = (ONNX, "Identity")
 
 
 class GraphWriter:
-    """Writes one model's graph. Constants of bodies become initializers of the main graph."""
+    """Writes one model's graph. Constants of bodies become initializers of the main graph.
 
-    def __init__(self, versions: Versions, file: External | None) -> None:
+    With `spells_out`, attributes that every opset has are written even if they have their defaults.
+    """
+
+    def __init__(self, versions: Versions, file: External | None, spells_out: bool = False) -> None:
         self._versions = versions
         self._file = file
+        self._spells_out = spells_out
         self._names = Names()
         self._initializers: list[Message] = []
 
@@ -136,10 +140,14 @@ class GraphWriter:
         older = older_form(node, attrs, self._versions.asked)
         form = older or OlderForm(node.inputs, attrs)
         self._versions.node(node, attrs, older is not None)
+        shown = form.attrs
+        if self._spells_out and older is None:
+            old = {k: v for k, v in defaults(node).items() if not is_recent(op.key, k)}
+            shown = {**old, **shown}
         inputs = ["" if v is None else self._read(v) for v in form.inputs]
         outputs = [self._names.of(v) if _is_named(node, v) else "" for v in node.outputs]
         attributes = [
-            *(attribute(op, k, v, self._body) for k, v in form.attrs.items()),
+            *(attribute(op, k, v, self._body) for k, v in shown.items()),
             *form.extra,
         ]
         message = node_message(op.key, self._names.node(node), inputs, outputs, attributes)

@@ -67,6 +67,15 @@ def written(node: Node) -> Attrs:
     return attrs
 
 
+def defaults(node: Node) -> Attrs:
+    """Return the attributes of a node that have the op's defaults, but for absent ones."""
+    return {
+        name: value
+        for name, value in node.attrs.items()
+        if value is not None and _is_default(node.op, name, value)
+    }
+
+
 def _is_default(op: Op, name: str, value: Any) -> bool:
     default = op.attrs[name]
     if isinstance(default, Attr):

@@ -197,6 +197,11 @@ def opset_of(node: Node, written: Mapping[str, Any]) -> int:
     return max(lowest(op.key, _features(node, written)), _unchanged_since(*op.key, op.since))
 
 
+def is_recent(key: tuple[str, str], attribute: str) -> bool:
+    """Whether an attribute is newer than its op in the oldest opset of saved models."""
+    return attribute in _NEEDS.get(key, {})
+
+
 def lowest(key: tuple[str, str], features: set[str]) -> int:
     """Return the lowest opset that has an op with these features."""
     found = [OLDEST[key[0]]]

@@ -133,6 +133,7 @@ def _save_options(options: SessionOptions) -> SaveOptions:
         is_ort_format=entries.get(Keys.SAVE_FORMAT, by_name).upper() == _ORT,
         data_file=entries.get(Keys.SAVED_DATA_FILE),
         min_bytes=_byte_limit(Keys.SAVED_DATA_MIN_BYTES, least),
+        spells_out=True,  # programs that fuse further read attributes by name
     )
 
 

@@ -1,4 +1,4 @@
-"""Fusions of activations: Gelu in its forms, with a bias or after a matmul."""
+"""Fusions of activations: Gelu in its forms, with or without a bias."""
 
 from __future__ import annotations
 
@@ -67,15 +67,3 @@ def biased(value: Value) -> tuple[Value, Value] | None:
         if x.tensor.shape and bias.is_const and bias.tensor.shape == x.tensor.dims[-1:]:
             return x, bias
     return None
-
-
-def gemm_fast_gelu(b: FusionBuilder, node: Node) -> Replaced:
-    """GemmFastGelu for the FastGelu of a product with a constant matrix."""
-    need(node.op.key == (MICROSOFT, "FastGelu"), "not a FastGelu")
-    product = present(input_of(node, 0).node, "its operand is an input")
-    need(product.op.key == (ONNX, "MatMul") and _is_private(product), "not of a matmul")
-    x, weight = input_of(product, 0), input_of(product, 1)
-    need(weight.is_const and weight.tensor.rank == 2, "no constant matrix")
-    bias = optional_input(node, 1)
-    inputs = [x, weight] if bias is None else [x, weight, bias]
-    return {node.outputs[0]: b.node("GemmFastGelu", *inputs, domain=MICROSOFT).outputs[0]}

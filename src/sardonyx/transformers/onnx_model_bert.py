@@ -16,6 +16,7 @@ from sardonyx.transformers.attention_fusion import attention, attention_options
 from sardonyx.transformers.clean_graph import clean_graph
 from sardonyx.transformers.fusion import Fuser, Fusion
 from sardonyx.transformers.fusion_options import AttentionMaskFormat, FusionOptions
+from sardonyx.transformers.gemm_fusion import fuse_gemm_fast_gelu
 from sardonyx.transformers.onnx_model import OnnxModel
 from sardonyx.transformers.original_forms import restore
 from sardonyx.transformers.rms_norm_fusion import fuse_rms_norms
@@ -100,6 +101,8 @@ class BertOnnxModel(OnnxModel):
         restore(result, self.model)
         result.producer_name, result.producer_version = "sardonyx.transformers", ""
         self.initialize(result)
+        if options.enable_gemm_fast_gelu:
+            logger.info("GemmFastGelu: %d", fuse_gemm_fast_gelu(self))
         self.postprocess()
 
     def _fusions(self, options: FusionOptions, is_whole: bool) -> list[tuple[str, Fusion]]:
@@ -129,7 +132,6 @@ class BertOnnxModel(OnnxModel):
             (options.enable_gelu, "QuickGelu", activation_fusions.quick_gelu),
             (options.enable_gelu_approximation, "FastGelu", activation_fusions.approximate_gelu),
             (options.enable_bias_gelu, "Gelu_AddBias", activation_fusions.bias_gelu),
-            (options.enable_gemm_fast_gelu, "GemmFastGelu", activation_fusions.gemm_fast_gelu),
             (skips, "SkipLayerNorm", norm_fusions.skip_layer_norm(implicit)),
             (skips and biases, "SkipLayerNorm_AddBias", norm_fusions.bias_skip_layer_norm),
         ]  # fmt: skip

@@ -1,12 +1,16 @@
 """Checks that `sardonyx diff` names the faulty node of models with one fault each.
 
 tools/diff_faults.py FOLDER --count 100 --seed 0     # FOLDER has .onnx files, without external data
+tools/diff_faults.py FOLDER --count 0 --memory       # the memory that the command takes for each
 
 A fault is drawn by its seed: a bit of a weight, an attribute, the operands of an op that is not
 commutative, the type of a Cast, or a kernel that computes one element wrongly. Faults that change
 no value on the inputs are drawn again: where onnxruntime computes the same bits for the node with
 and without the fault, or where the faulty kernel is never called, as its node is folded away. So
 are models that cannot be loaded. Both are counted.
+
+Memory is the peak of resident memory of a process of `sardonyx diff`, for a model and the same with
+a fault, as a multiple of that of `sardonyx run`.
 """
 
 from __future__ import annotations
@@ -15,7 +19,9 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -36,6 +42,7 @@ from sardonyx.providers.reference import Reference
 _ORDERED: Final = ("Sub", "Div", "MatMul", "Pow", "Concat", "Less", "Greater", "Where")
 _CAST_TYPES: Final = (TensorProto.FLOAT16, TensorProto.INT32, TensorProto.BOOL, TensorProto.DOUBLE)
 _FAULTY: Final = "FaultyExecutionProvider"
+MAX_MEMORY: Final = 2.0  # of a run's
 
 
 @dataclass(frozen=True)
@@ -221,12 +228,43 @@ def check(path: Path, seed: int, folder: Path) -> tuple[str, Fault | None]:
     return "found" if is_found else "missed", fault
 
 
+def peak(*arguments: str) -> float:
+    """Return the peak of resident memory of a command, in MB."""
+    command = [sys.executable, "-m", "sardonyx", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in (0, 1):  # 1: there are differences
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return usage.ru_maxrss / 1e3
+
+
+def largest_ratio(models: Sequence[Path], seed: int, folder: Path) -> float:
+    """Return the largest ratio of memory, and print that of each model."""
+    largest = 0.0
+    for path in models:
+        faulty = onnx.load(path)
+        if weight_bit(faulty, random.Random(seed)) is None:
+            continue
+        onnx.save(faulty, folder / "faulty.onnx")
+        size = path.stat().st_size / 1e6
+        del faulty
+        run, diff = peak("run", str(path)), peak("diff", str(path), str(folder / "faulty.onnx"))
+        print(
+            f"{path.stem:<28} {size:7.1f} MB  run {run:7.1f}  diff {diff:7.1f}  {diff / run:.2f}x"
+        )
+        largest = max(largest, diff / run)
+    print(f"at most {largest:.2f}x the memory of a run", flush=True)
+    return largest
+
+
 def main() -> int:
     """Draw faults until `--count` have an effect, and print how many were found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--memory", action="store_true", help="measure memory too")
     arguments = parser.parse_args()
     models = sorted(arguments.folder.glob("*.onnx"))
     sardonyx.register_provider(_FAULTY, lambda options: Faulty())
@@ -243,10 +281,11 @@ def main() -> int:
             if outcome in ("missed", "unloadable"):
                 print(f"{outcome}: seed {seed}, {path.name}, {fault}", flush=True)
             seed += 1
+        ratio = largest_ratio(models, arguments.seed, Path(folder)) if arguments.memory else 0.0
     for (outcome, kind), n in sorted(outcomes.items()):
         print(f"{outcome:<10} {kind:<10} {n}")
     print(f"{n_found} of {n_drawn} faults found, seeds {arguments.seed} to {seed - 1}")
-    return 0 if n_found == n_drawn else 1
+    return 0 if n_found == n_drawn and ratio <= MAX_MEMORY else 1
 
 
 if __name__ == "__main__":

@@ -97,6 +97,8 @@ def _compare(
         inputs = a.model.graph.inputs
         renamed = {v.name: matcher.counterparts.get(v, v).name for v in inputs}
         pairs, only_b = matcher.pairs(), matcher.unmatched()
+        for loaded in (a, b):
+            loaded.bytes.release_pages()
     values = compared_values(pairs, a, b, feed)
     names = [output.name for output in a.model.outputs]
     with contextlib.ExitStack() as stack:

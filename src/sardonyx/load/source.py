@@ -305,6 +305,11 @@ class ModelBytes:
         for source in (self.source, *self.files.sources()):
             read_ahead(source)
 
+    def release_pages(self) -> None:
+        """Let the kernel take the pages of mapped files, which are read again when needed."""
+        for source in (self.source, *self.files.sources()):
+            source.advise(mmap.MADV_DONTNEED)
+
 
 def read_model(
     model: Any,

@@ -22,7 +22,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.infer import infer
 
-MIN_GROUP_BYTES: Final = 32 << 20
+MIN_GROUP_BYTES: Final = 16 << 20
 _UNKNOWN_SHARE: Final = 16  # a value of unknown size counts as this fraction of a group
 
 Report = Callable[[int, int], None]  # compared values, and how many there are

@@ -150,6 +150,7 @@ class SardonyxSide:
         if what := unused(session, chosen.providers):
             raise Fail(what, hint="see the warning for the reason, or name another provider")
         results: list[Any] = session.run(None, feed)
+        self._loaded.bytes.release_pages()  # while the other side runs
         return results
 
 

@@ -122,5 +122,6 @@ def check_window_capacity(capacity: int, width: int) -> None:
     """Raise unless the cache can hold a window."""
     if capacity < width:
         raise InvalidArgument(
-            f"a cache of {capacity} rows cannot hold a window of {width} (local_window_size)"
+            f"a cache of {capacity} rows cannot hold a window of {width}: with "
+            "sliding_window_cache, it has local_window_size rows or more"
         )

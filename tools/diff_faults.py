@@ -19,7 +19,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import random
 import subprocess
 import sys
@@ -43,6 +42,11 @@ _ORDERED: Final = ("Sub", "Div", "MatMul", "Pow", "Concat", "Less", "Greater", "
 _CAST_TYPES: Final = (TensorProto.FLOAT16, TensorProto.INT32, TensorProto.BOOL, TensorProto.DOUBLE)
 _FAULTY: Final = "FaultyExecutionProvider"
 MAX_MEMORY: Final = 2.0  # of a run's
+_MEASURE: Final = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
+print(done.returncode, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
 
 
 @dataclass(frozen=True)
@@ -230,13 +234,13 @@ def check(path: Path, seed: int, folder: Path) -> tuple[str, Fault | None]:
 
 def peak(*arguments: str) -> float:
     """Return the peak of resident memory of a command, in MB."""
-    command = [sys.executable, "-m", "sardonyx", *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode not in (0, 1):  # 1: there are differences
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
-    return usage.ru_maxrss / 1e3
+    # A process begins with the peak of the one that starts it, so a small one does.
+    command = [sys.executable, "-c", _MEASURE, sys.executable, "-m", "sardonyx", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    status, _, kilobytes = done.stdout.strip().partition(" ")
+    if status not in ("0", "1"):  # 1: there are differences
+        raise SystemExit(f"sardonyx {' '.join(arguments)}: exit code {status}: {done.stderr}")
+    return int(kilobytes) / 1e3
 
 
 def largest_ratio(models: Sequence[Path], seed: int, folder: Path) -> float:

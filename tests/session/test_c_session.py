@@ -34,6 +34,9 @@ def test_the_view_of_a_session(session: sardonyx.InferenceSession) -> None:
     assert [i.name for i in view.inputs_meta] == ["x"]
     assert [o.name for o in view.outputs_meta] == ["y"]
     assert view.model_meta.graph_name == "g"
+    assert "producer_name" in dir(sardonyx.ModelMetadata)
+    assert not session._overridable_initializers
+    assert session._profiling_start_time_ns == 0
     assert view.session_options is session.get_session_options()
     assert view.get_providers() == session.get_providers()
     assert view.run(["y"], {"x": X}, None)[0].tolist() == Y
@@ -68,7 +71,7 @@ def test_providers_and_options_with_wrong_names(session: sardonyx.InferenceSessi
     with pytest.raises(RuntimeError, match="Unknown Provider Type: Odd"):
         session.set_providers(["Odd"])
     session.set_providers(["CPUExecutionProvider"])
-    with pytest.warns(UserWarning, match="named twice"):
+    with pytest.warns(UserWarning, match="Duplicate provider .CPUExecutionProvider."):
         sardonyx.InferenceSession(parser.parse_model(TEXT), providers=["CPUExecutionProvider"] * 2)
     with pytest.raises(AttributeError, match="log_severity_levle"):
         sardonyx.RunOptions().log_severity_levle = 1

@@ -55,6 +55,9 @@ def type_name(fact: AnyFact | None) -> str:
 class ModelMetadata:
     """The metadata of a model, as onnxruntime names it."""
 
+    __slots__ = ("custom_metadata_map", "description", "domain", "graph_description", "graph_name",
+                 "producer_name", "version")  # fmt: skip
+
     producer_name: str
     graph_name: str
     domain: str

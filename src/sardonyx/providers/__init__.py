@@ -110,7 +110,7 @@ def normalized(
         if name in requested:
             import warnings  # rarely needed
 
-            what = f"the provider {name} is named twice; the second one is ignored"
+            what = f"Duplicate provider {name!r}: its first options count"
             warnings.warn(what, UserWarning, stacklevel=2)
         elif name not in available:
             logger.warning(

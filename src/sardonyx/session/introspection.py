@@ -72,6 +72,14 @@ class IntrospectionMixin:
     def _model_meta(self) -> ModelMetadata:
         return self.get_modelmeta()
 
+    @property
+    def _overridable_initializers(self) -> list[NodeArg]:
+        return self.get_overridable_initializers()
+
+    @property
+    def _profiling_start_time_ns(self) -> int:
+        return self.get_profiling_start_time_ns()
+
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs that must be fed."""
         facts = {i.name: i.fact for i in self._compiled.program.inputs}

@@ -7,8 +7,9 @@ of an installed onnxruntime.
 import importlib
 from types import ModuleType
 
-_MODULES = ("base_quantizer", "calibrate", "onnx_model", "onnx_quantizer", "qdq_quantizer",
-            "quant_utils", "registry", "shape_inference", "tensor_quant_overrides")  # fmt: skip
+_MODULES = ("base_quantizer", "calibrate", "matmul_nbits_quantizer", "onnx_model",
+            "onnx_quantizer", "qdq_quantizer", "quant_utils", "registry", "shape_inference",
+            "tensor_quant_overrides")  # fmt: skip
 
 # Importing a module sets an attribute of its package; here the function of that name replaces it.
 importlib.import_module(f"{__name__}.quantize")

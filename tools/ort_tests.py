@@ -74,7 +74,6 @@ REASONS = {
     "test_gpt2_attention_no_past_fusion": "fuses a model that no runtime can run: a Reshape does "
     "not fit",
     "test_3d_attention_fusion_tf2onnx_model": "asks to fuse attention that consists of Einsums",
-    "test_megatron_gpt2_attention_fusion": "asks to fuse attention whose scores a mask multiplies",
 }
 
 

@@ -116,19 +116,22 @@ ROWS_LAST = """k1 = Transpose<perm=[0, 2, 1, 3]>(kr) kn = Concat<axis=-2>(pk, k1
     k = Transpose<perm=[0, 1, 3, 2]>(kn)"""
 
 
-@pytest.mark.parametrize("keys", [KEYS_LAST, ROWS_LAST], ids=["transposed", "rows"])
-def test_decoders_with_a_past(keys: str) -> None:
-    """One projection, keys and values of earlier runs, causality and padding."""
-    constants: Arrays = {
+def decoder_constants() -> Arrays:
+    return {
         **HEADS, "w": normal(8, 24), "b": normal(24), "ow": normal(8, 8), "ob": normal(8),
         "rows": np.array([-1, 8]), "zero": np.array(0), "one": np.array(1),
         "first": np.array([0]), "columns": np.array([24]), "thirds": np.array([8, 8, 8]),
         "root": np.float32(2), "minus1": np.array([-1]), "minus2": np.array([-2]),
         "end": np.array([1 << 40]), "two": np.array([2]), "three": np.array([3]),
         "triangle": np.tri(16, dtype=np.uint8)[None, None], "lowest": np.float32(-10000),
-        "fone": np.float32(1), "middle": np.array([1, 2]),
+        "fone": np.float32(1), "middle": np.array([1, 2]), "high": np.float32(10000),
     }  # fmt: skip
-    model = parsed(DECODER.replace("KEYS", keys), constants)
+
+
+@pytest.mark.parametrize("keys", [KEYS_LAST, ROWS_LAST], ids=["transposed", "rows"])
+def test_decoders_with_a_past(keys: str) -> None:
+    """One projection, keys and values of earlier runs, causality and padding."""
+    model = parsed(DECODER.replace("KEYS", keys), decoder_constants())
     mask = np.ones((2, 5), np.float32)
     mask[0, 0] = 0
     feed = {"x": normal(2, 3, 8), "past": normal(2, 2, 2, 2, 4), "mask": mask}
@@ -137,6 +140,30 @@ def test_decoders_with_a_past(keys: str) -> None:
     node = optimizer.optimize_model(model, "gpt2").get_nodes_by_op_type("Attention")[0]
     assert OnnxModel.get_node_attribute(node, "unidirectional") == 1
     assert list(node.input) == ["x", "w", "b", "mask_int32", "past"]
+
+
+def test_masks_that_multiply_scores() -> None:
+    """As Megatron has them, which onnxruntime's kernel for the CPU does not read."""
+    text = DECODER.replace("KEYS", ROWS_LAST).replace("float[B,T] mask", "float[B,1,16,16] mask")
+    start, end = text.index("s = MatMul"), text.index("p = Softmax")
+    text = f"""{text[:start]}
+        scaled = Div(q, root) s = MatMul(scaled, k) ss = Shape(s)
+        keys = Slice(ss, minus1, end, first) both = Slice(ss, minus2, minus1, first)
+        before = Sub(keys, both) low_rows = Slice(mask, before, keys, two)
+        seen = Slice(low_rows, first, keys, three) kept = Mul(s, seen)
+        others = Sub(fone, seen) low = Mul(others, high) masked = Sub(kept, low) {text[end:]}"""
+    model = parsed(text, decoder_constants())
+    mask = np.tri(16, dtype=np.float32)[None, None].repeat(2, 0)
+    mask[0, 0, 3, 1] = 0
+    feed = {"x": normal(2, 3, 8), "past": normal(2, 2, 2, 2, 4), "mask": mask}
+    fused = optimizer.optimize_model(model, "gpt2", opt_level=0)
+    (node,) = fused.get_nodes_by_op_type("Attention")
+    assert OnnxModel.get_node_attribute(node, "unidirectional") == 0
+    assert list(node.input) == ["x", "w", "b", "mask_int32", "past"]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    got = sardonyx.InferenceSession(fused.model.SerializeToString()).run(None, feed)
+    for mine, theirs in zip(got, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, atol=2e-5)
 
 
 @pytest.mark.parametrize("masked", [True, False])

@@ -159,7 +159,7 @@ def matched_scores(b: Builder, x: Value, masked_out: float = _MASKED_OUT) -> Sco
         return matched_scores(b, input_of(node, 0), masked_out)
     is_matmul = node.op.key in ((ONNX, "MatMul"), (MICROSOFT, "FusedMatMul"))
     need(is_matmul, "no matmul of queries and keys")
-    return _matmul_scores(b, node)
+    return matmul_scores(b, node)
 
 
 def _may_be_scores(value: Value) -> bool:
@@ -222,7 +222,7 @@ def _scaled(node: Node) -> tuple[Value, float]:
     return left, number if node.op.name == "Mul" else 1 / number
 
 
-def _matmul_scores(b: Builder, node: Node) -> Scores:
+def matmul_scores(b: Builder, node: Node) -> Scores:
     """The scores of a matmul of queries and keys, with the scales of its operands."""
     q, k = input_of(node, 0), input_of(node, 1)
     scale, is_transposed = 1.0, False

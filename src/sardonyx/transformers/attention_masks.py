@@ -41,6 +41,11 @@ def masks_of(b: Builder, found: Attention, may_be_causal: bool, is_decoder: bool
     In a decoder, a mask that differs between queries and not between samples is causal.
     """
     rows, keys = found.q.value.tensor.dims[2], found.k.whole.tensor.dims[2]
+    if found.selected is not None:
+        whole, cut = _uncut(found.selected.mask)
+        is_whole = whole.tensor.rank == 4 and cut == _last_rows(rows, keys)
+        need(is_whole and not found.masks, "a mask multiplies the scores")
+        return Masks(padding=as_int32(b, whole), low=found.selected.low)
     is_causal, padding, low, others = False, None, _FILTER, []
     for mask in found.masks:
         raw = _padding(mask, found)
@@ -118,25 +123,36 @@ def _is_lower_triangle(value: Value, rows: Size, keys: Size) -> bool:
 
     It is cut out of a constant one, which is as large as the longest sequence.
     """
+    value, cut = _uncut(value)
+    const = value.const
+    if const is None or value.tensor.rank != 4 or value.tensor.dims[:2] != (1, 1):
+        return False
+    if cut != _last_rows(rows, keys):
+        return False
+    table = const.read()[0, 0]
+    return table.shape[0] == table.shape[1] and np.array_equal(table != 0, np.tri(len(table)) != 0)
+
+
+def _last_rows(rows: Size, keys: Size) -> dict[int, tuple[Size, Size]]:
+    """Return the bounds by axis of the last of as many rows and columns as there are keys."""
+    return {2: (keys - rows, keys), 3: (0, keys)}
+
+
+def _uncut(value: Value) -> tuple[Value, dict[int, tuple[Size, Size]]]:
+    """Return what Casts and Slices of known bounds make a value of, and the bounds by axis."""
     cut: dict[int, tuple[Size, Size]] = {}
-    is_cut = True
     while value.node is not None and value.op in ("Cast", "Slice"):
         node = value.node
         if node.op.name == "Slice":
             starts, ends, axes = (input_of(node, i).tensor for i in (1, 2, 3))
             if starts.sym is None or ends.sym is None or axes.ints is None:
-                return False
-            is_cut &= has_unit_steps(node)
+                break
+            if not has_unit_steps(node):
+                break
             bounds = zip(axes.ints, starts.sym, ends.sym, strict=True)
             cut |= {axis % 4: (start, end) for axis, start, end in bounds}
         value = input_of(node, 0)
-    const = value.const
-    if const is None or value.tensor.rank != 4 or value.tensor.dims[:2] != (1, 1):
-        return False
-    if not is_cut or cut != {2: (keys - rows, keys), 3: (0, keys)}:
-        return False
-    table = const.read()[0, 0]
-    return table.shape[0] == table.shape[1] and np.array_equal(table != 0, np.tri(len(table)) != 0)
+    return value, cut
 
 
 def _expanded(b: Builder, bias: Value, found: Attention) -> Value:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import DType
@@ -9,7 +11,13 @@ from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import need, present, ranked
-from sardonyx.passes.attention import matched_scores, only_reader, value_matmul
+from sardonyx.passes.attention import (
+    Scores,
+    matched_scores,
+    matmul_scores,
+    only_reader,
+    value_matmul,
+)
 from sardonyx.passes.rule import known_size, scalar
 
 _MASKED_OUT = -1e4  # what exporters of transformers write for masked scores, or less
@@ -41,6 +49,14 @@ class Heads:
 
 
 @frozen
+class Selected:
+    """A mask of ones that multiplies scores, where the others become a low number."""
+
+    mask: Value
+    low: float
+
+
+@frozen
 class Attention:
     """A matched attention."""
 
@@ -54,6 +70,7 @@ class Attention:
     dtype: DType | None = None  # that the result is cast to
     hidden: Value | None = None  # where this is true, the weights are zeros
     is_guarded: bool = False  # the weights of rows that see no key are zeros, not NaN
+    selected: Selected | None = None
 
     @property
     def heads(self) -> tuple[Heads, Heads, Heads]:
@@ -74,7 +91,7 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     zeroed, hidden = _zeroed(softmax)
     weights, dtype = _narrowed(zeroed)
     matmul, nan_rows = value_matmul(weights)
-    scores = matched_scores(b, x, _MASKED_OUT)
+    scores, selected = _scores(b, x)
     values = input_of(matmul, 1)
     need(scores.masks or values is not matmul.inputs[0], "the weights are read twice")
     q, factor = _heads(b, scores.q)
@@ -91,8 +108,39 @@ def matched_attention(b: Builder, softmax: Node) -> Attention:
     result = _result(matmul, (q.value.tensor.dims[0], rows, v.count * v.width))
     scale = scores.scale * factor * key_factor
     return Attention(
-        q, k, v, scale, scores.masks, rows, result, dtype, hidden, is_guarded=bool(nan_rows)
+        q, k, v, scale, scores.masks, rows, result, dtype, hidden, bool(nan_rows), selected
     )
+
+
+def _scores(b: Builder, x: Value) -> tuple[Scores, Selected | None]:
+    """Return the scores that a Softmax reads, and the mask that multiplies them, if any.
+
+    Megatron writes s * m - (1 - m) * 10000.
+    """
+    kept, lowered = _product(x, "Sub", 0), _product(x, "Sub", 1)
+    if kept is None or lowered is None:
+        return matched_scores(b, x, _MASKED_OUT), None
+    for i, j in itertools.product((0, 1), repeat=2):
+        mask, number = input_of(kept, 1 - i), scalar(input_of(lowered, 1 - j))
+        others, scores = input_of(lowered, j).node, input_of(kept, i)
+        is_other = others is not None and others.op.key == (ONNX, "Sub")
+        if others is None or not is_other or number is None or -number > _MASKED_OUT:
+            continue
+        if scalar(input_of(others, 0)) == 1 and input_of(others, 1) is mask:
+            matmul = present(scores.node, "the scores are an input")
+            readers = {node.op.name for node, _ in scores.uses if node is not kept}
+            is_read = scores.n_exits or not readers <= {"Shape"}
+            need(not is_read and matmul.op.key == (ONNX, "MatMul"), "the scores are read elsewhere")
+            return matmul_scores(b, matmul), Selected(mask, -number)
+    return matched_scores(b, x, _MASKED_OUT), None
+
+
+def _product(value: Value, op: str, position: int) -> Node | None:
+    """Return the Mul that makes an operand of a value, which a node of this op makes."""
+    if value.op != op or value.node is None:
+        return None
+    factor = input_of(value.node, position).node
+    return factor if factor is not None and factor.op.key == (ONNX, "Mul") else None
 
 
 def _zeroed(softmax: Node) -> tuple[Node, Value | None]:

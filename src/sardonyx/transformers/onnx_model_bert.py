@@ -9,6 +9,7 @@ import onnx
 from sardonyx.convert import to_bytes
 from sardonyx.convert.inference import infer_again
 from sardonyx.errors import SardonyxError
+from sardonyx.graph.graph import Graph
 from sardonyx.passes import PassOptions, optimize
 from sardonyx.passes.options import GraphOptimizationLevel
 from sardonyx.transformers import activation_fusions, embedding_fusion, norm_fusions
@@ -85,6 +86,7 @@ class BertOnnxModel(OnnxModel):
         portable = frozenset({"MatMulAddFusion", "ConvActivationFusion", *disabled})
         extended = GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         optimize(graph, PassOptions(level=extended, disabled=portable))
+        self._name_norms(graph)
         if options.enable_layer_norm:
             fuse_rms_norms(graph)
         fuser = Fuser(graph)
@@ -104,6 +106,14 @@ class BertOnnxModel(OnnxModel):
         if options.enable_gemm_fast_gelu:
             logger.info("GemmFastGelu: %d", fuse_gemm_fast_gelu(self))
         self.postprocess()
+
+    def _name_norms(self, graph: Graph) -> None:
+        """Name fused normalizations as onnxruntime does."""
+        given = {node.output[0] for node in self.get_nodes_by_op_type("LayerNormalization")}
+        norms = (node for node in graph.sorted_nodes() if node.op.key == ("", "LayerNormalization"))
+        fused = [node for node in norms if node.outputs[0].name not in given]
+        for number, node in enumerate(fused):
+            node.name = f"LayerNorm_{number}"
 
     def _fusions(self, options: FusionOptions, is_whole: bool) -> list[tuple[str, Fusion]]:
         """Return the fusions that are enabled, in the order in which they run.

@@ -18,8 +18,10 @@ from onnx.numpy_helper import to_array
 from sardonyx.transformers.pruning import set_nodes
 
 _MICROSOFT: Final = "com.microsoft"
+_PAST: Final = 4  # the position of the past in Attention
 # Defaults that onnxruntime's optimizer writes.
 _EXPLICIT: Final = {
+    "LayerNormalization": (("epsilon", 1e-5),),
     "SkipLayerNormalization": (("epsilon", 1e-12),),
     "QuickGelu": (("alpha", 1.702),),
 }
@@ -36,7 +38,7 @@ def restore(result: ModelProto, original: ModelProto) -> None:
             inputs = [*node.input, *old.input[len(node.input) :]]
             node.CopyFrom(old)
             node.input[:] = inputs
-        elif node.domain == _MICROSOFT and (old is None or old.domain != _MICROSOFT):
+        elif _is_fused(node, old):
             _spell_out(node)
     _restore_constants(result, makers)
     _sort_initializers(result, original)
@@ -49,9 +51,18 @@ def restore(result: ModelProto, original: ModelProto) -> None:
             result.opset_import.append(entry)
 
 
+def _is_fused(node: NodeProto, old: NodeProto | None) -> bool:
+    if node.op_type == "LayerNormalization":
+        return old is None or old.op_type != node.op_type
+    return node.domain == _MICROSOFT and (old is None or old.domain != _MICROSOFT)
+
+
 def _spell_out(node: NodeProto) -> None:
     """Give a fused node the form that tools expect: named defaults, a place for the mask."""
-    for name, value in _EXPLICIT.get(node.op_type, ()):
+    defaults = [*_EXPLICIT.get(node.op_type, ())]
+    if node.op_type == "Attention" and len(node.input) > _PAST and node.input[_PAST]:
+        defaults.append(("unidirectional", 0))
+    for name, value in defaults:
         if all(attribute.name != name for attribute in node.attribute):
             node.attribute.append(make_attribute(name, value))
     attributes = sorted(node.attribute, key=lambda attribute: attribute.name)

@@ -30,7 +30,9 @@ ROWS: list[Row] = all_rows()
 GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
-SEARCHES = {("com.microsoft", n) for n in ("BeamSearch", "GreedySearch", "Sampling")}  # generation/
+SEARCHES = {  # in generation/
+    ("com.microsoft", n) for n in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+}
 SPARSE = {("com.microsoft", "SparseToDenseMatMul")}  # in session/test_sparse_tensor.py
 
 

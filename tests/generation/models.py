@@ -11,8 +11,14 @@ from onnx import helper, numpy_helper
 
 WORDS, HEADS, SIZE, POSITIONS = 11, 2, 4, 32
 WIDTH = HEADS * SIZE
-TYPES = {"length_penalty": T.FLOAT, "repetition_penalty": T.FLOAT}
-MATRICES = ("input_ids", "prefix_vocab_mask", "presence_mask", "attention_mask")
+TYPES = dict.fromkeys(("length_penalty", "repetition_penalty", "temperature"), T.FLOAT)
+MATRICES = (
+    "decoder_input_ids",
+    "input_ids",
+    "prefix_vocab_mask",
+    "presence_mask",
+    "attention_mask",
+)
 
 
 def info(name: str, kind: int, dims: Any) -> onnx.ValueInfoProto:
@@ -83,7 +89,7 @@ def gpt(seed: int) -> onnx.GraphProto:
     )  # fmt: skip
 
 
-def _step(n: Nodes, has_past: bool) -> None:
+def _step(n: Nodes, has_past: bool, has_mask: bool = True) -> None:
     """Scores of the tokens `ids` after those in caches, beside what the encoder saw."""
     n.add("x", "Gather", "words", "ids")
     n.heads("key", "x")
@@ -94,10 +100,11 @@ def _step(n: Nodes, has_past: bool) -> None:
         else:
             n.add(made, "Identity", "key")
     n.add("own", "ReduceSum", "present_value_self_0", "a2", keepdims=1)
-    n.add("shown", "Cast", "encoder_attention_mask", to=T.FLOAT)
-    n.add("mask", "Unsqueeze", "shown", "a13")
-    n.add("masked", "Mul", "cross", "mask")
-    n.add("others", "ReduceSum", "masked", "a2", keepdims=1)
+    if has_mask:
+        n.add("shown", "Cast", "encoder_attention_mask", to=T.FLOAT)
+        n.add("mask", "Unsqueeze", "shown", "a13")
+        n.add("masked", "Mul", "cross", "mask")
+    n.add("others", "ReduceSum", "masked" if has_mask else "cross", "a2", keepdims=1)
     n.add("total", "Add", "own", "others")
     n.logits("x", "total")
 
@@ -148,6 +155,40 @@ def encoder(seed: int, *, is_first_step: bool) -> onnx.GraphProto:
     return n.graph("encoder", inputs, outputs)
 
 
+def whisper(seed: int) -> dict[str, onnx.GraphProto]:
+    """Both graphs of a search over features [B, E, WIDTH], as onnxruntime's converter has them."""
+    n = Nodes(seed)
+    n.add("encoder_hidden_states", "Identity", "encoder_input_ids")
+    n.heads("present_key_cross_0", "encoder_hidden_states")
+    n.add("present_value_cross_0", "Neg", "present_key_cross_0")
+    n.add("cross", "Identity", "present_value_cross_0")
+    n.add("ids", "Identity", "decoder_input_ids")
+    _step(n, has_past=False, has_mask=False)
+    features = ["B", "E", WIDTH]
+    first = [info("logits", T.FLOAT, ["B", "S", WORDS]),
+             info("encoder_hidden_states", T.FLOAT, features)]  # fmt: skip
+    start = n.graph(
+        "encoder",
+        [
+            info("encoder_input_ids", T.FLOAT, features),
+            info("decoder_input_ids", T.INT32, ["B", "S"]),
+        ],
+        [*first, *_caches("present", "self", "S"), *_caches("present", "cross", "E")],
+    )
+    n = Nodes(seed)
+    n.add("ids", "Identity", "input_ids")
+    n.add("cross", "Identity", "past_value_cross_0")
+    _step(n, has_past=True, has_mask=False)
+    inputs = [info("input_ids", T.INT32, ["B", 1]), *_caches("past", "self", "P")]
+    logits = info("logits", T.FLOAT, ["B", 1, WORDS])
+    step = n.graph(
+        "decoder",
+        [*inputs, *_caches("past", "cross", "E")],
+        [logits, *_caches("present", "self", "Q")],
+    )
+    return {"encoder": start, "decoder": step}
+
+
 def model(op: str, inputs: list[str], outputs: list[str], **attrs: Any) -> bytes:
     """A search alone; inputs that are left out are empty names."""
     node = helper.make_node(op, inputs, outputs, domain="com.microsoft", **attrs)
@@ -156,7 +197,9 @@ def model(op: str, inputs: list[str], outputs: list[str], **attrs: Any) -> bytes
         for n in inputs
         if n
     ]
-    made = [info(n, T.INT32 if n == "sequences" else T.FLOAT, None) for n in outputs]
+    if op == "WhisperBeamSearch":
+        given[0] = info("input_ids", T.FLOAT, ["b", "frames", WIDTH])
+    made = [info(n, T.INT32 if n == "sequences" else T.FLOAT, None) for n in outputs if n]
     graph = helper.make_graph([node], "search", given, made)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())

@@ -13,13 +13,16 @@ import sardonyx
 from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
 from sardonyx.ops.generation.logits import LogitsProcessor, nucleus
 from sardonyx.ops.generation.search import FinishedBeams
-from tests.generation.models import WORDS, decoder, encoder, gpt, model
+from tests.generation.models import WIDTH, WORDS, decoder, encoder, gpt, model, whisper
 
 ORDER = {
     "GreedySearch": "input_ids max_length min_length repetition_penalty vocab_mask "
     "prefix_vocab_mask attention_mask",
     "BeamSearch": "input_ids max_length min_length num_beams num_return_sequences length_penalty "
     "repetition_penalty vocab_mask prefix_vocab_mask attention_mask",
+    "WhisperBeamSearch": "input_ids max_length min_length num_beams num_return_sequences "
+    "length_penalty repetition_penalty vocab_mask prefix_vocab_mask attention_mask "
+    "decoder_input_ids logits_processor cross_qk_layer_head extra_decoding_ids temperature",
     "Sampling": "input_ids max_length min_length repetition_penalty vocab_mask prefix_vocab_mask "
     "attention_mask presence_mask seed",
 }
@@ -241,3 +244,46 @@ def test_a_whisper_search_decodes_as_that_of_t5() -> None:
         data = made("BeamSearch", feeds, ["sequences"], eos_token_id=1, model_type=kind, **attrs)
         results.append(sardonyx.InferenceSession(data).run(None, feeds)[0].tolist())
     assert results[0] == results[1]
+
+
+SPECIAL = {"translate_token_id": 3, "transcribe_token_id": 4, "start_of_lm_token_id": 5,
+           "no_timestamps_token_id": 6, "beginning_timestamp_token_id": 7}  # fmt: skip
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["text", "timestamps"])
+@pytest.mark.parametrize("seed", range(8))
+def test_whisper(seed: int, timed: bool) -> None:
+    rng = np.random.default_rng(seed)
+    feeds = {
+        "input_ids": rng.standard_normal((1 + seed % 2, 3, WIDTH)).astype(np.float32),
+        "max_length": ints(12), "min_length": ints(seed % 5), "num_beams": ints(3),
+        "num_return_sequences": ints(2), "length_penalty": floats(1), "temperature": floats(0.7),
+        "logits_processor": ints(int(timed)), "repetition_penalty": floats(1.2),
+        "decoder_input_ids": np.tile(ints(2, 3, 4)[: 1 + seed % 3], (1 + seed % 2, 1)),
+    }  # fmt: skip
+    attrs = {**whisper(seed), **SPECIAL, "eos_token_id": 1, "decoder_start_token_id": 2,
+             "no_speech_token_id": 0, "early_stopping": 1}  # fmt: skip
+    names = ["sequences", "sequences_scores"]
+    want, got = both("WhisperBeamSearch", feeds, names, **attrs)
+    assert got[0].tolist() == want[0].tolist()
+    np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
+
+
+def test_whisper_hears_no_speech() -> None:
+    """onnxruntime computes this probability on CUDA only."""
+    feeds = {"input_ids": np.zeros((1, 3, WIDTH), np.float32), "max_length": ints(9),
+             "num_beams": ints(2), "num_return_sequences": ints(1)}  # fmt: skip
+    attrs = {**whisper(1), "eos_token_id": 1, "decoder_start_token_id": 2}
+    names = ["sequences", "", "", "cross_qk", "non_speech_probs"]
+    shares = []
+    for token in range(WORDS):
+        data = made("WhisperBeamSearch", feeds, names, no_speech_token_id=token, **attrs)
+        _, weights, share = sardonyx.InferenceSession(data).run(None, feeds)
+        assert weights.shape == (1, 1, 0, 9, 0)
+        shares.append(float(share[0]))
+    assert len(set(shares)) == WORDS
+    assert sum(shares) == pytest.approx(1)
+    data = made("WhisperBeamSearch", feeds, names, decoder_output_cross_qk=1, **attrs)
+    session = sardonyx.InferenceSession(data)
+    with pytest.raises(NotImplemented, match="cross-attention are not collected"):
+        session.run(None, feeds)

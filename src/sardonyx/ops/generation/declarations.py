@@ -1,4 +1,4 @@
-"""GreedySearch, BeamSearch and Sampling of com.microsoft: they run a decoder graph per token."""
+"""Searches and Sampling of com.microsoft: they run a decoder graph per token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.errors import InvalidArgument, InvalidGraph
+from sardonyx.errors import InvalidArgument, InvalidGraph, NotImplemented
 from sardonyx.graph.dim import Size, symbols
 from sardonyx.graph.dtype import F16, F32, I32
 from sardonyx.graph.fact import AnyFact, Fact
@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Graph
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int
-from sardonyx.ops.generation.decoders import Decoder, EncoderDecoder, Gpt
+from sardonyx.ops.generation.decoders import Decoder, EncoderDecoder, FirstLogits, Gpt
 from sardonyx.ops.generation.logits import LogitsProcessor, nucleus
 from sardonyx.ops.generation.search import (
     BeamSettings,
@@ -23,9 +23,11 @@ from sardonyx.ops.generation.search import (
     decode_beams,
     decode_greedily,
 )
+from sardonyx.ops.generation.timestamps import TimestampRules
 from sardonyx.ops.random.standard import generator
 
 _MAX_LENGTH: Final = 1 << 20  # of a sequence: it determines memory
+_WHISPER: Final = 2  # model_type
 _BODIES: Final = ("decoder", "encoder", "init_decoder")
 _ATTRS: Final[dict[str, Any]] = {
     "decoder": required("graph"),
@@ -43,11 +45,12 @@ _TYPES: Final = {
     "M": frozenset((I32,)),
     "T": frozenset((F32, F16)),
     "F": frozenset((F32, F16, I32)),
+    "V": frozenset((F32,)),
 }
 
 
 def _op(name: str, inputs: str, outputs: str, **attrs: Any) -> Op:
-    types = dict(_TYPES) if name == "BeamSearch" else {"I": _TYPES["I"], "T": frozenset((F32,))}
+    types = dict(_TYPES) if "Beam" in name else {"I": _TYPES["I"], "T": frozenset((F32,))}
     return contrib_op(
         name, inputs, outputs, attrs={**_ATTRS, **attrs}, types=types, unranked=True,
         pure=name != "Sampling",
@@ -67,6 +70,23 @@ beam_search = _op(
     "decoder_input_ids:I? logits_processor:I?",
     "sequences:I sequences_scores:T? scores:T?",
     early_stopping=0,
+)
+whisper_beam_search = _op(
+    "WhisperBeamSearch",
+    "input_ids:F max_length:I min_length:I? num_beams:I num_return_sequences:I length_penalty:T? "
+    "repetition_penalty:T? vocab_mask:M? prefix_vocab_mask:M? attention_mask:I? "
+    "decoder_input_ids:I? logits_processor:I? cross_qk_layer_head:I? extra_decoding_ids:I? "
+    "temperature:T?",
+    "sequences:I sequences_scores:T? scores:T? cross_qk:V? non_speech_probs:T?",
+    model_type=_WHISPER,
+    early_stopping=0,
+    translate_token_id=optional("int"),
+    transcribe_token_id=optional("int"),
+    start_of_lm_token_id=optional("int"),
+    no_speech_token_id=optional("int"),
+    no_timestamps_token_id=optional("int"),
+    beginning_timestamp_token_id=optional("int"),
+    decoder_output_cross_qk=optional("int"),
 )
 sampling = _op(
     "Sampling",
@@ -133,6 +153,19 @@ def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[
     batch = sequences.dims[0]
     steps = (g.new_dim("steps"), batch, g.new_dim("beams"), g.new_dim("vocabulary"))
     return sequences, Fact(score, (batch, returned)), Fact(score, steps)
+
+
+@whisper_beam_search.infer
+def _(g: Scope, ids: Fact, max_length: Fact, *rest: Any, **attrs: Any) -> tuple[Fact, ...]:
+    _infer_bodies(g, attrs)
+    returned = rest[2].ints[0] if rest[2].ints else g.new_dim("returned")
+    sequences = _sequences(g, ids, max_length, returned)
+    score = next((f.dtype for f in (*rest[3:5], rest[-1]) if f is not None), F32)
+    batch = sequences.dims[0]
+    steps = (g.new_dim("steps"), batch, g.new_dim("beams"), g.new_dim("vocabulary"))
+    weights = (batch, returned, 0, sequences.dims[-1], 0)
+    facts = Fact(score, (batch, returned)), Fact(score, steps), Fact(F32, weights)
+    return sequences, *facts, Fact(score, (batch,))
 
 
 class _Search:
@@ -237,9 +270,8 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
     return sequences, filtered
 
 
-@beam_search.reference
-def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
-    x = beam_search.named(inputs)
+def _beams(x: SimpleNamespace, attrs: dict[str, Any], **more: Any) -> tuple[Array, ...]:
+    """Return sequences, their scores, the scores of all steps, and the first logits by prompt."""
     count = one_int(x.num_beams, "num_beams")
     returned = one_int(x.num_return_sequences, "num_return_sequences")
     if not 1 <= returned <= count <= 128:
@@ -248,15 +280,57 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
             "most num_beams, which must be at most 128"
         )
     search = _Search(x, attrs)
-    decoder, prompts = search.decoder(x.decoder_input_ids)
+    inner, prompts = search.decoder(x.decoder_input_ids)
+    decoder = FirstLogits(inner)
     penalty, stops_early = _one_float(x.length_penalty), bool(attrs["early_stopping"])
     beams = BeamSettings(count, returned, penalty, stops_early)
     sequences, scores, steps = decode_beams(
-        decoder, prompts, search.processor(), search.limits, beams
+        decoder, prompts, search.processor(**more), search.limits, beams
     )
     penalties = (x.length_penalty, x.repetition_penalty)
     kind = next((v.dtype for v in penalties if v is not None), np.float32)
-    return sequences, scores.astype(kind, copy=False), steps.astype(kind, copy=False)
+    scores, steps = (part.astype(kind, copy=False) for part in (scores, steps))
+    return sequences, scores, steps, decoder.logits[::count]
 
 
-OPS: Final = (beam_search, greedy_search, sampling)
+@beam_search.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    return _beams(beam_search.named(inputs), attrs)[:3]
+
+
+@whisper_beam_search.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    x = whisper_beam_search.named(inputs)
+    if attrs["model_type"] != _WHISPER:
+        raise InvalidGraph(f"model_type is {_WHISPER} (Whisper), not {attrs['model_type']}")
+    if attrs["decoder_output_cross_qk"]:
+        raise NotImplemented(
+            "decoder_output_cross_qk is not 0: weights of cross-attention are not collected",
+            hint="convert the model without them; onnxruntime collects them on CUDA only",
+        )
+    temperature = _one_float(x.temperature)
+    uses_times = x.logits_processor is not None and one_int(x.logits_processor, "logits_processor")
+    sequences, scores, steps, first = _beams(
+        x, attrs, temperature=temperature if temperature > 0 else 1.0,
+        timestamps=_timestamps(attrs) if uses_times == 1 else None,
+    )  # fmt: skip
+    weights = np.zeros((*sequences.shape[:2], 0, sequences.shape[2], 0), np.float32)
+    silent = attrs["no_speech_token_id"]
+    probs = np.zeros(len(sequences), scores.dtype)
+    if silent is not None and 0 <= silent < first.shape[1]:
+        shares = np.exp(first - first.max(1, keepdims=True))
+        probs = (shares[:, silent] / shares.sum(1)).astype(scores.dtype)
+    return sequences, scores, steps, weights, probs
+
+
+def _timestamps(attrs: dict[str, Any]) -> TimestampRules:
+    def ids(*names: str) -> tuple[int, ...]:
+        return tuple(-1 if attrs[n] is None else attrs[n] for n in names)
+
+    (first,) = ids("beginning_timestamp_token_id")
+    never = ids("no_timestamps_token_id", "start_of_lm_token_id")
+    early = ids("decoder_start_token_id", "translate_token_id", "transcribe_token_id")
+    return TimestampRules(first, attrs["eos_token_id"], never, early)
+
+
+OPS: Final = (beam_search, greedy_search, sampling, whisper_beam_search)

@@ -43,6 +43,20 @@ class Decoder(Protocol):
         ...
 
 
+class FirstLogits:
+    """A decoder, of which the logits after the prompt are kept."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self.logits: Array = np.zeros((0, 0), np.float32)
+        self.next = decoder.next
+        self.reorder = decoder.reorder
+
+    def first(self, copies: int) -> Array:
+        self.logits = self._decoder.first(copies)
+        return self.logits
+
+
 def run_graph(body: DecoderGraph, values: dict[str, Any]) -> list[Any]:
     """Run a subgraph by the names of its inputs; raise if one has no value."""
     missing = [n for n in body.input_names if n not in values]

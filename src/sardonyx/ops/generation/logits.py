@@ -9,6 +9,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
 from sardonyx.ops.arrays import Array
+from sardonyx.ops.generation.timestamps import TimestampRules
 
 BLOCKED_SCORE: Final = np.finfo(np.float32).min  # the score of a forbidden token
 
@@ -26,6 +27,7 @@ class LogitsProcessor:
     temperature: float = 1.0
     presence: float = 0.0
     present: Array | None = None  # by prompt: 1 for a token that is penalized
+    timestamps: TimestampRules | None = None
 
     def apply(self, scores: Array, sequences: Array, is_first: bool) -> Array:
         """Return the modified scores of each row's next token after its sequence so far."""
@@ -50,6 +52,8 @@ class LogitsProcessor:
         if self.present is not None:
             present = _per_sequence(self.present, scores).astype(np.float32)
             scores -= present * np.float32(self.presence)
+        if self.timestamps is not None:
+            self.timestamps.apply(scores, sequences, np.float32(BLOCKED_SCORE))
         return scores
 
 

@@ -99,6 +99,15 @@ def test_bnb4(k: int, n: int, block: int, kind: int, dtype: Any) -> None:
         np.testing.assert_array_equal(mine, other)
 
 
+def test_fp4_codes_are_transposed() -> None:
+    codes = np.random.default_rng(0).integers(0, 256, (6, 5)).astype(np.uint8)
+    mine, other = (m.pack_fp4_weights_for_cuda_moe_gemm(codes, 6, 10) for m in (ours, theirs))
+    np.testing.assert_array_equal(mine, other)
+    for shape, words in (((6, 9), "even"), ((6, 8), "not .N, K / 2")):
+        with pytest.raises(InvalidArgument, match=words):
+            ours.pack_fp4_weights_for_cuda_moe_gemm(codes, *shape)
+
+
 def test_arrays_that_do_not_fit() -> None:
     w, q, s, z = np.zeros((16, 2), "f"), np.zeros(16, "u1"), np.zeros(2, "f"), np.zeros(2, "u1")
     call = ours.quantize_matmul_4bits

@@ -41,7 +41,8 @@ def model(
 
 def node(op: str, inputs: str, domain: str = "", **attrs: Any) -> onnx.NodeProto:
     names = [n.replace("_", "") for n in inputs.split()]
-    return helper.make_node(op, names, ["y"], domain=domain, **attrs)
+    outputs = ["y", "state"] if op == "LinearAttention" else ["y"]
+    return helper.make_node(op, names, outputs, domain=domain, **attrs)
 
 
 def loop() -> onnx.NodeProto:
@@ -85,6 +86,7 @@ def renamed(**constants: Any) -> bytes:
 
 
 MS = "com.microsoft"
+LINEAR = np.random.default_rng(1).standard_normal((1, 3, 8)).astype(np.float32) * 0.3
 QKV = np.arange(16, dtype=np.float32).reshape(1, 2, 8) / 8
 NORM = {"x": X.astype(np.float16)}
 TABLE: dict[str, tuple[bytes, dict[str, Any], str]] = {
@@ -120,6 +122,13 @@ TABLE: dict[str, tuple[bytes, dict[str, Any], str]] = {
         model([node("MultiHeadAttention", "q q q _ _ _ _ _ n", MS, num_heads=2)], {"": 17, MS: 1},
               {"q": QKV}, {"n": np.int32([1])}),
         {"q": QKV}, r"does not read its inputs \[8\]",
+    ),
+    "a decay that the rule does not read": (
+        model([node("LinearAttention", "l l l p d b", MS, update_rule="delta", q_num_heads=2,
+                    kv_num_heads=2)], {"": 17, MS: 1}, {"l": LINEAR},
+              {"p": np.zeros((1, 2, 4, 4), np.float32), "d": -np.ones((1, 3, 2), np.float32),
+               "b": np.full((1, 3, 2), 0.5, np.float32)}),
+        {"l": LINEAR}, r"does not read its inputs \[4\]",
     ),
     "a mask of one column": (
         model([node("Attention", "q w b m", MS, num_heads=2)], {"": 17, MS: 1},

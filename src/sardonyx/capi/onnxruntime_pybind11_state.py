@@ -87,6 +87,9 @@ from sardonyx.ort.ep_devices import get_hardware_devices as get_hardware_devices
 from sardonyx.ort.ep_devices import (
     get_model_compatibility_for_ep_devices as get_model_compatibility_for_ep_devices,
 )
+from sardonyx.ort.matmul_nbits_quantizer import (
+    pack_fp4_weights_for_cuda_moe_gemm as pack_fp4_weights_for_cuda_moe_gemm,
+)
 from sardonyx.ort.matmul_nbits_quantizer import quantize_matmul_2bits as quantize_matmul_2bits
 from sardonyx.ort.matmul_nbits_quantizer import quantize_matmul_4bits as quantize_matmul_4bits
 from sardonyx.ort.matmul_nbits_quantizer import quantize_matmul_8bits as quantize_matmul_8bits

@@ -198,7 +198,7 @@ class GraphBuilder:
         """Add a node of a declared op, upgraded to the newest opset."""
         domain, op_type, n_outputs = _domain(record.domain), record.op_type, len(record.outputs)
         version = self._imported_version(domain, context)
-        inputs = read_inputs(domain, op_type, inputs)
+        inputs = read_inputs(domain, op_type, inputs, records)
         attributes = self._attributes_in(record, context)
         # Models cannot have ops of the internal domain, which only passes introduce.
         op = lookup(domain, op_type) if domain != INTERNAL else None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
+from sardonyx._native import AttributeRecord
 from sardonyx.base.log import logger
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value
@@ -20,8 +22,8 @@ _UNCHECKED: Final = frozenset((
 _READ_WITH: Final = {
     (MICROSOFT, "MultiHeadAttention"): (6, (8, 9)),  # past_key: its length and cache_indirection
 }
-
-
+# Inputs that LinearAttention of com.microsoft does not read, by its update rule.
+_UNREAD_BY_RULE: Final = {b"linear": (4, 5), b"gated": (5,), b"delta": (4,)}  # decay, beta
 _MASK: Final = 3  # the input mask_index of Attention
 
 
@@ -57,7 +59,12 @@ def is_ignored(op: Op | None, attribute: str) -> bool:
     return True
 
 
-def read_inputs(domain: str, op_type: str, inputs: list[Value | None]) -> list[Value | None]:
+def read_inputs(
+    domain: str,
+    op_type: str,
+    inputs: list[Value | None],
+    attributes: Mapping[str, AttributeRecord],
+) -> list[Value | None]:
     """Return the inputs of a node without those that it does not read; a warning names them."""
     key = domain, op_type
     if key in _READ_WITH:
@@ -69,6 +76,12 @@ def read_inputs(domain: str, op_type: str, inputs: list[Value | None]) -> list[V
     elif key == (MICROSOFT, "Attention") and _is_dummy(_at(inputs, _MASK)):
         unread = [_MASK]
         logger.warning("%s does not read a mask of one column", op_type)
+    elif key == (MICROSOFT, "LinearAttention") and "update_rule" in attributes:
+        rule: Any = attributes["update_rule"].value
+        unread = [i for i in _UNREAD_BY_RULE.get(rule, ()) if _at(inputs, i) is not None]
+        if not unread:
+            return inputs
+        logger.warning("%s does not read its inputs %s with this rule", op_type, unread)
     else:
         return inputs
     kept = [None if i in unread else value for i, value in enumerate(inputs)]

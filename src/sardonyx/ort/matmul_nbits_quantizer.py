@@ -181,3 +181,15 @@ def _bnb4_codes(x: Array, kind: int) -> Array:
     codes = order[np.searchsorted(limits, np.abs(x), side="left")]
     signed: Array = codes | (x < 0).astype(np.uint8) << np.uint8(3)
     return signed
+
+
+def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Array, N: int, K: int) -> Array:
+    """Return packed 4-bit codes [N, K / 2] transposed: those of [K, N / 2], as one vector."""
+    codes = np.asarray(q_weights, np.uint8)
+    if N % 2 or K % 2:
+        raise InvalidArgument(f"N and K are even, not {N} and {K}")
+    if codes.shape != (N, K // 2):
+        raise InvalidArgument(f"q_weights is of shape {list(codes.shape)}, not [N, K / 2]")
+    rows = np.stack((codes & 15, codes >> 4), 2).reshape(N, K).T
+    packed: Array = (rows[:, 0::2] | rows[:, 1::2] << 4).reshape(-1)
+    return packed

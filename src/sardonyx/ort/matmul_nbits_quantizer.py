@@ -183,7 +183,7 @@ def _bnb4_codes(x: Array, kind: int) -> Array:
     return signed
 
 
-def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Array, N: int, K: int) -> Array:
+def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Array, N: int, K: int) -> Array:  # noqa: N803
     """Return packed 4-bit codes [N, K / 2] transposed: those of [K, N / 2], as one vector."""
     codes = np.asarray(q_weights, np.uint8)
     if N % 2 or K % 2:

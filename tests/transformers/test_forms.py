@@ -147,6 +147,13 @@ def test_changed_nodes_are_not_restored(old: str, new: str, opsets: tuple[int, i
     assert len(same.graph.node[0].attribute) == new.startswith("Gemm")
 
 
+def test_misspelt_attributes_stay() -> None:
+    norm = "LayerNormalization<axis = -1, epsion = 0.001>(x, w)"
+    model = parsed(f"g (float[1,2] x, float[2] w) => (float[1,2] y) {{ y = {norm} }}")
+    fused = optimizer.optimize_model(model, opt_level=0)
+    assert fused.model.graph.node[0] == model.graph.node[0]
+
+
 def test_models_of_which_nothing_can_be_inferred_stay(caplog: pytest.LogCaptureFixture) -> None:
     model = parsed("g (float[3] x) => (float[3] y) { y = Relu(nothing) }")
     fused = optimizer.optimize_model(model, opt_level=0)

@@ -13,7 +13,7 @@ from sardonyx.graph.op import MICROSOFT, ONNX, Op
 
 # Ops whose unknown attributes onnxruntime ignores. Exporters write misspelt ones, and the version
 # of LayerNormalization that onnxruntime had before ONNX has no attributes of later versions.
-_UNCHECKED: Final = frozenset((
+UNCHECKED: Final = frozenset((
     (ONNX, "LayerNormalization"), (ONNX, "SimplifiedLayerNormalization"),
     (MICROSOFT, "BiasDropout"), (MICROSOFT, "BitmaskBiasDropout"), (MICROSOFT, "BitmaskDropout"),
     (MICROSOFT, "QOrderedLayerNormalization"), (MICROSOFT, "ShrunkenGather"),
@@ -53,7 +53,7 @@ def _is_dummy(mask: Value | None) -> bool:
 
 def is_ignored(op: Op | None, attribute: str) -> bool:
     """Return whether an attribute that an op does not have is ignored, with a warning."""
-    if op is None or op.key not in _UNCHECKED or attribute in op.attrs:
+    if op is None or op.key not in UNCHECKED or attribute in op.attrs:
         return False
     logger.warning("%s has no attribute %s: it is ignored", op, attribute)
     return True

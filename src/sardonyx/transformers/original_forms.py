@@ -15,6 +15,7 @@ from onnx.defs import get_schema, has
 from onnx.helper import make_attribute
 from onnx.numpy_helper import to_array
 
+from sardonyx.load.tolerated import UNCHECKED
 from sardonyx.transformers.pruning import set_nodes
 
 _MICROSOFT: Final = "com.microsoft"
@@ -125,8 +126,10 @@ def _is_default(attribute: AttributeProto, node: NodeProto, opset: int) -> bool:
     if node.domain not in ("", "ai.onnx") or not has(node.op_type, opset, ""):
         return True
     declared = get_schema(node.op_type, opset, "").attributes.get(attribute.name)
-    if declared is None or declared.default_value.type == AttributeProto.UNDEFINED:
-        return declared is not None
+    if declared is None:
+        return ("", node.op_type) in UNCHECKED  # others have no unknown attributes
+    if declared.default_value.type == AttributeProto.UNDEFINED:
+        return True
     return _is_equal(declared.default_value, attribute)
 
 

@@ -1,0 +1,94 @@
+"""Models that are tried: written to the folder of the search, opened, and handed out at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Any, Final
+
+from sardonyx.base.atomic_file import writing
+from sardonyx.base.records import frozen
+from sardonyx.errors import Fail
+from sardonyx.quantization.document import ModelDoc, save_document
+from sardonyx.quantization.search.evaluate import Evaluator, Speed, session_options
+from sardonyx.quantization.search.journal import Journal
+from sardonyx.quantization.search.outcome import SearchOptions
+from sardonyx.session import InferenceSession
+
+_RETRIES: Final = 2  # timings of a candidate that is barely too slow
+_CLOSE: Final = 0.8  # of the speedup that is asked
+
+
+@frozen
+class Candidate:
+    """A model in a file, and its session."""
+
+    path: str
+    session: InferenceSession
+    n_bytes: int
+
+
+class Candidates:
+    """Makes candidates for one output; each replaces the file of the one before it."""
+
+    def __init__(
+        self, output: str, journal: Journal, evaluator: Evaluator, options: SearchOptions
+    ) -> None:
+        self.output = output
+        self.journal = journal
+        self.evaluator = evaluator
+        self.options = options
+        self._folder = journal.path("candidate")
+        os.makedirs(self._folder, exist_ok=True)
+        self.path = os.path.join(self._folder, os.path.basename(output))
+
+    def of_document(self, document: ModelDoc) -> Candidate:
+        """Write a document, whose weights are computed as they are written, and open it."""
+        save_document(document, self.path)
+        return self.opened()
+
+    def opened(self) -> Candidate:
+        """Return the candidate that was written to `path`."""
+        session = InferenceSession(self.path, session_options(self.options.threads))
+        n_bytes = sum(os.path.getsize(p) for p in self._files())
+        return Candidate(self.path, session, n_bytes)
+
+    def _files(self) -> list[str]:
+        return [p for p in (self.path, f"{self.path}.data") if os.path.exists(p)]
+
+    def speed(self, candidate: Candidate, feed: Any) -> Speed:
+        """Return the time of a run; one that is barely too slow is measured again.
+
+        Other load can only make the ratio of both times less certain, so the last figure counts.
+        """
+        least, seconds = self.options.least_speedup, self.options.seconds
+        speed = self.evaluator.speed(candidate.session, feed, seconds)
+        for _ in range(_RETRIES):
+            if speed.speedup >= least or speed.speedup < _CLOSE * least:
+                break
+            seconds *= 2
+            speed = self.evaluator.speed(candidate.session, feed, seconds)
+        return speed
+
+    def publish(self) -> None:
+        """Move the candidate to the output: the very files that were measured."""
+        names = [f"{self.output}.data", self.output]  # a model never precedes its data
+        try:
+            for name in names:
+                source = os.path.join(self._folder, os.path.basename(name))
+                if os.path.exists(source):
+                    _move(source, name)
+        except OSError as error:
+            raise Fail(
+                f"the model could not be written to {self.output}: {error.strerror or error}",
+                hint="choose another output; the same command continues from here",
+            ) from error
+
+
+def _move(source: str, target: str) -> None:
+    """Move a file, atomically on its own file system, else by an atomic write."""
+    try:
+        os.replace(source, target)
+    except OSError:
+        with open(source, "rb") as read, writing(target) as file:
+            shutil.copyfileobj(read, file)

@@ -1,0 +1,175 @@
+"""Runs of a quantized model beside the original: its loss and its speed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument, SardonyxError
+from sardonyx.ort.options import SessionOptions
+from sardonyx.quantization.search.layers import Layer
+from sardonyx.quantization.search.metrics import Metric, MetricKind, Outputs, RelativeError
+from sardonyx.quantization.search.samples import Feed, Part, Sample
+from sardonyx.session import InferenceSession
+
+_CACHED_BYTES: Final = 1 << 28  # of the original's outputs, which candidates are compared with
+_FEWEST_ROUNDS: Final = 5
+_MOST_ROUNDS: Final = 2000
+_WARM_UP: Final = 2
+_PROFILED: Final = 5  # runs
+_QUANTILE: Final = 0.25  # of times: other load on the machine only adds to them
+
+Run = Callable[[], Any]
+Timer = Callable[[Run, Run, float], tuple[float, float]]
+
+
+@frozen
+class Loss:
+    """What a candidate loses on some samples."""
+
+    loss: float  # by the metric
+    error: float  # relative error of the outputs
+
+
+@frozen
+class Speed:
+    """Seconds of a run of both models, measured in turn."""
+
+    original_s: float
+    candidate_s: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster the candidate is."""
+        return self.original_s / self.candidate_s if self.candidate_s else 0.0
+
+
+def interleaved(original: Run, candidate: Run, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a call of each, a low quantile of calls in turn."""
+    for _ in range(_WARM_UP):
+        original()
+        candidate()
+    times: tuple[list[float], list[float]] = ([], [])
+    began = time.perf_counter()
+    while len(times[0]) < _MOST_ROUNDS:
+        for call, found in zip((original, candidate), times, strict=True):
+            start = time.perf_counter()
+            call()
+            found.append(time.perf_counter() - start)
+        if time.perf_counter() - began >= seconds and len(times[0]) >= _FEWEST_ROUNDS:
+            break
+    low, other = (float(np.quantile(found, _QUANTILE)) for found in times)
+    return low, other
+
+
+def session_options(threads: int) -> SessionOptions:
+    """Return the options of all sessions of a search."""
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    return options
+
+
+class Evaluator:
+    """The original model, which candidates are compared with."""
+
+    def __init__(self, model: Any, kind: MetricKind, threads: int, timer: Timer) -> None:
+        self.threads = threads
+        self._session = InferenceSession(model, session_options(threads))
+        self._kind = kind
+        self._timer = timer
+        self._cached: dict[int, Outputs] = {}
+        self._bytes = 0
+
+    def loss(self, candidate: InferenceSession, part: Part) -> Loss:
+        """Return the loss of a candidate on some samples."""
+        metric, error = self._kind.make(), RelativeError()
+        self._compare(candidate, part, (metric, error))
+        return Loss(metric.loss(), error.loss())
+
+    def error(self, candidate: InferenceSession, part: Part) -> float:
+        """Return the relative error of a candidate alone."""
+        metric = RelativeError()
+        self._compare(candidate, part, (metric,))
+        return metric.loss()
+
+    def _compare(self, candidate: InferenceSession, part: Part, metrics: Sequence[Metric]) -> None:
+        for index in part.indices:
+            sample = part.samples[index]
+            expected = self._expected(index, sample)
+            actual = candidate.run(None, sample.feed)
+            for metric in metrics:
+                metric.add(expected, actual, sample)
+
+    def _expected(self, index: int, sample: Sample) -> Outputs:
+        """Return the outputs of the original, which are kept while they are small."""
+        found = self._cached.get(index)
+        if found is None:
+            found = self._session.run(None, sample.feed)
+            self._bytes += sum(getattr(array, "nbytes", 0) for array in found)
+            if self._bytes <= _CACHED_BYTES:
+                self._cached[index] = found
+        return found
+
+    def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> Speed:
+        """Return the time of a run of both, measured in turn in this process."""
+        times = self._timer(
+            lambda: self._session.run(None, feed), lambda: candidate.run(None, feed), seconds
+        )
+        return Speed(*times)
+
+
+def first_outputs(model: Any, part: Part, threads: int) -> Outputs:
+    """Return the outputs of the first sample; an error names the sample that does not run."""
+    session = InferenceSession(model, session_options(threads))
+    sample = next(iter(part))
+    try:
+        outputs: Outputs = session.run(None, sample.feed)
+    except SardonyxError as error:
+        raise error.add_context(sample="the first one") from None
+    for name, array in zip((o.name for o in session.get_outputs()), outputs, strict=True):
+        is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
+        if is_float and not np.isfinite(array).all():
+            raise InvalidArgument(
+                f"the model's output {name} has NaN or infinity on the first sample",
+                hint="the samples may not be what the model expects",
+            )
+    return outputs
+
+
+def layer_seconds(
+    model: Any, layers: Iterable[Layer], feed: Feed, threads: int
+) -> dict[str, float]:
+    """Return the seconds of each layer of a model in a run, by the layer's name.
+
+    A fused step counts for the layer of its first node; steps of no layer are under "".
+    """
+    options = session_options(threads)
+    options.enable_profiling, options.profile_file_prefix = True, os.devnull
+    session = InferenceSession(model, options)
+    profile = session._profile
+    assert profile is not None
+    owners = {name: layer.name for layer in layers for name in layer.nodes}
+    runs: list[dict[str, float]] = []
+    for i in range(_PROFILED + 1):
+        profile.events.clear()
+        session.run(None, feed)
+        if i:  # the first one binds sizes
+            runs.append(_by_layer(profile.events, owners))
+    names = {name for run in runs for name in run}
+    return {name: float(np.median([run.get(name, 0.0) for run in runs])) for name in names}
+
+
+def _by_layer(events: Iterable[Any], owners: Mapping[str, str]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for event in events:
+        if event.step is None:
+            continue
+        names = [node.name for node in event.step.nodes]
+        owner = next((owners[n] for n in names if n in owners), "")
+        seconds[owner] = seconds.get(owner, 0.0) + event.end - event.begin
+    return seconds

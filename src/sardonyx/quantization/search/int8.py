@@ -1,0 +1,217 @@
+"""The search for an 8-bit model: a scheme for all layers, then the layers that stay in floats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from sardonyx.base.progress import track
+from sardonyx.base.records import frozen, replace
+from sardonyx.errors import SardonyxError
+from sardonyx.quantization.search.candidates import Candidate, Candidates
+from sardonyx.quantization.search.layers import groups_of, names_digest
+from sardonyx.quantization.search.outcome import Outcome, Trial
+from sardonyx.quantization.search.samples import Part
+from sardonyx.quantization.search.schemes import COVERAGES, Quantizable, Scheme
+from sardonyx.quantization.search.sensitivity import Sensitivity
+
+PROBED: Final = 8  # samples that schemes are compared on
+_BETTER: Final = 0.98  # of an error: a variant must be so much better to be taken
+_AS_FAST: Final = 0.97  # of the best speedup: then the smaller error decides
+_REFINED: Final = 3  # coverages whose variants are tried
+_MOST_BACKOFFS: Final = 6  # times that more layers become floats after the held-back samples
+# Changes that are tried in turn, each kept if the error falls.
+_VARIANTS: Final[tuple[dict[str, Any], ...]] = (
+    {"is_per_channel": False},
+    {"ranges": "least squares"},
+    {"ranges": "percentile"},
+    {"is_symmetric": True},
+    {"alpha": 0.5},
+    {"alpha": 0.8},
+    {"corrects_bias": True},
+)
+
+
+@frozen
+class Fitted:
+    """A scheme, and how many of the most sensitive groups of layers stay in floats."""
+
+    scheme: Scheme
+    n_float: int
+    trial: Trial
+
+
+class Int8Search:
+    """A search for the fastest 8-bit model whose loss is small enough."""
+
+    def __init__(
+        self, model: Quantizable, candidates: Candidates, parts: tuple[Part, Part]
+    ) -> None:
+        self._model = model
+        self._candidates = candidates
+        self._options = candidates.options
+        self._calibrating, self._held_back = parts
+        self._feed = next(iter(self._held_back)).feed
+        self._groups = groups_of(model.layers)
+        self.sensitivity = Sensitivity(model, candidates, self._calibrating, self._feed)
+
+    def run(self, outcome: Outcome) -> None:
+        """Search; set the result, or the reason why there is none, in the outcome."""
+        fitted = [
+            found
+            for scheme, trial in self._coverages(outcome)
+            if (found := self._fitted(self._refined(scheme, trial, outcome), outcome))
+        ]
+        best = max((f.trial.speedup or 0.0 for f in fitted), default=0.0)
+
+        def preference(found: Fitted) -> tuple[bool, float]:
+            is_fast = (found.trial.speedup or 0.0) >= _AS_FAST * best
+            rank = found.trial.error if is_fast else -(found.trial.speedup or 0.0)
+            return not is_fast, rank or 0.0
+
+        for found in sorted(fitted, key=preference):
+            if self._accept(found, outcome):
+                return
+        outcome.refusal = (
+            f"no 8-bit model loses at most {self._options.max_loss:.2%} ({outcome.metric_text}) "
+            f"and is {self._options.least_speedup:g} times as fast as the original"
+        )
+
+    def _coverages(self, outcome: Outcome) -> list[tuple[Scheme, Trial]]:
+        """Return the coverages that are fast enough with all layers quantized, the best first."""
+        tried: list[tuple[Scheme, Trial]] = []
+        has_products = bool(self._model.op_types & {"MatMul", "Gemm"})
+        with track("comparing what to quantize") as progress:
+            for i, coverage in enumerate(COVERAGES):
+                progress.update(i, len(COVERAGES), f"{i + 1} of {len(COVERAGES)}, {coverage}")
+                scheme = Scheme(coverage)
+                if scheme.is_static or has_products:
+                    trial = self._try(scheme, 0, outcome, is_timed=True)
+                    tried += [(scheme, trial)] if trial is not None else []
+        fast = [t for t in tried if (t[1].speedup or 0.0) >= self._options.least_speedup]
+        if not fast:
+            return sorted(tried, key=lambda t: -(t[1].speedup or 0.0))[:1]
+        good = [t for t in fast if not any(_dominates(other[1], t[1]) for other in fast)]
+        return sorted(good, key=lambda t: t[1].error or 0.0)[:_REFINED]
+
+    def _refined(self, scheme: Scheme, first: Trial, outcome: Outcome) -> Scheme:
+        """Return the variant of a scheme that has the least error."""
+        best, least = scheme, first.error or 0.0
+        variants = _VARIANTS if scheme.is_static else _VARIANTS[:1]
+        with track(f"comparing variants of {scheme.coverage!r}") as progress:
+            for i, change in enumerate(variants):
+                progress.update(i, len(variants), f"{i + 1} of {len(variants)}")
+                if "alpha" in change and not self._model.can_smooth():
+                    continue
+                variant = replace(best, **change)
+                trial = self._try(variant, 0, outcome)
+                if trial is not None and (trial.error or 0.0) < _BETTER * least:
+                    best, least = variant, trial.error or 0.0
+        return best
+
+    def _try(
+        self, scheme: Scheme, n_float: int, outcome: Outcome, is_timed: bool = False
+    ) -> Trial | None:
+        """Return the error of a model on few samples, and its time; None if it cannot be made."""
+        kept = self._kept(scheme, n_float)
+        trial = Trial(str(scheme), len(kept))
+        outcome.trials.append(trial)
+        part, made = self._calibrating.first(PROBED), list[Candidate]()
+
+        def measure() -> float:
+            made.append(self._made(scheme, kept))
+            return self._candidates.evaluator.error(made[0].session, part)
+
+        try:
+            key = f"error|{scheme}|{names_digest(kept)}"
+            trial.error = self._candidates.journal.remembered(key, measure)
+            if is_timed:
+                candidate = made[0] if made else self._made(scheme, kept)
+                trial.speed = self._candidates.speed(candidate, self._feed)
+                trial.n_bytes = candidate.n_bytes
+        except (SardonyxError, ValueError) as error:
+            trial.verdict = f"cannot be made: {str(error).splitlines()[0]}"
+            return None
+        return trial
+
+    def _kept(self, scheme: Scheme, n_float: int) -> frozenset[str]:
+        """Return the layers that stay in floats: those of the most sensitive groups."""
+        if not n_float:
+            return frozenset()
+        return frozenset(layer.name for group in self.sensitivity.order(scheme)[:n_float]
+                         for layer in group)  # fmt: skip
+
+    def _made(self, scheme: Scheme, kept: Collection[str]) -> Candidate:
+        layers = [layer for layer in self._model.layers if layer.name not in kept]
+        return self._candidates.of_document(self._model.quantized(scheme, layers))
+
+    def _loss(self, scheme: Scheme, n_float: int) -> float:
+        """Return the loss on the samples that calibrate."""
+        kept = self._kept(scheme, n_float)
+
+        def measure() -> float:
+            session = self._made(scheme, kept).session
+            return self._candidates.evaluator.loss(session, self._calibrating).loss
+
+        return self._candidates.journal.remembered(f"loss|{scheme}|{names_digest(kept)}", measure)
+
+    def _fitted(self, scheme: Scheme, outcome: Outcome) -> Fitted | None:
+        """Return a scheme with as few layers in floats as the loss allows, by bisection."""
+        low, high = -1, len(self._groups)  # too few, enough: with all in floats nothing is lost
+        loss = self._loss(scheme, 0)
+        if loss <= self._options.searched_loss:
+            high = 0
+        with track("choosing layers that stay in floats") as progress:
+            tried = 0
+            while high - low > 1:
+                tried += 1
+                middle = max(0, (low + high) // 2)
+                progress.update(0, 0, f"{middle} of {len(self._groups)}, try {tried}")
+                if self._loss(scheme, middle) <= self._options.searched_loss:
+                    high = middle
+                else:
+                    low = middle
+        if high >= len(self._groups):
+            trial = self._try(scheme, 0, outcome, is_timed=True)
+            if trial is not None:
+                trial.loss, trial.verdict = loss, "loses too much with any layer quantized"
+            return None
+        trial = self._try(scheme, high, outcome, is_timed=True)
+        if trial is None:
+            return None
+        trial.loss = self._loss(scheme, high)
+        if (trial.speedup or 0.0) < self._options.least_speedup:
+            trial.verdict = "too slow"
+            return None
+        return Fitted(scheme, high, trial)
+
+    def _accept(self, found: Fitted, outcome: Outcome) -> bool:
+        """Check a model on the samples that were held back; on failure, keep more in floats."""
+        n_float, step = found.n_float, max(1, len(self._groups) // 16)
+        for _ in range(_MOST_BACKOFFS):
+            if n_float >= len(self._groups):
+                break
+            kept = self._kept(found.scheme, n_float)
+            made = self._made(found.scheme, kept)
+            losses = self._candidates.evaluator.loss(made.session, self._held_back)
+            speed = self._candidates.speed(made, self._feed)
+            trial = Trial(str(found.scheme), len(kept), losses.error, losses.loss, speed)
+            trial.n_bytes = made.n_bytes
+            outcome.trials.append(trial)
+            if speed.speedup < self._options.least_speedup:
+                trial.verdict = "too slow on the held-back samples' first"
+                return False
+            if losses.loss <= self._options.max_loss:
+                trial.verdict = "chosen: checked on samples that were held back"
+                outcome.what, outcome.bytes_after = str(found.scheme), made.n_bytes
+                outcome.loss, outcome.error, outcome.speed = losses.loss, losses.error, speed
+                outcome.layers = self.sensitivity.results(found.scheme, kept, made)
+                return True
+            trial.verdict = "loses too much on samples that were held back"
+            n_float += step
+        return False
+
+
+def _dominates(a: Trial, b: Trial) -> bool:
+    """Return whether one trial is faster than another by more than noise, and loses less."""
+    return (a.error or 0.0) < (b.error or 0.0) and (a.speedup or 0.0) * _AS_FAST > (b.speedup or 0)

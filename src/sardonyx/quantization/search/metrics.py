@@ -1,0 +1,244 @@
+"""How much worse the outputs of a quantized model are: the loss that `max_loss` limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from sardonyx.base.records import frozen
+from sardonyx.errors import InvalidArgument
+from sardonyx.quantization.document import ModelDoc
+from sardonyx.quantization.search.samples import Sample
+
+Outputs = Sequence[Any]
+_TINY: Final = 1e-30
+_SCORES: Final = ("logit", "score", "prob", "class", "softmax")  # in names of outputs
+_CERTAIN: Final = 3  # 95 % sure: the share of rows is at most this / rows if none was seen to fail
+
+
+class Metric(Protocol):
+    """Adds up the runs of two models on the same samples."""
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Take in the outputs of the original and of the quantized model."""
+        ...
+
+    def loss(self) -> float:
+        """Return the loss over what was added; 0 is none, 0.01 is 1 %."""
+        ...
+
+
+class RelativeError:
+    """The norm of the difference, over the norm of the output; that of the worst output."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[float]] = {}
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Add squared norms."""
+        for i, (y, z) in enumerate(zip(expected, actual, strict=True)):
+            if not _is_float(y):
+                continue
+            sums = self._sums.setdefault(i, [0.0, 0.0])
+            if y.shape != z.shape:
+                sums[0] = math.inf
+                continue
+            wide, other = (np.asarray(a, np.float64).ravel() for a in (y, z))
+            other = other - wide
+            sums[0] += float(other @ other)
+            sums[1] += float(wide @ wide)
+
+    def loss(self) -> float:
+        """Return the error of the worst output."""
+        ratios = [_root(d) / max(_root(n), _TINY) if d else 0.0 for d, n in self._sums.values()]
+        return max(ratios, default=0.0)
+
+
+class Cosine:
+    """One less the mean cosine between rows, vectors along the last axis."""
+
+    def __init__(self) -> None:
+        self._total, self._rows = 0.0, 0
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Add the cosines of the first output in floats."""
+        y, z = next((y, z) for y, z in zip(expected, actual, strict=True) if _is_float(y))
+        if y.shape != z.shape:
+            self._total, self._rows = -math.inf, self._rows + 1
+            return
+        a, b = (np.asarray(v, np.float64).reshape(-1, y.shape[-1]) for v in (y, z))
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        self._total += float(((a * b).sum(1) / np.maximum(norms, _TINY)).sum())
+        self._rows += len(a)
+
+    def loss(self) -> float:
+        """Return the distance."""
+        return max(0.0, 1 - self._total / max(self._rows, 1))
+
+
+class Top1:
+    """The share of rows whose largest score is another one's."""
+
+    def __init__(self) -> None:
+        self.rows = self.changed = 0
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Count the rows of the first output in floats."""
+        y, z = next((y, z) for y, z in zip(expected, actual, strict=True) if _is_float(y))
+        changed = y.argmax(-1) != z.argmax(-1) if y.shape == z.shape else np.ones(y.shape[:-1])
+        self.rows += changed.size
+        self.changed += int(changed.sum())
+
+    def loss(self) -> float:
+        """Return the share."""
+        return self.changed / max(self.rows, 1)
+
+
+class Accuracy:
+    """The accuracy of the original less that of the quantized model, by labels."""
+
+    def __init__(self) -> None:
+        self.rows, self.right = 0, [0, 0]
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Count right answers."""
+        assert sample.labels is not None
+        labels = np.asarray(sample.labels).reshape(-1)
+        self.rows += labels.size
+        for i, outputs in enumerate((expected, actual)):
+            scores = next(y for y in outputs if _is_float(y))
+            answers = scores.argmax(-1).reshape(-1)
+            if answers.size != labels.size:
+                raise InvalidArgument(
+                    f"{labels.size} labels do not fit scores of the shape {list(scores.shape)}"
+                )
+            self.right[i] += int((answers == labels).sum())
+
+    def loss(self) -> float:
+        """Return how much lower the accuracy is; negative if it is higher."""
+        return (self.right[0] - self.right[1]) / max(self.rows, 1)
+
+
+class Perplexity:
+    """By how much the perplexity of predicted tokens grows, as a share of the original's."""
+
+    def __init__(self) -> None:
+        self._lost, self._tokens = [0.0, 0.0], 0
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Add the likelihoods of each token after those before it."""
+        tokens = sample.feed.get("input_ids") if sample.labels is None else sample.labels
+        assert tokens is not None
+        targets = np.asarray(tokens)[:, 1:, None].astype(np.int64)
+        self._tokens += targets.size
+        for i, outputs in enumerate((expected, actual)):
+            logits = next(y for y in outputs if _is_float(y) and y.ndim == 3)
+            for row, target in zip(logits[:, :-1], targets, strict=True):
+                shifted = row.astype(np.float32) - row.max(-1, keepdims=True)
+                chosen = np.take_along_axis(shifted, target, -1)
+                sums = np.exp(shifted).sum(-1, keepdims=True, dtype=np.float64)
+                self._lost[i] += float((np.log(sums) - chosen).sum(dtype=np.float64))
+
+    def loss(self) -> float:
+        """Return the growth."""
+        original, quantized = (lost / max(self._tokens, 1) for lost in self._lost)
+        return math.expm1(min(quantized - original, 700.0))
+
+
+class Custom:
+    """The mean of a function of both models' outputs and the sample."""
+
+    def __init__(self, function: Callable[..., float]) -> None:
+        self._function, self._losses = function, list[float]()
+
+    def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
+        """Call the function."""
+        self._losses.append(float(self._function(expected, actual, sample)))
+
+    def loss(self) -> float:
+        """Return the mean."""
+        return float(np.mean(self._losses)) if self._losses else 0.0
+
+
+@frozen
+class MetricKind:
+    """A metric, and what it is called."""
+
+    name: str
+    text: str
+    make: Callable[[], Metric]
+
+    def doubt(self, rows: int, max_loss: float) -> str:
+        """Return a remark if so many rows cannot show that a loss is as small as `max_loss`."""
+        if self.name not in ("top1", "accuracy") or rows * max_loss >= _CERTAIN:
+            return ""
+        share = min(1.0, _CERTAIN / max(rows, 1))
+        needed = math.ceil(_CERTAIN / max_loss) if max_loss else 0
+        more = f"; {needed} would show {max_loss:.2%}" if needed else ""
+        return f"no change in {rows} rows still allows for one in {share:.1%} of all{more}"
+
+
+KINDS: Final = {
+    kind.name: kind
+    for kind in (
+        MetricKind("error", "relative error of the outputs", RelativeError),
+        MetricKind("cosine", "1 - cosine similarity", Cosine),
+        MetricKind("top1", "answers that change", Top1),
+        MetricKind("accuracy", "accuracy lost", Accuracy),
+        MetricKind("perplexity", "growth of the perplexity", Perplexity),
+    )
+}
+AUTO: Final = "auto"
+
+
+def metric_kind(
+    metric: str | Callable[..., float], document: ModelDoc, has_labels: bool, outputs: Outputs
+) -> MetricKind:
+    """Return a metric by its name or its function; `auto` chooses one by the model's outputs."""
+    if not isinstance(metric, str):
+        name = getattr(metric, "__name__", type(metric).__name__)
+        return MetricKind(name, f"mean of {name}", lambda: Custom(metric))
+    if metric == AUTO:
+        metric = _chosen(document, has_labels, outputs)
+    if metric not in KINDS:
+        raise InvalidArgument(f"there is no metric {metric}; known are {', '.join((AUTO, *KINDS))}")
+    if metric == "accuracy" and not has_labels:
+        raise InvalidArgument(
+            "accuracy needs labels, and the samples have none",
+            hint="add an array named labels to the samples, or name theirs",
+        )
+    names = {i.name for i in document.graph.inputs}
+    if metric == "perplexity" and not has_labels and "input_ids" not in names:
+        raise InvalidArgument("perplexity needs the input input_ids, or labels")
+    if not any(map(_is_float, outputs)):
+        raise InvalidArgument("no output of the model is a tensor of floats")
+    return KINDS[metric]
+
+
+def _chosen(document: ModelDoc, has_labels: bool, outputs: Outputs) -> str:
+    """Return the metric that suits a model: that of classifiers, language models, or the error."""
+    first = next((y for y in outputs if _is_float(y)), None)
+    names = [o.name.lower() for o in document.graph.outputs]
+    if first is None or first.ndim < 2:
+        return "error"
+    is_language = first.ndim == 3 and any(i.name == "input_ids" for i in document.graph.inputs)
+    if is_language and "logits" in names:
+        return "perplexity"
+    if first.ndim != 2 or first.shape[-1] < 2:
+        return "error"
+    if has_labels:
+        return "accuracy"
+    sums_to_one = bool((first >= 0).all() and np.allclose(first.sum(-1), 1, atol=1e-3))
+    is_named = any(word in names[0] for word in _SCORES)
+    return "top1" if sums_to_one or is_named else "error"
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 0
+
+
+def _root(square: float) -> float:
+    return math.sqrt(square) if math.isfinite(square) else math.inf

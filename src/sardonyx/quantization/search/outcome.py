@@ -1,0 +1,157 @@
+"""What a search found: the quantized model, or why there is none, and how each layer fared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sardonyx.base.records import as_dict, field, frozen, mutable
+from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.quantization.search.evaluate import Speed, Timer, interleaved
+from sardonyx.quantization.search.metrics import AUTO
+
+GOALS: Final = ("speed", "size")
+_SPEEDUPS: Final = {"speed": 1.5, "size": 1.0}  # that a goal asks for by default
+_MARGIN: Final = 0.9  # of max_loss, on the samples that the search sees
+
+
+@frozen
+class SearchOptions:
+    """What is asked of the quantized model, and how the search measures."""
+
+    max_loss: float = 0.005
+    metric: str | Callable[..., float] = AUTO
+    goal: str = GOALS[0]
+    min_speedup: float | None = None
+    bits: tuple[int, ...] = (4, 8)  # of weights, for the goal size
+    label: str | None = None
+    batch: int | None = None
+    work: str | None = None
+    threads: int = 0
+    seconds: float = 2.0
+    timer: Timer = interleaved
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.goal not in GOALS:
+            raise InvalidArgument(f"the goal is speed or size, not {self.goal!r}")
+        if not self.max_loss >= 0:
+            raise InvalidArgument(f"max_loss is {self.max_loss}, and it is 0 or more")
+        if not self.bits or not set(self.bits) <= {2, 3, 4, 8}:
+            raise InvalidArgument(f"weights have 2, 3, 4 or 8 bits, not {self.bits}")
+
+    @property
+    def least_speedup(self) -> float:
+        """How many times faster than the original the result must be."""
+        return _SPEEDUPS[self.goal] if self.min_speedup is None else self.min_speedup
+
+    @property
+    def searched_loss(self) -> float:
+        """The loss that the search aims at, somewhat lower than what is asked."""
+        return self.max_loss * _MARGIN
+
+
+@frozen
+class LayerResult:
+    """A layer: what it loses alone, its size and time before and after, and the choice."""
+
+    name: str
+    op: str
+    choice: str
+    why: str
+    error: float | None  # of the outputs, if this layer alone is quantized
+    n_measured: int  # layers that were measured together with it, itself included
+    bytes_before: int
+    bytes_after: int
+    seconds_before: float
+    seconds_after: float
+
+
+@mutable
+class Trial:
+    """A model that was tried."""
+
+    what: str
+    n_float: int  # layers that stay in floats
+    error: float | None = None
+    loss: float | None = None  # on the samples that calibrate
+    speed: Speed | None = None
+    n_bytes: int = 0
+    verdict: str = ""
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times faster than the original it is."""
+        return None if self.speed is None else self.speed.speedup
+
+
+@mutable
+class Outcome:
+    """The result of a search."""
+
+    model: str
+    metric: str
+    metric_text: str
+    goal: str
+    max_loss: float
+    min_speedup: float
+    n_calibrating: int
+    n_held_back: int
+    bytes_before: int
+    output: str | None = None
+    what: str = ""
+    loss: float | None = None  # on the samples that were held back
+    error: float | None = None
+    speed: Speed | None = None
+    bytes_after: int = 0
+    layers: list[LayerResult] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    refusal: str = ""
+    seconds: float = 0.0
+    n_resumed: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return all figures for JSON."""
+        own = as_dict(self)
+        return {
+            **own,
+            "speed": _speed(self.speed),
+            "layers": [as_dict(layer) for layer in self.layers],
+            "trials": [{**as_dict(t), "speed": _speed(t.speed)} for t in self.trials],
+        }
+
+
+class QuantizationRefused(Fail):
+    """No model is as accurate and as fast as asked; `outcome` has what was tried."""
+
+    outcome: Outcome
+
+
+def refused(outcome: Outcome) -> QuantizationRefused:
+    """Return the error for an outcome without a model."""
+    error = QuantizationRefused(outcome.refusal, hint=_advice(outcome))
+    error.outcome = outcome
+    return error
+
+
+def _advice(outcome: Outcome) -> str:
+    tried = [t for t in outcome.trials if t.loss is not None and t.speed is not None]
+    if not tried:
+        return "see the table of what was tried"
+    fast = [t for t in tried if (t.speedup or 0) >= outcome.min_speedup]
+    close = [t for t in tried if (t.loss or 0) <= outcome.max_loss]
+    if fast:
+        best = min(fast, key=lambda t: t.loss or 0)
+        return (
+            f"a higher --max-loss gets one: {best.loss:.2%} are lost at {best.speedup:.2f}x; "
+            "more samples, or more varied ones, may help too"
+        )
+    if close:
+        quickest = max(close, key=lambda t: t.speedup or 0)
+        return f"a lower --min-speedup gets one: the fastest has {quickest.speedup:.2f}x"
+    return "a higher --max-loss and a lower --min-speedup may get one"
+
+
+def _speed(speed: Speed | None) -> dict[str, float] | None:
+    return None if speed is None else {**as_dict(speed), "speedup": speed.speedup}

@@ -110,6 +110,21 @@ def real(high: float, what: str) -> Callable[[str], float]:
     return parse
 
 
+def share(text: str) -> float:
+    """Parse a share: 0.5%, or 0.005."""
+    number = text.removesuffix("%")
+    parsed = real(1e6, "a share such as 0.5%")(number)
+    return parsed / 100 if number != text else parsed
+
+
+def bits(text: str) -> tuple[int, ...]:
+    """Parse numbers of bits with commas between them: 4,8."""
+    numbers = tuple(whole(2, 8, "a number of bits")(part) for part in text.split(","))
+    if not set(numbers) <= {2, 3, 4, 8}:
+        raise argparse.ArgumentTypeError(f"{text!r} is not among 2, 3, 4 and 8 bits")
+    return numbers
+
+
 _size: Final = whole(0, MAX_DIM, "a size")
 _count: Final = whole(1, 999999)
 

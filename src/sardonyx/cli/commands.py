@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pathlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -22,6 +23,7 @@ from sardonyx.cli.arguments import (
     STOP_AFTER,
     THREADS,
     Option,
+    bits,
     duration_option,
     module_names,
     names,
@@ -29,6 +31,7 @@ from sardonyx.cli.arguments import (
     option,
     path_option,
     real,
+    share,
     two,
     whole,
 )
@@ -401,6 +404,51 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             ),
             option("--embed", "write the weights into OUT itself"),
             path_option("-o --output OUT", "the model to write: .onnx, or .ort"),
+        ),
+    ),
+    "quantize": (
+        "quantize a model within a loss",
+        help_texts.QUANTIZE,
+        help_texts.QUANTIZE_EXAMPLES,
+        (
+            MODEL,
+            option(
+                "--data PATH",
+                "samples: a .npz file with a row for each, or files or a folder with a file each",
+                nargs="+",
+                type=pathlib.Path,
+                required=True,
+            ),
+            option("--max-loss X", "the most to lose (default 0.5%%)", type=share, default=0.005),
+            option(
+                "--metric NAME",
+                "what loss is: auto (default), error, cosine, top1, accuracy or perplexity",
+                choices=("auto", "error", "cosine", "top1", "accuracy", "perplexity"),
+                default="auto",
+            ),
+            option("--labels NAME", "the array with the right answers (default: labels or label)"),
+            option(
+                "--goal NAME",
+                "speed (default): 8 bits, the fastest; size: n-bit weights, the smallest",
+                choices=("speed", "size"),
+                default="speed",
+            ),
+            option(
+                "--min-speedup X",
+                "slower models are not written (default: 1.5 for speed, 1 for size)",
+                type=real(1000, "a factor"),
+            ),
+            option(
+                "--bits N,...", "bits of weights that --goal size tries (default 4,8)", type=bits
+            ),
+            number_option("--batch-size N", "rows of a run, for a single file (default 1)", None),
+            path_option(
+                "--work FOLDER", "where an interrupted search continues (default: OUT.search)"
+            ),
+            THREADS,
+            number_option("--top N", "layers to list (default 15)", 15),
+            path_option("--html FILE", "write the report as an HTML page"),
+            path_option("-o --output OUT", "the model to write (default: MODEL.quantized.onnx)"),
         ),
     ),
 }

@@ -20,6 +20,7 @@ examples:
   sardonyx diff a.onnx b.onnx                     the first node where two models part
   sardonyx trace model.onnx -o values.npz         every value of a run
   sardonyx optimize model.onnx -o fast.onnx       save the optimized model
+  sardonyx quantize model.onnx --data samples     quantize it within a loss
 
 `sardonyx COMMAND --help` describes a command.
 """
@@ -214,4 +215,23 @@ examples:
   sardonyx convert model.onnx --opset 17 -o old.onnx
   sardonyx convert model.onnx --external-data weights.bin -o small.onnx
   sardonyx convert model.onnx -o model.ort
+"""
+QUANTIZE: Final = """\
+Quantize a model as far as --max-loss allows, by samples of what it is used on. Half of the samples
+calibrate: layers are measured one by one, ways to quantize are compared, and the layers that lose
+too much stay in floats. The other half is held back, and checks the result against the original.
+Nothing is written unless the result loses at most --max-loss and is --min-speedup times as fast as
+the original, both measured in turn in this process; the exit status is then 1. The loss is the
+share of changed answers of a classifier (top1), lost accuracy if there are labels, growth of the
+perplexity of a language model, or else the relative error of the outputs. Ctrl-C interrupts; the
+same command continues.
+"""
+QUANTIZE_EXAMPLES: Final = """\
+examples:
+  sardonyx quantize model.onnx --data samples.npz --max-loss 0.5%
+  sardonyx quantize detector.onnx --data samples/ --metric error --max-loss 5% --html report.html
+  sardonyx quantize decoder.onnx --data tokens/ --goal size --bits 4 --max-loss 3%
+  sardonyx quantize model.onnx --data samples.npz --json | jq '.layers[] | {name, error, choice}'
+
+samples.npz has an array per input, by name, whose first axis are the samples, and may have labels.
 """

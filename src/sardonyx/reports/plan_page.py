@@ -41,9 +41,11 @@ class PageContent:
 
 def page(planned: PageContent) -> str:
     """Return the whole page."""
-    style = (_FOLDER / "plan.css").read_text("utf-8")
+    style = stylesheet()
     script = "".join((_FOLDER / name).read_text("utf-8") for name in _SCRIPTS)
-    policy = f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}"
+    policy = (
+        f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
+    )
     data = json.dumps(content(planned), separators=(",", ":")).translate(_ESCAPES)
     parts = {
         "policy": policy,
@@ -61,7 +63,12 @@ def page(planned: PageContent) -> str:
     return "".join(filled)
 
 
-def _hash(text: str) -> str:
+def stylesheet() -> str:
+    """Return the style that pages of reports share."""
+    return (_FOLDER / "plan.css").read_text("utf-8")
+
+
+def content_hash(text: str) -> str:
     """Return a source of the content security policy that allows exactly this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 

@@ -23,6 +23,8 @@ _MOST_ROUNDS: Final = 2000
 _WARM_UP: Final = 2
 _PROFILED: Final = 5  # runs
 _QUANTILE: Final = 0.25  # of times: other load on the machine only adds to them
+# What follows the names of nodes and values in names that quantization adds.
+_MARKS: Final = ("_QuantizeLinear", "_DequantizeLinear", "_Q", "_quant", "_output_quantized")
 
 Run = Callable[[], Any]
 Timer = Callable[[Run, Run, float], tuple[float, float]]
@@ -153,7 +155,7 @@ def layer_seconds(
     session = InferenceSession(model, options)
     profile = session._profile
     assert profile is not None
-    owners = {name: layer.name for layer in layers for name in layer.nodes}
+    owners = {name: layer.name for layer in layers for name in (*layer.nodes, *layer.values)}
     runs: list[dict[str, float]] = []
     for i in range(_PROFILED + 1):
         profile.events.clear()
@@ -169,7 +171,20 @@ def _by_layer(events: Iterable[Any], owners: Mapping[str, str]) -> dict[str, flo
     for event in events:
         if event.step is None:
             continue
-        names = [node.name for node in event.step.nodes]
-        owner = next((owners[n] for n in names if n in owners), "")
+        names = [n for node in event.step.nodes for n in (node.name, *_outputs(node))]
+        owner = next((owners[n] for name in names for n in _originals(name) if n in owners), "")
         seconds[owner] = seconds.get(owner, 0.0) + event.end - event.begin
     return seconds
+
+
+def _outputs(node: Any) -> list[str]:
+    return [value.name for value in node.outputs]
+
+
+def _originals(name: str) -> Iterable[str]:
+    """Yield a name, and what it may have been before its node was quantized."""
+    yield name
+    for mark in _MARKS:
+        before, found, _ = name.rpartition(mark)
+        if found:
+            yield before

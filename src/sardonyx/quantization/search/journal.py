@@ -33,7 +33,8 @@ class Journal:
                 content = json.load(file)
             if content["digest"] == self._digest:
                 self._results = dict(content["results"])
-        if not self._results:
+        self._old = frozenset(self._results)
+        if not self._old:
             _clear(folder)
 
     def path(self, name: str) -> str:
@@ -43,7 +44,7 @@ class Journal:
     def remembered(self, key: str, compute: Callable[[], _T]) -> _T:
         """Return the result of a key, which JSON can express; compute it if it is not known."""
         if key in self._results:
-            self.n_resumed += 1
+            self.n_resumed += key in self._old
             found: _T = self._results[key]
             return found
         result = compute()

@@ -29,6 +29,7 @@ class Layer:
     name: str
     op: str
     followers: tuple[str, ...]
+    values: tuple[str, ...]  # that its nodes make
     weight_bytes: int  # of constants that it alone multiplies by
     weight_count: int  # their elements
 
@@ -53,7 +54,7 @@ def layers_of(document: ModelDoc, types: dict[str, int]) -> list[Layer]:
     """Return the layers in the order of the nodes; `types` has the ONNX types of values."""
     graph = document.graph
     heavy: list[NodeDoc] = []
-    followers: dict[int, list[str]] = {}
+    followers: dict[int, list[NodeDoc]] = {}
     owner: dict[str, int] = {}  # by value
     for node in graph.nodes:
         before = max((owner[n] for n in node.inputs if n in owner), default=-1)
@@ -62,7 +63,7 @@ def layers_of(document: ModelDoc, types: dict[str, int]) -> list[Layer]:
             heavy.append(node)
             followers[before] = []
         elif node.op_type in LIGHT and before >= 0:
-            followers[before].append(node.name)
+            followers[before].append(node)
         for name in node.outputs:
             owner[name] = before
     seen: set[str] = set()
@@ -73,7 +74,10 @@ def layers_of(document: ModelDoc, types: dict[str, int]) -> list[Layer]:
         consts = [graph.initializers[n] for n in names]
         n_bytes = sum(c.count * c.dtype.itemsize for c in consts)
         count = sum(c.count for c in consts)
-        layers.append(Layer(node.name, node.op_type, tuple(followers[i]), n_bytes, count))
+        light = followers[i]
+        values = tuple(name for each in (node, *light) for name in each.outputs)
+        names_of_light = tuple(each.name for each in light)
+        layers.append(Layer(node.name, node.op_type, names_of_light, values, n_bytes, count))
     return layers
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -200,7 +201,7 @@ def metric_kind(
     """Return a metric by its name or its function; `auto` chooses one by the model's outputs."""
     if not isinstance(metric, str):
         name = getattr(metric, "__name__", type(metric).__name__)
-        return MetricKind(name, f"mean of {name}", lambda: Custom(metric))
+        return MetricKind(name, f"mean of {name}", partial(Custom, metric))
     if metric == AUTO:
         metric = _chosen(document, has_labels, outputs)
     if metric not in KINDS:

@@ -53,11 +53,11 @@ class Scheme:
         return self.coverage != "dynamic"
 
     def __str__(self) -> str:
-        weights = "int8 weights " + ("per channel" if self.is_per_channel else "per tensor")
+        weights = "per channel" if self.is_per_channel else "per tensor"
         if not self.is_static:
             return f"dynamic, {weights}"
         kind = "int8 symmetric" if self.is_symmetric else "uint8"
-        parts = [self.coverage, weights, f"{kind} activations", f"{self.ranges} ranges"]
+        parts = [self.coverage, weights, kind, self.ranges]
         if self.alpha:
             parts.append(f"SmoothQuant {self.alpha:g}")
         if self.corrects_bias:

@@ -79,7 +79,7 @@ def quantize_within(
             raise refused(outcome)
         candidates.publish()
         outcome.output = target
-    remove(folder)
+        remove(folder)
     return outcome
 
 

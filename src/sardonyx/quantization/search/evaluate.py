@@ -163,7 +163,7 @@ def layer_seconds(
         if i:  # the first one binds sizes
             runs.append(_by_layer(profile.events, owners))
     names = {name for run in runs for name in run}
-    return {name: float(np.median([run.get(name, 0.0) for run in runs])) for name in names}
+    return {name: min(run.get(name, 0.0) for run in runs) for name in names}
 
 
 def _by_layer(events: Iterable[Any], owners: Mapping[str, str]) -> dict[str, float]:

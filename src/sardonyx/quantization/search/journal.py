@@ -84,6 +84,7 @@ def remove(folder: str) -> None:
     """Remove the files of a search, and the folder if nothing else is in it."""
     _clear(folder)
     with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, _LOCK))
         os.rmdir(folder)
 
 

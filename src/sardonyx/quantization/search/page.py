@@ -21,6 +21,8 @@ _STYLE: Final = """
 .figure span { color: var(--soft); font-size: 12px; }
 .refused { color: var(--peak); font-weight: 600; }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-serif; }
+svg.scatter { max-width: 820px; margin-bottom: 8px; }
+tr.chosen td { font-weight: 600; }
 svg text { fill: var(--soft); }
 svg .name { fill: var(--ink); font-family: ui-monospace, monospace; }
 svg .grid { stroke: var(--line); }
@@ -37,6 +39,7 @@ _TOP: Final = 26
 _MOST_LAYERS: Final = 80  # in plots; the table has all
 _LONGEST: Final = 52  # characters of a name
 _PLOT: Final = (820, 320)
+_MANY: Final = 4.0  # of a speed, for which ticks are whole numbers
 _LEAST_ERROR: Final = 1e-6  # that the plot shows
 _MARGINS: Final = (64, 20, 16, 44)  # left, right, top, bottom
 
@@ -169,7 +172,8 @@ def _scatter(outcome: Outcome) -> str:
         return ""
     axes = _Axes(outcome.min_speedup, points)
     width, height = _PLOT
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="speed and error">']
+    box = f'viewBox="0 0 {width} {height}" role="img" aria-label="speed and error"'
+    parts = [f'<svg class="scatter" {box}>']
     parts += axes.grid()
     limit = axes.x(outcome.min_speedup)
     parts.append(f'<path class="limit" d="M{limit:.1f} {_MARGINS[2]}V{height - _MARGINS[3]}"/>')
@@ -219,11 +223,12 @@ class _Axes:
             y = self.y(10.0**power)
             at = f'x="{left - 6}" y="{y + 4:.1f}" text-anchor="end"'
             path = f'<path class="grid" d="M{left} {y:.1f}H{_PLOT[0] - right}"/>'
-            lines.append(f"{path}<text {at}>{10.0**power:.6g}</text>")
+            lines.append(f"{path}<text {at}>{100 * 10.0**power:g}%</text>")
         y = _PLOT[1] - bottom + 16
-        ticks = range(math.floor(self._most) + 1)
+        step = 1.0 if self._most >= _MANY else 0.5
+        ticks = (i * step for i in range(math.floor(self._most / step) + 1))
         return lines + [
-            f'<text x="{self.x(tick):.1f}" y="{y}" text-anchor="middle">{tick}x</text>'
+            f'<text x="{self.x(tick):.1f}" y="{y}" text-anchor="middle">{tick:g}x</text>'
             for tick in ticks
         ]
 
@@ -245,7 +250,8 @@ def _trials(trials: Sequence[Trial]) -> str:
         for trial in trials
     ]
     titles = ("how", "layers in floats", "error", "loss", "speed", "size", "")
-    return _table(titles, rows, numbers=range(1, 6), long=(0, 6))
+    chosen = [i for i, trial in enumerate(trials) if _is_chosen(trial)]
+    return _table(titles, rows, numbers=range(1, 6), long=(0, 6), chosen=chosen)
 
 
 def _layers(layers: Sequence[LayerResult]) -> str:
@@ -270,18 +276,21 @@ def _table(
     rows: Sequence[Sequence[str]],
     numbers: Sequence[int],
     long: Sequence[int],
+    chosen: Sequence[int] = (),
 ) -> str:
     def cell(tag: str, i: int, text: str) -> str:
         kind = "number" if i in numbers else "long" if i in long else ""
         return f'<{tag} class="{kind}">{_text(text)}</{tag}>'
 
     head = "".join(cell("th", i, title) for i, title in enumerate(titles))
-    body = "".join(
-        f"<tr>{''.join(cell('td', i, text) for i, text in enumerate(row))}</tr>" for row in rows
-    )
+    body = []
+    for number, row in enumerate(rows):
+        cells = "".join(cell("td", i, text) for i, text in enumerate(row))
+        kind = "chosen" if number in chosen else ""
+        body.append(f'<tr class="{kind}">{cells}</tr>')
     return (
         f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f"<tbody>{''.join(body)}</tbody></table></div>"
     )
 
 

@@ -34,6 +34,7 @@ COVERAGES: Final = {
     "inputs": "inputs of layers; their outputs are floats",
     "dynamic": "inputs of layers, with scales of each run",
 }
+_SMOOTHED_SHARE: Final = 0.25  # of the layers: where fewer can be smoothed, it is not tried
 
 
 @frozen
@@ -166,8 +167,9 @@ class Quantizable:
         return found
 
     def can_smooth(self) -> bool:
-        """Return whether a layer multiplies by a constant matrix, as SmoothQuant needs."""
-        return any(layer.op in ("MatMul", "Gemm") and layer.weight_count for layer in self.layers)
+        """Return whether enough layers multiply by a constant matrix, as SmoothQuant needs."""
+        matrices = [x for x in self.layers if x.op in ("MatMul", "Gemm") and x.weight_count]
+        return len(matrices) >= _SMOOTHED_SHARE * len(self.layers)
 
 
 def covered(coverage: str, layers: Collection[Layer]) -> list[str]:

@@ -19,17 +19,20 @@ PROBED: Final = 8  # samples that schemes are compared on
 _BETTER: Final = 0.98  # of an error: a variant must be so much better to be taken
 _AS_FAST: Final = 0.97  # of the best speedup: then the smaller error decides
 _REFINED: Final = 3  # coverages whose variants are tried
+_ABOUT_EQUAL: Final = 1.05  # a ratio of errors: then the faster coverage alone is refined
+_FAR_BETTER: Final = 0.25  # a ratio of errors that variants do not make up for
 _MOST_BACKOFFS: Final = 6  # times that more layers become floats after the held-back samples
 # Changes that are tried in turn, each kept if the error falls.
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {"is_per_channel": False},
+    {"alpha": 0.5},
+    {"alpha": 0.8},
     {"ranges": "least squares"},
     {"ranges": "percentile"},
     {"is_symmetric": True},
-    {"alpha": 0.5},
-    {"alpha": 0.8},
     {"corrects_bias": True},
 )
+_DYNAMIC_VARIANTS: Final = 3  # the first ones suit scales of each run as well
 
 
 @frozen
@@ -91,13 +94,16 @@ class Int8Search:
         fast = [t for t in tried if (t[1].speedup or 0.0) >= self._options.least_speedup]
         if not fast:
             return sorted(tried, key=lambda t: -(t[1].speedup or 0.0))[:1]
-        good = [t for t in fast if not any(_dominates(other[1], t[1]) for other in fast)]
+        good: list[tuple[Scheme, Trial]] = []
+        for scheme, trial in sorted(fast, key=lambda t: -(t[1].speedup or 0.0)):
+            if not any(_prunes(*better, scheme, trial) for better in good):
+                good.append((scheme, trial))
         return sorted(good, key=lambda t: t[1].error or 0.0)[:_REFINED]
 
     def _refined(self, scheme: Scheme, first: Trial, outcome: Outcome) -> Scheme:
         """Return the variant of a scheme that has the least error."""
         best, least = scheme, first.error or 0.0
-        variants = _VARIANTS if scheme.is_static else _VARIANTS[:1]
+        variants = _VARIANTS if scheme.is_static else _VARIANTS[:_DYNAMIC_VARIANTS]
         with track(f"comparing variants of {scheme.coverage!r}") as progress:
             for i, change in enumerate(variants):
                 progress.update(i, len(variants), f"{i + 1} of {len(variants)}")
@@ -212,6 +218,14 @@ class Int8Search:
         return False
 
 
-def _dominates(a: Trial, b: Trial) -> bool:
-    """Return whether one trial is faster than another by more than noise, and loses less."""
-    return (a.error or 0.0) < (b.error or 0.0) and (a.speedup or 0.0) * _AS_FAST > (b.speedup or 0)
+def _prunes(scheme: Scheme, trial: Trial, other: Scheme, theirs: Trial) -> bool:
+    """Return whether the variants of another scheme need not be tried, as this one is better.
+
+    Constant scales gain more from variants than dynamic ones, which compute theirs in each run.
+    """
+    if scheme == other or (trial.speedup or 0.0) < _AS_FAST * (theirs.speedup or 0.0):
+        return False
+    ratio = (trial.error or 0.0) / max(theirs.error or 0.0, 1e-30)
+    if scheme.is_static or not other.is_static:
+        return ratio <= _ABOUT_EQUAL
+    return ratio <= _FAR_BETTER

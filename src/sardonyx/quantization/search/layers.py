@@ -12,6 +12,8 @@ from sardonyx.quantization.document import GraphDoc, ModelDoc, NodeDoc
 from sardonyx.quantization.quant_types import FLOATS
 
 HEAVY: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+TABLE: Final = "Gather"  # of constant rows: embeddings
+_LEAST_TABLE: Final = 1 << 14  # elements
 # Ops that lose little in 8 bits, and keep what is between two layers in integers.
 LIGHT: Final = (
     "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "HardSigmoid",
@@ -82,7 +84,14 @@ def layers_of(document: ModelDoc, types: dict[str, int]) -> list[Layer]:
 
 
 def _is_heavy(graph: GraphDoc, node: NodeDoc, types: dict[str, int]) -> bool:
-    """Return whether a node is a product of floats; Gemm and Conv need a constant weight."""
+    """Return whether a node is a product of floats, or reads rows of a large table.
+
+    Gemm and Conv need a constant weight.
+    """
+    if node.op_type == TABLE and not node.domain:
+        table = graph.constant(node.inputs[0])
+        is_floats = table is not None and table.dtype.onnx in FLOATS and len(table.shape) == 2
+        return table is not None and is_floats and table.count >= _LEAST_TABLE
     if node.op_type not in HEAVY or node.domain or types.get(node.inputs[0]) not in FLOATS:
         return False
     return node.op_type == "MatMul" or graph.constant(node.inputs[1]) is not None

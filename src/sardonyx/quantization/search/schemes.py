@@ -18,6 +18,7 @@ from sardonyx.quantization.search.layers import (
     ACTIVATIONS,
     HEAVY,
     LIGHT,
+    TABLE,
     Layer,
     layers_of,
     name_nodes,
@@ -55,10 +56,9 @@ class Scheme:
 
     def __str__(self) -> str:
         weights = "per channel" if self.is_per_channel else "per tensor"
-        if not self.is_static:
-            return f"dynamic, {weights}"
-        kind = "int8 symmetric" if self.is_symmetric else "uint8"
-        parts = [self.coverage, weights, kind, self.ranges]
+        parts = [self.coverage, weights]
+        if self.is_static:
+            parts += ["int8 symmetric" if self.is_symmetric else "uint8", self.ranges]
         if self.alpha:
             parts.append(f"SmoothQuant {self.alpha:g}")
         if self.corrects_bias:
@@ -128,8 +128,9 @@ class Quantizable:
         return document
 
     def _dynamic(self, scheme: Scheme, layers: Sequence[Layer]) -> ModelDoc:
-        document = self.document.copy()
-        chosen = [layer.name for layer in layers]
+        document = self._smoothed(scheme.alpha).copy()
+        # The quantizer makes a MatMul and an Add of a Gemm.
+        chosen = [layer.name + ("_MatMul" if layer.op == "Gemm" else "") for layer in layers]
         ONNXQuantizer(
             document,
             scheme.is_per_channel,
@@ -141,7 +142,7 @@ class Quantizable:
             None,
             chosen,
             [],
-            ["MatMul", "Gemm", "Conv"],
+            ["MatMul", "Conv", "Gather"],
             {"MatMulConstBOnly": True},
         ).quantize_document()
         return document
@@ -174,13 +175,11 @@ class Quantizable:
 
 def covered(coverage: str, layers: Collection[Layer]) -> list[str]:
     """Return the names of the nodes of some layers that a coverage quantizes."""
-    op_types = _op_types(coverage)
-    if op_types == list(HEAVY):
+    if coverage == "inputs":
         return [layer.name for layer in layers]
     return [name for layer in layers for name in layer.nodes]
 
 
 def _op_types(coverage: str) -> list[str]:
-    if coverage == "chain":
-        return [*HEAVY, *LIGHT]
-    return [*HEAVY, *ACTIVATIONS] if coverage == "layers" else list(HEAVY)
+    light = {"chain": LIGHT, "layers": ACTIVATIONS}.get(coverage, ())
+    return [*HEAVY, TABLE, *light]

@@ -28,6 +28,7 @@ from sardonyx.quantization.search import (
     quantize_within,
 )
 from sardonyx.quantization.search.outcome import LayerResult, Trial
+from sardonyx.quantization.search.schemes import COVERAGES
 
 DONE: Final = 0
 _SUFFIX: Final = ".quantized.onnx"
@@ -93,12 +94,15 @@ def _show(arguments: argparse.Namespace, outcome: Outcome) -> None:
 def _show_result(outcome: Outcome) -> None:
     assert outcome.speed is not None
     assert outcome.output is not None
-    say(f"{printable(outcome.output)}: {outcome.what}", "bold green")
+    say(printable(outcome.output), "bold green")
     speed = outcome.speed
     before, after = (format_bytes(n) for n in (outcome.bytes_before, outcome.bytes_after))
     ratio = outcome.bytes_before / max(outcome.bytes_after, 1)
     times = [format_seconds(s) for s in (speed.original_s, speed.candidate_s)]
+    coverage, _, rest = outcome.what.partition(", ")
+    how = [["how", coverage, f"{COVERAGES[coverage]}; {rest}"]] if coverage in COVERAGES else []
     rows = [
+        *(how or [["how", outcome.what, ""]]),
         ["loss", f"{outcome.loss:.3%}", f"{outcome.metric_text}; at most {outcome.max_loss:.3%}"],
         ["error", f"{outcome.error:.3%}", "relative error of the outputs"],
         ["time", f"{speed.speedup:.2f}x as fast", f"{times[0]} before, {times[1]} after"],

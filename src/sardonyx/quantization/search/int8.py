@@ -205,7 +205,7 @@ class Int8Search:
             trial.n_bytes = made.n_bytes
             outcome.trials.append(trial)
             if speed.speedup < self._options.least_speedup:
-                trial.verdict = "too slow on the held-back samples' first"
+                trial.verdict = "too slow when it was timed again"
                 return False
             if losses.loss <= self._options.max_loss:
                 trial.verdict = "chosen: checked on samples that were held back"

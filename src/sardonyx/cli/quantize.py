@@ -27,7 +27,7 @@ from sardonyx.quantization.search import (
     SearchOptions,
     quantize_within,
 )
-from sardonyx.quantization.search.outcome import LayerResult, Trial
+from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Trial
 from sardonyx.quantization.search.schemes import COVERAGES
 
 DONE: Final = 0
@@ -116,7 +116,7 @@ def _show_result(outcome: Outcome) -> None:
 
 def _show_layers(layers: Sequence[LayerResult], top: int) -> None:
     """Print the layers that lose most, and those that stay in floats."""
-    n_float = sum(layer.choice == "float" for layer in layers)
+    n_float = sum(layer.choice == FLOAT for layer in layers)
     heading("layers", f"{len(layers) - n_float} quantized, {n_float} in floats; by error alone")
     worst = sorted(layers, key=lambda layer: -(layer.error or 0.0))
     rows = [_layer_row(layer) for layer in worst[:top]]

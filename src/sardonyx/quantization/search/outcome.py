@@ -11,6 +11,7 @@ from sardonyx.quantization.search.evaluate import Speed, Timer, interleaved
 from sardonyx.quantization.search.metrics import AUTO
 
 GOALS: Final = ("speed", "size")
+FLOAT: Final = "float"  # the choice for a layer that is not quantized
 _SPEEDUPS: Final = {"speed": 1.5, "size": 1.0}  # that a goal asks for by default
 _MARGIN: Final = 0.9  # of max_loss, on the samples that the search sees
 

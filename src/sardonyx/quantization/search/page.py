@@ -10,7 +10,7 @@ from typing import Final
 
 from sardonyx.base.printable import printable
 from sardonyx.base.units import format_bytes, format_seconds
-from sardonyx.quantization.search.outcome import LayerResult, Outcome, Trial
+from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Outcome, Trial
 from sardonyx.reports.plan_page import content_hash, stylesheet
 
 _STYLE: Final = """
@@ -137,7 +137,7 @@ def _bars(layers: Sequence[LayerResult]) -> str:
     for i, (title, pairs, form) in enumerate(columns):
         left = _NAME_WIDTH + i * (_BAR_WIDTH + _GAP)
         parts.append(f'<text x="{left}" y="14">{title}</text>')
-        floats = [x.choice == "float" for x in shown]
+        floats = [x.choice == FLOAT for x in shown]
         parts += _column(list(zip(pairs, floats, strict=True)), left, form)
     return "".join([*parts, "</svg>"])
 

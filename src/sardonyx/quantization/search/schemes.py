@@ -99,7 +99,9 @@ class Quantizable:
         if not scheme.corrects_bias:
             return document
         if self._means is None:
-            names = {node.inputs[0] for node in self.document.graph.nodes if node.op_type in HEAVY}
+            graph = self.document.graph
+            heavy = [node for node in graph.nodes if node.op_type in HEAVY]
+            names = {n.inputs[0] for n in heavy if graph.constant(n.inputs[1]) is not None}
             self._means = input_means(self.document, names, self._calibrating.feeds())
         base = self._smoothed(scheme.alpha).copy()
         names_of_layers = {layer.name for layer in layers}

@@ -9,8 +9,8 @@ from sardonyx.base.progress import track
 from sardonyx.quantization.document.session import open_session
 from sardonyx.quantization.search.candidates import Candidate, Candidates
 from sardonyx.quantization.search.evaluate import layer_seconds, session_options
-from sardonyx.quantization.search.layers import Layer, groups_of
-from sardonyx.quantization.search.outcome import LayerResult
+from sardonyx.quantization.search.layers import TABLE, Layer, groups_of
+from sardonyx.quantization.search.outcome import FLOAT, LayerResult
 from sardonyx.quantization.search.samples import Feed, Part
 from sardonyx.quantization.search.schemes import Quantizable, Scheme
 
@@ -79,18 +79,18 @@ class Sensitivity:
         found = []
         for group, error in zip(self._groups, ranked, strict=True):
             for layer in group:
-                is_float = layer.name in kept
-                size = layer.weight_bytes if is_float else layer.weight_count
+                choice, why = _choice(scheme, layer, layer.name in kept)
+                is_float = choice == FLOAT
                 found.append(
                     LayerResult(
                         layer.name,
                         layer.op,
-                        "float" if is_float else _choice(scheme, layer),
-                        _why(is_float, error, ranked, bool(kept)),
+                        choice,
+                        why or _why(is_float, error, ranked, bool(kept)),
                         error,
                         len(group),
                         layer.weight_bytes,
-                        size,
+                        layer.weight_bytes if is_float else layer.weight_count,
                         before.get(layer.name, 0.0),
                         after.get(layer.name, 0.0),
                     )
@@ -98,10 +98,17 @@ class Sensitivity:
         return found
 
 
-def _choice(scheme: Scheme, layer: Layer) -> str:
+def _choice(scheme: Scheme, layer: Layer, is_kept: bool) -> tuple[str, str]:
+    """Return what is done with a layer, and the reason if that is not its error."""
+    if is_kept:
+        return FLOAT, ""
     if not layer.weight_count:
-        return "8 bits, both operands"
-    return "8 bits per channel" if scheme.is_per_channel else "8 bits per tensor"
+        if not scheme.is_static:
+            return FLOAT, "both operands are computed: scales of each run would cost more"
+        return "8 bits, both operands", ""
+    if layer.op == TABLE or not scheme.is_per_channel:
+        return "8 bits per tensor", ""
+    return "8 bits per channel", ""
 
 
 def _why(is_float: bool, error: float, errors: list[float], some_float: bool) -> str:

@@ -80,11 +80,11 @@ def test_shared_biases_stay() -> None:
 def test_least_squares_ignores_a_few_outliers() -> None:
     values = np.concatenate([np.random.default_rng(0).normal(size=100_000), [1000.0]])
     counts, edges = np.histogram(values, 100_000)
-    low, high = least_squares(Histogram(counts, edges, values.min(), values.max()))
+    _, high = least_squares(Histogram(counts, edges, values.min(), values.max()))
     assert high > 800.0  # to clip it costs more than coarse steps for all others
     values[-1] = 12.0
     counts, edges = np.histogram(values, 4096)
-    low, high = least_squares(Histogram(counts, edges, values.min(), values.max()))
+    _, high = least_squares(Histogram(counts, edges, values.min(), values.max()))
     assert 4.0 < high < 12.0
 
 

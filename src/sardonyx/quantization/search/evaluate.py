@@ -18,11 +18,10 @@ from sardonyx.quantization.search.samples import Feed, Part, Sample
 from sardonyx.session import InferenceSession
 
 _CACHED_BYTES: Final = 1 << 28  # of the original's outputs, which candidates are compared with
-_FEWEST_ROUNDS: Final = 5
+_FEWEST_ROUNDS: Final = 10
 _MOST_ROUNDS: Final = 2000
 _WARM_UP: Final = 2
 _PROFILED: Final = 5  # runs
-_QUANTILE: Final = 0.25  # of times: other load on the machine only adds to them
 # What follows the names of nodes and values in names that quantization adds.
 _MARKS: Final = ("_QuantizeLinear", "_DequantizeLinear", "_Q", "_quant", "_output_quantized")
 
@@ -52,7 +51,7 @@ class Speed:
 
 
 def interleaved(original: Run, candidate: Run, seconds: float) -> tuple[float, float]:
-    """Return the seconds of a call of each, a low quantile of calls in turn."""
+    """Return the least seconds of a call of each, called in turn: other load only adds to them."""
     for _ in range(_WARM_UP):
         original()
         candidate()
@@ -65,8 +64,7 @@ def interleaved(original: Run, candidate: Run, seconds: float) -> tuple[float, f
             found.append(time.perf_counter() - start)
         if time.perf_counter() - began >= seconds and len(times[0]) >= _FEWEST_ROUNDS:
             break
-    low, other = (float(np.quantile(found, _QUANTILE)) for found in times)
-    return low, other
+    return min(times[0]), min(times[1])
 
 
 def session_options(threads: int) -> SessionOptions:

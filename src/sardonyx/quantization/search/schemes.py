@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sardonyx.base.records import frozen
 from sardonyx.quantization.bias_correction import corrected_biases, input_means
-from sardonyx.quantization.document import ModelDoc, read_document
+from sardonyx.quantization.document import ModelDoc, read_document, save_document
 from sardonyx.quantization.document.types import value_types
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.qdq_quantizer import QDQQuantizer
@@ -150,10 +150,14 @@ class Quantizable:
         return document
 
     def _smoothed(self, alpha: float) -> ModelDoc:
+        """Return the smoothed model, whose weights are in a file, as those of the original are."""
         if alpha not in self._documents:
-            document = self.document.copy()
-            smooth(document, self._calibrating.feeds(), alpha)
-            self._documents[alpha] = document
+            path = self._journal.path(f"smoothed.{alpha:g}.onnx")
+            if not os.path.exists(path):
+                document = self.document.copy()
+                smooth(document, self._calibrating.feeds(), alpha)
+                save_document(document, path)
+            self._documents[alpha] = read_document(path)
         return self._documents[alpha]
 
     def _ranges_of(self, alpha: float) -> dict[str, TensorsData]:

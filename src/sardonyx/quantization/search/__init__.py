@@ -61,19 +61,12 @@ def quantize_within(
         chosen.metric, document, samples.has_labels, first_outputs(path, parts[0], chosen.threads)
     )
     folder = os.fspath(chosen.work or target + WORK_SUFFIX)
+    outcome = _outcome(path, document, kind, parts, chosen)
     with work_folder(folder):
         journal = Journal(folder, _digest(document, samples, kind))
-        outcome = _outcome(path, document, kind, parts, chosen)
         evaluator = Evaluator(path, kind, chosen.threads, chosen.timer)
         candidates = Candidates(target, journal, evaluator, chosen)
-        prepared = Quantizable(_prepared(path, journal), parts[0], journal)
-        if not prepared.layers:
-            raise InvalidArgument(
-                "the model has nothing to quantize: no MatMul, Gemm or convolution of floats",
-                hint="a model that is quantized already, or of trees, stays as it is",
-            )
-        search = WeightSearch if chosen.goal == "size" else Int8Search
-        search(prepared, candidates, parts).run(outcome)
+        _search(candidates, parts, _prepared(path, journal), outcome)
         outcome.seconds, outcome.n_resumed = time.monotonic() - began, journal.n_resumed
         if outcome.refusal:
             raise refused(outcome)
@@ -81,6 +74,20 @@ def quantize_within(
         outcome.output = target
         remove(folder)
     return outcome
+
+
+def _search(
+    candidates: Candidates, parts: tuple[Part, Part], prepared: str, outcome: Outcome
+) -> None:
+    """Search by the goal; the candidate that is left is the result, unless there is a refusal."""
+    model = Quantizable(prepared, parts[0], candidates.journal)
+    if not model.layers:
+        raise InvalidArgument(
+            "the model has nothing to quantize: no MatMul, Gemm or convolution of floats",
+            hint="a model that is quantized already, or of trees, stays as it is",
+        )
+    search = WeightSearch if outcome.goal == "size" else Int8Search
+    search(model, candidates, parts).run(outcome)
 
 
 def _check_output(target: str) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from sardonyx.base.printable import printable
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Outcome, Trial
+from sardonyx.quantization.search.schemes import COVERAGES
 from sardonyx.reports.plan_page import content_hash, stylesheet
 
 _STYLE: Final = """
@@ -94,7 +95,9 @@ def _result(outcome: Outcome) -> str:
         for value, text in figures
     )
     remarks = "".join(f"<p>{_text(remark)}</p>" for remark in outcome.remarks)
-    what = f"<p>{_text(outcome.output)}: {_text(outcome.what)}</p>"
+    coverage = outcome.what.partition(",")[0]
+    more = f" ({coverage}: {COVERAGES[coverage]})" if coverage in COVERAGES else ""
+    what = f"<p>{_text(outcome.output)}: {_text(outcome.what + more)}</p>"
     return f'{what}<div class="figures">{cells}</div>{remarks}'
 
 

@@ -34,7 +34,6 @@ from sardonyx.quantization.shape_inference import quant_pre_process
 __all__ = ["Outcome", "QuantizationRefused", "SearchOptions", "quantize_within"]
 
 WORK_SUFFIX: Final = ".search"  # of the folder beside the output
-_PREPARED: Final = "prepared.onnx"
 
 
 def quantize_within(
@@ -103,17 +102,15 @@ def _check_output(target: str) -> None:
 
 def _prepared(path: str, journal: Journal) -> str:
     """Return the path of the optimized model with names for all nodes; it is made once."""
-    prepared = journal.path(_PREPARED)
-
-    def prepare() -> bool:
-        quant_pre_process(path, prepared)
-        document = read_document(prepared)
+    prepared, optimized = journal.path("prepared.onnx"), journal.path("optimized.onnx")
+    if not os.path.exists(prepared):
+        quant_pre_process(path, optimized)
+        document = read_document(optimized)
         name_nodes(document)
         save_document(document, prepared)
-        return True
-
-    if not os.path.exists(prepared):
-        prepare()
+        for written in (optimized, f"{optimized}.data"):
+            if os.path.exists(written):
+                os.unlink(written)
     journal.remembered("prepared", lambda: True)
     return prepared
 

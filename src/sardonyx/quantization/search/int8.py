@@ -21,6 +21,7 @@ _AS_FAST: Final = 0.97  # of the best speedup: then the smaller error decides
 _REFINED: Final = 3  # coverages whose variants are tried
 _ABOUT_EQUAL: Final = 1.05  # a ratio of errors: then the faster coverage alone is refined
 _FAR_BETTER: Final = 0.25  # a ratio of errors that variants do not make up for
+_SURPRISING: Final = 2.0  # a ratio of errors
 _MOST_BACKOFFS: Final = 6  # times that more layers become floats after the held-back samples
 # Changes that are tried in turn, each kept if the error falls.
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -212,6 +213,7 @@ class Int8Search:
                 outcome.what, outcome.bytes_after = str(found.scheme), made.n_bytes
                 outcome.loss, outcome.error, outcome.speed = losses.loss, losses.error, speed
                 outcome.layers = self.sensitivity.results(found.scheme, kept, made)
+                outcome.remarks += _doubts(losses.error, found.trial.error or 0.0)
                 return True
             trial.verdict = "loses too much on samples that were held back"
             n_float += step
@@ -229,3 +231,11 @@ def _prunes(scheme: Scheme, trial: Trial, other: Scheme, theirs: Trial) -> bool:
     if scheme.is_static or not other.is_static:
         return ratio <= _ABOUT_EQUAL
     return ratio <= _FAR_BETTER
+
+
+def _doubts(error: float, searched: float) -> list[str]:
+    """Return a remark if an error is much larger on the samples that were held back."""
+    if error <= _SURPRISING * searched:
+        return []
+    text = f"the error on held-back samples is {error / max(searched, 1e-30):.1f} times that on"
+    return [f"{text} the others: more samples, or more varied ones, would calibrate better"]

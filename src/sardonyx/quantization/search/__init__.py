@@ -6,8 +6,11 @@ in floats, and checks the result against the original on samples that it has not
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import time
+from collections.abc import Iterator
 from typing import Any, Final
 
 from sardonyx.base.digest import blake2b
@@ -86,7 +89,20 @@ def _search(
             hint="a model that is quantized already, or of trees, stays as it is",
         )
     search = WeightSearch if outcome.goal == "size" else Int8Search
-    search(model, candidates, parts).run(outcome)
+    with _without_warnings():
+        search(model, candidates, parts).run(outcome)
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Mute the quantizers' warnings about single tensors: what they cost is measured."""
+    logger = logging.getLogger("sardonyx.quantization")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check_output(target: str) -> None:

@@ -1,6 +1,6 @@
 """Errors of 8-bit models that several tools make of one model with the same samples.
 
-    python -m bench.quantizers MODEL SAMPLES... [--tools ours,onnxruntime,nncf]
+    python -m bench.quantizers MODEL SAMPLES... [--tools ours,onnxruntime,nncf] [--models M...]
 
 Every tool gets the samples that calibrate, and may quantize all that it can: sizes are about equal.
 Prints the relative error of the outputs on the samples that are held back, as all models run here,
@@ -130,6 +130,7 @@ def main() -> None:
     parser.add_argument("model", type=pathlib.Path)
     parser.add_argument("samples", nargs="+")
     parser.add_argument("--tools", default=",".join(TOOLS))
+    parser.add_argument("--models", nargs="*", type=pathlib.Path, help="to measure as they are")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement of speed")
     arguments = parser.parse_args()
     model, seconds = arguments.model, arguments.seconds
@@ -140,7 +141,9 @@ def main() -> None:
         "nncf": lambda: by_nncf(model, parts[0]),
     }
     print(f"{model.name}: {len(parts[0])} samples calibrate, {len(parts[1])} check", flush=True)
-    for tool in arguments.tools.split(","):
+    for path in arguments.models or ():
+        print(f"{path.name:49} {measured(model, path, parts[1], seconds)}", flush=True)
+    for tool in filter(None, arguments.tools.split(",")):
         for name, make in makers[tool]():
             with tempfile.TemporaryDirectory() as folder:
                 out, began = pathlib.Path(folder) / "model.onnx", time.monotonic()

@@ -118,11 +118,11 @@ def measured(model: pathlib.Path, out: pathlib.Path, part: Part, seconds: float)
         runs = (session.run(None, sample.feed) for session in (original, candidate))
         metric.add(*runs, sample)
     feed = next(iter(part)).feed
-    before, after = interleaved(
+    speed = interleaved(
         lambda: original.run(None, feed), lambda: candidate.run(None, feed), seconds
     )
     size = sum(p.stat().st_size for p in out.parent.glob(f"{out.name}*") if p.is_file())
-    return f"{metric.loss():8.3%} {size / 1e6:8.2f} MB {before / after:6.2f}x"
+    return f"{metric.loss():8.3%} {size / 1e6:8.2f} MB {speed.speedup:6.2f}x"
 
 
 def main() -> None:

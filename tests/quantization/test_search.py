@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,11 @@ from sardonyx.quantization.search import (
     Outcome,
     QuantizationRefused,
     SearchOptions,
+    evaluate,
     int8,
     quantize_within,
 )
-from sardonyx.quantization.search.evaluate import Evaluator, Loss, interleaved
+from sardonyx.quantization.search.evaluate import Evaluator, Loss, Speed, interleaved
 from sardonyx.quantization.search.journal import Journal
 from sardonyx.quantization.search.page import page
 from sardonyx.quantization.search.samples import Part
@@ -40,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def timer(speedup: float) -> Any:
     """Return a timer that finds every candidate so many times faster than the original."""
-    return lambda original, candidate, seconds: (speedup, 1.0)
+    return lambda original, candidate, seconds: Speed(speedup, 1.0)
 
 
 def options(speedup: float = 2.0, **changes: Any) -> SearchOptions:
@@ -237,6 +239,7 @@ def test_a_killed_search_continues(tmp_path: Path) -> None:
     script = f"""
 import os
 from sardonyx.quantization.search import SearchOptions, quantize_within
+from sardonyx.quantization.search.evaluate import Speed
 from sardonyx.quantization.search.journal import Journal
 remembered, count = Journal.remembered, []
 def stopping(self, key, compute):
@@ -246,7 +249,7 @@ def stopping(self, key, compute):
     return remembered(self, key, compute)
 Journal.remembered = stopping
 quantize_within({str(DIGITS)!r}, {str(tmp_path / "out.onnx")!r}, {str(SAMPLES)!r},
-                SearchOptions(timer=lambda a, b, s: (2.0, 1.0)))
+                SearchOptions(timer=lambda a, b, s: Speed(2.0, 1.0)))
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert not (tmp_path / "out.onnx").exists()
@@ -291,12 +294,32 @@ def test_the_folder_keeps_what_is_not_of_the_search(tmp_path: Path) -> None:
     assert [p.name for p in work.iterdir()] == ["notes.txt"]
 
 
-def test_calls_are_timed_in_turn() -> None:
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_calls_are_timed_in_turn(is_busy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The elapsed time of undisturbed calls counts; where there are none, processor time does."""
+    clock = {"elapsed": 0.0, "used": 0.0, "interruptions": 0}
     calls: list[str] = []
-    times = interleaved(lambda: calls.append("a"), lambda: calls.append("b"), 0.0)
-    assert all(t >= 0 for t in times)
-    assert calls[:2] == ["a", "b"]
+
+    def run(name: str, elapsed: float, used: float) -> None:
+        calls.append(name)
+        is_disturbed = is_busy or len(calls) % 4 > 1
+        clock["elapsed"] += elapsed * (20 if is_disturbed else 1)
+        clock["used"] += used
+        clock["interruptions"] += is_disturbed
+
+    usage = SimpleNamespace(
+        RUSAGE_SELF=0,
+        getrusage=lambda _: SimpleNamespace(ru_nivcsw=clock["interruptions"]),
+    )
+    times = SimpleNamespace(
+        perf_counter=lambda: clock["elapsed"], process_time=lambda: clock["used"]
+    )
+    monkeypatch.setattr(evaluate, "resource", usage)
+    monkeypatch.setattr(evaluate, "time", times)
+    speed = interleaved(lambda: run("a", 3.0, 8.0), lambda: run("b", 2.0, 4.0), 0.0)
     assert all(x != y for x, y in itertools.pairwise(calls))
+    assert speed.is_busy == is_busy
+    assert (speed.original_s, speed.candidate_s) == pytest.approx((8, 4) if is_busy else (3, 2))
 
 
 def _nan(feeds: Any) -> Any:

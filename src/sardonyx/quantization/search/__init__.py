@@ -91,6 +91,8 @@ def _search(
     search = WeightSearch if outcome.goal == "size" else Int8Search
     with _without_warnings():
         search(model, candidates, parts).run(outcome)
+    if outcome.speed is not None and outcome.speed.is_busy:
+        outcome.remarks.append("the machine was busy: times are those of its processors")
 
 
 @contextlib.contextmanager

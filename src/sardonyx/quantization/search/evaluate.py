@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -20,13 +21,13 @@ from sardonyx.session import InferenceSession
 _CACHED_BYTES: Final = 1 << 28  # of the original's outputs, which candidates are compared with
 _FEWEST_ROUNDS: Final = 10
 _MOST_ROUNDS: Final = 2000
+_FEWEST_WHOLE: Final = 3  # calls that were not interrupted
 _WARM_UP: Final = 2
 _PROFILED: Final = 5  # runs
 # What follows the names of nodes and values in names that quantization adds.
 _MARKS: Final = ("_QuantizeLinear", "_DequantizeLinear", "_Q", "_quant", "_output_quantized")
 
 Run = Callable[[], Any]
-Timer = Callable[[Run, Run, float], tuple[float, float]]
 
 
 @frozen
@@ -43,6 +44,7 @@ class Speed:
 
     original_s: float
     candidate_s: float
+    is_busy: bool = False  # processor seconds, as no run was undisturbed by other processes
 
     @property
     def speedup(self) -> float:
@@ -50,21 +52,47 @@ class Speed:
         return self.original_s / self.candidate_s if self.candidate_s else 0.0
 
 
-def interleaved(original: Run, candidate: Run, seconds: float) -> tuple[float, float]:
-    """Return the least seconds of a call of each, called in turn: other load only adds to them."""
-    for _ in range(_WARM_UP):
-        original()
-        candidate()
-    times: tuple[list[float], list[float]] = ([], [])
+Timer = Callable[[Run, Run, float], Speed]
+
+
+def interleaved(original: Run, candidate: Run, seconds: float) -> Speed:
+    """Return the least seconds of a call of each, called in turn.
+
+    Calls count that the system did not interrupt to run other processes. On a machine so busy that
+    it interrupts all of them, their processor seconds are compared: of elapsed times the longer one
+    would contain more of the others' work, and the candidate would seem faster than it is.
+    """
+    calls, times = (original, candidate), (list[_Call](), list[_Call]())
+    for call in calls * _WARM_UP:
+        call()
     began = time.perf_counter()
     while len(times[0]) < _MOST_ROUNDS:
-        for call, found in zip((original, candidate), times, strict=True):
-            start = time.perf_counter()
-            call()
-            found.append(time.perf_counter() - start)
+        for call, found in zip(calls, times, strict=True):
+            found.append(_timed(call))
         if time.perf_counter() - began >= seconds and len(times[0]) >= _FEWEST_ROUNDS:
             break
-    return min(times[0]), min(times[1])
+    whole = [[c.seconds for c in found if not c.interruptions] for found in times]
+    if all(len(found) >= _FEWEST_WHOLE for found in whole):
+        return Speed(min(whole[0]), min(whole[1]))
+    used = [min(c.processor_s for c in found) for found in times]
+    return Speed(used[0], used[1], is_busy=True)
+
+
+@frozen
+class _Call:
+    """The times of a call, and how often other processes ran instead of one of its threads."""
+
+    seconds: float
+    processor_s: float  # of all threads
+    interruptions: int
+
+
+def _timed(call: Run) -> _Call:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    used, began = time.process_time(), time.perf_counter()
+    call()
+    seconds, used = time.perf_counter() - began, time.process_time() - used
+    return _Call(seconds, used, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before)
 
 
 def session_options(threads: int) -> SessionOptions:
@@ -117,10 +145,9 @@ class Evaluator:
 
     def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> Speed:
         """Return the time of a run of both, measured in turn in this process."""
-        times = self._timer(
+        return self._timer(
             lambda: self._session.run(None, feed), lambda: candidate.run(None, feed), seconds
         )
-        return Speed(*times)
 
 
 def first_outputs(model: Any, part: Part, threads: int) -> Outputs:

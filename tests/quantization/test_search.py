@@ -170,6 +170,25 @@ def test_the_most_sensitive_layers_stay_floats(tmp_path: Path) -> None:
     assert error_of(tmp_path / "some.onnx", model, feeds[1::2]) <= limit * 1.01
 
 
+def test_goals(tmp_path: Path) -> None:
+    """By speed the fastest model is chosen, by accuracy that of the least error."""
+    feeds, times = samples("convnet", 8), iter(range(100, 0, -1))
+    path, out = saved(tmp_path, convnet()), tmp_path / "out.onnx"
+
+    def slowing(original: Any, candidate: Any, seconds: float) -> Speed:
+        return Speed(float(next(times)), 1.0)  # what is tried first is the fastest
+
+    found = {}
+    for goal in ("speed", "accuracy"):
+        chosen = SearchOptions(metric="error", max_loss=0.2, goal=goal, timer=slowing)
+        outcome = quantize_within(path, out, feeds, chosen)
+        found[goal] = outcome.what.partition(",")[0]
+        whole = [t for t in outcome.trials if t.loss is not None and not t.verdict]
+        best = min(whole, key=lambda t: t.error or 0.0)
+        assert goal == "speed" or outcome.what == best.what
+    assert found["speed"] == "chain"
+
+
 def test_weights_in_n_bits(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     wide = {"a": (128, 128), "b": (128, 128), "c": (128, 64)}
@@ -391,7 +410,7 @@ def test_models_without_layers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"goal": "both"}, "speed or size"),
+        ({"goal": "both"}, "speed, accuracy or size"),
         ({"max_loss": -1.0}, "0 or more"),
         ({"max_loss": float("nan")}, "0 or more"),
         ({"bits": (5,)}, "2, 3, 4 or 8 bits"),

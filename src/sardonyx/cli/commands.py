@@ -429,13 +429,14 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("--labels NAME", "the array with the right answers (default: labels or label)"),
             option(
                 "--goal NAME",
-                "speed (default): 8 bits, the fastest; size: n-bit weights, the smallest",
-                choices=("speed", "size"),
+                "speed (default): 8 bits, the fastest; accuracy: 8 bits, the least error; size: n-bit "
+                "weights, the smallest",
+                choices=("speed", "accuracy", "size"),
                 default="speed",
             ),
             option(
                 "--min-speedup X",
-                "slower models are not written (default: 1.5 for speed, 1 for size)",
+                "slower models are not written (default: 1.5 for 8 bits, 1 for size)",
                 type=real(1000, "a factor"),
             ),
             option(

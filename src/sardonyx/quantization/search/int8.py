@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sardonyx.base.progress import track
@@ -61,25 +61,35 @@ class Int8Search:
 
     def run(self, outcome: Outcome) -> None:
         """Search; set the result, or the reason why there is none, in the outcome."""
-        fitted = [
-            found
-            for scheme, trial in self._coverages(outcome)
-            if (found := self._fitted(self._refined(scheme, trial, outcome), outcome))
-        ]
-        best = max((f.trial.speedup or 0.0 for f in fitted), default=0.0)
-
-        def preference(found: Fitted) -> tuple[bool, float]:
-            is_fast = (found.trial.speedup or 0.0) >= _AS_FAST * best
-            rank = found.trial.error if is_fast else -(found.trial.speedup or 0.0)
-            return not is_fast, rank or 0.0
-
-        for found in sorted(fitted, key=preference):
-            if self._accept(found, outcome):
-                return
+        refined = [self._refined(s, trial, outcome) for s, trial in self._coverages(outcome)]
+        limit = self._options.searched_loss
+        whole = [s for s in refined if self._loss(s, 0) <= limit]
+        # Layers in floats cost time: they are a way out where no scheme suits all layers.
+        for schemes in (whole, [s for s in refined if s not in whole]):
+            fitted = [found for s in schemes if (found := self._fitted(s, outcome))]
+            for found in self._by_preference(fitted):
+                if self._accept(found, outcome):
+                    return
         outcome.refusal = (
             f"no 8-bit model loses at most {self._options.max_loss:.2%} ({outcome.metric_text}) "
             f"and is {self._options.least_speedup:g} times as fast as the original"
         )
+
+    def _by_preference(self, fitted: Sequence[Fitted]) -> list[Fitted]:
+        """Return models by error for the goal accuracy, else the fastest first.
+
+        Of models that are about as fast as the fastest, the one with the least error is first.
+        """
+        best = max((f.trial.speedup or 0.0 for f in fitted), default=0.0)
+        if self._options.goal == "accuracy":
+            best = 0.0
+
+        def rank(found: Fitted) -> tuple[bool, float]:
+            is_fast = (found.trial.speedup or 0.0) >= _AS_FAST * best
+            order = found.trial.error if is_fast else -(found.trial.speedup or 0.0)
+            return not is_fast, order or 0.0
+
+        return sorted(fitted, key=rank)
 
     def _coverages(self, outcome: Outcome) -> list[tuple[Scheme, Trial]]:
         """Return the coverages that are fast enough with all layers quantized, the best first."""
@@ -95,6 +105,8 @@ class Int8Search:
         fast = [t for t in tried if (t[1].speedup or 0.0) >= self._options.least_speedup]
         if not fast:
             return sorted(tried, key=lambda t: -(t[1].speedup or 0.0))[:1]
+        if self._options.goal == "accuracy":
+            return sorted(fast, key=lambda t: t[1].error or 0.0)[:_REFINED]
         good: list[tuple[Scheme, Trial]] = []
         for scheme, trial in sorted(fast, key=lambda t: -(t[1].speedup or 0.0)):
             if not any(_prunes(*better, scheme, trial) for better in good):

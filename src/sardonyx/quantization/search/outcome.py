@@ -10,9 +10,9 @@ from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.quantization.search.evaluate import Speed, Timer, interleaved
 from sardonyx.quantization.search.metrics import AUTO
 
-GOALS: Final = ("speed", "size")
+GOALS: Final = ("speed", "accuracy", "size")
 FLOAT: Final = "float"  # the choice for a layer that is not quantized
-_SPEEDUPS: Final = {"speed": 1.5, "size": 1.0}  # that a goal asks for by default
+_SPEEDUPS: Final = {"speed": 1.5, "accuracy": 1.5, "size": 1.0}  # that a goal asks for by default
 _MARGIN: Final = 0.9  # of max_loss, on the samples that the search sees
 
 
@@ -35,7 +35,9 @@ class SearchOptions:
     def __post_init__(self) -> None:
         """Check the values."""
         if self.goal not in GOALS:
-            raise InvalidArgument(f"the goal is speed or size, not {self.goal!r}")
+            raise InvalidArgument(
+                f"the goal is {', '.join(GOALS[:-1])} or {GOALS[-1]}, not {self.goal!r}"
+            )
         if not self.max_loss >= 0:
             raise InvalidArgument(f"max_loss is {self.max_loss}, and it is 0 or more")
         if not self.bits or not set(self.bits) <= {2, 3, 4, 8}:

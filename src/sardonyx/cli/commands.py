@@ -429,8 +429,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("--labels NAME", "the array with the right answers (default: labels or label)"),
             option(
                 "--goal NAME",
-                "speed (default): 8 bits, the fastest; accuracy: 8 bits, the least error; size: n-bit "
-                "weights, the smallest",
+                "speed (default): 8 bits, the fastest; accuracy: 8 bits, the least error; size: "
+                "n-bit weights, the smallest",
                 choices=("speed", "accuracy", "size"),
                 default="speed",
             ),

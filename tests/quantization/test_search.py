@@ -211,6 +211,23 @@ def test_weights_in_n_bits(tmp_path: Path) -> None:
         assert outcome.loss <= limit
 
 
+def test_products_of_8_bits_where_others_are_too_slow(tmp_path: Path) -> None:
+    speeds = iter((0.5, 1.2))
+    chosen = SearchOptions(
+        metric="error",
+        max_loss=0.9,
+        goal="size",
+        timer=lambda original, candidate, seconds: Speed(next(speeds), 1.0),
+    )
+    out, feeds = tmp_path / "out.onnx", samples("transformer", 8)
+    outcome = quantize_within(saved(tmp_path, transformer()), out, feeds, chosen)
+    assert outcome.what.endswith("8-bit products")
+    products = [n for n in onnx.load(out).graph.node if n.op_type == "MatMulNBits"]
+    levels = [a.i for n in products for a in n.attribute if a.name == "accuracy_level"]
+    assert levels == [4] * len(products)
+    assert levels
+
+
 def _counted(monkeypatch: pytest.MonkeyPatch, stop_after: int) -> list[str]:
     """Interrupt the search after so many results; return the list of keys that are computed."""
     remembered, computed = Journal.remembered, list[str]()

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sardonyx.base.progress import track
 from sardonyx.base.records import frozen, replace
 from sardonyx.errors import SardonyxError
+from sardonyx.quantization.document import read_document, save_document
 from sardonyx.quantization.matmul_nbits import (
     AWQWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -63,7 +64,8 @@ class WeightSearch:
         self._feed = next(iter(self._held_back)).feed
         self._layers = [x for x in model.layers if x.op == "MatMul" and x.weight_count]
         self._groups = groups_of(self._layers, _MOST_GROUPS)
-        self._n_bytes = sum(layer.weight_bytes for layer in self._layers)
+        self._is_large = sum(x.weight_bytes for x in self._layers) > _EXTERNAL
+        self._written: Format | None = None
 
     def run(self, outcome: Outcome) -> None:
         """Search; set the result, or the reason why there is none, in the outcome."""
@@ -126,10 +128,20 @@ class WeightSearch:
         return trial
 
     def _made(self, form: Format) -> Candidate:
-        quantizer = self._quantizer(form, ())
-        quantizer.process()
-        is_large = self._n_bytes > _EXTERNAL
-        quantizer.model.save_model_to_file(self._candidates.path, is_large)
+        """Write and open a model, unless it is the one that was written last."""
+        plain, path = replace(form, level=0), self._candidates.path
+        if self._written not in (plain, form):
+            quantizer = self._quantizer(plain, ())
+            quantizer.process()
+            quantizer.model.save_model_to_file(path, self._is_large)
+            self._written = plain
+        if self._written != form:
+            document = read_document(path)
+            for node in document.graph.nodes:
+                if node.op_type == "MatMulNBits":
+                    node.set("accuracy_level", form.level)
+            save_document(document, path, external=self._is_large)
+            self._written = form
         return self._candidates.opened()
 
     def _quantizer(self, form: Format, excluded: Sequence[str]) -> MatMulNBitsQuantizer:
@@ -139,7 +151,6 @@ class WeightSearch:
             self._model.path,
             form.bits,
             form.block,
-            accuracy_level=form.level,
             nodes_to_exclude=excluded,
             algo_config=config,
         )

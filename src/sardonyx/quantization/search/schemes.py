@@ -79,7 +79,7 @@ class Quantizable:
         self.layers: list[Layer] = layers_of(document, types)
         self._documents: dict[float, ModelDoc] = {0.0: document}
         self._ranges: dict[float, dict[str, TensorsData]] = {}
-        self._means: dict[str, Any] | None = None
+        self._means: dict[float, dict[str, Any]] = {}
 
     @property
     def document(self) -> ModelDoc:
@@ -98,14 +98,9 @@ class Quantizable:
         document = self._quantized(scheme, layers, self._smoothed(scheme.alpha).copy())
         if not scheme.corrects_bias:
             return document
-        if self._means is None:
-            graph = self.document.graph
-            heavy = [node for node in graph.nodes if node.op_type in HEAVY]
-            names = {n.inputs[0] for n in heavy if graph.constant(n.inputs[1]) is not None}
-            self._means = input_means(self.document, names, self._calibrating.feeds())
         base = self._smoothed(scheme.alpha).copy()
         names_of_layers = {layer.name for layer in layers}
-        corrected_biases(base, document, self._means, names_of_layers)
+        corrected_biases(base, document, self._means_of(scheme.alpha), names_of_layers)
         return self._quantized(scheme, layers, base)
 
     def _quantized(self, scheme: Scheme, layers: Sequence[Layer], document: ModelDoc) -> ModelDoc:
@@ -172,6 +167,16 @@ class Quantizable:
             save_tensors_data(found[method], path)
         self._ranges[alpha] = found
         return found
+
+    def _means_of(self, alpha: float) -> dict[str, Any]:
+        """Return the means of the activations that constant weights multiply."""
+        if alpha not in self._means:
+            document = self._smoothed(alpha)
+            heavy = [node for node in document.graph.nodes if node.op_type in HEAVY]
+            is_constant = document.graph.initializers.__contains__
+            names = {node.inputs[0] for node in heavy if is_constant(node.inputs[1])}
+            self._means[alpha] = input_means(document, names, self._calibrating.feeds())
+        return self._means[alpha]
 
     def can_smooth(self) -> bool:
         """Return whether enough layers multiply by a constant matrix, as SmoothQuant needs."""

@@ -143,6 +143,11 @@ class Evaluator:
                 self._cached[index] = found
         return found
 
+    def seconds(self, feed: Feed) -> float:
+        """Return how long a run of the original takes, roughly."""
+        self._session.run(None, feed)
+        return _timed(lambda: self._session.run(None, feed)).seconds
+
     def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> Speed:
         """Return the time of a run of both, measured in turn in this process."""
         return self._timer(

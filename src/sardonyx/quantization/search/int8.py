@@ -15,7 +15,8 @@ from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.search.schemes import COVERAGES, Quantizable, Scheme
 from sardonyx.quantization.search.sensitivity import Sensitivity
 
-PROBED: Final = 8  # samples that schemes are compared on
+_FEWEST_PROBED: Final = 8  # samples that schemes are compared on
+_PROBED_S: Final = 1.0  # that runs of more samples may take the original
 _BETTER: Final = 0.98  # of an error: a variant must be so much better to be taken
 _AS_FAST: Final = 0.97  # of the best speedup: then the smaller error decides
 _REFINED: Final = 3  # coverages whose variants are tried
@@ -57,7 +58,14 @@ class Int8Search:
         self._calibrating, self._held_back = parts
         self._feed = next(iter(self._held_back)).feed
         self._groups = groups_of(model.layers)
+        self._probed = self._calibrating.first(
+            candidates.journal.remembered("probed", self._n_probed)
+        )
         self.sensitivity = Sensitivity(model, candidates, self._calibrating, self._feed)
+
+    def _n_probed(self) -> int:
+        seconds = self._candidates.evaluator.seconds(self._feed)
+        return max(_FEWEST_PROBED, int(_PROBED_S / max(seconds, 1e-6)))
 
     def run(self, outcome: Outcome) -> None:
         """Search; set the result, or the reason why there is none, in the outcome."""
@@ -135,11 +143,11 @@ class Int8Search:
         kept = self._kept(scheme, n_float)
         trial = Trial(str(scheme), len(kept))
         outcome.trials.append(trial)
-        part, made = self._calibrating.first(PROBED), list[Candidate]()
+        made = list[Candidate]()
 
         def measure() -> float:
             made.append(self._made(scheme, kept))
-            return self._candidates.evaluator.error(made[0].session, part)
+            return self._candidates.evaluator.error(made[0].session, self._probed)
 
         try:
             key = f"error|{scheme}|{names_digest(kept)}"

@@ -345,3 +345,26 @@ def test_subgraphs_and_models_stay_valid(tmp_path: Path, name: str) -> None:
     path = tmp_path / "q.onnx"
     q.quantize_dynamic(MODELS[name](), path, use_external_data_format=True)
     onnx.checker.check_model(path)
+
+
+def test_names_of_copied_biases(tmp_path: Path) -> None:
+    """A bias of two nodes is copied under a name that no value has."""
+    text = """
+        <ir_version: 8, opset_import: ["": 13]>
+        g (float[n, 4] x) => (float[n, 4] y) {
+            b0 = Gemm(x, w, b)
+            y = Gemm(b0, w, b)
+        }"""
+    model = onnx.parser.parse_model(text)
+    for name, shape in {"w": (4, 4), "b": (4,)}.items():
+        array = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    for i, node in enumerate(model.graph.node):
+        node.name = f"Gemm_{i}"
+    feeds = [{"x": np.random.default_rng(i).normal(size=(3, 4)).astype(np.float32)} for i in (0, 1)]
+    q.quantize_static(model, tmp_path / "q.onnx", feeds)
+    quantized, original = (
+        sardonyx.InferenceSession(m).run(None, feeds[0])[0]
+        for m in (tmp_path / "q.onnx", model.SerializeToString())
+    )
+    assert np.abs(quantized - original).max() < 0.05 * np.abs(original).max()

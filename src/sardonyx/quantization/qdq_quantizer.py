@@ -185,10 +185,17 @@ class QDQQuantizer(BaseQuantizer):
         return number in FLOATS
 
     def _free_name(self, name: str) -> str:
-        """Return the name with the number after the largest that an initializer has."""
+        """Return the name with the number after the largest that an initializer has.
+
+        Values that nodes make are passed over as well.
+        """
         rests = (n.removeprefix(name) for n in self.graph.initializers if n.startswith(name))
         numbers = [int(r) for r in rests if r.isascii() and r.isdigit()]
-        return f"{name}{max(numbers, default=-1) + 1}"
+        number, graph = max(numbers, default=-1) + 1, self.graph
+        taken = {v for node in graph.nodes for v in node.outputs} | {i.name for i in graph.inputs}
+        while f"{name}{number}" in taken:
+            number += 1
+        return f"{name}{number}"
 
     # The graph, once all ops have set their marks.
 

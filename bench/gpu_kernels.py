@@ -101,7 +101,7 @@ def tokens(name: str) -> None:
     caches = [tuple(torch.randn(shape, device="cuda") for _ in "kv") for _ in range(layers)]
     angles = torch.randn(CONTEXT, head // 2, device="cuda")
     rotary = attention_decode.Rotary(angles.cos(), angles.sin())
-    heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head))
+    heads = attention_decode.HeadParameters(n_heads, shared, 1 / math.sqrt(head))
     workspace = attention_decode.new_workspace(caches[0][0], n_heads, 1)
     gain = (torch.rand(hidden, device="cuda") + 0.5, 1e-5)
     x = torch.randn(1, hidden, device="cuda")

@@ -143,7 +143,7 @@ def test_columns_are_views() -> None:
 
     values = np.arange(1000, dtype=np.float32)
     table = pa.table({"a": pa.array(values)}).slice(10, 100)
-    feed = columns.Feed(columns.Input("a", by_name("f32"), (None,)), ("a",), False)
+    feed = columns.Feed(columns.TableInput("a", by_name("f32"), (None,)), ("a",), False)
     assert np.shares_memory(read.read_feed(feed, table, {}), values)
 
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from sardonyx.cli import main
 from sardonyx.cli.measure import start
-from sardonyx.cli.profile import Report, Subject, described, measured, rates
+from sardonyx.cli.profile import ModelProfile, Subject, described, measured, rates
 from sardonyx.cli.profile_trace import trace
 from sardonyx.cli.roofline import TYPES, Roofline
 from tests.cli import models
@@ -49,7 +49,7 @@ def _ones(*shape: int) -> Any:
     return np.ones(shape, np.float32)
 
 
-def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> Report:
+def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> ModelProfile:
     return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Roofline(1), Subject(path))
 
 

@@ -10,7 +10,7 @@ from sardonyx.ops import all_ops
 from sardonyx.passes.class_labels import CLASSIFIERS
 from sardonyx.passes.layout.rules import NHWC_RULES, conv, pooling, quantized_image, weight_gradient
 from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE, PIPELINE
-from sardonyx.passes.rule import Call, Pattern
+from sardonyx.passes.rule import OpPattern, Pattern
 
 # All but FLOATS, whose rules ask themselves whether their operands come from a DequantizeLinear.
 TABLES = {
@@ -25,7 +25,7 @@ PASSES = {each.name: each for each in LOWER_CPU}
 
 def ops_of(pattern: Pattern) -> Iterator[str]:
     """The ops that a graph must have for a pattern to match."""
-    if isinstance(pattern, Call):
+    if isinstance(pattern, OpPattern):
         yield pattern.op
         for arg_reduce in pattern.args:
             yield from ops_of(arg_reduce)

@@ -30,7 +30,7 @@ from sardonyx.quantization.search import (
     int8,
     quantize_within,
 )
-from sardonyx.quantization.search.evaluate import Evaluator, Loss, Speed, interleaved
+from sardonyx.quantization.search.evaluate import Evaluator, Loss, RunTimes, interleaved
 from sardonyx.quantization.search.journal import Journal
 from sardonyx.quantization.search.page import page
 from sardonyx.quantization.search.samples import Part
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 def timer(speedup: float) -> Any:
     """Return a timer that finds every candidate so many times faster than the original."""
-    return lambda original, candidate, seconds: Speed(speedup, 1.0)
+    return lambda original, candidate, seconds: RunTimes(speedup, 1.0)
 
 
 def options(speedup: float = 2.0, **changes: Any) -> SearchOptions:
@@ -175,8 +175,8 @@ def test_goals(tmp_path: Path) -> None:
     feeds, times = samples("convnet", 8), (900 * 0.8**i for i in itertools.count())
     path, out = saved(tmp_path, convnet()), tmp_path / "out.onnx"
 
-    def slowing(original: Any, candidate: Any, seconds: float) -> Speed:
-        return Speed(next(times), 1.0)
+    def slowing(original: Any, candidate: Any, seconds: float) -> RunTimes:
+        return RunTimes(next(times), 1.0)
 
     for goal in ("speed", "accuracy"):
         chosen = SearchOptions(metric="error", max_loss=0.2, goal=goal, timer=slowing)
@@ -217,7 +217,7 @@ def test_products_of_8_bits_where_others_are_too_slow(tmp_path: Path) -> None:
         metric="error",
         max_loss=0.9,
         goal="size",
-        timer=lambda original, candidate, seconds: Speed(next(speeds), 1.0),
+        timer=lambda original, candidate, seconds: RunTimes(next(speeds), 1.0),
     )
     out, feeds = tmp_path / "out.onnx", samples("transformer", 8)
     outcome = quantize_within(saved(tmp_path, transformer()), out, feeds, chosen)
@@ -273,7 +273,7 @@ def test_a_killed_search_continues(tmp_path: Path) -> None:
     script = f"""
 import os
 from sardonyx.quantization.search import SearchOptions, quantize_within
-from sardonyx.quantization.search.evaluate import Speed
+from sardonyx.quantization.search.evaluate import RunTimes
 from sardonyx.quantization.search.journal import Journal
 remembered, count = Journal.remembered, []
 def stopping(self, key, compute):
@@ -283,7 +283,7 @@ def stopping(self, key, compute):
     return remembered(self, key, compute)
 Journal.remembered = stopping
 quantize_within({str(DIGITS)!r}, {str(tmp_path / "out.onnx")!r}, {str(SAMPLES)!r},
-                SearchOptions(timer=lambda a, b, s: Speed(2.0, 1.0)))
+                SearchOptions(timer=lambda a, b, s: RunTimes(2.0, 1.0)))
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert not (tmp_path / "out.onnx").exists()

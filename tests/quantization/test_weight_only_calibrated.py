@@ -20,7 +20,7 @@ from sardonyx.quantization.weight_only.grid import (
     range_grid,
     searched_grid,
 )
-from sardonyx.quantization.weight_only.streams import Stream
+from sardonyx.quantization.weight_only.streams import ActivationStream
 
 WIDTH = 64
 
@@ -174,7 +174,7 @@ def test_stream_runs_each_node_once():
     model = tools.load_for_quantization(network())
     values = {v.name: v for node in model.graph.nodes for v in node.outputs}
     data = samples(3)
-    stream = Stream(model, data)
+    stream = ActivationStream(model, data)
     assert len(stream) == 3
     first = stream.advance(values["norm0"])
     assert [a.shape for a in first] == [(1, 16, WIDTH), (1, 24, WIDTH), (1, 16, WIDTH)]

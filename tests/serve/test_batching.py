@@ -19,7 +19,7 @@ from sardonyx.serve.batching.arrivals import Arrivals
 from sardonyx.serve.batching.batcher import Batcher
 from sardonyx.serve.batching.choice import choose
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout, Padding
+from sardonyx.serve.batching.joining import BatchLayout, Padding
 from sardonyx.serve.batching.run import BatchRun
 from sardonyx.serve.batching.settings import BatchSettings
 from sardonyx.serve.refusals import (
@@ -123,7 +123,7 @@ def test_waits_depend_on_the_rate_of_requests() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=5))
 def test_what_is_joined_is_split(sizes: list[tuple[int, int]]) -> None:
-    layout = Layout(Padding("s", {"ids": 1, "mask": 1}, {0: 1}, {"mask": -1}))
+    layout = BatchLayout(Padding("s", {"ids": 1, "mask": 1}, {0: 1}, {"mask": -1}))
     feeds = [
         {"ids": np.full((n, s), 7), "mask": np.ones((n, s)), "bias": np.full((n, 2), s)}
         for n, s in sizes
@@ -181,7 +181,7 @@ class Bench:
         self.executor = ThreadPoolExecutor(4)
         self.batcher = Batcher(
             self.session,  # type: ignore[arg-type]
-            Layout(),
+            BatchLayout(),
             BatchSettings(**{"max_delay_s": 0.0, **settings}),
             self.executor,
             self.observer,
@@ -371,7 +371,7 @@ def test_outputs_without_a_row_each_are_an_error() -> None:
         bench = Bench()
         members = [bench.submit(1), bench.submit(2)]
         run = BatchRun(members, 1, can_stop=False)
-        run.execute(Mean(), Layout())  # type: ignore[arg-type]
+        run.execute(Mean(), BatchLayout())  # type: ignore[arg-type]
         await bench.batcher.close(0)
         for each in members:
             assert isinstance(

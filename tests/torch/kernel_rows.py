@@ -172,7 +172,7 @@ def test_attention(row: tuple[Any, ...]) -> None:
     y, k_all, v_all, _ = group_query.run(
         [qkv, None, None, k, v, seqlens, total, cos, sin, *[None] * 7], attrs
     )
-    heads = attention_decode.Heads(n_heads, shared, 1 / math.sqrt(head), window, cap)
+    heads = attention_decode.HeadParameters(n_heads, shared, 1 / math.sqrt(head), window, cap)
     rotation = (
         attention_decode.Rotary(torch.from_numpy(cos), torch.from_numpy(sin), bool(near))
         if pairs
@@ -192,7 +192,7 @@ def test_attention(row: tuple[Any, ...]) -> None:
 
 
 def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
-    heads = attention_decode.Heads(2, 1, 1.0)
+    heads = attention_decode.HeadParameters(2, 1, 1.0)
     caches = (torch.zeros(1, 1, 8, 16), torch.zeros(1, 1, 8, 16))
     parts = attention_decode.split_packed(torch.ones(1, 1, 64), heads)
     y = attention_decode.attend(parts, caches, torch.tensor([50], dtype=torch.int32), heads)
@@ -213,7 +213,7 @@ def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.Mon
 
 
 def test_attention_with_digits() -> None:
-    heads = attention_decode.Heads(4, 2, 0.2)
+    heads = attention_decode.HeadParameters(4, 2, 0.2)
     caches = (torch.randn(1, 2, 100, 32), torch.randn(1, 2, 100, 32))
     parts = attention_decode.split_packed(torch.randn(1, 1, 256), heads)
     made = attention_decode.attend_fixed_point(

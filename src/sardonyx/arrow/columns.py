@@ -19,7 +19,7 @@ Columns = Mapping[str, str | Sequence[str]]  # columns by input: one, or those t
 
 
 @frozen
-class Input:
+class TableInput:
     """An input of a model that has one row per row of the table."""
 
     name: str
@@ -36,12 +36,12 @@ class Input:
 class Feed:
     """The columns of an input. Several are joined: a row of the input has one element of each."""
 
-    input: Input
+    input: TableInput
     names: tuple[str, ...]
     is_joined: bool
 
 
-def read_input(arg: NodeArg) -> Input:
+def read_input(arg: NodeArg) -> TableInput:
     """Return what a session says of an input; raise if no column can feed it."""
     element = arg.type.removeprefix("tensor(").removesuffix(")")
     dtype = by_ort_name(element) if arg.type.startswith("tensor(") else None
@@ -51,10 +51,10 @@ def read_input(arg: NodeArg) -> Input:
             hint="pass its value in constants",
         )
     shape = tuple(size if isinstance(size, int) else None for size in arg.shape)
-    return Input(arg.name, dtype, shape)
+    return TableInput(arg.name, dtype, shape)
 
 
-def assign(inputs: Sequence[Input], schema: pa.Schema, columns: Columns) -> list[Feed]:
+def assign(inputs: Sequence[TableInput], schema: pa.Schema, columns: Columns) -> list[Feed]:
     """Return the columns of each input: those that were chosen, or else the column of its name.
 
     The only input of a model may instead be all columns, joined, if it has that many features.
@@ -70,7 +70,10 @@ def assign(inputs: Sequence[Input], schema: pa.Schema, columns: Columns) -> list
 
 
 def _feed(
-    given: Input, inputs: Sequence[Input], schema: pa.Schema, chosen: str | Sequence[str] | None
+    given: TableInput,
+    inputs: Sequence[TableInput],
+    schema: pa.Schema,
+    chosen: str | Sequence[str] | None,
 ) -> Feed:
     if isinstance(chosen, str):
         chosen, is_joined = (chosen,), False

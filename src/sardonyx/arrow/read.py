@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sardonyx.arrow.columns import Feed, Input
+from sardonyx.arrow.columns import Feed, TableInput
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING, DType
 
@@ -48,7 +48,7 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
 
 
-def _array(column: pa.Array, name: str, given: Input, padding: Any) -> np.ndarray[Any, Any]:
+def _array(column: pa.Array, name: str, given: TableInput, padding: Any) -> np.ndarray[Any, Any]:
     """Return one column as an array of the input's type, whose first axis are the rows."""
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -79,7 +79,9 @@ def _permuted(array: np.ndarray[Any, Any], permutation: list[int] | None) -> np.
     return array.transpose(0, *stored)
 
 
-def _equal_lists(column: pa.Array, name: str, given: Input, padding: Any) -> np.ndarray[Any, Any]:
+def _equal_lists(
+    column: pa.Array, name: str, given: TableInput, padding: Any
+) -> np.ndarray[Any, Any]:
     """Return lists as rows; those that are shorter than the longest are padded, if asked for."""
     offsets = column.offsets.to_numpy()
     lengths = np.diff(offsets)
@@ -110,7 +112,7 @@ def check_lengths(feed: Feed, table: pa.Table, padding: Padding) -> None:
             )
 
 
-def _scalars(column: pa.Array, name: str, given: Input) -> np.ndarray[Any, Any]:
+def _scalars(column: pa.Array, name: str, given: TableInput) -> np.ndarray[Any, Any]:
     kind = column.type
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_text != (given.dtype is STRING):
@@ -122,14 +124,14 @@ def _scalars(column: pa.Array, name: str, given: Input) -> np.ndarray[Any, Any]:
     return _converted(column.to_numpy(zero_copy_only=column.null_count == 0), name, given)
 
 
-def _mismatch(name: str, kind: pa.DataType, given: Input) -> InvalidArgument:
+def _mismatch(name: str, kind: pa.DataType, given: TableInput) -> InvalidArgument:
     return InvalidArgument(
         f"column {name} is a {kind}, and the input {given.name} takes {given.dtype.ort_name}",
         hint="convert it with pyarrow.compute.cast",
     )
 
 
-def _converted(array: np.ndarray[Any, Any], name: str, given: Input) -> np.ndarray[Any, Any]:
+def _converted(array: np.ndarray[Any, Any], name: str, given: TableInput) -> np.ndarray[Any, Any]:
     """Return the array in the input's type. Floats may be rounded, integers keep their values."""
     wanted = given.dtype.np
     if array.dtype == wanted or given.dtype is STRING:
@@ -163,7 +165,7 @@ def _narrow_range(dtype: DType) -> tuple[int, int]:
     return (-half, half - 1) if dtype.kind == "int" else (0, 2 * half - 1)
 
 
-def _shaped(array: np.ndarray[Any, Any], name: str, given: Input) -> np.ndarray[Any, Any]:
+def _shaped(array: np.ndarray[Any, Any], name: str, given: TableInput) -> np.ndarray[Any, Any]:
     """Return the array with the rank of the input: single values may be rows of one."""
     rank = len(given.shape)
     if rank in (0, array.ndim):

@@ -21,7 +21,7 @@ _PASSING: Final = frozenset((
 ))  # fmt: skip
 
 
-class Activity(Protocol):
+class ActiveValues(Protocol):
     """The values that depend on a target, found by `mark_dependents`."""
 
     active: set[Value]  # floats or quantized values: their gradients are computed
@@ -40,13 +40,15 @@ def _has_floats(fact: AnyFact | None) -> bool:
     return isinstance(fact, Fact) and fact.dtype in FLOATS
 
 
-def mark_dependents(activity: Activity, nodes: Sequence[Node], targets: Collection[Value]) -> None:
+def mark_dependents(
+    activity: ActiveValues, nodes: Sequence[Node], targets: Collection[Value]
+) -> None:
     """Mark the values that depend on a target as active (floats) or opaque (others)."""
     activity.active.update(targets)
     _mark(activity, nodes)
 
 
-def _mark(activity: Activity, nodes: Sequence[Node]) -> None:
+def _mark(activity: ActiveValues, nodes: Sequence[Node]) -> None:
     # Forward, in topological order: one pass reaches all dependents.
     for node in nodes:
         reads = differentiable_reads(activity, node)
@@ -68,7 +70,7 @@ def _returns_quantized(node: Node) -> bool:
     return not node.op.domain and (node.op.name in _QUANTIZING or node.op.name in _PASSING)
 
 
-def is_lost(activity: Activity, node: Node, value: Value) -> bool:
+def is_lost(activity: ActiveValues, node: Node, value: Value) -> bool:
     """Whether the gradient of a value that depends on a target ends at a node that reads it.
 
     The gradient of a quantized value (straight-through estimator) propagates only through the ops
@@ -80,16 +82,16 @@ def is_lost(activity: Activity, node: Node, value: Value) -> bool:
     return not _has_floats(value.fact) and not passes
 
 
-def _add(activity: Activity, value: Value) -> None:
+def _add(activity: ActiveValues, value: Value) -> None:
     (activity.active if _has_floats(value.fact) else activity.opaque).add(value)
 
 
-def _is_marked(activity: Activity, value: Value | None) -> bool:
+def _is_marked(activity: ActiveValues, value: Value | None) -> bool:
     return value in activity.active or value in activity.opaque
 
 
 def _mark_through_bodies(
-    activity: Activity, node: Node, flows: Sequence[tuple[Value | None, Value]]
+    activity: ActiveValues, node: Node, flows: Sequence[tuple[Value | None, Value]]
 ) -> None:
     """Mark values in the bodies of a node, and its outputs, iterating to a fixed point."""
     bodies = [body.sorted_nodes() for _, body in node.subgraphs]
@@ -125,7 +127,7 @@ def _flows(node: Node) -> Iterator[tuple[Value | None, Value]]:
         yield from zip(results, node.outputs, strict=False)
 
 
-def differentiable_reads(activity: Activity, node: Node) -> list[tuple[int, Value]]:
+def differentiable_reads(activity: ActiveValues, node: Node) -> list[tuple[int, Value]]:
     """Return the values that a node reads and that depend on a target; slot -1: a body reads it."""
     inputs = ((i, v) for i, v in enumerate(node.inputs) if not stops_at_input(node, i))
     return [

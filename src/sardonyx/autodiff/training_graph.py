@@ -71,7 +71,7 @@ class StepOptions:
 
 
 @mutable
-class TrainingModel:
+class StepModel:
     """The model of a step, and the initial values of its inputs."""
 
     model: Model
@@ -81,7 +81,7 @@ class TrainingModel:
     states: dict[str, tuple[DType, tuple[int, ...]]] = field(default_factory=dict)  # start as 0
 
 
-def training_model(source: Any, options: StepOptions) -> TrainingModel:
+def training_model(source: Any, options: StepOptions) -> StepModel:
     """Return the model of a training step."""
     loaded = loaded_model(source, options.dims)
     names = _parameter_names(source, options, loaded[1])
@@ -131,7 +131,7 @@ class _TrainingGraph(GradientGraph):
         self._flags: list[Value] = []  # an output of each node that writes
         self._taken = {v.name for v in self.graph.all_values()}
 
-    def build(self, names: list[str]) -> TrainingModel:
+    def build(self, names: list[str]) -> StepModel:
         """Add all nodes of the step."""
         options, b = self._options, self._b
         fed = {v.name for v in self.graph.inputs if v not in self.graph.defaults}
@@ -153,7 +153,7 @@ class _TrainingGraph(GradientGraph):
             autocast(rewriter, options.precision)
         losses = self._losses(options.loss)
         (name, loss), *_ = losses.items()
-        made = TrainingModel(self.model, name, consts, running)
+        made = StepModel(self.model, name, consts, running)
         gradients, forward = self._backpropagate(self._scaled_seed(name, loss), params.values())
         recomputed = nodes_to_recompute(options.recompute, forward, b.active, fused)
         grads = {n: gradient_by(gradients, n, v, losses) for n, v in params.items()}
@@ -222,7 +222,7 @@ class _TrainingGraph(GradientGraph):
 
     def _update(
         self,
-        made: TrainingModel,
+        made: StepModel,
         params: Mapping[str, Value],
         grads: dict[str, Value],
         settings: Value,
@@ -257,7 +257,7 @@ class _TrainingGraph(GradientGraph):
             node = b.node(rule.op, *inputs, outputs=2 + len(states), **own, **rule.attrs)
             self._flags.append(node.outputs[0])
 
-    def _new_state(self, made: TrainingModel, name: str, fact: Fact) -> Value:
+    def _new_state(self, made: StepModel, name: str, fact: Fact) -> Value:
         shape = fact.static
         while name in self._names:  # of another value: w.exp_avg may be a parameter beside w
             name += "_"

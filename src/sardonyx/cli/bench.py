@@ -86,7 +86,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Measure each model and print a table for each."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
-    comparison = Comparison(arguments, [OURS, *_rivals(arguments)], threads)
+    comparison = BenchSetup(arguments, [OURS, *_rivals(arguments)], threads)
     names = short_paths(arguments.models)
     results = []
     for path in arguments.models:
@@ -103,7 +103,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 1 if any("error" in r["runtimes"][OURS] for r in results) else 0
 
 
-def _results_or_error(comparison: Comparison, path: str, name: str) -> dict[str, Result]:
+def _results_or_error(comparison: BenchSetup, path: str, name: str) -> dict[str, Result]:
     """Return the results of a model; one of several models that fails does not stop the others."""
     try:
         with activity(name) as line, tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,7 @@ def _is_installed(name: str) -> bool:
 
 
 @frozen
-class Comparison:
+class BenchSetup:
     """The runtimes that are compared, and how they are measured."""
 
     arguments: argparse.Namespace

@@ -152,7 +152,7 @@ class OpenVino:
 ADAPTERS = {"openvino": OpenVino}  # others have onnxruntime's interface
 
 
-class Worker:
+class BenchSession:
     """One session of one runtime."""
 
     def __init__(self, module: str, threads: int) -> None:
@@ -193,11 +193,11 @@ def main(module: str, threads: int) -> None:
     """Answer requests until the end of standard input."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # output of libraries goes to standard error, not between the answers
-    worker: Worker | None = None
+    worker: BenchSession | None = None
     for line in sys.stdin:
         request = json.loads(line)
         try:
-            worker = worker or Worker(module, threads)
+            worker = worker or BenchSession(module, threads)
             answer = getattr(worker, request.pop("do"))(**request)
         except Exception as error:  # a runtime may raise anything
             answer = {"error": f"{type(error).__name__}: {error}"}

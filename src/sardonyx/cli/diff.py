@@ -19,7 +19,7 @@ from sardonyx.cli.compare.isa_process import IsaSide
 from sardonyx.cli.compare.matching import Matcher, Pair
 from sardonyx.cli.compare.search import Comparison, Finding, Result, compared_values, group_limit
 from sardonyx.cli.compare.sides import (
-    LoadedModel,
+    ComparedModel,
     OnnxRuntimeSide,
     SardonyxSide,
     Side,
@@ -36,7 +36,7 @@ _CHOICES: Final = {"levels": tuple(LEVELS), "precisions": tuple(PRECISIONS), "is
 
 
 @frozen
-class Outcome:
+class DiffResult:
     """The result of a comparison, with the nodes that have no counterpart."""
 
     result: Result
@@ -86,9 +86,9 @@ def _checked(option: str, name: str) -> str:
 
 def _compare(
     arguments: argparse.Namespace, left: SideOptions, right: SideOptions, update: Any
-) -> Outcome:
-    a = LoadedModel(left.model)
-    b = a if right.model == left.model else LoadedModel(right.model)
+) -> DiffResult:
+    a = ComparedModel(left.model)
+    b = a if right.model == left.model else ComparedModel(right.model)
     feed, source = feeds.chosen(arguments, pathlib.Path(left.model), a.model.inputs)
     if b is a:
         pairs, only_b, renamed = [Pair(node, node) for node in a.nodes], [], {}
@@ -109,10 +109,10 @@ def _compare(
             update(done, total, f"{done} of {total} values")
 
         result = comparison.run(values, names, group_limit(a), report)
-    return Outcome(result, pairs, only_b, source)
+    return DiffResult(result, pairs, only_b, source)
 
 
-def _side(options: SideOptions, loaded: LoadedModel, stack: contextlib.ExitStack) -> Side:
+def _side(options: SideOptions, loaded: ComparedModel, stack: contextlib.ExitStack) -> Side:
     if options.runtime != "sardonyx":
         return OnnxRuntimeSide(loaded, options)
     if options.isa and options.isa != native.isa:
@@ -120,7 +120,7 @@ def _side(options: SideOptions, loaded: LoadedModel, stack: contextlib.ExitStack
     return SardonyxSide(loaded, options)
 
 
-def _facts(arguments: argparse.Namespace, outcome: Outcome) -> dict[str, Any]:
+def _facts(arguments: argparse.Namespace, outcome: DiffResult) -> dict[str, Any]:
     result, tolerance = outcome.result, arguments.tolerance
     first = result.first(tolerance)
     return {
@@ -196,7 +196,7 @@ def _effect(result: Result, pair: Pair) -> str:
     return "differ" if own else "are the same"
 
 
-def _print(arguments: argparse.Namespace, outcome: Outcome) -> None:
+def _print(arguments: argparse.Namespace, outcome: DiffResult) -> None:
     result = outcome.result
     first = result.first(arguments.tolerance)
     _print_verdict(arguments, result, first)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError
-from sardonyx.cli.compare.sides import LoadedModel
+from sardonyx.cli.compare.sides import ComparedModel
 from sardonyx.cli.console import activity, printable, say, table
 from sardonyx.cli.pack import LEVELS
 from sardonyx.ort.options import SessionOptions
@@ -28,7 +28,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Optimize MODEL, write OUT, and print how the graph changed."""
     if arguments.output is None:
         raise UsageError("optimize needs -o, the model to write")
-    began, before = time.monotonic(), LoadedModel(arguments.model)
+    began, before = time.monotonic(), ComparedModel(arguments.model)
     data, is_ort = arguments.external_data, arguments.output.suffix.lower() == ".ort"
     if is_ort and data is not None:
         raise UsageError("files in the .ort format hold their weights: leave out --external-data")
@@ -46,12 +46,12 @@ def command(arguments: argparse.Namespace) -> int:
         options.add_session_config_entry(_DATA_FILE, data)
     with activity(f"optimizing {printable(os.path.basename(arguments.model))}"):
         InferenceSession(arguments.model, options)
-        after = LoadedModel(os.fspath(arguments.output))
+        after = ComparedModel(os.fspath(arguments.output))
     _print(arguments, (_ops(before), _ops(after)), outputs, time.monotonic() - began)
     return 0
 
 
-def _ops(loaded: LoadedModel) -> Counter[str]:
+def _ops(loaded: ComparedModel) -> Counter[str]:
     """Return the number of nodes by op, bodies included."""
     return Counter(node.op.name for node in loaded.model.graph.all_nodes())
 

@@ -39,7 +39,7 @@ _ASSUMED: Final = 1  # size of data-dependent dims that --dims does not name
 
 
 @frozen
-class Planned:
+class PlannedModel:
     """A model's timelines by execution order, and the sizes that they hold for."""
 
     model: str
@@ -73,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planned:
+def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> PlannedModel:
     """Return the timelines of the requested orders; `report` is told what is planned."""
     orders = ORDERS if arguments.order == "all" else (arguments.order,)
     dims, shapes = merged(arguments.dims), merged(arguments.shapes)
@@ -101,7 +101,7 @@ def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> Planne
         return timeline(program, {**sizes, **assumed, **changed}, orders[0])
 
     advice = advise(timelines, sizes, at)
-    return Planned(os.fspath(arguments.model), settled, assumed, timelines, advice)
+    return PlannedModel(os.fspath(arguments.model), settled, assumed, timelines, advice)
 
 
 def _hints(sizes: Mapping[str, int]) -> str:
@@ -133,7 +133,7 @@ def _timeline(
     return session._with_program(attempt, lambda: shapes)
 
 
-def _page(planned: Planned) -> str:
+def _page(planned: PlannedModel) -> str:
     from sardonyx.reports.plan_page import PageContent, page
 
     content = PageContent(
@@ -147,7 +147,7 @@ def _page(planned: Planned) -> str:
     return page(content)
 
 
-def facts(planned: Planned) -> dict[str, Any]:
+def facts(planned: PlannedModel) -> dict[str, Any]:
     """Return all figures for JSON."""
     shown = planned.shown
     return {
@@ -186,7 +186,7 @@ def _order(order: Timeline) -> dict[str, Any]:
     }
 
 
-def _show(planned: Planned, top: int) -> None:
+def _show(planned: PlannedModel, top: int) -> None:
     """Print the execution orders, the live tensors at the peak, and advice."""
     sizes = ", ".join(f"{printable(n)} {format_shape(s)}" for n, s in planned.shapes.items())
     heading(printable(planned.model), sizes)
@@ -199,7 +199,7 @@ def _show(planned: Planned, top: int) -> None:
     show_advice(planned.advice)
 
 
-def _show_orders(planned: Planned) -> None:
+def _show_orders(planned: PlannedModel) -> None:
     heading("memory of a run by order", "outputs and threads' workspaces add to the peak")
     timelines = planned.timelines.values()
     best = min(t.peak_bytes for t in timelines)

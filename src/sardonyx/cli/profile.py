@@ -62,7 +62,7 @@ class Subject:
 
 
 @frozen
-class Report:
+class ModelProfile:
     """All measurements of a model."""
 
     subject: Subject
@@ -116,7 +116,7 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
+def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> ModelProfile:
     """Return the report of a model, with the inputs and threads of the arguments."""
     entries, providers = precision_entry(arguments), arguments.provider
     started = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
@@ -129,7 +129,7 @@ def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> Report:
 
 def measured(
     started: Start, feed: Mapping[str, Any], n_runs: int, roofline: Roofline, subject: Subject
-) -> Report:
+) -> ModelProfile:
     """Alternate runs with profiling, runs without it, and measurements of the roofline."""
     session = started.session
     profiles: list[tuple[float, list[Event]]] = []
@@ -149,7 +149,7 @@ def measured(
     # Minima of both: noise falls on one of them, and only adds.
     outside_s = max(0.0, min(times) - min(_in_steps(e) for _, e in profiles))
     run_s = statistics.median(times)
-    return Report(subject, started, roofline, steps, run_s, outside_s, n_runs, tuple(events))
+    return ModelProfile(subject, started, roofline, steps, run_s, outside_s, n_runs, tuple(events))
 
 
 def _in_steps(events: Sequence[Event]) -> float:
@@ -238,7 +238,7 @@ def described(step: ProfiledStep, roofline: Roofline) -> dict[str, Any]:
     }
 
 
-def facts(report: Report) -> dict[str, Any]:
+def facts(report: ModelProfile) -> dict[str, Any]:
     """Return all figures for JSON."""
     roofline, subject = report.roofline, report.subject
     return {
@@ -263,7 +263,7 @@ def facts(report: Report) -> dict[str, Any]:
     }
 
 
-def _show(report: Report, top: int) -> None:
+def _show(report: ModelProfile, top: int) -> None:
     """Print the machine's roofline, the families, and the longest steps."""
     n, subject = report.roofline.threads, report.subject
     how = f"{count(n, 'thread')}, {native.isa}, median of {count(report.n_runs, 'run')}"
@@ -281,7 +281,7 @@ def _show(report: Report, top: int) -> None:
     )
 
 
-def _machine(report: Report) -> str:
+def _machine(report: ModelProfile) -> str:
     roofline = report.roofline
     used = {"float32", *(s.cost.type for s in report.steps if s.cost.operations)}
     peaks = [f"{r / 1e9:.0f} {t}" for t, r in roofline.operations_per_s.items() if t in used]
@@ -289,7 +289,7 @@ def _machine(report: Report) -> str:
     return f"{', '.join(peaks)} GFLOP/s; {reads}"
 
 
-def _figures(steps: Sequence[ProfiledStep], report: Report) -> list[str]:
+def _figures(steps: Sequence[ProfiledStep], report: ModelProfile) -> list[str]:
     figures = rates(steps, report.roofline)
     seconds = figures["seconds"]
     return [
@@ -305,7 +305,7 @@ def _share(seconds: float, whole: float) -> str:
     return f"{100 * seconds / whole:.1f} %" if whole else ""
 
 
-def _show_families(report: Report) -> None:
+def _show_families(report: ModelProfile) -> None:
     rows: list[list[str]] = []
     tiny: list[ProfiledStep] = []
     for name, steps in report.families().items():
@@ -320,7 +320,7 @@ def _show_families(report: Report) -> None:
     table(rows, ("by family", *_TITLES, "steps"), right=range(1, 7), styles={0: "cyan"})
 
 
-def _show_steps(report: Report, top: int) -> None:
+def _show_steps(report: ModelProfile, top: int) -> None:
     shown = report.steps[:top]
     rows = [[printable(s.timed.name), _kernel(s), *_figures([s], report)] for s in shown]
     titles = ("longest steps", "kernel", *_TITLES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
-from sardonyx.cli.profile import Report, described
+from sardonyx.cli.profile import ModelProfile, described
 
 _START, _RUN = 1, 2  # tracks
 _TRACKS: Final = ((_START, "start"), (_RUN, "run"))
@@ -13,7 +13,7 @@ _TRACKS: Final = ((_START, "start"), (_RUN, "run"))
 _ARGS: Final = ("op", "nodes", "family", "kernel", "provider", "inputs", "outputs", "bound")
 
 
-def trace(report: Report) -> dict[str, Any]:
+def trace(report: ModelProfile) -> dict[str, Any]:
     """Return a trace with a run and its steps on one track, and the start-up on another."""
     events: list[dict[str, Any]] = [
         _named("process_name", 0, os.path.basename(report.subject.model))
@@ -43,7 +43,7 @@ def _slice(track: int, name: str, begin: float, end: float, **args: Any) -> dict
     return {"ph": "X", "pid": 1, "tid": track, "name": name, **times, "args": args}
 
 
-def _start(report: Report) -> list[dict[str, Any]]:
+def _start(report: ModelProfile) -> list[dict[str, Any]]:
     stages = report.start.session._compiled.stages
     zero = stages.start
     slices = [_slice(_START, name, begin - zero, end - zero) for name, begin, end in stages.spans]
@@ -51,7 +51,7 @@ def _start(report: Report) -> list[dict[str, Any]]:
     return [_slice(_START, "start", 0, last - zero), *slices]
 
 
-def _run(report: Report) -> list[dict[str, Any]]:
+def _run(report: ModelProfile) -> list[dict[str, Any]]:
     run = [e for e in report.events if e.name == "model_run"]
     zero = run[0].begin
     slices = [_slice(_RUN, "run", 0, run[0].end - zero)]

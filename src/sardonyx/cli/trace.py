@@ -22,7 +22,7 @@ from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.bench_worker import flat
 from sardonyx.cli.compare.search import group_limit, groups, value_bytes
-from sardonyx.cli.compare.sides import Key, LoadedModel, SardonyxSide, SideOptions
+from sardonyx.cli.compare.sides import ComparedModel, Key, SardonyxSide, SideOptions
 from sardonyx.cli.console import activity, format_shape, heading, printable, say, table
 
 _CHUNK: Final = 1 << 20  # elements of which statistics are computed at a time
@@ -46,7 +46,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Run MODEL, write its values to OUT, and print their statistics."""
     path = pathlib.Path(arguments.model)
     is_archive = arguments.output is not None and arguments.output.suffix == ".npz"
-    loaded = LoadedModel(arguments.model)
+    loaded = ComparedModel(arguments.model)
     if arguments.output is not None and not is_archive and arguments.output.is_file():
         raise UsageError(f"{arguments.output} is a file: name a folder, or a file ending in .npz")
     if is_archive:
@@ -81,7 +81,7 @@ def _options(arguments: argparse.Namespace) -> SideOptions:
     )
 
 
-def _values(loaded: LoadedModel, patterns: Sequence[str] | None, feed: Any) -> list[_Traced]:
+def _values(loaded: ComparedModel, patterns: Sequence[str] | None, feed: Any) -> list[_Traced]:
     """Return the values of the nodes that match a pattern, all without one."""
     sizes = value_bytes(loaded, feed)
     found: dict[str, _Traced] = {}

@@ -12,7 +12,7 @@ from typing import Final
 from sardonyx.base.records import mutable, replace
 from sardonyx.convert.half_plan import HalfOptions, HalfPlan, is_float
 from sardonyx.convert.inference import infer_again
-from sardonyx.convert.rounded import RoundedConst, Rounding
+from sardonyx.convert.rounded import ClampedCounts, RoundedConst
 from sardonyx.errors import ShapeError
 from sardonyx.graph.const import Const
 from sardonyx.graph.constant import constant
@@ -30,7 +30,7 @@ _TYPES: Final = ("to", "dtype", "output_datatype", "output_dtype")  # attributes
 class HalfReport:
     """What the conversion did."""
 
-    rounding: Rounding
+    rounding: ClampedCounts
     n_converted: int = 0  # nodes
     n_kept: int = 0  # nodes that compute in float32
     n_casts: int = 0  # that were added
@@ -72,7 +72,7 @@ class _Converter:
     def __init__(self, plan: HalfPlan, options: HalfOptions) -> None:
         self._plan = plan
         self._options = options
-        self.report = HalfReport(Rounding())
+        self.report = HalfReport(ClampedCounts())
         self._casts: dict[tuple[Value, DType], Value] = {}
         self._rounded: dict[tuple[int, DType], Value] = {}
         self._inputs: dict[Value, Graph] = {}  # the graph of an input

@@ -39,7 +39,7 @@ class Range:
 
 
 @mutable
-class Rounding:
+class ClampedCounts:
     """What rounding the weights has changed so far."""
 
     n_lowered: int = 0  # beyond the largest number of the type
@@ -51,7 +51,7 @@ class RoundedConst(Const):
 
     __slots__ = ("_range", "_rounding", "_source")
 
-    def __init__(self, source: Const, dtype: DType, within: Range, rounding: Rounding) -> None:
+    def __init__(self, source: Const, dtype: DType, within: Range, rounding: ClampedCounts) -> None:
         super().__init__(dtype, source.shape)
         self._source = source
         self._range = within

@@ -47,7 +47,7 @@ class JointGraph:
 
 
 @frozen
-class Layer:
+class CheckpointedLayer:
     """Forward calls [begin, end), and the effect and cost of checkpointing them."""
 
     begin: int
@@ -137,7 +137,7 @@ class _Forward:
                 yield self._plan(layers[:n])
             size += max(1, size // 2)
 
-    def _plan(self, layers: Sequence[Layer]) -> Plan:
+    def _plan(self, layers: Sequence[CheckpointedLayer]) -> Plan:
         saved = set(self._saved).difference(*(layer.dropped for layer in layers))
         saved.update(*(layer.kept for layer in layers))
         arena = self._backward_bytes + max((layer.held_bytes for layer in layers), default=0)
@@ -203,7 +203,7 @@ class _Forward:
             if n_live == 1 and len(live) == 1 and not _is_view(call):
                 yield i, live[0]
 
-    def _layer(self, begin: int, end: int) -> Layer:
+    def _layer(self, begin: int, end: int) -> CheckpointedLayer:
         """Return the layer of the calls [begin, end)."""
         inside = [
             n
@@ -219,7 +219,7 @@ class _Forward:
         other = max((size for n, size in sizes.items() if n not in dropped), default=0)
         cost = sum(_flops(n) for n in recomputed) + _FLOPS_PER_BYTE * sum(sizes.values())
         held = sum(map(_bytes_of, dropped)) + other
-        return Layer(begin, end, frozenset(dropped), frozenset(kept), held, cost)
+        return CheckpointedLayer(begin, end, frozenset(dropped), frozenset(kept), held, cost)
 
     def _sources(
         self, dropped: Collection[fx.Node], begin: int
@@ -243,7 +243,7 @@ class _Forward:
         return recomputed, kept
 
 
-def _cost_per_byte(layer: Layer) -> float:
+def _cost_per_byte(layer: CheckpointedLayer) -> float:
     """Return the recompute cost per byte saved, as log2.
 
     It is rounded to 0.1, so that near-ties keep graph order.

@@ -22,7 +22,7 @@ from sardonyx.graph.const import ArrayConst
 from sardonyx.load.model import Model
 from sardonyx.pack.codec import Unwritable, read_dtype
 from sardonyx.pack.constants import stored
-from sardonyx.pack.graph import GraphReader, GraphWriter
+from sardonyx.pack.graph import GraphReader, PackGraphWriter
 
 # The report of the module that is being compiled: torch does not say for whom it loads a graph.
 CURRENT_REPORT: Final[ContextVar[Report | None]] = ContextVar("sardonyx_report", default=None)
@@ -82,7 +82,7 @@ class StoredGraph:
 def store(lowered: LoweredGraph) -> StoredGraph:
     """Return a lowered graph as plain data; a graph that cannot be serialized is not cached."""
     mapping = {name: value for name, value in as_dict(lowered).items() if name != "model"}
-    writer = GraphWriter()
+    writer = PackGraphWriter()
     try:
         document = json.dumps(writer.model(lowered.model), allow_nan=False)
     except (Unwritable, ValueError) as error:

@@ -9,7 +9,7 @@ from sardonyx._native import DecodeError, ModelRecord, ValueInfoRecord, decode
 from sardonyx.base.records import field, frozen, replace
 from sardonyx.errors import InvalidArgument, InvalidGraph, InvalidProtobuf, NotImplemented
 from sardonyx.load.build import NEWEST as NEWEST
-from sardonyx.load.build import Context, GraphBuilder, Limits, NameScope
+from sardonyx.load.build import Context, ExpansionLimits, GraphBuilder, NameScope
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.load.tensor import Tensors
@@ -58,7 +58,7 @@ def load(model: Any, options: LoadOptions | None = None, names: NameScope | None
         record.functions,
         dims,
         constant_inputs=options.fixes_defaults or not _has_defaults(record),
-        limits=Limits(options.most_nodes, options.most_bytes),
+        limits=ExpansionLimits(options.most_nodes, options.most_bytes),
     )
     graph = builder.graph(record.graph, Context(names or NameScope(), opsets))
     tensors.check_all_used()

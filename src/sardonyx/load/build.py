@@ -80,7 +80,7 @@ class Context:
 
 
 @frozen
-class Limits:
+class ExpansionLimits:
     """Limits on function expansion: nodes, and bytes of their names and tensors."""
 
     nodes: int
@@ -96,7 +96,7 @@ class GraphBuilder:
         functions: Iterable[FunctionRecord],
         dims: Dims,
         constant_inputs: bool,
-        limits: Limits,
+        limits: ExpansionLimits,
     ) -> None:
         self._tensors = tensors
         self._functions = {(_domain(f.domain), f.name, f.overload): f for f in functions}

@@ -90,7 +90,7 @@ def _key(const: Const) -> Hashable:
     return (identity, const.dtype, const.shape)
 
 
-class GraphWriter:
+class PackGraphWriter:
     """Writes one lowered model."""
 
     def __init__(self) -> None:

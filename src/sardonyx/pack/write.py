@@ -27,7 +27,7 @@ from sardonyx.pack.constants import (
 )
 from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.file import PackWriter
-from sardonyx.pack.graph import ConstantTable, GraphReader, GraphWriter
+from sardonyx.pack.graph import ConstantTable, GraphReader, PackGraphWriter
 from sardonyx.pack.validate import remember_written
 from sardonyx.weights.layouts import STORED, WeightLayout, prepack
 
@@ -45,7 +45,7 @@ class SerializedModel:
 
 def serialize(model: Model) -> SerializedModel:
     """Serialize a lowered model and read it back: what the format cannot express fails here."""
-    writer = GraphWriter()
+    writer = PackGraphWriter()
     try:
         document = writer.model(model)
         copy = json.loads(json.dumps(document, allow_nan=False))

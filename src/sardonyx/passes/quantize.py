@@ -20,7 +20,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.builder import Builder
-from sardonyx.passes.rule import Call, P, hole, known_size, need, present, ranked, rule, scalar
+from sardonyx.passes.rule import OpPattern, P, hole, known_size, need, present, ranked, rule, scalar
 
 _EIGHT_BITS: Final = (U8, I8)
 # Without the activation of FusedConv, which becomes bounds.
@@ -133,13 +133,13 @@ def _bounds(act: Node | None) -> tuple[float, float]:
     return low, high
 
 
-def _clamped(inner: Call) -> tuple[Call, ...]:
+def _clamped(inner: OpPattern) -> tuple[OpPattern, ...]:
     """A pattern without an activation, or with one that only clamps."""
     # The kernels clamp while they round to 8 bits, so Relu and Clip are free.
     return inner, P.Relu(inner).named("act"), P.Clip(inner, rest=True).named("act")
 
 
-def _quantized(*inner: Call) -> tuple[Call, ...]:
+def _quantized(*inner: OpPattern) -> tuple[OpPattern, ...]:
     """Patterns whose result is quantized."""
     return tuple(P.QuantizeLinear(i, rest=True).named("q") for i in inner)
 

@@ -19,7 +19,7 @@ from sardonyx.ops.decomposition import NoMatch, known_size, need, present, ranke
 
 # `need`, `present` and `ranked` state the conditions of rules, as they do for decompositions.
 __all__ = [
-    "Call", "Hole", "NoMatch", "Number", "P", "Pattern", "Rule", "Rules", "about", "by_root",
+    "Hole", "NoMatch", "Number", "OpPattern", "P", "Pattern", "Rule", "Rules", "about", "by_root",
     "hole", "known_size", "match", "need", "present", "ranked", "rule", "scalar",
 ]  # fmt: skip
 
@@ -37,16 +37,16 @@ class Pattern:
     # Numbers are right operands only: matching tries both operand orders.
 
     def __add__(self, other: Operand) -> Pattern:
-        return Call("Add", (self, _pattern(other)))
+        return OpPattern("Add", (self, _pattern(other)))
 
     def __sub__(self, other: Operand) -> Pattern:
-        return Call("Sub", (self, _pattern(other)))
+        return OpPattern("Sub", (self, _pattern(other)))
 
     def __mul__(self, other: Operand) -> Pattern:
-        return Call("Mul", (self, _pattern(other)))
+        return OpPattern("Mul", (self, _pattern(other)))
 
     def __truediv__(self, other: Operand) -> Pattern:
-        return Call("Div", (self, _pattern(other)))
+        return OpPattern("Div", (self, _pattern(other)))
 
 
 Operand = Pattern | float | int
@@ -72,7 +72,7 @@ class Number(Pattern):
 
 
 @frozen
-class Call(Pattern):
+class OpPattern(Pattern):
     """Matches the first output of a node. With `rest`, further inputs may follow."""
 
     op: str
@@ -81,9 +81,9 @@ class Call(Pattern):
     rest: bool = False
     domain: str = ""
 
-    def named(self, name: str) -> Call:
+    def named(self, name: str) -> OpPattern:
         """The same pattern; the rule receives the node under this name."""
-        return Call(self.op, self.args, name, self.rest, self.domain)
+        return OpPattern(self.op, self.args, name, self.rest, self.domain)
 
 
 def about(value: float) -> Number:
@@ -99,9 +99,9 @@ def hole(name: str) -> Hole:
 class _Ops:
     """`P.Erf(x)` is a call of Erf; `P.Conv(x, w, rest=True)` may have further inputs."""
 
-    def __getattr__(self, op: str) -> Callable[..., Call]:
-        def call(*args: Operand, rest: bool = False, domain: str = "") -> Call:
-            return Call(op, tuple(_pattern(a) for a in args), "", rest, domain)
+    def __getattr__(self, op: str) -> Callable[..., OpPattern]:
+        def call(*args: Operand, rest: bool = False, domain: str = "") -> OpPattern:
+            return OpPattern(op, tuple(_pattern(a) for a in args), "", rest, domain)
 
         return call
 
@@ -109,7 +109,7 @@ class _Ops:
 P: Final = _Ops()
 
 
-def match(pattern: Call, node: Node) -> tuple[Holes, list[Node]] | None:
+def match(pattern: OpPattern, node: Node) -> tuple[Holes, list[Node]] | None:
     """Match a pattern whose root is this node.
 
     Returns the values of the holes and the covered nodes, the root first; None if there is no match
@@ -146,11 +146,13 @@ def _values(
     if isinstance(pattern, Number):
         if _is_number(value, pattern):
             yield holes, nodes
-    elif isinstance(pattern, Call) and value.node is not None and value.index == 0:
+    elif isinstance(pattern, OpPattern) and value.node is not None and value.index == 0:
         yield from _calls(pattern, value.node, holes, nodes)
 
 
-def _calls(pattern: Call, node: Node, holes: Holes, nodes: tuple[Node, ...]) -> Iterator[_Match]:
+def _calls(
+    pattern: OpPattern, node: Node, holes: Holes, nodes: tuple[Node, ...]
+) -> Iterator[_Match]:
     """Every match of a call with a node."""
     op = node.op
     if op.name != pattern.op or op.domain != pattern.domain:
@@ -219,7 +221,7 @@ def scalar(value: Value | None) -> float | None:
 class Rule:
     """A rewrite rule; `build(b, **holes)` returns the value that replaces the root."""
 
-    pattern: Call
+    pattern: OpPattern
     build: Callable[..., Any]
     name: str
     names: frozenset[str]  # in `disabled_optimizers` each turns the rule off
@@ -247,9 +249,9 @@ def rule(*patterns: Pattern, aliases: str = "") -> Callable[[Callable[..., Any]]
     def wrap(build: Callable[..., Any]) -> tuple[Rule, ...]:
         rules, names = [], frozenset((build.__name__, *aliases.split()))
         for pattern in patterns:
-            assert isinstance(pattern, Call), "a rule's pattern ends in a node"
+            assert isinstance(pattern, OpPattern), "a rule's pattern ends in a node"
             # The driver skips a rule early if none of the root's inputs comes from these ops.
-            direct = {a.op for a in pattern.args if isinstance(a, Call)}
+            direct = {a.op for a in pattern.args if isinstance(a, OpPattern)}
             direct |= {"" for a in pattern.args if isinstance(a, Number)}
             rules.append(Rule(pattern, build, build.__name__, names, frozenset(direct)))
         return tuple(rules)

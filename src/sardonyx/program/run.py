@@ -126,7 +126,7 @@ def _shapes(arrays: Sequence[Any]) -> dict[str, object]:
     return {"inputs": ", ".join(shown)}
 
 
-class Body:
+class PythonBody:
     """A body of control flow that runs in Python: arrays in, list of values out."""
 
     __slots__ = ("_program", "_run")

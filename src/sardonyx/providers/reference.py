@@ -18,7 +18,7 @@ from sardonyx.graph.op import INTERNAL, as_outputs
 from sardonyx.ops.arrays import Array
 from sardonyx.place.provider import CompiledNode, No, Region, StepCall, Yes
 from sardonyx.program.program import Program, Run
-from sardonyx.program.run import Body
+from sardonyx.program.run import PythonBody
 
 
 class Reference:
@@ -57,7 +57,7 @@ def _call(node: Node, bodies: dict[str, Program] | None) -> StepCall:
 
     def with_bodies(arrays: Sequence[Any], run: Run) -> Sequence[Any]:
         # Bodies capture outer values from the frame of this run.
-        bound = {name: Body(program, run) for name, program in bodies.items()}
+        bound = {name: PythonBody(program, run) for name, program in bodies.items()}
         return as_outputs(rule(*arrays, *absent, **{**attrs, **bound}))
 
     return with_bodies

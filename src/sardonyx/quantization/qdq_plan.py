@@ -8,7 +8,7 @@ from sardonyx.quantization.document import NodeDoc
 
 
 @mutable
-class Planned:
+class PlannedTensor:
     """A tensor that op rules have marked for quantization."""
 
     is_weight: bool = False

@@ -18,7 +18,7 @@ from sardonyx.quantization.base_quantizer import (
     logger,
 )
 from sardonyx.quantization.document import NodeDoc, attribute
-from sardonyx.quantization.qdq_plan import Planned, PlannedBias, ScaleNames, TensorParams
+from sardonyx.quantization.qdq_plan import PlannedBias, PlannedTensor, ScaleNames, TensorParams
 from sardonyx.quantization.quant_types import FLOAT8E4M3FN, FLOATS, SINCE_21, QuantType, dtype_of
 from sardonyx.quantization.quantized_weight import QuantizedWeight, quantized_bias
 
@@ -32,7 +32,7 @@ class QDQQuantizer(BaseQuantizer):
     def _set_up(self, activation: QuantType | int) -> None:
         super()._set_up(activation)
         option = self.extra_options.get
-        self.tensors_to_quantize: dict[str, Planned] = {}
+        self.tensors_to_quantize: dict[str, PlannedTensor] = {}
         self.bias_to_quantize: dict[str, PlannedBias] = {}
         self.op_types_to_exclude_output_quantization: Sequence[str] = (
             option("OpTypesToExcludeOutputQuantization") or []
@@ -85,18 +85,18 @@ class QDQQuantizer(BaseQuantizer):
 
     def quantize_activation_tensor(self, tensor_name: str) -> None:
         """Mark a tensor for quantization with a scale of its own."""
-        self._mark(tensor_name, Planned())
+        self._mark(tensor_name, PlannedTensor())
 
     def quantize_output_same_as_input(
         self, output_name: str, input_name: str, node_name: str
     ) -> None:
         """Mark an output for quantization with the scale that its node sees for an input."""
         if self._is_quantizable(output_name):
-            self.tensors_to_quantize[output_name] = Planned(provider=(input_name, node_name))
+            self.tensors_to_quantize[output_name] = PlannedTensor(provider=(input_name, node_name))
 
     def quantize_weight_tensor(self, tensor_name: str) -> None:
         """Mark a weight for quantization as a whole."""
-        self._mark(tensor_name, Planned(is_weight=True))
+        self._mark(tensor_name, PlannedTensor(is_weight=True))
 
     def quantize_weight_tensor_per_channel(self, tensor_name: str, axis: int) -> None:
         """Mark a weight for quantization per channel."""
@@ -104,7 +104,7 @@ class QDQQuantizer(BaseQuantizer):
         if weight is None:
             logger.warning("%s is not an initializer, and not quantized per channel", tensor_name)
         elif weight.dtype.onnx in FLOATS:
-            self.tensors_to_quantize[tensor_name] = Planned(is_weight=True, axis=axis)
+            self.tensors_to_quantize[tensor_name] = PlannedTensor(is_weight=True, axis=axis)
 
     def quantize_bias_tensor(self, node: NodeDoc, bias_name: str, beta: float = 1.0) -> None:
         """Mark a bias for quantization to int32; one with overrides is quantized as a weight."""
@@ -172,7 +172,7 @@ class QDQQuantizer(BaseQuantizer):
         """Remove a node at the end."""
         self._removed.append(node)
 
-    def _mark(self, name: str, planned: Planned) -> None:
+    def _mark(self, name: str, planned: PlannedTensor) -> None:
         if self._is_quantizable(name):
             self.tensors_to_quantize.setdefault(name, planned)
 
@@ -244,7 +244,7 @@ class QDQQuantizer(BaseQuantizer):
             if bias.beta:
                 weight.add_bias(self.graph.initializers[name], float(seen.scale) / abs(bias.beta))
 
-    def _weight(self, name: str, planned: Planned, const: Const) -> QuantizedWeight:
+    def _weight(self, name: str, planned: PlannedTensor, const: Const) -> QuantizedWeight:
         overrides = self.tensor_quant_overrides.get(name) or [{}]
         first = overrides[0]
         number = self.weight_qType if planned.is_weight else self.activation_qType

@@ -31,7 +31,7 @@ _FOLDABLE: Final = {"LayerNormalization": (1, 2), "SimplifiedLayerNormalization"
 
 
 @frozen
-class _Reader:
+class _ScaledProduct:
     """A matrix product with a constant, and the axis of the input channels in that."""
 
     node: NodeDoc
@@ -64,9 +64,9 @@ def smooth(
     return added
 
 
-def _groups(graph: GraphDoc, types: Mapping[str, ValueType]) -> dict[str, list[_Reader]]:
+def _groups(graph: GraphDoc, types: Mapping[str, ValueType]) -> dict[str, list[_ScaledProduct]]:
     """Return the products of activations of known rank with constants, by activation."""
-    groups: dict[str, list[_Reader]] = {}
+    groups: dict[str, list[_ScaledProduct]] = {}
     captured = graph.body_reads()
     for node in graph.nodes:
         if node.op_type not in ("MatMul", "Gemm") or node.domain or node.attr("transA", 0):
@@ -77,7 +77,7 @@ def _groups(graph: GraphDoc, types: Mapping[str, ValueType]) -> dict[str, list[_
         is_alone = _has_one_reader(graph, node.inputs[1], captured)
         if len(weight.shape) == 2 and is_alone:
             axis = 1 if node.attr("transB", 0) else 0
-            groups.setdefault(node.inputs[0], []).append(_Reader(node, node.inputs[1], axis))
+            groups.setdefault(node.inputs[0], []).append(_ScaledProduct(node, node.inputs[1], axis))
     return groups
 
 
@@ -122,7 +122,9 @@ def _largest_by_channel(
     return found
 
 
-def _factors(largest: Array, weights: list[Const], readers: list[_Reader], alpha: float) -> Array:
+def _factors(
+    largest: Array, weights: list[Const], readers: list[_ScaledProduct], alpha: float
+) -> Array:
     """Return the factor of each channel; 1 for a channel that is always 0."""
     sizes = [np.abs(w.view()).max(1 - r.axis) for w, r in zip(weights, readers, strict=True)]
     weight = np.max(sizes, axis=0).astype(np.float64)
@@ -139,7 +141,7 @@ def _scaled(const: Const, factors: Array) -> Const:
     return Deferred(dtype, shape, lambda: (const.view() * factors).astype(dtype.np), const.is_small)
 
 
-def _fold(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) -> bool:
+def _fold(graph: GraphDoc, name: str, readers: list[_ScaledProduct], factors: Array) -> bool:
     """Divide the constants of the node that makes an activation, if nothing else reads it."""
     captured = graph.body_reads()
     if name in captured or graph.is_output(name):
@@ -162,7 +164,7 @@ def _fold(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) ->
     return True
 
 
-def _divide(graph: GraphDoc, name: str, readers: list[_Reader], factors: Array) -> str:
+def _divide(graph: GraphDoc, name: str, readers: list[_ScaledProduct], factors: Array) -> str:
     """Add a Mul between an activation and its readers; return its name."""
     label, output, scale = f"{name}_smooth_mul", f"{name}_smooth_output", f"{name}_smooth_scale"
     graph.initializers[scale] = ArrayConst((1 / factors).astype(factors.dtype))

@@ -27,7 +27,7 @@ from sardonyx.graph.dtype import by_onnx
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, SequenceFact
 from sardonyx.load.types import declared_dims, fact_of
 from sardonyx.ops import lookup
-from sardonyx.save.ort_schemas import OpSchema, schema_of
+from sardonyx.save.ort_schemas import OpVersion, schema_of
 from sardonyx.save.tensor import content, stored_bytes
 from sardonyx.save.types import Dims
 
@@ -80,7 +80,7 @@ class _Writer:
         self._weights = weights
         self._opsets = dict(record.opset_imports)
         self._types: dict[str, Append | None] = {n: _type(f) for n, f in facts.items() if f}
-        self._schemas: dict[str, OpSchema] = {}
+        self._schemas: dict[str, OpVersion] = {}
 
     def session(self, graph: GraphRecord) -> Append:
         record = self._record
@@ -213,7 +213,7 @@ def _argument_counts(node: NodeRecord) -> list[int]:
     return [1] * n_single + [n_inputs - n_single]
 
 
-def _kernel_types(schema: OpSchema) -> Append:
+def _kernel_types(schema: OpVersion) -> Append:
     entries = [
         table([text(variable), tables([_argument(*argument) for argument in arguments])])
         for variable, arguments in sorted(schema.types.items())

@@ -16,7 +16,7 @@ from sardonyx.errors import NotImplemented
 
 
 @frozen
-class OpSchema:
+class OpVersion:
     """One version of an op: its identifier, and the arguments of each type."""
 
     key: str  # domain:op:version
@@ -25,9 +25,9 @@ class OpSchema:
 
 
 @functools.cache
-def _schemas() -> Mapping[tuple[str, str], list[OpSchema]]:
+def _schemas() -> Mapping[tuple[str, str], list[OpVersion]]:
     """Return the versions of each op, ascending."""
-    found: dict[tuple[str, str], list[OpSchema]] = {}
+    found: dict[tuple[str, str], list[OpVersion]] = {}
     with open(os.path.join(os.path.dirname(__file__), "ort_schemas.txt")) as file:
         for line in file:
             key, *groups = line.split()
@@ -38,11 +38,11 @@ def _schemas() -> Mapping[tuple[str, str], list[OpSchema]]:
                 ]
                 for variable, listed in (group.split("=") for group in groups)
             }
-            found.setdefault((domain, name), []).append(OpSchema(key, int(version), types))
+            found.setdefault((domain, name), []).append(OpVersion(key, int(version), types))
     return found
 
 
-def schema_of(domain: str, op_type: str, opset: int) -> OpSchema:
+def schema_of(domain: str, op_type: str, opset: int) -> OpVersion:
     """Return the version of an op in an opset."""
     versions = _schemas().get((domain, op_type), [])
     at = bisect_right([schema.since for schema in versions], opset)

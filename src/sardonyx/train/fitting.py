@@ -20,7 +20,7 @@ from sardonyx.train.inference_form import inference_form
 from sardonyx.train.loop import Loop, LoopOptions
 from sardonyx.train.loss_curve import loss_curve
 from sardonyx.train.optimizers import LearningRate, Optimizer
-from sardonyx.train.speed import Report
+from sardonyx.train.speed import StepReport
 from sardonyx.train.training_step import TrainingStep
 
 _ADAPTER: Final = ".onnx_adapter"
@@ -104,7 +104,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
     checkpoints: str | os.PathLike[str] | CheckpointFolder | None = None,
     save_every: int | None = None,
     resume: bool = False,
-    on_step: Callable[[Report], None] | None = None,
+    on_step: Callable[[StepReport], None] | None = None,
 ) -> Fitted:
     """Train a model: anything that a session accepts, the result of `lora`, or a `TrainingStep`.
 

@@ -32,7 +32,7 @@ _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter, torch.nn.Buffer))
 _NO_CLIPPING: Final = -1.0
 
 
-class Entry(NamedTuple):
+class ParameterUpdate(NamedTuple):
     """A parameter with a gradient, and its state; `None` for absent states."""
 
     param: Tensor
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     step: Tensor | None = None
 
 
-def fallback_reason(entry: Entry, *, row_major: bool) -> str | None:
+def fallback_reason(entry: ParameterUpdate, *, row_major: bool) -> str | None:
     """Return why torch updates this parameter, or None if the native kernel does.
 
     The kernel treats tensors as flat arrays, so all must be dense with equal strides; with
@@ -67,7 +67,7 @@ def fallback_reason(entry: Entry, *, row_major: bool) -> str | None:
     return _state_fallback_reason(entry, is_plain)
 
 
-def _state_fallback_reason(entry: Entry, is_plain: bool) -> str | None:
+def _state_fallback_reason(entry: ParameterUpdate, is_plain: bool) -> str | None:
     """Return why the kernel cannot update the state of a parameter; None if it can."""
     p, step = entry.param, entry.step
     for state in entry.states:
@@ -114,7 +114,9 @@ class ParamTable:
         self._ranges: list[tuple[int, int]] = []  # address and bytes of each parameter
         self._overlaps = False
 
-    def fill(self, entries: Sequence[Entry], groups: Sequence[int], firsts: Sequence[bool]) -> None:
+    def fill(
+        self, entries: Sequence[ParameterUpdate], groups: Sequence[int], firsts: Sequence[bool]
+    ) -> None:
         """Read all addresses; `groups` and `firsts` are the group and first step of each entry."""
         key = [
             (p.data_ptr(), 0, *map(_address, states), *_NO_STATES[len(states) :], _address(step),
@@ -129,7 +131,7 @@ class ParamTable:
             self._key, self._records = key, np.array(key, np.int64).reshape(-1, _N_COLUMNS)
         self._records[:, _GRAD] = [entry.grad.data_ptr() for entry in entries]
 
-    def overlap(self, entries: Sequence[tuple[int, Entry]]) -> bool:
+    def overlap(self, entries: Sequence[tuple[int, ParameterUpdate]]) -> bool:
         """Return whether parameters share memory, so that the order of their updates matters."""
         ranges = [(e.param.data_ptr(), e.param.nbytes) for _, e in entries]
         if ranges != self._ranges:
@@ -201,7 +203,7 @@ class FusedStep(torch.optim.Optimizer):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"max_norm": self.max_norm, "fallbacks": self.fallbacks}
 
-    def collect(self, group: Group) -> list[Entry]:
+    def collect(self, group: Group) -> list[ParameterUpdate]:
         """Return the group's parameters with gradients; creates state as torch's class does."""
         raise NotImplementedError
 
@@ -209,11 +211,11 @@ class FusedStep(torch.optim.Optimizer):
         """Return the kernel's hyperparameters of a group; the last is -1 for maximize, else 1."""
         raise NotImplementedError
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         """Update entries with torch's functions."""
         raise NotImplementedError
 
-    def new_states(self, entry: Entry) -> Entry:
+    def new_states(self, entry: ParameterUpdate) -> ParameterUpdate:
         """Return the entry with the states that its first step writes."""
         return entry
 
@@ -250,10 +252,12 @@ class FusedStep(torch.optim.Optimizer):
         for group, kept in others.items():
             self._fall_back(self.param_groups[group], [entry for entry, _ in kept], clip)
 
-    def _split(self) -> tuple[list[tuple[int, Entry]], dict[int, list[tuple[Entry, str]]]]:
+    def _split(
+        self,
+    ) -> tuple[list[tuple[int, ParameterUpdate]], dict[int, list[tuple[ParameterUpdate, str]]]]:
         """Return native entries, and fallback entries with reasons, with their groups."""
-        natives: list[tuple[int, Entry]] = []
-        others: dict[int, list[tuple[Entry, str]]] = {}
+        natives: list[tuple[int, ParameterUpdate]] = []
+        others: dict[int, list[tuple[ParameterUpdate, str]]] = {}
         for index, group in enumerate(self.param_groups):
             whole = self._group_fallback_reason(group)
             for entry in self.collect(group):
@@ -272,7 +276,7 @@ class FusedStep(torch.optim.Optimizer):
                 return f"the option {option}"
         return None
 
-    def _fill(self, entries: list[tuple[int, Entry]]) -> None:
+    def _fill(self, entries: list[tuple[int, ParameterUpdate]]) -> None:
         assert self._table is not None
         firsts = [False] * len(entries)
         if self.states_on_first_step:
@@ -284,8 +288,8 @@ class FusedStep(torch.optim.Optimizer):
 
     def _run(
         self,
-        entries: list[tuple[int, Entry]],
-        others: dict[int, list[tuple[Entry, str]]],
+        entries: list[tuple[int, ParameterUpdate]],
+        others: dict[int, list[tuple[ParameterUpdate, str]]],
         scale: float,
     ) -> float:
         """Run the kernel; return the factor that clips the gradients of the other entries."""
@@ -306,12 +310,12 @@ class FusedStep(torch.optim.Optimizer):
         clip = self.max_norm / (norm + 1e-6)
         return 1.0 if clip > 1 else clip
 
-    def _fall_back(self, group: Group, entries: list[Entry], clip: float) -> None:
+    def _fall_back(self, group: Group, entries: list[ParameterUpdate], clip: float) -> None:
         if clip != 1:
             entries = [entry._replace(grad=entry.grad * clip) for entry in entries]
         self.update_in_torch(group, entries)
 
-    def _report(self, others: dict[int, list[tuple[Entry, str]]]) -> None:
+    def _report(self, others: dict[int, list[tuple[ParameterUpdate, str]]]) -> None:
         """Count the parameters that torch updates by reason; log each reason once."""
         if torch.compiler.is_compiling():
             return

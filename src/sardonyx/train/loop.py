@@ -25,7 +25,7 @@ from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.evaluation import Evaluation
 from sardonyx.train.optimizers import LearningRate
 from sardonyx.train.resumption import State, Step
-from sardonyx.train.speed import Report, Speed
+from sardonyx.train.speed import StepReport, StepTimer
 
 NAN_HINT: Final = (
     "lower the learning rate or begin with a warmup, clip gradients (max_norm=1.0), "
@@ -59,7 +59,7 @@ class Loop:
         options: LoopOptions,
         evaluation: Evaluation | None = None,
         checkpoints: CheckpointFolder | None = None,
-        on_step: Callable[[Report], None] | None = None,
+        on_step: Callable[[StepReport], None] | None = None,
     ) -> None:
         self.step = step
         self.state = State()
@@ -86,7 +86,7 @@ class Loop:
             self._restore(self._checkpoints)
         before = self.state.step
         with _Interrupts() as interrupts, track("training") as progress:
-            speed = Speed(self.total)
+            speed = StepTimer(self.total)
 
             def report(feeds: Feeds) -> None:
                 state = self.state

@@ -23,7 +23,7 @@ from torch.optim import adam as torch_adam
 from torch.optim import sgd as torch_sgd
 from torch.optim._adafactor import adafactor
 
-from sardonyx.train.fused_step import Entry, FusedStep, Group, number
+from sardonyx.train.fused_step import FusedStep, Group, ParameterUpdate, number
 
 __all__ = ["SGD", "Adafactor", "Adam", "AdamW", "Lion"]
 
@@ -49,12 +49,12 @@ def _sign(group: Group) -> float:
     return -1.0 if group["maximize"] else 1.0
 
 
-def _columns(entries: list[Entry]) -> list[list[Any]]:
+def _columns(entries: list[ParameterUpdate]) -> list[list[Any]]:
     """Return the first states of all entries, the second ones, and so on."""
     return [list(states) for states in zip(*(e.states for e in entries), strict=True)]
 
 
-def _steps(entries: list[Entry]) -> list[Any]:
+def _steps(entries: list[ParameterUpdate]) -> list[Any]:
     return [e.step for e in entries]
 
 
@@ -63,12 +63,12 @@ class _AdamStep(FusedStep):
 
     kernel = "adam_step"
 
-    def collect(self, group: Group) -> list[Entry]:
+    def collect(self, group: Group) -> list[ParameterUpdate]:
         lists: tuple[list[Any], ...] = ([], [], [], [], [], [])
         self._init_group(group, *lists)  # type: ignore[attr-defined] # of torch's class
         params, grads, means, squares, tops, steps = lists
         states = zip(means, squares, tops or [None] * len(params), strict=True)
-        return list(map(Entry, params, grads, states, steps))
+        return list(map(ParameterUpdate, params, grads, states, steps))
 
     def hyperparameters(self, group: Group) -> list[float]:
         beta1, beta2 = group["betas"]
@@ -83,7 +83,7 @@ class _AdamStep(FusedStep):
             _sign(group),
         ]
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         beta1, beta2 = group["betas"]
         means, squares, tops = _columns(entries)
         torch_adam.adam(
@@ -123,15 +123,17 @@ class SGD(FusedStep, torch.optim.SGD):
     kernel = "sgd_step"
     states_on_first_step = True
 
-    def collect(self, group: Group) -> list[Entry]:
+    def collect(self, group: Group) -> list[ParameterUpdate]:
         has_buffer = group["momentum"] != 0
         return [
-            Entry(p, p.grad, (self.state[p].get("momentum_buffer"),) if has_buffer else ())
+            ParameterUpdate(
+                p, p.grad, (self.state[p].get("momentum_buffer"),) if has_buffer else ()
+            )
             for p in group["params"]
             if p.grad is not None
         ]
 
-    def new_states(self, entry: Entry) -> Entry:
+    def new_states(self, entry: ParameterUpdate) -> ParameterUpdate:
         if not entry.states or entry.states[0] is not None:
             return entry
         buffer = torch.zeros_like(entry.param)
@@ -150,7 +152,7 @@ class SGD(FusedStep, torch.optim.SGD):
             _sign(group),
         ]
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         buffers = [e.states[0] if e.states else None for e in entries]
         torch_sgd.sgd(
             [e.param for e in entries],
@@ -177,11 +179,13 @@ class Adafactor(FusedStep, torch.optim.Adafactor):
     kernel = "adafactor_step"
     row_major = True
 
-    def collect(self, group: Group) -> list[Entry]:
+    def collect(self, group: Group) -> list[ParameterUpdate]:
         lists: tuple[list[Any], ...] = ([], [], [], [], [], [])
         self._init_group(group, *lists)
         params, grads, rows, columns, variances, steps = lists
-        return list(map(Entry, params, grads, zip(rows, columns, variances, strict=True), steps))
+        return list(
+            map(ParameterUpdate, params, grads, zip(rows, columns, variances, strict=True), steps)
+        )
 
     def hyperparameters(self, group: Group) -> list[float]:
         eps1, eps2 = group["eps"]
@@ -196,7 +200,7 @@ class Adafactor(FusedStep, torch.optim.Adafactor):
             _sign(group),
         ]
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         eps1, eps2 = group["eps"]
         rows, columns, variances = _columns(entries)
         adafactor(
@@ -250,7 +254,7 @@ class Lion(FusedStep, torch.optim.Optimizer):
         for group in self.param_groups:  # lion-pytorch's checkpoints have no `maximize`
             group.setdefault("maximize", False)
 
-    def collect(self, group: Group) -> list[Entry]:
+    def collect(self, group: Group) -> list[ParameterUpdate]:
         entries = []
         for p in group["params"]:
             if p.grad is None:
@@ -260,7 +264,7 @@ class Lion(FusedStep, torch.optim.Optimizer):
             state = self.state[p]
             if "exp_avg" not in state:
                 state["exp_avg"] = torch.zeros_like(p)
-            entries.append(Entry(p, p.grad, (state["exp_avg"],)))
+            entries.append(ParameterUpdate(p, p.grad, (state["exp_avg"],)))
         return entries
 
     def hyperparameters(self, group: Group) -> list[float]:
@@ -268,7 +272,7 @@ class Lion(FusedStep, torch.optim.Optimizer):
         decay = group["weight_decay"]
         return [number(group["lr"]), beta1, beta2, decay, 0, 0, 0, _sign(group)]
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         lr, (beta1, beta2) = group["lr"], group["betas"]
         for param, grad, (mean,), _ in entries:
             assert mean is not None

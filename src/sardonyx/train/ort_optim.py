@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from sardonyx.train.fused_step import Entry, Group, number
+from sardonyx.train.fused_step import Group, ParameterUpdate, number
 from sardonyx.train.optim import _AdamStep
 
 
@@ -107,7 +107,7 @@ class FusedAdam(_AdamStep, torch.optim.Adam):
             return "a step of length 0"
         return super()._group_fallback_reason(group)
 
-    def update_in_torch(self, group: Group, entries: list[Entry]) -> None:
+    def update_in_torch(self, group: Group, entries: list[ParameterUpdate]) -> None:
         beta1, beta2 = map(number, group["betas"])
         for param, grad, (mean, square, _), step in entries:
             assert mean is not None

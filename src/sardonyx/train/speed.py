@@ -15,7 +15,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 @frozen
-class Report:
+class StepReport:
     """One step of training."""
 
     step: int  # from 1
@@ -40,7 +40,7 @@ class Report:
         )
 
 
-class Speed:
+class StepTimer:
     """Measures the time between steps."""
 
     def __init__(self, total: int | None) -> None:
@@ -48,7 +48,7 @@ class Speed:
         self._last_s = time.monotonic()
         self._step_s = 0.0  # smoothed
 
-    def report(self, step: int, epoch: int, loss: float, feeds: Feeds) -> Report:
+    def report(self, step: int, epoch: int, loss: float, feeds: Feeds) -> StepReport:
         """Return the report of a step that has just ended; `epoch` counts from 0."""
         now = time.monotonic()
         taken, self._last_s = now - self._last_s, now
@@ -57,7 +57,7 @@ class Speed:
         self._step_s = smoothed if self._step_s else taken
         per_s = 1 / max(self._step_s, 1e-9)
         left = None if self._total is None else max(self._total - step, 0) * self._step_s
-        return Report(
+        return StepReport(
             step,
             self._total,
             epoch + 1,

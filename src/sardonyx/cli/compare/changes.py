@@ -19,7 +19,7 @@ Counterparts = Mapping[Value, Value]  # from values of A to values of B
 
 
 @frozen
-class Change:
+class NodeDifference:
     """One difference between a node and its counterpart."""
 
     kind: str  # op, attribute, type, operands, weights, inputs
@@ -63,13 +63,13 @@ def same_attributes(a: Node, b: Node) -> bool:
     return not any(changed_attributes(a, b))
 
 
-def changed_attributes(a: Node, b: Node) -> Iterator[Change]:
+def changed_attributes(a: Node, b: Node) -> Iterator[NodeDifference]:
     """Yield the attributes that differ, bodies excepted."""
     for name in sorted({*a.attrs, *b.attrs}):
         x, y = a.attrs.get(name), b.attrs.get(name)
         if not _same_attribute(x, y):
             kind = "type" if name in _TYPE_ATTRIBUTES else "attribute"
-            yield Change(kind, f"attribute {name} is {_shown(x)} in A, {_shown(y)} in B")
+            yield NodeDifference(kind, f"attribute {name} is {_shown(x)} in A, {_shown(y)} in B")
 
 
 def _same_attribute(a: Any, b: Any) -> bool:
@@ -95,18 +95,18 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def node_changes(a: Node, b: Node, counterparts: Counterparts) -> list[Change]:
+def node_changes(a: Node, b: Node, counterparts: Counterparts) -> list[NodeDifference]:
     """Return how B's node differs from A's, apart from the bodies."""
     if a.op is not b.op:
-        return [Change("op", f"the op is {a.op.name} in A, {b.op.name} in B")]
+        return [NodeDifference("op", f"the op is {a.op.name} in A, {b.op.name} in B")]
     found = list(changed_attributes(a, b))
     if len(a.inputs) != len(b.inputs):
-        found.append(Change("inputs", f"{len(a.inputs)} inputs in A, {len(b.inputs)} in B"))
+        found.append(NodeDifference("inputs", f"{len(a.inputs)} inputs in A, {len(b.inputs)} in B"))
         return found
     pairs = list(zip(a.inputs, b.inputs, strict=True))
     if is_swapped(a, b, counterparts):
         if a.op.name not in COMMUTATIVE:
-            found.append(Change("operands", "the operands are swapped"))
+            found.append(NodeDifference("operands", "the operands are swapped"))
         return found
     changed = [(i, *pair) for i, pair in enumerate(pairs) if not same_input(*pair, counterparts)]
     matched = set(counterparts.values()) if changed else set()
@@ -144,20 +144,20 @@ def _is_follow_up(
 
 def _changed_input(
     slot: int, x: Value | None, y: Value | None, counterparts: Counterparts
-) -> Change:
+) -> NodeDifference:
     a, b = (None if v is None else v.const for v in (x, y))
     if x is None or y is None or a is None or b is None:
         expected = None if x is None else counterparts.get(x, x)
         names = [("absent" if v is None else v.name or str(v)) for v in (expected, y)]
-        return Change("inputs", f"input {slot} is {names[0]} in A, {names[1]} in B")
+        return NodeDifference("inputs", f"input {slot} is {names[0]} in A, {names[1]} in B")
     name = x.name or f"input {slot}"
     if a.dtype is not b.dtype or a.shape != b.shape:
         kinds = [f"{c.dtype}{list(c.shape)}" for c in (a, b)]
-        return Change("weights", f"weight {name} is {kinds[0]} in A, {kinds[1]} in B")
+        return NodeDifference("weights", f"weight {name} is {kinds[0]} in A, {kinds[1]} in B")
     first = _first_difference(a, b)
     assert first is not None
     index = list(map(int, np.unravel_index(first, a.shape)))
     values = [c.view().reshape(-1)[first] for c in (a, b)]
-    return Change(
+    return NodeDifference(
         "weights", f"weight {name} differs first at {index}: {values[0]} in A, {values[1]} in B"
     )

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final, Self
 
 from sardonyx.base.records import replace
-from sardonyx.cli.compare.sides import Key, LoadedModel, SardonyxSide, SideOptions
+from sardonyx.cli.compare.sides import ComparedModel, Key, SardonyxSide, SideOptions
 from sardonyx.errors import Fail, SardonyxError
 
 _LENGTH: Final = struct.Struct("<Q")
@@ -100,7 +100,7 @@ def _serve() -> None:
         answer, message = None, ""
         try:
             if side is None:
-                side = SardonyxSide(LoadedModel(request.model), request)
+                side = SardonyxSide(ComparedModel(request.model), request)
             else:
                 method, *arguments = request
                 answer = getattr(side, method)(*arguments)

@@ -7,7 +7,7 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.cli.compare.changes import (
-    Change,
+    NodeDifference,
     is_swapped,
     node_changes,
     same_attributes,
@@ -23,7 +23,7 @@ class Pair:
 
     a: Node
     b: Node | None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[NodeDifference, ...] = ()
 
 
 class Matcher:
@@ -71,7 +71,7 @@ class Matcher:
         self.counterparts.update(zip(node.outputs, found.outputs, strict=False))
         return Pair(node, found, tuple(changes))
 
-    def _body_changes(self, a: Node, b: Node) -> Iterator[Change]:
+    def _body_changes(self, a: Node, b: Node) -> Iterator[NodeDifference]:
         bodies = dict(b.subgraphs)
         for name, body in a.subgraphs:
             if name not in bodies:
@@ -79,11 +79,11 @@ class Matcher:
             inner = Matcher(body, bodies[name], self.counterparts)
             for pair in inner.pairs():
                 for change in pair.changes:
-                    yield Change(change.kind, f"in {name}, {pair.a}: {change.text}")
+                    yield NodeDifference(change.kind, f"in {name}, {pair.a}: {change.text}")
                 if pair.b is None:
-                    yield Change("attribute", f"in {name}, {pair.a} has no counterpart")
+                    yield NodeDifference("attribute", f"in {name}, {pair.a} has no counterpart")
             for extra in inner.unmatched():
-                yield Change("attribute", f"in {name}, {extra} is only in B")
+                yield NodeDifference("attribute", f"in {name}, {extra} is only in B")
 
     def _counterpart(self, node: Node) -> Node | None:
         candidates = dict.fromkeys(self._candidates(node))

@@ -15,7 +15,7 @@ import numpy as np
 from sardonyx.base.records import field, frozen, mutable, replace
 from sardonyx.cli.compare.difference import Difference, difference
 from sardonyx.cli.compare.matching import Pair
-from sardonyx.cli.compare.sides import Key, LoadedModel, Side
+from sardonyx.cli.compare.sides import ComparedModel, Key, Side
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.copy import copied
 from sardonyx.graph.fact import Fact
@@ -181,7 +181,7 @@ class _OtherSideError(Exception):
 
 
 def compared_values(
-    pairs: Sequence[Pair], a: LoadedModel, b: LoadedModel, feed: Mapping[str, Any]
+    pairs: Sequence[Pair], a: ComparedModel, b: ComparedModel, feed: Mapping[str, Any]
 ) -> list[Compared]:
     """Return the values of matched nodes, in A's topological order."""
     sizes = value_bytes(a, feed)
@@ -208,12 +208,12 @@ def groups(values: Sequence[Any], limit: int) -> Iterator[list[Any]]:
         yield group
 
 
-def group_limit(loaded: LoadedModel) -> int:
+def group_limit(loaded: ComparedModel) -> int:
     """Return the bytes of a group: two of them, and a session, take twice the model's memory."""
     return max(MIN_GROUP_BYTES, loaded.weight_bytes // 2)
 
 
-def value_bytes(loaded: LoadedModel, feed: Mapping[str, Any]) -> dict[Key, int]:
+def value_bytes(loaded: ComparedModel, feed: Mapping[str, Any]) -> dict[Key, int]:
     """Return the sizes of values for these inputs, as far as inference finds them."""
     graph = copied(loaded.model.graph)
     for value in graph.inputs:

@@ -45,7 +45,7 @@ class SideOptions:
     threads: int = 0
 
 
-class LoadedModel:
+class ComparedModel:
     """A model whose values are named by their position."""
 
     def __init__(self, path: str) -> None:
@@ -119,7 +119,7 @@ class Side(Protocol):
 class SardonyxSide:
     """Sessions of this process."""
 
-    def __init__(self, loaded: LoadedModel, options: SideOptions) -> None:
+    def __init__(self, loaded: ComparedModel, options: SideOptions) -> None:
         self._loaded = loaded
         self._options = options
 
@@ -157,7 +157,7 @@ class SardonyxSide:
 class OnnxRuntimeSide:
     """Sessions of a module with onnxruntime's interface."""
 
-    def __init__(self, loaded: LoadedModel, options: SideOptions) -> None:
+    def __init__(self, loaded: ComparedModel, options: SideOptions) -> None:
         self._loaded = loaded
         self._options = options
         graph = read_record(loaded.bytes).graph

@@ -32,7 +32,7 @@ def _check_type(x: Value) -> None:
 
 
 @frozen
-class Tap:
+class NeighbourTap:
     """A neighbour of each position along one axis."""
 
     index: Value  # int64, inside the image
@@ -89,7 +89,7 @@ class _Scatter:
     shape: Value
     sizes: list[int]
 
-    def index(self, b: AtenBuilder, taps: Sequence[Tap]) -> Value:
+    def index(self, b: AtenBuilder, taps: Sequence[NeighbourTap]) -> Value:
         """Return the pixel of a neighbour for every channel, [N, C, positions]."""
         total = taps[0].index
         for tap, size in zip(taps[1:], self.sizes[1:], strict=True):
@@ -104,7 +104,7 @@ def _product(b: AtenBuilder, weights: Sequence[Value]) -> Value:
     return total
 
 
-def _image_gradient(b: AtenBuilder, scatter: _Scatter, axes: list[list[Tap]]) -> Value:
+def _image_gradient(b: AtenBuilder, scatter: _Scatter, axes: list[list[NeighbourTap]]) -> Value:
     total = b.Expand(b.const(0, F32), b.Shape(scatter.planes))
     for taps in itertools.product(*axes):
         weight = b.Unsqueeze(_product(b, [t.weight for t in taps]), b.ints(1))
@@ -114,7 +114,7 @@ def _image_gradient(b: AtenBuilder, scatter: _Scatter, axes: list[list[Tap]]) ->
 
 
 def _grid_gradient(
-    b: AtenBuilder, scatter: _Scatter, axes: list[list[Tap]], points: Value
+    b: AtenBuilder, scatter: _Scatter, axes: list[list[NeighbourTap]], points: Value
 ) -> Value:
     n = len(axes)
     totals: list[Value | None] = [None] * n
@@ -132,7 +132,9 @@ def _grid_gradient(
     return b.Concat(*columns, axis=-1)
 
 
-def _taps(b: AtenBuilder, point: Value, size: int, options: tuple[int, int, bool]) -> list[Tap]:
+def _taps(
+    b: AtenBuilder, point: Value, size: int, options: tuple[int, int, bool]
+) -> list[NeighbourTap]:
     """Return the neighbours of positions [N, positions] along one axis."""
     mode, padding, align = options
     # Pixels are at -1 ... 1 with aligned corners, else their outer edges are.
@@ -165,13 +167,15 @@ def _taps(b: AtenBuilder, point: Value, size: int, options: tuple[int, int, bool
 
 def _tap(
     b: AtenBuilder, at: Value, weight: Value, slope: Value | None, image: tuple[int, int, bool]
-) -> Tap:
+) -> NeighbourTap:
     """Return a neighbour; outside of the image its weight is zero."""
     size = image[0]
     inside = b.And(b.GreaterOrEqual(at, 0.0), b.LessOrEqual(at, size - 1.0))
     zero = b.const(0.0, F32)
     index = b.cast(b.Where(inside, at, zero), I64)
-    return Tap(index, b.Where(inside, weight, zero), slope and b.Where(inside, slope, zero))
+    return NeighbourTap(
+        index, b.Where(inside, weight, zero), slope and b.Where(inside, slope, zero)
+    )
 
 
 def _cubic(b: AtenBuilder, t: Value, is_near: bool) -> tuple[Value, Value]:

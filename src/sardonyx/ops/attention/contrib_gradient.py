@@ -13,7 +13,13 @@ from sardonyx.graph.dtype import F32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.attention.gradient import Scoring, attend, merge_heads, scale_of, split_heads
+from sardonyx.ops.attention.gradient import (
+    ScoreParameters,
+    attend,
+    merge_heads,
+    scale_of,
+    split_heads,
+)
 from sardonyx.ops.attention.group_query import GroupQueryInputs
 from sardonyx.ops.attention.multi_head import MASKED_SCORE, MultiHeadInputs
 from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
@@ -64,7 +70,7 @@ def _(b: GradientBuilder, node: Node) -> Outputs:
     sink = x.sink
     if sink is None and attrs["smooth_softmax"] == 1:
         sink = b.const(np.zeros(attrs["num_heads"]), q.tensor.dtype)
-    how = Scoring(
+    how = ScoreParameters(
         scale_of(q, attrs["scale"] or None),
         attrs["softcap"],
         (left if left < 0 else left - 1, 0 if attrs["causal"] else -1),
@@ -113,7 +119,7 @@ def _(b: GradientBuilder, node: Node) -> Outputs:
     mask = None
     if x.padding is not None:
         mask = _low_scores(b, _unpadded(b, x.padding, k), q, attrs["mask_filter_value"])
-    how = Scoring(
+    how = ScoreParameters(
         scale_of(q, attrs["scale"] or None),
         window=(-1, 0 if attrs["unidirectional"] else -1),
         bias=_sum(b, mask, x.attention_bias),
@@ -188,7 +194,7 @@ def _(b: GradientBuilder, node: Node) -> Outputs:
     mask = None
     if x.mask is not None:
         mask = _low_scores(b, _unmasked(b, x, k), q, attrs["mask_filter_value"])
-    how = Scoring(
+    how = ScoreParameters(
         scale_of(q, attrs["scale"] or None),
         window=(-1, 0 if attrs["unidirectional"] else -1),
         bias=_sum(b, mask, x.attention_bias),

@@ -20,7 +20,7 @@ from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
 
 
 @frozen
-class Scoring:
+class ScoreParameters:
     """How scores are computed from products of queries and keys."""
 
     scale: float
@@ -51,7 +51,7 @@ def _(b: GradientBuilder, node: Node) -> list[Value | None]:
         mask = _padded_mask(b, mask, k)
     is_bool = mask is not None and mask.tensor.dtype is BOOL
     right = 0 if attrs["is_causal"] else attrs["right_window_size"]
-    how = Scoring(
+    how = ScoreParameters(
         scale_of(q, attrs["scale"]),
         attrs["softcap"],
         (attrs["left_window_size"], right),
@@ -65,13 +65,13 @@ def _(b: GradientBuilder, node: Node) -> list[Value | None]:
     return [out, k, v, stages[attrs["qk_matmul_output_mode"]]]
 
 
-def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring) -> Value:
+def attend(b: GradientBuilder, q: Value, k: Value, v: Value, how: ScoreParameters) -> Value:
     """Return softmax(scores) v of heads [batch, heads, rows, width]; q may have more of them."""
     return _attend(b, q, k, v, how)[0]
 
 
 def _attend(
-    b: GradientBuilder, q: Value, k: Value, v: Value, how: Scoring
+    b: GradientBuilder, q: Value, k: Value, v: Value, how: ScoreParameters
 ) -> tuple[Value, dict[int, Value]]:
     """Return the output of attention, and the scores by qk_matmul_output_mode."""
     group = _group_size(q, k)
@@ -145,7 +145,7 @@ def _repeated(b: GradientBuilder, x: Value, times: int) -> Value:
     return b.Reshape(copies, b.Concat(batch, b.Mul(heads, times), rest, axis=0))
 
 
-def _weights(b: GradientBuilder, scores: Value, how: Scoring) -> tuple[Value, Value]:
+def _weights(b: GradientBuilder, scores: Value, how: ScoreParameters) -> tuple[Value, Value]:
     """Return the masked scores, and their softmax: zeros for a query that sees no key."""
     dtype = scores.tensor.dtype
     # Finite, and half the range, so that adding a score to it cannot overflow to -inf and NaN.
@@ -182,7 +182,7 @@ def _sink_softmax(b: GradientBuilder, scores: Value, sink: Value) -> Value:
     return b.Slice(b.Softmax(wide, axis=-1), b.ints(0), b.ints(-1), b.ints(3))
 
 
-def _visible(b: GradientBuilder, scores: Value, how: Scoring) -> Value | None:
+def _visible(b: GradientBuilder, scores: Value, how: ScoreParameters) -> Value | None:
     """Return which keys each query may see by position; None for all."""
     left, right = how.window
     if left < 0 and right < 0 and how.counts is None:

@@ -56,7 +56,7 @@ class ScaleStrides:
 
 
 @frozen
-class WeightLayout:
+class NBitsLayout:
     """The stored layout of the weights [K, N] of a node."""
 
     k: int
@@ -115,7 +115,7 @@ class WeightLayout:
         return self.scale_strides(shape, "zero points")
 
 
-def weight_layout(shape: tuple[int, ...], attrs: dict[str, Any]) -> WeightLayout:
+def weight_layout(shape: tuple[int, ...], attrs: dict[str, Any]) -> NBitsLayout:
     """Return the layout of weights with this shape; raise a ShapeError if they have none."""
     k, n, bits, block = (int(attrs[a]) for a in ("K", "N", "bits", "block_size"))
     if bits not in (2, 4, 8) or block < 1 or k < 0 or n < 0:
@@ -125,7 +125,7 @@ def weight_layout(shape: tuple[int, ...], attrs: dict[str, Any]) -> WeightLayout
         )
     is_k_major = bool(attrs["k_major"])
     is_blocked = len(shape) == 3 and not is_k_major
-    layout = WeightLayout(k, n, bits, block, is_k_major, bool(attrs["signed"]), is_blocked)
+    layout = NBitsLayout(k, n, bits, block, is_k_major, bool(attrs["signed"]), is_blocked)
     expected: tuple[int, ...] = (k, n) if is_k_major else (n, k)
     if is_blocked:
         if block * bits % 8:
@@ -154,7 +154,7 @@ def _(
     return Fact(code_type(attrs["code"], x.dtype), (*x.dims[:-1], attrs["N"]))
 
 
-def _unpack_codes(raw: Array, layout: WeightLayout, count: int) -> Array:
+def _unpack_codes(raw: Array, layout: NBitsLayout, count: int) -> Array:
     """Unpack codes to int32."""
     dtype = by_name(f"{'i' if layout.is_signed else 'u'}{layout.bits}")
     flat = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
@@ -163,7 +163,7 @@ def _unpack_codes(raw: Array, layout: WeightLayout, count: int) -> Array:
     return unpack(flat, dtype, count).astype(np.int32)
 
 
-def _expand_blocks(values: Array, strides: ScaleStrides, layout: WeightLayout) -> Array:
+def _expand_blocks(values: Array, strides: ScaleStrides, layout: NBitsLayout) -> Array:
     """Expand scales or zero points per block and column to [K, N]."""
     block = np.arange(layout.n_blocks) * strides.block_stride
     column = np.arange(layout.n) * strides.column_stride

@@ -124,17 +124,17 @@ def _(b: GradientBuilder, node: Node) -> Value:
 
 
 @frozen
-class Samples:
+class RegionSamples:
     """The samples of regions along one axis, all [regions, bins, samples]."""
 
     taps: list[Tap]
     is_used: Value  # regions have different numbers of samples
 
-    def reshaped(self, b: GradientBuilder, *new_axes: int) -> Samples:
+    def reshaped(self, b: GradientBuilder, *new_axes: int) -> RegionSamples:
         """Return the same with new axes of size 1."""
         at = b.ints(*new_axes)
         taps = [Tap(b.Unsqueeze(t.index, at), b.Unsqueeze(t.weight, at)) for t in self.taps]
-        return Samples(taps, b.Unsqueeze(self.is_used, at))
+        return RegionSamples(taps, b.Unsqueeze(self.is_used, at))
 
 
 @decompose("RoiAlign")
@@ -162,7 +162,7 @@ def _largest(b: GradientBuilder, terms: Value, is_used: Value, axes: Value) -> V
     return b.where(b.Greater(count, 0.0), largest)
 
 
-def _samples(b: GradientBuilder, node: Node, i: int) -> Samples:
+def _samples(b: GradientBuilder, node: Node, i: int) -> RegionSamples:
     """Return the sampling points of all regions: across (i = 0) or down (i = 1)."""
     x, rois, attrs = input_of(node, 0), widened(b, input_of(node, 1)), node.attrs
     is_aligned = attrs["coordinate_transformation_mode"] == b"half_pixel"
@@ -190,7 +190,7 @@ def _samples(b: GradientBuilder, node: Node, i: int) -> Samples:
     for index, weight in ((low, b.Sub(one, fraction)), (b.Add(low, 1.0), fraction)):
         weight = b.Div(weight, share) if attrs["mode"] == b"avg" else weight
         taps.append(Tap(inside(b, index, axis), b.where(has_weight, weight)))
-    return Samples(taps, is_used)
+    return RegionSamples(taps, is_used)
 
 
 @decompose("MaxRoiPool")

@@ -19,7 +19,7 @@ from sardonyx.ops.text.pattern import (
     Concatenation,
     Repetition,
     Tree,
-    Unsupported,
+    UnsupportedPattern,
     parse,
 )
 
@@ -43,7 +43,7 @@ class _Nfa:
 
     def node(self) -> int:
         if len(self.edges) >= MAX_NODES:
-            raise Unsupported
+            raise UnsupportedPattern
         self.edges.append([])
         self.epsilon.append([])
         return len(self.edges) - 1
@@ -52,7 +52,7 @@ class _Nfa:
         """Add a tree after a node; return the node where it ends."""
         self.n_expanded += 1
         if self.n_expanded > _MAX_EXPANDED:
-            raise Unsupported
+            raise UnsupportedPattern
         match tree:
             case CharClass(ranges):
                 end = self.node()
@@ -151,7 +151,7 @@ class Automaton:
                 row.append(states[to])
             self.next.append(row)
             if len(states) * len(bytes_) > MAX_TRANSITIONS:
-                raise Unsupported
+                raise UnsupportedPattern
         self.is_match = [last in state for state in states]
 
     @property
@@ -217,5 +217,5 @@ def automaton(expression: bytes, is_whole: bool = False) -> Automaton | None:
             if text != expression.decode() and "|" in text:
                 return None
         return Automaton(parse(text))
-    except (Unsupported, UnicodeDecodeError):
+    except (UnsupportedPattern, UnicodeDecodeError):
         return None

@@ -18,7 +18,7 @@ _CLASSES: Final = {"d": _DIGITS, "w": _WORD, "s": _SPACE}
 _CONTROLS: Final = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 
 
-class Unsupported(Exception):
+class UnsupportedPattern(Exception):
     """The pattern is invalid, or uses syntax that automata do not support."""
 
 
@@ -89,14 +89,14 @@ class _Parser:
 
     def next(self) -> str:
         if self.at == len(self.text):
-            raise Unsupported
+            raise UnsupportedPattern
         self.at += 1
         return self.text[self.at - 1]
 
     def choice(self) -> Tree:
         self.depth += 1
         if self.depth > 50:
-            raise Unsupported
+            raise UnsupportedPattern
         parts = [self.chain()]
         while self.take("|"):
             parts.append(self.chain())
@@ -120,7 +120,7 @@ class _Parser:
 
     def once(self, part: Tree) -> Tree:
         if any(self.peek(mark) for mark in "*+?{"):
-            raise Unsupported
+            raise UnsupportedPattern
         return part
 
     def counted(self, part: Tree) -> Tree:
@@ -129,12 +129,12 @@ class _Parser:
         least, comma, most = inside.partition(",")
         numbers = [least, most] if comma and most else [least]
         if not closing or not all(n.isascii() and n.isdigit() and len(n) < 5 for n in numbers):
-            raise Unsupported
+            raise UnsupportedPattern
         self.at += len(inside) + 2
         self.take("?")
         top = int(most) if most else None if comma else int(least)
         if int(least) > MAX_REPEAT or (top is not None and not int(least) <= top <= MAX_REPEAT):
-            raise Unsupported
+            raise UnsupportedPattern
         return Repetition(part, int(least), top)
 
     def atom(self) -> Tree:
@@ -148,15 +148,15 @@ class _Parser:
         if c == "\\":
             return CharClass(self.escape())
         if c in "^$*+?{)":
-            raise Unsupported
+            raise UnsupportedPattern
         return CharClass(((ord(c), ord(c)),))
 
     def group(self) -> Tree:
         if self.take("?") and not self.take(":"):
-            raise Unsupported
+            raise UnsupportedPattern
         inside = self.choice()
         if not self.take(")"):
-            raise Unsupported
+            raise UnsupportedPattern
         return inside
 
     def escape(self) -> Ranges:
@@ -169,7 +169,7 @@ class _Parser:
         if c == "x":
             point = self.hexadecimal()
         elif c not in _CONTROLS and (c.isalnum() or c == "_" or point >= 128):
-            raise Unsupported
+            raise UnsupportedPattern
         return ((point, point),)
 
     def hexadecimal(self) -> int:
@@ -181,7 +181,7 @@ class _Parser:
             self.at += 2
         is_whole = 1 <= len(digits) <= 6 and all(d in "0123456789abcdefABCDEF" for d in digits)
         if not closing or not is_whole or self.at > len(self.text) or int(digits, 16) > LAST:
-            raise Unsupported
+            raise UnsupportedPattern
         return int(digits, 16)
 
     def bracket(self) -> Ranges:
@@ -196,7 +196,7 @@ class _Parser:
 
     def member(self) -> Ranges:
         if self.peek("[:"):
-            raise Unsupported
+            raise UnsupportedPattern
         c = self.next()
         low = self.escape() if c == "\\" else ((ord(c), ord(c)),)
         # A hyphen before the closing bracket is a literal.
@@ -207,16 +207,16 @@ class _Parser:
         c = self.next()
         high = self.escape() if c == "\\" else ((ord(c), ord(c)),)
         if any(len(end) > 1 or end[0][0] != end[0][1] for end in (low, high)):
-            raise Unsupported  # a class cannot be the end of a range
+            raise UnsupportedPattern  # a class cannot be the end of a range
         if high[0][0] < low[0][0]:
-            raise Unsupported
+            raise UnsupportedPattern
         return ((low[0][0], high[0][0]),)
 
 
 def parse(pattern: str) -> Tree:
-    """Return the syntax tree; raise Unsupported for anchors, flags and invalid syntax."""
+    """Return the syntax tree; raise UnsupportedPattern for anchors, flags and invalid syntax."""
     parser = _Parser(pattern)
     result = parser.choice()
     if parser.at != len(pattern):
-        raise Unsupported
+        raise UnsupportedPattern
     return result

@@ -38,7 +38,7 @@ Operands = Sequence[tuple[DType, Value | None]]  # types, and values where they 
 Program = tuple[tuple[int, ...], tuple[float, ...]]  # ints and floats of a native program
 
 
-class Unsupported(Exception):
+class NotEncodable(Exception):
     """An instruction has no native encoding; the text says why. Caught by `encode`."""
 
 
@@ -52,7 +52,7 @@ class ProgramWriter:
         self._wide: dict[int, int] = {}
         for dtype in self.types:
             if dtype not in TYPES:
-                raise Unsupported(f"no kernel for {dtype}")
+                raise NotEncodable(f"no kernel for {dtype}")
 
     def emit(
         self,
@@ -106,7 +106,7 @@ class ProgramWriter:
     def program(self) -> Program:
         """Return the program as kernels read it (native/kernels/elementwise/chain.h)."""
         if len(self.types) > MAX_VALUES:
-            raise Unsupported(f"a program of more than {MAX_VALUES} values")
+            raise NotEncodable(f"a program of more than {MAX_VALUES} values")
         ints: list[int] = [len(self._code), len(self._operands)]
         floats: list[float] = []
         for op, type_, to, args, params in self._code:
@@ -181,7 +181,7 @@ def _pow(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     # By repeated squaring, exact modulo 2**64.
     if kind.is_integer and other.is_integer:
         if other is U64:
-            raise Unsupported("no kernel for powers with exponents of u64")
+            raise NotEncodable("no kernel for powers with exponents of u64")
         return w.cast(w.emit("pow", (w.cast(base, I64), w.cast(exponent, I64))), kind)
     # A type that holds both exactly: rounding an odd exponent to float32 could make it even.
     both = F64 if np.result_type(kind.np, other.np, np.float32) == np.float64 else F32
@@ -218,7 +218,7 @@ def _fast_gelu(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
 def _quantize(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     x, scale, zero = (*args, ABSENT)[:3]
     if it.dtype not in QUANTIZED_TYPES or w.types[x] is not F32 or w.types[scale] is not F32:
-        raise Unsupported(
+        raise NotEncodable(
             f"no kernel that quantizes {w.types[x]} by {w.types[scale]} to {it.dtype}"
         )
     zero = zero if zero == ABSENT else w.cast(zero, F32)
@@ -228,7 +228,7 @@ def _quantize(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
 def _dequantize(w: ProgramWriter, it: Instruction, args: tuple[int, ...]) -> int:
     x, scale, zero = (*args, ABSENT)[:3]
     if w.types[x] not in QUANTIZED_TYPES or w.types[scale] is not F32:
-        raise Unsupported(f"no kernel that dequantizes {w.types[x]} by {w.types[scale]}")
+        raise NotEncodable(f"no kernel that dequantizes {w.types[x]} by {w.types[scale]}")
     zero = zero if zero == ABSENT else w.cast(zero, F32)
     return w.emit("dequantize", (scale, zero, x), F32, (float(zero != ABSENT),))
 
@@ -281,7 +281,7 @@ def encode(code: Code | None, operands: Operands) -> Program | No:
         return (0, 0), ()
     try:
         return _encoded(code, operands)
-    except Unsupported as reason:
+    except NotEncodable as reason:
         return No(str(reason))
 
 
@@ -291,7 +291,7 @@ def _encoded(code: Code, operands: Operands) -> Program:
     gates = _swish_gates(code, len(operands))
     for i, instruction in enumerate(code):
         if instruction.dtype not in TYPES:
-            raise Unsupported(f"no kernel for {instruction.dtype}")
+            raise NotEncodable(f"no kernel for {instruction.dtype}")
         args = tuple(a if a == ABSENT else registers[a] for a in instruction.args)
         if len(operands) + i in gates.values():
             registers.append(args[0])  # of the Sigmoid: the Mul computes Swish of it

@@ -32,7 +32,7 @@ _UNBOUNDED: Final = (-math.inf, math.inf)
 
 
 @frozen
-class Operands:
+class QuantizedOperands:
     """Operands of an 8-bit matmul or convolution, in the order of kernels and internal ops."""
 
     x: Value
@@ -123,9 +123,9 @@ def _is_pointwise(window: Window) -> bool:
     return {*window.kernel, *window.strides} == {1} and not any(window.pads)
 
 
-def _operands(node: Node) -> Operands:
+def _operands(node: Node) -> QuantizedOperands:
     """Return the operands of an internal op."""
-    return Operands(input_of(node, 0), input_of(node, 1), *padded_inputs(node, 9)[2:])
+    return QuantizedOperands(input_of(node, 0), input_of(node, 1), *padded_inputs(node, 9)[2:])
 
 
 def _bounds(node: Node) -> tuple[float, float]:
@@ -134,7 +134,7 @@ def _bounds(node: Node) -> tuple[float, float]:
 
 
 def matmul(
-    o: Operands, bounds: tuple[float, float] = _UNBOUNDED, is_transposed: bool = False
+    o: QuantizedOperands, bounds: tuple[float, float] = _UNBOUNDED, is_transposed: bool = False
 ) -> Call | No:
     """Lower a matmul; constant weights are packed when the session starts."""
     w = o.w.tensor
@@ -159,7 +159,7 @@ def matmul(
     return Call("qmatmul", operands, ints, bounds, writes_rows=w.rank > 1)
 
 
-def _unsupported_columns(o: Operands, columns: Size) -> str:
+def _unsupported_columns(o: QuantizedOperands, columns: Size) -> str:
     """Return why batched or per-column operands have no kernel; empty if they have."""
     x, w = o.x.tensor, o.w.tensor
     if w.rank > 2 and x.dims[:-2] != w.dims[:-2]:
@@ -231,7 +231,9 @@ def qmean(node: Node) -> Call:
 
 def matmul_integer(node: Node) -> Call | No:
     x_zero, w_zero = padded_inputs(node, 4)[2:]
-    return matmul(Operands(input_of(node, 0), input_of(node, 1), x_zero=x_zero, w_zero=w_zero))
+    return matmul(
+        QuantizedOperands(input_of(node, 0), input_of(node, 1), x_zero=x_zero, w_zero=w_zero)
+    )
 
 
 def qlinear_matmul(node: Node) -> Call | No:
@@ -239,14 +241,14 @@ def qlinear_matmul(node: Node) -> Call | No:
         return No(f"no kernel for {node.outputs[0].tensor.dtype}")
     _, a_scale, a_zero, _, b_scale, b_zero, *y = node.inputs
     a, b = input_of(node, 0), input_of(node, 3)
-    return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, None, *y))
+    return matmul(QuantizedOperands(a, b, a_scale, a_zero, b_scale, b_zero, None, *y))
 
 
 def matmul_to_float(node: Node) -> Call | No:
     """Lower MatMulIntegerToFloat."""
     a, b = input_of(node, 0), input_of(node, 1)
     a_scale, b_scale, a_zero, b_zero, bias = padded_inputs(node, 7)[2:]
-    return matmul(Operands(a, b, a_scale, a_zero, b_scale, b_zero, bias))
+    return matmul(QuantizedOperands(a, b, a_scale, a_zero, b_scale, b_zero, bias))
 
 
 def _call(kernel: str, node: Node) -> Call:

@@ -15,7 +15,7 @@ from sardonyx.ops.control.scan_outputs import empty_shape, stack_axis
 from sardonyx.ops.control.standard import run_loop
 from sardonyx.ops.inference import axis_of
 from sardonyx.place.provider import CompiledNode, No, Yes
-from sardonyx.program.run import Body
+from sardonyx.program.run import PythonBody
 from sardonyx.providers.torch.claim import why_unsupported
 from sardonyx.providers.torch.dtypes import TORCH
 
@@ -60,24 +60,30 @@ def step(provider: Torch, node: Node, bodies: dict[str, Program]) -> CompiledNod
     run_node = {"If": _if, "Loop": _loop, "Scan": _scan}[node.op.name]
 
     def call(values: Sequence[Any], run: Run) -> Sequence[Any]:
-        bound_bodies = {name: Body(program, run) for name, program in bodies.items()}
+        bound_bodies = {name: PythonBody(program, run) for name, program in bodies.items()}
         return run_node(provider, node, list(values), bound_bodies)
 
     return CompiledNode(node, call, "torch")
 
 
-def _if(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
+def _if(
+    provider: Torch, node: Node, values: list[Any], bodies: dict[str, PythonBody]
+) -> Sequence[Any]:
     is_then = one_int(values[0], "the condition")
     return bodies["then_branch" if is_then else "else_branch"]()
 
 
-def _loop(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
+def _loop(
+    provider: Torch, node: Node, values: list[Any], bodies: dict[str, PythonBody]
+) -> Sequence[Any]:
     values += [None] * (2 - len(values))
     carried, scanned, facts = run_loop(values[0], values[1], values[2:], bodies["body"])
     return [*carried, *(_stack(provider, r, f) for r, f in zip(scanned, facts, strict=True))]
 
 
-def _scan(provider: Torch, node: Node, values: list[Any], bodies: dict[str, Body]) -> Sequence[Any]:
+def _scan(
+    provider: Torch, node: Node, values: list[Any], bodies: dict[str, PythonBody]
+) -> Sequence[Any]:
     body, attrs = bodies["body"], node.attrs
     n_scanned = attrs["num_scan_inputs"]
     n_states = len(values) - n_scanned

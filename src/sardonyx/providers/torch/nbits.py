@@ -15,7 +15,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, FLOATS, I8, I32, I64, U8, by_name
 from sardonyx.graph.op import INTERNAL, MICROSOFT
 from sardonyx.ops.elementwise.chain import Code
-from sardonyx.ops.nbits.internal import QUANTIZED, WeightLayout, weight_layout
+from sardonyx.ops.nbits.internal import QUANTIZED, NBitsLayout, weight_layout
 from sardonyx.providers.torch.dtypes import torch_type, unpacked, wide
 from sardonyx.providers.torch.elementwise.chain import apply_epilogue, why_no_epilogue
 from sardonyx.providers.torch.kernel import PLAIN, Packing, TorchKernel, TorchKernels
@@ -28,7 +28,7 @@ _LAYOUT_ATTRS: Final = ("K", "N", "bits", "block_size", "k_major", "signed")
 
 
 def dequantized(
-    q: Tensor, scale: Tensor, zero: Tensor | float, layout: WeightLayout, dtype: torch.dtype
+    q: Tensor, scale: Tensor, zero: Tensor | float, layout: NBitsLayout, dtype: torch.dtype
 ) -> Tensor:
     """Return the weights [K, N] in a type, rounded once; a transposed view unless k-major."""
     codes = unpacked(q, layout.bits, layout.is_signed) if layout.is_blocked else q
@@ -59,7 +59,7 @@ def dequantized(
     return weights.reshape(layout.n, -1)[:, : layout.k].T
 
 
-def _by_block(values: Tensor, layout: WeightLayout) -> Tensor:
+def _by_block(values: Tensor, layout: NBitsLayout) -> Tensor:
     """Return scales or zero points, shaped to broadcast to codes by block."""
     if values.numel() == 1:
         return values.reshape(1, 1, 1)
@@ -68,7 +68,7 @@ def _by_block(values: Tensor, layout: WeightLayout) -> Tensor:
     return values.reshape(layout.n, -1, 1)
 
 
-def _expand_blocks(values: Tensor, layout: WeightLayout) -> Tensor:
+def _expand_blocks(values: Tensor, layout: NBitsLayout) -> Tensor:
     """Return one value per code, where the last block is partial; or one for all."""
     axis = 0 if layout.is_k_major else 1
     flat = values.squeeze(1 if layout.is_k_major else 2)
@@ -78,7 +78,7 @@ def _expand_blocks(values: Tensor, layout: WeightLayout) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _weight_layout(shape: tuple[int, ...], attrs: tuple[int, ...]) -> WeightLayout:
+def _weight_layout(shape: tuple[int, ...], attrs: tuple[int, ...]) -> NBitsLayout:
     return weight_layout(shape, dict(zip(_LAYOUT_ATTRS, attrs, strict=True)))
 
 
@@ -129,7 +129,7 @@ def matmul_nbits(
 
 
 def _regrouped(
-    b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, layout: WeightLayout
+    b: Tensor, blocks: tuple[Tensor, Tensor | float], g_idx: Tensor, layout: NBitsLayout
 ) -> Tensor:
     """Return float32 weights [K, N] whose rows have explicit block numbers."""
     scales, zero = blocks
@@ -218,7 +218,7 @@ class BlockwiseWeights:
     q: Tensor
     scale: Tensor
     zero: Tensor | float
-    layout: WeightLayout
+    layout: NBitsLayout
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
         """Return the dequantized weights [N, K]."""

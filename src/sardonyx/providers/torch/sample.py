@@ -250,7 +250,7 @@ def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> T
 
 
 @frozen
-class Grid:
+class SampleGrid:
     """Samples along one axis of every region: [rois, bins, samples]."""
 
     low: Tensor  # index of the neighbour before a sample
@@ -260,12 +260,12 @@ class Grid:
     is_live: Tensor  # padding samples, of regions with fewer samples than others, are not live
     count: Tensor  # live samples of a bin
 
-    def part(self, which: slice) -> Grid:
+    def part(self, which: slice) -> SampleGrid:
         """Return the samples of some regions."""
-        return Grid(*(each[which] for each in as_tuple(self)))
+        return SampleGrid(*(each[which] for each in as_tuple(self)))
 
 
-def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> Grid:
+def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> SampleGrid:
     ratio, size = how
     step = (length / bins)[:, None, None]
     counts = torch.full_like(step, ratio) if ratio else step.ceil().clamp(min=0)
@@ -282,10 +282,10 @@ def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> 
     part = position - low
     near, far = torch.where(hit, 1 - part, 0), torch.where(hit, part, 0)
     is_live = (sample < counts).expand_as(low)
-    return Grid(low, (low + 1).clamp(max=max(size - 1, 0)), near, far, is_live, counts)
+    return SampleGrid(low, (low + 1).clamp(max=max(size - 1, 0)), near, far, is_live, counts)
 
 
-def _pooled(x: Tensor, batch: Tensor, down: Grid, across: Grid, mode: bytes) -> Tensor:
+def _pooled(x: Tensor, batch: Tensor, down: SampleGrid, across: SampleGrid, mode: bytes) -> Tensor:
     """Return [rois, bins, bins, channels] from images [batch, height, width, channels]."""
     is_mean = mode == b"avg"
     is_live = down.is_live[:, :, :, None, None] & across.is_live[:, None, None]

@@ -10,7 +10,7 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.errors import Fail
 from sardonyx.quantization.document import ModelDoc, save_document
-from sardonyx.quantization.search.evaluate import Evaluator, Speed, session_options
+from sardonyx.quantization.search.evaluate import Evaluator, RunTimes, session_options
 from sardonyx.quantization.search.journal import Journal
 from sardonyx.quantization.search.outcome import SearchOptions
 from sardonyx.session import InferenceSession
@@ -56,7 +56,7 @@ class Candidates:
     def _files(self) -> list[str]:
         return [p for p in (self.path, f"{self.path}.data") if os.path.exists(p)]
 
-    def speed(self, candidate: Candidate, feed: Any) -> Speed:
+    def speed(self, candidate: Candidate, feed: Any) -> RunTimes:
         """Return the time of a run; one that is barely too slow is measured again.
 
         Other load can only make the ratio of both times less certain, so the last figure counts.

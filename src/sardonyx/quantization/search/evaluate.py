@@ -39,7 +39,7 @@ class Loss:
 
 
 @frozen
-class Speed:
+class RunTimes:
     """Seconds of a run of both models, measured in turn."""
 
     original_s: float
@@ -52,10 +52,10 @@ class Speed:
         return self.original_s / self.candidate_s if self.candidate_s else 0.0
 
 
-Timer = Callable[[Run, Run, float], Speed]
+Timer = Callable[[Run, Run, float], RunTimes]
 
 
-def interleaved(original: Run, candidate: Run, seconds: float) -> Speed:
+def interleaved(original: Run, candidate: Run, seconds: float) -> RunTimes:
     """Return the least seconds of a call of each, called in turn.
 
     Calls count that the system did not interrupt to run other processes. On a machine so busy that
@@ -73,9 +73,9 @@ def interleaved(original: Run, candidate: Run, seconds: float) -> Speed:
             break
     whole = [[c.seconds for c in found if not c.interruptions] for found in times]
     if all(len(found) >= _FEWEST_WHOLE for found in whole):
-        return Speed(min(whole[0]), min(whole[1]))
+        return RunTimes(min(whole[0]), min(whole[1]))
     used = [min(c.processor_s for c in found) for found in times]
-    return Speed(used[0], used[1], is_busy=True)
+    return RunTimes(used[0], used[1], is_busy=True)
 
 
 @frozen
@@ -148,7 +148,7 @@ class Evaluator:
         self._session.run(None, feed)
         return _timed(lambda: self._session.run(None, feed)).seconds
 
-    def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> Speed:
+    def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> RunTimes:
         """Return the time of a run of both, measured in turn in this process."""
         return self._timer(
             lambda: self._session.run(None, feed), lambda: candidate.run(None, feed), seconds

@@ -38,7 +38,7 @@ _DYNAMIC_VARIANTS: Final = 3  # the first ones suit scales of each run as well
 
 
 @frozen
-class Fitted:
+class MixedScheme:
     """A scheme, and how many of the most sensitive groups of layers stay in floats."""
 
     scheme: Scheme
@@ -83,7 +83,7 @@ class Int8Search:
             f"and is {self._options.least_speedup:g} times as fast as the original"
         )
 
-    def _by_preference(self, fitted: Sequence[Fitted]) -> list[Fitted]:
+    def _by_preference(self, fitted: Sequence[MixedScheme]) -> list[MixedScheme]:
         """Return models by error for the goal accuracy, else the fastest first.
 
         Of models that are about as fast as the fastest, the one with the least error is first.
@@ -92,7 +92,7 @@ class Int8Search:
         if self._options.goal == "accuracy":
             best = 0.0
 
-        def rank(found: Fitted) -> tuple[bool, float]:
+        def rank(found: MixedScheme) -> tuple[bool, float]:
             is_fast = (found.trial.speedup or 0.0) >= _AS_FAST * best
             order = found.trial.error if is_fast else -(found.trial.speedup or 0.0)
             return not is_fast, order or 0.0
@@ -182,7 +182,7 @@ class Int8Search:
 
         return self._candidates.journal.remembered(f"loss|{scheme}|{names_digest(kept)}", measure)
 
-    def _fitted(self, scheme: Scheme, outcome: Outcome) -> Fitted | None:
+    def _fitted(self, scheme: Scheme, outcome: Outcome) -> MixedScheme | None:
         """Return a scheme with as few layers in floats as the loss allows, by bisection."""
         low, high = -1, len(self._groups)  # too few, enough: with all in floats nothing is lost
         loss = self._loss(scheme, 0)
@@ -210,9 +210,9 @@ class Int8Search:
         if (trial.speedup or 0.0) < self._options.least_speedup:
             trial.verdict = "too slow"
             return None
-        return Fitted(scheme, high, trial)
+        return MixedScheme(scheme, high, trial)
 
-    def _accept(self, found: Fitted, outcome: Outcome) -> bool:
+    def _accept(self, found: MixedScheme, outcome: Outcome) -> bool:
         """Check a model on the samples that were held back; on failure, keep more in floats."""
         n_float, step = found.n_float, max(1, len(self._groups) // 16)
         for _ in range(_MOST_BACKOFFS):

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sardonyx.base.records import as_dict, field, frozen, mutable
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.quantization.search.evaluate import Speed, Timer, interleaved
+from sardonyx.quantization.search.evaluate import RunTimes, Timer, interleaved
 from sardonyx.quantization.search.metrics import AUTO
 
 GOALS: Final = ("speed", "accuracy", "size")
@@ -78,7 +78,7 @@ class Trial:
     n_float: int  # layers that stay in floats
     error: float | None = None
     loss: float | None = None  # on the samples that calibrate
-    speed: Speed | None = None
+    speed: RunTimes | None = None
     n_bytes: int = 0
     verdict: str = ""
 
@@ -105,7 +105,7 @@ class Outcome:
     what: str = ""
     loss: float | None = None  # on the samples that were held back
     error: float | None = None
-    speed: Speed | None = None
+    speed: RunTimes | None = None
     bytes_after: int = 0
     layers: list[LayerResult] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
@@ -156,5 +156,5 @@ def _advice(outcome: Outcome) -> str:
     return "a higher --max-loss and a lower --min-speedup may get one"
 
 
-def _speed(speed: Speed | None) -> dict[str, float] | None:
+def _speed(speed: RunTimes | None) -> dict[str, float] | None:
     return None if speed is None else {**as_dict(speed), "speedup": speed.speedup}

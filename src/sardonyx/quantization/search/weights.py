@@ -36,7 +36,7 @@ _EXTERNAL: Final = 1 << 30  # bytes of weights that get a file of their own
 
 
 @frozen
-class Format:
+class WeightFormat:
     """How weights are stored and rounded; the layers in `wide` have 8 bits."""
 
     bits: int
@@ -65,7 +65,7 @@ class WeightSearch:
         self._layers = [x for x in model.layers if x.op == "MatMul" and x.weight_count]
         self._groups = groups_of(self._layers, _MOST_GROUPS)
         self._is_large = sum(x.weight_bytes for x in self._layers) > _EXTERNAL
-        self._written: Format | None = None
+        self._written: WeightFormat | None = None
 
     def run(self, outcome: Outcome) -> None:
         """Search; set the result, or the reason why there is none, in the outcome."""
@@ -82,18 +82,18 @@ class WeightSearch:
             f"{self._options.least_speedup:g} times as fast as the original"
         )
 
-    def _forms(self) -> Iterator[Format]:
+    def _forms(self) -> Iterator[WeightFormat]:
         """Yield formats by size, the mixed ones once those of one width have failed."""
         for bits in sorted(self._options.bits):
-            yield from (Format(bits, block) for block in _BLOCKS)
+            yield from (WeightFormat(bits, block) for block in _BLOCKS)
             if bits < _WIDE and _WIDE in self._options.bits:
-                order = self._order(Format(bits, _BLOCKS[-1]))
+                order = self._order(WeightFormat(bits, _BLOCKS[-1]))
                 for share in _WIDE_SHARES:
                     n = max(1, round(share * len(order)))
                     wide = frozenset(layer.name for group in order[:n] for layer in group)
-                    yield Format(bits, _BLOCKS[-1], wide=wide)
+                    yield WeightFormat(bits, _BLOCKS[-1], wide=wide)
 
-    def _rounded(self, form: Format, outcome: Outcome) -> Format | None:
+    def _rounded(self, form: WeightFormat, outcome: Outcome) -> WeightFormat | None:
         """Return the format with the first method whose loss is small enough."""
         limit = self._options.searched_loss
         with track(f"rounding to {form.bits} bits in blocks of {form.block}") as progress:
@@ -109,7 +109,7 @@ class WeightSearch:
                     break
         return None
 
-    def _try(self, form: Format, outcome: Outcome) -> Trial | None:
+    def _try(self, form: WeightFormat, outcome: Outcome) -> Trial | None:
         trial = Trial(str(form), 0)
         outcome.trials.append(trial)
 
@@ -127,7 +127,7 @@ class WeightSearch:
         trial.n_bytes = int(n_bytes)
         return trial
 
-    def _made(self, form: Format) -> Candidate:
+    def _made(self, form: WeightFormat) -> Candidate:
         """Write and open a model, unless it is the one that was written last."""
         plain, path = replace(form, level=0), self._candidates.path
         if self._written not in (plain, form):
@@ -144,7 +144,7 @@ class WeightSearch:
             self._written = form
         return self._candidates.opened()
 
-    def _quantizer(self, form: Format, excluded: Sequence[str]) -> MatMulNBitsQuantizer:
+    def _quantizer(self, form: WeightFormat, excluded: Sequence[str]) -> MatMulNBitsQuantizer:
         config = self._config(form)
         config.customized_weight_config = {name: {"bits": _WIDE} for name in form.wide}
         return MatMulNBitsQuantizer(
@@ -155,7 +155,7 @@ class WeightSearch:
             algo_config=config,
         )
 
-    def _config(self, form: Format) -> Any:
+    def _config(self, form: WeightFormat) -> Any:
         if form.method == "rtn":
             return RTNWeightOnlyQuantConfig()
         if form.method == "k_quant":
@@ -165,7 +165,7 @@ class WeightSearch:
             return AWQWeightOnlyQuantConfig(feeds)
         return GPTQWeightOnlyQuantConfig(feeds)
 
-    def _accept(self, form: Format, outcome: Outcome) -> bool:
+    def _accept(self, form: WeightFormat, outcome: Outcome) -> bool:
         """Check a model on the samples that were held back, and its speed."""
         for level in (0, 4):
             tried = replace(form, level=level)
@@ -186,9 +186,9 @@ class WeightSearch:
             trial.verdict = "too slow"
         return False
 
-    def _errors(self, form: Format) -> list[float]:
+    def _errors(self, form: WeightFormat) -> list[float]:
         """Return the error of the outputs with each group alone rounded to the nearest codes."""
-        form = Format(form.bits, form.block)
+        form = WeightFormat(form.bits, form.block)
         part, found = self._calibrating.first(_MEASURED), list[float]()
         with track("measuring layers") as progress:
             for i, group in enumerate(self._groups):
@@ -207,14 +207,14 @@ class WeightSearch:
                 found.append(self._candidates.journal.remembered(key, measure))
         return found
 
-    def _order(self, form: Format) -> list[tuple[Layer, ...]]:
+    def _order(self, form: WeightFormat) -> list[tuple[Layer, ...]]:
         """Return the groups by squared error per byte that 8 bits add, most first."""
         errors = self._errors(form)
         sizes = [sum(layer.weight_count for layer in group) for group in self._groups]
         gains = [e * e / max(n, 1) for e, n in zip(errors, sizes, strict=True)]
         return [self._groups[i] for i in sorted(range(len(gains)), key=lambda i: -gains[i])]
 
-    def _results(self, form: Format, made: Candidate) -> list[LayerResult]:
+    def _results(self, form: WeightFormat, made: Candidate) -> list[LayerResult]:
         """Return what was measured and done, layer by layer."""
         threads, errors = self._options.threads, self._errors(form)
         path = self._model.path

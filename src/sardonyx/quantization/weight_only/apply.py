@@ -23,12 +23,12 @@ from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig, sam
 from sardonyx.quantization.weight_only.gptq import Rounding
 from sardonyx.quantization.weight_only.grid import Format, Grid
 from sardonyx.quantization.weight_only.rewrite import (
-    Names,
+    NameSuffixes,
     matmul_weight,
     replace_gather,
     replace_matmul,
 )
-from sardonyx.quantization.weight_only.stored import Codes, Layout, Spool, lazy_weight
+from sardonyx.quantization.weight_only.stored import Codes, Spool, StoredLayout, lazy_weight
 
 Array = np.ndarray[Any, Any]
 Rounder = Callable[[Array, Format], Codes]
@@ -169,18 +169,20 @@ def _rounder(name: str, settings: Settings) -> Rounder | None:
     return rounding.k_quant if config.algorithm == "k_quant" else rounding.default
 
 
-def _layout(node: Node, form: Format, settings: Settings) -> Layout:
+def _layout(node: Node, form: Format, settings: Settings) -> StoredLayout:
     const, config = matmul_weight(node), settings.config
     assert const is not None
     rows, columns = const.shape[-2:]
     zero = "" if form.is_symmetric else "codes"
     if config.algorithm in ("HQQ", "k_quant"):
         zero = "floats" if config.algorithm == "HQQ" else "codes"
-    return Layout(rows, columns, form.stored_bits, form.block, zero, config.is_qdq, const.dtype)
+    return StoredLayout(
+        rows, columns, form.stored_bits, form.block, zero, config.is_qdq, const.dtype
+    )
 
 
 def _replace(
-    node: Node, layout: Layout, consts: list[Const], settings: Settings, label: str = ""
+    node: Node, layout: StoredLayout, consts: list[Const], settings: Settings, label: str = ""
 ) -> None:
     names = _names(layout, settings)
     codes, scales, zeros = (label + suffix for suffix in names.tensors)
@@ -188,15 +190,15 @@ def _replace(
     replace_matmul(node, layout, consts, names, settings.accuracy_level)
 
 
-def _names(layout: Layout, settings: Settings) -> Names:
+def _names(layout: StoredLayout, settings: Settings) -> NameSuffixes:
     """Return the suffixes that onnxruntime's tools give."""
     q = f"_Q{layout.bits}"
     if layout.is_qdq:
         tensors = (f"_DQ{q}", "_DQ_scales", "_DQ_zero_points")
-        return Names(f"_DQ{q}", tensors, f"_matmul{q}")
+        return NameSuffixes(f"_DQ{q}", tensors, f"_matmul{q}")
     if settings.config.algorithm in _COMPRESSOR:
-        return Names(q, (f"{q}G{layout.block}", "_scale", "_zp"))
-    return Names(q, (q, "_scales", "_zero_points"))
+        return NameSuffixes(q, (f"{q}G{layout.block}", "_scale", "_zp"))
+    return NameSuffixes(q, (q, "_scales", "_zero_points"))
 
 
 def _quantize_gather(node: Node, settings: Settings) -> None:

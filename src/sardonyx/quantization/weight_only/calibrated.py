@@ -24,7 +24,7 @@ from sardonyx.quantization.quantized_weight import release
 from sardonyx.quantization.weight_only.gptq import Rounding, compensated, curvature
 from sardonyx.quantization.weight_only.grid import Format, Grid, searched_grid
 from sardonyx.quantization.weight_only.rounding import column_tiles, matrix
-from sardonyx.quantization.weight_only.streams import Stream
+from sardonyx.quantization.weight_only.streams import ActivationStream
 
 Array = np.ndarray[Any, Any]
 Store = Callable[[Node, Array, Grid], None]  # a node, codes [K, N] and grid of its weight
@@ -62,7 +62,7 @@ def quantize_calibrated(
     for node in model.graph.sorted_nodes():
         if node in nodes:
             groups.setdefault(input_of(node, 0), []).append(node)
-    stream = Stream(model, samples)
+    stream = ActivationStream(model, samples)
     done = 0
     with track("quantizing weights") as progress:
         for group in groups.values():

@@ -15,13 +15,13 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops import lookup
-from sardonyx.quantization.weight_only.stored import Layout
+from sardonyx.quantization.weight_only.stored import StoredLayout
 
 _ACCURACY: Final = "accuracy_level"
 
 
 @frozen
-class Names:
+class NameSuffixes:
     """What names of the original node and weight are followed by."""
 
     node: str
@@ -40,7 +40,11 @@ def matmul_weight(node: Node) -> Const | None:
 
 
 def replace_matmul(
-    node: Node, layout: Layout, consts: Sequence[Const], names: Names, accuracy_level: int = 0
+    node: Node,
+    layout: StoredLayout,
+    consts: Sequence[Const],
+    names: NameSuffixes,
+    accuracy_level: int = 0,
 ) -> Node:
     """Replace a MatMul; return the node that reads the quantized weight."""
     weight = input_of(node, 1)
@@ -66,7 +70,11 @@ def replace_matmul(
 
 
 def _dequantized_matmul(
-    node: Node, layout: Layout, operands: tuple[Value, list[Value]], names: Names, product: Value
+    node: Node,
+    layout: StoredLayout,
+    operands: tuple[Value, list[Value]],
+    names: NameSuffixes,
+    product: Value,
 ) -> Node:
     x, values = operands
     weight = Value(f"{values[0].name}_output")

@@ -33,7 +33,7 @@ class Codes:
 
 
 @frozen
-class Layout:
+class StoredLayout:
     """Sizes of a quantized weight, and how its op stores it."""
 
     rows: int  # K
@@ -111,7 +111,7 @@ class LazyArrays:
         return [_LazyConst(self, i, *t) for i, t in enumerate(self._types)]
 
 
-def lazy_weight(layout: Layout, make: Callable[[], Codes]) -> list[Const]:
+def lazy_weight(layout: StoredLayout, make: Callable[[], Codes]) -> list[Const]:
     """Return the constants of a weight that is quantized when they are read."""
     return LazyArrays(layout.types(), lambda: layout.arrays(make())).consts()
 
@@ -148,7 +148,7 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()  # the mappings stay
 
-    def consts(self, layout: Layout, weight: Codes) -> list[Const]:
+    def consts(self, layout: StoredLayout, weight: Codes) -> list[Const]:
         """Store a weight; return its constants, which are mapped."""
         pairs = zip(layout.types(), layout.arrays(weight), strict=True)
         return [self._add(dtype, array) for (dtype, _), array in pairs]

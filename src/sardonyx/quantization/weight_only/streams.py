@@ -30,7 +30,7 @@ Sample = Mapping[str, Any]
 _SHAPES: Final = 64  # elements of integer tensors that may be shapes
 
 
-class Stream:
+class ActivationStream:
     """The values of samples at a cut of a model's main graph."""
 
     def __init__(self, model: Model, samples: Iterable[Sample]) -> None:

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from sardonyx.serve.batching.arrivals import Arrivals
 from sardonyx.serve.batching.choice import Batch, choose
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout, element_count
+from sardonyx.serve.batching.joining import BatchLayout, element_count
 from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.batching.run import BatchRun
 from sardonyx.serve.batching.settings import BatchSettings
@@ -47,7 +47,7 @@ class Batcher:
     def __init__(
         self,
         session: InferenceSession,
-        layout: Layout | None,
+        layout: BatchLayout | None,
         settings: BatchSettings,
         executor: Executor,
         observer: Observer,

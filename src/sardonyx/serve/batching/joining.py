@@ -23,7 +23,7 @@ class Padding:
 
 
 @frozen(eq=False)
-class Layout:
+class BatchLayout:
     """How requests of a model are joined: along axis 0, and padded along another."""
 
     padding: Padding | None = None
@@ -100,14 +100,14 @@ def element_count(feed: Mapping[str, Array]) -> int:
     return max(1, sum(array.size for array in feed.values()))
 
 
-def batch_layout(signature: Signature) -> Layout | None:
+def batch_layout(signature: Signature) -> BatchLayout | None:
     """Return the layout of a model whose declared shapes have an open first dim throughout."""
     names = set()
     for spec in (*signature.inputs, *signature.outputs):
         if not spec.shape or isinstance(spec.shape[0], int):
             return None
         names.add(spec.shape[0])
-    return Layout() if signature.inputs and len(names - {None}) <= 1 else None
+    return BatchLayout() if signature.inputs and len(names - {None}) <= 1 else None
 
 
 def padding_of(signature: Signature, fill: Mapping[str, float]) -> Padding | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.ort.options import RunOptions
-from sardonyx.serve.batching.joining import Layout
+from sardonyx.serve.batching.joining import BatchLayout
 from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.protocol.datatypes import Array
 from sardonyx.serve.refusals import BadRequest, ModelFailed, Refusal
@@ -47,7 +47,7 @@ class BatchRun:
         if not self.n_waiting and self.options is not None:
             self.options.terminate = True
 
-    def execute(self, session: InferenceSession, layout: Layout | None) -> None:
+    def execute(self, session: InferenceSession, layout: BatchLayout | None) -> None:
         """Run the model, and keep the outputs of each request, or why there are none."""
         members = self.members
         started = time.perf_counter()

@@ -15,7 +15,7 @@ from sardonyx.ort.options import SessionOptions
 from sardonyx.program.limit import LIMIT
 from sardonyx.serve.batching.batcher import Batcher, Observer
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout, Padding, batch_layout, padding_of
+from sardonyx.serve.batching.joining import BatchLayout, Padding, batch_layout, padding_of
 from sardonyx.serve.config import ModelConfig, ServerConfig
 from sardonyx.serve.models.embedder import Embedder, embedder_beside
 from sardonyx.serve.models.probe import Prober
@@ -31,7 +31,7 @@ class Ready:
 
     session: InferenceSession
     signature: Signature
-    layout: Layout | None
+    layout: BatchLayout | None
     cost: CostModel
     embedder: Embedder | None
     file: Identity | None
@@ -106,7 +106,7 @@ def _has_loops(session: InferenceSession) -> bool:
     return any(node.op.name in ("Loop", "Scan") for node in nodes)
 
 
-def describe(layout: Layout | None) -> str:
+def describe(layout: BatchLayout | None) -> str:
     """Return how requests are joined, in words."""
     if layout is None:
         return "off"
@@ -126,14 +126,14 @@ def _options(model: ModelConfig, server: ServerConfig) -> SessionOptions:
     return options
 
 
-def _layout(model: ModelConfig, signature: Signature, prober: Prober) -> Layout | None:
+def _layout(model: ModelConfig, signature: Signature, prober: Prober) -> BatchLayout | None:
     """Return how requests are joined, if trial runs show that their results stay."""
     layout = batch_layout(signature) if model.max_batch > 1 else None
     if layout is None:
         return None
     padding = _padding(model.pad, model.pad_values, signature)
-    if padding is not None and (model.pad == "always" or prober.joins(Layout(padding))):
-        return Layout(padding)
+    if padding is not None and (model.pad == "always" or prober.joins(BatchLayout(padding))):
+        return BatchLayout(padding)
     return layout if prober.joins(layout) else None
 
 

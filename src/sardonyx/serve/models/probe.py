@@ -14,7 +14,7 @@ import numpy as np
 
 from sardonyx.errors import SardonyxError
 from sardonyx.serve.batching.cost import CostModel
-from sardonyx.serve.batching.joining import Layout, element_count
+from sardonyx.serve.batching.joining import BatchLayout, element_count
 from sardonyx.serve.models.signature import Signature, TensorSpec
 from sardonyx.serve.protocol.datatypes import Array
 from sardonyx.session import InferenceSession
@@ -68,7 +68,7 @@ class Prober:
         results: list[Array] = self._session.run(None, feed)
         return results
 
-    def joins(self, layout: Layout) -> bool:
+    def joins(self, layout: BatchLayout) -> bool:
         """Return whether requests that are joined get the results that they get alone."""
         padded = None if layout.padding is None else layout.padding.dim
         lengths = _LENGTHS if padded is not None else (_LENGTHS[0],) * 2
@@ -86,7 +86,7 @@ class Prober:
         pairs = zip(alone, parts, strict=True)
         return all(_equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
 
-    def fit(self, cost: CostModel, layout: Layout | None) -> None:
+    def fit(self, cost: CostModel, layout: BatchLayout | None) -> None:
         """Warm up, and measure runs of few and of more rows as a first guess of their cost."""
         padded = layout.padding.dim if layout is not None and layout.padding is not None else None
         for rows in _COST_ROWS if layout is not None else (1,):

@@ -27,7 +27,10 @@ class Adapted:
     """
 
     def __init__(
-        self, source: Any, targets: Sequence[str], recipe: insert.Recipe | prefix.Recipe
+        self,
+        source: Any,
+        targets: Sequence[str],
+        recipe: insert.AdapterRecipe | prefix.PrefixRecipe,
     ) -> None:
         self._source, self._targets, self._recipe = source, targets, recipe
         self.model: Model
@@ -37,7 +40,7 @@ class Adapted:
             model.before_loss = lambda: Adapted(before(), targets, recipe).model
         # Statistics are frozen like the weights: an adapter file has neither.
         use_stored_statistics(model.graph)
-        if isinstance(recipe, prefix.Recipe):
+        if isinstance(recipe, prefix.PrefixRecipe):
             self.model, self.parameters = prefix.prefixed(model, targets, recipe)
         else:
             self.model, self.parameters = _with_layers(model, targets, recipe)
@@ -50,7 +53,7 @@ class Adapted:
         """
         model = without_loss(editable(self._source))
         end_training(model.graph)
-        if isinstance(self._recipe, prefix.Recipe):
+        if isinstance(self._recipe, prefix.PrefixRecipe):
             return prefix.optional(model, self._targets)
         for label, layers in find(model.graph, self._targets).items():
             defaults = self._recipe.neutral(label, layers[0])
@@ -60,7 +63,7 @@ class Adapted:
     def folded(self, parameters: Mapping[str, Any]) -> dict[str, Array]:
         """Return trained parameters as `to_model` and `merge` take them."""
         arrays = _checked(parameters, self.parameters)
-        if isinstance(self._recipe, prefix.Recipe):
+        if isinstance(self._recipe, prefix.PrefixRecipe):
             return prefix.folded(arrays)
         found: dict[str, Array] = {}
         for label, layers in find(editable(self._source).graph, self._targets).items():
@@ -99,16 +102,16 @@ def lora(
     if not isinstance(rank, int) or rank < 1:
         raise InvalidArgument(f"rank must be a positive integer, got {rank!r}")
     if kind == "prefix":
-        return Adapted(model, targets, prefix.Recipe(rank, seed))
+        return Adapted(model, targets, prefix.PrefixRecipe(rank, seed))
     if kind not in insert.KINDS:
         raise InvalidArgument(
             f"kind must be one of {', '.join((*insert.KINDS, 'prefix'))}, got {kind!r}"
         )
-    return Adapted(model, targets, insert.Recipe(kind, rank, alpha / rank, seed))
+    return Adapted(model, targets, insert.AdapterRecipe(kind, rank, alpha / rank, seed))
 
 
 def _with_layers(
-    model: Model, targets: Sequence[str], recipe: insert.Recipe
+    model: Model, targets: Sequence[str], recipe: insert.AdapterRecipe
 ) -> tuple[Model, dict[str, Array]]:
     initial: dict[str, Array] = {}
     for position, (label, layers) in enumerate(find(model.graph, targets).items()):

@@ -27,14 +27,14 @@ from sardonyx.graph.graph import Value
 from sardonyx.load.model import Declared, Model
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.replace import attribute_to, replace_value
-from sardonyx.train.adapters.targets import Linear
+from sardonyx.train.adapters.targets import LinearNode
 
 DOWN, UP, MAGNITUDE, SCALE = ".lora_A", ".lora_B", ".magnitude", ".scale"
 KINDS: Final = ("lora", "dora", "ia3")
 
 
 @frozen
-class Recipe:
+class AdapterRecipe:
     """What is inserted next to each layer."""
 
     kind: str
@@ -42,7 +42,7 @@ class Recipe:
     scale: float
     seed: int
 
-    def initial(self, label: str, layer: Linear, position: int) -> dict[str, Array]:
+    def initial(self, label: str, layer: LinearNode, position: int) -> dict[str, Array]:
         """Return the parameters of a layer before training, which have no effect."""
         dtype = layer.dtype.np
         if self.kind == "ia3":
@@ -55,7 +55,9 @@ class Recipe:
             found[label + MAGNITUDE] = np.sqrt(_squared_norms(layer)).astype(dtype)
         return found
 
-    def folded(self, label: str, layer: Linear, trained: Mapping[str, Array]) -> dict[str, Array]:
+    def folded(
+        self, label: str, layer: LinearNode, trained: Mapping[str, Array]
+    ) -> dict[str, Array]:
         """Return the parameters of a layer as models for inference take them."""
         if self.kind == "ia3":
             return {label + SCALE: trained[label + SCALE]}
@@ -68,7 +70,7 @@ class Recipe:
             found[label + SCALE] = (magnitude / norms).astype(dtype)
         return found
 
-    def neutral(self, label: str, layer: Linear) -> dict[str, Array]:
+    def neutral(self, label: str, layer: LinearNode) -> dict[str, Array]:
         """Return folded parameters that have no effect: the defaults for inference."""
         dtype = layer.dtype.np
         found = {}
@@ -80,7 +82,7 @@ class Recipe:
         return found
 
 
-def _squared_norms(layer: Linear) -> Array:
+def _squared_norms(layer: LinearNode) -> Array:
     """The squared norm of each column of a weight."""
     weight = layer.dense()
     if not weight.any(axis=0).all():
@@ -110,7 +112,7 @@ def add_parameters(model: Model, arrays: Mapping[str, Array]) -> dict[str, Value
 
 
 def insert(
-    layers: Sequence[Linear], label: str, parameters: Mapping[str, Value], scale: float = 1.0
+    layers: Sequence[LinearNode], label: str, parameters: Mapping[str, Value], scale: float = 1.0
 ) -> None:
     """Add the adapter of one weight to all its layers; `scale` is the factor of A B."""
     down, up = parameters.get(label + DOWN), parameters.get(label + UP)
@@ -132,7 +134,7 @@ def insert(
         layer.node.graph.remove(layer.node)
 
 
-def _whole(b: Builder, layer: Linear) -> Value:
+def _whole(b: Builder, layer: LinearNode) -> Value:
     """A copy of the layer's node."""
     op, node = layer.node.op, layer.node
     return b.node(op.name, *node.inputs, domain=op.domain, **node.attrs).outputs[0]
@@ -142,7 +144,7 @@ def _scaled(b: Builder, x: Value, scale: float) -> Value:
     return x if scale == 1 else b.Mul(x, scale)
 
 
-def _norms(b: Builder, layer: Linear, factors: tuple[Value, Value], scale: float) -> Value:
+def _norms(b: Builder, layer: LinearNode, factors: tuple[Value, Value], scale: float) -> Value:
     """The norm of each column of W + s A B, without W as a float matrix.
 
     |W + s A B|² = |W|² + 2 s B ∘ (Aᵀ W) + s² B ∘ (Aᵀ A B), summed over rows: products of `rank`

@@ -20,7 +20,7 @@ from sardonyx.ops.nbits.gather import unpack_codes
 from sardonyx.ort.matmul_nbits_quantizer import quantized_blocks
 from sardonyx.passes.replace import attribute_to, prune, replace_value
 from sardonyx.train.adapters.insert import DOWN, SCALE, UP
-from sardonyx.train.adapters.targets import Linear, by_label, editable
+from sardonyx.train.adapters.targets import LinearNode, by_label, editable
 
 
 def merge(
@@ -63,7 +63,7 @@ def _parameters(adapter: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str
 
 
 def _replace_weight(
-    layers: list[Linear], label: str, change: Mapping[str, Array], requantize: bool
+    layers: list[LinearNode], label: str, change: Mapping[str, Array], requantize: bool
 ) -> None:
     """Give all layers of one weight a new weight; other readers of the old one keep it."""
     weight = layers[0].dense()
@@ -89,11 +89,11 @@ def _replace_weight(
         layer.node.graph.remove(layer.node)
 
 
-def _as_float(layer: Linear, label: str, weight: Array) -> list[Value]:
+def _as_float(layer: LinearNode, label: str, weight: Array) -> list[Value]:
     return [constant(ArrayConst(weight.astype(layer.dtype.np)), label + ".merged")]
 
 
-def _float_product(b: Builder, layer: Linear, stored: list[Value]) -> Value:
+def _float_product(b: Builder, layer: LinearNode, stored: list[Value]) -> Value:
     if layer.bias is None:
         return b.MatMul(layer.x, *stored)
     if layer.node.op.name == "Gemm":
@@ -101,7 +101,7 @@ def _float_product(b: Builder, layer: Linear, stored: list[Value]) -> Value:
     return b.Add(b.MatMul(layer.x, *stored), layer.bias)
 
 
-def _requantized(layer: Linear, label: str, weight: Array) -> list[Value]:
+def _requantized(layer: LinearNode, label: str, weight: Array) -> list[Value]:
     """The codes, scales and, where the layer has them, zero points of a weight."""
     node = layer.node
     if node.op.name != "MatMulNBits" or optional_input(node, 4) is not None:
@@ -120,7 +120,7 @@ def _requantized(layer: Linear, label: str, weight: Array) -> list[Value]:
     return [constant(ArrayConst(array), label + suffix) for suffix, array in arrays.items()]
 
 
-def _nbits_product(b: Builder, layer: Linear, stored: list[Value]) -> Value:
+def _nbits_product(b: Builder, layer: LinearNode, stored: list[Value]) -> Value:
     inputs: list[Value | None] = [layer.x, *stored]
     if layer.bias is not None:
         inputs += [None] * (5 - len(inputs)) + [layer.bias]

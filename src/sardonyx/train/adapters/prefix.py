@@ -30,7 +30,7 @@ _STDDEV: Final = 0.02  # of the initial keys and values
 
 
 @frozen
-class Recipe:
+class PrefixRecipe:
     """The number of positions of a prefix, and the seed of its initial values."""
 
     length: int
@@ -65,7 +65,7 @@ def _shape(cache: Value, length: int) -> tuple[int, int, int, int]:
 
 
 def prefixed(
-    model: Model, patterns: Sequence[str], recipe: Recipe
+    model: Model, patterns: Sequence[str], recipe: PrefixRecipe
 ) -> tuple[Model, dict[str, Array]]:
     """Return the model with parameters for caches, and their initial values."""
     graph, initial = model.graph, {}

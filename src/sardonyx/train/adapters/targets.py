@@ -47,7 +47,7 @@ def editable(source: Any) -> Model:
 
 
 @frozen(eq=False)
-class Linear:
+class LinearNode:
     """A product x W of one node, with a constant W [K, N] that may be quantized."""
 
     node: Node
@@ -142,7 +142,7 @@ def _root(value: Value) -> Value | None:
     return value if _stored(value) is not None else None
 
 
-def linear_of(node: Node) -> Linear | str:
+def linear_of(node: Node) -> LinearNode | str:
     """Return the product of a node with a constant weight, or why it is none."""
     name, attrs = node.op.name, node.attrs
     if node.graph.owner is not None:
@@ -159,15 +159,15 @@ def linear_of(node: Node) -> Linear | str:
             return "its weight is stored in another order"
         if any(v is not None and _stored(v) is None for v in node.inputs[1:5]):
             return "its scales or zero points are not constants"
-        return Linear(node, root.name, attrs["K"], attrs["N"])
+        return LinearNode(node, root.name, attrs["K"], attrs["N"])
     shape = input_of(node, 1).tensor.static
     if shape is None or len(shape) != 2 or attrs.get("transA"):
         return "its weight is not a matrix on the right"
     k, n = reversed(shape) if attrs.get("transB") else shape
-    return Linear(node, root.name, k, n)
+    return LinearNode(node, root.name, k, n)
 
 
-def find(graph: Graph, patterns: Sequence[str]) -> dict[str, list[Linear]]:
+def find(graph: Graph, patterns: Sequence[str]) -> dict[str, list[LinearNode]]:
     """Return the linear layers that patterns match, by label; layers of one adapter are together.
 
     A pattern, as of a shell (`*`, `?`, `[a-z]`), matches the name of a weight or of a node.
@@ -187,26 +187,26 @@ def find(graph: Graph, patterns: Sequence[str]) -> dict[str, list[Linear]]:
     return {label: layers for label, layers in groups.items() if label in chosen}
 
 
-def by_label(graph: Graph) -> dict[str, list[Linear]]:
+def by_label(graph: Graph) -> dict[str, list[LinearNode]]:
     """Return all linear layers by the labels of their adapters.
 
     Layers that read one weight in the same way have one adapter. Its label is the name of the
     weight, or that of the node if an exporter left no name; where layers read a weight in several
     ways, as a tied weight and its transpose, the second has the label `<weight>.2`, and so on.
     """
-    groups: dict[Any, list[Linear]] = {}
+    groups: dict[Any, list[LinearNode]] = {}
     for node in graph.all_nodes():
         layer = linear_of(node)
-        if isinstance(layer, Linear):
+        if isinstance(layer, LinearNode):
             groups.setdefault((layer.weight_name, *_reading(layer)), []).append(layer)
     taken = {layers[0].weight_name for layers in groups.values()}
-    found: dict[str, list[Linear]] = {}
+    found: dict[str, list[LinearNode]] = {}
     for layers in groups.values():
         found[_label(layers[0], found, taken)] = layers
     return found
 
 
-def _label(layer: Linear, found: Collection[str], taken: Collection[str]) -> str:
+def _label(layer: LinearNode, found: Collection[str], taken: Collection[str]) -> str:
     """A label that no other group has, nor could have by the name of its weight."""
     name, weight = layer.node.name, layer.weight_name
     label = name if name and weight.startswith(_ANONYMOUS) else weight
@@ -216,7 +216,7 @@ def _label(layer: Linear, found: Collection[str], taken: Collection[str]) -> str
     return next(n for n in numbered if n not in found and n not in taken)
 
 
-def _reading(layer: Linear) -> tuple[Any, ...]:
+def _reading(layer: LinearNode) -> tuple[Any, ...]:
     """What lies between a stored weight and W, equal for layers that compute with the same W."""
     node = layer.node
     if node.op.name in _QUANTIZED:
@@ -231,7 +231,7 @@ def _reading(layer: Linear) -> tuple[Any, ...]:
     return tuple(steps)
 
 
-def _match_any(pattern: str, layers: Sequence[Linear]) -> bool:
+def _match_any(pattern: str, layers: Sequence[LinearNode]) -> bool:
     return any(_matches(pattern, (layer.weight_name, layer.node.name)) for layer in layers)
 
 
@@ -239,7 +239,7 @@ def _matches(pattern: str, names: Iterable[str]) -> bool:
     return any(name and (name == pattern or fnmatchcase(name, pattern)) for name in names)
 
 
-def _no_match(graph: Graph, linears: Sequence[Linear], pattern: str) -> InvalidArgument:
+def _no_match(graph: Graph, linears: Sequence[LinearNode], pattern: str) -> InvalidArgument:
     """Return the error for a pattern that matches no layer, with similar names."""
     for node in graph.all_nodes():
         names = [node.name, *(v.name for v in node.inputs if v is not None and v.is_const)]

@@ -144,7 +144,7 @@ def _flash_decode(
     size = x.past_key.shape[3]
     scale = attrs["scale"] or 1 / math.sqrt(size or 1)
     window = attrs["local_window_size"]
-    heads = attention_decode.Heads(
+    heads = attention_decode.HeadParameters(
         attrs["num_heads"], attrs["kv_num_heads"], scale, window, attrs["softcap"]
     )
     qkv = (x.query, x.key, x.value)

@@ -35,7 +35,7 @@ class Rotary:
 
 
 @frozen
-class Heads:
+class HeadParameters:
     """Head counts and score parameters of an attention node."""
 
     n_heads: int
@@ -104,7 +104,7 @@ def attend(
     qkv: tuple[Tensor, Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     seqlens: Tensor,
-    heads: Heads,
+    heads: HeadParameters,
     rotary: Rotary | None = None,
     workspace: Workspace | None = None,
     next_waits: bool = False,
@@ -123,7 +123,7 @@ def attend_fixed_point(
     qkv: tuple[Tensor, Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     seqlens: Tensor,
-    heads: Heads,
+    heads: HeadParameters,
     rotary: Rotary | None = None,
     workspace: Workspace | None = None,
     next_waits: bool = False,
@@ -135,7 +135,7 @@ def attend_fixed_point(
     return y if is_fixed else y.value
 
 
-def split_packed(qkv: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+def split_packed(qkv: Tensor, heads: HeadParameters) -> tuple[Tensor, Tensor, Tensor]:
     """Return views of the queries, keys and values of a packed projection."""
     head = qkv.shape[-1] // (heads.n_heads + 2 * heads.n_kv_heads)
     sizes = [heads.n_heads * head, heads.n_kv_heads * head, heads.n_kv_heads * head]
@@ -147,7 +147,7 @@ def _attend(
     qkv: tuple[Tensor, Tensor, Tensor],
     caches: tuple[Tensor, Tensor],
     seqlens: Tensor,
-    heads: Heads,
+    heads: HeadParameters,
     rotary: Rotary | None,
     workspace: Workspace | None,
     gives_fixed_point: bool,

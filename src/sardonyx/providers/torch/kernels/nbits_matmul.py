@@ -23,7 +23,7 @@ from sardonyx.providers.torch.kernels.nbits_gemv import (
 )
 
 if TYPE_CHECKING:
-    from sardonyx.ops.nbits.internal import WeightLayout
+    from sardonyx.ops.nbits.internal import NBitsLayout
 
 MAX_ROWS: Final = 4  # rows of x; with more, dequantization and a matmul on matrix units are faster
 _CHUNK: Final = 1 << 24  # weights packed at a time, to bound the temporary memory
@@ -71,7 +71,7 @@ class FixedPointRows:
 Norm = tuple[Tensor, float]  # gain, epsilon
 
 
-def fits(form: WeightLayout, scale: tuple[int, ...]) -> bool:
+def fits(form: NBitsLayout, scale: tuple[int, ...]) -> bool:
     """Return whether `pack` accepts weights of this layout with scales of this shape."""
     if form.bits not in (2, 4) or form.k < 1 or form.n < 1 or form.k > _MAX_K:
         return False
@@ -80,7 +80,7 @@ def fits(form: WeightLayout, scale: tuple[int, ...]) -> bool:
 
 
 def pack(
-    q: Tensor, scale: Tensor, zero: Tensor | None, form: WeightLayout, default: int = 0
+    q: Tensor, scale: Tensor, zero: Tensor | None, form: NBitsLayout, default: int = 0
 ) -> PackedWeights:
     """Return the weights in the kernels' layout, on the same device.
 
@@ -105,7 +105,7 @@ def pack(
     return PackedWeights(words, scales, zeros, default + shift, form.k, max(per_block, 1))
 
 
-def _codes(q: Tensor, form: WeightLayout, rows: slice, shift: int) -> Tensor:
+def _codes(q: Tensor, form: NBitsLayout, rows: slice, shift: int) -> Tensor:
     """Return the codes [rows, k] of the weights, one per byte."""
     if form.is_k_major:
         codes = q[:, rows].t()
@@ -133,7 +133,7 @@ def _pack_words(codes: Tensor, n_units: int) -> Tensor:
     return (eights[:, :, 0] | (eights[:, :, 1] << 4)).contiguous().view(torch.int32)[..., 0]
 
 
-def _pack_zeros(zero: Tensor, form: WeightLayout, blocks: int, shift: int) -> Tensor:
+def _pack_zeros(zero: Tensor, form: NBitsLayout, blocks: int, shift: int) -> Tensor:
     """Return the zero points: float32 [n, blocks], or two to a byte."""
     is_float = zero.is_floating_point()
     grid = form.zero_strides(tuple(zero.shape), not is_float)

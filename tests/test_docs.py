@@ -7,6 +7,7 @@ import io
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,35 +16,30 @@ from typing import Any
 import pytest
 
 from sardonyx.cli import main
+from sardonyx.models import DIGITS
 from sardonyx.passes.pipeline import LOWER_CPU, OPTIMIZE
 from tests.decoder import Decoder
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXAMPLES = sorted(ROOT.glob("examples/*.py"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Pages whose Python stands on its own; others quote pieces of code.
-RUNNABLE = (
-    "README.md",
-    "docs/custom_ops.md",
-    "docs/api.md",
-    "docs/gpu.md",
-    "docs/language_models.md",
-    "docs/memory.md",
-    "docs/order.md",
-    "docs/plan.md",
-    "docs/profile.md",
-    "docs/pytorch.md",
-    "docs/quantization.md",
-    "docs/quantized.md",
-    "docs/serve.md",
-    "docs/strings.md",
-    "docs/training.md",
-    "docs/weight_only.md",
-)
+FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports
+QUOTING = ("ARCHITECTURE.md", "CONTRIBUTING.md")  # their Python is pieces of the code
+RUNNABLE = [
+    name
+    for name in (str(page.relative_to(ROOT)) for page in PAGES)
+    if name not in (*FRESH, *QUOTING) and "```python\n" in (ROOT / name).read_text()
+]
+# Results, generated pages and tables may be longer, and need not begin with a block.
+LONG = ("results.md", "lab_book.md")
+LOOKED_UP = (*LONG, "ops.md", "aten.md", "packages.md", "index.md")
+STARTING = [  # pages whose first block is run as it stands
+    page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in LOOKED_UP
+]
+MODEL = re.compile(r"[\w/]+\.onnx")
 TOPS = (".ci", "bench", "cmake", "docs", "examples", "native", "src", "tests", "tools")
 GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
-FRESH = ("docs/drop_in.md",)  # pages whose Python changes what a process imports
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -98,6 +94,44 @@ def _check_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", STARTING, ids=lambda p: p.stem)
+def test_a_page_begins_with_a_block(page: Path) -> None:
+    assert "```" in page.read_text().split("\n## ", 1)[0], "no block before the first section"
+
+
+@pytest.mark.parametrize("page", STARTING, ids=lambda p: p.stem)
+def test_commands_of_the_first_block_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Models that the commands name are the built-in one, data its samples."""
+    monkeypatch.chdir(tmp_path)
+    kind, block = BLOCK.findall(page.read_text())[0]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines() * (kind == "sh")]
+    for words in (w for w in commands if w and w[0] == "sardonyx" and w[1] != "serve"):
+        for name in filter(MODEL.fullmatch, words):
+            if not Path(name).exists() and words[words.index(name) - 1] != "-o":
+                shutil.copy(DIGITS, name)
+        status = main(words[1:])
+        assert status == 0, (words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda p: p.stem)
+def test_pages_are_short(page: Path) -> None:
+    """Tables and code are looked up; prose is read."""
+    prose = [x for x in BLOCK.sub("", page.read_text()).splitlines() if not x.startswith("|")]
+    n_words = sum(len(line.split()) for line in prose)
+    assert n_words <= 1200 or page.name in LONG, f"{n_words} words"
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    listed = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    pages = {str(p.relative_to(ROOT / "docs")) for p in ROOT.glob("docs/**/*.md")}
+    made = {"examples.md", "cli.md", *(f"{p.stem.lower()}.md" for p in ROOT.glob("*.md"))}
+    assert pages <= set(listed), "add these to nav in mkdocs.yml"
+    assert set(listed) <= pages | made
+    assert len(listed) == len(set(listed))
 
 
 def _tree() -> str:

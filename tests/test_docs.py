@@ -134,6 +134,35 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert len(listed) == len(set(listed))
 
 
+def test_figures_are_drawn_from_the_results() -> None:
+    """After a change of docs/results.md: python tools/figures.py."""
+    command = [sys.executable, str(ROOT / "tools" / "figures.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("claim", "measured"),
+    [
+        ("2036 of 2036", "2036 of 2036 cases"),
+        (
+            "Over 28 networks at batch 8 a run allocates 0.40x",
+            "The geometric mean over the 28 models",
+        ),
+        ("a run allocates 0.40x", "run adds more than 5 MB is 0.40"),
+        ("74 packages from PyPI give the same answers", "that import onnxruntime | 74 |"),
+        ("starts in 0.1 s and 6 MB", "| 0.09 to 0.11 s | 6 MB |"),
+        ("takes 3 to 18 s", "| 13 to 18 s | 4290 MB |"),
+    ],
+)
+def test_claims_of_the_readme_are_measured(claim: str, measured: str) -> None:
+    readme, results = (
+        " ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md")
+    )
+    assert claim in readme
+    assert measured in results
+
+
 def _tree() -> str:
     """Files and folders of the tree, a line each, as `/native/exec/`."""
     tops = (ROOT / name for name in TOPS)

@@ -1,6 +1,6 @@
 """Hooks of mkdocs: pages that are generated, and links that lead out of docs/.
 
-The guides of the repository, the examples and the help of the command line become pages of the site.
+The guides of the repository, the examples and the help of the command line become pages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def generated() -> dict[str, str]:
 
 def examples() -> str:
     """Return the page with the programs of examples/."""
-    parts = ["# Examples\n\nEach program runs as it is after `pip install .`; tests run all of them.\n"]
+    parts = ["# Examples\n\nEach program runs as it is after `pip install .`, as in the tests.\n"]
     for path in sorted(ROOT.glob("examples/*.py")):
         code = path.read_text()
         about = (ast.get_docstring(ast.parse(code)) or "").split("\n")[0]

@@ -96,6 +96,7 @@ def test_interruption(tmp_path: pathlib.Path, capsys: Any, monkeypatch: pytest.M
     ("options", "words"),
     [
         (["--max-loss", "much"], "is not a share such as 0.5%"),
+        (["--max-loss", "5"], "'5' is 500%: write 5%, or less than 1"),
         (["--bits", "4,5"], "is not among 2, 3, 4 and 8 bits"),
         (["--labels", "right"], "has no array right"),
         (["--work", "/proc/nothing"], "choose another folder with --work"),

@@ -114,7 +114,11 @@ def share(text: str) -> float:
     """Parse a share: 0.5%, or 0.005."""
     number = text.removesuffix("%")
     parsed = real(1e6, "a share such as 0.5%")(number)
-    return parsed / 100 if number != text else parsed
+    if number != text:
+        return parsed / 100
+    if parsed >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is {parsed:.0%}: write {text}%, or less than 1")
+    return parsed
 
 
 def bits(text: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from sardonyx.quantization.search import (
     SearchOptions,
     quantize_within,
 )
-from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Trial
+from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Trial, percent
 from sardonyx.quantization.search.schemes import COVERAGES
 
 DONE: Final = 0
@@ -103,10 +103,10 @@ def _show_result(outcome: Outcome) -> None:
     how = [["how", coverage, f"{COVERAGES[coverage]}; {rest}"]] if coverage in COVERAGES else []
     rows = [
         *(how or [["how", outcome.what, ""]]),
-        ["loss", f"{outcome.loss:.3%}", f"{outcome.metric_text}; at most {outcome.max_loss:.3%}"],
-        ["error", f"{outcome.error:.3%}", "relative error of the outputs"],
+        ["loss", percent(outcome.loss), f"{outcome.metric_text}; at most {outcome.max_loss:.3%}"],
+        ["error", percent(outcome.error), "relative error of the outputs"],
         ["time", f"{speed.speedup:.2f}x as fast", f"{times[0]} before, {times[1]} after"],
-        ["size", f"{ratio:.2f}x smaller", f"{before} of weights before, {after} after"],
+        ["size", f"{ratio:.2f}x smaller", f"{before} before, {after} after"],
     ]
     table(rows, styles={0: "cyan", 2: "dim"})
     for remark in outcome.remarks:
@@ -131,10 +131,17 @@ def _show_layers(layers: Sequence[LayerResult], top: int) -> None:
 
 
 def _layer_row(layer: LayerResult) -> list[str]:
-    error = "" if layer.error is None else f"{layer.error:.3%}"
     sizes = [format_bytes(n) if n else "" for n in (layer.bytes_before, layer.bytes_after)]
     times = [format_seconds(s) if s else "" for s in (layer.seconds_before, layer.seconds_after)]
-    return [printable(layer.name), layer.op, error, *sizes, *times, layer.choice, layer.why]
+    return [
+        printable(layer.name),
+        layer.op,
+        percent(layer.error),
+        *sizes,
+        *times,
+        layer.choice,
+        layer.why,
+    ]
 
 
 def _show_trials(trials: Sequence[Trial]) -> None:
@@ -143,7 +150,7 @@ def _show_trials(trials: Sequence[Trial]) -> None:
         [
             trial.what,
             str(trial.n_float or ""),
-            *("" if x is None else f"{x:.3%}" for x in (trial.error, trial.loss)),
+            *map(percent, (trial.error, trial.loss)),
             "" if trial.speedup is None else f"{trial.speedup:.2f}x",
             format_bytes(trial.n_bytes) if trial.n_bytes else "",
             printable(trial.verdict),

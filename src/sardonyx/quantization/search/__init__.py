@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sardonyx.base.digest import blake2b
 from sardonyx.errors import Fail, InvalidArgument
+from sardonyx.graph.const import SourceConst
 from sardonyx.quantization.document import ModelDoc, document_bytes, read_document, save_document
 from sardonyx.quantization.document.session import References
 from sardonyx.quantization.search.candidates import Candidates
@@ -22,7 +23,7 @@ from sardonyx.quantization.search.evaluate import Evaluator, first_outputs
 from sardonyx.quantization.search.int8 import Int8Search
 from sardonyx.quantization.search.journal import Journal, remove, work_folder
 from sardonyx.quantization.search.layers import name_nodes
-from sardonyx.quantization.search.metrics import MetricKind, metric_kind
+from sardonyx.quantization.search.metrics import KINDS, MetricKind, metric_kind
 from sardonyx.quantization.search.outcome import (
     Outcome,
     QuantizationRefused,
@@ -33,9 +34,11 @@ from sardonyx.quantization.search.samples import Part, Samples, read_samples
 from sardonyx.quantization.search.schemes import Quantizable
 from sardonyx.quantization.search.weights import WeightSearch
 from sardonyx.quantization.shape_inference import quant_pre_process
+from sardonyx.version import __version__
 
 __all__ = ["Outcome", "QuantizationRefused", "SearchOptions", "quantize_within"]
 
+_ROUNDED: Final = 1e-6  # of a loss: sums of cosines are not exact
 WORK_SUFFIX: Final = ".search"  # of the folder beside the output
 
 
@@ -57,6 +60,7 @@ def quantize_within(
     began, path, target = time.monotonic(), os.fspath(model), os.path.abspath(output)
     _check_output(target)
     document = read_document(path)
+    _check_originals(target, path, document)
     samples = read_samples(document, data, chosen.label, chosen.batch)
     parts = samples.split()
     kind = metric_kind(
@@ -67,6 +71,8 @@ def quantize_within(
     with work_folder(folder):
         journal = Journal(folder, _digest(document, samples, kind))
         evaluator = Evaluator(path, kind, chosen.threads, chosen.timer)
+        for part in parts:
+            _check_metric(journal, evaluator, part, kind, chosen.max_loss)
         candidates = Candidates(target, journal, evaluator, chosen)
         _search(candidates, parts, _prepared(path, journal), outcome)
         outcome.seconds, outcome.n_resumed = time.monotonic() - began, journal.n_resumed
@@ -76,6 +82,19 @@ def quantize_within(
         outcome.output = target
         remove(folder)
     return outcome
+
+
+def _check_metric(
+    journal: Journal, evaluator: Evaluator, part: Part, kind: MetricKind, max_loss: float
+) -> None:
+    """Raise if the metric does not suit the samples: the original itself has to lose nothing."""
+    key = f"original|{part.indices[0]}"
+    loss = journal.remembered(key, lambda: evaluator.own_loss(part))
+    if not loss <= max(max_loss, _ROUNDED):
+        raise InvalidArgument(
+            f"the loss of the original itself is {loss:g} ({kind.text})",
+            hint="a metric is 0 for equal outputs, and grows as they differ",
+        )
 
 
 def _search(
@@ -91,8 +110,14 @@ def _search(
     search = WeightSearch if outcome.goal == "size" else Int8Search
     with _without_warnings():
         search(model, candidates, parts).run(outcome)
-    if outcome.speed is not None and outcome.speed.is_busy:
+    speed = outcome.speed
+    if speed is not None and speed.is_busy:
         outcome.remarks.append("the machine was busy: times are those of its processors")
+    if speed is not None and speed.lowest is not None:
+        outcome.remarks.append(
+            "times are the sums of samples of several sizes; at the least favourable one the "
+            f"result is {speed.lowest:.2f}x as fast"
+        )
 
 
 @contextlib.contextmanager
@@ -118,6 +143,23 @@ def _check_output(target: str) -> None:
         raise Fail(f"the folder {folder} cannot be written to", hint="choose another output")
 
 
+def _check_originals(target: str, path: str, document: ModelDoc) -> None:
+    """Raise if a file that is to be written is one of the model's own."""
+    own = {os.path.realpath(path), *map(os.path.realpath, _data_files(document))}
+    for written in (target, f"{target}.data"):
+        if os.path.realpath(written) in own:
+            raise InvalidArgument(
+                f"{written} is a file of the model that is quantized",
+                hint="choose another output: the result is compared with the original",
+            )
+
+
+def _data_files(document: ModelDoc) -> Iterator[str]:
+    for const in document.graph.initializers.values():
+        if isinstance(const, SourceConst) and const.source.file is not None:
+            yield const.source.file.path
+
+
 def _prepared(path: str, journal: Journal) -> str:
     """Return the path of the optimized model with names for all nodes; it is made once."""
     prepared, optimized = journal.path("prepared.onnx"), journal.path("optimized.onnx")
@@ -141,7 +183,6 @@ def _outcome(
     options: SearchOptions,
 ) -> Outcome:
     calibrating, held_back = parts
-    consts = document.graph.initializers.values()
     outcome = Outcome(
         path,
         kind.name,
@@ -151,7 +192,7 @@ def _outcome(
         options.least_speedup,
         len(calibrating),
         len(held_back),
-        sum(c.count * c.dtype.itemsize for c in consts if c.dtype.itemsize),
+        _size(path, document),
     )
     rows = sum(next((len(a) for a in s.feed.values() if a.ndim), 1) for s in held_back)
     doubt = kind.doubt(rows, options.max_loss)
@@ -160,9 +201,22 @@ def _outcome(
     return outcome
 
 
+def _size(path: str, document: ModelDoc) -> int:
+    """Return the bytes of a model: those of its file and of its weights in others."""
+    consts, own = document.graph.initializers.values(), os.path.realpath(path)
+    external = (
+        const.length
+        for const in consts
+        if isinstance(const, SourceConst)
+        and const.source.file is not None
+        and os.path.realpath(const.source.file.path) != own
+    )
+    return os.path.getsize(path) + sum(external)
+
+
 def _digest(document: ModelDoc, samples: Samples, kind: MetricKind) -> str:
-    """Return what identifies results: model, samples and metric; limits do not change them."""
-    found, references = blake2b(digest_size=16), References()
+    """Return what identifies results: program, model, samples and metric, but no limits."""
+    found, references = blake2b(__version__.encode(), digest_size=16), References()
     found.update(document_bytes(document, references))
     for buffer in references.buffers.values():
         found.update(buffer)
@@ -172,5 +226,6 @@ def _digest(document: ModelDoc, samples: Samples, kind: MetricKind) -> str:
             found.update(array.tobytes() if array.dtype != object else str(array.tolist()).encode())
         if sample.labels is not None:
             found.update(sample.labels.tobytes())
-    found.update(kind.name.encode())
+    # Functions of the same name may differ: losses by one are not used again.
+    found.update(kind.name.encode() if kind.name in KINDS else os.urandom(16))
     return str(found.hexdigest())

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import math
 import os
 import shutil
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
-from sardonyx.errors import Fail
+from sardonyx.errors import Fail, SardonyxError
 from sardonyx.quantization.document import ModelDoc, save_document
 from sardonyx.quantization.search.evaluate import Evaluator, RunTimes, session_options
 from sardonyx.quantization.search.journal import Journal
-from sardonyx.quantization.search.outcome import SearchOptions
+from sardonyx.quantization.search.outcome import SearchOptions, Trial
+from sardonyx.quantization.search.samples import Feed, Part
 from sardonyx.session import InferenceSession
 
 _RETRIES: Final = 2  # timings of a candidate that is barely too slow
 _CLOSE: Final = 0.8  # of the speedup that is asked
+MADE_BADLY: Final = (SardonyxError, ValueError)  # raised by quantizers and by models they make
 
 
 @frozen
@@ -44,6 +50,8 @@ class Candidates:
 
     def of_document(self, document: ModelDoc) -> Candidate:
         """Write a document, whose weights are computed as they are written, and open it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self.path}.data")  # of a candidate that had some
         save_document(document, self.path)
         return self.opened()
 
@@ -56,28 +64,46 @@ class Candidates:
     def _files(self) -> list[str]:
         return [p for p in (self.path, f"{self.path}.data") if os.path.exists(p)]
 
-    def speed(self, candidate: Candidate, feed: Any) -> RunTimes:
+    def speed(self, candidate: Candidate, feeds: Sequence[Feed]) -> RunTimes:
         """Return the time of a run; one that is barely too slow is measured again.
 
         Other load can only make the ratio of both times less certain, so the last figure counts.
         """
         least, seconds = self.options.least_speedup, self.options.seconds
-        speed = self.evaluator.speed(candidate.session, feed, seconds)
+        speed = self.evaluator.speed(candidate.session, feeds, seconds)
         for _ in range(_RETRIES):
-            if speed.speedup >= least or speed.speedup < _CLOSE * least:
+            if speed.is_enough(least) or speed.speedup < _CLOSE * least:
                 break
             seconds *= 2
-            speed = self.evaluator.speed(candidate.session, feed, seconds)
+            speed = self.evaluator.speed(candidate.session, feeds, seconds)
         return speed
 
-    def publish(self) -> None:
-        """Move the candidate to the output: the very files that were measured."""
-        names = [f"{self.output}.data", self.output]  # a model never precedes its data
+    def checked(
+        self, trial: Trial, candidate: Candidate, part: Part, feeds: Sequence[Feed]
+    ) -> Trial:
+        """Measure a candidate, on samples that no search has used; return the filled trial."""
         try:
-            for name in names:
-                source = os.path.join(self._folder, os.path.basename(name))
-                if os.path.exists(source):
-                    _move(source, name)
+            losses = self.evaluator.loss(candidate.session, part)
+            trial.loss, trial.error = losses.loss, losses.error
+            trial.speed = self.speed(candidate, feeds)
+        except MADE_BADLY as error:
+            trial.loss = trial.error = math.inf
+            why_not_made(error)
+        trial.n_bytes = candidate.n_bytes
+        return trial
+
+    def publish(self) -> None:
+        """Move the candidate to the output: the very files that were measured.
+
+        A model is never beside the data of another one, not even if this is interrupted.
+        """
+        data, stored = f"{self.path}.data", f"{self.output}.data"
+        try:
+            if os.path.exists(data):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.output)
+                _move(data, stored)
+            _move(self.path, self.output)
         except OSError as error:
             raise Fail(
                 f"the model could not be written to {self.output}: {error.strerror or error}",
@@ -85,10 +111,20 @@ class Candidates:
             ) from error
 
 
+def why_not_made(error: Exception) -> str:
+    """Return why a candidate cannot be made or run; raise if another one cannot either."""
+    if isinstance(error.__cause__, OSError):  # such as a full disk
+        raise error
+    what = error.what if isinstance(error, SardonyxError) else str(error)
+    return f"cannot be made: {what}".splitlines()[0]
+
+
 def _move(source: str, target: str) -> None:
     """Move a file, atomically on its own file system, else by an atomic write."""
     try:
         os.replace(source, target)
-    except OSError:
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
         with open(source, "rb") as read, writing(target) as file:
             shutil.copyfileobj(read, file)

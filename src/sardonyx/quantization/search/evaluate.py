@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import time
@@ -40,16 +41,22 @@ class Loss:
 
 @frozen
 class RunTimes:
-    """Seconds of a run of both models, measured in turn."""
+    """Seconds of a run of both models, measured in turn; of samples of several sizes, their sum."""
 
     original_s: float
     candidate_s: float
     is_busy: bool = False  # processor seconds, as no run was undisturbed by other processes
+    lowest: float | None = None  # speedup, of the samples of several sizes
 
     @property
     def speedup(self) -> float:
         """How many times faster the candidate is."""
         return self.original_s / self.candidate_s if self.candidate_s else 0.0
+
+    def is_enough(self, least: float) -> bool:
+        """Return whether the candidate is so many times faster, and slower at no size."""
+        slowest = self.speedup if self.lowest is None else self.lowest
+        return self.speedup >= least and slowest >= min(least, 1.0)
 
 
 Timer = Callable[[Run, Run, float], RunTimes]
@@ -113,25 +120,52 @@ class Evaluator:
         self._cached: dict[int, Outputs] = {}
         self._bytes = 0
 
-    def loss(self, candidate: InferenceSession, part: Part) -> Loss:
-        """Return the loss of a candidate on some samples."""
-        metric, error = self._kind.make(), RelativeError()
-        self._compare(candidate, part, (metric, error))
-        return Loss(metric.loss(), error.loss())
-
-    def error(self, candidate: InferenceSession, part: Part) -> float:
-        """Return the relative error of a candidate alone."""
-        metric = RelativeError()
-        self._compare(candidate, part, (metric,))
+    def own_loss(self, part: Part) -> float:
+        """Return the loss of the original beside itself; raise if its outputs have NaN."""
+        metric = self._kind.make()
+        for index in part.indices:
+            sample = part.samples[index]
+            outputs = self._expected(index, sample)
+            self._check_finite(outputs, part.samples.name(index))
+            metric.add(outputs, outputs, sample)
         return metric.loss()
 
-    def _compare(self, candidate: InferenceSession, part: Part, metrics: Sequence[Metric]) -> None:
+    def _check_finite(self, outputs: Outputs, where: str) -> None:
+        names = (output.name for output in self._session.get_outputs())
+        for name, array in zip(names, outputs, strict=True):
+            if not _is_finite(array):
+                raise InvalidArgument(
+                    f"the model's output {name} has NaN or infinity for {where}",
+                    hint="the samples may not be what the model expects",
+                )
+
+    def loss(self, candidate: InferenceSession, part: Part) -> Loss:
+        """Return the loss of a candidate on some samples; infinite for outputs with NaN."""
+        metric, error = self._kind.make(), RelativeError()
+        if not self._compare(candidate, part, (metric, error)):
+            return Loss(math.inf, math.inf)
+        return Loss(_comparable(metric.loss()), error.loss())
+
+    def error(self, candidate: InferenceSession, part: Part) -> float:
+        """Return the relative error of a candidate alone; infinite for outputs with NaN."""
+        metric = RelativeError()
+        return metric.loss() if self._compare(candidate, part, (metric,)) else math.inf
+
+    def _compare(self, candidate: InferenceSession, part: Part, metrics: Sequence[Metric]) -> bool:
+        """Add samples to metrics; return False for outputs that no metric is asked about.
+
+        Those have other shapes than the original's, or NaN or infinity where that has numbers:
+        the largest score of a row of NaN is its first one, and may happen to be right.
+        """
         for index in part.indices:
             sample = part.samples[index]
             expected = self._expected(index, sample)
             actual = candidate.run(None, sample.feed)
+            if not all(_is_comparable(y, z) for y, z in zip(expected, actual, strict=True)):
+                return False
             for metric in metrics:
                 metric.add(expected, actual, sample)
+        return True
 
     def _expected(self, index: int, sample: Sample) -> Outputs:
         """Return the outputs of the original, which are kept while they are small."""
@@ -148,8 +182,16 @@ class Evaluator:
         self._session.run(None, feed)
         return _timed(lambda: self._session.run(None, feed)).seconds
 
-    def speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> RunTimes:
-        """Return the time of a run of both, measured in turn in this process."""
+    def speed(self, candidate: InferenceSession, feeds: Sequence[Feed], seconds: float) -> RunTimes:
+        """Return the time of runs of both, measured in turn in this process."""
+        found = [self._speed(candidate, feed, seconds / len(feeds)) for feed in feeds]
+        if len(found) == 1:
+            return found[0]
+        original, quantized = sum(s.original_s for s in found), sum(s.candidate_s for s in found)
+        lowest = min(s.speedup for s in found)
+        return RunTimes(original, quantized, any(s.is_busy for s in found), lowest)
+
+    def _speed(self, candidate: InferenceSession, feed: Feed, seconds: float) -> RunTimes:
         return self._timer(
             lambda: self._session.run(None, feed), lambda: candidate.run(None, feed), seconds
         )
@@ -158,19 +200,30 @@ class Evaluator:
 def first_outputs(model: Any, part: Part, threads: int) -> Outputs:
     """Return the outputs of the first sample; an error names the sample that does not run."""
     session = InferenceSession(model, session_options(threads))
-    sample = next(iter(part))
     try:
-        outputs: Outputs = session.run(None, sample.feed)
+        outputs: Outputs = session.run(None, next(iter(part)).feed)
     except SardonyxError as error:
         raise error.add_context(sample="the first one") from None
-    for name, array in zip((o.name for o in session.get_outputs()), outputs, strict=True):
-        is_float = isinstance(array, np.ndarray) and array.dtype.kind == "f"
-        if is_float and not np.isfinite(array).all():
-            raise InvalidArgument(
-                f"the model's output {name} has NaN or infinity on the first sample",
-                hint="the samples may not be what the model expects",
-            )
     return outputs
+
+
+def _is_finite(value: Any) -> bool:
+    is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return not is_float or bool(np.isfinite(value).all())
+
+
+def _is_comparable(expected: Any, actual: Any) -> bool:
+    """Return whether an output has numbers wherever the original's has, and the same shape."""
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
+        return True
+    if expected.shape != actual.shape:
+        return False
+    return _is_finite(actual) or np.array_equal(np.isfinite(expected), np.isfinite(actual))
+
+
+def _comparable(loss: float) -> float:
+    """Return a loss; one that is not a number is infinite, as no limit is below it."""
+    return math.inf if math.isnan(loss) else loss
 
 
 def layer_seconds(

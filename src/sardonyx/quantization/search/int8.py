@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sardonyx.base.progress import track
 from sardonyx.base.records import frozen, replace
-from sardonyx.errors import SardonyxError
-from sardonyx.quantization.search.candidates import Candidate, Candidates
+from sardonyx.quantization.search.candidates import (
+    MADE_BADLY,
+    Candidate,
+    Candidates,
+    why_not_made,
+)
 from sardonyx.quantization.search.layers import groups_of, names_digest
-from sardonyx.quantization.search.outcome import Outcome, Trial
+from sardonyx.quantization.search.outcome import (
+    LOSES_TOO_MUCH,
+    NOT_COMPARABLE,
+    Outcome,
+    Trial,
+)
 from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.search.schemes import COVERAGES, Quantizable, Scheme
 from sardonyx.quantization.search.sensitivity import Sensitivity
@@ -56,15 +66,15 @@ class Int8Search:
         self._candidates = candidates
         self._options = candidates.options
         self._calibrating, self._held_back = parts
-        self._feed = next(iter(self._held_back)).feed
+        self._feeds = self._held_back.of_each_size()
         self._groups = groups_of(model.layers)
         self._probed = self._calibrating.first(
             candidates.journal.remembered("probed", self._n_probed)
         )
-        self.sensitivity = Sensitivity(model, candidates, self._calibrating, self._feed)
+        self.sensitivity = Sensitivity(model, candidates, self._calibrating, self._feeds[-1])
 
     def _n_probed(self) -> int:
-        seconds = self._candidates.evaluator.seconds(self._feed)
+        seconds = self._candidates.evaluator.seconds(self._feeds[-1])
         return max(_FEWEST_PROBED, int(_PROBED_S / max(seconds, 1e-6)))
 
     def run(self, outcome: Outcome) -> None:
@@ -110,7 +120,7 @@ class Int8Search:
                 if scheme.is_static or has_products:
                     trial = self._try(scheme, 0, outcome, is_timed=True)
                     tried += [(scheme, trial)] if trial is not None else []
-        fast = [t for t in tried if (t[1].speedup or 0.0) >= self._options.least_speedup]
+        fast = [t for t in tried if t[1].is_fast(self._options.least_speedup)]
         if not fast:
             return sorted(tried, key=lambda t: -(t[1].speedup or 0.0))[:1]
         if self._options.goal == "accuracy":
@@ -154,12 +164,15 @@ class Int8Search:
             trial.error = self._candidates.journal.remembered(key, measure)
             if is_timed:
                 candidate = made[0] if made else self._made(scheme, kept)
-                trial.speed = self._candidates.speed(candidate, self._feed)
+                trial.speed = self._candidates.speed(candidate, self._feeds)
                 trial.n_bytes = candidate.n_bytes
-        except (SardonyxError, ValueError) as error:
-            trial.verdict = f"cannot be made: {str(error).splitlines()[0]}"
+        except MADE_BADLY as error:
+            trial.verdict = why_not_made(error)
             return None
-        return trial
+        if math.isfinite(trial.error):
+            return trial
+        trial.verdict = NOT_COMPARABLE
+        return None
 
     def _kept(self, scheme: Scheme, n_float: int) -> frozenset[str]:
         """Return the layers that stay in floats: those of the most sensitive groups."""
@@ -177,8 +190,12 @@ class Int8Search:
         kept = self._kept(scheme, n_float)
 
         def measure() -> float:
-            session = self._made(scheme, kept).session
-            return self._candidates.evaluator.loss(session, self._calibrating).loss
+            try:
+                session = self._made(scheme, kept).session
+                return self._candidates.evaluator.loss(session, self._calibrating).loss
+            except MADE_BADLY as error:
+                why_not_made(error)
+                return math.inf
 
         return self._candidates.journal.remembered(f"loss|{scheme}|{names_digest(kept)}", measure)
 
@@ -207,7 +224,7 @@ class Int8Search:
         if trial is None:
             return None
         trial.loss = self._loss(scheme, high)
-        if (trial.speedup or 0.0) < self._options.least_speedup:
+        if not trial.is_fast(self._options.least_speedup):
             trial.verdict = "too slow"
             return None
         return MixedScheme(scheme, high, trial)
@@ -220,22 +237,19 @@ class Int8Search:
                 break
             kept = self._kept(found.scheme, n_float)
             made = self._made(found.scheme, kept)
-            losses = self._candidates.evaluator.loss(made.session, self._held_back)
-            speed = self._candidates.speed(made, self._feed)
-            trial = Trial(str(found.scheme), len(kept), losses.error, losses.loss, speed)
-            trial.n_bytes = made.n_bytes
+            trial = self._candidates.checked(
+                Trial(str(found.scheme), len(kept)), made, self._held_back, self._feeds
+            )
             outcome.trials.append(trial)
-            if speed.speedup < self._options.least_speedup:
+            if not trial.is_fast(self._options.least_speedup):
                 trial.verdict = "too slow when it was timed again"
                 return False
-            if losses.loss <= self._options.max_loss:
-                trial.verdict = "chosen: checked on samples that were held back"
-                outcome.what, outcome.bytes_after = str(found.scheme), made.n_bytes
-                outcome.loss, outcome.error, outcome.speed = losses.loss, losses.error, speed
+            if trial.loss is not None and trial.loss <= self._options.max_loss:
+                outcome.choose(trial)
                 outcome.layers = self.sensitivity.results(found.scheme, kept, made)
-                outcome.remarks += _doubts(losses.error, found.trial.error or 0.0)
+                outcome.remarks += _doubts(trial.error or 0.0, found.trial.error or 0.0)
                 return True
-            trial.verdict = "loses too much on samples that were held back"
+            trial.verdict = LOSES_TOO_MUCH
             n_float += step
         return False
 

@@ -12,10 +12,9 @@ from typing import Any, Final, TypeVar
 from sardonyx.base.atomic_file import writing
 from sardonyx.errors import Fail
 
-_OURS: Final = "search."  # how the names of all files of a search begin
-_FILE: Final = "search.json"
-_LOCK: Final = "search.lock"
-_VERSION: Final = 1  # of what the results mean
+_OURS: Final = "sardonyx-search."  # how the names of all files of a search begin
+_FILE: Final = f"{_OURS}json"
+_LOCK: Final = f"{_OURS}lock"
 _T = TypeVar("_T")
 
 
@@ -26,7 +25,7 @@ class Journal:
         """Read the results of an earlier search with the same digest; others are dropped."""
         self.folder = folder
         self.n_resumed = 0
-        self._digest = f"{_VERSION}-{digest}"
+        self._digest = digest
         self._results: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             with open(os.path.join(folder, _FILE), encoding="utf-8") as file:
@@ -49,9 +48,12 @@ class Journal:
             return found
         result = compute()
         self._results[key] = result
-        with writing(os.path.join(self.folder, _FILE)) as file:
-            content = {"digest": self._digest, "results": self._results}
-            file.write(json.dumps(content).encode())
+        content = {"digest": self._digest, "results": self._results}
+        try:
+            with writing(os.path.join(self.folder, _FILE)) as file:
+                file.write(json.dumps(content).encode())
+        except OSError as error:
+            raise _not_written(self.folder, error) from error
         return result
 
 
@@ -65,10 +67,7 @@ def work_folder(folder: str) -> Iterator[None]:
         path = os.path.join(folder, _LOCK)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise Fail(
-            f"intermediate results cannot be written to {folder}: {error.strerror or error}",
-            hint="choose another folder with --work (work=...)",
-        ) from error
+        raise _not_written(folder, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
@@ -78,6 +77,13 @@ def work_folder(folder: str) -> Iterator[None]:
         ) from None
     finally:
         os.close(descriptor)
+
+
+def _not_written(folder: str, error: OSError) -> Fail:
+    return Fail(
+        f"intermediate results cannot be written to {folder}: {error.strerror or error}",
+        hint="choose another folder with --work (work=...)",
+    )
 
 
 def remove(folder: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from sardonyx.base.records import frozen
+from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.document import ModelDoc
 from sardonyx.quantization.search.samples import Sample
@@ -44,18 +45,15 @@ class RelativeError:
             if not _is_float(y):
                 continue
             sums = self._sums.setdefault(i, [0.0, 0.0])
-            if y.shape != z.shape:
-                sums[0] = math.inf
-                continue
-            wide, other = (np.asarray(a, np.float64).ravel() for a in (y, z))
+            numbers = np.isfinite(y)  # where the original has others, both do
+            wide, other = (np.asarray(a, np.float64)[numbers] for a in (y, z))
             other = other - wide
             sums[0] += float(other @ other)
             sums[1] += float(wide @ wide)
 
     def loss(self) -> float:
         """Return the error of the worst output."""
-        ratios = [_root(d) / max(_root(n), _TINY) if d else 0.0 for d, n in self._sums.values()]
-        return max(ratios, default=0.0)
+        return max((_ratio(*sums) for sums in self._sums.values()), default=0.0)
 
 
 class Cosine:
@@ -67,17 +65,16 @@ class Cosine:
     def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
         """Add the cosines of the first output in floats."""
         y, z = next((y, z) for y, z in zip(expected, actual, strict=True) if _is_float(y))
-        if y.shape != z.shape:
-            self._total, self._rows = -math.inf, self._rows + 1
-            return
         a, b = (np.asarray(v, np.float64).reshape(-1, y.shape[-1]) for v in (y, z))
-        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        self._total += float(((a * b).sum(1) / np.maximum(norms, _TINY)).sum())
+        lengths = np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1)
+        cosines = (a * b).sum(1) / np.maximum(lengths[0] * lengths[1], _TINY)
+        are_zero = (lengths[0] == 0) & (lengths[1] == 0)  # such as rows of padding
+        self._total += float(np.where(are_zero, 1.0, cosines).sum())
         self._rows += len(a)
 
     def loss(self) -> float:
         """Return the distance."""
-        return max(0.0, 1 - self._total / max(self._rows, 1))
+        return 1 - self._total / max(self._rows, 1)
 
 
 class Top1:
@@ -89,7 +86,7 @@ class Top1:
     def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
         """Count the rows of the first output in floats."""
         y, z = next((y, z) for y, z in zip(expected, actual, strict=True) if _is_float(y))
-        changed = y.argmax(-1) != z.argmax(-1) if y.shape == z.shape else np.ones(y.shape[:-1])
+        changed = y.argmax(-1) != z.argmax(-1)
         self.rows += changed.size
         self.changed += int(changed.sum())
 
@@ -102,7 +99,7 @@ class Accuracy:
     """The accuracy of the original less that of the quantized model, by labels."""
 
     def __init__(self) -> None:
-        self.rows, self.right = 0, [0, 0]
+        self.rows, self.right, self.classes = 0, [0, 0], 0
 
     def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
         """Count right answers."""
@@ -111,7 +108,7 @@ class Accuracy:
         self.rows += labels.size
         for i, outputs in enumerate((expected, actual)):
             scores = next(y for y in outputs if _is_float(y))
-            answers = scores.argmax(-1).reshape(-1)
+            answers, self.classes = scores.argmax(-1).reshape(-1), scores.shape[-1]
             if answers.size != labels.size:
                 raise InvalidArgument(
                     f"{labels.size} labels do not fit scores of the shape {list(scores.shape)}"
@@ -119,8 +116,18 @@ class Accuracy:
             self.right[i] += int((answers == labels).sum())
 
     def loss(self) -> float:
-        """Return how much lower the accuracy is; negative if it is higher."""
-        return (self.right[0] - self.right[1]) / max(self.rows, 1)
+        """Return how much lower the accuracy is; negative if it is higher.
+
+        Raises if the original only guesses, as then no model loses anything.
+        """
+        if self.right[0] * self.classes <= self.rows:
+            raise InvalidArgument(
+                f"the original is right in {self.right[0]} of {self.rows} rows, which is no better "
+                f"than a guess among {self.classes} classes: accuracy cannot show a loss",
+                hint="labels are positions of the right scores, from 0; --metric top1 compares "
+                "answers without labels",
+            )
+        return (self.right[0] - self.right[1]) / self.rows
 
 
 class Perplexity:
@@ -130,18 +137,21 @@ class Perplexity:
         self._lost, self._tokens = [0.0, 0.0], 0
 
     def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
-        """Add the likelihoods of each token after those before it."""
+        """Add the likelihoods of each token after those before it; labels below 0 do not count."""
         tokens = sample.feed.get("input_ids") if sample.labels is None else sample.labels
-        assert tokens is not None
-        targets = np.asarray(tokens)[:, 1:, None].astype(np.int64)
-        self._tokens += targets.size
+        targets = np.asarray(tokens)
         for i, outputs in enumerate((expected, actual)):
-            logits = next(y for y in outputs if _is_float(y) and y.ndim == 3)
-            for row, target in zip(logits[:, :-1], targets, strict=True):
-                shifted = row.astype(np.float32) - row.max(-1, keepdims=True)
-                chosen = np.take_along_axis(shifted, target, -1)
-                sums = np.exp(shifted).sum(-1, keepdims=True, dtype=np.float64)
-                self._lost[i] += float((np.log(sums) - chosen).sum(dtype=np.float64))
+            logits = next((y for y in outputs if _is_float(y) and y.ndim == 3), None)
+            if logits is None or logits.shape[:2] != targets.shape:
+                found = "none" if logits is None else list(logits.shape)
+                raise InvalidArgument(
+                    f"tokens of the shape {list(targets.shape)} have no perplexity by scores of "
+                    f"the shape {found}",
+                    hint="an output has scores for each token, [batch, length, vocabulary]",
+                )
+            for row, target in zip(logits[:, :-1], targets[:, 1:], strict=True):
+                self._lost[i] += _log_loss(row[target >= 0], target[target >= 0])
+        self._tokens += int((targets[:, 1:] >= 0).sum())
 
     def loss(self) -> float:
         """Return the growth."""
@@ -221,8 +231,9 @@ def metric_kind(
 
 def _chosen(document: ModelDoc, has_labels: bool, outputs: Outputs) -> str:
     """Return the metric that suits a model: that of classifiers, language models, or the error."""
-    first = next((y for y in outputs if _is_float(y)), None)
     names = [o.name.lower() for o in document.graph.outputs]
+    floats = ((n, y) for n, y in zip(names, outputs, strict=True) if _is_float(y))
+    first_name, first = next(floats, ("", None))
     if first is None or first.ndim < 2:
         return "error"
     is_language = first.ndim == 3 and any(i.name == "input_ids" for i in document.graph.inputs)
@@ -233,13 +244,23 @@ def _chosen(document: ModelDoc, has_labels: bool, outputs: Outputs) -> str:
     if has_labels:
         return "accuracy"
     sums_to_one = bool((first >= 0).all() and np.allclose(first.sum(-1), 1, atol=1e-3))
-    is_named = any(word in names[0] for word in _SCORES)
+    is_named = any(word in first_name for word in _SCORES)
     return "top1" if sums_to_one or is_named else "error"
+
+
+def _log_loss(logits: Array, targets: Array) -> float:
+    """Return the sum of -log p of the right tokens; `logits` has a row for each."""
+    shifted = logits.astype(np.float32) - logits.max(-1, keepdims=True)
+    chosen = np.take_along_axis(shifted, targets[:, None].astype(np.int64), -1)
+    sums = np.exp(shifted).sum(-1, keepdims=True, dtype=np.float64)
+    return float((np.log(sums) - chosen).sum(dtype=np.float64))
+
+
+def _ratio(difference: float, norm: float) -> float:
+    """Return the ratio of two norms from their squares; infinite if it is not a number."""
+    ratio = math.sqrt(difference) / max(math.sqrt(norm), _TINY)
+    return math.inf if math.isnan(ratio) else ratio
 
 
 def _is_float(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "f" and value.ndim > 0
-
-
-def _root(square: float) -> float:
-    return math.sqrt(square) if math.isfinite(square) else math.inf

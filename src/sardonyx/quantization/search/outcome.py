@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +14,9 @@ from sardonyx.quantization.search.metrics import AUTO
 GOALS: Final = ("speed", "accuracy", "size")
 FLOAT: Final = "float"  # the choice for a layer that is not quantized
 _SPEEDUPS: Final = {"speed": 1.5, "accuracy": 1.5, "size": 1.0}  # that a goal asks for by default
+NOT_COMPARABLE: Final = "its outputs have NaN, infinity or another shape"
+CHECKED: Final = "checked on samples that were held back"
+LOSES_TOO_MUCH: Final = "loses too much on samples that were held back"
 _MARGIN: Final = 0.9  # of max_loss, on the samples that the search sees
 
 
@@ -40,6 +44,10 @@ class SearchOptions:
             )
         if not self.max_loss >= 0:
             raise InvalidArgument(f"max_loss is {self.max_loss}, and it is 0 or more")
+        if self.min_speedup is not None and not 0 <= self.min_speedup < math.inf:
+            raise InvalidArgument(f"min_speedup is {self.min_speedup}, and it is 0 or more")
+        if self.batch is not None and self.batch < 1:
+            raise InvalidArgument(f"batch is {self.batch}, and it is 1 or more")
         if not self.bits or not set(self.bits) <= {2, 3, 4, 8}:
             raise InvalidArgument(f"weights have 2, 3, 4 or 8 bits, not {self.bits}")
 
@@ -87,6 +95,10 @@ class Trial:
         """How many times faster than the original it is."""
         return None if self.speed is None else self.speed.speedup
 
+    def is_fast(self, least: float) -> bool:
+        """Return whether it was timed, and is so many times faster."""
+        return self.speed is not None and self.speed.is_enough(least)
+
 
 @mutable
 class Outcome:
@@ -114,14 +126,25 @@ class Outcome:
     seconds: float = 0.0
     n_resumed: int = 0
 
+    def choose(self, trial: Trial) -> None:
+        """Take a model that was checked as the result."""
+        n_before = sum(t.verdict == LOSES_TOO_MUCH for t in self.trials)
+        trial.verdict = f"chosen: {CHECKED}"
+        self.what, self.bytes_after = trial.what, trial.n_bytes
+        self.loss, self.error, self.speed = trial.loss, trial.error, trial.speed
+        if n_before:
+            self.remarks.append(
+                f"{n_before} of the models that were {CHECKED} lost too much there: the loss of "
+                "the one that was chosen after them may be higher on other samples"
+            )
+
     def facts(self) -> dict[str, Any]:
         """Return all figures for JSON."""
-        own = as_dict(self)
         return {
-            **own,
+            **_facts(self),
             "speed": _speed(self.speed),
-            "layers": [as_dict(layer) for layer in self.layers],
-            "trials": [{**as_dict(t), "speed": _speed(t.speed)} for t in self.trials],
+            "layers": [_facts(layer) for layer in self.layers],
+            "trials": [{**_facts(t), "speed": _speed(t.speed)} for t in self.trials],
         }
 
 
@@ -142,9 +165,9 @@ def _advice(outcome: Outcome) -> str:
     tried = [t for t in outcome.trials if t.loss is not None and t.speed is not None]
     if not tried:
         return "see the table of what was tried"
-    fast = [t for t in tried if (t.speedup or 0) >= outcome.min_speedup]
     close = [t for t in tried if (t.loss or 0) <= outcome.max_loss]
-    if fast:
+    fast = [t for t in tried if t not in close and t.is_fast(outcome.min_speedup)]
+    if fast := [t for t in fast if math.isfinite(t.loss or 0)]:
         best = min(fast, key=lambda t: t.loss or 0)
         return (
             f"a higher --max-loss gets one: {best.loss:.2%} are lost at {best.speedup:.2f}x; "
@@ -152,9 +175,23 @@ def _advice(outcome: Outcome) -> str:
         )
     if close:
         quickest = max(close, key=lambda t: t.speedup or 0)
-        return f"a lower --min-speedup gets one: the fastest has {quickest.speedup:.2f}x"
+        if not quickest.is_fast(outcome.min_speedup):
+            return f"a lower --min-speedup gets one: the fastest has {quickest.speedup:.2f}x"
     return "a higher --max-loss and a lower --min-speedup may get one"
 
 
-def _speed(speed: RunTimes | None) -> dict[str, float] | None:
-    return None if speed is None else {**as_dict(speed), "speedup": speed.speedup}
+def percent(share: float | None, digits: int = 3) -> str:
+    """Return a loss or an error for people; of outputs with NaN it is infinite."""
+    if share is None:
+        return ""
+    return f"{share:.{digits}%}" if math.isfinite(share) else "infinite"
+
+
+def _facts(record: Any) -> dict[str, Any]:
+    """Return the fields of a record; JSON has no infinite numbers."""
+    fields = as_dict(record).items()
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in fields}
+
+
+def _speed(speed: RunTimes | None) -> dict[str, Any] | None:
+    return None if speed is None else {**_facts(speed), "speedup": speed.speedup}

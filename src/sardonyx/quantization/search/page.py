@@ -10,7 +10,7 @@ from typing import Final
 
 from sardonyx.base.printable import printable
 from sardonyx.base.units import format_bytes, format_seconds
-from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Outcome, Trial
+from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Outcome, Trial, percent
 from sardonyx.quantization.search.schemes import COVERAGES
 from sardonyx.reports.plan_page import content_hash, stylesheet
 
@@ -85,8 +85,8 @@ def _result(outcome: Outcome) -> str:
     before, after = (format_bytes(n) for n in (outcome.bytes_before, outcome.bytes_after))
     times = [format_seconds(s) for s in (outcome.speed.original_s, outcome.speed.candidate_s)]
     figures = [
-        (f"{outcome.loss:.3%}", "lost on samples that were held back"),
-        (f"{outcome.error:.3%}", "relative error of the outputs"),
+        (percent(outcome.loss), "lost on samples that were held back"),
+        (percent(outcome.error), "relative error of the outputs"),
         (f"{outcome.speed.speedup:.2f}x", f"as fast: {times[0]} before, {times[1]} after"),
         (f"{ratio:.2f}x", f"smaller: {before} before, {after} after"),
     ]
@@ -123,7 +123,7 @@ def _bars(layers: Sequence[LayerResult]) -> str:
         names = {layer.name for layer in worst}
         shown = [layer for layer in layers if layer.name in names]
     columns: tuple[tuple[str, list[tuple[float, float]], Callable[[float], str]], ...] = (
-        ("error alone", [(0.0, x.error or 0.0) for x in shown], "{:.2%}".format),
+        ("error alone", [(0.0, _finite(x.error)) for x in shown], "{:.2%}".format),
         ("bytes of weights", [(x.bytes_before, x.bytes_after) for x in shown], format_bytes),
         ("time of a run", [(x.seconds_before, x.seconds_after) for x in shown], format_seconds),
     )
@@ -143,6 +143,11 @@ def _bars(layers: Sequence[LayerResult]) -> str:
         floats = [x.choice == FLOAT for x in shown]
         parts += _column(list(zip(pairs, floats, strict=True)), left, form)
     return "".join([*parts, "</svg>"])
+
+
+def _finite(error: float | None) -> float:
+    """Return an error that a bar can show."""
+    return error if error is not None and math.isfinite(error) else 0.0
 
 
 def _column(
@@ -170,7 +175,9 @@ def _bar(kind: str, x: float, y: float, width: float, height: int) -> str:
 
 def _scatter(outcome: Outcome) -> str:
     """Return a plot of the speed and the error of what was timed, with the limits."""
-    points = [t for t in outcome.trials if t.speedup and t.error is not None]
+    points = [
+        t for t in outcome.trials if t.speedup and t.error is not None and math.isfinite(t.error)
+    ]
     if not points:
         return ""
     axes = _Axes(outcome.min_speedup, points)
@@ -245,7 +252,7 @@ def _trials(trials: Sequence[Trial]) -> str:
         [
             trial.what,
             str(trial.n_float or ""),
-            *("" if v is None else f"{v:.3%}" for v in (trial.error, trial.loss)),
+            *map(percent, (trial.error, trial.loss)),
             "" if trial.speedup is None else f"{trial.speedup:.2f}x",
             format_bytes(trial.n_bytes) if trial.n_bytes else "",
             trial.verdict,
@@ -262,7 +269,7 @@ def _layers(layers: Sequence[LayerResult]) -> str:
         [
             layer.name,
             layer.op,
-            "" if layer.error is None else f"{layer.error:.3%}",
+            percent(layer.error),
             *(format_bytes(n) if n else "" for n in (layer.bytes_before, layer.bytes_after)),
             *(format_seconds(s) if s else "" for s in (layer.seconds_before, layer.seconds_after)),
             layer.choice,

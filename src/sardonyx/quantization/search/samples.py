@@ -13,6 +13,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument, NoSuchFile
+from sardonyx.quantization.data_reader import feeds_of
 from sardonyx.quantization.document import ModelDoc
 from sardonyx.quantization.document.model import ValueDoc
 
@@ -51,7 +52,9 @@ class Samples:
             )
         if batch:
             self._rows = first
-            self._count = -(-_length(first, [*self._inputs, self._label]) // batch)
+            count = _length(first, [*self._inputs, self._label])
+            # A part of a batch is a run of its own, unless the model declares the size.
+            self._count = count // batch if _declared_batch(inputs) else -(-count // batch)
 
     @property
     def has_labels(self) -> bool:
@@ -82,7 +85,7 @@ class Samples:
                 hint="a hundred samples of what the model is used on are a good number",
             )
         for i, sample in enumerate(self):
-            where = self._name(i)
+            where = self.name(i)
             for name, declared in self._inputs.items():
                 if name not in sample.feed:
                     raise InvalidArgument(
@@ -92,7 +95,8 @@ class Samples:
             if self._label is not None and sample.labels is None:
                 raise InvalidArgument(f"{where} has no {self._label}, as the first sample has")
 
-    def _name(self, index: int) -> str:
+    def name(self, index: int) -> str:
+        """Return where a sample is, for messages."""
         where = _where(self._sources[0 if self._batch else index])
         return f"row {index * self._batch} of {where}" if self._batch else where
 
@@ -119,6 +123,17 @@ class Part:
     def feeds(self) -> Iterator[Feed]:
         """Yield the inputs alone."""
         return (sample.feed for sample in self)
+
+    def of_each_size(self) -> list[Feed]:
+        """Return the smallest, the middle and the largest inputs, by number of elements."""
+        sizes: dict[tuple[int, Any], int] = {}
+        for index in self.indices:
+            feed = self.samples[index].feed
+            shapes = tuple(sorted((name, array.shape) for name, array in feed.items()))
+            sizes.setdefault((sum(array.size for array in feed.values()), shapes), index)
+        ranked = [sizes[key] for key in sorted(sizes)]
+        picked = {0, len(ranked) // 2, len(ranked) - 1}
+        return [self.samples[ranked[i]].feed for i in sorted(picked)]
 
     def first(self, count: int) -> Part:
         """Return at most `count` of these samples, evenly spread."""
@@ -155,10 +170,15 @@ def _sources(data: Any) -> list[Any]:
     if isinstance(data, str | os.PathLike | Mapping):
         data = [data]
     sources: list[Any] = []
-    for source in data:
+    for source in feeds_of(data):
         if isinstance(source, Mapping):
             sources.append(source)
             continue
+        if not isinstance(source, str | os.PathLike):
+            raise InvalidArgument(
+                f"samples are files or mappings from names of inputs to arrays, and one is a "
+                f"{type(source).__name__}"
+            )
         path = pathlib.Path(source)
         if not path.is_dir():
             sources.append(path)
@@ -176,11 +196,16 @@ def _sources(data: Any) -> list[Any]:
 
 def _batch_size(inputs: Sequence[ValueDoc], batch: int | None) -> int:
     """Return how many rows are one run: as given or as declared, else 1."""
-    fixed = {i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)}
-    declared = max((n for n in fixed if n > 0), default=0)
+    declared = _declared_batch(inputs)
     if batch is not None and declared and batch != declared:
         raise InvalidArgument(f"the model declares batches of {declared}, not of {batch}")
     return batch or declared or 1
+
+
+def _declared_batch(inputs: Sequence[ValueDoc]) -> int:
+    """Return the first size of the inputs, if the model declares it, else 0."""
+    fixed = {i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)}
+    return max((n for n in fixed if n > 0), default=0)
 
 
 def _arrays(source: Any) -> dict[str, Array]:

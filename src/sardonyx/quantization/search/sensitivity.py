@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Final
 
 from sardonyx.base.progress import track
 from sardonyx.quantization.document.session import open_session
-from sardonyx.quantization.search.candidates import Candidate, Candidates
+from sardonyx.quantization.search.candidates import (
+    MADE_BADLY,
+    Candidate,
+    Candidates,
+    why_not_made,
+)
 from sardonyx.quantization.search.evaluate import layer_seconds, session_options
 from sardonyx.quantization.search.layers import TABLE, Layer, groups_of
-from sardonyx.quantization.search.outcome import FLOAT, LayerResult
+from sardonyx.quantization.search.outcome import FLOAT, NOT_COMPARABLE, LayerResult
 from sardonyx.quantization.search.samples import Feed, Part
 from sardonyx.quantization.search.schemes import Quantizable, Scheme
 
@@ -48,10 +54,13 @@ class Sensitivity:
         return self._errors[scheme]
 
     def _error(self, scheme: Scheme, group: Group) -> float:
-        document = self._model.quantized(scheme, group)
         options = session_options(self._candidates.options.threads)
-        session = open_session(document, options=options)
-        return self._candidates.evaluator.error(session, self._part)
+        try:
+            session = open_session(self._model.quantized(scheme, group), options=options)
+            return self._candidates.evaluator.error(session, self._part)
+        except MADE_BADLY as error:
+            why_not_made(error)
+            return math.inf
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each layer in floats."""
@@ -113,7 +122,9 @@ def _choice(scheme: Scheme, layer: Layer, is_kept: bool) -> tuple[str, str]:
 
 def _why(is_float: bool, error: float, errors: list[float], some_float: bool) -> str:
     """Return the reason for a choice, by the layer's part of all squared errors."""
-    total = sum(e * e for e in errors) or 1.0
+    if not math.isfinite(error):
+        return NOT_COMPARABLE
+    total = sum(e * e for e in errors if math.isfinite(e)) or 1.0
     rank = 1 + sum(e > error for e in errors)
     share = error * error / total
     of_all = f"{share:.0%} of the squared error, rank {rank} of {len(errors)}"

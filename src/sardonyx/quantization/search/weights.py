@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from sardonyx.base.progress import track
 from sardonyx.base.records import frozen, replace
-from sardonyx.errors import SardonyxError
 from sardonyx.quantization.document import read_document, save_document
 from sardonyx.quantization.matmul_nbits import (
     AWQWeightOnlyQuantConfig,
@@ -16,10 +16,21 @@ from sardonyx.quantization.matmul_nbits import (
     MatMulNBitsQuantizer,
     RTNWeightOnlyQuantConfig,
 )
-from sardonyx.quantization.search.candidates import Candidate, Candidates
+from sardonyx.quantization.search.candidates import (
+    MADE_BADLY,
+    Candidate,
+    Candidates,
+    why_not_made,
+)
 from sardonyx.quantization.search.evaluate import layer_seconds, session_options
 from sardonyx.quantization.search.layers import Layer, groups_of, names_digest
-from sardonyx.quantization.search.outcome import LayerResult, Outcome, Trial
+from sardonyx.quantization.search.outcome import (
+    LOSES_TOO_MUCH,
+    NOT_COMPARABLE,
+    LayerResult,
+    Outcome,
+    Trial,
+)
 from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.search.schemes import Quantizable
 from sardonyx.session import InferenceSession
@@ -61,7 +72,7 @@ class WeightSearch:
         self._candidates = candidates
         self._options = candidates.options
         self._calibrating, self._held_back = parts
-        self._feed = next(iter(self._held_back)).feed
+        self._feeds = self._held_back.of_each_size()
         self._layers = [x for x in model.layers if x.op == "MatMul" and x.weight_count]
         self._groups = groups_of(self._layers, _MOST_GROUPS)
         self._is_large = sum(x.weight_bytes for x in self._layers) > _EXTERNAL
@@ -77,8 +88,8 @@ class WeightSearch:
             if best is not None and self._accept(best, outcome):
                 return
         outcome.refusal = (
-            f"no model of {self._options.bits}-bit weights loses at most "
-            f"{self._options.max_loss:.2%} ({outcome.metric_text}) and is "
+            f"no model of {' or '.join(map(str, self._options.bits))}-bit weights is smaller, "
+            f"loses at most {self._options.max_loss:.2%} ({outcome.metric_text}) and is "
             f"{self._options.least_speedup:g} times as fast as the original"
         )
 
@@ -121,11 +132,14 @@ class WeightSearch:
         try:
             key = f"weights|{form}|{names_digest(form.wide)}"
             trial.loss, trial.error, n_bytes = self._candidates.journal.remembered(key, measure)
-        except (SardonyxError, ValueError) as error:
-            trial.verdict = f"cannot be made: {str(error).splitlines()[0]}"
+        except MADE_BADLY as error:
+            trial.verdict = why_not_made(error)
             return None
         trial.n_bytes = int(n_bytes)
-        return trial
+        if math.isfinite(trial.error):
+            return trial
+        trial.verdict = NOT_COMPARABLE
+        return None
 
     def _made(self, form: WeightFormat) -> Candidate:
         """Write and open a model, unless it is the one that was written last."""
@@ -170,17 +184,17 @@ class WeightSearch:
         for level in (0, 4):
             tried = replace(form, level=level)
             made = self._made(tried)
-            losses = self._candidates.evaluator.loss(made.session, self._held_back)
-            speed = self._candidates.speed(made, self._feed)
-            trial = Trial(str(tried), 0, losses.error, losses.loss, speed, made.n_bytes)
+            trial = Trial(str(tried), 0)
+            self._candidates.checked(trial, made, self._held_back, self._feeds)
             outcome.trials.append(trial)
-            if losses.loss > self._options.max_loss:
-                trial.verdict = "loses too much on samples that were held back"
+            if trial.loss is None or trial.loss > self._options.max_loss:
+                trial.verdict = LOSES_TOO_MUCH
                 return False
-            if speed.speedup >= self._options.least_speedup:
-                trial.verdict = "chosen: checked on samples that were held back"
-                outcome.what, outcome.bytes_after = str(tried), made.n_bytes
-                outcome.loss, outcome.error, outcome.speed = losses.loss, losses.error, speed
+            if made.n_bytes >= outcome.bytes_before:
+                trial.verdict = "not smaller than the original"
+                return False
+            if trial.is_fast(self._options.least_speedup):
+                outcome.choose(trial)
                 outcome.layers = self._results(tried, made)
                 return True
             trial.verdict = "too slow"
@@ -218,8 +232,8 @@ class WeightSearch:
         """Return what was measured and done, layer by layer."""
         threads, errors = self._options.threads, self._errors(form)
         path = self._model.path
-        before = layer_seconds(path, self._layers, self._feed, threads)
-        after = layer_seconds(made.path, self._layers, self._feed, threads)
+        before = layer_seconds(path, self._layers, self._feeds[-1], threads)
+        after = layer_seconds(made.path, self._layers, self._feeds[-1], threads)
         total, found = sum(e * e for e in errors) or 1.0, []
         for group, error in zip(self._groups, errors, strict=True):
             for layer in group:

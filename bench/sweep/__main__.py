@@ -1,12 +1,12 @@
-"""Every op, over types, sizes and attributes, beside other runtimes: the slowest cases come first.
+"""Benchmark of every op over types, sizes and attributes, relative to other runtimes.
 
     python -m bench.sweep --count 3000 --seed 1                    # cases drawn from the ops
     python -m bench.sweep --models FOLDER --per-model 40           # cases that are nodes of models
     python -m bench.sweep --only-report --worst 60 --plot sweep.svg
     python -m bench.sweep --again 0.97                             # measure what was slower again
 
-Results are appended to --results as they come, and cases that are there are not measured again, so
-a sweep that was interrupted goes on. Of several measurements of a case the best ratio counts.
+Results are appended to --results as they are measured, and existing cases are skipped, so an
+interrupted sweep resumes. Of several measurements of a case the best ratio counts.
 Cases that take under 20 us everywhere measure the call (bench/overhead.py), and are not counted.
 """
 

@@ -43,7 +43,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The same for cases that cost the same: values count only where they are few integers."""
+        """Equal for cases of equal cost: values are part of it only for short integer operands."""
         parts = [self.domain, str(self.opset), self.name, str(self.n_outputs)]
         given = (x for x in self.operands if x is not None)
         parts += [x.tobytes().hex() for x in given if x.size <= 64 and x.dtype.kind in "iub"]

@@ -64,7 +64,7 @@ class Draw:
         return options[self._random.randrange(len(options))]
 
     def chance(self, share: float) -> bool:
-        """True in this share of the draws."""
+        """Return True with this probability."""
         return self._random.random() < share
 
     def image(self) -> tuple[int, ...]:
@@ -103,7 +103,7 @@ class Draw:
         return self._numbers.standard_normal(shape, np.float32).astype(kind)
 
     def permutation(self, n: int) -> list[int]:
-        """An order of n axes."""
+        """A random permutation of n axes."""
         return self._random.sample(range(n), n)
 
     def broadcast(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -101,7 +101,7 @@ def _rival(name: str, model: bytes, feed: Mapping[str, Array], threads: int) -> 
         run()
     except ImportError:
         raise
-    except Exception:  # runtimes raise what they like for ops, types and shapes without a kernel
+    except Exception:  # each runtime has its own exceptions for cases without a kernel
         return None
     return run
 

@@ -33,7 +33,7 @@ def predictor(
     )
 
     class SardonyxPredictor:
-        """Scores blocks of a data set."""
+        """Scores blocks of a dataset."""
 
         def __init__(self) -> None:
             shared.session  # noqa: B018 - opened before the first block comes

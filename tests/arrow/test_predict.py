@@ -90,7 +90,7 @@ def test_permuted_tensors() -> None:
 FAULTS: list[tuple[str, bytes, dict[str, Any], dict[str, Any], str]] = [
     ("no_column", models.DOUBLE, {"a": [1.0]}, {}, "no column for the input b"),
     ("misspelt", models.DOUBLE, {"aa": [1.0], "b": [1]}, {"columns": {"a": "aaa"}}, "mean aa"),
-    ("no_input", models.SUM, {"x": [[1.0]]}, {"columns": {"y": "x"}}, "no input of the model"),
+    ("no_input", models.SUM, {"x": [[1.0]]}, {"columns": {"y": "x"}}, "not an input of the model"),
     ("features", models.SUM, {"p": [1.0]}, {"columns": {"x": ["p"]}}, "3 features, and 1 columns"),
     ("text", models.SUM, {"x": ["1"]}, {}, "column x is a string"),
     ("number_for_text", models.TEXT, {"s": [1]}, {}, "takes string"),

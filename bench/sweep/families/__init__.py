@@ -27,7 +27,7 @@ _REDRAWN: Final = 500_009  # from a case that is too large to another one of its
 
 
 def draw(op: str, seed: int, size: str | None = None) -> Case:
-    """Return the case of an op that a seed stands for, of any size class or of this one."""
+    """Return the case of an op for a seed, of any size class or of this one."""
     try:
         return FAMILIES[op](Draw(seed, size), op)
     except TooLarge:
@@ -35,7 +35,7 @@ def draw(op: str, seed: int, size: str | None = None) -> Case:
 
 
 def cases(count: int, seed: int, wanted: Collection[str] = ()) -> Iterator[Case]:
-    """Draw `count` cases, all ops in turn; of these, yield the cases of the ops that are wanted."""
+    """Draw `count` cases round-robin over all ops; yield those of the selected ops."""
     ops = sorted(FAMILIES)
     for i in range(count):
         if not wanted or ops[i % len(ops)] in wanted:

@@ -108,7 +108,7 @@ def _depth_space(d: Draw, op: str) -> Case:
 
 
 def _known_conv(d: Draw, op: str) -> Case:
-    """A layer of a network that is far from the others: few channels, long lines, many groups."""
+    """An unusual layer of a known network: few channels, long rows, many groups."""
     x, w, stride, pad, group = d.pick([
         ((1, 1, 16000), (512, 1, 10), 5, 0, 1),  # wav2vec2
         ((1, 512, 3199), (512, 512, 3), 2, 0, 1),

@@ -1,4 +1,4 @@
-"""Ops that move elements: gathers, scatters, joins, permutations."""
+"""Ops that move elements: gather, scatter, concatenate, permute."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _range(d: Draw, op: str) -> Case:
 
 
 def _sized(d: Draw, op: str) -> Case:
-    """ConstantOfShape and EyeLike: what has a size and no operand."""
+    """ConstantOfShape and EyeLike: ops whose only operand is a size."""
     n = {"tiny": 4, "typical": 256, "large": 3000}[d.size]
     if op == "EyeLike":
         return Case(op, [d.array((n, n), d.pick(("float32", "int64")))])

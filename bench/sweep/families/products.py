@@ -41,7 +41,7 @@ def product_sizes(d: Draw) -> tuple[int, int, int]:
 def _matmul(d: Draw, op: str) -> Case:
     m, k, n = product_sizes(d)
     dtype = d.pick(("float32", "float32", "float32", "float16", "float64"))
-    if d.chance(0.35) and m * k * n < 1 << 27:  # a stack of products, as in attention
+    if d.chance(0.35) and m * k * n < 1 << 27:  # a batched matmul, as in attention
         batch = (d.pick((1, 2)), d.pick((4, 12)))
         return Case(op, [d.array((*batch, m, k), dtype), d.array((*batch, k, n), dtype)])
     lead = (1,) if d.chance(0.5) else ()

@@ -28,7 +28,7 @@ def _one_hot(d: Draw, op: str) -> Case:
 
 
 def _flat(d: Draw, op: str) -> Case:
-    """NonZero, Unique: what the size of the result depends on is in the data."""
+    """NonZero, Unique: ops with data-dependent output sizes."""
     count = {"tiny": 16, "typical": 8400, "large": 300_000}[d.size]
     shape = d.pick([(count,), (max(1, count // 20), 20)])
     n_outputs = d.pick((1, 4)) if op == "Unique" else 1

@@ -1,4 +1,4 @@
-"""How many rows a run scores: as many as make a row cheapest."""
+"""The batch size of runs: the number of rows with the least time per row."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 _GROWTH: Final = 4
 _GAIN: Final = 0.95  # a larger batch has to take less than this share of the time per row
-_PATIENCE: Final = 2  # sizes in a row without a gain: one may be noise of the machine
-_MAX_SECONDS: Final = 0.5  # of a run: results come steadily, and an interrupted worker loses little
+_PATIENCE: Final = 2  # consecutive sizes without a gain: a single one may be noise
+_MAX_SECONDS: Final = 0.5  # of a run: results keep streaming, a killed worker loses little
 _MAX_BYTES: Final = 64 << 20  # of inputs and outputs of a run
 _MAX_ROWS: Final = 1 << 16
 
 
 class BatchRows:
-    """Finds the number of rows while it scores: it grows as long as the time per row falls.
+    """Tunes the batch size while scoring: it grows as long as the time per row falls.
 
     Each size runs twice, and the second run counts: the first one plans memory for the new sizes.
     """
@@ -26,7 +26,7 @@ class BatchRows:
         self._is_final = fixed is not None
 
     def observe(self, rows: int, seconds: float, size_bytes: int) -> None:
-        """Take in what a run of this many rows took, and choose the size of the next one."""
+        """Record the seconds of a run, and choose the number of rows of the next one."""
         if self._is_final or rows != self.rows:
             return
         if not self._is_warm:

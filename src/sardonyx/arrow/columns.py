@@ -1,4 +1,4 @@
-"""Which columns of a table feed which input of a model."""
+"""Assignment of table columns to model inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.graph.dtype import DType, by_ort_name
 if TYPE_CHECKING:
     from sardonyx.ort.node_arg import NodeArg
 
-Columns = Mapping[str, str | Sequence[str]]  # columns by input: one, or those that are joined
+Columns = Mapping[str, str | Sequence[str]]  # columns by input: one, or several that are stacked
 
 
 @frozen
@@ -34,7 +34,7 @@ class TableInput:
 
 @frozen
 class Feed:
-    """The columns of an input. Several are joined: a row of the input has one element of each."""
+    """The columns of an input. Several are stacked: a row of the input has one element of each."""
 
     input: TableInput
     names: tuple[str, ...]
@@ -42,7 +42,7 @@ class Feed:
 
 
 def read_input(arg: NodeArg) -> TableInput:
-    """Return what a session says of an input; raise if no column can feed it."""
+    """Return the input of a session; raise if no column can feed it."""
     element = arg.type.removeprefix("tensor(").removesuffix(")")
     dtype = by_ort_name(element) if arg.type.startswith("tensor(") else None
     if dtype is None:
@@ -57,13 +57,13 @@ def read_input(arg: NodeArg) -> TableInput:
 def assign(inputs: Sequence[TableInput], schema: pa.Schema, columns: Columns) -> list[Feed]:
     """Return the columns of each input: those that were chosen, or else the column of its name.
 
-    The only input of a model may instead be all columns, joined, if it has that many features.
+    The only input of a model may instead be all columns, stacked, if it has that many features.
     """
     unknown = set(columns) - {each.name for each in inputs}
     if unknown:
         name = min(unknown)
         raise InvalidArgument(
-            f"columns has {name}, which is no input of the model",
+            f"columns has {name}, which is not an input of the model",
             inputs=", ".join(each.name for each in inputs),
         )
     return [_feed(each, inputs, schema, columns.get(each.name)) for each in inputs]

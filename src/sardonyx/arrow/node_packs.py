@@ -1,4 +1,4 @@
-"""Sessions of several processes on one machine that map one copy of the packed weights.
+"""One copy of the packed weights for the sessions of all processes of a machine.
 
 The first process packs, writes the pack to the machine's folder and maps it; processes that start
 meanwhile wait for it, and all later ones find a marker and map the pack immediately.
@@ -52,7 +52,7 @@ def _session(model: str | bytes, threads: int, folder: str | None) -> InferenceS
 
 
 def _key(model: str | bytes) -> str:
-    """Return what tells models apart here: only whether a process waits depends on it."""
+    """Return a key of the model. It only decides whether a process waits for another one."""
     if isinstance(model, bytes):
         return blake2b(model, digest_size=16).hexdigest()
     stamp = os.stat(model)

@@ -1,4 +1,4 @@
-"""A model that scores Arrow tables."""
+"""Batch scoring of Arrow tables by a model."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _MAX_UNPICKLED: Final = 8  # models that a worker keeps open
 class Scoring:
     """How a table is scored.
 
-    `columns` names the column of an input, or those that are joined to its rows. `outputs` are the
+    `columns` names the column of an input, or those that are stacked to its rows. `outputs` are the
     outputs that become columns, all by default; a mapping also renames them. `keep` are the columns
     of the table that stay in front of them. `nulls` says what a null in a column means: an error,
-    NaN for inputs of floats, or null in all outputs of the row. `padding` is what lists of an input
-    are filled up with. `constants` are fed as they are, in every run. `batch_rows` is the number of
-    rows of a run, by default what makes a row cheapest. `lists` makes every row of several elements
-    a list, as Spark reads them.
+    NaN for inputs of floats, or null in all outputs of the row. `padding` is the value that shorter
+    lists of an input are padded with. `constants` are fed as they are, in every run. `batch_rows`
+    is the number of rows of a run, tuned by default. `lists` makes every row of several elements a
+    list, as Spark reads them.
     """
 
     columns: Columns = _EMPTY
@@ -57,7 +57,7 @@ class Scoring:
 
 @frozen
 class _Plan:
-    """What becomes of the tables of one schema."""
+    """The columns that are read and written for tables of one schema."""
 
     feeds: list[Feed]
     outputs: list[NodeArg]
@@ -99,7 +99,7 @@ class Predictor:
         self._rows = BatchRows()
 
     def _check(self) -> None:
-        """Raise if a choice can never work."""
+        """Raise if an option is invalid for every table."""
         given = self._scoring
         if given.nulls not in ("error", "nan", "null"):
             raise InvalidArgument(f"nulls is {given.nulls!r}", hint='use "error", "nan" or "null"')
@@ -116,7 +116,7 @@ class Predictor:
 
     @property
     def session(self) -> InferenceSession:
-        """The session, which is made when it is needed for the first time."""
+        """The session, created on first use."""
         with self._lock:
             if self._session is None:
                 threads = self._threads() if callable(self._threads) else self._threads
@@ -127,7 +127,7 @@ class Predictor:
         return self._session
 
     def schema(self, table: pa.Schema) -> pa.Schema:
-        """Return the schema of what a table of this schema becomes; raise if it does not fit."""
+        """Return the schema of the result for tables of this schema; raise if it does not fit."""
         plan = self._plan(table)
         fields = [table.field(name) for name in plan.kept]
         for output, name, kind in zip(plan.outputs, plan.names, plan.kinds, strict=True):
@@ -277,7 +277,7 @@ def _fixed_rows(session: InferenceSession) -> int | None:
 
 
 def _check_names(what: str, names: Iterable[str], known: Iterable[str], kind: str) -> None:
-    """Raise for the first name that is not known."""
+    """Raise for the first unknown name."""
     listed = list(known)
     for name in names:
         if name not in listed:

@@ -1,8 +1,8 @@
-"""Arrays for the inputs of a model from the columns of a table.
+"""Conversion of table columns to input arrays.
 
-Columns of numbers, fixed-size lists and tensors without nulls are views of Arrow's memory if they
-have the type of the input. Copied are: columns of another type, of bits (Arrow's booleans), of
-strings, of several chunks, and columns that are joined.
+Columns of numbers, fixed-size lists and tensors without nulls become views of Arrow's memory (zero
+copy) if they have the type of the input. Columns of another type, of booleans (bits in Arrow), of
+strings, of several chunks, and stacked columns are copied.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sardonyx.arrow.columns import Feed, TableInput
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.dtype import STRING, DType
 
-Padding = Mapping[str, Any]  # by input: what lists are filled up with, to the longest of a run
+Padding = Mapping[str, Any]  # by input: the value that pads lists to the longest of a run
 
 
 def read_feed(feed: Feed, rows: pa.Table, padding: Padding) -> np.ndarray[Any, Any]:
@@ -33,7 +33,7 @@ def read_feed(feed: Feed, rows: pa.Table, padding: Padding) -> np.ndarray[Any, A
         array = _array(column, name, given, None)
         if array.ndim != 1:
             raise InvalidArgument(
-                f"column {name} is a {column.type}, and only columns of single values are joined",
+                f"column {name} is a {column.type}, and only columns of single values are stacked",
                 input=given.name,
             )
         joined[:, index] = array
@@ -143,7 +143,7 @@ def _converted(array: np.ndarray[Any, Any], name: str, given: TableInput) -> np.
 
 
 def _check_integers(array: np.ndarray[Any, Any], name: str, dtype: DType) -> None:
-    """Raise if a number is no integer, or one that the type does not have."""
+    """Raise if a number is not an integer, or out of the range of the type."""
     if array.dtype.kind == "b" or array.size == 0:
         return
     info = np.iinfo(dtype.np) if dtype.bits >= 8 else None

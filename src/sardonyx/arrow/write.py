@@ -1,4 +1,4 @@
-"""Columns from the outputs of a model: one element per row.
+"""Conversion of model outputs to columns, with one element per row.
 
 A row of an output is a number, a string, a list of fixed size, a tensor of fixed shape, or a map of
 labels to numbers. The type of a column follows from the model alone, so that all batches of a data
@@ -33,7 +33,7 @@ def column_type(output: NodeArg, *, is_nested: bool = False) -> pa.DataType | No
     dtype = by_ort_name(output.type.removeprefix("tensor(").removesuffix(")"))
     if not output.type.startswith("tensor(") or dtype is None:
         raise InvalidArgument(
-            f"output {output.name} is a {output.type}, which is no column",
+            f"output {output.name} is a {output.type}, which cannot be a column",
             hint="choose others with outputs=[...]",
         )
     if not output.shape:

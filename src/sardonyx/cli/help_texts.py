@@ -150,9 +150,10 @@ examples:
 """
 SERVE: Final = """\
 Answer inference requests over HTTP and gRPC, in the Open Inference Protocol v2 of KServe and
-Triton, and for text models in OpenAI's interface for embeddings. Requests are joined to batches
-where that saves time. The server listens on this machine alone unless --host says otherwise, and
-loads models only from the files and folders that are named. Its status page is at /.
+Triton, and for text models in OpenAI's interface for embeddings. Requests are batched
+dynamically where that saves time. The server listens on this machine alone unless --host says
+otherwise, and loads models only from the files and folders that are named. Its status page is
+at /.
 docs/serve.md has the configuration file.
 """
 SERVE_EXAMPLES: Final = """\
@@ -217,11 +218,11 @@ examples:
   sardonyx convert model.onnx -o model.ort
 """
 QUANTIZE: Final = """\
-Quantize a model as far as --max-loss allows, by samples of what it is used on. Half of the samples
-calibrate: layers are measured one by one, ways to quantize are compared, and the layers that lose
-too much stay in floats. The other half is held back, and checks the result against the original.
+Quantize a model as far as --max-loss allows, on representative samples. Half of them are used for
+calibration: the sensitivity of each layer is measured, schemes are compared, and the layers that
+lose too much stay in float. The other half is held out to validate the result against the original.
 Nothing is written unless the result loses at most --max-loss and is --min-speedup times as fast as
-the original, both measured in turn in this process; the exit status is then 1. The loss is the
+the original, measured interleaved in this process; the exit status is then 1. The loss is the
 share of changed answers of a classifier (top1), lost accuracy if there are labels, growth of the
 perplexity of a language model, or else the relative error of the outputs. Ctrl-C interrupts; the
 same command continues.

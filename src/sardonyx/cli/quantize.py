@@ -35,7 +35,7 @@ _SUFFIX: Final = ".quantized.onnx"
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Quantize MODEL, write OUT, and print how each layer fared."""
+    """Quantize MODEL, write OUT, and print a report of each layer."""
     model = pathlib.Path(arguments.model)
     output = arguments.output or model.with_name(f"{model.stem}{_SUFFIX}")
     files = [path for path in arguments.data if os.path.isfile(path)]
@@ -115,7 +115,7 @@ def _show_result(outcome: Outcome) -> None:
 
 
 def _show_layers(layers: Sequence[LayerResult], top: int) -> None:
-    """Print the layers that lose most, and those that stay in floats."""
+    """Print the most sensitive layers, and those that stay in float."""
     n_float = sum(layer.choice == FLOAT for layer in layers)
     heading("layers", f"{len(layers) - n_float} quantized, {n_float} in floats; by error alone")
     worst = sorted(layers, key=lambda layer: -(layer.error or 0.0))

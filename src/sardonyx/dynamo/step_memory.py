@@ -1,4 +1,4 @@
-"""The memory of a training step: what is saved for the backward graph, and what is live when."""
+"""The memory of a training step: saved activations, and live tensors over time."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def write(
     except OSError as error:
         raise Fail(
             f"the pack could not be written to {path}: {error.strerror or error}",
-            hint="choose a folder that can be written to and has room",
+            hint="choose a writable folder with enough free space",
         ) from error
 
     # The first load need not verify what was just written.

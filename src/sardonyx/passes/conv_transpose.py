@@ -1,9 +1,9 @@
-"""Transposed convolutions in groups of few channels become convolutions, which have kernels.
+"""Transposed convolutions in groups of few channels are lowered to convolutions (sub-pixel form).
 
-Output o * stride + f of a transposed convolution reads inputs o + offset, for the taps that meet
-it: each phase f is a convolution with its own subset of the taps. All phases together are one
-convolution with stride times as many maps, over the offsets of any phase, whose maps DepthToSpace
-then interleaves. The weights of offsets that a phase does not have are zero.
+Output o * stride + f of a transposed convolution reads inputs o + offset, one for each tap that
+reaches it: each phase f is a convolution with its own subset of the taps. All phases together are
+one convolution with stride times as many maps over the union of all offsets, whose maps
+DepthToSpace then interleaves. The weights of offsets that a phase does not have are zero.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sardonyx.ops.sliding_window import Ints, window_of
 from sardonyx.passes.rule import P, hole, need, present, ranked, rule
 
 _NARROW: Final = 16  # channels and maps of a group, below which the depthwise kernel takes it
-_MAX_WEIGHTS: Final = 1 << 20  # they are rearranged when the session starts
+_MAX_WEIGHTS: Final = 1 << 20  # elements: rearranged when the session starts
 
 x, w = hole("x"), hole("w")
 

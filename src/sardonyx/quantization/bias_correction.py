@@ -1,7 +1,7 @@
-"""Biases that make up for the mean error which rounded weights add to a layer's output.
+"""Bias correction: biases compensate the mean error of quantized weights.
 
-With activations of mean m, weights that are off by d add d * m to an output in the mean: that is
-subtracted from the bias of the layer, as in "Data-Free Quantization Through Weight Equalization and
+Weights with a rounding error d shift the mean of an output by d * E[x]. The shift is subtracted
+from the bias of the layer, as in "Data-Free Quantization Through Weight Equalization and
 Bias Correction" (https://arxiv.org/abs/1906.04721).
 """
 
@@ -29,7 +29,7 @@ _AXES_INPUT: Final = 18  # opset since which ReduceMean takes axes as an input
 def input_means(
     document: ModelDoc, names: Collection[str], feeds: Iterable[Mapping[str, Any]]
 ) -> dict[str, Array]:
-    """Return the mean of each channel of some activations over all samples.
+    """Return the mean per channel of some activations over all samples.
 
     Channels are along axis 1 of activations that a Conv reads, else along the last axis.
     """
@@ -72,9 +72,9 @@ def _averages(
 def corrected_biases(
     document: ModelDoc, quantized: ModelDoc, means: Mapping[str, Array], layers: Collection[str]
 ) -> None:
-    """Correct the biases of some layers of a document by the weights that its quantized form has.
+    """Correct the biases of some layers of a document for the weights of its quantized form.
 
-    Layers without a bias, or with one that others read too, stay as they are.
+    Layers without a bias, or whose bias has other readers, are unchanged.
     """
     graph = document.graph
     for node in graph.nodes:
@@ -127,7 +127,7 @@ def _rounded(graph: GraphDoc, name: str) -> Array | None:
 
 
 def _shift(node: NodeDoc, error: Array, means: Array) -> Array | None:
-    """Return what an error of the weight adds to each channel of the output in the mean."""
+    """Return the mean shift of each output channel that an error of the weight causes."""
     if node.op_type == "Conv":
         groups = int(node.attr("group", 1))
         per_map = error.sum(tuple(range(2, error.ndim)))  # [maps, channels of a group]

@@ -1,4 +1,4 @@
-"""Who may connect: tokens, and the hosts and origins that browsers may come from."""
+"""Access control: bearer tokens, and checks of Host and Origin against browsers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIN_TOKEN: Final = 16  # characters
 
 
 class Access:
-    """Checks what requests say of themselves."""
+    """Authenticates requests by their headers."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._digests = _read_tokens(config.token_file) if config.token_file else ()
@@ -32,7 +32,7 @@ class Access:
         return bool(self._digests)
 
     def check_token(self, authorization: str) -> None:
-        """Raise an error unless a header has one of the tokens; takes the same time for all."""
+        """Raise an error unless a header has one of the tokens (compared in constant time)."""
         if not self._digests:
             return
         kind, _, token = authorization.partition(" ")
@@ -42,7 +42,7 @@ class Access:
             raise Unauthorized("this server needs a token: Authorization: Bearer TOKEN")
 
     def check_browser(self, host: str, origin: str) -> None:
-        """Raise an error for pages of other sites, which a browser on this machine may show.
+        """Raise an error for requests of web pages of other sites in a browser on this machine.
 
         A page can reach loopback; its requests name its own origin, or with a name that was bound
         to 127.0.0.1 (DNS rebinding) a host that is not ours.

@@ -1,4 +1,4 @@
-"""A server on a thread of this process, for programs and tests that need one for a while."""
+"""A server on a background thread of this process, for programs and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _START_S = 600.0
 
 
 class BackgroundServer:
-    """A context manager: the models are loaded when it is entered, requests answered at its end."""
+    """A context manager: entered when the models are loaded, left after pending requests finish."""
 
     def __init__(self, config: ServerConfig) -> None:
         check(config)

@@ -49,7 +49,7 @@ class ModelConfig:
 
 @frozen
 class ServerConfig:
-    """Everything that a server is told."""
+    """The configuration of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -77,7 +77,7 @@ class ServerConfig:
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
-    linger_s: float = 0.0  # not ready, but still answering, before the server stops
+    linger_s: float = 0.0  # not ready, but still answering, before shutdown
     drain_s: float = 30.0
     log: str = "text"
     access_log: bool = False
@@ -135,7 +135,7 @@ def parse_config(content: Mapping[str, Any], where: str) -> ServerConfig:
 
 
 def check(config: ServerConfig) -> None:
-    """Raise an error for values that no server can have."""
+    """Raise an error for values out of range and contradictory options."""
     _choice("load", config.load, LOADS)
     _choice("log", config.log, LOGS)
     for name, port in (("port", config.port), ("grpc_port", config.grpc_port)):

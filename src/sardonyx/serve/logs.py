@@ -44,7 +44,7 @@ def start_logging(form: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
     root.propagate = False
-    # Malformed requests are the clients' affair, and could fill a disk.
+    # Malformed requests are not logged: any client could fill the disk with them.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
 
 
@@ -65,7 +65,7 @@ def log_access(exchange: Exchange) -> None:
 
 
 def announce(config: ServerConfig, http_port: int, grpc_port: int) -> None:
-    """Print where the server is; programs that start one read these lines."""
+    """Print the addresses of the server; programs that start one parse these lines."""
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.certificate else "http"
     lines = [f"HTTP {scheme}://{host}:{http_port}"]

@@ -34,7 +34,7 @@ _MODEL: Final = ("model", "version")
 
 
 class ModelMetrics:
-    """The metrics of one version of a model; what its batcher tells."""
+    """The metrics of one version of a model; the observer of its batcher."""
 
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
         labels = (model, version)
@@ -98,7 +98,7 @@ class Metrics:
         self._models: dict[tuple[str, str], ModelMetrics] = {}
 
     def of(self, model: str, version: str) -> ModelMetrics:
-        """Return the metrics of a version; names come from the repository, not from requests."""
+        """Return the metrics of a version; labels come from the repository, never from requests."""
         key = (model, version)
         found = self._models.get(key)
         if found is None:

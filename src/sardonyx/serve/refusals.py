@@ -1,4 +1,4 @@
-"""Refusals: why a request is not answered, with its status in HTTP and gRPC."""
+"""Refusals: errors of requests, with their HTTP and gRPC status."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Unauthorized(Refusal):
 
 
 class Forbidden(Refusal):
-    """The request comes from where it may not, or asks for what is switched off."""
+    """The host or origin is not allowed, or the operation is disabled."""
 
     http_status = 403
     grpc_code = "PERMISSION_DENIED"
@@ -72,7 +72,7 @@ class UnsupportedEncoding(Refusal):
 
 
 class Cancelled(Refusal):
-    """The client has left."""
+    """The client has disconnected."""
 
     http_status = 499
     grpc_code = "CANCELLED"

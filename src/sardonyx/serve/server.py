@@ -1,7 +1,8 @@
 """One server process: its sockets, its event loop, and its end.
 
-It listens before its models are loaded, so that probes get answers; it is ready when they are. On
-SIGTERM it first stops being ready, then refuses requests, answers those that it has, and ends.
+It listens before its models are loaded, so that liveness probes succeed, and is ready when they
+are. SIGTERM shuts it down gracefully: it stops being ready, refuses new requests, answers the
+pending ones, and exits.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Server:
         return server
 
     def stop(self) -> None:
-        """Stop as on SIGTERM; from any thread."""
+        """Shut down as on SIGTERM. Thread-safe."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def _uvicorn_config(self) -> uvicorn.Config:

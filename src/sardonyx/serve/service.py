@@ -1,4 +1,4 @@
-"""What the server does, whatever protocol asks for it."""
+"""The operations of the server, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Control = Callable[[str, str], Awaitable[None]]
 
 
 class Service:
-    """The models and their state. Belongs to one event loop."""
+    """The models and their state. Owned by one event loop."""
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
@@ -142,10 +142,10 @@ class Service:
             raise InvalidArgument(f"there is no action {action!r}")
 
     async def drain(self) -> None:
-        """Stop being ready, and answer the requests that are there."""
+        """Stop being ready, and answer the pending requests."""
         self.is_leaving = self.is_stopping = True
         if self.n_active:
-            with contextlib.suppress(TimeoutError):  # what still runs then is cut off
+            with contextlib.suppress(TimeoutError):  # what is left is cancelled
                 await asyncio.wait_for(self._idle.wait(), self.config.drain_s)
         await self.repository.close(0.0)
         self.tracer.stop()

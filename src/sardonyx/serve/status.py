@@ -1,4 +1,4 @@
-"""What the status page shows, as an object for JSON."""
+"""The data of the status page, as JSON."""
 
 from __future__ import annotations
 

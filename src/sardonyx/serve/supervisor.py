@@ -1,12 +1,12 @@
-"""Several worker processes behind one port.
+"""A pre-fork supervisor: several worker processes on one port.
 
-The supervisor binds the sockets, forks the workers, and replaces those that end. It loads no model
+The supervisor binds the sockets, forks the workers, and restarts those that exit. It loads no model
 and has one thread, so that it can fork at any time. Workers share the listening socket of HTTP;
 for gRPC each has one of its own on the same port, among which the kernel distributes connections.
 The first worker packs the weights; the others start when it is ready and map its packs.
 
-Over a socket pair per worker go lines of JSON: loading and unloading, which all workers do, and
-that a worker is ready.
+A socket pair per worker carries lines of JSON: loads and unloads, which are broadcast to all
+workers, and the message that a worker is ready.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Worker:
     number: int
     buffer: bytearray = field(default_factory=bytearray)
     is_ready: bool = False
-    has_left: bool = False  # its end of the channel is closed; SIGCHLD follows
+    has_left: bool = False  # it has closed its end of the channel; SIGCHLD follows
 
 
 @mutable(eq=False)
@@ -60,7 +60,7 @@ class Change:
 
 
 class Supervisor:
-    """Forks workers and replaces them until it is told to stop."""
+    """Forks workers and restarts them until it is stopped."""
 
     def __init__(self, config: ServerConfig, folder: str) -> None:
         """`folder` is for the metrics of all workers, and for packs unless one is configured."""

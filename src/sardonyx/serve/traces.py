@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: a span per inference request, below the one that the client sent."""
+"""OpenTelemetry traces: a span per inference request, below the client's span, if any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.errors import NotImplemented
 
 
 class Tracer:
-    """Makes spans if an endpoint was named."""
+    """Creates spans if an endpoint is configured."""
 
     def __init__(self, endpoint: str) -> None:
         """Spans go to an OTLP endpoint such as http://localhost:4318/v1/traces."""
@@ -22,7 +22,7 @@ class Tracer:
 
     @property
     def is_on(self) -> bool:
-        """Return whether headers of requests are of use."""
+        """Return whether tracing is enabled, so that request headers are needed."""
         return self._tracer is not None
 
     def _start(self, endpoint: str) -> None:
@@ -40,7 +40,7 @@ class Tracer:
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def use(self, provider: Any, propagator: Any) -> None:
-        """Make spans with a provider, whose processors are the caller's."""
+        """Use a tracer provider of the caller."""
         self._provider, self._propagator = provider, propagator
         self._tracer = provider.get_tracer("sardonyx.serve")
 
@@ -58,7 +58,7 @@ class Tracer:
         return span
 
     def stop(self) -> None:
-        """Send what is left, and make no more spans."""
+        """Flush pending spans and stop tracing."""
         if self._provider is not None:
             self._provider.shutdown()
         self._tracer = self._provider = None

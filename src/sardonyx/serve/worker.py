@@ -31,7 +31,7 @@ class Channel:
         self._writer: asyncio.StreamWriter
 
     async def run(self, actions: Mapping[str, str]) -> None:
-        """Apply what other workers did before this one was there, then what they will do."""
+        """Replay the loads and unloads from before this worker started, then apply new ones."""
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock, limit=_LINE)
         service = self._server.service
         service.control = self.change
@@ -76,7 +76,7 @@ def run_worker(
     sock: socket.socket,
     actions: Mapping[str, str],
 ) -> None:
-    """Serve until SIGTERM, or until the supervisor is gone."""
+    """Serve until SIGTERM, or until the supervisor exits."""
     server = Server(config, listener, grpc_port)
     channel = Channel(sock, server)
     tasks: list[asyncio.Task[None]] = []

@@ -1,4 +1,4 @@
-"""One training step of a PyTorch module, run to see where its memory goes."""
+"""Memory analysis of one training step of a PyTorch module, which is run once."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_TENSOR_BYTES: Final = MAX_BYTES - (1 << 20)  # the rest is for names
 def ort_checkpoint(state: TrainingState, include_optimizer_state: bool = False) -> bytearray:
     """Return a state as the bytes of a checkpoint of onnxruntime-training.
 
-    The format has no room for the current learning rate: onnxruntime resumes with its default.
+    The format has no field for the current learning rate: onnxruntime resumes with its default.
     """
     groups = state.groups if include_optimizer_state else {}
     arrays = [p.data for p in state.parameters.values() if p.data is not None]

@@ -58,7 +58,7 @@ def bias_gelu(b: FusionBuilder, node: Node) -> Replaced:
 
 
 def biased(value: Value) -> tuple[Value, Value] | None:
-    """Return a value and the constant vector that is added to it, for one reader only."""
+    """Return the operand and the constant bias of an Add with a single reader."""
     add = value.node
     if add is None or add.op.key != (ONNX, "Add") or not _is_private(add):
         return None

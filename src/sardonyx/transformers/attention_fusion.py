@@ -29,17 +29,17 @@ _FILTER: Final = -1e4  # the default of mask_filter_value
 
 @frozen
 class AttentionOptions:
-    """Which op attention becomes, and how masks are read."""
+    """Options of the fusion: the fused op, and the interpretation of masks."""
 
     is_multi_head: bool = False  # never Attention
     has_bias: bool = True  # MultiHeadAttention adds the biases of projections
-    is_decoder: bool = False  # masks of self-attention are causal, if they may be
+    is_decoder: bool = False  # masks of self-attention that can be causal are
     has_scale: bool = False  # the scale is written also if it is the default
 
 
 @frozen
 class _Linear:
-    """A projection by constants."""
+    """A projection x W + b with constant W and b."""
 
     x: Value
     weight: Value
@@ -57,7 +57,7 @@ class _Projections:
 
 
 def attention_options(model_type: str, options: FusionOptions) -> AttentionOptions:
-    """Return how onnxruntime's optimizer has attention in models of a type."""
+    """Return the options that onnxruntime's optimizer has for a model type."""
     is_multi_head = options.use_multi_head_attention or (
         options.attention_op_type is AttentionOpType.MultiHeadAttention
     )
@@ -119,7 +119,7 @@ def _linear(projection: Value | None) -> _Linear | None:
 
 
 def _gemm(reshape: Node) -> _Linear | None:
-    """Return a projection that a Gemm makes of merged rows."""
+    """Return a projection that a Gemm computes over merged batch and row dims."""
     gemm = input_of(reshape, 0).node
     if gemm is None or gemm.op.key != (ONNX, "Gemm"):
         return None
@@ -138,7 +138,7 @@ def _gemm(reshape: Node) -> _Linear | None:
 
 
 def _fits_attention(found: Attention) -> bool:
-    """Whether keys and values are those of the queries' rows, and any past is one tensor."""
+    """Whether it is self-attention whose past, if any, is one tensor."""
     past = stacked(found.k.past, 0)
     if past is not stacked(found.v.past, 1) or (found.k.past is not None and past is None):
         return False
@@ -171,7 +171,7 @@ def _projections(
 
 
 def _packed(found: Attention) -> _Linear | None:
-    """Return the one projection that is split into queries, keys and values of one width."""
+    """Return the packed QKV projection that is split into queries, keys and values."""
     projections = found.projections
     split = None if projections is None else projections[0].node
     if projections is None or split is None or split.op.key != (ONNX, "Split"):
@@ -184,7 +184,7 @@ def _packed(found: Attention) -> _Linear | None:
 
 
 def _joined_bias(b: FusionBuilder, linears: list[_Linear], sizes: tuple[int, ...]) -> Value | None:
-    """Return the biases of projections side by side, zeros for absent ones."""
+    """Return the concatenated biases of projections, zeros for absent ones."""
     if all(linear.bias is None for linear in linears):
         return None
     dtype = linears[0].weight.tensor.dtype
@@ -310,7 +310,7 @@ def _attrs(found: Attention, masks: Masks, has_scale: bool) -> dict[str, Any]:
 
 
 def _replaced(b: FusionBuilder, found: Attention, masks: Masks, result: Value) -> Replaced:
-    """Return what the fused node's first output replaces."""
+    """Return the value that the fused node's first output replaces."""
     whole = _with_zero_rows(b, found, masks, result)
     if found.dtype is not None:
         whole = b.cast(whole, found.dtype)
@@ -327,21 +327,21 @@ def _replaced(b: FusionBuilder, found: Attention, masks: Masks, result: Value) -
 
 
 def _with_zero_rows(b: FusionBuilder, found: Attention, masks: Masks, result: Value) -> Value:
-    """Return the result with zeros for rows that see no key, if the model has them."""
+    """Return the result with zeros for fully masked rows, if the model computes zeros."""
     zero = b.const(0.0, result.tensor.dtype)
     if found.hidden is not None:
-        # The fused op has the mean of all values there.
+        # The fused op computes the mean of all values there.
         is_hidden = b.ReduceMin(b.cast(found.hidden, I32), b.ints(3), keepdims=1)
         is_hidden = b.cast(b.Squeeze(is_hidden, b.ints(1)), BOOL)
         return b.Where(is_hidden, zero, result)
     if found.is_guarded and masks.bias is not None:
-        # The fused op has NaN there, and attention over them in later layers as well.
+        # The fused op computes NaN there, which would spread through later layers.
         return b.Where(b.IsNaN(result), zero, result)
     return result
 
 
 def _output_gemm(result: Value) -> tuple[_Linear, Value] | None:
-    """Return the Gemm over merged rows that reads the result, and what it makes."""
+    """Return the output projection, a Gemm over merged rows, and its result."""
     last, value = None, result
     for op in ("Reshape", "Gemm", "Reshape"):
         last = only_reader(value)

@@ -1,4 +1,4 @@
-"""What additive masks mean: causality, padding by a mask of zeros and ones, or a bias."""
+"""Classifies additive attention masks: causal, padding (a mask of zeros and ones), or a bias."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.transformers.fusion import as_int32, has_unit_steps
 _FILTER: Final = -1e4  # the default of mask_filter_value
 _VIEWS: Final = ("Cast", "Identity", "Reshape", "Slice", "Unsqueeze")
 _SAMPLES, _QUERIES = -4, -2  # dims of masks, from the last
-# Ops whose results differ along a dim only if an operand does; of the second ones, the first.
+# Ops whose results vary along a dim only if an operand does; of the second set, the first one.
 _POINTWISE: Final = ("Add", "And", "Cast", "Mul", "Not", "Or", "Sub", "Where")
 _REPEATED: Final = ("Expand", "Slice")
 
@@ -93,7 +93,7 @@ def _padding(mask: Value, found: Attention) -> tuple[Value, float] | None:
 
 
 def _viewed(value: Value) -> Value | None:
-    """Return the matrix [batch, keys] that a mask [batch, 1, 1, keys] is a view of."""
+    """Return the matrix [batch, keys] of which a mask [batch, 1, 1, keys] is a view."""
     ranked(value)
     dims = value.tensor.dims
     if len(dims) != 4 or dims[1:3] != (1, 1) or dims[3] == 1:
@@ -119,7 +119,7 @@ def _is_causal(mask: Value, rows: Size, keys: Size) -> bool:
 
 
 def _is_lower_triangle(value: Value, rows: Size, keys: Size) -> bool:
-    """Whether a value is the last rows of the triangle of ones with as many columns as keys.
+    """Whether a value is the last rows of a lower-triangular matrix of ones, a column per key.
 
     It is cut out of a constant one, which is as large as the longest sequence.
     """
@@ -139,7 +139,7 @@ def _last_rows(rows: Size, keys: Size) -> dict[int, tuple[Size, Size]]:
 
 
 def _uncut(value: Value) -> tuple[Value, dict[int, tuple[Size, Size]]]:
-    """Return what Casts and Slices of known bounds make a value of, and the bounds by axis."""
+    """Trace a value back through Casts and Slices; return its source and the bounds by axis."""
     cut: dict[int, tuple[Size, Size]] = {}
     while value.node is not None and value.op in ("Cast", "Slice"):
         node = value.node

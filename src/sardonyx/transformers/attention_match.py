@@ -27,10 +27,10 @@ _HEADS_FIRST = (0, 2, 1, 3)  # [batch, rows, heads, head] as [batch, heads, rows
 
 @frozen
 class Heads:
-    """Queries, keys or values as [batch, heads, rows, head], and what they are made of."""
+    """Queries, keys or values as [batch, heads, rows, head], and their sources."""
 
     value: Value  # of this run, without the past
-    projection: Value | None  # [batch, rows, heads * head]; None if they are made otherwise
+    projection: Value | None  # [batch, rows, heads * head]; None if not from a projection
     past: Value | None = None  # that is before them in `joined`
     joined: Value | None = None
 
@@ -50,7 +50,7 @@ class Heads:
 
 @frozen
 class Selected:
-    """A mask of ones that multiplies scores, where the others become a low number."""
+    """A multiplicative mask of ones; masked scores become a low number."""
 
     mask: Value
     low: float
@@ -136,7 +136,7 @@ def _scores(b: Builder, x: Value) -> tuple[Scores, Selected | None]:
 
 
 def _product(value: Value, op: str, position: int) -> Node | None:
-    """Return the Mul that makes an operand of a value, which a node of this op makes."""
+    """Return the Mul among the operands of a value computed by a node of this op."""
     if value.op != op or value.node is None:
         return None
     factor = input_of(value.node, position).node
@@ -144,7 +144,7 @@ def _product(value: Value, op: str, position: int) -> Node | None:
 
 
 def _zeroed(softmax: Node) -> tuple[Node, Value | None]:
-    """Return the node that makes the weights, and the mask by which it replaces some by zeros.
+    """Return the node that computes the weights, and the mask by which it zeroes some of them.
 
     Scores are masked out by the same mask, so this matters where it hides all keys.
     """
@@ -162,7 +162,7 @@ def _zeroed(softmax: Node) -> tuple[Node, Value | None]:
 
 
 def _narrowed(softmax: Node) -> tuple[Node, DType | None]:
-    """Return the node that makes the weights, and the type that they are cast to, if any."""
+    """Return the node that computes the weights, and the type that they are cast to, if any."""
     weights = softmax.outputs[0]
     reader = only_reader(weights)
     if reader is None or reader.op.key != (ONNX, "Cast"):
@@ -196,7 +196,7 @@ def _heads(b: Builder, value: Value) -> tuple[Heads, float]:
 
 
 def _joined(b: Builder, value: Value) -> tuple[Value, Value, Value] | None:
-    """Return the past and the new heads that a value is made of, and the value in the model.
+    """Split a value into its past and new heads; return them and the value in the model.
 
     Keys may be joined after they were transposed for the product.
     """
@@ -244,7 +244,7 @@ def _unmerged(value: Value) -> Value:
 
 
 def _projection(value: Value) -> tuple[Value | None, float]:
-    """Return what is reshaped to heads and transposed, and the number that multiplies it."""
+    """Return the value that is reshaped to heads and transposed, and its scale factor."""
     node = value.node
     if node is None or node.op.key != (ONNX, "Transpose"):
         return None, 1.0
@@ -260,7 +260,7 @@ def _projection(value: Value) -> tuple[Value | None, float]:
 
 
 def unscaled(value: Value) -> tuple[Value, float]:
-    """Return what a value is times a number, and the number."""
+    """Return the operand and the constant factor of a scaled value."""
     node = value.node
     if node is None or node.op.key not in ((ONNX, "Mul"), (ONNX, "Div")):
         return value, 1.0
@@ -272,7 +272,7 @@ def unscaled(value: Value) -> tuple[Value, float]:
 
 
 def _result(matmul: Node, dims: tuple[object, ...]) -> Value:
-    """Return the attended values with their heads side by side."""
+    """Return the attention result with merged heads."""
     reader = present(only_reader(matmul.outputs[0]), "the result has other readers")
     if reader.op.key == (ONNX, "Reshape"):
         _unmerged_result(reader)

@@ -1,4 +1,4 @@
-"""Cleanup of masks that are made of the shape of an input."""
+"""Cleanup of masks that are computed from the shape of an input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK = 3  # the position of the mask in Attention
 
 
 def clean_graph(model: OnnxModel) -> None:
-    """Simplify constants of an input's shape, and drop masks that hide nothing."""
+    """Simplify ConstantOfShape of an input's shape, and remove masks of ones (no-ops)."""
     for node in model.get_nodes_by_op_type("ConstantOfShape"):
         _read_whole_shape(model, node)
     for node in model.get_nodes_by_op_type("Cast"):
@@ -54,7 +54,7 @@ def _number(model: OnnxModel, name: str) -> float | None:
 
 
 def _merge_cast(model: OnnxModel, cast: NodeProto) -> None:
-    """Let a ConstantOfShape that only a Cast reads have its type."""
+    """Fold a Cast into the ConstantOfShape that only it reads."""
     maker = model.output_name_to_node().get(cast.input[0])
     readers = model.input_name_to_nodes().get(cast.input[0], [])
     if maker is None or maker.op_type != "ConstantOfShape" or len(readers) > 1:
@@ -76,7 +76,7 @@ def _fill_value(model: OnnxModel, node: NodeProto) -> float:
 
 
 def _is_all_ones(model: OnnxModel, node: NodeProto | None, makers: Makers) -> bool:
-    """Whether a mask is the sums of rows of ones."""
+    """Whether a mask is the row sums of a matrix of ones."""
     if node is None or node.op_type != "ReduceSum":
         return False
     maker = makers.get(node.input[0])

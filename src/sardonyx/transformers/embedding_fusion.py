@@ -16,7 +16,7 @@ _MASK: Final = 7  # the position of the mask in EmbedLayerNormalization
 
 
 def embedding_mask(b: FusionBuilder, node: Node) -> Replaced:
-    """EmbedLayerNormalization with a mask, of which it also counts the ones in each row."""
+    """EmbedLayerNormalization with a mask, whose ones per row it also counts."""
     need(node.op.key == (MICROSOFT, "EmbedLayerNormalization"), "not embeddings")
     need(optional_input(node, _MASK) is None and not node.outputs[1].is_used, "it has a mask")
     count, mask = _counted(b, node, input_of(node, 0).tensor.dims)

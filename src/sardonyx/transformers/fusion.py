@@ -1,4 +1,4 @@
-"""How fusions into ops of com.microsoft are applied, and how the nodes that they add are named.
+"""The driver of fusions into com.microsoft ops, and the names of the nodes that they add.
 
 They run on a graph that the portable passes have simplified, and are only for models that are
 saved: Sardonyx's own lowering recognizes the parts.

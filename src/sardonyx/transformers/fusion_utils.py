@@ -66,7 +66,7 @@ class FusionUtils:
         return self.cast_input(input_name, "int32")
 
     def remove_cast_int32(self, input_name: str) -> None:
-        """Let the readers of int32 Casts of a value read the value itself."""
+        """Bypass int32 Casts of a value: their readers read the value itself."""
         for node in self.model.input_name_to_nodes().get(input_name, []):
             to = self.model.get_node_attribute(node, "to")
             if node.op_type == "Cast" and to == _INT32:
@@ -77,7 +77,7 @@ class FusionUtils:
     def update_node_input(
         node: NodeProto, i: int, new_input_name: str, input_name_to_nodes: dict[str, list[Any]]
     ) -> int:
-        """Let an input be another value; return how many readers of the old one are left."""
+        """Replace an input of a node; return how many readers of the old value are left."""
         readers = input_name_to_nodes[node.input[i]]
         if node in readers:
             readers.remove(node)
@@ -94,7 +94,7 @@ class FusionUtils:
         node_input_index: int = 0,
         parent_input_index: int = 0,
     ) -> bool:
-        """Let a node read what its parent reads; return whether the parent has no reader left."""
+        """Bypass the parent of a node; return whether the parent is dead then."""
         old = node.input[node_input_index]
         new = parent_node.input[parent_input_index]
         count = FusionUtils.update_node_input(node, node_input_index, new, input_name_to_nodes)
@@ -157,7 +157,7 @@ class FusionUtils:
                 self.model.remove_node(node)
 
     def remove_cascaded_cast_nodes(self) -> None:
-        """Let a Cast of a Cast read what the first one reads."""
+        """Bypass the first of two consecutive Casts."""
         self.model.remove_cascaded_cast_nodes()
 
     def remove_useless_cast_nodes(self) -> None:

@@ -1,4 +1,4 @@
-"""The rules of Whisper's timestamps: which tokens may follow a sequence of text and times."""
+"""Whisper's timestamp rules: which tokens may follow a sequence of text and timestamps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TimestampRules:
     early: tuple[int, ...]  # tokens that are not written after the first timestamp
 
     def apply(self, scores: Array, sequences: Array, blocked: np.float32) -> None:
-        """Block what may not follow each row's sequence."""
+        """Mask the logits of tokens that may not follow each row's sequence."""
         if not 0 < self.first < scores.shape[1]:
             raise InvalidGraph(
                 f"beginning_timestamp_token_id is {self.first}, not a token of the "
@@ -55,7 +55,7 @@ class TimestampRules:
             row[self.first + _LATEST_FIRST + 1 :] = blocked
 
     def _prefer_timestamps(self, row: Array, blocked: np.float32) -> None:
-        """Block text if all timestamps together are likelier than any text token."""
+        """Mask text if the total probability of timestamps exceeds that of every text token."""
         times, text = row[self.first :], row[: self.first]
         times = times[times > blocked]
         if times.size:

@@ -1,7 +1,8 @@
-"""Quantizes a model as far as a limit on its loss allows, and never hands out a slower one.
+"""Accuracy-driven quantization: the fastest or smallest model within a limit on its loss.
 
-`quantize_within` measures what each layer loses on samples, chooses how to quantize and what stays
-in floats, and checks the result against the original on samples that it has not used.
+`quantize_within` measures the sensitivity of each layer on calibration samples, searches for the
+quantization scheme and the layers that stay in float (mixed precision), and validates the result
+against the original on held-out samples. A model that is slower than asked is never written.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def quantize_within(
     """Quantize a model so that it loses at most `options.max_loss`, and write it to `output`.
 
     `data` are samples: a .npz file with a row per sample, several files or a folder of them with a
-    sample each, or mappings of arrays. Half of them are held back, and check the result. Raises
+    sample each, or mappings of arrays. Half of them are held out for validation. Raises
     QuantizationRefused, and writes nothing, if no model is as accurate and as fast as asked.
     Intermediate results are in `options.work`, by default `<output>.search`, until a model is
     written: an interrupted search continues there.
@@ -100,7 +101,7 @@ def _check_metric(
 def _search(
     candidates: Candidates, parts: tuple[Part, Part], prepared: str, outcome: Outcome
 ) -> None:
-    """Search by the goal; the candidate that is left is the result, unless there is a refusal."""
+    """Run the search for the goal. The last candidate is the result unless there is a refusal."""
     model = Quantizable(prepared, parts[0], candidates.journal)
     if not model.layers:
         raise InvalidArgument(
@@ -122,7 +123,7 @@ def _search(
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Mute the quantizers' warnings about single tensors: what they cost is measured."""
+    """Mute the quantizers' warnings about single tensors: the search measures their effect."""
     logger = logging.getLogger("sardonyx.quantization")
     level = logger.level
     logger.setLevel(logging.ERROR)

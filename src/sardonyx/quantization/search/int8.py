@@ -1,4 +1,4 @@
-"""The search for an 8-bit model: a scheme for all layers, then the layers that stay in floats."""
+"""The search for an 8-bit model: a scheme for all layers, then layers that fall back to float."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.search.schemes import COVERAGES, Quantizable, Scheme
 from sardonyx.quantization.search.sensitivity import Sensitivity
 
-_FEWEST_PROBED: Final = 8  # samples that schemes are compared on
-_PROBED_S: Final = 1.0  # that runs of more samples may take the original
-_BETTER: Final = 0.98  # of an error: a variant must be so much better to be taken
-_AS_FAST: Final = 0.97  # of the best speedup: then the smaller error decides
+_FEWEST_PROBED: Final = 8  # samples on which schemes are compared
+_PROBED_S: Final = 1.0  # of the original's run time: more samples are used up to this
+_BETTER: Final = 0.98  # a variant is taken if its error is below this share of the best
+_AS_FAST: Final = 0.97  # speedups above this share of the best count as equal
 _REFINED: Final = 3  # coverages whose variants are tried
-_ABOUT_EQUAL: Final = 1.05  # a ratio of errors: then the faster coverage alone is refined
-_FAR_BETTER: Final = 0.25  # a ratio of errors that variants do not make up for
+_ABOUT_EQUAL: Final = 1.05  # a ratio of errors: below it only the faster coverage is refined
+_FAR_BETTER: Final = 0.25  # a ratio of errors that no variant has been seen to close
 _SURPRISING: Final = 2.0  # a ratio of errors
-_MOST_BACKOFFS: Final = 6  # times that more layers become floats after the held-back samples
-# Changes that are tried in turn, each kept if the error falls.
+_MOST_BACKOFFS: Final = 6  # retries with more layers in float after validation fails
+# Greedy search: changes are tried in this order, each kept if the error falls.
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {"is_per_channel": False},
     {"alpha": 0.5},
@@ -44,12 +44,12 @@ _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {"is_symmetric": True},
     {"corrects_bias": True},
 )
-_DYNAMIC_VARIANTS: Final = 3  # the first ones suit scales of each run as well
+_DYNAMIC_VARIANTS: Final = 3  # the first ones apply to dynamic scales as well
 
 
 @frozen
 class MixedScheme:
-    """A scheme, and how many of the most sensitive groups of layers stay in floats."""
+    """Mixed precision: a scheme, and how many of the most sensitive groups stay in float."""
 
     scheme: Scheme
     n_float: int
@@ -82,7 +82,7 @@ class Int8Search:
         refined = [self._refined(s, trial, outcome) for s, trial in self._coverages(outcome)]
         limit = self._options.searched_loss
         whole = [s for s in refined if self._loss(s, 0) <= limit]
-        # Layers in floats cost time: they are a way out where no scheme suits all layers.
+        # Layers in float cost time, so they are a fallback for when no scheme suits all layers.
         for schemes in (whole, [s for s in refined if s not in whole]):
             fitted = [found for s in schemes if (found := self._fitted(s, outcome))]
             for found in self._by_preference(fitted):
@@ -110,7 +110,7 @@ class Int8Search:
         return sorted(fitted, key=rank)
 
     def _coverages(self, outcome: Outcome) -> list[tuple[Scheme, Trial]]:
-        """Return the coverages that are fast enough with all layers quantized, the best first."""
+        """Return the coverages that are fast enough with all layers quantized, best first."""
         tried: list[tuple[Scheme, Trial]] = []
         has_products = bool(self._model.op_types & {"MatMul", "Gemm"})
         with track("comparing what to quantize") as progress:
@@ -175,7 +175,7 @@ class Int8Search:
         return None
 
     def _kept(self, scheme: Scheme, n_float: int) -> frozenset[str]:
-        """Return the layers that stay in floats: those of the most sensitive groups."""
+        """Return the layers that stay in float: those of the most sensitive groups."""
         if not n_float:
             return frozenset()
         return frozenset(layer.name for group in self.sensitivity.order(scheme)[:n_float]
@@ -186,7 +186,7 @@ class Int8Search:
         return self._candidates.of_document(self._model.quantized(scheme, layers))
 
     def _loss(self, scheme: Scheme, n_float: int) -> float:
-        """Return the loss on the samples that calibrate."""
+        """Return the loss on the calibration samples."""
         kept = self._kept(scheme, n_float)
 
         def measure() -> float:
@@ -200,8 +200,8 @@ class Int8Search:
         return self._candidates.journal.remembered(f"loss|{scheme}|{names_digest(kept)}", measure)
 
     def _fitted(self, scheme: Scheme, outcome: Outcome) -> MixedScheme | None:
-        """Return a scheme with as few layers in floats as the loss allows, by bisection."""
-        low, high = -1, len(self._groups)  # too few, enough: with all in floats nothing is lost
+        """Bisect for the fewest layers in float with which the loss is small enough."""
+        low, high = -1, len(self._groups)  # too few, enough: with all in float nothing is lost
         loss = self._loss(scheme, 0)
         if loss <= self._options.searched_loss:
             high = 0
@@ -230,7 +230,7 @@ class Int8Search:
         return MixedScheme(scheme, high, trial)
 
     def _accept(self, found: MixedScheme, outcome: Outcome) -> bool:
-        """Check a model on the samples that were held back; on failure, keep more in floats."""
+        """Validate on the held-out samples; on failure keep more layers in float and retry."""
         n_float, step = found.n_float, max(1, len(self._groups) // 16)
         for _ in range(_MOST_BACKOFFS):
             if n_float >= len(self._groups):
@@ -255,9 +255,9 @@ class Int8Search:
 
 
 def _prunes(scheme: Scheme, trial: Trial, other: Scheme, theirs: Trial) -> bool:
-    """Return whether the variants of another scheme need not be tried, as this one is better.
+    """Return whether the variants of another scheme can be pruned, as this one is better.
 
-    Constant scales gain more from variants than dynamic ones, which compute theirs in each run.
+    Static scales gain more from variants than dynamic ones, which are computed in each run.
     """
     if scheme == other or (trial.speedup or 0.0) < _AS_FAST * (theirs.speedup or 0.0):
         return False
@@ -268,7 +268,7 @@ def _prunes(scheme: Scheme, trial: Trial, other: Scheme, theirs: Trial) -> bool:
 
 
 def _doubts(error: float, searched: float) -> list[str]:
-    """Return a remark if an error is much larger on the samples that were held back."""
+    """Return a remark if the error is much larger on the held-out samples (overfitting)."""
     if error <= _SURPRISING * searched:
         return []
     text = f"the error on held-back samples is {error / max(searched, 1e-30):.1f} times that on"

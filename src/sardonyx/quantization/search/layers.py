@@ -1,4 +1,4 @@
-"""The layers of a model: a product or convolution each, with the light ops that follow it."""
+"""The layers of a model: each a matmul or convolution with the light ops that follow it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.quantization.quant_types import FLOATS
 HEAVY: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 TABLE: Final = "Gather"  # of constant rows: embeddings
 _LEAST_TABLE: Final = 1 << 14  # elements
-# Ops that lose little in 8 bits, and keep what is between two layers in integers.
+# Ops that tolerate 8 bits; quantized, they keep the values between two layers in integers.
 LIGHT: Final = (
     "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "HardSigmoid",
     "HardSwish", "LeakyRelu", "MaxPool", "Mul", "Pad", "Relu", "Reshape", "Resize", "Sigmoid",
@@ -84,7 +84,7 @@ def layers_of(document: ModelDoc, types: dict[str, int]) -> list[Layer]:
 
 
 def _is_heavy(graph: GraphDoc, node: NodeDoc, types: dict[str, int]) -> bool:
-    """Return whether a node is a product of floats, or reads rows of a large table.
+    """Return whether a node is a float matmul or convolution, or gathers rows of a large table.
 
     Gemm and Conv need a constant weight.
     """
@@ -108,5 +108,5 @@ def groups_of(layers: Sequence[Layer], most: int = MAX_GROUPS) -> list[tuple[Lay
 
 
 def names_digest(names: Collection[str]) -> str:
-    """Return a short text that stands for a set of layers."""
+    """Return a short digest of the names of a set of layers."""
     return blake2b("\0".join(sorted(names)).encode(), digest_size=8).hexdigest() if names else ""

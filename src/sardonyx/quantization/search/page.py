@@ -1,4 +1,4 @@
-"""The page of a search: one file without scripts, with plots of layers and of what was tried."""
+"""The HTML report of a search: one file without scripts, with plots of layers and trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of activations from one calibration: whole, of a percentage, or of the least error."""
+"""Activation ranges from one calibration: min-max, percentile, or least squared error (MSE)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.quantization.tensors_data import CalibrationMethod, TensorData, Te
 METHODS: Final = ("minmax", "percentile", "least squares")
 _PERCENTILE: Final = 99.99
 _STEPS: Final = 255  # of 8 bits
-_SHARES: Final = np.linspace(1.0, 0.3, 29)  # of a range that are tried
+_SHARES: Final = np.linspace(1.0, 0.3, 29)  # of the range that the MSE search tries
 
 
 def calibrated(
@@ -48,9 +48,9 @@ def _data(histogram: Histogram, low: Any, high: Any) -> TensorData:
 
 
 def least_squares(histogram: Histogram) -> tuple[float, float]:
-    """Return the range whose 8-bit codes have the least squared error.
+    """Return the range whose 8-bit codes have the least mean squared error.
 
-    A value in the range is off by a part of the step, one outside of it by its distance.
+    A value inside the range has the rounding error step^2 / 12, one outside its clipping error.
     """
     counts = histogram.counts.astype(np.float64)
     values = ((histogram.edges[:-1] + histogram.edges[1:]) / 2).astype(np.float64)

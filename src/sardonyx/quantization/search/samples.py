@@ -1,4 +1,4 @@
-"""Samples of a model's inputs: read from .npz files or arrays, checked, and split in two parts."""
+"""Samples of a model's inputs: read from .npz files or arrays, validated, split in two halves."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Feed = dict[str, Array]
 
 @frozen
 class Sample:
-    """The inputs of a run by name, and the right answers, if they are known."""
+    """The inputs of a run by name, and the labels (ground truth), if known."""
 
     feed: Feed
     labels: Array | None = None
 
 
 class Samples:
-    """A sequence of samples, each of which is read when it is asked for."""
+    """A sequence of samples that are read lazily."""
 
     def __init__(
         self, inputs: Sequence[ValueDoc], sources: Sequence[Any], label: str | None, batch: int
@@ -58,7 +58,7 @@ class Samples:
 
     @property
     def has_labels(self) -> bool:
-        """Whether the right answers are known."""
+        """Whether there are labels."""
         return self._label is not None
 
     def __len__(self) -> int:
@@ -101,7 +101,7 @@ class Samples:
         return f"row {index * self._batch} of {where}" if self._batch else where
 
     def split(self) -> tuple[Part, Part]:
-        """Return the samples that calibrate and those that are held back: alternate ones."""
+        """Return calibration samples and held-out samples: alternate ones."""
         calibrating = Part(self, tuple(range(0, len(self), 2))).first(MOST_CALIBRATED)
         held_back = Part(self, tuple(range(1, len(self), 2))).first(MOST_HELD_BACK)
         return calibrating, held_back

@@ -1,4 +1,4 @@
-"""Ways to quantize a model to 8 bits, and the models that they make."""
+"""Quantization schemes for 8 bits, and the models that they produce."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.smooth_quant import smooth
 from sardonyx.quantization.tensors_data import TensorsData, load_tensors_data, save_tensors_data
 
-# What is in 8 bits besides the weights of the layers.
+# Coverage: the activations that are in 8 bits besides the weights of the layers.
 COVERAGES: Final = {
     "chain": "layers and the light ops between them",
     "layers": "inputs and outputs of layers",
     "inputs": "inputs of layers; their outputs are floats",
     "dynamic": "inputs of layers, with scales of each run",
 }
-_SMOOTHED_SHARE: Final = 0.25  # of the layers: where fewer can be smoothed, it is not tried
+_SMOOTHED_SHARE: Final = 0.25  # of the layers: SmoothQuant is not tried if fewer can be smoothed
 
 
 @frozen
@@ -67,7 +67,7 @@ class Scheme:
 
 
 class Quantizable:
-    """A prepared model, its layers, and what calibration found of it and of smoothed forms."""
+    """A prepared model, its layers, and the calibration results of it and of its smoothed forms."""
 
     def __init__(self, path: str, calibrating: Part, journal: Journal) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class Quantizable:
 
     @property
     def document(self) -> ModelDoc:
-        """The prepared model, which is not to be changed."""
+        """The prepared model; read-only."""
         return self._documents[0.0]
 
     @property
@@ -169,7 +169,7 @@ class Quantizable:
         return found
 
     def _means_of(self, alpha: float) -> dict[str, Any]:
-        """Return the means of the activations that constant weights multiply."""
+        """Return the means of the activations that are multiplied by constant weights."""
         if alpha not in self._means:
             document = self._smoothed(alpha)
             heavy = [node for node in document.graph.nodes if node.op_type in HEAVY]

@@ -1,4 +1,4 @@
-"""The search for the smallest model with n-bit weights whose loss is small enough."""
+"""Weight-only quantization: the search for the smallest n-bit weights within the loss."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from sardonyx.quantization.search.schemes import Quantizable
 from sardonyx.session import InferenceSession
 
 _BLOCKS: Final = (128, 32)
-_METHODS: Final = ("rtn", "k_quant", "awq", "gptq")  # in the order of what they take
-_MEASURED: Final = 2  # samples that groups of layers are measured on
+_METHODS: Final = ("rtn", "k_quant", "awq", "gptq")  # in increasing order of cost
+_MEASURED: Final = 2  # samples on which groups of layers are measured
 _MOST_GROUPS: Final = 24
 _MOST_CALIBRATED: Final = 24  # samples of GPTQ and AWQ
-_HOPELESS: Final = 30.0  # times the loss that is asked: no method gains so much over another
+_HOPELESS: Final = 30.0  # times `max_loss`: no rounding method gains so much over another
 _WIDE_SHARES: Final = (0.125, 0.25, 0.5)  # of the layers, the most sensitive, that get 8 bits
 _WIDE: Final = 8
 _EXTERNAL: Final = 1 << 30  # bytes of weights that get a file of their own
@@ -63,7 +63,7 @@ class WeightFormat:
 
 
 class WeightSearch:
-    """A search over formats from the smallest to the largest, and over ways to round."""
+    """A search over formats by size, and over rounding methods."""
 
     def __init__(
         self, model: Quantizable, candidates: Candidates, parts: tuple[Part, Part]
@@ -180,7 +180,7 @@ class WeightSearch:
         return GPTQWeightOnlyQuantConfig(feeds)
 
     def _accept(self, form: WeightFormat, outcome: Outcome) -> bool:
-        """Check a model on the samples that were held back, and its speed."""
+        """Validate a model on the held-out samples, and check its speed."""
         for level in (0, 4):
             tried = replace(form, level=level)
             made = self._made(tried)
@@ -222,7 +222,7 @@ class WeightSearch:
         return found
 
     def _order(self, form: WeightFormat) -> list[tuple[Layer, ...]]:
-        """Return the groups by squared error per byte that 8 bits add, most first."""
+        """Return the groups by squared error saved per byte that 8 bits add, most first."""
         errors = self._errors(form)
         sizes = [sum(layer.weight_count for layer in group) for group in self._groups]
         gains = [e * e / max(n, 1) for e, n in zip(errors, sizes, strict=True)]

@@ -1,1 +1,1 @@
-"""Dynamic batching: which queued requests run together, when, and how their tensors are joined."""
+"""Dynamic batching: which requests form a batch, when it runs, and how tensors are joined."""

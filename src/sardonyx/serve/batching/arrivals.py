@@ -1,19 +1,19 @@
-"""How long a batch that could run waits for more requests."""
+"""Batching delay: how long a batch that could run waits for more requests."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_WEIGHT: Final = 0.1  # of the newest gap in the mean
+_WEIGHT: Final = 0.1  # of the newest gap in the exponential moving average
 _PATIENCE: Final = 3.0  # mean gaps without a request after which no more is expected
 
 
 class Arrivals:
-    """The mean gap between requests, and the wait that follows from it.
+    """The mean time between arrivals, and the batching delay that follows from it.
 
-    Waiting for a request costs those that wait its gap, and saves the fixed part of its run. So a
-    batch waits only while the next request is expected within half of that part, at most for the
-    whole of it: at low load, and for models whose runs have little fixed cost, not at all.
+    Waiting for one more request delays the queued ones by the gap, and saves the fixed part of a
+    run. So a batch waits only while the next request is expected within half of that part, and at
+    most for all of it: not at all at low load, or if runs have little fixed cost.
     """
 
     __slots__ = ("_gap_s", "_last")
@@ -23,7 +23,7 @@ class Arrivals:
         self._last: float | None = None
 
     def add(self, now: float) -> None:
-        """Note a request."""
+        """Record the arrival of a request."""
         if self._last is not None:
             gap = min(now - self._last, 1.0)
             self._gap_s += _WEIGHT * (gap - self._gap_s)

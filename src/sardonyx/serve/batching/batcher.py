@@ -1,8 +1,8 @@
-"""The queue of one model: requests in, runs out.
+"""The request queue of one model, from which batches are run.
 
-Everything here belongs to one event loop, so nothing is locked; only `BatchRun.execute` is called
-on other threads. A run starts when one of the model's slots is free. Runs that are shorter than
-handing them to a thread would take are made on the loop itself.
+All state belongs to one event loop, so no locks are needed; only `BatchRun.execute` is called on
+other threads. A run starts when one of the model's concurrency slots is free. Runs that are shorter
+than a thread hand-over execute on the loop itself.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from sardonyx.session import InferenceSession
 # A thread hand-over and back takes about as long, with the loop busy.
 _INLINE_S: Final = 150e-6
 _MEASURED: Final = 16  # runs after which the cost is trusted
-_STOPPABLE_S: Final = 5e-3  # runs that take longer can be ended early
+_STOPPABLE_S: Final = 5e-3  # longer runs can be cancelled
 
 
 class Observer(Protocol):
-    """What is told of queues and runs, for metrics."""
+    """Callbacks about queues and runs, for metrics."""
 
     def queued(self, change: int) -> None:
-        """`change` more requests are in the queue."""
+        """The queue has grown by `change` requests (negative: shrunk)."""
 
     def ran(self, run: BatchRun, waited_s: list[float]) -> None:
-        """A run has ended, whose requests had waited that long."""
+        """A run has ended; its requests were queued for `waited_s`."""
 
 
 class Batcher:
-    """Queues the requests of a session, and runs them together where that saves time."""
+    """Queues the requests of a session, and batches them where that saves time."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Batcher:
         self._running: set[BatchRun] = set()
         self._n_started = 0
         self._number = 0
-        self._free_since: float | None = None  # when the queue could first have started a run
+        self._free_since: float | None = None  # since when the head of the queue could have run
         self._scheduled: asyncio.Handle | None = None
         self._is_closed = False
         self._idle: list[asyncio.Future[None]] = []
@@ -78,18 +78,18 @@ class Batcher:
 
     @property
     def n_unanswered(self) -> int:
-        """Return the number of requests and runs that are not done."""
+        """Return the number of pending requests and runs in flight."""
         return len(self._queue) + len(self._running)
 
     @property
     def is_batching(self) -> bool:
-        """Return whether requests may run together."""
+        """Return whether requests may be batched."""
         return self._layout is not None
 
     def submit(
         self, feed: Mapping[str, Array], priority: int = 0, timeout_s: float | None = None
     ) -> Pending:
-        """Queue a request that the model's signature accepts; its future gets the outputs."""
+        """Queue a request, checked against the signature; its future gets the outputs."""
         loop = asyncio.get_running_loop()
         size_bytes = sum(array.nbytes for array in feed.values())
         self._check_room(size_bytes)
@@ -132,7 +132,7 @@ class Batcher:
             )
 
     def abandon(self, pending: Pending, reason: Refusal | None = None) -> None:
-        """End a request that nobody waits for any more, or whose deadline has passed."""
+        """Cancel a request whose client has disconnected, or whose deadline has passed."""
         if pending.future.done() and pending.run is None and not self._is_queued(pending):
             return
         if not pending.future.done():
@@ -159,7 +159,7 @@ class Batcher:
         self._observer.queued(-1)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start runs once the loop has taken in what it has read from all connections."""
+        """Start runs after the loop has parsed the pending input of all connections."""
         if len(self._running) >= self._settings.concurrency:
             return
         if isinstance(self._scheduled, asyncio.TimerHandle):
@@ -234,7 +234,7 @@ class Batcher:
         self._note_idle()
 
     def _repeat_alone(self, run: BatchRun) -> None:
-        """Queue the members of a failed batch again, each for itself: one of them is at fault."""
+        """Retry the requests of a failed batch one by one: only those at fault fail again."""
         for member in run.members:
             if member.run is run:
                 member.run, member.key = None, object()
@@ -250,14 +250,14 @@ class Batcher:
             self._idle.clear()
 
     async def drained(self) -> None:
-        """Wait until every request is answered. Others may arrive meanwhile."""
+        """Wait until the queue is drained. Requests may still arrive meanwhile."""
         if self.n_unanswered:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiter)
             await waiter
 
     async def close(self, timeout_s: float) -> None:
-        """Refuse what comes, finish what is there, and after the timeout end that too."""
+        """Refuse new requests and drain the queue; cancel what is left after the timeout."""
         self._is_closed = True
         try:
             await asyncio.wait_for(self.drained(), timeout_s)

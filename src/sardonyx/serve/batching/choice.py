@@ -1,4 +1,4 @@
-"""Which queued requests run together: a pure function of their sizes and the cost of a run."""
+"""Batch selection: a pure function of the queued requests' sizes and the cost of a run."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, Protocol
 from sardonyx.base.records import frozen
 from sardonyx.serve.batching.cost import CostModel
 
-_SCANNED: Final = 512  # requests of the queue that are looked at
-# A batch grows until the fixed part of a run is this share of it: then there is nothing to save.
+_SCANNED: Final = 512  # requests at the head of the queue that are considered
+# A batch is full when the fixed part of its run is at most this share of it.
 _AMORTIZED: Final = 0.03
 
 
 class Sized(Protocol):
-    """A queued request, as far as joining is concerned."""
+    """The sizes of a queued request that batching depends on."""
 
     @property
     def key(self) -> Hashable:
-        """Requests of different keys never run together."""
+        """Only requests of equal keys are batched."""
 
     @property
     def rows(self) -> int:
@@ -31,12 +31,12 @@ class Sized(Protocol):
 
 @frozen
 class Batch:
-    """Positions in the queue of the requests that run together, and their padded length."""
+    """The queue positions of a batch's requests, and their padded length."""
 
     positions: tuple[int, ...]
     rows: int
     length: int
-    is_full: bool  # nothing would be gained by waiting for more
+    is_full: bool  # waiting for more requests gains nothing
 
     @property
     def elements(self) -> int:
@@ -45,7 +45,7 @@ class Batch:
 
 
 def choose(queue: Sequence[Sized], cost: CostModel, max_rows: int) -> Batch:
-    """Return the batch of the first request of a queue, which is in order of precedence.
+    """Return the batch around the first request of a queue, which is ordered by precedence.
 
     A request of another length joins if the elements that padding adds take less time than the
     fixed part of a run of its own. Nearer lengths join first.

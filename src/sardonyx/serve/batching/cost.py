@@ -1,10 +1,10 @@
-"""The seconds that a run takes, as a fixed part and one per element, fitted to measured runs."""
+"""A linear cost model of runs: fixed seconds plus seconds per element, fitted to measurements."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_DECAY: Final = 0.98  # of the weight of older runs: the last fifty decide
+_DECAY: Final = 0.98  # of the weights of older runs: about the last fifty count
 _SPREAD: Final = 0.05  # relative spread of sizes below which no slope can be fitted
 
 
@@ -27,7 +27,7 @@ class CostModel:
         return self._n > 0
 
     def add(self, elements: int, seconds: float) -> None:
-        """Take a measured run into account."""
+        """Update the fit with a measured run."""
         expected = self.seconds(elements)
         if self._n > 3 and seconds > 8 * expected:  # another process had the CPU
             seconds = 8 * expected

@@ -1,4 +1,4 @@
-"""Joining the tensors of requests into one feed, and splitting the outputs again."""
+"""Concatenates the tensors of requests to one feed, and splits the outputs (scatter/gather)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Padding:
 
 @frozen(eq=False)
 class BatchLayout:
-    """How requests of a model are joined: along axis 0, and padded along another."""
+    """How requests are batched: concatenated along axis 0, padded along another."""
 
     padding: Padding | None = None
 
     def key(self, feed: Mapping[str, Array]) -> Hashable:
-        """Return what must be equal for two requests to run together."""
+        """Return a key; only requests of equal keys can be batched."""
         axes = self.padding.input_axes if self.padding is not None else {}
         parts = []
         for name, array in feed.items():

@@ -1,4 +1,4 @@
-"""A request in the queue of its model, or in a run."""
+"""A pending request: queued, or in a run."""
 
 from __future__ import annotations
 

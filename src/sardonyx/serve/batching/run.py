@@ -42,13 +42,13 @@ class BatchRun:
         self._length = length
 
     def leave(self) -> None:
-        """Note that a member no longer waits; without any, the run ends after its current step."""
+        """Remove a cancelled request. If none is left, the run stops after its current step."""
         self.n_waiting -= 1
         if not self.n_waiting and self.options is not None:
             self.options.terminate = True
 
     def execute(self, session: InferenceSession, layout: BatchLayout | None) -> None:
-        """Run the model, and keep the outputs of each request, or why there are none."""
+        """Run the model, and store the outputs of each request, or the error."""
         members = self.members
         started = time.perf_counter()
         try:
@@ -82,7 +82,7 @@ def _run(
 
 
 def _check_rows(outputs: Sequence[Array], rows: int) -> None:
-    """Raise an error if an output has not a row per row of the inputs, whatever it declares."""
+    """Raise an error if an output does not have one row per row of the inputs, as declared."""
     for output in outputs:
         if not output.shape or output.shape[0] != rows:
             raise ModelFailed("an output has not one row for each row of the inputs")

@@ -19,7 +19,7 @@ from sardonyx.serve.service import Service
 
 Method = Callable[[Any, Any], Awaitable[Any]]
 _OPEN: Final = frozenset(("ServerLive", "ServerReady"))
-_STREAMED: Final = 16  # requests of one stream that are answered at a time
+_STREAMED: Final = 16  # requests of one stream in flight
 _TRACE: Final = ("traceparent", "tracestate")
 
 
@@ -31,11 +31,11 @@ class Methods:
         self._access = access
 
     async def ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say that the process works."""
+        """Answer the liveness probe."""
         return MESSAGES["ServerLiveResponse"](live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Say whether the server should get requests."""
+        """Answer the readiness probe."""
         return MESSAGES["ServerReadyResponse"](ready=self._service.is_ready)
 
     async def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -102,7 +102,7 @@ class Methods:
         return MESSAGES["RepositoryIndexResponse"](models=self._service.index(request.ready))
 
     async def RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Load a model, or load it anew."""
+        """Load or reload a model."""
         if request.parameters:
             raise Forbidden("a model is loaded as the server is configured: no parameters")
         name = request.model_name or request.repository_name
@@ -120,7 +120,7 @@ class Methods:
         self._access.check_token(str(metadata.get("authorization", "")))
 
     def guarded(self, name: str) -> Method:
-        """Return a method that checks the token, and ends refused calls with their status."""
+        """Wrap a method: check the token, and map refusals to gRPC status codes."""
         method: Method = getattr(self, name)
         needs_token = self._access.needs_token and name not in _OPEN
 

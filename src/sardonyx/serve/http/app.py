@@ -1,4 +1,4 @@
-"""The ASGI application: guards every request, and sends it to the endpoint of its path."""
+"""The ASGI application: access control, then routing by path."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class App:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Answer one request."""
         if scope["type"] != "http":
-            return  # uvicorn is told that there are no lifespan and no websockets
+            return  # uvicorn is configured without lifespan and websockets
         exchange = Exchange(self._service, scope, receive, send)
         try:
             await self._answer(exchange)
         except Cancelled:
-            pass  # nobody is there to be told
+            pass  # the client has disconnected
         except Refusal as refusal:
             await self._refuse(exchange, refusal)
         except Exception:

@@ -1,4 +1,4 @@
-"""Bodies of requests, read within limits of size and time, decompressed if they say so."""
+"""Request bodies: read within limits of size and time, and decompressed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.serve.refusals import BadRequest, Cancelled, TooLarge, TooSlow, Un
 
 # zlib's window bits: gzip, and zlib, which HTTP calls deflate.
 _WINDOWS: Final = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
-_STEP: Final = 1 << 20  # bytes that are decompressed before other requests get their turn
+_STEP: Final = 1 << 20  # bytes decompressed at a time, between which other requests are served
 
 
 async def read_body(

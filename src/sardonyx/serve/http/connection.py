@@ -1,4 +1,4 @@
-"""Connections of uvicorn with limits on headers, silence and number.
+"""Connections of uvicorn with limits on header size, idle time and their number.
 
 uvicorn limits neither the size of headers nor the time that a client takes to send them.
 """
@@ -29,7 +29,7 @@ _TOO_MANY: Final = _refusal("503 Service Unavailable", "too many connections")
 
 
 class _Connection(HttpToolsProtocol):
-    """A connection that is closed unless headers come soon and are small."""
+    """A connection that is closed if its headers are too large or too slow (slowloris)."""
 
     settings: ServerConfig
 

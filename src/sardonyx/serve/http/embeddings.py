@@ -1,4 +1,4 @@
-"""Embeddings in OpenAI's interface: texts in, vectors out."""
+"""OpenAI's embeddings API."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sardonyx.serve.refusals import BadRequest, TooLarge, Unavailable, Unknown
 from sardonyx.serve.service import Service
 
 _MAX_TEXTS: Final = 2048  # as OpenAI's
-_AT_ONCE: Final = 32  # of one request, so that others get their share of the queue
-_ON_THREAD: Final = 8 << 10  # characters from which tokenizing is not done on the event loop
+_AT_ONCE: Final = 32  # texts of one request in the queue, for fairness
+_ON_THREAD: Final = 8 << 10  # characters: longer texts are tokenized on a thread
 
 
 async def models(exchange: Exchange) -> None:
-    """List the models that make embeddings."""
+    """List the models that produce embeddings."""
     service = exchange.service
     data = [
         {"id": m.name, "object": "model", "created": int(service.started), "owned_by": "sardonyx"}
@@ -88,7 +88,7 @@ def _texts(value: Any) -> Sequence[str | Sequence[int]]:
 async def _vectors(
     service: Service, name: str, embedder: Embedder, feeds: Sequence[dict[str, Array]]
 ) -> list[Array]:
-    """Run the texts as requests of their own, which are joined with all others."""
+    """Run each text as a request of its own, which dynamic batching may join with any other."""
 
     async def embed(feed: dict[str, Array]) -> Array:
         response = await service.infer(name, "", InferRequest(feed), "openai")
@@ -106,7 +106,7 @@ async def _vectors(
 
 
 def _shortened(vectors: list[Array], message: Mapping[str, Any]) -> list[Array]:
-    """Return vectors of the requested dimensions, of length 1 again."""
+    """Truncate vectors to the requested dimensions and normalize them again."""
     size = message.get("dimensions")
     if size is None:
         return vectors

@@ -1,4 +1,4 @@
-"""One HTTP request and the means to answer it."""
+"""An HTTP exchange: one request and its response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sardonyx.serve.service import Service
 
 
 class Exchange:
-    """What endpoints get. Much lighter than a request object, which parses what few need."""
+    """The argument of endpoints. Cheaper than starlette's Request, which parses more."""
 
     __slots__ = (
         "_send", "has_answered", "has_model", "has_read_body", "headers", "params", "path",

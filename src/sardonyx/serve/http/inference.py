@@ -14,7 +14,7 @@ from sardonyx.serve.refusals import BadRequest, Cancelled, Forbidden, Unavailabl
 
 _HEADER: Final = b"inference-header-content-length"
 _TRACE: Final = ("traceparent", "tracestate")
-_WATCH_AFTER_S: Final = 0.005  # shorter requests are over before it matters that the client left
+_WATCH_AFTER_S: Final = 0.005  # disconnects are not watched for during shorter requests
 
 
 async def infer(exchange: Exchange) -> None:
@@ -41,7 +41,7 @@ async def infer(exchange: Exchange) -> None:
 
 
 class _Watcher:
-    """Abandons a request when its client disconnects."""
+    """Cancels a request when its client disconnects."""
 
     __slots__ = ("_exchange", "_task", "_timer")
 
@@ -79,12 +79,12 @@ def _json_size(header: bytes | None) -> int | None:
 
 
 async def live(exchange: Exchange) -> None:
-    """Say that the process works."""
+    """Answer the liveness probe."""
     await send_json(exchange.send, {"live": True})
 
 
 async def ready(exchange: Exchange) -> None:
-    """Say whether the server should get requests."""
+    """Answer the readiness probe."""
     is_ready = exchange.service.is_ready
     await send_json(exchange.send, {"ready": is_ready}, 200 if is_ready else 503)
 
@@ -121,7 +121,7 @@ async def index(exchange: Exchange) -> None:
 
 
 async def load(exchange: Exchange) -> None:
-    """Load a model, or load it anew."""
+    """Load or reload a model."""
     await _change(exchange, "load")
 
 

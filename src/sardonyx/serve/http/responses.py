@@ -12,7 +12,7 @@ from sardonyx.serve.refusals import Refusal, Unauthorized
 Headers = list[tuple[bytes, bytes]]
 _JSON: Final = (b"content-type", b"application/json")
 _BINARY: Final = (b"content-type", b"application/octet-stream")
-_OWN_MESSAGE: Final = 64 << 10  # bytes from which a part is sent without joining it to others
+_OWN_MESSAGE: Final = 64 << 10  # bytes: larger parts are sent without a copy
 
 
 async def send_json(send: Any, content: Any, status: int = 200) -> None:

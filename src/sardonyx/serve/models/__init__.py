@@ -1,1 +1,1 @@
-"""The models of a server: where they are, what they accept, and which of them are loaded."""
+"""The models of a server: their files, signatures, and which versions are loaded."""

@@ -64,7 +64,7 @@ def _output_of(signature: Signature) -> int:
 
 
 def embedder_beside(folder: str, signature: Signature) -> Embedder | None:
-    """Return the embedder of a model in a folder; None if it makes no embeddings."""
+    """Return the embedder of a model in a folder; None if it produces no embeddings."""
     path = os.path.join(folder, "tokenizer.json")
     names = {spec.name for spec in signature.inputs}
     output = signature.outputs[_output_of(signature)]
@@ -78,7 +78,7 @@ def embedder_beside(folder: str, signature: Signature) -> Embedder | None:
         return None
     try:
         tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # the package raises no class of its own
+    except Exception as error:  # the package has no exception class of its own
         raise SardonyxError(f"{path} cannot be read: {error}") from None
     length = _max_length(folder, tokenizer)
     tokenizer.no_padding()

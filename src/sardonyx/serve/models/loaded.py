@@ -1,4 +1,4 @@
-"""One version of a model that is loaded: its session, what it accepts, and its queue."""
+"""A loaded version of a model: its session, signature and queue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sardonyx.session import InferenceSession
 
 @frozen(eq=False)
 class Ready:
-    """What a loader thread makes of a file. The event loop makes a `LoadedModel` of it."""
+    """The result of a loader thread, from which the event loop creates a `LoadedModel`."""
 
     session: InferenceSession
     signature: Signature
@@ -107,7 +107,7 @@ def _has_loops(session: InferenceSession) -> bool:
 
 
 def describe(layout: BatchLayout | None) -> str:
-    """Return how requests are joined, in words."""
+    """Return a description of how requests are batched."""
     if layout is None:
         return "off"
     return "on" if layout.padding is None else f"on, {layout.padding.dim} is padded"
@@ -127,7 +127,7 @@ def _options(model: ModelConfig, server: ServerConfig) -> SessionOptions:
 
 
 def _layout(model: ModelConfig, signature: Signature, prober: Prober) -> BatchLayout | None:
-    """Return how requests are joined, if trial runs show that their results stay."""
+    """Return how requests are batched, if trial runs show that it does not change results."""
     layout = batch_layout(signature) if model.max_batch > 1 else None
     if layout is None:
         return None
@@ -138,7 +138,7 @@ def _layout(model: ModelConfig, signature: Signature, prober: Prober) -> BatchLa
 
 
 def _padding(mode: str, fill: Mapping[str, float], signature: Signature) -> Padding | None:
-    """Return the padding to try; without being told, only models with a mask are padded."""
+    """Return the padding to try; by default only models with a mask are padded."""
     has_mask = any("mask" in spec.name.lower() for spec in signature.inputs)
     if mode == "off" or (mode == "auto" and not has_mask and not fill):
         return None

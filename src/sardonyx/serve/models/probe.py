@@ -1,4 +1,4 @@
-"""Runs at load time: warm-up, and whether joining requests leaves their results as they are.
+"""Trial runs at load time: warm-up, and a check that batching does not change results.
 
 Declared shapes cannot tell whether rows of a batch are independent, or whether a mask hides what
 padding adds. So small requests are run alone and joined; a model whose results differ by more than
@@ -69,7 +69,7 @@ class Prober:
         return results
 
     def joins(self, layout: BatchLayout) -> bool:
-        """Return whether requests that are joined get the results that they get alone."""
+        """Return whether batched requests get the same results as each request alone."""
         padded = None if layout.padding is None else layout.padding.dim
         lengths = _LENGTHS if padded is not None else (_LENGTHS[0],) * 2
         feeds = [
@@ -87,14 +87,14 @@ class Prober:
         return all(_equal(a, b) for one, other in pairs for a, b in zip(one, other, strict=True))
 
     def fit(self, cost: CostModel, layout: BatchLayout | None) -> None:
-        """Warm up, and measure runs of few and of more rows as a first guess of their cost."""
+        """Warm up, and measure runs of few and of more rows to initialize the cost model."""
         padded = layout.padding.dim if layout is not None and layout.padding is not None else None
         for rows in _COST_ROWS if layout is not None else (1,):
             try:
                 feed = self.feed(rows, 4 * _LENGTHS[0], padded)
                 seconds = self._time(feed)
             except (SardonyxError, MemoryError, ValueError):
-                return  # a model with conditions on its inputs: its requests will tell
+                return  # a model that rejects random inputs: the cost is fitted to real requests
             length = element_count(feed) if layout is None else layout.length(feed)
             cost.add(rows * length, seconds)
             if seconds > _LONG_RUN_S:

@@ -1,8 +1,8 @@
 """The models of a server by name and version: loading, unloading, replacing and forgetting.
 
-All of it belongs to one event loop. Models are loaded on a thread of their own, one at a time; the
-loop replaces a version in one step between two requests, so that each request runs on the old or on
-the new one, and the old one answers what it has.
+All state belongs to one event loop. Models are loaded on a loader thread, one at a time; the loop
+swaps a version atomically between two requests, so that each request runs on the old or on the new
+one, and the old one drains its queue.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Repository:
     """Finds, loads and replaces models."""
 
     def __init__(self, config: ServerConfig, observe: Callable[[str, str], Observer]) -> None:
-        """`observe` returns who is told of the runs of a model by name and version."""
+        """`observe` returns the observer of the runs of a model, by name and version."""
         self._config = config
         self._observe = observe
         self._runs = ThreadPoolExecutor(_run_threads(config), "sardonyx-serve-run")
@@ -70,7 +70,7 @@ class Repository:
         return iter(self._entries.values())
 
     def _scan(self) -> None:
-        """Look for models in the files and folders that were named, without forgetting any."""
+        """Discover models in the configured files and folders; known ones are kept."""
         found: dict[str, tuple[ModelConfig, Versions]] = {}
         for folder in self._config.folders:
             for name, versions in models_in(folder).items():
@@ -82,7 +82,7 @@ class Repository:
             entry.versions = versions
 
     def rescan(self, name: str) -> None:
-        """Look again for the versions of a model, and for new models of this name."""
+        """Rediscover the versions of a model, or a new model of this name."""
         try:
             self._scan()
         except SardonyxError as error:
@@ -113,7 +113,7 @@ class Repository:
         return None
 
     async def get(self, name: str, version: str = "") -> LoadedModel:
-        """Return a loaded model, after loading it if that is what requests are for."""
+        """Return a loaded model; load it on demand if configured so."""
         model = self.find(name, version)
         while model is None:
             await self.load(name)
@@ -121,7 +121,7 @@ class Repository:
         return model
 
     async def load(self, name: str) -> None:
-        """Load the chosen versions of a model anew; several callers share one load."""
+        """Load or reload the chosen versions of a model; concurrent callers share one load."""
         entry = self.entry(name)
         entry.is_wanted = True
         if entry.loading is None:
@@ -133,7 +133,7 @@ class Repository:
         try:
             made: dict[str, tuple[str, Ready]] = {}
             for version, path in entry.chosen().items():
-                await self._make_room(entry, path)
+                await self._evict_for(entry, path)
                 ready = await loop.run_in_executor(
                     self._loads, load, path, entry.config, self._config
                 )
@@ -141,7 +141,7 @@ class Repository:
             entry.reason = ""
             self._replace(entry, made)
         except Refusal as error:
-            # The versions that are loaded, if any, go on answering.
+            # Versions that are loaded keep answering.
             entry.reason = error.what
             logger.warning("the model %s is not loaded: %s", entry.name, error.what)
             raise ModelFailed(f"the model {entry.name} is not loaded: {error.what}") from None
@@ -149,7 +149,7 @@ class Repository:
             entry.loading = None
 
     def _replace(self, entry: Entry, made: Mapping[str, tuple[str, Ready]]) -> None:
-        """Let new versions answer from now on; old ones finish what they have."""
+        """Swap in new versions; old ones drain their queues."""
         old, fresh = list(entry.loaded.values()), {}
         for version, (path, ready) in made.items():
             model = LoadedModel(entry.name, version, path, ready)
@@ -165,7 +165,7 @@ class Repository:
         task.add_done_callback(self._retiring.discard)
 
     async def unload(self, name: str) -> None:
-        """Unload all versions of a model, after they have answered what they have."""
+        """Unload all versions of a model after draining their queues."""
         entry = self.entry(name)
         entry.is_wanted = False
         if entry.loading is not None:
@@ -173,8 +173,8 @@ class Repository:
         models, entry.loaded, entry.reason = list(entry.loaded.values()), {}, "unloaded"
         await asyncio.gather(*(model.batcher.close(_DRAIN_S) for model in models))
 
-    async def _make_room(self, entry: Entry, path: str) -> None:
-        """Unload idle models, the least recently used first, until one fits the memory limit."""
+    async def _evict_for(self, entry: Entry, path: str) -> None:
+        """Evict idle models, least recently used first, until a new one fits the memory limit."""
         limit = self._config.memory_limit
         if not limit:
             return
@@ -217,7 +217,7 @@ class Repository:
         )
 
     async def watch(self) -> None:
-        """Load models anew when their files were replaced and have settled; runs for ever."""
+        """Reload models whose files have changed and settled; runs until cancelled."""
         seen: dict[str, object] = {}
         failed: dict[str, object] = {}
         while True:
@@ -235,10 +235,10 @@ class Repository:
                 try:
                     await self.load(entry.name)
                 except ModelFailed:
-                    failed[entry.name] = state  # logged; the old version goes on
+                    failed[entry.name] = state  # logged; the old version stays
 
     async def close(self, timeout_s: float) -> None:
-        """Answer what is queued, then end the threads."""
+        """Drain all queues, then shut down the threads."""
         await asyncio.gather(*(model.batcher.close(timeout_s) for model in self.loaded()))
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._loads.shutdown(wait=False, cancel_futures=True)

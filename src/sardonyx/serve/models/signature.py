@@ -1,4 +1,4 @@
-"""What a loaded model accepts and returns, in the terms of the protocol."""
+"""The signature of a loaded model: its inputs and outputs in the protocol's types."""
 
 from __future__ import annotations
 

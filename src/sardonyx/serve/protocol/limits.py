@@ -1,4 +1,4 @@
-"""Limits of what one request may contain."""
+"""Size limits of one request."""
 
 from __future__ import annotations
 

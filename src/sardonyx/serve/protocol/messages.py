@@ -1,4 +1,4 @@
-"""A request and a response of the protocol, whatever carried them."""
+"""Requests and responses of the protocol, independent of the transport."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class InferRequest:
     timeout_s: float | None = None
     is_binary: bool = False  # outputs that the request does not list
     is_raw: bool = True  # gRPC: tensors came as raw contents
-    headers: dict[str, str] = field(default_factory=dict)  # those that carry a trace
+    headers: dict[str, str] = field(default_factory=dict)  # of trace context propagation
 
 
 @mutable(eq=False)

@@ -29,7 +29,7 @@ def from_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: Buff
 
 
 def to_bytes(array: Array) -> Buffer:
-    """Return the bytes of a tensor, without a copy if they lie in order."""
+    """Return the bytes of a tensor, without a copy if it is contiguous."""
     if array.dtype.kind == "O":
         parts: list[bytes] = []
         for element in array.ravel().tolist():

@@ -1,4 +1,4 @@
-"""Models that are tried: written to the folder of the search, opened, and handed out at the end."""
+"""Candidate models: written to the work folder, opened as sessions, and published at the end."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Candidates:
         return [p for p in (self.path, f"{self.path}.data") if os.path.exists(p)]
 
     def speed(self, candidate: Candidate, feeds: Sequence[Feed]) -> RunTimes:
-        """Return the time of a run; one that is barely too slow is measured again.
+        """Return the run times of both; a candidate that is barely too slow is measured again.
 
-        Other load can only make the ratio of both times less certain, so the last figure counts.
+        Load from other processes adds noise but no bias to the ratio, so the last figure counts.
         """
         least, seconds = self.options.least_speedup, self.options.seconds
         speed = self.evaluator.speed(candidate.session, feeds, seconds)

@@ -1,4 +1,4 @@
-"""Runs of a quantized model beside the original: its loss and its speed."""
+"""Comparison of a quantized model with the original: loss, error and speed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Run = Callable[[], Any]
 
 @frozen
 class Loss:
-    """What a candidate loses on some samples."""
+    """The loss of a candidate on some samples."""
 
     loss: float  # by the metric
     error: float  # relative error of the outputs
@@ -63,7 +63,7 @@ Timer = Callable[[Run, Run, float], RunTimes]
 
 
 def interleaved(original: Run, candidate: Run, seconds: float) -> RunTimes:
-    """Return the least seconds of a call of each, called in turn.
+    """Return the minimum seconds of a call of each; the calls are interleaved.
 
     Calls count that the system did not interrupt to run other processes. On a machine so busy that
     it interrupts all of them, their processor seconds are compared: of elapsed times the longer one

@@ -1,4 +1,4 @@
-"""Results of a search that are kept in a folder, so that an interrupted search continues."""
+"""A journal of results in the work folder, from which an interrupted search resumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from sardonyx.base.atomic_file import writing
 from sardonyx.errors import Fail
 
-_OURS: Final = "sardonyx-search."  # how the names of all files of a search begin
+_OURS: Final = "sardonyx-search."  # prefix of the names of all files of a search
 _FILE: Final = f"{_OURS}json"
 _LOCK: Final = f"{_OURS}lock"
 _T = TypeVar("_T")

@@ -1,4 +1,4 @@
-"""How much worse the outputs of a quantized model are: the loss that `max_loss` limits."""
+"""Metrics: the loss of accuracy of a quantized model, which `max_loss` limits."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from sardonyx.quantization.search.samples import Sample
 Outputs = Sequence[Any]
 _TINY: Final = 1e-30
 _SCORES: Final = ("logit", "score", "prob", "class", "softmax")  # in names of outputs
-_CERTAIN: Final = 3  # 95 % sure: the share of rows is at most this / rows if none was seen to fail
+_CERTAIN: Final = 3  # rule of three: no failure in n rows: rate < 3 / n (95 % sure)
 
 
 class Metric(Protocol):
-    """Adds up the runs of two models on the same samples."""
+    """Accumulates a loss over runs of both models on the same samples."""
 
     def add(self, expected: Outputs, actual: Outputs, sample: Sample) -> None:
-        """Take in the outputs of the original and of the quantized model."""
+        """Add the outputs of the original and of the quantized model."""
         ...
 
     def loss(self) -> float:
-        """Return the loss over what was added; 0 is none, 0.01 is 1 %."""
+        """Return the loss over all samples added; 0 is none, 0.01 is 1 %."""
         ...
 
 
 class RelativeError:
-    """The norm of the difference, over the norm of the output; that of the worst output."""
+    """Relative L2 error: norm of the difference over norm of the output, the worst output's."""
 
     def __init__(self) -> None:
         self._sums: dict[int, list[float]] = {}
@@ -57,7 +57,7 @@ class RelativeError:
 
 
 class Cosine:
-    """One less the mean cosine between rows, vectors along the last axis."""
+    """Cosine distance: 1 minus the mean cosine similarity of rows along the last axis."""
 
     def __init__(self) -> None:
         self._total, self._rows = 0.0, 0
@@ -78,7 +78,7 @@ class Cosine:
 
 
 class Top1:
-    """The share of rows whose largest score is another one's."""
+    """Top-1 disagreement: the share of rows whose argmax changes."""
 
     def __init__(self) -> None:
         self.rows = self.changed = 0
@@ -96,7 +96,7 @@ class Top1:
 
 
 class Accuracy:
-    """The accuracy of the original less that of the quantized model, by labels."""
+    """The accuracy by labels of the original, minus that of the quantized model."""
 
     def __init__(self) -> None:
         self.rows, self.right, self.classes = 0, [0, 0], 0
@@ -131,7 +131,7 @@ class Accuracy:
 
 
 class Perplexity:
-    """By how much the perplexity of predicted tokens grows, as a share of the original's."""
+    """The relative increase of the perplexity of predicted tokens."""
 
     def __init__(self) -> None:
         self._lost, self._tokens = [0.0, 0.0], 0
@@ -183,7 +183,7 @@ class MetricKind:
     make: Callable[[], Metric]
 
     def doubt(self, rows: int, max_loss: float) -> str:
-        """Return a remark if so many rows cannot show that a loss is as small as `max_loss`."""
+        """Return a remark if there are too few rows to show a loss as small as `max_loss`."""
         if self.name not in ("top1", "accuracy") or rows * max_loss >= _CERTAIN:
             return ""
         share = min(1.0, _CERTAIN / max(rows, 1))

@@ -1,4 +1,4 @@
-"""What each layer loses when it alone is quantized, how long it takes, and what is done with it."""
+"""Sensitivity analysis: the error of each layer quantized alone, its time, and its treatment."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sardonyx.quantization.search.outcome import FLOAT, NOT_COMPARABLE, LayerRes
 from sardonyx.quantization.search.samples import Feed, Part
 from sardonyx.quantization.search.schemes import Quantizable, Scheme
 
-MEASURED: Final = 4  # samples that each layer is measured on
-_SMALL_SHARE: Final = 0.01  # of the time: layers that take less hardly matter for it
+MEASURED: Final = 4  # samples on which each layer is measured
+_SMALL_SHARE: Final = 0.01  # of the run time: below it a layer does not matter for the speed
 
 Group = tuple[Layer, ...]
 
@@ -70,9 +70,9 @@ class Sensitivity:
         return self._seconds
 
     def order(self, scheme: Scheme) -> list[Group]:
-        """Return the groups by what leaving them in floats gains: error per time, most first.
+        """Return the groups by the gain of leaving them in float: error per time, most first.
 
-        Errors of layers are about independent, so their squares add up.
+        Errors of layers are roughly independent, so their variances add up.
         """
         seconds, errors = self.seconds(), self.errors(scheme)
         least = _SMALL_SHARE * sum(seconds.values())
@@ -108,7 +108,7 @@ class Sensitivity:
 
 
 def _choice(scheme: Scheme, layer: Layer, is_kept: bool) -> tuple[str, str]:
-    """Return what is done with a layer, and the reason if that is not its error."""
+    """Return the treatment of a layer, and the reason unless it is its error."""
     if is_kept:
         return FLOAT, ""
     if not layer.weight_count:
@@ -121,7 +121,7 @@ def _choice(scheme: Scheme, layer: Layer, is_kept: bool) -> tuple[str, str]:
 
 
 def _why(is_float: bool, error: float, errors: list[float], some_float: bool) -> str:
-    """Return the reason for a choice, by the layer's part of all squared errors."""
+    """Return the reason for a choice: the layer's share of the total squared error."""
     if not math.isfinite(error):
         return NOT_COMPARABLE
     total = sum(e * e for e in errors if math.isfinite(e)) or 1.0

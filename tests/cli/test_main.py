@@ -209,3 +209,18 @@ def test_sizes(n_bytes: float, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("cuad", "did you mean CUDAExecutionProvider?"),
+        ("CPUExecutionProvidr", "did you mean CPUExecutionProvider?"),
+        ("xyz", "cpu, cuda, torch or a full name"),
+    ],
+)
+def test_a_wrong_provider_is_refused_at_once(
+    name: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "there-is-no-such-file.onnx", "--provider", name]) == 2
+    assert hint in capsys.readouterr().err

@@ -31,7 +31,7 @@ LIES = [
     pytest.param(
         CONCAT,
         {"s": [np.ones((64, 64), np.float32)], "w": np.ones((2, 2), np.float32)},
-        "s\\[0\\] has 64 in dim 0",
+        "s\\[0\\] has 64 and 64 in dims 0 and 1",
         id="concat",
     ),
     pytest.param(

@@ -86,6 +86,12 @@ def test_outputs_by_name(session: sardonyx.InferenceSession) -> None:
         ),
         (
             None,
+            {"x": X[:, :2], "z": X[0]},
+            errors.InvalidArgument,
+            "x has 2 in dim 1, and the model wants 3[\\s\\S]*also +input z has rank 1",
+        ),
+        (
+            None,
             {"x": np.ones((2, 3), np.float32), "z": np.ones((5, 3), np.float32)},
             errors.InvalidArgument,
             "do not broadcast: 2 and 5",

@@ -29,7 +29,11 @@ class _Provider(argparse.Action):
     """Append a provider, by onnxruntime's name or a short one, with no options yet."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        namespace.provider = [*namespace.provider, (provider_name(values), {})]
+        try:
+            name = provider_name(values)
+        except UsageError as error:
+            parser.error(f"argument {option}: {error}")
+        namespace.provider = [*namespace.provider, (name, {})]
 
 
 class _ProviderOption(argparse.Action):
@@ -163,8 +167,16 @@ def two(text: str) -> tuple[str, str]:
 
 
 def provider_name(name: str) -> str:
-    """Return the full name of a provider from a short one."""
-    return _PROVIDERS.get(name.lower(), name)
+    """Return the full name of a provider from a short one; raise if there is none of that name."""
+    from sardonyx.providers import ALL, available, did_you_mean
+
+    full = _PROVIDERS.get(name.lower(), name)
+    if full not in (*ALL, *_PROVIDERS.values(), *available()):
+        close = did_you_mean(name, available())
+        raise UsageError(
+            f"there is no provider {name}: {close}{', '.join(_PROVIDERS)} or a full name"
+        )
+    return full
 
 
 Option = tuple[tuple[str, ...], dict[str, Any]]  # the arguments of add_argument

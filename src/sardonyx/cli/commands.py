@@ -108,7 +108,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("--nodes", "list each node with its provider and kernel"),
             option("--why", "list which providers refused which nodes, and why"),
             option("--weights", "list the largest weights: source, layout and memory"),
-            option("--all", "list all weights, not only the largest"),
+            option("--all", "list all weights, not only the largest, and each input and output"),
             option("--guards", "list the conditions that are checked at run time"),
             option("--dump", "print the optimized graph as text"),
         ),

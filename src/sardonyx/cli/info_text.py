@@ -18,6 +18,7 @@ from sardonyx.cli.console import (
     short_name,
     table,
 )
+from sardonyx.cli.folding import argument_rows
 
 OPS: Final = 12  # ops in the summary
 LARGEST: Final = 20  # weights that are listed without --all
@@ -42,7 +43,7 @@ Facts = Mapping[str, Any]
 def show(facts: Facts, arguments: argparse.Namespace) -> None:
     """Print the summary, and the lists that the arguments select."""
     _origin(facts)
-    _arguments(facts)
+    _arguments(facts, folds=not arguments.all)
     _ops(facts)
     _weights(facts, arguments)
     _placement(facts)
@@ -68,7 +69,7 @@ def _origin(facts: Facts) -> None:
     say()
 
 
-def _arguments(facts: Facts) -> None:
+def _arguments(facts: Facts, folds: bool) -> None:
     for key, title in (
         ("inputs", "inputs"),
         ("overridable", "optional inputs"),
@@ -76,8 +77,8 @@ def _arguments(facts: Facts) -> None:
     ):
         if facts[key]:
             heading(title)
-            rows = [[printable(a["name"]), a["type"], format_shape(a["shape"])] for a in facts[key]]
-            table(rows, styles={0: "cyan"})
+            rows = argument_rows(facts[key], folds)
+            table(rows, styles={0: "cyan", 3: "dim"}, names=(0,))
             say()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from sardonyx.cli.arguments import UsageError, merged
 from sardonyx.cli.bench_worker import write_arrays
+from sardonyx.cli.decoder_dims import complete
 from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
@@ -66,6 +67,7 @@ def settle(
     sizes = dict(dims)
     for name, shape in shapes.items():
         _learn(by_name[name], shape, sizes)
+    complete(inputs, sizes)
     return {i.name: shapes[i.name] if i.name in shapes else _shape(i, sizes) for i in inputs}
 
 
@@ -96,13 +98,14 @@ def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int:
     if dim in sizes or dim.isidentifier():
         return sizes.get(dim, 1)
     # Exporters write expressions as names: past_length + 1.
-    size = _expression(dim)
+    size = expression(dim)
     if size is None:
         return 1
     return max(0, evaluate(size, {s: sizes.get(s, 1) for s in symbols(size)}))
 
 
-def _expression(dim: str) -> Any:
+def expression(dim: str) -> Any:
+    """Return the size that a dim's name expresses, as `past + 1`; None if it is only a name."""
     from sardonyx.load.graph_text import parse_size
 
     try:
@@ -112,7 +115,7 @@ def _expression(dim: str) -> Any:
 
 
 def _symbols(dim: str) -> frozenset[str]:
-    size = None if dim.isidentifier() else _expression(dim)
+    size = None if dim.isidentifier() else expression(dim)
     return frozenset() if size is None else symbols(size)
 
 

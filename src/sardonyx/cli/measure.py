@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +20,53 @@ if TYPE_CHECKING:
 
 MAX_RUNS: Final = 100_000
 MIN_RUNS: Final = 3
+_BUSY: Final = 0.1  # of all cores
+_LEAST_S: Final = 0.2  # the system counts in hundredths of a second
 
 
 def growth(before: int | None) -> int | None:
     """Return the anonymous memory that was added since `before`."""
     now = anonymous_bytes()
     return None if now is None or before is None else max(0, now - before)
+
+
+class OtherLoad:
+    """The load of other processes since this object was made."""
+
+    def __init__(self) -> None:
+        self._began = _processor_seconds()
+        self._own = time.process_time()
+        self._at = time.perf_counter()
+
+    def share(self) -> float | None:
+        """Return the share of the machine's cores that they used; None if it is unknown."""
+        now, passed = _processor_seconds(), time.perf_counter() - self._at
+        if now is None or self._began is None or passed < _LEAST_S:
+            return None
+        used = now[0] - self._began[0] - (time.process_time() - self._own)
+        return max(0.0, used / (now[1] * passed))
+
+
+def _processor_seconds() -> tuple[float, int] | None:
+    """Return the seconds that all cores have worked, and their number; None if it is unknown."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            lines = [line.split() for line in file if line.startswith("cpu")]
+        ticks = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, AttributeError):
+        return None
+    user, nice, system, _idle, _wait, *rest = map(int, lines[0][1:9])
+    return (user + nice + system + sum(rest)) / ticks, len(lines) - 1
+
+
+def busy_note(share: float | None) -> str:
+    """Return a sentence about other processes if they took more than little of the machine."""
+    if share is None or share < _BUSY:
+        return ""
+    return (
+        f"the machine is busy: other processes use {share:.0%} of its cores, so times are longer "
+        "than they would be alone"
+    )
 
 
 @frozen

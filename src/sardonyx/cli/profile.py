@@ -18,7 +18,7 @@ from sardonyx.base.units import format_seconds
 from sardonyx.cli.arguments import UsageError, precision_entry
 from sardonyx.cli.console import activity, count, heading, note, printable, say, table
 from sardonyx.cli.inputs import check_outputs, chosen, input_files
-from sardonyx.cli.measure import Start, start
+from sardonyx.cli.measure import OtherLoad, Start, busy_note, start
 from sardonyx.cli.profile_cost import Cost, cost, family
 from sardonyx.cli.roofline import Roofline
 from sardonyx.reports.trace import Event, TimedStep
@@ -73,6 +73,7 @@ class ModelProfile:
     outside_s: float  # of a run, outside of its steps
     n_runs: int
     events: tuple[Event, ...]  # of a run of about the median length
+    others: float | None = None  # share of the machine's cores that other processes used
 
     @property
     def whole_s(self) -> float:
@@ -135,6 +136,7 @@ def measured(
     profiles: list[tuple[float, list[Event]]] = []
     plain: list[float] = []
     interval = max(1, n_runs // _ROOFLINES)
+    load = OtherLoad()
     for i in range(n_runs):
         if i % interval == 0:
             roofline.measure()
@@ -142,6 +144,7 @@ def measured(
             session.run(None, feed)
         profiles.append(_profile_run(session, feed))
         plain.extend(_plain_run(session, feed))
+    others = load.share()
     steps = merged([events for _, events in profiles])
     middle = statistics.median_low(seconds for seconds, _ in profiles)
     events = next(e for seconds, e in profiles if seconds == middle)
@@ -149,7 +152,9 @@ def measured(
     # Minima of both: noise falls on one of them, and only adds.
     outside_s = max(0.0, min(times) - min(_in_steps(e) for _, e in profiles))
     run_s = statistics.median(times)
-    return ModelProfile(subject, started, roofline, steps, run_s, outside_s, n_runs, tuple(events))
+    return ModelProfile(
+        subject, started, roofline, steps, run_s, outside_s, n_runs, tuple(events), others
+    )
 
 
 def _in_steps(events: Sequence[Event]) -> float:
@@ -250,6 +255,7 @@ def facts(report: ModelProfile) -> dict[str, Any]:
         "runs": report.n_runs,
         "run_s": report.run_s,
         "outside_s": report.outside_s,
+        "others_share": report.others,
         "limits": {
             "operations_per_s": roofline.operations_per_s,
             "bytes_read_per_s": roofline.bytes_read_per_s,
@@ -270,6 +276,8 @@ def _show(report: ModelProfile, top: int) -> None:
     heading(printable(os.path.basename(subject.model)), how)
     note(f"inputs: {printable(subject.inputs)}; precision: {subject.precision}")
     note(f"this machine: {_machine(report)}")
+    if busy := busy_note(report.others):
+        say(f"  {busy}", "yellow")
     say()
     _show_families(report)
     say()

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError, entries_of
 from sardonyx.cli.bench_worker import anonymous_bytes, flat, write_arrays
 from sardonyx.cli.console import activity, count, format_shape, heading, printable, say, table
+from sardonyx.cli.folding import folded
 from sardonyx.cli.measure import Latency, Start, growth, latency, start
 
 SHOWN: Final = 5  # values of an output
@@ -167,10 +168,11 @@ def _print(
 ) -> None:
     precision = "" if arguments.precision == "exact" else f", run in {arguments.precision}"
     heading("inputs", printable(source) + precision)
-    table([_type_row(describe(n, v)) for n, v in feed.items()], styles={0: "cyan"})
+    table(_rows([describe(n, v) for n, v in feed.items()], _type_row), styles={0: "cyan", 3: "dim"})
     say()
     heading("outputs")
-    table([_value_row(describe(n, v)) for n, v in measured.named], styles={0: "cyan", 3: "dim"})
+    rows = _rows([describe(n, v) for n, v in measured.named], _value_row)
+    table(rows, styles={0: "cyan", 3: "dim"})
     say()
     print_figures(measured)
     print_files(arguments)
@@ -197,6 +199,18 @@ def print_files(arguments: argparse.Namespace) -> None:
     paths = {name: getattr(arguments, name) for name in ("outputs", "profile")}
     rows = [[n, f"written to {printable(str(p))}"] for n, p in paths.items() if p is not None]
     table(rows, styles={0: "bold"}, indent=0)
+
+
+def _rows(
+    facts: Sequence[Mapping[str, Any]], row: Callable[[Mapping[str, Any]], list[str]]
+) -> list[list[str]]:
+    """Return a row for each value; caches of all layers share one, without their elements."""
+    return [
+        row(group[0])
+        if len(group) == 1
+        else [title, *_type_row(group[0])[1:], f"{len(group)} of them"]
+        for title, group in folded(facts)
+    ]
 
 
 def _type_row(facts: Mapping[str, Any]) -> list[str]:

@@ -69,27 +69,19 @@ def load(model: Any, options: LoadOptions | None = None, names: NameScope | None
 
 def read_record(data: ModelBytes) -> ModelRecord:
     """Decode a model; its graph is not None."""
-    name = data.source.name
     try:
         record = decode(data.source.data)
     except DecodeError as error:
-        _reject_other_formats(data)
-        raise InvalidProtobuf(f"{name} is not an ONNX model: {error}") from None
+        raise _misread(data, str(error)) from None
     if record.graph is None:
-        _reject_other_formats(data)
-        raise InvalidProtobuf(f"{name} is not an ONNX model: it has no graph")
+        raise _misread(data, "it has no graph")
     return record
 
 
-def _reject_other_formats(data: ModelBytes) -> None:
-    """Raise an error that names the format, for files that are often mistaken for a model."""
-    head, name = bytes(data.source.data[:64]), data.source.name
-    if head.startswith(b"version https://git-lfs"):
-        raise InvalidProtobuf(
-            f"{name} is a pointer of git-lfs, not the model itself", hint="run git lfs pull"
-        )
-    if head.startswith(b"PK\x03\x04"):
-        raise InvalidProtobuf(f"{name} is a zip archive", hint="unpack it, and load the model")
+def _misread(data: ModelBytes, why: str) -> InvalidProtobuf:
+    from sardonyx.load.other_formats import misread
+
+    return misread(data.source.name, memoryview(data.source.data), why)
 
 
 def _has_defaults(record: ModelRecord) -> bool:

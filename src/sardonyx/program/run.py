@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from sardonyx.program.native import NativeSegment
 from sardonyx.program.program import Program, PythonSegment, Run
 from sardonyx.program.region import RegionSegment
 
+_OTHERS: Final = 3  # wrong inputs that an error lists besides the first
+
 
 def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
     """Return the sizes of the named dims of the inputs; raise if a shape does not fit."""
     dims: dict[str, int] = {}
+    wrong: list[InvalidArgument] = []
     for spec in program.inputs:
         value = values.get(spec.name, spec.default)
         # Sequences, maps and optionals have no shape.
@@ -31,29 +34,58 @@ def bind(program: Program, values: Mapping[str, Any]) -> dict[str, int]:
             continue
         shape = tuple(value.shape)
         if isinstance(spec.fact, Fact) and spec.fact.shape is not None:
-            check_shape(spec.name, spec.fact, shape)
+            error = wrong_shape(spec.name, spec.fact, shape)
+            if error is not None:
+                wrong.append(error)
+                continue
+        if wrong:
+            continue
         for axis, name in spec.sizes:
             if dims.setdefault(name, shape[axis]) != shape[axis]:
                 raise AssumptionFailed(f"the dims named {name} differ in size")
+    if wrong:
+        raise _all_of(wrong)
     return dims
+
+
+def _all_of(wrong: Sequence[InvalidArgument]) -> InvalidArgument:
+    """Return the first of the errors about inputs, with the others in its context."""
+    first, *others = wrong
+    if others:
+        also = [error.what for error in others[:_OTHERS]]
+        if len(others) > _OTHERS:
+            also.append(f"and {len(others) - _OTHERS} more inputs")
+        first.where["also"] = "; ".join(also)
+    return first
 
 
 def check_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> None:
     """Raise if the shape of an input has another rank or another fixed size than its fact."""
+    error = wrong_shape(name, fact, shape)
+    if error is not None:
+        raise error
+
+
+def wrong_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> InvalidArgument | None:
+    """Return an error that names every dim of an input that contradicts its fact."""
     expected = fact.dims
     if len(shape) != len(expected):
-        raise InvalidArgument(
-            f"input {name} has rank {len(shape)}, and the model wants rank {len(expected)}",
-            got=list(shape),
-            wanted=fact,
-        )
-    for axis, (size, dim) in enumerate(zip(shape, expected, strict=True)):
-        if isinstance(dim, int) and size != dim:
-            raise InvalidArgument(
-                f"input {name} has {size} in dim {axis}, and the model wants {dim}",
-                got=list(shape),
-                wanted=fact,
-            )
+        what = f"input {name} has rank {len(shape)}, and the model wants rank {len(expected)}"
+    else:
+        pairs = enumerate(zip(shape, expected, strict=True))
+        wrong = [(i, n, d) for i, (n, d) in pairs if isinstance(d, int) and n != d]
+        if not wrong:
+            return None
+        dims, sizes, wanted = (_listed(column) for column in zip(*wrong, strict=True))
+        noun = "dims" if len(wrong) > 1 else "dim"
+        what = f"input {name} has {sizes} in {noun} {dims}, and the model wants {wanted}"
+    return InvalidArgument(what, got=list(shape), wanted=fact)
+
+
+def _listed(numbers: Sequence[object]) -> str:
+    """Return numbers as `1, 2 and 3`."""
+    *rest, last = map(str, numbers)
+    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def execute(program: Program, run: Run) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.log import Logger, logger
@@ -17,8 +17,9 @@ TORCH: Final = "TorchExecutionProvider"
 Factory = Callable[[Mapping[str, str]], Provider]
 _REGISTERED: Final[dict[str, Factory]] = {}  # by users
 # All names of onnxruntime: those that are not available here are skipped with a warning.
+_SUFFIX: Final = "ExecutionProvider"
 ALL: Final = tuple(
-    f"{name}ExecutionProvider"
+    f"{name}{_SUFFIX}"
     for name in (
         "NvTensorRTRTX", "Tensorrt", "CUDA", "MIGraphX", "OpenVINO", "Dnnl", "VitisAI", "QNN",
         "Nnapi", "VSINPU", "Js", "CoreML", "ACL", "Dml", "Rknpu", "WebNN", "WebGpu", "Xnnpack",
@@ -114,8 +115,8 @@ def normalized(
             warnings.warn(what, UserWarning, stacklevel=2)
         elif name not in available:
             logger.warning(
-                "the provider %s is not available%s; there are %s",
-                name, _why(name), ", ".join(available),
+                "the provider %s is not available%s; %sthere are %s",
+                name, _why(name), did_you_mean(name, available), ", ".join(available),
             )  # fmt: skip
         else:
             requested[name] = {str(k): str(v) for k, v in options.items()}
@@ -127,8 +128,21 @@ def check_names(providers: Any, provider_options: Any) -> None:
     for name, _ in _pairs(providers, provider_options):
         if name not in ALL and name != TORCH and name not in _REGISTERED:
             raise ValueFault(
-                f"Unknown Provider Type: {name}", hint=f"there are {', '.join(available())}"
+                f"Unknown Provider Type: {name}",
+                hint=f"{did_you_mean(name, available())}there are {', '.join(available())}",
             )
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return a question about the nearest name, to begin a hint with; empty for known names."""
+    import difflib  # rarely needed
+
+    if name in ALL or name == TORCH:
+        return ""
+    known = {each.lower(): each for each in (*names, *ALL)}
+    known |= {each.removesuffix(_SUFFIX).lower(): each for each in (*ALL, *names)}
+    close = difflib.get_close_matches(name.lower(), known, 1)
+    return f"did you mean {known[close[0]]}? " if close else ""
 
 
 def _why(name: str) -> str:

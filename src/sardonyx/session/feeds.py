@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from sardonyx.place.provider import HOST
 from sardonyx.program.program import FastPath, Input
 from sardonyx.program.run import check_shape
 
+_DESCRIBED: Final = 8  # inputs in an error message
 _PLAIN = (int, float, np.number, np.bool_, type(None))  # their text is the same in every program
 
 if TYPE_CHECKING:
@@ -293,11 +295,14 @@ def raise_run_error(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, 
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """Return the names and shapes of fed values, for error messages."""
-    return ", ".join(
+    """Return the names and shapes of fed values, for error messages: of many, the first ones."""
+    shown = [
         f"{name} {list(v.shape)}" if hasattr(v, "shape") else f"{name} ({type(v).__name__})"
-        for name, v in values.items()
-    )
+        for name, v in islice(values.items(), _DESCRIBED)
+    ]
+    if len(values) > _DESCRIBED:
+        shown.append(f"and {len(values) - _DESCRIBED} more")
+    return ", ".join(shown)
 
 
 def is_at(value: Any, device: str) -> bool:

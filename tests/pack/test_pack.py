@@ -22,6 +22,7 @@ from sardonyx.cli import main
 from sardonyx.errors import InvalidArgument, InvalidGraph
 from sardonyx.graph.const import SourceConst
 from sardonyx.models import DIGITS
+from sardonyx.ort.node_arg import ModelMetadata
 from sardonyx.pack.constants import PackConst
 from sardonyx.pack.file import PackFile
 from tests.pack.packs import (
@@ -144,8 +145,9 @@ def test_round(name: str, place: Any, tmp_path: Path) -> None:
     for ask in ("get_inputs", "get_outputs", "get_overridable_initializers"):
         said = [[(a.name, a.type, a.shape) for a in getattr(s, ask)()] for s in (session, plain)]
         assert said[0] == said[1]
-    meta = [vars(s.get_modelmeta()) for s in (session, plain)]
-    assert meta[0] == meta[1]
+    meta = [s.get_modelmeta() for s in (session, plain)]
+    for field in ModelMetadata.__slots__:
+        assert getattr(meta[0], field) == getattr(meta[1], field)
 
 
 def test_bodies_have_forms_of_their_own(tmp_path: Path) -> None:

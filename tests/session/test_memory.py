@@ -63,6 +63,12 @@ g (float[N, {WIDTH}] x, int64 n) => (float[T, N, {WIDTH}] all) {{
 """
 
 
+@pytest.fixture(autouse=True)
+def _nothing_cached() -> None:
+    """Free the sessions in reference cycles that earlier tests left: they keep blocks cached."""
+    gc.collect()
+
+
 def model(text: str = MODEL) -> bytes:
     return bytes(onnx.parser.parse_model(text).SerializeToString())
 

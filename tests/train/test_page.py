@@ -1,4 +1,4 @@
-"""docs/training.md names the ops with gradients, and those through which none passes."""
+"""docs/gradients.md names the ops with gradients, and those through which none passes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sardonyx.autodiff.stops import NO_GRADIENT, STOPS, rule_for
 from sardonyx.graph.op import GRADIENT, ML, ONNX, PREVIEW
 from sardonyx.ops import all_ops
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gradients.md"
 
 
 def tables_after(words: str) -> dict[str, str]:

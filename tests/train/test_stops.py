@@ -158,7 +158,8 @@ def test_the_reason_is_in_the_error() -> None:
 # Ops without a row that feeds a tensor. Those with bodies and sequences are in test_gradient.py.
 NOT_ASKED = (
     "BeamSearch CastMap ConcatFromSequence DictVectorizer GreedySearch If Loop RandomNormal "
-    "RandomUniform Sampling Scan SequenceEmpty SequenceLength SequenceMap SparseToDenseMatMul"
+    "RandomUniform Sampling Scan SequenceEmpty SequenceLength SequenceMap SparseToDenseMatMul "
+    "WhisperBeamSearch"
 )
 
 

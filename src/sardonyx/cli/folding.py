@@ -45,7 +45,7 @@ def folded(arguments: Sequence[Facts]) -> list[tuple[str, list[Facts]]]:
 
 
 def _title(names: Sequence[str]) -> str:
-    """Return names that differ in one number as one; empty if there are few, or they differ more."""
+    """Return names that differ in one number as one; empty if they are few or differ more."""
     numbers = [_NUMBER.findall(name) for name in names]
     varying = [i for i, each in enumerate(zip(*numbers, strict=True)) if len(set(each)) > 1]
     if len(names) < _FEWEST or len(varying) != 1:

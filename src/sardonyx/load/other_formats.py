@@ -35,7 +35,7 @@ _FORMATS: Final = (
 
 
 def misread(name: str, data: memoryview, why: str) -> InvalidProtobuf:
-    """Return the error for bytes that are not decoded as a model; `why` is what the decoder says."""
+    """Return the error for bytes that are not a model; `why` is what the decoder says."""
     head = bytes(data[:_HEAD])
     for pattern, what, hint in _FORMATS:
         if re.match(pattern, head):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ import onnxruntime  # type: ignore[import-untyped]
 
 import sardonyx
 from bench.quantized_cases import Row, rows
+from sardonyx.cli.bench_worker import shortest
 
 ROUNDS, ROUND_S = 5, 0.012
 GOAL = 1.2
@@ -37,17 +37,6 @@ class Result(NamedTuple):
     def ratio(self) -> float:
         """How many times as fast as onnxruntime."""
         return float("nan") if self.theirs is None else self.theirs / self.ours
-
-
-def _best(run: Callable[[], Any], best: float) -> float:
-    end = time.perf_counter() + ROUND_S
-    while True:
-        began = time.perf_counter()
-        run()
-        now = time.perf_counter()
-        best = min(best, now - began)
-        if now >= end:
-            return best
 
 
 def _session(module: Any, row: Row, threads: int) -> Any:
@@ -88,7 +77,7 @@ def measure(row: Row, threads: int) -> Result:
             gap = f"onnxruntime: {str(e)[:60]}"
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
-        best = [_best(run, b) for run, b in zip(runs, best, strict=True)]
+        best = [min(b, shortest(run, ROUND_S)) for run, b in zip(runs, best, strict=True)]
     times = [b * 1e3 for b in best]
     return Result(row, threads, times[0], times[1] if len(times) > 1 else None,
                   ours._compiled.program.python_steps, gap)  # fmt: skip

@@ -19,15 +19,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from packages import AS_ONNXRUNTIME, NEEDED, RUNTIMES, Trouble, call, link_sardonyx
+from packages import AS_ONNXRUNTIME, NEEDED, RUNTIMES, Trouble, install, link_sardonyx
 from suites import passing
-
-from sardonyx.base.atomic_file import writing
 
 TESTS = Path("onnxruntime", "test", "python")
 DATA = Path("onnxruntime", "test", "testdata")
@@ -151,15 +148,7 @@ def test_files(folder: Path) -> Iterator[Path]:
 
 def environment(cache: Path) -> Path:
     """Return the Python of an environment with what the tests need."""
-    folder = cache / "environment"
-    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    wanted = "\n".join((*REQUIRES, ""))
-    if not stamp.exists() or stamp.read_text() != wanted:
-        stamp.unlink(missing_ok=True)
-        call([sys.executable, "-m", "venv", "--clear", str(folder)], "venv")
-        call([str(python), "-m", "pip", "install", "--quiet", *wanted.split()], "pip")
-        with writing(str(stamp)) as file:
-            file.write(wanted.encode())
+    python = install(cache / "environment", REQUIRES)
     link_sardonyx(cache)
     return python
 

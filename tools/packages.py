@@ -152,18 +152,26 @@ def attempt(program: Program, cache: Path, processes: int, rounds: int) -> Row:
 def environment(program: Program, cache: Path) -> Path:
     """The Python of an environment that holds the package, onnxruntime and the way to Sardonyx."""
     folder = cache / program.name.removeprefix("use_")
+    python = install(folder, (*NEEDED, *program.requires), program.without_dependencies)
+    link_sardonyx(cache)
+    return python
+
+
+def install(
+    folder: Path, requires: Sequence[str], without_dependencies: Sequence[str] = ()
+) -> Path:
+    """The Python of an environment with these packages, made unless it has just these."""
     python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    wanted = "\n".join((*NEEDED, *program.requires, "", *program.without_dependencies, ""))
+    wanted = "\n".join((*requires, "", *without_dependencies, ""))
     if not stamp.exists() or stamp.read_text() != wanted:
         stamp.unlink(missing_ok=True)
         call([sys.executable, "-m", "venv", "--clear", str(folder)], "venv")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile"]
-        call([*pip, *NEEDED, *program.requires], "pip")
-        if program.without_dependencies:
-            call([*pip, "--no-deps", *program.without_dependencies], "pip")
+        call([*pip, *requires], "pip")
+        if without_dependencies:
+            call([*pip, "--no-deps", *without_dependencies], "pip")
         with writing(str(stamp)) as file:
             file.write(wanted.encode())
-    link_sardonyx(cache)
     return python
 
 

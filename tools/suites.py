@@ -15,13 +15,12 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packages import AS_ONNXRUNTIME, NEEDED, PAGE, RUNTIMES, Trouble, call, link_sardonyx
+from packages import AS_ONNXRUNTIME, NEEDED, PAGE, RUNTIMES, Trouble, install, link_sardonyx
 
 from sardonyx.base.atomic_file import writing
 
@@ -107,15 +106,8 @@ def environment(suite: Suite, source: Path, cache: Path) -> Path:
     """The Python of an environment with the package's source and what its tests need."""
     if not (source / "tests").is_dir():
         raise SystemExit(f"{source} has no folder tests: unpack the source of {suite.name} there")
-    folder = cache / "suites" / suite.name
-    python, stamp = folder / "bin" / "python", folder / "requirements.txt"
-    wanted = "\n".join((*NEEDED, *TESTING, *suite.requires, str(source), ""))
-    if not stamp.exists() or stamp.read_text() != wanted:
-        stamp.unlink(missing_ok=True)
-        call([sys.executable, "-m", "venv", "--clear", str(folder)], "venv")
-        call([str(python), "-m", "pip", "install", "--quiet", *wanted.split()], "pip")
-        with writing(str(stamp)) as file:
-            file.write(wanted.encode())
+    requires = (*NEEDED, *TESTING, *suite.requires, str(source))
+    python = install(cache / "suites" / suite.name, requires)
     link_sardonyx(cache)
     return python
 

@@ -13,6 +13,7 @@ import numpy as np
 import sardonyx
 from bench.sweep.case import Array, Case
 from bench.sweep.draw import MOST_ELEMENTS
+from sardonyx.cli.bench_worker import shortest
 
 ROUNDS: Final = 5
 ROUND_S: Final = 0.006  # per runtime and round, at least one run
@@ -72,7 +73,7 @@ def measure(case: Case, threads: int, rivals: list[str]) -> Result:
     began = time.perf_counter()
     for _ in range(ROUNDS):
         for name, run in runs.items():
-            best[name] = min(best[name], _best(run))
+            best[name] = min(best[name], shortest(run, ROUND_S))
         if time.perf_counter() - began > SLOW_S:
             break
     result.times = {r: best[r] * 1e3 if r in best else None for r in ("sardonyx", *rivals)}
@@ -130,17 +131,6 @@ def _torch(model: bytes, feed: Mapping[str, Array], threads: int) -> Run:
     options = {"device": "cpu", "use_cuda_graphs": "0"}
     session = sardonyx.InferenceSession(model, providers=[("TorchExecutionProvider", options)])
     return lambda: session.run(None, feed)
-
-
-def _best(run: Run) -> float:
-    best, end = math.inf, time.perf_counter() + ROUND_S
-    while True:
-        began = time.perf_counter()
-        run()
-        now = time.perf_counter()
-        best = min(best, now - began)
-        if now >= end:
-            return best
 
 
 def _difference(ours: list[Any], theirs: list[Any]) -> float:

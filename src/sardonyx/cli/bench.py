@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
+from sardonyx.base.npz import read_npz
 from sardonyx.base.records import frozen
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli import bench_worker
@@ -227,10 +228,10 @@ def _recording(result: Result) -> Iterator[None]:
 
 def _compare(results: Mapping[str, Result], folder: pathlib.Path) -> None:
     """Add the largest difference of each rival's outputs, relative to Sardonyx's largest value."""
-    ours = None if "error" in results[OURS] else feeds.arrays_of(folder / f"{OURS}.npz")
+    ours = None if "error" in results[OURS] else read_npz(folder / f"{OURS}.npz")
     for module, result in results.items():
         if ours is not None and module != OURS and "error" not in result:
-            theirs = feeds.arrays_of(folder / f"{module}.npz")
+            theirs = read_npz(folder / f"{module}.npz")
             largest = max((difference(a, theirs.get(k)) for k, a in ours.items()), default=0.0)
             is_comparable = ours.keys() == theirs.keys() and math.isfinite(largest)
             result["differs"] = largest if is_comparable else None

@@ -74,11 +74,16 @@ def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def write_arrays(file: IO[bytes], arrays: Mapping[str, Any]) -> None:
-    """Write a .npz file; numpy.savez does not accept every name."""
+    """Write a .npz file."""
     with zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+            append_array(archive, name, array)
+
+
+def append_array(archive: zipfile.ZipFile, name: str, array: Any) -> None:
+    """Append an array to a .npz file; numpy.savez does not accept every name."""
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+        np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
 
 
 def read_arrays(path: str, types: Mapping[str, str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from sardonyx.base.npz import read_npz
 from sardonyx.cli.console import activity, can_encode, console, say
-from sardonyx.cli.inputs import arrays_of
 from sardonyx.cli.run import Measured, measure, print_figures, print_files, start_session
 from sardonyx.models import DIGITS, SAMPLES
 
@@ -28,7 +28,7 @@ _GREYS: Final = range(233, 256)  # of a terminal's 256 colours, dark to light
 
 def run_digits(arguments: argparse.Namespace) -> int:
     """Classify all samples in one batch, time a single one, and print answers and figures."""
-    samples = arrays_of(SAMPLES)
+    samples = read_npz(SAMPLES)
     images, labels = samples["image"], samples["label"]
     with activity("running the built-in model"):
         started = start_session(arguments, DIGITS)

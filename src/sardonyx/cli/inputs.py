@@ -9,16 +9,16 @@ import argparse
 import math
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.npz import read_npz
 from sardonyx.cli.arguments import UsageError, merged
 from sardonyx.cli.bench_worker import write_arrays
 from sardonyx.cli.decoder_dims import complete
-from sardonyx.errors import InvalidArgument, NoSuchFile, SardonyxError
+from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact
@@ -162,7 +162,7 @@ def _array(name: str, dtype: DType, shape: tuple[int, ...], rng: np.random.Gener
 
 def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True) -> dict[str, Any]:
     """Read inputs from a .npz file; if not `strict`, ignore arrays that are not inputs."""
-    arrays = arrays_of(path)
+    arrays = read_npz(path)
     feed: dict[str, Any] = {}
     for declared in inputs:
         if isinstance(declared.fact, SequenceFact):
@@ -175,21 +175,6 @@ def read(path: pathlib.Path, inputs: Sequence[Declared], *, strict: bool = True)
         has = ", ".join(arrays) or "nothing else"
         raise InvalidArgument(f"{path} lacks the inputs {', '.join(missing)}", has=has)
     return feed | arrays if strict else feed
-
-
-def arrays_of(path: pathlib.Path) -> dict[str, Any]:
-    """Return all arrays of a .npz file; pickled objects are refused."""
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise NoSuchFile(f"there is no file {path}") from None
-    except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        why = "not a .npz file, or with pickled objects" if "pickle" in str(error) else error
-        raise InvalidArgument(
-            f"{path} cannot be read as arrays: {why}",
-            hint="write it with numpy.savez(FILE, name=array, ...)",
-        ) from None
 
 
 def store(feed: Mapping[str, Any], model: str, folder: pathlib.Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pathlib
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError
-from sardonyx.cli.bench_worker import flat
+from sardonyx.cli.bench_worker import append_array, flat
 from sardonyx.cli.compare.search import group_limit, groups, value_bytes
 from sardonyx.cli.compare.sides import ComparedModel, Key, SardonyxSide, SideOptions
 from sardonyx.cli.console import activity, format_shape, heading, printable, say, table
@@ -104,12 +105,7 @@ def _target(output: pathlib.Path | None, is_archive: bool) -> Iterator[Write]:
         yield lambda name, array: None
     elif is_archive:
         with writing(os.fspath(output)) as file, zipfile.ZipFile(file, "w") as archive:
-
-            def add(name: str, array: Any) -> None:
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-
-            yield add
+            yield partial(append_array, archive)
     else:
         output.mkdir(exist_ok=True)
         taken: set[str] = set()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import pathlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from sardonyx.base.npz import read_npz
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.console import activity, count, printable, say
-from sardonyx.cli.inputs import arrays_of, check_outputs
+from sardonyx.cli.inputs import check_outputs
 from sardonyx.errors import SardonyxError
 from sardonyx.load import load
 from sardonyx.load.source import read_model
@@ -29,10 +29,8 @@ def command(arguments: argparse.Namespace) -> int:
     """Train MODEL on DATA."""
     _check(arguments)
     _check_files(arguments)
-    data = arrays_of(pathlib.Path(arguments.data))
-    evaluation = (
-        None if arguments.evaluation is None else arrays_of(pathlib.Path(arguments.evaluation))
-    )
+    data = read_npz(arguments.data)
+    evaluation = None if arguments.evaluation is None else read_npz(arguments.evaluation)
     has_end = arguments.steps is not None or arguments.epochs is not None
     with _in_options(arguments), activity(f"training {printable(arguments.model)}"):
         result = fit(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeGuard
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.fact import Fact
 
 if TYPE_CHECKING:
     from sardonyx.graph.graph import Node, Value
@@ -64,6 +65,18 @@ class CompiledNode:
     call: StepCall
     kernel: str
     lowered: Lowered | None = None
+
+
+def why_not_ranked(value: Value, max_rank: int) -> str:
+    """Return why a value is not a tensor of a known rank up to `max_rank`; empty if it is."""
+    fact = value.fact
+    if not isinstance(fact, Fact):
+        return f"{value} is not a tensor"
+    if fact.shape is None:
+        return f"the rank of {value} is not known"
+    if len(fact.shape) > max_rank:
+        return f"{value} has more than {max_rank} dims"
+    return ""
 
 
 class Provider(Protocol):

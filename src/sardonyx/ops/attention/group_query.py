@@ -19,6 +19,7 @@ from sardonyx.ops.attention.cache import append_ranges, cache_length, rotary_pos
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
+    grouped_head_size,
     grouped_heads,
     pack,
     rms_normalized,
@@ -128,10 +129,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     heads, kv_heads = attrs["num_heads"], attrs["kv_num_heads"]
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
-    # Without key and value, the query holds the heads of all three.
-    qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
-    g.divides(qkv_heads, hidden, "the heads do not split the query")
-    head = hidden // qkv_heads
+    head = grouped_head_size(g, hidden, (heads, kv_heads), is_packed=x.key is None)
     expect_dims(g, (batch, rows, head * kv_heads), key=x.key, value=x.value)
     codec = codec_of(attrs, x.query.dtype, None if x.past_key is None else x.past_key.dtype)
     past: Size = 0

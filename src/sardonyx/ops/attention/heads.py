@@ -57,6 +57,14 @@ def grouped_heads(attrs: dict[str, Any]) -> tuple[int, int]:
     return heads, kv_heads
 
 
+def grouped_head_size(g: Scope, hidden: Size, counts: tuple[int, int], is_packed: bool) -> Size:
+    """Return the size of a head of the query; a packed query holds the heads of key and value."""
+    heads, kv_heads = counts
+    n_heads = heads + 2 * kv_heads if is_packed else heads
+    g.divides(n_heads, hidden, "the heads do not split the query")
+    return hidden // n_heads
+
+
 def all_or_none(what: str, *inputs: object) -> None:
     """Raise if only some of these optional inputs are present."""
     if len({x is None for x in inputs}) > 1:

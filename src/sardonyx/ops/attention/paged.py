@@ -18,6 +18,7 @@ from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
+    grouped_head_size,
     grouped_heads,
     rms_normalized,
     same_rank,
@@ -80,10 +81,8 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     same_rank(2, query=x.query, block_table=x.block_table)
     same_rank(4, key_cache=x.key_cache, value_cache=x.value_cache)
     tokens, width = x.query.dims
-    # Without key and value, the query holds the heads of all three.
-    qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
-    g.divides(qkv_heads, width, "the heads do not split the query")
-    head, batch = width // qkv_heads, x.block_table.dims[0]
+    head = grouped_head_size(g, width, (heads, kv_heads), is_packed=x.key is None)
+    batch = x.block_table.dims[0]
     expect_dims(g, (tokens, head * kv_heads), key=x.key, value=x.value)
     cache = (*x.key_cache.dims[:2], kv_heads, head)
     expect_dims(g, cache, key_cache=x.key_cache, value_cache=x.value_cache)

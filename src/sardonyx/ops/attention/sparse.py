@@ -18,6 +18,7 @@ from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
+    grouped_head_size,
     grouped_heads,
     heads_of,
     pack,
@@ -106,9 +107,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")
     same_rank(3, query=x.query)
     batch, rows, hidden = x.query.dims
-    qkv_heads = heads if x.key is not None else heads + 2 * kv_heads
-    g.divides(qkv_heads, hidden, "the heads do not split the query")
-    head = hidden // qkv_heads
+    head = grouped_head_size(g, hidden, (heads, kv_heads), is_packed=x.key is None)
     expect_dims(g, (batch, rows, head * kv_heads), key=x.key, value=x.value)
     same_rank(4, past_key=x.past_key, past_value=x.past_value)
     cache = (batch, kv_heads, x.past_key.dims[2], head)

@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL, ML
 from sardonyx.place.lowered import Bodies, Call, Lowered
-from sardonyx.place.provider import CompiledNode, No, Region, Yes
+from sardonyx.place.provider import CompiledNode, No, Region, Yes, why_not_ranked
 from sardonyx.program.program import Program
 from sardonyx.providers.cpu.index import lowering, text_lowering
 from sardonyx.providers.reference import Reference
@@ -66,7 +66,7 @@ def lowered(node: Node) -> Lowered | No:
     for value in node.inputs if node.op.key == ZIP_MAP else values:
         # Lowerings rely on tensors of known rank. The outputs of an If may have none: the rank is
         # that of the branch which runs.
-        if value is not None and (why := _unsupported(value)):
+        if value is not None and (why := why_not_ranked(value, MAX_RANK)):
             if node.op.name == "If" and value.node is node and _is_unranked(value):
                 continue
             return No(why)
@@ -76,15 +76,3 @@ def lowered(node: Node) -> Lowered | No:
 def _is_unranked(value: Value) -> bool:
     fact = value.fact
     return isinstance(fact, Fact) and fact.shape is None and fact.dtype is not STRING
-
-
-def _unsupported(value: Value) -> str:
-    """Return why kernels do not support a value; empty if they do."""
-    fact = value.fact
-    if not isinstance(fact, Fact):
-        return f"{value} is not a tensor"
-    if fact.shape is None:
-        return f"the rank of {value} is not known"
-    if len(fact.shape) > MAX_RANK:
-        return f"{value} has more than {MAX_RANK} dims"
-    return ""

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import INTERNAL
-from sardonyx.place.provider import No
+from sardonyx.place.provider import No, why_not_ranked
 from sardonyx.providers.torch.dtypes import TORCH
 from sardonyx.providers.torch.index import KERNELS
 from sardonyx.providers.torch.kernel import TorchKernel
@@ -52,15 +51,11 @@ def kernel_of(node: Node) -> TorchKernel | No:
 
 def why_unsupported(value: Value) -> str:
     """Return why torch cannot represent a value; empty if it can."""
-    fact = value.fact
-    if not isinstance(fact, Fact):
-        return f"{value} is not a tensor"
-    if fact.shape is None:
-        return f"the rank of {value} is unknown"
-    if len(fact.shape) > MAX_RANK:
-        return f"{value} has more than {MAX_RANK} dims"
-    if fact.dtype not in TORCH and (fact.dtype.bits >= 8 or value.const is None):
-        return f"torch has no element type {fact.dtype}, the type of {value}"
+    if why := why_not_ranked(value, MAX_RANK):
+        return why
+    dtype = value.tensor.dtype
+    if dtype not in TORCH and (dtype.bits >= 8 or value.const is None):
+        return f"torch has no element type {dtype}, the type of {value}"
     return ""
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import pathlib
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from sardonyx.base.npz import read_npz
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument, NoSuchFile
+from sardonyx.errors import InvalidArgument
 from sardonyx.quantization.data_reader import feeds_of
 from sardonyx.quantization.document import ModelDoc
 from sardonyx.quantization.document.model import ValueDoc
@@ -212,17 +212,7 @@ def _arrays(source: Any) -> dict[str, Array]:
     """Return the arrays of a file or a mapping."""
     if isinstance(source, Mapping):
         return {name: np.asarray(array) for name, array in source.items()}
-    try:
-        with open(source, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise NoSuchFile(f"there is no file {source}") from None
-    except (ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        why = "not a .npz file, or with pickled objects" if "pickle" in str(error) else error
-        raise InvalidArgument(
-            f"{source} cannot be read as arrays: {why}",
-            hint="write it with numpy.savez(FILE, name=array, ...)",
-        ) from None
+    return read_npz(source)
 
 
 def _length(arrays: Mapping[str, Array], names: Sequence[str | None]) -> int:

@@ -58,6 +58,25 @@ def release_pages() -> None:
     pool_for(_TRAINING).release_cached()
 
 
+def _session(lowered: LoweredGraph, threads: int, is_backward: bool) -> InferenceSession:
+    """Return the session of a forward or backward graph on its device."""
+    options = SessionOptions()
+    options.intra_op_num_threads = threads
+    # Forward and backward sessions alternate on the same pages: gradients are allocated where
+    # activations were, and vice versa.
+    options.add_session_config_entry(Keys.SHARE_BLOCK_POOL, "1")
+    options.add_session_config_entry(Keys.CACHE_PAGES, "1")
+    if is_backward:
+        options.add_session_config_entry(Keys.CONSUME_INPUTS, "1")
+        held = (name for _, name in lowered.tensors if is_primal(name))
+        options.add_session_config_entry(Keys.HELD_INPUTS, ",".join(held))
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if lowered.device.type == "cuda":
+        device_id = lowered.device.index or 0
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": device_id}))
+    return InferenceSession(lowered.model, options, providers=providers)
+
+
 class Executor:
     """A lowered graph with its session. Thread-safe, as sessions are."""
 
@@ -68,25 +87,11 @@ class Executor:
         is_backward: bool = False,
         saves_memory: bool = False,
     ) -> None:
-        options = SessionOptions()
-        options.intra_op_num_threads = threads
-        # Forward and backward sessions alternate on the same pages: gradients are allocated where
-        # activations were, and vice versa.
-        options.add_session_config_entry(Keys.SHARE_BLOCK_POOL, "1")
-        options.add_session_config_entry(Keys.CACHE_PAGES, "1")
-        if is_backward:
-            options.add_session_config_entry(Keys.CONSUME_INPUTS, "1")
-            held = (name for _, name in lowered.tensors if is_primal(name))
-            options.add_session_config_entry(Keys.HELD_INPUTS, ",".join(held))
         self.lowered = lowered
         self.saves_memory = saves_memory  # return freed pages to the system after a backward graph
         self._releases_pages = saves_memory and is_backward
-        device = lowered.device
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if device.type == "cuda":
-            providers.insert(0, ("CUDAExecutionProvider", {"device_id": device.index or 0}))
-        self.session = InferenceSession(lowered.model, options, providers=providers)
-        self._run = self._on_host if device.type == "cpu" else self._on_device
+        self.session = _session(lowered, threads, is_backward)
+        self._run = self._on_host if lowered.device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
         self._names = [name for _, name in lowered.tensors]
         self._tensors = items([index for index, _ in lowered.tensors])

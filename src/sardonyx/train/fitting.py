@@ -134,27 +134,17 @@ def fit(  # noqa: PLR0913 - options, passed by name
     if adapted is not None:
         model = adapted.model
         parameters = list(adapted.parameters) if parameters is None else parameters
-    choices = (parameters, optimizer, max_norm, mixed_precision, memory_budget, dims)
-    if not isinstance(model, TrainingStep):
-        step = TrainingStep(
-            model,
-            loss=loss,
-            parameters=parameters,
-            optimizer=optimizer,
-            max_norm=max_norm,
-            accumulate=accumulate,
-            mixed_precision=mixed_precision,
-            memory_budget=memory_budget,
-            dims=dims,
-        )
-    elif accumulate != 1 or any(choice is not None for choice in choices):
-        raise InvalidArgument(
-            "the options of a TrainingStep cannot be overridden; pass them to TrainingStep"
-        )
-    elif loss not in (None, model.loss):
-        raise InvalidArgument(f"the step minimizes {model.loss}, not {loss}")
-    else:
-        step = model
+    step = _step_of(
+        model,
+        loss=loss,
+        parameters=parameters,
+        optimizer=optimizer,
+        max_norm=max_norm,
+        accumulate=accumulate,
+        mixed_precision=mixed_precision,
+        memory_budget=memory_budget,
+        dims=dims,
+    )
     options = LoopOptions(
         loss=step.loss,
         epochs=epochs,
@@ -168,14 +158,7 @@ def fit(  # noqa: PLR0913 - options, passed by name
         seed=seed,
     )
     batches = Batches(data, step.inputs, BatchOptions(batch_size, shuffle, seed, drop_last))
-    validation = None
-    if evaluation is not None:
-        size = batch_size if holds_arrays(evaluation) else None
-        in_order = BatchOptions(size, shuffle=False, purpose="evaluation")
-        ordered = Batches(evaluation, step.inputs, in_order)
-        validation = Evaluation(ordered, step.loss, metrics or {})
-    elif metrics:
-        raise InvalidArgument("`metrics` need data for `evaluation`")
+    validation = _validation(step, evaluation, metrics or {}, batch_size)
     folder = checkpoints
     if folder is not None and not isinstance(folder, CheckpointFolder):
         folder = CheckpointFolder(folder)
@@ -188,3 +171,29 @@ def fit(  # noqa: PLR0913 - options, passed by name
     loop.run()
     state = loop.state
     return Fitted(step, state.losses, state.evaluations, state.early_stop_reason, adapted)
+
+
+def _step_of(model: Any, *, loss: str | None, accumulate: int, **options: Any) -> TrainingStep:
+    """Return the step to train: a new one with these options, or `model` if it is a step."""
+    if not isinstance(model, TrainingStep):
+        return TrainingStep(model, loss=loss, accumulate=accumulate, **options)
+    if accumulate != 1 or any(option is not None for option in options.values()):
+        raise InvalidArgument(
+            "the options of a TrainingStep cannot be overridden; pass them to TrainingStep"
+        )
+    if loss not in (None, model.loss):
+        raise InvalidArgument(f"the step minimizes {model.loss}, not {loss}")
+    return model
+
+
+def _validation(
+    step: TrainingStep, data: Data | None, metrics: Mapping[str, Metric], batch_size: int | None
+) -> Evaluation | None:
+    """Return the evaluation on some data, in their order; None without data."""
+    if data is None:
+        if metrics:
+            raise InvalidArgument("`metrics` need data for `evaluation`")
+        return None
+    size = batch_size if holds_arrays(data) else None
+    in_order = BatchOptions(size, shuffle=False, purpose="evaluation")
+    return Evaluation(Batches(data, step.inputs, in_order), step.loss, metrics)

@@ -14,6 +14,15 @@ DOUBLE = """
       y = Mul (x, two)
     }"""
 TRIPLE = DOUBLE.replace("2.0", "3.0")
+# Makes 16 MB of a row.
+WIDE = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    wide (float[n, 3] x) => (float[n, 4000000] y) {
+      axes = Constant <value: tensor = int64[1] {1}> ()
+      sizes = Constant <value: tensor = int64[2] {1, 4000000}> ()
+      total = ReduceSum <keepdims: int = 1> (x, axes)
+      y = Expand (total, sizes)
+    }"""
 # Rows of a batch are not independent: requests must not be joined.
 CENTERED = """
     <ir_version: 10, opset_import: ["" : 21]>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import random
 import socket
 import ssl
@@ -19,6 +21,7 @@ from sardonyx.serve import ModelConfig, ServerConfig, start
 from tests.serve import models
 from tests.serve.conftest import need_extra
 from tests.serve.http_client import Client, tensor
+from tests.serve.process import until
 
 TOKEN = "a-token-of-enough-characters"
 X = np.ones((1, 3), np.float32)
@@ -35,11 +38,32 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     config = ServerConfig(
         port=0,
         grpc_port=0,
-        models={"double": ModelConfig(path=str(models.save(models.DOUBLE, folder / "m.onnx")))},
+        models={
+            "double": ModelConfig(path=str(models.save(models.DOUBLE, folder / "m.onnx"))),
+            "wide": ModelConfig(
+                path=str(models.save(models.WIDE, folder / "wide.onnx")), max_batch=1
+            ),
+        },
         token_file=str(tokens),
         header_timeout_s=0.2,
         body_timeout_s=0.2,
         max_connections=20,
+    )
+    with start(config) as server:
+        yield server
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Any]:
+    """A server with few connections, small limits and time."""
+    need_extra()
+    (tmp_path / "tokens").write_text(TOKEN)
+    config = ServerConfig(
+        port=0,
+        models={"double": ModelConfig(path=str(models.save(models.DOUBLE, tmp_path / "m.onnx")))},
+        token_file=str(tmp_path / "tokens"),
+        max_connections=4,
+        max_held=200_000,
     )
     with start(config) as server:
         yield server
@@ -134,12 +158,89 @@ def test_bodies_have_a_time(strict: Any) -> None:
         assert b" 408 " in raw(strict.http_port, begin + sent)
 
 
-def test_connections_have_a_limit(strict: Any) -> None:
-    port = strict.http_port
-    held = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+def opened(port: int, data: bytes = b"") -> socket.socket:
+    """Return a connection that has sent something."""
+    sock = socket.create_connection(("127.0.0.1", port), timeout=20)
+    sock.sendall(data)
+    return sock
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Return whether the server has not closed a connection."""
+    sock.setblocking(False)
+    try:
+        return sock.recv(1) != b""
+    except BlockingIOError:
+        return True
+
+
+BEGIN = (
+    b"POST /v2/models/wide/infer HTTP/1.1\r\nHost: localhost\r\n"
+    b"Authorization: Bearer " + TOKEN.encode() + b"\r\n"
+)
+HEALTH = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_connections_have_a_limit(patient: Any) -> None:
+    """Connections without a request make room for others, those with one do not."""
+    port = patient.http_port
+    begun = BEGIN + b"Content-Length: 9\r\n\r\n"
+    idle = opened(port, HEALTH)
+    assert b" 200 " in idle.recv(100)
+    held = [opened(port, begun) for _ in range(3)]
+    until(lambda: len(patient.service.connections) == 4)
+    fourth = opened(port, begun)
+    until(lambda: not is_open(idle))
+    until(lambda: len(patient.service.connections) == 4)
     assert b" 503 " in raw(port, b"")
+    for sock in (*held, fourth, idle):
+        sock.close()
+
+
+@pytest.mark.parametrize("trailer", [b"a: b\r\n", b"a", b"a: bbb"])
+def test_trailers_have_a_limit(patient: Any, trailer: bytes) -> None:
+    begin = BEGIN + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n"
+    with opened(patient.http_port, begin) as sock, contextlib.suppress(OSError):
+        first, rest = trailer[:-1], trailer * (1 << 20)
+        sock.sendall(first)
+        sock.sendall(rest)
+        while sock.recv(1 << 16):
+            pass
+    until(lambda: not patient.service.connections)
+
+
+def test_chunks_of_one_byte_are_no_attack(patient: Any) -> None:
+    text = json.dumps({"inputs": [tensor("x", np.zeros((1, 1000), np.float32))]}) + " " * 9000
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text.encode())
+    begin = BEGIN.replace(b"wide", b"double") + b"Connection: close\r\n"
+    answer = raw(
+        patient.http_port, begin + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n"
+    )
+    assert b"shape [-1, 3], not [1, 1000]" in answer
+
+
+def test_answers_that_are_not_read_are_dropped(strict: Any) -> None:
+    body = json.dumps(
+        {**REQUEST, "parameters": {"binary_data_output": True}},
+    ).encode()
+    request = BEGIN + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+    with opened(strict.http_port, request) as sock:
+        until(lambda: strict.service.n_active == 0 and len(strict.service.connections) == 1)
+        until(lambda: not strict.service.connections)
+        with contextlib.suppress(ConnectionResetError):
+            while sock.recv(1 << 20):
+                pass
+
+
+def test_bodies_have_a_limit_in_all(patient: Any) -> None:
+    begin = BEGIN + b"Content-Length: 100000\r\n\r\n"
+    port = patient.http_port
+    held = [opened(port, begin + b" " * 90_000) for _ in range(2)]
+    until(lambda: patient.service.held.count == 180_000)
+    assert b"503" in raw(port, begin + b" " * 90_000)
     for sock in held:
         sock.close()
+    until(lambda: patient.service.held.count == 0)
 
 
 def test_malformed_requests_disturb_nobody(strict: Any) -> None:
@@ -205,6 +306,10 @@ def test_tls(tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=certificate)
         with Client(server.http_port, trusted) as client:
             assert client.infer("m", {"x": X})["y"].tolist() == [[2, 2, 2]]
+        trusted.maximum_version = ssl.TLSVersion.TLSv1_2
+        trusted.set_ciphers("ECDHE-ECDSA-AES256-SHA")
+        with pytest.raises(ssl.SSLError), Client(server.http_port, trusted) as client:
+            client.get("/v2/health/live")
         grpc = pytest.importorskip("grpc")
         credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(f"localhost:{server.grpc_port}", credentials) as channel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -156,8 +157,15 @@ def entry(**changes: Any) -> dict[str, Any]:
         ({"inputs": [entry(data=["a", "b"])]}, BadRequest, "not numbers"),
         ({"inputs": [entry(datatype="INT8", data=[1, 200])]}, BadRequest, "outside of the range"),
         ({"inputs": [entry(datatype="INT8", data=[1, 2.5])]}, BadRequest, "not numbers"),
-        ({"inputs": [entry(datatype="INT64", data=[1, 2**70])]}, BadRequest, "not numbers"),
-        ({"inputs": [entry(datatype="BYTES")]}, BadRequest, "not a string"),
+        (
+            {"inputs": [entry(datatype="INT64", data=[1, 2**70])]},
+            BadRequest,
+            "outside of the range",
+        ),
+        ({"inputs": [entry(datatype="BYTES")]}, BadRequest, "not strings"),
+        ({"inputs": [entry(data=[1, "a" * 1000])]}, BadRequest, "not numbers"),
+        ({"inputs": [entry(data=[[1], 2])]}, BadRequest, "ragged"),
+        ({"inputs": [entry(data=[1, 10**400])]}, BadRequest, "outside of the range"),
         ({"inputs": [entry(datatype="BYTES", data=["a"])]}, BadRequest, "1 elements"),
         ({"inputs": [entry(data=None)]}, BadRequest, "neither a list"),
         (
@@ -214,3 +222,18 @@ def test_nested_data_are_flattened() -> None:
     message = {"inputs": [entry(shape=[2, 2], data=[[1, 2], [3, 4]])]}
     request = decode(json.dumps(message).encode(), None, LIMITS)
     assert request.feed["x"].tolist() == [[1, 2], [3, 4]]
+    message = {"inputs": [entry(data=[10**20, 1e-3])]}  # whole numbers of any size are floats
+    request = decode(json.dumps(message).encode(), None, LIMITS)
+    assert request.feed["x"].tolist() == [np.float32(1e20), np.float32(1e-3)]
+
+
+def test_a_long_string_among_numbers_takes_no_memory() -> None:
+    data = [0] * 1000 + ["a" * 100_000]  # as an array of strings: 400 MB
+    message = {"inputs": [entry(shape=[1001], data=data)]}
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadRequest, match="not numbers"):
+            decode(json.dumps(message).encode(), None, Limits())
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()

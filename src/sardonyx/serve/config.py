@@ -69,6 +69,7 @@ class ServerConfig:
     client_ca: str = ""
     allow_hosts: tuple[str, ...] = ()
     max_body: int = 64 << 20
+    max_held: int = 1 << 30  # bytes of all bodies over HTTP that are being received or answered
     max_json: int = 8 << 20
     max_tensors: int = 64
     max_elements: int = 1 << 28

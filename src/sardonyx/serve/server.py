@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
 import ssl
@@ -28,17 +29,37 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG: Final = 2048
 # Threads that end a run wait for the event loop at most this long for the interpreter.
 _SWITCH_S: Final = 0.0005
+_SEND_S: Final = 2  # for answers that are being sent when the server has to end
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"  # of TLS 1.2, which is the oldest that is spoken
 
 
 class _Uvicorn(uvicorn.Server):
-    """uvicorn, which leaves signals to us, and says when it listens."""
+    """uvicorn, which leaves signals to us, says when it listens, and limits TLS handshakes."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, handshake_s: float) -> None:
         super().__init__(config)
         self.listens = asyncio.Event()
+        self._handshake_s = handshake_s if config.is_ssl else None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            kind: Any = config.http_protocol_class
+            made: asyncio.Protocol = kind(config, self.server_state, self.lifespan.state)
+            return made
+
+        self.servers = [
+            await loop.create_server(
+                connection,
+                sock=sock,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=self._handshake_s,
+            )
+            for sock in sockets or []
+        ]
+        self.started = True
         self.listens.set()
 
     @contextlib.contextmanager
@@ -68,7 +89,8 @@ class Server:
                 self._loop.add_signal_handler(number, self._stop.set)
         try:
             self.service = Service(self.config)
-            http = _Uvicorn(self._uvicorn_config())
+            http = _Uvicorn(self._uvicorn_config(), self.config.header_timeout_s)
+            self.service.connections = http.server_state.connections
         except BaseException:
             self._listener.close()
             raise
@@ -83,7 +105,7 @@ class Server:
             if not self._stop.is_set():
                 on_ready()
             await self._stop.wait()
-            await self._drain()
+            http.config.timeout_graceful_shutdown = await self._drain()
         finally:
             http.should_exit = True
             for task in tasks[1:]:
@@ -105,12 +127,15 @@ class Server:
                 load.cancel()
         self.service.is_started = True
 
-    async def _drain(self) -> None:
+    async def _drain(self) -> int:
+        """Answer the requests that are there; return the seconds that are left to send answers."""
         logger.info("stopping: %d requests are being answered", self.service.n_active)
         self.service.is_leaving = True
         if self.config.linger_s:
             await asyncio.sleep(self.config.linger_s)
+        end = self._loop.time() + self.config.drain_s
         await self.service.drain()
+        return max(_SEND_S, math.ceil(end - self._loop.time()))
 
     async def _start_grpc(self) -> Any:
         if self.grpc_port < 0:
@@ -136,10 +161,11 @@ class Server:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=int(config.keep_alive_s),
-            timeout_graceful_shutdown=2,
+            timeout_graceful_shutdown=_SEND_S,
             backlog=_BACKLOG,
             ssl_certfile=config.certificate or None,
             ssl_keyfile=config.key or None,
+            ssl_ciphers=_CIPHERS,
             ssl_ca_certs=config.client_ca or None,
             ssl_cert_reqs=ssl.CERT_REQUIRED if config.client_ca else ssl.CERT_NONE,
         )

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Final
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.config import ServerConfig
+from sardonyx.serve.held import HeldBytes
 from sardonyx.serve.metrics import Metrics
 from sardonyx.serve.models.loaded import LoadedModel
 from sardonyx.serve.models.repository import LOADING, READY, UNAVAILABLE, Entry, Repository
@@ -40,6 +41,8 @@ class Service:
         self.is_leaving = False  # not ready any more, but answering
         self.is_stopping = False
         self.n_active = 0
+        self.held = HeldBytes(config.max_held)
+        self.connections: Collection[object] = ()  # those of HTTP that are open
         self.control: Control = self.apply
         self._idle: asyncio.Event = asyncio.Event()
 
@@ -53,6 +56,19 @@ class Service:
         """Return the server's metadata."""
         return {"name": "sardonyx", "version": __version__, "extensions": list(EXTENSIONS)}
 
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request until its answer is made, or refuse it because the server stops."""
+        if self.is_stopping:
+            raise Unavailable("the server is stopping")
+        self.n_active += 1
+        try:
+            yield
+        finally:
+            self.n_active -= 1
+            if self.is_stopping and not self.n_active:
+                self._idle.set()
+
     async def infer(
         self,
         name: str,
@@ -62,30 +78,34 @@ class Service:
         watch: Watch | None = None,
     ) -> InferResponse:
         """Answer a request; `watch` is told what is waited for."""
-        if self.is_stopping:
-            raise Unavailable("the server is stopping")
+        with self.answering():
+            return await self.infer_part(name, version, request, protocol, watch)
+
+    async def infer_part(
+        self,
+        name: str,
+        version: str,
+        request: InferRequest,
+        protocol: str,
+        watch: Watch | None = None,
+    ) -> InferResponse:
+        """Answer a part of a request that is counted already."""
         started = time.perf_counter()
         repository = self.repository
-        self.n_active += 1
-        try:
-            model = repository.find(name, version) or await repository.get(name, version)
-            metrics = self.metrics.of(model.name, model.version)
-            code = "OK"
-            with self.tracer.span(model.name, request.headers):
-                try:
-                    return await self._run(model, request, watch)
-                except Refusal as refusal:
-                    code = refusal.grpc_code
-                    raise
-                except asyncio.CancelledError:
-                    code = Cancelled.grpc_code
-                    raise
-                finally:
-                    metrics.answered(protocol, code, time.perf_counter() - started)
-        finally:
-            self.n_active -= 1
-            if self.is_stopping and not self.n_active:
-                self._idle.set()
+        model = repository.find(name, version) or await repository.get(name, version)
+        metrics = self.metrics.of(model.name, model.version)
+        code = "OK"
+        with self.tracer.span(model.name, request.headers):
+            try:
+                return await self._run(model, request, watch)
+            except Refusal as refusal:
+                code = refusal.grpc_code
+                raise
+            except asyncio.CancelledError:
+                code = Cancelled.grpc_code
+                raise
+            finally:
+                metrics.answered(protocol, code, time.perf_counter() - started)
 
     async def _run(
         self, model: LoadedModel, request: InferRequest, watch: Watch | None

@@ -24,6 +24,7 @@ def status_of(service: Service) -> dict[str, Any]:
         "memory_bytes": memory_bytes(),
         "memory_limit": service.config.memory_limit,
         "active": service.n_active,
+        "connections": len(service.connections),
         "models": [
             _model(service, entry.name, version, numbers.get((entry.name, version), {}))
             for entry in service.repository

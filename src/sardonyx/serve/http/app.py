@@ -72,6 +72,8 @@ class App:
             logger.exception("%s %s failed", scope["method"], scope["path"])
             if not exchange.has_answered:
                 await self._refuse(exchange, ModelFailed("the server failed: see its log"))
+        finally:
+            exchange.close()
         if self._service.config.access_log:
             log_access(exchange)
 

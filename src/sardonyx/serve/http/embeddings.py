@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from sardonyx.serve.http.exchange import Exchange
 from sardonyx.serve.http.responses import send_json
+from sardonyx.serve.http.watcher import Watcher
 from sardonyx.serve.models.embedder import Embedder
 from sardonyx.serve.protocol.datatypes import Array
 from sardonyx.serve.protocol.json_codec import parse_object
 from sardonyx.serve.protocol.messages import InferRequest
-from sardonyx.serve.refusals import BadRequest, TooLarge, Unavailable, Unknown
+from sardonyx.serve.refusals import BadRequest, Cancelled, TooLarge, Unavailable, Unknown
 from sardonyx.serve.service import Service
 
 _MAX_TEXTS: Final = 2048  # as OpenAI's
@@ -36,10 +37,15 @@ async def models(exchange: Exchange) -> None:
 
 async def create(exchange: Exchange) -> None:
     """Return an embedding for each text."""
-    service = exchange.service
-    if service.is_stopping:
+    if exchange.service.is_stopping:
         raise Unavailable("the server is stopping")
     message = parse_object(await exchange.body())
+    with exchange.service.answering():
+        await _create(exchange, message)
+
+
+async def _create(exchange: Exchange, message: Mapping[str, Any]) -> None:
+    service = exchange.service
     name = message.get("model")
     if not isinstance(name, str):
         raise BadRequest("model is the name of a model")
@@ -55,7 +61,7 @@ async def create(exchange: Exchange) -> None:
     else:
         feeds = embedder.feeds(texts)
     exchange.has_model = True
-    vectors = await _vectors(service, name, embedder, feeds)
+    vectors = await _while_present(exchange, _vectors(service, name, embedder, feeds))
     vectors = _shortened(vectors, message)
     n_tokens = sum(next(iter(feed.values())).size for feed in feeds)
     data = [
@@ -85,13 +91,29 @@ def _texts(value: Any) -> Sequence[str | Sequence[int]]:
     return texts
 
 
+async def _while_present(
+    exchange: Exchange, making: Coroutine[Any, Any, list[Array]]
+) -> list[Array]:
+    """Return what a coroutine returns, or end it when the client leaves."""
+    task, watcher = asyncio.ensure_future(making), Watcher(exchange)
+    watcher.start(task.cancel)
+    try:
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise Cancelled("the client has left")
+        return task.result()
+    finally:
+        watcher.stop()
+        task.cancel()
+
+
 async def _vectors(
     service: Service, name: str, embedder: Embedder, feeds: Sequence[dict[str, Array]]
 ) -> list[Array]:
     """Run each text as a request of its own, which dynamic batching may join with any other."""
 
     async def embed(feed: dict[str, Array]) -> Array:
-        response = await service.infer(name, "", InferRequest(feed), "openai")
+        response = await service.infer_part(name, "", InferRequest(feed), "openai")
         return embedder.pool([array for _, array in response.outputs])
 
     vectors: list[Array] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sardonyx.serve.http.body import read_body
+from sardonyx.serve.http.body import BodyReader
 from sardonyx.serve.service import Service
 
 
@@ -13,7 +13,7 @@ class Exchange:
     """The argument of endpoints. Cheaper than starlette's Request, which parses more."""
 
     __slots__ = (
-        "_send", "has_answered", "has_model", "has_read_body", "headers", "params", "path",
+        "_body", "_send", "has_answered", "has_model", "has_read_body", "headers", "params", "path",
         "receive", "scope", "service", "started", "status",
     )  # fmt: skip
 
@@ -29,6 +29,7 @@ class Exchange:
         self.has_model = False  # the model's metrics count the request
         self.has_answered = False
         self.status = 0
+        self._body = BodyReader(receive, service.config, service.held)
         self._send = send
 
     async def send(self, message: dict[str, Any]) -> None:
@@ -39,6 +40,10 @@ class Exchange:
 
     async def body(self) -> bytes | bytearray:
         """Return the body, read within the server's limits."""
-        body = await read_body(self.receive, self.headers, self.service.config)
+        body = await self._body.read(self.headers)
         self.has_read_body = True
         return body
+
+    def close(self) -> None:
+        """Note that the request is answered."""
+        self._body.close()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+from functools import partial
 from typing import Final
 
 from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.http.exchange import Exchange
 from sardonyx.serve.http.responses import send_bytes, send_json, send_tensors
+from sardonyx.serve.http.watcher import Watcher
 from sardonyx.serve.models.loaded import LoadedModel
 from sardonyx.serve.protocol.json_codec import decode, encode, parse_object
 from sardonyx.serve.refusals import BadRequest, Cancelled, Forbidden, Unavailable
 
 _HEADER: Final = b"inference-header-content-length"
 _TRACE: Final = ("traceparent", "tracestate")
-_WATCH_AFTER_S: Final = 0.005  # disconnects are not watched for during shorter requests
 
 
 async def infer(exchange: Exchange) -> None:
@@ -30,44 +30,19 @@ async def infer(exchange: Exchange) -> None:
             for name in _TRACE
             if name.encode() in exchange.headers
         }
-    watcher = _Watcher(exchange)
+    watcher = Watcher(exchange)
+
+    def watch(pending: Pending, model: LoadedModel) -> None:
+        exchange.has_model = True
+        watcher.start(partial(model.batcher.abandon, pending, Cancelled("the client has left")))
+
     try:
         name, version = exchange.params["model"], exchange.params.get("version", "")
-        response = await service.infer(name, version, request, "http", watcher.start)
+        response = await service.infer(name, version, request, "http", watch)
     finally:
         watcher.stop()
     parts, json_size = encode(response)
     await send_tensors(exchange.send, parts, json_size)
-
-
-class _Watcher:
-    """Cancels a request when its client disconnects."""
-
-    __slots__ = ("_exchange", "_task", "_timer")
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self, pending: Pending, model: LoadedModel) -> None:
-        self._exchange.has_model = True
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_WATCH_AFTER_S, self._watch, pending, model)
-
-    def _watch(self, pending: Pending, model: LoadedModel) -> None:
-        self._task = asyncio.create_task(self._until_gone(pending, model))
-
-    async def _until_gone(self, pending: Pending, model: LoadedModel) -> None:
-        while (await self._exchange.receive())["type"] != "http.disconnect":
-            pass
-        model.batcher.abandon(pending, Cancelled("the client has left"))
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
 
 def _json_size(header: bytes | None) -> int | None:

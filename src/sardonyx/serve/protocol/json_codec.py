@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from sardonyx.serve.protocol.datatypes import BY_DTYPE, BY_NAME, Array, Datatype
+from sardonyx.serve.protocol.json_tensors import from_json, to_json
 from sardonyx.serve.protocol.limits import Limits
 from sardonyx.serve.protocol.messages import InferRequest, InferResponse, RequestedOutput
-from sardonyx.serve.protocol.tensors import Buffer, from_bytes, string_array, to_bytes
+from sardonyx.serve.protocol.tensors import Buffer, from_bytes, to_bytes
 from sardonyx.serve.refusals import BadRequest, TooLarge
 
 MAX_TIMEOUT_S: Final = 86_400.0
@@ -95,7 +93,7 @@ def _inputs(message: Mapping[str, Any], binary: memoryview, limits: Limits) -> d
         datatype, shape = _declared(name, entry, limits)
         size = mapping(entry, "parameters").get("binary_data_size")
         if size is None:
-            feed[name] = _from_json(name, datatype, shape, entry.get("data"))
+            feed[name] = from_json(name, datatype, shape, entry.get("data"))
             continue
         if type(size) is not int or not 0 <= size <= len(binary) - offset:
             raise BadRequest(
@@ -120,61 +118,6 @@ def _declared(
         if key in mapping(entry, "parameters"):
             raise BadRequest(f"{name} has the parameter {key}, which is not supported")
     return BY_NAME[datatype], limits.check_shape(name, shape)
-
-
-def _from_json(name: str, datatype: Datatype, shape: tuple[int, ...], data: Any) -> Array:
-    """Return a tensor from a list of its elements, flat or nested."""
-    if not isinstance(data, list):
-        raise BadRequest(f"{name} has neither a list `data` nor the parameter binary_data_size")
-    if datatype.is_bytes:
-        flat = list(_flattened(data, limit=prod(shape) + 1))
-        if not all(isinstance(each, str) for each in flat):
-            raise BadRequest(f"an element of {name} is not a string")
-        _check_count(name, len(flat), shape)
-        return string_array(flat, shape)
-    try:
-        array: Array = np.array(data)
-    except (ValueError, OverflowError, RecursionError):
-        raise BadRequest(f"the data of {name} are ragged, or nested too deeply") from None
-    _check_count(name, array.size, shape)
-    return _converted(name, datatype, array).reshape(shape)
-
-
-def _converted(name: str, datatype: Datatype, array: Array) -> Array:
-    """Return the elements in the declared type, or refuse those that it has no value for."""
-    kind = datatype.dtype.kind
-    if array.size == 0:
-        return array.astype(datatype.dtype)
-    accepted = {"b": "b", "i": "iu", "u": "iu"}.get(kind, "iuf")
-    if array.dtype.kind not in accepted:
-        raise BadRequest(f"the data of {name} are not numbers of the datatype {datatype.name}")
-    if kind in "iu":
-        limits = np.iinfo(datatype.dtype)
-        if int(array.min()) < limits.min or int(array.max()) > limits.max:
-            raise BadRequest(f"an element of {name} is outside of the range of {datatype.name}")
-    with np.errstate(over="ignore"):  # of 16-bit floats: infinity, as everywhere
-        return array.astype(datatype.dtype)
-
-
-def _check_count(name: str, count: int, shape: tuple[int, ...]) -> None:
-    if count != prod(shape):
-        raise BadRequest(f"{name} has {count} elements, but the shape {list(shape)}")
-
-
-def _flattened(data: list[Any], limit: int) -> Iterator[Any]:
-    """Yield the elements of nested lists in order, at most `limit`; without recursion."""
-    stack: list[Iterator[Any]] = [iter(data)]
-    while stack and limit:
-        for each in stack[-1]:
-            if isinstance(each, list):
-                stack.append(iter(each))
-                break
-            yield each
-            limit -= 1
-            if not limit:
-                return
-        else:
-            stack.pop()
 
 
 def _outputs(message: Mapping[str, Any], limits: Limits) -> tuple[RequestedOutput, ...]:
@@ -220,7 +163,7 @@ def encode(response: InferResponse) -> tuple[list[Buffer], int | None]:
             parts.append(data)
             entry["parameters"] = {"binary_data_size": len(data)}
         else:
-            entry["data"] = _to_json(array)
+            entry["data"] = to_json(array)
         entries.append(entry)
     message: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
     if response.id:
@@ -228,10 +171,3 @@ def encode(response: InferResponse) -> tuple[list[Buffer], int | None]:
     message["outputs"] = entries
     text = json.dumps(message, separators=(",", ":")).encode()
     return [text, *parts], len(text) if parts else None
-
-
-def _to_json(array: Array) -> list[Any]:
-    if array.dtype.itemsize == 2 and array.dtype.kind not in "iu":
-        array = array.astype(np.float32)  # bfloat16 has no Python number of its own
-    flat: list[Any] = array.ravel().tolist()
-    return flat

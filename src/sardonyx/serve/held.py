@@ -1,0 +1,23 @@
+"""How much of the requests a server keeps in memory."""
+
+from __future__ import annotations
+
+from sardonyx.serve.refusals import Unavailable
+
+
+class HeldBytes:
+    """The bytes of all bodies that a server holds, each until its answer is made."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.count = 0
+
+    def take(self, count: int) -> None:
+        """Count bytes that arrived, or refuse their request."""
+        if self.count + count > self._limit:
+            raise Unavailable("the server holds as many bytes of requests as it may: try again")
+        self.count += count
+
+    def give_back(self, count: int) -> None:
+        """Take bytes from the count that are no longer held."""
+        self.count -= count

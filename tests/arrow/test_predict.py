@@ -168,6 +168,12 @@ def test_packs_are_shared_through_a_folder(tmp_path: Any) -> None:
     assert len(list(tmp_path.glob("*.packed"))) == 1
 
 
+def test_folders_of_packs_that_others_write_to_are_refused(tmp_path: Any) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidArgument, match="others than this user can write"):
+        Predictor(models.SUM, pack_cache=str(tmp_path))(pa.table({"x": [[1.0, 2, 3]]}))
+
+
 def feed_times(seconds_per_row: dict[int, float]) -> list[int]:
     """The sizes that are chosen if a row takes so long with so many rows."""
     chooser, sizes = BatchRows(), []

@@ -351,6 +351,20 @@ async def test_closing_answers_what_is_there(bench: Bench) -> None:
     assert waiting.future.done()
 
 
+@scenario()
+async def test_a_failing_request_takes_no_other_with_it_while_closing(bench: Bench) -> None:
+    await_first = bench.submit(0)
+    await bench.running()
+    good, bad = bench.submit(1), bench.submit(-1)
+    closing = asyncio.create_task(bench.batcher.close(20))
+    await asyncio.sleep(0)
+    bench.session.go.set()
+    assert (await good.future)[0].tolist() == [[2, 2]]
+    with pytest.raises(BadRequest, match="x is negative"):
+        await bad.future
+    await asyncio.gather(await_first.future, closing)
+
+
 @scenario(concurrency=2)
 async def test_two_runs_at_a_time(bench: Bench) -> None:
     first = bench.submit(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from sardonyx.errors import SardonyxError
@@ -116,6 +118,20 @@ def test_models_are_loaded_on_demand_within_a_memory_limit(tmp_path: Path) -> No
             assert loaded() == set(expected)
 
 
+def test_files_of_weights_count_for_the_memory_limit(tmp_path: Path) -> None:
+    path = models.save(models.DOUBLE, tmp_path / "a" / "model.onnx")
+    model = onnx.load(path)
+    weights = onnx.numpy_helper.from_array(np.zeros(1000, np.float32), "w")
+    model.graph.initializer.append(weights)
+    onnx.save(model, path, save_as_external_data=True, location="w", size_threshold=0)
+    models.save(models.DOUBLE, tmp_path / "b" / "model.onnx")
+    with serving(folders=(str(tmp_path),), load="request", memory_limit=4250) as (_, client):
+        client.infer("b", {"x": X})
+        client.infer("a", {"x": X})
+        rows = client.post("/v2/repository/index", {"ready": True}).json
+        assert [row["name"] for row in rows] == ["a"]
+
+
 def test_a_model_that_was_named_must_load(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no")
@@ -172,6 +188,9 @@ def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
             return pids == set(server.children())
 
         until(seen)
+        maps = "".join(Path(f"/proc/{pid}/maps").read_text() for pid in server.children())
+        files = re.findall(r"counter_(\w+)\.db", maps)
+        assert set(files) == {"0", "1"}, "files of metrics do not pile up"
         with Client(server.http_port) as client:
             lines = client.get("/metrics").body.decode().splitlines()
             counted = [line for line in lines if line.startswith("sardonyx_requests_total")]

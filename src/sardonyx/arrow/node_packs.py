@@ -12,6 +12,7 @@ import tempfile
 
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.digest import blake2b
+from sardonyx.errors import InvalidArgument
 from sardonyx.ort.options import SessionOptions
 from sardonyx.session.inference import InferenceSession
 
@@ -29,6 +30,7 @@ def open_session(model: str | bytes, threads: int, folder: str | None) -> Infere
     if folder is None:
         return _session(model, threads, None)
     os.makedirs(folder, mode=0o700, exist_ok=True)
+    _check_owner(folder)
     marker = os.path.join(folder, f"{_key(model)}.packed")
     if os.path.exists(marker):
         return _session(model, threads, folder)
@@ -41,6 +43,16 @@ def open_session(model: str | bytes, threads: int, folder: str | None) -> Infere
                 pass
             session = _session(model, threads, folder)
         return session
+
+
+def _check_owner(folder: str) -> None:
+    """Raise if others can put packs into the folder, which may be in a place that all write to."""
+    status = os.stat(folder)
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise InvalidArgument(
+            f"others than this user can write to the folder of packs {folder}",
+            hint="chmod go-w it if it is yours, or choose another with pack_cache",
+        )
 
 
 def _session(model: str | bytes, threads: int, folder: str | None) -> InferenceSession:

@@ -34,6 +34,7 @@ _MULTIPROCESS: Final = "PROMETHEUS_MULTIPROC_DIR"
 _FAILED_TO_START: Final = 3  # the exit status of a worker that cannot load its models
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 _LINE: Final = 1 << 16  # bytes
+_LATE_S: Final = 10.0  # after its time to stop, until a worker is killed
 _MAX_DELAY_S: Final = 10.0  # between the starts of a worker that keeps dying
 
 
@@ -82,6 +83,7 @@ class Supervisor:
         self._starts: dict[int, float] = {}  # when workers that died may start again, by number
         self._n_failures = 0
         self._is_stopping = False
+        self._kill_at = 0.0  # when workers are killed that do not stop
         self._has_first = False  # the first worker was ready: its packs are there
         self._is_announced = False
         self._status = 0
@@ -107,11 +109,20 @@ class Supervisor:
                 else:
                     self._on_data(key.data)
             self._start_due()
+            self._kill_late()
         signal.set_wakeup_fd(-1)
         return self._status
 
     def _timeout_s(self) -> float | None:
-        return max(0.0, min(self._starts.values()) - time.monotonic()) if self._starts else None
+        times = [self._kill_at] if self._is_stopping else list(self._starts.values())
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _kill_late(self) -> None:
+        if self._is_stopping and time.monotonic() >= self._kill_at:
+            self._kill_at = float("inf")
+            for pid in self._workers:
+                logger.warning("worker %d does not stop: it is killed", pid)
+                os.kill(pid, signal.SIGKILL)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -125,24 +136,25 @@ class Supervisor:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(ours, theirs)
+            self._become_worker(number, ours, theirs)
         theirs.close()
         worker = self._workers[pid] = Worker(pid, ours, number)
         self._selector.register(ours, selectors.EVENT_READ, worker)
 
-    def _become_worker(self, ours: socket.socket, theirs: socket.socket) -> NoReturn:
+    def _become_worker(self, number: int, ours: socket.socket, theirs: socket.socket) -> NoReturn:
         """Serve in this forked process, and end it."""
         status = _FAILED_TO_START
         try:
             signal.set_wakeup_fd(-1)
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
+            for each in _SIGNALS:
+                signal.signal(each, signal.SIG_DFL)
             self._selector.close()
             ours.close()
             for worker in self._workers.values():
                 worker.channel.close()
-            from sardonyx.serve.worker import run_worker
+            from sardonyx.serve.worker import name_metrics, run_worker
 
+            name_metrics(number)
             run_worker(self._config, self._listener, self._grpc_port, theirs, self._actions)
             status = 0
         except BaseException as error:
@@ -159,6 +171,9 @@ class Supervisor:
                 self._stop()
 
     def _stop(self) -> None:
+        if not self._is_stopping:
+            config = self._config
+            self._kill_at = time.monotonic() + config.linger_s + config.drain_s + _LATE_S
         self._is_stopping = True
         self._starts.clear()
         for pid in self._workers:
@@ -177,7 +192,7 @@ class Supervisor:
                 self._on_end(worker, os.waitstatus_to_exitcode(status))
 
     def _on_end(self, worker: Worker, code: int) -> None:
-        _forget_gauges(self._folder, worker.pid)
+        _forget_gauges(self._folder, worker.number)
         if not worker.has_left:
             self._selector.unregister(worker.channel)
         worker.channel.close()
@@ -257,11 +272,11 @@ class Supervisor:
                 _send(change.origin, {"op": "done", "id": change.number, "error": change.error})
 
 
-def _forget_gauges(folder: str, pid: int) -> None:
+def _forget_gauges(folder: str, number: int) -> None:
     """Remove what a worker that ended has queued from the metrics; its counts stay."""
     from prometheus_client.multiprocess import mark_process_dead  # only now: see `supervise`
 
-    mark_process_dead(pid, folder)
+    mark_process_dead(number, folder)
 
 
 def _send(worker: Worker, message: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,7 @@ class Tracer:
     def _start(self, endpoint: str) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
             from opentelemetry.sdk.trace.export import BatchSpanProcessor
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
@@ -36,7 +38,9 @@ class Tracer:
                 f"traces need a package that is not installed: {error}",
                 hint="pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
             ) from None
-        self.use(TracerProvider(), TraceContextTextMapPropagator())
+        name = os.environ.get("OTEL_SERVICE_NAME", "sardonyx")
+        provider = TracerProvider(resource=Resource.create({"service.name": name}))
+        self.use(provider, TraceContextTextMapPropagator())
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint)))
 
     def use(self, provider: Any, propagator: Any) -> None:

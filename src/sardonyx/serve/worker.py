@@ -69,6 +69,13 @@ class Channel:
         self._writer.write(json.dumps(message).encode() + b"\n")
 
 
+def name_metrics(number: int) -> None:
+    """Keep metrics in files that have the worker's number: the one that replaces it goes on."""
+    from prometheus_client import values
+
+    values.ValueClass = values.MultiProcessValue(lambda: number)
+
+
 def run_worker(
     config: ServerConfig,
     listener: socket.socket,

@@ -224,7 +224,7 @@ class Batcher:
             for member, outputs in zip(members, outcome, strict=True):
                 if member.run is run:
                     _answer(member, outputs)
-        elif len(members) > 1 and not self._is_closed:
+        elif len(members) > 1:
             self._repeat_alone(run)
         else:
             for member in members:

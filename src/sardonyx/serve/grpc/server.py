@@ -192,7 +192,11 @@ async def start_grpc(service: Service, port: int) -> tuple[grpc.aio.Server, int]
             ("grpc.max_send_message_length", -1),
             ("grpc.max_metadata_size", 32 << 10),
             ("grpc.max_concurrent_streams", 256),
+            ("grpc.server_handshake_timeout_ms", int(config.header_timeout_s * 1e3)),
             ("grpc.max_connection_idle_ms", 600_000),
+            # Calls whose message never comes end with their connection.
+            ("grpc.max_connection_age_ms", 1_800_000),
+            ("grpc.max_connection_age_grace_ms", 300_000),
             ("grpc.keepalive_time_ms", 60_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.so_reuseport", 1 if config.workers > 1 else 0),

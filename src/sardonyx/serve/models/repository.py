@@ -132,12 +132,16 @@ class Repository:
         loop = asyncio.get_running_loop()
         try:
             made: dict[str, tuple[str, Ready]] = {}
+            size_bytes = 0
             for version, path in entry.chosen().items():
-                await self._evict_for(entry, path)
+                file = identity(path)
+                await self._evict_for(entry, size_bytes + (file.size_bytes if file else 0))
                 ready = await loop.run_in_executor(
                     self._loads, load, path, entry.config, self._config
                 )
                 made[version] = (path, ready)
+                size_bytes += ready.size_bytes
+                await self._evict_for(entry, size_bytes)  # files of weights count, too
             entry.reason = ""
             self._replace(entry, made)
         except Refusal as error:
@@ -173,13 +177,11 @@ class Repository:
         models, entry.loaded, entry.reason = list(entry.loaded.values()), {}, "unloaded"
         await asyncio.gather(*(model.batcher.close(_DRAIN_S) for model in models))
 
-    async def _evict_for(self, entry: Entry, path: str) -> None:
+    async def _evict_for(self, entry: Entry, needed: int) -> None:
         """Evict idle models, least recently used first, until a new one fits the memory limit."""
         limit = self._config.memory_limit
         if not limit:
             return
-        file = identity(path)
-        needed = file.size_bytes if file is not None else 0
         if needed > limit:
             raise ModelFailed(f"it has {needed} bytes, and memory_limit is {limit}")
         while sum(m.size_bytes for m in self.loaded()) + needed > limit:
@@ -189,7 +191,10 @@ class Repository:
                 if each is not entry and each.loaded and not _is_busy(each)
             ]
             if not idle:
-                raise Unavailable(f"memory_limit is {limit}, and all loaded models are busy")
+                raise Unavailable(
+                    f"memory_limit is {limit}: {needed} bytes do not fit beside models that are "
+                    "busy, or that it replaces"
+                )
             name = min(idle)[1]
             logger.info("%s is unloaded: memory_limit is %d", name, limit)
             await self.unload(name)

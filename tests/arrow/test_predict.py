@@ -15,6 +15,8 @@ from sardonyx.graph.dtype import by_name
 from tests.arrow import models
 
 pa = pytest.importorskip("pyarrow")
+import pyarrow.compute as pc  # noqa: E402
+
 from sardonyx.arrow import Predictor, predict  # noqa: E402
 from sardonyx.arrow.batch_rows import BatchRows  # noqa: E402
 from sardonyx.arrow.predictor import Scoring  # noqa: E402
@@ -53,6 +55,20 @@ ROWS: list[tuple[str, bytes, dict[str, Any], dict[str, Any], dict[str, Any]]] = 
      {"c": [2.0, None, None], "d": [[1, 1], None, None]}),
     ("null_in_list", models.SUM, {"x": [[1.0, 2, None], [4, 5, 6]]}, {"nulls": "null"},
      {"y": [None, 15.0]}),
+    ("views", models.TEXT, {"s": pa.array(["ä", None], pa.string_view())}, {"nulls": "null"},
+     {"t": ["ä", None]}),
+    ("runs", models.DOUBLE,
+     {"a": pc.run_end_encode(pa.array([1.0, 1.0, None])), "b": [1, 1, 2]}, {"nulls": "null"},
+     {"c": [2.0, 2.0, None], "d": [[1, 1], [1, 1], None]}),
+    ("null_entry", models.DOUBLE,
+     {"a": pa.DictionaryArray.from_arrays([0, 1, 0], pa.array([1.0, None])), "b": [1, 2, 3]},
+     {"nulls": "null"}, {"c": [2.0, None, 2.0], "d": [[1, 1], None, [3, 3]]}),
+    ("nan_rows", models.SUM, {"x": pa.array([[1, 2, 3], None], pa.list_(pa.float32(), 3))},
+     {"nulls": "nan"}, {"y": [6.0, "nan"]}),
+    ("nan_bytes", models.SUM, {"x": pa.array([b"abc", None], pa.binary(3))},
+     {"nulls": "nan"}, {"y": [294.0, "nan"]}),
+    ("nan_booleans", models.SUM, {"p": [True], "q": [1], "r": pa.array([None], pa.bool_())},
+     {"nulls": "nan"}, {"y": ["nan"]}),
     ("all_null", models.SUM, {"x": pa.array([None], pa.list_(pa.float32(), 3))},
      {"nulls": "null"}, {"y": [None]}),
 ]  # fmt: skip
@@ -100,6 +116,10 @@ FAULTS: list[tuple[str, bytes, dict[str, Any], dict[str, Any], str]] = [
     ("nulls", models.DOUBLE, {"a": [1.0, 2.0], "b": [1, None]}, {}, "1 nulls, the first in row 1"),
     ("nan_in_integers", models.DOUBLE, {"a": [1.0], "b": pa.array([None], pa.int64())},
      {"nulls": "nan"}, "column b has 1 nulls"),
+    ("null_list", models.SUM, {"x": pa.array([None], pa.list_(pa.float32()))},
+     {"nulls": "nan"}, "not for whole lists"),
+    ("records", models.SUM, {"x": [{"a": 1}]}, {}, "column x is a struct"),
+    ("2^63", models.DOUBLE, {"a": [1.0], "b": [2.0**63]}, {}, "column b has 9.2"),
     ("dates", models.SUM, {"x": pa.array([0], pa.timestamp("s"))}, {}, "timestamp"),
     ("whole", models.WHOLE, {"x": [1.0, 2.0]}, {}, r"output y has shape \[\] for 1 rows"),
     ("no_output", models.SUM, {"x": [[1.0, 2, 3]]}, {"outputs": ["z"]}, "no output of the model"),

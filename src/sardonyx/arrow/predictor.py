@@ -180,6 +180,7 @@ class Predictor:
 
     def _scored(self, table: pa.Table, plan: _Plan) -> list[list[pa.Array]]:
         """Return the outputs' columns for one part of the rows after the other."""
+        table = read.plain(table, plan.columns)
         for feed in plan.feeds:
             read.check_lengths(feed, table, self._scoring.padding)
         nulls = read.null_rows([table.column(name) for name in plan.columns])
@@ -200,14 +201,16 @@ class Predictor:
         for feed in plan.feeds:
             for name in feed.names:
                 mask = read.null_rows([table.column(name)])
-                if mask is None or (self._scoring.nulls == "nan" and feed.input.dtype.is_float):
+                is_nan = self._scoring.nulls == "nan" and feed.input.dtype.is_float
+                column = table.column(name)
+                if mask is None or (is_nan and not read.has_null_list(column.type, column)):
                     continue
                 raise InvalidArgument(
                     f"column {name} has {int(mask.sum())} nulls, the first in row "
                     f"{int(mask.argmax())}",
                     input=feed.input.name,
                     hint='nulls="null" leaves such rows out, and nulls="nan" feeds NaN to inputs '
-                    "of floats",
+                    "of floats, but not for whole lists",
                 )
 
     def _runs(self, table: pa.Table, plan: _Plan) -> Iterator[list[pa.Array]]:

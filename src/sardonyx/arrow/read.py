@@ -7,7 +7,8 @@ strings, of several chunks, and stacked columns are copied.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,59 @@ from sardonyx.graph.dtype import STRING, DType
 Padding = Mapping[str, Any]  # by input: the value that pads lists to the longest of a run
 
 
+def plain(table: pa.Table, names: list[str]) -> pa.Table:
+    """Return a table whose columns of these names have no views of strings, and no runs.
+
+    Arrow cannot filter all of them, or make arrays of them.
+    """
+    columns = {name: table.column(name) for name in table.schema.names}
+    for name in names:
+        kind = columns[name].type
+        if pa.types.is_run_end_encoded(kind):
+            columns[name] = pc.run_end_decode(columns[name])
+        wanted = _plain_type(columns[name].type)
+        if wanted != columns[name].type:
+            with _reading(name, kind):
+                columns[name] = columns[name].cast(wanted)
+    return pa.table(columns)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        return pa.large_string()
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_plain_type(kind.value_type))
+    return kind
+
+
+@contextmanager
+def _reading(name: str, kind: pa.DataType) -> Iterator[None]:
+    """Raise our error for a type that Arrow itself cannot handle."""
+    try:
+        yield
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidArgument(
+            f"column {name} is a {kind}, which Arrow does not convert: {error}",
+            hint="cast it to numbers, strings or lists of them",
+        ) from None
+
+
 def read_feed(feed: Feed, rows: pa.Table, padding: Padding) -> np.ndarray[Any, Any]:
     """Return the array that feeds an input; raise if the columns do not fit it."""
     given = feed.input
     columns = [_one_chunk(rows.column(name)) for name in feed.names]
     if not feed.is_joined:
-        array = _array(columns[0], feed.names[0], given, padding.get(given.name))
+        array = _column(columns[0], feed.names[0], given, padding.get(given.name))
         return _shaped(array, feed.names[0], given)
     joined = np.empty((rows.num_rows, len(columns)), given.dtype.np)
     for index, (name, column) in enumerate(zip(feed.names, columns, strict=True)):
-        array = _array(column, name, given, None)
+        array = _column(column, name, given, None)
         if array.ndim != 1:
             raise InvalidArgument(
                 f"column {name} is a {column.type}, and only columns of single values are stacked",
@@ -38,6 +82,11 @@ def read_feed(feed: Feed, rows: pa.Table, padding: Padding) -> np.ndarray[Any, A
             )
         joined[:, index] = array
     return joined
+
+
+def _column(column: pa.Array, name: str, given: TableInput, padding: Any) -> np.ndarray[Any, Any]:
+    with _reading(name, column.type):
+        return _array(column, name, given, padding)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -59,15 +108,15 @@ def _array(column: pa.Array, name: str, given: TableInput, padding: Any) -> np.n
     if isinstance(kind, pa.BaseExtensionType):
         return _array(column.storage, name, given, padding)
     if pa.types.is_fixed_size_list(kind):
-        elements = _array(column.flatten(), name, given, None)
-        return elements.reshape(len(column), kind.list_size, *elements.shape[1:])
+        return _fixed_lists(column, name, given)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _equal_lists(column, name, given, padding)
     if pa.types.is_fixed_size_binary(kind):
         data = np.frombuffer(column.buffers()[1] or b"", np.uint8)
         begin = column.offset * kind.byte_width
         data = data[begin : begin + len(column) * kind.byte_width]
-        return _converted(data.reshape(len(column), kind.byte_width), name, given)
+        rows = _converted(data.reshape(len(column), kind.byte_width), name, given)
+        return _with_nan(rows, column)
     return _scalars(column, name, given)
 
 
@@ -77,6 +126,22 @@ def _permuted(array: np.ndarray[Any, Any], permutation: list[int] | None) -> np.
         return array
     stored = [permutation.index(axis) + 1 for axis in range(len(permutation))]
     return array.transpose(0, *stored)
+
+
+def _fixed_lists(column: pa.Array, name: str, given: TableInput) -> np.ndarray[Any, Any]:
+    """Return lists of one size as rows: a null is a row of NaN."""
+    size = column.type.list_size
+    values = column.values.slice(column.offset * size, len(column) * size)
+    elements = _array(values, name, given, None)
+    return _with_nan(elements.reshape(len(column), size, *elements.shape[1:]), column)
+
+
+def _with_nan(rows: np.ndarray[Any, Any], column: pa.Array) -> np.ndarray[Any, Any]:
+    """Return the rows, with NaN for those that are null."""
+    if column.null_count:
+        rows = rows.copy()
+        rows[pc.is_null(column).to_numpy(zero_copy_only=False)] = np.nan
+    return rows
 
 
 def _equal_lists(
@@ -117,9 +182,11 @@ def _scalars(column: pa.Array, name: str, given: TableInput) -> np.ndarray[Any, 
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if is_text != (given.dtype is STRING):
         raise _mismatch(name, kind, given)
-    if is_text or pa.types.is_boolean(kind):
+    if pa.types.is_boolean(kind) and column.null_count:
+        column = column.cast(pa.uint8())  # whose nulls are NaN
+    elif is_text or pa.types.is_boolean(kind):
         return _converted(column.to_numpy(zero_copy_only=False), name, given)
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
+    elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind)):
         raise _mismatch(name, kind, given)
     return _converted(column.to_numpy(zero_copy_only=column.null_count == 0), name, given)
 
@@ -148,9 +215,10 @@ def _check_integers(array: np.ndarray[Any, Any], name: str, dtype: DType) -> Non
         return
     info = np.iinfo(dtype.np) if dtype.bits >= 8 else None
     low, high = (info.min, info.max) if info else _narrow_range(dtype)
-    is_wrong = ~((array >= low) & (array <= high))
-    if array.dtype.kind == "f":
-        is_wrong |= array != np.rint(array)
+    if array.dtype.kind == "f":  # which have no 2^63 - 1, but 2^63
+        is_wrong = ~((array >= low) & (array < float(high + 1))) | (array != np.rint(array))
+    else:
+        is_wrong = ~((array >= low) & (array <= high))
     if is_wrong.any():
         value = array[is_wrong].flat[0]
         raise InvalidArgument(
@@ -190,21 +258,37 @@ def null_rows(columns: list[pa.ChunkedArray]) -> np.ndarray[Any, Any] | None:
     return found
 
 
+def has_null_list(kind: pa.DataType, column: pa.ChunkedArray) -> bool:
+    """Return whether a list of no fixed size is null: what it would contain is not known."""
+    if isinstance(kind, pa.BaseExtensionType) or not _is_list(kind):
+        return False
+    if column.null_count and not pa.types.is_fixed_size_list(kind):
+        return True
+    return has_null_list(kind.value_type, pa.chunked_array([_one_chunk(column).flatten()]))
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
 def _nulls(column: pa.ChunkedArray) -> np.ndarray[Any, Any] | None:
     """Return which elements are null or contain one."""
-    mask = None
+    mask, kind = None, column.type
+    is_dictionary = pa.types.is_dictionary(kind)  # of which an entry may be null
+    if is_dictionary and any(chunk.dictionary.null_count for chunk in column.chunks):
+        column = pa.chunked_array([_one_chunk(column).dictionary_decode()])
     if column.null_count:
         mask = pc.is_null(column).to_numpy().astype(bool)
-    if column.type.num_fields == 0 and not isinstance(column.type, pa.BaseExtensionType):
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    if not _is_list(storage):
         return mask
     array = _one_chunk(column)
-    storage = array.storage if isinstance(array.type, pa.BaseExtensionType) else array
-    if not hasattr(storage, "flatten") or storage.type.num_fields == 0:
-        return mask
-    inner = _nulls(pa.chunked_array([storage.flatten()]))
+    lists = array.storage if isinstance(kind, pa.BaseExtensionType) else array
+    inner = _nulls(pa.chunked_array([lists.flatten()]))
     if inner is None:
         return mask
-    parents = pc.list_parent_indices(storage).to_numpy()
-    rows = np.zeros(len(storage), bool)
-    rows[parents[inner]] = True
+    rows = np.zeros(len(lists), bool)
+    rows[pc.list_parent_indices(lists).to_numpy()[inner]] = True
     return rows if mask is None else rows | mask

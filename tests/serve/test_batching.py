@@ -76,6 +76,9 @@ def test_batches_are_within_their_limits(
         (1e-1, 1e-5, [10, 12, 100], [10, 12, 100]),
         (0.0, 1e-5, [10, 12], [10]),
         (1e-3, 1e-5, [50, 300, 51, 49], [50, 51, 49]),  # the nearest first
+        (1e-3, 1e-5, [50, 70], [50, 70]),
+        (1e-3, 1e-5, [50] * 10 + [70], [50] * 10),  # 70 would lengthen ten others
+        (1e-3, 1e-5, [70] * 10 + [50], [70] * 10),  # the fixed part is shared already
     ],
 )
 def test_padding_is_weighed_against_runs(

@@ -207,19 +207,29 @@ class Batcher:
         self._n_started += 1
         if is_inline:
             run.execute(self._session, self._layout)
+            self._running.discard(run)
+            if isinstance(run.outcome, list):
+                self.cost.add(run.elements, run.seconds)
             self._finish(run, loop)
         else:
             self._executor.submit(self._execute, run, loop)
 
     def _execute(self, run: BatchRun, loop: asyncio.AbstractEventLoop) -> None:
         run.execute(self._session, self._layout)
-        loop.call_soon_threadsafe(self._finish, run, loop)
+        loop.call_soon_threadsafe(self._continue, run, loop)
+
+    def _continue(self, run: BatchRun, loop: asyncio.AbstractEventLoop) -> None:
+        """Start the next run before the requests of the last one are answered, which takes time."""
+        self._running.discard(run)
+        if isinstance(run.outcome, list):
+            self.cost.add(run.elements, run.seconds)
+            if self._scheduled is None:
+                self._start_runs(loop)
+        self._finish(run, loop)
 
     def _finish(self, run: BatchRun, loop: asyncio.AbstractEventLoop) -> None:
-        self._running.discard(run)
         outcome, members = run.outcome, run.members
         if isinstance(outcome, list):
-            self.cost.add(run.elements, run.seconds)
             self._observer.ran(run, [each.started - each.arrived for each in members])
             for member, outputs in zip(members, outcome, strict=True):
                 if member.run is run:

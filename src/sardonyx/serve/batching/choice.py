@@ -47,8 +47,9 @@ class Batch:
 def choose(queue: Sequence[Sized], cost: CostModel, max_rows: int) -> Batch:
     """Return the batch around the first request of a queue, which is ordered by precedence.
 
-    A request of another length joins if the elements that padding adds take less time than the
-    fixed part of a run of its own. Nearer lengths join first.
+    A request of another length joins if its padding takes less time than the fixed part of a run
+    of its own, and if it lowers the time of the batch per element that is not padding: the more
+    requests share the fixed part, the less padding is accepted. Nearer lengths join first.
     """
     head = queue[0]
     candidates = [
@@ -60,21 +61,31 @@ def choose(queue: Sequence[Sized], cost: CostModel, max_rows: int) -> Batch:
     if lengths - {head.length}:
         candidates.sort(key=lambda p: (abs(queue[p].length - head.length), p))
     chosen, rows, length = [0], head.rows, head.length
+    own = rows * length  # elements without padding
     for position in candidates:
         if _is_amortized(cost, rows * length):
             return Batch(tuple(chosen), rows, length, True)
         other = queue[position]
         if rows + other.rows > max_rows:
             continue
-        longest = max(length, other.length)
-        joined = (rows + other.rows) * longest
-        padding = joined - rows * length - other.rows * other.length
-        if padding * cost.per_element_s > cost.fixed_s or (padding and not cost.is_known):
+        longest, elements = max(length, other.length), other.rows * other.length
+        added = (rows + other.rows) * longest - rows * length
+        if added > elements and not _is_worth(cost, elements, added, own, rows * length):
             continue
         chosen.append(position)
-        rows, length = rows + other.rows, longest
+        rows, length, own = rows + other.rows, longest, own + elements
     is_full = rows >= max_rows or _is_amortized(cost, rows * length)
     return Batch(tuple(chosen), rows, length, is_full)
+
+
+def _is_worth(cost: CostModel, elements: int, added: int, own: int, padded: int) -> bool:
+    """Return whether a request saves time, compared with its own run and per element of a batch.
+
+    It has so many elements and adds more of them, to a batch with `own` and `padded` elements.
+    """
+    saves_run = (added - elements) * cost.per_element_s <= cost.fixed_s
+    is_cheaper = cost.per_element_s * added * own <= cost.seconds(padded) * elements
+    return cost.is_known and saves_run and is_cheaper
 
 
 def _is_amortized(cost: CostModel, elements: int) -> bool:

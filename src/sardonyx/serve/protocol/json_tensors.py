@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from math import prod
 from typing import Any, Final
@@ -14,8 +15,8 @@ from sardonyx.serve.refusals import BadRequest
 
 # The types of elements that a kind of datatype takes. They are checked before numpy sees the list:
 # of one long string among numbers it makes an array of that many characters per element.
-_ACCEPTED: Final = {"b": {bool}, "i": {int}, "u": {int}, "O": {str}}
-_NUMBERS: Final = {int, float}
+_ACCEPTED: Final[Mapping[str, set[type]]] = {"b": {bool}, "i": {int}, "u": {int}, "O": {str}}
+_NUMBERS: Final[set[type]] = {int, float}
 
 
 def from_json(name: str, datatype: Datatype, shape: tuple[int, ...], data: Any) -> Array:

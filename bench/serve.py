@@ -11,17 +11,20 @@ single        sardonyx serve --max-batch 1
 sardonyx      a loop over session.run in the same process, without a server
 onnxruntime   starlette on uvicorn, which calls onnxruntime in a thread, with the same codecs
 fastapi       FastAPI on uvicorn with onnxruntime; LITSERVE: litserve with onnxruntime: both in JSON
+mlserver      MLServer with onnxruntime, in the protocol's JSON
+
+--python NAME=PATH names the Python of a rival's environment: their pins clash.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +42,7 @@ from sardonyx.serve.protocol.tensors import to_bytes
 FEEDS = 200
 COLUMNS = ("min ms", "p50 ms", "p95 ms", "p99 ms", "CPU ms")
 RIVALS = Path(__file__).with_name("serve_rivals.py")
+PYTHONS: dict[str, str] = {}  # by rival
 LUA = """
 local requests, count, position = {}, 0, 0
 function init(arguments)
@@ -69,8 +73,11 @@ def main() -> None:
     parser.add_argument("--lengths", default="8-48", help="of the open second dim")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--python", action="append", default=[], metavar="NAME=PATH")
+    parser.add_argument("--options", default="", help="more options of sardonyx serve")
     parser.add_argument("--memory", action="store_true", help="of 1, 2 and 4 workers instead")
     given = parser.parse_args()
+    PYTHONS.update(each.split("=", 1) for each in given.python)
     if given.memory:
         show_memory(given.model)
         return
@@ -80,13 +87,15 @@ def main() -> None:
     best: dict[str, tuple[float, ...]] = {}
     with tempfile.TemporaryDirectory() as folder:
         binary = write_requests(Path(folder), feeds)
-        plain = write_requests(Path(folder), feeds, is_json=True)
+        plain = write_requests(Path(folder), feeds, "json")
+        protocol = write_requests(Path(folder), feeds, "v2json")
+        bodies = {"fastapi": plain, "litserve": plain, "mlserver": protocol}
         for _ in range(given.rounds):
             for name in given.servers.split(","):
                 if name == "sardonyx":
                     result = loop(given.model, feeds, given.seconds)
                 else:
-                    requests = plain if name in ("fastapi", "litserve") else binary
+                    requests = bodies.get(name, binary)
                     result = measure(name, given, requests)
                 best[name] = max(best.get(name, (0.0,)), result)
     for name, (rate, *times, cpu) in best.items():
@@ -115,14 +124,25 @@ def random_feeds(model: Path, low: int, high: int) -> Iterator[dict[str, Any]]:
         yield feed
 
 
-def write_requests(folder: Path, feeds: list[dict[str, Any]], is_json: bool = False) -> Path:
+def write_requests(folder: Path, feeds: list[dict[str, Any]], form: str = "binary") -> Path:
     """Write the bodies, and a list of them with the sizes of their JSON."""
     from sardonyx.serve.protocol.datatypes import BY_DTYPE
 
     lines = []
     for index, feed in enumerate(feeds):
-        if is_json:
+        if form == "json":
             content, size = json.dumps({n: a.tolist() for n, a in feed.items()}).encode(), 0
+        elif form == "v2json":
+            inputs = [
+                {
+                    "name": name,
+                    "datatype": BY_DTYPE[array.dtype].name,
+                    "shape": list(array.shape),
+                    "data": array.ravel().tolist(),
+                }
+                for name, array in feed.items()
+            ]
+            content, size = json.dumps({"inputs": inputs}).encode(), 0
         else:
             entries, parts = [], []
             for name, array in feed.items():
@@ -138,10 +158,10 @@ def write_requests(folder: Path, feeds: list[dict[str, Any]], is_json: bool = Fa
             message = {"inputs": entries, "parameters": {"binary_data_output": True}}
             text = json.dumps(message).encode()
             content, size = b"".join([text, *parts]), len(text)
-        path = folder / f"{'json' if is_json else 'binary'}{index}"
+        path = folder / f"{form}{index}"
         path.write_bytes(content)
         lines.append(f"{size} {path}")
-    listing = folder / f"list_{'json' if is_json else 'binary'}"
+    listing = folder / f"list_{form}"
     listing.write_text("\n".join(lines))
     return listing
 
@@ -165,7 +185,10 @@ def serving(name: str, model: Path, *options: str) -> Iterator[tuple[int, int, s
     """Yield the pid, port and path of a server."""
     ours = [sys.executable, "-m", "sardonyx", "serve", f"m={model}", "--port", "0", *options]
     commands = {"batching": ours, "single": [*ours, "--max-batch", "1"]}
-    command = commands.get(name, [sys.executable, str(RIVALS), name, str(model)])
+    rival = [PYTHONS.get(name, sys.executable), str(RIVALS), name, str(model)]
+    if name == "mlserver":
+        rival = [rival[0], str(RIVALS.with_name("serve_mlserver.py")), str(model)]
+    command = commands.get(name, rival)
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -178,7 +201,7 @@ def serving(name: str, model: Path, *options: str) -> Iterator[tuple[int, int, s
         for line in process.stdout:
             found = re.match(r"HTTP http://\S+:(\d+)(\S*)$", line.strip())
             if found:
-                wait_for(int(found[1]))
+                wait_for(int(found[1]), found[2])
                 yield process.pid, int(found[1]), found[2] or "/v2/models/m/infer"
                 break
         else:
@@ -205,11 +228,14 @@ def show_memory(model: Path) -> None:
             )
 
 
-def wait_for(port: int) -> None:
-    """Wait until a port accepts connections: rivals print it before they listen."""
+def wait_for(port: int, path: str) -> None:
+    """Wait until a server answers: rivals print the port before they listen, or have a model."""
     for _ in range(600):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-            return
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("POST", path or "/", b"{}")
+            if connection.getresponse().status != 404:
+                return
         time.sleep(0.1)
     raise SystemExit(f"nothing listens on port {port}")
 
@@ -228,7 +254,7 @@ def cpu_seconds(group: int) -> float:
 def measure(name: str, given: argparse.Namespace, requests: Path) -> tuple[float, ...]:
     """Return requests per second, latencies in ms, and CPU ms per request of a server."""
     with (
-        serving(name, given.model) as (pid, port, path),
+        serving(name, given.model, *given.options.split()) as (pid, port, path),
         tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
     ):
         script.write(LUA)

@@ -160,7 +160,8 @@ def test_json_with_rivals_that_fail(
     assert said["threads"] == 1
     (model,) = said["models"]
     rows = model["runtimes"]
-    assert {"latency_s", "start_s", "start_bytes", "run_bytes"} == rows["sardonyx"].keys()
+    times = {"latency_s", "rounds_s", "start_s", "starts_s"}
+    assert times | {"start_bytes", "run_bytes"} == rows["sardonyx"].keys()
     assert rows["rival_a"]["differs"] == 0
     assert rows["rival_b"] == {"error": "RuntimeError: cannot do this"}
     assert rows["rival_c"] == {"error": "its process ended with status 7: last words"}

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
+from sardonyx.base.atomic_file import writing
 from sardonyx.base.npz import read_npz
 from sardonyx.base.records import frozen
 from sardonyx.base.units import format_bytes, format_seconds
@@ -87,6 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Measure each model and print a table for each."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = arguments.threads or n_cores or 1
+    feeds.check_outputs([arguments.html], arguments.models)
     comparison = BenchSetup(arguments, [OURS, *_rivals(arguments)], threads)
     names = short_paths(arguments.models)
     results = []
@@ -101,6 +103,14 @@ def command(arguments: argparse.Namespace) -> int:
         print(json.dumps({"threads": threads, "models": results}, indent=2))
     elif len(results) > 1:
         _print_means(results, comparison.modules[1:])
+    if arguments.html is not None:
+        from sardonyx.cli.bench_page import page
+
+        models = [(printable(names[r["model"]]), r["runtimes"]) for r in results]
+        with writing(os.fspath(arguments.html)) as file:
+            file.write(page(comparison.title(), models).encode())
+        if not arguments.json:
+            say(f"\nthe page is in {printable(str(arguments.html))}: open it in a browser")
     return 1 if any("error" in r["runtimes"][OURS] for r in results) else 0
 
 
@@ -183,7 +193,7 @@ class BenchSetup:
                 self._round(runtimes, results)
         for result in results.values():
             if "error" not in result:
-                result["latency_s"] = statistics.median(result.pop("best_s"))
+                result["latency_s"] = statistics.median(result["rounds_s"])
         return results
 
     def _start(
@@ -200,7 +210,8 @@ class BenchSetup:
             else:
                 with contextlib.closing(runtime):
                     answers.append(runtime.ask("start", **request))
-        result["start_s"] = statistics.median(a["seconds"] for a in answers)
+        result["starts_s"] = [a["seconds"] for a in answers]
+        result["start_s"] = statistics.median(result["starts_s"])
         for key in ("start_bytes", "run_bytes"):
             figures = [a[key] for a in answers if a[key] is not None]
             result[key] = statistics.median(figures) if figures else None
@@ -213,7 +224,7 @@ class BenchSetup:
             if "error" not in result:
                 with _recording(result):
                     best = runtime.ask("time", seconds=self.arguments.seconds)["best"]
-                    result.setdefault("best_s", []).append(best)
+                    result.setdefault("rounds_s", []).append(best)
 
 
 @contextlib.contextmanager

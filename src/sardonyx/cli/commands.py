@@ -111,6 +111,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("--all", "list all weights, not only the largest, and each input and output"),
             option("--guards", "list the conditions that are checked at run time"),
             option("--dump", "print the optimized graph as text"),
+            path_option("--html FILE", "write an HTML page with the graph, its times and memory"),
         ),
     ),
     "plan": (
@@ -155,6 +156,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             number_option("--runs N", "runs to measure (default 20)", 20),
             number_option("--top N", "steps to list (default 10)", 10),
             path_option("--trace FILE", "write one run as a Chrome trace"),
+            path_option("--html FILE", "write an HTML page: roofline, families, start, steps"),
             option("--start", "show where the start-up time goes instead"),
             number_option("--starts N", "processes for --start (default 5)", None),
         ),
@@ -177,6 +179,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             number_option("--rounds N", "rounds of each runtime (default 7)", 7),
             duration_option("length of a round (default 0.5)", 0.5),
             number_option("--starts N", "start-ups in fresh processes (default 3)", 3),
+            path_option("--html FILE", "write an HTML page: bars with every measurement"),
         ),
     ),
     "pack": (

@@ -49,6 +49,7 @@ examples:
   sardonyx info model.onnx
   sardonyx info model.onnx --nodes --why         each node, and why providers refused it
   sardonyx info model.onnx --dims batch=32       memory for that batch size
+  sardonyx info model.onnx --html graph.html     the graph, by op, provider, time and memory
   sardonyx info model.onnx --provider cuda --why which nodes run on the GPU, and why not
   sardonyx info model.onnx --weights --all       each weight: mapped, packed or copied
   sardonyx info model.onnx --json | jq .python_steps

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import sardonyx._native as native
+from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import as_dict
 from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.bench_worker import anonymous_bytes
 from sardonyx.cli.console import activity, printable
-from sardonyx.cli.inputs import settle
+from sardonyx.cli.inputs import check_outputs, settle
 from sardonyx.cli.measure import growth, start
 from sardonyx.compile import Compiled, load_model
 from sardonyx.graph.const import Const, Recipe, SourceConst
@@ -37,8 +38,14 @@ from sardonyx.session.program_variants import sizes_of
 
 def command(arguments: argparse.Namespace) -> int:
     """Print the facts about MODEL."""
+    check_outputs([arguments.html], [arguments.model])
     with activity(f"loading {printable(os.path.basename(arguments.model))}"):
         facts, graph = inspect(arguments)
+        if arguments.html is not None:
+            from sardonyx.cli.info_page import page
+
+            with writing(os.fspath(arguments.html)) as file:
+                file.write(page(arguments, facts).encode())
     if arguments.json:
         print(json.dumps(facts | ({"graph": _text(graph)} if arguments.dump else {}), indent=2))
         return 0

@@ -54,6 +54,8 @@ def show(facts: Facts, arguments: argparse.Namespace) -> None:
         _refusals(facts)
     _guards(facts, arguments.guards)
     _costs(facts)
+    if arguments.html is not None:
+        say(f"\nthe page is in {printable(str(arguments.html))}: open it in a browser")
 
 
 def _origin(facts: Facts) -> None:

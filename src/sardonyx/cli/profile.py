@@ -91,12 +91,13 @@ class ModelProfile:
 def command(arguments: argparse.Namespace) -> int:
     """Profile MODEL, print tables and write --trace."""
     path = pathlib.Path(arguments.model)
-    check_outputs([arguments.trace], input_files(arguments))
+    check_outputs([arguments.trace, arguments.html], input_files(arguments))
     if arguments.starts is not None and not arguments.start:
         raise UsageError("--starts needs --start")
     if arguments.start:
-        if arguments.trace is not None:
-            raise UsageError("--trace is for runs, and --start measures none: leave one out")
+        for name in ("trace", "html"):
+            if getattr(arguments, name) is not None:
+                raise UsageError(f"--{name} is for runs, and --start measures none: leave one out")
         from sardonyx.cli.profile_start import show_start
 
         return show_start(arguments, path)
@@ -107,6 +108,11 @@ def command(arguments: argparse.Namespace) -> int:
 
         with writing(os.fspath(arguments.trace)) as file:
             file.write(json.dumps(trace(report)).encode())
+    if arguments.html is not None:
+        from sardonyx.cli.profile_page import page
+
+        with writing(os.fspath(arguments.html)) as file:
+            file.write(page(report).encode())
     if arguments.json:
         print(json.dumps(facts(report), indent=2))
         return 0
@@ -114,6 +120,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.trace is not None:
         trace_path = printable(str(arguments.trace))
         say(f"\nthe trace is in {trace_path}: open it in https://ui.perfetto.dev")
+    if arguments.html is not None:
+        say(f"\nthe page is in {printable(str(arguments.html))}: open it in a browser")
     return 0
 
 
@@ -121,7 +129,7 @@ def profiled(arguments: argparse.Namespace, path: pathlib.Path) -> ModelProfile:
     """Return the report of a model, with the inputs and threads of the arguments."""
     entries, providers = precision_entry(arguments), arguments.provider
     started = start(path, arguments.threads, os.devnull, entries=entries, providers=providers)
-    check_outputs([arguments.trace], started.session._source.files.states())
+    check_outputs([arguments.trace, arguments.html], started.session._source.files.states())
     feed, source = chosen(arguments, path, started.session._compiled.model.inputs)
     roofline = Roofline(arguments.threads or native.usable_cpus())
     subject = Subject(str(path), source, arguments.precision)

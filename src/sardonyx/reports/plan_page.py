@@ -6,25 +6,19 @@ with a timeline per graph.
 
 from __future__ import annotations
 
-import base64
 import bisect
-import hashlib
 import html
-import json
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.printable import format_shape, printable
 from sardonyx.base.records import frozen
+from sardonyx.reports.html_page import FOLDER, content_hash, inline_json, stylesheet
 from sardonyx.reports.timeline import OWN, Tensor, Timeline, takes_over
 
-_FOLDER: Final = pathlib.Path(__file__).parent / "page"
 _SCRIPTS: Final = ("figures.js", "chart.js", "plan.js")
 _LONGEST: Final = 200  # characters of a name
 _KINDS: Final = ("value", "scratch", "output", "part")
-# Inside a script element only these characters can end it or begin a comment.
-_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 @frozen
@@ -42,35 +36,24 @@ class PageContent:
 def page(planned: PageContent) -> str:
     """Return the whole page."""
     style = stylesheet()
-    script = "".join((_FOLDER / name).read_text("utf-8") for name in _SCRIPTS)
+    script = "".join((FOLDER / name).read_text("utf-8") for name in _SCRIPTS)
     policy = (
         f"default-src 'none'; script-src {content_hash(script)}; style-src {content_hash(style)}"
     )
-    data = json.dumps(content(planned), separators=(",", ":")).translate(_ESCAPES)
     parts = {
         "policy": policy,
         "title": html.escape(_text(planned.title)),
         "choice": html.escape(planned.choice),
         "style": style,
-        "data": data,
+        "data": inline_json(content(planned)),
         "script": script,
     }
-    pieces = (_FOLDER / "plan.html").read_text("utf-8").split("{{")
+    pieces = (FOLDER / "plan.html").read_text("utf-8").split("{{")
     filled = [pieces[0]]
     for piece in pieces[1:]:  # one pass: the values may contain braces themselves
         key, _, rest = piece.partition("}}")
         filled += [parts[key], rest]
     return "".join(filled)
-
-
-def stylesheet() -> str:
-    """Return the style that pages of reports share."""
-    return (_FOLDER / "plan.css").read_text("utf-8")
-
-
-def content_hash(text: str) -> str:
-    """Return a source of the content security policy that allows exactly this text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _text(name: str) -> str:

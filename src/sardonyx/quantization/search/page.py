@@ -12,7 +12,7 @@ from sardonyx.base.printable import printable
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.quantization.search.outcome import FLOAT, LayerResult, Outcome, Trial, percent
 from sardonyx.quantization.search.schemes import COVERAGES
-from sardonyx.reports.plan_page import content_hash, stylesheet
+from sardonyx.reports.html_page import content_hash, stylesheet
 
 _STYLE: Final = """
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; }

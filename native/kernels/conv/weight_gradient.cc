@@ -1,8 +1,8 @@
 // The gradient of a convolution with respect to its weights, as a GEMM over channels-last images:
 //   dw[(t, c), o] = sum over pixels p of im2col(x)[p, (t, c)] * dy[p, o]
 // Both sides have the pixels outermost, so the GEMM is A^T B (matmul/transposed_tile.h), and im2col
-// is that of the convolution itself. Where dw is small, the pixels are cut into parts with sums of
-// their own; a second phase adds them and brings dw into ONNX's order.
+// is that of the convolution itself. Where dw is small, pixels are cut into parts (split-K) with
+// partial sums, which a second phase adds and brings into ONNX's order.
 #include "kernels/conv/im2col.h"
 #include "kernels/conv/kernels.h"
 #include "kernels/matmul/pack.h"
@@ -22,7 +22,7 @@ struct WeightGradientArgs {
   SDX_INLINE int64_t rows() const { return im2col.depth(); }
   SDX_INLINE int64_t panels() const { return panels_of(out_channels); }
   SDX_INLINE int64_t pixels() const { return im2col.window.batch * im2col.window.outs(); }
-  // The sums of one part of one panel of a group, as [row][32].
+  // The partial sums of one part of one panel of a group, as [row][32].
   SDX_INLINE float* sums(const Data& data, int64_t group_of, int64_t part, int64_t panel) const {
     const int64_t number = (group_of * parts + part) * panels() + panel;
     return reinterpret_cast<float*>(data.scratch) + number * rows() * kPanel;
@@ -112,8 +112,8 @@ Status add_parts(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
-// Cuts the pixels into parts if rows and panels alone give few items: the sums of all parts should
-// stay in L2.
+// Cuts the pixels into parts if rows and panels alone give few items. The partial sums of all parts
+// should stay in L2.
 int64_t parts_of(const WeightGradientArgs& a) {
   constexpr int64_t kItems = 16, kMaxSums = 1 << 20;
   const int64_t items = a.group * a.row_blocks * a.column_blocks;

@@ -6,8 +6,8 @@
 // back.
 //
 // Few channels: threads transform and multiply parts of the tiles, a chunk at a time that stays in
-// L2, into sums of their own; a second phase adds these. With more channels the sums of a part
-// would not stay in L2: there, rounds alternate, even ones transform a chunk of tiles, which bounds
+// L2, into partial sums; a second phase adds these. With more channels the sums of a part would
+// not stay in L2: there, rounds alternate, even ones transform a chunk of tiles, which bounds
 // the scratch memory, and odd ones multiply it. Chosen by weight_gradient of providers/cpu/conv.py.
 #include "kernels/conv/kernels.h"
 #include "kernels/conv/winograd.h"
@@ -31,7 +31,7 @@ struct WinogradGradientArgs {
   int64_t tiles_high, tiles_wide, tiles;  // tiles of an image, and of all images
   int64_t chunks, max_chunk_tiles;        // chunks of tiles, and the most tiles in one
   int64_t units, blocks;                  // of the channels
-  int64_t parts;                          // of the tiles, with sums of their own; 0: none
+  int64_t parts;                          // of the tiles, with partial sums; 0: none
 
   SDX_INLINE int64_t panels() const { return panels_of(out_channels); }
   SDX_INLINE int64_t items() const { return blocks * panels(); }
@@ -184,7 +184,7 @@ void transform_rows(const WinogradGradientArgs& a, const Data& data, const Chunk
   }
 }
 
-// The sums of all points for item (block of channels, panel), [point][channel][32].
+// The accumulators of all points for item (block of channels, panel), [point][channel][32].
 void multiply_chunk(const WinogradGradientArgs& a, const Chunk& chunk, int64_t item, float* sums,
                     bool add) {
   const int64_t block = item % a.blocks, panel = item / a.blocks;
@@ -260,7 +260,7 @@ Status gradient_rounds(const void* args, const Data& data, int64_t begin, int64_
     return {};
   }
   for (int64_t item = begin; item < end; ++item) {
-    // Sums are kept from chunk to chunk.
+    // Accumulators are kept from chunk to chunk.
     float* sums = reinterpret_cast<float*>(data.local);
     if (a.chunks > 1)
       sums = reinterpret_cast<float*>(data.scratch) + a.chunk_floats() + item * a.sum_floats();

@@ -19,7 +19,7 @@ constexpr int kVecs = 2;
 // column.
 struct Unpacked {
   int8_t bytes[kColumns / kPanel][kDepth / kGroup][kPanel][kGroup];
-  int32_t start[kMaxBlocks][kColumns];  // initial sums: -128 * sum of weights, as x is unsigned
+  int32_t start[kMaxBlocks][kColumns];  // initial accumulators: -128 * sum of weights, as x is u8
   int32_t zero[kMaxBlocks][kColumns];   // zero point in each of the four bytes
   float scale[kMaxBlocks][kColumns];
   float shift[kMaxBlocks][kColumns];  // scale times the zero point that was not subtracted
@@ -79,7 +79,7 @@ SDX_INLINE void put_bytes(i32v codes, int64_t group, int64_t block, int64_t colu
   memcpy(to.bytes[column / kPanel][group][column % kPanel], &bytes, sizeof bytes);
 }
 
-// Initial sums of the blocks, from their unpacked bytes.
+// Initial accumulators of the blocks, from their unpacked bytes.
 SDX_INLINE void put_starts(int64_t n_blocks, int64_t groups, int64_t width, Unpacked& to) {
   for (int64_t j = 0; j < width; j += kLanes)
     for (int64_t b = 0; b < n_blocks; ++b) {
@@ -151,7 +151,7 @@ void unpack(const Gemv& f, const Data& data, const WeightTile& at, Unpacked& to)
   put_starts(end / f.x.block, f.x.block / kGroup, at.width, to);
 }
 
-// Rows of x from the tile's depth on, and the destination of their sums.
+// Rows of x from the tile's depth on, and the destination of their accumulators.
 struct Rows {
   const uint8_t* x;
   int64_t x_stride;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kItemBytes = 8192;  // bytes of a weight row in one item
 constexpr int64_t kSumColumns = 512;  // columns of an item that adds partial sums
-constexpr int64_t kStrip = 32;        // most rows of a strip, whose sums stay in registers
+constexpr int64_t kStrip = 32;        // most rows of a strip, whose accumulators stay in registers
 constexpr int kGroup = 4;             // rows of k in a 32-bit lane
 constexpr int64_t kScalePrefetchBytes = 1024;
 
@@ -41,7 +41,7 @@ SDX_INLINE void prefetch_row(const Strip& s, int64_t row) {
 template <int bits>
 constexpr int kVectors = SDX_VEC_BYTES * 8 / bits / kLanes;
 
-// Float activations: sums of a strip, a vector for kLanes columns each.
+// Float activations: accumulators of a strip, a vector for kLanes columns each.
 template <int bits, int x_bytes, int R>
 SDX_INLINE void add_strip(const Strip& s, Rows<float> x, uint8_t sign_flip,
                           f32v (&sum)[R][kVectors<bits>]) {
@@ -92,8 +92,8 @@ SDX_INLINE void broadcast_group(Rows<int8_t> x, int64_t i, i32v (&right)[R][x_by
     }
 }
 
-// Integer activations: sums for interleaved vectors from `kFirst` on, each lane one byte column, a
-// vector for each field of the byte; recursion covers all four vectors.
+// Integer activations: accumulators for interleaved vectors from `kFirst` on, each lane one byte
+// column, a vector for each field of the byte; recursion covers all four vectors.
 template <int bits, int x_bytes, int R, int kFirst>
 SDX_INLINE void add_planes(const Strip& s, Rows<int8_t> x, uint8_t sign_flip,
                            i32v (&sum)[R][4][8 / bits]) {

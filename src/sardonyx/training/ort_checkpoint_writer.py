@@ -64,7 +64,8 @@ def _module(state: TrainingState) -> Append:
 
 def _tensor(name: str, data: Array | None) -> Append:
     """A tensor; that of a nominal checkpoint has neither dims nor data."""
-    dtype, shape, raw = F32, (), memoryview(b"")
+    dtype, shape = F32, ()
+    raw = memoryview(b"")  # on its own: Nuitka 4.3 cannot compile it in a tuple
     if data is not None:
         found = by_numpy(data.dtype)
         if found is None:

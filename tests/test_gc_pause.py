@@ -38,10 +38,30 @@ def test_state_is_restored_after_an_error() -> None:
     assert gc.isenabled()
 
 
-def test_nothing_is_frozen() -> None:
-    """Neither the import nor a session moves objects of the program to another generation."""
+def test_new_objects_are_old_after_a_pause() -> None:
+    """No collection scans them: they are in the oldest generation, and nothing is frozen."""
+    with GcPause():
+        kept: list[object] = [[] for _ in range(10)]
+        assert any(each is kept for each in gc.get_objects(0))
+    assert any(each is kept for each in gc.get_objects(2))
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_program_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        count = gc.get_freeze_count()
+        with GcPause():
+            pass
+        assert gc.get_freeze_count() == count > 0
+    finally:
+        gc.unfreeze()
+
+
+def test_the_import_changes_no_setting() -> None:
     code = (
-        "import gc\nkept = [[]]\nbefore = gc.get_threshold()\nimport sardonyx, sardonyx.models\n"
+        "import gc\nbefore = gc.get_threshold()\nimport sardonyx, sardonyx.models\n"
         "assert gc.isenabled() and gc.get_freeze_count() == 0 and gc.get_threshold() == before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ read-only or `sys.dont_write_bytecode` is set.
 
 The cache is not used with -O, where another loader has loaded the package (zip files, PyInstaller,
 Nuitka) or where `sys.path_hooks` was changed. Other finders on `sys.meta_path` keep their
-precedence: the cache is asked directly before PathFinder.
+precedence: the cache is asked after them, before PathFinder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ import marshal
 import mmap
 import os
 import sys
-from importlib.machinery import FileFinder, ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import (
+    BuiltinImporter,
+    FileFinder,
+    FrozenImporter,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
 from types import CodeType
 from typing import Any, Final
 
@@ -72,7 +79,11 @@ class ImportCache:
 
     def __enter__(self) -> None:
         if self._is_valid:
-            sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+            at = sys.meta_path.index(PathFinder)
+            # The finders of built-in and frozen modules need not be asked: they never have one.
+            while at and sys.meta_path[at - 1] in (BuiltinImporter, FrozenImporter):
+                at -= 1
+            sys.meta_path.insert(at, self)
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if self._is_valid:

@@ -122,9 +122,8 @@ def _interpreted_init(cls: Any) -> Any:
     That one also raises the TypeError for wrong arguments, in Python's own words.
     """
     fields = cls.__init_fields__
-    setters = [_slot(cls, name).__set__ for name, _ in fields]
     has_post_init = hasattr(cls, "__post_init__")
-    calls_left = _COMPILE_AFTER
+    calls_left, store = _COMPILE_AFTER, object.__setattr__
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it becomes one
         nonlocal calls_left
@@ -134,8 +133,8 @@ def _interpreted_init(cls: Any) -> Any:
             cls.__init__ = _compiled_init(cls)
             cls.__init__(self, *args, **kwargs)
             return
-        for setter, value in zip(setters, values, strict=True):
-            setter(self, value)
+        for (name, _), value in zip(fields, values, strict=True):
+            store(self, name, value)
         if has_post_init:
             self.__post_init__()
 

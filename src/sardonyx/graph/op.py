@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
@@ -100,17 +100,22 @@ class Slot:
     variadic: bool
 
 
-def _n_required(slots: Sequence[Slot]) -> int:
-    """Return the number of slots up to the last required one."""
-    needed = [i for i, s in enumerate(slots) if not s.optional and not s.variadic]
-    return needed[-1] + 1 if needed else 0
+_NONE: Final[frozenset[str]] = frozenset()  # of an op without attributes
 
 
-def _declared_as(kind: str, attrs: Mapping[str, Any]) -> frozenset[str]:
-    """Return the attributes without a default value whose kind begins with `kind`."""
-    return frozenset(
-        name for name, a in attrs.items() if isinstance(a, Attr) and a.kind.startswith(kind)
-    )
+def _positions(slots: Sequence[Slot], names: Container[str]) -> tuple[int, ...]:
+    """Return the positions of the slots with these names."""
+    return tuple(i for i, s in enumerate(slots) if s.name in names)
+
+
+def _arrays(attrs: Mapping[str, Any]) -> frozenset[str]:
+    """Return the attributes that are kept as arrays."""
+    return frozenset(n for n, a in attrs.items() if isinstance(a, Attr) and a.kind[:6] == "array ")
+
+
+def _flags(kinds: Mapping[str, str]) -> frozenset[str]:
+    """Return the attributes, of these kinds, that are bools."""
+    return frozenset(n for n, kind in kinds.items() if kind == "int" and n in _FLAGS)
 
 
 def _defaults(attrs: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,26 +167,20 @@ class Op:
         self.since: Final = since
         self.domain: Final = domain
         self.key: Final = domain, name  # of `sardonyx.ops.lookup`
-        self.inputs: Final = _slots(inputs)
-        self.min_inputs: Final = _n_required(self.inputs)
-        is_variadic = bool(self.inputs) and self.inputs[-1].variadic
-        self.max_inputs: Final = None if is_variadic else len(self.inputs)
-        self.outputs: Final = _slots(outputs)
+        self.inputs, self.min_inputs, self.max_inputs = _slots(inputs)
+        self.outputs: Final = _slots(outputs)[0]
         self.attrs: Final = dict(attrs or {})
         self.types: Final = dict(types or {})
         self.takes_unranked: Final = unranked
-        names = singles.split()
-        self.singles: Final = tuple(i for i, s in enumerate(self.inputs) if s.name in names)
+        self.singles: Final = _positions(self.inputs, singles.split()) if singles else ()
         self.updates: Final = dict(updates or {})
         # Deterministic, without side effects: may be folded and merged.
         self.is_pure: Final = pure and not updates
-        self.has_bodies: Final = bool(_declared_as("graph", self.attrs))
-        self.defaults: Final = _defaults(self.attrs)
         self.attr_kinds: Final = {name: kind_of(spec) for name, spec in self.attrs.items()}
-        self.array_attrs: Final = _declared_as("array ", self.attrs)
-        self.flags: Final = frozenset(
-            n for n, kind in self.attr_kinds.items() if kind == "int" and n in _FLAGS
-        )
+        self.has_bodies: Final = "graph" in self.attr_kinds.values()
+        self.defaults: Final = _defaults(self.attrs)
+        self.array_attrs: Final = _arrays(self.attrs) if self.attrs else _NONE
+        self.flags: Final = _flags(self.attr_kinds) if self.attrs else _NONE
         self.required_attrs: Final = self.attrs.keys() - self.defaults.keys()
         self.infer_rule: Infer | None = None
         self.reference_rule: Reference | None = None
@@ -285,13 +284,18 @@ def as_facts(result: Any) -> Sequence[AnyFact]:
     return result if isinstance(result, (tuple, list)) else (result,)
 
 
-def _slots(text: str) -> tuple[Slot, ...]:
+@cache  # many ops have the same slots
+def _slots(text: str) -> tuple[tuple[Slot, ...], int, int | None]:
+    """Return slots, the number of them up to the last required one, and the most values."""
     slots = []
     for word in text.split():
         suffix = word[-1] if word[-1] in "?*" else ""
         name, _, type_ = word.removesuffix(suffix).partition(":")
         slots.append(Slot(name, type_, suffix == "?", suffix == "*"))
-    return tuple(slots)
+    needed = [i for i, s in enumerate(slots) if not s.optional and not s.variadic]
+    is_variadic = bool(slots) and slots[-1].variadic
+    n_required = needed[-1] + 1 if needed else 0
+    return tuple(slots), n_required, None if is_variadic else len(slots)
 
 
 def allowed(op: Op, slot: Slot) -> frozenset[DType]:

@@ -135,9 +135,8 @@ def _float_text(v: float, is_double: bool) -> str:
     return short if not is_double or float(short) == v else repr(v)
 
 
-_NUMBER: Final = re.compile(
-    r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)\s*", re.I | re.A
-)
+# Few models need it compiled.
+_NUMBER: Final = r"\s*[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf(inity)?|nan)\s*"
 
 
 def _from_strings(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Array:
@@ -150,7 +149,7 @@ def _from_strings(x: Array, to: DType, saturate: bool, round_mode: bytes) -> Arr
 
 def _read_float(text: Any) -> float:
     text = str(text)
-    if not _NUMBER.fullmatch(text):
+    if not re.fullmatch(_NUMBER, text, re.I | re.A):
         raise RuntimeException(f"the string {text[:40]!r} is not a number")
     return float(text)
 

@@ -115,7 +115,7 @@ class Equation:
         left, arrow, right = text_shown.replace(" ", "").partition("->")
         written = left.split(",")
         for term in (*written, right):
-            if not _TERM.fullmatch(term):
+            if not re.fullmatch(_TERM, term):
                 raise InvalidGraph(
                     f"the equation {text_shown!r} has the term {term!r}: letters and ... only"
                 )
@@ -145,7 +145,7 @@ class Equation:
             )
 
 
-_TERM: Final = re.compile(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?")
+_TERM: Final = r"[A-Za-z]*(\.\.\.[A-Za-z]*)?"  # few models need it compiled
 
 
 def _labels(term: str, rank: int, text_shown: str) -> tuple[Label, ...]:

@@ -82,6 +82,24 @@ def test_the_first_import_writes_what_later_ones_read(package: Path, module: Pat
     assert cache.stat().st_mtime_ns == written
 
 
+LATER = """
+import sys, sardonyx
+from sardonyx.base.import_cache import import_module
+assert "sardonyx.ops.sample.grid" not in sys.modules
+module = import_module("sardonyx.ops.sample.grid")
+print(type(module.__spec__.loader).__module__, module.OPS[0])
+assert not any("sardonyx" in type(finder).__module__ for finder in sys.meta_path)
+"""
+
+
+def test_later_modules_are_in_it(package: Path) -> None:
+    assert run_python(package, LATER) == [PLAIN, "GridSample"]
+    assert run_python(package, LATER) == [CACHED, "GridSample"]
+    changed = package / "ops/sample/grid.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert run_python(package, LATER) == [PLAIN, "GridSample"]
+
+
 def test_it_can_be_switched_off(package: Path) -> None:
     assert imported(package, SARDONYX_IMPORT_CACHE="0")[0] == PLAIN
     assert not caches(package)

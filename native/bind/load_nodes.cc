@@ -69,6 +69,19 @@ bool has_bodies(const Node& node) {
   return false;
 }
 
+// The tensor of a Constant node that has nothing but it; null for other nodes.
+const Tensor* constant_of(const Node& node) {
+  if (node.op_type != "Constant" || !(node.domain.empty() || node.domain == "ai.onnx"))
+    return nullptr;
+  if (!node.overload.empty() || !node.inputs.empty()) return nullptr;
+  if (node.outputs.size() != 1 || node.outputs[0].empty() || node.attributes.size() != 1)
+    return nullptr;
+  const Attribute& a = node.attributes[0];
+  if (a.name != "value" || a.type != kTensor || !a.ref_attr_name.empty()) return nullptr;
+  const auto* tensors = std::get_if<std::vector<Tensor>>(&a.value);
+  return tensors && tensors->size() == 1 ? tensors->data() : nullptr;
+}
+
 }  // namespace
 
 void bind_nodes(nb::module_& m) {
@@ -100,6 +113,15 @@ void bind_nodes(nb::module_& m) {
       .def_prop_ro(
           "has_bodies", [](const NodeRef& r) { return has_bodies(*r); },
           nb::sig("def has_bodies(self) -> bool"), "Whether an attribute holds a graph.")
+      .def_prop_ro(
+          "constant",
+          [](const NodeRef& r) -> nb::object {
+            const Tensor* tensor = constant_of(*r);
+            if (!tensor) return nb::none();
+            return nb::make_tuple(to_str(r->outputs[0]), r.member(*tensor));
+          },
+          nb::sig("def constant(self) -> tuple[str, TensorRecord] | None"),
+          "Output and tensor of a Constant node that has nothing else; None for other nodes.")
       .def_prop_ro(
           "metadata", [](const NodeRef& r) { return string_pairs(r->metadata); },
           nb::sig("def metadata(self) -> list[tuple[str, str]]"));

@@ -175,6 +175,12 @@ class NodeRecord:
         """Whether an attribute holds a graph."""
 
     @property
+    def constant(self) -> tuple[str, TensorRecord] | None:
+        """
+        Output and tensor of a Constant node that has nothing else; None for other nodes.
+        """
+
+    @property
     def metadata(self) -> list[tuple[str, str]]: ...
 
 class GraphRecord:

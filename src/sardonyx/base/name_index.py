@@ -7,11 +7,12 @@ for by importing every module of the folder.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Final
+
+from sardonyx.base.import_cache import import_module
 
 FILE: Final = "index.txt"
 Key = tuple[str, str]  # domain and name of an op
@@ -97,7 +98,7 @@ def module_names(folder: str) -> list[str]:
 def import_if_present(name: str) -> ModuleType | None:
     """Import a module; return None if there is none of this name."""
     try:
-        return importlib.import_module(name)
+        return import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise

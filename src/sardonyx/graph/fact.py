@@ -47,8 +47,11 @@ class Fact:
     @property
     def static(self) -> tuple[int, ...] | None:
         """The shape if all dims are numbers, else None."""
-        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+        if self.shape is None:
             return None
+        for d in self.shape:  # a generator is slower, and this is hot
+            if not isinstance(d, int):
+                return None
         return self.shape  # type: ignore[return-value]  # checked just above
 
     @property
@@ -138,7 +141,7 @@ def refines(new: AnyFact, old: AnyFact) -> bool:
     if isinstance(new, Fact) and isinstance(old, Fact):
         if new.dtype is not old.dtype:
             return False
-        if new.shape is None or old.shape is None:
+        if new.shape is None or old.shape is None or new.shape == old.shape:
             return True
         return len(new.shape) == len(old.shape) and all(
             same(a, b) is not False for a, b in zip(new.shape, old.shape, strict=True)

@@ -145,7 +145,13 @@ class GraphBuilder:
     def _nodes(self, graph: Graph, nodes: Sequence[NodeRecord], context: Context) -> None:
         if context.attributes is not None:
             self._count_expanded(nodes)
+        has_constants = (ONNX, "Constant", "") not in self._functions
         for record in nodes:
+            # Fast path: exporters write hundreds of Constant nodes.
+            plain = record.constant if has_constants else None
+            if plain is not None:
+                self._constant(graph, record, *plain, context.names)
+                continue
             inputs: list[Value | None] = []
             for name in record.inputs:
                 value = context.names.find(name) if name else None
@@ -158,6 +164,16 @@ class GraphBuilder:
                 self._node(graph, record, inputs, context)
             except SardonyxError as error:
                 raise error.add_context(node=_shown(record)) from None
+
+    def _constant(
+        self, graph: Graph, record: NodeRecord, name: str, tensor: TensorRecord, names: NameScope
+    ) -> None:
+        try:
+            value = constant(self._tensors.const(tensor))
+            give_latest(graph, names.values, name, value)
+            names.define(name, value)
+        except SardonyxError as error:
+            raise error.add_context(node=_shown(record)) from None
 
     def _node(
         self, graph: Graph, record: NodeRecord, inputs: list[Value | None], context: Context

@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import Final
 
+from sardonyx.base.import_cache import import_module
 from sardonyx.base.name_index import Key, NameIndex, module_names
 from sardonyx.errors import InvalidArgument, NotFound
 from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING, Op
@@ -53,7 +54,7 @@ def lookup(domain: str, name: str) -> Op | None:
     key = (domain, name)
     op = _LOADED.get(key) or _CUSTOM.get(key)
     if op is None and (name_of_module := module_of(*key)) is not None:
-        module = importlib.import_module(f"sardonyx.ops.{name_of_module}")
+        module = import_module(f"sardonyx.ops.{name_of_module}")
         _LOADED.update((o.key, o) for o in module.OPS)
         op = _LOADED[key]
     return op

@@ -92,13 +92,13 @@ class Builder:
 
     def operands(self, inputs: Sequence[Operand]) -> list[Value | None]:
         """Convert numbers among the operands to constants of the first tensor's type."""
-        first = next((v for v in inputs if isinstance(v, Value)), None)
         out: list[Value | None] = []
         for operand in inputs:
             if operand is None or isinstance(operand, Value):
                 out.append(operand)
-            elif first is None or not isinstance(first.fact, Fact):
+                continue
+            first = next((v for v in inputs if isinstance(v, Value)), None)
+            if first is None or not isinstance(first.fact, Fact):
                 raise InternalError(f"no tensor operand determines the type of {operand}")
-            else:
-                out.append(self.const(operand, first.fact.dtype))
+            out.append(self.const(operand, first.fact.dtype))
         return out

@@ -64,9 +64,10 @@ def fold(node: Node, limit: int) -> bool:
 
 def _recipes(node: Node, limit: int) -> list[Const] | None:
     """A recipe for each output of a node; None if an input varies or an output is too large."""
+    for v in node.inputs:  # of most nodes one varies
+        if v is not None and v.const is None:
+            return None
     inputs = tuple(None if v is None else v.const for v in node.inputs)
-    if any(c is None and v is not None for c, v in zip(inputs, node.inputs, strict=True)):
-        return None
     largest = min(limit, max(GROWTH_BELOW, sum(c.size_bytes for c in inputs if c is not None)))
     recipes: list[Const] = []
     for position, value in enumerate(node.outputs):

@@ -17,7 +17,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import BF16, F16, F32, I8, U8, U64
 from sardonyx.graph.fact import Fact
-from sardonyx.graph.graph import Graph, Node, Value
+from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, ONNX, Op, allowed
 from sardonyx.ops import lookup
 from sardonyx.ops.builder import Builder
@@ -179,13 +179,19 @@ def _groups(order: list[Node]) -> list[_Group]:
 
 def _fits(node: Node) -> bool:
     """Whether a node can be an instruction of a chain."""
-    facts = [v.fact for v in (*node.outputs, *node.inputs) if v is not None]
-    known = [f for f in facts if isinstance(f, Fact) and f.shape is not None and f.dtype in TYPES]
-    rank = len(known[0].dims) if known else 0
-    # The bounds of Clip may have more axes than what they bound.
-    if len(known) < len(facts) or rank > MAX_RANK or any(len(f.dims) > rank for f in known):
-        return False
-    return node.op.name != "Pow" or known[-1].dtype is not U64
+    rank = -1  # of the output, which comes first
+    for value in (*node.outputs, *node.inputs):
+        if value is None:
+            continue
+        fact = value.fact
+        if not isinstance(fact, Fact) or fact.shape is None or fact.dtype not in TYPES:
+            return False
+        if rank < 0:
+            rank = len(fact.shape)
+        # The bounds of Clip may have more axes than what they bound.
+        if rank > MAX_RANK or len(fact.shape) > rank:
+            return False
+    return node.op.name != "Pow" or input_of(node, 1).tensor.dtype is not U64
 
 
 def _is_per_tensor_conversion(node: Node) -> bool:

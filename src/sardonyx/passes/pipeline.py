@@ -19,9 +19,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any, Final
 
+from sardonyx.base.import_cache import import_module
 from sardonyx.base.records import frozen
 from sardonyx.graph.graph import Graph
 from sardonyx.passes.options import GraphOptimizationLevel as Level

@@ -40,7 +40,8 @@ class SizeRegisters:
 
     def registers(self, sizes: Iterable[Size]) -> list[int]:
         """Return the registers of several sizes."""
-        return [self.register(s) for s in sizes]
+        known = self._by_size
+        return [known[s] if s in known else self.register(s) for s in sizes]
 
     def _number(self, value: int) -> int:
         if not -(2**63) <= value < 2**63:

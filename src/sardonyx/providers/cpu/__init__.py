@@ -59,8 +59,10 @@ def lowered(node: Node) -> Lowered | No:
     """Return the kernel call or view that a node becomes, or why it has none."""
     lower = lowering(node.op.key) or node.op.lowering_rule
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-    if any(isinstance(v.fact, Fact) and v.fact.dtype is STRING for v in values):
-        lower = text_lowering(node.op.key)
+    for v in values:
+        if isinstance(v.fact, Fact) and v.fact.dtype is STRING:
+            lower = text_lowering(node.op.key)
+            break
     if lower is None and node.op.key not in CONTROL:
         return No(f"{node.op} has no kernel" + (" for strings" if lowering(node.op.key) else ""))
     for value in node.inputs if node.op.key == ZIP_MAP else values:

@@ -140,6 +140,9 @@ _EAGER: Final = (
 if not TYPE_CHECKING:  # a type checker would accept any name, and reads the imports above
     __all__ = sorted([*_EAGER.split(), *_LAZY])
 
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
     def __getattr__(name: str) -> Any:
         import importlib
 

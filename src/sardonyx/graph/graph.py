@@ -135,6 +135,16 @@ class Node:
 class Graph:
     """Nodes, inputs and outputs. Nodes are in insertion order, which need not be topological."""
 
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(v.name for v in side) for side in (self.inputs, self.outputs))
+        return f"<Graph {self.name} of {len(self.nodes)} nodes: {inputs} -> {outputs}>"
+
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import panel
+
+        rows = ((n.op.name, n.name, ", ".join(str(v.fact) for v in n.outputs)) for n in self.nodes)
+        return panel(f"Graph {self.name}", f"{len(self.nodes)} nodes", rows)
+
     def __init__(self, name: str = "") -> None:
         self.name = name
         self.inputs: list[Value] = []

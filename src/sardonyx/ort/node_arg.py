@@ -70,3 +70,18 @@ class ModelMetadata:
         self.custom_metadata_map = dict(model.metadata)
         for name in ModelMetadata.__annotations__.keys() - {"custom_metadata_map"}:
             setattr(self, name, getattr(model, name))
+
+    def _facts(self) -> dict[str, Any]:
+        """The fields that are not empty."""
+        facts = {name: getattr(self, name) for name in sorted(ModelMetadata.__slots__)}
+        return {name: value for name, value in facts.items() if value}
+
+    def __repr__(self) -> str:
+        from sardonyx.base.notebook import call_text
+
+        return call_text("ModelMetadata", self._facts())
+
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import panel
+
+        return panel("ModelMetadata", "", self._facts().items())

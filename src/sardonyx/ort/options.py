@@ -74,6 +74,17 @@ class SessionOptions:
         self._delegate: Callable[..., Sequence[OrtEpDevice]] | None = None
         self._is_cancelled = False
 
+    def __repr__(self) -> str:
+        from sardonyx.base.notebook import call_text, changed
+
+        return call_text("SessionOptions", changed(self, self._entries))
+
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import changed, panel
+
+        given = changed(self, self._entries)
+        return panel("SessionOptions", "" if given else "all defaults", given.items())
+
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; an unknown name or a wrong type raises an error."""
         if not name.startswith("_"):
@@ -320,6 +331,17 @@ class RunOptions:
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
         self._adapters: list[LoraAdapter] = []
+
+    def __repr__(self) -> str:
+        from sardonyx.base.notebook import call_text, changed
+
+        return call_text("RunOptions", changed(self, self._entries))
+
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import changed, panel
+
+        given = changed(self, self._entries)
+        return panel("RunOptions", "" if given else "all defaults", given.items())
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an option; an unknown name raises an error."""

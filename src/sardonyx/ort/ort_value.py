@@ -365,6 +365,21 @@ class OrtValue:
         where = "" if device == HOST else f" on {device}"
         return f"<OrtValue {self.data_type() or 'of nothing'}{shape}{where}>"
 
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import panel
+
+        rows: list[tuple[str, object]] = [
+            ("type", self.data_type()),
+            ("device", self.device_name()),
+        ]
+        if self._dtype is not None:
+            rows.append(("shape", list(self._shape)))
+            if self.device_name() == HOST and self._dtype.bits >= 8:
+                first = self.numpy().reshape(-1)[:8].tolist()
+                dots = ", ..." if math.prod(self._shape) > len(first) else ""
+                rows.append(("elements", f"{', '.join(map(str, first))}{dots}"))
+        return panel("OrtValue", "", rows)
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self._dtype is not None and self._dtype.bits < 8:
             return OrtValue._of_bytes, (self._value, self._dtype, self._shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ _ORT_NAMES = {"cpu": CPU, "reference": CPU, "cuda": CUDA, "torch": TORCH}
 _RESULT_KEYS = ("ep", "validators", "results")
 
 
+def _brief(argument: NodeArg) -> str:
+    return f"{argument.name} {argument.type}{argument.shape}"
+
+
 class IntrospectionMixin:
     """The methods of a session that run nothing."""
 
@@ -36,6 +41,30 @@ class IntrospectionMixin:
     _load: LoadOptions
     _profile: Profile | None
     _source: ModelBytes
+
+    def __repr__(self) -> str:
+        sides = (self.get_inputs(), self.get_outputs())
+        inputs, outputs = (", ".join(_brief(a) for a in side[:4]) for side in sides)
+        more = [f" and {len(side) - 4} more" if len(side) > 4 else "" for side in sides]
+        return f"<InferenceSession of {self._title()}: {inputs}{more[0]} -> {outputs}{more[1]}>"
+
+    def _repr_html_(self) -> str:
+        from sardonyx.base.notebook import panel
+
+        program = self._compiled.program
+        sides = (("input", self.get_inputs()), ("output", self.get_outputs()))
+        rows = [(kind, a.name, a.type, a.shape) for kind, side in sides for a in side]
+        n_nodes = sum(1 for _ in self._compiled.model.graph.all_nodes())
+        about = [
+            ("providers", ", ".join(self.get_providers())),
+            ("nodes", f"{n_nodes}, {program.python_steps} steps in Python"),
+        ]
+        return panel("InferenceSession", self._title(), rows, about)
+
+    def _title(self) -> str:
+        """The name of the model's file, or of its graph."""
+        path = self._model_path
+        return os.path.basename(path) if path else self._compiled.model.graph_name or "a model"
 
     @property
     def _model_path(self) -> str | None:

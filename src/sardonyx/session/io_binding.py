@@ -73,6 +73,10 @@ class SessionIOBinding:
         self._lock = Lock()
         self._running = NonReentrantLock("running this binding")
 
+    def __repr__(self) -> str:
+        inputs, outputs = (", ".join(names) or "nothing" for names in (self._feed, self._targets))
+        return f"<IOBinding: {inputs} -> {outputs}>"
+
     def bind_input(self, name: str, value: Any, *raw: Any) -> None:
         """Bind an array, or any value that `run` accepts; or a device, type, shape and address.
 
@@ -235,6 +239,9 @@ class IOBinding:
 
     def __init__(self, session: InferenceSession) -> None:
         self._iobinding = SessionIOBinding(session)
+
+    def __repr__(self) -> str:
+        return repr(self._iobinding)
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """Bind an input to an array, which is kept alive and read by each run.

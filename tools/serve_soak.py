@@ -28,9 +28,10 @@ from typing import Final
 import grpc
 import numpy as np
 
-from sardonyx.serve.grpc.messages import SERVICE, InferRequestMessage
+from sardonyx.serve.grpc.messages import SERVICE
 from tests.serve import models
 from tests.serve.http_client import Client, tensor
+from tests.serve.mutants import grpc_request, http_requests, mutant
 from tests.serve.process import Process
 
 CLIENTS: Final = 6
@@ -78,19 +79,10 @@ class Soak:
 
     def leaver(self) -> None:
         """Send requests, whole or cut off or mutated, and leave."""
-        chance = random.Random(3)
-        body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"data":[1,2,3]}]}'
-        whole = (
-            b"POST /v2/models/swapped/infer HTTP/1.1\r\nHost: localhost\r\n"
-            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
+        chance, wholes = random.Random(3), http_requests("swapped")
         while not self.is_over:
-            data = bytearray(
-                whole[: chance.randrange(len(whole))] if chance.random() < 0.3 else whole
-            )
-            for _ in range(chance.choice((0, 1, 5))):
-                begin = chance.randrange(len(data) + 1)
-                data[begin : begin + chance.randrange(3)] = chance.randbytes(chance.randrange(3))
+            whole = chance.choice(wholes)
+            data = mutant(whole, chance) if chance.random() < 0.7 else whole
             try:
                 with socket.create_connection(("127.0.0.1", self.server.http_port), 10) as sock:
                     sock.sendall(data)
@@ -100,22 +92,12 @@ class Soak:
 
     def grpc_leaver(self) -> None:
         """Send mutated messages of gRPC."""
-        chance = random.Random(4)
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1, 3]}
-        whole = InferRequestMessage(
-            model_name="swapped", inputs=[tensor], raw_input_contents=[bytes(12)]
-        ).SerializeToString()
+        chance, whole = random.Random(4), grpc_request("swapped")
         with grpc.insecure_channel(f"127.0.0.1:{self.server.grpc_port}") as channel:
             call = channel.unary_unary(f"/{SERVICE}/ModelInfer", bytes, bytes)
             while not self.is_over:
-                data = bytearray(whole)
-                for _ in range(chance.choice((1, 2, 8))):
-                    begin = chance.randrange(len(data))
-                    data[begin : begin + chance.randrange(3)] = chance.randbytes(
-                        chance.randrange(3)
-                    )
                 try:
-                    call(bytes(data), timeout=20)
+                    call(mutant(whole, chance), timeout=20)
                 except grpc.RpcError as error:
                     self.counts["grpc hung"] += error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 self.counts["hostile over gRPC"] += 1

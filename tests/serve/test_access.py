@@ -58,9 +58,11 @@ def patient(tmp_path: Path) -> Iterator[Any]:
     """A server with few connections, small limits and time."""
     need_extra()
     (tmp_path / "tokens").write_text(TOKEN)
+    for name in ("double", "steps"):
+        models.save(getattr(models, name.upper()), tmp_path / f"{name}.onnx")
     config = ServerConfig(
         port=0,
-        models={"double": ModelConfig(path=str(models.save(models.DOUBLE, tmp_path / "m.onnx")))},
+        folders=(str(tmp_path),),
         token_file=str(tmp_path / "tokens"),
         max_connections=4,
         max_held=200_000,
@@ -230,6 +232,18 @@ def test_answers_that_are_not_read_are_dropped(strict: Any) -> None:
         with contextlib.suppress(ConnectionResetError):
             while sock.recv(1 << 20):
                 pass
+
+
+def test_a_malformed_request_after_a_good_one_logs_nothing(
+    patient: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It closes the connection before the good one is answered."""
+    body = json.dumps({"inputs": [tensor("n", np.array(100_000))]}).encode()
+    begin = BEGIN.replace(b"wide", b"steps") + b"Content-Length: %d\r\n\r\n" % len(body)
+    for _ in range(3):
+        assert b" 400 " in raw(patient.http_port, begin + body + b"\0\0\0\r\n\r\n")
+    until(lambda: not patient.service.n_active)
+    assert "failed" not in caplog.text
 
 
 def test_bodies_have_a_limit_in_all(patient: Any) -> None:

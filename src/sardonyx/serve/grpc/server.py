@@ -8,13 +8,14 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from sardonyx.base.log import logger
 from sardonyx.serve.access import Access
 from sardonyx.serve.config import ServerConfig
 from sardonyx.serve.grpc.codec import decode, encode
 from sardonyx.serve.grpc.messages import MESSAGES, SERVICE
-from sardonyx.serve.refusals import Forbidden, Refusal, Unavailable
+from sardonyx.serve.refusals import BadRequest, Forbidden, Refusal, Unavailable
 from sardonyx.serve.service import Service
 
 Method = Callable[[Any, Any], Awaitable[Any]]
@@ -91,6 +92,8 @@ class Methods:
 
     async def _streamed(self, message: Any, context: Any) -> Any:
         kind = MESSAGES["ModelStreamInferResponse"]
+        if message is None:
+            return kind(error_message="a message of the stream is malformed")
         try:
             return kind(infer_response=await self.ModelInfer(message, context))
         except Refusal as refusal:
@@ -128,7 +131,7 @@ class Methods:
             try:
                 if needs_token:
                     self._check(context)
-                return await method(request, context)
+                return await method(_checked(request, name), context)
             except Refusal as refusal:
                 if refusal.retry_after_s is not None:
                     context.set_trailing_metadata((("retry-after", str(refusal.retry_after_s)),))
@@ -152,6 +155,25 @@ class Methods:
             await context.abort(grpc.StatusCode[refusal.grpc_code], refusal.what)
 
 
+def _reader(name: str) -> Callable[[bytes], Any]:
+    """Return a function that reads a message; it returns None for malformed ones."""
+    kind = MESSAGES[name]
+
+    def read(data: bytes) -> Any:
+        try:
+            return kind.FromString(data)
+        except DecodeError:
+            return None
+
+    return read
+
+
+def _checked(message: Any, name: str) -> Any:
+    if message is None:
+        raise BadRequest(f"the message is no {name}Request")
+    return message
+
+
 def _handlers(methods: Methods) -> grpc.GenericRpcHandler:
     handlers = {}
     for name in (
@@ -160,12 +182,12 @@ def _handlers(methods: Methods) -> grpc.GenericRpcHandler:
     ):  # fmt: skip
         handlers[name] = grpc.unary_unary_rpc_method_handler(
             methods.guarded(name),
-            request_deserializer=MESSAGES[f"{name}Request"].FromString,
+            request_deserializer=_reader(f"{name}Request"),
             response_serializer=MESSAGES[f"{name}Response"].SerializeToString,
         )
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
         methods.stream,
-        request_deserializer=MESSAGES["ModelInferRequest"].FromString,
+        request_deserializer=_reader("ModelInferRequest"),
         response_serializer=MESSAGES["ModelStreamInferResponse"].SerializeToString,
     )
     return grpc.method_handlers_generic_handler(SERVICE, handlers)

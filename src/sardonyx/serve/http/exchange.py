@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -36,7 +37,8 @@ class Exchange:
         """Send a message of ASGI."""
         if message["type"] == "http.response.start":
             self.has_answered, self.status = True, message["status"]
-        await self._send(message)
+        with contextlib.suppress(RuntimeError):  # uvloop's: the connection is closed already
+            await self._send(message)
 
     async def body(self) -> bytes | bytearray:
         """Return the body, read within the server's limits."""

@@ -23,6 +23,8 @@ from tests.serve.conftest import need_extra
 from tests.serve.http_client import Client, tensor
 from tests.serve.process import Process, until
 
+grpc = pytest.importorskip("grpc")
+SERVICE = "inference.GRPCInferenceService"
 N_STEPS = 1_000_000  # more than a second
 X = np.ones((1, 3), np.float32)
 
@@ -215,12 +217,18 @@ def test_workers_that_cannot_start_end_the_server(tmp_path: Path) -> None:
 
 def test_json_logs(tmp_path: Path) -> None:
     models.save(models.DOUBLE, tmp_path / "m.onnx")
-    with Process("--folders", str(tmp_path), "--log", "json", "--access-log") as server:
+    options = ("--log", "json", "--access-log", "--grpc-port", "0")
+    with Process("--folders", str(tmp_path), *options) as server:
         with Client(server.http_port) as client:
             double(client)
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            call = channel.unary_unary(f"/{SERVICE}/ModelReady", bytes, bytes)
+            call(b"\n\1m", timeout=20)
+            with pytest.raises(grpc.RpcError):
+                call(b"\n\1n", timeout=20)
         server.terminate()
         assert server.wait() == 0
         lines = [line for line in server.log().splitlines() if line.startswith("{")]
     records = [json.loads(line) for line in lines]
-    (access,) = (r for r in records if "status" in r)
-    assert (access["model"], access["status"], access["level"]) == ("m", 200, "info")
+    logged = [(r["model"], r["status"], r["level"]) for r in records if "status" in r]
+    assert logged == [("m", 200, "info"), ("m", "OK", "info"), ("n", "NOT_FOUND", "info")]

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sardonyx.base.log import logger
 from sardonyx.base.printable import printable
@@ -60,8 +60,23 @@ def log_access(exchange: Exchange) -> None:
         "client": client[0],
         "model": exchange.params.get("model", ""),
     }
-    text = "{method} {path} {status} {seconds:.4f} s".format(**facts)
-    logger.python().info("%s", text, extra={_ACCESS: facts})
+    _log("{method} {path} {status} {seconds:.4f} s", facts)
+
+
+def log_call(method: str, model: str, code: str, seconds: float, peer: str) -> None:
+    """Log one call over gRPC."""
+    facts = {
+        "method": method,
+        "model": printable(model)[:200],
+        "status": code,
+        "seconds": round(seconds, 6),
+        "client": peer,
+    }
+    _log("gRPC {method} {model} {status} {seconds:.4f} s", facts)
+
+
+def _log(text: str, facts: dict[str, Any]) -> None:
+    logger.python().info("%s", text.format(**facts), extra={_ACCESS: facts})
 
 
 def announce(config: ServerConfig, http_port: int, grpc_port: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from sardonyx.serve.access import Access
 from sardonyx.serve.config import ServerConfig
 from sardonyx.serve.grpc.codec import decode, encode
 from sardonyx.serve.grpc.messages import MESSAGES, SERVICE
+from sardonyx.serve.logs import log_call
 from sardonyx.serve.refusals import BadRequest, Forbidden, Refusal, Unavailable
 from sardonyx.serve.service import Service
 
@@ -128,21 +130,29 @@ class Methods:
         needs_token = self._access.needs_token and name not in _OPEN
 
         async def call(request: Any, context: Any) -> Any:
+            started, code = time.perf_counter(), "OK"
             try:
                 if needs_token:
                     self._check(context)
                 return await method(_checked(request, name), context)
             except Refusal as refusal:
+                code = refusal.grpc_code
                 if refusal.retry_after_s is not None:
                     context.set_trailing_metadata((("retry-after", str(refusal.retry_after_s)),))
-                await context.abort(grpc.StatusCode[refusal.grpc_code], refusal.what)
+                await context.abort(grpc.StatusCode[code], refusal.what)
             except asyncio.CancelledError:
+                code = "CANCELLED"
                 raise
             except grpc.aio.AbortError:
                 raise
             except Exception:
+                code = "INTERNAL"
                 logger.exception("%s failed", name)
                 await context.abort(grpc.StatusCode.INTERNAL, "the server failed: see its log")
+            finally:
+                if self._service.config.access_log:
+                    seconds = time.perf_counter() - started
+                    log_call(name, _model_of(request), code, seconds, context.peer())
 
         return call
 
@@ -153,6 +163,11 @@ class Methods:
                 yield response
         except Refusal as refusal:
             await context.abort(grpc.StatusCode[refusal.grpc_code], refusal.what)
+
+
+def _model_of(request: Any) -> str:
+    """Return the model that a message names, if it names one."""
+    return str(getattr(request, "model_name", "") or getattr(request, "name", ""))
 
 
 def _reader(name: str) -> Callable[[bytes], Any]:

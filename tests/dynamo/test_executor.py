@@ -86,11 +86,11 @@ def test_results_are_made_by_one_native_call(monkeypatch: pytest.MonkeyPatch) ->
     run = executor_of(function, x, y)
     monkeypatch.setattr(run.session, "run", None)  # the path with arrays
     torch.manual_seed(0)
-    z, mask, same, constant, again, turned = run([x, y])
+    z, mask, same, constant, again, transposed = run([x, y])
     torch.manual_seed(0)
     expected = function(x, y)
     assert same is x
-    found = (z, mask, x, constant, again, turned)
+    found = (z, mask, x, constant, again, transposed)
     assert all(map(torch.equal, found, expected))
 
 

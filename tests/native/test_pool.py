@@ -36,7 +36,7 @@ GATHER = HEADER + " pick (float[N, 512] x, int64[K] i) => (float[K, 512] y) { y 
 LOOP = (
     HEADER
     + """
- turns (int64 m, float[N, 64] x) => (float[N, 64] y) {
+ loop (int64 m, float[N, 64] x) => (float[N, 64] y) {
  go = Constant<value = bool {1}>()
  y = Loop (m, go, x)
  <body = step (int64 n, bool more, float[A, 64] a) => (bool on, float[A, 64] b) {

@@ -87,7 +87,7 @@ def test_denormals_become_zero_and_only_there() -> None:
         assert (flushed.run(None, {"x": x})[0] == 0).all()
         assert (plain.run(None, {"x": x})[0] > 0).all()
     assert np.float32(1e-40) * np.float32(2) > 0  # on this thread, too
-    options = sardonyx.RunOptions()  # the long way
+    options = sardonyx.RunOptions()  # the checked path
     assert (flushed.run(None, {"x": x}, options)[0] == 0).all()
     assert np.float32(1e-40) * np.float32(2) > 0
 

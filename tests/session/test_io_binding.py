@@ -71,7 +71,7 @@ def test_the_run_itself_writes_there(
     bound.bind_ortvalue_output("z", z)
     session.run_with_iobinding(bound)
     np.testing.assert_array_equal(z.numpy(), X + Y)
-    options = sardonyx.RunOptions()  # the long way
+    options = sardonyx.RunOptions()  # the checked path
     z.update_inplace(np.zeros((2, 3), np.float32))
     session.run_with_iobinding(bound, options)
     np.testing.assert_array_equal(z.numpy(), X + Y)

@@ -82,8 +82,8 @@ def rotated(x: Any, cos: Any, sin: Any, interleaved: bool = False) -> Any:
     width = 2 * cos.shape[-1]
     part, rest = x[..., :width], x[..., width:]
     a, b = (part[..., ::2], part[..., 1::2]) if interleaved else part.chunk(2, -1)
-    turned = (a * cos - b * sin, b * cos + a * sin)
-    out = torch.stack(turned, -1).flatten(-2) if interleaved else torch.cat(turned, -1)
+    rotated = (a * cos - b * sin, b * cos + a * sin)
+    out = torch.stack(rotated, -1).flatten(-2) if interleaved else torch.cat(rotated, -1)
     return torch.cat((out, rest), -1)
 
 

@@ -84,12 +84,12 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, ids: Tensor, interleaved: bool) 
     """RotaryEmbedding of [batch, heads, rows, features]."""
     half = cos.shape[1]
     cos, sin = cos[ids][:, None], sin[ids][:, None]
-    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    rotated, rest = x[..., : 2 * half], x[..., 2 * half :]
     if interleaved:
-        a, b = turned[..., ::2], turned[..., 1::2]
+        a, b = rotated[..., ::2], rotated[..., 1::2]
         pairs = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)
     else:
-        a, b = turned[..., :half], turned[..., half:]
+        a, b = rotated[..., :half], rotated[..., half:]
         pairs = torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
     return torch.cat((pairs, rest), -1)
 

@@ -160,7 +160,7 @@ def test_an_unknown_version(tmp_path):
 def test_files_that_are_no_checkpoints(tmp_path):
     with pytest.raises(NoSuchFile, match=r"there is no file .*missing"):
         load_state(tmp_path / "missing")
-    (tmp_path / "text").write_text("hello, this is no checkpoint")
+    (tmp_path / "text").write_text("hello, this is not a checkpoint")
     with pytest.raises(InvalidArgument, match="text is truncated or not a safetensors file"):
         load_state(tmp_path / "text")
     save_tensors(tmp_path / "other", {"w": np.ones(2)})

@@ -14,5 +14,5 @@ def make():
 
 def use(model):
     picture = np.asarray(page("Sardonyx is a gem", "Chapter 7, page 1234", "total: 56.78 EUR"))
-    turned = [np.ascontiguousarray(np.rot90(picture, n)[:, :, ::-1]) for n in range(4)]
-    return [model(p)[0] for p in turned]
+    rotated = [np.ascontiguousarray(np.rot90(picture, n)[:, :, ::-1]) for n in range(4)]
+    return [model(p)[0] for p in rotated]

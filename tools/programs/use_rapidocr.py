@@ -1,7 +1,7 @@
 # /// script
 # dependencies = ["rapidocr==3.10.0"]
 # ///
-"""rapidocr: reads a page of text: finds lines, turns them, reads them."""
+"""rapidocr: reads a page of text: finds lines, rotates them, reads them."""
 
 import numpy as np
 from pictures import page

@@ -124,7 +124,7 @@ def create_weight_matching(
             continue
         name = node.inputs[0].removesuffix(TENSOR_NAME_QUANT_SUFFIX)
         if name not in originals or name == node.inputs[0]:
-            logger.error("the dequantized tensor %s is no weight of the original", node.inputs[0])
+            logger.error("the dequantized tensor %s is not an original weight", node.inputs[0])
             continue
         arrays = [graph.initializers[n].read() for n in node.inputs]
         if len(arrays) == 2:

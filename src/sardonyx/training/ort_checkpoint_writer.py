@@ -64,13 +64,12 @@ def _module(state: TrainingState) -> Append:
 
 def _tensor(name: str, data: Array | None) -> Append:
     """A tensor; that of a nominal checkpoint has neither dims nor data."""
-    dtype, shape = F32, ()
-    raw = memoryview(b"")  # on its own: Nuitka 4.3 cannot compile it in a tuple
+    dtype, shape, raw = F32, (), b""
     if data is not None:
         found = by_numpy(data.dtype)
         if found is None:
             raise InvalidArgument(f"the tensor {name} has the type {data.dtype}")
-        dtype, shape, raw = found, data.shape, memoryview(data.tobytes())
+        dtype, shape, raw = found, data.shape, data.tobytes()
     dims = vector(np.array(shape, "<i8").tobytes(), len(shape), 8)
     return table([text(name), None, dims, Scalar("<i", dtype.onnx), vector(raw, len(raw), 8)])
 

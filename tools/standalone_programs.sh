@@ -36,7 +36,7 @@ for tool in "$@"; do
     nuitka)
       "$python" -m nuitka --mode=standalone --quiet --lto=no --assume-yes-for-downloads \
         --include-package=sardonyx --include-package-data=sardonyx \
-        --nofollow-import-to=torch,triton,sardonyx.train,sardonyx.providers.torch program.py
+        --nofollow-import-to=torch,triton,sardonyx.dynamo,sardonyx.train,sardonyx.providers.torch program.py
       program=program.dist/program.bin ;;
     *) echo "unknown tool: $tool"; exit 1 ;;
   esac

@@ -54,7 +54,8 @@ def number_function(number: Any, symbols: Symbols) -> Callable[[list[Any]], Any]
     """Return a function from the arguments of a run to the value of a formula or a number."""
     if not isinstance(number, Formula):
         return lambda _: number
-    kind, code = _KINDS[number.kind], compile(number.text, "<size>", "eval")
+    kind = _KINDS[number.kind]
+    code = compile(number.text, "<size>", "eval")
     where = {name: symbols[name] for name in code.co_names if name in symbols}
 
     def evaluate(args: list[Any]) -> Any:

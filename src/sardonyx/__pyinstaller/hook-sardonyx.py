@@ -8,6 +8,9 @@ hiddenimports = collect_submodules(
     filter=lambda name: not name.startswith("sardonyx.as_onnxruntime.shadow"),
     on_error="ignore",  # packages that need torch, where it is not installed
 )
-datas = collect_data_files("sardonyx", includes=["models/*", "include/*"])
+# Indexes of ops, schemas, pages, the built-in model; not the import cache, which needs the sources.
+datas = collect_data_files(
+    "sardonyx", excludes=["as_onnxruntime/shadow/**/*", "_import_cache.*", "**/*.pyi"]
+)
 # Gigabytes that only the GPU provider and training use: part of a program that imports them itself.
 excludedimports = ["torch", "triton"]

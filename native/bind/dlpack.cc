@@ -6,8 +6,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "bind/register.h"
+#include "os/system.h"
 
 namespace nb = nanobind;
 
@@ -58,10 +57,7 @@ bool is_mapped(uintptr_t address, int64_t size) {
   if (size <= 0) return true;
   uintptr_t end;
   if (__builtin_add_overflow(address, uintptr_t(size), &end)) return false;
-  static const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = address / page * page;
-  // Writes nothing, and fails where a page in the range belongs to no mapping.
-  return msync(reinterpret_cast<void*>(begin), end - begin, MS_ASYNC) == 0;
+  return os::is_mapped(address / os::page_bytes() * os::page_bytes(), end);
 }
 
 // The fields of a tensor as a tuple; refuses one that contradicts itself.

@@ -2,8 +2,14 @@
 #pragma once
 
 #include <Python.h>
+
+#include <cstddef>
+
+#if defined(__GLIBCXX__)
 #include <cxxabi.h>
-#include <unistd.h>
+#endif
+
+#include "os/system.h"
 
 namespace sdx {
 
@@ -12,11 +18,15 @@ namespace sdx {
 // functions. Such a thread sleeps here until the process ends, as it does in later versions.
 template <class Request>
 auto request_gil(Request request) noexcept {
+#if defined(__GLIBCXX__)
   try {
     return request();
   } catch (abi::__forced_unwind&) {
-    for (;;) pause();
+    os::sleep_forever();
   }
+#else
+  return request();
+#endif
 }
 
 // Releases the GIL for a scope.

@@ -1,20 +1,17 @@
 #include "exec/block_pool.h"
 
-#include <pthread.h>
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "exec/page_allocator.h"
+#include "os/system.h"
 
 namespace sdx {
 
-// Arenas and large blocks are mappings of their own: they grow and shrink without a copy (mremap),
+// Arenas and large blocks are mappings of their own: they grow and shrink without a copy,
 // keep the pages that were touched, and really return their memory when they are freed. Blocks of a
 // pool that caches pages are paged.
 enum class BlockKind : uint8_t { arena, mapped, heap, paged };
@@ -42,7 +39,7 @@ constexpr size_t kMapped = 128 * 1024;            // from here on blocks are map
 constexpr size_t kMaxCached = size_t(256) << 20;  // besides what the latest run used
 constexpr uint64_t kIdleRuns = 16;  // runs after which unused memory goes back to the system
 
-// One lock for all pools: with it, a single pthread_atfork handler can hold it over a fork, so that
+// One lock for all pools: with it, a single fork handler can hold it over a fork, so that
 // the child never inherits it locked.
 struct AllPools {
   std::mutex mutex;
@@ -54,8 +51,8 @@ struct AllPools {
 AllPools& pools() {
   static AllPools* const instance = [] {
     static AllPools* created = new AllPools;
-    pthread_atfork([] { created->mutex.lock(); }, [] { created->mutex.unlock(); },
-                   [] { created->mutex.unlock(); });
+    os::at_fork([] { created->mutex.lock(); }, [] { created->mutex.unlock(); },
+                [] { created->mutex.unlock(); });
     return created;
   }();
   return *instance;
@@ -70,16 +67,12 @@ size_t with_headroom(size_t bytes) { return whole_pages(bytes + bytes / 8); }
 
 void* allocate(size_t capacity, BlockKind kind) {
   switch (kind) {
-    case BlockKind::heap: return std::aligned_alloc(64, capacity);
+    case BlockKind::heap: return os::allocate_aligned(capacity);
     case BlockKind::paged: {
       std::lock_guard lock(pools().mutex);
       return pools().pages.allocate(capacity);
     }
-    default: {
-      void* made =
-          mmap(nullptr, capacity, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      return made == MAP_FAILED ? nullptr : made;
-    }
+    default: return os::map_pages(capacity);
   }
 }
 
@@ -97,35 +90,19 @@ Block* make_block(size_t bytes, BlockKind kind) {
 // Returns a block to the system.
 void free_block(Block* block) {
   switch (block->kind) {
-    case BlockKind::heap: return std::free(block);
+    case BlockKind::heap: return os::free_aligned(block);
     case BlockKind::paged: {
       std::lock_guard lock(pools().mutex);
       return pools().pages.release(reinterpret_cast<std::byte*>(block), block->capacity);
     }
-    default: munmap(block, block->capacity);
+    default: os::unmap_pages(block, block->capacity);
   }
 }
 
-// ThreadSanitizer does not track mremap, and reports an address that is mapped again as shared by
-// two threads: under it, the block is allocated anew.
-#ifdef __SANITIZE_THREAD__
-void* remap(Block* block, size_t capacity) {
-  Block* made = make_block(capacity, block->kind);
-  if (made == nullptr) return MAP_FAILED;
-  *made = *block;
-  munmap(block, block->capacity);
-  return made;
-}
-#else
-void* remap(Block* block, size_t capacity) {
-  return mremap(block, block->capacity, capacity, MREMAP_MAYMOVE);
-}
-#endif
-
 // Resizes a mapping, which may move. Null when out of memory: the block is freed then.
 Block* resize(Block* block, size_t capacity) {
-  void* made = remap(block, capacity);
-  if (made == MAP_FAILED) {
+  void* made = os::resize_pages(block, block->capacity, capacity);
+  if (made == nullptr) {
     free_block(block);
     return nullptr;
   }
@@ -164,7 +141,7 @@ bool is_better(size_t a, size_t b, size_t wanted) {
 }
 
 std::byte* small_bytes(size_t bytes) {
-  void* data = std::aligned_alloc(64, (bytes + 64) / 64 * 64);
+  void* data = os::allocate_aligned((bytes + 64) / 64 * 64);
   if (data == nullptr) throw std::bad_alloc();
   return static_cast<std::byte*>(data);
 }
@@ -205,7 +182,7 @@ BlockPool::Arena& BlockPool::Arena::operator=(Arena&& other) noexcept {
 
 BlockPool::Arena::~Arena() {
   if (pool_ == nullptr) {
-    std::free(data_);
+    os::free_aligned(data_);
     return;
   }
   pool_->n_arenas_.fetch_sub(1, std::memory_order_relaxed);
@@ -220,7 +197,7 @@ BlockPool::Arena BlockPool::arena(size_t bytes) {
 }
 
 std::shared_ptr<std::byte> BlockPool::block(size_t bytes) {
-  if (bytes < kSmall) return {small_bytes(bytes), [](std::byte* p) { std::free(p); }};
+  if (bytes < kSmall) return {small_bytes(bytes), [](std::byte* p) { os::free_aligned(p); }};
   Block* block = take(bytes, bytes < kMapped ? BlockKind::heap : BlockKind::mapped);
   return {block->data(), Recycle{weak_from_this()}};
 }

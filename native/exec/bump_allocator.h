@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <new>
 #include <vector>
+
+#include "os/system.h"
 
 namespace sdx {
 
@@ -15,7 +16,7 @@ class BumpAllocator {
   BumpAllocator(const BumpAllocator&) = delete;
   BumpAllocator& operator=(const BumpAllocator&) = delete;
   ~BumpAllocator() {
-    for (void* block : blocks_) std::free(block);
+    for (void* block : blocks_) os::free_aligned(block);
   }
 
   // 64-byte aligned, not cleared. Null when out of memory, and for more than kMaxTotal: sizes come
@@ -51,12 +52,12 @@ class BumpAllocator {
  private:
   void* add_block(size_t size) noexcept {
     if (size > kMaxTotal - allocated_) return nullptr;
-    void* block = std::aligned_alloc(64, size);
+    void* block = os::allocate_aligned(size);
     if (block == nullptr) return nullptr;
     try {
       blocks_.push_back(block);
     } catch (const std::bad_alloc&) {
-      std::free(block);
+      os::free_aligned(block);
       return nullptr;
     }
     allocated_ += size;

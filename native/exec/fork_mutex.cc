@@ -1,8 +1,8 @@
 #include "exec/fork_mutex.h"
 
-#include <pthread.h>
-
 #include <new>
+
+#include "os/system.h"
 
 namespace sdx {
 
@@ -49,8 +49,8 @@ namespace {
 ForkMutexes& all() {
   static ForkMutexes* const made = [] {
     static auto* mutexes = new ForkMutexes;
-    pthread_atfork([] { mutexes->lock_all(); }, [] { mutexes->unlock_all(); },
-                   [] { mutexes->renew_all(); });
+    os::at_fork([] { mutexes->lock_all(); }, [] { mutexes->unlock_all(); },
+                [] { mutexes->renew_all(); });
     return mutexes;
   }();
   return *made;

@@ -1,6 +1,6 @@
 // A mutex that a fork cannot leave locked in the child. Python forks (multiprocessing) while other
 // threads may hold locks; such a lock would stay locked forever in the child, where its owner does
-// not exist. pthread_atfork handlers therefore lock all ForkMutexes before a fork, which also
+// not exist. Fork handlers therefore lock all ForkMutexes before a fork, which also
 // leaves what they guard in a consistent state, and renew them in the child.
 #pragma once
 

@@ -1,11 +1,10 @@
 #include "exec/page_allocator.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
+
+#include "os/system.h"
 
 namespace sdx {
 namespace {
@@ -15,20 +14,19 @@ constexpr size_t kReserved = size_t(1) << 40;  // addresses, not memory
 }  // namespace
 
 size_t whole_pages(size_t bytes) {
-  static const auto page = size_t(sysconf(_SC_PAGESIZE));
+  const size_t page = os::page_bytes();
   return (std::max(bytes, size_t(1)) + page - 1) / page * page;
 }
 
 PageAllocator::~PageAllocator() {
-  if (begin_ != 0) munmap(reinterpret_cast<void*>(begin_), kReserved);
+  if (begin_ != 0) os::unmap_pages(reinterpret_cast<void*>(begin_), kReserved);
 }
 
 bool PageAllocator::reserve() {
   if (begin_ != 0 || failed_) return begin_ != 0;
   // Systems that account for reserved addresses (overcommit mode 2, RLIMIT_AS) refuse.
-  void* made = mmap(nullptr, kReserved, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  failed_ = made == MAP_FAILED;
+  void* made = os::reserve_pages(kReserved);
+  failed_ = made == nullptr;
   if (failed_) return false;
   begin_ = reinterpret_cast<uintptr_t>(made);
   free_.emplace(begin_, Range{kReserved, false});
@@ -98,7 +96,7 @@ void PageAllocator::evict(size_t bytes) {
         shortest = range;
     const uintptr_t begin = shortest->first;
     const size_t gone = std::min(shortest->second.bytes, bytes);
-    madvise(reinterpret_cast<void*>(begin), gone, MADV_DONTNEED);
+    os::discard_pages(reinterpret_cast<void*>(begin), gone);
     take(begin, gone);
     insert(begin, {gone, false});
     bytes -= gone;
@@ -125,7 +123,7 @@ void PageAllocator::free(std::byte* data, size_t bytes) {
 
 void PageAllocator::release(std::byte* data, size_t bytes) {
   bytes = whole_pages(bytes);
-  madvise(data, bytes, MADV_DONTNEED);
+  os::discard_pages(data, bytes);
   insert(reinterpret_cast<uintptr_t>(data), {bytes, false});
 }
 

@@ -1,20 +1,15 @@
 #include "exec/thread_pool.h"
 
-#include <linux/futex.h>
-#include <pthread.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <climits>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "os/system.h"
 
 namespace sdx {
 namespace {
@@ -97,16 +92,17 @@ class Worker {
   bool withdraw(Job* job) { return mail_.compare_exchange_strong(job, nullptr); }
 
   void start() {
-    std::thread([this] { loop(); }).detach();
+    std::thread thread([this] { loop(); });
+    handle_ = thread.native_handle();
+    thread.detach();
   }
 
-  std::atomic<pthread_t> handle{};
+  void bind(const std::vector<int>& cpus) { os::bind_thread(handle_, cpus); }
 
  private:
   static Job* begun() { return reinterpret_cast<Job*>(1); }
 
   void loop() {
-    handle.store(pthread_self());
     ThreadOptions latest;
     latest.spins = false;
     for (;;) {
@@ -121,7 +117,7 @@ class Worker {
     }
   }
 
-  // Spins for a while, then sleeps on a futex, until there is a job.
+  // Spins for a while, then sleeps, until there is a job.
   Job* wait(const ThreadOptions& latest) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(latest.spin_us);
     const int seen_stops = spin_stops.load(std::memory_order_relaxed);
@@ -132,8 +128,8 @@ class Worker {
       pause();
     }
     // `sleeps_` is set before the mailbox is read again, and offer() reads it after writing the
-    // mailbox: either this thread sees the job or the offerer sees that it must wake it. The futex
-    // compares `signal_`, so a wake-up between the check and the sleep is not lost.
+    // mailbox: either this thread sees the job or the offerer sees that it must wake it.
+    // wait_while() compares `signal_`, so a wake-up between the check and the sleep is not lost.
     for (;;) {
       const int seen = signal_.load();
       sleeps_.store(true);
@@ -141,19 +137,20 @@ class Worker {
         sleeps_.store(false);
         return job;
       }
-      syscall(SYS_futex, &signal_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+      os::wait_while(signal_, seen);
       sleeps_.store(false);
     }
   }
 
   void wake() {
     signal_.fetch_add(1);
-    syscall(SYS_futex, &signal_, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+    os::wake_one(signal_);
   }
 
   std::atomic<Job*> mail_{nullptr};
   std::atomic<bool> sleeps_{false};
   std::atomic<int> signal_{0};
+  std::thread::native_handle_type handle_{};
 };
 
 struct ThreadPool {
@@ -183,8 +180,8 @@ struct ThreadPool {
 std::atomic<ThreadPool*> current{nullptr};
 
 // When the library is loaded: a fork while a thread registers it would leave its guard locked.
-[[maybe_unused]] const int registered =
-    pthread_atfork(nullptr, nullptr, [] { current.store(new ThreadPool); });
+[[maybe_unused]] const bool registered =
+    (os::at_fork(nullptr, nullptr, [] { current.store(new ThreadPool); }), true);
 
 // The pool of this process. Only the forking thread exists in a child, which gets an empty pool;
 // the old one is leaked, since its locks may be held by threads that no longer exist.
@@ -196,26 +193,6 @@ ThreadPool& pool() {
     delete created;
   }
   return *found;
-}
-
-// The CPU quota of the cgroup (v2, else v1) in CPUs, rounded up; INT_MAX without a limit.
-int quota_cpus() {
-  double cpus = 0;
-  if (FILE* file = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-    double quota = 0, period = 0;
-    if (std::fscanf(file, "%lf %lf", &quota, &period) == 2 && period > 0) cpus = quota / period;
-    std::fclose(file);
-  } else if (FILE* v1 = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "r")) {
-    double quota = -1, period = 0;
-    const bool has_quota = std::fscanf(v1, "%lf", &quota) == 1 && quota > 0;
-    std::fclose(v1);
-    FILE* other = std::fopen("/sys/fs/cgroup/cpu/cpu.cfs_period_us", "r");
-    if (other != nullptr) {
-      if (has_quota && std::fscanf(other, "%lf", &period) == 1 && period > 0) cpus = quota / period;
-      std::fclose(other);
-    }
-  }
-  return cpus > 0 ? std::max(1, int(cpus + 0.999)) : INT_MAX;
 }
 
 }  // namespace
@@ -240,11 +217,10 @@ bool flush_denormals(bool on) {
 void stop_spinning() { spin_stops.fetch_add(1, std::memory_order_relaxed); }
 
 int usable_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+  int cpus = os::affinity_cpus();
   if (cpus < 1) cpus = int(std::max(1u, std::thread::hardware_concurrency()));
-  return std::min(cpus, quota_cpus());
+  const double quota = os::quota_cpus();
+  return quota > 0 ? std::min(cpus, std::max(1, int(quota + 0.999))) : cpus;
 }
 
 void ensure_threads(int threads) { pool().grow(threads - 1); }
@@ -252,14 +228,8 @@ void ensure_threads(int threads) { pool().grow(threads - 1); }
 void set_affinities(const std::vector<std::vector<int>>& sets) {
   ThreadPool& shared = pool();
   shared.grow(int(sets.size()));
-  for (size_t i = 0; i < sets.size() && i < size_t(shared.n_workers.load()); ++i) {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    for (const int cpu : sets[i])
-      if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(cpu, &set);
-    while (shared.workers[i]->handle.load() == pthread_t{}) sched_yield();
-    pthread_setaffinity_np(shared.workers[i]->handle.load(), sizeof set, &set);
-  }
+  for (size_t i = 0; i < sets.size() && i < size_t(shared.n_workers.load()); ++i)
+    shared.workers[i]->bind(sets[i]);
 }
 
 namespace {
@@ -305,7 +275,7 @@ namespace {
     if (round < kSpinsBeforeYield)
       pause();
     else
-      sched_yield();  // the worker may have lost its CPU to another process
+      std::this_thread::yield();  // the worker may have lost its CPU to another process
   }
   return job.failed_at.load() == INT64_MAX ? Status() : job.status;
 }

@@ -39,7 +39,7 @@ KILL_S: Final = 5.0
 SWAP_S: Final = 3.0
 SAMPLE_S: Final = 1.0
 BLAMED_S: Final = 3.0  # after a kill, in which a lost request is the killed worker's
-FAULTS: Final = ("WRONG", "LOST", "grpc hung")
+FAULTS: Final = ("WRONG", "LOST", "REFUSED", "grpc hung")
 LOST: Final = (OSError, http.client.HTTPException)
 
 
@@ -73,6 +73,9 @@ class Soak:
             try:
                 is_right = ASKS[int(chance.integers(len(ASKS)))](client, chance)
                 self.counts["answers" if is_right else "WRONG"] += 1
+            except (AssertionError, KeyError) as error:
+                self.counts["REFUSED"] += 1
+                print(f"refused: {error}", flush=True)
             except LOST:
                 self.note_lost()
                 client = Client(self.server.http_port)
@@ -109,7 +112,7 @@ class Soak:
             children = self.server.children()
             if len(children) == 2:
                 self.kills.append(time.monotonic())
-                os.kill(max(children), signal.SIGKILL)
+                os.kill(max(children, key=start_of), signal.SIGKILL)
 
     def swapper(self) -> None:
         """Replace a model by another."""
@@ -121,7 +124,7 @@ class Soak:
 
     def sampler(self) -> None:
         """Sample the memory of the oldest worker."""
-        oldest = min(self.server.children())
+        oldest = min(self.server.children(), key=start_of)
         while not self.is_over:
             time.sleep(SAMPLE_S)
             for line in Path(f"/proc/{oldest}/smaps_rollup").read_text().splitlines():
@@ -133,6 +136,11 @@ class Soak:
         half = np.array(self.samples[len(self.samples) // 2 :])
         slope = np.polyfit(half[:, 0], half[:, 1], 1)[0] * 60
         return half[-1, 1] / 1e6, slope / 1e6
+
+
+def start_of(pid: int) -> int:
+    """Return when a process was started: pids begin anew now and then."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def ask_swapped(client: Client, chance: np.random.Generator) -> bool:

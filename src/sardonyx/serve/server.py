@@ -70,13 +70,25 @@ class _Uvicorn(uvicorn.Server):
 class Server:
     """A server in this process. `run` is called once, on the loop that it then belongs to."""
 
-    def __init__(self, config: ServerConfig, listener: socket.socket, grpc_port: int = -1) -> None:
-        """`listener` is bound to the port for HTTP; `grpc_port` is -1 for none."""
+    def __init__(
+        self,
+        config: ServerConfig,
+        listener: socket.socket,
+        grpc_port: int = -1,
+        *,
+        listens_early: bool = True,
+    ) -> None:
+        """`listener` is bound to the port for HTTP; `grpc_port` is -1 for none.
+
+        `listens_early`: probes are answered while models are loaded. A worker beside others, which
+        have them loaded, would refuse requests that the others can answer.
+        """
         self.config = config
         self.http_port: int = listener.getsockname()[1]
         self.grpc_port = grpc_port
         self.service: Service
         self._listener = listener
+        self._listens_early = listens_early
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
 
@@ -94,12 +106,16 @@ class Server:
         except BaseException:
             self._listener.close()
             raise
-        serving = asyncio.create_task(http.serve([self._listener]))
-        await http.listens.wait()
-        grpc = await self._start_grpc()
-        tasks = [serving]
+        tasks: list[asyncio.Task[None]] = []
+        serving = grpc = None
         try:
-            await self._load()
+            if not self._listens_early:
+                await self._load()
+            serving = asyncio.create_task(http.serve([self._listener]))
+            await http.listens.wait()
+            grpc = await self._start_grpc()
+            if self._listens_early:
+                await self._load()
             if self.config.watch_s:
                 tasks.append(asyncio.create_task(self.service.repository.watch()))
             if not self._stop.is_set():
@@ -108,11 +124,12 @@ class Server:
             http.config.timeout_graceful_shutdown = await self._drain()
         finally:
             http.should_exit = True
-            for task in tasks[1:]:
+            for task in tasks:
                 task.cancel()
             if grpc is not None:
                 await grpc.stop(1.0)
-            await serving
+            if serving is not None:
+                await serving
 
     async def _load(self) -> None:
         """Load the models, unless the server is told to stop meanwhile."""

@@ -155,7 +155,10 @@ class Supervisor:
             from sardonyx.serve.worker import name_metrics, run_worker
 
             name_metrics(number)
-            run_worker(self._config, self._listener, self._grpc_port, theirs, self._actions)
+            is_first = not self._has_first
+            run_worker(
+                self._config, self._listener, self._grpc_port, theirs, self._actions, is_first
+            )
             status = 0
         except BaseException as error:
             text = getattr(error, "what", "") or f"{type(error).__name__}: {error}"

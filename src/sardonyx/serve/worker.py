@@ -82,9 +82,10 @@ def run_worker(
     grpc_port: int,
     sock: socket.socket,
     actions: Mapping[str, str],
+    is_first: bool,
 ) -> None:
     """Serve until SIGTERM, or until the supervisor exits."""
-    server = Server(config, listener, grpc_port)
+    server = Server(config, listener, grpc_port, listens_early=is_first)
     channel = Channel(sock, server)
     tasks: list[asyncio.Task[None]] = []
 

@@ -90,7 +90,8 @@ def ray_engine(model: str, table: pa.Table, workers: int) -> Callable[[], Any]:
     ray.init(num_cpus=workers, include_dashboard=False, logging_level="ERROR")
     data = ray.data.from_arrow(table).repartition(4 * workers).materialize()
     scorer = sardonyx.ray.predictor(model, SCORING)
-    scored = data.map_batches(scorer, batch_format="pyarrow", concurrency=workers, batch_size=None)
+    pool = ray.data.ActorPoolStrategy(size=workers)
+    scored = data.map_batches(scorer, batch_format="pyarrow", compute=pool, batch_size=None)
     return lambda: scored.materialize().count()
 
 

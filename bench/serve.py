@@ -49,7 +49,9 @@ function init(arguments)
   wrk.headers["Host"] = "localhost"
   for line in io.lines(os.getenv("BENCH_REQUESTS")) do
     local size, file = line:match("(%d+) (.*)")
-    local body = io.open(file, "rb"):read("*a")
+    local handle = io.open(file, "rb")
+    local body = handle:read("*a")
+    handle:close()  -- wrk has few numbers of files for its connections
     local headers = {["Content-Type"] = os.getenv("BENCH_TYPE")}
     if size ~= "0" then headers["Inference-Header-Content-Length"] = size end
     count = count + 1
@@ -60,7 +62,8 @@ request = function() position = position % count + 1; return requests[position] 
 done = function(summary, latency)
   io.write(string.format("RESULT %d %d %f %f %f %f %d\\n", summary.requests, summary.duration,
     latency.min, latency:percentile(50), latency:percentile(95), latency:percentile(99),
-    summary.errors.status + summary.errors.read + summary.errors.timeout))
+    summary.errors.connect + summary.errors.status + summary.errors.read
+    + summary.errors.timeout))
 end
 """
 
@@ -201,7 +204,6 @@ def serving(name: str, model: Path, *options: str) -> Iterator[tuple[int, int, s
         for line in process.stdout:
             found = re.match(r"HTTP http://\S+:(\d+)(\S*)$", line.strip())
             if found:
-                wait_for(int(found[1]), found[2])
                 yield process.pid, int(found[1]), found[2] or "/v2/models/m/infer"
                 break
         else:
@@ -228,16 +230,25 @@ def show_memory(model: Path) -> None:
             )
 
 
-def wait_for(port: int, path: str) -> None:
-    """Wait until a server answers: rivals print the port before they listen, or have a model."""
+def wait_for(port: int, path: str, requests: Path) -> None:
+    """Wait until a server answers the first request: rivals print the port before they listen."""
+    size, _, file = requests.read_text().partition("\n")[0].partition(" ")
+    headers = {"Content-Type": content_type(requests)}
+    if size != "0":
+        headers["Inference-Header-Content-Length"] = size
     for _ in range(600):
         with contextlib.suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-            connection.request("POST", path or "/", b"{}")
-            if connection.getresponse().status != 404:
+            connection.request("POST", path, Path(file).read_bytes(), headers)
+            if connection.getresponse().status == 200:
                 return
         time.sleep(0.1)
-    raise SystemExit(f"nothing listens on port {port}")
+    raise SystemExit(f"nothing answers on port {port}")
+
+
+def content_type(requests: Path) -> str:
+    """Return the content type of requests."""
+    return "application/json" if "json" in requests.name else "application/octet-stream"
 
 
 def cpu_seconds(group: int) -> float:
@@ -257,15 +268,14 @@ def measure(name: str, given: argparse.Namespace, requests: Path) -> tuple[float
         serving(name, given.model, *given.options.split()) as (pid, port, path),
         tempfile.NamedTemporaryFile("w", suffix=".lua") as script,
     ):
+        wait_for(port, path, requests)
         script.write(LUA)
         script.flush()
         environment = {
             **os.environ,
             "BENCH_REQUESTS": str(requests),
             "BENCH_PATH": path,
-            "BENCH_TYPE": "application/json"
-            if "json" in requests.name
-            else "application/octet-stream",
+            "BENCH_TYPE": content_type(requests),
         }
 
         def wrk(seconds: float) -> str:

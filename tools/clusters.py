@@ -99,7 +99,10 @@ def with_ray(model: str, rows: pa.Table) -> pa.Table:
 
     import sardonyx.ray
 
-    ray.init(num_cpus=WORKERS, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    # One more than actors: the tasks that split the table need a CPU, too.
+    ray.init(
+        num_cpus=WORKERS + 1, include_dashboard=False, logging_level="ERROR", log_to_driver=False
+    )
     scorer: Any = sardonyx.ray.predictor(model, SCORING)
     marker = os.path.join(os.path.dirname(model), "killed")
 
@@ -109,7 +112,8 @@ def with_ray(model: str, rows: pa.Table) -> pa.Table:
             return super().__call__(block)
 
     data = ray.data.from_arrow(rows).repartition(8)
-    scored = data.map_batches(Killing, batch_format="pyarrow", concurrency=WORKERS)
+    pool = ray.data.ActorPoolStrategy(size=WORKERS)
+    scored = data.map_batches(Killing, batch_format="pyarrow", compute=pool)
     return pa.concat_tables(ray.get(scored.to_arrow_refs()))
 
 

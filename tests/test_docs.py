@@ -38,7 +38,7 @@ STARTING = [  # pages whose first block is run as it stands
     page for page in sorted(ROOT.glob("docs/*.md")) if page.name not in LOOKED_UP
 ]
 MODEL = re.compile(r"[\w/]+\.onnx")
-TOPS = (".ci", "bench", "cmake", "docs", "examples", "native", "src", "tests", "tools")
+TOPS = (".ci", "bench", "cmake", "deploy", "docs", "examples", "native", "src", "tests", "tools")
 GUIDES = ("ARCHITECTURE.md", "CONTRIBUTING.md")
 
 

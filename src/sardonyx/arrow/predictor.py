@@ -222,14 +222,13 @@ class Predictor:
             begin += rows.num_rows
 
     def _run(self, rows: pa.Table, plan: _Plan) -> list[pa.Array]:
+        begin = time.perf_counter()
         feed = {f.input.name: read.read_feed(f, rows, self._scoring.padding) for f in plan.feeds}
         if self._fixed_rows is not None:
             feed = {name: _filled_up(array, self._fixed_rows) for name, array in feed.items()}
-        begin = time.perf_counter()
         values = self.session.run(
             [output.name for output in plan.outputs], {**feed, **self._scoring.constants}
         )
-        seconds = time.perf_counter() - begin
         if self._fixed_rows is not None:
             values = [value[: rows.num_rows] for value in values]
         columns = [
@@ -237,7 +236,7 @@ class Predictor:
             for output, kind, value in zip(plan.outputs, plan.kinds, values, strict=True)
         ]
         size_bytes = sum(each.nbytes for each in (*columns, *feed.values()))
-        self._rows.observe(rows.num_rows, seconds, size_bytes)
+        self._rows.observe(rows.num_rows, time.perf_counter() - begin, size_bytes)
         return columns
 
 

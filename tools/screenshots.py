@@ -24,6 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from sardonyx.models import DIGITS, SAMPLES  # noqa: E402
 from tests.cli.browser import Browser  # noqa: E402 - a folder of this repository
 
 FOLDER: Final = ROOT / "docs" / "screenshots"
@@ -38,6 +39,13 @@ PAGES: Final = {
     "info_page": ("info resnet50.onnx", 720),
     "plan_page": ("plan resnet50.onnx --dims batch=4", 900),
     "bench_page": ("bench resnet50.onnx --rivals onnxruntime", 420),
+    "quantize_page": (
+        (
+            f"quantize {DIGITS} --data {SAMPLES} --metric error --max-loss 5% --min-speedup 0 "
+            "-o WORK/out.onnx --work WORK/search"
+        ),
+        760,
+    ),
 }
 WIDTH: Final = 1100  # pixels of a page
 COLUMNS: Final = 96
@@ -83,7 +91,8 @@ def page(browser: Browser, name: str, command: str, height: int, folder: Path) -
     """Write the page of a command as two PNG files."""
     with tempfile.TemporaryDirectory() as work:
         target = Path(work) / "page.html"
-        words = [sys.executable, "-m", "sardonyx", *command.split(), "--html", str(target)]
+        words = command.replace("WORK", work).split()
+        words = [sys.executable, "-m", "sardonyx", *words, "--html", str(target)]
         subprocess.run(words, cwd=folder, check=True, stdout=subprocess.DEVNULL)
         for scheme in ("light", "dark"):
             browser.resize(WIDTH, height)

@@ -1,0 +1,1 @@
+"""Networks and pipelines beside those of the zoo, exported and compared with onnxruntime."""

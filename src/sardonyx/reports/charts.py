@@ -209,8 +209,8 @@ def _grid(
     parts.append(
         f'<text x="{middle}" y="{bottom + 34}" text-anchor="middle">operations per byte</text>'
     )
-    turned = f'transform="translate(14 {bottom / 2}) rotate(-90)"'
-    parts.append(f'<text {turned} text-anchor="middle">GFLOP/s</text>')
+    rotation = f'transform="translate(14 {bottom / 2}) rotate(-90)"'
+    parts.append(f'<text {rotation} text-anchor="middle">GFLOP/s</text>')
     return parts
 
 

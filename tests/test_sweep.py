@@ -16,6 +16,9 @@ from bench.sweep.case import Case
 from bench.sweep.measure import Result, _difference, measure
 
 
+CONTRIB = {"SimplifiedLayerNormalization"}  # onnxruntime has it in the domain of ONNX
+
+
 def _context(model: onnx.ModelProto) -> onnx.checker.C.CheckerContext:
     context = onnx.checker.C.CheckerContext()
     context.ir_version = model.ir_version
@@ -29,7 +32,7 @@ def test_an_op_draws_cases_that_run(op: str) -> None:
         case = families.draw(op, seed, "tiny")
         assert case.key == families.draw(op, seed, "tiny").key
         model = onnx.load_from_string(case.model())
-        if case.domain == "":
+        if case.domain == "" and not case.outer and op not in CONTRIB:
             onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True)
             onnx.checker.check_node(model.graph.node[0], _context(model))
         options = sardonyx.SessionOptions()

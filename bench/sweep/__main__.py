@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=Path("build/sweep.jsonl"))
     parser.add_argument(
         "--again", type=float, metavar="RATIO", help="only cases that were below it"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="stop after; a later call goes on"
     )
     parser.add_argument("--only-report", action="store_true")
     parser.add_argument("--worst", type=int, default=30, help="lines of the table")
@@ -71,12 +75,15 @@ def sweep(args: argparse.Namespace) -> None:
     rivals, counts = args.rivals.split(","), [int(n) for n in args.threads.split(",")]
     known = {(r.key, r.threads): r for r in report.load(args.results)}
     args.results.parent.mkdir(parents=True, exist_ok=True)
+    end = time.perf_counter() + args.seconds
     with args.results.open("a") as file:
         for i, case in enumerate(chosen(args)):
             for threads in counts:
                 old = known.get((case.key, threads))
                 if not _is_wanted(old, args.again):
                     continue
+                if time.perf_counter() > end:
+                    return
                 result = measure(case, threads, rivals)
                 known[case.key, threads] = result
                 file.write(json.dumps(result.record()) + "\n")

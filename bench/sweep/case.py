@@ -13,8 +13,10 @@ from onnx import ValueInfoProto, helper, numpy_helper
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-DOMAINS: Final = {"ai.onnx.ml": 5, "com.microsoft": 1}
+DOMAINS: Final = {"ai.onnx.ml": 3, "com.microsoft": 1}
+_NEWER: Final = {"TreeEnsemble": 5}
 OPSET: Final = 23
+WIDELY_RUN: Final = 21  # onnxruntime has no kernels for the opset 22 of some ops
 IR: Final = 10
 
 
@@ -30,6 +32,7 @@ class Case:
     opset: int = OPSET
     n_outputs: int = 1
     source: str = "drawn"
+    outer: int = 0  # so many of the last operands are not the node's: its bodies read them
 
     @property
     def name(self) -> str:
@@ -58,6 +61,7 @@ class Case:
         """The node as a model, in the form that all runtimes read."""
         given = [(i, x) for i, x in enumerate(self.operands) if x is not None]
         names = ["" if x is None else f"x{i}" for i, x in enumerate(self.operands)]
+        names = names[: len(names) - self.outer]
         outputs = [f"y{i}" for i in range(self.n_outputs)]
         node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
         graph = helper.make_graph(
@@ -72,7 +76,11 @@ class Case:
             [numpy_helper.from_array(x, f"x{i}") for i, x in given if i in self.constants],
         )
         opsets = [helper.make_opsetid("", self.opset)]
-        opsets += [helper.make_opsetid(d, v) for d, v in DOMAINS.items() if d == self.domain]
+        opsets += [
+            helper.make_opsetid(d, _NEWER.get(self.op, v))
+            for d, v in DOMAINS.items()
+            if d == self.domain
+        ]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=IR)
         return bytes(model.SerializeToString())
 

@@ -90,7 +90,7 @@ class Draw:
         if math.prod(shape) > MOST_ELEMENTS:
             raise TooLarge(f"{dtype}{list(shape)}")
         if dtype == "bool":
-            return self._numbers.random(shape) < 0.5
+            return np.asarray(self._numbers.random(shape) < 0.5)
         kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
         if kind.kind in "iu":
             limits = np.iinfo(kind)

@@ -1,4 +1,8 @@
-"""Cases drawn by seed: an op, then types, a size class, a shape and attributes."""
+"""Cases drawn by seed: an op, then types, a size class, a shape and attributes.
+
+Ops over maps, sequences and optionals as inputs, and ops that nothing but tests of ONNX has, draw
+no cases here; `bench.sweep.nodes` covers them where a model has them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Final
 from bench.sweep.case import Case
 from bench.sweep.draw import Draw, Family, TooLarge
 from bench.sweep.families import (
+    control,
     elementwise,
     features,
     images,
@@ -16,9 +21,23 @@ from bench.sweep.families import (
     quantized,
     reduce,
     select,
+    shapes,
+    text,
 )
 
-MODULES: Final = (elementwise, features, images, move, products, quantized, reduce, select)
+MODULES: Final = (
+    control,
+    elementwise,
+    features,
+    images,
+    move,
+    products,
+    quantized,
+    reduce,
+    select,
+    shapes,
+    text,
+)
 FAMILIES: Final[dict[str, Family]] = {
     op: family for module in MODULES for op, family in module.FAMILIES.items()
 }

@@ -1,13 +1,15 @@
-"""Ops of ai.onnx.ml and of strings."""
+"""Ops of ai.onnx.ml."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import numpy as np
+from onnx import numpy_helper
 
 from bench.sweep.case import Case
 from bench.sweep.draw import ML, Draw, Family, rows
+from bench.sweep.families.text import words
 
 
 def _linear_model(d: Draw, op: str) -> Case:
@@ -129,15 +131,47 @@ def _grams(d: Draw, op: str) -> Case:
     return Case(op, [d.array((count, length), "int64", 0, 60)], attrs)
 
 
-def _string_normalizer(d: Draw, op: str) -> Case:
-    count = {"tiny": 3, "typical": 1000, "large": 20_000}[d.size]
-    words = np.array([f"Word{i}" for i in range(200)], object)[d.array((count,), "int64", 0, 200)]
-    attrs = {
-        "case_change_action": d.pick(("LOWER", "UPPER", "NONE")),
-        "stopwords": ["word3"],
-        "locale": "C",
+def _category_mapper(d: Draw, op: str) -> Case:
+    known = [f"Word{i}" for i in range(200)]
+    attrs = {"cats_strings": known, "cats_int64s": list(range(200)), "default_int64": -1}
+    return Case(op, [words(d)], attrs, domain=ML)
+
+
+def _zip_map(d: Draw, op: str) -> Case:
+    count = {"tiny": 1, "typical": 64, "large": 1000}[d.size]
+    labels: dict[str, Any] = {"classlabels_int64s": [0, 1, 2]}
+    if d.chance(0.5):
+        labels = {"classlabels_strings": ["a", "b", "c"]}
+    return Case(op, [d.array((count, 3))], labels, domain=ML)
+
+
+def _tree_ensemble(d: Draw, op: str) -> Case:
+    """Complete trees in the form of opset 5: branches and leaves apart."""
+    count, width = d.pick([(1, 4), (1, 30), (1000, 30), (10_000, 13)])
+    trees, depth = d.pick(((10, 3), (100, 4), (100, 6)))
+    inner, leaves, last = 2**depth - 1, 2**depth, 2 ** (depth - 1) - 1
+    true, false, is_last = [], [], []
+    for t in range(trees):
+        for n in range(inner):
+            at_leaves = n >= last
+            base = t * leaves + 2 * (n - last) if at_leaves else t * inner + 2 * n + 1
+            true.append(base)
+            false.append(base + 1)
+            is_last.append(int(at_leaves))
+    attrs: dict[str, Any] = {
+        "n_targets": 1,
+        "tree_roots": [t * inner for t in range(trees)],
+        "nodes_featureids": [int(v) for v in d.array((trees * inner,), "int64", 0, width)],
+        "nodes_splits": numpy_helper.from_array(d.array((trees * inner,))),
+        "nodes_modes": numpy_helper.from_array(np.zeros(trees * inner, np.uint8)),
+        "nodes_truenodeids": true,
+        "nodes_falsenodeids": false,
+        "nodes_trueleafs": is_last,
+        "nodes_falseleafs": is_last,
+        "leaf_targetids": [0] * (trees * leaves),
+        "leaf_weights": numpy_helper.from_array(d.array((trees * leaves,))),
     }
-    return Case(op, [words], attrs)
+    return Case(op, [d.array((count, width))], attrs, domain=ML)
 
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -150,5 +184,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "FeatureVectorizer": _feature_vectorizer,
     "ArrayFeatureExtractor": _extractor,
     "TfIdfVectorizer": _grams,
-    "StringNormalizer": _string_normalizer,
+    "CategoryMapper": _category_mapper,
+    "ZipMap": _zip_map,
+    "TreeEnsemble": _tree_ensemble,
 }

@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.sweep.case import Case
-from bench.sweep.draw import Draw, Family, fixed, rows
+from bench.sweep.case import OPSET, WIDELY_RUN, Array, Case
+from bench.sweep.draw import MICROSOFT, Draw, Family, fixed, rows
 
 MOSTLY_FLOAT32: Final = ("float32", "float32", "float32", "float16")
 
 
 def _image_op(d: Draw, op: str, types: Sequence[str] = MOSTLY_FLOAT32, **attrs: Any) -> Case:
-    return Case(op, [d.array(d.image(), d.pick(types))], attrs)
+    opset = WIDELY_RUN if op == "GlobalLpPool" else OPSET
+    return Case(op, [d.array(d.image(), d.pick(types))], attrs, opset=opset)
 
 
 def conv(d: Draw, op: str) -> Case:
@@ -44,11 +45,13 @@ def conv(d: Draw, op: str) -> Case:
 
 
 def _pool(d: Draw, op: str) -> Case:
-    shape = d.image()
-    kernel = d.pick((2, 3, 3, 5)) if min(shape[2:]) >= 5 else 2
+    n, c, h, w = d.image()
+    space = d.pick([(h, w), (h, w), (h, w), (h * w,), (4, h, max(w // 4, 1))])
+    shape, dims = (n, c, *space), len(space)
+    kernel = d.pick((2, 3, 3, 5)) if min(space) >= 5 else min(2, *space)
     pad = d.pick((0, kernel // 2))
-    attrs: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [d.pick((1, 2, 2))] * 2,
-                             "pads": [pad] * 4, "ceil_mode": d.pick((0, 0, 1))}  # fmt: skip
+    attrs: dict[str, Any] = {"kernel_shape": [kernel] * dims, "strides": [d.pick((1, 2, 2))] * dims,
+                             "pads": [pad] * 2 * dims, "ceil_mode": d.pick((0, 0, 1))}  # fmt: skip
     types = (
         ("float32", "float32", "float16", "uint8", "int8")
         if op == "MaxPool"
@@ -95,7 +98,8 @@ def _roi_align(d: Draw, op: str) -> Case:
         "sampling_ratio": d.pick((0, 2)),
         "mode": d.pick(("avg", "max")),
     }
-    return Case(op, [d.array((n, c, h, w)), boxes, d.array((count,), "int64", 0, n)], attrs)
+    operands = [d.array((n, c, h, w)), boxes, d.array((count,), "int64", 0, n)]
+    return Case(op, operands, attrs, opset=WIDELY_RUN)
 
 
 def _depth_space(d: Draw, op: str) -> Case:
@@ -123,6 +127,10 @@ def _known_conv(d: Draw, op: str) -> Case:
         ((1, 240, 28, 28), (60, 80, 1, 1), 1, 0, 3),  # shufflenet
         ((1, 128, 1, 400), (128, 1, 1, 3), 1, 0, 128),  # keyword spotting
         ((1, 1, 100, 40), (64, 1, 10, 4), 2, 0, 1),
+        ((1, 128, 17, 17), (192, 128, 1, 7), 1, 0, 1),  # inception
+        ((1, 128, 17, 17), (192, 128, 7, 1), 1, 0, 1),
+        ((1, 64, 56, 56), (64, 64, 1, 3), 1, 0, 1),
+        ((1, 16, 112, 112), (16, 1, 3, 3), 1, 1, 16),
     ])  # fmt: skip
     dims = len(x) - 2
     attrs = {"group": group, "strides": [stride] * dims, "pads": [pad] * 2 * dims}
@@ -153,6 +161,44 @@ def _col2im(d: Draw, op: str) -> Case:
     return Case(op, [x, *sizes], {"pads": [1] * 4}, frozenset({1, 2}))
 
 
+def _fused_conv(d: Draw, op: str) -> Case:
+    made = conv(d, "Conv")
+    operands = [None if x is None else x.astype(np.float32) for x in made.operands]
+    attrs = {**made.attrs, "activation": d.pick(("Relu", "Sigmoid", "Tanh"))}
+    return Case(op, operands, attrs, made.constants, MICROSOFT)
+
+
+def _boxes(d: Draw, count: int, images: int, size: float) -> Array:
+    """Rows of (image, x1, y1, x2, y2)."""
+    corner = d.array((count, 2), "float32", 0, size / 2)
+    which = d.array((count, 1), "int64", 0, images).astype(np.float32)
+    return np.concatenate([which, corner, corner + np.float32(size / 3)], -1)
+
+
+def _max_roi(d: Draw, op: str) -> Case:
+    n, c, h, w = d.image()
+    count = {"tiny": 2, "typical": 50, "large": 200}[d.size]
+    attrs = {"pooled_shape": [7, 7], "spatial_scale": 1.0}
+    operands = [d.array((n, c, h, w)), _boxes(d, count, n, min(h, w))]
+    return Case(op, operands, attrs, opset=WIDELY_RUN)
+
+
+def _crop_and_resize(d: Draw, op: str) -> Case:
+    n, c, h, w = d.image()
+    count = {"tiny": 2, "typical": 50, "large": 200}[d.size]
+    boxes = _boxes(d, count, n, 1.0)
+    operands = [d.array((n, c, h, w)), boxes[:, 1:].copy(), boxes[:, 0].astype(np.int32)]
+    operands.append(np.array([14, 14], np.int32))
+    attrs = {"mode": d.pick(("bilinear", "nearest"))}
+    return Case(op, operands, attrs, frozenset({3}), MICROSOFT)
+
+
+def _affine_grid(d: Draw, op: str) -> Case:
+    n, c, h, w = d.image()
+    size = np.array([n, c, h, w], np.int64)
+    return Case(op, [d.array((n, 2, 3)), size], {"align_corners": d.pick((0, 1))}, frozenset({1}))
+
+
 FAMILIES: Final[dict[str, Family]] = {
     **rows("GlobalAveragePool GlobalMaxPool GlobalLpPool", _image_op),
     "MeanVarianceNormalization": fixed(_image_op, types=("float32",), axes=[0, 2, 3]),
@@ -161,6 +207,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "ConvTranspose": conv,
     **rows("MaxPool AveragePool LpPool", _pool),
     "Resize": _resize, "GridSample": _grid_sample, "RoiAlign": _roi_align,
+    "FusedConv": _fused_conv, "MaxRoiPool": _max_roi, "CropAndResize": _crop_and_resize,
+    "AffineGrid": _affine_grid,
     "DeformConv": _deform_conv, "MaxUnpool": _unpool, "Col2Im": _col2im,
     **rows("DepthToSpace SpaceToDepth", _depth_space),
 }  # fmt: skip

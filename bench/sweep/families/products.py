@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bench.sweep.case import Array, Case
+from bench.sweep.case import WIDELY_RUN, Array, Case
 from bench.sweep.draw import MICROSOFT, Draw, Family, rows
 
 
@@ -231,12 +231,26 @@ def _fused_product(d: Draw, op: str) -> Case:
     return Case(op, made.operands, {"alpha": 0.125}, made.constants, MICROSOFT)
 
 
+def _fused_gemm(d: Draw, op: str) -> Case:
+    made = _gemm(d, "Gemm")
+    operands = [None if x is None else x.astype(np.float32) for x in made.operands]
+    attrs = {**made.attrs, "activation": d.pick(("Relu", "Tanh", "Sigmoid"))}
+    return Case(op, operands, attrs, made.constants, MICROSOFT)
+
+
+def _distances(d: Draw, op: str) -> Case:
+    a, b, width = d.pick([(5, 7, 3), (100, 1000, 30), (1000, 1000, 64)])
+    dtype = d.pick(("float32", "float64"))
+    attrs = {"metric": d.pick(("euclidean", "sqeuclidean"))}
+    return Case(op, [d.array((a, width), dtype), d.array((b, width), dtype)], attrs,
+                domain=MICROSOFT)  # fmt: skip
+
+
 def _square(d: Draw, op: str) -> Case:
     n = {"tiny": 3, "typical": 16, "large": 64}[d.size]
     domain = MICROSOFT if op == "Inverse" else ""
-    return Case(
-        op, [d.array((d.pick((1, 8, 64)), n, n), d.pick(("float32", "float64")))], domain=domain
-    )
+    x = d.array((d.pick((1, 8, 64)), n, n), d.pick(("float32", "float64")))
+    return Case(op, [x], domain=domain, opset=WIDELY_RUN)
 
 
 def _fourier(d: Draw, op: str) -> Case:
@@ -263,6 +277,8 @@ FAMILIES: Final[dict[str, Family]] = {
     "Gemm": _gemm,
     "Einsum": _einsum,
     "FusedMatMul": _fused_product,
+    "FusedGemm": _fused_gemm,
+    "CDist": _distances,
     **rows("Det Inverse", _square),
     **rows("LSTM GRU RNN", _recurrent),
     "Attention": lambda d, op: _projected(d, op) if d.chance(0.3) else _attention(d, op),

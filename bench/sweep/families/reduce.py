@@ -93,11 +93,11 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     **rows("Softmax LogSoftmax Hardmax LpNormalization ArgMax ArgMin", _along),
     **rows("CumSum CumProd", _cumulative),
-    **rows("LayerNormalization RMSNormalization", _layer_norm),
+    **rows("LayerNormalization RMSNormalization SimplifiedLayerNormalization", _layer_norm),
     **rows(
         "SkipLayerNormalization SkipSimplifiedLayerNormalization",
         fixed(_layer_norm, domain=MICROSOFT),
     ),
     **rows("BatchNormalization InstanceNormalization GroupNormalization", _channel_norm),
-    "SoftmaxCrossEntropyLoss": _loss,
+    **rows("SoftmaxCrossEntropyLoss NegativeLogLikelihoodLoss", _loss),
 }

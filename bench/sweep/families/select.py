@@ -11,9 +11,9 @@ from bench.sweep.draw import Draw, Family, rows
 
 
 def _top_k(d: Draw, op: str) -> Case:
-    shape = d.table()
-    k = min(shape[-1], d.pick((1, 5, 100)))
-    attrs = {"axis": -1, "largest": d.pick((1, 1, 0)), "sorted": d.pick((1, 1, 0))}
+    shape, axis = (d.table(), -1) if d.chance(0.8) else (d.image(), 1)
+    k = min(shape[axis], d.pick((1, 5, 100)))
+    attrs = {"axis": axis, "largest": d.pick((1, 1, 0)), "sorted": d.pick((1, 1, 0))}
     dtype = d.pick(("float32", "float32", "float64", "int64"))
     return Case(
         op, [d.array(shape, dtype), np.array([k], np.int64)], attrs, frozenset({1}), n_outputs=2

@@ -13,9 +13,10 @@
 //     f32 matmuls with few rows or columns (gemv.cc) keep f32: reading B is their limit.
 //
 // Dispatch by type and size, in matmul() of gemm.cc:
-//   naive.cc  f64, integers, and f32 of at most kTiny multiplications
-//   gemv.cc   f32 with at most 4 rows or columns: B is read in place, once
-//   gemm.cc   everything else: panels of B and register tiles (tile.cc)
+//   naive.cc    f32 of at most kTiny multiplications, f64 and integers of few or of one row
+//   generic.cc  other f64 and integers
+//   gemv.cc     f32 with at most 4 rows or columns: B is read in place, once
+//   gemm.cc     everything else: panels of B and register tiles (tile.cc)
 #pragma once
 
 #include "kernels/kernel.h"
@@ -34,5 +35,10 @@ Status matmul_bf16(const Call& call, Plan& plan);
 Status matmul_pack_bf16(const Call& call, Plan& plan);
 Status matmul_packed_bf16(const Call& call, Plan& plan);
 Status matmul_naive(const Call& call, Plan& plan);
+
+// The blocked matmul of f64 and integers (generic.cc), and whether it pays.
+struct MatMulShape;
+bool is_generic_blocked(const MatMulShape& shape);
+void plan_generic(const Call& call, const MatMulShape& shape, Plan& plan);
 
 }  // namespace sdx::SDX_ISA

@@ -1,5 +1,5 @@
-// Naive matmul without packing: f64 and integers, which models rarely multiply, and f32 matmuls so
-// small that packing costs more than the arithmetic. Each item accumulates 64 columns of a row.
+// Naive matmul without packing: sizes so small that packing costs more than the arithmetic, and
+// single rows of f64 and integers. Each item accumulates 64 columns of a row.
 #include "kernels/matmul/kernels.h"
 #include "kernels/matmul/operands.h"
 #include "kernels/row_stride.h"
@@ -47,9 +47,14 @@ Status naive_parts(const void* args, const Data& data, int64_t begin, int64_t en
 
 // Epilogues are not applied: is_tiny (gemm.cc) and providers/cpu/matmul.py exclude them.
 Status matmul_naive(const Call& call, Plan& plan) {
+  const MatMulShape shape = matmul_shape(matrix_batch(call.in[0], true, call.ints[0] != 0),
+                                         matrix_batch(call.in[1], false, call.ints[1] != 0));
+  if (call.in[0].dtype != DType::f32 && is_generic_blocked(shape)) {
+    plan_generic(call, shape, plan);
+    return {};
+  }
   auto* args = plan.make<NaiveArgs>();
-  args->p = matmul_shape(matrix_batch(call.in[0], true, call.ints[0] != 0),
-                         matrix_batch(call.in[1], false, call.ints[1] != 0));
+  args->p = shape;
   args->out_row_stride = call.out[0].is_contiguous() ? args->p.n : row_stride(call.out[0]);
   args->alpha = call.floats[0];
   plan.args = args;

@@ -49,16 +49,8 @@ bool cast(const LoopArgs& s) {
 
 template <class From>
 bool cast_to_bool(const LoopArgs& s) {
-  const From* a = static_cast<const From*>(s.in[0]);
-  uint8_t* out = static_cast<uint8_t*>(s.out);
-  for (int64_t i = 0; i < s.n; ++i) {
-    if constexpr (std::is_same_v<From, Bool>) {
-      out[i] = a[i * s.stride[0]].value != 0;
-    } else {
-      out[i] = a[i * s.stride[0]] != 0;
-    }
-  }
-  return true;
+  using T = std::conditional_t<std::is_same_v<From, Bool>, uint8_t, From>;
+  return test<T, [](Vec<T> a, T, T) { return a != T(0); }>(s);
 }
 
 template <class From>

@@ -34,6 +34,7 @@ struct Loop {
 LoopFn find_loop(ChainOp op, DType type, DType to);
 LoopFn find_arithmetic_loop(ChainOp op, DType type);  // of f32 and f64
 LoopFn find_math_loop(ChainOp op);                    // of f32
+LoopFn find_double_math_loop(ChainOp op);             // of f64
 LoopFn find_scalar_loop(ChainOp op, DType type);      // of f32 and f64
 LoopFn find_narrow_loop(ChainOp op, DType type);      // of integers up to 16 bits, and bool
 LoopFn find_wide_loop(ChainOp op, DType type);        // of integers from 32 bits on

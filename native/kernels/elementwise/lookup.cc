@@ -30,7 +30,7 @@ LoopFn find_where(DType type) {
 
 }  // namespace
 
-// Vectorized loops come first; scalar.cc is the fallback for rare functions and f64 math.
+// Vectorized loops come first; scalar.cc is the fallback for rare functions.
 LoopFn find_loop(ChainOp op, DType type, DType to) {
   if (op == ChainOp::where) return find_where(type);
   if (op == ChainOp::cast || op == ChainOp::round_odd) return find_cast_loop(op, type, to);
@@ -39,7 +39,7 @@ LoopFn find_loop(ChainOp op, DType type, DType to) {
   if (type != DType::f32 && type != DType::f64)
     return size_of(type) < 4 ? find_narrow_loop(op, type) : find_wide_loop(op, type);
   LoopFn run = find_arithmetic_loop(op, type);
-  if (run == nullptr && type == DType::f32) run = find_math_loop(op);
+  if (run == nullptr) run = type == DType::f32 ? find_math_loop(op) : find_double_math_loop(op);
   return run != nullptr ? run : find_scalar_loop(op, type);
 }
 

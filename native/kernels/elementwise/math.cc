@@ -1,7 +1,6 @@
 // Loops on f32: transcendental and activation functions, vectorized by simd/math.h.
-#include "simd/math.h"
-
 #include "kernels/elementwise/instruction.h"
+#include "simd/hyperbolic.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -36,6 +35,11 @@ constexpr Loop kLoops[] = {
     {ChainOp::acos, map1<float, [](V x) { return vacos(x); }>},
     {ChainOp::atan, map1<float, [](V x) { return vatan(x); }>},
     {ChainOp::tanh, map1<float, [](V x) { return vtanh(x); }>},
+    {ChainOp::sinh, map1<float, [](V x) { return vsinh(x); }>},
+    {ChainOp::cosh, map1<float, [](V x) { return vcosh(x); }>},
+    {ChainOp::asinh, map1<float, [](V x) { return vasinh(x); }>},
+    {ChainOp::acosh, map1<float, [](V x) { return vacosh(x); }>},
+    {ChainOp::atanh, map1<float, [](V x) { return vatanh(x); }>},
     {ChainOp::erf, map1<float, [](V x) { return verf(x); }>},
     {ChainOp::sigmoid, map1<float, [](V x) { return vsigmoid(x); }>},
     {ChainOp::softplus, map1<float, [](V x) { return vsoftplus(x); }>},

@@ -1,5 +1,4 @@
-// Loops element by element through the C library: all transcendental functions of f64, and those
-// that are rare in f32.
+// Loops element by element through the C library: those that are rare in f32 or f64.
 #include "kernels/elementwise/instruction.h"
 #include "simd/vec.h"
 
@@ -31,20 +30,10 @@ SDX_INLINE double floor_mod(double a, double b) {
   return (b < 0) != (rest < 0) ? rest + b : rest;  // NaN stays NaN
 }
 
-// e^-|x| cannot overflow.
-SDX_INLINE double sigmoid(double x) {
-  const double e = __builtin_exp(-__builtin_fabs(x));
-  return x < 0 ? e / (1 + e) : 1 / (1 + e);
-}
 SDX_INLINE double softplus(double x) {
   return (x > 0 ? x : x * 0) + __builtin_log1p(__builtin_exp(-__builtin_fabs(x)));
 }
 SDX_INLINE double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x; }
-SDX_INLINE double expm1_below(double x) { return x < 0 ? __builtin_expm1(x) : x; }
-
-SDX_INLINE double gelu_tanh(double x) {
-  return x * sigmoid(1.5957691216057308 * x * (1 + 0.044715 * x * x));
-}
 
 // The C library, for exponents without a special case.
 template <class T>
@@ -74,11 +63,6 @@ bool pow(const LoopArgs& s) {
 template <class T>
 struct Rare {
   static constexpr Loop kLoops[] = {
-      {ChainOp::sinh, each1<T, [](T x, T, T) { return __builtin_sinh(x); }>},
-      {ChainOp::cosh, each1<T, [](T x, T, T) { return __builtin_cosh(x); }>},
-      {ChainOp::asinh, each1<T, [](T x, T, T) { return __builtin_asinh(x); }>},
-      {ChainOp::acosh, each1<T, [](T x, T, T) { return __builtin_acosh(x); }>},
-      {ChainOp::atanh, each1<T, [](T x, T, T) { return __builtin_atanh(x); }>},
       {ChainOp::fmod, each2<T, [](T a, T b) { return __builtin_fmod(a, b); }>},
       {ChainOp::mod, each2<T, [](T a, T b) { return floor_mod(a, b); }>},
       {ChainOp::pow, pow<T>},
@@ -87,31 +71,24 @@ struct Rare {
 
 using D = double;
 constexpr Loop kDouble[] = {
+    {ChainOp::sinh, each1<D, [](D x, D, D) { return __builtin_sinh(x); }>},
+    {ChainOp::cosh, each1<D, [](D x, D, D) { return __builtin_cosh(x); }>},
+    {ChainOp::asinh, each1<D, [](D x, D, D) { return __builtin_asinh(x); }>},
+    {ChainOp::acosh, each1<D, [](D x, D, D) { return __builtin_acosh(x); }>},
+    {ChainOp::atanh, each1<D, [](D x, D, D) { return __builtin_atanh(x); }>},
     {ChainOp::ceil, each1<D, [](D x, D, D) { return __builtin_ceil(x); }>},
     {ChainOp::floor, each1<D, [](D x, D, D) { return __builtin_floor(x); }>},
-    {ChainOp::round, each1<D, [](D x, D, D) { return __builtin_rint(x); }>},
     {ChainOp::sign, each1<D, [](D x, D, D) { return sign(x); }>},
     {ChainOp::sqrt, each1<D, [](D x, D, D) { return __builtin_sqrt(x); }>},
-    {ChainOp::exp, each1<D, [](D x, D, D) { return __builtin_exp(x); }>},
-    {ChainOp::log, each1<D, [](D x, D, D) { return __builtin_log(x); }>},
-    {ChainOp::sin, each1<D, [](D x, D, D) { return __builtin_sin(x); }>},
-    {ChainOp::cos, each1<D, [](D x, D, D) { return __builtin_cos(x); }>},
     {ChainOp::tan, each1<D, [](D x, D, D) { return __builtin_tan(x); }>},
     {ChainOp::asin, each1<D, [](D x, D, D) { return __builtin_asin(x); }>},
     {ChainOp::acos, each1<D, [](D x, D, D) { return __builtin_acos(x); }>},
     {ChainOp::atan, each1<D, [](D x, D, D) { return __builtin_atan(x); }>},
-    {ChainOp::tanh, each1<D, [](D x, D, D) { return __builtin_tanh(x); }>},
     {ChainOp::erf, each1<D, [](D x, D, D) { return __builtin_erf(x); }>},
-    {ChainOp::sigmoid, each1<D, [](D x, D, D) { return sigmoid(x); }>},
     {ChainOp::softplus, each1<D, [](D x, D, D) { return softplus(x); }>},
     {ChainOp::mish, each1<D, [](D x, D, D) { return x * __builtin_tanh(softplus(x)); }>},
     {ChainOp::gelu,
      each1<D, [](D x, D, D) { return 0.5 * x * (1 + __builtin_erf(x * 0.7071067811865476)); }>},
-    {ChainOp::gelu_tanh, each1<D, [](D x, D, D) { return gelu_tanh(x); }>},
-    {ChainOp::elu, each1<D, [](D x, D p, D) { return x < 0 ? p * expm1_below(x) : x; }>},
-    {ChainOp::selu, each1<D, [](D x, D p, D q) { return q * (x < 0 ? p * expm1_below(x) : x); }>},
-    {ChainOp::celu, each1<D, [](D x, D p, D) { return x < 0 ? p * expm1_below(x / p) : x; }>},
-    {ChainOp::swish, each1<D, [](D x, D p, D) { return x * sigmoid(x * p); }>},
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "kernels/axes.h"
 #include "kernels/elements.h"
 #include "kernels/reduce/arg.h"
+#include "simd/double_math.h"
+#include "simd/exponential.h"
 #include "simd/reduction.h"
 #include "simd/softmax_exp.h"
 
@@ -14,6 +16,8 @@ struct SoftmaxArgs {
   int64_t blocks;  // blocks of columns
 };
 
+constexpr int32_t kLaneNumbers[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
 template <class C>
 constexpr C kLowest = -C(kInf);
 template <class C>
@@ -24,6 +28,9 @@ template <class V>
 SDX_INLINE V larger(V a, V b) {
   return a > b ? a : b;
 }
+
+SDX_INLINE f32v exp_of(f32v x) { return vexp_softmax(x); }
+SDX_INLINE f64v exp_of(f64v x) { return dexp(x); }
 
 template <class C>
 C top_of(const C* x, int64_t n) {
@@ -38,7 +45,7 @@ double exponentials(const C* x, C top, C* y, int64_t n) {
   for (int64_t i = 0; i < n; i += kSumBlock<C>) {
     Vec<C> part{};
     vloop<C>(n - i < kSumBlock<C> ? n - i : kSumBlock<C>, [&](int64_t j, auto lanes) {
-      const Vec<C> e = vexp_softmax(load(x + i + j, lanes, kLowest<C>) - top);
+      const Vec<C> e = exp_of(load(x + i + j, lanes, kLowest<C>) - top);
       if (!kIsLog) store(y + i + j, e, lanes);
       part += e;
     });
@@ -75,31 +82,57 @@ SDX_INLINE V joined(const V* v, Step step) {
     return step(joined<kCount / 2>(v, step), joined<kCount - kCount / 2>(v + kCount / 2, step));
 }
 
+// Elements as vectors of the type that they compute in.
+template <class T, class L>
+SDX_INLINE Vec<Wide<T>> load_wide(const T* p, L lanes, Wide<T> fill) {
+  if constexpr (!kIsHalf<T>) {
+    return load(p, lanes, fill);
+  } else {
+    f32v v = load_float(p, lanes);
+    if constexpr (std::is_same_v<L, Part>) {
+      const i32v lane = load(kLaneNumbers);
+      v = lane < lanes.n ? v : splat(fill);
+    }
+    return v;
+  }
+}
+template <class T, class V, class L>
+SDX_INLINE void store_narrow(T* p, V v, L lanes) {
+  if constexpr (kIsHalf<T>)
+    store_float(p, v, lanes);
+  else
+    store(p, v, lanes);
+}
+
+SDX_INLINE float log_of(float x) { return vlog(splat(x))[0]; }
+SDX_INLINE double log_of(double x) { return __builtin_log(x); }
+
 // A row of kCount vectors, the last one partial, which stays in registers.
-template <bool kIsLog, int kCount, class C>
-void softmax_short(const C* x, C* y, int64_t n) {
+template <bool kIsLog, int kCount, class T>
+void softmax_short(const T* x, T* y, int64_t n) {
+  using C = Wide<T>;
   constexpr int64_t lanes = kLanesOf<C>;
   const Part rest{int(n - (kCount - 1) * lanes)};
   const auto add = [](auto a, auto b) { return a + b; };
   const auto max = [](auto a, auto b) { return larger(a, b); };
   Vec<C> v[kCount], e[kCount];
-  for (int i = 0; i < kCount - 1; ++i) v[i] = load(x + i * lanes);
-  v[kCount - 1] = load(x + (kCount - 1) * lanes, rest, kLowest<C>);
+  for (int i = 0; i < kCount - 1; ++i) v[i] = load_wide(x + i * lanes, Full{}, kLowest<C>);
+  v[kCount - 1] = load_wide(x + (kCount - 1) * lanes, rest, kLowest<C>);
   const C top = fold(joined<kCount>(v, max), max);
-  for (int i = 0; i < kCount; ++i) e[i] = vexp_softmax(v[i] -= top);
-  const C sum = fold(joined<kCount>(e, add), add), last = kIsLog ? C(__builtin_log(sum)) : 1 / sum;
+  for (int i = 0; i < kCount; ++i) e[i] = exp_of(v[i] -= top);
+  const C sum = fold(joined<kCount>(e, add), add), last = kIsLog ? log_of(sum) : 1 / sum;
   for (int i = 0; i < kCount; ++i) v[i] = kIsLog ? v[i] - last : e[i] * last;
-  for (int i = 0; i < kCount - 1; ++i) store(y + i * lanes, v[i]);
-  store(y + (kCount - 1) * lanes, v[kCount - 1], rest);
+  for (int i = 0; i < kCount - 1; ++i) store_narrow(y + i * lanes, v[i], Full{});
+  store_narrow(y + (kCount - 1) * lanes, v[kCount - 1], rest);
 }
 
-template <class C>
-using RowFn = void (*)(const C* x, C* y, int64_t n);
+template <class T>
+using RowFn = void (*)(const T* x, T* y, int64_t n);
 
-// The instantiation for rows of n numbers.
+// The instantiation for rows of n elements; null for long rows.
 template <bool kIsLog, class C>
-RowFn<C> row_function(int64_t n) {
-  switch ((n + kLanesOf<C> - 1) / kLanesOf<C>) {
+RowFn<C> short_function(int64_t n) {
+  switch ((n + kLanesOf<Wide<C>> - 1) / kLanesOf<Wide<C>>) {
     case 1: return softmax_short<kIsLog, 1, C>;
     case 2: return softmax_short<kIsLog, 2, C>;
     case 3: return softmax_short<kIsLog, 3, C>;
@@ -108,20 +141,26 @@ RowFn<C> row_function(int64_t n) {
     case 6: return softmax_short<kIsLog, 6, C>;
     case 7: return softmax_short<kIsLog, 7, C>;
     case 8: return softmax_short<kIsLog, 8, C>;
-    default: return softmax_row<kIsLog, C>;
+    default: return nullptr;
   }
 }
 
-// Items: rows. Elements that are not float or not contiguous go through local memory.
+// Items: rows. Long rows of halves, and elements that are not contiguous, go through local memory.
 template <bool kIsLog, class T>
 Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
   using C = Wide<T>;
-  const RowFn<C> run_row = row_function<kIsLog, C>(a.n);
+  const RowFn<T> run_short = a.step == 1 ? short_function<kIsLog, T>(a.n) : nullptr;
+  const RowFn<C> run_copy = short_function<kIsLog, C>(a.n);
+  const RowFn<C> run_row = run_copy != nullptr ? run_copy : softmax_row<kIsLog, C>;
   C* local = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
     const Offsets at = offsets_of(a.outer, a.outer.n, row);
     T* to = output<T>(data) + at.out;
+    if (run_short != nullptr) {
+      run_short(input<T>(data, 0) + at.in, to, a.n);
+      continue;
+    }
     C* y = result_buffer<C>(to, local);
     run_row(read_elements<C>(input<T>(data, 0) + at.in, a.step, a.n, local), y, a.n);
     write_elements(to, y, a.n);
@@ -144,7 +183,7 @@ void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
     each(i, [&](int64_t j, Vec<C> v, auto) { store(tops + j, larger(load(tops + j), v)); });
   for (int64_t i = 0; i < a.n; ++i)
     each(i, [&](int64_t j, Vec<C> v, auto) {
-      const Vec<C> part = vexp_softmax(v - load(tops + j));
+      const Vec<C> part = exp_of(v - load(tops + j));
       if (!kIsLog) store(e + i * kMax + j, part);
       store(totals + j, load(totals + j) + part);
     });
@@ -207,8 +246,7 @@ Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t 
     const int64_t step = a.around.out_step, column = a.column_out;
     // The contiguous axis in the inner loop.
     if (step == 1)
-      for (int j = 0; j < found.n; ++j)
-        for (int64_t i = 0; i < a.around.n; ++i) y[j * column + i] = element<T>(0.0f);
+      for (int j = 0; j < found.n; ++j) memset(y + j * column, 0, size_t(a.around.n) * sizeof(T));
     else
       for (int64_t i = 0; i < a.around.n; ++i)
         for (int j = 0; j < found.n; ++j) y[i * step + j * column] = element<T>(0.0f);

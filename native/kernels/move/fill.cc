@@ -110,9 +110,11 @@ struct EyeArgs {
 
 Status eye_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const EyeArgs*>(args);
+  const int64_t bytes = a.columns * a.size;
+  // One call: large ones write past the caches.
+  memset(output<std::byte>(data) + begin * bytes, 0, size_t((end - begin) * bytes));
   for (int64_t row = begin; row < end; ++row) {
-    std::byte* y = output<std::byte>(data) + row * a.columns * a.size;
-    memset(y, 0, size_t(a.columns * a.size));
+    std::byte* y = output<std::byte>(data) + row * bytes;
     const int64_t at = row + a.shift;
     if (at >= 0 && at < a.columns) memcpy(y + at * a.size, &a.bits, size_t(a.size));
   }

@@ -29,7 +29,9 @@ Status reduce_sum_square(const Call& call, Plan& plan) {
   return prepare_reduction<SumSquare<uint64_t>>(call, plan);
 }
 
+// Squares of f32 overflow before their root does; those of f16 do not.
 Status reduce_l2(const Call& call, Plan& plan) {
+  if (call.in[0].dtype == DType::f16) return prepare_reduction<SumSquare<float>>(call, plan, root);
   return prepare_reduction<SumSquare<double>>(call, plan, root);
 }
 

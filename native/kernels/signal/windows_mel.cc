@@ -1,6 +1,7 @@
 // Cosine-sum windows (Hann, Hamming, Blackman) and the MelWeightMatrix.
 #include "kernels/elements.h"
 #include "kernels/signal/kernels.h"
+#include "simd/double_math.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -17,10 +18,12 @@ template <class T>
 Status fill_window(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const WindowArgs*>(args);
   const double step = 6.283185307179586476925 / double(a.is_periodic ? a.n : a.n - 1);
-  for (int64_t i = begin; i < end; ++i) {
-    const double angle = double(i) * step;
-    output<T>(data)[i] = T(a.factors[0] + a.factors[1] * __builtin_cos(angle) +
-                           a.factors[2] * __builtin_cos(2 * angle));
+  f64v lane{};
+  for (int i = 0; i < kLanesOf<double>; ++i) lane[i] = i;
+  for (int64_t i = begin; i < end; i += kLanesOf<double>) {
+    const f64v angle = (double(i) + lane) * step;
+    const f64v y = a.factors[0] + a.factors[1] * dcos(angle) + a.factors[2] * dcos(2.0 * angle);
+    for (int j = 0; j < kLanesOf<double> && i + j < end; ++j) output<T>(data)[i + j] = T(y[j]);
   }
   return {};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/kernel.h"
+#include "simd/double_math.h"
 
 namespace sdx::SDX_ISA {
 
@@ -52,7 +53,9 @@ SDX_INLINE double probit(double x) {
 SDX_INLINE void softmax(double* s, int64_t n) {
   double top = s[0], total = 0;
   for (int64_t i = 1; i < n; ++i) top = top != top || top > s[i] ? top : s[i];
-  for (int64_t i = 0; i < n; ++i) total += s[i] = __builtin_exp(s[i] - top);
+  vloop<double>(
+      n, [&](int64_t i, auto lanes) { store(s + i, dexp(load(s + i, lanes) - top), lanes); });
+  for (int64_t i = 0; i < n; ++i) total += s[i];
   for (int64_t i = 0; i < n; ++i) s[i] /= total;
 }
 
@@ -76,7 +79,8 @@ SDX_INLINE void transform(double* s, int64_t n, Post post) {
     case Post::softmax: return softmax(s, n);
     case Post::softmax_zero: return softmax_zero(s, n);
     case Post::logistic:
-      for (int64_t i = 0; i < n; ++i) s[i] = logistic(s[i]);
+      vloop<double>(
+          n, [&](int64_t i, auto lanes) { store(s + i, dsigmoid(load(s + i, lanes)), lanes); });
       return;
     case Post::probit:
       for (int64_t i = 0; i < n; ++i) s[i] = probit(s[i]);

@@ -4,6 +4,7 @@
 #include "kernels/estimator_output.h"
 #include "kernels/estimators/kernels.h"
 #include "kernels/features/batch.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -22,6 +23,7 @@ constexpr int kTileRows = 4;  // rows that share each load of the weights
 template <class T>
 void score_rows(const LinearArgs& a, const T* const (&x)[kTileRows], const T* weights,
                 const T* intercepts, double* out) {
+  const auto add = [](auto p, auto q) { return p + q; };
   for (int64_t t = 0; t < a.rule.n_scores; ++t, weights += a.batch.width) {
     Vec<T> accumulators[kTileRows] = {};
     vloop<T>(a.batch.width, [&](int64_t i, auto lanes) {
@@ -29,7 +31,7 @@ void score_rows(const LinearArgs& a, const T* const (&x)[kTileRows], const T* we
       for (int r = 0; r < kTileRows; ++r) accumulators[r] += w * load(x[r] + i, lanes);
     });
     for (int r = 0; r < kTileRows; ++r)
-      out[r * a.pitch + t] = double(T(reduce_sum(accumulators[r]) + intercepts[t]));
+      out[r * a.pitch + t] = double(T(T(fold(accumulators[r], add)) + intercepts[t]));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "kernels/estimator_output.h"
 #include "kernels/estimators/kernels.h"
 #include "kernels/features/batch.h"
+#include "simd/double_math.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -69,24 +70,57 @@ void read_features(const Batch& batch, const void* x, int64_t row, double* to) {
   });
 }
 
-// Kernel values of a row with all support vectors. RBF expands ||x - v||^2 = x.x - 2 x.v + v.v,
+// x^n for whole n >= 0, by squaring.
+SDX_INLINE f64v whole_power(f64v x, int64_t n) {
+  f64v y = splat(1.0);
+  for (; n > 0; n >>= 1, x *= x)
+    if (n & 1) y *= x;
+  return y;
+}
+
+// The kernel function of a vector of dot products.
+SDX_INLINE f64v kernel_function(const SvmArgs& a, f64v dots, double square, f64v squares) {
+  constexpr double kMostWhole = 16;  // a power by squaring is as exact as the product it replaces
+  switch (a.kernel_type) {
+    case KernelType::linear: return dots;
+    case KernelType::rbf: return dexp(-a.gamma * at_least(square - 2.0 * dots + squares, f64v{}));
+    case KernelType::sigmoid: return dtanh(a.gamma * dots + a.coef0);
+    case KernelType::poly: break;
+  }
+  f64v y = a.gamma * dots + a.coef0;
+  if (a.degree >= 0 && a.degree <= kMostWhole && a.degree == __builtin_floor(a.degree))
+    return whole_power(y, int64_t(a.degree));
+  for (int i = 0; i < kLanesOf<double>; ++i) y[i] = __builtin_pow(y[i], a.degree);
+  return y;
+}
+
+// Kernel values of a row with all support vectors, whose features are contiguous by vector: lanes
+// are vectors. RBF expands ||x - v||^2 = x.x - 2 x.v + v.v,
 // where v.v is precomputed; rounding may make it slightly negative.
 void compute_kernel_values(const SvmArgs& a, const Data& data, const Scratch& scratch) {
   const double* vectors = input<double>(data, kVectors);
   const double* squares = input<double>(data, kSquares);
-  const int64_t n = a.batch.width;
+  constexpr int64_t lanes = kLanesOf<double>, kBlock = 4 * lanes;
+  const int64_t n = a.batch.width, count = a.n_vectors;
   const double square = a.kernel_type == KernelType::rbf ? dot(scratch.row, scratch.row, n) : 0;
-  for (int64_t v = 0; v < a.n_vectors; ++v) {
-    double y = dot(scratch.row, vectors + v * n, n);
-    if (a.kernel_type == KernelType::rbf) {
-      const double distance = square - 2 * y + squares[v];
-      y = __builtin_exp(-a.gamma * (distance < 0 ? 0 : distance));
-    } else if (a.kernel_type != KernelType::linear) {
-      y = a.gamma * y + a.coef0;
-      y = a.kernel_type == KernelType::sigmoid ? __builtin_tanh(y) : __builtin_pow(y, a.degree);
+  int64_t v = 0;
+  for (; v + kBlock <= count; v += kBlock) {
+    f64v dots[4] = {};
+    for (int64_t i = 0; i < n; ++i)
+      for (int j = 0; j < 4; ++j)
+        dots[j] += scratch.row[i] * load(vectors + i * count + v + j * lanes);
+    for (int j = 0; j < 4; ++j) {
+      const int64_t at = v + j * lanes;
+      store(scratch.kernel_values + at, kernel_function(a, dots[j], square, load(squares + at)));
     }
-    scratch.kernel_values[v] = y;
   }
+  vloop<double>(count - v, [&](int64_t j, auto part) {
+    const int64_t at = v + j;
+    f64v dots{};
+    for (int64_t i = 0; i < n; ++i) dots += scratch.row[i] * load(vectors + i * count + at, part);
+    const f64v values = kernel_function(a, dots, square, load(squares + at, part));
+    store(scratch.kernel_values + at, values, part);
+  });
 }
 
 // The decision value of each pair of classes, positive if the first wins. Support vectors are

@@ -1,6 +1,7 @@
 // Elementwise feature preprocessing: Scaler, Normalizer, Imputer and Binarizer.
 #include "kernels/features/batch.h"
 #include "kernels/features/kernels.h"
+#include "simd/reduction.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -68,6 +69,31 @@ SDX_INLINE double row_norm(const T* x, int64_t n, Norm norm) {
   return norm == Norm::l2 ? __builtin_sqrt(norm_value) : norm_value;
 }
 
+// The same of rows of float, in vectors.
+SDX_INLINE double vector_norm(const float* x, int64_t n, Norm norm) {
+  const auto magnitude = [](f32v v) { return (f32v)((i32v)v & 0x7fffffff); };
+  const auto add = [](auto a, auto b) { return a + b; };
+  const auto max = [](auto a, auto b) { return vmax(a, b); };
+  if (norm == Norm::max) {
+    f32v top = splat(-kInf);
+    vloop(n, [&](int64_t i, auto lanes) { top = vmax(top, load(x + i, lanes, -kInf)); });
+    return double(fold(top, max));
+  }
+  constexpr int64_t kBlock = 64 * kLanes;
+  double total = 0;
+  for (int64_t at = 0; at < n; at += kBlock) {
+    f32v sum{};
+    vloop(n - at < kBlock ? n - at : kBlock, [&](int64_t i, auto lanes) {
+      const f32v v = load(x + at + i, lanes);
+      sum += norm == Norm::l1 ? magnitude(v) : v * v;
+    });
+    total += double(fold(sum, add));
+  }
+  if (norm == Norm::l1) return total;
+  const bool is_in_range = total > 1e-30 && total < 1e38;  // of squares of floats
+  return is_in_range ? __builtin_sqrt(total) : row_norm(x, n, norm);
+}
+
 Status normalize_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const ScaleArgs*>(args);
   visit_features(a.dtype, [&](auto* type) {
@@ -75,8 +101,12 @@ Status normalize_rows(const void* args, const Data& data, int64_t begin, int64_t
     each_row(a.n_rows, begin, end, [&](int64_t row) {
       const T* x = input<T>(data, 0) + row * a.width;
       float* y = output<float>(data) + row * a.width;
-      const double norm_value = row_norm(x, a.width, a.norm),
-                   divisor = norm_value == 0 ? 1 : norm_value;
+      double norm_value;
+      if constexpr (std::is_same_v<T, float>)
+        norm_value = vector_norm(x, a.width, a.norm);
+      else
+        norm_value = row_norm(x, a.width, a.norm);
+      const double divisor = norm_value == 0 ? 1 : norm_value;
       for (int64_t i = 0; i < a.width; ++i) y[i] = float(double(x[i]) / divisor);
     });
   });

@@ -1,5 +1,6 @@
 // TfIdfVectorizer: counts of n-grams and skip-grams. The n-grams of the model form a trie over word
-// numbers, one sorted array per level; counting walks it token by token from every start position.
+// numbers; counting walks it token by token from every start position, through hash tables of the
+// words and of the nodes.
 #include "kernels/move/untyped.h"
 #include "kernels/text/kernels.h"
 
@@ -13,6 +14,39 @@ enum Operand : int { kX, kWords, kIndex, kFirst, kKeys, kGrams, kColumns, kWeigh
 enum Mode : int64_t { kCount, kWeight, kBoth };
 enum Int : int { kMode, kShortest, kSkips, kLevels };  // then the start of each level, and the end
 
+// Finds numbers by 64-bit keys: open addressing, half full at most.
+struct Lookup {
+  struct Slot {
+    int64_t key = 0;
+    int32_t found = -1;
+  };
+  Slot* slots = nullptr;
+  int shift = 0;
+  uint64_t last = 0;
+
+  SDX_INLINE uint64_t home(int64_t key) const {
+    return (uint64_t(key) * 0x9E3779B97F4A7C15u) >> shift;
+  }
+  // Allocates the table for n keys; false without memory.
+  bool reserve(Plan& plan, int64_t n) {
+    int bits = 4;
+    while ((int64_t(1) << bits) < 2 * n) ++bits;
+    slots = plan.table<Slot>(size_t(1) << bits);
+    shift = 64 - bits, last = (uint64_t(1) << bits) - 1;
+    return slots != nullptr;
+  }
+  SDX_INLINE void add(int64_t key, int64_t found) {
+    uint64_t at = home(key);
+    while (slots[at].found >= 0) at = (at + 1) & last;
+    slots[at] = {key, int32_t(found)};
+  }
+  SDX_INLINE int64_t find(int64_t key) const {
+    uint64_t at = home(key);
+    while (slots[at].found >= 0 && slots[at].key != key) at = (at + 1) & last;
+    return slots[at].found;
+  }
+};
+
 struct GramArgs {
   int64_t n_rows, width, n_columns, n_words, n_slots, n_grams;
   Mode mode;
@@ -20,6 +54,12 @@ struct GramArgs {
   const int64_t* starts;  // of the levels: in kKeys from the second on, in kGrams from the first
   bool has_weights;
   DType dtype;
+  Lookup words, children;
+
+  // The key of a trie node below level 0.
+  SDX_INLINE int64_t key(int64_t level, int64_t node_and_word) const {
+    return node_and_word * n_levels + level;
+  }
 };
 
 // A thread's counters. Only touched counts are reset after a row: vocabularies are much larger than
@@ -40,16 +80,7 @@ int64_t word_of(const GramArgs& a, const Data& data, int64_t at) {
     const TextIndex index{input<uint64_t>(data, kIndex), a.n_slots, input<Text>(data, kWords)};
     return index.find(input<Text>(data, kX)[at]);
   }
-  const int64_t x = Integers(data.in[kX], a.dtype)[at];
-  const int64_t* words = input<int64_t>(data, kWords);
-  int64_t low = 0, left = a.n_words;
-  while (left > 0) {
-    const int64_t half = left / 2;
-    const bool is_below = words[low + half] < x;
-    low = is_below ? low + half + 1 : low;
-    left = is_below ? left - half - 1 : half;
-  }
-  return low < a.n_words && words[low] == x ? input<int64_t>(data, kIndex)[low] : -1;
+  return a.words.find(Integers(data.in[kX], a.dtype)[at]);
 }
 
 // The child of a trie node by a word, or -1; `level` is the number of words before it.
@@ -57,16 +88,7 @@ SDX_INLINE int64_t child_of(const GramArgs& a, const Data& data, int64_t node, i
                             int64_t level) {
   if (word < 0) return -1;
   if (level == 0) return input<int64_t>(data, kFirst)[word];
-  const int64_t key = node * a.n_words + word;
-  const int64_t* keys = input<int64_t>(data, kKeys);
-  int64_t low = a.starts[level], left = a.starts[level + 1] - low;
-  while (left > 0) {
-    const int64_t half = left / 2;
-    const bool is_below = keys[low + half] < key;
-    low = is_below ? low + half + 1 : low;
-    left = is_below ? left - half - 1 : half;
-  }
-  return low < a.starts[level + 1] && keys[low] == key ? low - a.starts[level] : -1;
+  return a.children.find(a.key(level, node * a.n_words + word));
 }
 
 // Counts every n-gram that begins at a token, with words `gap` apart. Unigrams count only once,
@@ -112,6 +134,22 @@ Status gram_rows(const void* args, const Data& data, int64_t begin, int64_t end)
   return {};
 }
 
+// Fills the hash tables from the constants; false without memory.
+bool fill_lookups(const Call& call, GramArgs& a, Plan& plan) {
+  if (a.dtype != DType::string) {
+    const auto* words = static_cast<const int64_t*>(call.in[kWords].data);
+    const auto* numbers = static_cast<const int64_t*>(call.in[kIndex].data);
+    if (!a.words.reserve(plan, a.n_words)) return false;
+    for (int64_t i = 0; i < a.n_words; ++i) a.words.add(words[i], numbers[i]);
+  }
+  const auto* keys = static_cast<const int64_t*>(call.in[kKeys].data);
+  if (!a.children.reserve(plan, call.in[kKeys].count())) return false;
+  for (int64_t level = 1; level < a.n_levels; ++level)
+    for (int64_t i = a.starts[level]; i < a.starts[level + 1]; ++i)
+      a.children.add(a.key(level, keys[i]), i - a.starts[level]);
+  return true;
+}
+
 }  // namespace
 
 Status count_grams(const Call& call, Plan& plan) {
@@ -129,6 +167,7 @@ Status count_grams(const Call& call, Plan& plan) {
   a->has_weights = call.in[kWeights].is_given();
   a->dtype = x.dtype;
   plan.args = a;
+  if (!fill_lookups(call, *a, plan)) return no_table();
   plan.local_bytes = (2 * a->n_grams + a->width) * int64_t(sizeof(int32_t));
   plan.add(gram_rows, a->n_rows, a->n_columns / 8 + a->width * 50);
   return {};

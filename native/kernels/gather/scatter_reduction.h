@@ -25,18 +25,20 @@ struct MultiplyOp {
     return T(a * b);
   }
 };
-// NaN propagates from either side: a NaN in b makes every comparison false. `|`, not `||`, so that
-// T may be a vector, whose comparisons give masks.
+// NaN propagates from either side: a NaN in b makes every comparison false. T may be a vector. Two
+// steps, since the first is one instruction: a branch on the larger number would be mispredicted.
 struct LargestOp {
   template <class T>
   SDX_INLINE T operator()(T a, T b) const {
-    return (a != a) | (a > b) ? a : b;
+    const T top = a > b ? a : b;
+    return a != a ? a : top;
   }
 };
 struct SmallestOp {
   template <class T>
   SDX_INLINE T operator()(T a, T b) const {
-    return (a != a) | (a < b) ? a : b;
+    const T low = a < b ? a : b;
+    return a != a ? a : low;
   }
 };
 

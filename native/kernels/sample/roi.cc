@@ -178,6 +178,33 @@ Span bin_span(int64_t start, int64_t end, int64_t bins, int64_t i, int64_t size)
           inside(int64_t(__builtin_ceilf(float(i + 1) * each)) + start)};
 }
 
+// The bins of one channel: the maximum of the rows of a row of bins, in vectors, then of its
+// columns.
+void pool_channel(const RoiArgs& a, const int64_t* corners, const float* x, float* row, float* y) {
+  const auto max = [](auto p, auto q) { return vmax(p, q); };
+  const int64_t across = a.bins[1];
+  const int64_t first = bin_span(corners[0], corners[2], across, 0, a.width).low;
+  const int64_t last = bin_span(corners[0], corners[2], across, across - 1, a.width).high;
+  for (int64_t i = 0; i < a.bins[0]; ++i, y += across) {
+    const Span rows = bin_span(corners[1], corners[3], a.bins[0], i, a.height);
+    vloop(last - first, [&](int64_t j, auto lanes) {
+      f32v top = splat(-kInf);
+      for (int64_t k = rows.low; k < rows.high; ++k)
+        top = vmax(top, load(x + k * a.width + first + j, lanes));
+      store(row + j, top, lanes);
+    });
+    for (int64_t j = 0; j < across; ++j) {
+      const Span columns = bin_span(corners[0], corners[2], across, j, a.width);
+      f32v top = splat(-kInf);
+      vloop(columns.high - columns.low, [&](int64_t k, auto lanes) {
+        top = vmax(top, load(row + columns.low - first + k, lanes, -kInf));
+      });
+      const bool is_empty = rows.high <= rows.low || columns.high <= columns.low;
+      y[j] = is_empty ? 0 : fold(top, max);
+    }
+  }
+}
+
 // MaxRoiPool; item: one region.
 Status pool_regions(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RoiArgs*>(args);
@@ -194,19 +221,10 @@ Status pool_regions(const void* args, const Data& data, int64_t begin, int64_t e
     if (!(roi[0] > -1 && roi[0] < float(a.images)))
       return Status::fail("region %ld names image %g, and the batch has %ld", long(r),
                           double(roi[0]), long(a.images));
-    for (int64_t i = 0; i < a.channels * bins; ++i) {
-      const float* x = input<float>(data, 0) + (int64_t(roi[0]) * a.channels + i / bins) * plane;
-      const Span rows = bin_span(corners[1], corners[3], a.bins[0], i % bins / a.bins[1], a.height);
-      const Span columns = bin_span(corners[0], corners[2], a.bins[1], i % a.bins[1], a.width);
-      float best = -kInf;
-      for (int64_t y = rows.low; y < rows.high; ++y)
-        for (int64_t z = columns.low; z < columns.high; ++z) {
-          const float v = x[y * a.width + z];
-          best = v > best || v != v ? v : best;
-        }
-      const bool is_empty = rows.high <= rows.low || columns.high <= columns.low;
-      output<float>(data)[r * a.channels * bins + i] = is_empty ? 0 : best;
-    }
+    const float* x = input<float>(data, 0) + int64_t(roi[0]) * a.channels * plane;
+    float* y = output<float>(data) + r * a.channels * bins;
+    for (int64_t c = 0; c < a.channels; ++c)
+      pool_channel(a, corners, x + c * plane, reinterpret_cast<float*>(data.local), y + c * bins);
   }
   return {};
 }
@@ -232,7 +250,7 @@ Status roi_align(const Call& call, Plan& plan) {
 }
 
 Status max_roi_pool(const Call& call, Plan& plan) {
-  make_args(call, plan);
+  plan.local_bytes = make_args(call, plan)->width * int64_t(sizeof(float));
   plan.add(pool_regions, call.out[0].dims[0], 20 * call.out[0].count(1, 4));
   return {};
 }

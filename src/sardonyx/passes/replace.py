@@ -7,6 +7,8 @@ from typing import TypeVar
 
 from sardonyx.base.log import logger
 from sardonyx.errors import SardonyxError
+from sardonyx.graph.dtype import STRING
+from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.ops.builder import Builder
 from sardonyx.passes.rule import NoMatch
@@ -60,6 +62,16 @@ def copy_updated_outputs(graph: Graph) -> None:
     """
     for value in dict.fromkeys(graph.outputs):
         if any(slot in node.op.updates.values() for node, slot in value.uses):
+            copy = Builder(graph, graph.scope).Identity(value)
+            graph.set_outputs(copy if v is value else v for v in graph.outputs)
+
+
+def copy_fed_outputs(graph: Graph) -> None:
+    """Let outputs of the model that are its inputs be copies, which a step of the run makes."""
+    fed = set(graph.inputs)
+    for value in dict.fromkeys(graph.outputs):
+        fact = value.fact
+        if value in fed and isinstance(fact, Fact) and fact.dtype is not STRING:
             copy = Builder(graph, graph.scope).Identity(value)
             graph.set_outputs(copy if v is value else v for v in graph.outputs)
 

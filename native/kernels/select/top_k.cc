@@ -1,6 +1,7 @@
-// TopK by heap selection: a min-heap holds the K best elements so far with the worst on top; every
-// further element either loses against the top or replaces it, O(n log K). Popping the heap in
-// place (heapsort) then leaves it sorted, best first.
+// TopK by heap selection, or by radix sort where most elements are wanted. Selection: a min-heap
+// holds the K best elements so far with the worst on top; every further element either loses
+// against the top or replaces it, O(n log K). Popping the heap in place (heapsort) then leaves it
+// sorted, best first.
 //
 // Values become unsigned keys with the same order, and a key is paired with its index, so that one
 // comparison also resolves ties (the lower index wins). Once the heap is full most elements lose,
@@ -48,6 +49,7 @@ struct NarrowEntry {
     return {uint64_t(key) << 32 | uint32_t(~uint32_t(index))};
   }
   SDX_INLINE bool is_under(const NarrowEntry& o) const { return both < o.both; }
+  SDX_INLINE uint32_t order() const { return uint32_t(both >> 32); }
   SDX_INLINE int64_t index() const { return int64_t(uint32_t(~uint32_t(both))); }
 };
 struct WideEntry {
@@ -57,8 +59,39 @@ struct WideEntry {
   SDX_INLINE bool is_under(const WideEntry& o) const {
     return key != o.key ? key < o.key : at > o.at;
   }
+  SDX_INLINE uint64_t order() const { return key; }
   SDX_INLINE int64_t index() const { return at; }
 };
+
+// Whether all of n elements are sorted, in twice their memory.
+SDX_INLINE bool sorts_all(int64_t n, int64_t k) {
+  constexpr int64_t kLeast = 256;
+  return n >= kLeast && k > n / 4;
+}
+
+// Sorts n entries, the best first and equal ones in their order: LSD radix sort by bytes, without
+// those that all keys share. Returns which half of the memory has the result.
+template <class Entry>
+Entry* sorted(Entry* entries, int64_t n) {
+  using Key = decltype(entries->order());
+  Entry* other = entries + n;
+  Key shared = ~Key(0), seen = 0;
+  for (int64_t i = 0; i < n; ++i) shared &= entries[i].order(), seen |= entries[i].order();
+  for (int shift = 0; shift < int(8 * sizeof(Key)); shift += 8) {
+    if ((((shared ^ seen) >> shift) & 255) == 0) continue;
+    int64_t first[256] = {};
+    const auto bucket = [&](int64_t i) { return 255 - ((entries[i].order() >> shift) & 255); };
+    for (int64_t i = 0; i < n; ++i) ++first[bucket(i)];
+    for (int64_t b = 0, total = 0; b < 256; ++b) {
+      const int64_t count = first[b];
+      first[b] = total, total += count;
+    }
+    for (int64_t i = 0; i < n; ++i) other[first[bucket(i)]++] = entries[i];
+    Entry* const result = other;
+    other = entries, entries = result;
+  }
+  return entries;
+}
 
 // Sifts an entry down from the hole in a min-heap of n entries.
 template <class Entry>
@@ -101,6 +134,17 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
     const auto key = key_of(x[i * step]);
     return Entry::of(a.takes_largest ? key : decltype(key)(~key), i);
   };
+  const auto write = [&](const Entry* best) {
+    for (int64_t i = 0; i < k; ++i) {
+      const int64_t at = best[i].index();
+      values[i * a.around.out_step] = x[at * step];
+      indices[i * a.around.out_step] = at;
+    }
+  };
+  if (sorts_all(a.around.n, k)) {
+    for (int64_t i = 0; i < a.around.n; ++i) heap[i] = entry(i);
+    return write(sorted(heap, a.around.n));
+  }
   for (int64_t i = 0; i < k; ++i) heap[i] = entry(i);
   for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i, heap[i]);
   const auto offer = [&](int64_t i) {
@@ -120,11 +164,7 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
     heap[n] = heap[0];
     sift_down(heap, n, 0, last);
   }
-  for (int64_t i = 0; i < k; ++i) {
-    const int64_t at = heap[i].index();
-    values[i * a.around.out_step] = x[at * step];
-    indices[i * a.around.out_step] = at;
-  }
+  write(heap);
 }
 
 template <class Entry, class T>
@@ -157,7 +197,8 @@ Status top_k(const Call& call, Plan& plan) {
     a->takes_largest = call.ints[1] != 0;
     plan.add(run_items<Entry, T>, a->around.n_outer * a->around.columns,
              a->around.n + a->k * 20 + 10);
-    plan.local_bytes = a->k * int64_t(sizeof(Entry));
+    const int64_t entries = sorts_all(a->around.n, a->k) ? 2 * a->around.n : a->k;
+    plan.local_bytes = entries * int64_t(sizeof(Entry));
     return Status{};
   });
 }

@@ -27,6 +27,12 @@ CASES = [
     *(case("TopK", SPECIAL, k(8), outputs=2, oracle="none", largest=largest,
            why="oracles leave NaN where it is") for largest in (0, 1)),
     case("TopK", f32(3, 7), k(3), outputs=2),
+    *(
+        case("TopK", ints(t, 2, 300, high=9), k(300), outputs=2, oracle="onnx", largest=largest)
+        for t in (np.int64, np.uint8)
+        for largest in (0, 1)
+    ),
+    *(case("TopK", x, k(290), outputs=2) for x in (f64(2, 300), f32(300, 3).T.copy())),
     case("TopK", f32(3, 7), k(2), axis=0, largest=0, outputs=2),
     case("TopK", TIES, k(3), outputs=2),
     case("TopK", TIES, k(4), largest=0, outputs=2),

@@ -5,6 +5,7 @@
 #include "kernels/reduce/arg.h"
 #include "simd/double_math.h"
 #include "simd/exponential.h"
+#include "simd/half_parts.h"
 #include "simd/reduction.h"
 #include "simd/softmax_exp.h"
 
@@ -87,18 +88,18 @@ template <class T, class L>
 SDX_INLINE Vec<Wide<T>> load_wide(const T* p, L lanes, Wide<T> fill) {
   if constexpr (!kIsHalf<T>) {
     return load(p, lanes, fill);
+  } else if constexpr (std::is_same_v<L, Part>) {
+    const f32v v = widen_half(p, load_half_part(&p->bits, lanes));
+    return load(kLaneNumbers) < lanes.n ? v : splat(fill);
   } else {
-    f32v v = load_float(p, lanes);
-    if constexpr (std::is_same_v<L, Part>) {
-      const i32v lane = load(kLaneNumbers);
-      v = lane < lanes.n ? v : splat(fill);
-    }
-    return v;
+    return load_float(p, lanes);
   }
 }
 template <class T, class V, class L>
 SDX_INLINE void store_narrow(T* p, V v, L lanes) {
-  if constexpr (kIsHalf<T>)
+  if constexpr (kIsHalf<T> && std::is_same_v<L, Part>)
+    store_half_part(&p->bits, narrow_half(p, v), lanes);
+  else if constexpr (kIsHalf<T>)
     store_float(p, v, lanes);
   else
     store(p, v, lanes);

@@ -32,11 +32,16 @@ constexpr int kArgBuffer = 1024;  // elements that are converted and reduced at 
 template <class C>
 int64_t find(const C* x, int64_t n, C value, bool takes_last) {
   const auto matches = [&](int64_t i) { return x[i] == value || (value != value && x[i] != x[i]); };
+  int64_t first = 0;  // no match before it
+  if constexpr (std::is_same_v<C, float>) {
+    const auto matched = [&](f32v v) { return value != value ? v != v : v == value; };
+    while (!takes_last && first + kLanes <= n && !any(matched(load(x + first)))) first += kLanes;
+  }
   if (takes_last) {
     for (int64_t i = n - 1; i >= 0; --i)
       if (matches(i)) return i;
   } else {
-    for (int64_t i = 0; i < n; ++i)
+    for (int64_t i = first; i < n; ++i)
       if (matches(i)) return i;
   }
   return -1;

@@ -18,13 +18,33 @@ struct LinearArgs {
 };
 
 constexpr int kTileRows = 4;  // rows that share each load of the weights
+constexpr int kTargets = 4;   // targets that share each load of the rows
 
 // Scores of kTogether rows for every target. Fewer rows repeat the last one.
 template <class T>
 void score_rows(const LinearArgs& a, const T* const (&x)[kTileRows], const T* weights,
                 const T* intercepts, double* out) {
   const auto add = [](auto p, auto q) { return p + q; };
-  for (int64_t t = 0; t < a.rule.n_scores; ++t, weights += a.batch.width) {
+  int64_t first = 0;
+  for (; first + kTargets <= a.rule.n_scores; first += kTargets) {
+    Vec<T> sums[kTargets * kTileRows] = {};
+    vloop<T>(a.batch.width, [&](int64_t i, auto lanes) {
+      Vec<T> v[kTileRows];
+      for (int r = 0; r < kTileRows; ++r) v[r] = load(x[r] + i, lanes);
+      for (int t = 0; t < kTargets; ++t) {
+        const Vec<T> w = load(weights + (first + t) * a.batch.width + i, lanes);
+        for (int r = 0; r < kTileRows; ++r) sums[t * kTileRows + r] += w * v[r];
+      }
+    });
+    T totals[kTargets * kTileRows];
+    for (int i = 0; i < kTargets * kTileRows; i += kLanesOf<T>)
+      store(totals + i, fold_many(sums + i, add));
+    for (int t = 0; t < kTargets; ++t)
+      for (int r = 0; r < kTileRows; ++r)
+        out[r * a.pitch + first + t] = double(T(totals[t * kTileRows + r] + intercepts[first + t]));
+  }
+  weights += first * a.batch.width;
+  for (int64_t t = first; t < a.rule.n_scores; ++t, weights += a.batch.width) {
     Vec<T> accumulators[kTileRows] = {};
     vloop<T>(a.batch.width, [&](int64_t i, auto lanes) {
       const Vec<T> w = load(weights + i, lanes);

@@ -22,10 +22,12 @@ struct SvmArgs {
   double gamma, coef0, degree;
 };
 
-// Scratch memory of one row.
+constexpr int kRows = 4;  // rows that share each load of the support vectors
+
+// Scratch memory of kRows rows, and of one row after its kernel values.
 struct Scratch {
-  double* row;            // the features in double
-  double* kernel_values;  // by support vector
+  double* rows;           // [kRows, features], in double
+  double* kernel_values;  // [kRows, vectors]
   double* partial;        // [class, opponent]: contributions to decision values
   double* decisions;      // by pair of classes
   double* columns;        // the output columns
@@ -44,8 +46,14 @@ SDX_INLINE int64_t take_scratch(const SvmArgs& a, Scratch* scratch, double* at) 
   };
   const int64_t n = a.n_classes, columns = a.rule.n_columns;
   const int64_t widest = columns > a.n_pairs ? columns : a.n_pairs;
-  *scratch = {take(a.batch.width),           take(a.n_vectors), take(n * n), take(a.n_pairs),
-              take(widest < 2 ? 2 : widest), take(n * n),       take(n * n), take(n)};
+  *scratch = {take(kRows * a.batch.width),
+              take(kRows * a.n_vectors),
+              take(n * n),
+              take(a.n_pairs),
+              take(widest < 2 ? 2 : widest),
+              take(n * n),
+              take(n * n),
+              take(n)};
   return at - first;
 }
 
@@ -94,32 +102,32 @@ SDX_INLINE f64v kernel_function(const SvmArgs& a, f64v dots, double square, f64v
   return y;
 }
 
-// Kernel values of a row with all support vectors, whose features are contiguous by vector: lanes
-// are vectors. RBF expands ||x - v||^2 = x.x - 2 x.v + v.v,
-// where v.v is precomputed; rounding may make it slightly negative.
-void compute_kernel_values(const SvmArgs& a, const Data& data, const Scratch& scratch) {
-  const double* vectors = input<double>(data, kVectors);
-  const double* squares = input<double>(data, kSquares);
-  constexpr int64_t lanes = kLanesOf<double>, kBlock = 4 * lanes;
-  const int64_t n = a.batch.width, count = a.n_vectors;
-  const double square = a.kernel_type == KernelType::rbf ? dot(scratch.row, scratch.row, n) : 0;
-  int64_t v = 0;
-  for (; v + kBlock <= count; v += kBlock) {
-    f64v dots[4] = {};
-    for (int64_t i = 0; i < n; ++i)
-      for (int j = 0; j < 4; ++j)
-        dots[j] += scratch.row[i] * load(vectors + i * count + v + j * lanes);
-    for (int j = 0; j < 4; ++j) {
-      const int64_t at = v + j * lanes;
-      store(scratch.kernel_values + at, kernel_function(a, dots[j], square, load(squares + at)));
-    }
+// Kernel values of kRows rows with support vectors from `at` on, whose features are contiguous by
+// vector: lanes are vectors. RBF expands ||x - v||^2 = x.x - 2 x.v + v.v, where v.v is precomputed;
+// rounding may make it slightly negative.
+template <class Lanes>
+SDX_INLINE void kernel_values_at(const SvmArgs& a, const Data& data, const Scratch& scratch,
+                                 const double* square, int64_t at, Lanes lanes) {
+  const double* vectors = input<double>(data, kVectors) + at;
+  f64v dots[kRows] = {};
+  for (int64_t i = 0; i < a.batch.width; ++i) {
+    const f64v v = load(vectors + i * a.n_vectors, lanes);
+    for (int r = 0; r < kRows; ++r) dots[r] += scratch.rows[r * a.batch.width + i] * v;
   }
-  vloop<double>(count - v, [&](int64_t j, auto part) {
-    const int64_t at = v + j;
-    f64v dots{};
-    for (int64_t i = 0; i < n; ++i) dots += scratch.row[i] * load(vectors + i * count + at, part);
-    const f64v values = kernel_function(a, dots, square, load(squares + at, part));
-    store(scratch.kernel_values + at, values, part);
+  const f64v squares = load(input<double>(data, kSquares) + at, lanes);
+  for (int r = 0; r < kRows; ++r)
+    store(scratch.kernel_values + r * a.n_vectors + at,
+          kernel_function(a, dots[r], square[r], squares), lanes);
+}
+
+void compute_kernel_values(const SvmArgs& a, const Data& data, const Scratch& scratch) {
+  double square[kRows] = {};
+  for (int r = 0; r < kRows && a.kernel_type == KernelType::rbf; ++r) {
+    const double* row = scratch.rows + r * a.batch.width;
+    square[r] = dot(row, row, a.batch.width);
+  }
+  vloop<double>(a.n_vectors, [&](int64_t at, auto lanes) {
+    kernel_values_at(a, data, scratch, square, at, lanes);
   });
 }
 
@@ -223,14 +231,24 @@ Status svm_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
   const auto& a = *static_cast<const SvmArgs*>(args);
   Scratch scratch;
   take_scratch(a, &scratch, reinterpret_cast<double*>(data.local));
-  each_row(a.batch.n_rows, begin, end, [&](int64_t row) {
-    read_features(a.batch, data.in[kX], row, scratch.row);
+  const int64_t last = end * kRowsPerItem < a.batch.n_rows ? end * kRowsPerItem : a.batch.n_rows;
+  for (int64_t first = begin * kRowsPerItem; first < last; first += kRows) {
+    const int64_t n = last - first < kRows ? last - first : kRows;
+    for (int64_t r = 0; r < kRows; ++r)  // missing rows repeat the last one
+      read_features(a.batch, data.in[kX], first + (r < n ? r : n - 1),
+                    scratch.rows + r * a.batch.width);
     compute_kernel_values(a, data, scratch);
-    if (a.n_classes > 0) return classify(a, data, scratch, row);
-    const double y = dot(scratch.kernel_values, input<double>(data, kWeights), a.n_vectors) +
-                     input<double>(data, kRho)[0];
-    output<float>(data)[row] = a.is_one_class ? (y > 0 ? 1.0f : -1.0f) : float(y);
-  });
+    Scratch one = scratch;
+    for (int64_t row = first; row < first + n; ++row, one.kernel_values += a.n_vectors) {
+      if (a.n_classes > 0) {
+        classify(a, data, one, row);
+        continue;
+      }
+      const double y = dot(one.kernel_values, input<double>(data, kWeights), a.n_vectors) +
+                       input<double>(data, kRho)[0];
+      output<float>(data)[row] = a.is_one_class ? (y > 0 ? 1.0f : -1.0f) : float(y);
+    }
+  }
   return {};
 }
 

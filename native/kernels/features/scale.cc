@@ -107,6 +107,13 @@ Status normalize_rows(const void* args, const Data& data, int64_t begin, int64_t
       else
         norm_value = row_norm(x, a.width, a.norm);
       const double divisor = norm_value == 0 ? 1 : norm_value;
+      if constexpr (std::is_same_v<T, float>) {
+        if (const float d = float(divisor); d > 1e-37f && d < kInf) {
+          vloop(a.width,
+                [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) / d, lanes); });
+          return;
+        }
+      }
       for (int64_t i = 0; i < a.width; ++i) y[i] = float(double(x[i]) / divisor);
     });
   });

@@ -75,12 +75,17 @@ struct Counters {
   }
 };
 
-int64_t word_of(const GramArgs& a, const Data& data, int64_t at) {
+// The word numbers of n tokens from `first` on.
+void find_words(const GramArgs& a, const Data& data, int64_t first, int64_t n, int32_t* tokens) {
   if (a.dtype == DType::string) {
     const TextIndex index{input<uint64_t>(data, kIndex), a.n_slots, input<Text>(data, kWords)};
-    return index.find(input<Text>(data, kX)[at]);
+    for (int64_t i = 0; i < n; ++i)
+      tokens[i] = int32_t(index.find(input<Text>(data, kX)[first + i]));
+    return;
   }
-  return a.words.find(Integers(data.in[kX], a.dtype)[at]);
+  const Lookup words = a.words;
+  const Integers x(data.in[kX], a.dtype);
+  for (int64_t i = 0; i < n; ++i) tokens[i] = int32_t(words.find(x[first + i]));
 }
 
 // The child of a trie node by a word, or -1; `level` is the number of words before it.
@@ -125,8 +130,7 @@ Status gram_rows(const void* args, const Data& data, int64_t begin, int64_t end)
   memset(counters.counts, 0, size_t(a.n_grams) * sizeof *counters.counts);
   const int64_t widest = a.n_levels < 2 ? 1 : (a.skips < a.width ? a.skips : a.width) + 1;
   for (int64_t row = begin; row < end; ++row) {
-    for (int64_t i = 0; i < a.width; ++i)
-      counters.tokens[i] = int32_t(word_of(a, data, row * a.width + i));
+    find_words(a, data, row * a.width, a.width, counters.tokens);
     for (int64_t gap = 1; gap <= widest; ++gap)
       for (int64_t i = 0; i < a.width; ++i) count_from(a, data, i, gap, counters);
     write_row(a, data, counters, output<float>(data) + row * a.n_columns);

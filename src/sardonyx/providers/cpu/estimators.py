@@ -104,8 +104,9 @@ def _svm(  # noqa: PLR0913 - the operands of one kernel
     # Coefficients of the sigmoids that turn decisions of class pairs into probabilities.
     sigmoids = (attrs.get("prob_a"), attrs.get("prob_b"))
     is_probable = sigmoids[0] is not None and len(sigmoids[0]) > 0
+    vectors = np.ascontiguousarray(kernel.vectors.T)  # lanes of the kernel are support vectors
     inputs = (
-        *(x, array_constant(np.ascontiguousarray(kernel.vectors.T)), array_constant(kernel.squares)),
+        *(x, array_constant(vectors), array_constant(kernel.squares)),
         *(array_constant(weights.astype(np.float64)), array_constant(rho.astype(np.float64))),
         None if classes is None else array_constant(classes.sizes.astype(np.int64)),
         None if classes is None else array_constant(classes.labels),

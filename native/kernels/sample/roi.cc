@@ -178,15 +178,29 @@ Span bin_span(int64_t start, int64_t end, int64_t bins, int64_t i, int64_t size)
           inside(int64_t(__builtin_ceilf(float(i + 1) * each)) + start)};
 }
 
+// The maximum of n numbers; NaN propagates.
+float top_of_run(const float* x, int64_t n) {
+  constexpr int64_t kShort = 8;  // numbers below which folding a vector costs more
+  if (n >= kShort) {
+    f32v tops = splat(-kInf);
+    vloop(n, [&](int64_t k, auto lanes) { tops = vmax(tops, load(x + k, lanes, -kInf)); });
+    return fold(tops, [](auto p, auto q) { return vmax(p, q); });
+  }
+  float top = -kInf;
+  for (int64_t k = 0; k < n; ++k) {
+    const float larger = top > x[k] ? top : x[k];
+    top = top != top ? top : larger;
+  }
+  return top;
+}
+
 // The bins of one channel: the maximum of the rows of a row of bins, in vectors, then of its
 // columns.
-void pool_channel(const RoiArgs& a, const int64_t* corners, const float* x, float* row, float* y) {
-  const auto max = [](auto p, auto q) { return vmax(p, q); };
-  const int64_t across = a.bins[1];
-  const int64_t first = bin_span(corners[0], corners[2], across, 0, a.width).low;
-  const int64_t last = bin_span(corners[0], corners[2], across, across - 1, a.width).high;
+void pool_channel(const RoiArgs& a, const Span* down, const Span* along, const float* x, float* row,
+                  float* y) {
+  const int64_t across = a.bins[1], first = along[0].low, last = along[across - 1].high;
   for (int64_t i = 0; i < a.bins[0]; ++i, y += across) {
-    const Span rows = bin_span(corners[1], corners[3], a.bins[0], i, a.height);
+    const Span rows = down[i];
     vloop(last - first, [&](int64_t j, auto lanes) {
       f32v top = splat(-kInf);
       for (int64_t k = rows.low; k < rows.high; ++k)
@@ -194,13 +208,9 @@ void pool_channel(const RoiArgs& a, const int64_t* corners, const float* x, floa
       store(row + j, top, lanes);
     });
     for (int64_t j = 0; j < across; ++j) {
-      const Span columns = bin_span(corners[0], corners[2], across, j, a.width);
-      f32v top = splat(-kInf);
-      vloop(columns.high - columns.low, [&](int64_t k, auto lanes) {
-        top = vmax(top, load(row + columns.low - first + k, lanes, -kInf));
-      });
+      const Span columns = along[j];
       const bool is_empty = rows.high <= rows.low || columns.high <= columns.low;
-      y[j] = is_empty ? 0 : fold(top, max);
+      y[j] = is_empty ? 0 : top_of_run(row + columns.low - first, columns.high - columns.low);
     }
   }
 }
@@ -223,8 +233,15 @@ Status pool_regions(const void* args, const Data& data, int64_t begin, int64_t e
                           double(roi[0]), long(a.images));
     const float* x = input<float>(data, 0) + int64_t(roi[0]) * a.channels * plane;
     float* y = output<float>(data) + r * a.channels * bins;
+    auto* down = reinterpret_cast<Span*>(data.local);
+    Span* along = down + a.bins[0];
+    for (int64_t i = 0; i < a.bins[0]; ++i)
+      down[i] = bin_span(corners[1], corners[3], a.bins[0], i, a.height);
+    for (int64_t i = 0; i < a.bins[1]; ++i)
+      along[i] = bin_span(corners[0], corners[2], a.bins[1], i, a.width);
+    auto* row = reinterpret_cast<float*>(along + a.bins[1]);
     for (int64_t c = 0; c < a.channels; ++c)
-      pool_channel(a, corners, x + c * plane, reinterpret_cast<float*>(data.local), y + c * bins);
+      pool_channel(a, down, along, x + c * plane, row, y + c * bins);
   }
   return {};
 }
@@ -250,7 +267,9 @@ Status roi_align(const Call& call, Plan& plan) {
 }
 
 Status max_roi_pool(const Call& call, Plan& plan) {
-  plan.local_bytes = make_args(call, plan)->width * int64_t(sizeof(float));
+  const RoiArgs* a = make_args(call, plan);
+  plan.local_bytes =
+      a->width * int64_t(sizeof(float)) + (a->bins[0] + a->bins[1]) * int64_t(sizeof(Span));
   plan.add(pool_regions, call.out[0].dims[0], 20 * call.out[0].count(1, 4));
   return {};
 }

@@ -15,7 +15,6 @@ from bench.sweep import families, nodes, report
 from bench.sweep.case import Case
 from bench.sweep.measure import Result, _difference, measure
 
-
 CONTRIB = {"SimplifiedLayerNormalization"}  # onnxruntime has it in the domain of ONNX
 
 

@@ -33,6 +33,23 @@ SDX_INLINE To converted(From x) {
   }
 }
 
+// Integers of 8 and 16 bits from a wider type, whole vectors at a time; returns how many. GCC
+// converts single elements in such loops.
+template <class From, class To>
+SDX_INLINE int64_t narrowed(const From* a, int64_t n, To* out) {
+  typedef To Narrow __attribute__((vector_size(kLanesOf<From> * sizeof(To))));
+  int64_t i = 0;
+  for (; i + kLanesOf<From> <= n; i += kLanesOf<From>) {
+    Narrow y;
+    if constexpr (kIsFloat<From>)
+      y = __builtin_convertvector(__builtin_convertvector(load(a + i), i32v), Narrow);
+    else
+      y = __builtin_convertvector(load(a + i), Narrow);
+    memcpy(out + i, &y, sizeof y);
+  }
+  return i;
+}
+
 // Stride 0: all copies are converted together.
 template <class From, class To>
 bool cast(const LoopArgs& s) {
@@ -42,7 +59,10 @@ bool cast(const LoopArgs& s) {
     const To x = converted<To>(a[0]);
     for (int64_t i = 0; i < s.n; ++i) out[i] = x;
   } else {
-    for (int64_t i = 0; i < s.n; ++i) out[i] = converted<To>(a[i]);
+    int64_t i = 0;
+    if constexpr (sizeof(To) <= 2 && (std::is_same_v<From, float> || std::is_same_v<From, int64_t>))
+      i = narrowed(a, s.n, out);
+    for (; i < s.n; ++i) out[i] = converted<To>(a[i]);
   }
   return true;
 }

@@ -72,6 +72,14 @@ ARITHMETIC = [
          expect=(of([-128, -127], np.int8),)),
     fails("Div", i64(3), of([0], np.int64), match="integer division by zero"),
     case("Mod", ints(np.int32, 9), of([4], np.int32)),
+    *(
+        case(op, ints(t, 37, low=-99, high=99), ints(t, 37, low=1, high=9))
+        for op in ("Div", "Mod")
+        for t in (np.int32, np.int64, np.int16)
+    ),
+    case("Div", of([-(2**31), 7, -7] * 6, np.int32), of([-1], np.int32), oracle="none",
+         why="overflow", expect=(of([-(2**31), -7, 7] * 6, np.int32),)),
+    case("Div", of([2**62, -(2**62), 2**53 + 1] * 6, np.int64), of([3], np.int64)),
     case("Mod", ints(np.int64, 9), of([-4], np.int64)),
     case("Mod", ints(np.int64, 9), of([-4], np.int64), fmod=1),
     case("Mod", ints(np.uint8, 9), of([4], np.uint8)),

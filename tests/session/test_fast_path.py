@@ -254,6 +254,7 @@ def test_an_error_does_not_depend_on_threads(threads: int) -> None:
 INTERFACES = {
     "an input that is returned": """g (float[N, 4] x) => (float[N, 4] y, float[N, 4] z) {
         y = Neg(x) z = Identity(x) }""",
+    "nothing but inputs": "g (float[N, 4] x) => (float[N, 4] y) { y = Identity(x) }",
     "a constant": """g (float[N, 4] x) => (int64[2] c, float[N, 4] y) {
         c = Constant<value_ints = [3, 5]>() y = Neg(x) }""",
     "an input that is not read": """g (float[N, 4] x, float[M] u) => (float[N, 4] y) {

@@ -130,6 +130,12 @@ def svm_regressor(node: Node) -> Call | No:
             return No("no kernel for one class without support vectors")
         return _linear_svm(x, attrs, rule, None)
     rho = np.array([_rho(attrs)])  # a regressor has a single decision function
+    if attrs["kernel_type"] == b"LINEAR" and not attrs["one_class"]:
+        # The sum of weighted dot products is that with the sum of the weighted vectors.
+        kernel = SvmKernel(attrs["support_vectors"], attrs["n_supports"], b"LINEAR", None)
+        weights = attrs["coefficients"].astype(np.float64) @ kernel.vectors
+        operands = (array_constant(weights.reshape(1, -1)), array_constant(rho), None)
+        return Call("linear_f64", (x, *operands), rule.ints)
     return _svm(x, attrs, attrs["n_supports"], attrs["coefficients"], rho, rule)
 
 

@@ -101,7 +101,8 @@ def ran(monkeypatch: pytest.MonkeyPatch, text: str, options: PassOptions) -> lis
 
 def test_options_and_ops_choose_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = ["decompose", "lower_sizes", "widen_float16", "channels_last", "prune", "fuse_chains"]
-    assert ran(monkeypatch, MODELS["conv"], PassOptions()) == ["simplify", "fuse", *usual]
+    names = ["simplify", "fuse", *usual, "copy_fed_outputs"]
+    assert ran(monkeypatch, MODELS["conv"], PassOptions()) == names
 
 
 @pytest.mark.parametrize(

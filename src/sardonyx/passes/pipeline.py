@@ -217,7 +217,7 @@ LOWER_CPU: Final = (
     Pass("round_to_bf16", "matmul.mark_bf16", when=lambda options: options.bf16),
     # Last: rewrites would remove the copies.
     Pass("copy_updated_outputs", "replace.copy_updated_outputs", any_op=_UPDATES),
-    Pass("copy_fed_outputs", "replace.copy_fed_outputs"),
+    Pass("copy_fed_outputs", "replace.copy_fed_outputs", level=_EXTENDED),
 )
 
 LOWER_DEVICE: Final = (

@@ -50,11 +50,26 @@ SDX_INLINE double probit(double x) {
   return __builtin_copysign(size, t);
 }
 
+// Replaces n scores by f of them. Few have just been written one by one: loading these as a vector
+// would wait for the stores.
+template <class F>
+SDX_INLINE void each_score(double* s, int64_t n, F&& f) {
+  if (n < kLanesOf<double>) {
+    for (int64_t i = 0; i < n; ++i) s[i] = f(s[i]);
+  } else {
+    vloop<double>(n, [&](int64_t i, auto lanes) { store(s + i, f(load(s + i, lanes)), lanes); });
+  }
+}
+
 SDX_INLINE void softmax(double* s, int64_t n) {
   double top = s[0], total = 0;
   for (int64_t i = 1; i < n; ++i) top = top != top || top > s[i] ? top : s[i];
-  vloop<double>(
-      n, [&](int64_t i, auto lanes) { store(s + i, dexp(load(s + i, lanes) - top), lanes); });
+  each_score(s, n, [&](auto x) {
+    if constexpr (sizeof x == sizeof(double))
+      return __builtin_exp(x - top);
+    else
+      return dexp(x - top);
+  });
   for (int64_t i = 0; i < n; ++i) total += s[i];
   for (int64_t i = 0; i < n; ++i) s[i] /= total;
 }
@@ -79,8 +94,12 @@ SDX_INLINE void transform(double* s, int64_t n, Post post) {
     case Post::softmax: return softmax(s, n);
     case Post::softmax_zero: return softmax_zero(s, n);
     case Post::logistic:
-      vloop<double>(
-          n, [&](int64_t i, auto lanes) { store(s + i, dsigmoid(load(s + i, lanes)), lanes); });
+      each_score(s, n, [](auto x) {
+        if constexpr (sizeof x == sizeof(double))
+          return logistic(x);
+        else
+          return dsigmoid(x);
+      });
       return;
     case Post::probit:
       for (int64_t i = 0; i < n; ++i) s[i] = probit(s[i]);

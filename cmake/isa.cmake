@@ -11,21 +11,55 @@ set(SARDONYX_FLAGS_avx2 -march=x86-64-v3)
 set(SARDONYX_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(SARDONYX_FLAGS_avx512vnni ${SARDONYX_FLAGS_avx512} -mavx512vnni -mavx512bf16)
 
-# A static library per ISA of kernels/tables.cc and these sources; the target links all of them.
+# The families that AVX512_VNNI and AVX512_BF16 speed up: they multiply bytes or pairs of bf16, or are called by such
+# ones. The compiler makes the same code of the others for both ISAs, so they use the kernels of avx512.
+set(SARDONYX_FAMILIES_avx512vnni attention conv elementwise matmul nbits probe quantize recurrent)
+set(SARDONYX_OTHERS_avx512vnni avx512)
+
+# Reduces `sources` to those that are compiled for an ISA, and adds the kernel tables of all its families.
+function(sardonyx_families isa)
+  file(STRINGS native/kernels/list.inc families REGEX "^FAMILY")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS native/kernels/list.inc)
+  set(declarations "")
+  set(tables "")
+  foreach(family IN LISTS families)
+    string(REGEX REPLACE "FAMILY\\((.*)\\)" "\\1" family "${family}")
+    set(of ${isa})
+    if("${SARDONYX_OTHERS_${isa}}" IN_LIST SARDONYX_ISAS AND NOT family IN_LIST SARDONYX_FAMILIES_${isa})
+      set(of ${SARDONYX_OTHERS_${isa}})
+      list(FILTER sources EXCLUDE REGEX "kernels/${family}[./]")
+    endif()
+    string(APPEND declarations "namespace ${of} { extern const KernelTable ${family}_kernels; }\n")
+    string(APPEND tables "  &${of}::${family}_kernels,\n")
+  endforeach()
+  configure_file(native/kernels/tables.cc.in ${CMAKE_CURRENT_BINARY_DIR}/tables/${isa}.cc @ONLY)
+  set(sources ${sources} ${CMAKE_CURRENT_BINARY_DIR}/tables/${isa}.cc PARENT_SCOPE)
+endfunction()
+
+# A static library per ISA of these sources and the tables of kernels; the target links all of them.
 function(sardonyx_kernels target)
   set(isas "")
   foreach(isa IN LISTS SARDONYX_ISAS)
     set(library ${target}_${isa})
-    add_library(${library} STATIC native/kernels/tables.cc ${ARGN})
+    set(sources ${ARGN})
+    set(level ${SARDONYX_KERNEL_LEVEL})
+    if(isa STREQUAL base AND level STREQUAL "-O3" AND SARDONYX_ISAS MATCHES ";")
+      set(level -O2)  # CPUs of the last ten years have a better ISA, and the code is a quarter smaller
+    endif()
+    sardonyx_families(${isa})
+    add_library(${library} STATIC ${sources})
     target_include_directories(${library} PRIVATE native)
     target_compile_definitions(${library} PRIVATE SDX_ISA=${isa})
     target_compile_options(${library} PRIVATE
-      ${SARDONYX_FLAGS_${isa}} ${SARDONYX_KERNEL_LEVEL} -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math
+      ${SARDONYX_FLAGS_${isa}} ${level} -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math
       -ffp-contract=fast -Wall -Wextra -Wshadow -Wno-psabi)
     add_custom_command(TARGET ${library} POST_BUILD VERBATIM
       COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/isa_symbols.py
               ${CMAKE_NM} $<TARGET_FILE:${library}> ${isa})
     target_link_libraries(${library} PUBLIC sardonyx_base)
+    if("${SARDONYX_OTHERS_${isa}}" IN_LIST SARDONYX_ISAS)
+      target_link_libraries(${library} PUBLIC ${target}_${SARDONYX_OTHERS_${isa}})
+    endif()
     target_link_libraries(${target} PUBLIC ${library})
     string(APPEND isas "ISA(${isa})\n")
   endforeach()

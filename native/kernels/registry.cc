@@ -1,6 +1,6 @@
 // Dispatch by ISA: the kernel tables of all families and ISAs, from list.inc and the isas.inc that
 // CMake writes, and the choice of an ISA at start. Each ISA is a static library in a namespace of
-// its own (cmake/isa.cmake, tables.cc), so no code of a better ISA runs on a CPU without it.
+// its own (cmake/isa.cmake, tables.cc.in), so no code of a better ISA runs on a CPU without it.
 #include "kernels/registry.h"
 
 #include <cstdlib>
@@ -19,9 +19,21 @@ namespace {
 // CPU checks, named after the ISAs of isas.inc. x86-64-v3 is AVX2 + FMA + F16C, v4 adds AVX-512 F,
 // BW, DQ, VL.
 [[maybe_unused]] bool has_base() { return true; }
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__clang__)  // not all versions know the levels
+[[maybe_unused]] bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+[[maybe_unused]] bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#elif defined(__x86_64__)
 [[maybe_unused]] bool has_avx2() { return __builtin_cpu_supports("x86-64-v3"); }
 [[maybe_unused]] bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
+#if defined(__x86_64__)
 [[maybe_unused]] bool has_avx512vnni() {
   return has_avx512() && __builtin_cpu_supports("avx512vnni");
 }

@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include <utility>
+
 #include "simd/narrow.h"
 #include "simd/transpose.h"
 
@@ -140,9 +142,10 @@ SDX_INLINE u8v saturate_to_bytes(const f32v* y, const Saturation<T>& to) {
 // permutation makes the bytes of each contiguous again.
 SDX_INLINE u8v deinterleave_rows(u8v v) {
   constexpr int kParts = SDX_VEC_BYTES / 16;
-  i32v order;
-  for (int i = 0; i < kLanes; ++i) order[i] = i % kParts * 4 + i / kParts;
-  return (u8v)__builtin_shuffle((i32v)v, order);
+  const auto words = (i32v)v;
+  return [&]<int... kLane>(std::integer_sequence<int, kLane...>) {
+    return (u8v)__builtin_shufflevector(words, words, (kLane % kParts * 4 + kLane / kParts)...);
+  }(std::make_integer_sequence<int, kLanes>());
 }
 
 // kLanes bytes of each of four rows, `stride` bytes apart: 32-bit lanes with byte i of all rows.
@@ -150,9 +153,10 @@ SDX_INLINE i32v interleave_rows(const uint8_t* from, int64_t stride) {
 #if defined(__AVX512BW__)
   // 16 bytes of each row in a 128-bit lane; their 32-bit parts are exchanged, then bytes within.
   const auto rows = (i32v)load_lanes<uint8_t, 64>(reinterpret_cast<const std::byte*>(from), stride);
-  const i32v order = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  const auto exchanged =
+      __builtin_shufflevector(rows, rows, 0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   const __m512i bytes = _mm512_set4_epi32(0x0f0b0703, 0x0e0a0602, 0x0d090501, 0x0c080400);
-  return (i32v)_mm512_shuffle_epi8((__m512i)__builtin_shuffle(rows, order), bytes);
+  return (i32v)_mm512_shuffle_epi8((__m512i)exchanged, bytes);
 #else
   using Pairs = Wide<uint16_t, 16>;
   Wide<uint8_t, 16> rows[4] = {};

@@ -53,11 +53,11 @@ SDX_INLINE f32v verf_pieces(f32v x) {
   constexpr int kBits = 20;  // mantissa bits below the eighth of an octave
   const f32v u = (f32v)_mm512_maskz_min_ps(0xffff, (__m512)splat(6.0f), (__m512)vabs(x));
   const f32v v = u + 1.0f;
-  const i32v at =
-      (i32v)v >> kBits;  // indexed by the low 5 bits: 2 of the exponent, 3 of the mantissa
+  // Tables are indexed by its low 5 bits: 2 of the exponent, 3 of the mantissa.
+  const auto at = (__m512i)((i32v)v >> kBits);
   const f32v r = v - (f32v)((i32v)v & -(1 << kBits));
   const auto term = [&](int i) {
-    return __builtin_shuffle(load(kErfTerms[i]), load(kErfTerms[i] + kLanes), at);
+    return (f32v)_mm512_permutex2var_ps(load(kErfTerms[i]), at, load(kErfTerms[i] + kLanes));
   };
   f32v y = term(4);
   for (int i = 3; i >= 0; --i) y = y * r + term(i);

@@ -24,8 +24,8 @@ SDX_INLINE f32v vexp_in_range(f32v x) {
   const f32v n = rounded - shift;
   const f32v r = x - n * 0.693147182f;
   const f32v p = (r * 0.500007331f + 1.00001466f) * r + 1.0f;
-  const i32v fraction =
-      __builtin_shuffle(halves[0], halves[1], (i32v)rounded);  // indexed by the low 5 bits
+  const auto fraction = (i32v)_mm512_permutex2var_epi32(
+      (__m512i)halves[0], (__m512i)rounded, (__m512i)halves[1]);  // indexed by the low 5 bits
   return (f32v)(fraction + ((i32v)rounded << 18)) * p;
 }
 SDX_INLINE f32v vexp_softmax(f32v x) {

@@ -11,10 +11,14 @@ set(SARDONYX_FLAGS_avx2 -march=x86-64-v3)
 set(SARDONYX_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
 set(SARDONYX_FLAGS_avx512vnni ${SARDONYX_FLAGS_avx512} -mavx512vnni -mavx512bf16)
 
-# The families that AVX512_VNNI and AVX512_BF16 speed up: they multiply bytes or pairs of bf16, or are called by such
-# ones. The compiler makes the same code of the others for both ISAs, so they use the kernels of avx512.
-set(SARDONYX_FAMILIES_avx512vnni attention conv elementwise matmul nbits probe quantize recurrent)
-set(SARDONYX_OTHERS_avx512vnni avx512)
+# Families that an ISA makes no faster use the kernels of another one, if that is built. AVX512_VNNI and AVX512_BF16
+# speed up what multiplies bytes or pairs of bf16: for the other families the compiler makes the same code as for
+# avx512. In text, features and custom 3 % of the instructions or less have AVX-512 vectors; speeds were not compared.
+set(SARDONYX_OTHER_avx512vnni avx512)
+set(SARDONYX_SAME_avx512vnni custom estimators features gather moe move normalize optimizer pooling random reduce resize
+  sample select signal softmax text trees)
+set(SARDONYX_OTHER_avx512 avx2)
+set(SARDONYX_SAME_avx512 custom features text)
 
 # Reduces `sources` to those that are compiled for an ISA, and adds the kernel tables of all its families.
 function(sardonyx_families isa)
@@ -25,8 +29,10 @@ function(sardonyx_families isa)
   foreach(family IN LISTS families)
     string(REGEX REPLACE "FAMILY\\((.*)\\)" "\\1" family "${family}")
     set(of ${isa})
-    if("${SARDONYX_OTHERS_${isa}}" IN_LIST SARDONYX_ISAS AND NOT family IN_LIST SARDONYX_FAMILIES_${isa})
-      set(of ${SARDONYX_OTHERS_${isa}})
+    while(family IN_LIST SARDONYX_SAME_${of} AND SARDONYX_OTHER_${of} IN_LIST SARDONYX_ISAS)
+      set(of ${SARDONYX_OTHER_${of}})
+    endwhile()
+    if(NOT of STREQUAL isa)
       list(FILTER sources EXCLUDE REGEX "kernels/${family}[./]")
     endif()
     string(APPEND declarations "namespace ${of} { extern const KernelTable ${family}_kernels; }\n")
@@ -57,8 +63,8 @@ function(sardonyx_kernels target)
       COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/isa_symbols.py
               ${CMAKE_NM} $<TARGET_FILE:${library}> ${isa})
     target_link_libraries(${library} PUBLIC sardonyx_base)
-    if("${SARDONYX_OTHERS_${isa}}" IN_LIST SARDONYX_ISAS)
-      target_link_libraries(${library} PUBLIC ${target}_${SARDONYX_OTHERS_${isa}})
+    if(SARDONYX_OTHER_${isa} IN_LIST SARDONYX_ISAS)
+      target_link_libraries(${library} PUBLIC ${target}_${SARDONYX_OTHER_${isa}})
     endif()
     target_link_libraries(${target} PUBLIC ${library})
     string(APPEND isas "ISA(${isa})\n")

@@ -105,6 +105,14 @@ def test_stacks() -> None:
     check(case("MatMulInteger", numbers(np.uint8, 2, 3, 5, 9), numbers(np.uint8, 9, 7)), "x1")
 
 
+@pytest.mark.parametrize("k", [9, 12])
+@pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 2)])
+def test_a_matrix_by_a_stack(k: int, batch: tuple[int, ...]) -> None:
+    zeros = of(7, np.int8), of(250, np.uint8)
+    right = numbers(np.uint8, *batch, k, 37)
+    check(case("MatMulInteger", numbers(np.int8, 5, k), right, *zeros), "x0", "x2", "x3")
+
+
 @pytest.mark.parametrize("shape", [((0, 3), (3, 5)), ((4, 3), (3, 0)), ((2, 0), (0, 5))])
 def test_nothing(shape: Any) -> None:
     check(case("MatMulInteger", numbers(np.uint8, *shape[0]), numbers(np.int8, *shape[1])), "x1")
@@ -157,6 +165,12 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     ),
     "long lines, no padding": ((1, 4, 53, 8), (17, 8, 1, 3), {"strides": (1, 2)}),
     "long lines, apart": ((1, 9, 26, 4), (16, 4, 3, 3), {"dilations": (3, 1)}),
+    "long lines, dilated": ((1, 7, 34, 8), (17, 8, 3, 2), {"dilations": (2, 8)}),
+    "long lines, dilated, padded": (
+        (2, 5, 31, 4),
+        (33, 4, 3, 3),
+        {"dilations": (1, 3), "pads": (1, 3, 1, 3)},
+    ),
     "same size": ((1, 8, 7, 4), (6, 4, 3, 2), {"auto_pad": b"SAME_LOWER", "strides": (2, 2)}),
     "a line": ((2, 11, 6), (9, 6, 5), {"pads": (2, 2)}),
     "a volume": ((1, 4, 5, 3, 2), (3, 2, 2, 3, 2), {"pads": (1, 1, 1, 0, 1, 1)}),
@@ -167,6 +181,7 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "groups of 16": ((1, 5, 9, 48), (12, 16, 3, 2), {"group": 3, "pads": (1, 0, 0, 1)}),
     "groups of 24": ((1, 4, 15, 48), (48, 24, 1, 1), {"group": 2}),
     "groups of 32": ((1, 3, 14, 64), (110, 32, 3, 3), {"group": 2, "pads": (1, 1, 1, 1)}),
+    "groups of 40": ((1, 5, 11, 80), (86, 40, 3, 2), {"group": 2, "dilations": (1, 2)}),
     "groups of 1": ((1, 6, 11, 20), (40, 1, 3, 3), {"group": 20, "pads": (1, 2, 1, 0)}),
     "groups of 3": ((1, 5, 7, 24), (40, 3, 2, 2), {"group": 8, "strides": (2, 1)}),
     "groups of 6": ((1, 4, 9, 24), (20, 6, 1, 3), {"group": 4, "pads": (0, 1, 0, 1)}),
@@ -284,7 +299,10 @@ def test_sums_that_broadcast(a: Any, b: Any, name: str) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("shape", [(1, 7, 7, 65), (2, 1, 3, 1), (1, 3, 3, 300), (3, 4, 31)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 7, 7, 65), (2, 1, 3, 1), (1, 3, 3, 300), (3, 4, 31), (2, 50, 29, 260), (1, 3, 2, 4200)],
+)
 @pytest.mark.parametrize("x_type", list(EXTREME))
 @pytest.mark.parametrize("channels_last", [0, 1])
 def test_means(x_type: Any, shape: tuple[int, ...], channels_last: int) -> None:

@@ -111,15 +111,16 @@ Status pad_lines(const void* args, const Data& data, int64_t begin, int64_t end)
 }
 
 // Whether output lines can be jobs of their own: a row of the product is then a window read in
-// place, n_lines lines apart by the image's pitch, and no im2col is needed. Output lines shorter
-// than two tiles would leave tiles unfilled. A padded copy larger than the windows does not
-// pay: strides and dilations alone could make it larger than the memory.
+// place, and no im2col is needed. Where the taps of a line are apart, each must be whole groups.
+// Output lines shorter than two tiles would leave tiles unfilled. A padded copy larger than the
+// windows does not pay: strides and dilations alone could make it larger than the memory.
 bool reads_lines(const ConvSource& s) {
   const Axis *deep = s.window.axis, *high = deep + 1, *wide = deep + 2;
   const int64_t windows = s.window.outs() * s.window.taps();
   if (reach_of(*high) * reach_of(*wide) > s.window.ins() + windows) return false;
   const bool is_flat = deep->in == 1 && deep->out == 1 && deep->taps == 1 && deep->begin == 0;
-  return is_flat && s.n_groups == 1 && wide->dilation == 1 && wide->out >= 2 * kTileRows;
+  const bool has_runs = wide->dilation == 1 || s.channels % kGroup == 0;
+  return is_flat && s.n_groups == 1 && has_runs && wide->out >= 2 * kTileRows;
 }
 
 // Sets up the line variant; images are copied with padding unless windows stay inside and lines are
@@ -133,7 +134,9 @@ void plan_lines(Gemm& p, const ConvSource& s, Plan& plan) {
   p.n_jobs = s.window.batch * high.out;
   p.m = wide.out;
   p.stride = wide.stride * s.channels;
-  p.layout = {high.taps, high.dilation * pitch, high.out, high.stride * pitch, height * pitch, -1};
+  Runs runs{high.taps, high.dilation * pitch};
+  if (wide.dilation != 1) runs.n_runs = wide.taps, runs.run_stride = wide.dilation * s.channels;
+  p.layout = {runs, high.out, high.stride * pitch, height * pitch, -1};
   if (!is_padded) return;
   p.layout.at = 0;
   plan.scratch_bytes = (s.window.batch * height * pitch + kGroup + 63) / 64 * 64;

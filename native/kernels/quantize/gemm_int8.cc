@@ -197,8 +197,8 @@ SDX_INLINE Rows rows_in_place(const Gemm& p, const Data& data, int64_t job, int6
       at.at < 0 ? input<uint8_t>(data, kX) : reinterpret_cast<const uint8_t*>(data.scratch + at.at);
   const uint8_t* first =
       images + job / at.jobs * at.image_bytes + job % at.jobs * at.job_bytes + row * p.stride;
-  const int64_t groups = p.shape.n_groups() / at.n_lines;
-  return {first, p.stride, groups, int32_t(p.flip * 0x01010101u), at.n_lines, at.line_stride};
+  const int64_t groups = p.shape.n_groups() / at.runs.count();
+  return {first, p.stride, groups, int32_t(p.flip * 0x01010101u), at.runs};
 }
 
 // Local memory: gathered rows, then row sums.
@@ -223,8 +223,8 @@ Status gemm_items(const void* args, const Data& data, int64_t begin, int64_t end
     const Rows block_rows = p.gather == nullptr ? rows_in_place(p, data, job, row) : gathered_rows;
     if (gathered != block) {
       if (p.gather != nullptr) p.gather(p, data, job, row, n_rows, rows);
-      const int64_t line_bytes = p.gather == nullptr ? p.depth / p.layout.n_lines : p.shape.k;
-      if (p.has_row_sums) sum_rows(block_rows, line_bytes, n_rows, row_sums);
+      const int64_t run_bytes = p.gather == nullptr ? p.depth / p.layout.runs.count() : p.shape.k;
+      if (p.has_row_sums) sum_rows(block_rows, run_bytes, n_rows, row_sums);
       gathered = block;
     }
     const int64_t pack = p.n_packs == 1 ? 0 : job % p.n_packs;

@@ -34,7 +34,7 @@ using Gather = void (*)(const Gemm& p, const Data& data, int64_t job, int64_t ro
 
 // The memory layout of rows that are read in place, without gathering.
 struct RowLayout {
-  int64_t n_lines = 1, line_stride = 0;    // of a row
+  Runs runs;                               // of a row
   int64_t jobs = 1;                        // of an image
   int64_t job_bytes = 0, image_bytes = 0;  // strides
   int64_t at = -1;                         // scratch offset of padded images; -1: the first operand

@@ -5,13 +5,15 @@
 // bytes of neighbouring groups are loaded at once and permuted to the lanes of their outputs.
 // Groups of 1, 2, 3 or 6 channels are joined until they have whole fours, with weights of zero for
 // the channels of others. Weights are packed in blocks of 16 outputs: for each tap and four
-// channels, 64 bytes; then, for the sums that zero points of the weights need, ones for the
-// channels of each output's own group. Images are copied with their padding, so that every window
-// is inside.
+// channels, 64 bytes; then ones for the channels of each output's own group. Zero points of the
+// weights need the sums of windows: a vector whose lanes read one group takes one that was computed
+// for the whole group, others multiply by the ones. Images are copied with their padding, so that
+// every window is inside.
 #include "kernels/quantize/direct_int8.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/padded_int8.h"
 #include "kernels/quantize/requantize.h"
+#include "kernels/quantize/row_sums_int8.h"
 
 namespace sdx::SDX_ISA::int8 {
 namespace {
@@ -118,6 +120,7 @@ struct Strip {
   const GroupedArgs* args;
   const uint8_t* x;  // the first window's first tap
   const uint8_t* weights[2];
+  const int32_t* window_sums;  // of the group that all lanes read, if they do
   Lanes lanes;
   Target<T> target;
 };
@@ -132,7 +135,10 @@ void run_tile(const Strip<T>& strip, int64_t pixel) {
   const int64_t unit = kBlock * kGroup, ones_at = a.groups.taps * fours * unit;
   const i32v flip = splat(int32_t(a.product.flip * 0x01010101u));
   const uint8_t *weights = s.weights[0], *second = s.weights[V - 1];
+  constexpr bool has_dots = has_sums && !is_same;
   i32v total[R][V], sums[R] = {};
+  if constexpr (has_sums && is_same)
+    for (int r = 0; r < R; ++r) sums[r] = splat(s.window_sums[pixel + r]);
   for (int v = 0; v < V; ++v)
     for (int r = 0; r < R; ++r) total[r][v] = load(s.target.columns.offset + v * kLanes);
   for (int64_t line = 0; line < high.taps; ++line)
@@ -143,11 +149,11 @@ void run_tile(const Strip<T>& strip, int64_t pixel) {
         i32v w[V], ones;
         memcpy(&w[0], weights, sizeof w[0]);
         memcpy(&w[V - 1], second, sizeof w[0]);
-        if constexpr (has_sums) memcpy(&ones, s.weights[0] + ones_at + f * unit, sizeof ones);
+        if constexpr (has_dots) memcpy(&ones, s.weights[0] + ones_at + f * unit, sizeof ones);
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) {
           const i32v x = load_lanes<is_same>(at + r * step, s.lanes) ^ flip;
-          if constexpr (has_sums) sums[r] = dot4(sums[r], x, ones);
+          if constexpr (has_dots) sums[r] = dot4(sums[r], x, ones);
           for (int v = 0; v < V; ++v) total[r][v] = dot4(total[r][v], x, w[v]);
         }
       }
@@ -184,14 +190,28 @@ SDX_INLINE Lanes lanes_of(const Groups& g, int64_t first, int64_t n) {
   return lanes;
 }
 
-// A step's outputs for one line, one or two vectors at a time.
+// Sums of the windows of a line over the channels of one group, of which x is the first.
+void sum_windows(const GroupedArgs& a, const uint8_t* x, int32_t* to) {
+  const Axis &high = a.window.axis[1], &wide = a.window.axis[2];
+  const Rows rows{x,
+                  wide.stride * a.channels,
+                  a.groups.fours(),
+                  int32_t(a.product.flip * 0x01010101u),
+                  {high.taps, high.dilation * a.line_bytes, wide.taps, wide.dilation * a.channels}};
+  sum_rows(rows, a.groups.channels, wide.out, to);
+}
+
+// A step's outputs for one line, one or two vectors at a time. Lanes that read the same fours still
+// have sums of their own where groups are joined. `sums` is memory for one number per pixel.
 template <bool has_sums, class T>
 void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const ColumnParams& columns,
-              int64_t step, T* to) {
+              int64_t step, int32_t* sums, T* to) {
   const Groups& g = a.groups;
   const int64_t low = step * g.per_step(), left = a.maps - low;
   const int64_t n = left < g.per_step() ? left : g.per_step(), outs = a.window.axis[2].out;
-  const bool has_pairs = g.joined() == 1;
+  const bool has_pairs = g.joined() == 1, has_own_sums = has_sums && !has_pairs;
+  int64_t summed = -1;  // the group that the sums belong to
+  s.window_sums = sums;
   const uint8_t *x = s.x, *blocks = packed + step * g.blocks_per_step() * g.block_bytes();
   const auto weights_at = [&](int64_t i) {
     return blocks + i / kBlock * g.block_bytes() + i % kBlock * kGroup;
@@ -205,9 +225,14 @@ void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const Col
     s.x = x + group * g.fours() * kGroup;
     s.lanes = lanes_of(g, i, n - i);
     s.weights[0] = weights_at(i);
+    const bool is_same = s.lanes.n == 1 && !has_own_sums;
+    if (has_sums && is_same && summed != group) {
+      sum_windows(a, s.x, sums);
+      summed = group;
+    }
     i += kLanes;
     const int64_t last = i + kLanes < n ? i + kLanes : n;  // of a pair, whose second may be partial
-    if (s.lanes.n > 1) {
+    if (!is_same) {
       run_strip<1, false, has_sums>(s, outs);
     } else if (has_pairs && i < n && group == (low + last - 1) / g.wide_maps()) {
       s.weights[1] = weights_at(i);
@@ -237,7 +262,8 @@ Status grouped_lines(const void* args, const Data& data, int64_t begin, int64_t 
   const ColumnParams columns = columns_of(a, memory);
   const auto* padded = reinterpret_cast<const uint8_t*>(data.scratch + a.images_at);
   const uint8_t* images = a.is_padded ? padded : input<uint8_t>(data, kX);
-  Strip<T> s{&a, nullptr, {}, {}, {{}, *reinterpret_cast<Output*>(memory), nullptr, a.pitch, 0}};
+  const Output out = *reinterpret_cast<Output*>(memory);
+  Strip<T> s{&a, nullptr, {}, nullptr, {}, {{}, out, nullptr, a.pitch, 0}};
   const int64_t skipped =
       a.is_padded ? 0 : high.begin * a.line_bytes + wide.begin * a.channels;  // not padding here
   for (int64_t item = begin; item < end; ++item) {
@@ -245,6 +271,7 @@ Status grouped_lines(const void* args, const Data& data, int64_t begin, int64_t 
           item % high.out * high.stride * a.line_bytes;
     for (int64_t step = 0; step < a.groups.n_steps(); ++step)
       run_step<has_sums>(a, s, input<uint8_t>(data, kW), columns, step,
+                         reinterpret_cast<int32_t*>(data.local),
                          output<T>(data) + item * wide.out * a.pitch);
   }
   return {};
@@ -297,6 +324,7 @@ Status qgrouped(const Call& call, Plan& plan) {
     plan.add(pad_images, w.batch * height, args->line_bytes / 32);
   }
   const bool has_sums = args->product.has_row_sums;
+  if (has_sums) plan.local_bytes = wide.out * int64_t(sizeof(int32_t));
   const DType out = args->product.out;
   plan.add(has_sums ? grouped_into<true>(out) : grouped_into<false>(out),
            is_empty ? 0 : w.batch * high.out,

@@ -24,28 +24,30 @@ SDX_INLINE void reduce_four(const i32v (&v)[4], int32_t* to) {
   memcpy(to, &sums, sizeof sums);
 }
 
-// The sums of the unsigned bytes of R rows, by dot products with ones: of each line the first
-// line_bytes, without what fills it up to whole groups.
+// The sums of the unsigned bytes of R rows, by dot products with ones: of each run the first
+// run_bytes, without what fills it up to whole groups.
 template <int R>
-SDX_INLINE void sum_some(const Rows& rows, int64_t line_bytes, int32_t* to) {
+SDX_INLINE void sum_some(const Rows& rows, int64_t run_bytes, int32_t* to) {
   const auto flip = uint8_t(rows.flip);
   i32v total[4] = {};
-  for (int64_t line = 0; line < rows.n_lines; ++line)
-    vloop<uint8_t>(line_bytes, [&](int64_t i, auto lanes) {
-      for (int r = 0; r < R; ++r) {
-        const uint8_t* from = rows.at + r * rows.stride + line * rows.line_stride + i;
-        const auto bytes = load(from, lanes, flip) ^ splat(flip);
-        total[r] = dot4(total[r], (i32v)bytes, splat(int32_t(0x01010101)));
-      }
-    });
+  const Runs& runs = rows.runs;
+  for (int64_t line = 0; line < runs.n_lines; ++line)
+    for (int64_t run = 0; run < runs.n_runs; ++run)
+      vloop<uint8_t>(run_bytes, [&](int64_t i, auto lanes) {
+        const uint8_t* from = rows.at + line * runs.line_stride + run * runs.run_stride + i;
+        for (int r = 0; r < R; ++r) {
+          const auto bytes = load(from + r * rows.stride, lanes, flip) ^ splat(flip);
+          total[r] = dot4(total[r], (i32v)bytes, splat(int32_t(0x01010101)));
+        }
+      });
   int32_t sums[4];
   reduce_four(total, sums);
   memcpy(to, sums, R * sizeof(int32_t));
 }
-SDX_INLINE void sum_rows(const Rows& rows, int64_t line_bytes, int64_t n, int32_t* to) {
+SDX_INLINE void sum_rows(const Rows& rows, int64_t run_bytes, int64_t n, int32_t* to) {
   int64_t i = 0;
-  for (; i + 4 <= n; i += 4) sum_some<4>(rows.from(i), line_bytes, to + i);
-  for (; i < n; ++i) sum_some<1>(rows.from(i), line_bytes, to + i);
+  for (; i + 4 <= n; i += 4) sum_some<4>(rows.from(i), run_bytes, to + i);
+  for (; i < n; ++i) sum_some<1>(rows.from(i), run_bytes, to + i);
 }
 
 }  // namespace sdx::SDX_ISA::int8

@@ -39,13 +39,22 @@ SDX_INLINE i32v splat4(const uint8_t* p) {
   return splat(four);
 }
 
-// Rows of activations, `stride` bytes apart, each in n_lines lines of 4 * n_groups bytes. Matrices
-// have one line per row; a convolution that reads its image in place has one per window line.
+// How the bytes of a row are laid out: n_lines lines of n_runs runs of contiguous bytes. Matrices
+// have one run per row; a convolution that reads its image in place has a line per window line, and
+// a run for all taps of the line or, if the convolution is dilated, for each.
+struct Runs {
+  int64_t n_lines = 1, line_stride = 0;
+  int64_t n_runs = 1, run_stride = 0;
+
+  SDX_INLINE int64_t count() const { return n_lines * n_runs; }
+};
+
+// Rows of activations, `stride` bytes apart, each in runs of 4 * n_groups bytes.
 struct Rows {
   const uint8_t* at;
   int64_t stride, n_groups;
   int32_t flip;  // XOR mask that makes four activations unsigned: 0 or 0x80808080
-  int64_t n_lines = 1, line_stride = 0;
+  Runs runs;
 
   SDX_INLINE Rows from(int64_t row) const {
     Rows rest = *this;
@@ -59,22 +68,26 @@ template <bool is_flipped, int R, int V>
 SDX_INLINE void add_groups(const Rows& from, const int8_t* b, i32v (&total)[R][V]) {
   // x86 addresses a base plus 0, 1 or 2 times an index: 12 rows need 4 pointers, not 12.
   constexpr int kBases = (R + 2) / 3;
-  const int64_t stride = from.stride, line_gap = from.line_stride - from.n_groups * kGroup;
+  const int64_t stride = from.stride, run_gap = from.runs.run_stride - from.n_groups * kGroup;
+  const int64_t line_gap = from.runs.line_stride - from.runs.n_runs * from.runs.run_stride;
   const uint8_t* rows[kBases];
   for (int i = 0; i < kBases; ++i) rows[i] = from.at + 3 * i * stride;
   const i32v flip = splat(from.flip);
-  for (int64_t line = 0; line < from.n_lines; ++line) {
-    for (int64_t g = 0; g < from.n_groups; ++g) {
-      i32v weights[V];
-      for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
+  for (int64_t line = 0; line < from.runs.n_lines; ++line) {
+    for (int64_t run = 0; run < from.runs.n_runs; ++run) {
+      for (int64_t g = 0; g < from.n_groups; ++g) {
+        i32v weights[V];
+        for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
 #pragma GCC unroll 12
-      for (int i = 0; i < R; ++i) {
-        i32v x = splat4(rows[i / 3] + i % 3 * stride);
-        if constexpr (is_flipped) x ^= flip;
-        for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
+        for (int i = 0; i < R; ++i) {
+          i32v x = splat4(rows[i / 3] + i % 3 * stride);
+          if constexpr (is_flipped) x ^= flip;
+          for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
+        }
+        b += kPanel * kGroup;
+        for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
       }
-      b += kPanel * kGroup;
-      for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
+      for (int i = 0; i < kBases; ++i) rows[i] += run_gap;
     }
     for (int i = 0; i < kBases; ++i) rows[i] += line_gap;
   }

@@ -451,6 +451,21 @@ def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
     return b.QConv(*inputs, domain=INTERNAL, dtype=I32.onnx, **conv.attrs)
 
 
+@rule(P.ConvInteger(x, w, rest=True).named("conv"))
+def pointwise_conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
+    """A 1x1 ConvInteger as MatMulInteger of its weights by the image: no layout changes."""
+    ranked(x, w)
+    (maps, channels, *kernel), zero, attrs = w.tensor.dims, optional_input(conv, 3), conv.attrs
+    image = present(x.tensor.static, "sizes are not known")
+    need(all(d == 1 for d in (*kernel, *(zero.tensor.dims if zero else ()))), "not 1x1")
+    need(attrs["group"] == 1 and not any(attrs["pads"] or ()), "groups or padding")
+    need(all(stride == 1 for stride in attrs["strides"] or ()), "strides")
+    pixels = b.Reshape(x, b.ints(*image[:2], math.prod(image[2:])))
+    weights = b.Reshape(w, b.ints(maps, channels))
+    y = b.MatMulInteger(weights, pixels, zero, optional_input(conv, 2))
+    return b.Reshape(y, b.ints(image[0], maps, *image[2:]))
+
+
 @rule(
     P.DynamicQuantizeMatMul(x, w, y, rest=True, domain=MICROSOFT).named("matmul"),
     aliases="dynamic_product",
@@ -478,4 +493,6 @@ FLOAT_RESULTS: Final[tuple[Any, ...]] = (
     *quantized_conv_bias,
 )  # fmt: skip
 # Needed at every optimization level: there are no other kernels for these ops.
-INTEGER_OPS: Final[tuple[Any, ...]] = (*qlinear_conv, *conv_integer, *dynamic_quantize_matmul)
+INTEGER_OPS: Final[tuple[Any, ...]] = (
+    *qlinear_conv, *pointwise_conv_integer, *conv_integer, *dynamic_quantize_matmul,
+)  # fmt: skip

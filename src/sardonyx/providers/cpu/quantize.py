@@ -162,7 +162,7 @@ def matmul(
 def _unsupported_columns(o: QuantizedOperands, columns: Size) -> str:
     """Return why batched or per-column operands have no kernel; empty if they have."""
     x, w = o.x.tensor, o.w.tensor
-    if w.rank > 2 and x.dims[:-2] != w.dims[:-2]:
+    if w.rank > 2 and x.rank != 2 and x.dims[:-2] != w.dims[:-2]:
         return "no kernel that broadcasts batches of 8-bit matrices"
     for value in (o.w_scale, o.w_zero, o.bias):
         # One element, or one per column; a bias is always per column.

@@ -211,6 +211,16 @@ LOWER_CPU: Final = (
     ),
     # After quantize: weights that an integer matmul reads are int8 already.
     Pass("read_weights", "nbits.matmul.read_stored_weights", any_op=_NBITS, takes_options=True),
+    # After read_weights: what no matmul reads as it is stored.
+    Pass(
+        "dequantize_weights",
+        "nbits.float_weights.dequantize_weights",
+        level=_EXTENDED,
+        all_ops=_ops("DequantizeLinear"),
+        any_op=_ops("Conv ConvTranspose MatMul"),
+        optimizers=_ops("read_weights DQMatMulNBitsFusion"),
+        takes_options=True,
+    ),
     Pass("prune", "replace.prune"),
     # Last of the fusions: elementwise chains become epilogues of whatever now computes the matmul.
     Pass("fuse_chains", "elementwise_fusion.fuse_chains", level=_EXTENDED),

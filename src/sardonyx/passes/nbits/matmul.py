@@ -35,7 +35,7 @@ from sardonyx.passes.rule import need, present, ranked
 INT8: Final = 4  # the accuracy_level of com.microsoft.MatMulNBits that allows int8 activations
 # Block sizes of activations that are quantized to int8, for weights whose scales have no blocks.
 DEFAULT_BLOCK, MIN_BLOCK, MAX_BLOCK = 32, 16, 256
-# Up to so many weights, read by at least so many rows, are dequantized when the session starts.
+# Up to so many weights, read by at least so many rows, are left to `float_weights`.
 _FEW_WEIGHTS: Final = 1 << 14
 _MANY_ROWS: Final = 64
 

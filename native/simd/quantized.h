@@ -28,6 +28,9 @@ struct Divisor {
   }
 };
 
+// Bytes of input that are prefetched ahead: rows are short, and pages end prefetching by hardware.
+constexpr int64_t kPrefetchAhead = 2048;
+
 template <class Q>
 constexpr float kLowestCode = Q(-1) < Q(0) ? -float(1 << (8 * sizeof(Q) - 1)) : 0.0f;
 template <class Q>

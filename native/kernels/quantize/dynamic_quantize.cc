@@ -67,7 +67,12 @@ Quantization quantization_of(const Range* ranges, int64_t n) {
 void quantize_chunk(const float* x, int64_t n, const Quantization& s, uint8_t* y) {
   if (has_inverse(s.scale))
     return quantize_run(
-        n, s.scale, s.zero, [&](int64_t i, auto lanes) { return load(x + i, lanes); }, y);
+        n, s.scale, s.zero,
+        [&](int64_t i, auto lanes) {
+          __builtin_prefetch(reinterpret_cast<const char*>(x + i) + kPrefetchAhead);
+          return load(x + i, lanes);
+        },
+        y);
   const f32v scale = splat(s.scale), zero = splat(s.zero);
   vloop(n, [&](int64_t i, auto lanes) {
     const f32v clamped = clamp(load(x + i, lanes) / scale, -zero, 255.0f - zero);

@@ -11,7 +11,10 @@ namespace {
 template <class X, class Code>
 SDX_INLINE void quantize_elements(const X* x, int64_t n, float scale, f32v zero,
                                   typename Code::Stored* y) {
-  const auto load_at = [&](int64_t i, auto lanes) { return load_float(x + i, lanes); };
+  const auto load_at = [&](int64_t i, auto lanes) {
+    __builtin_prefetch(reinterpret_cast<const char*>(x + i) + kPrefetchAhead);
+    return load_float(x + i, lanes);
+  };
   if constexpr (Code::kIsWhole)
     if (has_inverse(scale)) return quantize_run(n, scale, zero[0], load_at, y);
   vloop(n, [&](int64_t i, auto lanes) {

@@ -54,7 +54,7 @@ struct Rows {
   const uint8_t* at;
   int64_t stride, n_groups;
   int32_t flip;  // XOR mask that makes four activations unsigned: 0 or 0x80808080
-  Runs runs;
+  Runs runs = {};
 
   SDX_INLINE Rows from(int64_t row) const {
     Rows rest = *this;
@@ -68,28 +68,34 @@ template <bool is_flipped, int R, int V>
 SDX_INLINE void add_groups(const Rows& from, const int8_t* b, i32v (&total)[R][V]) {
   // x86 addresses a base plus 0, 1 or 2 times an index: 12 rows need 4 pointers, not 12.
   constexpr int kBases = (R + 2) / 3;
-  const int64_t stride = from.stride, run_gap = from.runs.run_stride - from.n_groups * kGroup;
+  const int64_t stride = from.stride, gap = from.runs.run_stride - from.n_groups * kGroup;
   const int64_t line_gap = from.runs.line_stride - from.runs.n_runs * from.runs.run_stride;
   const uint8_t* rows[kBases];
   for (int i = 0; i < kBases; ++i) rows[i] = from.at + 3 * i * stride;
   const i32v flip = splat(from.flip);
-  for (int64_t line = 0; line < from.runs.n_lines; ++line) {
-    for (int64_t run = 0; run < from.runs.n_runs; ++run) {
-      for (int64_t g = 0; g < from.n_groups; ++g) {
-        i32v weights[V];
-        for (int v = 0; v < V; ++v) memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
-#pragma GCC unroll 12
-        for (int i = 0; i < R; ++i) {
-          i32v x = splat4(rows[i / 3] + i % 3 * stride);
-          if constexpr (is_flipped) x ^= flip;
-          for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
-        }
-        b += kPanel * kGroup;
-        for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
+  // One loop over the runs of all lines: a third level costs registers in the innermost.
+  int64_t run = 0;
+  for (int64_t left = from.runs.count(); left > 0; --left) {
+    for (int64_t g = 0; g < from.n_groups; ++g) {
+      i32v weights[V];
+      for (int v = 0; v < V; ++v) {
+        memcpy(&weights[v], b + v * SDX_VEC_BYTES, SDX_VEC_BYTES);
+        weights[v] = pinned(weights[v]);
       }
-      for (int i = 0; i < kBases; ++i) rows[i] += run_gap;
+#pragma GCC unroll 12
+      for (int i = 0; i < R; ++i) {
+        i32v x = splat4(rows[i / 3] + i % 3 * stride);
+        if constexpr (is_flipped) x ^= flip;
+        for (int v = 0; v < V; ++v) total[i][v] = dot4(total[i][v], x, weights[v]);
+      }
+      b += kPanel * kGroup;
+      for (int i = 0; i < kBases; ++i) rows[i] += kGroup;
     }
-    for (int i = 0; i < kBases; ++i) rows[i] += line_gap;
+    if (++run == from.runs.n_runs) {
+      run = 0;
+      for (int i = 0; i < kBases; ++i) rows[i] += line_gap;
+    }
+    for (int i = 0; i < kBases; ++i) rows[i] += gap;
   }
 }
 

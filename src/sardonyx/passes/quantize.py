@@ -248,11 +248,13 @@ def quantized_mean(b: Builder, x: Value, mean: Node, q: Node) -> Value:
     rank = image.value.tensor.rank
     need(rank > 2, "not an image")
     axes = present(optional_input(mean, 1), "not over all spatial axes").tensor.ints or ()
-    need(sorted(i % rank for i in axes) == [*range(2, rank)], "not over all spatial axes")
+    reduced = sorted(i % rank for i in axes)
+    is_last = reduced == [*range(1, rank - 1)]
+    need(is_last or reduced == [*range(2, rank)], "not over all spatial axes")
     need(mean.attrs["keepdims"], "dims are dropped")
     return b.QMean(
         image.value, image.scale, image.zero, result.scale, result.zero,
-        domain=INTERNAL, dtype=q.outputs[0].tensor.dtype.onnx,
+        domain=INTERNAL, dtype=q.outputs[0].tensor.dtype.onnx, channels_last=int(is_last),
     )  # fmt: skip
 
 

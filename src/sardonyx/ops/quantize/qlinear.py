@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -338,18 +339,19 @@ def _decompose_average(b: Builder, node: Node) -> Outputs:
     x = input_of(node, 0)
     x_scale, x_zero, y_scale, y_zero = (optional_input(node, i) for i in range(1, 5))
     attrs = {k: v for k, v in node.attrs.items() if k != "channels_last"}
-    is_global = node.op.name == "QLinearGlobalAveragePool"
+    is_last = node.attrs["channels_last"]
 
-    def pooled(image: Value) -> Value:
-        y = dequantize_node(b, image, x_scale, x_zero)
-        if is_global:  # not GlobalAveragePool: the nodes made here are not decomposed again
-            y = b.ReduceMean(y, b.ints(*range(2, x.tensor.rank)))
-        else:
-            y = b.AveragePool(y, **attrs)
+    def quantized(image: Value, pool: Callable[[Value], Value]) -> Value:
+        y = pool(dequantize_node(b, image, x_scale, x_zero))
         return quantize_node(b, y, y_scale, y_zero, x.tensor.dtype)
 
+    if node.op.name == "QLinearGlobalAveragePool":
+        axes = b.ints(*_spatial_axes(x.tensor.rank, is_last))
+        # Not GlobalAveragePool: the nodes made here are not decomposed again.
+        return (quantized(x, lambda y: b.ReduceMean(y, axes)),)
     # Bytes are transposed, not floats: the three nodes between stay one pattern.
-    return (in_nchw(b, x, pooled, node.attrs["channels_last"]),)
+    windows = partial(quantized, pool=lambda y: b.AveragePool(y, **attrs))
+    return (in_nchw(b, x, windows, is_last),)
 
 
 def _mean_nodes(b: Builder, node: Node, x: Value) -> Value:

@@ -324,6 +324,12 @@ def quantized_image(node: Node, rank: int) -> NhwcRule:
     return NhwcRule((0,), requires_nhwc=True, attrs={"channels_last": 1})
 
 
+def quantized_mean(node: Node, rank: int) -> NhwcRule | None:
+    """QMean, which a model may have over NHWC images already."""
+    is_last = node.attrs["channels_last"]
+    return None if is_last else NhwcRule((0,), attrs={"channels_last": 1})
+
+
 def quantized_sum(node: Node, rank: int) -> NhwcRule | None:
     """QAdd, whose operands broadcast."""
     if rank_of(node.outputs[0]) < 3 or rank_of(node.inputs[3]) < 0:
@@ -356,7 +362,7 @@ NHWC_RULES: Final[dict[tuple[str, str], RuleFor]] = {
     (INTERNAL, "ConvWeightGradient"): weight_gradient,
     (INTERNAL, "QAdd"): quantized_sum,
     (INTERNAL, "QConv"): quantized_image,
-    (INTERNAL, "QMean"): lambda node, rank: NhwcRule((0,), attrs={"channels_last": 1}),
+    (INTERNAL, "QMean"): quantized_mean,
     (ONNX, "Concat"): concat,
     (ONNX, "DynamicQuantizeLinear"): lambda node, rank: NhwcRule((0,)),  # one scale for all
     (ONNX, "Slice"): slice_,

@@ -457,11 +457,11 @@ def conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
 def pointwise_conv_integer(b: Builder, x: Value, w: Value, conv: Node) -> Value:
     """A 1x1 ConvInteger as MatMulInteger of its weights by the image: no layout changes."""
     ranked(x, w)
-    (maps, channels, *kernel), zero, attrs = w.tensor.dims, optional_input(conv, 3), conv.attrs
-    image = present(x.tensor.static, "sizes are not known")
+    zero, image = optional_input(conv, 3), present(x.tensor.static, "sizes are not known")
+    maps, channels, *kernel = present(w.tensor.static, "sizes are not known")
     need(all(d == 1 for d in (*kernel, *(zero.tensor.dims if zero else ()))), "not 1x1")
-    need(attrs["group"] == 1 and not any(attrs["pads"] or ()), "groups or padding")
-    need(all(stride == 1 for stride in attrs["strides"] or ()), "strides")
+    need(conv.attrs["group"] == 1 and not any(conv.attrs["pads"] or ()), "groups or padding")
+    need(all(stride == 1 for stride in conv.attrs["strides"] or ()), "strides")
     pixels = b.Reshape(x, b.ints(*image[:2], math.prod(image[2:])))
     weights = b.Reshape(w, b.ints(maps, channels))
     y = b.MatMulInteger(weights, pixels, zero, optional_input(conv, 2))

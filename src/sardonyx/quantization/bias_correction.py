@@ -17,7 +17,7 @@ from sardonyx.graph.const import ArrayConst
 from sardonyx.graph.fact import Fact
 from sardonyx.quantization.document import GraphDoc, ModelDoc, NodeDoc, attribute
 from sardonyx.quantization.document.read import value_of
-from sardonyx.quantization.document.session import open_session
+from sardonyx.quantization.document.session import open_measuring
 from sardonyx.quantization.document.types import value_types
 from sardonyx.quantization.quant_types import FLOATS
 from sardonyx.quantization.quantized_weight import release
@@ -52,7 +52,7 @@ def input_means(
         graph.add(node)
         graph.outputs.append(value_of(value_info(output, Fact(kind.dtype, None), [None]).joined()))
         outputs[name] = output
-    return _averages(open_session(measured), outputs, feeds) if outputs else {}
+    return _averages(open_measuring(measured), outputs, feeds) if outputs else {}
 
 
 def _averages(

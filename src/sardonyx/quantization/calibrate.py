@@ -22,7 +22,7 @@ from sardonyx.quantization.document import (
     save_document,
 )
 from sardonyx.quantization.document.read import value_of
-from sardonyx.quantization.document.session import open_session
+from sardonyx.quantization.document.session import open_measuring
 from sardonyx.quantization.document.types import ValueType, value_types
 from sardonyx.quantization.histogram import HistogramCollector, entropy
 from sardonyx.quantization.histogram import relative_entropy as rel_entr
@@ -102,7 +102,7 @@ class CalibraterBase:
 
     def create_inference_session(self) -> None:
         """Open a session for the model with its added outputs."""
-        self.infer_session = open_session(self.document, self.execution_providers)
+        self.infer_session = open_measuring(self.document, self.execution_providers)
 
     def tensors(self) -> dict[str, ValueType]:
         """Return the tensors to calibrate, in the order of the nodes, with their types."""

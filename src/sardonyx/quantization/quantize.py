@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sardonyx.base.records import frozen
+from sardonyx.graph.const import Deferred
 from sardonyx.quantization.base_quantizer import logger
 from sardonyx.quantization.calibrate import create_calibrator
 from sardonyx.quantization.config import (
@@ -18,6 +20,7 @@ from sardonyx.quantization.config import (
 )
 from sardonyx.quantization.data_reader import CalibrationDataReader, feeds_of
 from sardonyx.quantization.document import ModelDoc, read_document, save_document
+from sardonyx.quantization.document.session import KEPT_BYTES
 from sardonyx.quantization.onnx_quantizer import ONNXQuantizer
 from sardonyx.quantization.opset import converted, needed_opset
 from sardonyx.quantization.qdq_quantizer import QDQQuantizer
@@ -32,6 +35,7 @@ from sardonyx.quantization.tensors_data import (
     save_tensors_data,
 )
 from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig
+from sardonyx.save.tensor import stored_bytes
 
 PRE_PROCESSED: Final = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata of models
 
@@ -88,6 +92,7 @@ def quantize_static(  # noqa: PLR0913 - onnxruntime's arguments
     if options.get("SmoothQuant", False):
         reader = _Kept(reader)
         excluded += _smooth(document, reader, options)
+        document = _stored(document)
     overrides, block_size = options.get("TensorQuantOverrides"), int(options.get("BlockSize") or 0)
     document = converted(document, needed_opset(document.opset, *types, overrides, block_size))
     how = _Calibration(calibrate_method, calibration_providers, options, calibration_cache_path)
@@ -199,6 +204,17 @@ def _smooth(document: ModelDoc, samples: _Kept, options: Mapping[str, Any]) -> l
 
     alpha = float(options.get("SmoothQuantAlpha", 0.5))
     return smooth(document, samples, alpha, bool(options.get("SmoothQuantFolding", True)))
+
+
+def _stored(document: ModelDoc) -> ModelDoc:
+    """Return a document whose many computed weights are in a file, which sessions map."""
+    computed = (c for c in document.graph.initializers.values() if isinstance(c, Deferred))
+    if sum(map(stored_bytes, computed)) <= KEPT_BYTES:
+        return document
+    with tempfile.TemporaryDirectory() as folder:  # mapped files last without their names
+        path = os.path.join(folder, "smoothed.onnx")
+        save_document(document, path, external=True)
+        return read_document(path)
 
 
 def _read(model: Any) -> ModelDoc:

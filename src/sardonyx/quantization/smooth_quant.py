@@ -19,7 +19,7 @@ from sardonyx.graph.const import ArrayConst, Const, Deferred
 from sardonyx.graph.fact import Fact
 from sardonyx.quantization.document import GraphDoc, ModelDoc, NodeDoc, attribute
 from sardonyx.quantization.document.read import value_of
-from sardonyx.quantization.document.session import open_session
+from sardonyx.quantization.document.session import open_measuring
 from sardonyx.quantization.document.types import ValueType, value_types
 from sardonyx.quantization.quant_types import FLOATS
 from sardonyx.save.types import value_info
@@ -112,7 +112,7 @@ def _largest_by_channel(
         graph.add(NodeDoc("Abs", [name], [size]), reduce)
         graph.outputs.append(value_of(value_info(output, Fact(kind.dtype, None), [None]).joined()))
         outputs[name] = output
-    session, found = open_session(measured), dict[str, Array]()
+    session, found = open_measuring(measured), dict[str, Array]()
     for sample in feeds:
         results = session.run(list(outputs.values()), sample) if outputs else []
         for name, array in zip(outputs, results, strict=True):
@@ -126,7 +126,7 @@ def _factors(
     largest: Array, weights: list[Const], readers: list[_ScaledProduct], alpha: float
 ) -> Array:
     """Return the factor of each channel; 1 for a channel that is always 0."""
-    sizes = [np.abs(w.view()).max(1 - r.axis) for w, r in zip(weights, readers, strict=True)]
+    sizes = [_largest(w.view(), 1 - r.axis) for w, r in zip(weights, readers, strict=True)]
     weight = np.max(sizes, axis=0).astype(np.float64)
     activation = largest.astype(np.float64)
     is_used = (weight > 0) & (activation > 0)
@@ -136,9 +136,15 @@ def _factors(
     return clipped
 
 
+def _largest(weight: Array, axis: int) -> Array:
+    """Return the largest absolute values, in memory for them alone."""
+    return np.maximum(weight.max(axis), -weight.min(axis))
+
+
 def _scaled(const: Const, factors: Array) -> Const:
     shape, dtype = const.shape, const.dtype
-    return Deferred(dtype, shape, lambda: (const.view() * factors).astype(dtype.np), const.is_small)
+    product = lambda: (const.view() * factors).astype(dtype.np, copy=False)  # noqa: E731
+    return Deferred(dtype, shape, product, const.is_small)
 
 
 def _fold(graph: GraphDoc, name: str, readers: list[_ScaledProduct], factors: Array) -> bool:

@@ -191,7 +191,11 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
             raise ShapeError(f"{op} wants one type for all {slot.type}: {mismatch}")
         if slot.type in op.types and dtype not in op.types[slot.type]:
             types = ", ".join(sorted(d.name for d in allowed(op, slot)))
-            raise ShapeError(f"input {slot.name} of {op} is {dtype}; supported types: {types}")
+            raise ShapeError(
+                f"input {slot.name} of {op} is {dtype}; supported types: {types}",
+                # Programs look for onnxruntime's words.
+                type=f"Type Error: Type 'tensor({dtype.ort_name})' of operator ({op}) is invalid",
+            )
     return bound
 
 

@@ -23,6 +23,7 @@ _STYLE: Final = """
 .refused { color: var(--peak); font-weight: 600; }
 svg { display: block; width: 100%; height: auto; font: 11px system-ui, sans-serif; }
 svg.scatter { max-width: 820px; margin-bottom: 8px; }
+.scroll svg { min-width: 760px; }
 tr.chosen td { font-weight: 600; }
 svg text { fill: var(--soft); }
 svg .name { fill: var(--ink); font-family: ui-monospace, monospace; }
@@ -53,10 +54,15 @@ def page(outcome: Outcome) -> str:
     body = [
         f"<header><h1>{title}</h1><p>{_text(_summary(outcome))}</p></header><main>",
         _result(outcome),
-        _section("What was tried", _scatter(outcome) + _trials(outcome.trials)),
+        _section(
+            "What was tried",
+            "<p>Error and loss are those on samples that calibrate, but where a model was checked "
+            f"on those held back.</p>{_scatter(outcome)}{_trials(outcome.trials)}",
+        ),
     ]
     if outcome.layers:
-        body.insert(2, _section("Layers", _legend() + _bars(outcome.layers)))
+        plot = f'<div class="scroll">{_legend()}{_bars(outcome.layers)}</div>'
+        body.insert(2, _section("Layers", plot))
         body.append(_section("All layers, and why", _layers(outcome.layers)))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -138,7 +138,8 @@ def _factors(
 
 def _largest(weight: Array, axis: int) -> Array:
     """Return the largest absolute values, in memory for them alone."""
-    return np.maximum(weight.max(axis), -weight.min(axis))
+    largest: Array = np.maximum(weight.max(axis), -weight.min(axis))
+    return largest
 
 
 def _scaled(const: Const, factors: Array) -> Const:

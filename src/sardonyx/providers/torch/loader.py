@@ -111,7 +111,9 @@ def _allocating(reference: WeightReference, device: torch.device) -> Iterator[No
         needed, free = reference.size_bytes, _free_bytes(device)
         details = ""
         if free is not None:
-            details = f": {format_bytes(free)} are free, {format_bytes(needed - free)} missing"
+            missing = needed - free
+            state = f"{format_bytes(missing)} missing" if missing > 0 else "but fragmented"
+            details = f": {format_bytes(free)} are free, {state}"
         raise EPFail(
             f"{format_bytes(needed)} for the weight {reference.name!r} do not fit on "
             f"{device}{details}",
@@ -132,18 +134,21 @@ def _free_bytes(device: torch.device) -> int | None:
 class _Target:
     """The destination of a weight's bytes on the device.
 
-    It is the memory of `tensor` itself; or, with `then`, temporary memory that is passed to it when
-    all bytes have arrived.
+    It is the memory of `tensor` itself; or, with `on_complete`, temporary memory that is passed to
+    `on_complete` when all bytes have arrived.
     """
 
     def __init__(
-        self, reference: WeightReference, tensor: Tensor, then: Callable[[Tensor], None] | None
+        self,
+        reference: WeightReference,
+        tensor: Tensor,
+        on_complete: Callable[[Tensor], None] | None,
     ) -> None:
         self.reference = reference
-        self._then = then
+        self._on_complete = on_complete
         self._device = tensor.device
         self._left = reference.length
-        self._raw = tensor.view(-1).view(torch.uint8) if then is None else None
+        self._raw = tensor.view(-1).view(torch.uint8) if on_complete is None else None
 
     def copy(self, part: WeightRange, buffer: Tensor) -> None:
         """Copy a part from a buffer; after the last part, finish the weight."""
@@ -152,10 +157,9 @@ class _Target:
                 length = self.reference.length
                 self._raw = torch.empty(length, dtype=torch.uint8, device=self._device)
         # Asynchronous: the ring does not reuse the buffer before the copy has ended.
-        there = self._raw[part.weight_offset : part.weight_offset + part.size_bytes]
-        there.copy_(
-            buffer[part.chunk_offset : part.chunk_offset + part.size_bytes], non_blocking=True
-        )
+        source = buffer[part.chunk_offset : part.chunk_offset + part.size_bytes]
+        destination = self._raw[part.weight_offset : part.weight_offset + part.size_bytes]
+        destination.copy_(source, non_blocking=True)
         self._left -= part.size_bytes
         if not self._left:
             raw, self._raw = self._raw, None
@@ -165,13 +169,13 @@ class _Target:
         const = self.reference.const
         if const.dtype is BOOL:
             raw.ne_(0)  # any nonzero byte in a file is true
-        if self._then is None:
+        if self._on_complete is None:
             return
         if const.dtype.bits >= 8:
             raw = raw.view(storage_type(const.dtype)).reshape(const.shape)
         elif not self.reference.is_packed:
             raw = unpacked_elements(raw, const.dtype, const.count).reshape(const.shape)
-        self._then(raw)
+        self._on_complete(raw)
 
 
 def _job(reference: WeightReference, tensor: Tensor) -> list[_Target]:

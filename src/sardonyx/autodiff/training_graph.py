@@ -129,7 +129,6 @@ class _TrainingGraph(GradientGraph):
         self._options = options
         self._names = {value.name for value in self.graph.all_values()}
         self._flags: list[Value] = []  # an output of each node that writes
-        self._taken = {v.name for v in self.graph.all_values()}
 
     def build(self, names: list[str]) -> StepModel:
         """Add all nodes of the step."""
@@ -259,12 +258,10 @@ class _TrainingGraph(GradientGraph):
 
     def _new_state(self, made: StepModel, name: str, fact: Fact) -> Value:
         shape = fact.static
-        while name in self._names:  # of another value: w.exp_avg may be a parameter beside w
+        assert shape is not None, "parameters are constants of the model"
+        while name in self._names:  # of another value, as a parameter w.exp_avg beside w
             name += "_"
         self._names.add(name)
-        assert shape is not None, "parameters are constants of the model"
-        while name in self._taken:  # as a parameter that is called w.exp_avg
-            name += "_"
         made.states[name] = fact.dtype, shape
         return self._new_input(name, Fact(fact.dtype, shape))
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from sardonyx._native import least_peak, order_peak
-from tests.tasks import FAMILIES, Net
+from tests.order_problems import FAMILIES, Net
 
 
 def reverse_depth_first(net: Net) -> list[int]:

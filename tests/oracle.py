@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from sardonyx.graph.show import attr_kind
 from sardonyx.ops import lookup
-from tests.rows import Array, Row
+from tests.op_cases import Array, Case
 
 NEWEST = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 ORT_NEWEST = {"": 26, "ai.onnx.ml": 5, "com.microsoft": 1}
@@ -50,23 +50,23 @@ class NoAnswer(Exception):
     """An oracle cannot run a row."""
 
 
-def input_names(row: Row) -> list[str]:
+def input_names(row: Case) -> list[str]:
     """The names of a row's inputs in its model; empty for absent ones."""
     return ["" if x is None else f"x{i}" for i, x in enumerate(row.inputs)]
 
 
-def feeds_of(row: Row) -> dict[str, Any]:
+def feeds_of(row: Case) -> dict[str, Any]:
     """The inputs of a row by name."""
     return {n: x for n, x in zip(input_names(row), row.inputs, strict=True) if n}
 
 
-def opset_of(row: Row) -> int:
+def opset_of(row: Case) -> int:
     """The opset of the row's domain."""
     return row.opset or NEWEST.get(row.domain, 1)
 
 
 def model_of(
-    row: Row,
+    row: Case,
     *,
     constants: Collection[str] = (),
     symbolic: bool = False,
@@ -132,7 +132,7 @@ def _onnx_type(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def attribute_of(row: Row, name: str, value: Any) -> AttributeProto:
+def attribute_of(row: Case, name: str, value: Any) -> AttributeProto:
     kind = _attribute_kind(row, name)
     if kind == AttributeProto.TENSOR and isinstance(value, np.ndarray):
         value = numpy_helper.from_array(value)
@@ -148,7 +148,7 @@ def attribute_of(row: Row, name: str, value: Any) -> AttributeProto:
     return helper.make_attribute(name, value, attr_type=kind if is_empty else None)
 
 
-def _attribute_kind(row: Row, name: str) -> int | None:
+def _attribute_kind(row: Case, name: str) -> int | None:
     schema = _schema(row, opset_of(row))
     if schema is None:
         op = lookup(row.domain, row.op)
@@ -160,7 +160,7 @@ def _attribute_kind(row: Row, name: str) -> int | None:
     return int(AttributeProto.AttributeType.Value(kind))
 
 
-def answers(row: Row) -> Sequence[Any]:
+def answers(row: Case) -> Sequence[Any]:
     """The results that a row must give: those it knows itself, else the oracle's."""
     if row.expect is not None:
         return row.expect
@@ -178,7 +178,7 @@ def answers(row: Row) -> Sequence[Any]:
     raise NoAnswer("\n".join(refusals))
 
 
-def by_onnxruntime(row: Row) -> Sequence[Any]:
+def by_onnxruntime(row: Case) -> Sequence[Any]:
     """The row run by onnxruntime, without its optimizers."""
     opsets = _ort_opsets(row)
     # Types that numpy lends no buffer for travel as constants.
@@ -200,7 +200,7 @@ def by_onnxruntime(row: Row) -> Sequence[Any]:
     return [r if c is None else r.astype(c[1]) for r, c in zip(results, carried, strict=True)]
 
 
-def _ort_opsets(row: Row) -> dict[str, int]:
+def _ort_opsets(row: Case) -> dict[str, int]:
     newest, wanted = ORT_NEWEST.get(row.domain), opset_of(row)
     if newest is None:
         raise NoAnswer(f"onnxruntime has no {row.domain}")
@@ -211,7 +211,7 @@ def _ort_opsets(row: Row) -> dict[str, int]:
     return {"": ORT_NEWEST[""], row.domain: min(wanted, newest)}
 
 
-def _schema(row: Row, version: int) -> onnx.defs.OpSchema | None:
+def _schema(row: Case, version: int) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(row.op, version, row.domain)
     except onnx.defs.SchemaError:
@@ -252,7 +252,7 @@ def with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProt
     return model
 
 
-def by_onnx(row: Row) -> Sequence[Any]:
+def by_onnx(row: Case) -> Sequence[Any]:
     """The row run by the reference evaluator of onnx."""
     try:
         return list(ReferenceEvaluator(model_of(row)).run(None, feeds_of(row)))

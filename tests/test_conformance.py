@@ -6,7 +6,7 @@ import pytest
 
 import sardonyx
 from tests.conformance import LOOSER, Case, agree, suite
-from tests.ways import both
+from tests.two_paths import both
 
 COUNTS = {"node": 1884, "simple": 26, "light": 9, "pytorch-converted": 82, "pytorch-operator": 35}
 

@@ -14,8 +14,8 @@ from sardonyx.errors import SardonyxError
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
 from sardonyx.program.native import NativeSegment
-from tests.rows import f32, i64, of
-from tests.ways import both
+from tests.op_cases import f32, i64, of
+from tests.two_paths import both
 
 HEAD = '<ir_version: 9, opset_import: ["" : {opset}]>\n'
 

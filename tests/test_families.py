@@ -18,7 +18,7 @@ from sardonyx.load.upgrade import family_of_replaced, find
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.elementwise.fusible import CUSTOM, FUSIBLE
 from sardonyx.ops.gradients import rule_of
-from tests.rows import case_modules
+from tests.op_cases import case_modules
 
 Key = tuple[str, str]
 KEYS = list(ops.OPS_INDEX.all())

@@ -19,9 +19,9 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 import sardonyx
 from sardonyx.errors import InvalidGraph, SardonyxError
-from tests.attempt import attempt, bounded_memory, feeds_for, within
+from tests.hostile_runs import bounded_memory, feeds_for, load_and_run, within
 from tests.mutate import change_bytes, change_model
-from tests.seeds import SEEDS, WEIGHT_BYTES, WEIGHTS, seeds
+from tests.seed_models import SEEDS, WEIGHT_BYTES, WEIGHTS, seeds
 
 # What numpy warns of when numbers are absurd is no concern here.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,13 +55,13 @@ def tame(value: Any) -> Any:
 @settings(max_examples=400)
 @given(st.sampled_from(seeds()), st.sampled_from(seeds()), st.randoms(use_true_random=False))
 def test_changed_bytes(data: bytes, other: bytes, rng: Random) -> None:
-    attempt(change_bytes(rng, data, other), rng)
+    load_and_run(change_bytes(rng, data, other), rng)
 
 
 @settings(max_examples=800)
 @given(st.sampled_from(seeds()), st.randoms(use_true_random=False))
 def test_changed_parts(data: bytes, rng: Random) -> None:
-    attempt(change_model(rng, data), rng)
+    load_and_run(change_model(rng, data), rng)
 
 
 # ------------------------------------------------------------------------ models made by hand

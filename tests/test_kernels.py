@@ -19,8 +19,8 @@ from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from tests.kernels import run_splits, same_bytes
+from tests.op_cases import Case
 from tests.oracle import difference, feeds_of, model_of
-from tests.rows import Row
 from tests.test_ops import (
     GOOD,
     ROWS,
@@ -33,7 +33,7 @@ from tests.test_ops import (
 )
 
 
-def graph_of(row: Row, constants: list[str]) -> Graph | None:
+def graph_of(row: Case, constants: list[str]) -> Graph | None:
     """The lowered graph of a row, if its sizes allow what inference assumes."""
     graph = load(model_of(row, constants=constants, symbolic=True).SerializeToString()).graph
     infer(graph)
@@ -60,7 +60,7 @@ def test_kernel_with_weights(index: int) -> None:
     check_kernels(ROWS[index], weights_among(ROWS[index]))
 
 
-def check_kernels(row: Row, constants: list[str]) -> None:
+def check_kernels(row: Case, constants: list[str]) -> None:
     """Each node by its kernel against its reference, and the same bytes for any split."""
     graph = graph_of(row, constants)
     if graph is None:

@@ -20,7 +20,7 @@ from tests.metamorphic.known import KNOWN
 from tests.metamorphic.sources import SOURCES, Case, Source
 from tests.metamorphic.table import FORMS, SETTINGS, TRANSFORMS, drawn
 from tests.random_graphs.onnxruntime_process import OrtProcess
-from tests.ways import difference
+from tests.two_paths import difference
 
 AT_ONCE = 25
 SAMPLES = {"rows": 150, "random": 150, "models": 100}  # variants of the suite

@@ -22,11 +22,11 @@ from sardonyx.graph.op import allowed
 from sardonyx.graph.verify import verify
 from sardonyx.load import load
 from sardonyx.ops import OPS_INDEX, family_of, lookup
+from tests.op_cases import Case, all_cases
 from tests.oracle import answers, difference, feeds_of, input_names, model_of
-from tests.rows import Row, all_rows
-from tests.ways import both
+from tests.two_paths import both
 
-ROWS: list[Row] = all_rows()
+ROWS: list[Case] = all_cases()
 GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
 BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
@@ -40,12 +40,12 @@ def title(index: int) -> str:
     return str(ROWS[index])[:100]
 
 
-def start(row: Row, **options: Any) -> sardonyx.InferenceSession:
+def start(row: Case, **options: Any) -> sardonyx.InferenceSession:
     model = model_of(row, **options).SerializeToString()
     return sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
-def run(row: Row, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
+def run(row: Case, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
     """Run a row by the fast and the checked path, which must agree."""
     return both(lambda: start(row, **options), feeds)
 
@@ -56,7 +56,7 @@ def results(index: int) -> Sequence[Any]:
     return run(ROWS[index], feeds_of(ROWS[index]))
 
 
-def is_random(row: Row) -> bool:
+def is_random(row: Case) -> bool:
     op = lookup(row.domain, row.op)
     return op is not None and not op.is_pure
 
@@ -97,7 +97,7 @@ def test_facts(index: int, mode: str) -> None:
             check_fact(value.fact, result, dims)
 
 
-def sizes_of(row: Row) -> dict[str, int]:
+def sizes_of(row: Case) -> dict[str, int]:
     """Return the sizes of symbolic dims by name."""
     return {
         f"{name}_{axis}": size
@@ -107,7 +107,7 @@ def sizes_of(row: Row) -> dict[str, int]:
     }
 
 
-def sizes_among(row: Row) -> list[str]:
+def sizes_among(row: Case) -> list[str]:
     """The inputs that only hold sizes, axes or indices."""
     op = lookup(row.domain, row.op)
     if op is None or row.opset is not None or not op.inputs:
@@ -184,7 +184,7 @@ def test_constants_behind_the_first_input(index: int) -> None:
     check_alike(row, found, results(index))
 
 
-def weights_among(row: Row) -> list[str]:
+def weights_among(row: Case) -> list[str]:
     """The inputs after the first, which models have as constants more often than not."""
     return [n for n, x in list(feeds_of(row).items())[1:] if not isinstance(x, (list, dict))]
 
@@ -217,7 +217,7 @@ def strided(x: Any) -> Any:
     return view
 
 
-def check_alike(row: Row, found: Sequence[Any], expected: Sequence[Any]) -> None:
+def check_alike(row: Case, found: Sequence[Any], expected: Sequence[Any]) -> None:
     if is_random(row):
         shapes = [[(np.shape(x), np.asarray(x).dtype) for x in xs] for xs in (found, expected)]
         assert shapes[0] == shapes[1]

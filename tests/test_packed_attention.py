@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.ops import lookup
-from tests.rows import Array, f32
+from tests.op_cases import Array, f32
 
 DOMAIN = "com.microsoft"
 LENGTHS = np.array([1, 2, 4], np.int32)

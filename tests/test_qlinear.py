@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import sardonyx
+from tests.op_cases import Array, Case
 from tests.oracle import by_onnxruntime, feeds_of, model_of
-from tests.rows import Array, Row
 from tests.test_ops import GOOD, ROWS, start, title
 
 NEAR = 1e-3  # steps from a half, within which rounding may fall either way
@@ -117,7 +117,7 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 
 def answers(op: str, m: Maker, attrs: dict[str, Any]) -> tuple[Array, Array]:
     """Return the results of Sardonyx and of onnxruntime."""
-    row = Row(op, tuple(m.inputs), attrs, "com.microsoft")
+    row = Case(op, tuple(m.inputs), attrs, "com.microsoft")
     session = sardonyx.InferenceSession(model_of(row).SerializeToString())
     ours, theirs = session.run(None, feeds_of(row))[0], by_onnxruntime(row)[0]
     return ours.astype(np.int64), theirs.astype(np.int64)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx.ops import all_ops
-from tests.ways import agreed, checked, fast
+from tests.two_paths import agreed, checked, fast
 
 HEAD = '<ir_version: 9, opset_import: ["" : 21]>\n'
 

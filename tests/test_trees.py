@@ -27,7 +27,7 @@ from sardonyx.ops.trees.forest import (
     check_acyclic,
 )
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions
-from tests.ways import both
+from tests.two_paths import both
 
 FEATURES = 3
 # Few values, so that rows hit thresholds exactly; edges of float32 and of its zero.

@@ -27,9 +27,9 @@ from onnx import (
 import sardonyx
 from sardonyx.errors import InternalError, InvalidArgument, SardonyxError, ShapeError
 from sardonyx.ops import lookup
-from tests.attempt import bounded_memory, within
+from tests.hostile_runs import bounded_memory, within
+from tests.op_cases import Array, Case
 from tests.oracle import feeds_of, model_of
-from tests.rows import Array, Row
 from tests.test_ops import GOOD, ROWS
 from tests.test_schemas import KINDS
 
@@ -43,7 +43,7 @@ TYPES = {"int": 2, "float": 1, "bytes": 3, "ints": 7, "floats": 6, "strings": 8}
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def kinds_of(row: Row) -> dict[str, str]:
+def kinds_of(row: Case) -> dict[str, str]:
     """The attributes that a row's op has in its opset, by name."""
     try:
         schema = onnx.defs.get_schema(row.op, row.opset or 99, row.domain)
@@ -110,7 +110,7 @@ def wrong_number(rng: Random, x: Any) -> Any:
     return changed
 
 
-def wrong_model(rng: Random, row: Row) -> tuple[ModelProto, dict[str, Any]]:
+def wrong_model(rng: Random, row: Case) -> tuple[ModelProto, dict[str, Any]]:
     """The row as a model with something changed, and what it is fed with."""
     inputs, what = list(row.inputs), rng.random()
     if inputs and what > 0.5:

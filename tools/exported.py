@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402  # as all that follow, after the path above
 
 from tests.exported import ROWS  # noqa: E402
-from tests.exported.ways import DYNAMO, HAS_DYNAMO, SCRIPT, Outcome, outcomes  # noqa: E402
+from tests.exported.exporters import DYNAMO, HAS_DYNAMO, SCRIPT, Outcome, outcomes  # noqa: E402
 from tests.random_graphs.onnxruntime_process import OrtProcess  # noqa: E402
 
 WAYS = (*SCRIPT, *(DYNAMO if HAS_DYNAMO else ()))

@@ -7,9 +7,8 @@
     fuzz_models.py --one 1234               one model again, here, with its traceback
     fuzz_models.py --one 1234 --save FILE   and kept in a file
 
-A model is a valid one (those of tests/seeds.py, the node cases of the ONNX backend suite, and the
-rows of tests/cases), mostly with bytes or parts changed; its feeds are mostly what it declares. It
-must give a session or an error of ours, and so must a run of it, the same by the fast path as by
+A model is a valid one (those of tests/seed_models.py, the node cases of the ONNX backend suite, and
+tests/cases), mostly with bytes or parts changed; its feeds are mostly what it declares. It must give a session or an error of ours, and so must a run of it, the same by the fast path as by
 the checked one. Found are: other exceptions, paths that differ, processes that died, work that does
 not end in time, and workers that grow. Models run in worker processes with a limit on their memory.
 """
@@ -36,10 +35,10 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # before nu
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.attempt import Hang, attempt, bounded_memory  # noqa: E402  # needs the path above
+from tests.hostile_runs import Hang, bounded_memory, load_and_run  # noqa: E402  # needs the path above
 from tests.mutate import change_bytes, change_model  # noqa: E402
-from tests.seeds import seeds  # noqa: E402
-from tests.ways import Disagree  # noqa: E402
+from tests.seed_models import seeds  # noqa: E402
+from tests.two_paths import Disagree  # noqa: E402
 from tests.workers import Plan, Result, Task, hunt, told  # noqa: E402
 
 HANG_SECONDS = 10.0
@@ -65,16 +64,16 @@ class Corpus:
 
 
 def our_corpus() -> Corpus:
-    """Our own models, those of the ONNX backend suite, and the rows of the op tests."""
+    """Our own models, those of the ONNX backend suite, and the cases of the op tests."""
     from onnx.backend.test.loader import load_model_tests
 
+    from tests.op_cases import all_cases
     from tests.oracle import feeds_of, model_of
-    from tests.rows import all_rows
 
     warnings.simplefilter("ignore")
     models = {f"seed_{number:02}": data for number, data in enumerate(seeds())}
     models |= {c.name: c.model.SerializeToString() for c in load_model_tests(kind="node")}
-    for number, row in enumerate(all_rows()):
+    for number, row in enumerate(all_cases()):
         # Half of the rows have their inputs as constants: what is known of them guides compiling.
         known = [*feeds_of(row)][1:] if number % 2 else []
         models[f"row_{number:04}"] = model_of(row, constants=known).SerializeToString()
@@ -105,10 +104,10 @@ def make(seed: int, corpus: Corpus) -> tuple[bytes, Random, str]:
 def try_one(seed: int, corpus: Corpus) -> Result:
     """Return the outcome of one seed; `where` and `trace` are set only for a fault."""
     data, rng, name = make(seed, corpus)
-    lies = 1.0 if data is corpus.models[name] else 0.3
+    invalid_feed_rate = 1.0 if data is corpus.models[name] else 0.3
     began = time.monotonic()
     try:
-        outcome = attempt(data, rng, HANG_SECONDS, lies)
+        outcome = load_and_run(data, rng, HANG_SECONDS, invalid_feed_rate)
     except Disagree as error:
         place = f"{DIGITS.sub('#', str(error))[:120]}"
         return {

@@ -33,8 +33,8 @@ from sardonyx.ops import all_ops  # noqa: E402
 from sardonyx.providers.torch.claim import SHAPE_OPS  # noqa: E402
 from sardonyx.providers.torch.control import KNOWN  # noqa: E402
 from sardonyx.providers.torch.index import KERNELS as FUNCTIONS  # noqa: E402
+from tests.op_cases import Case  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
-from tests.rows import Row  # noqa: E402
 from tests.test_ops import ROWS  # noqa: E402
 
 PAGE = ROOT / "docs" / "ops.md"
@@ -85,7 +85,7 @@ def main() -> int:
 def page() -> str:
     """The whole page."""
     sardonyx.set_default_logger_severity(4)
-    rows: dict[tuple[str, str], list[Row]] = {}
+    rows: dict[tuple[str, str], list[Case]] = {}
     for row in ROWS:
         if row.fails is None and row.opset is None:
             rows.setdefault((row.domain, row.op), []).append(row)
@@ -123,7 +123,7 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 100)) + "\n"
 
 
-def _line(op: Op, rows: list[Row]) -> list[str]:
+def _line(op: Op, rows: list[Case]) -> list[str]:
     """The marks of an op by type."""
     slot = op.inputs[0] if op.inputs else None
     if slot is None or not slot.type:
@@ -151,7 +151,7 @@ def _mark(tries: list[bool]) -> str:
     return NATIVE if all(tries) else PARTLY
 
 
-def _variants(op: Op, rows: list[Row], dtype: DType) -> list[Row]:
+def _variants(op: Op, rows: list[Case], dtype: DType) -> list[Case]:
     """Rows of the op with inputs of a type: those that there are, else others cast to it."""
     own = [r for r in rows if r.inputs and _dtype(r.inputs[0]) is dtype]
     if own:
@@ -180,7 +180,7 @@ def _cast(value: Any, dtype: DType) -> Any:
         return np.clip(small, 0, 1).astype(dtype.np) if dtype in ALL else None
 
 
-def _tries(rows: list[Row]) -> list[bool]:
+def _tries(rows: list[Case]) -> list[bool]:
     """Whether each of some rows runs without a Python step; those that do not load are left out."""
     found: list[bool] = []
     step = max(1, len(rows) // TRIED)

@@ -40,7 +40,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
 from sardonyx.cli.compare.difference import difference  # noqa: E402  # after the path above
-from tests.attempt import DTYPES  # noqa: E402
+from tests.hostile_runs import DTYPES  # noqa: E402
 from tools.ort_testdata_runtime import Refused, Runtime  # noqa: E402
 
 KINDS: Final = (

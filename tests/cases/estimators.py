@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, f64, fails, i64, ints, of
+from tests.op_cases import Case, case, f32, f64, fails, i64, ints, of
 
 ML = "ai.onnx.ml"
 POST = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -21,12 +21,12 @@ def numbers(*shape: int, seed: int = 0) -> list[float]:
     return [float(v) for v in rng.standard_normal(shape).astype(np.float32).reshape(-1)]
 
 
-def regressor(x: Any, targets: int, **attrs: Any) -> Row:
+def regressor(x: Any, targets: int, **attrs: Any) -> Case:
     named = {"coefficients": numbers(3, targets), "targets": targets, **attrs}
     return case("LinearRegressor", x, domain=ML, ulps=LOOSE, attrs=named)
 
 
-def classifier(x: Any, targets: int, **attrs: Any) -> Row:
+def classifier(x: Any, targets: int, **attrs: Any) -> Case:
     named = {"coefficients": numbers(3, targets), "intercepts": numbers(targets), **attrs}
     if "classlabels_strings" not in named:
         named["classlabels_ints"] = LABELS[: max(targets, 2)]
@@ -120,7 +120,7 @@ LINEAR = [
 ]
 
 
-def svr(x: Any, kernel: str, **attrs: Any) -> Row:
+def svr(x: Any, kernel: str, **attrs: Any) -> Case:
     named = {
         "coefficients": numbers(4), "support_vectors": numbers(4, 3), "n_supports": 4, "rho": [0.1],
         "kernel_type": kernel, "kernel_params": [0.5, 0.2, 3.0], **attrs,
@@ -128,7 +128,7 @@ def svr(x: Any, kernel: str, **attrs: Any) -> Row:
     return case("SVMRegressor", x, domain=ML, ulps=LOOSE, attrs=named)
 
 
-def svc(x: Any, classes: int, kernel: str = "RBF", *, chances: bool = False, **attrs: Any) -> Row:
+def svc(x: Any, classes: int, kernel: str = "RBF", *, chances: bool = False, **attrs: Any) -> Case:
     sizes = [2, 3, 1, 2][:classes]
     count, pairs = sum(sizes), classes * (classes - 1) // 2
     named = {

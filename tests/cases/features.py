@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from tests.rows import Row, case, f32, f64, fails, i64, ints, of
+from tests.op_cases import Case, case, f32, f64, fails, i64, ints, of
 
 ML = "ai.onnx.ml"
 nan, inf = np.nan, np.inf
@@ -162,7 +162,7 @@ SCALE = [
 ]
 
 
-def encode(x: Any, **attrs: Any) -> Row:
+def encode(x: Any, **attrs: Any) -> Case:
     return case("LabelEncoder", x, domain=ML, **attrs)
 
 

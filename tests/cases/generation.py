@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import case, f32, fails, i64, of
+from tests.op_cases import case, f32, fails, i64, of
 
 MS = {"domain": "com.microsoft"}
 

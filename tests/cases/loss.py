@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, i64, ints, of, pos
+from tests.op_cases import bf16, case, f16, f32, f64, fails, i64, ints, of, pos
 
 NLL, SCE = "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"
 LABELS = i64(3, low=0, high=5)

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f32, f64, fails, of, pos
+from tests.op_cases import Array, Case, case, f32, f64, fails, of, pos
 
 DOMAIN = "ai.onnx.preview.training"
 GROUPS = {"Adagrad": 3, "Adam": 4, "Momentum": 3}
 MOMENTUM = {"alpha": 0.9, "beta": 0.8, "norm_coefficient": 0.01}
 
 
-def step(op: str, count: int, *tensors: Array, **options: Any) -> Row:
+def step(op: str, count: int, *tensors: Array, **options: Any) -> Case:
     """One update of some tensors, whose gradients and states are made up."""
     groups = GROUPS[op]
     states = [pos(*t.shape).astype(t.dtype) * (k + 1) for k in range(groups - 1) for t in tensors]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, bools, case, f16, f32, f64, fails, ints, of
+from tests.op_cases import Case, bools, case, f16, f32, f64, fails, ints, of
 
 X = f32(1, 2, 5, 6)
 
@@ -31,11 +31,11 @@ def sizes(*numbers: int) -> np.ndarray:
     return of(numbers, np.int64)
 
 
-def to(*numbers: int, x: Any = X, **options: Any) -> Row:
+def to(*numbers: int, x: Any = X, **options: Any) -> Case:
     return case("Resize", x, None, None, sizes(*numbers), **options)
 
 
-def by(*numbers: float, x: Any = X, **options: Any) -> Row:
+def by(*numbers: float, x: Any = X, **options: Any) -> Case:
     return case("Resize", x, None, scales(*numbers), **options)
 
 

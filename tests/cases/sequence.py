@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import case, f32, fails, i64, of
+from tests.op_cases import case, f32, fails, i64, of
 
 SEQUENCE = [f32(2, 3), f32(1, 3), f32(4, 3)]
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from tests.forests import MODES, Branch, Leaf, Tree, by_ids, by_positions, stump
-from tests.rows import Row, case, f32, f64, fails, i64, of
+from tests.op_cases import Case, case, f32, f64, fails, i64, of
 
 nan, inf = np.nan, np.inf
 ML = "ai.onnx.ml"
@@ -22,17 +22,17 @@ EDGES = of([[-inf], [-1.0], [-0.0], [0.0], [0.5], [np.nextafter(np.float32(0.5),
 LOOSE = 64
 
 
-def regressor(*inputs: Any, trees: list[Tree], **attrs: Any) -> Row:
+def regressor(*inputs: Any, trees: list[Tree], **attrs: Any) -> Case:
     made = by_ids(trees, "target", **{"n_targets": 1, **attrs})
     return case("TreeEnsembleRegressor", *inputs, domain=ML, opset=3, ulps=LOOSE, attrs=made)
 
 
-def classifier(*inputs: Any, trees: list[Tree], **attrs: Any) -> Row:
+def classifier(*inputs: Any, trees: list[Tree], **attrs: Any) -> Case:
     options = {"domain": ML, "opset": 3, "outputs": 2, "ulps": LOOSE}
     return case("TreeEnsembleClassifier", *inputs, **options, attrs=by_ids(trees, "class", **attrs))
 
 
-def ensemble(*inputs: Any, trees: list[Branch], dtype: Any = np.float32, **attrs: Any) -> Row:
+def ensemble(*inputs: Any, trees: list[Branch], dtype: Any = np.float32, **attrs: Any) -> Case:
     made = by_positions(trees, dtype, **attrs)
     return case("TreeEnsemble", *inputs, domain=ML, ulps=LOOSE, attrs=made)
 
@@ -265,7 +265,7 @@ ENSEMBLES = [
 ]
 
 
-def broken(match: str, *inputs: Any, **changes: Any) -> Row:
+def broken(match: str, *inputs: Any, **changes: Any) -> Case:
     attrs = by_ids([stump([(0, 1.0)], [(0, 2.0)])], "target", n_targets=1)
     return fails(
         "TreeEnsembleRegressor",
@@ -277,7 +277,7 @@ def broken(match: str, *inputs: Any, **changes: Any) -> Row:
     )
 
 
-def astray(match: str, **changes: Any) -> Row:
+def astray(match: str, **changes: Any) -> Case:
     attrs = by_positions([stump([(0, 1.0)], [(0, 2.0)])], n_targets=1)
     return fails("TreeEnsemble", X, domain=ML, attrs={**attrs, **changes}, match=match)
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
-from tests.exported.row import Row, call, f32, i64, layer
+from tests.exported.module_case import ModuleCase, call, f32, i64, layer
 
 
 class Recurrent(nn.Module):
@@ -435,7 +435,7 @@ ACTIVATIONS = (
     call("dropout, not training", lambda x: fn.dropout(x, 0.5, training=False) + 1, _rows),
 )
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[ModuleCase, ...] = (
     *PRODUCTS,
     *CONVOLUTIONS,
     *POOLS,

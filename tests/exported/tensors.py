@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
-from tests.exported.row import Row, call, f32, i64, positive, truths
+from tests.exported.module_case import ModuleCase, call, f32, i64, positive, truths
 
 
 def _put(x: Tensor, rows: Tensor, value: Tensor) -> Tensor:
@@ -425,11 +425,11 @@ class Counting(nn.Module):
 
 
 CONTROL = (
-    Row("cond", Chosen, _rows),
-    Row("while loop", Doubling, _rows, is_scripted=True),
-    Row("branches", Branching, _rows, is_scripted=True),
-    Row("collected rows", Collecting, _rows, is_scripted=True),
-    Row("loop with a break", Counting, _rows, is_scripted=True),
+    ModuleCase("cond", Chosen, _rows),
+    ModuleCase("while loop", Doubling, _rows, is_scripted=True),
+    ModuleCase("branches", Branching, _rows, is_scripted=True),
+    ModuleCase("collected rows", Collecting, _rows, is_scripted=True),
+    ModuleCase("loop with a break", Counting, _rows, is_scripted=True),
 )
 
-ROWS: tuple[Row, ...] = (*SHAPES, *INDICES, *REDUCTIONS, *ARITHMETIC, *LOSSES, *CONTROL)
+ROWS: tuple[ModuleCase, ...] = (*SHAPES, *INDICES, *REDUCTIONS, *ARITHMETIC, *LOSSES, *CONTROL)

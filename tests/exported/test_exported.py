@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from tests.exported import ROWS
-from tests.exported.row import Row
-from tests.exported.ways import SCRIPT, outcomes
+from tests.exported.exporters import SCRIPT, outcomes
+from tests.exported.module_case import ModuleCase
 
 # One for each kind of thing that an exporter writes in a way of its own.
 SOME = (
@@ -31,7 +31,7 @@ SOME = (
 )
 
 
-def named(name: str) -> Row:
+def named(name: str) -> ModuleCase:
     (row,) = (r for r in ROWS if r.name == name)
     return row
 

@@ -23,8 +23,8 @@ from sardonyx.base.flatbuffer_writer import Append, Scalar, file, table, tables,
 from sardonyx.errors import InvalidProtobuf, NotImplemented, SardonyxError
 from sardonyx.graph.const import SourceConst
 from sardonyx.load import load
-from tests import seeds
-from tests.attempt import attempt, bounded_memory
+from tests import seed_models
+from tests.hostile_runs import bounded_memory, load_and_run
 from tests.mutate import change_bytes
 
 
@@ -57,7 +57,7 @@ def words() -> onnx.ModelProto:
 
 
 MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "linear": linear, "words": words, "bodies": seeds.bodies, "ranks": seeds.ranks,
+    "linear": linear, "words": words, "bodies": seed_models.bodies, "ranks": seed_models.ranks,
 }  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_files_that_are_refused(name: str) -> None:
     st.randoms(use_true_random=False),
 )
 def test_changed_bytes(name: str, other: str, rng: Random) -> None:
-    attempt(change_bytes(rng, converted(name), converted(other)), rng)
+    load_and_run(change_bytes(rng, converted(name), converted(other)), rng)
 
 
 def test_references_to_the_same_bytes_are_bounded() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 import sardonyx
-from tests.lies import tell
+from tests.invalid_feeds import mutate_feeds
 from tests.metamorphic.variant import Settings
-from tests.ways import Disagree, Start, agreed, both, checked, difference, fast, outcome
+from tests.two_paths import Disagree, Start, agreed, both, checked, difference, fast, outcome
 
 Call = Callable[[Start, dict[str, Any], Settings], Sequence[Any]]
 THREADS = 3
@@ -23,15 +23,15 @@ def run(start: Start, feeds: dict[str, Any], settings: Settings) -> Sequence[Any
     return both(start, feeds)
 
 
-def after_lies(start: Start, feeds: dict[str, Any], settings: Settings) -> Sequence[Any]:
+def after_invalid_feeds(start: Start, feeds: dict[str, Any], settings: Settings) -> Sequence[Any]:
     """By both, after runs with feeds that do not fit: these may fail, and leave nothing behind."""
     rng = Random(settings.seed)
     one, other = start(), start()
     for _ in range(3):
-        told = tell(rng, feeds)
-        by_fast, by_checked = fast(one, told), checked(other, told)
+        mutated = mutate_feeds(rng, feeds)
+        by_fast, by_checked = fast(one, mutated), checked(other, mutated)
         if wrong := difference(by_fast, by_checked):
-            shown = {n: getattr(x, "shape", x) for n, x in told.items()}
+            shown = {n: getattr(x, "shape", x) for n, x in mutated.items()}
             raise Disagree(f"fed with {shown!s:.300}, fast path: {wrong} (by the checked path)")
     return agreed(checked(other, feeds), fast(one, feeds))
 
@@ -94,7 +94,7 @@ def ort_values(start: Start, feeds: dict[str, Any], settings: Settings) -> Seque
 
 CALLS: dict[str, Call] = {
     "run": run,
-    "after_lies": after_lies,
+    "after_invalid_feeds": after_invalid_feeds,
     "at_once": at_once,
     "each_output": each_output,
     "binding": binding,

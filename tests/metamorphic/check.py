@@ -19,8 +19,8 @@ from tests.metamorphic.table import TRANSFORMS
 from tests.metamorphic.variant import Variant
 from tests.oracle import ORT_IR, ORT_NEWEST
 from tests.random_graphs.onnxruntime_process import OrtError, OrtProcess
-from tests.ways import Disagree
-from tests.ways import difference as bits
+from tests.two_paths import Disagree
+from tests.two_paths import difference as bits
 
 GOOD = ("same", "both refuse", "refused as by onnxruntime", "does not apply", "known", "no case")
 

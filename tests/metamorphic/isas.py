@@ -10,7 +10,7 @@ from typing import Any
 import sardonyx
 from tests.metamorphic import sessions
 from tests.metamorphic.variant import Settings
-from tests.ways import Disagree
+from tests.two_paths import Disagree
 from tests.workers import die_with_parent
 
 ISAS = ("base", "avx2", "avx512", "avx512vnni")

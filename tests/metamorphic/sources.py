@@ -16,12 +16,12 @@ import sardonyx
 from sardonyx.models import DIGITS
 from sardonyx.ops import lookup
 from tests import conformance, oracle
-from tests.attempt import feeds_for
+from tests.hostile_runs import feeds_for
 from tests.metamorphic.variant import family
+from tests.op_cases import all_cases
 from tests.random_graphs import compare as random_compare
 from tests.random_graphs.graph import RandomGraph, make
-from tests.rows import all_rows
-from tests.seeds import SEEDS
+from tests.seed_models import SEEDS
 
 # What halves may be off: whether what is between two ops is rounded to them depends on fusing.
 HALF_STEPS = 4 * 2**-10
@@ -61,7 +61,7 @@ class Source:
 
 def rows() -> Source:
     """Every row of tests/cases, those that must fail included."""
-    found = all_rows()
+    found = all_cases()
 
     def case(number: int) -> Case:
         row = found[number]

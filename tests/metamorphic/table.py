@@ -35,7 +35,9 @@ SETTINGS: dict[str, Transform] = {
     "packed": packed,
     "saved": at(False, "Out of the optimized model that is saved.", stored="saved"),
     "external": at(True, "With constants in a file of their own.", stored="external"),
-    "after_lies": at(True, "After runs with feeds that do not fit.", way="after_lies"),
+    "after_invalid_feeds": at(
+        True, "After runs with feeds that do not fit.", way="after_invalid_feeds"
+    ),
     "at_once": only_steady(at(True, "By several threads in one session.", way="at_once")),
     "each_output": at(False, "Each output by itself.", way="each_output"),
     "bound": only_arrays(at(True, "With inputs and outputs bound.", way="binding")),

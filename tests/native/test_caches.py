@@ -18,8 +18,8 @@ from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from tests.cases.attention import contrib
 from tests.kernels import SPLITS, guarded, tensor, untouched
+from tests.op_cases import Case
 from tests.oracle import model_of
-from tests.rows import Row
 
 Array = np.ndarray[Any, np.dtype[Any]]
 RNG = np.random.default_rng(0)
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert "position 300 is outside [0, 300)" in run(inputs, presents, "", 1, 0)
 
 
-def is_numpy(row: Row) -> bool:
+def is_numpy(row: Case) -> bool:
     """Forms of attention that no kernel takes: few models hold them."""
     attrs, given = row.attrs, [x is not None for x in row.inputs] + [False] * 12
     if row.op == "GroupQueryAttention":
@@ -148,7 +148,7 @@ def is_numpy(row: Row) -> bool:
 
 
 @pytest.mark.parametrize("row", [r for r in contrib.CASES if not r.fails], ids=str)
-def test_rows_are_native(row: Row) -> None:
+def test_rows_are_native(row: Case) -> None:
     """With sizes given as constants, every node of a lowered row has a kernel."""
     names = {"GroupQueryAttention": ["x6"]}.get(row.op, [])
     graph = load(model_of(row, constants=names).SerializeToString()).graph

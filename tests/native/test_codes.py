@@ -17,7 +17,7 @@ from sardonyx.providers.cpu import lowered
 from tests.cases.quantize.standard import FLOAT8, SMALL
 from tests.kernels import run_call
 from tests.native.test_qgemm import check
-from tests.rows import case, of
+from tests.op_cases import case, of
 
 
 def halfway(dtype: Any) -> Any:

@@ -11,27 +11,27 @@ import pytest
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered
 from tests.cases.nbits.blockwise import TABLES
+from tests.op_cases import Case, case, f32, ints, of
 from tests.oracle import feeds_of
-from tests.rows import Row, case, f32, ints, of
 from tests.test_kernels import check_kernels, graph_of
 
 GOOD = [row for row in TABLES if row.fails is None and str(row.inputs[0].dtype)[:5] != "float"]
 
 
-def constants(row: Row) -> list[str]:
+def constants(row: Case) -> list[str]:
     """All inputs but the indices."""
     is_table = row.op == "GatherBlockQuantized"
     return [name for name in feeds_of(row) if not is_table or name != "x1"]
 
 
-def is_native(row: Row) -> bool:
+def is_native(row: Case) -> bool:
     graph = graph_of(row, constants(row))
     assert graph is not None
     return not any(isinstance(lowered(node), No) for node in graph.nodes)
 
 
 @pytest.mark.parametrize("row", GOOD, ids=str)
-def test_table(row: Row) -> None:
+def test_table(row: Case) -> None:
     assert is_native(row)
     check_kernels(row, constants(row))
 
@@ -43,7 +43,7 @@ def steps(dtype: Any, *shape: int) -> Any:
 
 def weights(
     dtype: str, shape: tuple[int, ...], scales: tuple[int, ...], zero: bool = True, **options: Any
-) -> Row:
+) -> Case:
     real = options.pop("real", np.float32)
     point = (steps(dtype, *scales),) if zero else ()
     return case(
@@ -71,7 +71,7 @@ WEIGHTS = [
 
 
 @pytest.mark.parametrize("row", WEIGHTS, ids=str)
-def test_weights(row: Row) -> None:
+def test_weights(row: Case) -> None:
     assert is_native(row)
     check_kernels(row, constants(row))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx._native import least_peak, order_peak
-from tests.tasks import FAMILIES, Net, Task, least, simulate
+from tests.order_problems import FAMILIES, Net, Task, least, simulate
 
 MANY = 20_000
 SECONDS = 5.0  # a search whose work grew with the square of the tasks would take minutes

@@ -20,8 +20,8 @@ from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.quantize import packed_bytes
 from sardonyx.weights.layouts import tensor
 from tests.kernels import run_splits
+from tests.op_cases import Case, case, of
 from tests.oracle import difference, feeds_of, model_of
-from tests.rows import Row, case, of
 
 EXTREME = {np.uint8: (0, 255), np.int8: (-128, 127)}
 SIDES = [(a, b) for a in EXTREME for b in EXTREME]
@@ -35,13 +35,13 @@ def numbers(dtype: Any, *shape: int) -> Any:
     return np.where(rng.random(shape) < 0.7, ends, rng.integers(low, high + 1, shape)).astype(dtype)
 
 
-def graph_of(row: Row, constants: tuple[str, ...]) -> Graph:
+def graph_of(row: Case, constants: tuple[str, ...]) -> Graph:
     graph = load(model_of(row, constants=constants).SerializeToString()).graph
     infer(graph)
     return graph
 
 
-def check(row: Row, *constants: str) -> Call:
+def check(row: Case, *constants: str) -> Call:
     """A row by its kernel against its reference, on every ISA and in parts."""
     graph = graph_of(row, constants)
     (node,) = graph.nodes

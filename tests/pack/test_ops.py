@@ -17,8 +17,8 @@ from sardonyx.load import load
 from sardonyx.ops.elementwise.chain import ELEMENTWISE
 from sardonyx.pack.write import serialize
 from sardonyx.passes import PassOptions, lower, optimize
+from tests.op_cases import Case, all_cases
 from tests.oracle import model_of
-from tests.rows import Row, all_rows
 
 MORE: Final = ("nonpad", "with_past", "loop", "scan", "if_")  # more than one case of these
 
@@ -61,10 +61,10 @@ def test_op(case: Any) -> None:
     assert shown(serialize(made).model.graph) == shown(made.graph)
 
 
-def elementwise() -> list[Row]:
+def elementwise() -> list[Case]:
     """Of each op that a chain may have the row of float32 with the most inputs."""
-    found: dict[tuple[str, str], Row] = {}
-    for row in all_rows():
+    found: dict[tuple[str, str], Case] = {}
+    for row in all_cases():
         key, floats = (row.domain, row.op), [x for x in row.inputs if x is not None]
         if (
             key not in ELEMENTWISE - {("", "Cast")}
@@ -78,7 +78,7 @@ def elementwise() -> list[Row]:
 
 
 @pytest.mark.parametrize("row", elementwise(), ids=lambda row: f"{row.domain}.{row.op}".strip("."))
-def test_op_in_a_chain(row: Row) -> None:
+def test_op_in_a_chain(row: Case) -> None:
     model = model_of(row)
     model.graph.node.append(helper.make_node("Cast", ["y0"], ["f"], to=1))
     model.graph.node.append(helper.make_node("Neg", ["f"], ["end"]))

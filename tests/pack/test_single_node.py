@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.op_cases import Case, case, f32
 from tests.oracle import feeds_of, model_of
 from tests.pack.packs import embedded, opened, packed, uses_pack
-from tests.rows import Row, case, f32
 
 MASKED = case(
     "MultiHeadAttention", f32(2, 3, 32), f32(2, 5, 32), f32(2, 5, 24), None,
@@ -26,7 +26,7 @@ WORDS = case("Gather", np.array(["a", "b", "c"], object), np.array([2, 0]))
     [(MASKED, ["x1", "x2", "x4"]), (QUANTIZED, ["x1"]), (WORDS, ["x0", "x1"])],
     ids=["truths", "one scale of open size", "strings"],
 )
-def test_round_of_one_node(row: Row, constants: list[str], tmp_path: Path) -> None:
+def test_round_of_one_node(row: Case, constants: list[str], tmp_path: Path) -> None:
     path = embedded(tmp_path, model_of(row, constants=constants, symbolic=row is QUANTIZED))
     feeds = {k: v for k, v in feeds_of(row).items() if k not in constants}
     plain = opened(path)

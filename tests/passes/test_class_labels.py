@@ -11,21 +11,21 @@ from sardonyx.load import load
 from sardonyx.passes import PassOptions, lower
 from tests.cases.estimators import numbers
 from tests.forests import by_ids, stump
+from tests.op_cases import Case, case, f32
 from tests.oracle import by_onnxruntime, difference, feeds_of, model_of
-from tests.rows import Row, case, f32
 
 ML = "ai.onnx.ml"
 WORDS = ["ten", "zwölf", "x"]
 
 
-def forest(words: list[str]) -> Row:
+def forest(words: list[str]) -> Case:
     votes = [(i, 0.25 * i - 0.1) for i in range(len(words))]
     trees: list[Any] = [stump(votes, votes[:1]), stump(votes[-1:], votes, 0.1)]
     attrs = by_ids(trees, "class", classlabels_strings=words)
     return case("TreeEnsembleClassifier", f32(9, 1), domain=ML, opset=3, outputs=2, attrs=attrs)
 
 
-def linear(words: list[str]) -> Row:
+def linear(words: list[str]) -> Case:
     n = len(words)
     attrs = {
         "coefficients": numbers(3, n),
@@ -36,7 +36,7 @@ def linear(words: list[str]) -> Row:
 
 
 @pytest.mark.parametrize("row", [forest(WORDS), forest(WORDS[:2]), linear(WORDS)], ids=str)
-def test_string_labels(row: Row) -> None:
+def test_string_labels(row: Case) -> None:
     graph = load(model_of(row).SerializeToString()).graph
     infer(graph)
     lower(graph, PassOptions())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.rows import Row, case_modules
+from tests.op_cases import Case, case_modules
 from tests.test_ops import start, weights_among
 
 # Ops of these files that a kernel is still missing for; some of their parts, or all of them.
@@ -32,20 +32,20 @@ GOOD = [
 ]
 
 
-def is_open(row: Row) -> bool:
+def is_open(row: Case) -> bool:
     """Whether a state has an axis that no kernel knows."""
     return bool(row.attrs.get("state_window")) or (row.op == "CausalConvWithState"
                                                    and row.inputs[0].ndim > 3)  # fmt: skip
 
 
-def python_steps(row: Row) -> int:
+def python_steps(row: Case) -> int:
     return start(row, constants=weights_among(row))._compiled.program.python_steps
 
 
 @pytest.mark.parametrize(
     "row", [row for row in GOOD if row.op not in PYTHON and not is_open(row)], ids=str
 )
-def test_decomposed_ops_run_natively(row: Row) -> None:
+def test_decomposed_ops_run_natively(row: Case) -> None:
     assert not python_steps(row)
 
 

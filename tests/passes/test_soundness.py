@@ -12,7 +12,7 @@ import pytest
 from onnx import parser
 
 import sardonyx
-from tests.ways import both
+from tests.two_paths import both
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '
 F = np.float32

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import f32
+from tests.op_cases import f32
 from tests.test_control import NO, YES, check
 
 

@@ -14,7 +14,7 @@ from tests.oracle import CARRIERS, with_casts
 from tests.random_graphs.compare import difference
 from tests.random_graphs.graph import RandomGraph
 from tests.random_graphs.onnxruntime_process import OrtProcess
-from tests.ways import Disagree, agreed, checked, fast
+from tests.two_paths import Disagree, agreed, checked, fast
 
 BY_ONNX = {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(c[1])): c for c in CARRIERS.values()}
 

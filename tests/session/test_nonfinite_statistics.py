@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
-from tests.rows import f32
+from tests.op_cases import f32
 
 
 def statistics(x: np.ndarray) -> list[np.ndarray]:

@@ -10,8 +10,8 @@ import pytest
 import sardonyx
 from sardonyx import GraphOptimizationLevel as Level
 from sardonyx.errors import SardonyxError
+from tests.op_cases import Case, case, f32, of
 from tests.oracle import feeds_of, model_of
-from tests.rows import Row, case, f32, of
 
 I32, I64 = np.int32, np.int64
 HUGE = 2**31 - 1
@@ -28,13 +28,13 @@ def lens(*numbers: int) -> Any:
     return of(numbers, I32)
 
 
-def roi(image: int, op: str = "RoiAlign") -> Row:
+def roi(image: int, op: str = "RoiAlign") -> Case:
     if op == "MaxRoiPool":
         return case(op, IMAGE, of([[image, 0, 0, 4, 4]]), pooled_shape=[2, 2])
     return case(op, IMAGE, of([[0, 0, 4, 4]]), of([image], I64), output_height=2, output_width=2)
 
 
-def query(length: int, total: int) -> Row:
+def query(length: int, total: int) -> Case:
     return case(
         "GroupQueryAttention",
         f32(1, 1, 8), f32(1, 1, 8), f32(1, 1, 8), PAST, PAST, of([length], I32), of(total, I32),
@@ -83,7 +83,7 @@ ROWS = [
 
 @pytest.mark.parametrize("level", [Level.ORT_DISABLE_ALL, Level.ORT_ENABLE_ALL], ids=["raw", "all"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row}"[:60])
-def test_refused(row: Row, level: Level) -> None:
+def test_refused(row: Case, level: Level) -> None:
     model = model_of(row)
     model.graph.node[0].name = "the_node"
     options = sardonyx.SessionOptions()

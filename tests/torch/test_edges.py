@@ -13,8 +13,8 @@ from sardonyx.graph.dtype import BF16, BOOL, F16, F32, I32, U8, U16, by_name, by
 from sardonyx.graph.op import as_outputs
 from sardonyx.ops import lookup
 from sardonyx.ops.elementwise.chain import ABSENT, Code, Instruction, run_code
+from tests.op_cases import Case, bf16, f16, f32, ints, of
 from tests.oracle import difference, feeds_of, model_of
-from tests.rows import Row, bf16, f16, f32, ints, of
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch.dtypes import as_array, as_tensor  # noqa: E402
@@ -86,12 +86,12 @@ def test_edge(op: str, arrays: Any, attrs: Any) -> None:
         made = as_outputs(KERNELS["", op].function(*given_to(op, arrays), **attrs))
         found = [as_array(m) for m in made]
     else:
-        found = run_model(Row(op, arrays, attrs, outputs=len(expected)))
+        found = run_model(Case(op, arrays, attrs, outputs=len(expected)))
     wrong = difference(found, expected, 16)
     assert not wrong, wrong
 
 
-def run_model(row: Row) -> list[Any]:
+def run_model(row: Case) -> list[Any]:
     """The results of an op without a kernel, which runs by its decomposition."""
     session = sardonyx.InferenceSession(model_of(row).SerializeToString(), providers=PROVIDERS)
     return list(session.run(None, feeds_of(row)))
@@ -109,7 +109,7 @@ def test_labels_outside(op: str) -> None:
     """A label that is not a class is an error on the CPU."""
     labels = of([-5, 3, 9], np.int64)
     with pytest.raises(InvalidArgument, match="outside"):
-        run_model(Row(op, (f32(3, 4), labels), {"reduction": b"none"}))
+        run_model(Case(op, (f32(3, 4), labels), {"reduction": b"none"}))
 
 
 def step(op: str, args: tuple[int, ...], dtype: Any, domain: str = "", **attrs: Any) -> Instruction:

@@ -14,8 +14,8 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import as_outputs
 from sardonyx.load import load
 from sardonyx.place.provider import No
+from tests.op_cases import Case
 from tests.oracle import difference, feeds_of, model_of
-from tests.rows import Row
 from tests.test_kernels import _bind, _read
 from tests.test_ops import (
     GOOD,
@@ -50,7 +50,7 @@ def test_function(index: int) -> None:
         pytest.skip("; ".join(refusals) or "nothing is left to run")
 
 
-def check_functions(row: Row, constants: tuple[str, ...], refusals: dict[str, None]) -> int:
+def check_functions(row: Case, constants: tuple[str, ...], refusals: dict[str, None]) -> int:
     """Compare the functions of all nodes with the reference; return their number."""
     graph, n_checked = _graph(row, constants), 0
     if graph is None:
@@ -125,7 +125,7 @@ def _called(row: TorchKernel, node: Node, given: list[Any], dims: dict[str, int]
     return list(as_outputs(made)[: len(node.outputs)])
 
 
-def _graph(row: Row, constants: tuple[str, ...]) -> Graph | None:
+def _graph(row: Case, constants: tuple[str, ...]) -> Graph | None:
     """The graph of a row, if its sizes allow what inference assumes."""
     graph = load(model_of(row, constants=constants, symbolic=True).SerializeToString()).graph
     infer(graph)

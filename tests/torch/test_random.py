@@ -10,8 +10,8 @@ import pytest
 from onnx import TensorProto as T
 
 from sardonyx.place.provider import No
+from tests.op_cases import Case, case, f16, f32, of
 from tests.oracle import feeds_of
-from tests.rows import Row, case, f16, f32, of
 from tests.test_ops import sizes_of
 
 torch = pytest.importorskip("torch")
@@ -46,7 +46,7 @@ DRAWN = [
 
 
 @pytest.mark.parametrize(("row", "dtype", "fits"), DRAWN, ids=range(len(DRAWN)))
-def test_distribution(row: Row, dtype: Any, fits: Callable[[Any], bool]) -> None:
+def test_distribution(row: Case, dtype: Any, fits: Callable[[Any], bool]) -> None:
     """Each draw has the distribution that it should, and the next one differs."""
     first, second = drawn(row), drawn(row)
     assert first.dtype == dtype
@@ -62,7 +62,7 @@ def test_certain() -> None:
     assert drawn(case("Multinomial", scores, sample_size=2)).tolist() == [[1, 1], [0, 0]]
 
 
-def drawn(row: Row) -> Any:
+def drawn(row: Case) -> Any:
     """The first output of a row."""
     node = only_node(row)
     found = kernel_of(node)
@@ -72,7 +72,7 @@ def drawn(row: Row) -> Any:
     return call(found, node, arrays, sizes_of(row))[0]
 
 
-def only_node(row: Row) -> Any:
+def only_node(row: Case) -> Any:
     """The node of a row, inferred."""
     graph = _graph(row, ())
     assert graph is not None
@@ -91,7 +91,7 @@ def only_node(row: Row) -> Any:
     ],
     ids=str,
 )
-def test_seeds_stay_on_the_cpu(row: Row) -> None:
+def test_seeds_stay_on_the_cpu(row: Case) -> None:
     """A seed promises the same numbers as ever, which only the CPU's generator gives."""
     found = kernel_of(only_node(row))
     assert isinstance(found, No)

@@ -9,8 +9,8 @@ import pytest
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.op import INTERNAL, ONNX
+from tests.op_cases import f32
 from tests.oracle import difference
-from tests.rows import f32
 
 torch = pytest.importorskip("torch")
 from sardonyx.providers.torch import gather, move, pooling  # noqa: E402 - torch may be missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import f64, i64, of
+from tests.op_cases import f64, i64, of
 from tests.train.rows import MS, apart, lens, pos, rule
 
 IMAGES = [

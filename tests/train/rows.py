@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, case, f64, of
+from tests.op_cases import Array, Case, case, f64, of
 
 MS = "com.microsoft"
 WEIGHTED = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization")
@@ -17,7 +17,7 @@ WEIGHTED = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization")
 class Rule:
     """A row, the positions of inputs that are constants, and those that have gradients."""
 
-    row: Row
+    row: Case
     fixed: tuple[int, ...] = ()
     by: tuple[int, ...] | None = None  # all inputs of floats that are not fixed
     of: tuple[int, ...] = (0,)  # outputs to differentiate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import Array, f64, i64, of
+from tests.op_cases import Array, f64, i64, of
 from tests.train.rows import apart, rule, sizes
 
 

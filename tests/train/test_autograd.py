@@ -12,8 +12,8 @@ import torch.nn.functional as F  # noqa: N812 - its usual name
 
 import sardonyx
 from sardonyx.train import gradient
+from tests.op_cases import Array, Case, case, f32, f64, of
 from tests.oracle import feeds_of, model_of
-from tests.rows import Array, Row, case, f32, f64, of
 from tests.train import torch_ops
 from tests.train.rows import apart, pos, sizes
 from tests.train.sampling import grid
@@ -24,7 +24,7 @@ _ZEROS = of([[2, 0, 3, 1], [0, 0, 5, 1], [2, 3, 4, 0.5]], np.float64)
 _REGIONS = of([[1.2, 0.7, 5.3, 4.1], [0.3, 2.2, 1.4, 3.1], [-3.3, -2.1, 12.7, 9.4]], np.float64)
 _NUMBERS = of([0, 1, 1], np.int64)
 
-SAMPLING: list[tuple[Row, Forward]] = [
+SAMPLING: list[tuple[Case, Forward]] = [
     *(
         (
             case("GridSample", f64(2, 3, 5, 6), grid(2, 4, 3), mode=mode, padding_mode=padding,
@@ -100,7 +100,7 @@ SAMPLING: list[tuple[Row, Forward]] = [
     ),
 ]  # fmt: skip
 
-NORMALIZED: list[tuple[Row, Forward]] = [
+NORMALIZED: list[tuple[Case, Forward]] = [
     (
         case("LRN", f64(2, 5, 3, 2), size=3, alpha=0.3, beta=0.6, bias=1.5),
         lambda x: F.local_response_norm(x, 3, float(np.float32(0.3)), float(np.float32(0.6)), 1.5),
@@ -125,14 +125,14 @@ NORMALIZED: list[tuple[Row, Forward]] = [
 ]  # fmt: skip
 
 # Both operands are 0 or the exponent is: x^0 is constant in x, and 0^p in p.
-POWERS: list[tuple[Row, Forward]] = [
+POWERS: list[tuple[Case, Forward]] = [
     (case("Pow", of([0, 0, 0, 2, 3], np.float64), of([0, 1, 2, 0, 2], np.float64)), torch.pow),
     (case("Pow", of([0, 1, 2], np.float64), of([[0], [1]], np.int64)),
      lambda x: x ** torch.tensor([[0], [1]])),
 ]  # fmt: skip
 
 
-REDUCED: list[tuple[Row, Forward]] = [
+REDUCED: list[tuple[Case, Forward]] = [
     *((case("ReduceProd", x, sizes(1)), lambda x: x.prod(1, keepdim=True))
       for x in (f64(3, 4), _ZEROS)),
     *((case("CumProd", x, of(1, np.int64)), lambda x: x.cumprod(1)) for x in (f64(3, 9), _ZEROS)),
@@ -156,7 +156,7 @@ REDUCED: list[tuple[Row, Forward]] = [
     ),
 ]  # fmt: skip
 
-SIGNAL: list[tuple[Row, Forward]] = [
+SIGNAL: list[tuple[Case, Forward]] = [
     *((case("DFT", f64(2, 6, 2), of(n, np.int64)),
        lambda x, n=n: torch.view_as_real(torch.fft.fft(torch.view_as_complex(x), n)))
       for n in (4, 6, 9)),
@@ -172,7 +172,7 @@ SIGNAL: list[tuple[Row, Forward]] = [
        )).transpose(1, 2)) for onesided in (0, 1)),
 ]  # fmt: skip
 
-ATTENDED: list[tuple[Row, Forward]] = [
+ATTENDED: list[tuple[Case, Forward]] = [
     *(
         (case("RotaryEmbedding", f32(2, 3, 4, 8), f32(6, 3), f32(6, 3),
               of([[0, 5, 2, 2], [1, 1, 3, 4]], np.int64), interleaved=i, rotary_embedding_dim=6),
@@ -199,9 +199,9 @@ ROWS = [*SAMPLING, *NORMALIZED, *POWERS, *REDUCED, *SIGNAL, *ATTENDED]
 
 
 @pytest.mark.parametrize(
-    ("row", "forward"), ROWS, ids=lambda x: str(x) if isinstance(x, Row) else ""
+    ("row", "forward"), ROWS, ids=lambda x: str(x) if isinstance(x, Case) else ""
 )
-def test_gradient_is_that_of_autograd(row: Row, forward: Forward) -> None:
+def test_gradient_is_that_of_autograd(row: Case, forward: Forward) -> None:
     feeds = feeds_of(row)
     floats = {n: torch.from_numpy(np.array(x)) for n, x in feeds.items() if x.dtype.kind == "f"}
     leaves = [x.double().requires_grad_() for x in floats.values()]
@@ -246,7 +246,7 @@ def test_statistics_of_layer_normalization() -> None:
 
 
 _DOUBLE_ZERO = of([[0, 2, 0, 3]], np.float64)
-TWICE: list[tuple[Row, Forward]] = [
+TWICE: list[tuple[Case, Forward]] = [
     *((case("ReduceProd", x, sizes(1)), lambda x: torch_ops.product(x.unbind(1))[:, None])
       for x in (f64(3, 4), _ZEROS, _DOUBLE_ZERO)),
     *((case("CumProd", x, of(1, np.int64)),
@@ -262,9 +262,9 @@ TWICE: list[tuple[Row, Forward]] = [
 
 
 @pytest.mark.parametrize(
-    ("row", "forward"), TWICE, ids=lambda x: str(x) if isinstance(x, Row) else ""
+    ("row", "forward"), TWICE, ids=lambda x: str(x) if isinstance(x, Case) else ""
 )
-def test_gradient_of_gradient_at_zeros_and_singular_matrices(row: Row, forward: Forward) -> None:
+def test_gradient_of_gradient_at_zeros_and_singular_matrices(row: Case, forward: Forward) -> None:
     feeds = {n: x for n, x in feeds_of(row).items() if x.dtype.kind == "f"}
     leaves = [torch.from_numpy(np.array(x)).requires_grad_() for x in feeds.values()]
     y, rng = forward(*leaves), np.random.default_rng(0)

@@ -23,8 +23,8 @@ from sardonyx.load.source import read_model
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from sardonyx.train import gradient
+from tests.op_cases import Array, Case, all_cases
 from tests.oracle import feeds_of, model_of
-from tests.rows import Array, Row, all_rows
 
 FLOATS = ("bfloat16", "float16", "float32", "float64")
 JITTER = 1e-3  # moves inputs away from ties and kinks at round numbers
@@ -54,7 +54,7 @@ NARROW = Precision(np.float32, 5e-3, 5e-3, {1: 8 / 12, 2: -1 / 12})
 class Subject:
     """A row whose floats have one type, and the inputs to differentiate by."""
 
-    row: Row
+    row: Case
     names: list[str]
     precision: Precision
 
@@ -78,7 +78,7 @@ def is_float(x: Any) -> bool:
     return isinstance(x, np.ndarray) and str(x.dtype) in FLOATS
 
 
-def has_gradient(row: Row) -> bool:
+def has_gradient(row: Case) -> bool:
     """Whether a row runs, over tensors, an op with a rule that is no random number."""
     op = lookup(row.domain, row.op)
     if row.fails is not None or op is None or not op.is_pure or op.domain == INTERNAL:
@@ -91,7 +91,7 @@ def has_gradient(row: Row) -> bool:
     return rule_of(op) is not None and not is_elsewhere and any(map(is_float, row.inputs))
 
 
-def subject_of(row: Row) -> Subject | None:
+def subject_of(row: Case) -> Subject | None:
     """A row in float64, or in float32 if an op of it has no float64; None without floats."""
     graph = load(read_model(model_of(row)), LoadOptions()).graph
     infer(graph, assumes=False)
@@ -116,7 +116,7 @@ def _takes_float64(value: Value) -> bool:
     return all(F64 in allowed(node.op, node.op.input_slot(slot)) for node, slot in value.uses)
 
 
-def _has_duplicates(row: Row) -> bool:
+def _has_duplicates(row: Case) -> bool:
     """Whether a scatter without a reduction writes an element twice."""
     data, index = row.inputs[0], row.inputs[1]
     if row.attrs.get("reduction", "none") != "none":
@@ -131,7 +131,7 @@ def _has_duplicates(row: Row) -> bool:
 
 
 # Rows without a derivative to compare with, by op, and why.
-SKIPPED: dict[str, tuple[Callable[[Row], bool], str]] = {
+SKIPPED: dict[str, tuple[Callable[[Case], bool], str]] = {
     **dict.fromkeys(
         ("Attention", "FlexAttention"),
         (lambda row: "softmax_precision" in row.attrs, "softmax rounds to float32"),
@@ -154,7 +154,7 @@ SKIPPED: dict[str, tuple[Callable[[Row], bool], str]] = {
 CUSTOM = ("GRU", "LSTM", "RNN")  # their gradients are custom ops, which have none themselves
 
 
-def why_skipped(row: Row, inputs: Iterable[Array]) -> str | None:
+def why_skipped(row: Case, inputs: Iterable[Array]) -> str | None:
     """The reason for which a row has no differences; None if it has."""
     if row.op in SKIPPED and SKIPPED[row.op][0](row):
         return SKIPPED[row.op][1]
@@ -164,12 +164,12 @@ def why_skipped(row: Row, inputs: Iterable[Array]) -> str | None:
 
 
 @functools.cache
-def rows() -> list[Row]:
-    return [row for row in all_rows() if has_gradient(row)]
+def rows() -> list[Case]:
+    return [row for row in all_cases() if has_gradient(row)]
 
 
 @pytest.mark.parametrize("row", rows(), ids=str)
-def test_gradient_equals_differences(row: Row) -> None:
+def test_gradient_equals_differences(row: Case) -> None:
     made, feeds, seeds, precision = differentiated(row)
     if row.op not in CUSTOM:
         assert {node.op.domain for node in made.graph.all_nodes()} <= {ONNX, row.domain}
@@ -177,7 +177,7 @@ def test_gradient_equals_differences(row: Row) -> None:
     check(made, of, Point(feeds, seeds), precision)
 
 
-def differentiated(row: Row) -> tuple[Model, dict[str, Array], dict[str, Array], Precision]:
+def differentiated(row: Case) -> tuple[Model, dict[str, Array], dict[str, Array], Precision]:
     """The gradient model of a row, its inputs to differentiate by, and the outputs' gradients."""
     subject = subject_of(row)
     if subject is None:
@@ -247,15 +247,15 @@ def _dot(a: Array, b: Array) -> float:
 
 
 @functools.cache
-def by_op() -> dict[tuple[str, str], list[Row]]:
+def by_op() -> dict[tuple[str, str], list[Case]]:
     """Rows of each op, those with the most inputs first."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[Case]] = {}
     for row in rows():
         found.setdefault((row.domain, row.op), []).append(row)
     return {key: sorted(each, key=_n_inputs, reverse=True) for key, each in found.items()}
 
 
-def _n_inputs(row: Row) -> int:
+def _n_inputs(row: Case) -> int:
     return sum(x is not None for x in row.inputs)
 
 

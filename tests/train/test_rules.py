@@ -15,8 +15,8 @@ from sardonyx.graph.verify import verify
 from sardonyx.ops import all_ops, family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from sardonyx.train import gradient
+from tests.op_cases import Array, Case
 from tests.oracle import feeds_of, model_of
-from tests.rows import Array, Row
 from tests.train import layers, sampling, tensors
 from tests.train.rows import Rule
 
@@ -107,7 +107,7 @@ def _as(dtype: Any, x: Any) -> Any:
     return x.astype(dtype) if is_float else x
 
 
-def gradients(rule: Rule, row: Row, names: list[str]) -> list[Array]:
+def gradients(rule: Rule, row: Case, names: list[str]) -> list[Array]:
     """The gradients of a row by some inputs, for random gradients of its outputs."""
     constants, of = [f"x{i}" for i in rule.fixed], [f"y{i}" for i in rule.of]
     feeds = {n: x for n, x in feeds_of(row).items() if n not in constants}

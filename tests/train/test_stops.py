@@ -23,19 +23,19 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, family_of, lookup
 from sardonyx.ops.gradients import rule_of
+from tests.op_cases import Array, Case, case, case_modules
 from tests.oracle import model_of
-from tests.rows import Array, Row, case, case_modules
 from tests.train.rows import apart
 
 N_ROWS = 8  # of an op: they differ in attributes, types and the inputs that are there
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Case]:
     for module in case_modules():
         yield from module.CASES
 
 
-BY_OP: dict[tuple[str, str], list[Row]] = {}
+BY_OP: dict[tuple[str, str], list[Case]] = {}
 for _row in rows():
     if _row.fails is None and any(isinstance(x, np.ndarray) for x in _row.inputs):
         BY_OP.setdefault((_row.domain, _row.op), []).append(_row)
@@ -65,7 +65,7 @@ def made(graph: Graph, name: str, *inputs: Value, **attrs: Any) -> Value:
     return node.outputs[0]
 
 
-def gradient_reaches(row: Row, position: int) -> bool | None:
+def gradient_reaches(row: Case, position: int) -> bool | None:
     """Whether a gradient of all outputs arrives at an input; None where no path may carry one."""
     graph = load(read_model(model_of(row)), LoadOptions()).graph
     infer(graph, assumes=False)
@@ -181,7 +181,7 @@ STEPPED = [
 
 
 @pytest.mark.parametrize("row", STEPPED, ids=str)
-def test_what_stops_does_not_change_by_a_little(row: Row) -> None:
+def test_what_stops_does_not_change_by_a_little(row: Case) -> None:
     session = sardonyx.InferenceSession(model_of(row))
     feeds = {f"x{i}": x for i, x in enumerate(row.inputs)}
     before = session.run(None, feeds)[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, bf16, case, f16, f32, fails, i64, ints, of
+from tests.op_cases import Array, Case, bf16, case, f16, f32, fails, i64, ints, of
 
 DOMAIN = "com.microsoft"
 HEADS = {"num_heads": 4, "kv_num_heads": 2}
@@ -29,7 +29,7 @@ def mask(*shape: int) -> Array:
 
 def group(
     lens: list[int], rows: int, total: int, past: int | None = 0, *more: Any, **options: Any
-) -> Row:
+) -> Case:
     """GroupQueryAttention of 4 heads that share 2, each of 16; `more` are the later inputs."""
     batch, dtype = len(lens), options.pop("dtype", np.float32)
     width = options.pop("width", 16)
@@ -108,7 +108,7 @@ GROUP = [
 ]
 
 
-def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options: Any) -> Row:
+def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options: Any) -> Case:
     """GroupQueryAttention over a quantized cache."""
     batch, grain = len(lens), options.pop("grain", "PER_TENSOR")
     low, high, dtype = (-100, 100, np.int8) if bits == 8 else (0, 255, np.uint8)
@@ -128,7 +128,7 @@ def kept(bits: int, lens: list[int], rows: int, total: int, past: int, **options
     return case("GroupQueryAttention", *given, domain=DOMAIN, **settings)
 
 
-def slid(total: int, rows: int, capacity: int, window: int, **options: Any) -> Row:
+def slid(total: int, rows: int, capacity: int, window: int, **options: Any) -> Case:
     """GroupQueryAttention over a cache that holds only its window."""
     step = capacity - window + 1
     before = total - rows
@@ -160,13 +160,13 @@ KEPT = [
 ]
 
 
-def multi(*inputs: Any, **options: Any) -> Row:
+def multi(*inputs: Any, **options: Any) -> Case:
     """MultiHeadAttention of 4 heads."""
     options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
     return case("MultiHeadAttention", *inputs, domain=DOMAIN, **options)
 
 
-def no_multi(*inputs: Any, match: str, **options: Any) -> Row:
+def no_multi(*inputs: Any, match: str, **options: Any) -> Case:
     options = {"num_heads": 4, **options}
     return fails("MultiHeadAttention", *inputs, domain=DOMAIN, match=match, **options)
 
@@ -226,7 +226,7 @@ MULTI = [
 ]
 
 
-def projected(*inputs: Any, **options: Any) -> Row:
+def projected(*inputs: Any, **options: Any) -> Case:
     """Attention of 4 heads over an input of 10 features."""
     options = {"num_heads": 4, "outputs": 2, "ulps": 32, **options}
     weights = f32(10, options.pop("columns", 96))
@@ -241,7 +241,7 @@ def projected(*inputs: Any, **options: Any) -> Row:
     )
 
 
-def no_projected(*inputs: Any, match: str, **options: Any) -> Row:
+def no_projected(*inputs: Any, match: str, **options: Any) -> Case:
     row = projected(*inputs, **options)
     return fails("Attention", *row.inputs, domain=DOMAIN, match=match, **row.attrs)
 
@@ -276,11 +276,11 @@ PROJECTED = [
 ]
 
 
-def rotary(*inputs: Any, **options: Any) -> Row:
+def rotary(*inputs: Any, **options: Any) -> Case:
     return case("RotaryEmbedding", *inputs, domain=DOMAIN, **options)
 
 
-def no_rotary(*inputs: Any, match: str, **options: Any) -> Row:
+def no_rotary(*inputs: Any, match: str, **options: Any) -> Case:
     return fails("RotaryEmbedding", *inputs, domain=DOMAIN, match=match, **options)
 
 
@@ -303,7 +303,7 @@ ROTARY = [
 ]
 
 
-def three(x: Any, *caches: Any, **options: Any) -> Row:
+def three(x: Any, *caches: Any, **options: Any) -> Case:
     """MRotaryEmbedding; tokens have a time, a row and a column."""
     batch, rows = x.shape[0], x.shape[-2]
     ids = i64(3, batch, rows, low=0, high=9)
@@ -329,13 +329,13 @@ THREE = [
 ]
 
 
-def decoder(*inputs: Any, **options: Any) -> Row:
+def decoder(*inputs: Any, **options: Any) -> Case:
     """DecoderMaskedMultiHeadAttention of 4 heads."""
     options = {"num_heads": 4, "outputs": 3, **LOOSE, **options}
     return case("DecoderMaskedMultiHeadAttention", *inputs, domain=DOMAIN, **options)
 
 
-def no_decoder(*inputs: Any, match: str, **options: Any) -> Row:
+def no_decoder(*inputs: Any, match: str, **options: Any) -> Case:
     row = decoder(*inputs, **options)
     return fails(row.op, *inputs, domain=DOMAIN, match=match, **row.attrs)
 
@@ -361,7 +361,7 @@ DECODER = [
 ]
 
 
-def masked_self(*inputs: Any, **options: Any) -> Row:
+def masked_self(*inputs: Any, **options: Any) -> Case:
     given = (f32(2, 1, 10), f32(10, 96), f32(96))
     options = {"num_heads": 4, "outputs": 2, "ulps": 32, **NOT_ON_CPU, **options}
     return case("DecoderMaskedSelfAttention", *given, *inputs, domain=DOMAIN, **options)
@@ -382,7 +382,7 @@ MASKED_SELF = [
 ]
 
 
-def seq_first(*inputs: Any, flags: str, **options: Any) -> Row:
+def seq_first(*inputs: Any, flags: str, **options: Any) -> Case:
     """DecoderAttention of 4 heads; flags are static_kv, use_past, has_layer_state and has mask."""
     given = (f32(3, 2, 8), f32(5, 2, 8), f32(8, 8), f32(8, 16), f32(24))
     switches = [of([c == "1"], bool) for c in flags]

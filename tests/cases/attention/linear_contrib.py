@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, bf16, case, f32, fails
+from tests.op_cases import Case, bf16, case, f32, fails
 
 DOMAIN = "com.microsoft"
 
@@ -25,7 +25,7 @@ def tokens(heads: tuple[int, int], *, length: int = 5, rule: str = "gated_delta"
     return f32(2, length, q * 4), key, f32(2, length, kv * 3), None, decay, beta
 
 
-def linear(heads: tuple[int, int], inputs: Any = None, **options: Any) -> Row:
+def linear(heads: tuple[int, int], inputs: Any = None, **options: Any) -> Case:
     rule = options.get("update_rule", "gated_delta")
     given = tokens(heads, rule=rule) if inputs is None else inputs
     options = {"outputs": 2, "ulps": 32, **options}

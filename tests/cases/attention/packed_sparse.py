@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, f16, f32, ms, no, of
+from tests.op_cases import Array, Case, f16, f32, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
 
@@ -174,11 +174,11 @@ PAGE: dict[str, Any] = {"num_heads": 4, "kv_num_heads": 2}
 COS_SIN = tuple(f(f32(16, 4)).astype(np.float16) for f in (np.cos, np.sin))
 
 
-def paged(*inputs: Any, **options: Any) -> Row:
+def paged(*inputs: Any, **options: Any) -> Case:
     return ms("PagedAttention", *inputs, outputs=3, **NOT_ON_CPU, **PAGE, **options)
 
 
-def no_paged(*inputs: Any, match: str, **options: Any) -> Row:
+def no_paged(*inputs: Any, match: str, **options: Any) -> Case:
     return no("PagedAttention", *inputs, match=match, **PAGE, **options)
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, codes, f32, ms, no, of, zero
+from tests.op_cases import Case, codes, f32, ms, no, of, zero
 
 TOKENS, WEIGHT = codes(np.uint8, 2, 3, 8), codes(np.int8, 8, 24)
 
 
-def attend(mask: Any = None, past: Any = None, **options: Any) -> Row:
+def attend(mask: Any = None, past: Any = None, **options: Any) -> Case:
     """Attention of 2 heads, 4 wide, over 2 sequences of 3 tokens."""
     scale, point = options.pop("weight", (of(2.0**-9), zero(0, np.int8)))
     return ms(

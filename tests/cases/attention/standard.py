@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, bf16, bools, case, f16, f32, f64, fails, i64, of
+from tests.op_cases import Array, Case, bf16, bools, case, f16, f32, f64, fails, i64, of
 
 inf = np.inf
 HEADS = {"q_num_heads": 4, "kv_num_heads": 2}
 PREVIEW = "ai.onnx.preview"
 
 
-def attend(*inputs: Any, **options: Any) -> Row:
+def attend(*inputs: Any, **options: Any) -> Case:
     """Attention that shows all its outputs."""
     options.setdefault("outputs", 4)
     return case("Attention", *inputs, **options)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import f16, f32, ms, no
+from tests.op_cases import f16, f32, ms, no
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
 

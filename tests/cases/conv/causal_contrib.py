@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rows import Row, case, f16, f32, fails
+from tests.op_cases import Case, case, f16, f32, fails
 
 DOMAIN = "com.microsoft"
 
@@ -12,12 +12,12 @@ DOMAIN = "com.microsoft"
 WINDOWS: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has windows on other devices only"}
 
 
-def causal(*inputs: Any, **options: Any) -> Row:
+def causal(*inputs: Any, **options: Any) -> Case:
     options = {"outputs": 2, "ulps": 16, **options}
     return case("CausalConvWithState", *inputs, domain=DOMAIN, **options)
 
 
-def no_causal(*inputs: Any, match: str, **options: Any) -> Row:
+def no_causal(*inputs: Any, match: str, **options: Any) -> Case:
     return fails("CausalConvWithState", *inputs, domain=DOMAIN, match=match, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import f32, ms, no, of
+from tests.op_cases import f32, ms, no, of
 
 WINDOWS = [
     ms(

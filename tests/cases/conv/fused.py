@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import f16, f32, ms, no
+from tests.op_cases import f16, f32, ms, no
 
 X, W = f32(1, 2, 5, 6), f32(3, 2, 3, 3)
 

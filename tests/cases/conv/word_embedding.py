@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import case, f32, fails, of
+from tests.op_cases import case, f32, fails, of
 
 MS = {"domain": "com.microsoft"}
 

@@ -6,7 +6,7 @@ from math import erf
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, i64, ints, of
 
 inf, nan = np.inf, np.nan
 EDGES = of([-200.0, -1.0, -0.0, 0.0, 0.3, 1.0, 200.0, nan])

@@ -7,7 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 
-from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of, pos
+from tests.op_cases import bf16, bools, case, f16, f32, f64, fails, i64, ints, of, pos
 
 inf, nan = np.inf, np.nan
 F8 = ml_dtypes.float8_e5m2

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto as T
 
-from tests.rows import Array, Row, bools, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import Array, Case, bools, case, f16, f32, f64, fails, i64, ints, of
 
 inf, nan = np.inf, np.nan
 I4, U4, I2, U2 = ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2
@@ -29,7 +29,7 @@ HUBS = (T.FLOAT, T.INT64)
 SMALL = of([0, 1, 1])
 
 
-def to(x: Array, number: int, result: Any, **options: Any) -> Row:
+def to(x: Array, number: int, result: Any, **options: Any) -> Case:
     """A cast with a known result."""
     return case("Cast", x, to=number, expect=(result,), **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import f16, f32, ints, ms, no, of
+from tests.op_cases import f16, f32, ints, ms, no, of
 
 GELU = [
     ms("Gelu", f32(3, 7)),

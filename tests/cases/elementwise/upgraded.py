@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f16, f32, fails, ms, no, of
+from tests.op_cases import Case, case, f16, f32, fails, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
 
 
-def old(op: str, *inputs: Any, **options: Any) -> Row:
+def old(op: str, *inputs: Any, **options: Any) -> Case:
     """An op of the standard domain that later opsets do not have."""
     return case(op, *inputs, opset=7, **options)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, i64, ints, of
 
 DATA = f32(3, 4, 5)
 WORDS = of(["a", "b", "c"], object)

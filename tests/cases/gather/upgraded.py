@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import f32, i64, ms, no, of
+from tests.op_cases import f32, i64, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
 

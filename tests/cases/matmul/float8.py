@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto as T
 
-from tests.rows import case, f16, f32, fails, of
+from tests.op_cases import case, f16, f32, fails, of
 
 MS = {"domain": "com.microsoft"}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import bf16, f32, f64, ms, no
+from tests.op_cases import bf16, f32, f64, ms, no
 
 A, B = f32(3, 5), f32(5, 4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, i64, ints, of
 
 I8 = ints(np.int8, 20, 3, low=-100, high=100)
 

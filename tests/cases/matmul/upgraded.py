@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import f32, ms
+from tests.op_cases import f32, ms
 
 NOT_ON_CPU: dict[str, Any] = {"why": "onnxruntime has it on other devices only"}
 

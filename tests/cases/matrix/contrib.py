@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import f32, f64, ints, ms, no
+from tests.op_cases import f32, f64, ints, ms, no
 
 SQUARE = np.eye(4, dtype=np.float32) * 2 + f32(3, 4, 4) * np.float32(0.3)
 

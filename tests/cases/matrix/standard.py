@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import case, f16, f32, f64, fails, of
+from tests.op_cases import case, f16, f32, f64, fails, of
 
 DET = [
     case("Det", f32(3, 3), ulps=32),

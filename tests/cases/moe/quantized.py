@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, codes, f32, ms, no
+from tests.op_cases import Case, codes, f32, ms, no
 
 NO_KERNEL = "onnxruntime has no kernel for it on a CPU"
 
@@ -21,7 +21,7 @@ EXPERTS, WIDTH, INNER = 3, 32, 16
 
 def experts(
     name: str = "relu", *, rows: tuple[int, ...] = (5,), bits: int = 4, **options: Any
-) -> Row:
+) -> Case:
     """A mixture of 3 experts, 32 wide, with 16 units each."""
     block, has_zeros = options.pop("block", 0), options.pop("zeros", False)
     fused = 2 if options.get("swiglu_fusion") else 1
@@ -81,7 +81,7 @@ MIXED = [
     experts(bits=8, block=16, oracle="none", why="onnxruntime rounds its input to 8 bits here"),
     experts(rows=(0,), oracle="none", why="onnxruntime refuses no tokens"),
     *(
-        Row(r.op, r.inputs, r.attrs, r.domain, fails=match)
+        Case(r.op, r.inputs, r.attrs, r.domain, fails=match)
         for r, match in (
             (experts("cube"), "cube"),
             (experts("swiglu"), "needs fc3_experts_weights"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, f32, ms, no
+from tests.op_cases import Case, f32, ms, no
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
 
@@ -14,7 +14,7 @@ NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on ot
 EXPERTS = {"x": f32(5, 6), "router": f32(5, 4), "first": f32(4, 8, 6), "second": f32(4, 6, 8)}
 
 
-def moe(*more: Any, fused: bool = False, dtype: Any = np.float32, **options: Any) -> Row:
+def moe(*more: Any, fused: bool = False, dtype: Any = np.float32, **options: Any) -> Case:
     """5 tokens of 6 features and 4 experts of 8; `more` are biases and the third layer."""
     first_bias, second_bias, *third = (*more, *[None] * (2 - len(more)))
     first = f32(4, 16, 6) if fused else EXPERTS["first"]

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import bf16, bools, case, f16, f32, f64, fails, i64, ints, of
 
 
 def nums(*numbers: int) -> np.ndarray:

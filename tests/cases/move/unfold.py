@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import f16, f32, i64, ms, no
+from tests.op_cases import f16, f32, i64, ms, no
 
 CROP_MOVE = [
     ms("UnfoldTensor", f32(2, 7), size=3, step=2),

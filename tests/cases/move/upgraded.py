@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, fails, i64, ms, no, of
+from tests.op_cases import Case, case, f32, fails, i64, ms, no, of
 
 
-def old(op: str, *inputs: Any, **options: Any) -> Row:
+def old(op: str, *inputs: Any, **options: Any) -> Case:
     """An op of the standard domain that later opsets do not have."""
     return case(op, *inputs, opset=7, **options)
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.rows import Array, Row, bf16, case, f16, f32, fails, i64, ints, of
+from tests.op_cases import Array, Case, bf16, case, f16, f32, fails, i64, ints, of
 
 DOMAIN = "com.microsoft"
 
@@ -31,7 +31,7 @@ def inputs(x: Any, n: int, bits: int, block: int, zero: str = "") -> tuple[Any, 
     return x, weights, scales.reshape(-1) if zero == "flat" else scales, points[zero]
 
 
-def product(x: Any, n: int, bits: int = 4, block: int = 32, zero: str = "", **options: Any) -> Row:
+def product(x: Any, n: int, bits: int = 4, block: int = 32, zero: str = "", **options: Any) -> Case:
     """A product of x with n columns of weights."""
     more = options.pop("more", ())
     ulps = options.pop("ulps", 64)
@@ -47,7 +47,7 @@ def product(x: Any, n: int, bits: int = 4, block: int = 32, zero: str = "", **op
     )
 
 
-def wrong(match: str, swap: dict[int, Any] | None = None, **attrs: Any) -> Row:
+def wrong(match: str, swap: dict[int, Any] | None = None, **attrs: Any) -> Case:
     """A product of [3,64] and 5 columns with something changed."""
     given = [*inputs(f32(3, 64), 5, 4, 32, "packed"), None, f32(5)]
     for slot, value in (swap or {}).items():
@@ -119,7 +119,7 @@ def lookup(
     axes: tuple[int, int] = (0, 1),
     zero: bool = False,
     **options: Any,
-) -> Row:
+) -> Case:
     """Rows read from a table in blocks of 16; a kind of bytes is "u8" and the bits."""
     axis, at = axes
     bits = int(kind[2:]) if kind.startswith("u8") else 4
@@ -143,7 +143,7 @@ def lookup(
     )
 
 
-def bad(match: str, data: Array, scales: Array, zero: Array | None = None, **attrs: Any) -> Row:
+def bad(match: str, data: Array, scales: Array, zero: Array | None = None, **attrs: Any) -> Case:
     plain = {"block_size": 16}
     indices = of([0], np.int64)
     return fails(

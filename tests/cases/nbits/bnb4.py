@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, codes, f32, ms, no
+from tests.op_cases import Case, codes, f32, ms, no
 
 
-def bnb4(rows: tuple[int, ...], k: int, n: int, block: int = 16, **options: Any) -> Row:
+def bnb4(rows: tuple[int, ...], k: int, n: int, block: int = 16, **options: Any) -> Case:
     """A product with weights of a table."""
     size = k if options.get("transB", 1) else n
     dtype = options.pop("dtype", np.float32)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, f16, f32, ints, ms, no, of
+from tests.op_cases import Case, f16, f32, ints, ms, no, of
 
 NOT_ON_CPU: dict[str, Any] = {"oracle": "none", "why": "onnxruntime has it on other devices only"}
 
@@ -27,11 +27,11 @@ MASK = of([[1, 1, 1, 0, 0], [0, 1, 2, 1, 1]], np.int32)
 TEXT = ids(2, 5, high=11)
 
 
-def embed(*inputs: Any, **options: Any) -> Row:
+def embed(*inputs: Any, **options: Any) -> Case:
     return ms("EmbedLayerNormalization", *inputs, ulps=16, outputs=2, **options)
 
 
-def no_embed(*inputs: Any, match: str) -> Row:
+def no_embed(*inputs: Any, match: str) -> Case:
     return no("EmbedLayerNormalization", *inputs, match=match)
 
 
@@ -73,7 +73,7 @@ def normal(x: Any, groups: int, *, silu: bool, last: bool = True) -> Any:
     return (np.moveaxis(y, 1, -1) if last else y).astype(np.float32)
 
 
-def grouped(*inputs: Any, x: Any = IMAGE, **options: Any) -> Row:
+def grouped(*inputs: Any, x: Any = IMAGE, **options: Any) -> Case:
     name = "SkipGroupNorm" if inputs else "GroupNorm"
     options = {"activation": 0, "groups": 2, "ulps": 16, **options}
     return ms(name, x, *ROWS, *inputs, **{**NOT_ON_CPU, **options})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import f16, f32, ms, no
+from tests.op_cases import f16, f32, ms, no
 
 STREAMS = f32(2, 3, 4, 5)
 

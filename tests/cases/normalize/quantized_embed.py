@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, codes, ms, no, of, zero
+from tests.op_cases import Array, Case, codes, ms, no, of, zero
 
 IDS = of([[1, 4, 2], [0, 3, 6]], np.int32)
 
@@ -19,7 +19,7 @@ IDS = of([[1, 4, 2], [0, 3, 6]], np.int32)
 SEGMENTS = of([[0, 0, 1], [1, 1, 0]], np.int32)
 
 
-def embed(segments: Any = SEGMENTS, mask: Any = None, ids: Array = IDS, **options: Any) -> Row:
+def embed(segments: Any = SEGMENTS, mask: Any = None, ids: Array = IDS, **options: Any) -> Case:
     """Embeddings of 7 words, 5 places and 2 segments, 8 wide."""
     has = segments is not None
     table = {k: options.pop(k, v) for k, v in (("words", (7, 8)), ("places", (5, 8)))}

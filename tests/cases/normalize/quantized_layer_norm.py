@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f16, f32, fails, ints, of
+from tests.op_cases import Case, case, f16, f32, fails, ints, of
 
 OP, DOMAIN = "QOrderedLayerNormalization", "com.microsoft"
 X = ints(np.int8, 2, 3, 40, low=-128, high=127)
 
 
-def norm(*inputs: Any, **options: Any) -> Row:
+def norm(*inputs: Any, **options: Any) -> Case:
     return case(OP, *inputs, domain=DOMAIN, oracle="none", **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import f32, ms, no
+from tests.op_cases import f32, ms, no
 
 TOKENS, G = f32(2, 3, 8), f32(8)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, of, pos
+from tests.op_cases import bf16, case, f16, f32, f64, fails, of, pos
 
 X = f32(2, 6, 5, 4)
 ROWS = (f32(6), f32(6) + 1, f32(6) - 1, pos(6))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import codes, ms, no
+from tests.op_cases import codes, ms, no
 
 IMAGE, IMAGE_NHWC = codes(np.uint8, 2, 3, 6, 8), codes(np.uint8, 2, 6, 8, 3)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, ints, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, ints, of
 
 inf, nan = np.inf, np.nan
 X = f32(2, 3, 9, 8)

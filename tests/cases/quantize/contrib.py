@@ -10,7 +10,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tests.rows import Array, bools, codes, f16, f32, ints, ms, no, of, zero
+from tests.op_cases import Array, bools, codes, f16, f32, ints, ms, no, of, zero
 
 NO_KERNEL = "onnxruntime has no kernel for it on a CPU"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, f32, ints, ms, no, of
+from tests.op_cases import Array, f32, ints, ms, no, of
 
 BYTES = {np.int8: (-100, 100), np.uint8: (0, 255)}
 

@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, fails, of, pos
+from tests.op_cases import bf16, case, f16, f32, fails, of, pos
 
 X = f32(3, 4, 5) * np.float32(50)
 ODD = of([np.nan, np.inf, -np.inf, 0.5, 1.5, 2.5, -0.5, 300, -300])

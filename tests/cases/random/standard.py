@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto as T
 
-from tests.rows import bf16, case, f16, f32, f64, fails, i64, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, i64, of
 
 ONCE = "a draw has no expected values"
 SURE, NEVER = of([1.0, 1.0, 1.0]), of([0.0, 0.0])

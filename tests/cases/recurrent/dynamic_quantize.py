@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Array, Row, f32, ints, ms, of
+from tests.op_cases import Array, Case, f32, ints, ms, of
 
 BYTES = {np.int8: (-100, 100), np.uint8: (0, 255)}
 
@@ -17,7 +17,7 @@ def weights(dtype: Any, *shape: int) -> Array:
     return ints(dtype, *shape, low=low, high=high)
 
 
-def lstm(dtype: Any, *, batch: int = 3, per_column: bool = False, **options: Any) -> Row:
+def lstm(dtype: Any, *, batch: int = 3, per_column: bool = False, **options: Any) -> Case:
     """A quantized LSTM of 4 inputs and 6 cells."""
     n = 2 if options.get("direction") == "bidirectional" else 1
     lens = options.pop("lens", None)

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, codes, f32, no
+from tests.op_cases import Case, codes, f32, no
 
 
 def lstm(
     *, r: tuple[int, ...] = (1, 6, 24), columns: tuple[int, ...] = (1,), **options: Any
-) -> Row:
+) -> Case:
     """A quantized LSTM of 4 inputs and 6 cells whose parts may not fit."""
     return no(
         "DynamicQuantizeLSTM", f32(5, 3, 4), codes(np.int8, 1, 4, 24), codes(np.int8, *r), None,

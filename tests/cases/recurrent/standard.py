@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, bf16, case, f16, f32, f64, fails, of
+from tests.op_cases import Case, bf16, case, f16, f32, f64, fails, of
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 LENGTH, BATCH, SIZE, HIDDEN = 5, 3, 4, 6
@@ -19,7 +19,7 @@ def layer(
     lens: list[int] | None = None,
     peepholes: bool = False,
     **options: Any,
-) -> Row:
+) -> Case:
     """A layer with every input that it may have."""
     n = 2 if options.get("direction") == "bidirectional" else 1
     gates = GATES[op] * HIDDEN
@@ -43,7 +43,7 @@ def layer(
     return case(op, *inputs, hidden_size=HIDDEN, ulps=16, **options)
 
 
-def bare(op: str, **options: Any) -> Row:
+def bare(op: str, **options: Any) -> Case:
     """A layer with no more than its weights."""
     gates = GATES[op] * HIDDEN
     x, w, r = f32(LENGTH, BATCH, SIZE), f32(1, gates, SIZE), f32(1, gates, HIDDEN)

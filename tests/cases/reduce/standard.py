@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of, pos
+from tests.op_cases import bf16, bools, case, f16, f32, f64, fails, i64, ints, of, pos
 
 inf, nan = np.inf, np.nan
 SUMS = ("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp")

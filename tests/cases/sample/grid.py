@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import case, f16, f32, f64, fails, ints, of
+from tests.op_cases import case, f16, f32, f64, fails, ints, of
 
 X = f32(1, 2, 5, 6)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rows import f32, ms
+from tests.op_cases import f32, ms
 
 SAME_SAMPLE = [
     ms("GridSample", f32(1, 2, 4, 5), f32(1, 3, 3, 2), ulps=16),

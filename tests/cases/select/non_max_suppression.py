@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import case, fails, of
+from tests.op_cases import case, fails, of
 
 _RNG = np.random.default_rng(5)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, bools, case, f16, f32, f64, fails, i64, ints, of
+from tests.op_cases import bf16, bools, case, f16, f32, f64, fails, i64, ints, of
 
 
 def k(count: int) -> np.ndarray:

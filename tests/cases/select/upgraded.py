@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import ms, of
+from tests.op_cases import ms, of
 
 SAME_SELECT = [
     ms("Unique", of([2, 1, 1, 3, 4, 3]), outputs=3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import numpy_helper
 
-from tests.rows import bf16, bools, case, f16, f32, fails, i64, ints, of
+from tests.op_cases import bf16, bools, case, f16, f32, fails, i64, ints, of
 
 
 def sizes(*numbers: int) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, bf16, case, f16, f32, f64, fails, of
+from tests.op_cases import Case, bf16, case, f16, f32, f64, fails, of
 
 
 def n(value: int, dtype: Any = np.int64) -> Any:
@@ -14,18 +14,18 @@ def n(value: int, dtype: Any = np.int64) -> Any:
     return of(value, dtype)
 
 
-def mel(*settings: float, **options: Any) -> Row:
+def mel(*settings: float, **options: Any) -> Case:
     """Mel weights: bands, transform length, rate, lower and upper edge."""
     counts = [n(int(s)) for s in settings[:3]]
     return case("MelWeightMatrix", *counts, *(of(s) for s in settings[3:]), **options)
 
 
-def dft(*inputs: Any, **options: Any) -> Row:
+def dft(*inputs: Any, **options: Any) -> Case:
     """A transform; oracles work in float32."""
     return case("DFT", *inputs, ulps=16, **options)
 
 
-def stft(*inputs: Any, **options: Any) -> Row:
+def stft(*inputs: Any, **options: Any) -> Case:
     """A transform of frames; oracles work in float32."""
     return case("STFT", *inputs, ulps=16, **options)
 

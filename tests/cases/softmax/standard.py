@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.rows import bf16, case, f16, f32, f64, fails, of
+from tests.op_cases import bf16, case, f16, f32, f64, fails, of
 
 inf, nan = np.inf, np.nan
 NAMES = ("Softmax", "LogSoftmax", "Hardmax")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto as T
 
-from tests.rows import Row, bools, case, f32, fails, i64, ints, of
+from tests.op_cases import Case, bools, case, f32, fails, i64, ints, of
 
 ML = "ai.onnx.ml"
 WORDS = of(
@@ -119,7 +119,7 @@ CAST = [
 ]  # fmt: skip
 
 
-def hashed(x: Any, **attrs: Any) -> Row:
+def hashed(x: Any, **attrs: Any) -> Case:
     return case("MurmurHash3", x, domain="com.microsoft", **attrs)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.rows import Row, case, f32, fails, i64, of
+from tests.op_cases import Case, case, f32, fails, i64, of
 
 try:
     from PIL import Image
@@ -62,7 +62,7 @@ STRINGS = [
 ]
 
 
-def clean(words: Any, want: Any, **attrs: Any) -> Row:
+def clean(words: Any, want: Any, **attrs: Any) -> Case:
     return case("StringNormalizer", words, **attrs, expect=(want,), why=LOCALE)
 
 
@@ -104,11 +104,11 @@ TOKENS = of([5, 6, 7, 5, 5, 6, 9, 7, 7], np.int64)
 BATCH = of([[5, 6, 7, 8], [6, 6, 7, 7], [0, 0, 0, 0]], np.int64)
 
 
-def grams(x: Any, **changes: Any) -> Row:
+def grams(x: Any, **changes: Any) -> Case:
     return case("TfIdfVectorizer", x, attrs={**POOL, **changes})
 
 
-def refused(match: str, x: Any = TOKENS, **changes: Any) -> Row:
+def refused(match: str, x: Any = TOKENS, **changes: Any) -> Case:
     return fails("TfIdfVectorizer", x, attrs={**POOL, **changes}, match=match)
 
 
@@ -152,7 +152,7 @@ def encoded(format_: str, mode: str = "RGB", **how: Any) -> tuple[Any, Any]:
     return np.frombuffer(stream.getvalue(), np.uint8), pixels
 
 
-def decode(format_: str, pixel_format: str, change: Any, mode: str = "RGB", **how: Any) -> Row:
+def decode(format_: str, pixel_format: str, change: Any, mode: str = "RGB", **how: Any) -> Case:
     stream, pixels = encoded(format_, mode, **how)
     return case(
         "ImageDecoder", stream, pixel_format=pixel_format, expect=(change(pixels),), why="no oracle"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.rows import Array, Row, ms, no, of
+from tests.op_cases import Array, Case, ms, no, of
 
 
 def strings(*texts: Any) -> Array:
     return of(texts, object)
 
 
-def cut(*texts: Any, mark: int = 0, mincharnum: int = 1, **options: Any) -> Row:
+def cut(*texts: Any, mark: int = 0, mincharnum: int = 1, **options: Any) -> Case:
     """Strings to cut, padded with #."""
     return ms(
         "Tokenizer", strings(*texts), mark=mark, mincharnum=mincharnum, pad_value="#", **options

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
+from tests.op_cases import Case, case_names
 from tests.oracle import NEWEST, attribute_of, opset_of
 from tests.random_graphs import schema
 from tests.random_graphs.builder import Builder, Unfit
 from tests.random_graphs.value import Value, name_of
-from tests.rows import Row, case_names
 
 EPS = {"float": 2**-23, "double": 2**-52, "float16": 2**-10, "bfloat16": 2**-7}
 MAX_INPUT = 5000  # elements
@@ -21,9 +21,9 @@ DOMAINS = ("", "", "", schema.ML, schema.MICROSOFT, schema.MICROSOFT, *schema.PR
 
 
 @functools.cache
-def rows() -> dict[tuple[str, str], list[Row]]:
+def rows() -> dict[tuple[str, str], list[Case]]:
     """The rows that run, by op."""
-    found: dict[tuple[str, str], list[Row]] = {}
+    found: dict[tuple[str, str], list[Case]] = {}
     for name in case_names():
         try:
             listed = importlib.import_module(name).CASES
@@ -40,7 +40,7 @@ def rows() -> dict[tuple[str, str], list[Row]]:
 @functools.cache
 def _fitting(opsets: tuple[tuple[str, int], ...], by_onnxruntime: bool) -> dict[str, Any]:
     """Lists of rows that mean something in the opsets: by domain, and there by op."""
-    found: dict[str, dict[str, list[Row]]] = {}
+    found: dict[str, dict[str, list[Case]]] = {}
     for (domain, op), listed in rows().items():
         fits = [r for r in listed if _fits(r, dict(opsets), by_onnxruntime)]
         if fits:
@@ -68,12 +68,12 @@ def from_row(b: Builder) -> None:
         b.root.loose[made.name] = row.ulps * EPS.get(made.dtype, 0.0)
 
 
-def _is_alone(row: Row) -> bool:
+def _is_alone(row: Case) -> bool:
     """Whether the row says, with its reason, that onnxruntime is not to be asked."""
     return row.expect is not None or row.oracle not in ("auto", "onnxruntime")
 
 
-def _fits(row: Row, opsets: dict[str, int], by_onnxruntime: bool) -> bool:
+def _fits(row: Case, opsets: dict[str, int], by_onnxruntime: bool) -> bool:
     """Whether a row means something in the opsets: its op has the same parts there."""
     opset = opsets.get(row.domain)
     if opset is None or (by_onnxruntime and _is_alone(row)):

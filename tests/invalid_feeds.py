@@ -11,7 +11,7 @@ import numpy as np
 from tests.mutate import array
 
 Feeds = dict[str, Any]
-Lie = Callable[[Random, Feeds, str], Any]  # another value for the input of a name
+Mutation = Callable[[Random, Feeds, str], Any]  # another value for the input of a name
 
 SIZES = (0, 1, 2, 3, 5, 17)
 TYPES: Sequence[Any] = (
@@ -20,19 +20,19 @@ TYPES: Sequence[Any] = (
 )  # fmt: skip
 
 
-def tell(rng: Random, feeds: Feeds) -> Feeds:
+def mutate_feeds(rng: Random, feeds: Feeds) -> Feeds:
     """The feeds with one or two of them changed, or with one too few or too many."""
-    told = dict(feeds)
+    mutated = dict(feeds)
     for _ in range(rng.choice((1, 1, 2))):
         if rng.random() < 0.1:
-            told[f"none_{len(told)}"] = np.zeros(2, np.float32)
-        elif told:
-            name = rng.choice(list(told))
+            mutated[f"none_{len(mutated)}"] = np.zeros(2, np.float32)
+        elif mutated:
+            name = rng.choice(list(mutated))
             if rng.random() < 0.05:
-                del told[name]
+                del mutated[name]
             else:
-                told[name] = _changed(rng, told, name)
-    return told
+                mutated[name] = _changed(rng, mutated, name)
+    return mutated
 
 
 def _changed(rng: Random, feeds: Feeds, name: str) -> Any:
@@ -124,12 +124,12 @@ def other_length(rng: Random, feeds: Feeds, name: str) -> Any:
     return rng.choice(([], items * 2, items[:1], [None, *items], [items]))
 
 
-def no_list(rng: Random, feeds: Feeds, name: str) -> Any:
+def not_a_list(rng: Random, feeds: Feeds, name: str) -> Any:
     return rng.choice((None, tuple(feeds[name]), np.zeros((2, 2), np.float32), {}, "text", 3))
 
 
-ARRAYS: tuple[Lie, ...] = (
+ARRAYS: tuple[Mutation, ...] = (
     other_size, other_size, other_size, other_rank, other_rank, other_type, other_layout,
     other_layout, other_kind, of_another,
 )  # fmt: skip
-LISTS: tuple[Lie, ...] = (other_element, other_element, other_length, no_list)
+LISTS: tuple[Mutation, ...] = (other_element, other_element, other_length, not_a_list)

@@ -1,4 +1,4 @@
-"""Small valid models that use most of the format between them: what hostile models are made of."""
+"""Small valid models that together use most of the ONNX format: the corpus of the fuzz tests."""
 
 from __future__ import annotations
 

@@ -12,9 +12,9 @@ import pytest
 
 import sardonyx
 from sardonyx.errors import InvalidArgument
-from tests.attempt import attempt
-from tests.lies import tell
-from tests.ways import Disagree, agreed, both, difference
+from tests.hostile_runs import load_and_run
+from tests.invalid_feeds import mutate_feeds
+from tests.two_paths import Disagree, agreed, both, difference
 
 NAN = float("nan")
 ADD = onnx.parser.parse_model("""
@@ -75,7 +75,7 @@ def test_both_paths_are_run() -> None:
         both(start, {**FEEDS, "x": np.ones(2, np.float32)})
 
 
-def test_a_fast_path_of_its_own_mind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_difference_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     run = sardonyx.InferenceSession.run
 
     def odd(session: Any, names: Any, feeds: dict[str, Any], options: Any = None) -> Any:
@@ -85,16 +85,16 @@ def test_a_fast_path_of_its_own_mind_is_found(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Disagree, match=r"1\.0, not 2\.0"):
         both(lambda: sardonyx.InferenceSession(ADD), FEEDS)
     with pytest.raises(Disagree):
-        attempt(ADD, Random(4), lies=0.0)
+        load_and_run(ADD, Random(4), invalid_feed_rate=0.0)
 
 
-def test_lies_change_feeds_and_nothing_else() -> None:
+def test_mutated_feeds_leave_the_given_ones_unchanged() -> None:
     given = {"x": np.zeros((2, 3), np.float32), "s": [np.zeros(2, np.int64)] * 2, "o": None}
     kinds = set()
     for seed in range(300):
-        told = tell(Random(seed), given)
-        changed = {n for n in told.keys() | given.keys() if told.get(n) is not given.get(n)}
-        kinds |= {(n, type(told.get(n)).__name__) for n in changed}
+        mutated = mutate_feeds(Random(seed), given)
+        changed = {n for n in mutated.keys() | given.keys() if mutated.get(n) is not given.get(n)}
+        kinds |= {(n, type(mutated.get(n)).__name__) for n in changed}
     assert {("x", "ndarray"), ("x", "NoneType"), ("s", "list"), ("s", "ndarray")} <= kinds
     assert [x.shape for x in given["s"]] == [(2,), (2,)]
     assert given["x"].shape == (2, 3)

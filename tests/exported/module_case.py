@@ -1,4 +1,4 @@
-"""One row of the table of modules: what it is, and what it is called with."""
+"""One entry of the table of modules: what it is, and what it is called with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Inputs = Callable[[int], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
-class Row:
+class ModuleCase:
     """A module and its inputs for a size `n`; sizes that change with it are dynamic."""
 
     name: str
@@ -34,14 +34,18 @@ class Called(nn.Module):
         return self._function(*xs)
 
 
-def call(name: str, function: Callable[..., Any], inputs: Inputs, close: float = 1e-4) -> Row:
-    """A row of a function."""
-    return Row(name, lambda: Called(function), inputs, close=close)
+def call(
+    name: str, function: Callable[..., Any], inputs: Inputs, close: float = 1e-4
+) -> ModuleCase:
+    """A case of a function."""
+    return ModuleCase(name, lambda: Called(function), inputs, close=close)
 
 
-def layer(name: str, build: Callable[[], nn.Module], inputs: Inputs, close: float = 1e-4) -> Row:
-    """A row of a module; its weights are the same each time."""
-    return Row(name, build, inputs, close=close)
+def layer(
+    name: str, build: Callable[[], nn.Module], inputs: Inputs, close: float = 1e-4
+) -> ModuleCase:
+    """A case of a module; its weights are the same each time."""
+    return ModuleCase(name, build, inputs, close=close)
 
 
 def f32(*shape: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Symbolic sizes after slices and reshapes, compared with those of numbers."""
+"""Symbolic sizes of slices and reshapes, compared with those of concrete sizes."""
 
 from __future__ import annotations
 

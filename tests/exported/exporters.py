@@ -1,4 +1,4 @@
-"""A row exported in each of the ways there are, run here, and compared with torch."""
+"""Exports a module by each exporter and option, runs the models, and compares with torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import SardonyxError
-from tests.exported.row import Row
+from tests.exported.module_case import ModuleCase
 from tests.random_graphs.onnxruntime_process import OrtError, OrtProcess
 
 SIZES = (3, 5)  # exported for the first, run with both where sizes are dynamic
@@ -44,7 +44,7 @@ class Refused(Exception):
     """The exporter does not take a module."""
 
 
-def outcomes(row: Row, ort: OrtProcess | None, ways: Sequence[str]) -> Iterator[Outcome]:
+def outcomes(row: ModuleCase, ort: OrtProcess | None, ways: Sequence[str]) -> Iterator[Outcome]:
     """Yield the outcomes of a row by some of the exporters."""
     torch.manual_seed(0)
     module = row.build().eval()
@@ -79,7 +79,7 @@ def _flat(result: Any) -> Iterator[Tensor]:
                 yield from _flat(part)
 
 
-def _dynamic(row: Row) -> list[list[int]]:
+def _dynamic(row: ModuleCase) -> list[list[int]]:
     """For each input the axes whose sizes differ between two calls."""
     small, large = (row.inputs(n) for n in SIZES)
     return [
@@ -89,7 +89,7 @@ def _dynamic(row: Row) -> list[list[int]]:
 
 
 def _exported(
-    row: Row, module: nn.Module, dynamic: list[list[int]] | None, exporter: str
+    row: ModuleCase, module: nn.Module, dynamic: list[list[int]] | None, exporter: str
 ) -> list[onnx.ModelProto]:
     inputs = tuple(row.inputs(SIZES[0]))
     with _quiet():
@@ -148,7 +148,7 @@ def _is_variadic(module: nn.Module) -> bool:
 
 
 def _compared(
-    row: Row, way: str, model: onnx.ModelProto, wanted: dict[int, list[Array]],
+    row: ModuleCase, way: str, model: onnx.ModelProto, wanted: dict[int, list[Array]],
     ort: OrtProcess | None,
 ) -> Outcome:  # fmt: skip
     feeds = {n: _fed(model, row.inputs(n)) for n in wanted}
@@ -169,7 +169,7 @@ def _fed(model: onnx.ModelProto, inputs: Sequence[Tensor]) -> dict[str, Array]:
 
 
 def _difference(
-    row: Row, data: bytes, feeds: dict[int, dict[str, Any]], wanted: dict[int, list[Array]]
+    row: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], wanted: dict[int, list[Array]]
 ) -> str:
     for level in LEVELS:
         options = sardonyx.SessionOptions()
@@ -188,7 +188,9 @@ def _difference(
     return ""
 
 
-def _is_theirs(row: Row, data: bytes, feeds: dict[int, dict[str, Any]], ort: OrtProcess) -> bool:
+def _is_theirs(
+    row: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], ort: OrtProcess
+) -> bool:
     """Whether the model itself does not do what the module does: onnxruntime does as we do."""
     try:
         found = ort.run(data, list(feeds.values()))

@@ -1,4 +1,4 @@
-"""Rows of op tests: what to run, on which inputs; test_ops.py asks every question of every row."""
+"""Cases of op tests: a node, its attributes and inputs. test_ops.py checks each of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Row:
+class Case:
     """One node on given inputs. `fails` is a pattern of the error's text when it must not run."""
 
     op: str
@@ -52,33 +52,33 @@ def _brief(value: Any) -> str:
     return "".join(c for c in str(value) if c.isalnum() or c in "._")[:16]
 
 
-def case(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row that runs.
+def case(op: str, *inputs: Any, **options: Any) -> Case:
+    """A case that runs.
 
-    Options that are fields of Row (domain, opset, outputs, ulps, oracle, expect, why) set them; all
-    others are attributes of the node. An attribute with such a name goes into `attrs={...}`.
+    Options that are fields of Case (domain, opset, outputs, ulps, oracle, expect, why) set them;
+    all others are attributes of the node. An attribute with such a name goes into `attrs={...}`.
     """
     named = {
         k: options.pop(k)
         for k in ("domain", "opset", "outputs", "ulps", "oracle", "expect", "why")
         if k in options
     }
-    return Row(op, inputs, {**options.pop("attrs", {}), **options}, **named)
+    return Case(op, inputs, {**options.pop("attrs", {}), **options}, **named)
 
 
-def fails(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row that must be refused with an error whose text matches."""
-    row = case(op, *inputs, **options)
-    return Row(row.op, row.inputs, row.attrs, row.domain, row.opset, row.outputs, fails=match)
+def fails(op: str, *inputs: Any, match: str, **options: Any) -> Case:
+    """A case that must be refused with an error whose text matches."""
+    c = case(op, *inputs, **options)
+    return Case(c.op, c.inputs, c.attrs, c.domain, c.opset, c.outputs, fails=match)
 
 
-def ms(op: str, *inputs: Any, **options: Any) -> Row:
-    """A row of com.microsoft that runs."""
+def ms(op: str, *inputs: Any, **options: Any) -> Case:
+    """A case of com.microsoft that runs."""
     return case(op, *inputs, domain="com.microsoft", **options)
 
 
-def no(op: str, *inputs: Any, match: str, **options: Any) -> Row:
-    """A row of com.microsoft that must be refused."""
+def no(op: str, *inputs: Any, match: str, **options: Any) -> Case:
+    """A case of com.microsoft that must be refused."""
     return fails(op, *inputs, match=match, domain="com.microsoft", **options)
 
 
@@ -153,6 +153,6 @@ def case_modules() -> Iterator[ModuleType]:
 
 
 @functools.cache
-def all_rows() -> list[Row]:
-    """The rows of every module in tests/cases."""
-    return [row for module in case_modules() for row in module.CASES]
+def all_cases() -> list[Case]:
+    """The cases of every module in tests/cases."""
+    return [case for module in case_modules() for case in module.CASES]

@@ -1,4 +1,4 @@
-"""Loads and runs a model that may be hostile, within bounds of time and memory."""
+"""Loads and runs a model that may be hostile, with limits of time and memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import numpy as np
 
 import sardonyx
 from sardonyx.graph.dtype import ALL
-from tests.lies import tell
+from tests.invalid_feeds import mutate_feeds
 from tests.mutate import array
-from tests.seeds import WEIGHT_BYTES, WEIGHTS
-from tests.ways import Start, agreed, checked, fast
+from tests.seed_models import WEIGHT_BYTES, WEIGHTS
+from tests.two_paths import Start, agreed, checked, fast
 
 DTYPES = {d.ort_name: d for d in ALL}
 MAX_FED = 1 << 20  # elements of an input
-RUN_SECONDS = 1.0  # until a run is told to end: a loop may have any number of iterations
+RUN_SECONDS = 1.0  # before a run is terminated: a loop may have any number of iterations
 MAX_COMPARED = 1 << 26  # bytes of outputs
 REFUSED_FEEDS = ("Required inputs",)  # errors of Python's own classes, as onnxruntime has them
 
@@ -36,12 +36,14 @@ class Unfed(Exception):
     """The model wants an input that is too large to make."""
 
 
-def attempt(source: bytes | Path, rng: Random, seconds: float = 10.0, lies: float = 0.3) -> str:
+def load_and_run(
+    source: bytes | Path, rng: Random, seconds: float = 10.0, invalid_feed_rate: float = 0.3
+) -> str:
     """Return the outcome of a model: refused, failed, unfed, stopped or ran; raise for all else.
 
-    A run is tried by the checked path and, if that ended in time, by the fast path, each in a
-    session of its own; Disagree is raised where they differ. Some feeds are not what the model
-    declares, so many as `lies` says.
+    The model runs on the checked path and, if that ended in time, on the fast path, each in a
+    session of its own; Disagree is raised if they differ. `invalid_feed_rate` is the share of runs
+    with feeds that do not match the model's declaration.
     """
     with within(seconds):
         options = _options(source, rng.choice((1, 1, 1, 2)))
@@ -54,8 +56,8 @@ def attempt(source: bytes | Path, rng: Random, seconds: float = 10.0, lies: floa
             feeds = feeds_for(session, rng)
         except Unfed:
             return "unfed"
-        if rng.random() < lies:
-            feeds = tell(rng, feeds)
+        if rng.random() < invalid_feed_rate:
+            feeds = mutate_feeds(rng, feeds)
         return _run(session, feeds, lambda: sardonyx.InferenceSession(source, options))
 
 

@@ -11,8 +11,8 @@ import pytest
 import sardonyx
 from sardonyx.errors import SardonyxError
 from sardonyx.ops import all_ops, lookup
+from tests.op_cases import Case, case, f32
 from tests.oracle import difference, feeds_of, model_of
-from tests.rows import Row, case, f32
 from tests.test_ops import GOOD, ROWS, is_random, results, start, title
 
 FLAGGED = {
@@ -23,7 +23,7 @@ FLAGGED = {
 }
 
 
-def outcome(row: Row, **options: Any) -> list[Any] | str:
+def outcome(row: Case, **options: Any) -> list[Any] | str:
     """The results of a row, or what is said against it."""
     feeds = feeds_of(row)
     try:

@@ -1,4 +1,4 @@
-"""Families of tasks for searches of orders, and what memory they need, told simply."""
+"""Families of scheduling problems, and their least peak of memory by exhaustive search."""
 
 from __future__ import annotations
 

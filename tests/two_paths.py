@@ -1,4 +1,4 @@
-"""Two ways to run a session, the fast path and the checked path, which must give the same."""
+"""The fast path and the checked path of a session, whose results must be equal."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def agreed(by_checked: Result, by_fast: Result) -> Sequence[Any]:
 def difference(found: Any, wanted: Any) -> str:
     """Empty if two results are the same to the bit, NaN being equal to NaN, or the same error."""
     if isinstance(found, Exception) or isinstance(wanted, Exception):
-        a, b = _told(found), _told(wanted)
+        a, b = _described(found), _described(wanted)
         return "" if a == b else f"{a}, not {b}"
     if isinstance(wanted, (list, tuple)):
         if not isinstance(found, (list, tuple)) or len(found) != len(wanted):
@@ -88,7 +88,7 @@ def difference(found: Any, wanted: Any) -> str:
     return "" if same or found is wanted else f"{_brief(found)}, not {_brief(wanted)}"
 
 
-def _told(result: Any) -> str:
+def _described(result: Any) -> str:
     if isinstance(result, Exception):
         return f"{type(result).__name__}: {result}"
     return f"a result {_brief(result)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pathlib
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import sardonyx._native as native
 from sardonyx.cli import main
 from sardonyx.cli.measure import start
 from sardonyx.cli.profile import ModelProfile, Subject, described, measured, rates
+from sardonyx.cli.profile_cost import RULES, cost
 from sardonyx.cli.profile_trace import trace
 from sardonyx.cli.roofline import TYPES, Roofline
+from sardonyx.program.operands import Operand, Operands
+from sardonyx.reports.trace import TimedStep
 from tests.cli import models
 
 
@@ -53,6 +58,7 @@ def _report(path: str, shape: tuple[int, ...], runs: int = 2) -> ModelProfile:
     return measured(start(path, 1, "p"), {"x": _ones(*shape)}, runs, Roofline(1), Subject(path))
 
 
+_EXPERTS = _ones(5, 4), _ones(4, 12, 8), _ones(4, 12), _ones(4, 8, 12)
 _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
 
 
@@ -95,6 +101,18 @@ _BITS = np.zeros((48, 2, 16), np.uint8), np.ones(96, np.float32)
             ("ConvTranspose", (1, 8, 5, 5), [_ones(8, 4, 2, 2)], {"strides": [2, 2]}),
             "convolution",
             2 * 25 * 8 * 4 * 4,
+            None,
+        ),
+        (
+            ("ConvTranspose", (1, 16, 9, 9), [_ones(16, 4, 3, 3)], {}),
+            "convolution",
+            2 * 81 * 16 * 4 * 9,
+            None,
+        ),
+        (
+            ("MoE", (5, 8), _EXPERTS, {"k": 2, "domain": "com.microsoft"}),
+            "n-bit matmul",
+            2 * 5 * 2 * (8 * 12 + 12 * 8),
             None,
         ),
         (
@@ -147,6 +165,118 @@ def test_work_of_attention(
     )  # fmt: skip
     (step,) = (s for s in _report(path, (1, 4, rows, 16)).steps if s.timed.kernel == "attention")
     assert step.cost.operations == 2 * 4 * pairs * (16 + 16)
+
+
+def _step(kernel: str, op: str, inputs: Any, outputs: Any, **attrs: Any) -> TimedStep:
+    """A step of a kernel for operands of the given dims."""
+
+    def operand(dims: Any) -> Any:
+        return None if dims is None else Operand("float32", dims, 4 * int(np.prod(dims)))
+
+    fact = SimpleNamespace(static=None)
+    values = tuple(None if x is None else SimpleNamespace(tensor=fact) for x in inputs)
+    node: Any = SimpleNamespace(op=SimpleNamespace(name=op), attrs=attrs, inputs=values)
+    operands = Operands(tuple(map(operand, inputs)), tuple(map(operand, outputs)))
+    return TimedStep(kernel, (node,), "cpu", kernel, lambda: operands)
+
+
+_QKV = (2, 3, 6, 16), (2, 3, 6, 16), (2, 3, 6, 8)
+_SCALARS = {"is_causal": 1, "scale": 1.0, "keep_scale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("step", "operations"),
+    [
+        (
+            _step(
+                "conv_winograd_unpacked_f32", "Conv", [(2, 9, 9, 8), (16, 8, 3, 3)], [(2, 7, 7, 16)]
+            ),
+            2 * 98 * 16 * 8 * 9,
+        ),
+        (
+            _step(
+                "conv_flipped_unpacked_f32",
+                "ConvTranspose",
+                [(2, 7, 7, 8), (8, 4, 3, 3)],
+                [(2, 9, 9, 4)],
+            ),
+            2 * 98 * 8 * 4 * 9,
+        ),
+        (
+            _step(
+                "conv_weight_gradient_f32",
+                "ConvWeightGradient",
+                [(2, 9, 9, 8), (2, 7, 7, 16)],
+                [(16, 4, 3, 3)],
+            ),
+            2 * 98 * 16 * 4 * 9,
+        ),
+        (
+            _step(
+                "attention_training",
+                "AttentionTraining",
+                _QKV,
+                [(2, 6, 3, 8), (2, 3, 6)],
+                **_SCALARS,
+            ),
+            2 * 6 * 21 * (16 + 8),
+        ),
+        (
+            _step("attention_gradient", "AttentionGradient", _QKV, _QKV, **_SCALARS),
+            2 * 6 * 21 * (3 * 16 + 2 * 8),
+        ),
+        (
+            _step(
+                "linear_attention",
+                "LinearAttention",
+                [(2, 5, 4 * 16), (2, 5, 2 * 16), (2, 5, 2 * 8), None, (2, 5, 2), (2, 5, 2)],
+                [(2, 5, 4 * 8), (2, 2, 16, 8)],
+                q_num_heads=4,
+                kv_num_heads=2,
+            ),
+            2 * 5 * 16 * 8 * (2 * 4 + 2 * (2 + 1 + 2)),
+        ),
+        (
+            _step(
+                "matmul_nbits_transposed",
+                "MatMulNBitsGradient",
+                [(2, 3, 48)],
+                [(2, 3, 64)],
+                K=64,
+                N=48,
+            ),
+            2 * 6 * 64 * 48,
+        ),
+        (
+            _step("lstm_backward", "LSTMRecurrenceGradient", [(7, 2, 60), (48, 12)], [(7, 2, 48)]),
+            2 * 14 * 48 * 12,
+        ),
+        (_step("linear_f32", "LinearRegressor", [(9, 20), (3, 20)], [(9, 3)]), 2 * 9 * 3 * 20),
+        (_step("loss", "SoftmaxCrossEntropyLoss", [(9, 20), (9,)], [()]), 2 * 7 * 180),
+        (_step("loss", "NegativeLogLikelihoodLoss", [(9, 20), (9,)], [()]), 0),
+    ],
+)
+def test_work_of_steps_in_training(step: TimedStep, operations: int) -> None:
+    assert cost(step).operations == operations
+
+
+# Families whose bytes take longer than their arithmetic, or that compute without floats.
+_MEMORY_BOUND_FAMILIES = {
+    "custom", "elementwise", "features", "gather", "move", "normalize", "optimizer", "pooling",
+    "quantize", "random", "reduce", "resize", "sample", "select", "signal", "softmax", "text",
+    "trees",
+}  # fmt: skip
+_MEMORY_BOUND = {"append", "append_at_run", "col2im", "gather_dequantized", "rotary", "spans"}
+
+
+def test_every_kernel_has_a_rule_or_is_bound_by_memory() -> None:
+    """Else `sardonyx profile` would compare a compute-bound kernel with the rate of memory."""
+    names = {name.removesuffix("_bf16"): kernel.family for name, kernel in native.kernels.items()}
+    # Packing kernels run when a session is loaded, probes measure the machine.
+    steps = {n: f for n, f in names.items() if not n.endswith("_pack") and f != "probe"}
+    others = {n for n, family in steps.items() if family not in _MEMORY_BOUND_FAMILIES}
+    assert others - RULES.keys() == _MEMORY_BOUND
+    assert RULES.keys() <= steps.keys()
 
 
 def test_int8_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:

@@ -41,8 +41,8 @@ def layer_norm(  # noqa: PLR0913 - the holes of the pattern
 def _first_axis(node: Node, rank: int) -> int:
     """The first dim that a mean reduces; it must reduce all dims from there on."""
     need(node.attrs["keepdims"], "dims are dropped")
-    axes = present(optional_input(node, 1), "axes are not constant").tensor.ints or ()
-    need(axes, "axes are not constant")
+    axes = present(present(optional_input(node, 1), "no axes").tensor.ints, "axes are not constant")
+    need(axes, "no axes")
     reduced = sorted(a % rank for a in axes)
     need(reduced == list(range(reduced[0], rank)), "not the last dims")
     return reduced[0]

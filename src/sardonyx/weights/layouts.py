@@ -20,7 +20,7 @@ from sardonyx.graph.dtype import F32, STRING
 
 PLAIN: Final = ""  # aligned and contiguous, one element per item
 STORED: Final = "stored"  # the bytes of its file, perhaps unaligned, sub-byte types packed
-STRINGS: Final = "texts"  # a table of (offset, length) records, followed by the characters
+STRINGS: Final = "texts"  # records of a pointer and a length in bytes, then the characters
 _U8: Final = 2  # TensorProto.UINT8
 _PARALLEL_BYTES: Final = 1 << 20  # below it, waking the thread pool costs more than packing
 # Packing kernels with an optional second operand: one factor per output channel.

@@ -1,4 +1,4 @@
-"""Ops on string tensors on the CPU: an element is a 16-byte record, offset and length of its text.
+"""Ops on string tensors on the CPU: an element is a 16-byte record: pointer and length in bytes.
 
 Ops that only move elements are lowered as for numbers; all others have kernels for strings.
 """
@@ -99,7 +99,7 @@ def _tokenizer(node: Node) -> Call | No:
     scanned = [a for p in patterns if (a := automaton(p)) is not None and a.has_bounded_scan]
     tables = [array_constant(a.numbers) for a in scanned if allows_empty or not a.matches_empty]
     if len(tables) < len(patterns):
-        return No("no kernel for expressions that scan far ahead or match nothing")
+        return No("no kernel for expressions with unbounded lookahead or empty matches")
     padding = attrs["pad_value"].decode("utf-8", "replace")
     marks = array_constant(np.array([padding, START, END], object))
     ints = (mode, int(attrs["mark"] != 0), attrs["mincharnum"])

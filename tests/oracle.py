@@ -1,4 +1,4 @@
-"""Expected results of a row: its ONNX model, run by onnxruntime or by onnx's reference."""
+"""Expected results of a case: its ONNX model, run by onnxruntime or by onnx's reference."""
 
 from __future__ import annotations
 
@@ -47,40 +47,40 @@ onnxruntime.set_default_logger_severity(4)
 
 
 class NoAnswer(Exception):
-    """An oracle cannot run a row."""
+    """An oracle cannot run a case."""
 
 
-def input_names(row: Case) -> list[str]:
-    """The names of a row's inputs in its model; empty for absent ones."""
-    return ["" if x is None else f"x{i}" for i, x in enumerate(row.inputs)]
+def input_names(case: Case) -> list[str]:
+    """The names of a case's inputs in its model; empty for absent ones."""
+    return ["" if x is None else f"x{i}" for i, x in enumerate(case.inputs)]
 
 
-def feeds_of(row: Case) -> dict[str, Any]:
-    """The inputs of a row by name."""
-    return {n: x for n, x in zip(input_names(row), row.inputs, strict=True) if n}
+def feeds_of(case: Case) -> dict[str, Any]:
+    """The inputs of a case by name."""
+    return {n: x for n, x in zip(input_names(case), case.inputs, strict=True) if n}
 
 
-def opset_of(row: Case) -> int:
-    """The opset of the row's domain."""
-    return row.opset or NEWEST.get(row.domain, 1)
+def opset_of(case: Case) -> int:
+    """The opset of the case's domain."""
+    return case.opset or NEWEST.get(case.domain, 1)
 
 
 def model_of(
-    row: Case,
+    case: Case,
     *,
     constants: Collection[str] = (),
     symbolic: bool = False,
     unranked: Collection[str] = (),
     opsets: dict[str, int] | None = None,
 ) -> onnx.ModelProto:
-    """The row as a model of one node; inputs may be constants, dims may be names.
+    """The case as a model of one node; inputs may be constants, dims may be names.
 
     The tensors among the `unranked` inputs have no shape at all.
     """
-    feeds = feeds_of(row)
-    outputs = [f"y{i}" for i in range(row.outputs)]
-    node = helper.make_node(row.op, _trimmed(input_names(row)), outputs, domain=row.domain)
-    node.attribute.extend(attribute_of(row, k, v) for k, v in row.attrs.items() if v is not None)
+    feeds = feeds_of(case)
+    outputs = [f"y{i}" for i in range(case.outputs)]
+    node = helper.make_node(case.op, _trimmed(input_names(case)), outputs, domain=case.domain)
+    node.attribute.extend(attribute_of(case, k, v) for k, v in case.attrs.items() if v is not None)
     inputs = [
         helper.make_value_info(n, _type(x, n if symbolic else None))
         for n, x in feeds.items()
@@ -90,10 +90,10 @@ def model_of(
         if info.name in unranked and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     graph = helper.make_graph(
-        [node], "row", inputs, [onnx.ValueInfoProto(name=n) for n in outputs],
+        [node], "case", inputs, [onnx.ValueInfoProto(name=n) for n in outputs],
         [numpy_helper.from_array(_storable(feeds[n]), n) for n in feeds if n in constants],
     )  # fmt: skip
-    versions = opsets or {"": NEWEST[""], row.domain: opset_of(row)}
+    versions = opsets or {"": NEWEST[""], case.domain: opset_of(case)}
     imports = [helper.make_opsetid(d, v) for d, v in versions.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=onnx.IR_VERSION)
 
@@ -132,8 +132,8 @@ def _onnx_type(array: Array) -> int:
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 
-def attribute_of(row: Case, name: str, value: Any) -> AttributeProto:
-    kind = _attribute_kind(row, name)
+def attribute_of(case: Case, name: str, value: Any) -> AttributeProto:
+    kind = _attribute_kind(case, name)
     if kind == AttributeProto.TENSOR and isinstance(value, np.ndarray):
         value = numpy_helper.from_array(value)
     elif isinstance(value, np.ndarray):
@@ -148,10 +148,10 @@ def attribute_of(row: Case, name: str, value: Any) -> AttributeProto:
     return helper.make_attribute(name, value, attr_type=kind if is_empty else None)
 
 
-def _attribute_kind(row: Case, name: str) -> int | None:
-    schema = _schema(row, opset_of(row))
+def _attribute_kind(case: Case, name: str) -> int | None:
+    schema = _schema(case, opset_of(case))
     if schema is None:
-        op = lookup(row.domain, row.op)
+        op = lookup(case.domain, case.op)
         spec = None if op is None else op.attrs.get(name)
         return KINDS.get(attr_kind(spec).removeprefix("array "))
     if name not in schema.attributes:
@@ -160,34 +160,34 @@ def _attribute_kind(row: Case, name: str) -> int | None:
     return int(AttributeProto.AttributeType.Value(kind))
 
 
-def answers(row: Case) -> Sequence[Any]:
-    """The results that a row must give: those it knows itself, else the oracle's."""
-    if row.expect is not None:
-        return row.expect
+def answers(case: Case) -> Sequence[Any]:
+    """The results that a case must give: those it knows itself, else the oracle's."""
+    if case.expect is not None:
+        return case.expect
     asked = {
         "auto": (by_onnxruntime, by_onnx),
         "onnxruntime": (by_onnxruntime,),
         "onnx": (by_onnx,),
     }
     refusals: list[str] = []
-    for ask in asked[row.oracle]:
+    for ask in asked[case.oracle]:
         try:
-            return ask(row)
+            return ask(case)
         except NoAnswer as reason:
             refusals.append(f"{ask.__name__}: {str(reason)[:400]}")
     raise NoAnswer("\n".join(refusals))
 
 
-def by_onnxruntime(row: Case) -> Sequence[Any]:
-    """The row run by onnxruntime, without its optimizers."""
-    opsets = _ort_opsets(row)
+def by_onnxruntime(case: Case) -> Sequence[Any]:
+    """The case run by onnxruntime, without its optimizers."""
+    opsets = _ort_opsets(case)
     # Types that numpy lends no buffer for travel as constants.
     foreign = [
-        n for n, x in feeds_of(row).items() if getattr(x, "dtype", np.dtype("f4")).kind == "V"
+        n for n, x in feeds_of(case).items() if getattr(x, "dtype", np.dtype("f4")).kind == "V"
     ]
-    model = model_of(row, constants=foreign, opsets=opsets)
+    model = model_of(case, constants=foreign, opsets=opsets)
     model.ir_version = ORT_IR
-    feeds = {n: _storable(x) if isinstance(x, np.ndarray) else x for n, x in feeds_of(row).items()}
+    feeds = {n: _storable(x) if isinstance(x, np.ndarray) else x for n, x in feeds_of(case).items()}
     feeds = {n: x for n, x in feeds.items() if n not in foreign}
     try:
         session = _ort_session(model)
@@ -200,20 +200,20 @@ def by_onnxruntime(row: Case) -> Sequence[Any]:
     return [r if c is None else r.astype(c[1]) for r, c in zip(results, carried, strict=True)]
 
 
-def _ort_opsets(row: Case) -> dict[str, int]:
-    newest, wanted = ORT_NEWEST.get(row.domain), opset_of(row)
+def _ort_opsets(case: Case) -> dict[str, int]:
+    newest, wanted = ORT_NEWEST.get(case.domain), opset_of(case)
     if newest is None:
-        raise NoAnswer(f"onnxruntime has no {row.domain}")
-    if wanted > newest and row.oracle == "auto":
-        schemas = [_schema(row, version) for version in (wanted, newest)]
+        raise NoAnswer(f"onnxruntime has no {case.domain}")
+    if wanted > newest and case.oracle == "auto":
+        schemas = [_schema(case, version) for version in (wanted, newest)]
         if _signature(schemas[0]) != _signature(schemas[1]):
-            raise NoAnswer(f"{row.op} changed after the newest version that onnxruntime has")
-    return {"": ORT_NEWEST[""], row.domain: min(wanted, newest)}
+            raise NoAnswer(f"{case.op} changed after the newest version that onnxruntime has")
+    return {"": ORT_NEWEST[""], case.domain: min(wanted, newest)}
 
 
-def _schema(row: Case, version: int) -> onnx.defs.OpSchema | None:
+def _schema(case: Case, version: int) -> onnx.defs.OpSchema | None:
     try:
-        return onnx.defs.get_schema(row.op, version, row.domain)
+        return onnx.defs.get_schema(case.op, version, case.domain)
     except onnx.defs.SchemaError:
         return None
 
@@ -252,10 +252,10 @@ def with_casts(model: onnx.ModelProto, carried: Sequence[Any]) -> onnx.ModelProt
     return model
 
 
-def by_onnx(row: Case) -> Sequence[Any]:
-    """The row run by the reference evaluator of onnx."""
+def by_onnx(case: Case) -> Sequence[Any]:
+    """The case run by the reference evaluator of onnx."""
     try:
-        return list(ReferenceEvaluator(model_of(row)).run(None, feeds_of(row)))
+        return list(ReferenceEvaluator(model_of(case)).run(None, feeds_of(case)))
     except Exception as error:  # it raises whatever numpy raises
         raise NoAnswer(f"{type(error).__name__}: {error}") from error
 

@@ -1,6 +1,6 @@
 """Kernel calls on another machine, or one that is emulated: native/tests/run_kernels.cc runs them.
 
-With SARDONYX_RUNNER set to the command that starts it, every single call of a kernel row goes
+With SARDONYX_RUNNER set to the command that starts it, every single call of a kernel goes
 there, so that all tests which make such calls are tests of its kernels.
 """
 
@@ -36,33 +36,33 @@ class Remote:
         atexit.register(self._end)
 
     def call(
-        self, row: str, inputs: Tensors, outputs: Tensors, ints: Ints, floats: Floats, *rest: Any
+        self, kernel: str, inputs: Tensors, outputs: Tensors, ints: Ints, floats: Floats, *rest: Any
     ) -> str:
         """As native.call; `rest` may be the splits and the ISA."""
         if _has_strings(inputs, outputs):
-            return self._here[0](row, inputs, outputs, ints, floats, *rest)
+            return self._here[0](kernel, inputs, outputs, ints, floats, *rest)
         splits = rest[0] if rest else 1
-        wrong = self._ask(CALL, row, inputs, outputs, (ints, floats, splits))
+        wrong = self._ask(CALL, kernel, inputs, outputs, (ints, floats, splits))
         for tensor in outputs:
             _, n_bytes = _extent(tensor)
             ctypes.memmove(tensor[0], self._read(n_bytes), n_bytes)
         return wrong
 
     def resolve(
-        self, row: str, inputs: Tensors, outputs: Tensors, ints: Ints, floats: Floats, *rest: Any
+        self, kernel: str, inputs: Tensors, outputs: Tensors, ints: Ints, floats: Floats, *rest: Any
     ) -> list[list[int]]:
         """As native.resolve; `rest` may be the ISA."""
         if _has_strings(inputs, outputs):
-            return self._here[1](row, inputs, outputs, ints, floats, *rest)
-        wrong = self._ask(RESOLVE, row, inputs, outputs, (ints, floats, 1))
+            return self._here[1](kernel, inputs, outputs, ints, floats, *rest)
+        wrong = self._ask(RESOLVE, kernel, inputs, outputs, (ints, floats, 1))
         dims = [[self._int() for _ in tensor[2]] for tensor in outputs]
         if wrong:
             raise ValueError(wrong)
         return dims
 
-    def _ask(self, kind: int, row: str, inputs: Tensors, outputs: Tensors, numbers: Any) -> str:
+    def _ask(self, kind: int, kernel: str, inputs: Tensors, outputs: Tensors, numbers: Any) -> str:
         ints, floats, splits = numbers
-        parts = [struct.pack("q", kind), _list("b", row.encode()), struct.pack("q", len(inputs))]
+        parts = [struct.pack("q", kind), _list("b", kernel.encode()), struct.pack("q", len(inputs))]
         for tensor in inputs:
             begin, n_bytes = _extent(tensor)
             parts += [_header(tensor, -1), ctypes.string_at(tensor[0] + begin, n_bytes)]

@@ -13,21 +13,21 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ops import all_ops, lookup
 from tests.op_cases import Case, case, f32
 from tests.oracle import difference, feeds_of, model_of
-from tests.test_ops import GOOD, ROWS, is_random, results, start, title
+from tests.test_ops import CASES, GOOD, is_random, results, start, title
 
 FLAGGED = {
     (op.key, flag): i
     for i in reversed(GOOD)
-    if (op := lookup(ROWS[i].domain, ROWS[i].op)) is not None and not is_random(ROWS[i])
+    if (op := lookup(CASES[i].domain, CASES[i].op)) is not None and not is_random(CASES[i])
     for flag in sorted(op.flags)
 }
 
 
-def outcome(row: Case, **options: Any) -> list[Any] | str:
-    """The results of a row, or what is said against it."""
-    feeds = feeds_of(row)
+def outcome(case: Case, **options: Any) -> list[Any] | str:
+    """The results of a case, or what is said against it."""
+    feeds = feeds_of(case)
     try:
-        session = start(row, **options)
+        session = start(case, **options)
         return list(session.run(None, {i.name: feeds[i.name] for i in session.get_inputs()}))
     except SardonyxError as error:
         return error.what
@@ -36,8 +36,8 @@ def outcome(row: Case, **options: Any) -> list[Any] | str:
 @pytest.mark.parametrize("number", [2, -1])
 @pytest.mark.parametrize("key", FLAGGED, ids=lambda key: f"{key[0][1]}-{key[1]}")
 def test_attributes_other_than_0_and_1_are_true(key: Any, number: int) -> None:
-    row, flag = ROWS[FLAGGED[key]], key[1]
-    true, other = (replace(row, attrs={**row.attrs, flag: v}) for v in (1, number))
+    case, flag = CASES[FLAGGED[key]], key[1]
+    true, other = (replace(case, attrs={**case.attrs, flag: v}) for v in (1, number))
     expected, found = outcome(true), outcome(other)
     if isinstance(expected, str) or isinstance(found, str):
         assert found == expected
@@ -51,8 +51,8 @@ def test_every_op_with_a_flag_is_tested() -> None:
 
 
 def test_flags_of_older_opsets() -> None:
-    rows = [case("ReduceSum", f32(2, 3), axes=[1], keepdims=k, opset=11) for k in (1, 3)]
-    shapes = [outcome(row)[0].shape for row in rows]  # type: ignore[union-attr]
+    cases = [case("ReduceSum", f32(2, 3), axes=[1], keepdims=k, opset=11) for k in (1, 3)]
+    shapes = [outcome(c)[0].shape for c in cases]  # type: ignore[union-attr]
     assert shapes == [(2, 1), (2, 1)]
 
 
@@ -67,26 +67,26 @@ def with_odd_bytes(x: Any) -> Any:
 TRUTHS = [
     i
     for i in GOOD
-    if any(isinstance(x, np.ndarray) and x.dtype == bool for x in ROWS[i].inputs)
-    and not is_random(ROWS[i])
+    if any(isinstance(x, np.ndarray) and x.dtype == bool for x in CASES[i].inputs)
+    and not is_random(CASES[i])
 ]
 
 
 @pytest.mark.parametrize("index", TRUTHS, ids=title)
 def test_bytes_other_than_0_and_1_are_true(index: int) -> None:
-    row, expected = ROWS[index], [truths(x) for x in results(index)]
-    feeds = {n: with_odd_bytes(x) for n, x in feeds_of(row).items()}
-    fed = start(row).run(None, feeds)
-    assert not difference([truths(x) for x in fed], expected, row.ulps)
+    case, expected = CASES[index], [truths(x) for x in results(index)]
+    feeds = {n: with_odd_bytes(x) for n, x in feeds_of(case).items()}
+    fed = start(case).run(None, feeds)
+    assert not difference([truths(x) for x in fed], expected, case.ulps)
     constants = [n for n, x in feeds.items() if isinstance(x, np.ndarray)]
-    model = model_of(row, constants=constants)
+    model = model_of(case, constants=constants)
     for tensor in model.graph.initializer:
         if feeds[tensor.name].dtype == bool:
             tensor.ClearField("int32_data")
             tensor.raw_data = feeds[tensor.name].tobytes()
     rest = {n: x for n, x in feeds.items() if n not in constants}
     folded = sardonyx.InferenceSession(model.SerializeToString()).run(None, rest)
-    assert not difference([truths(x) for x in folded], expected, row.ulps)
+    assert not difference([truths(x) for x in folded], expected, case.ulps)
 
 
 def truths(x: Any) -> Any:

@@ -159,11 +159,11 @@ def test_cases_of_a_family_are_of_its_ops() -> None:
         if module.__name__ in CASES_OF_OTHERS:
             continue
         family = family_of_module(module, "tests.cases")
-        for row in module.CASES:
-            key = (row.domain, row.op)
+        for case in module.CASES:
+            key = (case.domain, case.op)
             expected = family_of(*key) or family_of_replaced(*key)
             if family != expected:
-                wrong.add(f"{row.op} is in {module.__name__}, and its family is {expected}")
+                wrong.add(f"{case.op} is in {module.__name__}, and its family is {expected}")
     assert not wrong, "\n".join(sorted(wrong))
 
 

@@ -1,4 +1,4 @@
-"""Every kernel that a row of tests/cases reaches, alone, on every ISA, for several splits."""
+"""Every kernel that a case of tests/cases reaches, alone, on every ISA, for several splits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.kernels import run_splits, same_bytes
 from tests.op_cases import Case
 from tests.oracle import difference, feeds_of, model_of
 from tests.test_ops import (
+    CASES,
     GOOD,
-    ROWS,
     check_guards,
     is_random,
     sizes_among,
@@ -33,12 +33,12 @@ from tests.test_ops import (
 )
 
 
-def graph_of(row: Case, constants: list[str]) -> Graph | None:
-    """The lowered graph of a row, if its sizes allow what inference assumes."""
-    graph = load(model_of(row, constants=constants, symbolic=True).SerializeToString()).graph
+def graph_of(case: Case, constants: list[str]) -> Graph | None:
+    """The lowered graph of a case, if its sizes allow what inference assumes."""
+    graph = load(model_of(case, constants=constants, symbolic=True).SerializeToString()).graph
     infer(graph)
     try:
-        check_guards(graph, sizes_of(row))
+        check_guards(graph, sizes_of(case))
     except AssumptionFailed:
         return None
     lower(graph, PassOptions())
@@ -48,28 +48,28 @@ def graph_of(row: Case, constants: list[str]) -> Graph | None:
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_kernel(index: int) -> None:
     """With sizes and axes as constants."""
-    check_kernels(ROWS[index], sizes_among(ROWS[index]))
+    check_kernels(CASES[index], sizes_among(CASES[index]))
 
 
-WEIGHTED = [i for i in GOOD if weights_among(ROWS[i]) not in ([], sizes_among(ROWS[i]))]
+WEIGHTED = [i for i in GOOD if weights_among(CASES[i]) not in ([], sizes_among(CASES[i]))]
 
 
 @pytest.mark.parametrize("index", WEIGHTED, ids=title)
 def test_kernel_with_weights(index: int) -> None:
     """With constants after the first input, which may be packed."""
-    check_kernels(ROWS[index], weights_among(ROWS[index]))
+    check_kernels(CASES[index], weights_among(CASES[index]))
 
 
-def check_kernels(row: Case, constants: list[str]) -> None:
+def check_kernels(case: Case, constants: list[str]) -> None:
     """Each node by its kernel against its reference, and the same bytes for any split."""
-    graph = graph_of(row, constants)
+    graph = graph_of(case, constants)
     if graph is None:
-        pytest.skip("the sizes of the row are none that the graph was compiled for")
-    if is_random(row):
+        pytest.skip("the sizes of the case are none that the graph was compiled for")
+    if is_random(case):
         pytest.skip("random numbers have no reference to compare with")
     refusals: list[str] = []
-    n_checked, dims = 0, sizes_of(row)
-    values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
+    n_checked, dims = 0, sizes_of(case)
+    values: dict[Any, Any] = {v: feeds_of(case)[v.name] for v in graph.inputs}
     for node in graph.sorted_nodes():
         call = lowered(node)
         arrays = [_read(v, values) for v in node.inputs]
@@ -83,13 +83,13 @@ def check_kernels(row: Case, constants: list[str]) -> None:
         for isa in native.isas:
             run = partial(run_splits, call, node, values, isa, dims)
             found = run()
-            wrong = difference(found, expected[: len(found)], row.ulps)
+            wrong = difference(found, expected[: len(found)], case.ulps)
             assert not wrong, f"{isa}: {wrong}"
             for share in shared(call, found, values):
                 assert all(map(same_bytes, run(share=share), found)), f"{isa}: in place {share}"
             if call.writes_rows and found[0].ndim > 1:
-                # Rows with gaps may be done in other vectors, and round otherwise.
-                wrong = difference(run(gap=5), expected[: len(found)], row.ulps)
+                # Rows with gaps may use other vector widths, and round differently.
+                wrong = difference(run(gap=5), expected[: len(found)], case.ulps)
                 assert not wrong, f"{isa}: rows apart: {wrong}"
     if not n_checked:
         pytest.skip("; ".join(refusals) or "nothing is left to run")

@@ -23,7 +23,7 @@ from tests.random_graphs.onnxruntime_process import OrtProcess
 from tests.two_paths import difference
 
 AT_ONCE = 25
-SAMPLES = {"rows": 150, "random": 150, "models": 100}  # variants of the suite
+SAMPLES = {"cases": 150, "random": 150, "models": 100}  # variants of the suite
 
 MODEL = onnx.parser.parse_model("""
 <ir_version: 9, opset_import: ["" : 20]>
@@ -145,4 +145,4 @@ def test_a_refusal_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch, ort: Ort
 
 
 def test_known_differences_have_reasons() -> None:
-    assert all(row.why for row in KNOWN)
+    assert all(known.why for known in KNOWN)

@@ -1,4 +1,4 @@
-"""Asks every question of every row: results, facts, constant inputs, strided inputs, and errors."""
+"""Every check of every case: results, facts, constant and strided inputs, and errors."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.op_cases import Case, all_cases
 from tests.oracle import answers, difference, feeds_of, input_names, model_of
 from tests.two_paths import both
 
-ROWS: list[Case] = all_cases()
-GOOD = [i for i, row in enumerate(ROWS) if row.fails is None]
-BAD = [i for i, row in enumerate(ROWS) if row.fails is not None]
+CASES: list[Case] = all_cases()
+GOOD = [i for i, case in enumerate(CASES) if case.fails is None]
+BAD = [i for i, case in enumerate(CASES) if case.fails is not None]
 CONTROL = {("", name) for name in ("If", "Loop", "Scan", "SequenceMap")}  # in test_control.py
 SEARCHES = {  # in generation/
     ("com.microsoft", n) for n in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
@@ -37,57 +37,57 @@ SPARSE = {("com.microsoft", "SparseToDenseMatMul")}  # in session/test_sparse_te
 
 
 def title(index: int) -> str:
-    return str(ROWS[index])[:100]
+    return str(CASES[index])[:100]
 
 
-def start(row: Case, **options: Any) -> sardonyx.InferenceSession:
-    model = model_of(row, **options).SerializeToString()
+def start(case: Case, **options: Any) -> sardonyx.InferenceSession:
+    model = model_of(case, **options).SerializeToString()
     return sardonyx.InferenceSession(model, providers=["CPUExecutionProvider"])
 
 
-def run(row: Case, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
-    """Run a row by the fast and the checked path, which must agree."""
-    return both(lambda: start(row, **options), feeds)
+def run(case: Case, feeds: dict[str, Any], **options: Any) -> Sequence[Any]:
+    """Run a case by the fast and the checked path, which must agree."""
+    return both(lambda: start(case, **options), feeds)
 
 
 @functools.cache
 def results(index: int) -> Sequence[Any]:
-    """Run a row on Sardonyx."""
-    return run(ROWS[index], feeds_of(ROWS[index]))
+    """Run a case on Sardonyx."""
+    return run(CASES[index], feeds_of(CASES[index]))
 
 
-def is_random(row: Case) -> bool:
-    op = lookup(row.domain, row.op)
+def is_random(case: Case) -> bool:
+    op = lookup(case.domain, case.op)
     return op is not None and not op.is_pure
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_forward(index: int) -> None:
-    row, found = ROWS[index], results(index)
-    if row.oracle == "none" and row.expect is None:
-        assert len(found) == row.outputs
+    case, found = CASES[index], results(index)
+    if case.oracle == "none" and case.expect is None:
+        assert len(found) == case.outputs
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy in the reference evaluator
-        expected = answers(row)
-    check_alike(row, found, expected)
+        expected = answers(case)
+    check_alike(case, found, expected)
 
 
 @pytest.mark.parametrize("mode", ["static", "symbolic", "sizes"])
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_facts(index: int, mode: str) -> None:
     """Facts say what comes out: for fixed dims, for named ones, and with sizes and axes given."""
-    row = ROWS[index]
-    constants = sizes_among(row) if mode == "sizes" else []
+    case = CASES[index]
+    constants = sizes_among(case) if mode == "sizes" else []
     if mode == "sizes" and not constants:
-        pytest.skip("no input of the row is made of sizes")
+        pytest.skip("no input of the case is made of sizes")
     found = results(index)
-    model = model_of(row, constants=constants, symbolic=mode != "static").SerializeToString()
+    model = model_of(case, constants=constants, symbolic=mode != "static").SerializeToString()
     for assumes in (False, True):
         graph = load(model).graph
         infer(graph, assumes)
         verify(graph, deep=True)
-        dims = sizes_of(row)
+        dims = sizes_of(case)
         try:
             check_guards(graph, dims)
         except AssumptionFailed:
@@ -97,25 +97,25 @@ def test_facts(index: int, mode: str) -> None:
             check_fact(value.fact, result, dims)
 
 
-def sizes_of(row: Case) -> dict[str, int]:
+def sizes_of(case: Case) -> dict[str, int]:
     """Return the sizes of symbolic dims by name."""
     return {
         f"{name}_{axis}": size
-        for name, x in feeds_of(row).items()
+        for name, x in feeds_of(case).items()
         if isinstance(x, np.ndarray)
         for axis, size in enumerate(x.shape)
     }
 
 
-def sizes_among(row: Case) -> list[str]:
+def sizes_among(case: Case) -> list[str]:
     """The inputs that only hold sizes, axes or indices."""
-    op = lookup(row.domain, row.op)
-    if op is None or row.opset is not None or not op.inputs:
+    op = lookup(case.domain, case.op)
+    if op is None or case.opset is not None or not op.inputs:
         return []
-    slots = [op.input_slot(i) for i in range(len(row.inputs))]
+    slots = [op.input_slot(i) for i in range(len(case.inputs))]
     return [
         n
-        for n, slot in zip(input_names(row), slots, strict=True)
+        for n, slot in zip(input_names(case), slots, strict=True)
         if n and slot.type and allowed(op, slot) <= INDEX
     ]
 
@@ -167,43 +167,43 @@ def check_size(dim: Size, size: int, dims: dict[str, int], what: str) -> None:
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_constant_inputs(index: int) -> None:
-    row = ROWS[index]
-    constants = [n for n, x in feeds_of(row).items() if not isinstance(x, (list, dict))]
-    rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
-    check_alike(row, run(row, rest, constants=constants), results(index))
+    case = CASES[index]
+    constants = [n for n, x in feeds_of(case).items() if not isinstance(x, (list, dict))]
+    rest = {n: x for n, x in feeds_of(case).items() if n not in constants}
+    check_alike(case, run(case, rest, constants=constants), results(index))
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_constants_behind_the_first_input(index: int) -> None:
-    row = ROWS[index]
-    constants = weights_among(row)
+    case = CASES[index]
+    constants = weights_among(case)
     if not constants:
         pytest.skip("there is no input after the first that may be a constant")
-    rest = {n: x for n, x in feeds_of(row).items() if n not in constants}
-    found = run(row, rest, constants=constants, symbolic=True)
-    check_alike(row, found, results(index))
+    rest = {n: x for n, x in feeds_of(case).items() if n not in constants}
+    found = run(case, rest, constants=constants, symbolic=True)
+    check_alike(case, found, results(index))
 
 
-def weights_among(row: Case) -> list[str]:
+def weights_among(case: Case) -> list[str]:
     """The inputs after the first, which models have as constants more often than not."""
-    return [n for n, x in list(feeds_of(row).items())[1:] if not isinstance(x, (list, dict))]
+    return [n for n, x in list(feeds_of(case).items())[1:] if not isinstance(x, (list, dict))]
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_strided_inputs_of_open_sizes(index: int) -> None:
-    row = ROWS[index]
-    feeds = {n: strided(x) for n, x in feeds_of(row).items()}
-    check_alike(row, run(row, feeds, symbolic=True), results(index))
+    case = CASES[index]
+    feeds = {n: strided(x) for n, x in feeds_of(case).items()}
+    check_alike(case, run(case, feeds, symbolic=True), results(index))
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
 def test_inputs_of_unknown_rank(index: int) -> None:
     """Without any rank, and with one rank missing beside others that are known."""
-    row = ROWS[index]
-    names = list(feeds_of(row))
+    case = CASES[index]
+    names = list(feeds_of(case))
     for unranked in (names, *([n] for n in names[: 3 if len(names) > 1 else 0])):
-        found = start(row, unranked=unranked).run(None, feeds_of(row))
-        check_alike(row, found, results(index))
+        found = start(case, unranked=unranked).run(None, feeds_of(case))
+        check_alike(case, found, results(index))
 
 
 def strided(x: Any) -> Any:
@@ -217,12 +217,12 @@ def strided(x: Any) -> Any:
     return view
 
 
-def check_alike(row: Case, found: Sequence[Any], expected: Sequence[Any]) -> None:
-    if is_random(row):
+def check_alike(case: Case, found: Sequence[Any], expected: Sequence[Any]) -> None:
+    if is_random(case):
         shapes = [[(np.shape(x), np.asarray(x).dtype) for x in xs] for xs in (found, expected)]
         assert shapes[0] == shapes[1]
     else:
-        wrong = difference(list(found), list(expected), row.ulps)
+        wrong = difference(list(found), list(expected), case.ulps)
         if wrong:
             pytest.fail(wrong)
 
@@ -230,14 +230,14 @@ def check_alike(row: Case, found: Sequence[Any], expected: Sequence[Any]) -> Non
 @pytest.mark.parametrize("index", BAD, ids=title)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 def test_errors(index: int, symbolic: bool) -> None:
-    row = ROWS[index]
-    with pytest.raises(SardonyxError, match=row.fails):
-        run(row, feeds_of(row), symbolic=symbolic)
+    case = CASES[index]
+    with pytest.raises(SardonyxError, match=case.fails):
+        run(case, feeds_of(case), symbolic=symbolic)
 
 
-def test_every_op_has_a_row() -> None:
+def test_every_op_has_a_case() -> None:
     # Ops of our own come from passes and gradients; the tests of these have them.
     declared = {key for key in OPS_INDEX.all() if not key[0].startswith("sardonyx")}
-    missing = declared - CONTROL - SEARCHES - SPARSE - {(row.domain, row.op) for row in ROWS}
+    missing = declared - CONTROL - SEARCHES - SPARSE - {(case.domain, case.op) for case in CASES}
     lines = [f"add a case of {d}.{n} to tests/cases/{family_of(d, n)}" for d, n in sorted(missing)]
     assert not lines, "\n".join(lines)

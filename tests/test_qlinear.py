@@ -12,7 +12,7 @@ import pytest
 import sardonyx
 from tests.op_cases import Array, Case
 from tests.oracle import by_onnxruntime, feeds_of, model_of
-from tests.test_ops import GOOD, ROWS, start, title
+from tests.test_ops import CASES, GOOD, start, title
 
 NEAR = 1e-3  # steps from a half, within which rounding may fall either way
 SEEDS = 12
@@ -117,9 +117,9 @@ OPS: dict[str, Callable[[Maker], Any]] = {
 
 def answers(op: str, m: Maker, attrs: dict[str, Any]) -> tuple[Array, Array]:
     """Return the results of Sardonyx and of onnxruntime."""
-    row = Case(op, tuple(m.inputs), attrs, "com.microsoft")
-    session = sardonyx.InferenceSession(model_of(row).SerializeToString())
-    ours, theirs = session.run(None, feeds_of(row))[0], by_onnxruntime(row)[0]
+    case = Case(op, tuple(m.inputs), attrs, "com.microsoft")
+    session = sardonyx.InferenceSession(model_of(case).SerializeToString())
+    ours, theirs = session.run(None, feeds_of(case))[0], by_onnxruntime(case)[0]
     return ours.astype(np.int64), theirs.astype(np.int64)
 
 
@@ -159,7 +159,7 @@ BYTES = {np.dtype(np.uint8), np.dtype(np.int8)}
 ROUNDED = [
     i
     for i in GOOD
-    if ROWS[i].op.startswith("QLinear") or ROWS[i].op in ("QGemm", "ConvInteger", "MatMulInteger")
+    if CASES[i].op.startswith("QLinear") or CASES[i].op in ("QGemm", "ConvInteger", "MatMulInteger")
 ]
 SCALES = np.float32([1, 0.5, 0.125, 0.1, 0.03, 1 / 3])
 
@@ -180,8 +180,8 @@ def other(x: Any, rng: np.random.Generator) -> Any:
 def test_constants_give_the_bytes_that_inputs_give(index: int) -> None:
     rng = np.random.default_rng(index)
     for _ in range(6):
-        row = replace(ROWS[index], inputs=tuple(other(x, rng) for x in ROWS[index].inputs))
-        feeds = feeds_of(row)
-        fed = start(row).run(None, feeds)
-        folded = start(row, constants=list(feeds)).run(None, {})
+        case = replace(CASES[index], inputs=tuple(other(x, rng) for x in CASES[index].inputs))
+        feeds = feeds_of(case)
+        fed = start(case).run(None, feeds)
+        folded = start(case, constants=list(feeds)).run(None, {})
         assert all(map(np.array_equal, fed, folded))

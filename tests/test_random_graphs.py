@@ -68,8 +68,8 @@ def test_a_seed_is_a_graph() -> None:
 
 
 def test_known_differences_have_reasons() -> None:
-    assert all(row.op and row.why for row in KNOWN)
-    assert len({(row.op, row.why) for row in KNOWN}) == len(KNOWN)
+    assert all(k.op and k.why for k in KNOWN)
+    assert len({(k.op, k.why) for k in KNOWN}) == len(KNOWN)
 
 
 @pytest.mark.parametrize(

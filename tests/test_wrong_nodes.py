@@ -1,6 +1,6 @@
 """Nodes with wrong attributes, shapes and values: an error of the user's, never one of ours.
 
-`WRONG_NODES=20 pytest tests/test_wrong_nodes.py` makes twenty changes to every row.
+`WRONG_NODES=20 pytest tests/test_wrong_nodes.py` makes twenty changes to every case.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sardonyx.ops import lookup
 from tests.hostile_runs import bounded_memory, within
 from tests.op_cases import Array, Case
 from tests.oracle import feeds_of, model_of
-from tests.test_ops import GOOD, ROWS
+from tests.test_ops import CASES, GOOD
 from tests.test_schemas import KINDS
 
 COUNT = int(os.environ.get("WRONG_NODES", "0"))
@@ -43,12 +43,12 @@ TYPES = {"int": 2, "float": 1, "bytes": 3, "ints": 7, "floats": 6, "strings": 8}
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def kinds_of(row: Case) -> dict[str, str]:
-    """The attributes that a row's op has in its opset, by name."""
+def kinds_of(case: Case) -> dict[str, str]:
+    """The attributes that a case's op has in its opset, by name."""
     try:
-        schema = onnx.defs.get_schema(row.op, row.opset or 99, row.domain)
+        schema = onnx.defs.get_schema(case.op, case.opset or 99, case.domain)
     except onnx.defs.SchemaError:
-        op = lookup(row.domain, row.op)
+        op = lookup(case.domain, case.op)
         return {} if op is None else dict(op.attr_kinds)
     return {name: KINDS[a.type.name] for name, a in schema.attributes.items()}
 
@@ -110,18 +110,18 @@ def wrong_number(rng: Random, x: Any) -> Any:
     return changed
 
 
-def wrong_model(rng: Random, row: Case) -> tuple[ModelProto, dict[str, Any]]:
-    """The row as a model with something changed, and what it is fed with."""
-    inputs, what = list(row.inputs), rng.random()
+def wrong_model(rng: Random, case: Case) -> tuple[ModelProto, dict[str, Any]]:
+    """The case as a model with something changed, and what it is fed with."""
+    inputs, what = list(case.inputs), rng.random()
     if inputs and what > 0.5:
         place = rng.randrange(len(inputs))
         inputs[place] = (wrong_shape if what < 0.85 else wrong_number)(rng, inputs[place])
-    changed = replace(row, inputs=tuple(inputs))
+    changed = replace(case, inputs=tuple(inputs))
     feeds = feeds_of(changed)
     constants = [n for n, x in feeds.items() if isinstance(x, np.ndarray) and rng.random() < 0.4]
     model = model_of(changed, constants=constants, symbolic=rng.random() < 0.4)
     if what <= 0.5 or rng.random() < 0.2:
-        wrong_attribute(rng, model.graph.node[0], kinds_of(row))
+        wrong_attribute(rng, model.graph.node[0], kinds_of(case))
     return model, {n: x for n, x in feeds.items() if n not in constants}
 
 
@@ -144,14 +144,14 @@ def complaint(model: ModelProto, feeds: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("first", range(0, len(GOOD), AT_ONCE))
 def test_wrong_nodes(first: int) -> None:
-    """One change to every third row, or as many as are asked for to every one."""
+    """One change to every third case, or as many as are asked for to every one."""
     found = []
     with bounded_memory(3 << 30):
         for index in GOOD[first : first + AT_ONCE][:: 1 if COUNT else 3]:
             for number in range(COUNT or 1):
-                model, feeds = wrong_model(Random(1000 * index + number), ROWS[index])
+                model, feeds = wrong_model(Random(1000 * index + number), CASES[index])
                 if text := complaint(model, feeds):
-                    found.append((index, number, str(ROWS[index]), text))
+                    found.append((index, number, str(CASES[index]), text))
     assert not found
 
 

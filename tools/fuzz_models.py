@@ -8,9 +8,10 @@
     fuzz_models.py --one 1234 --save FILE   and kept in a file
 
 A model is a valid one (those of tests/seed_models.py, the node cases of the ONNX backend suite, and
-tests/cases), mostly with bytes or parts changed; its feeds are mostly what it declares. It must give a session or an error of ours, and so must a run of it, the same by the fast path as by
-the checked one. Found are: other exceptions, paths that differ, processes that died, work that does
-not end in time, and workers that grow. Models run in worker processes with a limit on their memory.
+tests/cases), mostly with bytes or parts changed; its feeds are mostly what it declares. It must
+give a session or an error of ours, and so must a run of it, the same by the fast path as by the
+checked one. Found are: other exceptions, paths that differ, processes that died, work that does not
+end in time, and workers that grow. Models run in worker processes with a limit on their memory.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ def our_corpus() -> Corpus:
     warnings.simplefilter("ignore")
     models = {f"seed_{number:02}": data for number, data in enumerate(seeds())}
     models |= {c.name: c.model.SerializeToString() for c in load_model_tests(kind="node")}
-    for number, row in enumerate(all_cases()):
-        # Half of the rows have their inputs as constants: what is known of them guides compiling.
-        known = [*feeds_of(row)][1:] if number % 2 else []
-        models[f"row_{number:04}"] = model_of(row, constants=known).SerializeToString()
+    for number, case in enumerate(all_cases()):
+        # Half of the cases have their inputs as constants: what is known of them guides compiling.
+        known = [*feeds_of(case)][1:] if number % 2 else []
+        models[f"case_{number:04}"] = model_of(case, constants=known).SerializeToString()
     return Corpus(models)
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Runs models in other forms, which must give the same answers, and reports where they do not.
 
-    metamorphic.py --source rows                      every op row by every transform
+    metamorphic.py --source cases                     every case by every transform
     metamorphic.py --source conformance --jobs 16     every case of the ONNX backend suite
     metamorphic.py --source models                    small whole models
     metamorphic.py --source random --count 20000      random graphs, each by 10 drawn chains
-    metamorphic.py --source rows --transform if_then  one transform, or some: a,b,c
+    metamorphic.py --source cases--transform if_then  one transform, or some: a,b,c
     metamorphic.py --source random --one 1234         one variant again, here, with its model
-    metamorphic.py --source rows --one 1234 --save F  and kept in a file
+    metamorphic.py --source cases--one 1234 --save F  and kept in a file
 
 A variant is numbered: by its case and its transform, or in random graphs by its seed, so that
 `--seed` goes on where a run stopped. What a variant refuses counts as the same only where the

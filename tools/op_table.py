@@ -4,7 +4,7 @@
     op_table.py            write the page
     op_table.py --check    write nothing, and fail if the page is not what would be written
 
-For each op and each type of its first input the rows of tests/cases are compiled, with inputs of
+For each op and each type of its first input the cases of tests/cases are compiled, with inputs of
 that type in the place of theirs: once with the other inputs as constants, as most models have them,
 and once with all of them fed.
 """
@@ -35,10 +35,10 @@ from sardonyx.providers.torch.control import KNOWN  # noqa: E402
 from sardonyx.providers.torch.index import KERNELS as FUNCTIONS  # noqa: E402
 from tests.op_cases import Case  # noqa: E402
 from tests.oracle import feeds_of, input_names, model_of  # noqa: E402
-from tests.test_ops import ROWS  # noqa: E402
+from tests.test_ops import CASES  # noqa: E402
 
 PAGE = ROOT / "docs" / "ops.md"
-TRIED = 6  # rows of an op, for each type
+TRIED = 6  # cases of an op, for each type
 COLUMNS = (
     "f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool",
     "str", "c64",
@@ -85,17 +85,17 @@ def main() -> int:
 def page() -> str:
     """The whole page."""
     sardonyx.set_default_logger_severity(4)
-    rows: dict[tuple[str, str], list[Case]] = {}
-    for row in ROWS:
-        if row.fails is None and row.opset is None:
-            rows.setdefault((row.domain, row.op), []).append(row)
+    cases: dict[tuple[str, str], list[Case]] = {}
+    for case in CASES:
+        if case.fails is None and case.opset is None:
+            cases.setdefault((case.domain, case.op), []).append(case)
     domains: dict[str, list[Op]] = {}
     for op in all_ops():
         if op.domain not in (INTERNAL, GRADIENT):
             domains.setdefault(op.domain, []).append(op)
     parts = [HEAD]
     for domain, ops in domains.items():
-        lines = [[*_line(op, rows.get(op.key, [])), _by_torch(op)] for op in _shown(ops)]
+        lines = [[*_line(op, cases.get(op.key, [])), _by_torch(op)] for op in _shown(ops)]
         parts.append(_section(domain or "ai.onnx", lines))
         if others := replaced(domain):
             parts.append(_wrapped(f"Become others when they are loaded: {', '.join(others)}."))
@@ -123,14 +123,14 @@ def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 100)) + "\n"
 
 
-def _line(op: Op, rows: list[Case]) -> list[str]:
+def _line(op: Op, cases: list[Case]) -> list[str]:
     """The marks of an op by type."""
     slot = op.inputs[0] if op.inputs else None
     if slot is None or not slot.type:
-        marks = [_mark(_tries(rows))]
+        marks = [_mark(_tries(cases))]
         return [op.name, marks[0], *[NONE] * len(COLUMNS)]
     taken = allowed(op, slot)
-    found = {d.name: _mark(_tries(_variants(op, rows, d))) for d in sorted(taken, key=str)}
+    found = {d.name: _mark(_tries(_variants(op, cases, d))) for d in sorted(taken, key=str)}
     others = [m for n, m in found.items() if n not in COLUMNS]
     return [op.name, *(found.get(n, NONE) for n in COLUMNS), _summed(others)]
 
@@ -151,20 +151,20 @@ def _mark(tries: list[bool]) -> str:
     return NATIVE if all(tries) else PARTLY
 
 
-def _variants(op: Op, rows: list[Case], dtype: DType) -> list[Case]:
-    """Rows of the op with inputs of a type: those that there are, else others cast to it."""
-    own = [r for r in rows if r.inputs and _dtype(r.inputs[0]) is dtype]
+def _variants(op: Op, cases: list[Case], dtype: DType) -> list[Case]:
+    """Cases of the op with inputs of a type: those that there are, else others cast to it."""
+    own = [r for r in cases if r.inputs and _dtype(r.inputs[0]) is dtype]
     if own:
         return own
     made = []
-    for row in rows:
+    for case in cases:
         first = op.inputs[0].type
-        slots = [op.input_slot(i).type for i in range(len(row.inputs))]
+        slots = [op.input_slot(i).type for i in range(len(case.inputs))]
         cast = tuple(
-            _cast(x, dtype) if s == first else x for x, s in zip(row.inputs, slots, strict=True)
+            _cast(x, dtype) if s == first else x for x, s in zip(case.inputs, slots, strict=True)
         )
-        if all(x is not None or y is None for x, y in zip(cast, row.inputs, strict=True)):
-            made.append(replace(row, inputs=cast))
+        if all(x is not None or y is None for x, y in zip(cast, case.inputs, strict=True)):
+            made.append(replace(case, inputs=cast))
     return made
 
 
@@ -180,18 +180,18 @@ def _cast(value: Any, dtype: DType) -> Any:
         return np.clip(small, 0, 1).astype(dtype.np) if dtype in ALL else None
 
 
-def _tries(rows: list[Case]) -> list[bool]:
-    """Whether each of some rows runs without a Python step; those that do not load are left out."""
+def _tries(cases: list[Case]) -> list[bool]:
+    """Whether each of some cases runs without a Python step; skips those that do not load."""
     found: list[bool] = []
-    step = max(1, len(rows) // TRIED)
-    for row in rows[::step][:TRIED]:
-        names = [n for n in input_names(row) if n]
+    step = max(1, len(cases) // TRIED)
+    for case in cases[::step][:TRIED]:
+        names = [n for n in input_names(case) if n]
         for constants in {tuple(names[1:]), ()}:
-            held = [n for n in constants if isinstance(feeds_of(row)[n], np.ndarray)]
+            held = [n for n in constants if isinstance(feeds_of(case)[n], np.ndarray)]
             try:
-                model = model_of(row, constants=held)
+                model = model_of(case, constants=held)
                 session = sardonyx.InferenceSession(model.SerializeToString())
-            except Exception:  # a row that was not made for this type
+            except Exception:  # a case that was not made for this type
                 continue
             found.append(session._compiled.program.python_steps == 0)
     return found

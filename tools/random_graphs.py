@@ -8,7 +8,7 @@
     random_graphs.py --shrink 1234             the smallest part of it that still differs
     random_graphs.py --count 20000 --coverage  and which ops and types came to be in graphs
     random_graphs.py --count 20000 --keep DIR  keeps models that differ: with other packages, or
-                                               other rows of tests/cases, a seed is another graph
+                                               other cases of tests/cases, a seed is another graph
 
 Every value of a graph is computed by the numpy references of its nodes, one by one, which is also
 how it is known how far rounding may move a result. Sardonyx, with all its passes and kernels, must

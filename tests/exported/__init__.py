@@ -2,4 +2,4 @@
 
 from tests.exported import layers, tensors
 
-ROWS = (*layers.ROWS, *tensors.ROWS)
+CASES = (*layers.CASES, *tensors.CASES)

@@ -32,9 +32,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a row by one exporter."""
+    """The outcome of a case by one exporter."""
 
-    row: str
+    case: str
     way: str
     kind: str  # same, refused, exporter, differs
     detail: str = ""
@@ -44,25 +44,25 @@ class Refused(Exception):
     """The exporter does not take a module."""
 
 
-def outcomes(row: ModuleCase, ort: OrtProcess | None, ways: Sequence[str]) -> Iterator[Outcome]:
-    """Yield the outcomes of a row by some of the exporters."""
+def outcomes(case: ModuleCase, ort: OrtProcess | None, ways: Sequence[str]) -> Iterator[Outcome]:
+    """Yield the outcomes of a case by some of the exporters."""
     torch.manual_seed(0)
-    module = row.build().eval()
-    wanted = {n: _eager(module, row.inputs(n)) for n in SIZES}
-    dynamic = _dynamic(row)
+    module = case.build().eval()
+    wanted = {n: _eager(module, case.inputs(n)) for n in SIZES}
+    dynamic = _dynamic(case)
     for exporter in ("script", "dynamo"):
         for sizes in ("fixed", "dynamic"):
             names = [w for w in ways if w.startswith(f"{exporter}, {sizes}")]
             if not names or (sizes == "dynamic" and not any(dynamic)):
                 continue
             try:
-                models = _exported(row, module, dynamic if sizes == "dynamic" else None, exporter)
+                models = _exported(case, module, dynamic if sizes == "dynamic" else None, exporter)
             except Refused as refusal:
-                yield from (Outcome(row.name, w, "refused", str(refusal)) for w in names)
+                yield from (Outcome(case.name, w, "refused", str(refusal)) for w in names)
                 continue
             used = SIZES if sizes == "dynamic" else SIZES[:1]
             for way, model in zip(names, models, strict=True):
-                yield _compared(row, way, model, {n: wanted[n] for n in used}, ort)
+                yield _compared(case, way, model, {n: wanted[n] for n in used}, ort)
 
 
 def _eager(module: nn.Module, inputs: Sequence[Tensor]) -> list[Array]:
@@ -79,9 +79,9 @@ def _flat(result: Any) -> Iterator[Tensor]:
                 yield from _flat(part)
 
 
-def _dynamic(row: ModuleCase) -> list[list[int]]:
+def _dynamic(case: ModuleCase) -> list[list[int]]:
     """For each input the axes whose sizes differ between two calls."""
-    small, large = (row.inputs(n) for n in SIZES)
+    small, large = (case.inputs(n) for n in SIZES)
     return [
         [i for i, (s, t) in enumerate(zip(a.shape, b.shape, strict=True)) if s != t]
         for a, b in zip(small, large, strict=True)
@@ -89,13 +89,13 @@ def _dynamic(row: ModuleCase) -> list[list[int]]:
 
 
 def _exported(
-    row: ModuleCase, module: nn.Module, dynamic: list[list[int]] | None, exporter: str
+    case: ModuleCase, module: nn.Module, dynamic: list[list[int]] | None, exporter: str
 ) -> list[onnx.ModelProto]:
-    inputs = tuple(row.inputs(SIZES[0]))
+    inputs = tuple(case.inputs(SIZES[0]))
     with _quiet():
         try:
             if exporter == "script":
-                given = torch.jit.script(module) if row.is_scripted else module
+                given = torch.jit.script(module) if case.is_scripted else module
                 return [_by_script(given, inputs, dynamic)]
             return _by_dynamo(module, inputs, dynamic)
         except Exception as error:  # whatever an exporter does not know it says in its own way
@@ -148,16 +148,16 @@ def _is_variadic(module: nn.Module) -> bool:
 
 
 def _compared(
-    row: ModuleCase, way: str, model: onnx.ModelProto, wanted: dict[int, list[Array]],
+    case: ModuleCase, way: str, model: onnx.ModelProto, wanted: dict[int, list[Array]],
     ort: OrtProcess | None,
 ) -> Outcome:  # fmt: skip
-    feeds = {n: _fed(model, row.inputs(n)) for n in wanted}
+    feeds = {n: _fed(model, case.inputs(n)) for n in wanted}
     data = model.SerializeToString()
-    detail = _difference(row, data, feeds, wanted)
+    detail = _difference(case, data, feeds, wanted)
     if not detail:
-        return Outcome(row.name, way, "same")
-    is_theirs = ort is not None and _is_theirs(row, data, feeds, ort)
-    return Outcome(row.name, way, "exporter" if is_theirs else "differs", detail)
+        return Outcome(case.name, way, "same")
+    is_theirs = ort is not None and _is_theirs(case, data, feeds, ort)
+    return Outcome(case.name, way, "exporter" if is_theirs else "differs", detail)
 
 
 def _fed(model: onnx.ModelProto, inputs: Sequence[Tensor]) -> dict[str, Array]:
@@ -169,7 +169,7 @@ def _fed(model: onnx.ModelProto, inputs: Sequence[Tensor]) -> dict[str, Array]:
 
 
 def _difference(
-    row: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], wanted: dict[int, list[Array]]
+    case: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], wanted: dict[int, list[Array]]
 ) -> str:
     for level in LEVELS:
         options = sardonyx.SessionOptions()
@@ -180,7 +180,7 @@ def _difference(
             for n, given in feeds.items():
                 for path, more in (("fast", ()), ("checked", (sardonyx.RunOptions(),))):
                     found = session.run(None, given, *more)
-                    text = _unlike(found, wanted[n], row.close)
+                    text = _unlike(found, wanted[n], case.close)
                     if text:
                         return f"{level}, n = {n}, {path}: {text}"
         except SardonyxError as error:
@@ -189,14 +189,14 @@ def _difference(
 
 
 def _is_theirs(
-    row: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], ort: OrtProcess
+    case: ModuleCase, data: bytes, feeds: dict[int, dict[str, Any]], ort: OrtProcess
 ) -> bool:
     """Whether the model itself does not do what the module does: onnxruntime does as we do."""
     try:
         found = ort.run(data, list(feeds.values()))
     except OrtError:
         return True
-    return not _difference(row, data, feeds, dict(zip(feeds, found, strict=True)))
+    return not _difference(case, data, feeds, dict(zip(feeds, found, strict=True)))
 
 
 def _unlike(found: Sequence[Any], wanted: Sequence[Array], close: float) -> str:

@@ -435,7 +435,7 @@ ACTIVATIONS = (
     call("dropout, not training", lambda x: fn.dropout(x, 0.5, training=False) + 1, _rows),
 )
 
-ROWS: tuple[ModuleCase, ...] = (
+CASES: tuple[ModuleCase, ...] = (
     *PRODUCTS,
     *CONVOLUTIONS,
     *POOLS,

@@ -432,4 +432,4 @@ CONTROL = (
     ModuleCase("loop with a break", Counting, _rows, is_scripted=True),
 )
 
-ROWS: tuple[ModuleCase, ...] = (*SHAPES, *INDICES, *REDUCTIONS, *ARITHMETIC, *LOSSES, *CONTROL)
+CASES: tuple[ModuleCase, ...] = (*SHAPES, *INDICES, *REDUCTIONS, *ARITHMETIC, *LOSSES, *CONTROL)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.exported import ROWS
+from tests.exported import CASES
 from tests.exported.exporters import SCRIPT, outcomes
 from tests.exported.module_case import ModuleCase
 
@@ -32,8 +32,8 @@ SOME = (
 
 
 def named(name: str) -> ModuleCase:
-    (row,) = (r for r in ROWS if r.name == name)
-    return row
+    (case,) = (r for r in CASES if r.name == name)
+    return case
 
 
 @pytest.mark.parametrize("name", SOME)
@@ -44,7 +44,7 @@ def test_modules(name: str) -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len({row.name for row in ROWS}) == len(ROWS)
+    assert len({case.name for case in CASES}) == len(CASES)
 
 
 def test_a_wrong_result_is_found() -> None:
@@ -55,8 +55,8 @@ def test_a_wrong_result_is_found() -> None:
         calls.append(n)
         return [x + len(calls) for x in named("arange of a size").inputs(n)]
 
-    row = dataclasses.replace(named("softsign"), inputs=inputs)  # type: ignore[arg-type]
-    found = list(outcomes(row, None, SCRIPT))
+    case = dataclasses.replace(named("softsign"), inputs=inputs)  # type: ignore[arg-type]
+    found = list(outcomes(case, None, SCRIPT))
     assert {o.kind for o in found} == {"differs"}
 
 

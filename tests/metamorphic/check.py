@@ -80,9 +80,9 @@ def check(
     outcome = Outcome(it.case.name, applied, "same")
     _judge(it, v, ort, outcome)
     if outcome.kind not in GOOD:
-        for row in KNOWN:
-            if row.excuses(outcome.transforms, it.case.name, outcome.kind, outcome.detail):
-                outcome.kind, outcome.reason = "known", row.why
+        for known in KNOWN:
+            if known.excuses(outcome.transforms, it.case.name, outcome.kind, outcome.detail):
+                outcome.kind, outcome.reason = "known", known.why
     return outcome
 
 

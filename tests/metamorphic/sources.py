@@ -1,4 +1,4 @@
-"""Sources of cases: op rows, the ONNX backend suite, random graphs, and whole models."""
+"""Sources of models: cases of op tests, the ONNX backend suite, random graphs, and whole models."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class Source:
     case: Callable[[int], Case | None]
 
 
-def rows() -> Source:
-    """Every row of tests/cases, those that must fail included."""
+def cases() -> Source:
+    """Every case of tests/cases, those that must fail included."""
     found = all_cases()
 
     def case(number: int) -> Case:
-        row = found[number]
+        case = found[number]
 
         def compare(_: int, a: Any, b: Any) -> str:
-            return oracle.difference(a, b, 2 * row.ulps)  # each may be off, to either side
+            return oracle.difference(a, b, 2 * case.ulps)  # each may be off, to either side
 
-        return Case(str(row)[:100], oracle.model_of(row), oracle.feeds_of(row), compare)
+        return Case(str(case)[:100], oracle.model_of(case), oracle.feeds_of(case), compare)
 
     return Source(len(found), case)
 
@@ -166,7 +166,7 @@ def _tame(value: Any) -> Any:
 
 
 SOURCES: dict[str, Callable[[], Source]] = {
-    "rows": rows,
+    "cases": cases,
     "conformance": suite,
     "random": random_graphs,
     "models": models,

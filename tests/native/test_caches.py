@@ -130,29 +130,29 @@ def test_what_does_not_fit_is_refused() -> None:
     assert "position 300 is outside [0, 300)" in run(inputs, presents, "", 1, 0)
 
 
-def is_numpy(row: Case) -> bool:
+def is_numpy(case: Case) -> bool:
     """Forms of attention that no kernel takes: few models hold them."""
-    attrs, given = row.attrs, [x is not None for x in row.inputs] + [False] * 12
-    if row.op == "GroupQueryAttention":
-        shows = row.outputs == 4
+    attrs, given = case.attrs, [x is not None for x in case.inputs] + [False] * 12
+    if case.op == "GroupQueryAttention":
+        shows = case.outputs == 4
         return shows or "kv_cache_bit_width" in attrs or "sliding_window_cache" in attrs
-    if row.op == "MultiHeadAttention":
-        is_packed = row.inputs[0].ndim == 5 and len(row.inputs) > 1
+    if case.op == "MultiHeadAttention":
+        is_packed = case.inputs[0].ndim == 5 and len(case.inputs) > 1
         return is_packed or (given[8] and (given[4] or given[5] or given[9]))
-    if row.op == "DecoderMaskedMultiHeadAttention":
+    if case.op == "DecoderMaskedMultiHeadAttention":
         is_shared = "past_present_share_buffer" in attrs
         return is_shared and (given[3] or given[4] or given[9])
-    if row.op in ("Attention", "DecoderMaskedSelfAttention"):
+    if case.op in ("Attention", "DecoderMaskedSelfAttention"):
         return "do_rotary" in attrs or "past_present_share_buffer" in attrs
-    return row.op == "DecoderAttention"
+    return case.op == "DecoderAttention"
 
 
-@pytest.mark.parametrize("row", [r for r in contrib.CASES if not r.fails], ids=str)
-def test_rows_are_native(row: Case) -> None:
-    """With sizes given as constants, every node of a lowered row has a kernel."""
-    names = {"GroupQueryAttention": ["x6"]}.get(row.op, [])
-    graph = load(model_of(row, constants=names).SerializeToString()).graph
+@pytest.mark.parametrize("case", [r for r in contrib.CASES if not r.fails], ids=str)
+def test_cases_are_native(case: Case) -> None:
+    """With sizes given as constants, every node of a lowered case has a kernel."""
+    names = {"GroupQueryAttention": ["x6"]}.get(case.op, [])
+    graph = load(model_of(case, constants=names).SerializeToString()).graph
     infer(graph)
     lower(graph, PassOptions())
     refused = [node.op.name for node in graph.nodes if isinstance(lowered(node), No)]
-    assert bool(refused) == is_numpy(row), refused
+    assert bool(refused) == is_numpy(case), refused

@@ -15,25 +15,25 @@ from tests.op_cases import Case, case, f32, ints, of
 from tests.oracle import feeds_of
 from tests.test_kernels import check_kernels, graph_of
 
-GOOD = [row for row in TABLES if row.fails is None and str(row.inputs[0].dtype)[:5] != "float"]
+GOOD = [case for case in TABLES if case.fails is None and str(case.inputs[0].dtype)[:5] != "float"]
 
 
-def constants(row: Case) -> list[str]:
+def constants(case: Case) -> list[str]:
     """All inputs but the indices."""
-    is_table = row.op == "GatherBlockQuantized"
-    return [name for name in feeds_of(row) if not is_table or name != "x1"]
+    is_table = case.op == "GatherBlockQuantized"
+    return [name for name in feeds_of(case) if not is_table or name != "x1"]
 
 
-def is_native(row: Case) -> bool:
-    graph = graph_of(row, constants(row))
+def is_native(case: Case) -> bool:
+    graph = graph_of(case, constants(case))
     assert graph is not None
     return not any(isinstance(lowered(node), No) for node in graph.nodes)
 
 
-@pytest.mark.parametrize("row", GOOD, ids=str)
-def test_table(row: Case) -> None:
-    assert is_native(row)
-    check_kernels(row, constants(row))
+@pytest.mark.parametrize("case", GOOD, ids=str)
+def test_table(case: Case) -> None:
+    assert is_native(case)
+    check_kernels(case, constants(case))
 
 
 def steps(dtype: Any, *shape: int) -> Any:
@@ -70,15 +70,15 @@ WEIGHTS = [
 ]
 
 
-@pytest.mark.parametrize("row", WEIGHTS, ids=str)
-def test_weights(row: Case) -> None:
-    assert is_native(row)
-    check_kernels(row, constants(row))
+@pytest.mark.parametrize("case", WEIGHTS, ids=str)
+def test_weights(case: Case) -> None:
+    assert is_native(case)
+    check_kernels(case, constants(case))
 
 
 def test_numbers_that_are_not_finite() -> None:
-    row = case(
+    c = case(
         "DequantizeLinear", steps("uint4", 4, 16), of([[np.inf], [np.nan], [-0.0], [1e38]]),
         axis=1, block_size=16,
     )  # fmt: skip
-    check_kernels(row, constants(row))
+    check_kernels(c, constants(c))

@@ -1,4 +1,4 @@
-"""Rows of ops that move elements: as views, and with sizes that are known only at run time."""
+"""Cases of ops that move elements: as views, and with sizes that are known only at run time."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from sardonyx.providers.cpu import lowered
 from sardonyx.providers.cpu.index import lowerings
 from tests.kernels import run_call
 from tests.oracle import difference, feeds_of, model_of
-from tests.test_ops import BAD, GOOD, ROWS, check_guards, sizes_among, sizes_of, title
+from tests.test_ops import BAD, CASES, GOOD, check_guards, sizes_among, sizes_of, title
 
 OPS = {op for f in ("gather", "move", "select", "shape") for op in lowerings(f)}
-MOVES = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]
-FAULTS = [i for i in BAD if (ROWS[i].domain, ROWS[i].op) in OPS]
+MOVES = [i for i in GOOD if (CASES[i].domain, CASES[i].op) in OPS]
+FAULTS = [i for i in BAD if (CASES[i].domain, CASES[i].op) in OPS]
 
 
 def graph_of(index: int, constants: list[str], symbolic: bool = True) -> Graph | None:
-    """The lowered graph of a row; None where its sizes break what inference assumed."""
-    row = ROWS[index]
-    model = model_of(row, constants=constants, symbolic=symbolic)
+    """The lowered graph of a case; None where its sizes break what inference assumed."""
+    case = CASES[index]
+    model = model_of(case, constants=constants, symbolic=symbolic)
     graph = load(model.SerializeToString()).graph
     infer(graph)
     try:
-        check_guards(graph, sizes_of(row))
+        check_guards(graph, sizes_of(case))
     except AssumptionFailed:
         return None
     lower(graph, PassOptions())
@@ -73,12 +73,12 @@ def _cut(
     return as_strided(first, shape, strides)
 
 
-def check_row(index: int, graph: Graph | None) -> None:
-    row, n_checked = ROWS[index], 0
+def check_case(index: int, graph: Graph | None) -> None:
+    case, n_checked = CASES[index], 0
     if graph is None:
         pytest.skip("the sizes of the row are none that the graph was compiled for")
-    dims = sizes_of(row)
-    values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
+    dims = sizes_of(case)
+    values: dict[Any, Any] = {v: feeds_of(case)[v.name] for v in graph.inputs}
     for node in graph.sorted_nodes():
         arrays = [_read(v, values) for v in node.inputs]
         internal = node.op.name == "Sizes"
@@ -95,7 +95,7 @@ def check_row(index: int, graph: Graph | None) -> None:
             found = run_call(made, node, values, dims)
         else:
             found = seen(made, node, arrays[0], dims)
-        assert not (wrong := difference(found, expected[: len(found)], row.ulps)), wrong
+        assert not (wrong := difference(found, expected[: len(found)], case.ulps)), wrong
     if not n_checked:
         pytest.skip("no node of the row has a kernel or is a view")
 
@@ -108,18 +108,18 @@ def _read(value: Any, values: dict[Any, Any]) -> Any:
 
 @pytest.mark.parametrize("index", MOVES, ids=title)
 def test_views(index: int) -> None:
-    check_row(index, graph_of(index, sizes_among(ROWS[index])))
+    check_case(index, graph_of(index, sizes_among(CASES[index])))
 
 
 @pytest.mark.parametrize("index", MOVES, ids=title)
 def test_sizes_at_run_time(index: int) -> None:
-    check_row(index, graph_of(index, [], symbolic=False))
+    check_case(index, graph_of(index, [], symbolic=False))
 
 
 @pytest.mark.parametrize("index", FAULTS, ids=title)
 def test_faults_at_run_time(index: int) -> None:
     """Faults of the data are reported by the kernel, which never leaves its buffers."""
-    row = ROWS[index]
+    case = CASES[index]
     try:
         graph = graph_of(index, [], symbolic=False)
     except SardonyxError:
@@ -128,12 +128,12 @@ def test_faults_at_run_time(index: int) -> None:
         pytest.skip("the sizes of the row are none that the graph was compiled for")
     (node,) = (n for n in graph.sorted_nodes())
     made = lowered(node)
-    dims = sizes_of(row)
+    dims = sizes_of(case)
     names = {s for v in node.outputs for d in v.tensor.dims for s in symbols(d)}
     if not isinstance(made, Call):
         pytest.skip("the op has no kernel for the row")
     if not native.kernels[made.kernel].resolves and not names <= set(dims):
         pytest.skip("a size of the output comes of a run that fails")
-    values: dict[Any, Any] = {v: feeds_of(row)[v.name] for v in graph.inputs}
+    values: dict[Any, Any] = {v: feeds_of(case)[v.name] for v in graph.inputs}
     with pytest.raises((RuntimeError, ValueError), match=r"\d"):
         run_call(made, node, values, dims)

@@ -35,23 +35,23 @@ def numbers(dtype: Any, *shape: int) -> Any:
     return np.where(rng.random(shape) < 0.7, ends, rng.integers(low, high + 1, shape)).astype(dtype)
 
 
-def graph_of(row: Case, constants: tuple[str, ...]) -> Graph:
-    graph = load(model_of(row, constants=constants).SerializeToString()).graph
+def graph_of(case: Case, constants: tuple[str, ...]) -> Graph:
+    graph = load(model_of(case, constants=constants).SerializeToString()).graph
     infer(graph)
     return graph
 
 
-def check(row: Case, *constants: str) -> Call:
-    """A row by its kernel against its reference, on every ISA and in parts."""
-    graph = graph_of(row, constants)
+def check(case: Case, *constants: str) -> Call:
+    """A case by its kernel against its reference, on every ISA and in parts."""
+    graph = graph_of(case, constants)
     (node,) = graph.nodes
     call = lowered(node)
     assert isinstance(call, Call), call
-    arrays = [None if v is None else feeds_of(row)[v.name] for v in node.inputs]
+    arrays = [None if v is None else feeds_of(case)[v.name] for v in node.inputs]
     values = {v: a for v, a in zip(node.inputs, arrays, strict=True) if v is not None}
     expected = list(node.op.run(arrays, node.attrs))
     for isa in native.isas:
-        assert not difference(run_splits(call, node, values, isa), expected, row.ulps), isa
+        assert not difference(run_splits(call, node, values, isa), expected, case.ulps), isa
     return call
 
 
@@ -72,8 +72,8 @@ def check(row: Case, *constants: str) -> Call:
 )
 def test_sums_are_exact(a: Any, b: Any, is_const: bool, m: int, k: int, n: int) -> None:
     zeros = numbers(a, 1), numbers(b, n)
-    row = case("MatMulInteger", numbers(a, m, k), numbers(b, k, n), *zeros)
-    call = check(row, *(("x1", "x3") if is_const else ()))
+    c = case("MatMulInteger", numbers(a, m, k), numbers(b, k, n), *zeros)
+    call = check(c, *(("x1", "x3") if is_const else ()))
     assert isinstance(call.inputs[1], Packed) is is_const
 
 
@@ -83,9 +83,9 @@ def test_a_long_sum_is_exact() -> None:
 
 
 def test_zero_points_of_zero_cost_nothing() -> None:
-    row = case("MatMulInteger", numbers(np.uint8, 4, 9), numbers(np.int8, 9, 5), None,
+    c = case("MatMulInteger", numbers(np.uint8, 4, 9), numbers(np.int8, 9, 5), None,
                np.zeros(5, np.int8))  # fmt: skip
-    assert check(row, "x1", "x3").inputs[5] is None
+    assert check(c, "x1", "x3").inputs[5] is None
 
 
 @pytest.mark.parametrize("a", list(EXTREME))
@@ -93,11 +93,11 @@ def test_zero_points_of_zero_cost_nothing() -> None:
 @pytest.mark.parametrize("n", [1, 33])
 def test_results_are_rounded_and_held(a: Any, y: Any, n: int) -> None:
     scales = np.linspace(0.0001, 0.01, n).astype(np.float32)
-    row = case(
+    c = case(
         "QLinearMatMul", numbers(a, 11, 37), of(0.5), of(3, a), numbers(np.int8, 37, n), scales,
         np.zeros(n, np.int8), of(0.7), of(5, y),
     )  # fmt: skip
-    check(row, "x3", "x4", "x5")
+    check(c, "x3", "x4", "x5")
 
 
 def test_stacks() -> None:

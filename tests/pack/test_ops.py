@@ -62,24 +62,24 @@ def test_op(case: Any) -> None:
 
 
 def elementwise() -> list[Case]:
-    """Of each op that a chain may have the row of float32 with the most inputs."""
+    """Of each op that a chain may have the case of float32 with the most inputs."""
     found: dict[tuple[str, str], Case] = {}
-    for row in all_cases():
-        key, floats = (row.domain, row.op), [x for x in row.inputs if x is not None]
+    for case in all_cases():
+        key, floats = (case.domain, case.op), [x for x in case.inputs if x is not None]
         if (
             key not in ELEMENTWISE - {("", "Cast")}
-            or row.fails
+            or case.fails
             or any(x.dtype != np.float32 for x in floats)
         ):
             continue
         if key not in found or len(floats) > len(found[key].inputs):
-            found[key] = row
+            found[key] = case
     return [*found.values()]
 
 
-@pytest.mark.parametrize("row", elementwise(), ids=lambda row: f"{row.domain}.{row.op}".strip("."))
-def test_op_in_a_chain(row: Case) -> None:
-    model = model_of(row)
+@pytest.mark.parametrize("case", elementwise(), ids=lambda c: f"{c.domain}.{c.op}".strip("."))
+def test_op_in_a_chain(case: Case) -> None:
+    model = model_of(case)
     model.graph.node.append(helper.make_node("Cast", ["y0"], ["f"], to=1))
     model.graph.node.append(helper.make_node("Neg", ["f"], ["end"]))
     model.graph.output[0].name = "end"

@@ -22,13 +22,13 @@ WORDS = case("Gather", np.array(["a", "b", "c"], object), np.array([2, 0]))
 
 
 @pytest.mark.parametrize(
-    ("row", "constants"),
+    ("case", "constants"),
     [(MASKED, ["x1", "x2", "x4"]), (QUANTIZED, ["x1"]), (WORDS, ["x0", "x1"])],
     ids=["truths", "one scale of open size", "strings"],
 )
-def test_round_of_one_node(row: Case, constants: list[str], tmp_path: Path) -> None:
-    path = embedded(tmp_path, model_of(row, constants=constants, symbolic=row is QUANTIZED))
-    feeds = {k: v for k, v in feeds_of(row).items() if k not in constants}
+def test_round_of_one_node(case: Case, constants: list[str], tmp_path: Path) -> None:
+    path = embedded(tmp_path, model_of(case, constants=constants, symbolic=case is QUANTIZED))
+    feeds = {k: v for k, v in feeds_of(case).items() if k not in constants}
     plain = opened(path)
     packed(path)
     session = opened(path)

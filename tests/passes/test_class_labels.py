@@ -35,23 +35,22 @@ def linear(words: list[str]) -> Case:
     return case("LinearClassifier", f32(9, 3), domain=ML, outputs=2, attrs=attrs)
 
 
-@pytest.mark.parametrize("row", [forest(WORDS), forest(WORDS[:2]), linear(WORDS)], ids=str)
-def test_string_labels(row: Case) -> None:
-    graph = load(model_of(row).SerializeToString()).graph
+@pytest.mark.parametrize("case", [forest(WORDS), forest(WORDS[:2]), linear(WORDS)], ids=str)
+def test_string_labels(case: Case) -> None:
+    graph = load(model_of(case).SerializeToString()).graph
     infer(graph)
     lower(graph, PassOptions())
     classifier, gather = graph.sorted_nodes()
-    assert [classifier.op.name, gather.op.name] == [row.op, "Gather"]
+    assert [classifier.op.name, gather.op.name] == [case.op, "Gather"]
     assert [v.name for v in graph.outputs] == ["y0", "y1"]
-    feeds = feeds_of(row)
+    feeds = feeds_of(case)
     label, scores = classifier.op.run([feeds["x0"]], classifier.attrs)
     names = gather.inputs[0].const.read()  # type: ignore[union-attr]
-    assert not difference([names[label], scores], by_onnxruntime(row), 64)
+    assert not difference([names[label], scores], by_onnxruntime(case), 64)
 
 
 def test_integer_labels_are_not_rewritten() -> None:
-    row = linear(WORDS)
-    attrs = {**row.attrs, "classlabels_strings": None, "classlabels_ints": [3, 1, 2]}
+    attrs = {**linear(WORDS).attrs, "classlabels_strings": None, "classlabels_ints": [3, 1, 2]}
     kept = case("LinearClassifier", f32(9, 3), domain=ML, outputs=2, attrs=attrs)
     graph = load(model_of(kept).SerializeToString()).graph
     infer(graph)

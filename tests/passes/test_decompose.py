@@ -24,30 +24,30 @@ MODULES = frozenset((
     "shape.upgraded", "signal.upgraded", "softmax.upgraded",
 ))  # fmt: skip
 GOOD = [
-    row
+    case
     for module in case_modules()
     if module.__name__.removeprefix("tests.cases.") in MODULES
-    for row in module.CASES
-    if row.fails is None
+    for case in module.CASES
+    if case.fails is None
 ]
 
 
-def is_open(row: Case) -> bool:
+def is_open(case: Case) -> bool:
     """Whether a state has an axis that no kernel knows."""
-    return bool(row.attrs.get("state_window")) or (row.op == "CausalConvWithState"
-                                                   and row.inputs[0].ndim > 3)  # fmt: skip
+    return bool(case.attrs.get("state_window")) or (case.op == "CausalConvWithState"
+                                                   and case.inputs[0].ndim > 3)  # fmt: skip
 
 
-def python_steps(row: Case) -> int:
-    return start(row, constants=weights_among(row))._compiled.program.python_steps
+def python_steps(case: Case) -> int:
+    return start(case, constants=weights_among(case))._compiled.program.python_steps
 
 
 @pytest.mark.parametrize(
-    "row", [row for row in GOOD if row.op not in PYTHON and not is_open(row)], ids=str
+    "case", [case for case in GOOD if case.op not in PYTHON and not is_open(case)], ids=str
 )
-def test_decomposed_ops_run_natively(row: Case) -> None:
-    assert not python_steps(row)
+def test_decomposed_ops_run_natively(case: Case) -> None:
+    assert not python_steps(case)
 
 
 def test_cases_left_to_the_reference() -> None:
-    assert {row.op for row in GOOD if row.op in PYTHON and python_steps(row)} == PYTHON
+    assert {case.op for case in GOOD if case.op in PYTHON and python_steps(case)} == PYTHON

@@ -30,11 +30,11 @@ def excuse(graph: RandomGraph, wrong: dict[str, str], ort: OrtProcess) -> Outcom
         bad = [n for n in node.output if n in off]
         if not bad:
             continue
-        row = _row_for(graph, node)
-        if row is None:
+        known = _known_difference(graph, node)
+        if known is None:
             detail = f"{node.op_type} {bad[0]}: {off[bad[0]]}"
             return Outcome(graph.seed, "onnxruntime differs", detail, reasons)
-        reasons.append(f"{row.op}: {row.why}")
+        reasons.append(f"{known.op}: {known.why}")
         tainted |= set(node.output)
     left = {n: t for n, t in wrong.items() if n not in tainted}
     if left:
@@ -43,12 +43,12 @@ def excuse(graph: RandomGraph, wrong: dict[str, str], ort: OrtProcess) -> Outcom
     return Outcome(graph.seed, "same", known=reasons)
 
 
-def _row_for(graph: RandomGraph, node: NodeProto) -> Known | None:
+def _known_difference(graph: RandomGraph, node: NodeProto) -> Known | None:
     domain = node.domain or ""
     for run in graph.runs:
         values = {**graph.constants, **run.feeds, **run.values}
         seen = Node(node, [values.get(n) for n in node.input], graph.opsets[domain])
-        for row in KNOWN:
-            if row.op == node.op_type and row.when(seen):
-                return row
+        for known in KNOWN:
+            if known.op == node.op_type and known.when(seen):
+                return known
     return None

@@ -63,7 +63,7 @@ class Builder:
     constants: dict[str, Array] = field(default_factory=dict)
     refusal: str = ""
     is_alone: bool = False  # onnxruntime is not to be asked
-    loose: dict[str, float] = field(default_factory=dict)  # how exact rows say that values are
+    loose: dict[str, float] = field(default_factory=dict)  # tolerances that cases declare
     counter: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class RandomGraph:
     refusal: str = ""  # what our reference says of the last node, if it does not take it
     types: dict[str, TypeProto] = field(default_factory=dict)
     forms: forms.Forms = field(default_factory=forms.Forms)
-    loose: dict[str, float] = field(default_factory=dict)  # how exact rows say that values are
+    loose: dict[str, float] = field(default_factory=dict)  # tolerances that cases declare
     rounded: set[str] = field(default_factory=set)  # values that differ as rounding may
     is_alone: bool = False  # onnxruntime is known to differ, and is not asked
 

@@ -25,10 +25,10 @@ from sardonyx.serve.batching.settings import BatchSettings
 from sardonyx.serve.refusals import (
     BadRequest,
     Cancelled,
+    DeadlineExceeded,
     ModelFailed,
     Overloaded,
     Refusal,
-    TooLate,
     Unavailable,
 )
 
@@ -286,7 +286,7 @@ async def test_a_deadline_ends_what_waits_and_what_runs(bench: Bench) -> None:
     await bench.running()
     waiting = bench.submit(1, timeout_s=0.01)
     for pending in (waiting, running):
-        with pytest.raises(TooLate, match=r"within 0\.0"):
+        with pytest.raises(DeadlineExceeded, match=r"within 0\.0"):
             await pending.future
     await bench.batcher.drained()  # although the session was not told to go on
 
@@ -304,7 +304,7 @@ async def test_a_run_goes_on_while_somebody_waits(bench: Bench) -> None:
     await first.future
     bench.session.go.clear()
     await bench.running()
-    with pytest.raises(TooLate):
+    with pytest.raises(DeadlineExceeded):
         await late.future
     bench.session.go.set()
     assert (await patient.future)[0].tolist() == [[6, 6]]

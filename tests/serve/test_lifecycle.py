@@ -18,6 +18,8 @@ import pytest
 
 from sardonyx.errors import SardonyxError
 from sardonyx.serve import ModelConfig, ServerConfig, start
+from sardonyx.serve.models import repository
+from sardonyx.serve.models.loaded import load
 from tests.serve import models
 from tests.serve.conftest import need_extra
 from tests.serve.http_client import Client, tensor
@@ -118,6 +120,30 @@ def test_models_are_loaded_on_demand_within_a_memory_limit(tmp_path: Path) -> No
         for name, expected in (("a", "a"), ("b", "ab"), ("a", "ab"), ("c", "ac"), ("b", "bc")):
             client.infer(name, {"x": X})
             assert loaded() == set(expected)
+
+
+def test_a_deadline_counts_while_the_model_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models.save(models.DOUBLE, tmp_path / "m.onnx")
+    can_load = threading.Event()
+
+    def slow(*args: Any) -> Any:
+        assert can_load.wait(20)
+        return load(*args)
+
+    monkeypatch.setattr(repository, "load", slow)
+    defaults = ModelConfig(timeout_s=0.02)
+    with serving(folders=(str(tmp_path),), load="request", defaults=defaults) as (_, client):
+        for parameters, shown in (({"timeout": 10_000}, "0.01"), ({}, "0.02")):
+            body = {"inputs": [tensor("x", X)], "parameters": parameters}
+            answer = client.post("/v2/models/m/infer", body)
+            assert answer.status == 504
+            assert answer.json["error"] == f"the model m was not loaded within {shown} s"
+        can_load.set()  # the load was not cancelled
+        until(lambda: client.get("/v2/models/m/ready").status == 200)
+        body = {"inputs": [tensor("x", X)], "parameters": {"timeout": 20_000_000}}
+        assert client.post("/v2/models/m/infer", body).status == 200
 
 
 def test_files_of_weights_count_for_the_memory_limit(tmp_path: Path) -> None:

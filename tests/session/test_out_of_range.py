@@ -42,7 +42,7 @@ def query(length: int, total: int) -> Case:
     )  # fmt: skip
 
 
-ROWS = [
+CASES = [
     *(case("RotaryEmbedding", HEADS, CACHE, CACHE, of([[0, 1, p]], I64), num_heads=2)
       for p in (4, -1, HUGE)),
     *(case("RotaryEmbedding", HEADS, of([[0, 1, p]], I64), CACHE, CACHE, num_heads=2,
@@ -82,22 +82,22 @@ ROWS = [
 
 
 @pytest.mark.parametrize("level", [Level.ORT_DISABLE_ALL, Level.ORT_ENABLE_ALL], ids=["raw", "all"])
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row}"[:60])
-def test_refused(row: Case, level: Level) -> None:
-    model = model_of(row)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case}"[:60])
+def test_refused(case: Case, level: Level) -> None:
+    model = model_of(case)
     model.graph.node[0].name = "the_node"
     options = sardonyx.SessionOptions()
     options.graph_optimization_level = level
     session = sardonyx.InferenceSession(model, options)
     with pytest.raises(SardonyxError) as error:
-        session.run(None, feeds_of(row))
+        session.run(None, feeds_of(case))
     assert "the_node" in str(error.value)
 
 
 def test_tables_that_no_memory_holds() -> None:
     """Whoever prepares a transform of that length would be busy for minutes, and then killed."""
-    row = case("DFT", f32(1, 8, 1), of(2**31, I64))
-    model = model_of(row, constants=["x1"])
+    c = case("DFT", f32(1, 8, 1), of(2**31, I64))
+    model = model_of(c, constants=["x1"])
     session = sardonyx.InferenceSession(model)
     with pytest.raises(SardonyxError, match="not enough memory for the kernel's tables"):
         session.run(None, {"x0": f32(1, 8, 1)})

@@ -7,7 +7,7 @@ import pytest
 import sardonyx
 from sardonyx.ops import all_ops
 from tests.oracle import difference, feeds_of, model_of
-from tests.test_ops import GOOD, ROWS, results, title, weights_among
+from tests.test_ops import CASES, GOOD, results, title, weights_among
 
 pytest.importorskip("torch")
 from sardonyx.providers.torch.index import KERNELS
@@ -20,20 +20,20 @@ _TRAINING = {
     for name in ("AttentionTraining", "AttentionGradient", "MatMulNBitsGradient", "SampleVariance")
 }
 OPS = {op.key for op in all_ops() if op.decomposition is not None} - KERNELS.keys() - _TRAINING
-DECOMPOSED = [i for i in GOOD if (ROWS[i].domain, ROWS[i].op) in OPS]
+DECOMPOSED = [i for i in GOOD if (CASES[i].domain, CASES[i].op) in OPS]
 ULPS = 64
 
 
 @pytest.mark.parametrize("index", DECOMPOSED, ids=title)
 def test_decomposed(index: int) -> None:
-    row = ROWS[index]
-    constants = weights_among(row)
-    model = model_of(row, constants=constants).SerializeToString()
+    case = CASES[index]
+    constants = weights_among(case)
+    model = model_of(case, constants=constants).SerializeToString()
     session = sardonyx.InferenceSession(model, providers=PROVIDERS)
-    feeds = {k: v for k, v in feeds_of(row).items() if k not in constants}
+    feeds = {k: v for k, v in feeds_of(case).items() if k not in constants}
     found = session.run(None, feeds)
     assert not (why := difference(list(found), list(results(index)), ULPS)), why
 
 
 def test_every_op_has_a_case() -> None:
-    assert {(ROWS[i].domain, ROWS[i].op) for i in DECOMPOSED} == OPS
+    assert {(CASES[i].domain, CASES[i].op) for i in DECOMPOSED} == OPS

@@ -91,10 +91,10 @@ def test_edge(op: str, arrays: Any, attrs: Any) -> None:
     assert not wrong, wrong
 
 
-def run_model(row: Case) -> list[Any]:
+def run_model(case: Case) -> list[Any]:
     """The results of an op without a kernel, which runs by its decomposition."""
-    session = sardonyx.InferenceSession(model_of(row).SerializeToString(), providers=PROVIDERS)
-    return list(session.run(None, feeds_of(row)))
+    session = sardonyx.InferenceSession(model_of(case).SerializeToString(), providers=PROVIDERS)
+    return list(session.run(None, feeds_of(case)))
 
 
 def test_zeros_of_mod() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-_ROWS = Path(__file__).with_name("kernel_rows.py")
+_CHECKS = Path(__file__).with_name("kernel_checks.py")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs triton")
@@ -18,6 +18,6 @@ def test_kernels_in_the_interpreter() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, str(_ROWS)], env=environment, capture_output=True, text=True, check=False
+        [*command, str(_CHECKS)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]

@@ -45,10 +45,10 @@ DRAWN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "dtype", "fits"), DRAWN, ids=range(len(DRAWN)))
-def test_distribution(row: Case, dtype: Any, fits: Callable[[Any], bool]) -> None:
+@pytest.mark.parametrize(("case", "dtype", "fits"), DRAWN, ids=range(len(DRAWN)))
+def test_distribution(case: Case, dtype: Any, fits: Callable[[Any], bool]) -> None:
     """Each draw has the distribution that it should, and the next one differs."""
-    first, second = drawn(row), drawn(row)
+    first, second = drawn(case), drawn(case)
     assert first.dtype == dtype
     assert fits(first)
     assert not np.array_equal(first, second)
@@ -62,26 +62,26 @@ def test_certain() -> None:
     assert drawn(case("Multinomial", scores, sample_size=2)).tolist() == [[1, 1], [0, 0]]
 
 
-def drawn(row: Case) -> Any:
-    """The first output of a row."""
-    node = only_node(row)
+def drawn(case: Case) -> Any:
+    """The first output of a case."""
+    node = only_node(case)
     found = kernel_of(node)
     assert not isinstance(found, No)
-    feeds = feeds_of(row)
+    feeds = feeds_of(case)
     arrays = [None if v is None else feeds[v.name] for v in node.inputs]
-    return call(found, node, arrays, sizes_of(row))[0]
+    return call(found, node, arrays, sizes_of(case))[0]
 
 
-def only_node(row: Case) -> Any:
-    """The node of a row, inferred."""
-    graph = _graph(row, ())
+def only_node(case: Case) -> Any:
+    """The node of a case, inferred."""
+    graph = _graph(case, ())
     assert graph is not None
     (node,) = graph.sorted_nodes()
     return node
 
 
 @pytest.mark.parametrize(
-    "row",
+    "case",
     [
         case("RandomNormal", shape=[2], seed=1.0),
         case("RandomUniformLike", f32(2), seed=1.0),
@@ -91,8 +91,8 @@ def only_node(row: Case) -> Any:
     ],
     ids=str,
 )
-def test_seeds_stay_on_the_cpu(row: Case) -> None:
+def test_seeds_stay_on_the_cpu(case: Case) -> None:
     """A seed promises the same numbers as ever, which only the CPU's generator gives."""
-    found = kernel_of(only_node(row))
+    found = kernel_of(only_node(case))
     assert isinstance(found, No)
     assert "leave it out" in found.why

@@ -1,11 +1,11 @@
-"""Rows of layers: images, normalizations, losses, recurrent layers, attention."""
+"""Cases of layers: images, normalizations, losses, recurrent layers, attention."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tests.op_cases import f64, i64, of
-from tests.train.rows import MS, apart, lens, pos, rule
+from tests.train.gradient_cases import MS, apart, lens, pos, rule
 
 IMAGES = [
     rule("Conv", f64(2, 3, 5, 6), f64(4, 3, 3, 2), f64(4)),

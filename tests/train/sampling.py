@@ -1,11 +1,11 @@
-"""Rows of ops that sample images, unfold them, and scatter into them."""
+"""Cases of ops that sample images, unfold them, and scatter into them."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tests.op_cases import Array, f64, i64, of
-from tests.train.rows import apart, rule, sizes
+from tests.train.gradient_cases import apart, rule, sizes
 
 
 def grid(*shape: int) -> Array:

@@ -1,11 +1,11 @@
-"""Rows of ops over tensors: arithmetic, products, reductions, movement."""
+"""Cases of ops over tensors: arithmetic, products, reductions, movement."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tests.op_cases import f64, i64, of
-from tests.train.rows import F64, apart, inside, pos, rule, sizes
+from tests.train.gradient_cases import F64, apart, inside, pos, rule, sizes
 
 _UNARY = (
     ("Abs", apart), ("Neg", f64), ("Sqrt", pos), ("Exp", f64), ("Log", pos), ("Reciprocal", pos),

@@ -15,10 +15,10 @@ from sardonyx.train import gradient
 from tests.op_cases import Array, Case, case, f32, f64, of
 from tests.oracle import feeds_of, model_of
 from tests.train import torch_ops
-from tests.train.rows import apart, pos, sizes
+from tests.train.gradient_cases import apart, pos, sizes
 from tests.train.sampling import grid
 
-Forward = Callable[..., Any]  # of the row's floats
+Forward = Callable[..., Any]  # of the case's floats
 _INDEX = of([[0, 1, 1], [0, 0, 2]], np.int64)
 _ZEROS = of([[2, 0, 3, 1], [0, 0, 5, 1], [2, 3, 4, 0.5]], np.float64)
 _REGIONS = of([[1.2, 0.7, 5.3, 4.1], [0.3, 2.2, 1.4, 3.1], [-3.3, -2.1, 12.7, 9.4]], np.float64)
@@ -195,14 +195,14 @@ ATTENDED: list[tuple[Case, Forward]] = [
     ),
 ]  # fmt: skip
 
-ROWS = [*SAMPLING, *NORMALIZED, *POWERS, *REDUCED, *SIGNAL, *ATTENDED]
+CASES = [*SAMPLING, *NORMALIZED, *POWERS, *REDUCED, *SIGNAL, *ATTENDED]
 
 
 @pytest.mark.parametrize(
-    ("row", "forward"), ROWS, ids=lambda x: str(x) if isinstance(x, Case) else ""
+    ("case", "forward"), CASES, ids=lambda x: str(x) if isinstance(x, Case) else ""
 )
-def test_gradient_is_that_of_autograd(row: Case, forward: Forward) -> None:
-    feeds = feeds_of(row)
+def test_gradient_is_that_of_autograd(case: Case, forward: Forward) -> None:
+    feeds = feeds_of(case)
     floats = {n: torch.from_numpy(np.array(x)) for n, x in feeds.items() if x.dtype.kind == "f"}
     leaves = [x.double().requires_grad_() for x in floats.values()]
     y = forward(*leaves)
@@ -210,7 +210,7 @@ def test_gradient_is_that_of_autograd(row: Case, forward: Forward) -> None:
     expected = torch.autograd.grad(y, leaves, seed, allow_unused=True)
     by = [n for n, g in zip(floats, expected, strict=True) if g is not None and g.any()]
     constants = [n for n in feeds if n not in by]
-    made = gradient(model_of(row, constants=constants), "y0", by, seeds=True)
+    made = gradient(model_of(case, constants=constants), "y0", by, seeds=True)
     dtype = feeds[by[0]].dtype
     results = sardonyx.InferenceSession(made).run(
         ["y0", *(f"{n}_grad" for n in by)],
@@ -228,8 +228,8 @@ def close(actual: Array, expected: Any) -> None:
 
 
 def test_statistics_of_layer_normalization() -> None:
-    row = case("LayerNormalization", f32(3, 4, 5), f32(5), f32(5), outputs=3)
-    feeds, names = feeds_of(row), ["y0", "y1", "y2"]
+    c = case("LayerNormalization", f32(3, 4, 5), f32(5), f32(5), outputs=3)
+    feeds, names = feeds_of(c), ["y0", "y1", "y2"]
     leaves = [torch.from_numpy(x).double().requires_grad_() for x in feeds.values()]
     x = leaves[0]
     mean = x.mean(-1, keepdim=True)
@@ -238,7 +238,7 @@ def test_statistics_of_layer_normalization() -> None:
     rng = np.random.default_rng(0)
     seeds = [torch.from_numpy(rng.standard_normal(tuple(y.shape))) for y in outputs]
     expected = torch.autograd.grad(outputs, leaves, seeds)
-    made = gradient(model_of(row), names, list(feeds), seeds=True)
+    made = gradient(model_of(c), names, list(feeds), seeds=True)
     fed = {f"{n}_grad": s.numpy().astype(np.float32) for n, s in zip(names, seeds, strict=True)}
     actual = sardonyx.InferenceSession(made).run([f"{n}_grad" for n in feeds], feeds | fed)
     for ours, theirs in zip(actual, expected, strict=True):
@@ -262,18 +262,18 @@ TWICE: list[tuple[Case, Forward]] = [
 
 
 @pytest.mark.parametrize(
-    ("row", "forward"), TWICE, ids=lambda x: str(x) if isinstance(x, Case) else ""
+    ("case", "forward"), TWICE, ids=lambda x: str(x) if isinstance(x, Case) else ""
 )
-def test_gradient_of_gradient_at_zeros_and_singular_matrices(row: Case, forward: Forward) -> None:
-    feeds = {n: x for n, x in feeds_of(row).items() if x.dtype.kind == "f"}
+def test_gradient_of_gradient_at_zeros_and_singular_matrices(case: Case, forward: Forward) -> None:
+    feeds = {n: x for n, x in feeds_of(case).items() if x.dtype.kind == "f"}
     leaves = [torch.from_numpy(np.array(x)).requires_grad_() for x in feeds.values()]
     y, rng = forward(*leaves), np.random.default_rng(0)
     seed = torch.from_numpy(rng.standard_normal(tuple(y.shape)))
     grads = torch.autograd.grad(y, leaves, seed, create_graph=True)
     second = [torch.from_numpy(rng.standard_normal(tuple(g.shape))) for g in grads]
     expected = torch.autograd.grad(grads, leaves, second)
-    constants = [n for n in feeds_of(row) if n not in feeds]
-    once = gradient(model_of(row, constants=constants), "y0", list(feeds), seeds=True)
+    constants = [n for n in feeds_of(case) if n not in feeds]
+    once = gradient(model_of(case, constants=constants), "y0", list(feeds), seeds=True)
     twice = gradient(once, [f"{n}_grad" for n in feeds], list(feeds), seeds=True)
     new = [d.name for d in twice.inputs if d.name not in (*feeds, "y0_grad")]
     fed = {n: s.numpy() for n, s in zip(new, second, strict=True)} | {"y0_grad": seed.numpy()}

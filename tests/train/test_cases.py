@@ -1,4 +1,4 @@
-"""Every row of tests/cases whose op has a gradient, compared with finite differences."""
+"""Every case of tests/cases whose op has a gradient, compared with finite differences."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ NARROW = Precision(np.float32, 5e-3, 5e-3, {1: 8 / 12, 2: -1 / 12})
 
 @dataclass(frozen=True)
 class Subject:
-    """A row whose floats have one type, and the inputs to differentiate by."""
+    """A case whose floats have one type, and the inputs to differentiate by."""
 
-    row: Case
+    case: Case
     names: list[str]
     precision: Precision
 
     def feeds(self) -> dict[str, Array]:
         """The inputs to differentiate by, finite and off round numbers."""
-        rng, given = np.random.default_rng(0), feeds_of(self.row)
+        rng, given = np.random.default_rng(0), feeds_of(self.case)
         return {n: _jittered(given[n], rng) for n in self.names}
 
     def model(self) -> Any:
-        constants = [n for n in feeds_of(self.row) if n not in self.names]
-        return model_of(self.row, constants=constants)
+        constants = [n for n in feeds_of(self.case) if n not in self.names]
+        return model_of(self.case, constants=constants)
 
 
 def _jittered(x: Array, rng: Any) -> Array:
@@ -78,34 +78,34 @@ def is_float(x: Any) -> bool:
     return isinstance(x, np.ndarray) and str(x.dtype) in FLOATS
 
 
-def has_gradient(row: Case) -> bool:
-    """Whether a row runs, over tensors, an op with a rule that is no random number."""
-    op = lookup(row.domain, row.op)
-    if row.fails is not None or op is None or not op.is_pure or op.domain == INTERNAL:
+def has_gradient(case: Case) -> bool:
+    """Whether a case runs, over tensors, an op with a rule that is no random number."""
+    op = lookup(case.domain, case.op)
+    if case.fails is not None or op is None or not op.is_pure or op.domain == INTERNAL:
         return False
-    if not all(x is None or isinstance(x, np.ndarray) for x in row.inputs):
+    if not all(x is None or isinstance(x, np.ndarray) for x in case.inputs):
         return False
     # Gradients pass straight through rounding, which has no differences (test_quantize.py), and
     # those of sequences are sequences (test_flow.py).
     is_elsewhere = family_of(*op.key) in ("quantize", "sequence")
-    return rule_of(op) is not None and not is_elsewhere and any(map(is_float, row.inputs))
+    return rule_of(op) is not None and not is_elsewhere and any(map(is_float, case.inputs))
 
 
-def subject_of(row: Case) -> Subject | None:
-    """A row in float64, or in float32 if an op of it has no float64; None without floats."""
-    graph = load(read_model(model_of(row)), LoadOptions()).graph
+def subject_of(case: Case) -> Subject | None:
+    """A case in float64, or in float32 if an op of it has no float64; None without floats."""
+    graph = load(read_model(model_of(case)), LoadOptions()).graph
     infer(graph, assumes=False)
-    floats = [v for v in graph.inputs if v.is_used and is_float(feeds_of(row)[v.name])]
-    names = [v.name for v in floats if feeds_of(row)[v.name].size and _is_differentiable(v)]
+    floats = [v for v in graph.inputs if v.is_used and is_float(feeds_of(case)[v.name])]
+    names = [v.name for v in floats if feeds_of(case)[v.name].size and _is_differentiable(v)]
     if not names:
         return None
     wide = {v.name for v in floats if _takes_float64(v)}
-    precision = WIDE if wide.issuperset(names) and row.domain != ML else NARROW
+    precision = WIDE if wide.issuperset(names) and case.domain != ML else NARROW
     chosen = wide if precision is WIDE else set(names)
     inputs = [
-        x.astype(precision.dtype) if f"x{i}" in chosen else x for i, x in enumerate(row.inputs)
+        x.astype(precision.dtype) if f"x{i}" in chosen else x for i, x in enumerate(case.inputs)
     ]
-    return Subject(replace(row, inputs=tuple(inputs)), names, precision)
+    return Subject(replace(case, inputs=tuple(inputs)), names, precision)
 
 
 def _is_differentiable(value: Value) -> bool:
@@ -116,32 +116,32 @@ def _takes_float64(value: Value) -> bool:
     return all(F64 in allowed(node.op, node.op.input_slot(slot)) for node, slot in value.uses)
 
 
-def _has_duplicates(row: Case) -> bool:
+def _has_duplicates(case: Case) -> bool:
     """Whether a scatter without a reduction writes an element twice."""
-    data, index = row.inputs[0], row.inputs[1]
-    if row.attrs.get("reduction", "none") != "none":
+    data, index = case.inputs[0], case.inputs[1]
+    if case.attrs.get("reduction", "none") != "none":
         return False
     numbers: Array = np.arange(data.size).reshape(data.shape)
-    if row.op == "ScatterND":
+    if case.op == "ScatterND":
         flat = index.reshape(int(np.prod(index.shape[:-1])), index.shape[-1])
         places = np.array([numbers[tuple(at)] for at in flat])
     else:
-        places = np.take_along_axis(numbers, index, row.attrs.get("axis", 0))
+        places = np.take_along_axis(numbers, index, case.attrs.get("axis", 0))
     return len(np.unique(places)) < places.size
 
 
-# Rows without a derivative to compare with, by op, and why.
+# Cases without a derivative to compare with, by op, and why.
 SKIPPED: dict[str, tuple[Callable[[Case], bool], str]] = {
     **dict.fromkeys(
         ("Attention", "FlexAttention"),
-        (lambda row: "softmax_precision" in row.attrs, "softmax rounds to float32"),
+        (lambda case: "softmax_precision" in case.attrs, "softmax rounds to float32"),
     ),
     "QEmbedLayerNormalization": (
-        lambda row: True,
+        lambda case: True,
         "scales of 8-bit tables are too steep for differences in float32",
     ),
     "Normalizer": (
-        lambda row: not np.any(row.inputs[0], axis=-1).all(),
+        lambda case: not np.any(case.inputs[0], axis=-1).all(),
         "a row of zeros has no direction",
     ),
     **dict.fromkeys(
@@ -154,36 +154,36 @@ SKIPPED: dict[str, tuple[Callable[[Case], bool], str]] = {
 CUSTOM = ("GRU", "LSTM", "RNN")  # their gradients are custom ops, which have none themselves
 
 
-def why_skipped(row: Case, inputs: Iterable[Array]) -> str | None:
-    """The reason for which a row has no differences; None if it has."""
-    if row.op in SKIPPED and SKIPPED[row.op][0](row):
-        return SKIPPED[row.op][1]
+def why_skipped(case: Case, inputs: Iterable[Array]) -> str | None:
+    """The reason for which a case has no differences; None if it has."""
+    if case.op in SKIPPED and SKIPPED[case.op][0](case):
+        return SKIPPED[case.op][1]
     if any(np.abs(x).max(initial=0) > LARGEST for x in inputs):
         return "a step is lost in numbers this large"
     return None
 
 
 @functools.cache
-def rows() -> list[Case]:
-    return [row for row in all_cases() if has_gradient(row)]
+def cases() -> list[Case]:
+    return [case for case in all_cases() if has_gradient(case)]
 
 
-@pytest.mark.parametrize("row", rows(), ids=str)
-def test_gradient_equals_differences(row: Case) -> None:
-    made, feeds, seeds, precision = differentiated(row)
-    if row.op not in CUSTOM:
-        assert {node.op.domain for node in made.graph.all_nodes()} <= {ONNX, row.domain}
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_gradient_equals_differences(case: Case) -> None:
+    made, feeds, seeds, precision = differentiated(case)
+    if case.op not in CUSTOM:
+        assert {node.op.domain for node in made.graph.all_nodes()} <= {ONNX, case.domain}
     of = [name.removesuffix("_grad") for name in seeds]
     check(made, of, Point(feeds, seeds), precision)
 
 
-def differentiated(row: Case) -> tuple[Model, dict[str, Array], dict[str, Array], Precision]:
-    """The gradient model of a row, its inputs to differentiate by, and the outputs' gradients."""
-    subject = subject_of(row)
+def differentiated(case: Case) -> tuple[Model, dict[str, Array], dict[str, Array], Precision]:
+    """The gradient model of a case, its inputs to differentiate by, and the outputs' gradients."""
+    subject = subject_of(case)
     if subject is None:
         pytest.skip("no input that gradients pass")
     feeds, precision = subject.feeds(), subject.precision
-    if (reason := why_skipped(row, feeds.values())) is not None:
+    if (reason := why_skipped(case, feeds.values())) is not None:
         pytest.skip(reason)
     before = sardonyx.InferenceSession(subject.model()).run(None, feeds)
     # Outputs of a narrower type, as saved statistics, round away the step.
@@ -196,7 +196,7 @@ def differentiated(row: Case) -> tuple[Model, dict[str, Array], dict[str, Array]
     try:
         made = gradient(subject.model(), list(results), subject.names, seeds=True)
     except NotImplemented as error:
-        if row.domain != MICROSOFT:  # many of its ops have gradients in some forms only
+        if case.domain != MICROSOFT:  # many of its ops have gradients in some forms only
             raise
         pytest.skip(str(error))
     rng = np.random.default_rng(1)
@@ -248,23 +248,23 @@ def _dot(a: Array, b: Array) -> float:
 
 @functools.cache
 def by_op() -> dict[tuple[str, str], list[Case]]:
-    """Rows of each op, those with the most inputs first."""
+    """Cases of each op, those with the most inputs first."""
     found: dict[tuple[str, str], list[Case]] = {}
-    for row in rows():
-        found.setdefault((row.domain, row.op), []).append(row)
+    for case in cases():
+        found.setdefault((case.domain, case.op), []).append(case)
     return {key: sorted(each, key=_n_inputs, reverse=True) for key, each in found.items()}
 
 
-def _n_inputs(row: Case) -> int:
-    return sum(x is not None for x in row.inputs)
+def _n_inputs(case: Case) -> int:
+    return sum(x is not None for x in case.inputs)
 
 
 @pytest.mark.parametrize("key", by_op(), ids=lambda key: key[1])
 def test_gradient_of_gradient_equals_differences(key: tuple[str, str]) -> None:
-    """By the inputs and by the gradients of the outputs, of the first row that has differences."""
-    for row in by_op()[key]:
+    """By the inputs and by the gradients of the outputs, of the first case that has differences."""
+    for case in by_op()[key]:
         try:
-            made, feeds, seeds, precision = differentiated(row)
+            made, feeds, seeds, precision = differentiated(case)
             break
         except pytest.skip.Exception as skipped:
             reason = skipped

@@ -18,7 +18,7 @@ from sardonyx.train import gradient
 from tests.op_cases import Array, Case
 from tests.oracle import feeds_of, model_of
 from tests.train import layers, sampling, tensors
-from tests.train.rows import Rule
+from tests.train.gradient_cases import Rule
 
 RULES = [*tensors.RULES, *layers.RULES, *sampling.RULES]
 STEP = 1e-5
@@ -27,8 +27,8 @@ N_DIRECTIONS = 3
 
 def wanted(rule: Rule) -> list[str]:
     """The names of inputs to differentiate by."""
-    positions = range(len(rule.row.inputs)) if rule.by is None else rule.by
-    inputs = rule.row.inputs
+    positions = range(len(rule.case.inputs)) if rule.by is None else rule.by
+    inputs = rule.case.inputs
     return [
         f"x{i}" for i in positions
         if i not in rule.fixed and inputs[i] is not None and inputs[i].dtype.kind == "f"
@@ -41,13 +41,13 @@ def test_rule(rule: Rule, is_open: bool) -> None:
     if is_open and not rule.is_open:
         pytest.skip("sizes must be known")
     constants, weights = ([f"x{i}" for i in places] for places in (rule.fixed, rule.weights))
-    proto = model_of(rule.row, constants=[*constants, *weights], symbolic=is_open)
+    proto = model_of(rule.case, constants=[*constants, *weights], symbolic=is_open)
     names, of = wanted(rule), [f"y{i}" for i in rule.of]
     made = gradient(proto, of, names, seeds=True)
     verify(made.graph)
-    plain = sardonyx.InferenceSession(model_of(rule.row, constants=constants))
+    plain = sardonyx.InferenceSession(model_of(rule.case, constants=constants))
     full = sardonyx.InferenceSession(made)
-    feeds = {n: x for n, x in feeds_of(rule.row).items() if n not in constants}
+    feeds = {n: x for n, x in feeds_of(rule.case).items() if n not in constants}
     rng = np.random.default_rng(1)
     before = dict(zip(of, plain.run(of, feeds), strict=True))
     seeds = {f"{n}_grad": rng.standard_normal(y.shape) for n, y in before.items()}
@@ -79,21 +79,21 @@ def check(
     assert abs(change - expected) < 2e-6 * scale, f"{name}: {change} and {expected}"
 
 
-# The last row of each op, which is seldom the simplest.
+# The last case of each op, which is seldom the simplest.
 HALVES = list({
-    r.row.op: r
+    r.case.op: r
     for r in RULES
-    if (op := lookup(r.row.domain, r.row.op)) is not None and F16 in allowed(op, op.inputs[0])
+    if (op := lookup(r.case.domain, r.case.op)) is not None and F16 in allowed(op, op.inputs[0])
 }.values())  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", HALVES, ids=str)
 def test_gradients_in_float16(rule: Rule) -> None:
     """They have the type of their inputs, and are those in float64 at the same numbers."""
-    rounded = [_as(np.float64, _as(np.float16, x)) for x in rule.row.inputs]
+    rounded = [_as(np.float64, _as(np.float16, x)) for x in rule.case.inputs]
     names = wanted(rule)
     wide, half = (
-        gradients(rule, replace(rule.row, inputs=tuple(_as(dtype, x) for x in rounded)), names)
+        gradients(rule, replace(rule.case, inputs=tuple(_as(dtype, x) for x in rounded)), names)
         for dtype in (np.float64, np.float16)
     )
     for expected, actual in zip(wide, half, strict=True):
@@ -107,11 +107,11 @@ def _as(dtype: Any, x: Any) -> Any:
     return x.astype(dtype) if is_float else x
 
 
-def gradients(rule: Rule, row: Case, names: list[str]) -> list[Array]:
-    """The gradients of a row by some inputs, for random gradients of its outputs."""
+def gradients(rule: Rule, case: Case, names: list[str]) -> list[Array]:
+    """The gradients of a case by some inputs, for random gradients of its outputs."""
     constants, of = [f"x{i}" for i in rule.fixed], [f"y{i}" for i in rule.of]
-    feeds = {n: x for n, x in feeds_of(row).items() if n not in constants}
-    proto, rng = model_of(row, constants=constants), np.random.default_rng(1)
+    feeds = {n: x for n, x in feeds_of(case).items() if n not in constants}
+    proto, rng = model_of(case, constants=constants), np.random.default_rng(1)
     results = sardonyx.InferenceSession(proto).run(of, feeds)
     seeds = {
         f"{n}_grad": rng.standard_normal(y.shape).astype(y.dtype)
@@ -122,8 +122,8 @@ def gradients(rule: Rule, row: Case, names: list[str]) -> list[Array]:
     return found
 
 
-def test_every_rule_has_a_row() -> None:
-    known = {(r.row.domain, r.row.op) for r in RULES}
+def test_every_rule_has_a_case() -> None:
+    known = {(r.case.domain, r.case.op) for r in RULES}
     # Differences are taken in float64. A decomposition that lowering uses has cases of its own, and
     # ops of ai.onnx.ml and ai.onnx.preview have those of test_cases.py.
     needed = [
@@ -135,8 +135,8 @@ def test_every_rule_has_a_row() -> None:
         and F64 in allowed(op, op.inputs[0])
         and family_of(*op.key) != "sequence"  # in test_flow.py
     ]
-    missing = [f"add a row of {op} to tests/train" for op in needed if op.key not in known]
+    missing = [f"add a case of {op} to tests/train" for op in needed if op.key not in known]
     # It is RMSNormalization under another name, with the same rule.
-    assert missing == ["add a row of SimplifiedLayerNormalization to tests/train"], "\n".join(
+    assert missing == ["add a case of SimplifiedLayerNormalization to tests/train"], "\n".join(
         missing
     )

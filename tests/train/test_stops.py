@@ -25,20 +25,20 @@ from sardonyx.ops import all_ops, family_of, lookup
 from sardonyx.ops.gradients import rule_of
 from tests.op_cases import Array, Case, case, case_modules
 from tests.oracle import model_of
-from tests.train.rows import apart
+from tests.train.gradient_cases import apart
 
-N_ROWS = 8  # of an op: they differ in attributes, types and the inputs that are there
+N_CASES = 8  # of an op: they differ in attributes, types and the inputs that are there
 
 
-def rows() -> Iterator[Case]:
+def cases() -> Iterator[Case]:
     for module in case_modules():
         yield from module.CASES
 
 
 BY_OP: dict[tuple[str, str], list[Case]] = {}
-for _row in rows():
-    if _row.fails is None and any(isinstance(x, np.ndarray) for x in _row.inputs):
-        BY_OP.setdefault((_row.domain, _row.op), []).append(_row)
+for _case in cases():
+    if _case.fails is None and any(isinstance(x, np.ndarray) for x in _case.inputs):
+        BY_OP.setdefault((_case.domain, _case.op), []).append(_case)
 
 
 def as_floats(graph: Graph, value: Value) -> Value | None:
@@ -65,9 +65,9 @@ def made(graph: Graph, name: str, *inputs: Value, **attrs: Any) -> Value:
     return node.outputs[0]
 
 
-def gradient_reaches(row: Case, position: int) -> bool | None:
+def gradient_reaches(case: Case, position: int) -> bool | None:
     """Whether a gradient of all outputs arrives at an input; None where no path may carry one."""
-    graph = load(read_model(model_of(row)), LoadOptions()).graph
+    graph = load(read_model(model_of(case)), LoadOptions()).graph
     infer(graph, assumes=False)
     wanted = next(v for v in graph.inputs if v.name == f"x{position}")
     if not takes_gradients(wanted) or not wanted.is_used:
@@ -92,13 +92,13 @@ def dependents(node: Node, values: set[Value]) -> list[Value]:
 
 @pytest.mark.parametrize("key", BY_OP, ids=lambda key: key[1])
 def test_no_gradient_is_dropped(key: tuple[str, str]) -> None:
-    for row in BY_OP[key][:N_ROWS]:
-        for position, x in enumerate(row.inputs):
+    for c in BY_OP[key][:N_CASES]:
+        for position, x in enumerate(c.inputs):
             if not isinstance(x, np.ndarray):
                 continue
             with contextlib.suppress(NotImplemented):
-                is_there = gradient_reaches(row, position)
-                assert is_there is not False, f"{row} drops the gradient of x{position}"
+                is_there = gradient_reaches(c, position)
+                assert is_there is not False, f"{c} drops the gradient of x{position}"
 
 
 def op_named(name: str) -> Op:
@@ -150,12 +150,12 @@ def test_every_standard_op_of_floats_has_a_gradient_or_a_reason() -> None:
 
 
 def test_the_reason_is_in_the_error() -> None:
-    row = case("BitCast", _X.astype(np.float32), to=I32.onnx)
+    c = case("BitCast", _X.astype(np.float32), to=I32.onnx)
     with pytest.raises(NotImplemented, match="reinterpreting bits is not differentiable"):
-        gradient_reaches(row, 0)
+        gradient_reaches(c, 0)
 
 
-# Ops without a row that feeds a tensor. Those with bodies and sequences are in test_gradient.py.
+# Ops without a case that feeds a tensor. Those with bodies and sequences are in test_gradient.py.
 NOT_ASKED = (
     "BeamSearch CastMap ConcatFromSequence DictVectorizer GreedySearch If Loop RandomNormal "
     "RandomUniform Sampling Scan SequenceEmpty SequenceLength SequenceMap SparseToDenseMatMul "
@@ -180,10 +180,10 @@ STEPPED = [
 ]
 
 
-@pytest.mark.parametrize("row", STEPPED, ids=str)
-def test_what_stops_does_not_change_by_a_little(row: Case) -> None:
-    session = sardonyx.InferenceSession(model_of(row))
-    feeds = {f"x{i}": x for i, x in enumerate(row.inputs)}
+@pytest.mark.parametrize("case", STEPPED, ids=str)
+def test_what_stops_does_not_change_by_a_little(case: Case) -> None:
+    session = sardonyx.InferenceSession(model_of(case))
+    feeds = {f"x{i}": x for i, x in enumerate(case.inputs)}
     before = session.run(None, feeds)[0]
     for name, x in feeds.items():
         after: Array = session.run(None, {**feeds, name: x + 1e-4})[0]

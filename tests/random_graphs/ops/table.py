@@ -14,10 +14,10 @@ from tests.random_graphs.ops import (
     linear,
     move,
     nets,
+    op_cases,
     quantize,
     recurrent,
     reduce,
-    rows,
     sequence,
 )
 
@@ -38,7 +38,7 @@ def choose(rng: Random, is_body: bool = False, is_typed: bool = False) -> Step:
         op = rng.choice(list(family))
         return lambda b: family[op](b, op)
     if rng.random() < 0.25:
-        return rows.from_row
+        return op_cases.from_case
     if rng.random() < 0.2:
         return rng.choice(rng.choice((blocks.BLOCKS, nets.NETS)))
     family = rng.choice(FAMILIES)

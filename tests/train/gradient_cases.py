@@ -1,4 +1,4 @@
-"""Rows of gradient tests: a node, its inputs in float64, and which of them are constants."""
+"""Cases of gradient tests: a node, its inputs in float64, and which of them are constants."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ WEIGHTED = ("BatchNormalization", "Conv", "ConvTranspose", "GroupNormalization")
 
 @dataclass(frozen=True)
 class Rule:
-    """A row, the positions of inputs that are constants, and those that have gradients."""
+    """A case, the positions of inputs that are constants, and those that have gradients."""
 
-    row: Case
+    case: Case
     fixed: tuple[int, ...] = ()
     by: tuple[int, ...] | None = None  # all inputs of floats that are not fixed
     of: tuple[int, ...] = (0,)  # outputs to differentiate
@@ -25,11 +25,11 @@ class Rule:
     is_open: bool = field(default=True)  # sizes may be open too
 
     def __str__(self) -> str:
-        return str(self.row)[:90]
+        return str(self.case)[:90]
 
 
 def rule(op: str, *inputs: Any, **options: Any) -> Rule:
-    """A row; options that are fields of Rule set them, all others go to `case`."""
+    """A case; options that are fields of Rule set them, all others go to `case`."""
     own: dict[str, Any] = {
         k: options.pop(k) for k in ("fixed", "by", "of", "weights", "is_open") if k in options
     }

@@ -1,4 +1,4 @@
-"""Nodes as the rows of the op tests have them: every op that has a row comes to be in a graph."""
+"""Nodes made of the cases of the op tests, so that graphs contain every op that has a case."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DOMAINS = ("", "", "", schema.ML, schema.MICROSOFT, schema.MICROSOFT, *schema.PR
 
 
 @functools.cache
-def rows() -> dict[tuple[str, str], list[Case]]:
-    """The rows that run, by op."""
+def cases() -> dict[tuple[str, str], list[Case]]:
+    """The cases that run, by op."""
     found: dict[tuple[str, str], list[Case]] = {}
     for name in case_names():
         try:
@@ -31,57 +31,58 @@ def rows() -> dict[tuple[str, str], list[Case]]:
             if error.name != "PIL":  # which makes images, and may be left out
                 raise
             continue
-        for row in listed:
-            if row.fails is None and not any(getattr(x, "size", 0) > MAX_INPUT for x in row.inputs):
-                found.setdefault((row.domain, row.op), []).append(row)
+        for case in listed:
+            is_large = any(getattr(x, "size", 0) > MAX_INPUT for x in case.inputs)
+            if case.fails is None and not is_large:
+                found.setdefault((case.domain, case.op), []).append(case)
     return found
 
 
 @functools.cache
 def _fitting(opsets: tuple[tuple[str, int], ...], by_onnxruntime: bool) -> dict[str, Any]:
-    """Lists of rows that mean something in the opsets: by domain, and there by op."""
+    """Lists of cases that mean something in the opsets: by domain, and there by op."""
     found: dict[str, dict[str, list[Case]]] = {}
-    for (domain, op), listed in rows().items():
-        fits = [r for r in listed if _fits(r, dict(opsets), by_onnxruntime)]
+    for (domain, op), listed in cases().items():
+        fits = [c for c in listed if _fits(c, dict(opsets), by_onnxruntime)]
         if fits:
             found.setdefault(domain, {})[op] = fits
     return found
 
 
-def from_row(b: Builder) -> None:
-    """A node as some row has it, on values at hand where they fit."""
+def from_case(b: Builder) -> None:
+    """A node as some case has it, on values at hand where they fit."""
     by_domain = _fitting(tuple(b.opsets.items()), b.traits.by_onnxruntime)
     domain = b.rng.choice([d for d in DOMAINS if d in by_domain])
     op = b.rng.choice(list(by_domain[domain]))
-    row = b.rng.choice(by_domain[domain][op])
-    b.root.is_alone |= _is_alone(row)
+    case = b.rng.choice(by_domain[domain][op])
+    b.root.is_alone |= _is_alone(case)
     # The capacity of a cache does not matter as long as the cache is empty.
     may_change = "Attention" not in op
-    inputs = [None if x is None else _input(b, x, may_change) for x in row.inputs]
+    inputs = [None if x is None else _input(b, x, may_change) for x in case.inputs]
     node = NodeProto(op_type=op, domain=domain)
     node.input.extend("" if v is None else v.name for v in inputs)
     while node.input and not node.input[-1]:
         del node.input[-1]
-    node.output.extend(b.name() for _ in range(row.outputs))
-    node.attribute.extend(attribute_of(row, k, v) for k, v in row.attrs.items() if v is not None)
+    node.output.extend(b.name() for _ in range(case.outputs))
+    node.attribute.extend(attribute_of(case, k, v) for k, v in case.attrs.items() if v is not None)
     for made in b.add(node):
-        b.root.loose[made.name] = row.ulps * EPS.get(made.dtype, 0.0)
+        b.root.loose[made.name] = case.ulps * EPS.get(made.dtype, 0.0)
 
 
-def _is_alone(row: Case) -> bool:
-    """Whether the row says, with its reason, that onnxruntime is not to be asked."""
-    return row.expect is not None or row.oracle not in ("auto", "onnxruntime")
+def _is_alone(case: Case) -> bool:
+    """Whether the case says, with its reason, that onnxruntime is not to be asked."""
+    return case.expect is not None or case.oracle not in ("auto", "onnxruntime")
 
 
-def _fits(row: Case, opsets: dict[str, int], by_onnxruntime: bool) -> bool:
-    """Whether a row means something in the opsets: its op has the same parts there."""
-    opset = opsets.get(row.domain)
-    if opset is None or (by_onnxruntime and _is_alone(row)):
+def _fits(case: Case, opsets: dict[str, int], by_onnxruntime: bool) -> bool:
+    """Whether a case means something in the opsets: its op has the same parts there."""
+    opset = opsets.get(case.domain)
+    if opset is None or (by_onnxruntime and _is_alone(case)):
         return False
-    if row.domain == schema.MICROSOFT:
+    if case.domain == schema.MICROSOFT:
         return True
-    here = schema.schema(row.domain, row.op, opset)
-    there = schema.schema(row.domain, row.op, min(opset_of(row), NEWEST[row.domain]))
+    here = schema.schema(case.domain, case.op, opset)
+    there = schema.schema(case.domain, case.op, min(opset_of(case), NEWEST[case.domain]))
     if here is None or there is None:
         return False
     return bool(_parts(here) == _parts(there))
@@ -92,7 +93,7 @@ def _parts(known: Any) -> Any:
 
 
 def _input(b: Builder, x: Any, may_change: bool) -> Value:
-    """The row's own values, or others of the same type and shape."""
+    """The case's own values, or others of the same type and shape."""
     if not isinstance(x, np.ndarray):
         return b.given(x)
     array = x.astype(object) if x.dtype.kind in "US" else x

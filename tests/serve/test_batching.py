@@ -293,21 +293,13 @@ async def test_a_deadline_ends_what_waits_and_what_runs(bench: Bench) -> None:
 
 @scenario()
 async def test_a_run_goes_on_while_somebody_waits(bench: Bench) -> None:
-    bench.session.go.set()
-    await bench.submit(0).future
-    bench.session.started.acquire()
-    bench.session.go.clear()
-    first = bench.submit(1, timeout_s=20)
-    await bench.running()
     late, patient = bench.submit(2, timeout_s=0.02), bench.submit(3, timeout_s=20)
-    bench.session.go.set()
-    await first.future
-    bench.session.go.clear()
     await bench.running()
     with pytest.raises(DeadlineExceeded):
         await late.future
     bench.session.go.set()
     assert (await patient.future)[0].tolist() == [[6, 6]]
+    assert bench.session.sizes == [2]
 
 
 @scenario()

@@ -15,7 +15,10 @@ class HeldBytes:
     def take(self, count: int) -> None:
         """Count bytes that arrived, or refuse their request."""
         if self.count + count > self._limit:
-            raise Unavailable("the server holds as many bytes of requests as it may: try again")
+            # Not 429, which is for the queue of one model: this limit is shared by all requests.
+            raise Unavailable(
+                f"request memory is full ({self.count} of {self._limit} bytes): try again later"
+            )
         self.count += count
 
     def give_back(self, count: int) -> None:

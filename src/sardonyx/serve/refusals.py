@@ -43,14 +43,14 @@ class Unknown(Refusal):
     grpc_code = "NOT_FOUND"
 
 
-class TooLate(Refusal):
+class DeadlineExceeded(Refusal):
     """The deadline passed before the answer was there."""
 
     http_status = 504
     grpc_code = "DEADLINE_EXCEEDED"
 
 
-class TooSlow(Refusal):
+class RequestTimeout(Refusal):
     """The client took too long to send its request."""
 
     http_status = 408

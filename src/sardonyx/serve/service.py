@@ -17,7 +17,7 @@ from sardonyx.serve.metrics import Metrics
 from sardonyx.serve.models.loaded import LoadedModel
 from sardonyx.serve.models.repository import LOADING, READY, UNAVAILABLE, Entry, Repository
 from sardonyx.serve.protocol.messages import InferRequest, InferResponse
-from sardonyx.serve.refusals import Cancelled, Forbidden, Refusal, Unavailable
+from sardonyx.serve.refusals import Cancelled, DeadlineExceeded, Forbidden, Refusal, Unavailable
 from sardonyx.serve.traces import Tracer
 from sardonyx.version import __version__
 
@@ -77,7 +77,7 @@ class Service:
         protocol: str,
         watch: Watch | None = None,
     ) -> InferResponse:
-        """Answer a request; `watch` is told what is waited for."""
+        """Answer a request; `watch` is called with the pending request."""
         with self.answering():
             return await self.infer_part(name, version, request, protocol, watch)
 
@@ -90,14 +90,15 @@ class Service:
         watch: Watch | None = None,
     ) -> InferResponse:
         """Answer a part of a request that is counted already."""
-        started = time.perf_counter()
-        repository = self.repository
-        model = repository.find(name, version) or await repository.get(name, version)
+        started, arrived_s = time.perf_counter(), asyncio.get_running_loop().time()
+        model = self.repository.find(name, version)
+        if model is None:
+            model = await self._load_in_time(name, version, request.timeout_s)
         metrics = self.metrics.of(model.name, model.version)
         code = "OK"
         with self.tracer.span(model.name, request.headers):
             try:
-                return await self._run(model, request, watch)
+                return await self._run(model, request, arrived_s, watch)
             except Refusal as refusal:
                 code = refusal.grpc_code
                 raise
@@ -107,13 +108,24 @@ class Service:
             finally:
                 metrics.answered(protocol, code, time.perf_counter() - started)
 
+    async def _load_in_time(self, name: str, version: str, timeout_s: float | None) -> LoadedModel:
+        """Load a model for a request; at its deadline the request ends, and loading goes on."""
+        if timeout_s is None:
+            timeout_s = self.repository.entry(name).config.timeout_s or None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.repository.get(name, version)
+        except TimeoutError:
+            what = f"the model {name} was not loaded within {timeout_s:g} s"
+            raise DeadlineExceeded(what) from None
+
     async def _run(
-        self, model: LoadedModel, request: InferRequest, watch: Watch | None
+        self, model: LoadedModel, request: InferRequest, arrived_s: float, watch: Watch | None
     ) -> InferResponse:
         model.signature.check(request.feed)
         requested = model.signature.requested(request)
         # No await between `find` and `submit`: a model that is replaced gets no request any more.
-        pending = model.batcher.submit(request.feed, request.priority, request.timeout_s)
+        pending = model.batcher.submit(request.feed, request.priority, request.timeout_s, arrived_s)
         if watch is not None:
             watch(pending, model)
         try:

@@ -22,7 +22,7 @@ from sardonyx.serve.batching.pending import Pending
 from sardonyx.serve.batching.run import BatchRun
 from sardonyx.serve.batching.settings import BatchSettings
 from sardonyx.serve.protocol.datatypes import Array
-from sardonyx.serve.refusals import Cancelled, Overloaded, Refusal, TooLate, Unavailable
+from sardonyx.serve.refusals import Cancelled, DeadlineExceeded, Overloaded, Refusal, Unavailable
 from sardonyx.session import InferenceSession
 
 # A thread hand-over and back takes about as long, with the loop busy.
@@ -87,12 +87,20 @@ class Batcher:
         return self._layout is not None
 
     def submit(
-        self, feed: Mapping[str, Array], priority: int = 0, timeout_s: float | None = None
+        self,
+        feed: Mapping[str, Array],
+        priority: int = 0,
+        timeout_s: float | None = None,
+        arrived_s: float | None = None,
     ) -> Pending:
-        """Queue a request, checked against the signature; its future gets the outputs."""
+        """Queue a request, checked against the signature; its future gets the outputs.
+
+        The timeout counts from `arrived_s`, by the loop's clock: now, or before its model was
+        loaded.
+        """
         loop = asyncio.get_running_loop()
         size_bytes = sum(array.nbytes for array in feed.values())
-        self._check_room(size_bytes)
+        self._check_capacity(size_bytes)
         now, layout, settings = loop.time(), self._layout, self._settings
         self._number += 1
         timeout_s = settings.default_timeout_s if timeout_s is None else timeout_s
@@ -102,14 +110,14 @@ class Batcher:
             layout.length(feed) if layout is not None else element_count(feed),
             layout.key(feed) if layout is not None else None,
             priority or settings.default_priority,
-            None if timeout_s is None else now + timeout_s,
+            None if timeout_s is None else (arrived_s or now) + timeout_s,
             self._number,
             now,
             loop.create_future(),
             size_bytes,
         )
         if pending.deadline is not None:
-            late = TooLate(f"there was no answer within {timeout_s:g} s")
+            late = DeadlineExceeded(f"there was no answer within {timeout_s:g} s")
             pending.timer = loop.call_at(pending.deadline, self.abandon, pending, late)
         self._arrivals.add(now)
         bisect.insort(self._queue, pending, key=_precedence)
@@ -118,7 +126,7 @@ class Batcher:
         self._schedule(loop)
         return pending
 
-    def _check_room(self, size_bytes: int) -> None:
+    def _check_capacity(self, size_bytes: int) -> None:
         if self._is_closed:
             raise Unavailable("the model is being unloaded")
         settings = self._settings

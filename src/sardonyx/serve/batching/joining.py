@@ -14,7 +14,7 @@ from sardonyx.serve.protocol.datatypes import Array
 
 @frozen(eq=False)
 class Padding:
-    """The axis that shorter requests are padded on: inputs and outputs that have it."""
+    """The axis that shorter requests are padded along: inputs and outputs that have it."""
 
     dim: str
     input_axes: Mapping[str, int]
@@ -101,7 +101,7 @@ def element_count(feed: Mapping[str, Array]) -> int:
 
 
 def batch_layout(signature: Signature) -> BatchLayout | None:
-    """Return the layout of a model whose declared shapes have an open first dim throughout."""
+    """Return the layout of a model whose declared first dims are all dynamic."""
     names = set()
     for spec in (*signature.inputs, *signature.outputs):
         if not spec.shape or isinstance(spec.shape[0], int):

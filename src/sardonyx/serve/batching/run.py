@@ -85,4 +85,4 @@ def _check_rows(outputs: Sequence[Array], rows: int) -> None:
     """Raise an error if an output does not have one row per row of the inputs, as declared."""
     for output in outputs:
         if not output.shape or output.shape[0] != rows:
-            raise ModelFailed("an output has not one row for each row of the inputs")
+            raise ModelFailed("an output does not have one row per input row")

@@ -11,8 +11,8 @@ from sardonyx.serve.held import HeldBytes
 from sardonyx.serve.refusals import (
     BadRequest,
     Cancelled,
+    RequestTimeout,
     TooLarge,
-    TooSlow,
     UnsupportedEncoding,
 )
 
@@ -52,7 +52,7 @@ class BodyReader:
             async with asyncio.timeout(self._timeout_s):
                 body = await self._whole()
         except TimeoutError:
-            raise TooSlow(f"the body did not arrive within {self._timeout_s:g} s") from None
+            raise RequestTimeout(f"the body did not arrive within {self._timeout_s:g} s") from None
         encoding = headers.get(b"content-encoding", b"identity").strip().lower()
         return body if encoding == b"identity" else await self._decompressed(body, encoding)
 

@@ -114,7 +114,7 @@ class _Connection(HttpToolsProtocol):
         self._header_timer = self.loop.call_later(timeout_s, self._end, _TOO_SLOW)
 
     def _expect_reader(self) -> None:
-        """Close the connection unless its client goes on reading: answers take memory."""
+        """Close the connection of a client that stops reading: its unsent responses hold memory."""
         self._stop_reader_timer()
         self._n_unread = self.transport.get_write_buffer_size()
         timeout_s = self.settings.body_timeout_s

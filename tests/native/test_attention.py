@@ -40,8 +40,8 @@ def run(
     ints = [attrs[name] for name in FLAGS]
     given = [tensor(a) for a in inputs]
     floats = [attrs["scale"], attrs["softcap"]]
-    row = "attention_bf16" if attrs["bf16"] else "attention"
-    error = native.call(row, given, [tensor(out)], ints, floats, splits, isa)
+    kernel = "attention_bf16" if attrs["bf16"] else "attention"
+    error = native.call(kernel, given, [tensor(out)], ints, floats, splits, isa)
     assert not error, error
     assert untouched(whole, out)
     return out

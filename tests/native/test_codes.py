@@ -91,6 +91,6 @@ def test_products_of_small_floats_run_natively(dtype: Any) -> None:
     a, b = rng.standard_normal((5, 33)).astype(dtype), rng.standard_normal((33, 18)).astype(dtype)
     zero = of(0, dtype)
     columns = np.linspace(0.5, 2, 18, dtype=np.float32), np.zeros(18, dtype)
-    row = case("QLinearMatMul", a, of(1), zero, b, *columns, of(0.25), zero)
-    session = sardonyx.InferenceSession(model_of(row, constants=()).SerializeToString())
+    c = case("QLinearMatMul", a, of(1), zero, b, *columns, of(0.25), zero)
+    session = sardonyx.InferenceSession(model_of(c, constants=()).SerializeToString())
     assert session._compiled.program.python_steps == 0

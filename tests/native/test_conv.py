@@ -1,4 +1,4 @@
-"""Convolutions and pools with the channels last, by their kernels against their references."""
+"""Convolution and pooling kernels (channels-last) against their references."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def node_of(op: str, x: Array, w: Array | None, **attrs: Any) -> Node:
     return Builder(graph, graph.scope).node(op, value, *constants, domain=INTERNAL, **attrs)
 
 
-def check(op: str, x: Array, w: Array | None = None, row: str = "", **attrs: Any) -> None:
+def check(op: str, x: Array, w: Array | None = None, kernel_name: str = "", **attrs: Any) -> None:
     node = node_of(op, x, w, **attrs)
     call = lowered(node)
     assert isinstance(call, Call), call
-    assert not row or call.kernel == row
+    assert not kernel_name or call.kernel == kernel_name
     wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in (x, w) if a is not None]
     expected = node.op.run(wide, node.attrs)[0]
     size = max(np.abs(expected).max(initial=0), 1e-30) if np.isfinite(expected).all() else 1
@@ -92,7 +92,7 @@ def test_conv(shape: Any, c: int, o: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("group", "c", "o"), [(2, 17, 16), (3, 4, 35)])
-def test_conv_of_groups(shape: Any, group: int, c: int, o: int) -> None:
+def test_grouped_conv(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     x, w = random(1, *spatial, c * group), random(o * group, c, *kernel)
     check("Conv", x, w, "conv_f32", group=group, **attrs)
@@ -109,8 +109,8 @@ def test_conv_rounded_to_bf16(
     node = node_of("Conv", x, w, group=group, **attrs)
     window = window_of(kernel, node.attrs)
     is_winograd = _is_winograd(node, window, input_of(node, 0), node.outputs[0])
-    row = "conv_winograd_f32" if is_winograd else "conv_bf16"
-    check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), row, bf16=1,
+    name = "conv_winograd_f32" if is_winograd else "conv_bf16"
+    check("Conv", *((as_bf16(x), as_bf16(w)) if is_winograd else (x, w)), name, bf16=1,
           group=group, **attrs)  # fmt: skip
 
 
@@ -137,29 +137,30 @@ def test_narrow_groups(shape: Any, group: int, c: int, o: int) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("c", "o"), [(1, 1), (1, 4), (2, 3), (3, 2), (21, 1), (5, 7), (6, 11)])
-def test_few_maps(shape: Any, c: int, o: int) -> None:
+def test_few_output_channels(shape: Any, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
-    steps = attrs.get("strides", [1])[-1]
-    row = "conv_few_channels_f32" if steps <= kernel[-1] else "conv_f32"
-    check("Conv", random(2, *spatial, c), random(o, c, *kernel), row, **attrs)
+    stride = attrs.get("strides", [1])[-1]
+    name = "conv_few_channels_f32" if stride <= kernel[-1] else "conv_f32"
+    check("Conv", random(2, *spatial, c), random(o, c, *kernel), name, **attrs)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 6, 17])
 @pytest.mark.parametrize("size", [30, 128, 1029, 5000])
-def test_one_long_line(stride: int, size: int) -> None:
+def test_one_long_row(stride: int, size: int) -> None:
     x, w = random(1, 1, size, 1), random(1, 1, 1, 28)
     check("Conv", x, w, "conv_few_channels_f32", strides=[1, stride], pads=[0, 13, 0, 15])
 
 
-@pytest.mark.parametrize("maps", [5, 6, 8, 9, 12])
-@pytest.mark.parametrize("spread", [1, 2, 40])
-def test_maps_of_many_lines(maps: int, spread: int) -> None:
-    """Lines that several lines of outputs share, in bands; and taps too far apart for that."""
-    attrs = {"dilations": [spread, 1], "pads": [2, 1, 2 * spread, 1]}
-    check("Conv", random(1, 90, 63, 10), random(maps, 10, 4, 3), "conv_few_channels_f32", **attrs)
+@pytest.mark.parametrize("out_channels", [5, 6, 8, 9, 12])
+@pytest.mark.parametrize("dilation", [1, 2, 40])
+def test_few_output_channels_with_dilation(out_channels: int, dilation: int) -> None:
+    """Input rows that several output rows read, in bands; and taps too far apart for that."""
+    attrs = {"dilations": [dilation, 1], "pads": [2, 1, 2 * dilation, 1]}
+    x, w = random(1, 90, 63, 10), random(out_channels, 10, 4, 3)
+    check("Conv", x, w, "conv_few_channels_f32", **attrs)
 
 
-def test_infinity_meets_few_maps() -> None:
+def test_infinity_and_nan_with_few_output_channels() -> None:
     x = random(1, 9, 40, 3)
     x[0, 2, 3, 1], x[0, 8, 39, 2] = np.inf, np.nan
     check("Conv", x, random(2, 3, 3, 3), "conv_few_channels_f32", pads=[1, 1, 1, 1])
@@ -178,7 +179,7 @@ def test_depthwise(stride: int, kernel: int, size: int) -> None:
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1)])
 @pytest.mark.parametrize("channels", [48, 512])
 def test_depthwise_at_borders(channels: int, kernel: int, stride: int, pads: list[int]) -> None:
-    """Windows that reach out of the image on one side or on both, next to what is not finite."""
+    """Windows that extend beyond the image on one side or on both, next to what is not finite."""
     x = random(2, 9, 19, channels)
     x[0, 0, 0, 1], x[1, 8, 18, 2] = np.inf, np.nan
     attrs = {"strides": [stride] * 2, "pads": pads, "group": channels}
@@ -199,23 +200,23 @@ def test_depthwise_channels_meet_padding_alike(tap: tuple[int, int]) -> None:
         np.testing.assert_array_equal(y, np.repeat(y[..., :1], 49, -1), err_msg=isa)
 
 
-def test_deep_products_and_many_rows() -> None:
+def test_many_channels_and_pixels() -> None:
     check("Conv", random(1, 12, 13, 70), random(130, 70, 3, 3), pads=[1, 1, 1, 1])
     check("Conv", random(1, 3, 3, 600), random(40, 600, 1, 1))
 
 
 @pytest.mark.parametrize(("c", "o"), [(16, 16), (17, 33), (40, 80), (512, 35)])
-@pytest.mark.parametrize(("high", "wide"), [(12, 16), (13, 17), (15, 14), (31, 50)])
+@pytest.mark.parametrize(("height", "width"), [(12, 16), (13, 17), (15, 14), (31, 50)])
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [2, 3, 1, 5]])
-def test_winograd(c: int, o: int, high: int, wide: int, pads: list[int]) -> None:
-    check("Conv", random(2, high, wide, c), random(o, c, 3, 3), "conv_winograd_f32", pads=pads)
+def test_winograd(c: int, o: int, height: int, width: int, pads: list[int]) -> None:
+    check("Conv", random(2, height, width, c), random(o, c, 3, 3), "conv_winograd_f32", pads=pads)
 
 
 @pytest.mark.parametrize(("c", "o"), [(16, 16), (21, 35), (300, 33)])
 @pytest.mark.parametrize("kernel", [3, 5])
-@pytest.mark.parametrize("spread", [(1, 1), (2, 3), (5, 1)])
-def test_winograd_of_spread_taps(c: int, o: int, kernel: int, spread: tuple[int, int]) -> None:
-    attrs = {"dilations": list(spread), "pads": [4, 5, 6, 7]}
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 3), (5, 1)])
+def test_winograd_with_dilation(c: int, o: int, kernel: int, dilation: tuple[int, int]) -> None:
+    attrs = {"dilations": list(dilation), "pads": [4, 5, 6, 7]}
     x, w = random(2, 23, 26, c), random(o, c, kernel, kernel)
     check("Conv", x, w, "conv_winograd_f32", **attrs)
 
@@ -276,19 +277,19 @@ def test_pool(op: str, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("shape", POOLS, ids=str)
-def test_average_with_pads(shape: Any) -> None:
+def test_average_pool_including_padding(shape: Any) -> None:
     spatial, kernel, attrs = shape
     x = random(1, *spatial, 5)
     check("AveragePool", x, kernel_shape=list(kernel), count_include_pad=1, **attrs)
 
 
 @pytest.mark.parametrize("p", [1, 2, 3])
-def test_norms(p: int) -> None:
+def test_lp_pool(p: int) -> None:
     check("LpPool", random(1, 5, 5, 20), kernel_shape=[3, 3], p=p)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_max_of_integers(dtype: Any) -> None:
+def test_max_pool_of_integers(dtype: Any) -> None:
     check("MaxPool", random(1, 9, 9, 70, dtype=dtype), kernel_shape=[3, 3], pads=[1, 1, 1, 1])
 
 
@@ -314,7 +315,7 @@ def test_weights_that_are_not_constants(group: int, c: int, o: int) -> None:
         np.testing.assert_allclose(found, expected, 2e-5, 1e-5, err_msg=isa)
 
 
-def test_tiles_that_are_nearly_empty() -> None:
+def test_winograd_is_not_used_for_nearly_empty_tiles() -> None:
     x, w = random(1, 20, 20, 16), random(16, 16, 3, 3)
     check("Conv", x, w, "conv_f32", dilations=[9, 9], pads=[9] * 4)
 
@@ -336,18 +337,18 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("maps", "channels", "kernel", "group"),
+    ("out_channels", "channels", "kernel", "group"),
     [(5, 3, (3, 3), 1), (33, 17, (1, 1), 1), (70, 8, (3, 2), 2), (64, 4, (17, 16), 1)],
 )
-def test_weights_are_scaled_as_they_are_packed(
-    maps: int, channels: int, kernel: tuple[int, int], group: int
+def test_weights_are_scaled_while_packing(
+    out_channels: int, channels: int, kernel: tuple[int, int], group: int
 ) -> None:
-    weights, factors = random(maps, channels, *kernel), random(maps, 1, 1, 1)
+    weights, factors = random(out_channels, channels, *kernel), random(out_channels, 1, 1, 1)
     factors[:2] = np.array([np.inf, np.nan], np.float32).reshape(2, 1, 1, 1)
     depth = channels * kernel[0] * kernel[1]
-    size = group * -(-maps // group // 32) * 32 * depth
+    size = group * -(-out_channels // group // 32) * 32 * depth
 
-    def by_row(isa: str, *given: Any) -> Any:
+    def packed(isa: str, *given: Any) -> Any:
         out = np.full(size, 7, np.float32)
         operands = [tensor(x, F32.onnx) for x in given], [tensor(out, F32.onnx)]
         assert not native.call("conv_pack", *operands, [group], [], 3, isa)
@@ -355,13 +356,13 @@ def test_weights_are_scaled_as_they_are_packed(
 
     for isa in native.isas:
         assert np.array_equal(
-            by_row(isa, weights, factors), by_row(isa, weights * factors), equal_nan=True
+            packed(isa, weights, factors), packed(isa, weights * factors), equal_nan=True
         ), isa
 
 
-@pytest.mark.parametrize("row", [(6, 1, 1, 1), (1, 4, 1, 1), (1, 1, 1, 1), (6, 4, 3, 3)])
-def test_recipes_are_packed_as_what_they_make(row: tuple[int, ...]) -> None:
-    weights, factors = random(6, 4, 3, 3), random(*row)
+@pytest.mark.parametrize("shape", [(6, 1, 1, 1), (1, 4, 1, 1), (1, 1, 1, 1), (6, 4, 3, 3)])
+def test_recipes_are_packed_as_their_values(shape: tuple[int, ...]) -> None:
+    weights, factors = random(6, 4, 3, 3), random(*shape)
     mul = lookup("", "Mul")
     assert mul is not None
     recipe = Recipe(mul, (ArrayConst(weights), ArrayConst(factors)), {}, 0, (F32, weights.shape))

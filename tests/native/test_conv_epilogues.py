@@ -23,7 +23,7 @@ from tests.native.test_conv import Array, node_of, random
 
 
 def with_epilogue(
-    op: str, x: Array, w: Array, build: Any, maps: int, **attrs: Any
+    op: str, x: Array, w: Array, build: Any, out_channels: int, **attrs: Any
 ) -> tuple[Node, dict[Value, Array]]:
     """A convolution with elementwise nodes after it, fused; and what its operands are."""
     node = node_of(op, x, w, **attrs)
@@ -31,7 +31,7 @@ def with_epilogue(
     builder = Builder(graph, graph.scope)
     shape = node.outputs[0].tensor.static
     assert shape is not None
-    row, whole = random(maps), random(*shape)
+    row, whole = random(out_channels), random(*shape)
     operands = [constant(ArrayConst(row)), Value("r", Fact(F32, shape))]
     graph.inputs.append(operands[1])
     graph.set_outputs([build(builder, node.outputs[0], *operands)])
@@ -86,12 +86,12 @@ LAYERS = {
     "groups": ("Conv", (1, 5, 5, 34), (70, 17, 1, 1), {"group": 2}),
     "winograd": ("Conv", (2, 14, 17, 16), (50, 16, 3, 3), {}),
     "large winograd": ("Conv", (2, 11, 13, 16), (50, 16, 5, 5), {}),
-    "spread winograd": ("Conv", (2, 15, 18, 16), (33, 16, 3, 3), {"dilations": [2, 2]}),
+    "dilated winograd": ("Conv", (2, 15, 18, 16), (33, 16, 3, 3), {"dilations": [2, 2]}),
     "depthwise": ("Conv", (2, 6, 9, 37), (37, 1, 3, 3), {"group": 37}),
     "several passes": ("Conv", (1, 7, 6, 70), (45, 70, 3, 3), {"strides": [1, 2]}),
-    "short lines": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
+    "short rows": ("Conv", (1, 6, 26, 32), (32, 1, 3, 3), {"group": 32}),
     "one map": ("Conv", (2, 4, 7, 3), (1, 3, 3, 3), {}),
-    "few maps": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
+    "few output channels": ("Conv", (2, 4, 40, 3), (3, 3, 3, 3), {}),
     "side by side": ("ConvTranspose", (2, 6, 5, 20), (20, 5, 2, 2), {"strides": [2, 2]}),
     "transposed": ("ConvTranspose", (2, 6, 5, 20), (20, 33, 2, 3), {"strides": [2, 2]}),
 }
@@ -101,9 +101,9 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_epilogues(layer: str, what: str) -> None:
     op, image, weights, attrs = LAYERS[layer]
-    maps = weights[1] if op == "ConvTranspose" else weights[0]
+    out_channels = weights[1] if op == "ConvTranspose" else weights[0]
     node, values = with_epilogue(
-        op, random(*image), random(*weights), EPILOGUES[what], maps, **attrs
+        op, random(*image), random(*weights), EPILOGUES[what], out_channels, **attrs
     )
     assert node.op.key == (INTERNAL, op)
     call = lowered(node)

@@ -53,16 +53,16 @@ def test_gradient_by_weights(shape: Any, group: int, c: int, o: int) -> None:
     spatial, kernel, attrs = shape
     outs = window_of(kernel, {"auto_pad": b"NOTSET", "ceil_mode": 0, **attrs}).outs(spatial)
     x, dy = random(2, *spatial, c * group), random(2, *outs, o * group)
-    row = "conv_weight_gradient_f32"
+    kernel_name = "conv_weight_gradient_f32"
     if set(attrs) <= {"pads"} and group == 1 and c > 15 and kernel in ((3, 3), (5, 5)):
-        row = "conv_winograd_gradient_f32"
-    check_gradient(x, dy, row, kernel, group=group, **attrs)
+        kernel_name = "conv_winograd_gradient_f32"
+    check_gradient(x, dy, kernel_name, kernel, group=group, **attrs)
 
 
-def check_gradient(x: Array, dy: Array, row: str, kernel: Any, **attrs: Any) -> None:
+def check_gradient(x: Array, dy: Array, kernel_name: str, kernel: Any, **attrs: Any) -> None:
     """Compare a kernel of the gradient by weights with the reference."""
     attrs |= {"kernel_shape": kernel, "channels_last": 1}
-    check_of_inputs("ConvWeightGradient", [x, dy], row, **attrs)
+    check_of_inputs("ConvWeightGradient", [x, dy], kernel_name, **attrs)
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def numbers(
 def pack(b: Array, is_transposed: int, isa: str, kind: str = "") -> Array:
     shape = (*b.shape[:-2], b.shape[-1], b.shape[-2]) if is_transposed else b.shape
     packed, whole = guarded((packed_size(shape, bool(kind)),), np.uint8)
-    row = f"matmul_pack{kind}"
-    assert not native.call(row, [tensor(b)], [tensor(packed)], [is_transposed], [], 2, isa)
+    kernel = f"matmul_pack{kind}"
+    assert not native.call(kernel, [tensor(b)], [tensor(packed)], [is_transposed], [], 2, isa)
     assert untouched(whole, packed)
     return packed
 
@@ -81,7 +81,7 @@ def run(  # noqa: PLR0913 - what a test may vary
     over: int | None = None,
     kind: str = "",
 ) -> Array:
-    """A product by its row, on one ISA and in parts, perhaps over an operand."""
+    """A product by its kernel, on one ISA and in parts, perhaps over an operand."""
     left = a.swapaxes(-1, -2) if trans[0] else a
     right = b.swapaxes(-1, -2) if trans[1] else b
     shape = np.matmul(np.zeros(left.shape), np.zeros(right.shape)).shape
@@ -89,13 +89,15 @@ def run(  # noqa: PLR0913 - what a test may vary
     if over is not None:
         out[...] = operands[over]
         operands = (*operands[:over], out, *operands[over + 1 :])
-    row, given, dims = f"matmul{kind}", (a, b, *operands), (0,)
+    kernel, given, dims = f"matmul{kind}", (a, b, *operands), (0,)
     if is_packed:
         given = (a, pack(b, trans[1], isa, kind), *operands)
-        row, trans, dims = f"matmul_packed{kind}", (trans[0], 0), (right.ndim, *right.shape)
+        kernel, trans, dims = f"matmul_packed{kind}", (trans[0], 0), (right.ndim, *right.shape)
     ints = [*trans, flags, *dims, *program[0]]
     floats = [alpha, *program[1]]
-    error = native.call(row, [tensor(x) for x in given], [tensor(out)], ints, floats, splits, isa)
+    error = native.call(
+        kernel, [tensor(x) for x in given], [tensor(out)], ints, floats, splits, isa
+    )
     assert not error, error
     assert untouched(whole, out)
     return out

@@ -21,13 +21,15 @@ def ramp(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return (np.arange(count) * 37 % 251).astype(np.uint8).view(dtype).reshape(shape)
 
 
-def check(row: str, views: list[np.ndarray], expected: np.ndarray, ints: tuple[int, ...]) -> None:
-    """A row gives the bytes of `expected` on every ISA, in any number of parts."""
+def check(
+    kernel: str, views: list[np.ndarray], expected: np.ndarray, ints: tuple[int, ...]
+) -> None:
+    """A kernel gives the bytes of `expected` on every ISA, in any number of parts."""
     for isa in native.isas:
         for splits in SPLITS:
             out, whole = guarded(expected.shape, expected.dtype)
             given = [tensor(v) for v in views]
-            assert not native.call(row, given, [tensor(out)], list(ints), [], splits, isa)
+            assert not native.call(kernel, given, [tensor(out)], list(ints), [], splits, isa)
             assert untouched(whole, out), f"{isa} wrote outside its output"
             assert out.tobytes() == expected.tobytes(), f"{isa} in {splits} parts"
 

@@ -157,16 +157,16 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "seven taps": ((1, 15, 15, 3), (8, 3, 7, 7), {"pads": (3, 3, 3, 3), "strides": (2, 2)}),
     "dilated": ((1, 9, 9, 5), (6, 5, 3, 3), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
     "grouped": ((1, 7, 7, 12), (16, 3, 3, 3), {"group": 4, "pads": (1, 0, 1, 0)}),
-    "long lines": ((2, 5, 30, 3), (33, 3, 3, 3), {"pads": (1, 2, 0, 1)}),
-    "long lines, strided": (
+    "long rows": ((2, 5, 30, 3), (33, 3, 3, 3), {"pads": (1, 2, 0, 1)}),
+    "long rows, strided": (
         (1, 6, 61, 4),
         (24, 4, 3, 3),
         {"pads": (1, 1, 1, 1), "strides": (2, 2)},
     ),
-    "long lines, no padding": ((1, 4, 53, 8), (17, 8, 1, 3), {"strides": (1, 2)}),
-    "long lines, apart": ((1, 9, 26, 4), (16, 4, 3, 3), {"dilations": (3, 1)}),
-    "long lines, dilated": ((1, 7, 34, 8), (17, 8, 3, 2), {"dilations": (2, 8)}),
-    "long lines, dilated, padded": (
+    "long rows, no padding": ((1, 4, 53, 8), (17, 8, 1, 3), {"strides": (1, 2)}),
+    "long rows, apart": ((1, 9, 26, 4), (16, 4, 3, 3), {"dilations": (3, 1)}),
+    "long rows, dilated": ((1, 7, 34, 8), (17, 8, 3, 2), {"dilations": (2, 8)}),
+    "long rows, dilated, padded": (
         (2, 5, 31, 4),
         (33, 4, 3, 3),
         {"dilations": (1, 3), "pads": (1, 3, 1, 3)},
@@ -190,7 +190,7 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         (12, 4, 3, 3),
         {"group": 2, "dilations": (130, 130), "pads": (130,) * 4},
     ),
-    "far lines": ((1, 2, 30, 3), (5, 3, 3, 3), {"dilations": (900, 1), "pads": (900, 1, 900, 1)}),
+    "far rows": ((1, 2, 30, 3), (5, 3, 3, 3), {"dilations": (900, 1), "pads": (900, 1, 900, 1)}),
     "groups, no image": ((0, 4, 9, 24), (24, 4, 1, 3), {"group": 6}),
     "groups, all padding": ((1, 1, 1, 8), (12, 4, 3, 3), {"group": 2, "pads": (3, 3, 3, 3)}),
     "apart": ((2, 6, 7, 70), (70, 1, 3, 3), {"group": 70, "pads": (1, 1, 1, 1)}),
@@ -214,15 +214,15 @@ CONVS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("out", [I32, F32, U8_CODE, I8_CODE])
 def test_convolutions(name: str, x_type: Any, out: int) -> None:
     x_shape, w_shape, attrs = CONVS[name]
-    maps = w_shape[0]
+    filters = w_shape[0]
     is_bytes = out in (U8_CODE, I8_CODE)
     y_type = np.uint8 if out == U8_CODE else np.int8
     call = internal(
         "QConv",
         [
             numbers(x_type, *x_shape), numbers(np.int8, *w_shape), of(0.02), of(9, x_type),
-            np.linspace(0.01, 0.02, maps).astype(np.float32), np.zeros(maps, np.int8),
-            np.arange(maps).astype(np.int32 if out == I32 else np.float32),
+            np.linspace(0.01, 0.02, filters).astype(np.float32), np.zeros(filters, np.int8),
+            np.arange(filters).astype(np.int32 if out == I32 else np.float32),
             of(3.5) if is_bytes else None, of(11, y_type) if is_bytes else None,
         ],
         (1, 4, 5, 6),

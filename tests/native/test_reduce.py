@@ -46,20 +46,20 @@ def reference(op: str, *arrays: Any, domain: str = "", **attrs: Any) -> list[Arr
 
 
 def check(
-    row: str,
+    kernel: str,
     inputs: list[Array | None],
     expected: list[Array],
     ints: tuple[int, ...] = (),
     floats: tuple[float, ...] = (),
 ) -> None:
-    """A row gives nearly what is expected on every ISA, and the same bytes in any parts."""
+    """A kernel gives nearly what is expected on every ISA, and the same bytes in any parts."""
     for isa in native.isas:
         results = []
         for splits in SPLITS:
             made = [guarded(e.shape, e.dtype) for e in expected]
             outputs = [tensor(inner) for inner, _ in made]
             given = [tensor(x) for x in inputs]
-            assert not native.call(row, given, outputs, list(ints), list(floats), splits, isa)
+            assert not native.call(kernel, given, outputs, list(ints), list(floats), splits, isa)
             assert all(untouched(whole, inner) for inner, whole in made), isa
             results.append([inner for inner, _ in made])
         for other in results[1:]:
@@ -86,22 +86,22 @@ def views(draw: st.DrawFn) -> Array:
 
 @given(views(), st.sampled_from(sorted(REDUCTIONS)), st.integers(0, 31))
 @settings(max_examples=400, deadline=None)
-def test_reductions(view: Array, row: str, bits: int) -> None:
+def test_reductions(view: Array, kernel: str, bits: int) -> None:
     axes = [a for a in range(view.ndim) if bits >> a & 1]
     attrs = {"keepdims": 0, "noop_with_empty_axes": 1}
     x = np.ascontiguousarray(view)
-    expected = reference(REDUCTIONS[row], x, np.array(axes, np.int64), **attrs)
-    check(row, [view], expected, (sum(1 << a for a in axes),))
+    expected = reference(REDUCTIONS[kernel], x, np.array(axes, np.int64), **attrs)
+    check(kernel, [view], expected, (sum(1 << a for a in axes),))
 
 
 @given(views(), st.sampled_from(sorted(ALONG)), st.integers(0, 4))
 @settings(max_examples=300, deadline=None)
-def test_along_an_axis(view: Array, row: str, axis: int) -> None:
-    op, ints, attrs = ALONG[row]
+def test_along_an_axis(view: Array, kernel: str, axis: int) -> None:
+    op, ints, attrs = ALONG[kernel]
     axis %= view.ndim
     assume(not op.startswith("Arg") or view.shape[axis] > 0)
     expected = reference(op, np.ascontiguousarray(view), axis=axis, **attrs)
-    check(row, [view], expected, (axis, *ints))
+    check(kernel, [view], expected, (axis, *ints))
 
 
 @given(views(), st.integers(0, 4), st.booleans(), st.booleans())

@@ -14,7 +14,7 @@ from tests.kernels import SPLITS, tensor
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize(
-    ("row", "x", "products"),
+    ("kernel", "x", "products"),
     [
         ("fma_limit", np.array([0.5, 0.5], np.float32), 1),
         ("fma_limit_64", np.array([0.5, 0.5], np.float64), 1),
@@ -22,11 +22,11 @@ from tests.kernels import SPLITS, tensor
         ("dot_limit", np.array([0x01010101, 1], np.int32), 4),
     ],
 )
-def test_rounds_are_counted(isa: str, row: str, x: np.ndarray, products: int) -> None:
+def test_rounds_are_counted(isa: str, kernel: str, x: np.ndarray, products: int) -> None:
     made = []
     for splits in SPLITS:
         y = np.full((5, 2), -1, np.float32)
-        assert native.call(row, [tensor(x)], [tensor(y)], [], [], splits, isa) == ""
+        assert native.call(kernel, [tensor(x)], [tensor(y)], [], [], splits, isa) == ""
         made.append(y)
     assert all(np.array_equal(made[0], y) for y in made)
     lanes = made[0][:, 0] / (12 * 4096 * products)

@@ -1,4 +1,4 @@
-"""Forests that no row of tests/cases reaches: shared branches, wide nodes, strided rows."""
+"""Forests that no case of tests/cases has: shared branches, wide nodes, strided rows."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def _as_attr(value: Any) -> Any:
     return value
 
 
-def check(node: Node, value: Value, x: Any, row: str) -> None:
+def check(node: Node, value: Value, x: Any, kernel: str) -> None:
     """The kernel of a node, on every ISA and any split, gives what its reference gives."""
     call = lowered(node)
     assert isinstance(call, Call)
-    assert call.kernel == row
+    assert call.kernel == kernel
     expected = list(node.op.run([np.ascontiguousarray(x)], node.attrs))
     for isa in native.isas:
         for splits in SPLITS:

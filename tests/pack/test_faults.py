@@ -199,7 +199,7 @@ def test_another_version(
     path = embedded(tmp_path)
     packed(path)
     monkeypatch.setattr(_native, "version", "99.0")
-    rejected(path, caplog, "it was made with version '0.1.0', and here is '99.0'")
+    rejected(path, caplog, "it was made with version '0.1.0', now '99.0'")
     assert f"run `sardonyx pack {path}` again" in caplog.text
 
 
@@ -216,7 +216,7 @@ def test_other_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     path = embedded(tmp_path)
     level = sardonyx.GraphOptimizationLevel.ORT_ENABLE_BASIC
     packed(path, passes=PassOptions(level=level))
-    rejected(path, caplog, "it was made with level basic, and here is all")
+    rejected(path, caplog, "it was made with level basic, now all")
     assert f"run `sardonyx pack {path} --optimization-level all` again" in caplog.text
     packed(path)
     options = sardonyx.SessionOptions()

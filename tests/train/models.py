@@ -116,11 +116,13 @@ def image_net(batch: Any = 3) -> tuple[Any, dict[str, Array]]:
     """Convolutions with normalization by the batch, pools, a residual, a linear head."""
     net = Net()
     x = "image"
-    for i, (channels, maps, stride) in enumerate(((3, 6, 2), (6, 6, 1))):
-        w = net.weight(f"conv{i}.w", maps, channels, 3, 3)
+    for i, (channels, filters, stride) in enumerate(((3, 6, 2), (6, 6, 1))):
+        w = net.weight(f"conv{i}.w", filters, channels, 3, 3)
         y = net("Conv", x, w, pads=[1, 1, 1, 1], strides=[stride, stride])
-        rows = [net.weight(f"bn{i}.{n}", maps, mean=m) for n, m in (("scale", 1.0), ("bias", 0.0))]
-        stats = [net.weight(f"bn{i}.{n}", maps, mean=2.0) for n in ("mean", "var")]
+        rows = [
+            net.weight(f"bn{i}.{n}", filters, mean=m) for n, m in (("scale", 1.0), ("bias", 0.0))
+        ]
+        stats = [net.weight(f"bn{i}.{n}", filters, mean=2.0) for n in ("mean", "var")]
         y = net("Relu", net("BatchNormalization", y, *rows, *stats, training_mode=1, outputs=3))
         x = net("Add", x, y) if i else net("MaxPool", y, kernel_shape=[3, 3], strides=[2, 2])
     depth = net.weight("depth.w", 6, 1, 3, 3)

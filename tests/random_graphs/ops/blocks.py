@@ -147,18 +147,24 @@ def convolution(b: Builder) -> None:
     attrs = images.windows(b, x)
     channels = x.shape[1]
     group = b.rng.choice([g for g in (1, 1, 1, channels) if channels % g == 0])
-    maps = group * b.rng.choice((1, 2, 4, 8)) if group > 1 else b.rng.choice((1, 3, 8, 16, 17))
+    filters = group * b.rng.choice((1, 2, 4, 8)) if group > 1 else b.rng.choice((1, 3, 8, 16, 17))
     inputs = [
         x,
-        b.new(x.dtype, (maps, channels // group, *attrs["kernel_shape"]), -0.5, 0.5, "initializer"),
+        b.new(
+            x.dtype,
+            (filters, channels // group, *attrs["kernel_shape"]),
+            -0.5,
+            0.5,
+            "initializer",
+        ),
     ]
     if b.rng.random() < 0.5:
-        inputs.append(b.new(x.dtype, (maps,), style="initializer"))
+        inputs.append(b.new(x.dtype, (filters,), style="initializer"))
     y = b.emit("Conv", inputs, group=group, **attrs)[0]
-    shape = (maps, *(1 for _ in y.shape[2:]))
+    shape = (filters, *(1 for _ in y.shape[2:]))
     if b.rng.random() < 0.5:
         stats = [
-            b.new(x.dtype, (maps,), lo, hi, "initializer")
+            b.new(x.dtype, (filters,), lo, hi, "initializer")
             for lo, hi in ((0.5, 1.5), (-1, 1), (-1, 1), (0.3, 2))
         ]
         y = do(b, "BatchNormalization", y, *stats)

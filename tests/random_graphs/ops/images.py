@@ -38,11 +38,11 @@ def conv(b: Builder, op: str) -> None:
     attrs = windows(b, x)
     channels = x.shape[1]
     group = b.rng.choice([g for g in (1, 1, 2, 3, channels) if channels % g == 0])
-    maps = group * b.rng.choice((1, 2, 3, 8, 16))
-    w = weight(b, x, (maps, channels // group, *attrs["kernel_shape"]))
+    filters = group * b.rng.choice((1, 2, 3, 8, 16))
+    w = weight(b, x, (filters, channels // group, *attrs["kernel_shape"]))
     inputs = [x, w]
     if b.rng.random() < 0.6:
-        inputs.append(b.like(x, (maps,)))
+        inputs.append(b.like(x, (filters,)))
     b.emit(op, inputs, group=group, **attrs)
 
 
@@ -51,11 +51,11 @@ def conv_transpose(b: Builder, op: str) -> None:
     attrs = windows(b, x)
     channels = x.shape[1]
     group = b.rng.choice([g for g in (1, 1, 2, channels) if channels % g == 0])
-    maps = b.rng.choice((1, 2, 3, 5))
-    w = weight(b, x, (channels, maps, *attrs["kernel_shape"]))
+    filters = b.rng.choice((1, 2, 3, 5))
+    w = weight(b, x, (channels, filters, *attrs["kernel_shape"]))
     inputs = [x, w]
     if b.rng.random() < 0.5:
-        inputs.append(b.like(x, (maps * group,)))
+        inputs.append(b.like(x, (filters * group,)))
     if "strides" in attrs and b.rng.random() < 0.4:
         attrs["output_padding"] = [b.rng.randint(0, s - 1) for s in attrs["strides"]]
     b.emit(op, inputs, group=group, **attrs)

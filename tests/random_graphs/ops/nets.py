@@ -103,11 +103,11 @@ def layer(b: Builder, x: Value) -> Value:
         return do(b, b.rng.choice(("MaxPool", "AveragePool")), x, **same)
     size = b.rng.choice((1, 3))
     group = channels if kind < 0.35 else 1
-    maps = channels if group > 1 else b.rng.choice((4, 8, 16, 17, 32))
-    w = b.new("float", (maps, channels // group, *[size] * edges), -0.4, 0.4, "initializer")
+    filters = channels if group > 1 else b.rng.choice((4, 8, 16, 17, 32))
+    w = b.new("float", (filters, channels // group, *[size] * edges), -0.4, 0.4, "initializer")
     inputs = [x, w]
     if b.rng.random() < 0.6:
-        inputs.append(b.new("float", (maps,), style="initializer"))
+        inputs.append(b.new("float", (filters,), style="initializer"))
     y = b.emit("Conv", inputs, group=group, pads=[size // 2] * (2 * edges))[0]
     if b.rng.random() < 0.6:
         y = do(b, b.rng.choice(("Relu", "Sigmoid", "LeakyRelu", "HardSigmoid", "Elu")), y)

@@ -91,10 +91,10 @@ def qlinear_matmul(b: Builder, op: str) -> None:
 def qlinear_conv(b: Builder, op: str) -> None:
     x = image(b, ["uint8", "int8"], (2,))
     attrs = images.windows(b, x)
-    maps = b.rng.choice((1, 3, 8, 16))
+    filters = b.rng.choice((1, 3, 8, 16))
     kind = "int8" if x.dtype == "int8" else b.rng.choice(("uint8", "int8"))
-    w = b.new(kind, (maps, x.shape[1], *attrs["kernel_shape"]), style="initializer")
-    each = (maps,) if b.rng.random() < 0.4 else ()
+    w = b.new(kind, (filters, x.shape[1], *attrs["kernel_shape"]), style="initializer")
+    each = (filters,) if b.rng.random() < 0.4 else ()
     zero = b.given(
         np.full(each, 0 if each else b.rng.choice((0, 3))).astype(DTYPES[kind]), "initializer"
     )
@@ -103,7 +103,7 @@ def qlinear_conv(b: Builder, op: str) -> None:
         scale_of(b, "float", ()), zero_of(b, x.dtype, ()),
     ]  # fmt: skip
     if b.rng.random() < 0.5:
-        inputs.append(b.new("int32", (maps,), -200, 200, "initializer"))
+        inputs.append(b.new("int32", (filters,), -200, 200, "initializer"))
     b.emit(op, inputs, **attrs)
 
 

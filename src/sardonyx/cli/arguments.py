@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import sardonyx._native as native
 from sardonyx.ort.config_keys import Keys
-from sardonyx.passes.options import PRECISIONS
+from sardonyx.passes.options import LEVELS, PRECISIONS
 
 MAX_DIM: Final = 1 << 40
 ORDERS: Final = ("least_peak", "reverse_depth_first", "priority_based", "memory_efficient")
@@ -225,8 +225,8 @@ PRECISION: Final = option(
 )
 LEVEL: Final = option(
     "--level LEVEL",
-    "optimization level: none, basic, extended or all (default)",
-    choices=("none", "basic", "extended", "all"),
+    "optimization level: none, basic, extended, layout (as extended) or all (default)",
+    choices=tuple(LEVELS),
     default="all",
 )
 STOP_AFTER: Final = option(

@@ -35,7 +35,7 @@ from sardonyx.cli.arguments import (
     two,
     whole,
 )
-from sardonyx.passes.options import PRECISIONS
+from sardonyx.passes.options import LEVELS, PRECISIONS
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -196,8 +196,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("--verify", "write nothing; verify every byte of the pack and the weights"),
             option(
                 "--optimization-level LEVEL",
-                "none, basic, extended or all (default); must be that of the sessions",
-                choices=("none", "basic", "extended", "all"),
+                "none, basic, extended, layout or all (default); must be that of the sessions",
+                choices=tuple(LEVELS),
                 default="all",
             ),
             PRECISION,
@@ -311,7 +311,9 @@ _COMMANDS: Final[Mapping[str, tuple[str, str, str, Sequence[Option]]]] = {
             option("A", "an ONNX file", dest="model"),
             option("B", "another one (default: A in two ways)", dest="other", nargs="?"),
             option("--with MODULE", "run B in a module with onnxruntime's interface", dest="with_"),
-            option("--levels A,B", "optimization levels: none, basic, extended, all", type=two),
+            option(
+                "--levels A,B", "optimization levels: none, basic, extended, layout, all", type=two
+            ),
             option("--precisions A,B", "precisions: exact, bf16, int8", type=two),
             option("--providers A,B", "execution providers: cpu, cuda, torch, ...", type=two),
             option("--isas A,B", "kernels: base, avx2, avx512, ...", type=two),

@@ -26,9 +26,8 @@ from sardonyx.cli.compare.sides import (
     SideOptions,
 )
 from sardonyx.cli.console import activity, count, heading, note, printable, say, table
-from sardonyx.cli.pack import LEVELS
 from sardonyx.graph.graph import Node
-from sardonyx.passes.options import PRECISIONS
+from sardonyx.passes.options import LEVELS, PRECISIONS
 
 EQUAL, DIFFERENT = 0, 1
 _ALIASES: Final = {"disable": "none", "disabled": "none"}

@@ -15,8 +15,8 @@ from sardonyx.cli import inputs as feeds
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.compare.sides import ComparedModel
 from sardonyx.cli.console import activity, printable, say, table
-from sardonyx.cli.pack import LEVELS
 from sardonyx.ort.options import SessionOptions
+from sardonyx.passes.options import LEVELS
 from sardonyx.session import InferenceSession
 
 _LARGE: Final = 1 << 30  # bytes of weights that get a file of their own

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import time
-from typing import Any, Final
+from typing import Any
 
 from sardonyx.base.records import replace
 from sardonyx.base.units import format_bytes, format_seconds
@@ -15,19 +15,11 @@ from sardonyx.cli.console import activity, printable, say
 from sardonyx.compile import Options, pack_settings, read_source
 from sardonyx.compile.pack_model import Request, Written, pack, standalone
 from sardonyx.errors import Fail
-from sardonyx.ort.enums import GraphOptimizationLevel as Level
 from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.lookup import SUFFIX, PackOptions
 from sardonyx.pack.read import read_pack
-from sardonyx.passes.options import PRECISIONS, PassOptions
+from sardonyx.passes.options import LEVELS, PRECISIONS, PassOptions
 from sardonyx.providers import resolve
-
-LEVELS: Final = {
-    "none": Level.ORT_DISABLE_ALL,
-    "basic": Level.ORT_ENABLE_BASIC,
-    "extended": Level.ORT_ENABLE_EXTENDED,
-    "all": Level.ORT_ENABLE_ALL,
-}
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -19,21 +19,13 @@ from sardonyx.load.source import ModelBytes
 from sardonyx.pack.checksums import FileRange
 from sardonyx.pack.codec import need, read_int, read_list, read_str
 from sardonyx.pack.errors import OptionsMismatch, PackMismatch
-from sardonyx.passes.options import GraphOptimizationLevel as Level
-from sardonyx.passes.options import PassOptions
+from sardonyx.passes.options import LEVELS, PassOptions
 
 BLOCK: Final = 4096  # bytes of a sample
 # Bytes of a model without initializers. Only larger ones are searched for weights in attributes.
 _MAX_GRAPH_BYTES: Final = 1 << 22
 
-# As the command line names them.
-LEVELS: Final[dict[int, str]] = {
-    Level.ORT_DISABLE_ALL: "none",
-    Level.ORT_ENABLE_BASIC: "basic",
-    Level.ORT_ENABLE_EXTENDED: "extended",
-    Level.ORT_ENABLE_LAYOUT: "layout",
-    Level.ORT_ENABLE_ALL: "all",
-}
+_LEVEL_NAMES: Final[dict[int, str]] = {level: name for name, level in LEVELS.items()}
 
 # Versions of the layouts of packing kernels, where they are no longer the first.
 LAYOUT_VERSIONS: Final[dict[str, int]] = {"qdepthwise_pack": 2, "qgemm_pack": 3}
@@ -69,13 +61,18 @@ def check_options(stored: Any, current: dict[str, Any], ignored: Sequence[str] =
     for key in sorted(stored.keys() | current.keys()):
         if key not in ignored and stored.get(key) != current.get(key):
             was, now = (_named(key, options.get(key)) for options in (stored, current))
-            raise OptionsMismatch(f"it was made with {key} {was}, and here is {now}", key)
+            raise OptionsMismatch(f"it was made with {key} {was}, now {now}", key)
+
+
+def level_name(settings: dict[str, Any]) -> str:
+    """Return the optimization level of settings, as the command line names it."""
+    return _LEVEL_NAMES[settings["level"]]
 
 
 def _named(key: str, value: Any) -> str:
-    """Format the value of an option; levels by their names on the command line."""
-    if key == "level" and type(value) is int and value in LEVELS:
-        return LEVELS[value]
+    """Format the value of an option."""
+    if key == "level" and type(value) is int:
+        return _LEVEL_NAMES.get(value, repr(value))
     return repr(value)
 
 

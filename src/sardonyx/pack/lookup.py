@@ -79,7 +79,7 @@ def find_pack(
 
 def _hint(model: ModelBytes, path: str, error: InvalidPack, settings: Settings) -> str:
     """Return what to do about a pack; none for one in a cache, which is written again."""
-    from sardonyx.pack.identity import LEVELS
+    from sardonyx.pack.identity import level_name
     from sardonyx.save.model import is_stub
 
     model_path = model.files.model_path
@@ -89,11 +89,9 @@ def _hint(model: ModelBytes, path: str, error: InvalidPack, settings: Settings) 
     if is_stub(model.source.data):
         return "; pack the model that it was made of again, with --standalone"
     option = error.option if isinstance(error, OptionsMismatch) else ""
-    level = LEVELS[settings["level"]] if option == "level" else ""
-    # The command line has neither other options nor the level "layout".
-    if option not in ("", "level", "version") or level == "layout":
+    if option not in ("", "level", "version"):  # the command line has no others
         return "; sardonyx.pack_cache keeps a pack for each choice of options"
-    flag = f" --optimization-level {level}" if level else ""
+    flag = f" --optimization-level {level_name(settings)}" if option == "level" else ""
     return f"; run `sardonyx pack {model_path}{flag}` again"
 
 

@@ -14,8 +14,19 @@ class GraphOptimizationLevel(Named):
     ORT_DISABLE_ALL = 0  # only what kernels need: decompositions, layouts, internal ops
     ORT_ENABLE_BASIC = 1  # folding, common subexpressions, algebra, BatchNormalization into Conv
     ORT_ENABLE_EXTENDED = 2  # fusions: activations, attention, quantized ops, elementwise chains
+    # No pass needs a level above EXTENDED: layouts are chosen at every level (`channels_last`).
     ORT_ENABLE_LAYOUT = 3
     ORT_ENABLE_ALL = 99
+
+
+# As the command line and messages name the levels.
+LEVELS: Final = {
+    "none": GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "layout": GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
+    "all": GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
 
 
 @frozen

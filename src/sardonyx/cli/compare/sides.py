@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol
 from sardonyx.base.protobuf_wire import Message
 from sardonyx.base.records import frozen, replace
 from sardonyx.cli.bench_worker import unused
-from sardonyx.cli.pack import LEVELS
 from sardonyx.compile import load_model
 from sardonyx.errors import Fail
 from sardonyx.graph.copy import copy_nodes
@@ -24,6 +23,7 @@ from sardonyx.load import LoadOptions, read_record
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ort.config_keys import Keys
+from sardonyx.passes.options import LEVELS
 
 _GRAPH, _OUTPUT, _NAME = 7, 12, 1  # field numbers of ModelProto, GraphProto and ValueInfoProto
 _FOLDER: Final = "session.model_external_initializers_file_folder_path"

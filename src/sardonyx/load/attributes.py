@@ -136,7 +136,7 @@ def constant_node(attributes: Attributes, records: dict[str, AttributeRecord]) -
     present = [name for name in records if name in _CONSTANT_KINDS]
     if len(present) != 1:
         names = ", ".join(_CONSTANT_KINDS)
-        raise InvalidGraph(f"a Constant has one of {names}, and here is {list(records)}")
+        raise InvalidGraph(f"a Constant must have exactly one of {names}, got {list(records)}")
     name, record = present[0], records[present[0]]
     kind = _KINDS.get(record.type)
     # Before ONNX had sparse_value, sparse tensors were stored as value.

@@ -436,7 +436,7 @@ def _shown(record: NodeRecord) -> str:
 
 
 def _no_body(record: GraphRecord) -> Graph:
-    raise InvalidGraph(f"a constant has no body, and here is {record.name!r}")
+    raise InvalidGraph(f"a Constant must not have a graph as an attribute, got {record.name!r}")
 
 
 # Domains and ops that onnxruntime introduces for one machine, and leaves in saved models.

@@ -1,10 +1,12 @@
 """The TorchDynamo backend: `torch.compile(model, backend="sardonyx")`.
 
 TorchDynamo captures the graph, AOTAutograd makes it functional and derives the backward graph, and
-both are lowered to sessions here. torch keeps autograd, random numbers, mutation and parameters.
-The steps, in order: `capture` and the `replace_*_calls` functions adjust what TorchDynamo captured,
-`partition` chooses what is saved for the backward graph, `lower` makes a model of each graph,
-`split` leaves calls without a lowering to torch, `executor` runs the rest.
+both are lowered to sessions here. torch keeps autograd, random generators, mutation and parameters.
+The steps, in order: the `replace_*_calls` functions adjust what TorchDynamo captured, `partition`
+chooses what is saved for the backward graph, `lower` makes a model of each graph and records the
+calls without a lowering, each with the reason. `split` partitions the graph around those calls,
+which run in torch; in a graph that is split, random draws run in torch as well, in their order.
+`executor` runs the sessions.
 """
 
 from __future__ import annotations

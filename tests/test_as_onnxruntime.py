@@ -172,7 +172,7 @@ print(json.dumps([eval(question) for question in json.load(sys.stdin)]))
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["installed", "not installed"])
-def test_what_packages_ask(is_there: bool, bare: Path, tmp_path: Path) -> None:
+def test_queries_of_package_metadata(is_there: bool, bare: Path, tmp_path: Path) -> None:
     (bare / "sardonyx").symlink_to(ROOT / "sardonyx")
     asked = json.dumps([*QUESTIONS])
     start = ([] if is_there else ["-S"]) + [*AS_ONNXRUNTIME, "-c", IMPORTS]
@@ -219,7 +219,7 @@ def test_sardonyx_is_found_where_the_path_does_not_lead_to_it(bare: Path, tmp_pa
 
 
 @pytest.mark.parametrize("module", ["transformers.machine_info", "quantization.fusions"])
-def test_parts_that_are_missing(bare: Path, tmp_path: Path, module: str) -> None:
+def test_missing_submodules(bare: Path, tmp_path: Path, module: str) -> None:
     (bare / "sardonyx").symlink_to(ROOT / "sardonyx")
     code = f"import onnxruntime.{module} as module; print(module.__file__)"
     done = run("-S", *AS_ONNXRUNTIME, "-c", code, cwd=tmp_path, PYTHONPATH=str(bare))

@@ -61,7 +61,9 @@ def write(path: Path, data: bytes) -> None:
         ("replace", "after"),
     ],
 )
-def test_killed(point: str, when: str, named: str, there: bool, tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_no_file(
+    point: str, when: str, named: str, there: bool, tmp_path: Path
+) -> None:
     """Old bytes or new ones; a temporary file stays only where the file was there before."""
     path = tmp_path / "file"
     if there:
@@ -87,7 +89,7 @@ def test_killed(point: str, when: str, named: str, there: bool, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_writer_at_work_is_left_alone(
+def test_files_of_running_writers_are_kept(
     named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"

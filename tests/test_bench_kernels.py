@@ -39,7 +39,7 @@ def test_a_case_without_its_step_says_what_ran() -> None:
 
 
 @pytest.mark.parametrize("markdown", [False, True])
-def test_what_is_under_its_goal_is_listed(
+def test_cases_below_their_goal_are_listed(
     capsys: pytest.CaptureFixture[str], markdown: bool
 ) -> None:
     given = argparse.Namespace(words=["64 x"], threads="1", rivals=False, markdown=markdown)

@@ -83,7 +83,7 @@ g (bool c, float[N, 4] x, float[N, 4] w) => (float[N, 4] y) {
 
 
 @pytest.mark.parametrize("c", [YES, NO])
-def test_branches_read_what_lies_around_them(c: Any) -> None:
+def test_branches_capture_outer_values(c: Any) -> None:
     check(PICK, c=c, x=f32(3, 4), w=f32(3, 4) + 1)
     assert facts(PICK) == ["f32[N,4]"]
 
@@ -290,7 +290,7 @@ def test_a_loop_in_a_loop() -> None:
     assert rows.shape == (3, 2, 4)
 
 
-def test_a_sequence_is_carried_and_joined() -> None:
+def test_a_carried_sequence_is_concatenated() -> None:
     text = """
     g (int64 m, float[N, 2] x) => (seq(float[]) parts, float[M, 2] y) {
       start = SequenceEmpty ()
@@ -331,13 +331,13 @@ def test_a_scan_of_two_inputs_one_of_them_backwards() -> None:
     assert facts(SCAN) == ["f32[2]", "f32[2,T]", "f32[T,2]"]
 
 
-def test_a_scan_of_nothing() -> None:
+def test_a_scan_of_length_zero() -> None:
     last, y, z = ours(SCAN, s=f32(2), a=f32(0, 2), b=f32(2, 0))
     equal(last, f32(2))
     assert (y.shape, z.shape) == ((2, 0), (0, 2))
 
 
-def test_a_scan_reads_what_lies_around_it() -> None:
+def test_a_scan_captures_outer_values() -> None:
     text = """
     g (float[N] s, float[T, N] a, float[N] k) => (float[N] last, float[T, N] y) {
       last, y = Scan <num_scan_inputs = 1, body = c (float[N] h, float[N] p)
@@ -420,7 +420,7 @@ def test_a_carried_value_must_keep_its_type() -> None:
     refused(text, "goes in as f32 and comes back as i64", m=count(1), x=f32(2))
 
 
-def test_collected_values_must_be_alike() -> None:
+def test_scan_outputs_must_have_equal_shapes() -> None:
     text = """
     g (int64 m, float[N] x) => (float[T, A] all) {
       zero = Constant <value_ints = [0]> ()
@@ -468,7 +468,7 @@ def test_a_carried_value_may_begin_as_a_constant() -> None:
 
 
 @pytest.mark.parametrize("trips", [0, 2])
-def test_no_trip_leaves_known_sizes_alone(trips: int) -> None:
+def test_zero_trips_keep_other_sizes(trips: int) -> None:
     text = """
     g (int64 m, float[N] x) => (float[T, N] all, float[N] y) {
       all = Loop (m, ) <body = b (int64 i, bool go) => (bool go_on, float[N] s) {

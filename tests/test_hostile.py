@@ -54,13 +54,13 @@ def tame(value: Any) -> Any:
 
 @settings(max_examples=400)
 @given(st.sampled_from(seeds()), st.sampled_from(seeds()), st.randoms(use_true_random=False))
-def test_changed_bytes(data: bytes, other: bytes, rng: Random) -> None:
+def test_mutated_bytes(data: bytes, other: bytes, rng: Random) -> None:
     load_and_run(change_bytes(rng, data, other), rng)
 
 
 @settings(max_examples=800)
 @given(st.sampled_from(seeds()), st.randoms(use_true_random=False))
-def test_changed_parts(data: bytes, rng: Random) -> None:
+def test_mutated_models(data: bytes, rng: Random) -> None:
     load_and_run(change_model(rng, data), rng)
 
 
@@ -119,7 +119,7 @@ def test_long_chains_of_sizes_run(op: str) -> None:
 
 
 @pytest.mark.parametrize(("op", "number"), [("Mul", 2), ("Add", "d"), ("Mul", "d")])
-def test_sizes_that_grow_without_end(op: str, number: Any) -> None:
+def test_sizes_that_grow_without_bound(op: str, number: Any) -> None:
     other = number if isinstance(number, str) else "two"
     nodes, last = chain(op, 400, "d", other)
     if op == "Add":
@@ -189,7 +189,7 @@ GREEDY: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("op", GREEDY)
 @pytest.mark.parametrize("is_known", [True, False], ids=["constants", "inputs"])
-def test_more_than_any_memory(op: str, is_known: bool) -> None:
+def test_sizes_beyond_any_memory(op: str, is_known: bool) -> None:
     names, values, attrs = GREEDY[op]
     given = {name: np.asarray(value) for name, value in values.items()}
     node = helper.make_node(op, names.split(), ["y"], **attrs)
@@ -209,7 +209,7 @@ def test_more_than_any_memory(op: str, is_known: bool) -> None:
         sardonyx.InferenceSession(model).run(None, FED | ({} if is_known else given))
 
 
-def test_an_exponent_without_bound() -> None:
+def test_a_huge_exponent() -> None:
     node = helper.make_node("GlobalLpPool", ["image"], ["y"], p=2**31 - 1)
     y = run([node], "y", image=np.full((1, 1, 8, 8), 0.5, np.float32))
     assert y.shape == (1, 1, 1, 1)

@@ -100,7 +100,7 @@ def test_later_modules_are_in_it(package: Path) -> None:
     assert run_python(package, LATER) == [PLAIN, "GridSample"]
 
 
-def test_it_can_be_switched_off(package: Path) -> None:
+def test_the_cache_can_be_disabled(package: Path) -> None:
     assert imported(package, SARDONYX_IMPORT_CACHE="0")[0] == PLAIN
     assert not caches(package)
     imported(package)
@@ -120,7 +120,7 @@ def test_optimized_code_is_not_cached(package: Path) -> None:
     assert run_python(package, CODE.replace("assert", "0 and"), "-O")[0] == PLAIN
 
 
-def test_a_changed_source_counts(package: Path, module: Path) -> None:
+def test_a_changed_source_invalidates(package: Path, module: Path) -> None:
     imported(package)
     module.write_text(module.read_text().replace(first_words(module), OTHER))
     assert imported(package) == [PLAIN, OTHER]
@@ -128,7 +128,7 @@ def test_a_changed_source_counts(package: Path, module: Path) -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [False, True], ids=["written", "renamed"])
-def test_a_source_of_equal_time_and_size_counts(
+def test_a_changed_source_of_equal_time_and_size_invalidates(
     package: Path, module: Path, is_replaced: bool
 ) -> None:
     """As in an upgrade of a wheel that an installer gives fixed times."""
@@ -166,7 +166,7 @@ def test_a_damaged_file_is_replaced(package: Path) -> None:
     assert imported(package)[0] == CACHED
 
 
-def test_a_folder_that_cannot_be_written(package: Path) -> None:
+def test_a_read_only_folder(package: Path) -> None:
     prefix = package.parent / "prefix"
     prefix.write_text("not a folder")
     assert imported(package, PYTHONPYCACHEPREFIX=str(prefix))[0] == PLAIN
@@ -194,7 +194,7 @@ def test_a_source_that_changes_during_the_import(package: Path, module: Path) ->
     assert imported(package) == [CACHED, OTHER]
 
 
-def test_a_module_that_is_barred(package: Path) -> None:
+def test_a_module_set_to_none_in_sys_modules(package: Path) -> None:
     run_python(package, "import sys\nsys.modules['sardonyx.train'] = None\nimport sardonyx")
     assert caches(package)
 

@@ -23,7 +23,7 @@ def in_child(call: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_fork_keeps_what_the_forking_thread_holds() -> None:
+def test_a_fork_keeps_locks_of_the_forking_thread() -> None:
     lock = Lock()
 
     def is_held() -> bool:
@@ -34,7 +34,7 @@ def test_a_fork_keeps_what_the_forking_thread_holds() -> None:
     assert in_child(lock.try_acquire)
 
 
-def test_a_fork_opens_what_other_threads_hold() -> None:
+def test_a_fork_releases_locks_of_other_threads() -> None:
     lock, held, done = Lock(), threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -52,7 +52,7 @@ def test_a_fork_opens_what_other_threads_hold() -> None:
         thread.join()
 
 
-def test_a_fork_while_run_options_are_read_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_during_the_first_read_of_run_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flag of `terminate` is made without a lock: a child would wait for it forever."""
     entered, done = threading.Event(), threading.Event()
 
@@ -78,7 +78,7 @@ def test_a_fork_while_run_options_are_read_first(monkeypatch: pytest.MonkeyPatch
         thread.join()
 
 
-def test_a_thread_does_not_wait_for_itself() -> None:
+def test_a_thread_does_not_deadlock_with_itself() -> None:
     lock = NonReentrantLock("compiling")
     with lock, pytest.raises(ValueFault, match="this thread is compiling"):
         lock.__enter__()

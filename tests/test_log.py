@@ -29,7 +29,7 @@ log.warning("three")
         (3, []),
     ],
 )
-def test_a_session_says_what_it_is_asked_for(severity: int, said: list[str]) -> None:
+def test_log_severity(severity: int, said: list[str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", CODE.format(severity=severity)],
         capture_output=True, text=True, check=True,

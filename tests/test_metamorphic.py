@@ -97,7 +97,7 @@ def test_settings(name: str, ort: OrtProcess) -> None:
 
 
 @pytest.mark.parametrize("stored", sessions.STORED)
-def test_files_are_what_is_loaded(stored: str, tmp_path: Path) -> None:
+def test_saved_forms_are_loaded(stored: str, tmp_path: Path) -> None:
     path = sessions.STORED[stored](MODEL.SerializeToString(), tmp_path, settings.Settings())
     session = sessions.session(path, settings.Settings())
     assert ("pack" in session._compiled.stages.seconds()) == (stored == "packed")
@@ -120,7 +120,7 @@ def test_chains_are_of_every_transform() -> None:
     assert max(map(len, chains)) > 2
 
 
-def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch, ort: OrtProcess) -> None:
+def test_a_wrong_answer_is_detected(monkeypatch: pytest.MonkeyPatch, ort: OrtProcess) -> None:
     it = original(some_case())
     run = settings.run
 
@@ -134,7 +134,7 @@ def test_a_wrong_answer_is_found(monkeypatch: pytest.MonkeyPatch, ort: OrtProces
     assert outcome.detail.startswith("output 0: 6 of 6 differ")
 
 
-def test_a_refusal_of_our_own_is_found(monkeypatch: pytest.MonkeyPatch, ort: OrtProcess) -> None:
+def test_a_wrong_refusal_is_detected(monkeypatch: pytest.MonkeyPatch, ort: OrtProcess) -> None:
     it = original(some_case())
 
     def refuse(*_: Any) -> Any:

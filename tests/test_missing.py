@@ -17,7 +17,7 @@ def raised(what: BaseException, context: BaseException | None = None) -> BaseExc
     return what
 
 
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("re2", "PIL"):
         monkeypatch.setitem(sys.modules, name, None)
     errors = [

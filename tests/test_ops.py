@@ -174,7 +174,7 @@ def test_constant_inputs(index: int) -> None:
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
-def test_constants_behind_the_first_input(index: int) -> None:
+def test_all_but_the_first_input_constant(index: int) -> None:
     case = CASES[index]
     constants = weights_among(case)
     if not constants:
@@ -190,7 +190,7 @@ def weights_among(case: Case) -> list[str]:
 
 
 @pytest.mark.parametrize("index", GOOD, ids=title)
-def test_strided_inputs_of_open_sizes(index: int) -> None:
+def test_strided_inputs_of_symbolic_sizes(index: int) -> None:
     case = CASES[index]
     feeds = {n: strided(x) for n, x in feeds_of(case).items()}
     check_alike(case, run(case, feeds, symbolic=True), results(index))

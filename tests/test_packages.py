@@ -49,7 +49,7 @@ ANSWERS: dict[str, tuple[Any, Any, float, str | None]] = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_what_is_the_same(name: str, tool: Any) -> None:
+def test_equal_answers(name: str, tool: Any) -> None:
     ours, theirs, absolute, wrong = ANSWERS[name]
     found = [where for where, _, is_wrong in tool.compare(ours, theirs, absolute) if is_wrong]
     assert found == ([] if wrong is None else [wrong])

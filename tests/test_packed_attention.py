@@ -33,7 +33,7 @@ def is_token() -> Array:
     return np.arange(4) < LENGTHS[:, None]
 
 
-def test_packed_is_padded() -> None:
+def test_packed_equals_padded() -> None:
     tokens, offsets, ends, _ = run("RemovePadding", TEXTS, LENGTHS)
     made = run("PackedAttention", tokens, WEIGHTS, BIAS, offsets, ends, num_heads=2)[0]
     restored = run("RestorePadding", made, offsets)[0]
@@ -42,7 +42,7 @@ def test_packed_is_padded() -> None:
 
 
 @pytest.mark.parametrize("form", ["apart", "together"])
-def test_packed_heads_are_padded(form: str) -> None:
+def test_packed_heads_equal_padded(form: str) -> None:
     tokens, offsets, ends, _ = run("RemovePadding", TEXTS, LENGTHS)
     product = tokens @ WEIGHTS
     parts: list[Any] = list(np.split(product, 3, axis=1))
@@ -82,7 +82,7 @@ def test_a_window_is_a_band() -> None:
         assert np.array_equal(found[0][0, 0], found[1][0, 0]) is is_same
 
 
-def test_blocks_that_are_all_there() -> None:
+def test_sparse_attention_with_all_blocks() -> None:
     """With every block seen, and a shared cache, it is grouped attention."""
     q, k, v = f32(1, 20, 32), f32(1, 20, 16), f32(1, 20, 16) * 2
     cache = np.zeros((1, 2, 32, 8), np.float32)
@@ -106,7 +106,7 @@ def test_blocks_that_are_all_there() -> None:
     np.testing.assert_allclose(blind[0][:, 16:], near[0], rtol=1e-5, atol=1e-6)
 
 
-def test_pages_are_a_cache() -> None:
+def test_paged_attention_equals_a_contiguous_cache() -> None:
     """Blocks of a pool in any order are the same as one cache."""
     rng = np.random.default_rng(7)
     heads = {"num_heads": 4, "kv_num_heads": 2}

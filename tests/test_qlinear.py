@@ -125,7 +125,7 @@ def answers(op: str, m: Maker, attrs: dict[str, Any]) -> tuple[Array, Array]:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("op", OPS)
-def test_differs_at_halves_only(op: str, seed: int) -> None:
+def test_differences_are_ties_only(op: str, seed: int) -> None:
     m = Maker(seed)
     y, attrs = OPS[op](m)
     scale, zero = m.inputs[:2] if op == "QLinearConcat" else m.inputs[-2:]
@@ -140,7 +140,7 @@ def test_differs_at_halves_only(op: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_softmax_is_a_step_away_at_most(seed: int) -> None:
+def test_softmax_differs_by_one_step_at_most(seed: int) -> None:
     """Whereas onnxruntime rounds each exponential to a whole number first."""
     m = Maker(seed)
     x = m.bytes(4, 19)
@@ -177,7 +177,7 @@ def other(x: Any, rng: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize("index", ROUNDED, ids=title)
-def test_constants_give_the_bytes_that_inputs_give(index: int) -> None:
+def test_constant_folding_gives_the_same_bytes(index: int) -> None:
     rng = np.random.default_rng(index)
     for _ in range(6):
         case = replace(CASES[index], inputs=tuple(other(x, rng) for x in CASES[index].inputs))

@@ -35,7 +35,9 @@ def weights(rows: int, columns: int, dtype: Any) -> Any:
 @pytest.mark.parametrize("is_symmetric", [True, False])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize(("k", "n", "block"), SHAPES)
-def test_products(k: int, n: int, block: int, bits: int, is_symmetric: bool, dtype: Any) -> None:
+def test_weights_of_matmuls(
+    k: int, n: int, block: int, bits: int, is_symmetric: bool, dtype: Any
+) -> None:
     blocks, per_byte, w = -(-k // block), 8 // bits, weights(k, n, dtype)
     made = []
     for module in (ours, theirs):
@@ -54,7 +56,9 @@ def test_products(k: int, n: int, block: int, bits: int, is_symmetric: bool, dty
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("is_symmetric", [True, False])
 @pytest.mark.parametrize(("k", "n", "block"), [(32, 4, 16), (40, 4, 16), (33, 5, 16), (35, 3, 32)])
-def test_for_dequantizing(k: int, n: int, block: int, is_symmetric: bool, dtype: Any) -> None:
+def test_weights_of_dequantize_linear(
+    k: int, n: int, block: int, is_symmetric: bool, dtype: Any
+) -> None:
     """Of 4 bits alone: onnxruntime's function for 2 writes beyond its outputs."""
     blocks, w, made = -(-k // block), weights(k, n, dtype), []
     for module in (ours, theirs):
@@ -72,7 +76,7 @@ def test_for_dequantizing(k: int, n: int, block: int, is_symmetric: bool, dtype:
 
 
 @pytest.mark.parametrize("is_symmetric", [True, False])
-def test_2_bits_for_dequantizing(is_symmetric: bool) -> None:
+def test_2_bit_weights_of_dequantize_linear(is_symmetric: bool) -> None:
     w = weights(32, 4, np.float32)
     q, scales, zeros = np.zeros(32, np.uint8), np.zeros((2, 4), np.float32), np.zeros(2, np.uint8)
     ours.quantize_qdq_matmul_2bits(q, w, scales, zeros, 16, 4, 32, is_symmetric)

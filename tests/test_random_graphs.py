@@ -50,7 +50,7 @@ for seed in range(24):
 """
 
 
-def test_a_seed_is_a_graph() -> None:
+def test_graphs_are_deterministic() -> None:
     """Also in another process, where sets of strings have another order."""
     digests = []
     for hash_seed in ("1", "2"):
@@ -105,7 +105,7 @@ def _broken(graph: RandomGraph) -> RandomGraph:
     return replace(graph, runs=runs, steps=[])
 
 
-def test_a_wrong_answer_is_found_and_made_small(ort: OrtProcess) -> None:
+def test_a_wrong_answer_is_detected_and_shrunk(ort: OrtProcess) -> None:
     seeds = (s for s in range(1000) if len(make(s).nodes) > 8)
     graphs = (make(s) for s in seeds)
     graph = next(g for g in graphs if g.outputs and g.runs[0].values[g.outputs[0]].dtype == "f4")
@@ -116,7 +116,7 @@ def test_a_wrong_answer_is_found_and_made_small(ort: OrtProcess) -> None:
     assert small.outputs == graph.outputs[:1]
 
 
-def test_onnxruntime_may_die(ort: OrtProcess) -> None:
+def test_crashes_of_onnxruntime_are_reported(ort: OrtProcess) -> None:
     graph = next(g for g in map(make, range(100)) if g.outputs and not g.refusal)
     assert theirs(graph, graph.outputs, ort)
     assert ort._process is not None

@@ -84,13 +84,13 @@ def test_a_condition_of_either_rank_is_native(last: int) -> None:
 
 
 @pytest.mark.parametrize("last", [1, 3])
-def test_a_rank_that_is_seen_stays(last: int) -> None:
+def test_the_rank_of_an_output_is_kept(last: int) -> None:
     text = WHILE.replace("int64 n)", "int64 n, bool[] done)")
     check(text, x=np.arange(5, dtype=np.float32), last=np.array(last))
 
 
 @pytest.mark.parametrize("reader", ["Shape", "Size"])
-def test_a_rank_that_is_read_stays(reader: str) -> None:
+def test_the_rank_of_a_value_with_readers_is_kept(reader: str) -> None:
     text = f"""
     g (bool way) => (int64[] y) <int64 a = {{7}}, int64[1] b = {{8}}> {{
       one = If (way) <
@@ -120,14 +120,14 @@ def test_numbers_of_either_rank_broadcast(other: str) -> None:
     assert (found == [0, 0]) == (other != "int64 c = {2}")
 
 
-def test_an_unread_rank_is_that_of_the_last_pass() -> None:
+def test_the_rank_of_an_unread_loop_output() -> None:
     text = UNREAD.format(count="float[1] z", more="int64 trips = {3}")
     made = check(text, x=np.ones((2, 3), np.float32), z=np.ones(1, np.float32))
     assert steps(made) == 0
 
 
 @pytest.mark.parametrize("trips", [0, 1, 4])
-def test_an_unread_rank_of_a_loop_that_may_not_run(trips: int) -> None:
+def test_the_rank_of_an_unread_output_of_a_zero_trip_loop(trips: int) -> None:
     text = UNREAD.format(count="int64 trips", more="int64 unused = {0}")
     check(text, x=np.ones((2, 3), np.float32), trips=np.array(trips))
 

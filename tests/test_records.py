@@ -61,7 +61,7 @@ def points(count: int) -> list[Point]:
     return [Point(i, tags=["a"]) for i in range(count)]
 
 
-def test_first_and_later_objects_are_alike() -> None:
+def test_first_and_later_objects_are_equal() -> None:
     made = points(200)
     assert [p.x for p in made] == list(range(200))
     assert all(p.y == 2 and p.tags == ["a"] and p.sum == p.x + 2 for p in made)
@@ -122,7 +122,7 @@ def test_frozen_and_mutable() -> None:
         count.other = 1  # type: ignore[attr-defined]
 
 
-def test_shown_taken_apart_and_changed() -> None:
+def test_repr_fields_match_and_replace() -> None:
     named = Named(1, 3, ["a"], name="n")
     assert repr(named) == "Named(x=1, y=3, tags=['a'], name='n')"
     assert field_names(Named) == ("x", "y", "tags", "name")
@@ -144,7 +144,7 @@ def test_copied_pickled_and_referenced_weakly() -> None:
     assert weakref.ref(known)() is known
 
 
-def test_a_field_that_a_base_has_too_counts_once() -> None:
+def test_an_overridden_field_counts_once() -> None:
     @frozen
     class Base:
         number: int

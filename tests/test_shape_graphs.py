@@ -29,12 +29,12 @@ def test_graphs(first: int, ort: OrtProcess) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_a_seed_is_a_graph() -> None:
+def test_graphs_are_deterministic() -> None:
     for seed in range(8):
         assert make(seed).model("named") == make(seed).model("named")
 
 
-def test_every_spelling_comes_up() -> None:
+def test_every_spelling_is_drawn() -> None:
     """A step that is never drawn, such as one that never applies, would go unnoticed."""
     ops = {node.op_type for seed in range(120) for node in make(seed).nodes}
     assert len(ops) > 1.5 * len(TABLE)
@@ -42,7 +42,7 @@ def test_every_spelling_comes_up() -> None:
     assert wanted <= ops
 
 
-def test_a_wrong_value_is_found() -> None:
+def test_a_wrong_value_is_detected() -> None:
     graph = make(3)
     name = graph.outputs[0]
     graph.values[name] = [np.asarray(a + 1).astype(a.dtype) for a in graph.values[name]]

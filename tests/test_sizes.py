@@ -65,7 +65,7 @@ COMPARED = {
 
 
 @given(st.lists(st.tuples(FORMULAS, FORMULAS), min_size=1, max_size=3), st.data())
-def test_truths_are_sizes(pairs: list[tuple[Size, Size]], data: st.DataObject) -> None:
+def test_comparisons_of_symbolic_sizes(pairs: list[tuple[Size, Size]], data: st.DataObject) -> None:
     """Comparisons, logic on them and what they choose, as numbers of n and m say."""
     dims = {"n": data.draw(st.integers(0, 4)), "m": data.draw(st.integers(0, 4))}
     names = data.draw(st.tuples(*[st.sampled_from(sorted(COMPARED))] * 2))
@@ -86,7 +86,7 @@ def test_truths_are_sizes(pairs: list[tuple[Size, Size]], data: st.DataObject) -
         assert [evaluate(s, dims) for s in value.tensor.sym] == list(wanted)
 
 
-def test_a_long_mask_is_not_followed() -> None:
+def test_long_masks_are_not_symbolic() -> None:
     assert made("Less", sizes(*range(9)), sizes(N)) is None
     assert made("Less", sizes(*range(9)), sizes(9)) == (1,) * 9
 
@@ -107,7 +107,7 @@ def test_clip_and_neg() -> None:
     assert made("Neg", sizes(N)) == (N * -1,)
 
 
-def test_numbers_wrap_and_names_that_might_are_not_followed() -> None:
+def test_numbers_wrap_and_symbols_that_may_wrap_are_dropped() -> None:
     assert made("Add", held([100], np.int8), held([27], np.int8)) == (127,)
     assert made("Add", held([100], np.int8), held([28], np.int8)) == (-128,)
     assert made("Sub", held([1], np.uint64), held([2], np.uint64)) == (2**64 - 1,)
@@ -128,27 +128,27 @@ def test_numbers_wrap_and_names_that_might_are_not_followed() -> None:
         ("NonZero", [sizes(0, 5, 5)], {}, (1, 2)),
     ],
 )
-def test_whatever_constants_decide_is_known(
+def test_constant_elements_are_folded(
     name: str, inputs: list[Value], attrs: dict[str, Any], result: Shape
 ) -> None:
     """Also what an op without a rule on sizes makes of them, and floats on the way."""
     assert made(name, *inputs, **attrs) == result
 
 
-def test_a_chain_of_floats_is_followed_to_whole_numbers() -> None:
+def test_float_arithmetic_between_integer_sizes() -> None:
     b = Builder(Graph(), Scope())
     half = b.Floor(b.Mul(b.Cast(sizes(7), to=F32.onnx), 0.5))
     assert b.Cast(half, to=I64.onnx).tensor.sym == (3,)
     assert b.Cast(b.Mul(b.Cast(sizes(N), to=F32.onnx), 0.5), to=I64.onnx).tensor.sym is None
 
 
-def test_no_elements_of_an_open_size_stay_open() -> None:
+def test_elements_of_a_tensor_of_open_size_stay_open() -> None:
     b = Builder(Graph(), Scope())
     empty = b.ConstantOfShape(sizes(0, N), value=ArrayConst(np.array([1])))
     assert str(empty.fact) == "i64[0,n]"
 
 
-def test_what_is_large_is_not_computed_while_facts_are_inferred() -> None:
+def test_large_values_are_not_folded_during_inference() -> None:
     b = Builder(Graph(), Scope())
     many = b.ConstantOfShape(held([2**33]))
     assert b.Cast(b.ReduceMax(many, keepdims=0), to=I64.onnx).tensor.sym is None

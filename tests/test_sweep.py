@@ -75,7 +75,7 @@ def _result(key: str, ours: float, theirs: float, op: str = "Add") -> Result:
     return Result(key, f"{op}()", op, "drawn", 1, {"sardonyx": ours, "onnxruntime": theirs})
 
 
-def test_results_keep_the_best_and_skip_half_a_line(tmp_path: Path) -> None:
+def test_results_keep_the_best_and_skip_truncated_lines(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     lines = [json.dumps(_result("a", ms, 1.0).record()) for ms in (2.0, 0.5, 4.0)]
     path.write_text("\n".join([*lines, lines[0][:20]]))

@@ -26,7 +26,7 @@ def bound_scope() -> Scope:
 
 
 @pytest.mark.parametrize("step", [1, 2, -1, -3])
-def test_a_slice_takes_as_many_as_inferred(step: int) -> None:
+def test_inferred_lengths_of_slices(step: int) -> None:
     checked = 0
     for start, end in itertools.product(BOUNDS, repeat=2):
         g = bound_scope()
@@ -57,7 +57,7 @@ def test_common_slices_have_short_lengths(start: Size, end: Size, length: Size) 
     assert slice_length(bound_scope(), D, start, end, 1) == length
 
 
-def test_nothing_is_assumed_of_sizes_that_data_give() -> None:
+def test_data_dependent_sizes_have_no_assumptions() -> None:
     assert lone_name(slice_length(Scope(), D, 0, D - 1, 1)) not in (None, "D")
 
 

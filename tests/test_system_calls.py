@@ -181,5 +181,7 @@ def test_import_load_and_run(watcher: object, tmp_path: Path) -> None:
     ],
     ids=["socket", "write", "read", "process"],
 )
-def test_other_calls_are_seen(watcher: object, text: str, words: str, tmp_path: Path) -> None:
+def test_other_system_calls_are_detected(
+    watcher: object, text: str, words: str, tmp_path: Path
+) -> None:
     assert any(words in fault for fault in watched(watcher, PROGRAM + text, tmp_path))

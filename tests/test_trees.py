@@ -136,7 +136,7 @@ def test_two_classes_with_one_score_agree_with_onnxruntime(
 
 @given(st.lists(trees(2, sets=True), min_size=1, max_size=4), rows)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_ensembles_walk_by_the_definition(dtype: Any, forest: list[Any], data: Any) -> None:
+def test_ensembles_equal_a_plain_walk(dtype: Any, forest: list[Any], data: Any) -> None:
     x = np.array(data, dtype)
     proto = model("TreeEnsemble", by_positions(forest, dtype, n_targets=2), 5, dtype)
     np.testing.assert_array_equal(ours(proto, x)[0], summed(forest, x, 2))
@@ -167,7 +167,7 @@ def nodes(
     )
 
 
-def test_branches_may_be_shared() -> None:
+def test_subtrees_may_be_shared() -> None:
     shared = nodes([2, 2, ~0], [1, ~1, ~2], [0], EQ)
     check_acyclic(shared)
     votes = LeafVotes(
@@ -201,7 +201,7 @@ class Made:
     """Something that can be seen to die."""
 
 
-def test_what_is_made_once_lives_as_long_as_its_arrays() -> None:
+def test_memoized_values_live_as_long_as_their_arrays() -> None:
     calls: list[int] = []
 
     def make(*parts: Any) -> Made:
@@ -220,7 +220,7 @@ def test_what_is_made_once_lives_as_long_as_its_arrays() -> None:
     assert alive() is None
 
 
-def test_what_is_made_of_lists_is_bounded() -> None:
+def test_memoized_values_of_lists_are_bounded() -> None:
     once: Memoized[Made] = Memoized(lambda *parts: Made())
     lists = [[b"x"] for _ in range(MAX_ENTRIES + 50)]
     alive = [weakref.ref(once(part)) for part in lists]
@@ -228,7 +228,7 @@ def test_what_is_made_of_lists_is_bounded() -> None:
     assert sum(ref() is not None for ref in alive) <= MAX_ENTRIES
 
 
-def test_a_session_lets_go_of_its_forest() -> None:
+def test_a_deleted_session_frees_its_forest() -> None:
     proto = model("TreeEnsembleRegressor", by_ids([Leaf([(0, 1.0)])], "target", n_targets=1), 3)
     gc.collect()
     before = len(family._FORESTS._made)
@@ -240,7 +240,7 @@ def test_a_session_lets_go_of_its_forest() -> None:
     assert len(family._FORESTS._made) == before
 
 
-def test_members_need_a_set_each() -> None:
+def test_membership_nodes_need_a_set_each() -> None:
     branch = Branch(0, 0.0, Leaf([(0, 1.0)]), Leaf([(0, 2.0)]), members=[1.0])
     attrs = by_positions([branch, branch], n_targets=1)
     attrs["membership_values"] = helper.make_tensor("", TensorProto.FLOAT, [2], [1.0, np.nan])

@@ -36,7 +36,7 @@ FEEDS = {"x": np.ones((3, 2), np.float32), "y": np.ones((3, 2), np.float32)}
         (InvalidArgument("no"), InvalidArgument("no")),
     ],
 )
-def test_what_is_the_same(found: Any, wanted: Any) -> None:
+def test_equal_results(found: Any, wanted: Any) -> None:
     assert not difference(found, wanted)
 
 
@@ -57,7 +57,7 @@ def test_what_is_the_same(found: Any, wanted: Any) -> None:
         ([np.zeros(1)], InvalidArgument("no"), "a result .* not InvalidArgument"),
     ],
 )
-def test_what_differs(found: Any, wanted: Any, text: str) -> None:
+def test_different_results(found: Any, wanted: Any, text: str) -> None:
     with pytest.raises(Disagree, match=text):
         agreed(wanted, found)
 

@@ -84,7 +84,7 @@ def refusal(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> str:
 
 @pytest.mark.parametrize("half", HALVES, ids=["float16", "bfloat16"])
 @pytest.mark.filterwarnings("ignore")
-def test_graphs_of_halves_of_which_some_ranks_are_unknown(half: int) -> None:
+def test_half_type_graphs_of_partly_unknown_ranks(half: int) -> None:
     ort, refused = OrtProcess(), []
     for seed in range(SEEDS):
         graph, rng = make(seed), Random(seed)

@@ -40,7 +40,7 @@ def dies() -> Task:
     return task
 
 
-def test_a_death_is_the_seeds_that_died() -> None:
+def test_a_crash_is_assigned_to_its_seed() -> None:
     found = {r["seed"]: r for r in hunt(dies, Plan(range(25), jobs=2))}
     assert sorted(found) == list(range(25))
     assert {s for s, r in found.items() if "died" in r} == {3, 13, 23}
@@ -57,7 +57,7 @@ def hangs() -> Task:
     return task
 
 
-def test_a_hang_ends_and_says_where() -> None:
+def test_a_hang_is_reported_with_its_place() -> None:
     found = {r["seed"]: r for r in hunt(hangs, Plan(range(5), patience=0.5))}
     assert sorted(found) == list(range(5))
     assert found[2]["died"].startswith("no answer in 0.5 s")

@@ -198,7 +198,7 @@ def test_sizes_beyond_64_bits_on_the_way_to_others() -> None:
         assert caught.value.where["sizes"] == "A=3, B=2"
 
 
-def test_rules_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_inference_rules_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     op = lookup("", "Relu")
     assert op is not None
 
@@ -213,7 +213,7 @@ def test_rules_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "please report" in str(caught.value)
 
 
-def test_stages_that_fail_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_stages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise KeyError("a slip")
 
@@ -230,7 +230,7 @@ MEMORY: dict[str, Callable[[], BaseException]] = {
 
 @pytest.mark.parametrize("how", MEMORY)
 @pytest.mark.parametrize("where", ["compile.schedule", "weights.layouts.LayoutCache.address"])
-def test_memory_that_runs_out(how: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory(how: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise MEMORY[how]()
 
@@ -240,7 +240,7 @@ def test_memory_that_runs_out(how: str, where: str, monkeypatch: pytest.MonkeyPa
         session_of([helper.make_node("MatMul", ["x", "w"], ["y"])], [X], w=weights)
 
 
-def test_a_file_that_memory_does_not_hold(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_while_mapping(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(12, "Cannot allocate memory")
 

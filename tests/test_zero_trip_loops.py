@@ -96,12 +96,12 @@ def test_every_level_gives_the_declared_shape(level: str) -> None:
 
 
 @pytest.mark.parametrize("declared", ["[7]", "[3, 2]", "[4294967296, 4294967296]"])
-def test_what_iterations_give_has_its_own_shape(declared: str) -> None:
+def test_iterations_override_the_declared_shape(declared: str) -> None:
     (y,) = ours(LOOP.format(declared=declared), **feeds(2))
     np.testing.assert_array_equal(y, np.stack([X.reshape(2, 3)] * 2))
 
 
-def test_a_shape_that_no_tensor_can_have_tells_nothing() -> None:
+def test_an_impossible_declared_shape_is_ignored() -> None:
     (y,) = ours(LOOP.format(declared="[4294967296, 4294967296]"), **feeds())
     assert y.shape == (0,)
 
@@ -194,7 +194,7 @@ def test_readers_see_the_sizes_of_the_result(reader: str, declared: str, trips: 
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_readers_of_a_scan_of_nothing(reader: str) -> None:
+def test_readers_of_an_empty_scan(reader: str) -> None:
     """A program that takes a length of one or more for granted gives way to another."""
     text = f"""
     g (float[T] s, float[N] x) => (float[] y) <int64[1] zero = {{0}}> {{
@@ -262,7 +262,7 @@ REBUILT = {
 
 @pytest.mark.parametrize("name", REBUILT)
 @pytest.mark.parametrize("level", LEVELS)
-def test_bodies_that_are_made_anew_keep_what_they_declare(name: str, level: str) -> None:
+def test_rebuilt_bodies_keep_their_declared_shapes(name: str, level: str) -> None:
     text = REBUILT[name]
     (y,) = check(text, **feeds())
     assert y.shape[-2:] == (2, 3)
@@ -286,14 +286,14 @@ def test_a_loop_in_a_function_gives_the_declared_shape() -> None:
     assert shapes(sardonyx.InferenceSession(data), feeds()) == [want.shape] == [(0, 2, 3)]
 
 
-def test_a_size_by_name_is_one_that_is_declared() -> None:
+def test_free_dimension_overrides_apply_to_declared_shapes() -> None:
     options = sardonyx.SessionOptions()
     options.add_free_dimension_override_by_name("A", 4)
     data = model(LOOP.format(declared="[A, 3]"))
     assert shapes(sardonyx.InferenceSession(data, options), feeds()) == [(0, 4, 3)]
 
 
-def test_a_pack_keeps_what_bodies_declare(tmp_path: Path) -> None:
+def test_a_pack_keeps_declared_shapes_of_bodies(tmp_path: Path) -> None:
     text = HEAD.format(opset=21) + LOOP.format(declared="[2, A, 3]")
     path = embedded(tmp_path, onnx.parser.parse_model(text))
     packed(path)
@@ -302,7 +302,7 @@ def test_a_pack_keeps_what_bodies_declare(tmp_path: Path) -> None:
     assert shapes(session, feeds()) == [(0, 2, 0, 3)]
 
 
-def test_a_saved_model_keeps_what_bodies_declare(tmp_path: Path) -> None:
+def test_a_saved_model_keeps_declared_shapes_of_bodies(tmp_path: Path) -> None:
     options = sardonyx.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     sardonyx.InferenceSession(model(LOOP.format(declared="[2, A, 3]")), options)
@@ -312,7 +312,7 @@ def test_a_saved_model_keeps_what_bodies_declare(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_carried_value_of_open_rank_comes_out_as_it_went_in(level: str) -> None:
+def test_zero_trips_return_the_initial_value(level: str) -> None:
     text = """
     g (int64 n, float[N] x, int64[R] shape) => (float[] y) <bool yes = {1}, int64[1] zero = {0}> {
       first = Reshape (x, shape)

@@ -24,7 +24,7 @@ cmake --build build/aarch64
 
 export SARDONYX_RUNNER_HAS=neon SARDONYX_RUNNER="qemu-aarch64-static $PWD/build/aarch64/run_kernels"
 if [ $# -eq 0 ]; then
-  set -- tests/native/test_isa.py::test_calls_go_to_the_other_machine tests/test_kernels.py \
+  set -- tests/native/test_isa.py::test_calls_run_on_the_remote_machine tests/test_kernels.py \
     $(grep -lE 'native\.(call|isas)|run_call' tests/native/test_*.py | grep -v test_isa)
 fi
 "$python" -m pytest -p no:cacheprovider "$@"

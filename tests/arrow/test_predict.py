@@ -188,7 +188,7 @@ def test_packs_are_shared_through_a_folder(tmp_path: Any) -> None:
     assert len(list(tmp_path.glob("*.packed"))) == 1
 
 
-def test_folders_of_packs_that_others_write_to_are_refused(tmp_path: Any) -> None:
+def test_world_writable_pack_folders_are_refused(tmp_path: Any) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(InvalidArgument, match="others than this user can write"):
         Predictor(models.SUM, pack_cache=str(tmp_path))(pa.table({"x": [[1.0, 2, 3]]}))
@@ -203,7 +203,7 @@ def feed_times(seconds_per_row: dict[int, float]) -> list[int]:
     return sizes
 
 
-def test_batches_grow_while_rows_get_cheaper() -> None:
+def test_batch_size_grows_while_rows_get_cheaper() -> None:
     times = {1: 1e-4, 4: 5e-5, 16: 3e-5, 64: 2.9e-5, 256: 4e-5, 1024: 5e-5}
     assert feed_times(times)[-1] == 16
     times = {1: 1e-4, 4: 2e-4, 16: 3e-5, 64: 3e-5, 256: 3e-5}

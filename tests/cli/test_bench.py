@@ -130,7 +130,7 @@ def test_known_rivals(
     assert said in capsys.readouterr().out
 
 
-def test_models_of_one_name(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_models_with_equal_names(folder: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = []
     for name in ("a", "b"):
         (folder / name).mkdir()

@@ -63,12 +63,12 @@ def test_total_is_past_and_sequence(
 @pytest.mark.parametrize(
     "given", [{"total": 5, "past": 8}, {"total": 5, "past": 8, "sequence": 1}, {"total": 0}]
 )
-def test_sizes_that_contradict_each_other(inputs: list[Declared], given: dict[str, int]) -> None:
+def test_contradicting_sizes(inputs: list[Declared], given: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="leave one of them out"):
         settle(inputs, given, {})
 
 
-def test_shapes_give_sizes_too(inputs: list[Declared]) -> None:
+def test_sizes_from_given_shapes(inputs: list[Declared]) -> None:
     assert settle(inputs, {}, {"attention_mask": (1, 9)})["past_0_key"] == (1, 2, 8, 4)
 
 
@@ -76,7 +76,7 @@ def _argument(name: str, shape: list[object]) -> dict[str, object]:
     return {"name": name, "type": "tensor(float)", "shape": shape}
 
 
-def test_caches_share_a_row() -> None:
+def test_caches_share_a_table_row() -> None:
     caches = [_argument(f"past.{i}.key", [1, "past + new", 4]) for i in range(3)]
     caches.append(_argument("past.3.key", [1, "new + past", 4]))
     others = [_argument("x", [2]), _argument("past.0.value", [1])]
@@ -89,11 +89,13 @@ def test_caches_share_a_row() -> None:
 @pytest.mark.parametrize(
     "names", [["a1", "a2", "a3"], ["a1b1", "a1b2", "a2b1", "a2b2"], ["a", "b", "c", "d"]]
 )
-def test_few_or_different_names_have_rows_of_their_own(names: list[str]) -> None:
+def test_few_or_different_names_have_their_own_table_rows(names: list[str]) -> None:
     assert len(folded([_argument(name, [1]) for name in names])) == len(names)
 
 
-def test_info_and_run_fold(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_and_run_collapse_caches(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = tmp_path / "decoder.onnx"
     model.write_bytes(_decoder())
     assert main(["info", str(model)]) == 0
@@ -106,7 +108,7 @@ def test_info_and_run_fold(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
     assert len(json.loads(capsys.readouterr().out)["inputs"]) == 2 + 2 * LAYERS
 
 
-def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_machine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([(100.0, 2), (101.0, 2)])
     monkeypatch.setattr("sardonyx.cli.measure._processor_seconds", lambda: next(seconds))
     monkeypatch.setattr("time.process_time", lambda: 5.0)

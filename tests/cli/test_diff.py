@@ -106,7 +106,7 @@ def test_the_faulty_node_is_named(
     ],
     ids=lambda o: o[0],
 )
-def test_two_ways_of_one_model_are_equal(
+def test_two_configurations_of_one_model_are_equal(
     options: list[str], tmp_path: pathlib.Path, capsys: Any
 ) -> None:
     path = chain(tmp_path / "a.onnx")
@@ -147,7 +147,7 @@ def test_one_kernel(tmp_path: pathlib.Path, capsys: Any, monkeypatch: pytest.Mon
     assert facts["first"]["max_abs"] == pytest.approx(1)
 
 
-def test_nodes_without_counterpart(tmp_path: pathlib.Path, capsys: Any) -> None:
+def test_nodes_without_a_counterpart(tmp_path: pathlib.Path, capsys: Any) -> None:
     path, other = chain(tmp_path / "a.onnx"), str(tmp_path / "b.onnx")
     model = onnx.load(path)
     model.graph.node.insert(4, helper.make_node("Abs", ["wide"], ["absolute"], "extra"))

@@ -168,7 +168,7 @@ def test_wrapped_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     assert "".join(lines).count("a") == 31  # long names are folded, not cut
 
 
-def test_numbers_are_whole_on_a_narrow_terminal(
+def test_numbers_are_not_cut_on_a_narrow_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")

@@ -60,14 +60,16 @@ def test_missing_file(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert said.out == ""
 
 
-def test_no_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_that_is_not_a_model(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"no model at all")
     assert main(["info", str(path)]) == 1
     assert "is not an ONNX model" in capsys.readouterr().err
 
 
-def test_names_cannot_steer_the_terminal(
+def test_control_characters_in_names_are_escaped(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "\x1b[2Jm.onnx"

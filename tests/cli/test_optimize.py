@@ -51,7 +51,7 @@ def test_the_optimized_model_is_saved(
     [["-o", "model.onnx"], ["-o", "out.onnx", "--external-data", "model.data"], []],
     ids=["model", "data", "no output"],
 )
-def test_what_is_read_is_not_overwritten(
+def test_source_files_are_not_overwritten(
     options: list[str], tmp_path: pathlib.Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ def test_a_standalone_model_is_its_own_pack(
 
 
 @pytest.mark.parametrize("standalone", [[], ["--standalone"]])
-def test_only_its_own_kind_is_replaced(
+def test_only_packs_are_overwritten(
     standalone: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = embedded(tmp_path)
@@ -51,7 +51,7 @@ def test_only_its_own_kind_is_replaced(
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_pack_of_a_standalone_model_is_not_written_over_notes(
+def test_pack_of_a_standalone_model_does_not_overwrite_other_files(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, notes = embedded(tmp_path), tmp_path / "out.onnx.pack"
@@ -64,7 +64,7 @@ def test_pack_of_a_standalone_model_is_not_written_over_notes(
 
 @pytest.mark.parametrize("option", ["--outputs", "--profile"])
 @pytest.mark.parametrize("name", ["model.onnx", "model.data", "model.onnx.pack"])
-def test_run_does_not_write_over_the_model(
+def test_run_does_not_overwrite_the_model(
     option: str, name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = external(tmp_path)

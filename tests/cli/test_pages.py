@@ -52,7 +52,7 @@ def small_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_page_stands_alone(
+def test_a_page_is_self_contained(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "page.html"
@@ -67,7 +67,7 @@ def test_a_page_stands_alone(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_page_is_not_written_over_the_model(
+def test_a_page_does_not_overwrite_the_model(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = tmp_path / "m.onnx"
@@ -76,7 +76,7 @@ def test_a_page_is_not_written_over_the_model(
     assert "is read by this command" in capsys.readouterr().err
 
 
-def test_names_of_a_model_are_text(tmp_path: pathlib.Path) -> None:
+def test_names_of_a_model_are_escaped(tmp_path: pathlib.Path) -> None:
     path = branches(tmp_path / "m.onnx", name=EVIL)
     for name in ("info", "profile"):
         target = tmp_path / f"{name}.html"

@@ -123,7 +123,7 @@ def test_advice_is_computed(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
     assert amounts == sorted(amounts, reverse=True)
 
 
-def test_names_are_harmless_in_a_terminal(
+def test_control_characters_in_names_are_escaped(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", branches(tmp_path / "m.onnx", name=EVIL)]) == 0
@@ -150,7 +150,7 @@ def test_sizes_that_depend_on_data(
 
 
 @pytest.mark.parametrize("name", ["n", " n ", "a=b"])
-def test_sizes_that_no_hint_can_say(
+def test_sizes_that_no_hint_can_set(
     name: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The search before sizes are bound, which steps in Python need, does without them."""
@@ -264,7 +264,7 @@ def page(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> pathlib.
     return path
 
 
-def test_page_is_whole_and_asks_for_nothing(page: pathlib.Path) -> None:
+def test_page_is_self_contained(page: pathlib.Path) -> None:
     text = page.read_text("utf-8")
     found = Page(text)
     scripts = found.with_tag("script")
@@ -320,7 +320,7 @@ def test_long_names_are_cut(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
     assert path.stat().st_size < 200_000
 
 
-def test_a_page_is_written_whole_or_not(
+def test_a_page_is_written_atomically(
     page: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = page.read_bytes()

@@ -58,7 +58,7 @@ def test_generated_inputs(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
     assert "load" in said["start"]["stages"]
 
 
-def test_a_shape_counts_for_all_inputs(
+def test_a_given_shape_sets_dims_of_all_inputs(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = run(capsys, models.sums(tmp_path / "m.onnx"), "--shapes", "x=5x3")
@@ -70,7 +70,9 @@ def test_formulas_as_dims(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[
     assert [i["shape"] for i in said["inputs"]] == [[6], [7]]
 
 
-def test_texts_and_integers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_strings_and_integers(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = run(capsys, models.texts(tmp_path / "m.onnx"), "--dims", "n_words=2")
     same, twice = said["outputs"]
     assert (same["type"], same["first"]) == ("string", ["a", "a"])
@@ -97,7 +99,7 @@ def test_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
     ]
 
 
-def test_inputs_beside_the_model(
+def test_input_files_beside_the_model(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = models.sums(tmp_path / "m.onnx")
@@ -108,7 +110,7 @@ def test_inputs_beside_the_model(
     assert said["outputs"][0]["max"] == 0
 
 
-def test_texts_from_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_strings_from_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = models.texts(tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", word=np.array(["ä", "b"]), n=np.int64(4))
     out = tmp_path / "out.npz"
@@ -196,5 +198,5 @@ def test_text_output(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str])
         assert word in said
 
 
-def test_the_model_ships_small() -> None:
+def test_the_built_in_model_is_small() -> None:
     assert DIGITS.stat().st_size < 120_000

@@ -104,7 +104,7 @@ GRAPHS: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_casts_are_where_types_meet(name: str, tmp_path: Path) -> None:
+def test_casts_are_inserted_between_types(name: str, tmp_path: Path) -> None:
     text, options, expected = GRAPHS[name]
     model = written(text, tmp_path / "half.onnx", dtype="float16", **options)
     assert " ".join(ops(model)) == expected
@@ -112,9 +112,7 @@ def test_casts_are_where_types_meet(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("keep", [False, True])
-def test_results_are_those_of_float32_but_for_rounding(
-    dtype: str, keep: bool, tmp_path: Path
-) -> None:
+def test_results_equal_float32_up_to_rounding(dtype: str, keep: bool, tmp_path: Path) -> None:
     x = np.random.default_rng(0).random((2, 1, 8, 8), np.float32)
     out, half = tmp_path / "half.onnx", HALVES[dtype]
     (expected,) = sardonyx.InferenceSession(DIGITS).run(None, {"image": x})
@@ -216,7 +214,7 @@ OLDER: dict[str, str] = {
 
 @pytest.mark.parametrize("name", OLDER)
 @pytest.mark.parametrize("opset", [13, 17, 18])
-def test_older_forms(name: str, opset: int, tmp_path: Path) -> None:
+def test_conversion_to_older_opsets(name: str, opset: int, tmp_path: Path) -> None:
     text = f"in x: f32[2,3,4]\n{OLDER[name]}\nout y"
     x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32)
     (expected,) = sardonyx.InferenceSession(model_of(text)).run(None, {"x": x})
@@ -248,7 +246,7 @@ def test_fixed_sizes(name: str, tmp_path: Path) -> None:
     assert session.get_outputs()[0].shape == output
 
 
-def test_weights_beside_the_model_and_inside(tmp_path: Path) -> None:
+def test_external_and_embedded_weights(tmp_path: Path) -> None:
     path = external(tmp_path)
     expected = onnx.load(path).graph.initializer
     kept = convert(path, tmp_path / "a.onnx")
@@ -313,7 +311,7 @@ def test_what_is_refused(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_files_that_are_read_stay(tmp_path: Path) -> None:
+def test_source_files_are_not_overwritten(tmp_path: Path) -> None:
     path = external(tmp_path)
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     for out, data in (("model.onnx", False), ("model.data", False), ("o.onnx", "model.data")):
@@ -322,7 +320,7 @@ def test_files_that_are_read_stay(tmp_path: Path) -> None:
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
-def test_branches_that_never_run(tmp_path: Path) -> None:
+def test_branches_not_taken_may_be_invalid(tmp_path: Path) -> None:
     """A Split that does not fit the sizes, in the branch that they do not select."""
     model = onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["": 18]>
@@ -347,7 +345,7 @@ def test_branches_that_never_run(tmp_path: Path) -> None:
         np.testing.assert_array_equal(y, x[:, :1])
 
 
-def test_a_warning_of_nodes_that_are_not_there(
+def test_unknown_nodes_of_the_block_list_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "sardonyx"):
@@ -356,7 +354,7 @@ def test_a_warning_of_nodes_that_are_not_there(
     assert "no node has the name misspelt" in caplog.text
 
 
-def test_models_in_memory_have_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_in_memory_have_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sardonyx.convert.MAX_BYTES", 10_000)
     with pytest.raises(InvalidArgument, match="a ModelProto has at most 10000"):
         convert_to_bytes(DIGITS, ConvertOptions(opset=18))

@@ -108,7 +108,7 @@ def test_one_graph_serves_all_lengths() -> None:
     assert not report.fallbacks
 
 
-def test_without_gradients_it_still_drops() -> None:
+def test_dropout_without_gradients() -> None:
     torch.manual_seed(0)
     tensors = [heads(2, 3, 17, 16).detach() for _ in range(3)]
     torch._dynamo.reset()
@@ -129,7 +129,7 @@ def test_without_gradients_it_still_drops() -> None:
     ],
     ids=["mask", "rank", "all"],
 )
-def test_other_calls_are_torchs_own(change: Any, dropout: float) -> None:
+def test_unsupported_calls_fall_back_to_torch(change: Any, dropout: float) -> None:
     torch.manual_seed(0)
     tensors = change([heads(2, 3, 9, 16) for _ in range(3)])
     function = partial(attend, dropout_p=dropout)
@@ -155,7 +155,7 @@ def test_autocast() -> None:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_no_scores_are_saved(dropout: float) -> None:
+def test_attention_scores_are_not_saved(dropout: float) -> None:
     """Dropout saves a byte per score, and attention a number per row."""
     torch.manual_seed(0)
     tensors = [heads(2, 3, 40, 8) for _ in range(3)]
@@ -183,7 +183,7 @@ def test_encoder_layer() -> None:
 
 
 @pytest.mark.parametrize("mask", masks(2, 2))
-def test_torchs_own_computation_of_the_ops(mask: str) -> None:
+def test_torch_implementation_of_the_ops(mask: str) -> None:
     """The implementation in torch, which runs if the ops are not lowered."""
     torch.manual_seed(0)
     q, k, v = heads(2, 4, 9, 8), heads(2, 2, 9, 8), heads(2, 2, 9, 8)

@@ -130,7 +130,7 @@ def test_the_second_compilation_loads_the_graphs(name: str, folder: Path) -> Non
     check(second, make)
 
 
-def test_open_sizes() -> None:
+def test_dynamic_sizes() -> None:
     """Graphs for all sizes, with draws and results whose sizes are formulas."""
 
     class Doubled(Draws):
@@ -180,7 +180,7 @@ CHANGES: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_is_another_entry(name: str, folder: Path) -> None:
+def test_a_changed_graph_has_another_entry(name: str, folder: Path) -> None:
     ran(Layers)
     make, options, context = CHANGES[name]
     with context:
@@ -191,14 +191,14 @@ def test_a_change_is_another_entry(name: str, folder: Path) -> None:
     assert len(entries(folder)) == 2
 
 
-def test_a_memory_budget_is_another_entry() -> None:
+def test_a_memory_budget_has_another_entry() -> None:
     ran(Layers)
     assert ran(Layers, memory_budget=0.5)[1] == [False, False]
     assert ran(Layers, memory_budget=0.5)[1] == [True, True]
 
 
 @pytest.mark.parametrize("target", ["_package_digest", "version"])
-def test_another_version_is_another_entry(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_has_another_entry(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ran(Layers)
     if target == "version":
         monkeypatch.setattr("sardonyx._native.version", "0.0.0")
@@ -207,7 +207,7 @@ def test_another_version_is_another_entry(target: str, monkeypatch: pytest.Monke
     assert ran(Layers)[1] == [False, False]
 
 
-def test_another_build_of_the_extension_is_another_digest(
+def test_another_build_of_the_extension_changes_the_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest_of_package = graph_cache._package_digest.__wrapped__
@@ -240,7 +240,7 @@ def test_damaged_files_are_ignored(damage: Callable[[bytes], bytes], folder: Pat
     check(results, Layers)
 
 
-def test_a_folder_that_cannot_be_written(folder: Path) -> None:
+def test_a_read_only_folder(folder: Path) -> None:
     (folder / "aotautograd").write_text("a file in the place of the folder")
     results, were_cached = ran(Layers)
     assert were_cached == [False, False]
@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["argument", "variable", "torch without it"])
-def test_the_cache_is_off(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_cache(how: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "variable":
         monkeypatch.setenv(graph_cache.VARIABLE, "0")
     elif how == "torch without it":
@@ -272,7 +272,7 @@ def test_graphs_with_calls_in_torch_are_not_stored(folder: Path) -> None:
     assert not entries(folder)
 
 
-def test_ops_of_others_are_not_stored(folder: Path) -> None:
+def test_graphs_with_custom_torch_ops_are_not_stored(folder: Path) -> None:
     """The code of an op that a program defines may change without a trace in the graph."""
     library: Any = torch.library.Library("cache_test", "DEF")  # type: ignore[no-untyped-call]
     library.define("scaled(Tensor x) -> Tensor")

@@ -32,7 +32,7 @@ def names(folder: Path) -> set[str]:
     return {path.parent.name.removeprefix("key-") for path in folder.glob("*/entry")}
 
 
-def test_the_oldest_are_removed(tmp_path: Path) -> None:
+def test_least_recently_used_entries_are_removed(tmp_path: Path) -> None:
     for i in range(10):
         stored(tmp_path, str(i), age=i * DAY)
     cache_limit.trim(tmp_path, 10 * SIZE)
@@ -43,7 +43,7 @@ def test_the_oldest_are_removed(tmp_path: Path) -> None:
     assert (tmp_path / "key-0").exists()
 
 
-def test_what_was_read_is_kept(tmp_path: Path) -> None:
+def test_recently_read_entries_are_kept(tmp_path: Path) -> None:
     stored(tmp_path, "read", age=9 * DAY, read=0)
     stored(tmp_path, "new", age=1 * DAY)
     stored(tmp_path, "old", age=2 * DAY)
@@ -53,7 +53,7 @@ def test_what_was_read_is_kept(tmp_path: Path) -> None:
     assert names(tmp_path) == {"read"}
 
 
-def test_entries_of_other_compilers_stay(tmp_path: Path) -> None:
+def test_entries_of_other_compilers_are_kept(tmp_path: Path) -> None:
     for i in range(5):
         stored(tmp_path, f"other{i}", age=9 * DAY, ours=False)
     mine = stored(tmp_path, "mine", age=0)
@@ -63,7 +63,7 @@ def test_entries_of_other_compilers_stay(tmp_path: Path) -> None:
     assert names(tmp_path) == {f"other{i}" for i in range(5)}
 
 
-def test_files_and_folders_in_use_stay(tmp_path: Path) -> None:
+def test_files_and_folders_in_use_are_kept(tmp_path: Path) -> None:
     """One that is being written, and a folder that another process may be about to write into."""
     path = stored(tmp_path, "new", age=0)
     unfinished = path.with_name(".123.tmp")
@@ -76,7 +76,7 @@ def test_files_and_folders_in_use_stay(tmp_path: Path) -> None:
     assert (tmp_path / "key-alone").exists()
 
 
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_folders(tmp_path: Path) -> None:
     cache_limit.trim(tmp_path / "none", 0)
     (tmp_path / "file").write_text("in the place of a folder")
     cache_limit.trim(tmp_path / "file", 0)
@@ -89,7 +89,7 @@ def _store_and_trim(folder: Path, worker: int) -> None:
         cache_limit.trim(folder, 20 * SIZE)
 
 
-def test_many_processes(tmp_path: Path) -> None:
+def test_concurrent_processes(tmp_path: Path) -> None:
     workers = [
         multiprocessing.get_context("spawn").Process(target=_store_and_trim, args=(tmp_path, i))
         for i in range(3)
@@ -106,7 +106,7 @@ def test_many_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("", 1024), ("3", 3), ("0", 0), ("many", 1024), ("-1", 1024)]
 )
-def test_the_limit_is_a_variable(
+def test_the_limit_is_an_environment_variable(
     text: str, expected: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(cache_limit.VARIABLE, text)

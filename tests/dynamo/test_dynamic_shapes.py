@@ -252,7 +252,7 @@ def test_modules_train_at_all_sizes(name: str) -> None:
     _check_one_session(report)
 
 
-def test_torch_runs_a_call_between_our_sessions() -> None:
+def test_a_fallback_to_torch_between_sessions() -> None:
     report = Report()
 
     def function(x: Any) -> Any:

@@ -43,7 +43,7 @@ COPIES: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("copy", COPIES.values(), ids=COPIES)
-def test_results_are_tensors_of_their_own(copy: Function) -> None:
+def test_copies_are_distinct_tensors(copy: Function) -> None:
     """A result keeps its gradient, whatever another result with the same numbers does."""
 
     def function(a: torch.Tensor) -> Any:
@@ -115,7 +115,7 @@ def test_strides_refer_to_the_memory_of_eager(function: Function, grad: bool) ->
     torch.testing.assert_close(*grads)
 
 
-def test_negative_bits() -> None:
+def test_tensors_with_the_negative_bit() -> None:
     a = torch.tensor([1 + 2j, 3 - 4j]).conj().imag
     assert a.is_neg()
     torch.testing.assert_close(compiled(lambda a: a * 2 + 1)[0](a), a * 2 + 1)
@@ -218,7 +218,7 @@ class Parent(nn.Module):
         return self.outer(self.inner(a))  # type: ignore[no-any-return]
 
 
-def test_an_ortmodule_is_its_module() -> None:
+def test_ortmodule_delegates_to_its_module() -> None:
     import copy
     import pickle
 

@@ -87,7 +87,7 @@ def test_constants_are_the_memory_of_parameters(made: list[FreezingExecutor]) ->
 
 
 @torch.no_grad()
-def test_versions_are_relied_on_if_asked_to(made: list[FreezingExecutor]) -> None:
+def test_version_counters_are_trusted_on_request(made: list[FreezingExecutor]) -> None:
     """Writes that torch counts are noticed; the bytes of parameters are not read."""
     module = network()
     call = compiled(module, freeze="versions")
@@ -100,7 +100,7 @@ def test_versions_are_relied_on_if_asked_to(made: list[FreezingExecutor]) -> Non
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_digests_of_memory(threads: int) -> None:
+def test_memory_digests(threads: int) -> None:
     """A digest covers every byte and its position, for any split into threads."""
     memory = np.arange(3 * 2**18 + 13, dtype=np.uint8)
     spans = [(memory.ctypes.data, 2**18 + 3), (memory.ctypes.data + 2**19, 2**18 + 13)]
@@ -134,7 +134,7 @@ def test_wrong_options(options: dict[str, Any], match: str) -> None:
         call(torch.ones(1, 2))
 
 
-def test_parameters_stay_inputs_if_asked_to(made: list[FreezingExecutor]) -> None:
+def test_parameters_stay_inputs_on_request(made: list[FreezingExecutor]) -> None:
     module = network()
     assert_equal(module, compiled(module, freeze=False))
     assert not made
@@ -212,7 +212,7 @@ def test_parameters_that_stay_are_frozen_again(made: list[FreezingExecutor]) -> 
         assert n_frozen(made) == [expected]
 
 
-def test_training_and_evaluation_in_turns() -> None:
+def test_alternating_training_and_evaluation() -> None:
     module = network()
     reference = copy.deepcopy(module)
     call = compiled(module)
@@ -307,7 +307,7 @@ def test_graphs_with_gradients_have_no_constants(made: list[FreezingExecutor]) -
     assert module[0].weight.grad is not None  # type: ignore[index,union-attr]
 
 
-def test_nothing_is_kept_of_a_module_that_died(made: list[FreezingExecutor]) -> None:
+def test_deleted_modules_are_freed(made: list[FreezingExecutor]) -> None:
     module = network()
     call = compiled(module)
     assert_equal(module, call)

@@ -191,7 +191,7 @@ def trained(budget: float | None, n_rows: int = 8) -> tuple[torch.Tensor, list[t
     return loss, made, peak_of(lambda: (train(), losses.clear()), module)
 
 
-def test_a_smaller_budget_never_takes_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_budget_never_needs_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """And results have the same bytes: dropout's masks are not drawn again."""
     monkeypatch.setattr(executor, "release_pages", lambda: None)  # to see the peak after the step
     loss, made, whole = trained(None)

@@ -114,5 +114,5 @@ def test_the_fallbacks_have_no_lowering() -> None:
     assert not supported().keys() & FALLBACKS.keys()
 
 
-def test_the_other_names_exist() -> None:
+def test_the_alternative_names_exist() -> None:
     assert not set(OTHERS) - OPS.keys()

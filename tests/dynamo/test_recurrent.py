@@ -107,7 +107,7 @@ def test_unbatched_sequences() -> None:
     compare(nn.LSTM(5, 7), torch.randn(4, 5))
 
 
-def test_projections_are_left_to_torch() -> None:
+def test_projections_fall_back_to_torch() -> None:
     torch.manual_seed(0)
     compare(nn.LSTM(5, 7, proj_size=3), torch.randn(4, 3, 5))
 

@@ -150,7 +150,7 @@ def test_divisions_and_shifts_of_integers(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 @pytest.mark.parametrize("number", [2, 0.1])
-def test_promotion_of_numbers(number: float, dtype: str) -> None:
+def test_type_promotion_of_python_numbers(number: float, dtype: str) -> None:
     names = ("add", "sub", "mul", "true_divide", "eq", "lt", "ge", "remainder", "fmod", "pow")
     scalars = {n: lambda x, f=f: f(x, number) for n, f in by_name(names).items()}
     hold(scalars, dtype, special(dtype))
@@ -189,7 +189,7 @@ def _values(result: Any) -> Any:
 
 @pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
-def test_reductions_of_scalars_and_of_nothing(dtype: str) -> None:
+def test_reductions_of_scalars_and_empty_tensors(dtype: str) -> None:
     x = special(dtype)
     functions = _reductions(dtype)
     hold({n: lambda x, f=f: _values(f(x, -1)) for n, f in functions.items()}, dtype, x[1])
@@ -230,12 +230,12 @@ def test_casts(source: str) -> None:
     hold({**casts, "bool": lambda x: x.bool()}, source, x)
 
 
-def test_nan_is_true() -> None:
+def test_nan_casts_to_true() -> None:
     hold({"bool": lambda x: x.bool()}, "float32", special("float32"))
 
 
 @pytest.mark.parametrize("n", [2, 3])
-def test_numbers_outside_the_type_stay_with_torch(n: int) -> None:
+def test_numbers_outside_the_type_fall_back_to_torch(n: int) -> None:
     report = Report()
 
     def compiler(module: Any, inputs: Any) -> Any:

@@ -161,7 +161,7 @@ def test_sizes_may_change() -> None:
     assert sum(g.kind == "forward" for g in report(wrapped).graphs) == 2
 
 
-def test_the_module_stays_what_it_is() -> None:
+def test_the_module_keeps_its_class_and_state() -> None:
     plain, wrapped = both(Mlp)
     assert type(wrapped) is Mlp
     assert list(wrapped.state_dict()) == list(plain.state_dict())
@@ -235,7 +235,7 @@ def test_warnings_once_break_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [g.kind for g in report(module).graphs] == ["forward", "backward"]
 
 
-def test_nan_losses_stay_nan() -> None:
+def test_nan_losses_propagate() -> None:
     _, wrapped = both(Mlp)
     loss = wrapped(torch.full((2, 6), float("nan"))).sum()
     assert loss.isnan()

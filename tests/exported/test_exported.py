@@ -47,7 +47,7 @@ def test_names_are_unique() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def test_a_wrong_result_is_found() -> None:
+def test_a_wrong_result_is_detected() -> None:
     """A module that is another one each time it is asked is told apart from itself."""
     calls: list[int] = []
 
@@ -60,7 +60,7 @@ def test_a_wrong_result_is_found() -> None:
     assert {o.kind for o in found} == {"differs"}
 
 
-def test_what_an_exporter_refuses_is_told() -> None:
+def test_exporter_refusals_are_reported() -> None:
     found = list(outcomes(named("bilinear"), None, SCRIPT))
     assert {o.kind for o in found} == {"refused"}
     assert "aten::bilinear" in found[0].detail

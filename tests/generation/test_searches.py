@@ -83,7 +83,7 @@ def written(rows: Any, begin: int) -> int:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("op", ["GreedySearch", "Sampling"])
-def test_one_token_after_the_other(op: str, seed: int) -> None:
+def test_greedy_search_and_sampling(op: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     feeds, attrs = common(rng, rows=int(rng.integers(1, 4)))
     if op == "Sampling":  # with so little left to draw from, the best is drawn
@@ -96,7 +96,7 @@ def test_one_token_after_the_other(op: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_beams(seed: int) -> None:
+def test_beam_search(seed: int) -> None:
     rng = np.random.default_rng(seed)
     # onnxruntime judges whether a second prompt is done by beams of the first.
     rows = int(rng.integers(1, 3))
@@ -116,7 +116,7 @@ def test_beams(seed: int) -> None:
 @pytest.mark.parametrize("reads_all", [False, True], ids=["last", "all"])
 @pytest.mark.parametrize("is_first_step", [False, True], ids=["new", "old"])
 @pytest.mark.parametrize("seed", range(4))
-def test_an_encoder_and_a_decoder(seed: int, is_first_step: bool, reads_all: bool) -> None:
+def test_beam_search_of_an_encoder_decoder(seed: int, is_first_step: bool, reads_all: bool) -> None:
     ids = np.random.default_rng(seed).integers(1, WORDS, (1 + seed % 2, 4)).astype(np.int32)
     ids[0, seed : seed + 2] = PAD
     feeds = {"input_ids": ids, "max_length": ints(10), "min_length": ints(0), "num_beams": ints(3),
@@ -131,7 +131,7 @@ def test_an_encoder_and_a_decoder(seed: int, is_first_step: bool, reads_all: boo
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
 
 
-def test_samples_follow_their_seed() -> None:
+def test_sampling_is_seeded() -> None:
     feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(20)}
     data = made("Sampling", {**feeds, "seed": 0}, ["sequences"], eos_token_id=1, decoder=gpt(1),
                 temperature=4.0)  # fmt: skip
@@ -143,13 +143,13 @@ def test_samples_follow_their_seed() -> None:
     assert first != other
 
 
-def test_a_nucleus_holds_the_likeliest() -> None:
+def test_nucleus_top_p() -> None:
     scores = np.log(floats(0.5, 0.3, 0.15, 0.05))[None]
     assert (nucleus(scores, 0.7, -1e20, 0) > -1e19).tolist() == [[True, True, False, False]]
     assert (nucleus(scores, 0.1, -1e20, 3) > -1e19).tolist() == [[True, True, True, False]]
 
 
-def test_sequences_of_equal_scores() -> None:
+def test_finished_beams_of_equal_scores() -> None:
     """The best sequence then depends on the order, not on the tokens."""
     finished = FinishedBeams(2, 0.0, stops_early=False)
     for total in (1, 2, 2, 3, 3, 3):
@@ -158,7 +158,7 @@ def test_sequences_of_equal_scores() -> None:
 
 
 @pytest.mark.parametrize("eos", [-1, WORDS, 2**40])
-def test_an_end_that_is_no_token_never_comes(eos: int) -> None:
+def test_eos_outside_the_vocabulary(eos: int) -> None:
     scores = floats(0.1, 0.2, 0.3)[None]
     rules = LogitsProcessor(eos=eos, min_length=9)
     assert rules.apply(scores, ints(1, 2)[None], is_first=False).tolist() == scores.tolist()
@@ -196,7 +196,7 @@ def test_refusals(name: str) -> None:
         session.run(None, feeds)
 
 
-def test_a_decoder_that_wants_what_nobody_has() -> None:
+def test_a_decoder_with_an_unknown_input_is_refused() -> None:
     graph = gpt(1)
     graph.input.append(graph.input[0])
     graph.input[-1].name = "odd"
@@ -216,7 +216,7 @@ def test_a_search_is_not_saved(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_search_can_be_ended() -> None:
+def test_a_search_can_be_terminated() -> None:
     feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(1 << 20)}
     data = made("GreedySearch", feeds, ["sequences"], eos_token_id=1, decoder=gpt(1))
     options = sardonyx.RunOptions()
@@ -225,7 +225,7 @@ def test_a_search_can_be_ended() -> None:
         sardonyx.InferenceSession(data).run(None, feeds, options)
 
 
-def test_more_tokens_to_keep_than_there_are() -> None:
+def test_min_tokens_to_keep_above_the_vocabulary_is_refused() -> None:
     feeds = {"input_ids": ints(4, 5)[None], "max_length": ints(9)}
     attrs = {"eos_token_id": 1, "decoder": gpt(1), "min_tokens_to_keep": WORDS}
     session = sardonyx.InferenceSession(made("Sampling", feeds, ["sequences"], **attrs))
@@ -269,7 +269,7 @@ def test_whisper(seed: int, timed: bool) -> None:
     np.testing.assert_allclose(got[1], want[1], rtol=1e-4, atol=1e-5)
 
 
-def test_whisper_hears_no_speech() -> None:
+def test_whisper_no_speech_probabilities() -> None:
     """onnxruntime computes this probability on CUDA only."""
     feeds = {"input_ids": np.zeros((1, 3, WIDTH), np.float32), "max_length": ints(9),
              "num_beams": ints(2), "num_return_sequences": ints(1)}  # fmt: skip

@@ -62,7 +62,7 @@ sizes = st.recursive(leaves, _sizes, max_leaves=6)
     ],
 )
 @given(x=sizes, y=sizes, values=bindings)
-def test_arithmetic_is_that_of_numbers(
+def test_arithmetic_equals_that_of_integers(
     symbolic: Callable[[Size, Size], Size],
     number: Callable[[int, int], int],
     x: Size,
@@ -94,7 +94,7 @@ def test_equal_polynomials_have_one_form(x: Size, y: Size, z: Size) -> None:
 
 
 @given(x=sizes, values=bindings)
-def test_least_is_never_above(x: Size, values: Binding) -> None:
+def test_lower_bounds_are_never_above(x: Size, values: Binding) -> None:
     assert least(x) <= evaluate(x, values)
 
 

@@ -118,12 +118,12 @@ def test_every_exception_is_needed() -> None:
         "self._graph.inputs.append(value)",
     ],
 )
-def test_each_way_to_change_an_edge_is_seen(source: str) -> None:
+def test_every_way_to_change_an_edge_is_detected(source: str) -> None:
     assert list(changed_edges(source))
 
 
 @pytest.mark.parametrize(
     "source", ["self.inputs = []", "x = node.inputs[0]", "node.graph.remove(node)"]
 )
-def test_other_assignments_are_no_edges(source: str) -> None:
+def test_other_assignments_are_not_reported(source: str) -> None:
     assert not list(changed_edges(source))

@@ -152,7 +152,7 @@ def test_a_removed_node_takes_its_bodies_along() -> None:
     assert len(graph.inputs[1].uses) == 1
 
 
-def test_captures_are_what_a_body_takes_from_outside() -> None:
+def test_captures_are_values_that_a_body_reads_from_outside() -> None:
     graph = parse("""
         in c: bool[]
         in x: f32[2]
@@ -172,7 +172,7 @@ def test_captures_are_what_a_body_takes_from_outside() -> None:
     assert {v.name for v in node.reads()} == {"a", "c", "x"}
 
 
-def test_nodes_come_after_what_they_read() -> None:
+def test_nodes_are_topologically_sorted() -> None:
     graph = parse("in x: f32[2] a = Neg(x) b = Abs(a) d = Add(b, a) out d")
     first, second, third = graph.nodes
     graph.nodes = dict.fromkeys((third, second, first))

@@ -113,7 +113,7 @@ def test_what_must_hold_leaves_no_guard(kind: str, a: Size, b: Size) -> None:
         ("broadcast", A, B, "sizes differ: 3 and 2"),
     ],
 )
-def test_a_guard_that_fails_says_the_numbers(kind: str, a: Size, b: Size, text: str) -> None:
+def test_a_failing_guard_reports_the_numbers(kind: str, a: Size, b: Size, text: str) -> None:
     scope = Scope()
     ask(scope, kind, a, b)
     (guard,) = scope.guards

@@ -120,7 +120,7 @@ out z
 
 
 @pytest.mark.parametrize("text", ROUND_TRIPS)
-def test_what_is_read_is_written_again(text: str) -> None:
+def test_round_trip(text: str) -> None:
     graph = parse(text)
     verify(graph, deep=True)
     assert show(graph) == text
@@ -211,7 +211,7 @@ def test_inputs_of_bodies_need_no_type() -> None:
     assert str(graph.outputs[0].fact).startswith("f32")
 
 
-def test_values_without_names_get_some() -> None:
+def test_values_without_names_are_named() -> None:
     graph = Graph()
     graph.inputs = [Value("v0", Fact(F32, (symbol("B"),)))]
     b = Builder(graph, graph.scope)
@@ -219,7 +219,7 @@ def test_values_without_names_get_some() -> None:
     assert show(graph) == "in v0: f32[B]\nv1 = Abs(v0)\nv2 = Neg(v1)\nout v2\n"
 
 
-def test_values_of_one_name_are_told_apart() -> None:
+def test_values_of_equal_names_are_distinguished() -> None:
     graph = parse("in x: f32[2] a = Abs(x) b = Neg(a) out b")
     for node in graph.nodes:
         node.outputs[0].name = "x"
@@ -228,7 +228,7 @@ def test_values_of_one_name_are_told_apart() -> None:
     assert text.count("x") > 3
 
 
-def test_large_constants_are_made_up_alike_every_time() -> None:
+def test_large_constants_are_generated_deterministically() -> None:
     first, again, other = (
         parse(f"const {name}: f32[8,4] y = Neg({name}) out y") for name in ("w", "w", "v")
     )

@@ -245,7 +245,7 @@ def test_a_body_is_checked_with_all_around_it() -> None:
         verify(node(graph, "r").attrs["then_branch"])
 
 
-def test_names_in_branches_may_be_alike() -> None:
+def test_branches_may_reuse_names() -> None:
     verify(
         parse("""
             in c: bool[]

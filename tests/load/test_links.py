@@ -87,7 +87,7 @@ FOLLOWED = (
 
 
 @pytest.mark.parametrize("layout", FOLLOWED)
-def test_followed(layout: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_symlinks_are_followed(layout: Callable[[Path], Path], tmp_path: Path) -> None:
     path = layout(tmp_path)
     want = sardonyx.InferenceSession(path).run(None, FEEDS)[0]
     np.testing.assert_array_equal(want, ROWS[FEEDS["i"]])
@@ -131,7 +131,9 @@ def name_begins_alike(root: Path) -> Path:
 @pytest.mark.parametrize(
     "layout", [data_elsewhere, folder_of_data_elsewhere, both_linked_apart, name_begins_alike]
 )
-def test_refused(layout: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_symlinks_out_of_the_folder_are_refused(
+    layout: Callable[[Path], Path], tmp_path: Path
+) -> None:
     with pytest.raises(errors.InvalidGraph, match="leads out of the model's folder"):
         sardonyx.InferenceSession(layout(tmp_path))
 

@@ -85,7 +85,7 @@ def test_external_data(tmp_path: Path, where: str) -> None:
     np.testing.assert_array_equal(session.run(None, {"x": X})[0], X * [1, 2, 3])
 
 
-def test_a_buffer_shorter_than_said() -> None:
+def test_a_buffer_shorter_than_its_stated_length() -> None:
     with pytest.raises(
         sardonyx.SardonyxError, match="has 2 bytes, and its length is stated as 1000000"
     ):
@@ -118,7 +118,7 @@ def test_a_default_is_a_constant_until_it_is_fed() -> None:
     assert [i.name for i in session.get_inputs()] == ["x"]
 
 
-def test_before_ir_4_they_are_constants() -> None:
+def test_initializers_are_constants_before_ir_4() -> None:
     made = parser.parse_model(TEXT)
     made.ir_version = 3
     made.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3]))
@@ -151,7 +151,7 @@ def test_functions_are_expanded() -> None:
     assert session.run(None, {"x": np.ones(2, np.float32)})[0].tolist() == [9, 9]
 
 
-def test_marks_of_tools_on_constants() -> None:
+def test_unknown_attributes_of_constants() -> None:
     text = """<ir_version: 9, opset_import: ["" : 17]>
     g () => (y) { y = Constant <mark: int = 1, value_float: float = 3.0> () }"""
     assert sardonyx.InferenceSession(parser.parse_model(text)).run(None, {})[0] == 3
@@ -165,7 +165,7 @@ def test_marks_of_tools_on_constants() -> None:
     ("opset", "op", "wanted"),
     [(9, "Erf", [0, 1]), (13, "ReduceLogSum", [3]), (18, "ReduceLogSumExp", [40])],
 )
-def test_integers_that_newer_versions_do_not_take(opset: int, op: str, wanted: list[int]) -> None:
+def test_integer_types_that_newer_opsets_dropped(opset: int, op: str, wanted: list[int]) -> None:
     """Their type is not known before inference, as they come out of a node."""
     text = f"""<ir_version: 9, opset_import: ["" : {opset}]>
     g (int32[2] x) => (y) {{ a = Abs(x) y = {op}(a) }}"""
@@ -246,7 +246,7 @@ def test_a_sparse_file_over_2_gib(tmp_path: Path) -> None:
     assert (session.run(None, {"i": np.array([rows - 1])})[0] == 3).all()
 
 
-def test_outputs_that_a_node_does_not_name_are_made_all_the_same() -> None:
+def test_required_outputs_may_be_left_out() -> None:
     node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y"])
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     graph = helper.make_graph([node], "g", [x], [onnx.ValueInfoProto(name="y")])

@@ -127,7 +127,7 @@ def test_weights_stay_in_the_file(tmp_path: Path) -> None:
     assert weight.source.file.path == str(path)
 
 
-def test_paths_that_are_no_text(tmp_path: Path) -> None:
+def test_model_paths_that_are_not_utf8(tmp_path: Path) -> None:
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff.ort")
     Path(path).write_bytes(converted("linear"))
     (y,) = sardonyx.InferenceSession(path).run(None, FEEDS["linear"])
@@ -192,7 +192,7 @@ def test_references_to_the_same_bytes_are_bounded() -> None:
         sardonyx.InferenceSession(bytes(data))
 
 
-def test_a_long_name_is_not_repeated_without_end() -> None:
+def test_repeated_long_names_are_bounded() -> None:
     """A node with 20000 inputs that are one name of 1 MB: 20 GB if each were a copy."""
     name = text("x" * (1 << 20))
     node = table([*[None] * 5, text("Sum"), *[None] * 2, _repeated(name, 20_000)])

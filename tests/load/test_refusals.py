@@ -224,7 +224,7 @@ GOOD = model([node("Relu", "x", "y")]).SerializeToString()
 
 
 @pytest.mark.parametrize("data", [b"", b"abc", b"\x00" * 64, GOOD[:-3], GOOD[: len(GOOD) // 2]])
-def test_bytes_that_are_no_model(data: bytes) -> None:
+def test_bytes_that_are_not_a_model(data: bytes) -> None:
     with pytest.raises((errors.InvalidProtobuf, errors.InvalidGraph)):
         sardonyx.InferenceSession(data)
 
@@ -257,12 +257,12 @@ def test_files_of_other_kinds_are_named(name: str) -> None:
         sardonyx.InferenceSession(data)
 
 
-def test_an_op_with_a_slip_in_its_name() -> None:
+def test_a_misspelt_op() -> None:
     with pytest.raises(errors.NotImplemented, match="is Relu meant"):
         sardonyx.InferenceSession(model([node("Rellu", "x", "y")]).SerializeToString())
 
 
-def test_bodies_nested_without_end() -> None:
+def test_deeply_nested_bodies() -> None:
     graph = field(2, b"inner")
     for _ in range(5000):
         graph = field(1, field(5, field(1, b"body") + field(6, graph)))
@@ -270,7 +270,7 @@ def test_bodies_nested_without_end() -> None:
         sardonyx.InferenceSession(b"\x08\x08" + field(7, graph))
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_missing_and_irregular_files(tmp_path: Path) -> None:
     with pytest.raises(errors.NoSuchFile, match="there is no file"):
         sardonyx.InferenceSession(tmp_path / "missing.onnx")
     with pytest.raises(errors.InvalidArgument, match="folder"):
@@ -338,7 +338,7 @@ def test_external_data_in_memory_needs_a_folder(tmp_path: Path) -> None:
     assert session.run(None, {"x": np.zeros((1, 2), np.float32)})[0].tolist() == [[1, 1]]
 
 
-def test_a_cache_of_links_is_followed(tmp_path: Path) -> None:
+def test_a_symlinked_cache_is_followed(tmp_path: Path) -> None:
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
     blobs.mkdir()
     snapshot.mkdir()
@@ -350,7 +350,7 @@ def test_a_cache_of_links_is_followed(tmp_path: Path) -> None:
     assert session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist() == [[1, 1]]
 
 
-def test_an_unknown_op_is_what_programs_for_onnxruntime_catch() -> None:
+def test_an_unknown_op_raises_onnxruntimes_class() -> None:
     """There it is Fail, which such programs handle, and NotImplemented if it has no kernel."""
     assert issubclass(errors.UnknownOp, errors.Fail)
     assert issubclass(errors.UnknownOp, errors.NotImplemented)

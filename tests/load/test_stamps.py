@@ -45,7 +45,7 @@ def status(mtime_ns: int, ctime_ns: int) -> Any:
         (NOW - 3 * SECOND, NOW - 3 * SECOND, True, True),
     ],
 )
-def test_a_file_is_known_when_no_write_can_keep_its_times(
+def test_a_file_has_a_stamp_once_every_write_would_change_its_times(
     mtime_ns: int, ctime_ns: int, network: bool, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time_ns", lambda: NOW)
@@ -111,7 +111,7 @@ def test_a_file_whose_time_is_set_back_before_a_device_reads_it(tmp_path: Path) 
         opened.close()
 
 
-def test_a_mapped_file_is_what_it_was(tmp_path: Path) -> None:
+def test_replaced_and_rewritten_mapped_files_are_detected(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     mapped, copied = map_file(str(path), "m"), map_file(str(path), "m", copies=True)
     assert is_as_opened(mapped)
@@ -135,9 +135,7 @@ def resident_kb(path: Path) -> int:
     return total
 
 
-def test_pages_of_a_file_just_written_are_let_go_of_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pages_of_a_new_file_are_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mapping of our own, though the file cannot be known again yet."""
     import mmap
 
@@ -162,7 +160,7 @@ def advice(path: Path) -> list[str]:
     ]
 
 
-def test_what_is_read_in_order_is_read_ahead(tmp_path: Path) -> None:
+def test_sequential_reads_use_readahead(tmp_path: Path) -> None:
     """Else a cold file comes page by page, at a fifth of the disk's speed."""
     path = tmp_path / "w.data"
     path.write_bytes(bytes(1 << 20))

@@ -153,7 +153,7 @@ TABLE: dict[str, tuple[bytes, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", TABLE)
-def test_it_runs_as_in_onnxruntime(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_results_equal_those_of_onnxruntime(name: str, caplog: pytest.LogCaptureFixture) -> None:
     data, feed, said = TABLE[name]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -111,7 +111,7 @@ def test_empty(bf16: int) -> None:
 
 @pytest.mark.parametrize("rows", [9, 40])
 @pytest.mark.parametrize("length", [1, 33, 512, 515, 600])
-def test_pairs_end_where_keys_do(rows: int, length: int) -> None:
+def test_memory_after_the_last_key_is_not_read(rows: int, length: int) -> None:
     """Memory after the last key, NaN and infinite here, does not reach the result."""
     q, k, v = f32(1, 2, rows, 16), f32(1, 2, 600, 16), f32(1, 2, 600, 8)
     k[:, :, length:], v[:, :, length:] = np.nan, np.inf
@@ -123,7 +123,7 @@ def test_pairs_end_where_keys_do(rows: int, length: int) -> None:
 
 @pytest.mark.parametrize("rows", [2, 40])
 @pytest.mark.parametrize("nan_rows", [0, 1])
-def test_rows_that_see_nothing(rows: int, nan_rows: int) -> None:
+def test_fully_masked_rows(rows: int, nan_rows: int) -> None:
     mask = np.where(RNG.random((rows, 600)) < 0.5, 0, -np.inf).astype(np.float32)
     mask[0] = -np.inf
     mask[1, :512] = -np.inf  # a whole block of keys
@@ -166,7 +166,7 @@ SEEN: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.parametrize("sizes", [(1, 70), (2, 700), (3, 3), (30, 30), (65, 1100)], ids=str)
 @pytest.mark.parametrize("attrs", SEEN, ids=str)
-def test_what_rows_see(sizes: tuple[int, int], attrs: dict[str, Any]) -> None:
+def test_causal_and_window_masks(sizes: tuple[int, int], attrs: dict[str, Any]) -> None:
     rows, keys = sizes
     check(f32(2, 3, rows, 16), f32(2, 3, keys, 16), f32(2, 3, keys, 24), **attrs)
 
@@ -174,7 +174,7 @@ def test_what_rows_see(sizes: tuple[int, int], attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rows", [1, 2, 3, 13, 100])
 @pytest.mark.parametrize("group", [1, 2, 3, 5])
 @pytest.mark.parametrize("window_left", [-1, 30, 600])
-def test_shared_heads(rows: int, group: int, window_left: int) -> None:
+def test_grouped_query_heads(rows: int, group: int, window_left: int) -> None:
     """Lengths of each of the batch, heads that share keys, masks and sinks of heads."""
     keys = 700
     q, k, v = f32(3, rows, 2 * group, 40), f32(3, 2, keys, 40), f32(3, 2, keys, 70)
@@ -189,7 +189,7 @@ def test_shared_heads(rows: int, group: int, window_left: int) -> None:
     check(transposed, k, v, f32(1, 2 * group, rows, keys), spans, None, **attrs, smooth=1)
 
 
-def test_keys_of_few_heads_are_cut_into_parts() -> None:
+def test_split_keys_of_few_heads() -> None:
     q, k, v = f32(1, 4, 1, 64), f32(1, 1, 5000, 64), f32(1, 1, 5000, 64)
     check(q, k, v, group=4)
     spans = np.array([[2999, 3000]], np.int32)
@@ -198,7 +198,7 @@ def test_keys_of_few_heads_are_cut_into_parts() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_rows_before_the_first_key(rows: int) -> None:
+def test_spans_without_keys(rows: int) -> None:
     """A position may be such that a row attends to nothing."""
     spans = np.array([[-9, 5], [700, 3]], np.int32)
     q, k, v = f32(2, 2, rows, 8), f32(2, 2, 20, 8), f32(2, 2, 20, 8)

@@ -130,7 +130,7 @@ def test_kernels(sizes: tuple[int, ...], kind: str, drops: bool) -> None:
     check("AttentionGradient", given, x.attrs)
 
 
-def test_a_column_of_keep_and_dy_with_gaps() -> None:
+def test_strided_dropout_mask_and_dy() -> None:
     x = Attention((1, 2, 2, 9, 40, 8, 8), "none", True)
     assert x.keep is not None
     x.keep = np.repeat(x.keep, 2, axis=-1)[..., ::2]
@@ -140,7 +140,7 @@ def test_a_column_of_keep_and_dy_with_gaps() -> None:
     check("AttentionGradient", given, x.attrs)
 
 
-def test_a_score_of_nan_stays() -> None:
+def test_nan_scores_propagate() -> None:
     x = Attention((1, 1, 1, 20, 40, 8, 8), "none", False)
     x.q[0, 0, 3, 2] = np.nan
     y, lse = check("AttentionTraining", x.forward(), x.attrs)

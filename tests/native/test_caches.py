@@ -87,7 +87,7 @@ def test_new_caches(sizes: Any, options: dict[str, Any], pairs: int) -> None:
     check(inputs_of(*sizes, **options), pairs)
 
 
-def test_rows_behind_all_of_the_past() -> None:
+def test_rows_after_the_whole_past() -> None:
     k, v = f32(2, 3, 4, 8), f32(2, 3, 4, 5)
     check([k, v, f32(2, 3, 7, 8), f32(2, 3, 7, 5)] + [None] * 6)
     check([k, v] + [None] * 8)
@@ -117,7 +117,7 @@ def test_in_place(isa: str) -> None:
         assert (block[:, :, 12:] == 7).all()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_rows_beyond_the_capacity_are_refused() -> None:
     inputs = inputs_of(1, 9, [10, 4], 10)
     presents = [np.zeros((2, 2, 10, 24), np.float32) for _ in range(2)]
     presents.append(np.zeros((2, 4, 1, 24), np.float32))

@@ -68,7 +68,7 @@ def test_the_extension_has_the_instructions_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("key", FUSIBLE, ids=lambda k: k[1])
-def test_custom_forms_have_an_encoder(key: tuple[str, str]) -> None:
+def test_custom_ops_have_an_encoder(key: tuple[str, str]) -> None:
     assert (FUSIBLE[key].native == CUSTOM) == (key in cpu._CUSTOM), (
         "add an encoder to _CUSTOM of providers/cpu/elementwise.py, or instructions to FUSIBLE"
     )
@@ -80,7 +80,7 @@ def test_an_instruction_without_a_loop_is_an_error() -> None:
     number = native.elementwise_ops.index("bit_not")
     ints = [1, 1, number, F32.onnx, F32.onnx, 0, -1, -1]
     error = native.call("chain", [tensor(x)], [tensor(x.copy())], ints, [0.0, 0.0])
-    assert error == "the elementwise instruction bit_not has no loop from type 1 to type 1"
+    assert error == "the elementwise instruction bit_not has no loop from f32 to f32"
 
 
 def f32(*shape: int) -> Array:
@@ -125,7 +125,7 @@ def test_operands_of_any_strides(isa: str, shape: tuple[int, ...], other: tuple[
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("half", [np.float16, ml_dtypes.bfloat16])
-def test_halves(isa: str, half: Any) -> None:
+def test_half_types(isa: str, half: Any) -> None:
     """All bit patterns there and back, and one rounding at the end of a chain."""
     every = np.arange(65536, dtype=np.uint16).view(half)
     wide = run((step("Cast", 0, dtype=np.float32, to=1),), every, isa=isa)
@@ -184,7 +184,7 @@ def test_accuracy(isa: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_gelu_ends(isa: str) -> None:
+def test_gelu_of_large_values(isa: str) -> None:
     """It comes to 0 as to x, however large the numbers are."""
     x = np.linspace(-8, 8, 100_003).astype(np.float32)
     want = [v / 2 * math.erfc(-v / math.sqrt(2)) for v in x.astype(np.float64)]
@@ -196,7 +196,7 @@ def test_gelu_ends(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_sigmoid_ends(isa: str) -> None:
+def test_sigmoid_of_large_values(isa: str) -> None:
     far = np.float32([-np.inf, -3e38, -100, -87.2, 0, 50, 3e38, np.inf, np.nan])
     got = run((step("Sigmoid", 0),), far, isa=isa)
     want = np.float32([0, 0, 0, np.exp(-87.2), 0.5, 1, 1, 1, np.nan])
@@ -212,7 +212,7 @@ def test_sigmoid_rounds_its_sum_once(isa: str) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_a_value_times_its_sigmoid(isa: str) -> None:
+def test_swish(isa: str) -> None:
     x = np.append(f32(333) * 20, np.float32([-87.2, -0.0]))
     once = (step("Sigmoid", 0), step("Mul", 1, 0))
     twice = (step("Sigmoid", 0), step("Mul", 1, 0), step("Add", 2, 1))
@@ -267,7 +267,7 @@ def test_integers(isa: str, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("isa", native.isas)
-def test_floats_become_integers(isa: str) -> None:
+def test_casts_of_floats_to_integers(isa: str) -> None:
     """Numbers outside of a narrow type wrap as numpy lets it, on every ISA."""
     for source in (np.float32, np.float64):
         x = np.array([0, -0.9, 1.9, -3.5, 200, 300, -300, 70000, 2.0**31 - 128, -(2.0**31)], source)
@@ -288,7 +288,7 @@ def test_division_by_zero_is_a_fault() -> None:
     assert error == "integer division by zero"
 
 
-def test_a_program_may_write_over_an_operand() -> None:
+def test_a_program_may_overwrite_an_operand() -> None:
     x, y = f32(700), f32(700)
     want = run_code(PROGRAM, (x, y))
     program = encode(PROGRAM, [(F32, None), (F32, None)])

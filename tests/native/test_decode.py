@@ -51,7 +51,7 @@ def test_decode_tensor(tensor: TensorProto) -> None:
     Comparison(data).tensor(_native.decode_tensor(data), tensor)
 
 
-def test_nothing_is_an_empty_model() -> None:
+def test_empty_bytes_are_an_empty_model() -> None:
     record = _native.decode(b"")
     assert (record.graph, record.functions, record.ir_version) == (None, [], 0)
 
@@ -230,7 +230,7 @@ def test_decode_accepts_many_nodes() -> None:
 # -- the stub
 
 
-def test_the_stub_names_what_the_module_has() -> None:
+def test_the_stub_declares_the_names_of_the_module() -> None:
     stub = Path(_native.__file__).with_name("_native.pyi")
 
     def members(made: ast.ClassDef) -> set[str]:

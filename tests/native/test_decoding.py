@@ -67,7 +67,7 @@ SIZES = ((4, 2, 16), (6, 6, 16), (8, 1, 32), (3, 1, 48))
 
 
 @pytest.mark.parametrize("seed", range(len(SETTINGS) * len(SIZES)))
-def test_a_cache_that_grows(seed: int) -> None:
+def test_a_growing_cache(seed: int) -> None:
     check_steps(seed, capacity=0)
 
 

@@ -31,7 +31,7 @@ def is_native(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("case", GOOD, ids=str)
-def test_table(case: Case) -> None:
+def test_lookup_tables(case: Case) -> None:
     assert is_native(case)
     check_kernels(case, constants(case))
 

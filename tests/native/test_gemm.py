@@ -136,7 +136,7 @@ def test_transposed_and_packed(isa: str, left: Any, right: Any, dtype: Any, kind
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_height_and_width(isa: str, kind: str) -> None:
+def test_every_m_n_and_k(isa: str, kind: str) -> None:
     """Every height of a tile, every part of a panel, and depths around whole vectors."""
     a, b = numbers((26, 300), kind=kind), numbers((300, 70), seed=1, kind=kind)
     how: Any = {"is_packed": True, "isa": isa, "kind": kind}
@@ -151,7 +151,7 @@ def test_every_height_and_width(isa: str, kind: str) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_sides_are_rounded(isa: str, dtype: Any) -> None:
+def test_operands_are_rounded_to_bf16(isa: str, dtype: Any) -> None:
     """To the nearest bf16, halves to even, whichever side is packed when."""
     a, b = numbers((40, 77), dtype), numbers((77, 50), dtype, 1)
     half = np.arange(1, 78, dtype=np.float32) * 2.0**-8 + 1
@@ -164,7 +164,7 @@ def test_sides_are_rounded(isa: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("kind", KINDS)
-def test_views(isa: str, kind: str) -> None:
+def test_strided_operands(isa: str, kind: str) -> None:
     """Gaps, repeats, steps back and any order of axes."""
     how: Any = {"isa": isa, "kind": kind}
     heads = numbers((3, 40, 4, 50), kind=kind).transpose(0, 2, 1, 3)
@@ -213,7 +213,7 @@ def test_bias_and_relu(isa: str, is_packed: bool, kind: str, left: Any, right: A
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("m", "k", "n"), [(13, 4200, 2300), (29, 45_000, 330)])
-def test_stripes_of_a_large_right_side(isa: str, kind: str, m: int, k: int, n: int) -> None:
+def test_column_stripes_of_a_large_b(isa: str, kind: str, m: int, k: int, n: int) -> None:
     """More than 16 MB are packed stripe by stripe: the bytes are those of a packed right side."""
     a, b, bias = numbers((m, k), kind=kind), numbers((k, n), seed=1, kind=kind), numbers((n,))
     start = numbers((m, n), seed=3)
@@ -232,7 +232,7 @@ def op(name: str, *args: int) -> Instruction:
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_sums_onto_a_start(isa: str, is_packed: bool, left: Any, right: Any) -> None:
+def test_initial_accumulators(isa: str, is_packed: bool, left: Any, right: Any) -> None:
     """Initial accumulators: in their own memory, in the output itself, or with gaps."""
     a, b, bias = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
     product = np.matmul(a, b, dtype=np.float64)
@@ -265,7 +265,7 @@ def test_sums_onto_a_start(isa: str, is_packed: bool, left: Any, right: Any) -> 
     ("left", "right"),
     [((50, 40), (40, 300)), ((2, 20, 9), (2, 9, 35)), ((3, 30), (30, 600)), ((90, 30), (30, 2))],
 )
-def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
+def test_epilogues(isa: str, dtype: Any, left: Any, right: Any) -> None:
     """An epilogue with operands of every kind of broadcasting."""
     a, b = numbers(left, dtype), numbers(right, dtype, 1)
     product = np.matmul(a.astype(np.float32), b.astype(np.float32))
@@ -290,7 +290,7 @@ def test_programs(isa: str, dtype: Any, left: Any, right: Any) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize(("left", "right"), [s for s in SHAPES if min(s[0] + s[1]) > 0])
-def test_programs_over_an_operand(isa: str, left: Any, right: Any) -> None:
+def test_epilogues_in_place(isa: str, left: Any, right: Any) -> None:
     """Scaled by a row, and added to a tensor, possibly in place; also with a start."""
     a, b, row = numbers(left), numbers(right, seed=1), numbers(right[-1:], seed=2)
     product = np.matmul(a, b, dtype=np.float64)
@@ -314,7 +314,7 @@ def test_programs_over_an_operand(isa: str, left: Any, right: Any) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize(("left", "right"), [((50, 40), (40, 300)), ((3, 30), (30, 600))])
-def test_halves_over_an_operand(isa: str, left: Any, right: Any) -> None:
+def test_half_epilogues_in_place(isa: str, left: Any, right: Any) -> None:
     a, b = numbers(left, np.float16), numbers(right, np.float16, 1)
     added = numbers((left[0], right[1]), np.float16, 2)
     code: Code = (Instruction((ONNX, "Add"), (0, 1), F16), Instruction((ONNX, "Relu"), (2,), F16))

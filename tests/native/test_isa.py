@@ -101,11 +101,11 @@ def test_a_call_can_name_its_isa(isa: str) -> None:
 
 
 @pytest.mark.skipif(not ELSEWHERE, reason="calls stay on this machine")
-def test_calls_go_to_the_other_machine() -> None:
+def test_calls_run_on_the_remote_machine() -> None:
     assert probe_by_call("") == ["base", os.environ["SARDONYX_RUNNER_HAS"]]
 
 
-def test_the_best_isa_runs_unless_told() -> None:
+def test_the_best_isa_is_the_default() -> None:
     process = in_process("", "from sardonyx import _native as n; print(n.isa)")
     assert process.stdout.strip() == native.isas[-1]
 

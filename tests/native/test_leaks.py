@@ -68,9 +68,9 @@ assert twice(torch.ones(2)).tolist() == [4, 4]
 """
 
 
-def left_over(program: str, *, is_told: bool = True) -> str:
+def left_over(program: str, *, is_reported: bool = True) -> str:
     """Return the report of a process about native objects that are alive at its end."""
-    asked = {"SARDONYX_LEAKS": "1"} if is_told else {}
+    asked = {"SARDONYX_LEAKS": "1"} if is_reported else {}
     plain = {k: v for k, v in os.environ.items() if k != "SARDONYX_LEAKS"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", BEGIN + program],
@@ -80,17 +80,17 @@ def left_over(program: str, *, is_told: bool = True) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nothing_is_left(way: str) -> None:
+def test_no_leaks(way: str) -> None:
     assert left_over(WAYS[way]) == ""
 
 
-def test_what_others_hold_is_told_when_asked_for() -> None:
+def test_leaked_objects_are_reported_on_request() -> None:
     """The session of this program is never freed, so that the tests above can fail."""
     program = "import ctypes\nctypes.pythonapi.Py_IncRef(ctypes.py_object(session))"
     assert "leaked" in left_over(program)
-    assert left_over(program, is_told=False) == ""
+    assert left_over(program, is_reported=False) == ""
 
 
-def test_torch_and_a_session_end_without_a_word() -> None:
+def test_torch_and_a_session_end_without_output() -> None:
     pytest.importorskip("torch")
-    assert left_over(HELD, is_told=False) == ""
+    assert left_over(HELD, is_reported=False) == ""

@@ -67,7 +67,7 @@ def test_copy_of_a_transpose(shape: tuple[int, int], word: Any) -> None:
     check("copy", [view[:, 1:].T], np.ascontiguousarray(view[:, 1:].T), ())
 
 
-def test_copy_of_long_runs() -> None:
+def test_copy_of_long_contiguous_runs() -> None:
     view = ramp((3, 200_001), np.uint8)[:, 1:]
     check("copy", [view], np.ascontiguousarray(view), ())
 

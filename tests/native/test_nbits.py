@@ -274,7 +274,7 @@ def test_stacks(layout: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("m", [1, 4, 30])
 @pytest.mark.parametrize("layout", ["ms", "kn"])
-def test_a_row_is_added(layout: str, m: int, level: int) -> None:
+def test_bias(layout: str, m: int, level: int) -> None:
     form, bias = Form(96, 70, layout=layout, level=level), rows(70)
     add = Instruction(("", "Add"), (0, 1), F32)
     plain = results(*node_of(rows(m, 96), form))
@@ -287,7 +287,7 @@ def test_a_row_is_added(layout: str, m: int, level: int) -> None:
 @pytest.mark.parametrize("m", [1, 3, 20])
 @pytest.mark.parametrize("layout", ["ms", "kn", "nk"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
-def test_no_numbers(odd: float, layout: str, m: int, level: int) -> None:
+def test_nan_and_infinity(odd: float, layout: str, m: int, level: int) -> None:
     """Rows that hold none are as defined, all others as they were."""
     form, x = Form(160, 40, layout=layout, level=level), rows(m, 160)
     before = results(*node_of(x, form))
@@ -334,7 +334,7 @@ def test_extreme_numbers(x: float, layout: str, level: int) -> None:
         assert np.allclose(y, expected, rtol=1e-2, atol=1e-36), isa
 
 
-def test_what_is_not_constant_has_no_kernel() -> None:
+def test_weights_that_are_not_constant_have_no_kernel() -> None:
     stored, made = Form(64, 8).made()
     graph = Graph()
     build = Builder(graph, graph.scope)

@@ -78,7 +78,7 @@ def test_small_problems_are_solved(problem: tuple[list[int], list[Task], list[in
 
 @settings(max_examples=100)
 @given(problems(most=60), st.integers(0, 1))
-def test_never_above_what_was_given(
+def test_never_above_the_given_order(
     problem: tuple[list[int], list[Task], list[int]], effort: int
 ) -> None:
     sizes, tasks, order = problem
@@ -103,7 +103,7 @@ def test_small_families_are_solved(family: str, seed: int) -> None:
 
 @pytest.mark.parametrize("size", [60, 300])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_do_not_depend_on_luck(family: str, size: int) -> None:
+def test_random_initial_orders_of_families(family: str, size: int) -> None:
     """From the order of a random walk the search comes near to what it finds from a good one."""
     net = FAMILIES[family](size, random.Random(size))
     good = order_peak(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order))
@@ -160,7 +160,7 @@ def test_gradients_of_weights_run_as_soon_as_they_free_something() -> None:
     assert order_peak(net.sizes, net.tasks, least_peak(net.sizes, net.tasks, net.order)) == 60
 
 
-def test_one_order_only_is_returned_as_it_is() -> None:
+def test_a_single_legal_order_is_returned() -> None:
     net = Net()
     x = net.op(3)
     for size in range(1, 50):
@@ -168,7 +168,7 @@ def test_one_order_only_is_returned_as_it_is() -> None:
     assert least_peak(net.sizes, net.tasks, net.order, 3) == net.order
 
 
-def test_nothing_to_order() -> None:
+def test_empty_problems() -> None:
     assert least_peak([], [], []) == []
     assert order_peak([5], [], []) == 0
     assert least_peak([5], [([], [0], [], 3)], [0]) == [0]
@@ -267,7 +267,7 @@ def test_large_problems_take_bounded_work(make: Callable[[random.Random], Net]) 
         ([1 << 61], [([], [0], [], 0)], [0], "the size of buffer 0 makes the tasks need too many"),
     ],
 )
-def test_what_is_no_problem_is_refused(
+def test_malformed_problems_are_refused(
     sizes: list[int], tasks: list[Task], order: list[int], message: str
 ) -> None:
     for search in (least_peak, order_peak):
@@ -276,6 +276,6 @@ def test_what_is_no_problem_is_refused(
 
 
 @pytest.mark.parametrize("effort", [-1, 4])
-def test_efforts_are_few(effort: int) -> None:
+def test_efforts_out_of_range_are_refused(effort: int) -> None:
     with pytest.raises(ValueError, match=rf"effort {effort} is outside \[0, 3\]"):
         least_peak([1], [([], [0], [], 0)], [0], effort)

@@ -252,7 +252,7 @@ print(pool_of(session).cached_bytes, pool_of(session).live_blocks)
 """
 
 
-def test_where_no_range_of_addresses_can_be_reserved() -> None:
+def test_without_a_reserved_address_range() -> None:
     """Blocks are malloc's then."""
     command = [sys.executable, "-c", SCARCE]
     found = subprocess.run(command, capture_output=True, text=True, check=False)

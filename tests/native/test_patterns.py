@@ -107,14 +107,14 @@ def test_which_patterns_become_automata(pattern: str, is_known: bool) -> None:
     ("pattern", "has_bounded_scan"),
     [("a+b", False), ("a+b?", True), ("ab{3}c", True), (r"a|a*[^\x00-\x{10FFFF}]", False)],
 )
-def test_what_may_read_far_ahead_for_nothing(pattern: str, has_bounded_scan: bool) -> None:
+def test_patterns_of_unbounded_lookahead(pattern: str, has_bounded_scan: bool) -> None:
     """Such a search takes time that grows with the square of the text."""
     made = automaton(pattern.encode())
     assert made is not None
     assert made.has_bounded_scan == has_bounded_scan
 
 
-def test_patterns_that_read_far_ahead_are_left_to_re2() -> None:
+def test_patterns_of_unbounded_lookahead_run_in_re2() -> None:
     session = session_of(
         [node("Tokenizer", "x", "y", MICROSOFT, mark=0, mincharnum=1, pad_value="#",
               tokenexp='"[^"]*"')],

@@ -146,7 +146,7 @@ def test_a_fault_in_one_run_leaves_the_others_alone() -> None:
     in_threads(4, work)
 
 
-def test_a_run_is_ended_from_another_thread() -> None:
+def test_a_run_is_terminated_from_another_thread() -> None:
     session = session_of(LOOP, 2)
     feed = {"m": np.array(10**12), "x": np.ones((64, 64), np.float32)}
 

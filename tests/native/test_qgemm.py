@@ -82,7 +82,7 @@ def test_a_long_sum_is_exact() -> None:
     check(case("MatMulInteger", a, b), "x1")
 
 
-def test_zero_points_of_zero_cost_nothing() -> None:
+def test_zero_points_of_zero_are_dropped() -> None:
     c = case("MatMulInteger", numbers(np.uint8, 4, 9), numbers(np.int8, 9, 5), None,
                np.zeros(5, np.int8))  # fmt: skip
     assert check(c, "x1", "x3").inputs[5] is None
@@ -91,7 +91,7 @@ def test_zero_points_of_zero_cost_nothing() -> None:
 @pytest.mark.parametrize("a", list(EXTREME))
 @pytest.mark.parametrize("y", list(EXTREME))
 @pytest.mark.parametrize("n", [1, 33])
-def test_results_are_rounded_and_held(a: Any, y: Any, n: int) -> None:
+def test_results_are_rounded_and_saturated(a: Any, y: Any, n: int) -> None:
     scales = np.linspace(0.0001, 0.01, n).astype(np.float32)
     c = case(
         "QLinearMatMul", numbers(a, 11, 37), of(0.5), of(3, a), numbers(np.int8, 37, n), scales,
@@ -107,14 +107,14 @@ def test_stacks() -> None:
 
 @pytest.mark.parametrize("k", [9, 12])
 @pytest.mark.parametrize("batch", [(), (1,), (3,), (2, 2)])
-def test_a_matrix_by_a_stack(k: int, batch: tuple[int, ...]) -> None:
+def test_a_matrix_by_stacked_matrices(k: int, batch: tuple[int, ...]) -> None:
     zeros = of(7, np.int8), of(250, np.uint8)
     right = numbers(np.uint8, *batch, k, 37)
     check(case("MatMulInteger", numbers(np.int8, 5, k), right, *zeros), "x0", "x2", "x3")
 
 
 @pytest.mark.parametrize("shape", [((0, 3), (3, 5)), ((4, 3), (3, 0)), ((2, 0), (0, 5))])
-def test_nothing(shape: Any) -> None:
+def test_empty_matrices(shape: Any) -> None:
     check(case("MatMulInteger", numbers(np.uint8, *shape[0]), numbers(np.int8, *shape[1])), "x1")
 
 
@@ -264,7 +264,7 @@ def test_zero_points(name: str, x_type: Any, w_type: Any, zero: str) -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 63, 65, 16390])
 @pytest.mark.parametrize(("a", "b"), SIDES)
-def test_sums(a: Any, b: Any, n: int) -> None:
+def test_quantized_add(a: Any, b: Any, n: int) -> None:
     internal(
         "QAdd",
         [numbers(a, 1, n), of(0.02), of(5, a), numbers(b, 1, n), of(0.03), of(7, b), of(0.05),
@@ -288,7 +288,7 @@ BROADCAST = {
 
 @pytest.mark.parametrize("name", BROADCAST)
 @pytest.mark.parametrize(("a", "b"), SIDES)
-def test_sums_that_broadcast(a: Any, b: Any, name: str) -> None:
+def test_quantized_add_with_broadcasting(a: Any, b: Any, name: str) -> None:
     shape, other = BROADCAST[name]
     for left, right in ((shape, other), (other, shape)):
         internal(
@@ -305,7 +305,7 @@ def test_sums_that_broadcast(a: Any, b: Any, name: str) -> None:
 )
 @pytest.mark.parametrize("x_type", list(EXTREME))
 @pytest.mark.parametrize("channels_last", [0, 1])
-def test_means(x_type: Any, shape: tuple[int, ...], channels_last: int) -> None:
+def test_quantized_average_pool(x_type: Any, shape: tuple[int, ...], channels_last: int) -> None:
     internal(
         "QMean", [numbers(x_type, *shape), of(0.02), of(5, x_type), of(0.011), of(9, np.uint8)],
         (), dtype=U8_CODE, channels_last=channels_last,
@@ -323,7 +323,7 @@ def test_depthwise_accumulators(channels: int) -> None:
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
-def test_a_row_is_added(is_transposed: bool) -> None:
+def test_bias(is_transposed: bool) -> None:
     w = numbers(np.int8, 33, 17) if is_transposed else numbers(np.int8, 17, 33)
     internal(
         "QMatMul",

@@ -116,7 +116,7 @@ def test_variants() -> None:
     Layer(256, 13, length=1).check()
 
 
-def test_a_length_outside() -> None:
+def test_sequence_length_out_of_range() -> None:
     layer = Layer(4, 2, more=(np.array([1, 5], np.int32),))
     with pytest.raises(RuntimeError, match=r"sequence_lens holds 5, outside \[0, 4\]"):
         layer.run("")

@@ -96,7 +96,7 @@ def test_long_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 @pytest.mark.parametrize("length", [0, 1, 4])
-def test_shared_units(name: str, length: int) -> None:
+def test_units_shared_by_threads(name: str, length: int) -> None:
     """One sequence with a state that is large enough for threads to share it."""
     states = [random(1, 1, 250) for _ in range(2 if name == "LSTM" else 1)]
     linked = {"linear_before_reset": 1} if name == "GRU" else {}
@@ -127,16 +127,16 @@ def test_peepholes() -> None:
 
 
 @pytest.mark.parametrize("linear", [0, 1])
-def test_reset(linear: int) -> None:
+def test_linear_before_reset(linear: int) -> None:
     Layer("GRU", random(6, 3, 5), 40, linear_before_reset=linear).check()
 
 
-def test_no_steps() -> None:
+def test_empty_sequences() -> None:
     Layer("LSTM", random(0, 3, 5), 4).check()
     Layer("GRU", random(2, 0, 5), 4).check()
 
 
-def test_length_outside() -> None:
+def test_sequence_length_out_of_range() -> None:
     layer = Layer("GRU", random(2, 2, 5), 4).more(np.array([1, 3], np.int32))
     node = layer._node()
     call = lowered(node)

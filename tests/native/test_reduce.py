@@ -106,7 +106,7 @@ def test_along_an_axis(view: Array, kernel: str, axis: int) -> None:
 
 @given(views(), st.integers(0, 4), st.booleans(), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_running_sums(view: Array, axis: int, exclusive: bool, reverse: bool) -> None:
+def test_cumulative_sums(view: Array, axis: int, exclusive: bool, reverse: bool) -> None:
     axis %= view.ndim
     attrs = {"exclusive": int(exclusive), "reverse": int(reverse)}
     expected = reference("CumSum", np.ascontiguousarray(view), np.array(axis), **attrs)
@@ -165,7 +165,7 @@ def test_top_k_known_when_it_runs() -> None:
 
 @pytest.mark.parametrize("centred", [0, 1])
 @pytest.mark.parametrize("limit", [0, 3, 1000])
-def test_non_max(centred: int, limit: int) -> None:
+def test_non_max_suppression(centred: int, limit: int) -> None:
     rng = np.random.default_rng(2)
     boxes = rng.random((2, 300, 4), np.float32)
     scores = rng.random((2, 3, 300), np.float32)
@@ -180,7 +180,7 @@ def test_non_max(centred: int, limit: int) -> None:
         check("non_max", inputs, [expected], (centred,))
 
 
-def test_non_max_refuses() -> None:
+def test_non_max_suppression_refusals() -> None:
     boxes, scores = np.zeros((1, 2, 4), np.float32), np.zeros((1, 1, 2), np.float32)
     inputs = [tensor(a) for a in (boxes, scores, np.array([1]), np.array([1.5], np.float32))]
     with pytest.raises(ValueError, match=r"iou_threshold is 1.5, outside \[0, 1\]"):

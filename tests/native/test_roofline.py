@@ -51,7 +51,7 @@ def test_a_stream_touches_every_byte(isa: str, n_read: int, n_written: int) -> N
         assert np.array_equal(y.view(np.int32), np.ones(n_written // 4, np.int32))
 
 
-def test_rates_only_grow() -> None:
+def test_best_rates_are_kept() -> None:
     for peak in (ComputePeak("float32", 1), BandwidthPeak(1 << 16, 1 << 16, 2)):
         first = peak.measure(0.0)
         assert 0 < first <= peak.measure(0.0) == peak.rate

@@ -82,7 +82,7 @@ def test_readers_run_before_an_update() -> None:
     ],
     ids=["name", "size", "high rank", "low rank", "type", "none"],
 )
-def test_an_array_that_is_not_what_the_program_was_made_for(x: Any, names: list[int]) -> None:
+def test_feeds_that_contradict_the_program(x: Any, names: list[int]) -> None:
     spec = segment()
     step(spec, [0], [1])
     made = runnable(sequence(spec))

@@ -93,7 +93,7 @@ ODD = ["", "a", "é", "€", "😀", "a\0b", "\0", "\x7f\x80\u07ff\u0800\uffff\U
     ],
     ids=lambda x: getattr(getattr(x, "dtype", None), "str", "list"),
 )
-def test_what_is_fed_comes_back(fed: Any) -> None:
+def test_round_trip(fed: Any) -> None:
     want = [w.decode() if isinstance(w, bytes) else str(w) for w in list(fed)]
     (y,) = echo().run(None, {"x": fed})
     assert y.dtype == object
@@ -123,7 +123,7 @@ def test_scalars_and_strings_of_other_classes() -> None:
         (np.array([1.0]), "expected: \\(tensor\\(string\\)\\)"),
     ],
 )
-def test_what_is_no_text_is_refused(fed: Any, match: str) -> None:
+def test_elements_that_are_not_strings_are_refused(fed: Any, match: str) -> None:
     session = echo()
     with pytest.raises(SardonyxError, match=match):
         session.run(None, {"x": fed})
@@ -155,7 +155,7 @@ def test_equal_results_may_be_one_object_and_are_counted() -> None:
     assert together == alone + 1000
 
 
-def test_inputs_are_copied_before_anyone_can_change_them() -> None:
+def test_inputs_are_copied_before_the_run() -> None:
     session = echo()
     fed, errors = text(*["word" * 50] * 2000), []
 
@@ -177,7 +177,7 @@ def test_inputs_are_copied_before_anyone_can_change_them() -> None:
     assert not errors
 
 
-def test_a_limit_counts_strings_too() -> None:
+def test_a_memory_limit_counts_strings() -> None:
     options = sardonyx.SessionOptions()
     options.add_session_config_entry("sardonyx.max_arena_bytes", "1000000")
     session = session_of(
@@ -210,7 +210,7 @@ def columns() -> sardonyx.InferenceSession:
     )
 
 
-def test_columns_of_words_take_no_python() -> None:
+def test_string_columns_run_natively() -> None:
     session = columns()
     assert python_steps(session) == 0
     fed = np.array([["a", "x", "of eight"], ["ü", "?", ""], ["b", "X", "long words"]], object)
@@ -237,7 +237,7 @@ def pipeline() -> sardonyx.InferenceSession:
     )  # fmt: skip
 
 
-def test_from_sentences_to_dicts() -> None:
+def test_text_pipeline_to_dicts() -> None:
     session = pipeline()
     assert python_steps(session) == 0
     c, z = session.run(None, {"x": text("The QUICK fox: the fox!", "", "GRÖßE a fox")})
@@ -247,7 +247,7 @@ def test_from_sentences_to_dicts() -> None:
     assert all(type(v) is float for d in z for v in d.values())
 
 
-def test_dicts_beside_the_array_they_are_made_of() -> None:
+def test_zipmap_of_an_input() -> None:
     session = session_of(
         [node("ZipMap", "x", "z", ML, classlabels_int64s=[7, -3])],
         {"x": (TensorProto.FLOAT, ["n", 2])},
@@ -298,7 +298,7 @@ EVERY = [chr(c) for c in range(1, 0x110000) if not 0xD800 <= c < 0xE000]
 
 @pytest.mark.parametrize("action", ["LOWER", "UPPER"])
 @pytest.mark.parametrize("locale", ["en_US.UTF-8", "tr_TR.UTF-8"])
-def test_every_letter_changes_its_case(action: str, locale: str) -> None:
+def test_case_mapping_of_every_character(action: str, locale: str) -> None:
     session = session_of(
         [node("StringNormalizer", "x", "y", case_change_action=action, locale=locale)],
         {"x": (STRING, ["n"])},
@@ -310,7 +310,7 @@ def test_every_letter_changes_its_case(action: str, locale: str) -> None:
     assert y.tolist() == [change_case(b, action == "UPPER", is_dotted) for b in blocks]
 
 
-def test_letters_are_in_order() -> None:
+def test_case_pairs_are_sorted() -> None:
     for upper in (False, True):
         for dotted in (False, True):
             before, after = case_pairs(upper, dotted)
@@ -344,7 +344,7 @@ def test_many_keys_and_many_strings() -> None:
     assert y.tolist() == [*range(49_999, -1, -1), -1, -1]
 
 
-def test_bytes_of_a_model_that_are_no_text() -> None:
+def test_invalid_utf8_in_a_model() -> None:
     """They are read with a mark in their place, in tensors and attributes alike."""
     graph = helper.make_graph(
         [
@@ -364,7 +364,7 @@ def test_bytes_of_a_model_that_are_no_text() -> None:
     assert z.tolist() == ["\ufffd!", "_Unused", "\ufffd!"]
 
 
-def test_views_of_strings_take_no_steps() -> None:
+def test_string_views_have_no_steps() -> None:
     session = session_of(
         [
             node("Transpose", "x", "t"),

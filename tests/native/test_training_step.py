@@ -137,7 +137,7 @@ def test_a_step_that_is_skipped(op: str) -> None:
 
 @pytest.mark.parametrize("isa", native.isas)
 @pytest.mark.parametrize("splits", [1, 2, 7])
-def test_the_norm_and_the_control(isa: str, splits: int) -> None:
+def test_gradient_norm_and_step_control(isa: str, splits: int) -> None:
     grads = [numbers(shape) for shape in SIZES]
     (norm,) = run("GradientNorm", list(grads), 1, isa, splits)
     expected = np.sqrt(sum(np.sum(np.square(g, dtype=np.float64)) for g in grads))

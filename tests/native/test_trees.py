@@ -88,7 +88,7 @@ def test_many_features(rows: int) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 5, 100])
-def test_shared_branches(rows: int) -> None:
+def test_shared_subtrees(rows: int) -> None:
     """Both children of a branch may be the same branch, level after level."""
     tree: Any = Branch(1, 0.3, Leaf([(0, 1.0)]), Leaf([(0, 2.0)]))
     for i in range(6):

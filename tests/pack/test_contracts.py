@@ -126,7 +126,7 @@ WRONG = [
     [(CACHE, CACHED), (ATTEND, ATTENDED), (PRODUCT, MULTIPLIED), (SUM, SUMMED), (BITS, STORED),
      (TABLE, TABLED), (SPANS, SPANNED), (COUNTS, COUNTED)],
 )  # fmt: skip
-def test_right(text: str, right: dict[str, str]) -> None:
+def test_valid_nodes(text: str, right: dict[str, str]) -> None:
     graph = parse(text.format(**right))
     guards = len(graph.scope.guards)
     check_graph(graph)
@@ -134,7 +134,9 @@ def test_right(text: str, right: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("text", "right", "change"), WRONG)
-def test_wrong(text: str, right: dict[str, str], change: dict[str, str]) -> None:
+def test_nodes_that_break_a_contract(
+    text: str, right: dict[str, str], change: dict[str, str]
+) -> None:
     with pytest.raises((InvalidPack, SardonyxError, AssertionError, IndexError, ValueError)):
         check_graph(parse(text.format(**(right | change))))
 
@@ -146,5 +148,5 @@ def test_open_sizes_are_guarded() -> None:
     assert "R = S" in {g.needs for g in graph.scope.guards}
 
 
-def test_every_op_of_ours_is_known() -> None:
+def test_every_internal_op_has_a_contract() -> None:
     assert set(names(INTERNAL)) == CONTRACTS.keys() | WITHOUT_CONTRACT | DEVICES

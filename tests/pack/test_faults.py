@@ -81,7 +81,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 """
 
 
-def test_no_room_for_the_command(tmp_path: Path) -> None:
+def test_disk_full_during_the_command(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     code = LIMITED + "from sardonyx.cli import main\nsys.exit(main(['pack', sys.argv[1]]))"
     ran = run_python(code, path)
@@ -91,7 +91,7 @@ def test_no_room_for_the_command(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
-def test_no_room_for_a_session(tmp_path: Path) -> None:
+def test_disk_full_during_a_session(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     path = embedded(tmp_path)
@@ -108,7 +108,7 @@ def test_no_room_for_a_session(tmp_path: Path) -> None:
     assert os.listdir(cache) == []
 
 
-def test_no_room_for_a_saved_model(
+def test_disk_full_during_a_saved_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(self: PackWriter, *args: Any) -> int:
@@ -125,7 +125,7 @@ def test_no_room_for_a_saved_model(
     assert sorted(os.listdir(tmp_path)) == ["model.onnx", "o.onnx"]
 
 
-def test_a_named_temporary_file_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_temporary_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing where the system has no unnamed files (O_TMPFILE)."""
 
     def failing(*args: Any, **options: Any) -> BinaryIO:
@@ -142,7 +142,7 @@ def test_a_named_temporary_file_goes_too(tmp_path: Path, monkeypatch: pytest.Mon
     assert uses_pack(opened(path))
 
 
-def test_another_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pack_of_another_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = embedded(tmp_path)
     packed(path)
     made = layers()
@@ -193,7 +193,7 @@ def test_a_missing_weight_file(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "is not used: there is no file" in caplog.text
 
 
-def test_another_version(
+def test_pack_of_another_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = embedded(tmp_path)
@@ -203,7 +203,7 @@ def test_another_version(
     assert f"run `sardonyx pack {path}` again" in caplog.text
 
 
-def test_another_layout(
+def test_pack_of_another_layout_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = embedded(tmp_path)
@@ -212,7 +212,7 @@ def test_another_layout(
     rejected(path, caplog, "it has matmul_pack of version 1, and 2 is used")
 
 
-def test_other_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pack_of_other_options(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = embedded(tmp_path)
     level = sardonyx.GraphOptimizationLevel.ORT_ENABLE_BASIC
     packed(path, passes=PassOptions(level=level))
@@ -294,7 +294,7 @@ def test_truncated(share: float, tmp_path: Path, caplog: pytest.LogCaptureFixtur
     rejected(path, caplog, "too short" if size * share < PAGE else "cut short")
 
 
-def test_a_cached_pack_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cached_pack_is_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     path = embedded(tmp_path)
@@ -305,7 +305,7 @@ def test_a_cached_pack_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert uses_pack(opened(path, pack_cache=str(cache), pack_verify="1"))
 
 
-def test_a_folder_and_a_pipe_for_a_pack(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_pack_that_is_not_a_regular_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = embedded(tmp_path)
     os.mkdir(f"{path}.pack")
     rejected(path, caplog, "is not a regular file")
@@ -315,7 +315,7 @@ def test_a_folder_and_a_pipe_for_a_pack(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("more", [[], ["--standalone"]])
-def test_weights_are_not_written_over(
+def test_weights_are_not_overwritten(
     more: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = external(tmp_path)
@@ -327,14 +327,12 @@ def test_weights_are_not_written_over(
 
 
 @pytest.mark.parametrize("key", ["use_pack", "pack_verify", "grow_in_place"])
-def test_a_switch_is_on_or_off(key: str, tmp_path: Path) -> None:
+def test_switches_are_0_or_1(key: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=f"sardonyx.{key} is one of 0, 1, not 'true'"):
         opened(embedded(tmp_path), **{key: "true"})
 
 
-def test_a_session_that_is_told_to_be_quiet_is(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_severity_hides_pack_warnings(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "model.onnx"
     Decoder("qoperator").save(path)
     Path(f"{path}.pack").write_bytes(b"no pack")

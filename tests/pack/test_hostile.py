@@ -85,7 +85,7 @@ def test_hostile_index(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixtu
     rejected(path, caplog, why)
 
 
-def test_a_form_of_another_size_is_not_read(
+def test_a_blob_of_another_size_is_not_read(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Kernels have no checks: what lowering wants decides, not what a pack has."""

@@ -130,7 +130,7 @@ def same(got: list[Any], want: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("place", [embedded, external])
-def test_round(name: str, place: Any, tmp_path: Path) -> None:
+def test_round_trip(name: str, place: Any, tmp_path: Path) -> None:
     make, feeds = MODELS[name]
     made = make()
     if name == "strings" and place is external:
@@ -150,7 +150,7 @@ def test_round(name: str, place: Any, tmp_path: Path) -> None:
         assert getattr(meta[0], field) == getattr(meta[1], field)
 
 
-def test_bodies_have_forms_of_their_own(tmp_path: Path) -> None:
+def test_bodies_have_their_own_packed_weights(tmp_path: Path) -> None:
     path = embedded(tmp_path, branches())
     packed(path)
     forms = PackFile(f"{path}.pack").document["forms"]
@@ -302,7 +302,7 @@ def test_cache_is_written_and_read(tmp_path: Path) -> None:
     assert not os.path.exists(f"{path}.pack")
 
 
-def test_nothing_is_written_unasked(tmp_path: Path) -> None:
+def test_no_pack_is_written_by_default(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     opened(path).run(None, LAYERS)
     assert os.listdir(tmp_path) == ["model.onnx"]
@@ -321,7 +321,7 @@ def test_bytes_that_may_change_are_not_packed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["model.onnx"]
 
 
-def test_arrays_for_initializers_are_not_packed(tmp_path: Path) -> None:
+def test_sessions_with_replaced_initializers_use_no_pack(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     packed(path)
     options = sardonyx.SessionOptions()
@@ -331,7 +331,7 @@ def test_arrays_for_initializers_are_not_packed(tmp_path: Path) -> None:
     assert session.run(None, LAYERS)[0].tobytes() != opened(path).run(None, LAYERS)[0].tobytes()
 
 
-def test_the_forms_are_views_of_the_pack(tmp_path: Path) -> None:
+def test_packed_weights_are_views_of_the_pack(tmp_path: Path) -> None:
     path = embedded(tmp_path)
     packed(path)
     session = opened(path)
@@ -452,7 +452,9 @@ def test_standalone(place: Any, tmp_path: Path, capsys: pytest.CaptureFixture[st
         opened(alone)
 
 
-def test_a_weight_in_two_forms_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_weight_in_two_layouts_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made = layers()
     made.graph.node.append(helper.make_node("Gather", ["w", "ids"], ["g"]))
     made.graph.output.append(helper.make_tensor_value_info("g", 1, None))

@@ -26,7 +26,7 @@ WORDS = case("Gather", np.array(["a", "b", "c"], object), np.array([2, 0]))
     [(MASKED, ["x1", "x2", "x4"]), (QUANTIZED, ["x1"]), (WORDS, ["x0", "x1"])],
     ids=["truths", "one scale of open size", "strings"],
 )
-def test_round_of_one_node(case: Case, constants: list[str], tmp_path: Path) -> None:
+def test_round_trip_of_one_node(case: Case, constants: list[str], tmp_path: Path) -> None:
     path = embedded(tmp_path, model_of(case, constants=constants, symbolic=case is QUANTIZED))
     feeds = {k: v for k, v in feeds_of(case).items() if k not in constants}
     plain = opened(path)

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("cache_folder")
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_is_read_of_known_files(place: Any, tmp_path: Path, reads: Reads) -> None:
+def test_verified_files_are_not_read_again(place: Any, tmp_path: Path, reads: Reads) -> None:
     path = model_in(tmp_path / "m", place)
     assert reads.taken() >= 4 * (300 * 128 + 128 * 256 + 80 * 256)  # when it was packed
     for _ in range(2):
@@ -103,7 +103,7 @@ def test_a_file_just_written_is_compared_and_not_remembered(
 
 
 @pytest.mark.parametrize("kept", ["mapped", "copied"])
-def test_copied_weights_are_known_too(kept: str, tmp_path: Path, reads: Reads) -> None:
+def test_copied_weights_are_remembered(kept: str, tmp_path: Path, reads: Reads) -> None:
     path = model_in(tmp_path / "m", external)
     reads.taken()
     assert uses_pack(opened(path, weights=kept))
@@ -123,7 +123,7 @@ def unwritable(cache_folder: Path, how: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("how", ["no folder", "a file", "no right"])
-def test_where_nothing_can_be_remembered(
+def test_without_a_writable_cache_folder(
     how: str,
     tmp_path: Path,
     reads: Reads,
@@ -215,7 +215,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, cache_folder: Path) -> None:
+def test_a_damaged_cache_file(name: str, tmp_path: Path, reads: Reads, cache_folder: Path) -> None:
     path = model_in(tmp_path / "m", external)
     assert uses_pack(opened(path))
     reads.taken()
@@ -230,7 +230,7 @@ def test_a_damaged_memory(name: str, tmp_path: Path, reads: Reads, cache_folder:
         assert reads.taken() == 0
 
 
-def test_memory_has_an_end(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification_cache, "_MAX_FILES", 8)
     outcomes = verification_cache.VerificationCache(None)
     for i in range(40):

@@ -124,7 +124,7 @@ def test_scaled_masks() -> None:
     )
 
 
-def test_masks_of_heads_that_are_merged_for_the_matmul() -> None:
+def test_masks_of_merged_heads() -> None:
     text = "in q: f32[4,S,8]\nin k: f32[4,T,8]\nin v: f32[4,T,6]\nin m: f32[2,1,S,T]\n"
     text += "t = Transpose(k, perm=[0, 2, 1])\ns = MatMul(q, t)\na = Reshape(s, [2, 2, -1, 5])\n"
     text += "b = Add(a, m)\nc = Reshape(b, [4, -1, 5])\np = Softmax(c)\ny = MatMul(p, v)\nout y"

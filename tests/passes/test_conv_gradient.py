@@ -22,7 +22,7 @@ def test_by_weights() -> None:
     )
 
 
-def test_strides_become_dilations_and_spare_taps_are_cut() -> None:
+def test_strides_become_dilations_and_extra_taps_are_cut() -> None:
     """9 x 8 pixels, 3 x 3 taps, stride 2: 5 x 5 outputs, and the Conv has a tap more."""
     pads = "pads=[1, 1, 2, 2]"
     rewrites(

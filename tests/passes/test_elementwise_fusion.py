@@ -72,7 +72,7 @@ def test_operands_are_limited() -> None:
     assert all(len(n.inputs) <= MAX_OPERANDS for n in graph.nodes)
 
 
-def test_the_root_gives_its_name() -> None:
+def test_a_fused_node_has_the_name_of_its_root() -> None:
     text = "in x: f32[4]\na = Exp(x)\ny = Neg(a)\nout y"
     graph = parse(text)
     infer(graph)

@@ -182,7 +182,7 @@ def test_symbolic_sizes() -> None:
     assert moves(graph) == 1
 
 
-def test_graphs_without_convolutions_stay() -> None:
+def test_graphs_without_convolutions_are_unchanged() -> None:
     text = "in x: f32[B,4,6]\na = Transpose(x, perm=[0, 2, 1])\ny = Relu(a)\nout y"
     check(text, text)
     half = "in x: f16[B,4,6,6]\nconst w: f16[4,4,1,1]\ny = Conv(x, w)\nout y"

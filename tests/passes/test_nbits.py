@@ -366,7 +366,7 @@ def test_few_weights_for_many_rows_become_floats() -> None:
     near(run(model, feeds_of((64, K))), by_onnxruntime(model, feeds_of((64, K))))
 
 
-def test_weights_that_others_read_too_stay() -> None:
+def test_weights_with_other_readers_are_kept() -> None:
     m = Model()
     weight = m.weight("i8", (5, 4, 3, 3), axis=0, scales=(5,))
     conv = m.node("Conv", "x", weight)
@@ -429,7 +429,7 @@ def test_the_level_of_dequantized_weights(asked: int, level: int) -> None:
 
 @pytest.mark.parametrize(("asked", "k", "block"), [(0, 64, 32), (128, 64, 128), (-1, 192, 64),
                                                    (-1, 1024, 256), (-1, 10, 16)])  # fmt: skip
-def test_the_block_of_weights_that_have_none(asked: int, k: int, block: int) -> None:
+def test_block_size_of_weights_without_blocks(asked: int, k: int, block: int) -> None:
     m = Model()
     model = m.finished(m.node("MatMul", "x", m.weight("u4", (k, N))), ("B", k))
     (node,) = (

@@ -59,7 +59,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("each", PIPELINE, ids=lambda p: f"{pipeline.number_of(p)}-{p.name}")
-def test_what_a_pass_runs_exists(each: Pass) -> None:
+def test_functions_of_passes_exist(each: Pass) -> None:
     if isinstance(each.run, str):
         assert callable(pipeline._imported(each.run))
     else:

@@ -200,14 +200,14 @@ KEPT = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_conditions_that_do_not_hold(name: str) -> None:
+def test_failing_conditions_leave_the_graph_unchanged(name: str) -> None:
     unchanged(*KEPT[name])
 
 
 @pytest.mark.parametrize(
     "pad", ["Pad(x, [0, 0, 0, 1, 0, 0, 2, 3])", "Pad(x, [1, 0, 3, 2], 0.0, [-1, 2])"]
 )
-def test_zeros_around_an_image(pad: str) -> None:
+def test_pad_before_conv(pad: str) -> None:
     head = "in x: f32[B,3,5,5]\nconst w: f32[2,3,3,3]\nconst c: f32[2]\n"
     rewrites(
         f"{head}a = {pad}\ny = Conv(a, w, c, pads=[1, 0, 0, 1], strides=[2, 2])\nout y",
@@ -225,7 +225,7 @@ def test_a_cast_to_a_known_type() -> None:
 
 
 @pytest.mark.parametrize("first", ["Reshape(x, [0, 8, 1])", "Unsqueeze(x, [1])"])
-def test_only_the_last_shape_counts(first: str) -> None:
+def test_reshape_of_a_reshape(first: str) -> None:
     rewrites(
         f"in x: f32[3,8]\na = {first}\ny = Reshape(a, [4, 6])\nout y",
         algebra.reshape_twice,

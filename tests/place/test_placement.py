@@ -86,7 +86,7 @@ WISHES = {
 
 
 @pytest.mark.parametrize(("entries", "there"), WISHES.values(), ids=WISHES)
-def test_wishes(entries: dict[str, str], there: set[str]) -> None:
+def test_requested_placements(entries: dict[str, str], there: set[str]) -> None:
     made = session_of(CHAIN, **entries)
     assert on_device(made[0]) == there
     same(made, {"x": X})
@@ -100,7 +100,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("entries", "match"), WRONG.values(), ids=WRONG)
-def test_wishes_that_say_nothing(entries: dict[str, str], match: str) -> None:
+def test_wrong_placement_requests(entries: dict[str, str], match: str) -> None:
     with pytest.raises(InvalidArgument, match=match):
         session_of(CHAIN, **entries)
 
@@ -234,13 +234,13 @@ BORDERS = {
 
 
 @pytest.mark.parametrize(("text", "wish", "copied"), BORDERS.values(), ids=BORDERS)
-def test_borders(text: str, wish: str, copied: list[str]) -> None:
+def test_boundary_copies(text: str, wish: str, copied: list[str]) -> None:
     made = session_of(HEAD + text, sardonyx__placement=wish)
     assert copies(made[0]) == copied
     same(made, {"x": np.float32([1, 4])})
 
 
-def test_what_a_session_tells_of_its_placement() -> None:
+def test_reported_placement() -> None:
     made, _ = session_of(
         CHAIN, sardonyx__placement="dec_1=cpu", session__record_ep_graph_assignment_info="1"
     )

@@ -71,14 +71,14 @@ def rows(count: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("count", [0, 1, 8, 64])
-def test_towers(threads: int, count: int) -> None:
+def test_parallel_branches(threads: int, count: int) -> None:
     plain, parallel = both(towers(4, 5), threads)
     wanted = plain.run(None, rows(count))
     for _ in range(5):
         np.testing.assert_array_equal(parallel.run(None, rows(count))[0], wanted[0])
 
 
-def test_empty_copies_within_towers() -> None:
+def test_empty_copies_in_parallel_branches() -> None:
     nodes = []
     for i in range(4):
         nodes += [
@@ -139,7 +139,7 @@ def test_a_profile_has_every_step_once(tmp_path: Path) -> None:
     assert sorted(len(towers) for towers in tracks.values()) == [1, 1, 1, 1]
 
 
-def test_of_two_errors_one_is_told() -> None:
+def test_one_of_two_errors_is_reported() -> None:
     nodes = []
     for i in range(2):
         nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"a{i}"]))

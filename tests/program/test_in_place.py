@@ -131,7 +131,7 @@ def test_scaled_residual_products() -> None:
     assert checked(model, numbers(2, 64, 256) / 4) == 5 * 2 * 64 * 64 * 4
 
 
-def test_what_a_product_reads_is_not_written_over() -> None:
+def test_operands_of_a_matmul_are_not_overwritten() -> None:
     """A layer with a residual of its own input, also by way of another shape."""
     for through in ("", "Reshape"):
         net = Net()
@@ -200,7 +200,7 @@ def test_concatenations_along_channels(build: Any, maps: int, most: float) -> No
     assert checked(model, numbers(2, 8, 64, 64) / 4) <= most * 2 * 64 * 64 * maps * 4
 
 
-def test_what_is_joined_may_leave() -> None:
+def test_concat_may_be_an_output() -> None:
     net = Net()
     net.add("Concat", *(net.conv("x", 8, maps) for maps in (5, 7)), axis=1, to="joined")
     checked(ending(net.model("joined", ["N", 8, 6, 6])), numbers(3, 8, 6, 6))
@@ -214,7 +214,7 @@ def ending(model: bytes) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-def test_rows_that_are_joined_below_and_then_beside_others() -> None:
+def test_nested_concats_along_different_axes() -> None:
     """A Concat of rows cannot be written into one of columns, where its rows are strided."""
     net = Net()
     below = net.add("Concat", net.product("x", 16, 16), net.product("x", 16, 16), axis=0)
@@ -223,7 +223,7 @@ def test_rows_that_are_joined_below_and_then_beside_others() -> None:
     checked(net.model(net.product(whole, 32, 16), ["N", 16]), numbers(20, 16))
 
 
-def test_parts_at_other_places_are_not_written_over() -> None:
+def test_concat_inputs_at_other_offsets_are_not_overwritten() -> None:
     """The first part of one whole becomes the last of another of the same size."""
     net = Net()
     first = net.add("Softmax", net.product("x", 16, 16))
@@ -284,14 +284,14 @@ def test_random_networks_with_more_outputs(seed: int) -> None:
     checked(proto.SerializeToString(), x)
 
 
-def test_a_part_that_is_read_beside_its_whole_stays() -> None:
+def test_a_concat_input_that_is_read_later() -> None:
     net = Net()
     part = net.add("Softmax", "x")
     whole = net.add("Concat", part, net.add("Softmax", net.add("Exp", "x")), axis=0)
     checked(net.model(net.add("Add", whole, part), [1, 40_000]), numbers(1, 40_000))
 
 
-def test_blocks_of_outputs_are_lent() -> None:
+def test_output_blocks_are_reused_before_they_are_written() -> None:
     net = Net()
     second = net.product(net.product("x", 64, 64), 64, 64)
     model = ending(net.model(net.product(second, 64, 256), ["N", 64]))
@@ -300,7 +300,7 @@ def test_blocks_of_outputs_are_lent() -> None:
 
 
 @pytest.mark.parametrize("heads", [4, 20])
-def test_attention_over_its_queries(heads: int) -> None:
+def test_attention_in_place_of_its_queries(heads: int) -> None:
     """As many heads as rows is the case in which a wrong order of axes would go unnoticed."""
     rows, width = 20, 16 * heads
     net = Net()

@@ -30,7 +30,7 @@ def test_no_two_live_values_overlap(values: list[LiveRange]) -> None:
     assert layout.size >= peak_live_bytes(values)
 
 
-def test_the_check_notices_an_overlap() -> None:
+def test_the_checker_detects_an_overlap() -> None:
     values = [LiveRange(0, 64, 0, 2), LiveRange(1, 64, 2, 3)]
     with pytest.raises(InternalError, match="share bytes"):
         check_offsets(values, ArenaLayout({0: 0, 1: 32}, 128))

@@ -150,7 +150,7 @@ def test_truncated_models_are_errors() -> None:
             read_document(data[:end])
 
 
-def test_a_folder_is_no_target(tmp_path: Path) -> None:
+def test_a_folder_as_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is a folder"):
         save_document(read_document(MODELS["convnet"]()), tmp_path)
 

@@ -145,7 +145,7 @@ def test_a_bad_candidate_is_not_written(tmp_path: Path, monkeypatch: pytest.Monk
     assert not out.exists()
 
 
-def test_held_back_samples_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_held_out_samples_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model that passes on the samples that calibrate gets more floats, or is refused."""
     found, calls = Evaluator.loss, list[float]()
 
@@ -167,7 +167,7 @@ def test_held_back_samples_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert kept[0].bytes_after == kept[0].bytes_before
 
 
-def test_the_most_sensitive_layers_stay_floats(tmp_path: Path) -> None:
+def test_the_most_sensitive_layers_stay_float(tmp_path: Path) -> None:
     feeds = samples("convnet", 8)
     model = saved(tmp_path, convnet())
     whole = quantize_within(model, tmp_path / "all.onnx", feeds, options(max_loss=1.0))
@@ -216,7 +216,7 @@ def test_weights_in_n_bits(tmp_path: Path) -> None:
         assert outcome.loss <= limit
 
 
-def test_products_of_8_bits_where_others_are_too_slow(tmp_path: Path) -> None:
+def test_8_bit_matmuls_where_others_are_too_slow(tmp_path: Path) -> None:
     speeds = iter((0.5, 1.2))
     chosen = SearchOptions(
         metric="error",
@@ -298,7 +298,7 @@ quantize_within({str(DIGITS)!r}, {str(tmp_path / "out.onnx")!r}, {str(SAMPLES)!r
     assert (tmp_path / "out.onnx").exists()
 
 
-def test_other_samples_begin_anew(tmp_path: Path) -> None:
+def test_other_samples_restart_the_search(tmp_path: Path) -> None:
     model, out = saved(tmp_path, convnet()), tmp_path / "out.onnx"
     feeds = samples("convnet", 8)
     for _ in range(2):
@@ -324,7 +324,7 @@ def test_one_search_per_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert inner
 
 
-def test_the_folder_keeps_what_is_not_of_the_search(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_kept(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "notes.txt").write_text("mine")

@@ -94,7 +94,7 @@ def test_models_with_nan_are_not_written(
     assert "Infinity" not in json.dumps(outcome.facts())
 
 
-def test_a_loss_that_is_no_number_is_above_every_limit(tmp_path: Path) -> None:
+def test_a_nan_loss_exceeds_every_limit(tmp_path: Path) -> None:
     kind = MetricKind("mine", "mine", lambda: SimpleNamespace(add=max, loss=lambda: np.nan))
     compared, part = evaluator(tmp_path, kind, {"x": np.ones((1, 2), np.float32)})
     compared._compare = lambda *_: True
@@ -202,7 +202,7 @@ def test_larger_models_are_not_written(tmp_path: Path) -> None:
     assert set(verdicts) == {"not smaller than the original"}
 
 
-def test_a_declared_batch_takes_whole_batches(tmp_path: Path) -> None:
+def test_a_fixed_batch_size_takes_whole_batches(tmp_path: Path) -> None:
     model = convnet()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_value = 2
@@ -268,7 +268,7 @@ def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, g
     assert quantize_within(path, out, feeds, chosen).output == str(out)
 
 
-def test_no_model_is_beside_the_data_of_another(
+def test_a_killed_replacement_leaves_no_model_with_other_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed while it replaces files, it leaves no model rather than one with other weights."""

@@ -238,7 +238,7 @@ def test_shapes_and_bodies(tmp_path):
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_products_in_a_row(tmp_path, is_shared):
+def test_consecutive_matmuls(tmp_path, is_shared):
     x, y = (
         helper.make_tensor_value_info(n, TensorProto.FLOAT, ["rows", WIDTH]) for n in ("x", "y")
     )

@@ -57,7 +57,7 @@ def read(path: pathlib.Path) -> dict[str, list[int]]:
     return {name: list(map(int, row)) for name, *row in rows}
 
 
-def test_by_hand(tmp_path: pathlib.Path) -> None:
+def test_values_computed_by_hand(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "stats.csv"
     session = sardonyx.InferenceSession(products(tmp_path / "m.onnx"), collecting(str(target)))
     run(session, 4)
@@ -80,7 +80,7 @@ def test_the_columns_are_those_of_onnxruntime(tmp_path: pathlib.Path) -> None:
     assert {n: row[0] for n, row in got.items()} == {n: row[0] for n, row in want.items()}
 
 
-def test_the_most_over_runs(tmp_path: pathlib.Path) -> None:
+def test_maximum_over_runs(tmp_path: pathlib.Path) -> None:
     target = tmp_path / "stats.csv"
     session = sardonyx.InferenceSession(products(tmp_path / "m.onnx"), collecting(str(target)))
     assert not target.exists()
@@ -140,5 +140,5 @@ def test_threads(tmp_path: pathlib.Path) -> None:
     assert read(target)["last"][2] == 8 * 32 * 4
 
 
-def test_it_is_honoured() -> None:
+def test_the_key_has_no_warning() -> None:
     assert session_key_warning(KEY) is None

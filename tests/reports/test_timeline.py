@@ -105,14 +105,14 @@ OVERLAPS = {
 
 
 @pytest.mark.parametrize("name", OVERLAPS)
-def test_bytes_of_two_are_an_error(name: str) -> None:
+def test_overlaps_are_an_error(name: str) -> None:
     with pytest.raises(InternalError, match="share bytes in step 1"):
         simulate(OVERLAPS[name], 3, 1)
     with pytest.raises(InternalError, match="share bytes"):
         check_timeline(_unproven(OVERLAPS[name], 128))
 
 
-def test_parts_have_arenas_of_their_own() -> None:
+def test_segments_have_their_own_arenas() -> None:
     tensors = [tensor(8, 0, 1), tensor(16, 1, 1, part=1)]
     assert simulate(tensors, 2, 2).reach == (8, 16)
 
@@ -140,7 +140,7 @@ def test_simulation_agrees_with_the_planner(values: list[LiveRange]) -> None:
 
 @given(lives, st.randoms(use_true_random=False))
 @settings(max_examples=200, deadline=None)
-def test_simulation_sees_what_the_checker_sees(values: list[LiveRange], chance: Any) -> None:
+def test_simulation_agrees_with_the_checker(values: list[LiveRange], chance: Any) -> None:
     tensors = [tensor(x.size, x.start, x.end, chance.randrange(0, 3000)) for x in values]
     assert _fails(lambda: simulate(tensors, 40, 1)) == _fails(
         lambda: check_timeline(_unproven(tensors, 10_000))
@@ -155,7 +155,7 @@ def _fails(call: Any) -> bool:
     return False
 
 
-def test_an_arena_that_is_not_used_up_is_an_error() -> None:
+def test_an_arena_larger_than_needed_is_an_error() -> None:
     step = KernelCall("node", "Op", "kernel", 0)
     with pytest.raises(InternalError, match=r"the plan says .*16.*need .*8"):
         new_timeline("", [step], [tensor(8, 0, 0)], [Arena(16, 8)], 0)
@@ -186,7 +186,7 @@ def lived(found: Timeline, kind: str) -> dict[str, tuple[int, int, int]]:
     return {t.name: (t.bytes, t.start, t.end) for t in found.tensors if t.kind == kind}
 
 
-def test_by_hand() -> None:
+def test_values_computed_by_hand() -> None:
     found = timeline(session(PRODUCTS).program, {"n": 4}, "some order")
     check_timeline(found)
     assert found.order == "some order"
@@ -206,7 +206,7 @@ def test_by_hand() -> None:
     assert {t.name: t.shape for t in found.tensors}["a"] == (4, 16)
 
 
-def test_waiting_is_counted() -> None:
+def test_idle_steps_are_counted() -> None:
     text = """g (float[8, 8] x) => (float[8, 8] y) {
         a = Softmax (x)  b = MatMul (x, x)  c = MatMul (b, x)  d = MatMul (c, x)
         e = MatMul (d, x)  y = MatMul (e, a) }"""
@@ -278,7 +278,7 @@ def test_bodies_are_scratch_of_their_node() -> None:
     assert found.output_bytes == 128
 
 
-def test_guards_hold_as_in_a_run() -> None:
+def test_guards_are_checked() -> None:
     text = "g (float[n, 8] x, float[m, 8] z) => (float[k, 8] y) { y = Add (x, z) }"
     program = session(text).program
     sizes = [name for i in program.inputs for _, name in i.sizes]
@@ -298,7 +298,7 @@ def test_the_built_in_model() -> None:
     assert many.lower_bound > 8 * one.lower_bound  # weights that a run transforms are there once
 
 
-def test_a_timeline_is_a_value() -> None:
+def test_timelines_are_compared_by_value() -> None:
     program = session(PRODUCTS).program
     assert timeline(program, {"n": 4}) == timeline(program, {"n": 4})
     assert timeline(program, {"n": 4}) != replace(timeline(program, {"n": 4}), order="other")

@@ -80,9 +80,7 @@ def test_totals_are_what_a_session_takes(path: Path, capsys: pytest.CaptureFixtu
     assert memory["packed_bytes"] + memory["copied_bytes"] == own
 
 
-def test_what_lies_in_a_pack_takes_no_memory(
-    path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_weights_in_a_pack_take_no_memory(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pack", str(path)]) == 0
     capsys.readouterr()
     found = said(capsys, path)
@@ -156,7 +154,7 @@ def test_many_weights_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(name in text for name in names)
 
 
-def test_what_folding_made_has_the_name_of_its_weight(
+def test_folded_constants_have_the_name_of_their_weight(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = product()

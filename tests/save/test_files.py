@@ -106,7 +106,7 @@ def test_strings_stay_in_the_model(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 
-def test_weights_of_a_body_go_beside_too(tmp_path: Path) -> None:
+def test_weights_of_a_body_are_external(tmp_path: Path) -> None:
     body = helper.make_graph(
         [helper.make_node("Add", ["x", "big"], ["y"])],
         "body",
@@ -195,7 +195,7 @@ def test_a_model_may_replace_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data_file", [None, "m.data"])
-def test_a_folder_that_is_none_is_named(data_file: str | None, tmp_path: Path) -> None:
+def test_missing_folders_are_named(data_file: str | None, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for folder in ("missing", "file"):
         path = str(tmp_path / folder / "m.onnx")
@@ -247,9 +247,7 @@ def test_metadata_is_kept(tmp_path: Path) -> None:
         ("(int2[2] x) => (int2[2] y) { y = Identity (x) }", 25, 13),
     ],
 )
-def test_the_lowest_version_that_means_the_same(
-    source: str, opset: int, ir: int, tmp_path: Path
-) -> None:
+def test_the_lowest_opset_and_ir_version(source: str, opset: int, ir: int, tmp_path: Path) -> None:
     model = text(f'<ir_version: 13, opset_import: ["": 26]> m {source}')
     save(loaded(with_tensor(model, "s", np.int64([2]))), SaveOptions(str(tmp_path / "m.onnx")))
     saved = onnx.load(tmp_path / "m.onnx")
@@ -285,7 +283,7 @@ def test_defaults_are_spelled_out(
     onnx.checker.check_model(saved, full_check=True)
 
 
-def test_old_models_stay_old(tmp_path: Path) -> None:
+def test_old_models_keep_old_opsets(tmp_path: Path) -> None:
     model, _ = opset_11()
     save(loaded(model), SaveOptions(str(tmp_path / "m.onnx")))
     assert (
@@ -298,7 +296,7 @@ def test_old_models_stay_old(tmp_path: Path) -> None:
     assert not saved.functions
 
 
-def test_a_settled_dim_is_written(tmp_path: Path) -> None:
+def test_an_overridden_dim_is_written(tmp_path: Path) -> None:
     options = sardonyx.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "m.onnx")
     options.add_free_dimension_override_by_name("x", 5)
@@ -307,7 +305,7 @@ def test_a_settled_dim_is_written(tmp_path: Path) -> None:
     assert saved.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
 
 
-def test_shapes_in_between_are_written(tmp_path: Path) -> None:
+def test_intermediate_shapes_are_written(tmp_path: Path) -> None:
     model = text("""<ir_version: 8, opset_import: ["": 13]>
         m (float["batch size", 4] x) => (float[k, 4] y) {
             a = Relu (x)

@@ -53,7 +53,7 @@ def test_a_stream_inside_messages_is_read_only_when_written() -> None:
     assert read.graph.initializer[0].name == "w"
 
 
-def test_reals() -> None:
+def test_floats() -> None:
     message = Message()
     message.real(2, 1.5)
     assert onnx.AttributeProto.FromString(written(message)).f == 1.5

@@ -71,7 +71,7 @@ def training() -> onnx.ModelProto:
     )
 
 
-def test_text_shows_marks_and_reads_them() -> None:
+def test_text_form_has_annotations() -> None:
     graph = parse(MARKED)
     verify(graph, deep=True)
     assert show(graph) == MARKED
@@ -88,12 +88,12 @@ def test_text_shows_marks_and_reads_them() -> None:
         ("@", "there is no annotation at the end"),
     ],
 )
-def test_marks_that_text_does_not_have(mark: str, match: str) -> None:
+def test_wrong_annotations_in_text(mark: str, match: str) -> None:
     with pytest.raises(InvalidGraph, match=match):
         parse(f"in x: f32[2] y = Neg(x) {mark}")
 
 
-def test_nodes_of_other_marks_are_not_merged() -> None:
+def test_nodes_of_different_annotations_are_not_merged() -> None:
     graph = parse("""
         in x: f32[8]
         a = Exp(x)
@@ -109,7 +109,7 @@ def test_nodes_of_other_marks_are_not_merged() -> None:
     assert len(graph.nodes) == 4
 
 
-def test_chains_and_epilogues_keep_to_their_marks() -> None:
+def test_fusion_respects_annotations() -> None:
     graph = parse("""
         in x: f32[4,8]
         const w: f32[8,8]
@@ -144,7 +144,7 @@ PASSED = {
 
 
 @pytest.mark.parametrize("text", PASSED.values(), ids=PASSED)
-def test_passes_keep_marks(text: str) -> None:
+def test_passes_keep_annotations(text: str) -> None:
     marked = text.replace(")", ") @priority=10 @backward")
     graph = parse(f"in x: f32[8,8] const w: f32[8,8] const v: f32[8] {marked} out y")
     optimize(graph, PassOptions())
@@ -153,7 +153,7 @@ def test_passes_keep_marks(text: str) -> None:
     assert {n.annotations for n in graph.nodes} == {(10, True)}
 
 
-def test_a_branch_that_is_taken_has_the_marks_of_its_node() -> None:
+def test_an_inlined_branch_inherits_annotations() -> None:
     graph = parse("""
         in x: f32[8]
         y = If(true) @backward {
@@ -166,7 +166,7 @@ def test_a_branch_that_is_taken_has_the_marks_of_its_node() -> None:
     assert marks(graph) == [("Exp", 0, True), ("Relu", 10, False)]
 
 
-def test_channels_last_keep_marks() -> None:
+def test_channels_last_keeps_annotations() -> None:
     graph = parse("""
         in x: f32[1,4,9,9]
         const w: f32[4,4,3,3]
@@ -183,7 +183,7 @@ def test_channels_last_keep_marks() -> None:
     assert {n.annotations for n in graph.nodes if graph.inputs[0] not in n.inputs} == {(0, True)}
 
 
-def test_files_have_marks(tmp_path: Path) -> None:
+def test_files_have_annotations(tmp_path: Path) -> None:
     model = training()
     onnx.checker.check_model(model)
     assert marks(loaded(model))[:2] == [("Exp", 0, False), ("Exp", 10, True)]
@@ -203,7 +203,7 @@ def test_files_have_marks(tmp_path: Path) -> None:
     assert not any(n.metadata_props for n in saved.graph.node)
 
 
-def test_functions_pass_their_marks_on() -> None:
+def test_inlined_functions_inherit_annotations() -> None:
     inner = [node("Exp", "p", "q"), node("Neg", "q", "r", priority="5")]
     opset = [helper.make_opsetid("", 21)]
     function = helper.make_function("own", "Twice", ["p"], ["r"], inner, opset)
@@ -222,12 +222,12 @@ def bad_marks() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("key", "text"), list(bad_marks()))
-def test_marks_that_are_none(key: str, text: str) -> None:
+def test_malformed_annotations(key: str, text: str) -> None:
     with pytest.raises(InvalidGraph, match=f"the metadata sardonyx.{key} of a node is"):
         loaded(model_of([node("Neg", "x", "y", **{key: text})]))
 
 
-def test_packs_have_marks(tmp_path: Path) -> None:
+def test_packs_have_annotations(tmp_path: Path) -> None:
     path = embedded(tmp_path, training())
     from_model = marks(opened(path)._compiled.model.graph)
     packed(path)
@@ -242,7 +242,7 @@ def test_packs_have_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [[[1, 1]], [[2**31, False]], [["1", False]], [[1]], [[0, False], 1]]
 )
-def test_marks_of_a_forged_pack(
+def test_annotations_of_a_forged_pack(
     wrong: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = embedded(tmp_path, training())

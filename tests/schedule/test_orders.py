@@ -156,7 +156,7 @@ def test_orders_of_small_graphs(
 
 @given(random_graphs(marked=True))
 @settings(max_examples=120, deadline=None)
-def test_what_holds_in_every_order(graph: Graph) -> None:
+def test_invariants_of_every_order(graph: Graph) -> None:
     for order in ORDERS:
         found = order(graph)
         check_order(graph, found)

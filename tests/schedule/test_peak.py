@@ -97,7 +97,7 @@ def test_one_wide_result_at_a_time() -> None:
         ({"A": 1000, "B": 100, "other": 3}, "a p b q y"),
     ],
 )
-def test_hints_decide(hints: dict[str, int], expected: str) -> None:
+def test_dim_hints_choose_the_order(hints: dict[str, int], expected: str) -> None:
     assert names(parse(UNEVEN), OrderOptions(hints=hints)) == expected
 
 

@@ -137,7 +137,7 @@ def test_orders_differ() -> None:
         ("dim_hints", "batch=2,batch=3", "gives batch two sizes: 2 and 3"),
     ],
 )
-def test_values_that_keys_do_not_have(key: str, value: str, match: str) -> None:
+def test_wrong_values_of_keys(key: str, value: str, match: str) -> None:
     with pytest.raises(InvalidArgument, match=match):
         session(WIDE, **{key: value})
 
@@ -147,7 +147,7 @@ def test_hints(value: str) -> None:
     session(WIDE, dim_hints=value).run(None, {"x": X})
 
 
-def test_a_hint_for_no_dim_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hint_for_an_unknown_dim_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     session(WIDE, dim_hints="N=8,n=3")
     assert "sardonyx.dim_hints names n, and the open dims of the inputs are N" in caplog.text
     assert "names N" not in caplog.text
@@ -177,7 +177,7 @@ def test_other_orders_are_other_programs(
     assert plain._compiled.program is not other._compiled.program
 
 
-def test_a_session_out_of_a_pack_has_its_own_order(tmp_path: Path) -> None:
+def test_a_session_from_a_pack_has_its_own_order(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(WIDE)
     packed(str(path))
@@ -190,7 +190,7 @@ def test_a_session_out_of_a_pack_has_its_own_order(tmp_path: Path) -> None:
     assert by_order["priority_based"] != by_order["reverse_depth_first"]
 
 
-def test_names_that_are_split_keep_the_order() -> None:
+def test_recompiled_sessions_keep_the_order() -> None:
     """A session that compiles again because equal names differ does so in the order asked for."""
     source = model("""
         g (float[N,8] x, float[N,8] z) => (float[M,8] y) {

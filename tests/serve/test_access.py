@@ -137,14 +137,14 @@ def test_grpc_needs_the_token(strict: Any) -> None:
         ("localhost:8000", "null", 403),
     ],
 )
-def test_pages_of_other_sites_are_refused(
+def test_cross_origin_requests_are_refused(
     client: Client, host: str, origin: str, status: int
 ) -> None:
     headers = {"Host": host, **({"Origin": origin} if origin else {})}
     assert client.send("GET", "/v2/health/live", headers=headers).status == status
 
 
-def test_headers_have_a_limit_and_a_time(strict: Any) -> None:
+def test_headers_have_a_size_limit_and_a_timeout(strict: Any) -> None:
     port = strict.http_port
     begin = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n"
     assert b" 431 " in raw(port, begin + b"X: " + b"a" * (40 << 10))
@@ -153,7 +153,7 @@ def test_headers_have_a_limit_and_a_time(strict: Any) -> None:
     assert b" 408 " in raw(port, b"")
 
 
-def test_bodies_have_a_time(strict: Any) -> None:
+def test_bodies_have_a_timeout(strict: Any) -> None:
     begin = b"POST /v2/models/double/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
     begin += b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n"
     for sent in (b"", b'{"inputs":'):
@@ -211,7 +211,7 @@ def test_trailers_have_a_limit(patient: Any, trailer: bytes) -> None:
     until(lambda: not patient.service.connections)
 
 
-def test_chunks_of_one_byte_are_no_attack(patient: Any) -> None:
+def test_chunks_of_one_byte_are_bounded(patient: Any) -> None:
     text = json.dumps({"inputs": [tensor("x", np.zeros((1, 1000), np.float32))]}) + " " * 9000
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in text.encode())
     begin = BEGIN.replace(b"wide", b"double") + b"Connection: close\r\n"
@@ -221,7 +221,7 @@ def test_chunks_of_one_byte_are_no_attack(patient: Any) -> None:
     assert b"shape [-1, 3], not [1, 1000]" in answer
 
 
-def test_answers_that_are_not_read_are_dropped(strict: Any) -> None:
+def test_slow_readers_are_disconnected(strict: Any) -> None:
     body = json.dumps(
         {**REQUEST, "parameters": {"binary_data_output": True}},
     ).encode()
@@ -257,7 +257,7 @@ def test_bodies_have_a_limit_in_all(patient: Any) -> None:
     until(lambda: patient.service.held.count == 0)
 
 
-def test_malformed_requests_disturb_nobody(strict: Any) -> None:
+def test_malformed_requests_do_not_affect_others(strict: Any) -> None:
     """Mutated requests are refused or closed; a client between them gets its answers."""
     chance = random.Random(5)
     body = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1,3],"data":[1,2,3]}]}'

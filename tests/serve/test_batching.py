@@ -96,7 +96,7 @@ def test_a_batch_stops_growing_when_nothing_is_saved() -> None:
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-9, 1e-4))
-def test_costs_are_found(fixed: float, per_element: float) -> None:
+def test_batch_costs_are_estimated(fixed: float, per_element: float) -> None:
     model = CostModel()
     for elements in (10, 100, 1000, 20, 500):
         model.add(elements, fixed + per_element * elements)
@@ -125,7 +125,7 @@ def test_waits_depend_on_the_rate_of_requests() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6)), min_size=1, max_size=5))
-def test_what_is_joined_is_split(sizes: list[tuple[int, int]]) -> None:
+def test_batched_outputs_are_split(sizes: list[tuple[int, int]]) -> None:
     layout = BatchLayout(Padding("s", {"ids": 1, "mask": 1}, {0: 1}, {"mask": -1}))
     feeds = [
         {"ids": np.full((n, s), 7), "mask": np.ones((n, s)), "bias": np.full((n, 2), s)}
@@ -244,7 +244,7 @@ async def test_batches_have_a_limit(bench: Bench) -> None:
 
 
 @scenario(max_rows=1)
-async def test_priorities_go_first(bench: Bench) -> None:
+async def test_higher_priorities_run_first(bench: Bench) -> None:
     order: list[int] = []
     first = bench.submit(0)
     await bench.running()
@@ -281,7 +281,7 @@ async def test_the_queue_has_a_limit_of_bytes(bench: Bench) -> None:
 
 
 @scenario()
-async def test_a_deadline_ends_what_waits_and_what_runs(bench: Bench) -> None:
+async def test_deadlines_cancel_queued_and_running_requests(bench: Bench) -> None:
     running = bench.submit(0, timeout_s=0.02)
     await bench.running()
     waiting = bench.submit(1, timeout_s=0.01)
@@ -318,7 +318,7 @@ async def test_requests_that_are_abandoned_leave_the_queue(bench: Bench) -> None
 
 
 @scenario()
-async def test_a_request_that_fails_takes_no_other_with_it(bench: Bench) -> None:
+async def test_a_failing_request_does_not_fail_others(bench: Bench) -> None:
     first = bench.submit(0)
     await bench.running()
     good, bad, fine = bench.submit(1), bench.submit(-1), bench.submit(3)
@@ -332,7 +332,7 @@ async def test_a_request_that_fails_takes_no_other_with_it(bench: Bench) -> None
 
 
 @scenario()
-async def test_closing_answers_what_is_there(bench: Bench) -> None:
+async def test_closing_drains_the_queue(bench: Bench) -> None:
     first = bench.submit(0)
     await bench.running()
     waiting = bench.submit(1)
@@ -347,7 +347,7 @@ async def test_closing_answers_what_is_there(bench: Bench) -> None:
 
 
 @scenario()
-async def test_a_failing_request_takes_no_other_with_it_while_closing(bench: Bench) -> None:
+async def test_a_failing_request_does_not_fail_others_while_closing(bench: Bench) -> None:
     await_first = bench.submit(0)
     await bench.running()
     good, bad = bench.submit(1), bench.submit(-1)

@@ -47,7 +47,7 @@ def client(folder: Path) -> Iterator[Client]:
         yield made
 
 
-def test_embeddings_are_means_of_length_one(client: Client) -> None:
+def test_embeddings_are_normalized_means(client: Client) -> None:
     texts = ["red", "green is warm", "blue blue red", "what"]
     answer = client.post("/v1/embeddings", {"model": "words", "input": texts}).json
     assert (answer["object"], answer["model"]) == ("list", "words")

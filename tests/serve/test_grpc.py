@@ -199,7 +199,7 @@ def test_any_message_is_decoded_or_refused(data: bytes) -> None:
         codec.decode(message, LIMITS)
 
 
-def test_the_compiled_description_is_current() -> None:
+def test_the_compiled_protobuf_descriptor_is_current() -> None:
     pytest.importorskip("grpc_tools")
     from tools.grpc_messages import compiled
 

@@ -46,7 +46,7 @@ def double(client: Client) -> float:
     return float(client.infer("m", {"x": X})["y"][0, 0])
 
 
-def test_models_are_loaded_and_unloaded_by_requests(tmp_path: Path) -> None:
+def test_load_and_unload_requests(tmp_path: Path) -> None:
     models.save(models.DOUBLE, tmp_path / "m.onnx")
     with serving(folders=(str(tmp_path),), model_control=True) as (_, client):
         assert double(client) == 2
@@ -170,7 +170,7 @@ def test_a_model_that_was_named_must_load(tmp_path: Path) -> None:
         pass
 
 
-def test_stopping_answers_what_runs(tmp_path: Path) -> None:
+def test_graceful_shutdown_answers_running_requests(tmp_path: Path) -> None:
     models.save(models.STEPS, tmp_path / "steps.onnx")
     answers: list[Any] = []
     with Process("--folders", str(tmp_path)) as server:

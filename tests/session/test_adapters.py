@@ -117,7 +117,7 @@ def test_active_adapters_are_fed(session: sardonyx.InferenceSession, tmp_path: P
         np.testing.assert_allclose(session.run(None, {"x": X}, again)[0], wanted + C)
 
 
-def test_as_onnxruntime_runs_it(tmp_path: Path) -> None:
+def test_results_equal_those_of_onnxruntime(tmp_path: Path) -> None:
     write(sardonyx, {"a": A, "b": B}, (1, 1), tmp_path / "ab")
     adapter = onnxruntime.LoraAdapter()
     adapter.Load(str(tmp_path / "ab"))

@@ -43,7 +43,7 @@ def test_no_bound_is_the_default() -> None:
     session(**{SHARED: "1"}).run(None, feed(1024))
 
 
-def test_what_is_described_can_be_read() -> None:
+def test_attributes_of_arena_and_memory_info() -> None:
     config = ort.OrtArenaCfg({"max_mem": 5, "initial_growth_chunk_size_bytes": 3})
     assert (config.max_mem, config.initial_growth_chunk_size_bytes) == (5, 3)
     assert (config.arena_extend_strategy, config.max_dead_bytes_per_chunk) == (-1, -1)
@@ -86,6 +86,6 @@ def test_memory_of_devices_is_not_shared() -> None:
         ),
     ],
 )
-def test_what_is_wrong(make: Any, error: type[Exception], said: str) -> None:
+def test_wrong_arguments(make: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         make()

@@ -50,7 +50,7 @@ def test_the_view_of_a_session(session: sardonyx.InferenceSession) -> None:
     assert binding.get_outputs()[0].numpy().tolist() == Y
 
 
-def test_one_made_as_onnxruntime_makes_it(tmp_path: Path) -> None:
+def test_construction_as_in_onnxruntime(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(parser.parse_model(TEXT), path)
     for model, is_path in ((str(path), True), (path.read_bytes(), False)):
@@ -112,7 +112,7 @@ def test_a_sparse_output() -> None:
     assert value.as_sparse_tensor().dense_shape() == [2, 3]
 
 
-def test_texts_in_np_void() -> None:
+def test_strings_in_np_void() -> None:
     model = """<ir_version: 8, opset_import: ["": 17]>
     g (string[n] x) => (string[n] y) { y = Identity(x) }"""
     session = sardonyx.InferenceSession(parser.parse_model(model))

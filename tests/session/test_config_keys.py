@@ -73,7 +73,7 @@ HARMLESS = [
 
 
 @pytest.mark.parametrize(("key", "value"), HARMLESS, ids=[h[0] for h in HARMLESS])
-def test_keys_that_leave_results_alone(key: str, value: str) -> None:
+def test_keys_that_do_not_change_results(key: str, value: str) -> None:
     x = np.arange(5, dtype=np.float32)
     session = InferenceSession(ADD, with_entries({key: value}))
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], x + x)
@@ -123,7 +123,7 @@ def test_expansion_of_functions_is_bounded() -> None:
         InferenceSession(model, with_entries({"session.function_expansion_byte_limit": "20"}))
 
 
-def test_gelu_is_approximated_where_asked() -> None:
+def test_gelu_is_approximated_on_request() -> None:
     text = """<ir_version: 10, opset_import: ["": 20]>
     g (float[n] x) => (float[n] y) { y = Gelu(x) }"""
     model, x = parser.parse_model(text), np.linspace(-3, 3, 41, dtype=np.float32)
@@ -135,7 +135,7 @@ def test_gelu_is_approximated_where_asked() -> None:
     assert np.abs(found - exact).max() > 1e-5
 
 
-def test_quantized_models_stay_as_they_are_where_asked() -> None:
+def test_qdq_handling_can_be_disabled() -> None:
     w = helper.make_tensor("w", TensorProto.INT8, [4, 4], list(range(16)))
     scale = helper.make_tensor("s", TensorProto.FLOAT, [], [0.1])
     nodes = [
@@ -159,7 +159,7 @@ def test_quantized_models_stay_as_they_are_where_asked() -> None:
     onnx.checker.check_model(model)
 
 
-def test_the_graph_says_who_runs_it() -> None:
+def test_provider_graph_assignment_info() -> None:
     with pytest.raises(errors.Fail, match="record_ep_graph_assignment_info"):
         InferenceSession(ADD).get_provider_graph_assignment_info()
     key = "session.record_ep_graph_assignment_info"

@@ -162,7 +162,7 @@ def test_small_arrays_are_freed_with_the_run() -> None:
 
 
 @pytest.mark.parametrize(("consumes", "n_blocks"), [(True, 11), (False, 20)])
-def test_the_most_that_is_resident(consumes: bool, n_blocks: int) -> None:
+def test_peak_resident_memory(consumes: bool, n_blocks: int) -> None:
     """Ten activations become ten gradients: each takes the pages of one that was read."""
     names = [f"x{i}" for i in range(10)]
     declared = ", ".join(f"float[N] {n}" for n in names)
@@ -198,7 +198,7 @@ INTACT = {
 
 
 @pytest.mark.parametrize("name", INTACT)
-def test_a_run_that_does_not_start_leaves_the_feed(name: str) -> None:
+def test_a_run_that_does_not_start_keeps_the_feed(name: str) -> None:
     feed, kind, said = INTACT[name]
     graph = "g (float[N] x, float[M] y) => (float[K] z) { a = Neg(x) z = Add(a, y) }"
     session = session_of(graph, **{"sardonyx.max_arena_bytes": "1MB"})
@@ -211,7 +211,7 @@ def test_a_run_that_does_not_start_leaves_the_feed(name: str) -> None:
     assert (session.run(None, good)[0] == 0).all()
 
 
-def test_sizes_that_break_an_assumption_run_with_the_feed() -> None:
+def test_broken_assumptions_recompile_with_the_feed() -> None:
     """Sizes that must broadcast are taken as equal; a run that breaks that begins anew."""
     session = session_of("g (float[N] x, float[M] y) => (float[K] z) { a = Neg(x) z = Add(a, y) }")
     assert session._fast_path is not None

@@ -102,7 +102,7 @@ def test_results_of_any_layout(name: str) -> None:
     y[:] = 7  # it is the caller's
 
 
-def test_strings_that_are_none() -> None:
+def test_string_results_that_are_not_strings() -> None:
     results: list[Any] = [np.array(["a", None], object), np.array(["a", 3], object), [b"a", b"b"]]
     custom_op("acme", "Op", inputs="x:float", outputs="y:string", shape="first")(
         lambda x: results[int(x[0])]
@@ -119,7 +119,7 @@ def test_strings_that_are_none() -> None:
         made.run(None, {"x": np.float32([1, 0])})
 
 
-def test_what_a_function_keeps_it_may_write_to() -> None:
+def test_a_function_may_reuse_its_result_buffer() -> None:
     """A buffer that is used again and again is in no two results."""
     buffer = np.zeros(2, np.float32)
     whole = np.zeros((3, 2), np.float32)
@@ -182,7 +182,7 @@ def test_inputs_that_are_kept_stay_what_they_were(n: int) -> None:
         np.testing.assert_array_equal(array, -x)
 
 
-def test_inputs_that_are_let_go_are_freed() -> None:
+def test_released_inputs_are_freed() -> None:
     held: list[Any] = []
     declare(lambda x: (held.append(weakref.ref(x)), x * 2)[1])
     session(BETWEEN).run(None, {"x": X})
@@ -190,7 +190,7 @@ def test_inputs_that_are_let_go_are_freed() -> None:
     assert held[0]() is None
 
 
-def test_a_rule_that_says_one_thing_and_then_another() -> None:
+def test_an_inconsistent_shape_rule() -> None:
     """Nodes after it are compiled for what the rule said of open sizes."""
     declare(lambda x: x * 2, shape=lambda x: x if isinstance(x[0], int) else (x[0] * 1000,))
     made = session("g (float[n] x) => (float[m] y) { [the_node] b = acme.Op(x) y = Exp(b) }")
@@ -227,7 +227,7 @@ class Stop(BaseException):
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, Stop, GeneratorExit])
-def test_what_is_no_exception_passes_through(kind: type[BaseException]) -> None:
+def test_base_exceptions_pass_through(kind: type[BaseException]) -> None:
     raised: list[BaseException] = [kind("stop")]
     declare(lambda x: _raise(raised.pop()) if raised else x * 2)
     made = session(BETWEEN)
@@ -291,7 +291,7 @@ def test_a_binding_inside_of_its_own_run() -> None:
     assert binding.copy_outputs_to_cpu()[0].tolist() == [2, 4]
 
 
-def test_a_function_that_is_told_to_stop() -> None:
+def test_terminate_while_a_function_runs() -> None:
     """It ends when it returns; what comes after it does not run."""
     options, later = sardonyx.RunOptions(), []
 
@@ -310,7 +310,7 @@ def test_a_function_that_is_told_to_stop() -> None:
     options.terminate = False
 
 
-def test_functions_that_let_others_run() -> None:
+def test_functions_of_concurrent_runs() -> None:
     """Runs of other threads go on while a function waits."""
     meet = threading.Barrier(3, timeout=60)
 
@@ -347,7 +347,7 @@ def test_a_native_function_writes_to_shapes_that_are_known() -> None:
             session(ONE)
 
 
-def test_a_kept_result_is_known_by_its_references() -> None:
+def test_kept_results_are_detected_by_reference_counts() -> None:
     from sardonyx.custom_ops.python_op import _is_unreferenced
 
     kept = np.ones(4, np.float32)

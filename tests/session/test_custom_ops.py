@@ -62,7 +62,7 @@ def _facts(text: str) -> list[Any]:
     return [v for v in compiled.model.graph.outputs if isinstance(v.fact, Fact)]
 
 
-def test_shape_rules_compute_with_open_sizes() -> None:
+def test_shape_rules_with_symbolic_sizes() -> None:
     @custom_op(
         "acme",
         "Pairs",
@@ -82,7 +82,7 @@ def test_shape_rules_compute_with_open_sizes() -> None:
     assert n == 3
 
 
-def test_without_a_rule_what_follows_waits_for_the_result() -> None:
+def test_without_a_shape_rule_sizes_depend_on_data() -> None:
     @custom_op("acme", "Positive", inputs="x:float", outputs="y:float")
     def positive(x: Any) -> Any:
         return x[x > 0]
@@ -107,7 +107,7 @@ BAD_RESULTS = {
 
 
 @pytest.mark.parametrize("name", BAD_RESULTS)
-def test_what_functions_do_wrong_names_the_node(name: str) -> None:
+def test_errors_of_functions_name_the_node(name: str) -> None:
     function, said = BAD_RESULTS[name]
     custom_op("acme", "Bad", inputs="x:float", outputs="y:float", shape="first")(function)
     with pytest.raises(RuntimeException, match=said) as error:
@@ -116,7 +116,7 @@ def test_what_functions_do_wrong_names_the_node(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 1.5, "n"])
-def test_what_is_no_size(size: Any) -> None:
+def test_shape_rules_that_return_wrong_sizes(size: Any) -> None:
     custom_op("acme", "Odd", inputs="x:float", outputs="y:float", shape=lambda x: (size,))(abs)
     with pytest.raises(InvalidGraph, match="for a size"):
         session("g (float[2] x) => (float[2] y) { y = acme.Odd(x) }")
@@ -215,6 +215,6 @@ def test_a_native_function_over_a_rank_that_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("function", ["text", 0, None])
-def test_what_is_no_function(function: Any) -> None:
+def test_native_op_refuses_what_is_not_a_function(function: Any) -> None:
     with pytest.raises(InvalidArgument):
         native_op(function, "acme", "N", inputs="x:T", outputs="y:T", shape="first")

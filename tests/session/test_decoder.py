@@ -41,7 +41,7 @@ def test_as_onnxruntime(form: str) -> None:
     assert distance(generate(ours, PROMPT, 12), generate(theirs, PROMPT, 12)) < 1e-5
 
 
-def test_forms_agree() -> None:
+def test_quantized_forms_agree() -> None:
     """Exact products: the forms differ by what sums of float32 differ by."""
     exact = generate(session(Decoder("float32")), PROMPT, 8)
     stored = generate(session(Decoder("qoperator")), PROMPT, 8)
@@ -51,7 +51,7 @@ def test_forms_agree() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 12, 13, 40])
-def test_forms_agree_on_eight_bit_activations(length: int) -> None:
+def test_quantized_forms_agree_on_8_bit_activations(length: int) -> None:
     """To the last bit: one that differs would be rounded to another byte in the next layer."""
     prompt = [list(range(length))]
     stored = generate(session(Decoder("qoperator", level=4)), prompt, 4)

@@ -44,7 +44,7 @@ def test_devices_that_torch_does_not_drive(name: str) -> None:
         torch_name(name)
 
 
-def test_the_cpu_never_brings_torch() -> None:
+def test_cpu_sessions_do_not_import_torch() -> None:
     code = """if True:
         import sys, numpy as np, sardonyx
         from onnx import parser
@@ -83,7 +83,7 @@ VERSIONS = [
 
 
 @pytest.mark.parametrize(("text", "works"), VERSIONS)
-def test_cuda_is_looked_for_in_files(
+def test_cuda_is_detected_without_torch(
     text: str, works: bool, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "torch"
@@ -117,7 +117,7 @@ def _forget() -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_gpus_are_listed_behind_the_cpu() -> None:
+def test_gpus_are_listed_after_the_cpu() -> None:
     assert sardonyx.get_device() == "GPU"
     assert sardonyx.get_available_providers() == ["CUDAExecutionProvider", "CPUExecutionProvider"]
     cpu, first, second = sardonyx.get_ep_devices()
@@ -271,7 +271,7 @@ def test_dlpack_of_a_value_on_a_device(elsewhere: Any) -> None:
     np.testing.assert_array_equal(again.numpy(), F32)
 
 
-def test_a_tensor_elsewhere_is_held_as_it_is() -> None:
+def test_tensors_on_other_devices_are_kept() -> None:
     """One of torch's meta device has no data: whatever reads some fails."""
     torch = pytest.importorskip("torch")
     tensor = torch.zeros(2, 3, dtype=torch.bfloat16, device="meta", requires_grad=True)
@@ -296,13 +296,13 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("call", "match"), WRONG, ids=[m for _, m in WRONG])
-def test_values_that_no_device_takes(call: Any, match: str) -> None:
+def test_values_that_devices_refuse(call: Any, match: str) -> None:
     pytest.importorskip("torch")
     with pytest.raises(ValueFault, match=match):
         call()
 
 
-def test_memory_of_others_is_known_by_its_address(elsewhere: Any) -> None:
+def test_device_memory_is_imported_by_address(elsewhere: Any) -> None:
     """The array interface by which torch imports memory, which it cannot do without a GPU."""
     from sardonyx.providers.torch.device_tensors import _Memory
 

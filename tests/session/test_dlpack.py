@@ -126,7 +126,7 @@ LIES: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", [Unversioned, Versioned])
 @pytest.mark.parametrize("name", LIES)
-def test_what_a_tensor_cannot_be(name: str, kind: Any) -> None:
+def test_malformed_tensors_are_refused(name: str, kind: Any) -> None:
     parts, match = LIES[name]
     lie = Lie(kind, **parts)
     with pytest.raises(ValueFault, match=match):
@@ -196,7 +196,7 @@ def test_memory_that_is_read_only_stays_so() -> None:
         again.__dlpack__()
 
 
-def test_pages_that_are_gone() -> None:
+def test_unmapped_memory_is_refused() -> None:
     """A hole in the middle of a tensor is found, not only its ends."""
     whole = mmap.mmap(-1, 3 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(whole))
@@ -266,7 +266,7 @@ def test_objects_that_misbehave(name: str) -> None:
         OrtValue.from_dlpack(make())
 
 
-def test_objects_of_old_and_interrupts() -> None:
+def test_unversioned_producers_and_interrupts() -> None:
     lie = Lie()
     value = OrtValue.from_dlpack(Old(lambda: lie.capsule))
     np.testing.assert_array_equal(value.numpy(), DATA[:6].reshape(2, 3))
@@ -275,7 +275,7 @@ def test_objects_of_old_and_interrupts() -> None:
 
 
 @pytest.mark.parametrize("device", [CPU, CUDA_HOST])
-def test_runs_refuse_what_lies(device: int) -> None:
+def test_runs_refuse_malformed_tensors(device: int) -> None:
     import onnx
 
     text = """<ir_version: 8, opset_import: ["": 17]>
@@ -292,7 +292,7 @@ def test_runs_refuse_what_lies(device: int) -> None:
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
-def test_capsules_of_torch_are_looked_at_before_they_are_taken(version: Any) -> None:
+def test_capsules_of_torch_are_inspected_before_use(version: Any) -> None:
     torch = pytest.importorskip("torch")
     capsule = torch.zeros(2).__dlpack__(max_version=version)
     assert is_on_host(capsule)

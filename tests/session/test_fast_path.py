@@ -59,7 +59,7 @@ def test_arrays_of_every_kind(session: sardonyx.InferenceSession, x: Any) -> Non
     ],
     ids=["type", "bytes swapped", "sizes", "rank", "fixed", "name"],
 )
-def test_wrong_feeds_are_told(
+def test_wrong_feeds_are_reported(
     session: sardonyx.InferenceSession, feed: dict[str, Any], match: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=match):
@@ -100,7 +100,7 @@ def test_outputs_share_no_memory_with_inputs_or_each_other() -> None:
         assert not any(np.shares_memory(one, other) for other in arrays[:i])
 
 
-def test_what_branches_read_is_not_handed_out() -> None:
+def test_values_read_by_branches_are_not_outputs() -> None:
     text = """<ir_version: 10, opset_import: ["": 21]>
     g (float[2] x, bool c) => (float[2] r) {
       y = Neg(x)
@@ -230,7 +230,7 @@ class Raises:
 
 @pytest.mark.parametrize("fed", [Raises(), [Raises()] * 3, 7j], ids=["array", "items", "complex"])
 @pytest.mark.parametrize("options", [None, sardonyx.RunOptions()], ids=["fast", "checked"])
-def test_what_objects_of_a_user_raise(
+def test_errors_raised_by_fed_objects(
     session: sardonyx.InferenceSession, fed: Any, options: sardonyx.RunOptions | None
 ) -> None:
     with pytest.raises(InvalidArgument, match="the fed value cannot be converted"):
@@ -265,7 +265,7 @@ INTERFACES = {
 
 
 @pytest.mark.parametrize("name", INTERFACES)
-def test_inputs_and_outputs_beside_the_nodes(name: str) -> None:
+def test_unused_inputs_and_constant_outputs(name: str) -> None:
     session = sardonyx.InferenceSession(parser.parse_model(f"{HEAD} {INTERFACES[name]}"))
     assert session._fast_path is not None
     feed = {"x": rows(600), "u": np.ones(5, np.float32)}

@@ -57,7 +57,7 @@ def is_same_block(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.parametrize("output_names", [None, ["present", "sums"]])
-def test_rows_are_put_behind(output_names: list[str] | None) -> None:
+def test_rows_are_appended_in_place(output_names: list[str] | None) -> None:
     s = session()
     wanted = rows(5, 0)
     past, _ = s.run(output_names, {"past": rows(0, 1), "new": wanted})
@@ -73,7 +73,7 @@ def test_rows_are_put_behind(output_names: list[str] | None) -> None:
             assert native.has_capacity(past)
 
 
-def test_two_ways_on_from_one_cache() -> None:
+def test_two_continuations_of_one_cache() -> None:
     s = session()
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
     first = s.run(None, {"past": past, "new": rows(1, 2)})[0]
@@ -86,7 +86,7 @@ def test_two_ways_on_from_one_cache() -> None:
     np.testing.assert_array_equal(past, rows(5, 1))
 
 
-def test_a_full_block_is_left_for_a_larger_one() -> None:
+def test_a_full_cache_is_reallocated() -> None:
     s = session()
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
     larger = s.run(None, {"past": past, "new": rows(500, 2)})[0]
@@ -165,7 +165,7 @@ def test_a_cache_grows_along_one_axis_only() -> None:
     np.testing.assert_array_equal(long, np.concatenate([past, feed["rows"]], 2))
 
 
-def test_what_cannot_be_fed_back_has_no_room() -> None:
+def test_outputs_that_cannot_be_fed_back_have_no_capacity() -> None:
     def info(name: str, n: Any) -> Any:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", n, 5])
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_fed_back_has_no_room() -> None:
     np.testing.assert_array_equal(got, np.concatenate([feed["x"], feed["more"]], 1))
 
 
-def test_it_can_be_switched_off() -> None:
+def test_growing_in_place_can_be_disabled() -> None:
     s = session(grow_in_place="0")
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
     got = s.run(None, {"past": past, "new": rows(1, 2)})[0]
@@ -200,7 +200,7 @@ def test_every_axis(axis: int) -> None:
         np.testing.assert_array_equal(past, wanted)
 
 
-def test_a_failed_run_costs_the_room_only() -> None:
+def test_a_failed_run_only_loses_the_claimed_capacity() -> None:
     s = session()
     past = s.run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
     with pytest.raises(InvalidArgument):
@@ -222,14 +222,14 @@ def identity_model() -> bytes:
 
 
 @pytest.mark.parametrize("output_names", [None, ["y"]])
-def test_a_cache_is_not_handed_out_again(output_names: list[str] | None) -> None:
+def test_a_fed_cache_is_not_returned_as_an_output(output_names: list[str] | None) -> None:
     past = session().run(None, {"past": rows(0, 0), "new": rows(5, 1)})[0]
     got = ort.InferenceSession(identity_model()).run(output_names, {"x": past})[0]
     assert not np.shares_memory(got, past)
     np.testing.assert_array_equal(got, past)
 
 
-def test_a_cache_that_is_asked_for_twice_is_copied() -> None:
+def test_a_cache_that_is_fetched_twice_is_copied() -> None:
     got = session().run(["present", "present"], {"past": rows(0, 0), "new": rows(5, 1)})
     assert not np.shares_memory(*got)
     np.testing.assert_array_equal(*got)

@@ -77,7 +77,7 @@ def test_the_run_itself_writes_there(
     np.testing.assert_array_equal(z.numpy(), X + Y)
 
 
-def test_inputs_are_read_where_they_lie(session: sardonyx.InferenceSession) -> None:
+def test_inputs_are_read_in_place(session: sardonyx.InferenceSession) -> None:
     x = X.copy()
     binding = session.io_binding()
     binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
@@ -91,7 +91,7 @@ def test_inputs_are_read_where_they_lie(session: sardonyx.InferenceSession) -> N
     np.testing.assert_array_equal(first.numpy(), X + Y)  # what was handed out stays
 
 
-def test_an_output_over_an_input_is_right_all_the_same(
+def test_an_output_bound_over_an_input(
     session: sardonyx.InferenceSession, bound: IOBinding
 ) -> None:
     x = X.copy()
@@ -103,7 +103,7 @@ def test_an_output_over_an_input_is_right_all_the_same(
     np.testing.assert_allclose(bound.get_outputs()[1].numpy(), np.tanh(X * Y), rtol=1e-6)
 
 
-def test_one_place_for_two_outputs_holds_the_last(
+def test_two_outputs_bound_to_one_buffer(
     session: sardonyx.InferenceSession, bound: IOBinding
 ) -> None:
     place = OrtValue.ortvalue_from_shape_and_type([2, 3], np.float32)
@@ -113,7 +113,7 @@ def test_one_place_for_two_outputs_holds_the_last(
     np.testing.assert_allclose(place.numpy(), np.tanh(X * Y), rtol=1e-6)
 
 
-def test_an_output_over_an_input_that_later_steps_read() -> None:
+def test_an_output_bound_over_an_input_with_later_readers() -> None:
     @sardonyx.custom_op("test.binding", "Slow", inputs="x:float", outputs="y:float", shape="first")
     def slow(x: Any) -> Any:
         return x * 3
@@ -173,7 +173,7 @@ def test_types_under_8_bits_and_strings() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8, 16])
-def test_places_that_are_not_aligned(session: sardonyx.InferenceSession, offset: int) -> None:
+def test_unaligned_buffers(session: sardonyx.InferenceSession, offset: int) -> None:
     memory = np.zeros(128, np.uint8)
     start = -memory.ctypes.data % 64 + offset
     place = memory[start : start + 24].view(np.float32).reshape(2, 3)
@@ -246,7 +246,7 @@ def test_sizes_and_addresses_are_whole_numbers(bound: IOBinding, given: Any) -> 
         bound.bind_input("x", "cpu", 0, 1, shape, pointer)
 
 
-def test_what_is_missing_is_named(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
+def test_binding_errors(session: sardonyx.InferenceSession, bound: IOBinding) -> None:
     with pytest.raises(RuntimeError, match="no output is bound"):
         session.run_with_iobinding(bound)
     bound.bind_output("z")
@@ -282,7 +282,7 @@ def test_values_and_lists_of_values(session: sardonyx.InferenceSession) -> None:
 
 
 @pytest.mark.parametrize("name", ["y", "z"])
-def test_an_equal_output_that_is_not_bound_is_its_own(name: str) -> None:
+def test_an_unbound_alias_of_a_bound_output(name: str) -> None:
     made = sardonyx.InferenceSession(
         parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
         g (float[n] x) => (float[n] y, float[n] z) { y = Exp(x)  z = Identity(y) }""")
@@ -299,7 +299,7 @@ def test_an_equal_output_that_is_not_bound_is_its_own(name: str) -> None:
         assert value.numpy().tolist() == [1, 1]
 
 
-def test_memory_in_common_is_found() -> None:
+def test_overlapping_memory_is_detected() -> None:
     """By one walk over sorted addresses, which is compared with looking at each pair."""
     rng, buffer = np.random.default_rng(3), np.zeros(40, np.uint8)
     for _ in range(200):
@@ -353,7 +353,7 @@ def test_an_input_with_gaps_is_copied_when_it_is_bound(session: sardonyx.Inferen
     assert (binding.get_outputs()[0].numpy() == 3).all()
 
 
-def test_a_name_that_is_bound_again_is_bound_anew(session: sardonyx.InferenceSession) -> None:
+def test_rebinding_a_name(session: sardonyx.InferenceSession) -> None:
     first, second = (OrtValue.ortvalue_from_shape_and_type([2, 3], 1) for _ in range(2))
     binding = _filled(session, z=first)
     session.run_with_iobinding(binding)
@@ -370,7 +370,7 @@ def test_a_name_that_is_bound_again_is_bound_anew(session: sardonyx.InferenceSes
 
 @pytest.mark.parametrize("shift", range(8))
 @pytest.mark.parametrize("options", [None, sardonyx.RunOptions()])
-def test_places_that_overlap_in_part(
+def test_partially_overlapping_buffers(
     session: sardonyx.InferenceSession, shift: int, options: Any
 ) -> None:
     """Outputs over inputs and each other: whole outputs, of which the last bound one is on top."""
@@ -391,7 +391,7 @@ def test_places_that_overlap_in_part(
     np.testing.assert_array_equal(binding.get_outputs()[2].numpy(), np.concatenate([taken, Y]))
 
 
-def test_values_are_written_over_by_their_own_type_only() -> None:
+def test_update_inplace_needs_the_same_type() -> None:
     value = OrtValue(np.zeros((2, 3), np.float32))
     wrong: list[tuple[Any, str]] = [
         (OrtValue(np.zeros((2, 3), np.int32)), "new value is int32"),
@@ -433,7 +433,7 @@ def test_two_threads_run_one_binding(session: sardonyx.InferenceSession) -> None
     np.testing.assert_allclose(places["w"].numpy(), np.tanh(X * Y), rtol=1e-6)
 
 
-def test_what_is_bound_changes_while_others_run(session: sardonyx.InferenceSession) -> None:
+def test_rebinding_during_runs(session: sardonyx.InferenceSession) -> None:
     """A run has all of what was bound when it began; a later one never goes back to it."""
     binding = _filled(session, z=None, v=None)
 

@@ -151,7 +151,7 @@ def test_runs_with_changing_shapes_do_not_grow() -> None:
     assert max(most) <= 2.5 * (300 * ROW * 3)
 
 
-def test_shrinking_gives_all_back() -> None:
+def test_shrinking_frees_all_cached_blocks() -> None:
     made, inputs = session(), feed(256)
     held = made.run(None, inputs)
     assert pool(made).cached_bytes > 0
@@ -250,12 +250,12 @@ def test_one_pool_for_sessions_that_share() -> None:
     assert native.cached_bytes() == 0
 
 
-def test_an_unknown_way_to_share_is_an_error() -> None:
+def test_an_unknown_share_mode_is_an_error() -> None:
     with pytest.raises(InvalidArgument, match=SHARED):
         session(**{SHARED: "yes"})
 
 
-def test_a_loop_gives_all_back() -> None:
+def test_a_loop_frees_all_blocks() -> None:
     made = session(LOOP)
     inputs = {**feed(64), "n": np.array(20)}
     for _ in range(3):
@@ -301,14 +301,14 @@ def test_numbers_of_bytes(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1.5GB", "2TiBs", "ten", "1e9", "3XB"])
-def test_what_is_no_number_of_bytes(text: str) -> None:
+def test_wrong_numbers_of_bytes(text: str) -> None:
     with pytest.raises(InvalidArgument, match=LIMIT):
         session(**{LIMIT: text})
 
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 200), st.booleans(), st.booleans()), max_size=30))
-def test_any_row_of_runs(steps: list[tuple[int, bool, bool]]) -> None:
+def test_random_sequences_of_runs(steps: list[tuple[int, bool, bool]]) -> None:
     """Right results in memory that no one else has, and no block that is lost."""
     made, held = session(), []
     for rows, stays, shrinks in steps:
@@ -328,7 +328,7 @@ def test_any_row_of_runs(steps: list[tuple[int, bool, bool]]) -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 7, 64])
-def test_the_fullest_step_is_that_of_the_plan(rows: int) -> None:
+def test_the_peak_step_is_that_of_the_plan(rows: int) -> None:
     made = session()
     (segment,) = made._compiled.program.segments
     assert isinstance(segment, NativeSegment)
@@ -422,7 +422,7 @@ assert pool(made).live_blocks == 0
 """
 
 
-def test_memory_that_the_system_does_not_have() -> None:
+def test_out_of_memory() -> None:
     command = [sys.executable, "-c", SCARCE]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
@@ -457,7 +457,7 @@ def test_a_limit_is_what_is_needed() -> None:
         session(**{LIMIT: str(wanted - 1)}).run(None, feed(100))
 
 
-def test_what_loops_collect_counts() -> None:
+def test_scan_outputs_count_for_the_limit() -> None:
     made = session(LOOP, **{LIMIT: "4MB"})
     made.run(None, {**feed(64), "n": np.array(3)})
     with pytest.raises(RuntimeException, match="allows 4,000,000") as caught:

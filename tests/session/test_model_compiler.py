@@ -61,7 +61,7 @@ def test_to_a_file_bytes_and_a_stream(path: Path) -> None:
     assert len(check(plain.compile_to_bytes()).graph.node) == 3
 
 
-def test_weights_in_a_file_of_their_own(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_weights(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = ModelCompiler(
         SessionOptions(), path, False, "weights.bin", 100, graph_optimization_level=ALL
     )
@@ -115,7 +115,7 @@ def test_flags(path: Path) -> None:
         compiler(OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED).compile_to_file()
 
 
-def test_what_cannot_be_compiled(path: Path) -> None:
+def test_compile_errors(path: Path) -> None:
     with pytest.raises(ValueError, match="empty"):
         ModelCompiler(SessionOptions(), b"")
     with pytest.raises(TypeError, match="sess_options"):

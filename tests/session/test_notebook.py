@@ -107,7 +107,7 @@ def test_html_of_a_value_of_a_type_that_numpy_lacks() -> None:
     assert "1.5, -2.0" in half._repr_html_()
 
 
-def test_texts_are_escaped_and_long_tables_end() -> None:
+def test_html_is_escaped_and_long_tables_are_cut() -> None:
     text = panel("<b>", "&", [(f"<{i}>", i) for i in range(MOST + 5)])
     assert "<0>" not in text
     assert "and 5 more" in text

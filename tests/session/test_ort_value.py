@@ -25,7 +25,7 @@ RAW = [
 
 
 @pytest.mark.parametrize(("dtype", "number"), RAW)
-def test_raw_bits_are_what_onnxruntime_takes_them_for(dtype: Any, number: int) -> None:
+def test_raw_bits_are_interpreted_as_in_onnxruntime(dtype: Any, number: int) -> None:
     data = np.arange(8).astype(dtype).reshape(2, 4)
     ours = OrtValue.ortvalue_from_numpy_with_onnx_type(data, number)
     theirs = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(data, number)
@@ -156,7 +156,7 @@ def test_lists_of_values() -> None:
     np.testing.assert_array_equal(target.numpy(), F32)
 
 
-def test_what_is_no_tensor() -> None:
+def test_values_that_are_not_tensors() -> None:
     types = {
         "seq(tensor(float))": [F32],
         "map(string,tensor(float))": {"a": np.float32(1)},

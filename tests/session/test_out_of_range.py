@@ -94,7 +94,7 @@ def test_refused(case: Case, level: Level) -> None:
     assert "the_node" in str(error.value)
 
 
-def test_tables_that_no_memory_holds() -> None:
+def test_tables_larger_than_memory() -> None:
     """Whoever prepares a transform of that length would be busy for minutes, and then killed."""
     c = case("DFT", f32(1, 8, 1), of(2**31, I64))
     model = model_of(c, constants=["x1"])

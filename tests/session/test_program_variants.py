@@ -100,14 +100,14 @@ def feed(text: str, n: int, m: int, k: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", [SQUEEZES, NESTED], ids=["squeezes", "nested"])
 @given(n=st.integers(1, 4), m=st.integers(0, 3), k=st.integers(0, 1))
-def test_all_ways_give_what_onnxruntime_gives(text: str, n: int, m: int, k: int) -> None:
+def test_all_variants_equal_onnxruntime(text: str, n: int, m: int, k: int) -> None:
     made, wanted = SESSIONS[text]
     feeds = feed(text, n, m, k)
     same(made.run(None, feeds), wanted.run(None, feeds))
     assert made._compiled.program.python_steps == 0
 
 
-def test_each_way_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_variant_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = ours(SQUEEZES)
     for m in (1, 2):
         made.run(None, feed(SQUEEZES, 2, m, 1))
@@ -120,7 +120,7 @@ def oracle_of(n: int, m: int) -> list[Any]:
     return list(SESSIONS[SQUEEZES][1].run(None, feed(SQUEEZES, n, m, 1)))
 
 
-def test_threads_may_take_both_ways_at_once() -> None:
+def test_threads_run_both_variants_at_once() -> None:
     made = ours(SQUEEZES)
 
     def runs(m: int) -> Callable[[int], None]:
@@ -130,7 +130,7 @@ def test_threads_may_take_both_ways_at_once() -> None:
     run_concurrently(*map(runs, (1, 2, 1, 3)), times=20)
 
 
-def test_a_default_fed_while_another_way_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_default_fed_while_another_variant_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread waits to compile another way, and another one feeds what was a constant."""
     text = SQUEEZES.replace("float[K] z)", "float[K] z, float two)")
     made, unhurried = ours(text), Lock()
@@ -152,7 +152,7 @@ def test_a_default_fed_while_another_way_is_compiled(monkeypatch: pytest.MonkeyP
     np.testing.assert_array_equal(made.run(["t"], feeds)[0], feeds["x"][:, 0] * 5)
 
 
-def test_too_many_ways_share_one_program() -> None:
+def test_too_many_variants_share_one_program() -> None:
     ways = 5  # of which each may go two
     parts = "".join(
         f"n{i} = Constant<value_ints = [{i}]>()\n c{i} = Equal(m, n{i})\n"
@@ -172,7 +172,7 @@ def test_too_many_ways_share_one_program() -> None:
     assert made._compiled.program.python_steps == 0  # runs begin with one of the fast ones
 
 
-def test_a_branch_that_no_run_comes_to_may_be_wrong() -> None:
+def test_a_branch_never_taken_may_be_wrong() -> None:
     """The branch for other data does not take these sizes; the one that is taken does."""
     text = """
     g (bool way, float[N, M] x, float[3] z) => (float[] y) <int64[1] one = {1}> {
@@ -196,7 +196,7 @@ def test_a_branch_that_no_run_comes_to_may_be_wrong() -> None:
         made.run(None, {"x": x, "z": z, "way": np.array(True)})
 
 
-def test_what_is_saved_takes_all_ways(tmp_path: Path) -> None:
+def test_a_saved_model_serves_all_variants(tmp_path: Path) -> None:
     options = sardonyx.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "saved.onnx")
     sardonyx.InferenceSession(model(SQUEEZES), options)
@@ -205,7 +205,7 @@ def test_what_is_saved_takes_all_ways(tmp_path: Path) -> None:
         same(saved.run(None, feed(SQUEEZES, 2, m, 1)), oracle_of(2, m))
 
 
-def test_a_pack_is_for_the_way_that_was_chosen(tmp_path: Path) -> None:
+def test_a_pack_is_for_one_variant(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(model(SQUEEZES))
     _, providers = resolve(None, None)
@@ -233,7 +233,7 @@ def test_equal_names_that_cannot_be_equal() -> None:
             session.run(None, {**feeds, "x": np.float32([2, 3, 4])}, options)
 
 
-def test_sizes_that_no_names_excuse() -> None:
+def test_contradicting_fixed_sizes_are_an_error() -> None:
     text = """
     g (float[N] x, float[2, 2] w) => (float[P] y) <float[3] three = {1, 2, 3}> {
       y = MatMul(three, w)

@@ -73,7 +73,7 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("theirs", "ours", "name"), PAIRS)
-def test_every_public_name_is_here(theirs: str, ours: str, name: str) -> None:
+def test_every_public_name_exists(theirs: str, ours: str, name: str) -> None:
     wanted = getattr(importlib.import_module(theirs), name)
     found = getattr(importlib.import_module(ours), name)
     if inspect.isclass(wanted) and hasattr(wanted, "__members__"):
@@ -125,7 +125,7 @@ def compare_arguments(name: str, wanted: Any, found: Any) -> None:
                 assert twin.default == parameter.default, f"{name}: {parameter.name}"
 
 
-def test_names_that_are_left_out_are_not_here_after_all() -> None:
+def test_names_listed_as_left_out_do_not_exist() -> None:
     for name in LEFT_OUT:
         owner, _, member = name.rpartition(".")
         where = getattr(sardonyx, owner) if owner else sardonyx
@@ -133,7 +133,7 @@ def test_names_that_are_left_out_are_not_here_after_all() -> None:
         assert found is None or inspect.ismodule(found), name  # sardonyx.version is a module
 
 
-def test_all_of_the_module_can_be_had() -> None:
+def test_all_names_can_be_imported() -> None:
     for name in sardonyx.__all__:
         assert getattr(sardonyx, name) is not None
     assert onnxruntime.__version__ == sardonyx.ORT_VERSION

@@ -68,7 +68,7 @@ def test_many_runs_at_once(model: onnx.ModelProto) -> None:
     assert sorted(got) == [(n, 2 * n, "") for n in range(50)]
 
 
-def test_a_callback_that_fails_harms_nobody(
+def test_a_failing_callback_does_not_affect_other_runs(
     model: onnx.ModelProto, caplog: pytest.LogCaptureFixture
 ) -> None:
     session, done = InferenceSession(model), threading.Event()
@@ -86,7 +86,7 @@ def test_a_callback_that_fails_harms_nobody(
     assert "callback of run_async failed" in caplog.text
 
 
-def test_only_the_path_to_what_is_fetched_runs(model: onnx.ModelProto) -> None:
+def test_only_nodes_that_fetched_outputs_need_run(model: onnx.ModelProto) -> None:
     session, options = InferenceSession(model), RunOptions()
     wrong = {**FEED, "i": np.array([7])}  # z cannot be computed
     with pytest.raises(errors.InvalidArgument, match="index 7"):
@@ -144,7 +144,7 @@ def test_options_with_buffers_and_runs_are_copied() -> None:
         assert other.get_run_config_entry("gpu_graph_id") == "1"
 
 
-def test_a_fork_runs_on(model: onnx.ModelProto) -> None:
+def test_a_forked_child_runs(model: onnx.ModelProto) -> None:
     session, done = InferenceSession(model), threading.Event()
     session.run_async(None, FEED, lambda *a: done.set(), None)
     assert done.wait(10)
@@ -185,7 +185,7 @@ def test_options_that_a_model_carries(
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"session_options": 3}', '{"session_options": {"execution_mode": 9}}']
 )
-def test_options_in_a_model_that_cannot_be(text: str, model: onnx.ModelProto) -> None:
+def test_wrong_options_in_a_model(text: str, model: onnx.ModelProto) -> None:
     onnx.helper.set_model_props(model, {"ort_config": text})
     with pytest.raises(errors.InvalidArgument, match="ort_config"):
         InferenceSession(model, read_config_from_model=1)
@@ -251,7 +251,7 @@ def test_a_load_is_cancelled_while_weights_are_packed(monkeypatch: pytest.Monkey
     assert InferenceSession(product(64, 64, 4), options).run(None, {"h0": np.ones((1, 64), "f")})
 
 
-def test_what_sessions_tell(model: onnx.ModelProto) -> None:
+def test_session_information(model: onnx.ModelProto) -> None:
     session = InferenceSession(model)
     assert [i.name for i in session.get_input_memory_infos()] == ["Cpu"] * 2
     assert [i.name for i in session.get_output_memory_infos()] == ["Cpu"] * 2

@@ -38,7 +38,7 @@ def both() -> list[object]:
     ]
 
 
-def test_it_tells_what_onnxruntime_tells() -> None:
+def test_metadata_equals_that_of_onnxruntime() -> None:
     ours, theirs = both()
     for a, b in zip(
         ours.get_inputs() + ours.get_outputs(),
@@ -178,7 +178,7 @@ def test_terminate(session: sardonyx.InferenceSession) -> None:
         session.run(None, {"x": X, "z": X}, options)
 
 
-def test_an_endless_loop_can_be_ended() -> None:
+def test_an_endless_loop_can_be_terminated() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1] x, bool c) => (float[1] y) {
       y = Loop("", c, x) <body = b (int64 i, bool go, float[1] a) => (bool on, float[1] n) {
         on = Identity(go)
@@ -226,7 +226,7 @@ def test_unknown_config_keys_name_the_nearest(caplog: pytest.LogCaptureFixture) 
         options.get_session_config_entry("no_such")
 
 
-def test_text_twins_of_properties() -> None:
+def test_config_entries_equal_to_properties() -> None:
     options = sardonyx.SessionOptions()
     options.add_session_config_entry("session.graph_optimization_level", "enable_basic")
     options.add_session_config_entry("session.intra_op_num_threads", "3")
@@ -358,7 +358,7 @@ def test_exceptions_by_their_onnxruntime_path() -> None:
 
 
 @pytest.mark.parametrize("value", ["a", [[1.0], [2.0, 3.0]]], ids=["text", "ragged"])
-def test_what_is_no_array_names_its_input(
+def test_feeds_that_are_not_arrays_name_their_input(
     session: sardonyx.InferenceSession, value: object
 ) -> None:
     feeds = dict.fromkeys((i.name for i in session.get_inputs()), value)

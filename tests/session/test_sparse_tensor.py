@@ -25,7 +25,7 @@ def both(call: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("indices", [[1, 7], [[0, 1], [1, 3]]], ids=["flat", "rows"])
-def test_coordinates(indices: Any) -> None:
+def test_coo(indices: Any) -> None:
     ours, theirs = both(
         lambda kind, cpu: kind.sparse_coo_from_numpy(SHAPE, VALUES, np.array(indices), cpu)
     )
@@ -40,7 +40,7 @@ def test_coordinates(indices: Any) -> None:
     assert ours.values().ctypes.data == VALUES.ctypes.data
 
 
-def test_rows() -> None:
+def test_csr() -> None:
     ours, theirs = both(
         lambda kind, cpu: kind.sparse_csr_from_numpy(
             SHAPE, VALUES, np.array([1, 3]), np.array([0, 1, 2, 2]), cpu
@@ -53,7 +53,7 @@ def test_rows() -> None:
     assert ours.to_dense()[1, 3] == 2
 
 
-def test_blocks() -> None:
+def test_block_sparse() -> None:
     values, places = np.ones((2, 2, 2), np.float32), np.array([[0, 1], [1, 0]], np.int32)
     made = SparseTensor.blocksparse_from_numpy([4, 4], values, places, CPU)
     theirs = onnxruntime.capi.onnxruntime_pybind11_state.SparseTensor.blocksparse_from_numpy(
@@ -93,7 +93,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "match"), WRONG, ids=[m for _, m in WRONG])
-def test_places_that_cannot_be(call: Any, match: str) -> None:
+def test_invalid_indices(call: Any, match: str) -> None:
     with pytest.raises(RuntimeError, match=match):
         call()
 

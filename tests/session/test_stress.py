@@ -162,7 +162,7 @@ def test_a_profile_ends_under_runs(expected: list[list[bytes]], tmp_path: Path) 
     assert [Path(n).exists() for n in names if n] == [True]
 
 
-def test_sessions_are_let_go_while_threads_run_them(expected: list[list[bytes]]) -> None:
+def test_sessions_are_deleted_during_runs(expected: list[list[bytes]]) -> None:
     """The last reference goes with the run, on whichever thread that is."""
     held: list[Any] = [None] * 8
 

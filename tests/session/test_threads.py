@@ -88,7 +88,7 @@ def test_many_callers_with_shapes_of_their_own() -> None:
     run_concurrently(*map(caller, expected), times=10)
 
 
-def test_outputs_that_are_kept_are_not_written_again() -> None:
+def test_kept_outputs_are_not_overwritten() -> None:
     shared = session()
     kept = [shared.run(None, feed(n)) for n in (3, 3, 3, 4)]
     copies = [as_bytes(outputs) for outputs in kept]
@@ -122,7 +122,7 @@ def test_options_change_no_result(entries: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "a", "1;;2", "2-x"])
-def test_affinities_that_are_none(text: str) -> None:
+def test_wrong_affinities(text: str) -> None:
     with pytest.raises(InvalidArgument, match="CPUs from 1"):
         session(2, intra_op_thread_affinities=text)
 
@@ -131,7 +131,7 @@ def test_the_pool_fits_the_process() -> None:
     assert 1 <= native.usable_cpus() <= len(os.sched_getaffinity(0))
 
 
-def test_a_run_ends_between_steps_when_told() -> None:
+def test_terminate_ends_a_run_between_steps() -> None:
     endless = sardonyx.InferenceSession(onnx.parser.parse_model(FOREVER).SerializeToString())
     assert endless._compiled.program.python_steps == 0
     options = sardonyx.RunOptions()
@@ -164,7 +164,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="sanitizers take memory of their own")
-def test_a_process_that_gets_no_more_threads_runs_all_the_same() -> None:
+def test_without_more_threads_runs_continue() -> None:
     code = """
 import resource
 import numpy as np, onnx, sardonyx

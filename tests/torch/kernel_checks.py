@@ -75,14 +75,14 @@ def test_the_interpreter_makes_kernels_usable() -> None:
         (64, 8, 3, {}),
     ],
 )
-def test_few_rows(k: int, n: int, rows: int, form: dict[str, Any]) -> None:
+def test_gemv(k: int, n: int, rows: int, form: dict[str, Any]) -> None:
     weights, w = _packed(k, n, **form)
     x = torch.from_numpy(_rng().standard_normal((rows, k)).astype(np.float32))
     _near(nbits_matmul.nbits_gemv(x, weights), x.double() @ w)
     _near(dequantize(weights, torch.float32).t(), w, 1e-6)
 
 
-def test_few_rows_of_halves() -> None:
+def test_gemv_of_bfloat16() -> None:
     weights, w = _packed(64, 24)
     x = torch.from_numpy(_rng().standard_normal((1, 64)).astype(np.float32)).bfloat16()
     y = nbits_matmul.nbits_gemv(x, weights)
@@ -91,7 +91,7 @@ def test_few_rows_of_halves() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_stays_so(bad: float) -> None:
+def test_nan_and_infinity(bad: float) -> None:
     weights, _ = _packed(64, 8)
     x = torch.ones(1, 64)
     x[0, 40] = bad
@@ -113,7 +113,7 @@ def test_k_major_weights_are_signed_or_not() -> None:
         _near(nbits_matmul.nbits_gemv(x, packed), x.double() @ w)
 
 
-def test_a_gated_product_with_a_norm_and_digits_for_the_next() -> None:
+def test_fused_norm_gate_and_fixed_point_output() -> None:
     first, w = _packed(64, 80)
     second, w2 = _packed(40, 12)
     x, gain = torch.randn(1, 64), torch.rand(64)
@@ -127,7 +127,7 @@ def test_a_gated_product_with_a_norm_and_digits_for_the_next() -> None:
     _near(nbits_matmul.nbits_gemv(made, second, residual=residual), v @ w2 + residual.double())
 
 
-def test_a_product_that_prepares_the_norm_after_it() -> None:
+def test_gemv_with_the_next_norm_fused() -> None:
     first, w = _packed(64, 40)
     second, w2 = _packed(40, 12)
     x, residual, gain = torch.randn(2, 64), torch.randn(2, 40), torch.rand(40)
@@ -199,7 +199,7 @@ def test_attention_past_the_end_of_the_cache_is_nan_and_writes_inside() -> None:
     assert y.isnan().all()
 
 
-def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decode_step_only_calls_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "_cache_position", None)  # which widens lengths
     attrs = {
         **{name: getattr(a, "default", a) for name, a in group_query.attrs.items()},
@@ -212,7 +212,7 @@ def test_a_step_asks_torch_for_nothing_beside_the_kernel(monkeypatch: pytest.Mon
     assert y.shape == (1, 1, 64)
 
 
-def test_attention_with_digits() -> None:
+def test_attention_with_fixed_point_output() -> None:
     heads = attention_decode.HeadParameters(4, 2, 0.2)
     caches = (torch.randn(1, 2, 100, 32), torch.randn(1, 2, 100, 32))
     parts = attention_decode.split_packed(torch.randn(1, 1, 256), heads)
@@ -327,7 +327,7 @@ def test_a_chain_keeps_the_order_of_axes_in_memory() -> None:
         ((_step("Cast", 0, dtype="bf16", to=16),), torch.int64),  # would round twice
     ],
 )
-def test_what_a_chain_leaves_to_others(code: Code, dtype: torch.dtype) -> None:
+def test_chains_without_a_kernel(code: Code, dtype: torch.dtype) -> None:
     assert Chain(code)(torch.ones(4, dtype=dtype)) is None
 
 
@@ -341,7 +341,7 @@ BLOCKS = {
 
 @pytest.mark.parametrize("rows", [1, 3, 7])
 @pytest.mark.parametrize(("bits", "last", "wish", "ops"), BLOCKS.values(), ids=BLOCKS)
-def test_digits_are_given_to_those_alone_that_read_them(
+def test_fixed_point_values_are_passed_to_their_readers_only(
     bits: int, last: int, wish: str, ops: dict[str, int], rows: int
 ) -> None:
     model, x = gated_block(bits, last), _rng().standard_normal((1, rows, 64), np.float32)
@@ -357,7 +357,7 @@ def test_digits_are_given_to_those_alone_that_read_them(
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
 
 
-def test_a_graph_keeps_the_room_that_it_was_recorded_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cuda_graph_keeps_its_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = torch.zeros(1, 2, 8, 16)
     monkeypatch.setattr(grouped, "_is_capturing", lambda _: True)
     workspace = grouped._workspace(cache, 4, 1)

@@ -87,7 +87,7 @@ def test_latencies_and_differences_of_a_network(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_call_that_fails_is_told_of(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_call_is_reported(zoo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "--models small --dtypes float32 --batches 1 --rivals eager --rounds 1 --seconds 0"
     asked = given(monkeypatch, gpu, zoo, text)
     network = devices.build(zoo, "small", torch.float32, asked.device)
@@ -97,12 +97,12 @@ def test_a_call_that_fails_is_told_of(zoo: Path, monkeypatch: pytest.MonkeyPatch
     assert math.isnan(row.ratio)
 
 
-def test_the_ratio_is_of_the_better_ones() -> None:
+def test_the_ratio_compares_the_fastest_of_each() -> None:
     row = gpu.Row("m", "float32", 1, ms={"eager": 1, "compile": 6, "reduce": 4, "graph": 2})
     assert row.ratio == 2
 
 
-def test_decode_in_static_buffers_is_the_cpu_providers(
+def test_decode_in_static_buffers_equals_the_cpu_provider(
     zoo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "--sizes small --context 32 --prompt 6 --tokens 3 --rounds 1 --checked 5"
@@ -119,7 +119,7 @@ def test_decode_in_static_buffers_is_the_cpu_providers(
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(("off", "is_good"), [(0.0, True), (1.0, False)])
-def test_networks_are_held_against_the_cpu(
+def test_networks_are_compared_with_the_cpu(
     zoo: Path, monkeypatch: pytest.MonkeyPatch, off: float, is_good: bool
 ) -> None:
     asked = given(monkeypatch, gpu_zoo, zoo, "--tf32 0")

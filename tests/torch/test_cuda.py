@@ -110,7 +110,7 @@ def test_streams_and_devices() -> None:
     np.testing.assert_array_equal(values[0].numpy(), X)
 
 
-def test_a_stream_of_the_users() -> None:
+def test_a_user_stream() -> None:
     stream = torch.cuda.Stream()
     options = {"user_compute_stream": str(stream.cuda_stream)}
     session = sardonyx.InferenceSession(

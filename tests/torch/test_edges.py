@@ -105,7 +105,7 @@ def test_zeros_of_mod() -> None:
 
 
 @pytest.mark.parametrize("op", ["NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"])
-def test_labels_outside(op: str) -> None:
+def test_labels_out_of_range(op: str) -> None:
     """A label that is not a class is an error on the CPU."""
     labels = of([-5, 3, 9], np.int64)
     with pytest.raises(InvalidArgument, match="outside"):

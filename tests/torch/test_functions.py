@@ -136,7 +136,7 @@ def _graph(case: Case, constants: tuple[str, ...]) -> Graph | None:
     return graph
 
 
-def test_rows_name_ops() -> None:
+def test_kernels_name_ops() -> None:
     """Every kernel belongs to an op, and says of the host only inputs that the op has."""
     from sardonyx.ops import lookup
     from sardonyx.providers.torch.index import KERNELS as FUNCTIONS

@@ -240,7 +240,7 @@ def test_shared_cache(name: str, window: int) -> None:
             assert torch.equal(one[b, :, end:], old[b, :, end:])
 
 
-def test_nothing_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decode_functions_do_not_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of a decoder asks the device for no number: a captured graph serves every length."""
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -121,7 +121,7 @@ def test_tensors_that_cannot_be_fed(make: Any, match: str, providers: Any) -> No
         session_of(MODEL, providers).run(None, {"x": make(), "y": Y})
 
 
-def test_tensors_are_read_where_they_lie(
+def test_tensors_are_read_in_place(
     session: Any, on_device: RunOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither what is fed nor what stays is copied."""
@@ -152,7 +152,7 @@ def test_outputs_as_tensors_where_torch_has_their_type(
         session_of(MIXED, providers).run(None, {"x": X}, on_device)
 
 
-def test_what_stays_is_nobody_elses(on_device: RunOptions) -> None:
+def test_outputs_do_not_alias_inputs_or_constants(on_device: RunOptions) -> None:
     """Views of inputs and of constants are copied; the rest is not."""
     session, x = session_of(VIEWS), torch.from_numpy(X.copy())
     feed = {"x": x, "end": np.array([3])}
@@ -204,7 +204,7 @@ def test_bound_outputs_are_written_by_the_run(
     np.testing.assert_array_equal(z.numpy(), X + Y)
 
 
-def test_an_output_over_an_input_is_right_all_the_same(session: Any) -> None:
+def test_an_output_bound_over_an_input(session: Any) -> None:
     x = X.copy()
     binding = session.io_binding()
     binding.bind_cpu_input("x", x)
@@ -286,7 +286,7 @@ def test_a_cache_that_is_too_short_is_not_written(session: Any) -> None:
     assert not cache.any()
 
 
-def test_sizes_and_memory_are_told(session: Any) -> None:
+def test_memory_infos(session: Any) -> None:
     assert {m.name for m in session.get_input_memory_infos()} == {"Cpu"}
     assert [d.ep_name for d in session.get_input_epdevices()] == ["CPUExecutionProvider"] * 2
     assert len(session.get_output_memory_infos()) == 3
@@ -331,7 +331,7 @@ g (float[n,3] x, float[n,3] y) => (float[n,3] z, float[3,n] v, int64[2] s)
 { t = Mul(x, y)  z = Softmax(t)  v = Transpose(x)  s = Shape(z) }"""
 
 
-def test_recorded_runs_hand_out_memory_of_their_own(replayer: Replayer) -> None:
+def test_outputs_of_captured_runs_are_copies(replayer: Replayer) -> None:
     session, plain = session_of(RECORDED), session_of(RECORDED, None)
     kept = []
     for step in range(4):
@@ -354,7 +354,7 @@ def test_recorded_runs_hand_out_memory_of_their_own(replayer: Replayer) -> None:
         session.run(None, feed, options)
 
 
-def test_a_region_that_cannot_be_recorded_runs_without(
+def test_a_region_that_cannot_be_captured_runs_without_a_graph(
     replayer: Replayer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tries = []
@@ -373,7 +373,7 @@ def test_a_region_that_cannot_be_recorded_runs_without(
     assert "cannot be captured" in caplog.text
 
 
-def test_recorded_runs_read_and_write_bound_memory(replayer: Replayer) -> None:
+def test_captured_runs_read_and_write_bound_memory(replayer: Replayer) -> None:
     session = session_of(RECORDED)
     x, z = X.copy(), np.zeros((2, 3), np.float32)
     binding = session.io_binding()
@@ -410,7 +410,7 @@ def test_a_place_of_another_shape_is_refused(replayer: Replayer) -> None:
             session.run_with_iobinding(binding)
 
 
-def test_decoding_in_static_buffers_is_one_recorded_graph(
+def test_decoding_in_static_buffers_is_one_captured_graph(
     replayer: Replayer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Caches of full length are fed and written in place; the mask has their length, too."""

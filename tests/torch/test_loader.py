@@ -106,7 +106,7 @@ def test_weights_arrive(layout: list[Any], where: str, source: Source, tmp_path:
         same(found, const)
 
 
-def test_bytes_that_are_no_bool(tmp_path: Path) -> None:
+def test_bool_bytes_other_than_0_and_1(tmp_path: Path) -> None:
     source = mapped(tmp_path / "b", bytes((0, 1, 2, 255)))
     (found,) = place(at(source, 0, BOOL, 4))
     assert found.view(torch.uint8).tolist() == [0, 1, 1, 1]
@@ -118,7 +118,7 @@ def test_packed_bytes_stay_packed(source: Source) -> None:
     np.testing.assert_array_equal(found.numpy(), BYTES[9:17])
 
 
-def test_a_conversion_is_made_of_what_arrived(source: Source) -> None:
+def test_a_conversion_reads_the_uploaded_bytes(source: Source) -> None:
     const = at(source, 0, by_name("i4"), 300, 400)
     transposed = Conversion("transposed", F16, (400, 300), lambda t: t.mT)
     found, plain = (place(const, conversion=c)[0] for c in (transposed, None))
@@ -161,7 +161,7 @@ def test_recipes_are_made_on_the_device(
     np.testing.assert_array_equal(found.numpy(), wanted)
 
 
-def test_what_torch_cannot_make_the_host_makes(source: Source) -> None:
+def test_unsupported_recipes_run_on_the_host(source: Source) -> None:
     held = ArrayConst(np.arange(100_000, dtype=np.float32).reshape(100, 1000))
     odd = recipe("Split", held, shape=(50, 1000), axis=0, num_outputs=2)
     assert device_recipe(odd) is None
@@ -169,7 +169,9 @@ def test_what_torch_cannot_make_the_host_makes(source: Source) -> None:
         same(found, const)
 
 
-def test_large_recipes_come_in_groups(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_recipes_are_uploaded_in_groups(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_GROUP_BYTES", 100_000)
     a, b, c = (at(source, i * 300_000, F32, 100, 300) for i in range(3))
     rows = [recipe("Concat", x, y, shape=(200, 300), axis=0) for x, y in ((a, b), (b, c), (c, a))]
@@ -265,7 +267,7 @@ def test_a_disk_that_fails(source: Source, monkeypatch: pytest.MonkeyPatch) -> N
     ("free", "state"),
     [(3000, "3.00 KB are free, 1.00 KB missing"), (5000, "5.00 KB are free, but fragmented")],
 )
-def test_a_device_that_is_full(
+def test_out_of_memory_on_the_device(
     source: Source, monkeypatch: pytest.MonkeyPatch, free: int, state: str
 ) -> None:
     made: list[Any] = []
@@ -287,7 +289,7 @@ def test_a_device_that_is_full(
     assert [seen() for seen in made] == [None, None]  # although the error is kept
 
 
-def test_a_conversion_that_has_no_room(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_in_a_conversion(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     def convert(tensor: Any) -> Any:
         seen.append(weakref.ref(tensor))
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -379,7 +381,7 @@ def test_it_loads_to_its_own_device() -> None:
     assert TorchLoader(torch.device("cuda:1")).can_load("cuda:1")
 
 
-def test_buffers_are_as_large_as_weights_are_worth(source: Source, monkeypatch: Any) -> None:
+def test_staging_buffer_sizes(source: Source, monkeypatch: Any) -> None:
     monkeypatch.undo()
     sizes = [10, 200 << 20, 20 << 30]
     found = [module._capacity([WeightReference("w", at(source, 0, U8, n))]) for n in sizes]

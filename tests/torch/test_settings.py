@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from sardonyx.providers.torch.settings import ProcessSettings, _state
 
 
-def test_each_run_has_what_it_wants_and_the_process_what_it_had() -> None:
+def test_each_run_has_its_settings_and_the_process_keeps_its_own() -> None:
     before, settings, wrong = _state(), ProcessSettings(), []
 
     def work(wish: tuple[bool, bool]) -> None:
@@ -31,7 +31,7 @@ def test_each_run_has_what_it_wants_and_the_process_what_it_had() -> None:
     assert (wrong, _state()) == ([], before)
 
 
-def test_runs_that_want_the_same_go_side_by_side() -> None:
+def test_runs_with_equal_settings_are_concurrent() -> None:
     settings, there = ProcessSettings(), threading.Barrier(2, timeout=10)
 
     def work() -> None:

@@ -85,7 +85,7 @@ def test_values_over_a_resized_storage_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2, torch.bool, torch.int64])
-def test_an_array_keeps_the_tensor_that_it_lies_over(dtype: torch.dtype) -> None:
+def test_an_array_keeps_its_tensor_alive(dtype: torch.dtype) -> None:
     x = torch.arange(6).to(dtype)
     copy, value = x.clone(), OrtValue(x)
     gone = weakref.ref(x)

@@ -140,12 +140,12 @@ WRONG: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_index_outside_is_an_error_on_the_cpu(name: str) -> None:
+def test_an_index_out_of_range_is_an_error_on_the_cpu(name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"outside|fit|no elements"):
         WRONG[name]()
 
 
-def test_an_index_outside_wraps_elsewhere() -> None:
+def test_an_index_out_of_range_wraps_on_devices() -> None:
     """A kernel on a GPU that met one would end the process."""
     tensor = torch.tensor([-4, 5, 1]).as_subclass(_Elsewhere)
     assert gather.within(tensor, 3, 0).tolist() == [2, 2, 1]

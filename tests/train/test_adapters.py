@@ -207,7 +207,7 @@ def test_gradients_pass_through_frozen_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["4 bits", "8 bits", "symmetric", "float zeros"])
-def test_requantized_weights_stay_in_few_bits(name: str) -> None:
+def test_requantized_weights_stay_n_bit(name: str) -> None:
     source = MODELS[name]()
     adapted = lora(source, ["q*"], rank=2)
     folded = adapted.folded(trained(adapted))
@@ -345,7 +345,7 @@ def test_labels_of_adapters_are_not_names_of_weights() -> None:
     ]
 
 
-def test_anonymous_weights_are_called_by_their_node() -> None:
+def test_unnamed_weights_have_the_name_of_their_node() -> None:
     node = helper.make_node("MatMul", ["x", "onnx::MatMul_7"], ["y"], "/layer.0/q_proj/MatMul")
     source = model_of([node], **{"onnx::MatMul_7": WEIGHT})
     adapted = lora(source, ["*q_proj*"])
@@ -360,7 +360,7 @@ def test_a_weight_that_is_an_input_with_a_default() -> None:
     np.testing.assert_allclose(run(adapted.model), X @ WEIGHT, rtol=1e-4, atol=1e-4)
 
 
-def test_a_name_with_brackets_is_no_pattern() -> None:
+def test_brackets_in_names_are_not_patterns() -> None:
     node = helper.make_node("MatMul", ["x", "layers[0].w"], ["y"], "q[0]")
     source = model_of([node], **{"layers[0].w": WEIGHT})
     for target in ("layers[0].w", "q[0]", "layers[[]0].*"):
@@ -376,7 +376,7 @@ def test_a_name_with_brackets_is_no_pattern() -> None:
         (["goal_of"], "'goal_of' matches Sub, which takes no adapter: Sub has no adapters"),
     ],
 )
-def test_targets_that_match_nothing(targets: list[str], message: str) -> None:
+def test_targets_without_a_match(targets: list[str], message: str) -> None:
     source = plain()
     source.graph.node[1].name = "goal_of"
     message = message.replace("matches Sub", r"matches goal_of \(Sub\)")

@@ -142,7 +142,7 @@ def test_recompute_changes_no_bit(name: str, recompute: str) -> None:
     same(results(again, feeds), results(made(name), feeds))
 
 
-def test_layers_keep_what_joins_them() -> None:
+def test_layer_boundaries_are_kept() -> None:
     """Gradients read no value between two kept ones of a transformer's forward part."""
     graph = made("transformer", "layers").graph
     kept = {
@@ -170,7 +170,7 @@ def test_orders_change_no_bit(name: str, recompute: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_clones_stay_clones(name: str) -> None:
+def test_recomputed_clones_are_not_merged(name: str) -> None:
     """Neither merging nor fusion joins what runs again with what ran before."""
     session = sardonyx.InferenceSession(made(name, "all"))
     marks = [node.annotations for node in session._compiled.model.graph.nodes]

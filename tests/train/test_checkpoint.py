@@ -135,7 +135,7 @@ def test_every_truncation_is_an_error(tmp_path: Path) -> None:
             load_tensors(tmp_path / "b")
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         load_tensors(tmp_path / "a")
 
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
         CheckpointFolder("/proc/self").create()
 
 
-def test_the_newest_stay(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path / "new", keep=2)
     assert folder.latest() is None
     assert folder.load_latest() is None
@@ -182,7 +182,7 @@ def test_the_newest_stay(tmp_path: Path) -> None:
         CheckpointFolder(tmp_path, keep=0)
 
 
-def test_all_stay(tmp_path: Path) -> None:
+def test_all_checkpoints_are_kept(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=None)
     for step in range(5):
         folder.save(step, {})

@@ -136,12 +136,12 @@ DROPOUT = """g (float[n, 2] x) => (float loss) {
     m = MatMul(x, w) y = Dropout(m, ratio, MODE) loss = ReduceSum<keepdims=0>(y) }"""
 
 
-def test_dropout_that_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_inactive_dropout(caplog: pytest.LogCaptureFixture) -> None:
     source = model_of(DROPOUT.replace(", MODE", ""), w=np.eye(2), ratio=0.5)
     assert "these Dropout nodes do nothing: Dropout" in warned(source, caplog)
 
 
-def test_dropout_that_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_active_dropout(caplog: pytest.LogCaptureFixture) -> None:
     source = model_of(DROPOUT.replace("MODE", "mode"), w=np.eye(2), ratio=0.5)
     source.graph.initializer.append(numpy_helper.from_array(np.array(True), "mode"))
     assert warned(source, caplog) == ""

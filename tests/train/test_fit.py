@@ -34,7 +34,7 @@ def weights(result: Any) -> dict[str, bytes]:
     return {n: a.tobytes() for n, a in result.parameters.items()}
 
 
-def test_a_regression_is_found(tmp_path: Path) -> None:
+def test_a_regression_is_fitted(tmp_path: Path) -> None:
     seen = []
     result = trained(
         epochs=80,
@@ -223,7 +223,7 @@ def test_adapters_are_trained_and_saved(tmp_path: Path) -> None:
         trained(epochs=1).save(tmp_path / "b.onnx_adapter")
 
 
-def test_a_step_is_trained_as_it_is() -> None:
+def test_fit_accepts_a_training_step() -> None:
     step = TrainingStep(regression(), loss="loss", optimizer=SGD(0.05, 0.9), recompute="layers")
     options = {"loss": "loss", "epochs": 40, "batch_size": 4}
     result = fit(step, DATA, **options)

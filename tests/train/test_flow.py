@@ -262,7 +262,7 @@ def test_flex_attention() -> None:
         np.testing.assert_allclose(np.sum(grad * direction), wanted, 1e-7, 1e-7)
 
 
-def test_bodies_read_what_is_computed_again() -> None:
+def test_bodies_read_recomputed_values() -> None:
     text = f"""g (double[4] x, double[4] w, int64 n) => (double loss) {{ {YES}
         a = Mul(x, w) u = Sin(a)
         y = Loop (n, yes, x) <body = b (int64 k, bool c, double[4] s) => (bool d, double[4] t)

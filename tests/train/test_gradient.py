@@ -65,7 +65,7 @@ def test_initializers_that_are_inputs_have_the_same_default() -> None:
     assert "v_grad" in [d.name for d in gradient(model, by=["v"]).outputs]
 
 
-def test_by_inputs_leaves_weights_alone() -> None:
+def test_gradients_by_inputs_exclude_weights() -> None:
     made = gradient(model_of(SQUARE, w=f32(2)), "loss", ["x"])
     assert not made.overridable
     assert run(made, x=f32(1, 2))["x_grad"].tolist() == [8, 16]
@@ -109,7 +109,7 @@ def test_a_model_is_left_as_it_was() -> None:
     assert session.run(["x_grad"], {"x": f32(1)})[0].tolist() == [8]
 
 
-def test_dims_are_settled() -> None:
+def test_dims_can_be_fixed() -> None:
     made = gradient(model_of(SQUARE, w=f32(2)), dims={"n": 3})
     with pytest.raises(SardonyxError, match="x has 2 in dim 0, and the model wants 3"):
         run(made, x=f32(1, 2))
@@ -285,7 +285,7 @@ def test_an_element_type_without_gradients_is_an_error() -> None:
         gradient(model_of(text, w=f32(1, 2, 3, 4)))
 
 
-def test_what_the_loss_does_not_read_may_be_anything() -> None:
+def test_values_outside_the_loss_need_no_gradient() -> None:
     text = """g (float[4] x) => (float loss, seq(float[4]) s) {
         y = Mul(x, w) s = SequenceConstruct(y, x) n = SequenceLength(s) m = Cast<to = 1>(n)
         p = Mul(y, m) loss = ReduceSum<keepdims=0>(p) }"""
@@ -323,14 +323,14 @@ def test_errors(text: str, options: dict[str, Any], kind: type[Exception], match
         gradient(model_of(text, w=f32(2)), **options)
 
 
-def test_names_that_are_taken() -> None:
+def test_name_collisions() -> None:
     twice = gradient(model_of(TAKEN, w=f32(2)), **BY_X)
     assert [d.name for d in twice.outputs] == ["y", "x_grad_grad"]
     once = gradient(model_of("g (float x) => (float y) { z = Mul(x, x) y = Mul(z, x) }"), **BY_X)
     assert run(gradient(once, "x_grad", ["x"]), x=np.float32(2))["x_grad_grad"] == 12
 
 
-def test_initializers_of_a_made_model_stay() -> None:
+def test_initializers_of_a_gradient_model_are_kept() -> None:
     options = sardonyx.SessionOptions()
     options.add_initializer("w", sardonyx.OrtValue.ortvalue_from_numpy(f32(1)))
     with pytest.raises(InvalidArgument, match="the initializer w cannot be replaced"):
@@ -345,7 +345,7 @@ def test_a_text_graph_is_a_model_too() -> None:
     assert run(made, x=f32(1, 2, 3))["x_grad"].tolist() == [2, 4, 6]
 
 
-def test_values_that_are_saved_for_nobody_are_not_made() -> None:
+def test_unused_saved_values_are_removed() -> None:
     """A gradient by the bias alone needs neither the statistics nor the indices."""
     proto, _ = models.image_net()
     graph = gradient(proto, "loss", ["head.b"]).graph

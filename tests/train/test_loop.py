@@ -153,7 +153,7 @@ def test_an_epoch_without_batches() -> None:
         loop(lambda epoch: iter(())).run()
 
 
-def test_epochs_and_steps_end_it() -> None:
+def test_epochs_and_steps_end_the_loop() -> None:
     made = loop(epochs=4)
     made.run()
     assert (made.state.step, made.state.epoch, made.total) == (12, 4, 12)
@@ -170,7 +170,7 @@ def test_epochs_and_steps_end_it() -> None:
         ({"epochs": 0}, "epochs must be a positive integer, got 0"),
         ({"steps": 1.5}, "steps must be a positive integer, got 1.5"),
         ({"patience": 2}, "`patience` needs data for `evaluation`"),
-        ({"monitor": "accuracy"}, "monitor is 'accuracy', and must be one of loss$"),
+        ({"monitor": "accuracy"}, "monitor must be one of loss, got 'accuracy'$"),
         ({"monitor": "accuracy", "evaluates": True}, "must be one of loss, error"),
         ({"resume": True}, "needs a folder of `checkpoints`"),
         ({"save_every": 5}, "needs a folder of `checkpoints`"),
@@ -356,7 +356,7 @@ def test_a_folder_with_another_run(tmp_path: Path) -> None:
         loop(folder=tmp_path, resume=True).run()
 
 
-def test_resuming_nothing_starts(tmp_path: Path) -> None:
+def test_resume_without_a_checkpoint_starts(tmp_path: Path) -> None:
     made = loop(folder=tmp_path / "new", resume=True, save_every=5)
     made.run()
     assert list(CheckpointFolder(tmp_path / "new").steps()) == [10, 12]

@@ -200,7 +200,9 @@ def test_groups_have_their_own_options(name: str, options: dict[str, Any]) -> No
 
 @pytest.mark.parametrize(("name", "options"), TORCH)
 @pytest.mark.parametrize("to_torch", [False, True])
-def test_checkpoints_move_both_ways(name: str, options: dict[str, Any], to_torch: bool) -> None:
+def test_checkpoints_are_exchanged_with_torch(
+    name: str, options: dict[str, Any], to_torch: bool
+) -> None:
     classes = [of_torch(name), getattr(optim, name)]
     first, second = reversed(classes) if to_torch else classes
     params, expected = make_params(), make_params()

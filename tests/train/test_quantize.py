@@ -132,7 +132,7 @@ def test_per_block(axis: int, block: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["FLOAT8E4M3FN", "FLOAT8E5M2", "FLOAT4E2M1"])
-def test_floats_of_few_bits(kind: str) -> None:
+def test_float8_and_float4(kind: str) -> None:
     limit = {"FLOAT8E4M3FN": 448.0, "FLOAT8E5M2": 57344.0, "FLOAT4E2M1": 6.0}[kind]
     values, step = numbers(6, 7), np.float32(1.1 / limit)
     found = pair(values, np.array(step), zeros(kind, 0.0))

@@ -112,7 +112,7 @@ def op_named(name: str) -> Op:
 SOMETIMES = ("Cast", "CastLike", "ai.onnx.ml.SVMRegressor")
 
 
-def test_stops_are_declared_ops_without_a_rule_in_the_way() -> None:
+def test_stops_are_declared_ops_without_a_rule() -> None:
     for name, stops in STOPS.items():
         op = op_named(name)
         is_whole = any(
@@ -163,7 +163,7 @@ NOT_ASKED = (
 )
 
 
-def test_every_op_of_a_model_is_asked() -> None:
+def test_every_op_of_a_model_is_checked() -> None:
     """Ops that lowering makes are in no model when gradients are asked for."""
     ours = (INTERNAL, GRADIENT)
     missing = {op.name for op in all_ops() if op.domain not in ours} - {n for _, n in BY_OP}
@@ -181,7 +181,7 @@ STEPPED = [
 
 
 @pytest.mark.parametrize("case", STEPPED, ids=str)
-def test_what_stops_does_not_change_by_a_little(case: Case) -> None:
+def test_stopped_ops_are_locally_constant(case: Case) -> None:
     session = sardonyx.InferenceSession(model_of(case))
     feeds = {f"x{i}": x for i, x in enumerate(case.inputs)}
     before = session.run(None, feeds)[0]

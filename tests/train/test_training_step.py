@@ -322,7 +322,7 @@ def test_frozen_parameters_have_no_gradient(tmp_path: Path) -> None:
     assert (trained["w2"] != weights["w2"]).any()
 
 
-def test_names_with_brackets_are_no_patterns() -> None:
+def test_brackets_in_names_are_not_patterns() -> None:
     names = {n: f"layers[{n[1]}].{n[0]}" for n in SHAPES}
     model, _ = classifier()
     for tensor in model.graph.initializer:

@@ -128,7 +128,7 @@ LOADS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", LOADS)
-def test_what_does_not_fit_is_not_loaded(name: str) -> None:
+def test_states_that_do_not_fit_are_not_loaded(name: str) -> None:
     change, said = LOADS[name]
     step = TrainingStep(classifier()[0], loss="loss")
     parameters = {n: a + 1 for n, a in step.parameters.items()}

@@ -56,7 +56,7 @@ def test_the_optimizer_state_is_optional(tmp_path):
     assert set(load_tensors(tmp_path / "c").tensors) == {"parameter/a/b", "parameter/scale"}
 
 
-def test_of_onnxruntime():
+def test_checkpoints_of_onnxruntime():
     state = load_state(HALF)
     assert {n: p.requires_grad for n, p in state.parameters.items()} == {
         "fc1.weight": True, "fc1.bias": False, "fc2.weight": True, "fc2.bias": True,
@@ -68,7 +68,7 @@ def test_of_onnxruntime():
     assert not state.is_nominal
 
 
-def test_nominal_of_onnxruntime(tmp_path):
+def test_nominal_checkpoints_of_onnxruntime(tmp_path):
     state = load_state(GOLDEN / "nominal" / "nominal_checkpoint")
     assert state.is_nominal
     assert len(state.parameters) == 4
@@ -104,7 +104,7 @@ def test_damaged_files():
         assert sum(p.data.nbytes for p in state.parameters.values() if p.data is not None) < 1e5
 
 
-def test_entries_that_share_bytes_are_no_amplification():
+def test_entries_that_share_bytes_are_refused():
     """100 properties that refer to one string of 10 kB are not read as 1 MB."""
     positions = []
 
@@ -126,7 +126,7 @@ def test_entries_that_share_bytes_are_no_amplification():
         read_ort_checkpoint(memoryview(data), "c")
 
 
-def test_written_for_onnxruntime(tmp_path):
+def test_onnxruntime_reads_our_checkpoints(tmp_path):
     state = small_state()
     save_ort_checkpoint(state, tmp_path / "c", include_optimizer_state=True)
     loaded = load_state(tmp_path / "c")
@@ -140,7 +140,7 @@ def test_written_for_onnxruntime(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/half")), ids=lambda p: p.parent.name)
-def test_their_contents_are_written_as_they_were(path, tmp_path):
+def test_onnxruntimes_contents_are_written_unchanged(path, tmp_path):
     state = load_state(path)
     save_ort_checkpoint(state, tmp_path / "c", include_optimizer_state=True)
     assert str(load_state(tmp_path / "c")) == str(state)

@@ -193,7 +193,7 @@ def test_the_name_of_a_temporary_file():
         Named("/tmp/a.onnx")
 
 
-def test_names_that_are_not_there():
+def test_unknown_names():
     with onnxblock.base(classifier()):
         with pytest.raises(LookupError, match="has no output 'score'; it has scores"):
             onnxblock.loss.CrossEntropyLoss()("score")
@@ -329,7 +329,7 @@ def test_frozen_names_that_match_nothing(tmp_path, caplog):
     assert "frozen_params names b9, not in the model" in caplog.text
 
 
-def test_something_else_than_a_model(tmp_path):
+def test_arguments_that_are_not_models(tmp_path):
     with pytest.raises(RuntimeError, match="a ModelProto or a path, not bytes"):
         generate_artifacts(b"", artifact_directory=tmp_path)
 

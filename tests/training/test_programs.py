@@ -50,18 +50,18 @@ def test_our_artifacts(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_their_artifacts(name, tmp_path):
+def test_onnxruntimes_artifacts(name, tmp_path):
     run(name, tmp_path, GOLDEN / name)
     compare(name, tmp_path)
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_their_training_is_resumed(name, tmp_path):
+def test_onnxruntimes_training_is_resumed(name, tmp_path):
     run(name, tmp_path, GOLDEN / name, GOLDEN / name / "half")
     compare(name, tmp_path)
 
 
-def test_their_checkpoint_with_our_models(tmp_path):
+def test_onnxruntimes_checkpoint_with_our_models(tmp_path):
     run("mlp", tmp_path / "ours")
     run("mlp", tmp_path / "rest", tmp_path / "ours", GOLDEN / "mlp" / "half")
     compare("mlp", tmp_path / "rest")

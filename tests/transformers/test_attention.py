@@ -255,7 +255,7 @@ def test_rotary_positions(angles: str) -> None:
     assert "RotaryEmbedding" not in check(other, feed, "qwen3")
 
 
-def test_positions_that_frequencies_are_no_constants_for() -> None:
+def test_rotary_positions_with_computed_frequencies() -> None:
     text = ROTARY.replace("ANGLES", COMPUTED).replace("ids)", "ids, float[1,2,1] frequency)", 1)
     model = parsed(text, {
         "heads": HEADS["heads"], "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]),

@@ -42,7 +42,7 @@ def check(model: onnx.ModelProto, fused: OnnxModel, feed: dict[str, Array]) -> N
             np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
-def test_what_is_not_fused_keeps_its_form() -> None:
+def test_unfused_nodes_are_unchanged() -> None:
     """Constant nodes, names, and attributes that are defaults."""
     model = parsed(
         """g (float[B,3] x) => (float[B,3] z) <float[3] w = {1, 2, 3}> {
@@ -64,7 +64,7 @@ def test_what_is_not_fused_keeps_its_form() -> None:
     check(model, fused, {"x": np.array([[-1, 0, 2]], np.float32)})
 
 
-def test_older_forms_do_not_come_back_in_a_newer_opset() -> None:
+def test_older_op_versions_are_not_restored_in_a_newer_opset() -> None:
     """A LayerNormalization needs opset 17, where a Unsqueeze has its axes as an input."""
     model = parsed(
         """g (float[B,3] x) => (float[B,1,3] z)
@@ -252,7 +252,7 @@ def test_quantized_nodes_and_tensors() -> None:
     assert NumpyHelper.to_array(matrix, fill_zeros=True).tolist() == [[0, 0, 0], [0, 0, 0]]
 
 
-def test_weights_that_are_taken_out() -> None:
+def test_removed_weights() -> None:
     model = parsed("g (float[3] x) => (float[3] y) { y = Add(x, w) }")
     model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2, 3]), "w"))
     assert not has_external_data(model)

@@ -88,7 +88,7 @@ def test_masks(name: str) -> None:
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_triangles_of_each_head(is_causal: bool) -> None:
+def test_triangular_masks_of_each_head(is_causal: bool) -> None:
     """A table that is causal for the first of two heads only is no triangle."""
     table = np.tile(np.tri(8, dtype=bool), (1, 2, 1, 1))
     table[0, 1] |= not is_causal

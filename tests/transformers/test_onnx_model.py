@@ -38,7 +38,7 @@ def names(nodes: Any) -> list[str] | None:
     return None if nodes is None else [node.name.removeprefix("node_") for node in nodes]
 
 
-def test_neighbours(model: OnnxModel) -> None:
+def test_parents_and_children(model: OnnxModel) -> None:
     a, b, c, d, _, y = model.nodes()
     assert names(model.get_children(a)) == ["b"]
     assert names(model.get_children(a, output_index=1)) == []
@@ -132,7 +132,7 @@ def test_types_of_inputs_and_outputs(model: OnnxModel) -> None:
     onnx.checker.check_model(model.model, full_check=True)
 
 
-def test_casts_that_follow_each_other() -> None:
+def test_consecutive_casts() -> None:
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) {
         a = Cast<to=11>(x) b = Cast<to=1>(a) y = Relu(b) }"""
     model = OnnxModel(onnx.parser.parse_model(text))

@@ -49,7 +49,7 @@ def test_tables_at_any_offset(tmp_path: Path, offset: int, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2, 64])
-def test_products_at_any_offset(tmp_path: Path, offset: int) -> None:
+def test_matmuls_at_any_offset(tmp_path: Path, offset: int) -> None:
     (tmp_path / "w.data").write_bytes(b"\7" * offset + SQUARE.tobytes())
     path = settled(tmp_path / "m.onnx", product(external("w", SQUARE, "w.data", offset)))
     x = np.eye(192, dtype=np.float32)
@@ -91,7 +91,7 @@ def test_a_hugging_face_cache(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(snapshot / "model.onnx"), ROWS[I])
 
 
-def test_files_and_folders_that_cannot_be_written(tmp_path: Path) -> None:
+def test_read_only_files_and_folders(tmp_path: Path) -> None:
     folder = tmp_path / "fixed"
     folder.mkdir()
     (folder / "w.data").write_bytes(ROWS.tobytes())
@@ -292,7 +292,7 @@ def test_copied_buffers_are_free_to_change() -> None:
     np.testing.assert_array_equal(session.run(None, FEED)[0], ROWS[I])
 
 
-def test_only_two_ways_to_hold_weights(tmp_path: Path) -> None:
+def test_wrong_values_of_the_weights_option(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     with pytest.raises(errors.InvalidArgument, match="is one of mapped, copied, not 'both'"):
         run(path, weights="both")
@@ -345,7 +345,7 @@ def pretend(folder: Path, patch: pytest.MonkeyPatch, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "ceph"])
-def test_a_network_is_named_once(
+def test_network_file_systems_are_reported_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -365,7 +365,7 @@ def test_a_network_is_named_once(
 
 
 @pytest.mark.parametrize("kind", ["ext4", "overlay", "tmpfs", "fuse.fuse-overlayfs", "fuseblk"])
-def test_local_disks_need_no_word(
+def test_local_disks_are_not_reported(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -377,7 +377,7 @@ def test_local_disks_need_no_word(
     assert not caplog.records
 
 
-def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "_MOUNTS", str(tmp_path / "none"))
     assert mounts.mount_of(1) is None
 

@@ -163,7 +163,7 @@ def test_some_files_in_memory_and_others_on_disk(tmp_path: Path) -> None:
         np.testing.assert_array_equal(session.run(None, FEED)[0], ROWS[I] + small)
 
 
-def test_names_of_files_that_do_not_meet(tmp_path: Path) -> None:
+def test_mismatched_file_names(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", onnx.load_from_string(LOOKUP))
     for source in (LOOKUP, path):
         with pytest.raises(errors.SardonyxError, match=r"names 'w.data'; in memory are 'W.data'"):
@@ -230,7 +230,7 @@ def test_initializers_of_any_type(values: Any) -> None:
     assert y.tolist() == values[[2, 0]].tolist()
 
 
-def test_initializers_of_half_a_byte() -> None:
+def test_initializers_of_4_bits() -> None:
     values = np.arange(6).astype(ml_dtypes.int4)
     given = TensorProto(name="w", data_type=TensorProto.INT4, dims=(6,), raw_data=bytes(3))
     nodes = [

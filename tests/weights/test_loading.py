@@ -65,7 +65,7 @@ def source(tmp_path: Path) -> Source:
     return map_file(str(tmp_path / "w"), "w")
 
 
-def test_what_a_reference_says(source: Source, tmp_path: Path) -> None:
+def test_attributes_of_a_weight_reference(source: Source, tmp_path: Path) -> None:
     narrow = SourceConst(source, 4, 8, by_name("u4"), (3, 5))
     in_memory = ArrayConst(DATA[:6].reshape(2, 3))
     transposed = Conversion("transposed", F16, (5, 3), lambda t: t.T)
@@ -141,7 +141,7 @@ def test_loads_share_what_is_alive(source: Source) -> None:
     assert other.loaded == ["w1", "w0"]
 
 
-def test_loads_report_and_may_be_ended() -> None:
+def test_loads_report_progress_and_may_be_cancelled() -> None:
     left = [1, 1, 0]
     loader = Tins()
 
@@ -155,7 +155,7 @@ def test_loads_report_and_may_be_ended() -> None:
     assert loader.loaded == ["w0", "w1", "w2"]
 
 
-def test_room_for_all_is_there_before_any_is_read() -> None:
+def test_all_weights_are_allocated_before_any_is_read() -> None:
     class Full(Tins):
         def allocate(self, reference: WeightReference) -> Tin:
             if reference.name == "w2":
@@ -170,7 +170,7 @@ def test_room_for_all_is_there_before_any_is_read() -> None:
     assert loader.loaded == []
 
 
-def test_threads_that_want_the_same_load_it_once() -> None:
+def test_concurrent_loads_of_one_weight_run_once() -> None:
     store: Store[Tin] = Store()
     made: list[Any] = []
     begun, go_on = threading.Event(), threading.Event()
@@ -199,7 +199,7 @@ def test_threads_that_want_the_same_load_it_once() -> None:
     assert all(got["first"][key] is got["second"][key] for key in "bc")
 
 
-def test_a_load_that_failed_is_done_again_by_who_waits() -> None:
+def test_a_failed_load_is_retried_by_waiting_threads() -> None:
     store: Store[Tin] = Store()
     begun, go_on = threading.Event(), threading.Event()
 

@@ -86,7 +86,7 @@ def test_an_aligned_copy_is_shared_by_providers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(array, SQUARE)
 
 
-def test_what_is_computed_is_shared(tmp_path: Path) -> None:
+def test_computed_constants_are_shared(tmp_path: Path) -> None:
     made = models.model(
         [
             helper.make_node("Transpose", ["w"], ["t"]),
@@ -118,7 +118,7 @@ def branches() -> Any:
     return models.model([node], inputs, [models.info("y", None)], [])
 
 
-def test_weights_of_bodies_are_shared_and_told_apart(tmp_path: Path) -> None:
+def test_weights_of_bodies_are_shared_and_distinguished(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", branches())
     a, b = session(path), session(path)
     mine, theirs = (
@@ -138,7 +138,7 @@ def test_constants_of_python_steps_are_shared(tmp_path: Path) -> None:
     assert first[0] is second[0]
 
 
-def test_what_is_decoded_is_shared(tmp_path: Path) -> None:
+def test_decoded_weights_are_shared(tmp_path: Path) -> None:
     """Integers in a field of their own are numbers of varying length, and no place to point to."""
     table = np.arange(20_000).reshape(-1, 2)
     weight = TensorProto(name="t", data_type=TensorProto.INT64, dims=table.shape)
@@ -210,7 +210,7 @@ def test_threads_wait_for_the_one_that_packs(
     assert len({id(large(s)) for s in made}) == 1
 
 
-def test_a_maker_that_fails_leaves_the_others_to_it() -> None:
+def test_a_failing_maker_lets_others_retry() -> None:
     def fail() -> Any:
         raise MemoryError
 
@@ -244,7 +244,7 @@ def in_child(call: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_shares_what_its_parent_had(tmp_path: Path) -> None:
+def test_a_forked_child_shares_the_weights_of_its_parent(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     parent = session(path)
 
@@ -257,7 +257,7 @@ def test_a_child_shares_what_its_parent_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_finds_all_locks_open(tmp_path: Path) -> None:
+def test_a_forked_child_has_unlocked_locks(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     deferred = sardonyx.SessionOptions()
     deferred.add_session_config_entry("sardonyx.defer_weights", "1")
@@ -293,7 +293,7 @@ def held_by(buffer: Any, **options: Any) -> sardonyx.InferenceSession:
     return sardonyx.InferenceSession(OUTSIDE, embedded(buffer), **options)
 
 
-def test_read_only_buffers_are_known_by_where_they_lie() -> None:
+def test_read_only_buffers_are_identified_by_address() -> None:
     data = SQUARE.tobytes()
     a, b = held_by(data), held_by(memoryview(data))
     longer = b"\0" * 8 + data
@@ -350,7 +350,7 @@ def test_buffers_that_come_and_go_at_one_address_are_not_confused() -> None:
         del made, data
 
 
-def test_a_container_shares_writable_buffers_and_keeps_forms() -> None:
+def test_a_container_shares_writable_buffers_and_keeps_packed_weights() -> None:
     container = sardonyx.PrepackedWeightsContainer()
     data = bytearray(SQUARE.tobytes())
     a = held_by(data, prepacked_weights_container=container)
@@ -370,7 +370,7 @@ def test_a_container_shares_writable_buffers_and_keeps_forms() -> None:
     assert array() is None
 
 
-def test_a_container_keeps_what_files_gave(tmp_path: Path) -> None:
+def test_a_container_does_not_change_sharing_of_files(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
     container = sardonyx.PrepackedWeightsContainer()
     array = weakref.ref(large(session(path, prepacked_weights_container=container)))
@@ -397,7 +397,7 @@ def test_recipes_of_many_parts_have_an_identity() -> None:
     assert doubled(5000).identity != doubled(4999).identity
 
 
-def test_attributes_that_differ_in_a_bit_are_told_apart() -> None:
+def test_attributes_that_differ_in_one_bit_are_distinguished() -> None:
     elu: Any = op_of("", "LeakyRelu")
     x = ArrayConst(np.ones(2, np.float32))
     made = [Recipe(elu, (x,), {"alpha": a}, 0, (F32, (2,))) for a in (0.0, -0.0, 0.0)]

@@ -53,7 +53,7 @@ MOE = [
     ),
     moe(k=5, match="number of experts"),
     moe(k=0, match="k must be .*got 0"),
-    moe(activation_type="tanh", match="none of relu"),
+    moe(activation_type="tanh", match="must be one of relu"),
     moe(**GLU, match="needs fc3"),
     moe(x=f32(4, 6), match="rows than tokens"),
     moe(x=f32(5, 7), match="fc1_experts_weights"),

@@ -81,7 +81,7 @@ FUSED_NBITS = [
         *(LINE, None, None, *K4[:2], None, *V4[:2]),
         N=4,
         activation="tanh",
-        match="none of silu",
+        match="must be one of silu",
         attrs=NORM,
     ),
     no(

@@ -12,7 +12,7 @@ GATED_NORMALIZE = [
     ms("GatedRMSNorm", GATES, f32(12), GATES, activation="sigmoid", epsilon=0.1, ulps=16),
     ms("GatedRMSNorm", f16(5, 8), f16(8), f16(5, 8), activation="swish", ulps=8),
     no("GatedRMSNorm", GATES, f32(5), GATES, match="reshape"),
-    no("GatedRMSNorm", GATES, f32(4), GATES, activation="relu", match="none of silu"),
+    no("GatedRMSNorm", GATES, f32(4), GATES, activation="relu", match="must be one of silu"),
 ]
 
 

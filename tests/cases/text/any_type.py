@@ -79,7 +79,7 @@ ENCODED = [
     case("OneHotEncoder", of([1.7, -1.7, 0.0, 3e38, 2.0]), domain=ML, cats_int64s=[2, 1, -1, 0]),
     fails(
         "OneHotEncoder", WORDS, domain=ML, cats_strings=["a"], zeros=0,
-        match="is none of the 1 categories",
+        match="one of the 1 categories",
     ),
     case("ArrayFeatureExtractor", WORDS, at(3, 0, 0), domain=ML),
 ]  # fmt: skip

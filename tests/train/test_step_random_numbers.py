@@ -43,7 +43,7 @@ DRAWING = {
 
 
 @pytest.mark.parametrize("name", DRAWING)
-def test_random_numbers_are_those_of_the_run(name: str) -> None:
+def test_random_numbers_depend_on_the_run_number(name: str) -> None:
     """They differ between runs, and a step that is resumed continues with the same."""
     text = DROPOUT.replace("dropped, mask = Dropout(active, ratio, yes)", DRAWING[name])
     text = text.replace("labels)", "labels, bool on, bool off)", 1)
@@ -71,7 +71,7 @@ def test_masks_of_nodes_with_and_without_a_seed_differ(seed: int) -> None:
     assert len({found[n].tobytes() for n in "pqr"}) == 3
 
 
-def test_dropout_that_is_switched_off() -> None:
+def test_disabled_dropout() -> None:
     text = DROPOUT.replace("ratio, yes)", "ratio, on)").replace("labels)", "labels, bool[1] on)", 1)
     step = TrainingStep(with_weights(text, classifier()[1]), optimizer=SGD(0.0))
     plain = TrainingStep(classifier()[0], loss="loss").run(FEEDS)["loss"]
@@ -79,7 +79,7 @@ def test_dropout_that_is_switched_off() -> None:
     assert len(set(losses_of(step, FEEDS | {"on": np.array([True])}, 9))) > 3
 
 
-def test_dropout_draws_anew_in_every_run() -> None:
+def test_dropout_masks_differ_between_runs() -> None:
     step = TrainingStep(dropping(), optimizer=SGD(0.0))
     assert step.session._fast_path is not None
     assert len(set(losses_of(step, FEEDS, 20))) > 10

@@ -59,7 +59,7 @@ def check_draws(probabilities: list[float], length: int) -> None:
 @pytest.mark.parametrize("earlier", EARLIER_DRAWS)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("p", [0.0, 1e-9, 0.1, 0.5, 0.9, 1 - 2**-53, 1.0])
-def test_draws_equal_torchs(p: float, length: int, earlier: str) -> None:
+def test_dropout_masks_equal_those_of_torch(p: float, length: int, earlier: str) -> None:
     torch.manual_seed(7)
     EARLIER_DRAWS[earlier]()
     check_draws([p], length)
@@ -67,14 +67,14 @@ def test_draws_equal_torchs(p: float, length: int, earlier: str) -> None:
 
 @pytest.mark.usefixtures("needs_serial_torch")
 @pytest.mark.parametrize("length", [1, 313, 1001])
-def test_draws_in_a_row(length: int) -> None:
+def test_consecutive_dropout_masks(length: int) -> None:
     torch.manual_seed(7)
     torch.randint(9, (1,))
     check_draws([0.9, 0.1, 1.0, 0.5, 0.3], length)
 
 
 @pytest.mark.usefixtures("needs_serial_torch")
-def test_second_words_decide_ties() -> None:
+def test_low_words_of_the_generator_decide_ties() -> None:
     """With p on either side of a number that torch draws, and equal to it."""
     torch.manual_seed(7)
     begin = state()
@@ -97,19 +97,19 @@ def test_a_mask_is_filled_in_place() -> None:
     [torch.empty(40, 30), torch.empty(40, 30, dtype=torch.bool).t()],
     ids=["floats", "not contiguous"],
 )
-def test_torch_draws_other_tensors(empty: torch.Tensor) -> None:
+def test_unsupported_tensors_fall_back_to_torch(empty: torch.Tensor) -> None:
     torch.manual_seed(7)
     expected = torch.ops.aten.bernoulli.p(empty, 0.7)
     torch.manual_seed(7)
     assert torch.equal(draws.bernoulli(empty, 0.7), expected)
 
 
-def test_torch_refuses_probabilities_out_of_range() -> None:
+def test_probabilities_out_of_range_are_refused() -> None:
     with pytest.raises(RuntimeError, match="expects p to be in"):
         draws.bernoulli(mask_of(10), 1.5)
 
 
-def test_states_of_other_layouts_are_refused() -> None:
+def test_generator_states_of_other_layouts_are_refused() -> None:
     class Generator:
         def __init__(self, state: torch.Tensor) -> None:
             self.get_state = lambda: state
@@ -137,7 +137,7 @@ def other_layout(generator: torch.Generator, p: float, out: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("replacement", [other_values, other_state, other_layout])
-def test_torch_draws_where_the_check_fails(
+def test_torch_fills_masks_where_the_self_check_fails(
     replacement: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "bernoulli", replacement)
@@ -152,7 +152,7 @@ def test_torch_draws_where_the_check_fails(
 
 
 @pytest.mark.usefixtures("needs_serial_torch")
-def test_wrapped_module_drops_as_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_of_a_wrapped_module_equals_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes, bernoulli = [], native.bernoulli
 
     def draw(generator: torch.Generator, p: float, out: np.ndarray) -> None:

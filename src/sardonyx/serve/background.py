@@ -60,7 +60,7 @@ class BackgroundServer:
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
-                runner.run(self._server.run(self._ready.set, handles_signals=False))
+                runner.run(self._server.run(self._ready.set, owns_process=False))
         except BaseException as error:
             self._error = error
         finally:

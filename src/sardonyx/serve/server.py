@@ -92,15 +92,19 @@ class Server:
         self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
 
-    async def run(self, on_ready: Callable[[], None], handles_signals: bool = True) -> None:
-        """Serve until a signal or `stop`; `on_ready` is called when the models are loaded."""
+    async def run(self, on_ready: Callable[[], None], owns_process: bool = True) -> None:
+        """Serve until a signal or `stop`; `on_ready` is called when the models are loaded.
+
+        A server that does not own its process changes none of its settings.
+        """
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        sys.setswitchinterval(_SWITCH_S)
-        if handles_signals:
+        if owns_process:
+            sys.setswitchinterval(_SWITCH_S)
             for number in _SIGNALS:
                 self._loop.add_signal_handler(number, self._stop.set)
         try:
             self.service = Service(self.config)
+            self.service.repository.owns_process = owns_process
             http = _Uvicorn(self._uvicorn_config(), self.config.header_timeout_s)
             self.service.connections = http.server_state.connections
         except BaseException:

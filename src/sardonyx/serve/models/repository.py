@@ -65,6 +65,8 @@ class Repository:
         self._loads = ThreadPoolExecutor(1, "sardonyx-serve-load")
         self._entries: dict[str, Entry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        # Whether this process serves and does nothing else, so that its collector may be tuned.
+        self.owns_process = False
         self._scan()
 
     def __iter__(self) -> Iterator[Entry]:
@@ -145,7 +147,7 @@ class Repository:
                 await self._evict_for(entry, size_bytes)  # files of weights count, too
             entry.reason = ""
             self._replace(entry, made)
-            _settle()
+            self._settle()
         except Refusal as error:
             # Versions that are loaded keep answering.
             entry.reason = error.what
@@ -172,7 +174,7 @@ class Repository:
 
     def _retired(self, task: asyncio.Task[None]) -> None:
         self._retiring.discard(task)
-        _settle()
+        self._settle()
 
     async def unload(self, name: str) -> None:
         """Unload all versions of a model after draining their queues."""
@@ -183,7 +185,7 @@ class Repository:
         models, entry.loaded, entry.reason = list(entry.loaded.values()), {}, "unloaded"
         await asyncio.gather(*(model.batcher.close(_DRAIN_S) for model in models))
         models.clear()
-        _settle()
+        self._settle()
 
     async def _evict_for(self, entry: Entry, needed: int) -> None:
         """Evict idle models, least recently used first, until a new one fits the memory limit."""
@@ -255,16 +257,19 @@ class Repository:
         await asyncio.gather(*(model.batcher.close(timeout_s) for model in self.loaded()))
         self._runs.shutdown(wait=False, cancel_futures=True)
         self._loads.shutdown(wait=False, cancel_futures=True)
+        if self.owns_process:
+            gc.unfreeze()
 
+    def _settle(self) -> None:
+        """Free what models left behind, and exclude the rest from later garbage collections.
 
-def _settle() -> None:
-    """Free what models left behind, and keep later collections of garbage from visiting the rest.
-
-    The objects of a model are many, and its requests make garbage: a collection takes milliseconds.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+        The objects of a model are many, and requests make garbage: a collection takes milliseconds.
+        """
+        if self.owns_process:
+            gc.unfreeze()
+        gc.collect()
+        if self.owns_process:
+            gc.freeze()
 
 
 def _is_busy(entry: Entry) -> bool:

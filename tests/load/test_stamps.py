@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,9 +126,14 @@ def test_replaced_and_rewritten_mapped_files_are_detected(tmp_path: Path) -> Non
     assert is_as_opened(mapped) is None
 
 
+def _smaps() -> Iterator[str]:
+    """Yield the lines that describe the mappings of this process; names of files are any bytes."""
+    yield from Path("/proc/self/smaps").read_text(errors="replace").splitlines()
+
+
 def resident_kb(path: Path) -> int:
     """Return the resident kilobytes of a file's mappings."""
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    lines = _smaps()
     total = 0
     for line in lines:
         if line.endswith(str(path)):
@@ -152,7 +158,7 @@ def test_pages_of_a_new_file_are_released(tmp_path: Path, monkeypatch: pytest.Mo
 
 def advice(path: Path) -> list[str]:
     """Return the read-ahead advice of a file's mappings, in the order of their addresses."""
-    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    lines = _smaps()
     return [
         "random" if " rr" in next(s for s in lines if s.startswith("VmFlags:")) else "ahead"
         for line in lines

@@ -1,4 +1,4 @@
-"""Rows of the convolutions."""
+"""Cases of convolutions: padding, strides, dilations, groups, transposed, deformable."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ AUTO = ("SAME_UPPER", "SAME_LOWER", "VALID")
 CONV = [
     case("Conv", X, W, ulps=16),
     case("Conv", X, W, f32(6), pads=[1, 2, 0, 1], strides=[2, 3], dilations=[2, 1], ulps=16),
+    case("Conv", f32(1, 3, 11, 13), f32(5, 3, 3, 3), f32(5), pads=[3, 0, 1, 2], strides=[1, 2],
+         dilations=[3, 2], ulps=16),
+    case("Conv", f32(1, 16, 17, 18), f32(16, 16, 3, 3), pads=[0, 2, 3, 1], dilations=[2, 3],
+         ulps=32),
+    case("Conv", f32(2, 8, 10, 9), f32(8, 1, 3, 3), group=8, pads=[2, 0, 1, 3], dilations=[1, 2],
+         ulps=16),
+    case("Conv", f32(1, 2, 17), f32(3, 2, 4), pads=[5, 1], dilations=[3], ulps=16),
     case("Conv", X, f32(6, 2, 3, 3), f32(6), group=2, pads=[1, 1, 1, 1], ulps=16),
     case("Conv", X, f32(4, 1, 3, 3), group=4, pads=[1, 1, 1, 1], strides=[2, 2], ulps=16),
     case("Conv", X, f32(8, 1, 5, 3), f32(8), group=4, dilations=[1, 2], ulps=16),
@@ -59,6 +66,8 @@ TRANSPOSED = [
     case("ConvTranspose", T, V, f32(3), strides=[2, 3], pads=[1, 0, 1, 2], ulps=16),
     case("ConvTranspose", T, V, strides=[2, 3], output_padding=[1, 2], ulps=16),
     case("ConvTranspose", T, V, f32(6), group=2, dilations=[2, 1], strides=[2, 2], ulps=16),
+    case("ConvTranspose", T, V, f32(3), strides=[2, 1], pads=[1, 0, 2, 3], dilations=[1, 2],
+         ulps=16),
     case("ConvTranspose", T, f32(4, 1, 2, 2), group=4, strides=[2, 2], ulps=16),
     *(case("ConvTranspose", T, V, auto_pad=a, strides=[2, 3], ulps=16) for a in AUTO),
     *(case("ConvTranspose", f32(1, 1, 4), f32(1, 1, 4), auto_pad=a, strides=[2],

@@ -1,4 +1,4 @@
-"""Packages that a machine may lack: tests that need one are skipped, counted, and say which."""
+"""Optional packages: tests that need a missing one are skipped, with its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile models: a session or an error of ours, whatever is given, in bounded time and memory.
+"""Hostile models: a session or a SardonyxError, in bounded time and memory.
 
 `tools/fuzz_models.py` does the same for as long as one likes.
 """

@@ -1,4 +1,4 @@
-"""Rows of linear models and support vector machines."""
+"""Cases of linear models and support vector machines."""
 
 from __future__ import annotations
 

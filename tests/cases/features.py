@@ -1,4 +1,4 @@
-"""Rows of the ops that prepare features."""
+"""Cases of the feature preparation ops of ai.onnx.ml."""
 
 from __future__ import annotations
 

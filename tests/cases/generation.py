@@ -1,4 +1,4 @@
-"""Rows of the ops over tokens, and of products of 8-bit floats."""
+"""Cases of BifurcationDetector and NGramRepeatBlock."""
 
 from __future__ import annotations
 

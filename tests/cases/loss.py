@@ -1,4 +1,4 @@
-"""Rows of the losses."""
+"""Cases of the losses."""
 
 from __future__ import annotations
 

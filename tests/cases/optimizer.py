@@ -1,4 +1,4 @@
-"""Rows for the optimizer family."""
+"""Cases of the optimizers of ai.onnx.preview.training."""
 
 from __future__ import annotations
 

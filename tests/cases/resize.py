@@ -1,4 +1,4 @@
-"""Rows of resizing and sampling."""
+"""Cases of Resize and Upsample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for sequences and optionals; a list is a sequence."""
+"""Cases of sequences and optionals; a list is a sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of tree ensembles."""
+"""Cases of tree ensembles."""
 
 from __future__ import annotations
 

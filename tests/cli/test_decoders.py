@@ -1,4 +1,4 @@
-"""The command line on decoders: sizes that follow from each other, caches that share a row."""
+"""The command line on decoders: sizes that follow from each other, caches in one table row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks that we draw equal torch's, and leave its generator in the same state."""
+"""Dropout masks equal torch's, and leave its generator in the same state."""
 
 import copy
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Models that are links: where their data may be, and where their packs are."""
+"""Models behind symlinks: where external data may be, and where packs are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way a model may come, and everything that loading makes of it."""
+"""Loading: every kind of source, external data, initializers, functions, sparse tensors."""
 
 from __future__ import annotations
 

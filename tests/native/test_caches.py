@@ -1,4 +1,4 @@
-"""Caches by themselves: what goes where, in place and strided, on every ISA, in any parts."""
+"""KV cache kernels: positions, in place and strided, on every ISA and for any split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains by themselves: strides, casts, halves, accuracy over whole ranges, and their encoding."""
+"""Fused elementwise chains: strides, casts, half types, accuracy, and their encoding."""
 
 from __future__ import annotations
 

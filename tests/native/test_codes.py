@@ -1,4 +1,4 @@
-"""Codes of quantized types by their kernels: every code, and numbers half way between two."""
+"""Quantize and dequantize kernels: every code of every type, and ties between two codes."""
 
 from __future__ import annotations
 

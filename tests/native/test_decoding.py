@@ -1,4 +1,4 @@
-"""A cache over several steps, a prompt and then token by token, against onnxruntime."""
+"""Decoding with a KV cache: a prompt, then token by token, against onnxruntime."""
 
 from __future__ import annotations
 

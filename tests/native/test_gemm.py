@@ -1,4 +1,4 @@
-"""Rows of matrix products: strides, packed operands, epilogues, and sizes around every block."""
+"""GEMM kernels: strides, packed operands, epilogues, and sizes around every block."""
 
 from __future__ import annotations
 

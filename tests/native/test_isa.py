@@ -1,4 +1,4 @@
-"""SARDONYX_ISA chooses the build of the kernels, and what it chose is what runs."""
+"""SARDONYX_ISA selects the ISA of the kernels, and the selected one runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native objects at the end of a process: none is left, but where others hold on to them."""
+"""No native object is leaked at the end of a process, unless others hold a reference."""
 
 from __future__ import annotations
 

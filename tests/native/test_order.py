@@ -1,4 +1,4 @@
-"""The search for an order of tasks: right by simulation, as good as all orders tried, bounded."""
+"""The search for the execution order of least peak memory: correct, optimal, bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions and the pool of threads under stress; tools/sanitize.sh watches them for races."""
+"""Sessions and the thread pool under stress; tools/sanitize.sh runs them under sanitizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of bytes by their kernels: packed weights, extreme numbers, odd sizes, every ISA."""
+"""int8 GEMM and convolution kernels: packed weights, extreme numbers, odd sizes, every ISA."""
 
 from __future__ import annotations
 

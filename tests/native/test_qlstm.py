@@ -1,4 +1,4 @@
-"""The recurrent part of LSTMs of bytes, on every ISA and in any number of parts."""
+"""The recurrent part of int8 LSTMs, on every ISA and for any split."""
 
 from __future__ import annotations
 

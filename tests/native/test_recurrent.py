@@ -1,4 +1,4 @@
-"""Recurrent layers whose weights are packed, of sizes that rows of tests/cases do not reach."""
+"""Recurrent kernels with packed weights, of sizes that tests/cases does not have."""
 
 from __future__ import annotations
 

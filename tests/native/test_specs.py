@@ -1,4 +1,4 @@
-"""The border to native code: a program with a number that is out of place is refused."""
+"""Validation of programs at the native boundary: malformed ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings as native values: at the border, in kernels and control flow, and from hostile hands."""
+"""Strings as native values: feeds and outputs, kernels, control flow, hostile models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of internal ops, and branches that no row of a family reaches."""
+"""Functions of internal ops, and branches that no case of a family reaches."""
 
 from __future__ import annotations
 

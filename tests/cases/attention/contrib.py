@@ -1,4 +1,4 @@
-"""Rows for the attention ops of com.microsoft."""
+"""Cases of the attention ops of com.microsoft."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the attention family."""
+"""Cases of Attention, FlexAttention, LinearAttention and RotaryEmbedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the ops of com.microsoft that keep a state from token to token."""
+"""Cases of CausalConvWithState of com.microsoft."""
 
 from __future__ import annotations
 

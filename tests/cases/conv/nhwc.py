@@ -1,4 +1,4 @@
-"""Rows for the ops of transformers and diffusion models that are made of others."""
+"""Cases of NhwcConv and NhwcFusedConv."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the activations."""
+"""Cases of the activations."""
 
 from __future__ import annotations
 

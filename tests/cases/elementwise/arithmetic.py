@@ -1,4 +1,4 @@
-"""Rows of the elementwise ops."""
+"""Cases of arithmetic, comparison, logical and rounding ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the conversions."""
+"""Cases of Cast, CastLike and BitCast."""
 
 from __future__ import annotations
 

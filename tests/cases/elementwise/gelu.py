@@ -1,4 +1,4 @@
-"""Rows for the com.microsoft family."""
+"""Cases of the Gelu ops of com.microsoft."""
 
 from __future__ import annotations
 

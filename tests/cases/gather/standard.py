@@ -1,4 +1,4 @@
-"""Rows for the ops that read or write at indices."""
+"""Cases of the ops that gather and scatter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the com.microsoft family."""
+"""Cases of FusedGemm and FusedMatMul."""
 
 from __future__ import annotations
 

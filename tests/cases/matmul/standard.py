@@ -1,4 +1,4 @@
-"""Rows of the matrix products, einsum and determinants."""
+"""Cases of MatMul, Gemm and Einsum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for ops of com.microsoft, and old experiments, that become standard ops when loaded."""
+"""Cases of matmul ops that are upgraded when loaded: com.microsoft, old experiments."""
 
 from __future__ import annotations
 

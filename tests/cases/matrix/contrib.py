@@ -1,4 +1,4 @@
-"""Rows for the ops of com.microsoft on whole matrices, windows and pieces of images."""
+"""Cases of CDist, DynamicTimeWarping and Inverse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the matrix products, einsum and determinants."""
+"""Cases of Det."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the ops that move elements."""
+"""Cases of the ops that move elements."""
 
 from __future__ import annotations
 

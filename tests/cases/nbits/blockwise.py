@@ -1,4 +1,4 @@
-"""Rows of matmuls and lookup tables with n-bit weights."""
+"""Cases of MatMulNBits and GatherBlockQuantized."""
 
 from __future__ import annotations
 

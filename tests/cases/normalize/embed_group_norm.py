@@ -1,4 +1,4 @@
-"""Rows for the ops of transformers and diffusion models that are made of others."""
+"""Cases of EmbedLayerNormalization, GroupNorm and SkipGroupNorm."""
 
 from __future__ import annotations
 

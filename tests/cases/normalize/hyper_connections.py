@@ -1,4 +1,4 @@
-"""Rows for the ops of com.microsoft that choose among tokens, keys or experts."""
+"""Cases of the hyper-connection and gated normalization ops of com.microsoft."""
 
 from __future__ import annotations
 

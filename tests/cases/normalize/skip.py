@@ -1,4 +1,4 @@
-"""Rows for the com.microsoft family."""
+"""Cases of the SkipLayerNormalization ops."""
 
 from __future__ import annotations
 

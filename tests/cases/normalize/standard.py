@@ -1,4 +1,4 @@
-"""Rows of the normalizations."""
+"""Cases of the normalizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the pools."""
+"""Cases of the pools."""
 
 from __future__ import annotations
 

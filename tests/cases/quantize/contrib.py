@@ -1,4 +1,4 @@
-"""Rows for the quantized ops of com.microsoft.
+"""Cases of the quantized ops of com.microsoft.
 
 Scales are powers of two, so that sums are exact, and zero points of results even: onnxruntime
 rounds some results before it adds the zero point and some after, which is the same but for a half

@@ -1,4 +1,4 @@
-"""Rows for the com.microsoft family."""
+"""Cases of DynamicQuantizeMatMul and MatMulIntegerToFloat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of quantizing, dequantizing and quantized products."""
+"""Cases of the standard quantized ops."""
 
 from __future__ import annotations
 

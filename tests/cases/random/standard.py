@@ -1,4 +1,4 @@
-"""Rows of the random ops; test_random.py looks at what they draw."""
+"""Cases of the random ops; test_random.py tests their distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the recurrent family."""
+"""Cases of GRU, LSTM and RNN."""
 
 from __future__ import annotations
 

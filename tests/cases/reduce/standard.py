@@ -1,4 +1,4 @@
-"""Rows of the reductions."""
+"""Cases of the reductions, ArgMax, ArgMin, CumSum and CumProd."""
 
 from __future__ import annotations
 

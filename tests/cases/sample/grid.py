@@ -1,4 +1,4 @@
-"""Rows of resizing and sampling."""
+"""Cases of GridSample and AffineGrid."""
 
 from __future__ import annotations
 

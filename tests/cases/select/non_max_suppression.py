@@ -1,4 +1,4 @@
-"""Rows of the ops on regions of interest."""
+"""Cases of NonMaxSuppression."""
 
 from __future__ import annotations
 

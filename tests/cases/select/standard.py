@@ -1,4 +1,4 @@
-"""Rows for the ops that pick elements by their values."""
+"""Cases of NonZero, TopK and Unique."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows for the ops on shapes."""
+"""Cases of the ops on shapes."""
 
 from __future__ import annotations
 

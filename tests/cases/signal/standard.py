@@ -1,4 +1,4 @@
-"""Rows for the signal family."""
+"""Cases of DFT, STFT, windows and MelWeightMatrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of softmax and its kin."""
+"""Cases of Softmax, LogSoftmax and Hardmax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of strings for ops that take any type: texts of all lengths, in scripts of all widths."""
+"""Cases of ops of any type on strings: of all lengths, in scripts of all widths."""
 
 from __future__ import annotations
 

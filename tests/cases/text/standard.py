@@ -1,4 +1,4 @@
-"""Rows of strings, n-grams and encoded images."""
+"""Cases of string ops, n-grams and encoded images."""
 
 from __future__ import annotations
 

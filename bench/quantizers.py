@@ -3,7 +3,7 @@
     python -m bench.quantizers MODEL SAMPLES... [--tools ours,onnxruntime,nncf] [--models M...]
 
 Every tool gets the samples that calibrate, and may quantize all that it can: sizes are about equal.
-Prints the relative error of the outputs on the samples that are held back, as all models run here,
+Prints the relative error of the outputs on the samples that are held out, as all models run here,
 the size of the model, how many times faster than the original it is here, and the seconds it took.
 For onnxruntime and NNCF each setting is a line; the search chooses among its own by the samples
 that calibrate. NNCF: pip install nncf.

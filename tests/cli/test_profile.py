@@ -279,7 +279,7 @@ def test_every_kernel_has_a_rule_or_is_bound_by_memory() -> None:
     assert RULES.keys() <= steps.keys()
 
 
-def test_int8_is_held_against_its_own_limit(tmp_path: pathlib.Path) -> None:
+def test_int8_is_compared_with_the_int8_peak(tmp_path: pathlib.Path) -> None:
     constants = (
         np.float32(0.1), np.uint8(3), np.ones((40, 64), np.int8), np.float32(0.1), np.int8(0),
         np.float32(0.1), np.uint8(3),
@@ -425,7 +425,7 @@ def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
         (["--inputs", "{folder}/none.npz"], "there is no file"),
     ],
 )
-def test_mistakes(
+def test_wrong_arguments(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     path = models.sums(tmp_path / "m.onnx")

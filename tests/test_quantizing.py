@@ -116,9 +116,9 @@ def test_arrays_that_do_not_fit() -> None:
     w, q, s, z = np.zeros((16, 2), "f"), np.zeros(16, "u1"), np.zeros(2, "f"), np.zeros(2, "u1")
     call = ours.quantize_matmul_4bits
     for wrong, match in (
-        ((q[1:], w, s, z, 16, 2, 16, True), "dst is an array of 16 elements of uint8"),
-        ((q, w, s.astype(float), z, 16, 2, 16, True), "scale is an array of 2"),
-        ((q, w, s, z[:1], 16, 2, 16, False), "zero_points is an array of 2"),
+        ((q[1:], w, s, z, 16, 2, 16, True), "dst must be an array of 16 elements of uint8"),
+        ((q, w, s.astype(float), z, 16, 2, 16, True), "scale must be an array of 2"),
+        ((q, w, s, z[:1], 16, 2, 16, False), "zero_points must be an array of 2"),
         ((q, w, s, z, 16, 3, 16, True), "16 rows and 3 columns have 32"),
         ((q, w, s, z, 0, 2, 16, True), "1 element or more"),
         ((q, w.astype(int), s, z, 16, 2, 16, True), "float32 or float16"),

@@ -96,7 +96,7 @@ LINEAR = [
         f32(2, 3, 4),
         domain=ML,
         coefficients=numbers(4),
-        match="rank 1 or 2, not f32",
+        match="rank 1 or 2, got f32",
     ),
     fails(
         "LinearClassifier",

@@ -327,7 +327,7 @@ MAPS = [
     case("CastMap", {1: 2.5, 3: 3.5}, domain=ML, map_form="SPARSE", max_map=3, cast_to="TO_STRING"),
     fails("CastMap", {-1: 2.5}, domain=ML, map_form="SPARSE", max_map=3, match="the key -1"),
     fails("CastMap", {1: 2.5}, domain=ML, map_form="SPARSE", max_map=-3, match="max_map is -3"),
-    fails("CastMap", {"a": 2.5}, domain=ML, match="needs keys of i64, not str"),
+    fails("CastMap", {"a": 2.5}, domain=ML, match="needs keys of i64, got str"),
 ]
 
 CASES = [*SELECT, *SCALE, *ENCODE, *MAPS]

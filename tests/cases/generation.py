@@ -33,7 +33,7 @@ OF_GENERATION = [
     ngram(i64(0, 3), f32(0, 4), ngram_size=2),
     ngram(np.zeros((2, 0), I64), f32(2, 4), ngram_size=2),
     fails("NGramRepeatBlock", of([[9, 1, 9]], I64), f32(1, 4), ngram_size=1, match="outside", **MS),
-    fails("NGramRepeatBlock", of([[1]], I64), f32(1, 4), ngram_size=0, match="1 or more", **MS),
+    fails("NGramRepeatBlock", of([[1]], I64), f32(1, 4), ngram_size=0, match="at least 1", **MS),
     bifurcation(tokens(1, 2, 3, 4), tokens(7), of(1, I64), tokens(2, 3, 9, 9)),
     bifurcation(tokens(1, 2, 3, 4), tokens(7), of(0, I64), tokens(1, 2, 3, 4, 5)),
     bifurcation(tokens(1, 2, 1, 3), tokens(5, 2, 1), of(0, I64)),

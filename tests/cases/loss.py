@@ -50,7 +50,7 @@ CASES = [
     fails(NLL, f32(2, 5), of([1, 5], np.int64), match=r"the label 5 is outside \[0, 5\)"),
     fails(SCE, f32(2, 5), of([1, -1], np.int64), match="the label -1 is outside"),
     fails(NLL, f32(2, 5), i64(3), match="scores and labels differ: 2 and 3"),
-    fails(NLL, f32(5), i64(), match=r"labels \(N, ...\), not f32"),
+    fails(NLL, f32(5), i64(), match=r"labels \(N, ...\), got f32"),
     fails(SCE, f32(2, 5), ints(np.int64, 2), pos(4), match="one weight per class: 4 and 5"),
-    fails(SCE, f32(2, 5), i64(2), reduction="max", match="sum or mean, not max"),
+    fails(SCE, f32(2, 5), i64(2), reduction="max", match="sum or mean, got max"),
 ]

@@ -143,7 +143,7 @@ def test_graph_breaks(capsys: pytest.CaptureFixture[str]) -> None:
         ("train.py:WithLoss", "WithLoss must return (module, inputs) or (module, inputs, loss"),
         ("train.py:one_value", "must return (module, inputs) or (module, inputs, loss function), "),
         ("train.py:no_module", "not (builtin_function_or_method, Tensor)"),
-        ("train.py:no_loss", "third value of train.py:no_loss must be a loss function, not int"),
+        ("train.py:no_loss", "third value of train.py:no_loss must be a loss function, got int"),
         ("train.py:raises", "calling raises raises IndexError: index 9 is out of range"),
         ("train.py:wrong_sizes", "the training step fails: "),
         ("train.py:no_gradients", "no result of the module requires a gradient"),

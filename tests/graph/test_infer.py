@@ -55,7 +55,7 @@ def test_facts(text: str, facts: list[str]) -> None:
         ("in x: f32[2] in y: f64[2] z = Add(x, y) out z", ShapeError, "b is f64, another is f32"),
         ("in x: f32[2] y = Not(x) out y", ShapeError, "x of Not is f32; supported types: bool"),
         ("in x: f32[2] y = Not(x) out y", ShapeError, r"tensor\(float\). of operator \(Not\)"),
-        ("in x: seq(f32[2]) y = Relu(x) out y", ShapeError, "is a tensor, not seq"),
+        ("in x: seq(f32[2]) y = Relu(x) out y", ShapeError, "must be a tensor, got seq"),
         ("in x: f32[2] a, b = Relu(x) out a", InvalidGraph, "names 2"),
         ("in x: f32[2] in y: f32[3] z = Add(x, y) out z", ShapeError, "2 and 3"),
     ],

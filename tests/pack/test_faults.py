@@ -328,7 +328,7 @@ def test_weights_are_not_overwritten(
 
 @pytest.mark.parametrize("key", ["use_pack", "pack_verify", "grow_in_place"])
 def test_switches_are_0_or_1(key: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=f"sardonyx.{key} is one of 0, 1, not 'true'"):
+    with pytest.raises(InvalidArgument, match=f"sardonyx.{key} must be one of 0, 1, got 'true'"):
         opened(embedded(tmp_path), **{key: "true"})
 
 

@@ -195,7 +195,7 @@ def test_pack_check_decides_only_where_nothing_is_remembered(
 
 def test_pack_check_has_three_values(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidArgument, match=r"pack_check is one of full, sampled, none, not 'some'"
+        InvalidArgument, match=r"pack_check must be one of full, sampled, none, got 'some'"
     ):
         opened(embedded(tmp_path), pack_check="some")
 

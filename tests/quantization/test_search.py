@@ -433,9 +433,9 @@ def test_models_without_layers(tmp_path: Path) -> None:
     ("settings", "words"),
     [
         ({"goal": "both"}, "speed, accuracy or size"),
-        ({"max_loss": -1.0}, "0 or more"),
-        ({"max_loss": float("nan")}, "0 or more"),
-        ({"bits": (5,)}, "2, 3, 4 or 8 bits"),
+        ({"max_loss": -1.0}, "at least 0"),
+        ({"max_loss": float("nan")}, "at least 0"),
+        ({"bits": (5,)}, "bits must be 2, 3, 4 or 8"),
     ],
 )
 def test_bad_options(settings: dict[str, Any], words: str) -> None:

@@ -256,7 +256,7 @@ def test_codes_are_those_of_onnxruntime(rows, columns, block, bits, compressor):
 
 
 ERRORS = (
-    (lambda: tools.MatMulNBitsQuantizer(matmul_model(32, 8), bits=5), AssertionError, "not 5"),
+    (lambda: tools.MatMulNBitsQuantizer(matmul_model(32, 8), bits=5), AssertionError, "got 5"),
     (lambda: tools.MatMulNBitsQuantizer(matmul_model(32, 8), block_size=24).process(),
      InvalidArgument, "block_size is 24"),
     (lambda: tools.DefaultWeightOnlyQuantConfig(channel_wised_quantize=True),
@@ -265,9 +265,9 @@ ERRORS = (
     (lambda: tools.NVAWQWeightOnlyQuantConfig("folder"), InvalidArgument, "is not downloaded"),
     (lambda: tools.NVAWQWeightOnlyQuantConfig("f", "cnn", "c", "best", []), InvalidArgument,
      "awq_lite or awq_clip"),
-    (lambda: MatMulBnb4Quantizer(matmul_model(32, 8), 2, 64), AssertionError, "not 2"),
+    (lambda: MatMulBnb4Quantizer(matmul_model(32, 8), 2, 64), AssertionError, "got 2"),
     (lambda: MatMulBnb4Quantizer(matmul_model(32, 8), 1, 60), InvalidArgument, "is 60"),
-    (lambda: Format(6, 32, True), InvalidArgument, "not 6"),
+    (lambda: Format(6, 32, True), InvalidArgument, "got 6"),
 )  # fmt: skip
 
 

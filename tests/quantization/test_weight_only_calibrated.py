@@ -284,5 +284,5 @@ def test_errors(data, text):
 
 def test_gptq_blocks_have_rows():
     config = tools.GPTQWeightOnlyQuantConfig(samples(), block_size=0)
-    with pytest.raises(InvalidArgument, match="1 row or more, not 0"):
+    with pytest.raises(InvalidArgument, match="at least 1, got 0"):
         tools.MatMulNBitsQuantizer(network(), algo_config=config).process()

@@ -98,5 +98,5 @@ def test_there_are_no_packs(tmp_path: Path) -> None:
 
     saved(MODELS["linear"](), tmp_path / "m.ort")
     assert main(["pack", str(tmp_path / "m.ort")]) != 0
-    with pytest.raises(InvalidArgument, match="ONNX or ORT, not 'TFLITE'"):
+    with pytest.raises(InvalidArgument, match="ONNX or ORT, got 'TFLITE'"):
         saved(MODELS["linear"](), tmp_path / "m", save_model_format="TFLITE")

@@ -223,7 +223,7 @@ def bad_marks() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("key", "text"), list(bad_marks()))
 def test_malformed_annotations(key: str, text: str) -> None:
-    with pytest.raises(InvalidGraph, match=f"the metadata sardonyx.{key} of a node is"):
+    with pytest.raises(InvalidGraph, match=f"the metadata sardonyx.{key} of a node must be"):
         loaded(model_of([node("Neg", "x", "y", **{key: text})]))
 
 

@@ -122,11 +122,11 @@ def test_orders_differ() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "match"),
     [
-        ("execution_order", "fastest", "is one of least_peak, reverse_depth_first"),
-        ("execution_order", "", "is one of least_peak"),
-        ("order_effort", "4", "is one of 0, 1, 2, 3, not '4'"),
-        ("order_effort", "-1", "is one of 0, 1, 2, 3"),
-        ("dim_hints", "batch", "as in batch=8,sequence=128, not 'batch'"),
+        ("execution_order", "fastest", "must be one of least_peak, reverse_depth_first"),
+        ("execution_order", "", "must be one of least_peak"),
+        ("order_effort", "4", "must be one of 0, 1, 2, 3, got '4'"),
+        ("order_effort", "-1", "must be one of 0, 1, 2, 3"),
+        ("dim_hints", "batch", "as in batch=8,sequence=128, got 'batch'"),
         ("dim_hints", "batch=", "names of dims with a size"),
         ("dim_hints", "=3", "names of dims with a size"),
         ("dim_hints", "batch=0", "a size from 1 on"),

@@ -112,8 +112,8 @@ def test_the_newest_version_answers(client: Client) -> None:
         ([], "the input x is missing"),
         ([tensor("z", X)], "no input z; it has x"),
         ([tensor("x", X.astype(np.int32))], "has the datatype FP32"),
-        ([tensor("x", X[0])], "has 2 dims, not [3]"),
-        ([tensor("x", X[:, :2])], "has the shape [-1, 3], not [2, 2]"),
+        ([tensor("x", X[0])], "must have 2 dims, got [3]"),
+        ([tensor("x", X[:, :2])], "must have the shape [-1, 3], got [2, 2]"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(client: Client, inputs: Any, match: str) -> None:

@@ -139,7 +139,7 @@ def test_adapters_that_do_not_fit(session: sardonyx.InferenceSession, tmp_path: 
         options.add_active_adapter(loaded({"c": C}, tmp_path / "c"))
     with pytest.raises(sardonyx.SardonyxError, match="two active adapters have a parameter c"):
         session.run(None, {"x": X}, options)
-    with pytest.raises(TypeError, match="is a LoraAdapter"):
+    with pytest.raises(TypeError, match="must be a LoraAdapter"):
         options.add_active_adapter("path")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="OrtValues by name"):
         AdapterFormat().set_parameters({"a": A})  # type: ignore[dict-item]

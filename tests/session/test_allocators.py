@@ -74,8 +74,8 @@ def test_memory_of_devices_is_not_shared() -> None:
     ("make", "error", "said"),
     [
         (lambda: ort.OrtArenaCfg({"bogus": 1}), InvalidArgument, "no option 'bogus'"),
-        (lambda: ort.OrtArenaCfg({"max_mem": "a"}), InvalidArgument, "is a number"),
-        (lambda: ort.OrtArenaCfg(-1), InvalidArgument, "is a number from 0 on"),
+        (lambda: ort.OrtArenaCfg({"max_mem": "a"}), InvalidArgument, "must be a number"),
+        (lambda: ort.OrtArenaCfg(-1), InvalidArgument, "must be a number from 0 on"),
         (lambda: ort.OrtArenaCfg(0, -1, -1, -1, -1), TypeError, "4 positional arguments"),
         (lambda: ort.OrtMemoryInfo("cpu", *CPU[1:]), InvalidArgument, "no memory 'cpu'"),
         (lambda: ort.create_and_register_allocator("Cpu"), TypeError, "OrtMemoryInfo"),

@@ -48,8 +48,8 @@ def test_keys_that_change_nothing_say_why(key: str, caplog: pytest.LogCaptureFix
 
 
 REFUSED = [
-    ("session.load_model_format", "TFLITE", errors.InvalidArgument, "is ONNX or ORT"),
-    ("session.save_model_format", "TFLITE", errors.InvalidArgument, "is ONNX or ORT"),
+    ("session.load_model_format", "TFLITE", errors.InvalidArgument, "must be ONNX or ORT"),
+    ("session.save_model_format", "TFLITE", errors.InvalidArgument, "must be ONNX or ORT"),
     ("session.disable_cpu_ep_fallback", "1", errors.Fail, "nodes run on the CPU"),
     ("session.intra_op.spin_duration_us", "-1", errors.InvalidArgument, "microseconds"),
     ("session.set_denormal_as_zero", "yes", errors.InvalidArgument, "one of 0, 1"),

@@ -15,5 +15,5 @@ def test_config_entries_are_strings(key: Any, value: Any) -> None:
         sardonyx.SessionOptions().add_session_config_entry,
         sardonyx.RunOptions().add_run_config_entry,
     ):
-        with pytest.raises(TypeError, match="key and its value are strings"):
+        with pytest.raises(TypeError, match="key and its value must be strings"):
             add(key, value)

@@ -126,9 +126,9 @@ BAD_DECLARATIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no type": ({"inputs": "x"}, "has no type"),
     "no such type": ({"inputs": "x:flaot"}, "not an element type"),
     "loose letter": ({"outputs": "y:U"}, "that of no input"),
-    "attribute": ({"attrs": {"a": True}}, "is a number, a text"),
+    "attribute": ({"attrs": {"a": True}}, "must be a number, a text"),
     "shape": ({"shape": "last"}, "one of first, broadcast"),
-    "domain": ({"domain": ""}, "has a domain"),
+    "domain": ({"domain": ""}, "must have a name"),
     "ours": ({"domain": "com.microsoft", "name": "Gelu"}, "built in"),
 }
 

@@ -256,7 +256,7 @@ def test_binding_errors(session: sardonyx.InferenceSession, bound: IOBinding) ->
     with pytest.raises(ValueError, match="element_type"):
         bound.bind_output("z", "cpu", 0, None, [2], 5)
     for wrong in (bound.bind_ortvalue_input, bound.bind_ortvalue_output):
-        with pytest.raises(TypeError, match="is an OrtValue"):
+        with pytest.raises(TypeError, match="must be an OrtValue"):
             wrong("x" if wrong == bound.bind_ortvalue_input else "z", X)
     bound.clear_binding_outputs()
     assert bound.get_outputs() == []
@@ -273,7 +273,7 @@ def test_values_and_lists_of_values(session: sardonyx.InferenceSession) -> None:
     np.testing.assert_array_equal(z.numpy(), X + Y)
     assert len(session.run_with_ort_values(None, feed)) == 3
     np.testing.assert_array_equal(session.run(["z"], feed)[0], X + Y)
-    with pytest.raises(TypeError, match="the input x is an OrtValue"):
+    with pytest.raises(TypeError, match="the input x must be an OrtValue"):
         session.run_with_ort_values(["z"], {"x": X, "y": Y})  # type: ignore[dict-item]
     feeds, fetches = OrtValueVector(list(feed.values())), OrtValueVector()
     device = sardonyx.OrtDevice.make("cpu", 0)

@@ -130,5 +130,5 @@ def test_a_pack_is_made_for_one_precision(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["fp16", "BF16", ""])
 def test_other_values_are_refused(value: str) -> None:
     data = model(*CASES["matmul"])
-    with pytest.raises(InvalidArgument, match=f"{KEY} is one of exact, bf16, int8, not"):
+    with pytest.raises(InvalidArgument, match=f"{KEY} must be one of exact, bf16, int8, got"):
         session(data, **{KEY: value})

@@ -81,7 +81,7 @@ WRONG = [
     (lambda: coo([3, -4], VALUES, [0, 1]), "0 or more"),
     (lambda: coo(SHAPE, np.array([b"a", b"b"]), [0, 1]), r"\|S1"),
     (lambda: coo(SHAPE, VALUES, [0.5, 1]), "whole numbers"),
-    (lambda: csr([1, 3], [0, 1]), "3 rows have 4 row offsets"),
+    (lambda: csr([1, 3], [0, 1]), "3 rows need 4 row offsets"),
     (lambda: csr([1, 3], [0, 1, 3, 2]), "from 0 to 2"),
     (lambda: csr([1, 4], [0, 1, 2, 2]), "4 columns"),
     (lambda: csr([1], [0, 1, 2, 2]), "one column index for each"),

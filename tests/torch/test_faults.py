@@ -73,8 +73,12 @@ STARTS = {
     "an old driver": (_old_driver, {"device": "cuda"}, r"cannot use the device cuda.*too old"),
     "no such GPU": (_no_such_device, {"device": "cuda:9"}, r"cuda:9: CUDA error: invalid device"),
     "no device": (lambda m: None, {"device": "warp"}, r"cannot use the device warp"),
-    "a wrong value": (lambda m: None, {"use_tf32": "maybe"}, r"use_tf32 is 0 or 1, not 'maybe'"),
-    "a wrong limit": (lambda m: None, {"gpu_mem_limit": "2GB"}, r"gpu_mem_limit is a number"),
+    "a wrong value": (
+        lambda m: None,
+        {"use_tf32": "maybe"},
+        r"use_tf32 must be 0 or 1, got 'maybe'",
+    ),
+    "a wrong limit": (lambda m: None, {"gpu_mem_limit": "2GB"}, r"gpu_mem_limit must be a number"),
 }
 
 

@@ -148,7 +148,7 @@ def test_outputs_as_tensors_where_torch_has_their_type(
     assert isinstance(y, torch.Tensor)
     assert s.tolist() == ["a", "b"]
     on_device.add_run_config_entry("sardonyx.outputs", "abacus")
-    with pytest.raises(InvalidArgument, match="numpy, device, not 'abacus'"):
+    with pytest.raises(InvalidArgument, match="numpy, device, got 'abacus'"):
         session_of(MIXED, providers).run(None, {"x": X}, on_device)
 
 
@@ -350,7 +350,7 @@ def test_outputs_of_captured_runs_are_copies(replayer: Replayer) -> None:
     session.run(None, feed)
     assert replayer.n_recorded == 2
     options.add_run_config_entry("gpu_graph_id", "first")
-    with pytest.raises(InvalidArgument, match="gpu_graph_id is a number"):
+    with pytest.raises(InvalidArgument, match="gpu_graph_id must be a number"):
         session.run(None, feed, options)
 
 

@@ -163,7 +163,7 @@ def test_properties(value, folder, tmp_path):
 
 def test_wrong_properties(folder):
     state, _, _ = load(folder)
-    with pytest.raises(TypeError, match="the property p is an int, float or str, not list"):
+    with pytest.raises(TypeError, match="the property p must be an int, float or str, got list"):
         state.properties["p"] = [1]
     with pytest.raises(InvalidArgument, match="does not fit into 64 bits"):
         state.properties["p"] = 2**63
@@ -179,7 +179,7 @@ def test_formats_of_checkpoints(folder, tmp_path):
         CheckpointState.save_checkpoint(state, tmp_path / name, True, format=name)
         loaded = CheckpointState.load_checkpoint(tmp_path / name)
         assert loaded.parameters["w1"].data.tobytes() == state.parameters["w1"].data.tobytes()
-    with pytest.raises(InvalidArgument, match="safetensors or onnxruntime, not 'pickle'"):
+    with pytest.raises(InvalidArgument, match="safetensors or onnxruntime, got 'pickle'"):
         CheckpointState.save_checkpoint(state, tmp_path / "c", format="pickle")
 
 
@@ -260,13 +260,13 @@ def test_wrong_arguments(folder, tmp_path):
     state, module, _ = load(folder)
     with pytest.raises(InvalidArgument, match=r"has 2 inputs \(x, labels\), and 1 were passed"):
         module(batch()[0])
-    with pytest.raises(InvalidArgument, match="cpu, cuda or cuda:<number>, not 'tpu'"):
+    with pytest.raises(InvalidArgument, match="cpu, cuda or cuda:<number>, got 'tpu'"):
         Module(folder / "training_model.onnx", state, device="tpu")
     with pytest.raises(NoSuchFile, match="there is no file"):
         Module(tmp_path / "missing.onnx", state)
-    with pytest.raises(TypeError, match="state is a CheckpointState, not str"):
+    with pytest.raises(TypeError, match="state must be a CheckpointState, got str"):
         Module(folder / "training_model.onnx", "checkpoint")
-    with pytest.raises(TypeError, match="module is a Module, not CheckpointState"):
+    with pytest.raises(TypeError, match="module must be a Module, got CheckpointState"):
         Optimizer(folder / "optimizer_model.onnx", state)
     without_eval = Module(folder / "training_model.onnx", state).eval()
     with pytest.raises(Fail, match="the module has no evaluation model"):

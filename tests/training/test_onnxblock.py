@@ -189,7 +189,7 @@ def test_the_name_of_a_temporary_file():
             """Append nothing."""
 
     assert Named("other.onnx")
-    with pytest.raises(RuntimeError, match=r"a relative path, not /tmp/a\.onnx"):
+    with pytest.raises(RuntimeError, match=r"a relative path, got /tmp/a\.onnx"):
         Named("/tmp/a.onnx")
 
 
@@ -307,9 +307,9 @@ def test_the_checkpoint_in_a_model(tmp_path):
     [
         ({"requires_grad": ["w1", "w9"]}, InvalidArgument, "names w9, and the model has no such"),
         ({"requires_grad": ["w1"], "frozen_params": ["w1"]}, RuntimeError, "both name w1"),
-        ({"loss": "mse"}, RuntimeError, "the loss is a LossType or a Block, not str"),
-        ({"optimizer": "adam"}, TypeError, "an OptimType or an onnxblock.Block, not str"),
-        ({"additional_output_names": "scores"}, RuntimeError, "a list of names, not str"),
+        ({"loss": "mse"}, RuntimeError, "the loss must be a LossType or a Block, got str"),
+        ({"optimizer": "adam"}, TypeError, "an OptimType or an onnxblock.Block, got str"),
+        ({"additional_output_names": "scores"}, RuntimeError, "a list of names, got str"),
         ({"additional_output_names": ["nothing"]}, LookupError, "the type of 'nothing' is not"),
         ({"ort_format": True}, NotImplemented, "models in the .ort format are not written"),
         ({"custom_op_library": __file__}, NotImplemented, "a library for onnxruntime's C"),
@@ -330,7 +330,7 @@ def test_frozen_names_that_match_nothing(tmp_path, caplog):
 
 
 def test_arguments_that_are_not_models(tmp_path):
-    with pytest.raises(RuntimeError, match="a ModelProto or a path, not bytes"):
+    with pytest.raises(RuntimeError, match="a ModelProto or a path, got bytes"):
         generate_artifacts(b"", artifact_directory=tmp_path)
 
 

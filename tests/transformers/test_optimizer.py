@@ -310,7 +310,7 @@ def test_files_and_statistics(tmp_path: Path) -> None:
     assert Path(saved).exists()
     assert (tmp_path / "o.onnx.data").exists()
     assert optimizer.optimize_by_onnxruntime(str(path), opt_level=1).endswith("m_o1_cpu.onnx")
-    with pytest.raises(ValueError, match="opt_level is 1, 2 or 99, not 3"):
+    with pytest.raises(ValueError, match="opt_level must be 1, 2 or 99, got 3"):
         optimizer.optimize_by_onnxruntime(str(path), opt_level=3)
     unknown = optimizer.optimize_model(str(path), "tree")
     assert unknown.get_operator_statistics() == plain_counts(path)

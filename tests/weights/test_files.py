@@ -294,7 +294,7 @@ def test_copied_buffers_are_free_to_change() -> None:
 
 def test_wrong_values_of_the_weights_option(tmp_path: Path) -> None:
     path = settled(tmp_path / "m.onnx", product())
-    with pytest.raises(errors.InvalidArgument, match="is one of mapped, copied, not 'both'"):
+    with pytest.raises(errors.InvalidArgument, match="must be one of mapped, copied, got 'both'"):
         run(path, weights="both")
 
 

@@ -80,7 +80,7 @@ def _is_enabled(record: Any) -> bool:
 def set_severity(level: int) -> None:
     """Show messages of this severity and above, for the whole process."""
     if not 0 <= level < len(SEVERITIES):
-        raise InvalidArgument(f"a log severity is 0 (verbose) to 4 (fatal), not {level}")
+        raise InvalidArgument(f"a log severity must be 0 (verbose) to 4 (fatal), got {level}")
     _root_logger().setLevel(SEVERITIES[level])
     ensure_handler()
 

@@ -108,7 +108,9 @@ def _address(function: Any) -> int:
         except (ctypes.ArgumentError, TypeError):
             address = None
     if not address or not 0 < address < _ADDRESS_END or not native.is_mapped(address, 1):
-        raise InvalidArgument(f"a native op is a ctypes function or an address, not {function!r}")
+        raise InvalidArgument(
+            f"a native op must be a ctypes function or an address, got {function!r}"
+        )
     return address
 
 

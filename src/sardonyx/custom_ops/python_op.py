@@ -48,10 +48,11 @@ class CustomOp(Op):
         pure: bool,
     ) -> None:
         if not domain or not name:
-            raise InvalidArgument("a custom op has a domain of its own, and a name")
+            raise InvalidArgument("a custom op must have a name, and a domain of its own")
         if isinstance(shape, str) and shape not in _SHAPE_RULES:
+            known = ", ".join(_SHAPE_RULES)
             raise InvalidArgument(
-                f"shape is a function, None, or one of {', '.join(_SHAPE_RULES)}, not {shape!r}"
+                f"shape must be a function, None, or one of {known}, got {shape!r}"
             )
         super().__init__(
             name,
@@ -294,7 +295,7 @@ def attribute(default: Any) -> Any:
         return default
     if isinstance(default, bool) or not isinstance(default, (int, float, str, tuple, list)):
         raise InvalidArgument(
-            f"an attribute is a number, a text, or a list of them, not {default!r}",
+            f"an attribute must be a number, a text, or a list of them, got {default!r}",
             hint="bools are 0 or 1 in ONNX",
         )
     return encoded(tuple(default) if isinstance(default, list) else default)

@@ -183,7 +183,7 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
         if not slot.type:
             continue
         if fact.__class__ is not Fact:
-            raise ShapeError(f"input {slot.name} of {op} is a tensor, not {fact}")
+            raise ShapeError(f"input {slot.name} of {op} must be a tensor, got {fact}")
         dtype = fact.dtype
         seen = bound.setdefault(slot.type, dtype)
         if seen is not dtype and not slot.variadic:

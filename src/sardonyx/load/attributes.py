@@ -172,5 +172,5 @@ def _number(key: str, text: str, most: int) -> int:
     number = int(text) if digits.isascii() and digits.isdigit() and len(digits) <= 10 else most + 1
     if abs(number) > most:
         what = "0 or 1" if most == 1 else "a whole number of 32 bits"
-        raise InvalidGraph(f"the metadata {key} of a node is {what}, not {text!r:.40}")
+        raise InvalidGraph(f"the metadata {key} of a node must be {what}, got {text!r:.40}")
     return number

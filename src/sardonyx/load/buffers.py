@@ -29,7 +29,7 @@ def as_bytes(obj: Any, what: str) -> memoryview:
         flat = _flat(as_array(obj, what), what)
     else:
         raise InvalidArgument(
-            f"{what} is a buffer (bytes, an mmap, an array), not {type(obj).__name__}"
+            f"{what} must be a buffer (bytes, an mmap, an array), got {type(obj).__name__}"
         )
     return flat.data
 
@@ -58,7 +58,9 @@ def as_array(obj: Any, what: str) -> Array:
         )
     if _has_buffer(obj) or hasattr(obj, "__array__") or np.isscalar(obj):
         return np.asarray(obj)
-    raise InvalidArgument(f"{what} is an array, a tensor or an OrtValue, not {type(obj).__name__}")
+    raise InvalidArgument(
+        f"{what} must be an array, a tensor or an OrtValue, got {type(obj).__name__}"
+    )
 
 
 def source(view: memoryview, name: str) -> Source:

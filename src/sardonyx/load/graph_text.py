@@ -142,7 +142,7 @@ class _Parser(Reader):
         self.expect(":")
         fact = self.fact()
         if not isinstance(fact, Fact) or fact.static is None:
-            self.fail(f"the constant {name} is a tensor of numbers for dims, not {fact}", line)
+            self.fail(f"the constant {name} must be a tensor of numbers for dims, got {fact}", line)
         if self.accept("="):
             const = self._contents(name, fact.dtype)
             if const.shape != fact.shape:
@@ -167,7 +167,7 @@ class _Parser(Reader):
     def _generated(self, name: str, fact: AnyFact | None, line: int) -> Const:
         shape = fact.static if isinstance(fact, Fact) else None
         if not isinstance(fact, Fact) or shape is None:
-            self.fail(f"{name} is a tensor of numbers for dims, not {fact}", line)
+            self.fail(f"{name} must be a tensor of numbers for dims, got {fact}", line)
         const = GeneratedConst(name, fact.dtype, shape)
         if const.count > MAX_COUNT:
             self.fail(f"{const.count} elements of {name} are too many to generate", line)
@@ -317,7 +317,7 @@ class _Parser(Reader):
         try:
             return _ATTRIBUTES[kind](data)
         except (KeyError, ValueError, TypeError, OverflowError, AttributeError):
-            self.fail(f"the attribute {key} is of kind {kind}, not {data!r}", line)
+            self.fail(f"the attribute {key} must be of kind {kind}, got {data!r}", line)
 
 
 def _leaf(data: Any) -> str:

@@ -29,14 +29,16 @@ def _loss_fact(
     """Infer the loss of scores (N, C, ...), labels (N, ...) and weights (C)."""
     if reduction not in (b"none", b"sum", b"mean"):
         shown = reduction.decode(errors="replace")
-        raise InvalidGraph(f"reduction is none, sum or mean, not {shown}")
+        raise InvalidGraph(f"reduction must be none, sum or mean, got {shown}")
     if scores.rank < 2 or labels.rank != scores.rank - 1:
-        raise ShapeError(f"scores are (N, C, ...) and labels (N, ...), not {scores} and {labels}")
+        raise ShapeError(
+            f"scores must be (N, C, ...) and labels (N, ...), got {scores} and {labels}"
+        )
     pairs = zip((scores.dims[0], *scores.dims[2:]), labels.dims, strict=True)
     shape = tuple(g.equal(a, b, "scores and labels differ") for a, b in pairs)
     if weights is not None:
         if weights.rank != 1:
-            raise ShapeError(f"weights are one number per class, not {weights}")
+            raise ShapeError(f"weights must be one number per class, got {weights}")
         g.equal(weights.dims[0], scores.dims[1], "there is one weight per class")
     return scores.shaped(shape if reduction == b"none" else ())
 

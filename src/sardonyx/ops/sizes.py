@@ -85,7 +85,7 @@ def vector_length(x: Fact, what: str) -> int | None:
     if x.shape is None:
         return None
     if x.rank > 1:
-        raise ShapeError(f"{what} is a vector, not {x}")
+        raise ShapeError(f"{what} must be a vector, got {x}")
     length = x.shape[0] if x.shape else 1
     return length if isinstance(length, int) else None
 

@@ -45,7 +45,7 @@ class OrtArenaCfg:
         names = list(OrtArenaCfg.__annotations__)
         if len(others) >= _N_POSITIONAL:
             raise TypeError(
-                f"OrtArenaCfg has {_N_POSITIONAL} positional arguments, not {1 + len(others)}"
+                f"OrtArenaCfg takes {_N_POSITIONAL} positional arguments, got {1 + len(others)}"
             )
         options: Mapping[str, int]
         if isinstance(max_mem, Mapping):
@@ -59,7 +59,7 @@ class OrtArenaCfg:
             least = getattr(OrtArenaCfg, name)
             if not isinstance(value, int) or value < least:
                 raise InvalidArgument(
-                    f"{name} of an OrtArenaCfg is a number from {least} on, not {value!r}"
+                    f"{name} of an OrtArenaCfg must be a number from {least} on, got {value!r}"
                 )
             setattr(self, name, value)
 
@@ -126,9 +126,9 @@ def create_and_register_allocator(
     would exceed the limit fails, as with sardonyx.max_arena_bytes.
     """
     if not isinstance(mem_info, OrtMemoryInfo):
-        raise TypeError(f"mem_info is an OrtMemoryInfo, not {type(mem_info).__name__}")
+        raise TypeError(f"mem_info must be an OrtMemoryInfo, got {type(mem_info).__name__}")
     if arena_cfg is not None and not isinstance(arena_cfg, OrtArenaCfg):
-        raise TypeError(f"arena_cfg is an OrtArenaCfg, not {type(arena_cfg).__name__}")
+        raise TypeError(f"arena_cfg must be an OrtArenaCfg, got {type(arena_cfg).__name__}")
     if mem_info.device_type is not OrtMemoryInfoDeviceType.CPU:
         raise NotImplemented(
             f"sessions share memory of the CPU only, not {mem_info.name}",

@@ -61,7 +61,7 @@ def set_default_logger_severity(level: int) -> None:
 def set_default_logger_verbosity(level: int) -> None:
     """Do nothing: severity 0 has a single verbosity."""
     if not isinstance(level, int):
-        raise TypeError(f"a verbosity is a number, not {type(level).__name__}")
+        raise TypeError(f"a verbosity must be a number, got {type(level).__name__}")
 
 
 def set_global_thread_pool_sizes(

@@ -154,7 +154,7 @@ class OrtEpContextDataBuffer:
         """Allocate this many bytes; only once."""
         if self._data is not None or not 0 <= size <= self.max_size:
             raise ValueFault(
-                f"allocate accepts one call with at most {self.max_size} bytes, not {size}"
+                f"allocate accepts one call with at most {self.max_size} bytes, got {size}"
             )
         self._data = bytearray(size)
 
@@ -251,7 +251,7 @@ def get_model_compatibility_for_ep_devices(
         raise ValueFault("the list of devices is empty")
     if not isinstance(compatibility_info, str):
         kind = type(compatibility_info).__name__
-        raise TypeError(f"compatibility_info is a string, not {kind}")
+        raise TypeError(f"compatibility_info must be a string, got {kind}")
     return OrtCompiledModelCompatibility.EP_NOT_APPLICABLE
 
 

@@ -92,7 +92,7 @@ def _store(out: Any, values: Array, what: str) -> None:
     if not isinstance(out, np.ndarray) or out.dtype != values.dtype or out.size != values.size:
         shown = f"{out.dtype} {out.size}" if isinstance(out, np.ndarray) else type(out).__name__
         raise InvalidArgument(
-            f"{what} is an array of {values.size} elements of {values.dtype}, not {shown}"
+            f"{what} must be an array of {values.size} elements of {values.dtype}, got {shown}"
         )
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise InvalidArgument(f"{what} is not writable and contiguous")
@@ -109,7 +109,7 @@ def _checked_weights(src: Any, rows: int, columns: int, block: int) -> Array:
             f"weights of {rows} rows and {columns} columns have {src.size} elements"
         )
     if block < 1:
-        raise InvalidArgument(f"a block has 1 element or more, not {block}")
+        raise InvalidArgument(f"a block must have 1 element or more, got {block}")
     return np.ascontiguousarray(src).reshape(-1)[:count].reshape(rows, columns)
 
 
@@ -155,7 +155,7 @@ def quantize_matmul_bnb4(dst: Any, src: Any, absmax: Any, *rest: Any) -> None:
     block_size, quant_type, n, k = rest
     weights = _checked_weights(src, k, n, block_size)
     if quant_type not in (_FP4, _NF):
-        raise InvalidArgument(f"quant_type is 0 for FP4 or 1 for NF4, not {quant_type}")
+        raise InvalidArgument(f"quant_type must be 0 for FP4 or 1 for NF4, got {quant_type}")
     flat = weights.reshape(-1)
     n_blocks = -(-flat.size // block_size)
     padded = np.zeros(n_blocks * block_size, np.float32)
@@ -187,7 +187,7 @@ def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Array, N: int, K: int) -> Arra
     """Return packed 4-bit codes [N, K / 2] transposed: those of [K, N / 2], as one vector."""
     codes = np.asarray(q_weights, np.uint8)
     if N % 2 or K % 2:
-        raise InvalidArgument(f"N and K are even, not {N} and {K}")
+        raise InvalidArgument(f"N and K must be even, got {N} and {K}")
     if codes.shape != (N, K // 2):
         raise InvalidArgument(f"q_weights is of shape {list(codes.shape)}, not [N, K / 2]")
     rows = np.stack((codes & 15, codes >> 4), 2).reshape(N, K).T

@@ -96,7 +96,9 @@ class SessionOptions:
             elif kind is str:
                 value = os.fspath(value)
             elif not isinstance(value, int):
-                raise TypeError(f"{name} is of type {kind.__name__}, not {type(value).__name__}")
+                raise TypeError(
+                    f"{name} must be of type {kind.__name__}, got {type(value).__name__}"
+                )
         super().__setattr__(name, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
@@ -128,7 +130,7 @@ class SessionOptions:
             try:
                 value = int(text)
             except ValueError:
-                raise InvalidArgument(f"{key} is a whole number, not {text!r}") from None
+                raise InvalidArgument(f"{key} must be a whole number, got {text!r}") from None
         setattr(self, name, value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -210,7 +212,7 @@ class SessionOptions:
     ) -> None:
         """Set a function that selects devices from (devices, model metadata, {}, maximal count)."""
         if not callable(delegate):
-            raise TypeError(f"the delegate is a function, not {type(delegate).__name__}")
+            raise TypeError(f"the delegate must be a function, got {type(delegate).__name__}")
         self._policy, self._delegate = None, delegate
 
     def has_providers(self) -> bool:
@@ -242,7 +244,7 @@ class SessionOptions:
     ) -> None:
         """Do nothing: for compatibility. No provider stores data of its own in models."""
         if not callable(read_func) or max_data_size < 0:
-            raise InvalidArgument("the arguments are a function and a size of 0 or more")
+            raise InvalidArgument("the arguments must be a function and a size of 0 or more")
 
     def clear_ep_context_data_read_func(self) -> None:
         """Do nothing: for compatibility."""
@@ -284,7 +286,7 @@ def _option_type(name: str) -> type | None:
 def one_of(key: str, value: str, table: dict[str, Any]) -> Any:
     """Return the meaning of a config value from a table; raise an error for any other."""
     if value not in table:
-        raise InvalidArgument(f"{key} is one of {', '.join(table)}, not {value!r}")
+        raise InvalidArgument(f"{key} must be one of {', '.join(table)}, got {value!r}")
     return table[value]
 
 
@@ -304,19 +306,21 @@ def byte_count(key: str, text: str) -> int:
     unit = _UNITS.get(text[len(number) :].lower())
     if not number.strip().isdecimal() or unit is None:
         raise InvalidArgument(
-            f"{key} is a number of bytes, as in 1000000, 512MB or 2GiB, not {text!r}"
+            f"{key} must be a number of bytes, as in 1000000, 512MB or 2GiB, got {text!r}"
         )
     return int(number) * unit
 
 
 def _check_strings(key: Any, value: Any) -> None:
     if not isinstance(key, str) or not isinstance(value, str):
-        raise TypeError(f"a config key and its value are strings, not {key!r} and {value!r}")
+        raise TypeError(f"a config key and its value must be strings, got {key!r} and {value!r}")
 
 
 def _dim(value: int) -> int:
     if not isinstance(value, int) or value < 0:
-        raise InvalidArgument(f"the size of a dimension is a number of 0 or more, not {value!r}")
+        raise InvalidArgument(
+            f"the size of a dimension must be a number of 0 or more, got {value!r}"
+        )
     return value
 
 
@@ -391,7 +395,7 @@ class RunOptions:
         from sardonyx.ort.adapters import LoraAdapter
 
         if not isinstance(adapter, LoraAdapter):
-            raise TypeError(f"adapter is a LoraAdapter, not {type(adapter).__name__}")
+            raise TypeError(f"adapter must be a LoraAdapter, got {type(adapter).__name__}")
         self._adapters.append(adapter)
 
     def _adapter_feed(self, inputs: AbstractSet[str]) -> dict[str, Any]:
@@ -418,7 +422,7 @@ def set_global_threads(intra_op: int, inter_op: int) -> None:
     global _global_threads
     if not all(isinstance(number, int) and number >= 0 for number in (intra_op, inter_op)):
         raise InvalidArgument(
-            f"numbers of threads are 0 for all CPUs, or more, not {intra_op!r} and {inter_op!r}"
+            f"numbers of threads must be 0 for all CPUs, or more, got {intra_op!r} and {inter_op!r}"
         )
     # Zeros restore the state in which no numbers were set.
     _global_threads = intra_op if intra_op or inter_op else None

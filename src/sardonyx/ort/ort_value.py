@@ -97,7 +97,7 @@ class OrtValue:
         if not isinstance(numpy_obj, np.ndarray) or numpy_obj.dtype.kind in "USO":
             kind = getattr(numpy_obj, "dtype", type(numpy_obj).__name__)
             raise ValueFault(
-                f"numpy_obj is a numpy array of numbers, not {kind}",
+                f"numpy_obj must be a numpy array of numbers, got {kind}",
                 hint="pass strings and lists to run directly",
             )
         value = cls(numpy_obj)
@@ -126,7 +126,7 @@ class OrtValue:
         """
         dtype = _dtype_of(onnx_element_type)
         if not isinstance(data, np.ndarray):
-            raise TypeError(f"data is a numpy array, not {type(data).__name__}")
+            raise TypeError(f"data must be a numpy array, got {type(data).__name__}")
         if data.dtype.itemsize != dtype.itemsize or data.dtype.hasobject or dtype is STRING:
             raise ValueFault(
                 f"elements of {data.dtype} have {data.dtype.itemsize} bytes, "
@@ -180,7 +180,9 @@ class OrtValue:
         from sardonyx.ort.sparse_tensor import SparseTensor
 
         if not isinstance(sparse_tensor, SparseTensor):
-            raise TypeError(f"sparse_tensor is a SparseTensor, not {type(sparse_tensor).__name__}")
+            raise TypeError(
+                f"sparse_tensor must be a SparseTensor, got {type(sparse_tensor).__name__}"
+            )
         return cls(sparse_tensor)
 
     @classmethod
@@ -258,7 +260,7 @@ class OrtValue:
             self._check_bits(data.dtype)
             return OrtValue(data)._value if data.dtype == self._np else np.ascontiguousarray(data)
         if not isinstance(data, OrtValue) and not is_tensor(data):
-            raise TypeError(f"a tensor is updated from another or from an array, not {data!r}")
+            raise TypeError(f"a tensor must be updated from another or from an array, got {data!r}")
         value = OrtValue(data)
         source = value._tensor()
         assert value._dtype is not None
@@ -413,7 +415,7 @@ def _dtype_of(element_type: Any) -> DType:
 def _checked_shape(shape: Any) -> tuple[int, ...]:
     dims = tuple(index(d) for d in shape)
     if any(d < 0 for d in dims):
-        raise ValueFault(f"a shape has sizes of 0 or more, not {list(dims)}")
+        raise ValueFault(f"a shape must have sizes of 0 or more, got {list(dims)}")
     if len(dims) > _MAX_DIMS or math.prod(max(d, 1) for d in dims) > _MAX_ELEMENTS:
         raise ValueFault(f"a tensor of shape {list(dims)} has too many dims or elements")
     return dims

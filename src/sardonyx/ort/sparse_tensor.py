@@ -70,9 +70,9 @@ class SparseTensor:
     ) -> None:
         self._shape = tuple(int(d) for d in dense_shape)
         if any(d < 0 for d in self._shape):
-            raise ValueFault(f"a shape has sizes of 0 or more, not {list(self._shape)}")
+            raise ValueFault(f"a shape must have sizes of 0 or more, got {list(self._shape)}")
         if not isinstance(values, np.ndarray):
-            raise TypeError(f"values are a numpy array, not {type(values).__name__}")
+            raise TypeError(f"values must be a numpy array, got {type(values).__name__}")
         dtype = by_numpy(values.dtype)
         if dtype is None or values.dtype.kind == "S":
             raise ValueFault(f"ONNX has no values of {values.dtype}")
@@ -93,11 +93,11 @@ class SparseTensor:
         count = tensor._values.size
         if tensor._values.ndim != 1 or indices.shape not in ((count,), (count, 2)):
             raise ValueFault(
-                f"{list(tensor._values.shape)} values have indices of shape [{count}] or "
-                f"[{count}, 2], not {list(indices.shape)}"
+                f"{list(tensor._values.shape)} values need indices of shape [{count}] or "
+                f"[{count}, 2], got {list(indices.shape)}"
             )
         if indices.ndim == 2 and len(tensor._shape) != 2:
-            raise ValueFault(f"rows and columns index a matrix, not {list(tensor._shape)}")
+            raise ValueFault(f"rows and columns index a matrix, got {list(tensor._shape)}")
         tensor._check_range()
         return tensor
 
@@ -160,7 +160,7 @@ class SparseTensor:
         rows, columns = self._shape
         # onnxruntime accepts an empty matrix without row offsets.
         if outer.shape != (rows + 1,) and not (count == 0 and outer.size == 0):
-            raise ValueFault(f"{rows} rows have {rows + 1} row offsets, not {list(outer.shape)}")
+            raise ValueFault(f"{rows} rows need {rows + 1} row offsets, got {list(outer.shape)}")
         if outer.size and (outer[0] != 0 or outer[-1] != count or (np.diff(outer) < 0).any()):
             raise ValueFault(f"the row offsets do not ascend from 0 to {count}")
         if count and ((inner < 0).any() or (inner >= columns).any()):
@@ -245,5 +245,5 @@ class SparseTensor:
 def _as_indices(values: Any, what: str, dtype: Any = np.int64) -> Array:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
-        raise ValueFault(f"{what} are whole numbers, not {array.dtype}")
+        raise ValueFault(f"{what} must be whole numbers, got {array.dtype}")
     return np.ascontiguousarray(array, dtype)

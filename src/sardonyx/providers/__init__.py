@@ -97,7 +97,7 @@ def torch_provider(name: str, options: Mapping[str, str], logger: Logger) -> Pro
 
     if name == CUDA:
         if options.get("device", "cuda").partition(":")[0] != "cuda":
-            raise InvalidArgument(f"{name} has the device cuda, not {options['device']!r}")
+            raise InvalidArgument(f"the device of {name} must be cuda, got {options['device']!r}")
         options = {"device": "cuda", **options}
     return Torch("cuda" if name == CUDA else "torch", parse(options, logger.warning))
 
@@ -179,6 +179,6 @@ def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, A
                 pairs.append((name, options))
             case _:
                 raise ValueError(
-                    f"a provider is a name, or a name with a dict of options, not {item!r}"
+                    f"a provider must be a name, or a name with a dict of options, got {item!r}"
                 )
     return pairs

@@ -37,7 +37,7 @@ class MatMulBnb4Quantizer:
         nodes_to_exclude: Iterable[str] | None = None,
     ) -> None:
         if quant_type not in (self.FP4, self.NF4):
-            raise AssertionError(f"quant_type is 0 for FP4 or 1 for NF4, not {quant_type}")
+            raise AssertionError(f"quant_type must be 0 for FP4 or 1 for NF4, got {quant_type}")
         if block_size < 16 or block_size & (block_size - 1):
             raise InvalidArgument(
                 f"block_size is {block_size}, and must be a power of two from 16",

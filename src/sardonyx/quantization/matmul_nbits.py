@@ -107,7 +107,7 @@ class MatMulNBitsQuantizer:
         elif config.algorithm == "k_quant":
             form = Format(self.bits, self.block_size, is_symmetric=False)
         elif config.algorithm == "GPTQ" and config.block_size < 1:
-            raise InvalidArgument(f"GPTQ rounds blocks of 1 row or more, not {config.block_size}")
+            raise InvalidArgument(f"block_size of GPTQ must be at least 1, got {config.block_size}")
         excluded, included = self.nodes_to_exclude, self.nodes_to_include or ()
         return Settings(config, form, level or 0, frozenset(excluded), frozenset(included))
 

@@ -26,7 +26,9 @@ class _Named(Enum):
     def from_string(cls, name: str) -> Self:
         """Return the member with a name; ValueError for other names."""
         if name not in cls.__members__:
-            raise ValueError(f"{name!r} is not one of {', '.join(cls.__members__)}")
+            raise ValueError(
+                f"{cls.__name__} must be one of {', '.join(cls.__members__)}, got {name!r}"
+            )
         return cls[name]
 
 

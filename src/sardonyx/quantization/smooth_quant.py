@@ -47,7 +47,7 @@ def smooth(
     With `folds`, the division is folded into the constants of the node before it where possible.
     """
     if not 0 <= alpha <= 1:
-        raise InvalidArgument(f"SmoothQuantAlpha is {alpha}, and it is between 0 and 1")
+        raise InvalidArgument(f"SmoothQuantAlpha must be between 0 and 1, got {alpha}")
     graph, types = document.graph, value_types(document)
     groups = _groups(graph, types)
     largest = _largest_by_channel(document, groups, types, feeds)

@@ -141,7 +141,7 @@ def check(config: ServerConfig) -> None:
     _choice("log", config.log, LOGS)
     for name, port in (("port", config.port), ("grpc_port", config.grpc_port)):
         if not -1 <= port <= 65535:
-            raise InvalidArgument(f"{name} is a number up to 65535, not {port}")
+            raise InvalidArgument(f"{name} must be a number up to 65535, got {port}")
     if bool(config.certificate) != bool(config.key):
         raise InvalidArgument("TLS needs both, certificate and key")
     if config.client_ca and not config.certificate:
@@ -159,7 +159,7 @@ def check(config: ServerConfig) -> None:
 
 def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise InvalidArgument(f"{name} is one of {', '.join(choices)}, not {value!r}")
+        raise InvalidArgument(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 
 
 def _checked(record: Any, values: Mapping[str, Any], where: str) -> Any:
@@ -175,7 +175,7 @@ def _checked(record: Any, values: Mapping[str, Any], where: str) -> Any:
         accepted = _TYPES.get(annotations[name], (dict,))
         if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
             kind = " or ".join(each.__name__ for each in accepted)
-            raise InvalidArgument(f"{name} of {where} is a {kind}, not {value!r:.60}")
+            raise InvalidArgument(f"{name} of {where} must be of type {kind}, got {value!r:.60}")
         changes[name] = tuple(map(str, value)) if isinstance(value, list) else value
     return replace(record, **changes)
 

@@ -73,7 +73,7 @@ def _check_formats(options: SessionOptions) -> None:
     for key in (Keys.LOAD_FORMAT, Keys.SAVE_FORMAT):  # a model's own bytes tell how to load it
         value = options._entries.get(key, _ONNX)
         if value.upper() not in _FORMATS:
-            raise InvalidArgument(f"{key} is {' or '.join(_FORMATS)}, not {value!r}")
+            raise InvalidArgument(f"{key} must be {' or '.join(_FORMATS)}, got {value!r}")
 
 
 def _load_options(options: SessionOptions) -> LoadOptions:
@@ -152,13 +152,15 @@ def _cancellation_check(options: SessionOptions) -> Callable[[], None]:
 
 def _byte_limit(key: str, text: str) -> int:
     if not text.isdigit():
-        raise InvalidArgument(f"{key} is a number of bytes, not {text!r}")
+        raise InvalidArgument(f"{key} must be a number of bytes, got {text!r}")
     return int(text)
 
 
 def _pass_number(text: str | None) -> int | None:
     if text is not None and not (text.isascii() and text.isdecimal()):
-        raise InvalidArgument(f"{Keys.STOP_AFTER_PASS} is the number of a pass, or 0, not {text!r}")
+        raise InvalidArgument(
+            f"{Keys.STOP_AFTER_PASS} must be the number of a pass, or 0, got {text!r}"
+        )
     return None if text is None else int(text)
 
 
@@ -176,8 +178,8 @@ def _nbits_block(text: str) -> int:
     block = int(text) if text == "-1" or text.isdecimal() else None
     if block is None or (block > 0 and (block < 16 or block & (block - 1))):
         raise InvalidArgument(
-            f"{Keys.NBITS_BLOCK_SIZE} is a power of two from 16 on, 0 for 32 or -1 to let it "
-            f"depend on the weights, not {text!r}"
+            f"{Keys.NBITS_BLOCK_SIZE} must be a power of two from 16 on, 0 for 32 or -1 to let it "
+            f"depend on the weights, got {text!r}"
         )
     return block
 
@@ -202,8 +204,8 @@ def _dim_hints(text: str) -> dict[str, int]:
         is_size = size.isascii() and size.isdigit() and len(size) <= _MAX_DIGITS and int(size) > 0
         if not name or not is_size:
             raise InvalidArgument(
-                f"{Keys.DIM_HINTS} lists names of dims with a size from 1 on each, as in "
-                f"batch=8,sequence=128, not {text!r:.200}"
+                f"{Keys.DIM_HINTS} must list names of dims with a size from 1 on each, as in "
+                f"batch=8,sequence=128, got {text!r:.200}"
             )
         if hints.setdefault(name, int(size)) != int(size):
             raise InvalidArgument(

@@ -109,7 +109,9 @@ class InferenceSession(RunMethodsMixin):
         self._container = prepacked_weights_container
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
-            raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
+            raise TypeError(
+                f"sess_options must be a SessionOptions, got {type(sess_options).__name__}"
+            )
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         if embedded_options.are_enabled(kwargs):
             source = read_model(path_or_bytes)
@@ -455,7 +457,7 @@ class InferenceSession(RunMethodsMixin):
         if not names:
             return list(range(len(self._output_names)))
         if isinstance(names, str):
-            raise InvalidArgument(f"output names are a list: [{names!r}], not {names!r}")
+            raise InvalidArgument(f"output names must be a list: [{names!r}], got {names!r}")
         try:
             return [self._output_names.index(name) for name in names]
         except ValueError:

@@ -216,7 +216,9 @@ class IntrospectionMixin:
             raise ValueFault("the options are empty")
         for key, value in options.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise TypeError(f"an option and its value are strings, not {key!r} and {value!r}")
+                raise TypeError(
+                    f"an option and its value must be strings, got {key!r} and {value!r}"
+                )
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
         """Free the CUDA graph that was recorded for runs of a gpu_graph_id."""

@@ -117,7 +117,7 @@ class SessionIOBinding:
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         """Bind an OrtValue, which each run reads in its own memory."""
         if not isinstance(value, OrtValue):
-            raise TypeError(f"the bound value is an OrtValue, not {type(value).__name__}")
+            raise TypeError(f"the bound value must be an OrtValue, got {type(value).__name__}")
         self.bind_input(name, value)
 
     def bind_output(self, name: str, device: OrtDevice, *raw: Any) -> None:
@@ -137,7 +137,7 @@ class SessionIOBinding:
         """Bind a tensor that each run writes the output to."""
         index = self._check_output(name)
         if not isinstance(value, OrtValue):
-            raise TypeError(f"the bound value is an OrtValue, not {type(value).__name__}")
+            raise TypeError(f"the bound value must be an OrtValue, got {type(value).__name__}")
         _check_target(name, self._session._compiled.program.outputs[index].fact, value)
         self._bind(name, _Target(value))
 

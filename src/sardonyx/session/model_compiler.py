@@ -63,7 +63,9 @@ class ModelCompiler:
     ) -> None:
         """Set the model, the options, and the location of its weights."""
         if not isinstance(sess_options, SessionOptions):
-            raise TypeError(f"sess_options is a SessionOptions, not {type(sess_options).__name__}")
+            raise TypeError(
+                f"sess_options must be a SessionOptions, got {type(sess_options).__name__}"
+            )
         if not input_model_path_or_bytes:
             raise ValueError("the model is an empty path or empty bytes")
         self._model = input_model_path_or_bytes
@@ -101,7 +103,9 @@ class ModelCompiler:
     def compile_to_stream(self, write_function: Callable[[bytes], None]) -> None:
         """Pass the model to a function in chunks."""
         if not callable(write_function):
-            raise TypeError(f"write_function is a function, not {type(write_function).__name__}")
+            raise TypeError(
+                f"write_function must be a function, got {type(write_function).__name__}"
+            )
 
         def write(data: Any) -> None:
             try:
@@ -116,7 +120,7 @@ class ModelCompiler:
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], None]) -> None:
         """Do nothing: for compatibility. No provider has data to write."""
         if not callable(write_func):
-            raise TypeError(f"write_func is a function, not {type(write_func).__name__}")
+            raise TypeError(f"write_func must be a function, got {type(write_func).__name__}")
 
     def clear_ep_context_data_write_func(self) -> None:
         """Do nothing: for compatibility."""

@@ -59,7 +59,7 @@ def placement_preferences(
         size = entries[Keys.CUDA_PARTITIONING].partition(",")[0].strip()
         if size and not size.isdecimal():
             raise InvalidArgument(
-                f"{Keys.CUDA_PARTITIONING} begins with a limit in KB, not {size!r}"
+                f"{Keys.CUDA_PARTITIONING} must begin with a limit in KB, got {size!r}"
             )
         limits = {p.device: int(size) << 10 for p in with_device if size}
     patterns = _pattern_assignments(entries.get(Keys.PLACEMENT, ""))
@@ -78,8 +78,8 @@ def _pattern_assignments(text: str) -> Iterator[Assignment]:
         pattern, _, target = entry.rpartition("=")
         if not pattern or not target:
             raise InvalidArgument(
-                f"{Keys.PLACEMENT} lists patterns of node names with a provider each, as in "
-                f"encoder/*=cuda;*=cpu, not {text!r}"
+                f"{Keys.PLACEMENT} must list patterns of node names with a provider each, as in "
+                f"encoder/*=cuda;*=cpu, got {text!r}"
             )
         yield Assignment(pattern.strip(), target.strip().lower())
 
@@ -98,8 +98,8 @@ def _layer_assignments(entries: Mapping[str, str]) -> Iterator[Assignment]:
         target, opening, names = entry.strip().partition("(")
         if not opening or not names.endswith(")"):
             raise InvalidArgument(
-                f"{_LAYERS[0]} lists devices with parts of node names, as in "
-                f"gpu(layers.0,layers.1), not {text!r}"
+                f"{_LAYERS[0]} must list devices with parts of node names, as in "
+                f"gpu(layers.0,layers.1), got {text!r}"
             )
         for name in names[:-1].split(","):
             is_prefix = name.strip().startswith("=")

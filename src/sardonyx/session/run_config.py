@@ -54,7 +54,7 @@ def _spin_us(text: str | None) -> int:
         return RunSettings().spin_us
     if not text.isdecimal() or int(text) > _MAX_SPIN_US:
         raise InvalidArgument(
-            f"{Keys.SPIN_US} is a number of microseconds up to {_MAX_SPIN_US}, not {text!r}"
+            f"{Keys.SPIN_US} must be a number of microseconds up to {_MAX_SPIN_US}, got {text!r}"
         )
     return int(text)
 
@@ -93,7 +93,7 @@ def graph_id(options: RunOptions) -> int:
     """Return the id of the CUDA graph that a run records or replays; -1: none."""
     text = options._entries.get(_GRAPH_ID, "0")
     if not text.removeprefix("-").isdecimal():
-        raise InvalidArgument(f"{_GRAPH_ID} is a number, not {text!r}")
+        raise InvalidArgument(f"{_GRAPH_ID} must be a number, got {text!r}")
     return int(text)
 
 

@@ -73,7 +73,7 @@ class RunMethodsMixin(IntrospectionMixin):
 
         for name, value in input_dict_ort_values.items():
             if not isinstance(value, OrtValue):
-                raise TypeError(f"the input {name} is an OrtValue, not {type(value).__name__}")
+                raise TypeError(f"the input {name} must be an OrtValue, got {type(value).__name__}")
         feed = {name: value._fed() for name, value in input_dict_ort_values.items()}
         results = self._run_on_device(output_names, feed, run_options)
         return [as_ort_value(result) for result in results]

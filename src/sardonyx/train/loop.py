@@ -236,9 +236,7 @@ def _check(
             raise InvalidArgument(f"`{name}` needs data for `evaluation`")
     known = ["loss"] if evaluation is None else evaluation.names
     if options.monitor not in known:
-        raise InvalidArgument(
-            f"monitor is {options.monitor!r}, and must be one of {', '.join(known)}"
-        )
+        raise InvalidArgument(f"monitor must be one of {', '.join(known)}, got {options.monitor!r}")
     for name in ("resume", "save_every"):
         if checkpoints is None and getattr(options, name):
             raise InvalidArgument(f"`{name}` needs a folder of `checkpoints`")

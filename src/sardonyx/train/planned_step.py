@@ -71,7 +71,7 @@ def read_example(made: Any, where: str) -> Example:
     module, inputs, loss = (*parts, _loss)[:3]
     if not callable(loss):
         kind = type(loss).__name__
-        raise InvalidArgument(f"the third value of {where} must be a loss function, not {kind}")
+        raise InvalidArgument(f"the third value of {where} must be a loss function, got {kind}")
     if isinstance(inputs, Mapping):
         return Example(module, (), dict(inputs), loss)
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)

@@ -132,7 +132,7 @@ def _loaded(model: Any) -> tuple[onnx.ModelProto, str | None]:
     if not isinstance(model, onnx.ModelProto):
         # onnxruntime raises RuntimeError here and below, which programs may catch.
         kind = type(model).__name__
-        raise RuntimeError(f"the model is a ModelProto or a path, not {kind}")  # noqa: TRY004
+        raise RuntimeError(f"the model must be a ModelProto or a path, got {kind}")  # noqa: TRY004
     if model.ByteSize() > MAX_CHECKED_BYTES:
         raise RuntimeError("the model has more than 2 GB: pass the path of its file instead")
     return model, None
@@ -145,7 +145,7 @@ def _loss_block(loss: Any) -> onnxblock.Block:
         return _LOSSES[loss]()
     if not isinstance(loss, onnxblock.Block):
         kind = type(loss).__name__
-        raise RuntimeError(f"the loss is a LossType or a Block, not {kind}")  # noqa: TRY004
+        raise RuntimeError(f"the loss must be a LossType or a Block, got {kind}")  # noqa: TRY004
     block: onnxblock.Block = loss
     return block
 
@@ -154,16 +154,15 @@ def _optimizer_block(optimizer: Any) -> Any:
     if isinstance(optimizer, OptimType):
         return _OPTIMIZERS[optimizer]()
     if not isinstance(optimizer, onnxblock.Block):
-        raise TypeError(
-            f"the optimizer is an OptimType or an onnxblock.Block, not {type(optimizer).__name__}"
-        )
+        kind = type(optimizer).__name__
+        raise TypeError(f"the optimizer must be an OptimType or an onnxblock.Block, got {kind}")
     return optimizer
 
 
 def _output_names(names: Any) -> list[str]:
     if names and not isinstance(names, list):
         raise RuntimeError(
-            f"additional_output_names is a list of names, not {type(names).__name__}"
+            f"additional_output_names must be a list of names, got {type(names).__name__}"
         )
     return names or []
 

@@ -144,7 +144,7 @@ class CheckpointState:
         `format="onnxruntime"` writes one for onnxruntime-training, without the learning rate.
         """
         if format not in _FORMATS:
-            raise InvalidArgument(f"the format is {' or '.join(_FORMATS)}, not {format!r}")
+            raise InvalidArgument(f"the format must be {' or '.join(_FORMATS)}, got {format!r}")
         _FORMATS[format](state._state, checkpoint_uri, include_optimizer_state)
 
     @property

@@ -42,7 +42,7 @@ class Module:
     ) -> None:
         """Load the models; `device` is cpu or cuda, with a number after a colon."""
         if not isinstance(state, CheckpointState):
-            raise TypeError(f"state is a CheckpointState, not {type(state).__name__}")
+            raise TypeError(f"state must be a CheckpointState, got {type(state).__name__}")
         self.training = True
         self._checkpoint = state
         self._state: TrainingState = state._state
@@ -254,6 +254,6 @@ def _providers(device: str) -> list[Any]:
     """Return the providers for a device such as cuda:1."""
     kind, _, number = device.partition(":")
     if kind not in ("cpu", "cuda") or (number and not number.isdigit()):
-        raise InvalidArgument(f"the device is cpu, cuda or cuda:<number>, not {device!r}")
+        raise InvalidArgument(f"the device must be cpu, cuda or cuda:<number>, got {device!r}")
     host = "CPUExecutionProvider"
     return [host] if kind == "cpu" else [(_CUDA, {"device_id": number or "0"}), host]

@@ -20,7 +20,7 @@ class Optimizer:
     def __init__(self, optimizer_uri: Path, module: Module) -> None:
         """Read an optimizer model; moments of the checkpoint are used, if it has any."""
         if not isinstance(module, Module):
-            raise TypeError(f"module is a Module, not {type(module).__name__}")
+            raise TypeError(f"module must be a Module, got {type(module).__name__}")
         self._model = read_optimizer_model(optimizer_uri)
         self._state = module._state
         options = module._session_options

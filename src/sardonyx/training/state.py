@@ -76,12 +76,14 @@ class TrainingState:
     def set_property(self, name: str, value: Property) -> None:
         """Set a property; integers are stored in 64 bits and floats in 32, as in onnxruntime."""
         if not isinstance(name, str):
-            raise TypeError(f"the name of a property is a str, not {type(name).__name__}")
+            raise TypeError(f"the name of a property must be a str, got {type(name).__name__}")
         for kind, stored in _PROPERTIES:
             if isinstance(value, kind):
                 self.properties[name] = stored(value)
                 return
-        raise TypeError(f"the property {name} is an int, float or str, not {type(value).__name__}")
+        raise TypeError(
+            f"the property {name} must be an int, float or str, got {type(value).__name__}"
+        )
 
 
 def _int64(value: Any) -> int:

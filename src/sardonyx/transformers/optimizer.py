@@ -65,7 +65,7 @@ def optimize_by_onnxruntime(  # noqa: PLR0913 - onnxruntime's function
 ) -> str:
     """Save a model as the graph passes of a level leave it, and return the path."""
     if opt_level not in _LEVELS:
-        raise ValueError(f"opt_level is 1, 2 or 99, not {opt_level}")
+        raise ValueError(f"opt_level must be 1, 2 or 99, got {opt_level}")
     options = SessionOptions()
     options.graph_optimization_level = _LEVELS[opt_level]
     if optimized_model_path is None:
@@ -108,7 +108,9 @@ def _is_known(model_type: str) -> bool:
     if model_type in MODEL_TYPES:
         return True
     known = ", ".join(MODEL_TYPES)
-    logger.warning("the model is not fused: its type %r is none of %s", model_type, known)
+    logger.warning(
+        "the model is not fused: model_type must be one of %s, got %r", known, model_type
+    )
     return False
 
 

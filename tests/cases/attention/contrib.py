@@ -101,7 +101,7 @@ GROUP = [
     group([7], 3, 8, 5, *NORMS, **ELSEWHERE),
     group([7], 3, 8, 5, *COS_SIN, *NORMS[2:], do_rotary=1, packed=True, **ELSEWHERE),
     group([4], 5, 5, 0, *NORMS[:-1], match="go together"),
-    group([4], 5, 5, local_window_size=0, match="local_window_size 0"),
+    group([4], 5, 5, local_window_size=0, match="local_window_size must .* got 0"),
     group([4], 5, 5, causal=0, local_window_size=2, match="needs causal attention"),
     group([4], 5, 5, qk_output=3, match="qk_output must .* got 3"),
     group([4, 4], 5, 5, 0, *ROTARY_OFF, None, f32(3), match="head_sink"),

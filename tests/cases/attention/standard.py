@@ -99,9 +99,11 @@ ATTENTION = [
     fails("Attention", Q, K, V, f32(5, 6), match="does not broadcast to the scores"),
     fails("Attention", Q, K, V, None, f32(2, 3, 7, 8), match="go together"),
     fails("Attention", Q, K, V, None, None, None, of([9, 1], np.int64), match="outside"),
-    fails("Attention", Q, K, V, qk_matmul_output_mode=4, match="qk_matmul_output_mode 4"),
+    fails(
+        "Attention", Q, K, V, qk_matmul_output_mode=4, match="qk_matmul_output_mode must .* got 4"
+    ),
     fails("Attention", Q, K, V, softmax_precision=6, match="softmax_precision must .* got 6"),
-    fails("Attention", Q, K, V, left_window_size=-2, match="left_window_size -2"),
+    fails("Attention", Q, K, V, left_window_size=-2, match="left_window_size must .* got -2"),
 ]
 
 # Kernels do not show their scores.

@@ -32,5 +32,5 @@ CASES = [
     norm(X, of([0.05]), f16(40), f16(40), of([0.031]), epsilon=0.1),
     norm(X, of(0.05), f32(3, 40), f32(3, 40), of(0.031), axis=1),
     fails(OP, X, of(1), f32(40), None, of(1), domain=DOMAIN, order_X=2, match="row major"),
-    fails(OP, X, of(1), f32(1, 40), None, of(1), domain=DOMAIN, match="has not the axes"),
+    fails(OP, X, of(1), f32(1, 40), None, of(1), domain=DOMAIN, match="does not have the axes"),
 ]

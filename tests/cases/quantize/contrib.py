@@ -46,7 +46,7 @@ QA = [
         ),
         no(op, *kind(U, 1, 0), *kind(codes(np.uint8, 4), 1, 0), of(1), match="broadcast"),
         no(op, U, f32(3), None, U, of(1), None, of(1), match="A_scale is one number"),
-        no(op, U, of(1), None, U, of(1), None, f32(1, 1), match="C_scale is one number"),
+        no(op, U, of(1), None, U, of(1), None, f32(1, 1), match="C_scale must be one number"),
     )
 ]  # fmt: skip
 
@@ -259,7 +259,7 @@ GEMM = [
     no("QGemm", *kind(A, 1, 0), B, f32(3), zero(0, np.int8), match="columns of B"),
     no("QGemm", *kind(A, 1, 0), *kind(B, 1, 0), ints(np.int32, 3), match="C does not broadcast"),
     no("QGemm", *kind(A, 1, 0), *kind(B, 1, 0), None, None, zero(3), match="needs y_scale"),
-    no("QGemm", *kind(U, 1, 0), *kind(B, 1, 0), match="A is a matrix"),
+    no("QGemm", *kind(U, 1, 0), *kind(B, 1, 0), match="A must be a matrix"),
 ]  # fmt: skip
 
 

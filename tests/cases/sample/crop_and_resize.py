@@ -26,7 +26,7 @@ CROP_SAMPLE = [
     ),
     ms("CropAndResize", IMAGE, f32(0, 4), ints(np.int32, 0), of([2, 2], np.int32)),
     no("CropAndResize", IMAGE, BOXES, WHICH + 1, of([2, 2], np.int32), match="batch index 2"),
-    no("CropAndResize", IMAGE, BOXES, WHICH, of([0, 2], np.int32), match="1 or more"),
+    no("CropAndResize", IMAGE, BOXES, WHICH, of([0, 2], np.int32), match="at least 1"),
     no("CropAndResize", IMAGE, BOXES, WHICH, of([2, 2], np.int32), mode="cubic", match="cubic"),
 ]
 

@@ -59,7 +59,7 @@ GRID = [
     case("GridSample", f32(1, 1, 3, 3), of([[[[np.nan, 0], [np.inf, 0]]]]),
          expect=(np.zeros((1, 1, 1, 2), np.float32),)),
     fails("GridSample", X, grid(2, 4, 3), match="differ in batch"),
-    fails("GridSample", X, grid(1, 4, 3, 2), match="one rank"),
+    fails("GridSample", X, grid(1, 4, 3, 2), match="the same rank"),
     fails("GridSample", X, grid(1, 4, 3), mode="bilinear", match="mode must be .*got bilinear"),
     fails("GridSample", X, grid(1, 4, 3), padding_mode="wrap", match="mode .*got wrap"),
 ]  # fmt: skip

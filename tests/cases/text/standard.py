@@ -82,7 +82,7 @@ NORMALIZED = [
     clean(text("iI"), text("\u0130I"), case_change_action="UPPER", locale="tr_TR.UTF-8"),
     clean(text("iI\u0130"), text("i\u0131i"), case_change_action="LOWER", locale="tr_TR.UTF-8"),
     fails("StringNormalizer", table(("a",), ("b",)), match=r"\[C\] or \[1, C\]: 2 and 1"),
-    fails("StringNormalizer", of("a", object), match=r"\[C\] or \[1, C\], not str\[\]"),
+    fails("StringNormalizer", of("a", object), match=r"\[C\] or \[1, C\], got str\[\]"),
     fails(
         "StringNormalizer",
         text("a"),

@@ -54,9 +54,9 @@ def qkv_projections(b: Builder, node: OldNode) -> Any:
 def gated_mlp(b: Builder, node: OldNode) -> Any:
     """act(x @ gate) * (x @ up)."""
     name = node.attr("activation")
-    if name not in _ACTIVATIONS:
+    if name not in _ACTIVATIONS:  # None if it is missing
         known = ", ".join(a.decode() for a in _ACTIVATIONS)
-        raise InvalidGraph(f"activation {name!r} is none of {known}")
+        raise InvalidGraph(f"activation must be one of {known}, got {name!r}")
     x, total = _normalized(b, node, 1e-5, outputs=1)
     gate, up = (_matmul(b, node, x, slot, "N") for slot in (3, 6))
     if name in (b"relu", b"gelu"):

@@ -13,6 +13,7 @@ from sardonyx.graph.graph import Value
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.load.upgrade import OldNode, Upgrades
 from sardonyx.ops.builder import Builder
+from sardonyx.ops.inference import check_choice
 
 UPGRADES: Final = Upgrades()
 
@@ -96,8 +97,7 @@ def gated_rms_norm(b: Builder, node: OldNode) -> Any:
     """RMS norm over groups as long as the scale, multiplied by the activated gate."""
     x, factor, gate = node.checked_inputs(3)
     activation = node.attr("activation", b"silu")
-    if activation not in (b"silu", b"swish", b"sigmoid"):
-        raise InvalidGraph(f"activation {activation!r} is none of silu, swish, sigmoid")
+    check_choice("activation", activation, (b"silu", b"swish", b"sigmoid"), InvalidGraph)
     shape = b.Concat(b.Shape(x, end=-1), b.ints(-1), b.Shape(factor), axis=0)
     groups = b.Reshape(b.Cast(x, to=F32.onnx), shape)
     epsilon = node.attr("epsilon", float(np.float32(1e-5)))

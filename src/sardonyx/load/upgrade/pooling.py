@@ -22,7 +22,7 @@ def p_becomes_an_integer(b: Builder, node: OldNode) -> Any:
     """
     p, attrs = node.attr("p", 2.0), node.attrs_without("p")
     if not math.isfinite(p) or p <= 0:
-        raise InvalidGraph(f"p of {node.op_type} is a positive number, not {p}")
+        raise InvalidGraph(f"p of {node.op_type} must be a positive number, got {p}")
     x = node.required_input(0)
     if p == int(p):
         return b.node(node.op_type, x, p=int(p), **attrs).outputs

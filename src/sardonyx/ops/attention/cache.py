@@ -137,7 +137,7 @@ def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
     past = 0 if past_key is None else past_key.dims[2]
     length = past + rows if total is None else cache_length(g, total, past)
     if key.rank != 4:
-        raise InvalidGraph(f"keys are [batch, heads, rows, head], not {key}")
+        raise InvalidGraph(f"keys must be [batch, heads, rows, head], got {key}")
     cache = key.shaped((batch, heads, length, head))
     presents = cache, value.shaped((batch, heads, length, value.dims[3]))
     return presents if query is None else (*presents, query.without_contents())

@@ -68,12 +68,11 @@ class AttentionAttrs:
     def check(self) -> None:
         """Raise for values outside the op's specification."""
         if self.qk_matmul_output_mode not in range(4):
-            raise InvalidGraph(
-                f"qk_matmul_output_mode {self.qk_matmul_output_mode} is none of 0, 1, 2, 3"
-            )
+            mode = self.qk_matmul_output_mode
+            raise InvalidGraph(f"qk_matmul_output_mode must be one of 0, 1, 2, 3, got {mode}")
         for side, size in (("left", self.left_window_size), ("right", self.right_window_size)):
             if size < -1:
-                raise InvalidGraph(f"{side}_window_size {size} is less than -1 (no bound)")
+                raise InvalidGraph(f"{side}_window_size must be at least -1 (no bound), got {size}")
         if self.softmax_precision is not None:
             precision(self.softmax_precision)
 

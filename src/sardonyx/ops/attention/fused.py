@@ -47,7 +47,7 @@ def _rows_first(shape: Shape) -> Shape:
 @attention.infer
 def _(g: Scope, q: Fact, k: Fact, v: Fact, mask: Fact | None, *_: Any, **attrs: Any) -> Fact:
     if min(q.rank, k.rank, v.rank) < 2:
-        raise ShapeError(f"q, k and v are stacks of matrices, not {q}, {k} and {v}")
+        raise ShapeError(f"q, k and v must be stacks of matrices, got {q}, {k} and {v}")
     g.equal(q.dims[-1], k.dims[-1], "rows of q and k have different lengths")
     g.equal(k.dims[-2], v.dims[-2], "k and v have different numbers of rows")
     lead = q.dims[:-2]

@@ -107,13 +107,14 @@ def _check(attrs: dict[str, Any], x: GroupQueryInputs) -> None:
     if attrs["sliding_window_cache"] and (attrs["local_window_size"] < 1 or x.past_key is None):
         raise InvalidGraph("sliding_window_cache 1 needs past_key and a local_window_size")
     if attrs["causal"] not in (0, 1):
-        raise InvalidGraph(f"causal {attrs['causal']} is neither 0 nor 1")
+        raise InvalidGraph(f"causal must be 0 or 1, got {attrs['causal']}")
     if attrs["local_window_size"] < 1 and attrs["local_window_size"] != -1:
-        raise InvalidGraph(f"local_window_size {attrs['local_window_size']} is not -1 or positive")
+        size = attrs["local_window_size"]
+        raise InvalidGraph(f"local_window_size must be -1 (no window) or positive, got {size}")
     if not attrs["causal"] and attrs["local_window_size"] != -1:
         raise InvalidGraph("local_window_size needs causal attention")
     if attrs["qk_output"] not in (0, SCORES, WEIGHTS):
-        raise InvalidGraph(f"qk_output {attrs['qk_output']} is none of 0, 1, 2")
+        raise InvalidGraph(f"qk_output must be one of 0, 1, 2, got {attrs['qk_output']}")
     all_or_none("key and value", x.key, x.value)
     all_or_none("past_key and past_value", x.past_key, x.past_value)
     all_or_none("cos_cache and sin_cache", x.cos, x.sin)
@@ -137,7 +138,7 @@ def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
         same_rank(4, past_key=x.past_key, past_value=x.past_value)
         past = x.past_key.dims[2]
         if x.past_key.dtype is not codec.dtype or x.past_value.dtype is not codec.dtype:
-            raise InvalidGraph(f"the cache is of {codec.dtype}, not {x.past_key}")
+            raise InvalidGraph(f"the cache must be of {codec.dtype}, got {x.past_key}")
         expected = (batch, kv_heads, past, codec.width(head))
         expect_dims(g, expected, past_key=x.past_key, past_value=x.past_value)
     _check_optional(g, x, attrs, (batch, rows, head))

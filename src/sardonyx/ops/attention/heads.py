@@ -23,7 +23,8 @@ def precision(number: int) -> DType:
     """Return the type that a softmax_precision attribute names."""
     dtype = PRECISIONS.get(number)
     if dtype is None:
-        raise InvalidGraph(f"softmax_precision {number} is none of {sorted(PRECISIONS)}")
+        known = ", ".join(map(str, sorted(PRECISIONS)))
+        raise InvalidGraph(f"softmax_precision must be one of {known}, got {number}")
     return dtype
 
 
@@ -45,7 +46,7 @@ def positive_heads(attrs: dict[str, Any]) -> int:
     """Return num_heads; raise unless it is 1 or more."""
     heads: int = attrs["num_heads"]
     if heads < 1:
-        raise InvalidGraph(f"num_heads must be 1 or more, got {heads}")
+        raise InvalidGraph(f"num_heads must be at least 1, got {heads}")
     return heads
 
 

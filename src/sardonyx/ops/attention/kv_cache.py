@@ -14,6 +14,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import same_dims
+from sardonyx.ops.inference import check_choice
 
 F8: Final = by_name("f8e4m3fn")
 QUANTIZED: Final = frozenset((I8, U8, F8))
@@ -67,11 +68,9 @@ def _broadcast_scale(scale: Array, shape: tuple[int, ...]) -> Array:
 
 def codec_of(attrs: dict[str, Any], query: DType, past: DType | None) -> Codec:
     """Return the cache encoding that a node's attributes select."""
+    for name in ("k_quant_type", "v_quant_type"):
+        check_choice(name, attrs[name], _GRANULARITIES, InvalidGraph)
     granularities = attrs["k_quant_type"], attrs["v_quant_type"]
-    for granularity in granularities:
-        if granularity not in _GRANULARITIES:
-            choices = ", ".join(g.decode() for g in _GRANULARITIES)
-            raise InvalidGraph(f"a quant_type {granularity!r} is none of {choices}")
     if granularities == (b"NONE", b"NONE"):
         return Codec(0, query)
     if b"NONE" in granularities:

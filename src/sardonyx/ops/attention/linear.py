@@ -20,6 +20,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, contrib_op, required
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.attention.heads import expect_dims, heads_of, same_dims, same_rank
+from sardonyx.ops.inference import check_choice
 
 _TYPES: Final = frozenset((F16, BF16, F32))
 MAX_WINDOW: Final = 8  # onnxruntime's limit
@@ -117,9 +118,7 @@ def recurrence_shapes(
 
 
 def check_update_rule(rule: bytes, decay: Fact | None, beta: Fact | None) -> None:
-    if rule not in _RULES:
-        choices = ", ".join(r.decode() for r in _RULES)
-        raise InvalidGraph(f"update_rule {rule!r} is none of {choices}")
+    check_choice("update_rule", rule, _RULES, InvalidGraph)
     for name, fact, is_required in zip(("decay", "beta"), (decay, beta), _RULES[rule], strict=True):
         if is_required != (fact is not None):
             verb = "needs" if is_required else "has no input"

@@ -49,7 +49,7 @@ def _(g: Scope, *facts: Any, **attrs: Any) -> Any:
     for name, fact in (("weight_scale", w_scale), ("weight_zero_point", w_zero)):
         if fact is not None and fact.rank:
             if fact.rank > 1 or w.rank != 2:
-                raise InvalidGraph(f"{name} is one number or one for each column, not {fact}")
+                raise InvalidGraph(f"{name} must be one number or one for each column, got {fact}")
             g.equal_or_one(fact.dims[0], w.dims[1], f"{name} does not fit the columns of weight")
     operands = (x.with_dtype(bias.dtype), w.with_dtype(bias.dtype), bias, mask, past, None, None)
     return infer_projected(g, *operands, **projected_attrs(attrs))

@@ -32,7 +32,7 @@ relative: Final = contrib_op(
 def _(g: Scope, table: Fact, query: Fact, key: Fact, **attrs: Any) -> Fact:
     same_rank(2, bias_table=table)
     if attrs["max_distance"] < 1:
-        raise InvalidGraph(f"max_distance must be 1 or more, got {attrs['max_distance']}")
+        raise InvalidGraph(f"max_distance must be at least 1, got {attrs['max_distance']}")
     lengths = (g.new_dim("rows") if f.sym is None else f.sym[0] for f in (query, key))
     return table.shaped((1, table.dims[1], *lengths))
 

@@ -45,7 +45,7 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
     batch, rows, hidden = x.dims
     heads_of(g, num_heads, hidden, "num_heads")
     if window < 1:
-        raise InvalidGraph(f"window must be 1 or more, got {window}")
+        raise InvalidGraph(f"window must be at least 1, got {window}")
     for name, w, b in (("weight", weight, bias), ("global_weight", global_weight, global_bias)):
         same_dims(g, w.dims, (hidden, 3 * hidden), name)
         same_dims(g, b.dims, (3 * hidden,), f"the bias of {name}")
@@ -101,7 +101,9 @@ blocks: Final = contrib_op(
 def _(g: Scope, *inputs: Fact | None, **attrs: Any) -> tuple[Fact, ...]:
     x, (heads, kv_heads) = blocks.named(inputs), grouped_heads(attrs)
     if attrs["sparse_block_size"] < 1:
-        raise InvalidGraph(f"sparse_block_size is {attrs['sparse_block_size']}, not 1 or more")
+        raise InvalidGraph(
+            f"sparse_block_size must be at least 1, got {attrs['sparse_block_size']}"
+        )
     all_or_none("key and value", x.key, x.value)
     if attrs["do_rotary"] and (x.cos_cache is None or x.sin_cache is None):
         raise InvalidGraph("do_rotary 1 needs cos_cache and sin_cache")

@@ -53,7 +53,7 @@ def _(
         if kind != JOINED_ELEMENTS:
             results.append(stacked(row if kind == STACKED else fact, count, axis))
         elif not isinstance(fact, Fact) or fact.shape is None:
-            raise InvalidGraph(f"tensors are joined, not {fact}")
+            raise InvalidGraph(f"only tensors can be concatenated, got {fact}")
         else:
             at = axis_of(axis, fact.rank)
             results.append(
@@ -75,7 +75,7 @@ def _(
     results = []
     for row, fact, axis, join_kind in zip(rows, facts, axes, join_kinds, strict=True):
         if join_kind != STACKED and not row:
-            raise InvalidArgument("there are no elements to join")
+            raise InvalidArgument("the Loop ran no iterations: nothing to concatenate")
         if join_kind == JOINED_ELEMENTS:
             results.append(np.concatenate(row, axis))
         else:

@@ -17,7 +17,7 @@ from sardonyx.ops.inference import axis_of
 def stacked(fact: AnyFact, count: Size, axis: int = 0) -> Fact:
     """Return the fact of `count` values stacked along a new axis."""
     if not isinstance(fact, Fact):
-        raise ShapeError(f"values collected over iterations must be tensors, not {fact}")
+        raise ShapeError(f"values collected over iterations must be tensors, got {fact}")
     if fact.shape is None:
         return Fact(fact.dtype, None)
     axis = axis_of(axis, fact.rank + 1)
@@ -57,7 +57,7 @@ def stack_axis(shapes: Sequence[tuple[int, ...]], axis: int) -> int:
     """Return the new axis of the stack, from 0, of values that must have equal shapes."""
     found = list(dict.fromkeys(shapes))
     if len(found) > 1:
-        raise InvalidArgument(f"values collected over iterations have shapes {found[:4]}")
+        raise InvalidArgument(f"a scan output has shapes {found[:4]} in different iterations")
     return axis_of(axis, len(found[0]) + 1)
 
 

@@ -369,8 +369,8 @@ def axes_and_directions(attrs: dict[str, Any], name: str, count: int) -> list[tu
         if numbers is not None and len(numbers) != count:
             raise InvalidGraph(f"{name}_{kind} has {len(numbers)} numbers for {count} values")
     if not set(directions or ()) <= {0, 1}:
-        what = f"{name}_directions are 0 (forward) and 1 (backward)"
-        raise InvalidGraph(f"{what}, not {tuple(directions)}")
+        what = f"{name}_directions must be 0 (forward) or 1 (backward)"
+        raise InvalidGraph(f"{what}, got {tuple(directions)}")
     return list(zip(axes or (0,) * count, directions or (0,) * count, strict=True))
 
 

@@ -35,7 +35,7 @@ def _(
     if attrs["ndim"] != 1:
         raise InvalidGraph(f"ndim is {attrs['ndim']}, and only 1 is supported")
     if attrs["dilation"] < 1:
-        raise InvalidGraph(f"dilation must be 1 or more, got {attrs['dilation']}")
+        raise InvalidGraph(f"dilation must be at least 1, got {attrs['dilation']}")
     if x.rank < 3 or w.rank != 3:
         raise InvalidGraph(f"input and weight are sequences of channels, and are {x} and {w}")
     batch, *rest = x.dims

@@ -174,7 +174,8 @@ word_conv_embedding: Final = Op(
 def _(g: Scope, words: Fact, w: Fact, b: Fact, c: Fact, **sizes: int | None) -> Fact:
     if (words.rank, w.rank, b.rank, c.rank) != (2, 4, 1, 2):
         raise ShapeError(
-            f"words, weights, bias and table have 2, 4, 1 and 2 dims, not {words}, {w}, {b}, {c}"
+            f"words, weights, bias and table must have 2, 4, 1 and 2 dims, got {words}, {w}, {b} "
+            f"and {c}"
         )
     g.equal(w.dims[0], b.dims[0], "weights and bias differ in filters")
     g.equal(w.dims[1], 1, "weights have one channel")

@@ -62,7 +62,7 @@ def _check_offsets(
 ) -> None:
     """Check that offsets have one number per tap, axis and output, and masks one per tap."""
     if groups < 1:
-        raise ShapeError(f"offset_group must be 1 or more, got {groups}")
+        raise ShapeError(f"offset_group must be at least 1, got {groups}")
     taps = product(kernel) * groups
     per_tap = (len(kernel), 1)
     for fact, each, name in zip(facts, per_tap, ("offset", "mask"), strict=True):

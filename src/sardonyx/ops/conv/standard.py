@@ -62,7 +62,7 @@ def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
     if w.rank != x.rank:
         raise ShapeError(f"the weights have rank {w.rank}, and x has {x.rank}")
     if attrs["group"] < 1:
-        raise ShapeError(f"group must be 1 or more, got {attrs['group']}")
+        raise ShapeError(f"group must be at least 1, got {attrs['group']}")
     kernel, declared = w.dims[2:], attrs["kernel_shape"]
     if not declared:
         return kernel
@@ -199,7 +199,7 @@ def _(g: Scope, x: Fact, image_shape: Fact, block_shape: Fact, **attrs: Any) -> 
         raise ShapeError("overlapping blocks are added, and strings have no sum")
     if x.rank != 3 or image_shape.rank != 1 or block_shape.rank != 1:
         raise ShapeError(
-            f"Col2Im needs columns of rank 3 and two vectors of sizes, not {x}, {image_shape} and "
+            f"Col2Im needs columns of rank 3 and two vectors of sizes, got {x}, {image_shape} and "
             f"{block_shape}"
         )
     g.equal(image_shape.dims[0], block_shape.dims[0], "image_shape and block_shape differ")
@@ -262,7 +262,7 @@ def infer_causal(
     if activation not in (b"none", b"silu", b"swish"):
         raise ShapeError(f"activation must be none, silu or swish, got {activation!r}")
     if x.rank != 3 or w.rank != 3:
-        raise ShapeError(f"input and weights have rank 3, not {x.rank} and {w.rank}")
+        raise ShapeError(f"input and weights must have rank 3, got {x.rank} and {w.rank}")
     batch, channels, _ = x.dims
     g.equal(w.dims[0], channels, "channels of the weights and of the input differ")
     g.equal(w.dims[1], 1, "the weights' second size must be 1")

@@ -34,7 +34,7 @@ def _(g: Scope, x: Fact, dy: Fact, **attrs: Any) -> Fact:
     if kernel is None or len(kernel) != x.rank - 2 or min(kernel, default=0) < 1 or group < 1:
         raise ShapeError(f"a kernel of {kernel} in {group} groups does not fit {x}")
     if dy.rank != x.rank:
-        raise ShapeError(f"x and dy have one rank, not {x.rank} and {dy.rank}")
+        raise ShapeError(f"x and dy must have the same rank, got {x.rank} and {dy.rank}")
     window = window_of(kernel, attrs)
     axis = _channel_axis(attrs)
     (channels, spatial), (maps, outs) = (_sizes(v, axis) for v in (x, dy))

@@ -98,7 +98,7 @@ gelu = unary("Gelu", 20, gelu_function, approximate=b"none")
 def _(g: Scope, x: Fact, *, approximate: bytes) -> Fact:
     if approximate not in (b"none", b"tanh"):
         shown = approximate.decode(errors="replace")
-        raise InvalidGraph(f"approximate is none or tanh, not {shown}")
+        raise InvalidGraph(f"approximate must be none or tanh, got {shown}")
     return x.without_contents()
 
 

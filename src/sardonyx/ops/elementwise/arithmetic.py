@@ -62,7 +62,9 @@ def _broadcast_all(g: Scope, *xs: Fact | None) -> Fact:
         )
     for x in present:
         if x.dtype is not present[0].dtype:
-            raise ShapeError(f"inputs have one type, not {present[0].dtype} and {x.dtype}")
+            raise ShapeError(
+                f"inputs must have the same type, got {present[0].dtype} and {x.dtype}"
+            )
     return _broadcast(g, *present)
 
 
@@ -231,7 +233,9 @@ shift = binary("BitShift", 28, _shift, INTS, direction=required("bytes"))
 @shift.infer
 def _(g: Scope, a: Fact, b: Fact, *, direction: bytes) -> Fact:
     if direction not in (b"LEFT", b"RIGHT"):
-        raise InvalidGraph(f"direction is LEFT or RIGHT, not {direction.decode(errors='replace')}")
+        raise InvalidGraph(
+            f"direction must be LEFT or RIGHT, got {direction.decode(errors='replace')}"
+        )
     return _broadcast(g, a, b)
 
 

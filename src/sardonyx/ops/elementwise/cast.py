@@ -197,7 +197,7 @@ def _size_as(size: Size, to: DType) -> Size | None:
 def _check_mode(round_mode: bytes) -> None:
     if round_mode not in _ROUND_MODES:
         shown = round_mode.decode(errors="replace")
-        raise InvalidGraph(f"round_mode is up, down or nearest, not {shown}")
+        raise InvalidGraph(f"round_mode must be up, down or nearest, got {shown}")
 
 
 def _conversion(name: str, since: int, inputs: str, types: frozenset[DType], **attrs: Any) -> Op:

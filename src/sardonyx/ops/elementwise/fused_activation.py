@@ -33,7 +33,8 @@ def activation_function(
         return lambda x: x
     text = name.decode("utf-8", "replace")
     if text not in ACTIVATION_ATTRS:
-        raise InvalidGraph(f"activation {text!r} is none of {', '.join(ACTIVATION_ATTRS)}")
+        known = ", ".join(ACTIVATION_ATTRS)
+        raise InvalidGraph(f"activation must be one of {known}, got {text}")
     names = ACTIVATION_ATTRS[text]
     missing = [k for k in names if params.get(k) is None]
     if missing:

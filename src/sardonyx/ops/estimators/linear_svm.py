@@ -183,7 +183,9 @@ _KERNELS: Final = Memoized(SvmKernel)
 def _check_kernel(kind: bytes, params: Any) -> None:
     check_choice("kernel_type", kind, KERNELS, InvalidGraph)
     if params is not None and len(params) != 3:
-        raise InvalidGraph(f"kernel_params are gamma, coef0 and degree, not {len(params)} numbers")
+        raise InvalidGraph(
+            f"kernel_params must be gamma, coef0 and degree, got {len(params)} numbers"
+        )
 
 
 def _vector_width(vectors: Any, count: int, what: str) -> int:

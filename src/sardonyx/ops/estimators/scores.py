@@ -39,7 +39,7 @@ def batch_sizes(g: Scope, x: Fact, what: str) -> tuple[Size, Size]:
     if x.rank == 1:
         return 1, x.dims[0]
     if x.rank != 2:
-        raise ShapeError(f"{what} needs rows of features, of rank 1 or 2, not {x}")
+        raise ShapeError(f"{what} needs rows of features, of rank 1 or 2, got {x}")
     return x.dims[0], x.dims[1]
 
 

@@ -181,7 +181,10 @@ def _(x: Array, *, cats_int64s: Any, cats_strings: Any, zeros: int) -> Array:
     at = table.find(np.trunc(x) if x.dtype.kind == "f" else x)
     if not zeros and np.any(at == count):
         odd = x[at == count].reshape(-1)[0]
-        raise RuntimeException(f"{odd!r} is none of the {count} categories, and zeros is 0")
+        raise RuntimeException(
+            f"{odd!r} is not one of the {count} categories "
+            "(attribute zeros = 0 makes this an error)"
+        )
     return np.asarray(at[..., None] == np.arange(count), np.float32)
 
 

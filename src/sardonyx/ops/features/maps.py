@@ -58,7 +58,7 @@ dict_vectorizer = ml_op(
 def _map_fact(x: AnyFact, what: str) -> tuple[DType, DType]:
     """Return the types of a map's keys and values."""
     if not isinstance(x, MapFact) or not isinstance(x.value, Fact):
-        raise ShapeError(f"{what} needs a map to numbers or strings, not {x}")
+        raise ShapeError(f"{what} needs a map to numbers or strings, got {x}")
     return x.key, x.value.dtype
 
 
@@ -114,7 +114,7 @@ _CASTS: Final = {b"TO_FLOAT": F32, b"TO_STRING": STRING, b"TO_INT64": I64}
 def _(g: Scope, x: AnyFact, *, cast_to: bytes, map_form: bytes, max_map: int) -> Fact:
     key, _ = _map_fact(x, "CastMap")
     if key is not I64:
-        raise ShapeError(f"CastMap needs keys of i64, not {key}")
+        raise ShapeError(f"CastMap needs keys of i64, got {key}")
     if cast_to not in _CASTS or map_form not in (b"DENSE", b"SPARSE"):
         raise InvalidGraph(
             f"CastMap has cast_to {cast_to!r} and map_form {map_form!r}, and supports "

@@ -67,7 +67,7 @@ def _(g: Scope, x: Fact, *, offset: Any, scale: Any) -> Fact:
 def _check_per_feature(g: Scope, x: Fact, values: Any, what: str) -> None:
     """Check for one value for all features, or one per feature (last dimension)."""
     if x.shape is not None and not x.rank:
-        raise ShapeError(f"a row of features has one dimension or more, not {x}")
+        raise ShapeError(f"features must have one dimension or more, got {x}")
     if values is None or len(values) == 1 or x.shape is None:
         return
     g.equal(x.dims[-1], len(values), f"{what} is one number, or one per feature")

@@ -201,7 +201,7 @@ scatter_nd = Op(
 def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> Fact:
     _check_reduction(x, reduction)
     if x.rank < 1 or indices.rank < 1:
-        raise ShapeError(f"data {x} and indices {indices} have rank 1 or more")
+        raise ShapeError(f"data and indices must have rank 1 or more, got {x} and {indices}")
     width = indices.dims[-1]
     if not isinstance(width, int):
         return x.without_contents()
@@ -209,7 +209,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
         raise ShapeError(f"index tuples of {width} do not fit data of rank {x.rank}")
     expected = (*indices.dims[:-1], *x.dims[width:])
     if updates.rank != len(expected):
-        raise ShapeError(f"updates {updates} have rank {updates.rank}, not {len(expected)}")
+        raise ShapeError(f"updates must have rank {len(expected)}, got {updates}")
     for i, (a, b) in enumerate(zip(updates.dims, expected, strict=True)):
         g.equal(a, b, f"dim {i} of the updates does not fit the indices")
     return x.without_contents()
@@ -219,7 +219,7 @@ def _(g: Scope, x: Fact, indices: Fact, updates: Fact, *, reduction: bytes) -> F
 def _(x: Array, indices: Array, updates: Array, *, reduction: bytes) -> Array:
     expected = indices.shape[:-1] + x.shape[indices.shape[-1] :]
     if updates.shape != expected:
-        raise InvalidArgument(f"updates have the shape {updates.shape}, not {expected}")
+        raise InvalidArgument(f"updates must have the shape {expected}, got {updates.shape}")
     return _write(x[None], _nd_indices(x, indices, 0), updates, reduction).reshape(x.shape)
 
 
@@ -333,7 +333,7 @@ compress = Op(
 @compress.infer
 def _(g: Scope, x: Fact, condition: Fact, *, axis: int | None) -> Fact:
     if condition.rank != 1:
-        raise ShapeError(f"the condition is a vector, not {condition}")
+        raise ShapeError(f"the condition must be a vector, got {condition}")
     axis = None if axis is None else axis_of(axis, x.rank)
     size = product(x.dims) if axis is None else x.dims[axis]
     if condition.ints is not None and isinstance(size, int):

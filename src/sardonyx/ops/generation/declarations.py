@@ -184,7 +184,7 @@ class _Search:
         attrs, mask = self.attrs, self.inputs.attention_mask
         if attrs["model_type"] not in (0, 1, 2):
             raise InvalidGraph(
-                f"model_type is 0 (GPT-2), 1 (T5) or 2 (Whisper), not {attrs['model_type']}"
+                f"model_type must be 0 (GPT-2), 1 (T5) or 2 (Whisper), got {attrs['model_type']}"
             )
         bodies = {n: attrs[n] for n in _BODIES}
         prompts = self.ids
@@ -244,7 +244,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
     decoder, prompts = search.decoder()
     temperature = attrs["temperature"]
     if not temperature > 0:
-        raise InvalidGraph(f"temperature is above 0, not {temperature}")
+        raise InvalidGraph(f"temperature must be above 0, got {temperature}")
     processor = search.processor(
         temperature=temperature, presence=attrs["presence_penalty"], present=x.presence_mask
     )
@@ -276,7 +276,7 @@ def _beams(x: SimpleNamespace, attrs: dict[str, Any], **more: Any) -> tuple[Arra
     returned = one_int(x.num_return_sequences, "num_return_sequences")
     if not 1 <= returned <= count <= 128:
         raise InvalidArgument(
-            f"num_return_sequences is {returned} of {count} beams: it must be 1 or more and at "
+            f"num_return_sequences is {returned} of {count} beams: it must be at least 1 and at "
             "most num_beams, which must be at most 128"
         )
     search = _Search(x, attrs)
@@ -302,7 +302,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
 def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     x = whisper_beam_search.named(inputs)
     if attrs["model_type"] != _WHISPER:
-        raise InvalidGraph(f"model_type is {_WHISPER} (Whisper), not {attrs['model_type']}")
+        raise InvalidGraph(f"model_type must be {_WHISPER} (Whisper), got {attrs['model_type']}")
     if attrs["decoder_output_cross_qk"]:
         raise NotImplemented(
             "decoder_output_cross_qk is not 0: weights of cross-attention are not collected",

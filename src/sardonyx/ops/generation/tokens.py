@@ -29,9 +29,9 @@ ngram_repeat_block: Final = contrib_op(
 @ngram_repeat_block.infer
 def _(g: Scope, ids: Fact, scores: Fact, *, ngram_size: int) -> Fact:
     if ids.rank != 2 or scores.rank != 2:
-        raise ShapeError(f"input_ids and scores have two dims, not {ids} and {scores}")
+        raise ShapeError(f"input_ids and scores must have two dims, got {ids} and {scores}")
     if ngram_size < 1:
-        raise InvalidGraph(f"ngram_size is 1 or more, not {ngram_size}")
+        raise InvalidGraph(f"ngram_size must be at least 1, got {ngram_size}")
     g.equal(ids.dims[0], scores.dims[0], "input_ids and scores differ in batch")
     return scores.without_contents()
 
@@ -59,9 +59,9 @@ def _(
 ) -> tuple[Fact, Fact]:
     for tokens in (source, current, predicted):
         if tokens is not None and tokens.rank != 1:
-            raise ShapeError(f"tokens have one dim, not {tokens}")
+            raise ShapeError(f"tokens must have one dim, got {tokens}")
     if not 1 <= sizes["min_ngram_size"] <= sizes["max_ngram_size"]:
-        raise InvalidGraph("min_ngram_size is 1 or more, and at most max_ngram_size")
+        raise InvalidGraph("min_ngram_size must be at least 1 and at most max_ngram_size")
     return Fact(I64, (g.new_dim("tokens"),)), Fact(I64, ())
 
 

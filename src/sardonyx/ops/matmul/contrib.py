@@ -90,7 +90,7 @@ def operand_permutation(rank: int, attrs: dict[str, Any], side: str) -> list[int
     axes = list(range(rank))
     if attrs[f"transBatch{side}"]:
         if rank < 3:
-            raise InvalidGraph(f"transBatchA and transBatchB need 3 dims or more, not {rank}")
+            raise InvalidGraph(f"transBatchA and transBatchB need 3 dims or more, got {rank}")
         axes = [*axes[1:-1], 0, axes[-1]]
     return [*axes[:-2], axes[-1], axes[-2]] if attrs[f"trans{side}"] and rank > 1 else axes
 
@@ -166,9 +166,9 @@ def _(types: dict[str, DType], attrs: dict[str, Any]) -> dict[str, DType]:
 @gemm_float8.infer
 def _(g: Scope, a: Fact, b: Fact, c: Fact | None, *_: Any, **attrs: Any) -> Fact:
     if a.rank != 2 or b.rank != 2:
-        raise ShapeError(f"A and B are matrices, not {a} and {b}")
+        raise ShapeError(f"A and B must be matrices, got {a} and {b}")
     if attrs["activation"] not in (b"NONE", b"RELU", b"GELU"):
-        raise InvalidGraph(f"activation is NONE, RELU or GELU, not {attrs['activation']!r}")
+        raise InvalidGraph(f"activation must be NONE, RELU or GELU, got {attrs['activation']!r}")
     shape = gemm_shape(g, a.dims, b.dims, attrs)
     if c is not None:
         check_matrix_bias(g, c, shape)
@@ -204,9 +204,9 @@ sparse_matmul: Final = Op(
 @sparse_matmul.infer
 def _(g: Scope, a: AnyFact, b: Fact, **attrs: Any) -> Fact:
     if not isinstance(a, SparseFact) or a.dtype is not b.dtype:
-        raise ShapeError(f"A is a sparse tensor of the type of B, not {a}")
+        raise ShapeError(f"A must be a sparse tensor of the type of B, got {a}")
     if a.shape is None or len(a.shape) != 2 or b.rank != 2:
-        raise ShapeError(f"A and B have two dims, not {a} and {b}")
+        raise ShapeError(f"A and B must have two dims, got {a} and {b}")
     return Fact(b.dtype, gemm_shape(g, a.shape, b.dims, attrs))
 
 

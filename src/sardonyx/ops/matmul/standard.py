@@ -62,7 +62,7 @@ gemm = Op("Gemm", 13, "a:T b:T c:T?", "y:T", attrs=_GEMM, types={"T": TYPES})
 def infer_gemm(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
     """The fact of alpha * a b + beta * c."""
     if a.rank != 2 or b.rank != 2:
-        raise ShapeError(f"Gemm multiplies matrices, not {a} and {b}; MatMul allows other ranks")
+        raise ShapeError(f"Gemm multiplies matrices, got {a} and {b}; MatMul allows other ranks")
     shape = gemm_shape(g, a.dims, b.dims, attrs)
     if c is not None:
         check_matrix_bias(g, c, shape)
@@ -180,7 +180,9 @@ def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
     sizes: dict[Label, Size] = {}
     for x, term in zip(present, parsed.terms, strict=True):
         if x.dtype is not present[0].dtype:
-            raise ShapeError(f"inputs have one type, not {present[0].dtype} and {x.dtype}")
+            raise ShapeError(
+                f"inputs must have the same type, got {present[0].dtype} and {x.dtype}"
+            )
         dims: dict[Label, Size] = {}
         for label, size in zip(term, x.dims, strict=True):
             dims[label] = g.equal(dims.get(label, size), size, f"{label} is two sizes of one input")

@@ -16,6 +16,7 @@ from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.attention.heads import same_rank
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs
+from sardonyx.ops.inference import check_choice
 
 det = Op("Det", 22, "x:T", "y:T", types={"T": FLOATS})
 
@@ -23,7 +24,7 @@ det = Op("Det", 22, "x:T", "y:T", types={"T": FLOATS})
 @det.infer
 def _(g: Scope, x: Fact) -> Fact:
     if x.rank < 2:
-        raise ShapeError(f"a determinant needs square matrices, not {x}")
+        raise ShapeError(f"a determinant needs square matrices, got {x}")
     g.equal(x.dims[-2], x.dims[-1], "the matrix is not square")
     return x.shaped(x.dims[:-2])
 
@@ -66,8 +67,7 @@ cdist: Final = Op(
 
 @cdist.infer
 def _(g: Scope, a: Fact, b: Fact, *, metric: bytes) -> Fact:
-    if metric not in METRICS:
-        raise InvalidGraph(f"metric {metric!r} is none of {', '.join(m.decode() for m in METRICS)}")
+    check_choice("metric", metric, METRICS, InvalidGraph)
     same_rank(2, A=a, B=b)
     g.equal(a.dims[1], b.dims[1], "rows of A and B have different lengths")
     return a.shaped((a.dims[0], b.dims[0]))

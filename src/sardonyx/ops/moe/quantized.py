@@ -105,7 +105,7 @@ def _check(x: QMoeInputs, attrs: dict[str, Any], rest: Any) -> None:
             hint="export the model with weights of 4 or 8 bits (quant_type=int)",
         )
     if any(f is not None for f in rest):
-        raise InvalidGraph("global and activation scales need a float quant_type, and it is int")
+        raise InvalidGraph("global and activation scales need a float quant_type, got int")
     if attrs["use_sparse_mixer"]:
         raise NotImplemented(
             "use_sparse_mixer is 1: sparse-mixer routing is not supported",

@@ -17,6 +17,7 @@ from sardonyx.graph.op import contrib_op, optional
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import expect_dims, same_rank
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.inference import check_choice
 from sardonyx.ops.softmax.standard import softmax
 
 
@@ -68,18 +69,17 @@ class MoeInputs:
 def check_router(g: Scope, x: Fact, router: Fact, attrs: dict[str, Any]) -> Size:
     """Check input, router and attributes; return the number of experts."""
     if x.rank not in (2, 3):
-        raise InvalidGraph(f"input is [tokens, hidden] or [batch, tokens, hidden], and is {x}")
+        raise InvalidGraph(f"input must be [tokens, hidden] or [batch, tokens, hidden], got {x}")
     same_rank(2, router_probs=router)
     tokens, experts = product(x.dims[:-1]), router.dims[1]
     g.equal(router.dims[0], tokens, "router_probs has another number of rows than tokens")
     if attrs["k"] < 1:
-        raise InvalidGraph(f"k must be 1 or more, got {attrs['k']}")
+        raise InvalidGraph(f"k must be at least 1, got {attrs['k']}")
     g.at_least(experts, attrs["k"], "k is larger than the number of experts")
-    if attrs["activation_type"] not in (*ACTIVATIONS, SWIGLU):
-        choices = ", ".join(n.decode() for n in (*ACTIVATIONS, SWIGLU))
-        raise InvalidGraph(f"activation_type {attrs['activation_type']!r} is none of {choices}")
+    activations = (*ACTIVATIONS, SWIGLU)
+    check_choice("activation_type", attrs["activation_type"], activations, InvalidGraph)
     if attrs["swiglu_fusion"] not in (0, 1, 2):
-        raise InvalidGraph(f"swiglu_fusion {attrs['swiglu_fusion']} is none of 0, 1, 2")
+        raise InvalidGraph(f"swiglu_fusion must be one of 0, 1, 2, got {attrs['swiglu_fusion']}")
     return experts
 
 

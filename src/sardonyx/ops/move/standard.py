@@ -75,7 +75,7 @@ def _(g: Scope, *xs: Fact, axis: int) -> Fact:
     if not xs:
         raise InvalidGraph("Concat has no inputs")
     if odd := next((x for x in xs if x.dtype is not xs[0].dtype), None):
-        raise ShapeError(f"Concat needs inputs of one type, not {xs[0].dtype} and {odd.dtype}")
+        raise ShapeError(f"Concat needs inputs of one type, got {xs[0].dtype} and {odd.dtype}")
     ranked = [x.dims for x in xs if x.shape is not None]
     if not ranked:
         return xs[0].shaped(None)

@@ -31,7 +31,7 @@ unfold: Final = Op(
 def _(g: Scope, x: Fact, *, dim: int, size: int, step: int) -> Fact:
     axis = axis_of(dim, x.rank, "dim")
     if size < 1 or step < 1:
-        raise InvalidGraph(f"size {size} and step {step} must be 1 or more")
+        raise InvalidGraph(f"size {size} and step {step} must be at least 1")
     g.at_least(x.dims[axis], size, "a slice is longer than the dim")
     count = (x.dims[axis] - size) // step + 1
     return x.shaped((*x.dims[:axis], count, *x.dims[axis + 1 :], size))

@@ -132,7 +132,7 @@ def weight_layout(shape: tuple[int, ...], attrs: dict[str, Any]) -> NBitsLayout:
             raise ShapeError(f"a block of {block} codes of {bits} bits is not whole bytes")
         expected = (n, layout.n_blocks, block * bits // 8)
     if shape != expected:
-        raise ShapeError(f"weights have shape {list(shape)}, not {list(expected)}")
+        raise ShapeError(f"weights must have shape {list(expected)}, got {list(shape)}")
     return layout
 
 

@@ -43,7 +43,7 @@ def _infer(g: Scope, x: Fact, gamma: Fact, beta: Fact, **attrs: Any) -> Fact:
     same_rank(4, X=x)
     channels, groups = x.dims[-1 if attrs["channels_last"] else 1], attrs["groups"]
     if groups < 1:
-        raise InvalidGraph(f"groups must be 1 or more, got {groups}")
+        raise InvalidGraph(f"groups must be at least 1, got {groups}")
     if attrs["activation"] not in (0, 1):
         raise InvalidGraph(f"activation must be 0 (none) or 1 (SiLU), got {attrs['activation']}")
     g.divides(groups, channels, "groups must divide the channels")

@@ -114,7 +114,7 @@ def _(
     width = x.dims[axis_of(attrs["axis"], x.rank) :]
     for each in (scale, bias):
         if each is not None and each.rank != len(width):
-            raise InvalidGraph(f"{each} has not the axes that {x} is normalized along")
+            raise InvalidGraph(f"{each} does not have the axes along which {x} is normalized")
     return x.without_contents()
 
 

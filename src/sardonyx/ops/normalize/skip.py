@@ -42,7 +42,7 @@ def _(g: Scope, x: Fact, skip: Fact, *vectors: Fact | None, epsilon: float) -> t
     for fact in vectors:
         if fact is not None:
             if fact.rank != 1:
-                raise InvalidGraph(f"gamma, beta and bias are vectors, and one is {fact}")
+                raise InvalidGraph(f"gamma, beta and bias must be vectors, got {fact}")
             g.equal(fact.dims[0], x.dims[-1], "gamma, beta or bias does not fit the last dim")
     statistics = Fact(F32, (*x.dims[:-1], 1))
     return x.without_contents(), statistics, statistics, x.without_contents()

@@ -140,7 +140,7 @@ group_norm = _norm("GroupNormalization", 21, "x:T scale:T bias:T", _group_norm, 
 @group_norm.infer
 def _(g: Scope, x: Fact, scale: Fact, bias: Fact, *, num_groups: int, **_: Any) -> Fact:
     if num_groups < 1:
-        raise ShapeError(f"num_groups must be 1 or more, got {num_groups}")
+        raise ShapeError(f"num_groups must be at least 1, got {num_groups}")
     g.divides(num_groups, _channels(x), "num_groups must divide the channels")
     _check_per_channel(g, x.dims[1], scale=scale, bias=bias)
     return x.without_contents()
@@ -290,7 +290,7 @@ lrn = _norm("LRN", 13, "x:T", _lrn, alpha=float32(1e-4), beta=0.75, bias=1.0, si
 def _(g: Scope, x: Fact, *, size: int, **_: Any) -> Fact:
     _channels(x)
     if size < 1:
-        raise ShapeError(f"size must be 1 or more, got {size}")
+        raise ShapeError(f"size must be at least 1, got {size}")
     return x.without_contents()
 
 

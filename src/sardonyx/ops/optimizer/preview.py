@@ -67,7 +67,9 @@ def _same_shape(g: Scope, a: Fact, b: Fact) -> None:
     if a.shape is None or b.shape is None:
         return
     if a.rank != b.rank:
-        raise InvalidGraph(f"a tensor and its gradient or state have one shape, not {b} and {a}")
+        raise InvalidGraph(
+            f"a tensor and its gradient or state must have the same shape, got {b} and {a}"
+        )
     for x, y in zip(a.shape, b.shape, strict=True):
         g.equal(x, y, "a tensor and its gradient or state differ in shape")
 
@@ -99,7 +101,7 @@ def _momentum(rate: Array, count: int, xs: tuple[Array, ...], /, **attrs: Any) -
     x, gradient, velocity = xs
     mode, alpha = attrs["mode"], attrs["alpha"]
     if mode not in (b"nesterov", b"standard"):
-        raise InvalidGraph(f"mode {mode!r} is neither nesterov nor standard")
+        raise InvalidGraph(f"mode must be nesterov or standard, got {mode!r}")
     gradient = attrs["norm_coefficient"] * x + gradient
     velocity = alpha * velocity + (attrs["beta"] if count > 0 else 1) * gradient
     # Nesterov's step looks ahead along the new velocity.

@@ -147,7 +147,7 @@ clip = Op(
 @clip.infer
 def _(g: Scope, gradients: AnyFact, **_: Any) -> AnyFact:
     if not isinstance(gradients, SequenceFact):
-        raise InvalidGraph(f"the gradients to clip are a sequence, not {gradients}")
+        raise InvalidGraph(f"the gradients to clip must be a sequence, got {gradients}")
     return gradients
 
 

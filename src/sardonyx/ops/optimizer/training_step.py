@@ -38,7 +38,7 @@ def _op(
 
 def _vector(fact: Fact, n: int, what: str) -> None:
     if fact.dims != (n,):
-        raise InvalidGraph(f"the {what} are {n} numbers, not {fact}")
+        raise InvalidGraph(f"the {what} must be {n} numbers, got {fact}")
 
 
 def _same_shapes(g: Scope, a: Fact, *others: Fact | None) -> None:

@@ -184,7 +184,7 @@ lp_pool = Op("LpPool", 22, "x:T", "y:T", attrs={**POOL, "p": 2}, types={"T": FLO
 
 def _check_p(p: int) -> None:
     if p < 1:
-        raise ShapeError(f"p must be 1 or more, got {p}")
+        raise ShapeError(f"p must be at least 1, got {p}")
 
 
 @lp_pool.infer

@@ -56,7 +56,7 @@ def _delegate(op: Op, standard_infer: Infer, standard_reference: Reference) -> N
         if axis is not None and x.shape is not None and x.rank and not is_single:
             axis_of(axis, x.rank)
         if x.shape is not None and scale.shape is not None and scale.rank > 1:
-            raise ShapeError(f"the scale is one number or a vector, not {scale}")
+            raise ShapeError(f"the scale must be one number or a vector, got {scale}")
         return standard_infer(g, x, scale, zero, **standard_attrs(op, axis))
 
     def reference(x: Array, scale: Array, zero: Array | None = None, *, axis: int | None) -> Any:

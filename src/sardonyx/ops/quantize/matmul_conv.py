@@ -88,7 +88,7 @@ def check_single(g: Scope, **facts: Fact | None) -> None:
         if fact is None:
             continue
         if fact.rank > 1:
-            raise ShapeError(f"{name} is one number, not {fact}")
+            raise ShapeError(f"{name} must be one number, got {fact}")
         for d in fact.dims:
             g.equal(d, 1, f"{name} is one number")
 
@@ -183,12 +183,12 @@ conv_integer = Op(
 def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
     """Check parameters of the weights: one number, or one per feature map."""
     if w.rank < 3:
-        raise ShapeError(f"the weights have 3 dims or more, and these are {w}")
+        raise ShapeError(f"the weights must have 3 dims or more, got {w}")
     for name, fact in facts.items():
         if fact is None or is_single(fact):
             continue
         if fact.rank != 1:
-            raise ShapeError(f"{name} is one number or a vector, not {fact}")
+            raise ShapeError(f"{name} must be one number or a vector, got {fact}")
         g.equal_or_one(fact.dims[0], w.dims[0], f"{name} does not have one number per feature map")
 
 

@@ -40,7 +40,7 @@ def _check_columns(g: Scope, columns: Any, **facts: Fact | None) -> None:
         if fact is None or not fact.rank:
             continue
         if fact.rank > 1:
-            raise ShapeError(f"{name} is one number or one for each column, not {fact}")
+            raise ShapeError(f"{name} must be one number or one for each column, got {fact}")
         g.equal_or_one(fact.dims[0], columns, f"{name} does not fit the columns of B")
 
 
@@ -49,7 +49,7 @@ def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  #
     a, a_scale, a_zero, b, b_scale, b_zero, c, y_scale, y_zero = facts
     for name, fact in (("A", a), ("B", b)):
         if fact.rank != 2:
-            raise ShapeError(f"{name} is a matrix, not {fact}")
+            raise ShapeError(f"{name} must be a matrix, got {fact}")
     if y_scale is None and y_zero is not None:
         raise ShapeError("y_zero_point needs y_scale, which is missing")
     rows, inner = a.dims[::-1] if transA else a.dims

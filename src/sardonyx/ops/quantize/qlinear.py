@@ -148,7 +148,7 @@ POOL: Final = {
 def as_channels_first(x: Fact, is_last: object) -> Fact:
     """Return the fact of an NHWC image (`is_last`) or NCHW image as NCHW."""
     if x.rank < 3:
-        raise InvalidGraph(f"images have 3 dims or more, and this is {x}")
+        raise InvalidGraph(f"images must have 3 dims or more, got {x}")
     return x.shaped((x.dims[0], x.dims[-1], *x.dims[1:-1])) if is_last else x
 
 

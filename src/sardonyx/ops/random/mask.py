@@ -38,7 +38,7 @@ mask = Op(
 @mask.infer
 def _(g: Scope, settings: Fact, x: Fact, *, ratio: float, **_: Any) -> Fact:
     if settings.rank != 1 or not isinstance(settings.dims[0], int) or settings.dims[0] <= RUN:
-        raise InvalidGraph(f"the settings of a step are a vector, not {settings}")
+        raise InvalidGraph(f"the settings of a step must be a vector, got {settings}")
     if not 0 <= ratio < 1:
         raise InvalidGraph(f"the ratio of DropoutMask must be in [0, 1), got {ratio}")
     return x.with_dtype(BOOL)

@@ -52,7 +52,7 @@ def _output_type(number: int | None, allowed: Types, default: DType | None = Non
     dtype = default if number is None else by_onnx(number)
     if dtype is None or dtype not in allowed:
         names = ", ".join(sorted(d.name for d in allowed))
-        raise InvalidGraph(f"the output may be {names}, not {dtype or f'the type number {number}'}")
+        raise InvalidGraph(f"the output may be {names}, got {dtype or f'the type number {number}'}")
     return dtype
 
 
@@ -122,7 +122,7 @@ def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) ->
     if x.shape is None:
         return Fact(output_type, None)
     if x.rank != 2:
-        raise ShapeError(f"log probabilities are (batch, classes), not {x}")
+        raise ShapeError(f"log probabilities must be (batch, classes), got {x}")
     g.at_least(x.dims[1], 1, "Multinomial needs classes to choose from")
     return Fact(output_type, checked_shape(g, (x.dims[0], sample_size), "the samples"))
 

@@ -17,6 +17,7 @@ from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, in_wide
 from sardonyx.ops.attention.heads import expect_dims
 from sardonyx.ops.elementwise.arithmetic import sigmoid
+from sardonyx.ops.inference import check_choice
 
 Activation = Callable[[Array], Array]
 State = tuple[Array, ...]
@@ -92,13 +93,11 @@ def layer_sizes(
 ) -> LayerSizes:
     """Check the attributes, and return a layer's sizes from its input and recurrent weights."""
     if x.rank != 3 or r.rank != 3:
-        raise InvalidGraph(f"X and R have rank 3, not {x.rank} and {r.rank}: they are {x} and {r}")
+        raise InvalidGraph(f"X and R must have rank 3, got {x} and {r}")
     direction, layout = attrs["direction"], attrs.get("layout", 0)
-    if direction not in DIRECTIONS:
-        key = ", ".join(d.decode() for d in DIRECTIONS)
-        raise InvalidGraph(f"direction {direction!r} is none of {key}")
+    check_choice("direction", direction, DIRECTIONS, InvalidGraph)
     if layout not in (0, 1):
-        raise InvalidGraph(f"layout {layout} is neither 0 nor 1")
+        raise InvalidGraph(f"layout must be 0 or 1, got {layout}")
     hidden = r.dims[hidden_axis]
     if attrs["hidden_size"] is not None:
         hidden = g.equal(attrs["hidden_size"], hidden, "hidden_size is not that of R")
@@ -164,7 +163,8 @@ def activation_specs(
         clip = (attrs["clip"] or 0.0) if i % count < 2 else 0.0
         key = name.decode("utf-8", "replace").lower()
         if key not in _ACTIVATIONS:
-            raise InvalidGraph(f"activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
+            known = ", ".join(_ACTIVATIONS)
+            raise InvalidGraph(f"an activation must be one of {known}, got {key}")
         alpha, beta = (
             0.0 if default is None else values.pop(0) if values else default
             for default, values in zip(_ACTIVATIONS[key][1:], (alphas, betas), strict=True)

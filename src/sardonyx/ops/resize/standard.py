@@ -61,7 +61,7 @@ def resized_axes(rank: int, attrs: Mapping[str, Any]) -> Ints:
 def _non_empty(fact: Fact | None) -> Fact | None:
     """Return an optional input; None if it is absent or an empty vector."""
     if fact is not None and fact.rank != 1:
-        raise ShapeError(f"scales and sizes are vectors, not {fact}")
+        raise ShapeError(f"scales and sizes must be vectors, got {fact}")
     return None if fact is None or fact.dims == (0,) else fact
 
 

@@ -37,7 +37,7 @@ def _(g: Scope, x: Fact, rois: Fact, batches: Fact, size: Fact, **attrs: Any) ->
     same_dims(g, size.dims, (2,), "crop_size")
     height, width = size.sym or (g.new_dim("height"), g.new_dim("width"))
     for number in (height, width) if size.sym else ():
-        g.at_least(number, 1, "crop_size is 1 or more")
+        g.at_least(number, 1, "crop_size must be at least 1")
     return x.shaped((rois.dims[0], x.dims[1], height, width))
 
 
@@ -48,7 +48,7 @@ def _(x: Array, rois: Array, batches: Array, size: Array, **attrs: Any) -> Array
     if wrong.size:
         raise InvalidArgument(f"batch index {int(wrong[0])} is outside [0, {x.shape[0]})")
     if size.min() < 1:
-        raise InvalidArgument(f"crop_size {size.tolist()} is not 1 or more")
+        raise InvalidArgument(f"crop_size must be at least 1, got {size.tolist()}")
     height, width = size.tolist()
     y = np.full((len(rois), x.shape[1], height, width), attrs["extrapolation_value"], x.dtype)
     for k, (top, left, bottom, right) in enumerate(rois):

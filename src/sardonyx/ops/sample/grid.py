@@ -43,7 +43,9 @@ def _(g: Scope, x: Fact, grid: Fact, *, mode: bytes, padding_mode: bytes, **_: A
     check_choice("mode", mode, (b"linear", b"nearest", b"cubic"))
     check_choice("padding_mode", padding_mode, (b"zeros", b"border", b"reflection"))
     if x.rank < 3 or grid.rank != x.rank:
-        raise ShapeError(f"x and grid have one rank of 3 or more, not {x.rank} and {grid.rank}")
+        raise ShapeError(
+            f"x and grid must have the same rank, at least 3, got {x.rank} and {grid.rank}"
+        )
     if x.dtype is STRING and mode != b"nearest":
         raise ShapeError("strings cannot be interpolated: only mode nearest samples them")
     g.equal(x.dims[0], grid.dims[0], "x and grid differ in batch")
@@ -143,7 +145,7 @@ affine = Op(
 @affine.infer
 def _(g: Scope, theta: Fact, size: Fact, *, align_corners: int) -> Fact:
     if theta.rank != 3 or size.rank != 1:
-        raise ShapeError(f"theta has rank 3 and size is a vector, not {theta} and {size}")
+        raise ShapeError(f"theta must have rank 3 and size rank 1, got {theta} and {size}")
     rank, count = theta.dims[1], size.dims[0]
     n = rank if isinstance(rank, int) else count - 2 if isinstance(count, int) else None
     if n is None:

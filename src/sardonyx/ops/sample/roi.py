@@ -27,7 +27,7 @@ def _check_pooled(shape: Ints) -> None:
 
 def _check_image(g: Scope, x: Fact, rois: Fact, columns: int) -> None:
     if x.rank != 4 or rois.rank != 2:
-        raise ShapeError(f"x has rank 4 and rois have rank 2, not {x.rank} and {rois.rank}")
+        raise ShapeError(f"x must have rank 4 and rois rank 2, got {x.rank} and {rois.rank}")
     g.equal(rois.dims[1], columns, f"each region is {columns} numbers")
 
 
@@ -58,7 +58,7 @@ def _(g: Scope, x: Fact, rois: Fact, *, pooled_shape: Ints, spatial_scale: float
 @in_wide
 def _(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float) -> Array:
     if not np.all(np.isfinite(rois)):
-        raise InvalidArgument("rois hold numbers that are not finite")
+        raise InvalidArgument("rois contain non-finite values")
     batch = rois[:, 0].astype(np.int64)
     _check_batch(batch, x.shape[0])
     # Corners are rounded half away from zero, like C's round().

@@ -29,7 +29,7 @@ non_max = Op(
 @non_max.infer
 def _(g: Scope, boxes: Fact, scores: Fact, *_: Fact | None, center_point_box: int) -> Fact:
     if boxes.rank != 3 or scores.rank != 3:
-        raise ShapeError(f"boxes and scores have rank 3, not {boxes.rank} and {scores.rank}")
+        raise ShapeError(f"boxes and scores must have rank 3, got {boxes.rank} and {scores.rank}")
     g.equal(boxes.dims[2], 4, "each box is 4 numbers")
     g.equal(boxes.dims[0], scores.dims[0], "boxes and scores differ in batch")
     g.equal(boxes.dims[1], scores.dims[2], "boxes and scores differ in number")

@@ -65,7 +65,7 @@ def element_fact(g: Scope, elem: AnyFact | None) -> AnyFact:
 def as_sequence(x: AnyFact, what: str) -> SequenceFact:
     """Return the fact of a sequence; raise for other values."""
     if not isinstance(x, SequenceFact):
-        raise ShapeError(f"{what} needs a sequence, not {x}")
+        raise ShapeError(f"{what} needs a sequence, got {x}")
     return x
 
 
@@ -310,7 +310,7 @@ def _(g: Scope, x: AnyFact, *, axis: int, new_axis: int) -> Fact:
         return result
     elem = element_fact(g, sequence.elem)
     if not isinstance(elem, Fact):
-        raise ShapeError(f"ConcatFromSequence joins tensors, not {elem}")
+        raise ShapeError(f"ConcatFromSequence joins tensors, got {elem}")
     if elem.shape is None:
         return elem
     axis = axis_of(axis, elem.rank + (1 if new_axis else 0))

@@ -323,7 +323,7 @@ def _filler(value: Const | None) -> tuple[DType, Any]:
     if value is None:
         return F32, np.float32(0)
     if value.count != 1 or value.dtype not in _FILLERS:
-        raise ShapeError(f"the value is one number, not {value.dtype} of shape {value.shape}")
+        raise ShapeError(f"the value must be one number, got {value.dtype} of shape {value.shape}")
     return value.dtype, value.read().reshape(-1)[0]
 
 
@@ -372,7 +372,7 @@ def _(g: Scope, x: Fact, *, dtype: int | None, k: int) -> Fact:
     if result_type is None or result_type not in _EYES:
         raise ShapeError(f"EyeLike does not support the type {result_type or dtype}")
     if x.shape is not None and x.rank != 2:
-        raise ShapeError(f"EyeLike needs a matrix, and its input has rank {x.rank}")
+        raise ShapeError(f"EyeLike needs a matrix, got rank {x.rank}")
     return Fact(result_type, new_dims(g, 2, "eye") if x.shape is None else x.shape)
 
 

@@ -43,7 +43,7 @@ def scalar_size(fact: Fact, what: str) -> Size | None:
     if fact.shape is not None:
         for d in fact.shape:
             if isinstance(d, int) and d != 1:
-                raise ShapeError(f"{what} is one number, not {fact}")
+                raise ShapeError(f"{what} must be one number, got {fact}")
     return None if fact.sym is None or len(fact.sym) != 1 else fact.sym[0]
 
 
@@ -58,7 +58,7 @@ def _value_or_new_dim(g: Scope, fact: Fact, what: str, low: int = 1) -> Size:
 
 def _check_components(x: Fact, n_components: Size) -> None:
     if n_components not in (1, 2) and isinstance(n_components, int):
-        raise ShapeError(f"the last dim is 1 (real) or 2 (complex), not {n_components}: it is {x}")
+        raise ShapeError(f"the last dim must be 1 (real) or 2 (complex), got {x}")
 
 
 @dft.infer
@@ -69,7 +69,7 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
     is_inverse, is_onesided = bool(attrs["inverse"]), bool(attrs["onesided"])
     _check_components(x, n_components)
     if n_components == 2 and is_onesided and not is_inverse:
-        raise ShapeError(f"a one-sided transform needs real numbers, and the input is {x}")
+        raise ShapeError(f"a one-sided transform needs real numbers, got {x}")
     where = -2 if axis is None else scalar_size(axis, "axis")
     last = 1 if is_inverse and is_onesided else 2
     if not isinstance(where, int):
@@ -84,7 +84,7 @@ def _(g: Scope, x: Fact, length: Fact | None, axis: Fact | None, **attrs: int) -
         size = (size - 1) * 2
         g.at_least(size, 1, "an inverse one-sided transform needs 2 or more frequencies")
     else:
-        g.at_least(size, 1, "dft_length must be 1 or more, and the signal is empty")
+        g.at_least(size, 1, "dft_length must be at least 1, and the signal is empty")
     if is_onesided and not is_inverse:
         size = size // 2 + 1
     return x.shaped((*x.dims[:where], size, *x.dims[where + 1 : -1], last))
@@ -123,7 +123,7 @@ def dft_size(samples: int, length: Array | None, *, is_half: bool) -> int:
     if length is not None:
         size = one_int(length, "dft_length")
     if size < 1:
-        raise InvalidArgument(f"dft_length must be 1 or more, got {size}")
+        raise InvalidArgument(f"dft_length must be at least 1, got {size}")
     return size
 
 
@@ -132,7 +132,7 @@ def _as_complex(x: Array) -> Array:
     if x.shape[-1] == 1:
         return x[..., 0].astype(np.float64)
     if x.shape[-1] != 2:
-        raise InvalidArgument(f"the last dim is 1 (real) or 2 (complex), not {x.shape[-1]}")
+        raise InvalidArgument(f"the last dim must be 1 (real) or 2 (complex), got {x.shape[-1]}")
     return np.ascontiguousarray(x, np.float64).view(np.complex128)[..., 0]
 
 

@@ -170,7 +170,7 @@ def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
         )
     width = _check_columns(_count(len(pool), attrs["ngram_counts"], longest), attrs)
     if x.shape is not None and x.rank not in (1, 2):
-        raise ShapeError(f"TfIdfVectorizer needs one row of tokens, or several, not {x}")
+        raise ShapeError(f"TfIdfVectorizer needs one row of tokens, or several, got {x}")
     return Fact(F32, None if x.shape is None else (*x.dims[:-1], width))
 
 

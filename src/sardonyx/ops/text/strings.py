@@ -98,7 +98,7 @@ def _(g: Scope, x: Fact, *, case_change_action: bytes, stopwords: Any, **_: Any)
     if x.shape is None:
         return x.without_contents()
     if x.rank not in (1, 2):
-        raise ShapeError(f"StringNormalizer takes strings of shape [C] or [1, C], not {x}")
+        raise ShapeError(f"StringNormalizer takes strings of shape [C] or [1, C], got {x}")
     if x.rank == 2:
         g.equal(x.dims[0], 1, "StringNormalizer takes strings of shape [C] or [1, C]")
     g.at_least(x.dims[-1], 1, "StringNormalizer has no strings to normalize")
@@ -116,7 +116,7 @@ def _(
 ) -> Array:
     if x.ndim not in (1, 2) or (x.ndim == 2 and len(x) != 1):
         raise InvalidArgument(
-            f"StringNormalizer takes strings of shape [C] or [1, C], not {x.shape}"
+            f"StringNormalizer takes strings of shape [C] or [1, C], got {x.shape}"
         )
     dotted = is_dotted(locale)
     words: list[str] = x.reshape(-1).tolist()

@@ -35,7 +35,7 @@ tokenizer: Final = contrib_op(
 @tokenizer.infer
 def _(g: Scope, x: Fact, **attrs: Any) -> Fact:
     if x.rank not in (1, 2):
-        raise InvalidGraph(f"Tokenizer needs strings of shape [C] or [N, C], not {x}")
+        raise InvalidGraph(f"Tokenizer needs strings of shape [C] or [N, C], got {x}")
     separators, least = attrs["separators"], attrs["mincharnum"]
     if not separators and not attrs["tokenexp"]:
         raise InvalidGraph("Tokenizer needs separators or tokenexp, and has neither")

@@ -58,7 +58,7 @@ class AdapterFormat:
         """Set all parameters, without copying them."""
         for name, value in params.items():
             if not isinstance(name, str) or not isinstance(value, OrtValue):
-                raise TypeError(f"parameters are OrtValues by name, not {name!r}: {value!r}")
+                raise TypeError(f"parameters must be OrtValues by name, got {name!r}: {value!r}")
             if not value.is_tensor():
                 raise InvalidArgument(f"the parameter {name} is not a tensor: {value.data_type()}")
         self._content.parameters = dict(params)
@@ -117,5 +117,5 @@ def adapter_feed(adapters: Sequence[LoraAdapter], inputs: AbstractSet[str]) -> d
 
 def _number(value: Any) -> int:
     if not isinstance(value, int) or not -(2**31) <= value < 2**31:
-        raise InvalidArgument(f"a version is a 32-bit integer, not {value!r}")
+        raise InvalidArgument(f"a version must be a 32-bit integer, got {value!r}")
     return value

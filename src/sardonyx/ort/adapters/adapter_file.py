@@ -103,7 +103,7 @@ class _Reader:
         root = self._follow(0)
         version = self._int(root, _FORMAT)
         if version != _FORMAT_VERSION:
-            raise _InvalidFile(f"its format version is {version}, not {_FORMAT_VERSION}")
+            raise _InvalidFile(f"it has format {version}; this version reads {_FORMAT_VERSION}")
         content = Content({}, version, self._int(root, _ADAPTER), self._int(root, _MODEL))
         at = self._field(root, _PARAMETERS)
         if at:

@@ -120,7 +120,8 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, *, reduction: bytes)
     """Return a copy with slices written or reduced at index tuples."""
     expected = (*indices.shape[:-1], *x.shape[indices.shape[-1] :])
     if updates.shape != expected:
-        raise InvalidArgument(f"updates have the shape {tuple(updates.shape)}, not {expected}")
+        shape = tuple(updates.shape)
+        raise InvalidArgument(f"updates must have the shape {expected}, got {shape}")
     flat, row = _flat_rows(x, indices, 0)
     new = updates.reshape(len(row), *flat.shape[1:])
     if reduction == b"none":

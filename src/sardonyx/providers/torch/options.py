@@ -55,13 +55,13 @@ def _hint(key: str) -> str:
 
 def _flag(key: str, text: str) -> bool:
     if text.lower() not in _FLAGS:
-        raise InvalidArgument(f"{key} is 0 or 1, not {text!r}")
+        raise InvalidArgument(f"{key} must be 0 or 1, got {text!r}")
     return _FLAGS[text.lower()]
 
 
 def _number(key: str, text: str) -> int:
     if not text.isdecimal():
-        raise InvalidArgument(f"{key} is a number, not {text!r}")
+        raise InvalidArgument(f"{key} must be a number, got {text!r}")
     return int(text)
 
 
@@ -74,7 +74,7 @@ def _limit(key: str, text: str) -> int:
 def _algorithms(key: str, text: str) -> str:
     known = ("EXHAUSTIVE", "HEURISTIC", "DEFAULT")
     if text not in known:
-        raise InvalidArgument(f"{key} is one of {', '.join(known)}, not {text!r}")
+        raise InvalidArgument(f"{key} must be one of {', '.join(known)}, got {text!r}")
     return text
 
 

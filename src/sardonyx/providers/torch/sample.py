@@ -313,7 +313,7 @@ def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **att
     batch = _images(batches, x.shape[0]).reshape(-1, 1, 1)
     height, width = size.tolist()
     if min(height, width) < 1:
-        raise InvalidArgument(f"crop_size {size.tolist()} is not 1 or more")
+        raise InvalidArgument(f"crop_size must be at least 1, got {size.tolist()}")
     rows = _places(boxes[:, 0], boxes[:, 2], x.shape[2], height)[:, :, None]
     columns = _places(boxes[:, 1], boxes[:, 3], x.shape[3], width)[:, None, :]
     outside = (rows < 0) | (rows > x.shape[2] - 1) | (columns < 0) | (columns > x.shape[3] - 1)

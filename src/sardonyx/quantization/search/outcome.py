@@ -40,16 +40,16 @@ class SearchOptions:
         """Check the values."""
         if self.goal not in GOALS:
             raise InvalidArgument(
-                f"the goal is {', '.join(GOALS[:-1])} or {GOALS[-1]}, not {self.goal!r}"
+                f"the goal must be {', '.join(GOALS[:-1])} or {GOALS[-1]}, got {self.goal!r}"
             )
         if not self.max_loss >= 0:
-            raise InvalidArgument(f"max_loss is {self.max_loss}, and it is 0 or more")
+            raise InvalidArgument(f"max_loss must be at least 0, got {self.max_loss}")
         if self.min_speedup is not None and not 0 <= self.min_speedup < math.inf:
-            raise InvalidArgument(f"min_speedup is {self.min_speedup}, and it is 0 or more")
+            raise InvalidArgument(f"min_speedup must be at least 0, got {self.min_speedup}")
         if self.batch is not None and self.batch < 1:
-            raise InvalidArgument(f"batch is {self.batch}, and it is 1 or more")
+            raise InvalidArgument(f"batch must be at least 1, got {self.batch}")
         if not self.bits or not set(self.bits) <= {2, 3, 4, 8}:
-            raise InvalidArgument(f"weights have 2, 3, 4 or 8 bits, not {self.bits}")
+            raise InvalidArgument(f"bits must be 2, 3, 4 or 8, got {self.bits}")
 
     @property
     def least_speedup(self) -> float:

@@ -195,7 +195,7 @@ class NVAWQWeightOnlyQuantConfig(WeightOnlyQuantConfig):
             )
         if calibration_method not in ("awq_lite", "awq_clip"):
             raise InvalidArgument(
-                f"calibration_method is awq_lite or awq_clip, not {calibration_method!r}"
+                f"calibration_method must be awq_lite or awq_clip, got {calibration_method!r}"
             )
         super().__init__("nvidia_awq", QuantFormat.QDQ)
         self.tokenizer_dir = tokenizer_dir
@@ -224,4 +224,4 @@ def check_bits(config: WeightOnlyQuantConfig) -> None:
     """Raise for bits that weights cannot have; onnxruntime's class of error."""
     bits = getattr(config, "bits", 4)
     if bits not in _BITS:
-        raise AssertionError(f"weights are quantized to 2, 3, 4 or 8 bits, not {bits}")
+        raise AssertionError(f"bits must be 2, 3, 4 or 8, got {bits}")

@@ -33,7 +33,7 @@ class Format:
     def __post_init__(self) -> None:
         if self.bits not in STORED_BITS:
             raise InvalidArgument(
-                f"weights have 2, 3, 4 or 8 bits, not {self.bits}",
+                f"bits must be 2, 3, 4 or 8, got {self.bits}",
                 hint="3 bits are stored in codes of 4 bits, as MatMulNBits has no others",
             )
 

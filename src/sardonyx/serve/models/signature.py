@@ -78,14 +78,14 @@ def _check_tensor(spec: TensorSpec, array: Array, sizes: dict[str, tuple[int, st
         )
     if len(array.shape) != len(spec.shape):
         raise BadRequest(
-            f"the input {spec.name} has {len(spec.shape)} dims, not {list(array.shape)}"
+            f"the input {spec.name} must have {len(spec.shape)} dims, got {list(array.shape)}"
         )
     for dim, size in zip(spec.shape, array.shape, strict=True):
         if dim is None or dim == size:
             continue
         if isinstance(dim, int):
             raise BadRequest(
-                f"the input {spec.name} has the shape {spec.sizes()}, not {list(array.shape)}"
+                f"the input {spec.name} must have the shape {spec.sizes()}, got {list(array.shape)}"
             )
         known, name = sizes.setdefault(dim, (size, spec.name))
         if known != size:

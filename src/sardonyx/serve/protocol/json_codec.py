@@ -59,7 +59,7 @@ def mapping(message: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise BadRequest(f"{key} is a JSON object, not {value!r:.40}")
+        raise BadRequest(f"{key} must be a JSON object, got {value!r:.40}")
     return value
 
 
@@ -67,11 +67,11 @@ def schedule_of(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
     """Return the priority and the timeout in seconds; the parameter is in microseconds."""
     priority, timeout = parameters.get("priority", 0), parameters.get("timeout")
     if type(priority) is not int or not 0 <= priority <= 1000:
-        raise BadRequest(f"priority is a number from 0 to 1000, not {priority!r:.40}")
+        raise BadRequest(f"priority must be a number from 0 to 1000, got {priority!r:.40}")
     if timeout is None or timeout == 0:
         return priority, None
     if type(timeout) is not int or timeout < 0:
-        raise BadRequest(f"timeout is a number of microseconds, not {timeout!r:.40}")
+        raise BadRequest(f"timeout must be a number of microseconds, got {timeout!r:.40}")
     return priority, min(timeout * 1e-6, MAX_TIMEOUT_S)
 
 
@@ -113,7 +113,7 @@ def _declared(
     if not isinstance(datatype, str) or datatype not in BY_NAME:
         raise BadRequest(f"the datatype of {name} is one of {', '.join(BY_NAME)}")
     if not isinstance(shape, list):
-        raise BadRequest(f"the shape of {name} is a list of sizes, not {shape!r:.40}")
+        raise BadRequest(f"the shape of {name} must be a list of sizes, got {shape!r:.40}")
     for key in _UNSUPPORTED:
         if key in mapping(entry, "parameters"):
             raise BadRequest(f"{name} has the parameter {key}, which is not supported")
@@ -135,14 +135,14 @@ def _outputs(message: Mapping[str, Any], limits: Limits) -> tuple[RequestedOutpu
 def _flag(parameters: Mapping[str, Any], key: str, default: bool = False) -> bool:
     value = parameters.get(key, default)
     if not isinstance(value, bool):
-        raise BadRequest(f"{key} is true or false, not {value!r:.40}")
+        raise BadRequest(f"{key} must be true or false, got {value!r:.40}")
     return value
 
 
 def _text(message: Mapping[str, Any], key: str, limits: Limits) -> str:
     value = message.get(key, "")
     if not isinstance(value, str):
-        raise BadRequest(f"{key} is a string, not {value!r:.40}")
+        raise BadRequest(f"{key} must be a string, got {value!r:.40}")
     if len(value) > limits.name_length:
         raise TooLarge(f"{key} has {len(value)} characters; at most {limits.name_length} are")
     return value

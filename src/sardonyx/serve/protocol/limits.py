@@ -30,7 +30,9 @@ class Limits:
         if not isinstance(name, str) or not name:
             raise BadRequest("a tensor has no name: its key `name` is a string")
         if len(name) > self.name_length:
-            raise TooLarge(f"a tensor's name has {len(name)} characters, not {self.name_length}")
+            raise TooLarge(
+                f"a tensor's name may have {self.name_length} characters, got {len(name)}"
+            )
         return name
 
     def check_shape(self, name: str, shape: Sequence[object]) -> tuple[int, ...]:

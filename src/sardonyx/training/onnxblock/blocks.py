@@ -30,7 +30,7 @@ class Block(ABC):
     def __init__(self, temp_file_name: str = "temp.onnx") -> None:
         """Check onnxruntime's argument; models are checked in memory, and need no file."""
         if os.path.isabs(temp_file_name):
-            raise RuntimeError(f"temp_file_name is a relative path, not {temp_file_name}")
+            raise RuntimeError(f"temp_file_name must be a relative path, got {temp_file_name}")
 
     @abstractmethod
     def build(self, *args: Any, **kwargs: Any) -> Any:

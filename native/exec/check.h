@@ -10,7 +10,8 @@
 
 namespace sdx {
 
-// A bug of the compiler (program/): no model and no feed can cause it.
+// A bug of the compiler (program/): no model, no pack and no feed can cause it. A pack has no
+// programs, only the lowered graph, which is validated before program/ compiles it (pack/check.py).
 class MalformedProgram : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -8,7 +8,8 @@
 //   - output block reuse: the block of an output holds arena values until its first write. Without
 //     it, large outputs at the end (logits, gradients of embeddings) add to an arena that is idle
 //     by then (the arena of GPT-2 has 3 MB instead of 21);
-//   - offsets by first fit (offsets.h) for what is left.
+//   - offsets by first fit, by decreasing size and in a few other orders (offsets.h), for what is
+//     left.
 // The search runs when sizes are known, not when a model is compiled: only then are sizes, scratch,
 // copies and in-place steps all known. Pure functions; the caller guards `PlanChoice`.
 #pragma once

@@ -1,7 +1,7 @@
 // Offsets of lifetimes in one arena: first fit over an interference graph. Dynamic storage
 // allocation is NP-hard; first fit by decreasing size, with a few other orders, reaches the lower
-// bound (the peak) for nearly all models. The Python package memory/ has the same algorithm with a
-// verifier. Pure functions: equal input gives equal offsets.
+// bound (the peak) for nearly all models. The Python package memory/ has a simpler variant, by
+// decreasing size only, and a verifier. Pure functions: equal input gives equal offsets.
 #pragma once
 
 #include <cstdint>

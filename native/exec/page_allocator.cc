@@ -9,7 +9,7 @@
 namespace sdx {
 namespace {
 
-constexpr size_t kReserved = size_t(1) << 40;  // addresses, not memory
+constexpr size_t kReserved = size_t(1) << 40;  // 1 TiB of address space, not backed by memory
 
 }  // namespace
 
@@ -33,8 +33,10 @@ bool PageAllocator::reserve() {
   return true;
 }
 
-// The free range at whose beginning a request needs the fewest new pages (`absent` bytes), together
-// with the ranges that follow without a gap; of equal ones the one that leaves the least behind.
+// Best fit: the free range at whose beginning a request needs the fewest new pages (`absent`
+// bytes), together with the ranges that follow without a gap; of equal ones the one that leaves the
+// least. A linear scan, as in `evict`: neighbours coalesce, and the training of a residual network
+// with changing batch sizes has at most 4 free ranges at a time.
 PageAllocator::Ranges::iterator PageAllocator::best_start(size_t bytes, size_t& absent) {
   auto best = free_.end();
   size_t best_length = 0;

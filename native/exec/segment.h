@@ -1,8 +1,8 @@
 // A segment: a list of kernel calls whose sizes are all known once the named dims in its key are.
 //
 // SegmentSpec is what Python flattens a graph into (program/segment_builder.py): a register program
-// for all sizes, values with their storage, and steps over value numbers. check.h validates it. A
-// run
+// for all sizes, values with their storage, and steps over value numbers. check.h validates it.
+// A run
 //   1. resolves sizes that depend on data (`Kernel::resolve`),
 //   2. looks up or makes the specialization for its sizes (specialization.h): views, kernel plans,
 //      execution order and memory plan; the last kMaxSpecializations are cached,

@@ -23,7 +23,7 @@ class ClusterGraphBuilder {
   ClusterGraph run() {
     list_touches();
     for (int32_t p = 0; p < clusters_.count(); ++p) add_cluster(p);
-    stages_.open();
+    stages_.open();  // sentinel: where the lists of the last stage end
     clusters_.stages = std::move(stages_);
     clusters_.succs = inverse(clusters_.preds, clusters_.count());
     clusters_.users = inverse(clusters_.touches, graph_.n_buffers());
@@ -79,11 +79,12 @@ void ClusterGraphBuilder::add_cluster(int32_t cluster) {
 }
 
 void ClusterGraphBuilder::add_pairs(int32_t task) {
-  const auto number = [&](int32_t b) { return is_own(b) ? ~b : b; };
+  const auto number = [&](int32_t b) { return is_own(b) ? ~b : b; };  // ~b: own buffer (StagePair)
   for (const InPlacePair& pair : graph_.in_place_of(task))
     if (last_task_[size_t(pair.from)] == task && first_task_[size_t(pair.to)] == task)
       stages_.pairs.push_back({number(pair.from), number(pair.to), graph_.sizes[size_t(pair.to)]});
-  // A single pair of buffers that no other cluster touches always shares: a fixed cost.
+  // A single pair of buffers that no other cluster touches always shares: a fixed cost. Several
+  // pairs may exclude each other, which Stages::shared_in resolves.
   Stage& stage = stages_.stages.back();
   if (int32_t(stages_.pairs.size()) != stage.in_place + 1) return;
   const StagePair pair = stages_.pairs.back();

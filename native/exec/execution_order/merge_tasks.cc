@@ -54,8 +54,7 @@ class Paths {
 struct CostBounds {
   int64_t min_peak_increase, max_peak_increase;  // bytes needed above the live bytes before it
   int64_t min_change, max_change;                // of the live bytes
-  int64_t fall;  // at least this much of what it needs is free after it
-  int64_t lift;  // at most this much of what it needs is free after it
+  int64_t min_release_after_peak, max_release_after_peak;  // peak less live bytes after it
 
   // The bounds of this cluster followed by `b`.
   CostBounds then(const CostBounds& b) const {
@@ -63,8 +62,8 @@ struct CostBounds {
             std::max(max_peak_increase, max_change + b.max_peak_increase),
             min_change + b.min_change,
             max_change + b.max_change,
-            std::max(fall - b.max_change, b.fall),
-            std::max(lift - b.min_change, b.lift)};
+            std::max(min_release_after_peak - b.max_change, b.min_release_after_peak),
+            std::max(max_release_after_peak - b.min_change, b.max_release_after_peak)};
   }
 };
 
@@ -160,13 +159,14 @@ CostBounds TaskMerger::bounds_of(int32_t task) {
   const size_t begin = size_t(graph_.touches.begin[size_t(task)]);
   const std::span<const int32_t> touches = graph_.touches[task];
   // Bytes allocated and freed here in every order, and those for which it depends on the order.
-  int64_t made = 0, open_made = 0, held = 0, freed = 0, open_freed = 0;
+  int64_t made = 0, open_made = 0, freed = 0, open_freed = 0;
+  int64_t open_made_and_freed = 0;  // those of open_made that may be freed here
   for (size_t i = 0; i < touches.size(); ++i) {
     const int64_t size = graph_.sizes[size_t(touches[i])];
     const Certainty first = first_[begin + i], last = last_[begin + i];
     if (first == Certainty::always) made += size;
     if (first == Certainty::depends) open_made += size;
-    if (first == Certainty::depends && last != Certainty::never) held += size;
+    if (first == Certainty::depends && last != Certainty::never) open_made_and_freed += size;
     if (last == Certainty::always) freed += size;
     if (last == Certainty::depends) open_freed += size;
   }
@@ -177,7 +177,7 @@ CostBounds TaskMerger::bounds_of(int32_t task) {
           change - open_freed,
           change + open_made,
           peak_increase - open_shared - change,
-          peak_increase + held - (change - open_freed)};
+          peak_increase + open_made_and_freed - (change - open_freed)};
 }
 
 // Bytes that a task writes in place in every order, and those that it writes in place in some.
@@ -237,14 +237,14 @@ bool TaskMerger::is_mergeable(int32_t a, int32_t b) const {
   const CostBounds &before = bounds_[size_t(a)], &after = bounds_[size_t(b)];
   // Either argument of merge_tasks.h: a waits for b, or b follows a immediately.
   return can_wait(a, b) || (find_in(only_pred_, b) == a && after.max_change <= 0 &&
-                            after.max_peak_increase <= before.fall);
+                            after.max_peak_increase <= before.min_release_after_peak);
 }
 
 // Whether cluster a may be delayed until right before its only successor b.
 bool TaskMerger::can_wait(int32_t a, int32_t b) const {
   const CostBounds &before = bounds_[size_t(a)], &after = bounds_[size_t(b)];
   return find_in(only_succ_, a) == b && before.min_change >= 0 &&
-         before.lift <= after.min_peak_increase;
+         before.max_release_after_peak <= after.min_peak_increase;
 }
 
 // Merges cluster b, which then runs right after cluster a. The representative is the one whose

@@ -15,11 +15,9 @@ struct Clustering {
 // running other tasks before a task can only lower what it adds. Two exchange arguments follow from
 // that.
 //   - A task that never raises the live bytes, and needs no more than its only predecessor did, can
-//   run
-//     right after it: moving it forward raises no step between them.
+//     run right after it: moving it forward raises no step between them.
 //   - A task that never lowers the live bytes, and needs no more than its only successor, can wait
-//   and
-//     run right before it.
+//     and run right before it.
 // Both are applied to clusters too, in a few rounds, until nothing merges.
 Clustering merge(const TaskGraph& graph);
 

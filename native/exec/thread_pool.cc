@@ -234,6 +234,15 @@ void set_affinities(const std::vector<std::vector<int>>& sets) {
 
 namespace {
 
+void wait_for_workers(const Job& job) {
+  for (int round = 0; job.busy.load() != 0; ++round) {
+    if (round < kSpinsBeforeYield)
+      pause();
+    else
+      std::this_thread::yield();  // the worker may have lost its CPU to another process
+  }
+}
+
 // Not inlined into run_phase: this takes 20 KB of stack, and custom ops may nest single-threaded
 // phases deeply.
 [[gnu::noinline]] Status run_on(int64_t threads, const Phase& phase, const void* args,
@@ -271,12 +280,7 @@ namespace {
   job.work(0);
   for (int i = 0; i < n_offered; ++i)
     if (offered[i]->withdraw(&job)) job.busy.fetch_sub(1);
-  for (int round = 0; job.busy.load() != 0; ++round) {
-    if (round < kSpinsBeforeYield)
-      pause();
-    else
-      std::this_thread::yield();  // the worker may have lost its CPU to another process
-  }
+  wait_for_workers(job);
   return job.failed_at.load() == INT64_MAX ? Status() : job.status;
 }
 

@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "bind/gil.h"
 #include "bind/register.h"
 #include "os/system.h"
 
@@ -115,7 +116,7 @@ struct Exported {
   static void destroy(Managed* managed) {
     auto* self = static_cast<Exported*>(managed->context);
     if (Py_IsInitialized()) {
-      nb::gil_scoped_acquire gil;
+      GilAcquire gil;
       Py_DECREF(self->owner);
     }
     delete self;

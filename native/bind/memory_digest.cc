@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bind/gil.h"
 #include "bind/register.h"
 #include "exec/thread_pool.h"
 
@@ -32,11 +33,11 @@ void bind_memory_digest(nb::module_& m) {
       .def(
           "compute",
           [](const MemoryDigest& self, int threads) {
+            GilRelease nogil;
             ensure_threads(threads);
             return self.compute(threads);
           },
-          "threads"_a, nb::call_guard<nb::gil_scoped_release>(),
-          "Return a digest of all bytes, the same for any number of threads.");
+          "threads"_a, "Return a digest of all bytes, the same for any number of threads.");
 }
 
 }  // namespace sdx

@@ -131,21 +131,21 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
 }
 
 nb::object Runnable::run_fast(nb::dict feed) const {
-  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_, nullptr);
+  return run_feed(std::move(feed), nb::none(), consumes_inputs_, nullptr);
 }
 
 nb::object Runnable::run_fast_into(nb::dict feed, nb::object arrays) const {
-  return run_unchecked(std::move(feed), std::move(arrays), false, nullptr);
+  return run_feed(std::move(feed), std::move(arrays), false, nullptr);
 }
 
 nb::object Runnable::run_fast_tensors(nb::dict feed, const TensorExchange& exchange) const {
   for (size_t i = 0; i < output_dtypes_.size(); ++i)
     if (!is_numeric(i)) return nb::none();
-  return run_unchecked(std::move(feed), nb::none(), consumes_inputs_, &exchange);
+  return run_feed(std::move(feed), nb::none(), consumes_inputs_, &exchange);
 }
 
-nb::object Runnable::run_unchecked(nb::dict feed, nb::object arrays, bool consumes,
-                                   const TensorExchange* exchange) const {
+nb::object Runnable::run_feed(nb::dict feed, nb::object arrays, bool consumes,
+                              const TensorExchange* exchange) const {
   if (feed.size() != input_names_.size()) return nb::none();
   StringArena strings(limit_bytes_);
   RunState state = new_state();

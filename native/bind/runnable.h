@@ -121,9 +121,9 @@ class Runnable {
   nanobind::object memory_of(int number, const std::vector<int64_t>& names) const;
 
  private:
-  // With an exchange, inputs and outputs are tensors, else arrays.
-  nanobind::object run_unchecked(nanobind::dict feed, nanobind::object arrays, bool consumes,
-                                 const TensorExchange* exchange) const;
+  // The three fast paths. With an exchange, inputs and outputs are tensors, else arrays.
+  nanobind::object run_feed(nanobind::dict feed, nanobind::object arrays, bool consumes,
+                            const TensorExchange* exchange) const;
 
   RunState new_state() const;
   Outcome run_in(RunState& state, StopCheck& stop_check) const;

@@ -28,8 +28,12 @@ View view_of(const Tensor& tensor) {
   const auto& [address, dtype, dims, strides] = tensor;
   View view;
   if (dtype == kAbsent) return view;
-  if (dims.size() > size_t(kMaxRank) || dims.size() != strides.size())
-    throw std::invalid_argument("a tensor has too many axes for a kernel, or a stride is missing");
+  if (dims.size() > size_t(kMaxRank))
+    throw std::invalid_argument("a tensor has rank " + std::to_string(dims.size()) +
+                                ", the maximum is " + std::to_string(kMaxRank));
+  if (dims.size() != strides.size())
+    throw std::invalid_argument("a tensor has " + std::to_string(dims.size()) + " dims and " +
+                                std::to_string(strides.size()) + " strides");
   view.dtype = DType(dtype);
   view.rank = int(dims.size());
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -99,6 +103,22 @@ std::vector<std::vector<int64_t>> resolve_kernel(const std::string& name, const 
   return dims;
 }
 
+// All kernels by name; they are the same in every ISA.
+nb::dict all_kernels() {
+  nb::dict kernels;
+  for (int f = 0; f < kFamilyCount; ++f) {
+    const KernelTable& table = *kIsas[0].tables[f];
+    for (int i = 0; i < table.n; ++i) {
+      const Kernel& kernel = table.kernels[i];
+      if (kernels.contains(kernel.name))
+        throw std::logic_error(std::string("two kernels have the name ") + kernel.name);
+      kernels[kernel.name] =
+          KernelInfo{kFamilies[f], int(kernel.accepts), kernel.resolve != nullptr};
+    }
+  }
+  return kernels;
+}
+
 }  // namespace
 
 void bind_kernels(nb::module_& m) {
@@ -115,18 +135,7 @@ void bind_kernels(nb::module_& m) {
       .def_ro("accepts", &KernelInfo::accepts,
               "Which strides its inputs may have: the number of Accepts in kernels/kernel.h.")
       .def_ro("resolves", &KernelInfo::resolves, "Whether its output sizes depend on data.");
-  nb::dict kernels;  // by name; the same in every ISA
-  for (int f = 0; f < kFamilyCount; ++f) {
-    const KernelTable& table = *kIsas[0].tables[f];
-    for (int i = 0; i < table.n; ++i) {
-      const Kernel& kernel = table.kernels[i];
-      if (kernels.contains(kernel.name))
-        throw std::logic_error(std::string("two kernels have the name ") + kernel.name);
-      kernels[kernel.name] =
-          KernelInfo{kFamilies[f], int(kernel.accepts), kernel.resolve != nullptr};
-    }
-  }
-  m.attr("kernels") = kernels;
+  m.attr("kernels") = all_kernels();
 
   nb::list ops;  // the instructions of elementwise programs, by number
 #define OP(name) ops.append(#name);

@@ -82,14 +82,10 @@ const Tensor* constant_of(const Node& node) {
   return tensors && tensors->size() == 1 ? tensors->data() : nullptr;
 }
 
-}  // namespace
+using NodeRef = Ref<Node>;
 
-void bind_nodes(nb::module_& m) {
-  bind_attribute(m);
-
-  using NodeRef = Ref<Node>;
-  nb::class_<NodeRef>(m, "NodeRecord", "A NodeProto.")
-      .def_prop_ro(
+void bind_names(nb::class_<NodeRef>& node) {
+  node.def_prop_ro(
           "op_type", [](const NodeRef& r) { return to_str(r->op_type); },
           nb::sig("def op_type(self) -> str"))
       .def_prop_ro(
@@ -106,8 +102,16 @@ void bind_nodes(nb::module_& m) {
           nb::sig("def inputs(self) -> list[str]"), "Value names; \"\" is an input left out.")
       .def_prop_ro(
           "outputs", [](const NodeRef& r) { return list_of(r->outputs, to_str); },
-          nb::sig("def outputs(self) -> list[str]"), "Value names; \"\" is an output left out.")
-      .def_prop_ro(
+          nb::sig("def outputs(self) -> list[str]"), "Value names; \"\" is an output left out.");
+}
+
+}  // namespace
+
+void bind_nodes(nb::module_& m) {
+  bind_attribute(m);
+  nb::class_<NodeRef> node(m, "NodeRecord", "A NodeProto.");
+  bind_names(node);
+  node.def_prop_ro(
           "attributes", [](const NodeRef& r) { return records(r, r->attributes); },
           nb::sig("def attributes(self) -> list[AttributeRecord]"))
       .def_prop_ro(

@@ -22,7 +22,10 @@ constexpr const char* dtype_name() {
   if constexpr (std::is_same_v<T, double>) return "float64";
   if constexpr (std::is_same_v<T, int32_t>) return "int32";
   if constexpr (std::is_same_v<T, int64_t>) return "int64";
-  if constexpr (std::is_same_v<T, uint64_t>) return "uint64";
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double> ||
+                std::is_same_v<T, int32_t> || std::is_same_v<T, int64_t> ||
+                std::is_same_v<T, uint64_t>);
+  return "uint64";
 }
 
 // A read-only numpy array of `n` numbers, written by `fill(out, n)`.

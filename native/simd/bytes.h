@@ -114,10 +114,10 @@ SDX_INLINE Vec<T> round_to_bytes(const f32v* y, float zero_point) {
 #else
   constexpr float kLowest = T(-1) < T(0) ? -128.0f : 0.0f;
   const f32v low = splat(kLowest - zero_point), high = low + 255.0f;
-  i32v held[4];
+  i32v clamped[4];
   for (int i = 0; i < 4; ++i)
-    held[i] = round_bits(clamp(y[i], low, high)) + splat(int32_t(zero_point));
-  return (Vec<T>)pack_low_bytes(held);
+    clamped[i] = round_bits(clamp(y[i], low, high)) + splat(int32_t(zero_point));
+  return (Vec<T>)pack_low_bytes(clamped);
 #endif
 }
 
@@ -130,11 +130,11 @@ struct Saturation {
 
 template <class T>
 SDX_INLINE u8v saturate_to_bytes(const f32v* y, const Saturation<T>& to) {
-  f32v held[4];
+  f32v clamped[4];
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i)
-    held[i] = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays NaN
-  const Vec<T> bytes = round_to_bytes<T>(held, to.zero), low = splat(T(to.low + to.zero));
+    clamped[i] = splat(to.high) < y[i] ? splat(to.high) : y[i];  // NaN stays NaN
+  const Vec<T> bytes = round_to_bytes<T>(clamped, to.zero), low = splat(T(to.low + to.zero));
   return (u8v)(bytes > low ? bytes : low);
 }
 

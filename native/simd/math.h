@@ -81,8 +81,8 @@ SDX_INLINE f32v minus_abs(f32v x) { return (f32v)((i32v)x | int32_t(0x80000000))
 // computed without rounding the sum. Below -87.3, where e^-x is arbitrary, the result is 0, and so
 // is x * sigmoid(x) (swish), which is below 2e-36 there.
 SDX_INLINE f32v vsigmoid(f32v x) {
-  const f32v held = (f32v)_mm512_maskz_min_ps(0xffff, (__m512)splat(88.0f), (__m512)x);
-  const f32v e = vexp_in_range(-held);
+  const f32v clamped = (f32v)_mm512_maskz_min_ps(0xffff, (__m512)splat(88.0f), (__m512)x);
+  const f32v e = vexp_in_range(-clamped);
   const f32v near = (f32v)_mm512_maskz_rcp14_ps(0xffff, (__m512)(1.0f + e));
   const f32v y = near + near * ((1.0f - near) - e * near);
   return x < -87.3f ? f32v{} : y;

@@ -56,8 +56,8 @@ SDX_INLINE void quantize_run(int64_t n, float scale, float zero, LoadAt&& load_a
       store(to + first, deinterleave_rows((u8v)round_to_bytes<Q>(y, zero)));
     }
   vloop(n - first, [&](int64_t i, auto lanes) {
-    const f32v held = clamp(load_at(first + i, lanes), least, most);
-    store_i32(to + first + i, round_bits(by.quotient(held)) + shift, lanes);
+    const f32v clamped = clamp(load_at(first + i, lanes), least, most);
+    store_i32(to + first + i, round_bits(by.quotient(clamped)) + shift, lanes);
   });
 }
 

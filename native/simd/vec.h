@@ -2,8 +2,9 @@
 // extensions, and loops over them with one body and no scalar tail.
 //
 // Sources are compiled once per ISA into the namespace sdx::SDX_ISA (cmake/isa.cmake); the dispatch
-// by ISA is in kernels/registry.cc. Intrinsics are used only in simd/, where GCC does not find the
-// instruction itself, and always next to a portable body.
+// by ISA is in kernels/registry.cc. Intrinsics are used where GCC does not find the instruction
+// itself, always next to a portable body, and only in simd/; the exceptions are permutations that
+// one kernel needs (kernels/quantize/lookup.cc and grouped_int8.cc).
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ struct Groups {
     return are_columns() ? columns : (lines * columns + kGroup - 1) / kGroup;
   }
   // The position of a tap, kGroup positions per group.
-  SDX_INLINE int64_t place(int64_t tap) const {
+  SDX_INLINE int64_t position(int64_t tap) const {
     return are_columns() ? tap % columns * kGroup + tap / columns : tap;
   }
   // Ones for the taps of a group, zeros for the positions that fill it.
@@ -71,7 +71,7 @@ Status pack_blocks(const void* args, const Data& data, int64_t begin, int64_t en
       accumulators[c] = 0;
       for (int64_t tap = 0; c < a.channels && tap < taps; ++tap) {
         const uint8_t v = input<uint8_t>(data, 0)[c * taps + tap] ^ a.flip;
-        const int64_t at = a.groups.place(tap);
+        const int64_t at = a.groups.position(tap);
         to[(at / kGroup * kBlock + lane_position(i)) * kGroup + at % kGroup] = v;
         accumulators[c] += int8_t(v);
       }
@@ -89,7 +89,8 @@ SDX_INLINE void locate_taps(const DepthwiseArgs& a, const uint8_t* x, const uint
     const uint8_t* line = locate_line(a, x, pixel, l);
     for (int64_t w = 0; line != nullptr && w < wide.taps; ++w) {
       const int64_t at = wide.input_index(pixel.at[2], w);
-      if (at >= 0 && at < wide.in) taps[a.groups.place(l * wide.taps + w)] = line + at * a.channels;
+      if (at >= 0 && at < wide.in)
+        taps[a.groups.position(l * wide.taps + w)] = line + at * a.channels;
     }
   }
 }
@@ -184,12 +185,12 @@ struct Lines {
 };
 
 // Loads and interleaves one column of a window: SDX_VEC_BYTES channels of up to four pixels.
-SDX_INLINE void read_column(const Lines& lines, int64_t at, int64_t c, u8v flip, i32v* four,
+SDX_INLINE void read_column(const Lines& lines, int64_t at, int64_t c, u8v flip, i32v* vectors,
                             auto lanes) {
   u8v x[kGroup];
   for (int l = 0; l < kGroup; ++l)
     x[l] = load_bytes(lines.at[l] + at * lines.pixel_stride[l] + c, lanes) ^ flip;
-  interleave4(x[0], x[1], x[2], x[3], four);
+  interleave4(x[0], x[1], x[2], x[3], vectors);
 }
 
 // One line of outputs with three-column windows for SDX_VEC_BYTES channels from the c-th on: a
@@ -209,9 +210,9 @@ void slide_window(const DepthwiseArgs& a, const SharedInputs& shared, const Line
     for (int q = 0; q < 4; ++q)
       memcpy(&weights[i][q], weights_of(a, g.w, c) + i * kGroup * kBlock + q * 64, SDX_VEC_BYTES);
   read_column(nowhere, 0, c, flip, outside, lanes);
-  const auto column = [&](int64_t at, i32v* four) {
-    if (at >= 0 && at < wide.in) return read_column(inside, at, c, flip, four, lanes);
-    for (int q = 0; q < 4; ++q) four[q] = outside[q];
+  const auto column = [&](int64_t at, i32v* vectors) {
+    if (at >= 0 && at < wide.in) return read_column(inside, at, c, flip, vectors, lanes);
+    for (int q = 0; q < 4; ++q) vectors[q] = outside[q];
   };
   for (int i = step; i < 3; ++i) column(wide.input_index(0, i - step), columns[i]);
   for (int64_t o = 0; o < wide.out; ++o, to += pitch) {
@@ -333,10 +334,10 @@ Status qdepthwise(const Call& call, Plan& plan) {
   plan.local_bytes = args->n_params;
   if (Status status = plan_columns(*args, call, plan); !status.ok()) return status;
   const bool has_sums = args->product.has_row_sums;
-  const int64_t outs = axis[2].out, lines = args->window.batch * axis[0].out * axis[1].out;
+  const int64_t width = axis[2].out, lines = args->window.batch * axis[0].out * axis[1].out;
   plan.add(
       has_sums ? depthwise_into<true>(args->product.out) : depthwise_into<false>(args->product.out),
-      outs == 0 ? 0 : lines, outs * args->n_groups * args->channels / 16);
+      width == 0 ? 0 : lines, width * args->n_groups * args->channels / 16);
   return {};
 }
 

@@ -10,12 +10,12 @@ namespace sdx::SDX_ISA::int8 {
 struct DirectConv {
   Gemm product;  // only its operands and bounds are used
   Window window;
-  int64_t channels, maps;  // of the image and of the output
-  int64_t pitch;           // elements between output pixels
-  int64_t weight_bytes;    // of the packed weights, which the int32 sums of the columns follow
-  int64_t n_params;        // elements of an array of column parameters
-  int64_t (*position)(int64_t map);  // in these arrays; null: the identity
-  const std::byte* columns;          // the parameters, where they are constant
+  int64_t channels, out_channels;  // of the image and of the output
+  int64_t pitch;                   // elements between output pixels
+  int64_t weight_bytes;  // of the packed weights, which the int32 sums of the columns follow
+  int64_t n_params;      // elements of an array of column parameters
+  int64_t (*position)(int64_t channel);  // in these arrays; null: the identity
+  const std::byte* columns;              // the parameters, where they are constant
 };
 
 // Reads operands, window and sizes. ints: type of the weights, then the window.

@@ -64,8 +64,8 @@ struct Gemm {
   float low, high;  // bounds of the real output
 };
 
-// n columns of weights with their sums, the first of which is column `first` of all; `place` maps a
-// column to its position in the parameter arrays (null: the identity).
+// n columns of weights with their sums, the first of which is column `first` of all; `position`
+// maps a column to its position in the parameter arrays (null: the identity).
 struct WeightColumns {
   const int32_t* column_sums;
   int64_t n, first;

@@ -3,12 +3,12 @@
 //
 // A vector's lane is an output channel, and reads four input channels of its group at a time: the
 // bytes of neighbouring groups are loaded at once and permuted to the lanes of their outputs.
-// Groups of 1, 2, 3 or 6 channels are joined until they have whole fours, with weights of zero for
-// the channels of others. Weights are packed in blocks of 16 outputs: for each tap and four
-// channels, 64 bytes; then ones for the channels of each output's own group. Zero points of the
-// weights need the sums of windows: a vector whose lanes read one group takes one that was computed
-// for the whole group, others multiply by the ones. Images are copied with their padding, so that
-// every window is inside.
+// Groups of 1, 2, 3 or 6 channels are joined until they have whole quads of channels, with weights
+// of zero for the channels of others. Weights are packed in blocks of 16 outputs: for each tap and
+// four channels, 64 bytes; then ones for the channels of each output's own group. Zero points of
+// the weights need the sums of windows: a vector whose lanes read one group takes one that was
+// computed for the whole group, others multiply by the ones. Images are copied with their padding,
+// so that every window is inside.
 #include "kernels/quantize/direct_int8.h"
 #include "kernels/quantize/kernels.h"
 #include "kernels/quantize/padded_int8.h"
@@ -20,22 +20,24 @@ namespace {
 
 constexpr int64_t kBlock = 16;  // outputs, whatever the ISA
 
-// Groups as a model has them, and joined ones.
+// Groups as a model has them, and joined ones. A quad is four input channels, the operands of a
+// dot4. A step is a joined group, or a block of whole ones if they are narrow.
 struct Groups {
-  int64_t n, channels, maps;  // per group
+  int64_t n, channels, out_channels;  // channels per group
   int64_t taps;
 
-  SDX_INLINE int64_t joined() const { return channels % 4 == 0 ? 1 : channels % 2 == 0 ? 2 : 4; }
-  SDX_INLINE int64_t fours() const { return channels * joined() / kGroup; }
-  SDX_INLINE int64_t wide_maps() const { return maps * joined(); }
-  SDX_INLINE bool are_narrow() const { return wide_maps() <= kBlock; }
+  SDX_INLINE int64_t n_joined() const { return channels % 4 == 0 ? 1 : channels % 2 == 0 ? 2 : 4; }
+  SDX_INLINE int64_t channel_quads() const { return channels * n_joined() / kGroup; }
+  SDX_INLINE int64_t joined_out_channels() const { return out_channels * n_joined(); }
+  SDX_INLINE bool are_narrow() const { return joined_out_channels() <= kBlock; }
   // Outputs of a block of whole groups, or of a group.
   SDX_INLINE int64_t per_step() const {
-    return are_narrow() ? kBlock / wide_maps() * wide_maps() : wide_maps();
+    return are_narrow() ? kBlock / joined_out_channels() * joined_out_channels()
+                        : joined_out_channels();
   }
-  SDX_INLINE int64_t n_steps() const { return (n * maps + per_step() - 1) / per_step(); }
+  SDX_INLINE int64_t n_steps() const { return (n * out_channels + per_step() - 1) / per_step(); }
   SDX_INLINE int64_t blocks_per_step() const { return (per_step() + kBlock - 1) / kBlock; }
-  SDX_INLINE int64_t block_bytes() const { return (taps + 1) * fours() * kGroup * kBlock; }
+  SDX_INLINE int64_t block_bytes() const { return (taps + 1) * channel_quads() * kGroup * kBlock; }
   SDX_INLINE int64_t weight_bytes() const { return n_steps() * blocks_per_step() * block_bytes(); }
 };
 
@@ -45,17 +47,18 @@ struct PackArgs {
 };
 
 // Packs one output: lane `lane` of the block at `to`. Returns the sum of its weights.
-int32_t pack_map(const PackArgs& a, const uint8_t* from, int64_t map, int64_t lane, uint8_t* to) {
+int32_t pack_output(const PackArgs& a, const uint8_t* from, int64_t channel, int64_t lane,
+                    uint8_t* to) {
   const Groups& g = a.groups;
-  const int64_t own = map / g.maps % g.joined() * g.channels;
+  const int64_t own = channel / g.out_channels % g.n_joined() * g.channels;
   int32_t sum = 0;
   for (int64_t c = 0; c < g.channels; ++c) {
-    const int64_t four = (own + c) / kGroup, byte = (own + c) % kGroup;
+    const int64_t quad = (own + c) / kGroup, byte = (own + c) % kGroup;
     const auto at = [&](int64_t tap) -> uint8_t& {
-      return to[((tap * g.fours() + four) * kBlock + lane) * kGroup + byte];
+      return to[((tap * g.channel_quads() + quad) * kBlock + lane) * kGroup + byte];
     };
     for (int64_t tap = 0; tap < g.taps; ++tap) {
-      const uint8_t v = from[(map * g.channels + c) * g.taps + tap] ^ a.flip;
+      const uint8_t v = from[(channel * g.channels + c) * g.taps + tap] ^ a.flip;
       at(tap) = v;
       sum += int8_t(v);
     }
@@ -64,7 +67,7 @@ int32_t pack_map(const PackArgs& a, const uint8_t* from, int64_t map, int64_t la
   return sum;
 }
 
-// Packs weights [maps, channels, taps]. Items are groups, or blocks of them.
+// Packs weights [out_channels, channels, taps]. Items are steps.
 Status pack_steps(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const PackArgs*>(args);
   const Groups& g = a.groups;
@@ -74,10 +77,10 @@ Status pack_steps(const void* args, const Data& data, int64_t begin, int64_t end
     uint8_t* to = output<uint8_t>(data) + step * bytes;
     memset(to, 0, size_t(bytes));
     for (int64_t i = 0; i < g.per_step(); ++i) {
-      const int64_t map = step * g.per_step() + i;
-      if (map >= g.n * g.maps) break;
+      const int64_t channel = step * g.per_step() + i;
+      if (channel >= g.n * g.out_channels) break;
       uint8_t* block = to + i / kBlock * g.block_bytes();
-      sums[map] = pack_map(a, input<uint8_t>(data, 0), map, i % kBlock, block);
+      sums[channel] = pack_output(a, input<uint8_t>(data, 0), channel, i % kBlock, block);
     }
   }
   return {};
@@ -90,10 +93,10 @@ struct GroupedArgs : DirectConv {
   int64_t line_bytes, image_bytes;
 };
 
-// Where the lanes of a vector read: `fours` further, each four bytes. One if all read the same.
+// Where the lanes of a vector read: `quads` further, each four bytes. One if all read the same.
 struct Lanes {
-  i32v fours;
-  int64_t n;  // fours that are read
+  i32v quads;
+  int64_t n;  // quads that are read
 };
 
 template <bool is_same>
@@ -101,14 +104,14 @@ SDX_INLINE i32v load_lanes(const uint8_t* from, const Lanes& lanes) {
   if constexpr (is_same) return splat4(from);
 #if defined(__AVX512F__)
   const auto mask = __mmask16((1u << lanes.n) - 1);
-  return (i32v)_mm512_maskz_permutexvar_epi32(__mmask16(-1), (__m512i)lanes.fours,
+  return (i32v)_mm512_maskz_permutexvar_epi32(__mmask16(-1), (__m512i)lanes.quads,
                                               _mm512_maskz_loadu_epi32(mask, from));
 #else
   i32v v;
   for (int i = 0; i < kLanes; ++i) {
-    int32_t four;
-    memcpy(&four, from + int64_t(lanes.fours[i]) * kGroup, sizeof four);
-    v[i] = four;
+    int32_t quad;
+    memcpy(&quad, from + int64_t(lanes.quads[i]) * kGroup, sizeof quad);
+    v[i] = quad;
   }
   return v;
 #endif
@@ -125,14 +128,24 @@ struct Strip {
   Target<T> target;
 };
 
+// Subtracts the zero points of the weights times the sums of the windows.
+template <int R, int V>
+SDX_INLINE void subtract_zero_points(i32v (&total)[R][V], const i32v (&sums)[R],
+                                     const ColumnParams& columns) {
+  for (int v = 0; v < V; ++v) {
+    const u32v zero = (u32v)load(columns.zero + v * kLanes);
+    for (int r = 0; r < R; ++r) total[r][v] = (i32v)((u32v)total[r][v] - zero * (u32v)sums[r]);
+  }
+}
+
 // R neighbouring pixels from `pixel` on.
 template <int R, int V, bool is_same, bool has_sums, class T>
 void run_tile(const Strip<T>& strip, int64_t pixel) {
   const Strip<T> s = strip;  // a copy: byte stores cannot alias it
   const GroupedArgs& a = *s.args;
   const Axis high = a.window.axis[1], wide = a.window.axis[2];
-  const int64_t step = wide.stride * a.channels, fours = a.groups.fours();
-  const int64_t unit = kBlock * kGroup, ones_at = a.groups.taps * fours * unit;
+  const int64_t step = wide.stride * a.channels, quads = a.groups.channel_quads();
+  const int64_t unit = kBlock * kGroup, ones_at = a.groups.taps * quads * unit;
   const i32v flip = splat(int32_t(a.product.flip * 0x01010101u));
   const uint8_t *weights = s.weights[0], *second = s.weights[V - 1];
   constexpr bool has_dots = has_sums && !is_same;
@@ -145,7 +158,7 @@ void run_tile(const Strip<T>& strip, int64_t pixel) {
     for (int64_t tap = 0; tap < wide.taps; ++tap) {
       const uint8_t* at = s.x + pixel * step + line * high.dilation * a.line_bytes +
                           tap * wide.dilation * a.channels;
-      for (int64_t f = 0; f < fours; ++f, at += kGroup, weights += unit, second += unit) {
+      for (int64_t f = 0; f < quads; ++f, at += kGroup, weights += unit, second += unit) {
         i32v w[V], ones;
         memcpy(&w[0], weights, sizeof w[0]);
         memcpy(&w[V - 1], second, sizeof w[0]);
@@ -158,11 +171,7 @@ void run_tile(const Strip<T>& strip, int64_t pixel) {
         }
       }
     }
-  if constexpr (has_sums)
-    for (int v = 0; v < V; ++v) {
-      const u32v zero = (u32v)load(s.target.columns.zero + v * kLanes);
-      for (int r = 0; r < R; ++r) total[r][v] = (i32v)((u32v)total[r][v] - zero * (u32v)sums[r]);
-    }
+  if constexpr (has_sums) subtract_zero_points(total, sums, s.target.columns);
   if (s.target.n >= V * kLanes)
     requantize_tile<true>(total, s.target, pixel, 0);
   else
@@ -186,9 +195,10 @@ void run_strip(const Strip<T>& s, int64_t n) {
 SDX_INLINE Lanes lanes_of(const Groups& g, int64_t first, int64_t n) {
   Lanes lanes{{}, 1};
   for (int64_t i = 0; i < kLanes && i < n; ++i) {
-    const int64_t four = ((first + i) / g.wide_maps() - first / g.wide_maps()) * g.fours();
-    lanes.fours[i] = int32_t(four);
-    lanes.n = four + 1;
+    const int64_t quad = ((first + i) / g.joined_out_channels() - first / g.joined_out_channels()) *
+                         g.channel_quads();
+    lanes.quads[i] = int32_t(quad);
+    lanes.n = quad + 1;
   }
   return lanes;
 }
@@ -197,7 +207,7 @@ SDX_INLINE Lanes lanes_of(const Groups& g, int64_t first, int64_t n) {
 // columns of the windows follow them in memory.
 void sum_windows(const GroupedArgs& a, const uint8_t* x, int32_t* to) {
   const Axis &high = a.window.axis[1], &wide = a.window.axis[2];
-  const Rows pixels{x, a.channels, a.groups.fours(), int32_t(a.product.flip * 0x01010101u),
+  const Rows pixels{x, a.channels, a.groups.channel_quads(), int32_t(a.product.flip * 0x01010101u),
                     Runs{high.taps, high.dilation * a.line_bytes}};
   int32_t* columns = to + wide.out;
   sum_rows(pixels, a.groups.channels, reach_of(wide), columns);
@@ -207,15 +217,15 @@ void sum_windows(const GroupedArgs& a, const uint8_t* x, int32_t* to) {
   }
 }
 
-// A step's outputs for one line, one or two vectors at a time. Lanes that read the same fours still
+// A step's outputs for one line, one or two vectors at a time. Lanes that read the same quads still
 // have sums of their own where groups are joined. `sums` is memory for sum_windows.
 template <bool has_sums, class T>
 void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const ColumnParams& columns,
               int64_t step, int32_t* sums, T* to) {
   const Groups& g = a.groups;
-  const int64_t low = step * g.per_step(), left = a.maps - low;
-  const int64_t n = left < g.per_step() ? left : g.per_step(), outs = a.window.axis[2].out;
-  const bool has_pairs = g.joined() == 1, has_own_sums = has_sums && !has_pairs;
+  const int64_t low = step * g.per_step(), left = a.out_channels - low;
+  const int64_t n = left < g.per_step() ? left : g.per_step(), width = a.window.axis[2].out;
+  const bool has_pairs = g.n_joined() == 1, has_own_sums = has_sums && !has_pairs;
   int64_t summed = -1;  // the group that the sums belong to
   s.window_sums = sums;
   const uint8_t *x = s.x, *blocks = packed + step * g.blocks_per_step() * g.block_bytes();
@@ -227,8 +237,8 @@ void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const Col
     s.target.columns = {columns.scale + j, columns.shift + j, columns.offset + j, columns.zero + j};
     s.target.to = to + j;
     s.target.n = n - i;
-    const int64_t group = j / g.wide_maps();
-    s.x = x + group * g.fours() * kGroup;
+    const int64_t group = j / g.joined_out_channels();
+    s.x = x + group * g.channel_quads() * kGroup;
     s.lanes = lanes_of(g, i, n - i);
     s.weights[0] = weights_at(i);
     const bool is_same = s.lanes.n == 1 && !has_own_sums;
@@ -239,14 +249,14 @@ void run_step(const GroupedArgs& a, Strip<T> s, const uint8_t* packed, const Col
     i += kLanes;
     const int64_t last = i + kLanes < n ? i + kLanes : n;  // of a pair, whose second may be partial
     if (!is_same) {
-      run_strip<1, false, has_sums>(s, outs);
-    } else if (has_pairs && i < n && group == (low + last - 1) / g.wide_maps()) {
+      run_strip<1, false, has_sums>(s, width);
+    } else if (has_pairs && i < n && group == (low + last - 1) / g.joined_out_channels()) {
       s.weights[1] = weights_at(i);
-      run_strip<2, true, has_sums>(s, outs);
+      run_strip<2, true, has_sums>(s, width);
       i += kLanes;
     } else {
       s.target.n = s.target.n < kLanes ? s.target.n : kLanes;
-      run_strip<1, true, has_sums>(s, outs);
+      run_strip<1, true, has_sums>(s, width);
     }
   }
 }
@@ -313,9 +323,9 @@ Status qgrouped(const Call& call, Plan& plan) {
   const Window& w = args->window;
   const Axis &high = w.axis[1], &wide = w.axis[2];
   const int64_t n = call.ints[1 + 4 * (call.in[kX].rank - 2)];
-  args->groups = {n, args->channels / n, args->maps / n, w.taps()};
+  args->groups = {n, args->channels / n, args->out_channels / n, w.taps()};
   args->product.depth = w.taps() * args->groups.channels;
-  args->n_params = (args->maps + 2 * kBlock) / kBlock * kBlock;  // whole vectors are read
+  args->n_params = (args->out_channels + 2 * kBlock) / kBlock * kBlock;  // whole vectors are read
   args->weight_bytes = args->groups.weight_bytes();
   plan.args = static_cast<DirectConv*>(args);
   if (Status status = plan_columns(*args, call, plan); !status.ok()) return status;

@@ -21,11 +21,11 @@ struct ColumnSums {
   i32v at[kPanel / kLanes] = {};
 };
 
-// Interleaves four rows of a panel, `step` bytes apart, into one group.
-SDX_INLINE void pack_group(const uint8_t* from, int64_t step, uint8_t flip, uint8_t* to,
+// Interleaves four rows of a panel, `stride` bytes apart, into one group.
+SDX_INLINE void pack_group(const uint8_t* from, int64_t stride, uint8_t flip, uint8_t* to,
                            ColumnSums& sums) {
   for (int v = 0; v < kPanel / kLanes; ++v) {
-    const i32v columns = interleave_rows(from + v * kLanes, step) ^ int32_t(flip * 0x01010101u);
+    const i32v columns = interleave_rows(from + v * kLanes, stride) ^ int32_t(flip * 0x01010101u);
     store(to + v * SDX_VEC_BYTES, columns);
     sums.at[v] = dot4(sums.at[v], splat(int32_t(0x01010101)), columns);
   }

@@ -46,7 +46,7 @@ SDX_INLINE void store_part(uint8_t* to, const u8v& v, int part, int64_t n, bool 
 template <bool is_whole, int R, int V, class T>
 SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, const i32v (&total)[R][V]) {
   constexpr int kAtOnce = 4 / V;
-  const Saturation<T> held{t.out.low, t.out.high, t.out.zero};
+  const Saturation<T> bounds{t.out.low, t.out.high, t.out.zero};
 #pragma GCC unroll 12
   for (int i = 0; i < R; i += kAtOnce) {
     f32v y[4];
@@ -55,7 +55,7 @@ SDX_INLINE void write_codes(const Target<T>& t, T* to, int64_t j, const i32v (&t
       const int at = i + q / V < R ? i + q / V : R - 1, v = q % V;
       y[q] = scaled(total[at][v], t.columns, j + v * kLanes);
     }
-    const u8v bytes = deinterleave_rows(saturate_to_bytes(y, held));
+    const u8v bytes = deinterleave_rows(saturate_to_bytes(y, bounds));
 #pragma GCC unroll 4
     for (int q = 0; q < kAtOnce; ++q)
       if (i + q < R)

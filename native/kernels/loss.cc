@@ -1,5 +1,6 @@
 // NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: scores [N, C, D], labels [N, D], weights
-// [C]. Sums are those of chunks of labels in double, whose number depends on sizes only.
+// [C]. Losses are summed in double per chunk of 256 labels; chunks depend on sizes only, so results
+// do not depend on threads.
 #include "kernels/elements.h"
 #include "simd/double_math.h"
 #include "simd/reduction.h"
@@ -13,18 +14,19 @@ enum Reduction : int64_t { kNone, kSum, kMean };
 constexpr int64_t kChunk = 256;  // labels of an item
 
 struct LossArgs {
-  int64_t n_labels, classes, depth;  // N * D, C, D
-  bool is_log, writes_log;           // whether scores are log probabilities, or these are an output
-  bool has_ignored, is_long, has_weights;
-  int64_t ignored;
+  int64_t n_labels, classes, inner;  // N * D, C, D
+  bool is_log;                       // whether scores are log probabilities
+  bool writes_log;                   // whether log probabilities are an output
+  bool has_ignore_index, labels_are_i64, has_weights;
+  int64_t ignore_index;
   Reduction reduction;
 };
 
 // The scores of one label as numbers next to each other.
 template <class C, class T>
 const C* scores_of(const LossArgs& a, const T* x, int64_t label, C* buffer) {
-  const int64_t at = label / a.depth * a.classes * a.depth + label % a.depth;
-  return read_elements<C>(x + at, a.depth, a.classes, buffer);
+  const int64_t at = label / a.inner * a.classes * a.inner + label % a.inner;
+  return read_elements<C>(x + at, a.inner, a.classes, buffer);
 }
 
 // log(sum of e^x).
@@ -52,8 +54,8 @@ C log_probability(const LossArgs& a, const Data& data, int64_t row, int64_t labe
   const C total = log_sum(x, a.classes);
   const C picked = x[label] - total;
   if (a.writes_log) {
-    T* y = output<T>(data, 1) + row / a.depth * a.classes * a.depth + row % a.depth;
-    for (int64_t i = 0; i < a.classes; ++i) y[i * a.depth] = element<T>(x[i] - total);
+    T* y = output<T>(data, 1) + row / a.inner * a.classes * a.inner + row % a.inner;
+    for (int64_t i = 0; i < a.classes; ++i) y[i * a.inner] = element<T>(x[i] - total);
   }
   return picked;
 }
@@ -68,11 +70,12 @@ Status loss_chunks(const void* args, const Data& data, int64_t begin, int64_t en
     double total = 0, weights = 0;
     for (int64_t i = chunk * kChunk; i < last; ++i) {
       const int64_t label =
-          a.is_long ? input<int64_t>(data, kLabels)[i] : input<int32_t>(data, kLabels)[i];
-      const bool is_ignored = a.has_ignored && label == a.ignored;
+          a.labels_are_i64 ? input<int64_t>(data, kLabels)[i] : input<int32_t>(data, kLabels)[i];
+      const bool is_ignored = a.has_ignore_index && label == a.ignore_index;
       if (!is_ignored && (label < 0 || label >= a.classes))
         return Status::fail("the label %ld is outside [0, %ld)", long(label), long(a.classes));
       C loss = 0;
+      // Log probabilities are an output for ignored labels too.
       if (!is_ignored || (a.writes_log && a.classes > 0))
         loss = -log_probability<C, T>(a, data, i, is_ignored ? 0 : label,
                                       reinterpret_cast<C*>(data.local));
@@ -104,18 +107,19 @@ Status join_chunks(const void* args, const Data& data, int64_t, int64_t) {
 Status loss(const Call& call, Plan& plan) {
   auto* a = plan.make<LossArgs>();
   const View& x = call.in[kScores];
-  a->classes = x.dims[1], a->depth = x.count(2, x.rank);
-  a->n_labels = x.dims[0] * a->depth;
-  a->is_log = call.ints[0] != 0, a->has_ignored = call.ints[1] != 0;
+  a->classes = x.dims[1], a->inner = x.count(2, x.rank);
+  a->n_labels = x.dims[0] * a->inner;
+  a->is_log = call.ints[0] != 0, a->has_ignore_index = call.ints[1] != 0;
   a->writes_log = call.n_out > 1 && call.out[1].is_given();
-  a->ignored = call.ints[2], a->reduction = Reduction(call.ints[3]);
-  a->is_long = call.in[kLabels].dtype == DType::i64;
+  a->ignore_index = call.ints[2], a->reduction = Reduction(call.ints[3]);
+  a->labels_are_i64 = call.in[kLabels].dtype == DType::i64;
   a->has_weights = call.in[kWeights].is_given();
   plan.args = a;
   return visit(x.dtype, Floats{}, [&]<class T>() {
     const int64_t chunks = (a->n_labels + kChunk - 1) / kChunk;
     plan.local_bytes = a->classes * int64_t(sizeof(Wide<T>));
     plan.scratch_bytes = 2 * chunks * int64_t(sizeof(double));
+    // A label costs a few reads, or a log_sum over its classes.
     plan.add(loss_chunks<T>, chunks, kChunk * (a->is_log ? 5 : 10 + a->classes / 2));
     if (a->reduction != kNone) plan.add(join_chunks<T>, 1, chunks);
     return Status{};

@@ -50,7 +50,7 @@ struct View {
   }
 
   // Sets row-major strides for the dims.
-  SDX_INLINE void pack() {
+  SDX_INLINE void set_contiguous_strides() {
     SDX_ASSERT(rank <= kMaxRank);
     int64_t step = 1;
     for (int i = rank - 1; i >= 0; --i) {

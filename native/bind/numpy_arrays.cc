@@ -76,7 +76,7 @@ bool slot_of(PyObject* object, const ArrayType& type, Slot& slot) {
   slot.view.dtype = type.dtype;
   slot.view.rank = PyArray_NDIM(array);
   for (int i = 0; i < slot.view.rank; ++i) slot.view.dims[i] = PyArray_DIM(array, i);
-  slot.view.pack();
+  slot.view.set_contiguous_strides();
   slot.data = static_cast<std::byte*>(PyArray_DATA(array));
   if (type.capacity_axis >= 0 && type.capacity_axis < slot.view.rank &&
       share_capacity(array, type.capacity_axis, slot))

@@ -59,7 +59,7 @@ void add_constant(ProgramSpec& spec, int32_t slot, int dtype, const Longs& dims,
   View view;
   view.dtype = dtype_of(dtype);
   view.rank = copy_dims(dims, view.dims);
-  view.pack();
+  view.set_contiguous_strides();
   view.data = reinterpret_cast<const void*>(address);
   spec.constants.push_back({slot, view});
 }

@@ -309,7 +309,7 @@ bool string_slot(PyObject* object, StringArena& arena, Slot& slot) {
   slot.view.dtype = DType::string;
   slot.view.rank = PyArray_NDIM(array);
   for (int i = 0; i < slot.view.rank; ++i) slot.view.dims[i] = PyArray_DIM(array, i);
-  slot.view.pack();
+  slot.view.set_contiguous_strides();
   slot.data = reinterpret_cast<std::byte*>(block);
   return true;
 }

@@ -96,7 +96,7 @@ bool TensorExchange::slot_of(PyObject* object, DType dtype, Slot& slot) const {
   for (int i = 0; i < view.rank && tensor.strides != nullptr; ++i)
     view.strides[i] = tensor.strides[i];
   if (tensor.strides != nullptr && view.count() != 0 && !view.is_contiguous()) return false;
-  view.pack();
+  view.set_contiguous_strides();
   slot.data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
   // Only a pointer to no elements may be null, and is not read.
   return reinterpret_cast<uintptr_t>(slot.data) % uintptr_t(size_of(dtype)) == 0;

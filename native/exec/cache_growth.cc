@@ -45,7 +45,7 @@ std::vector<Slot> plan_growths(const SegmentSpec& spec, RunState& state) {
 void set_strides_with_capacity(View& view, int axis, int64_t capacity) {
   const int64_t rows = view.dims[axis];
   view.dims[axis] = capacity;
-  view.pack();
+  view.set_contiguous_strides();
   view.dims[axis] = rows;
 }
 

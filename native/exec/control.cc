@@ -62,7 +62,7 @@ Slot scan_slice(const Slot& whole, int axis, int64_t index, BlockPool& pool) {
   value.view.dtype = whole.view.dtype;
   value.view.rank = whole.view.rank - 1;
   for (int i = 0; i < value.view.rank; ++i) value.view.dims[i] = whole.view.dims[i + (i >= axis)];
-  value.view.pack();
+  value.view.set_contiguous_strides();
   value.block = pool.block(size_t(a.outer * a.inner));
   value.data = value.block.get();
   for (int64_t o = 0; o < a.outer; ++o)
@@ -111,7 +111,7 @@ Status scan_output_view(const ScanOutput& output, const std::vector<Slot>& value
   for (int i = output.axis + 1; i < whole.rank; ++i)
     whole.dims[i] = first.dims[i - !output.is_concatenated];
   whole.dims[output.axis] = axis_size;
-  whole.pack();
+  whole.set_contiguous_strides();
   return {};
 }
 

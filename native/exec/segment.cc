@@ -141,7 +141,7 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
     view.dtype = value.dtype;
     view.rank = int(value.dims.size());
     for (int i = 0; i < view.rank; ++i) view.dims[i] = registers[size_t(value.dims[size_t(i)])];
-    view.pack();
+    view.set_contiguous_strides();
   }
   (void)plan_growths(spec_, state);
   Outcome outcome;

@@ -52,14 +52,14 @@ void set_strides(const ValueSpec& spec, const std::vector<View>& views, const in
                  View& view) {
   switch (spec.storage) {
     case Storage::exported:
-      if (spec.numbers.empty()) return view.pack();
+      if (spec.numbers.empty()) return view.set_contiguous_strides();
       return set_strides_with_capacity(view, int(spec.numbers[0]), registers[spec.numbers[1]]);
     case Storage::permuted: return permute(views[size_t(spec.at)], spec.numbers, view);
     case Storage::sliced: return slice(views[size_t(spec.at)], spec.numbers, view);
     case Storage::expanded: return expand(views[size_t(spec.at)], view);
     case Storage::concat_slice:
       return set_strides_with_pitch(view, row_pitch(views[size_t(spec.at)]));
-    default: return view.pack();
+    default: return view.set_contiguous_strides();
   }
 }
 

@@ -88,7 +88,7 @@ void set_operands(Chain& chain, const Call& call, const ProgramCode& code, Plan&
       operand.slot = -1;
       operand.size = sizeof(float);
       View whole = out;
-      whole.pack();
+      whole.set_contiguous_strides();
       broadcast(whole, out, operand.strides);
       continue;
     }

@@ -250,7 +250,7 @@ void plan_packed(const Call& call, Plan& plan) {
   View b;  // what was packed, as its dims are given
   b.rank = int(call.ints[3]);
   for (int i = 0; i < b.rank; ++i) b.dims[i] = call.ints[4 + i];
-  b.pack();
+  b.set_contiguous_strides();
   GemmArgs& args = *make_args<U>(call, matrix_batch(b, false, false), plan);
   plan.add(phases_of<U>(call.in[0].dtype).packed, args.p.batches * args.split.count(),
            args.split.work);

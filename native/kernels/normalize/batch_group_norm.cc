@@ -142,7 +142,7 @@ Status batch_norm(const Call& call, Plan& plan) {
       x.dims[1] = x.dims[0], x.strides[1] = x.strides[0];
       x.rank = 2, x.dims[0] = 1, axis = 0;
       y = x;
-      y.pack();
+      y.set_contiguous_strides();
     }
     a->around = view_along(x, y, axis);
     for (int i = 0; i < 5; ++i) a->dtypes[i] = call.in[i].dtype;

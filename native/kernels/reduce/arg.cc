@@ -27,7 +27,7 @@ Status prepare_in(const Call& call, Plan& plan) {
   // The output has one element along the axis, whether it keeps it or not.
   View y = x;
   y.dims[call.ints[0]] = 1;
-  y.pack();
+  y.set_contiguous_strides();
   plan_arg<C>(x, y, int(call.ints[0]), *args);
   if (!args->elements.is_known())
     return Status::fail("the kernel does not take elements of type %d", int(x.dtype));

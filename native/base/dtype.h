@@ -1,5 +1,5 @@
-// Element types with the numbers of ONNX's TensorProto.DataType. Types below 8 bits (int4, ...) are
-// unpacked to one element per byte before a kernel reads them, so they need no entry here.
+// Element types with the numbers of ONNX's TensorProto.DataType. Elements of types below 8 bits
+// (int4, ...) are unpacked to one per byte before a kernel reads them.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,18 @@ enum class DType : uint8_t {
   c64 = 14,
   c128 = 15,
   bf16 = 16,
+  f8e4m3fn = 17,
+  f8e4m3fnuz = 18,
+  f8e5m2 = 19,
+  f8e5m2fnuz = 20,
+  u4 = 21,
+  i4 = 22,
+  u2 = 25,
+  i2 = 26,
 };
+
+// The short name that Python's messages use, too (graph/dtype.py): f32.
+const char* name_of(DType dtype);
 
 // Bytes of one element; types below 8 bits take one byte each. Strings are Text records.
 constexpr int64_t size_of(DType dtype) {

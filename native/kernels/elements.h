@@ -50,7 +50,7 @@ using Floats = Types<float, double, F16, BF16>;
 // Dispatch by element type: calls f.operator()<T>() for the type among Ts that `dtype` stands for.
 template <class F, class... Ts>
 SDX_INLINE Status visit(DType dtype, Types<Ts...>, F&& f) {
-  Status status = Status::fail("the kernel is not implemented for element type %d", int(dtype));
+  Status status = Status::fail("the kernel is not implemented for element type %s", name_of(dtype));
   (void)((dtype == kDType<Ts> && (status = f.template operator()<Ts>(), true)) || ...);
   return status;
 }

@@ -155,8 +155,8 @@ Status set_instructions(Chain& chain, const ProgramCode& code, Tiles& tiles, int
     Instruction& instruction = chain.instructions[i];
     instruction.run = find_loop(it.op, it.type, it.to);
     if (instruction.run == nullptr)
-      return Status::fail("the elementwise instruction %s has no loop from type %d to type %d",
-                          name_of(it.op), int(it.type), int(it.to));
+      return Status::fail("the elementwise instruction %s has no loop from %s to %s",
+                          name_of(it.op), name_of(it.type), name_of(it.to));
     instruction.op = it.op;
     instruction.p[0] = code.floats[2 * i];
     instruction.p[1] = code.floats[2 * i + 1];

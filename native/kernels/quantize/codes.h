@@ -7,11 +7,12 @@
 
 namespace sdx::SDX_ISA {
 
-// An integer of `bits` bits, stored in a byte or two.
+// An integer of `bits` bits. int32 is only decoded (DequantizeLinear).
 template <class S, int bits = int(8 * sizeof(S))>
 struct IntegerCode {
   using Stored = S;
-  static constexpr bool kIsWhole = bits == 8 * sizeof(S) && bits <= 16;  // all bits of its storage
+  // Whether quantize_run applies, which packs whole codes of 8 and 16 bits only.
+  static constexpr bool kIsWhole = bits == 8 * sizeof(S) && bits <= 16;
   static constexpr float kLowest = S(-1) < S(0) ? -float(1 << (bits - 1)) : 0.0f;
   static constexpr float kHighest = kLowest + float((int64_t(1) << bits) - 1);
 
@@ -25,8 +26,8 @@ struct IntegerCode {
   // Clamps before rounding, to bounds shifted by the zero point: the operand of the rounding is
   // then small enough that floats represent all integers around it, for infinities too.
   SDX_INLINE static i32v encode(f32v quotient, f32v zero) {
-    const f32v held = clamp(quotient, kLowest - zero, kHighest - zero);
-    const i32v code = __builtin_convertvector(round_small(held) + zero, i32v);
+    const f32v clamped = clamp(quotient, kLowest - zero, kHighest - zero);
+    const i32v code = __builtin_convertvector(round_small(clamped) + zero, i32v);
     return bits < 8 ? code & int((int64_t(1) << bits) - 1) : code;
   }
 };
@@ -38,11 +39,12 @@ struct FloatCode {
   using Stored = uint8_t;
   static constexpr bool kIsWhole = false;
   static constexpr int kShift = 23 - mantissa, kRebias = (127 - bias) << mantissa;
-  static constexpr float kSteps = float(1 << (bias - 1 + mantissa));  // of the subnormals, in 1
+  // 1 / spacing of the subnormals.
+  static constexpr float kSubnormalsPerUnit = float(1 << (bias - 1 + mantissa));
 
   SDX_INLINE static f32v decode(i32v code) {
     const i32v magnitude = code & 127, sign = (code & 128) << 24;
-    const f32v small = __builtin_convertvector(magnitude, f32v) * (1 / kSteps);
+    const f32v small = __builtin_convertvector(magnitude, f32v) * (1 / kSubnormalsPerUnit);
     const i32v normal = (magnitude + kRebias) << kShift;
     i32v bits = magnitude < (1 << mantissa) ? (i32v)small : normal;
     const i32v not_a_number = i32v{} + 0x7fc00000;
@@ -57,13 +59,13 @@ struct FloatCode {
   SDX_INLINE static i32v encode(f32v quotient, f32v zero) {
     const f32v x = zero == 0.0f ? quotient : quotient + zero;
     const i32v sign = ((i32v)x >> 24) & 128, bits = (i32v)x & 0x7fffffff;
-    const i32v most = splat((top - 1 + kRebias) << kShift), held = bits < most ? bits : most;
+    const i32v most = splat((top - 1 + kRebias) << kShift), clamped = bits < most ? bits : most;
     const i32v normal =
-        ((held + ((1 << (kShift - 1)) - 1) + ((held >> kShift) & 1)) >> kShift) - kRebias;
-    const f32v steps = (f32v)held * kSteps;
+        ((clamped + ((1 << (kShift - 1)) - 1) + ((clamped >> kShift) & 1)) >> kShift) - kRebias;
+    const f32v steps = (f32v)clamped * kSubnormalsPerUnit;
     const f32v rounded = round_small(steps < splat(8.0f) ? steps : splat(8.0f));
     const i32v small = __builtin_convertvector(rounded, i32v);
-    const i32v magnitude = held < ((128 - bias) << 23) ? small : normal;
+    const i32v magnitude = clamped < ((128 - bias) << 23) ? small : normal;
     const i32v signed_code = magnitude | (top == 128 ? (magnitude == 0 ? i32v{} : sign) : sign);
     return bits > 0x7f800000 ? nan | (top == 128 ? i32v{} : sign) : signed_code;
   }
@@ -80,23 +82,24 @@ SDX_INLINE f32v load_codes(const typename Code::Stored* p, L lanes) {
   return Code::decode(load_i32(p, lanes));
 }
 
-// Calls choose.operator()<Code>() for a type by its ONNX number.
+// Calls choose.operator()<Code>() for an element type.
 template <class Choose>
 SDX_INLINE auto by_code(DType dtype, Choose&& choose) {
-  switch (int(dtype)) {
-    case int(DType::u8): return choose.template operator()<IntegerCode<uint8_t>>();
-    case int(DType::i8): return choose.template operator()<IntegerCode<int8_t>>();
-    case int(DType::u16): return choose.template operator()<IntegerCode<uint16_t>>();
-    case int(DType::i16): return choose.template operator()<IntegerCode<int16_t>>();
-    case 17: return choose.template operator()<Code4m3fn>();
-    case 18: return choose.template operator()<Code4m3fnuz>();
-    case 19: return choose.template operator()<Code5m2>();
-    case 20: return choose.template operator()<Code5m2fnuz>();
-    case 21: return choose.template operator()<IntegerCode<uint8_t, 4>>();
-    case 22: return choose.template operator()<IntegerCode<int8_t, 4>>();
-    case 25: return choose.template operator()<IntegerCode<uint8_t, 2>>();
-    case 26: return choose.template operator()<IntegerCode<int8_t, 2>>();
-    default: return choose.template operator()<IntegerCode<int32_t, 8>>();  // bounds are not used
+  switch (dtype) {
+    case DType::u8: return choose.template operator()<IntegerCode<uint8_t>>();
+    case DType::i8: return choose.template operator()<IntegerCode<int8_t>>();
+    case DType::u16: return choose.template operator()<IntegerCode<uint16_t>>();
+    case DType::i16: return choose.template operator()<IntegerCode<int16_t>>();
+    case DType::f8e4m3fn: return choose.template operator()<Code4m3fn>();
+    case DType::f8e4m3fnuz: return choose.template operator()<Code4m3fnuz>();
+    case DType::f8e5m2: return choose.template operator()<Code5m2>();
+    case DType::f8e5m2fnuz: return choose.template operator()<Code5m2fnuz>();
+    case DType::u4: return choose.template operator()<IntegerCode<uint8_t, 4>>();
+    case DType::i4: return choose.template operator()<IntegerCode<int8_t, 4>>();
+    case DType::u2: return choose.template operator()<IntegerCode<uint8_t, 2>>();
+    case DType::i2: return choose.template operator()<IntegerCode<int8_t, 2>>();
+    // int32, whose bounds are not used: `encode` is never instantiated for it.
+    default: return choose.template operator()<IntegerCode<int32_t, 8>>();
   }
 }
 

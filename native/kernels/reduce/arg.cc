@@ -24,13 +24,13 @@ Status prepare_in(const Call& call, Plan& plan) {
   const View& x = call.in[0];
   auto* args = plan.make<ArgArgs>();
   plan.args = args;
-  // The output has one element along the axis, whether it keeps it or not.
+  // The output has one element along the axis, with or without keepdims.
   View y = x;
   y.dims[call.ints[0]] = 1;
   y.set_contiguous_strides();
   plan_arg<C>(x, y, int(call.ints[0]), *args);
   if (!args->elements.is_known())
-    return Status::fail("the kernel does not take elements of type %d", int(x.dtype));
+    return Status::fail("the kernel is not implemented for element type %s", name_of(x.dtype));
   args->takes_last = call.ints[1] != 0;
   plan.add(run_items<Order, C>, args->items(), arg_work<C>(*args));
   return {};

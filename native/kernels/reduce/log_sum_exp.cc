@@ -107,7 +107,7 @@ Status reduce_log_sum_exp(const Call& call, Plan& plan) {
   args->elements =
       is_double ? elements_of<double, double>(dtype) : elements_of<float, double>(dtype);
   if (!args->elements.is_known())
-    return Status::fail("the kernel does not take elements of type %d", int(dtype));
+    return Status::fail("the kernel is not implemented for element type %s", name_of(dtype));
   if (has_columns)
     plan.add(is_double ? run_columns<double> : run_columns<float>,
              args->kept.count(args->kept.n - 1) * args->blocks, args->n * args->columns / 2 + 20);

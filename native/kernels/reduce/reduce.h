@@ -329,7 +329,8 @@ Status prepare_reduction(const Call& call, Plan& plan, Finish<typename Op::W> fi
   args->finish = finish;
   args->elements = elements_of<typename Op::C, W>(call.in[0].dtype);
   if (!args->elements.is_known())
-    return Status::fail("the kernel does not take elements of type %d", int(call.in[0].dtype));
+    return Status::fail("the kernel is not implemented for element type %s",
+                        name_of(call.in[0].dtype));
   const bool has_columns = plan_reduction(call, kColumns, *args);
   const int64_t work = args->chunk * args->columns / 8 + 8;
   if (has_columns)

@@ -2,7 +2,7 @@
 // is an error of the data, reported with its position.
 #pragma once
 
-#include "kernels/move/untyped.h"
+#include "kernels/move/integer_operand.h"
 
 namespace sdx::SDX_ISA {
 

@@ -2,6 +2,7 @@
 // Reshape, SpaceToDepth and DepthToSpace (as rearrange). They only describe the copy;
 // strided_copy.cc runs it.
 #include "base/format_shape.h"
+#include "kernels/move/integer_operand.h"
 #include "kernels/move/kernels.h"
 #include "kernels/move/strided_copy.h"
 #include "kernels/move/untyped.h"

@@ -1,5 +1,6 @@
 // Tensors generated from a few numbers: ConstantOfShape, Range, Shape-like results, EyeLike, Trilu.
 #include "kernels/move/copy_bytes.h"
+#include "kernels/move/integer_operand.h"
 #include "kernels/move/kernels.h"
 #include "kernels/move/untyped.h"
 

@@ -1,6 +1,7 @@
 // Pad in the modes constant, reflect, edge and wrap; negative pads crop. Rows along the last padded
 // axis are copied in one piece, with what follows that axis as indivisible units.
 #include "kernels/move/copy_bytes.h"
+#include "kernels/move/integer_operand.h"
 #include "kernels/move/kernels.h"
 #include "kernels/move/untyped.h"
 

@@ -1,5 +1,6 @@
 // Slice with bounds that are data, and ReverseSequence. Slices with constant bounds are views and
 // have no kernel.
+#include "kernels/move/integer_operand.h"
 #include "kernels/move/kernels.h"
 #include "kernels/move/strided_copy.h"
 #include "kernels/move/untyped.h"

@@ -1,6 +1,5 @@
 // Tensors whose element type does not matter: only the size of an element does. Moving data is
-// compiled once per element size (1, 2, 4, 8 or 16 bytes), not once per type. Also the small
-// integer operands (indices, sizes, axes) that kernels read when a step runs.
+// compiled once per element size (1, 2, 4, 8 or 16 bytes), not once per type.
 #pragma once
 
 #include "kernels/kernel.h"

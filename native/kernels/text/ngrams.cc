@@ -1,7 +1,7 @@
 // TfIdfVectorizer: counts of n-grams and skip-grams. The n-grams of the model form a trie over word
 // numbers; counting walks it token by token from every start position, through hash tables of the
 // words and of the nodes.
-#include "kernels/move/untyped.h"
+#include "kernels/move/integer_operand.h"
 #include "kernels/text/kernels.h"
 
 namespace sdx::SDX_ISA::texting {

@@ -96,7 +96,7 @@ Status scan_output_view(const ScanOutput& output, const std::vector<Slot>& value
   std::memcpy(first.dims, output.dims, sizeof first.dims);
   if (!values.empty()) first = values[0].view;
   if (values.empty() && output.needs_iterations)
-    return Status::fail("there are no elements to join");
+    return Status::fail("the Loop ran no iterations: nothing to concatenate");
   int64_t axis_size = 0;
   for (const Slot& value : values) {
     axis_size += output.is_concatenated ? value.view.dims[output.axis] : 1;
@@ -104,7 +104,7 @@ Status scan_output_view(const ScanOutput& output, const std::vector<Slot>& value
     char a[64], b[64];
     write_shape(first, a, sizeof a);
     write_shape(value.view, b, sizeof b);
-    return Status::fail("values collected over iterations have shapes %s and %s", a, b);
+    return Status::fail("a scan output has shapes %s and %s in different iterations", a, b);
   }
   whole = first;
   whole.rank = first.rank + !output.is_concatenated;
@@ -145,8 +145,8 @@ Outcome finish(const ControlNode& control, std::vector<Slot> carried,
     if (Status status = scan_output_view(output, collected[i], whole.view); !status.ok())
       return failed(control, Fault::step, status);
     const int64_t bytes = bytes_of(whole.view);
-    const int64_t held = with_live_bytes(state, bytes);
-    if (held > state.limit_bytes) return failed(control, Fault::limit, {}, held);
+    const int64_t live_bytes = with_live_bytes(state, bytes);
+    if (live_bytes > state.limit_bytes) return failed(control, Fault::limit, {}, live_bytes);
     whole.block = state.pool->block(size_t(bytes));
     whole.data = whole.block.get();
     combine(output, collected[i], whole);

@@ -185,8 +185,7 @@ Status span_of_length(const SpansArgs& a, int64_t length, int64_t total, int32_t
     return Status::fail("seqlens_k %ld is outside [0, %ld)", long(length), long(total));
   const int64_t first = a.rows == total ? 0 : length + 1 - a.rows;
   if (first < 0)
-    return Status::fail("seqlens_k %ld is less than %ld new rows make it", long(length),
-                        long(a.rows));
+    return Status::fail("seqlens_k %ld is too small for %ld new rows", long(length), long(a.rows));
   span[0] = int32_t(first), span[1] = int32_t(length + 1);
   return {};
 }

@@ -175,10 +175,14 @@ Status expand(const Call& call, Plan& plan) {
 Status resolve_tile(const Call& call, const Data& data, View* out) {
   const Integers times = integers(call, data, 1);
   if (call.in[1].count() != out->rank)
-    return Status::fail("%ld repeats for %d axes", long(call.in[1].count()), out->rank);
+    return Status::fail("repeats has %ld numbers, and the input has rank %d",
+                        long(call.in[1].count()), out->rank);
   for (int i = 0; i < out->rank; ++i) {
-    if (times[i] < 0 || __builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
-      return Status::fail("axis %d is repeated %ld times", i, long(times[i]));
+    if (times[i] < 0)
+      return Status::fail("repeats has the negative number %ld for axis %d", long(times[i]), i);
+    if (__builtin_mul_overflow(call.in[0].dims[i], times[i], &out->dims[i]))
+      return Status::fail("axis %d of %ld, repeated %ld times, has more than 2**63 elements", i,
+                          long(call.in[0].dims[i]), long(times[i]));
   }
   return check_addressable(*out);
 }
@@ -244,7 +248,8 @@ Status resolve_split(const Call& call, const Data& data, View* out) {
   const int axis = int(call.ints[0]);
   int64_t total = 0;
   if (call.in[1].count() != call.n_out)
-    return Status::fail("%ld sizes for %d parts", long(call.in[1].count()), call.n_out);
+    return Status::fail("split has %ld numbers, and the node has %d outputs",
+                        long(call.in[1].count()), call.n_out);
   for (int k = 0; k < call.n_out; ++k) {
     for (int i = 0; i < in.rank; ++i) out[k].dims[i] = in.dims[i];
     out[k].dims[axis] = sizes[k];

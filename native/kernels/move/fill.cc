@@ -50,7 +50,7 @@ template <class T>
 Status resolve_typed_range(const Data& data, View* out) {
   const T start = *input<Unaligned<T>>(data, 0), limit = *input<Unaligned<T>>(data, 1);
   const T delta = *input<Unaligned<T>>(data, 2);
-  if (delta == 0) return Status::fail("the range steps by 0");
+  if (delta == 0) return Status::fail("Range steps by 0");
   if constexpr (std::is_integral_v<T>) {
     const __int128 gap = delta > 0 ? __int128(limit) - start : __int128(start) - limit;
     const __int128 step = delta > 0 ? __int128(delta) : -__int128(delta);
@@ -60,7 +60,7 @@ Status resolve_typed_range(const Data& data, View* out) {
     const double steps = __builtin_ceil((double(limit) - double(start)) / double(delta));
     if (!__builtin_isfinite(double(limit) - double(start)) || !__builtin_isfinite(double(delta)) ||
         steps > 9e15)
-      return Status::fail("there is no end from %g to %g by %g", double(start), double(limit),
+      return Status::fail("Range has no end from %g to %g by %g", double(start), double(limit),
                           double(delta));
     out->dims[0] = steps > 0 ? int64_t(steps) : 0;
   }

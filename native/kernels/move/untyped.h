@@ -55,7 +55,8 @@ SDX_INLINE bool is_given(const Call& call, int slot) {
 SDX_INLINE Status check_addressable(const View& out) {
   double bytes = double(size_of(out.dtype));
   for (int i = 0; i < out.rank; ++i) bytes *= double(out.dims[i]);
-  if (bytes > double(int64_t(1) << 47)) return Status::fail("the output has %g bytes", bytes);
+  if (bytes > double(int64_t(1) << 47))
+    return Status::fail("an output of %g bytes is too large", bytes);
   return {};
 }
 

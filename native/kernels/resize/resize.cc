@@ -120,9 +120,16 @@ void fill_axes(ResizeArgs& a, const Filter& filter, const AxesChange& change, in
 
 // Input rows per output row.
 int rows_per_output(const ResizeArgs& a) {
-  int mixed = 1;
-  for (int i = 0; i + 1 < a.n_axes; ++i) mixed *= a.axes[i].n;
-  return mixed;
+  int rows = 1;
+  for (int i = 0; i + 1 < a.n_axes; ++i) rows *= a.axes[i].n;
+  return rows;
+}
+
+Status check_rows(const ResizeArgs& a) {
+  const int rows = rows_per_output(a);
+  if (rows <= kMaxRows) return {};
+  return Status::fail("Resize combines %d rows at once, more than %d: resize fewer axes per node",
+                      rows, kMaxRows);
 }
 
 // A copy of the call, which run-time inputs complete.
@@ -141,8 +148,7 @@ Status prepare_dynamic(const void* args, const Data& data, int64_t, int64_t) {
   read_dynamic_change(a.call, data, change);
   TableMemory memory{data.scratch + sizeof(ResizeArgs)};
   fill_axes(*resolved, a.filter, change, 0, change.rank - 1, memory);
-  if (rows_per_output(*resolved) > kMaxRows)
-    return Status::fail("too many axes are resized at once");
+  if (Status status = check_rows(*resolved); !status.ok()) return status;
   set_pitches(*resolved, a.out, change.rank - 1);
   return {};
 }
@@ -205,7 +211,7 @@ Status make_tables(ResizeArgs& a, const Filter& filter, const AxesChange& change
   TableMemory memory{plan.table<std::byte>(size_t(bytes))};
   if (memory.at == nullptr) return no_table();
   fill_axes(a, filter, change, span.first, span.last, memory);
-  if (rows_per_output(a) > kMaxRows) return Status::fail("too many axes are resized at once");
+  if (Status status = check_rows(a); !status.ok()) return status;
   set_pitches(a, out, span.last);
   return {};
 }

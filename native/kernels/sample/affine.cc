@@ -64,12 +64,13 @@ Status affine_grid(const Call& call, Plan& plan) {
 Status affine_grid_sizes(const Call& call, const Data& data, View* out) {
   const int n = out->rank - 2;
   if (call.in[1].count() != n + 2)
-    return Status::fail("size holds %ld numbers, and theta does not map %ld axes",
+    return Status::fail("size has %ld numbers, and theta does not map %ld axes",
                         long(call.in[1].count()), long(call.in[1].count() - 2));
   const auto* sizes = input<int64_t>(data, 1);
   out->dims[0] = call.in[0].dims[0];
   for (int i = 0; i < n; ++i) {
-    if (sizes[2 + i] < 0) return Status::fail("size asks for %ld points", long(sizes[2 + i]));
+    if (sizes[2 + i] < 0)
+      return Status::fail("size has the negative number %ld", long(sizes[2 + i]));
     out->dims[1 + i] = sizes[2 + i];
   }
   out->dims[n + 1] = n;

@@ -52,7 +52,7 @@ Status find_samples(const RoiArgs& a, const float* roi, int axis, Samples& sampl
   const float step = length / float(a.bins[axis]);
   const double n = a.ratio > 0 ? double(a.ratio) : __builtin_ceil(double(step));
   if (!(n * double(a.bins[axis]) <= double(kMaxSamples)))
-    return Status::fail("a region of %g elements asks for %g samples in each of %ld bins",
+    return Status::fail("a region of %g elements needs %g samples in each of %ld bins",
                         double(length), n, long(a.bins[axis]));
   samples = {start, step, n > 0 ? int64_t(n) : 0, axis == 0 ? a.height : a.width};
   return {};

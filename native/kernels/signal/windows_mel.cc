@@ -81,10 +81,10 @@ Status fill_bands(const void* args, const Data& data, int64_t begin, int64_t end
   const auto& a = *static_cast<const MelArgs*>(args);
   const MelScale scale = read_scale(a, data);
   const double bins = double(a.bins), last = scale.bin(a.bands + 1);
-  if (!(scale.rate >= 1))
-    return Status::fail("%g samples per second: the rate is 1 or more", scale.rate);
+  if (!(scale.rate >= 1)) return Status::fail("the sample rate is 1 or more, not %g", scale.rate);
   if (!(scale.bin(0) >= 0 && scale.bin(a.bands) < bins && last <= bins))
-    return Status::fail("mel bands end at bin %g, outside the spectrum of %ld", last, long(a.bins));
+    return Status::fail("mel bands end at bin %g, outside the spectrum of %ld bins", last,
+                        long(a.bins));
   for (int64_t band = begin; band < end; ++band) {
     const double low = scale.bin(band), center = scale.bin(band + 1), high = scale.bin(band + 2);
     for (int64_t i = 0; i < a.bins; ++i)
@@ -108,7 +108,7 @@ Status cosine_window(const Call& call, Plan& plan) {
 
 Status cosine_window_sizes(const Call& call, const Data& data, View* out) {
   const int64_t n = number_in(call, data, 0);
-  if (n < 0) return Status::fail("a window has no %ld samples", long(n));
+  if (n < 0) return Status::fail("a window of %ld samples: the size is 0 or more", long(n));
   out->dims[0] = n;
   return {};
 }
@@ -127,7 +127,8 @@ Status mel_weights(const Call& call, Plan& plan) {
 Status mel_weights_sizes(const Call& call, const Data& data, View* out) {
   const int64_t bands = number_in(call, data, 0), length = number_in(call, data, 1);
   if (bands < 0 || length < 0)
-    return Status::fail("%ld mel bands of a transform of %ld samples", long(bands), long(length));
+    return Status::fail("%ld mel bands of a transform of %ld samples: neither may be negative",
+                        long(bands), long(length));
   out->dims[0] = length / 2 + 1, out->dims[1] = bands;
   return {};
 }

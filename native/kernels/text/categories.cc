@@ -65,8 +65,9 @@ Status one_hot_items(const void* args, const Data& data, int64_t begin, int64_t 
   return hot_rows(
       a, data, begin, end, [&](int64_t i) { return index.find(x[i]); },
       [&](int64_t i) {
-        return Status::fail("'%s' is none of the %ld categories, and zeros is 0", Shown(x[i]).text,
-                            long(a.n));
+        return Status::fail(
+            "'%s' is not one of the %ld categories (attribute zeros = 0 makes this an error)",
+            Shown(x[i]).text, long(a.n));
       });
 }
 
@@ -100,8 +101,9 @@ Status category_items(const void* args, const Data& data, int64_t begin, int64_t
         return at < 0 ? at : columns[at];
       },
       [&](int64_t i) {
-        return Status::fail("%g is none of the %ld categories, and zeros is 0", double(x[i]),
-                            long(a.n));
+        return Status::fail(
+            "%g is not one of the %ld categories (attribute zeros = 0 makes this an error)",
+            double(x[i]), long(a.n));
       });
 }
 

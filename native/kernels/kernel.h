@@ -87,12 +87,12 @@ struct Data {
 };
 
 template <class T>
-SDX_INLINE const T* input(const Data& data, int slot) {
-  return static_cast<const T*>(data.in[slot]);
+SDX_INLINE const T* input(const Data& data, int operand) {
+  return static_cast<const T*>(data.in[operand]);
 }
 template <class T>
-SDX_INLINE T* output(const Data& data, int slot = 0) {
-  return static_cast<T*>(data.out[slot]);
+SDX_INLINE T* output(const Data& data, int number = 0) {
+  return static_cast<T*>(data.out[number]);
 }
 
 // Runs items [begin, end) of a phase's range, at least one.

@@ -15,14 +15,14 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kX, kRouter, kLayers, kZeros = kLayers + 9, kChosen = kZeros + 3 };
+enum Operand : int { kX, kRouter, kLayers, kZeros = kLayers + 9, kChosen = kZeros + 3 };
 enum class Activation : int64_t { relu, gelu, silu, identity, swiglu };
 constexpr int64_t kUnits = 16;  // rows of weights in an item
 constexpr int64_t kFloat = 32;  // `bits` of float weights
 
 // Weights of a layer: [experts, rows, columns].
 struct Weights {
-  int slot, zero_slot;
+  int operand, zero_operand;
   int64_t rows, columns, bits, block, n_blocks;
   bool has_bias, has_zeros;
 
@@ -127,7 +127,7 @@ struct Zeros {
 
 Zeros zeros_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
   if (!w.has_zeros) return {nullptr, 0};
-  const uint8_t* zeros = input<uint8_t>(data, w.zero_slot);
+  const uint8_t* zeros = input<uint8_t>(data, w.zero_operand);
   const int64_t fields = w.fields(), count = w.block > 0 ? w.n_blocks : w.rows;
   const int64_t bytes = (count + fields - 1) / fields;
   if (w.block > 0) return {zeros + (expert * w.rows + row) * bytes, 0};
@@ -138,8 +138,8 @@ Zeros zeros_of(const Weights& w, const Data& data, int64_t expert, int64_t row) 
 template <int kBits>
 void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
   const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
-  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
-  const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
+  const uint8_t* from = input<uint8_t>(data, w.operand) + line * row_bytes;
+  const float* scales = input<float>(data, w.operand + 1) + line * w.n_blocks;
   const Zeros zeros = zeros_of(w, data, expert, row);
   const int64_t n = row_bytes / w.n_blocks;  // bytes of a block
   const i32v mask = splat(int32_t((1 << kBits) - 1));
@@ -156,7 +156,7 @@ void unpack_bits(const Weights& w, const Data& data, int64_t expert, int64_t row
 }
 
 void copy_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, float* to) {
-  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  const float* from = input<float>(data, w.operand) + (expert * w.rows + row) * w.columns;
   vloop(w.columns, [&](int64_t i, auto lanes) { store(to + i, load(from + i, lanes), lanes); });
 }
 
@@ -176,8 +176,8 @@ template <int kBits>
 float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
   constexpr int kFields = 8 / kBits;
   const int64_t line = expert * w.rows + row, row_bytes = w.row_bytes();
-  const uint8_t* from = input<uint8_t>(data, w.slot) + line * row_bytes;
-  const float* scales = input<float>(data, w.slot + 1) + line * w.n_blocks;
+  const uint8_t* from = input<uint8_t>(data, w.operand) + line * row_bytes;
+  const float* scales = input<float>(data, w.operand + 1) + line * w.n_blocks;
   const Zeros zeros = zeros_of(w, data, expert, row);
   const int64_t n = row_bytes / w.n_blocks;
   const i32v mask = splat(int32_t((1 << kBits) - 1));
@@ -199,7 +199,7 @@ float dot_bits(const Weights& w, const Data& data, int64_t expert, int64_t row, 
 }
 
 float dot_floats(const Weights& w, const Data& data, int64_t expert, int64_t row, const float* x) {
-  const float* from = input<float>(data, w.slot) + (expert * w.rows + row) * w.columns;
+  const float* from = input<float>(data, w.operand) + (expert * w.rows + row) * w.columns;
   f32v total{};
   vloop(w.columns,
         [&](int64_t i, auto lanes) { total += load(from + i, lanes) * load(x + i, lanes); });
@@ -239,7 +239,7 @@ void dot_rows(const Weights& w, const Data& data, int64_t expert, int64_t first,
 }
 
 SDX_INLINE float bias_of(const Weights& w, const Data& data, int64_t expert, int64_t row) {
-  return w.has_bias ? input<float>(data, w.slot + 2)[expert * w.rows + row] : 0.0f;
+  return w.has_bias ? input<float>(data, w.operand + 2)[expert * w.rows + row] : 0.0f;
 }
 
 // Activation of the hidden layer, times the gate's output `linear` (1 without a gate).
@@ -376,13 +376,13 @@ Status sum_expert_outputs(const void* args, const Data& data, int64_t begin, int
 
 Weights weights_of(const Call& call, int number, int64_t rows, int64_t columns) {
   Weights w{};
-  w.slot = kLayers + 3 * number, w.zero_slot = kZeros + number;
+  w.operand = kLayers + 3 * number, w.zero_operand = kZeros + number;
   w.rows = rows, w.columns = columns;
   w.bits = call.ints[3 + number], w.block = call.ints[2];
   w.n_blocks = w.block > 0 ? columns / w.block : 1;
   if (w.n_blocks < 1) w.n_blocks = 1;
-  w.has_bias = call.in[w.slot + 2].is_given();
-  w.has_zeros = call.in[w.zero_slot].is_given();
+  w.has_bias = call.in[w.operand + 2].is_given();
+  w.has_zeros = call.in[w.zero_operand].is_given();
   return w;
 }
 

@@ -25,7 +25,7 @@ enum class FullyMasked : int64_t {
   zeros_unless_nan,  // zeros if every key is masked; a NaN among the scores stays NaN
 };
 
-enum Slot { kQ, kK, kV, kMask, kSpans, kSink, kKeep };
+enum AttentionOperand : int { kQ, kK, kV, kMask, kSpans, kSink, kKeep };
 
 struct AttentionArgs {
   int64_t batches, rows, keys, depth, width;  // q [rows, depth], k [keys, depth], v [keys, width]

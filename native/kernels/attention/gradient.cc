@@ -20,7 +20,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum GradientSlot { kDy = kKeep + 1, kY, kLse };
+enum GradientOperand : int { kDy = kKeep + 1, kY, kLse };
 
 constexpr int64_t kGradientKeys = 256;          // keys of a block; at most kDepth: one pass for dQ
 constexpr int64_t kMinKeys = 64;                // keys worth a block of their own
@@ -64,8 +64,8 @@ struct Block {
   int64_t key, keys, n;      // first key, keys of the block, keys that some row attends to
 };
 
-const float* matrix(const Data& data, int slot, const Heads& heads, int64_t batch, int64_t row) {
-  return input<float>(data, slot) + heads.batches.offset(batch) + row * heads.row_stride;
+const float* matrix(const Data& data, int operand, const Heads& heads, int64_t batch, int64_t row) {
+  return input<float>(data, operand) + heads.batches.offset(batch) + row * heads.row_stride;
 }
 
 void pack_keys(const GradientArgs& g, const Data& data, const Workspace& ws, const Block& at) {

@@ -8,7 +8,18 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kKey, kValue, kPastKey, kPastValue, kSpans, kTotal, kQuery, kCos, kSin, kPositions };
+enum Operand : int {
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kSpans,
+  kTotal,
+  kQuery,
+  kCos,
+  kSin,
+  kPositions
+};
 
 constexpr int64_t kItemRows = 128;  // rows of a cache in one item
 

@@ -11,7 +11,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kQuery, kKey, kValue, kPast, kDecay, kRate };
+enum Operand : int { kQuery, kKey, kValue, kPast, kDecay, kRate };
 
 constexpr int64_t kColumns = 32;  // a block with 128 rows is 16 KB: half of an L1 cache
 constexpr int kChains = 4;        // independent accumulators, to hide the FMA latency

@@ -5,7 +5,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kX, kCos, kSin, kPositions };
+enum Operand : int { kX, kCos, kSin, kPositions };
 
 struct Strides {
   int64_t batch, head, row;

@@ -20,9 +20,9 @@ Epilogue read_epilogue(const Call& call, int at, Plan& plan) {
   Epilogue e;
   const int64_t given = call.ints[at];
   int operand = 2;  // after image and weights
-  if ((given & kHasBias) != 0) e.bias_slot = operand++;
-  if ((given & kHasInitial) != 0) e.initial_slot = operand++;
-  if ((given & kHasResidual) != 0) e.residual_slot = operand++;
+  if ((given & kHasBias) != 0) e.bias_operand = operand++;
+  if ((given & kHasInitial) != 0) e.initial_operand = operand++;
+  if ((given & kHasResidual) != 0) e.residual_operand = operand++;
   e.relu = (given & kHasRelu) != 0;
   if ((given & kHasHigh) != 0) e.high = float(call.floats[0]);
   e.is_swish = (given & kHasSwish) != 0;
@@ -56,7 +56,7 @@ void run_program(const Epilogue& e, const Data& data, int64_t row, int64_t rows,
 void run_epilogue(const Epilogue& e, const Data& data, const Patch& at, const Target& acc,
                   std::byte* local) {
   float* y = e.out_at(data, at.row, at.column);
-  if (e.residual_slot >= 0) {
+  if (e.residual_operand >= 0) {
     const float* end = e.residual(data, at.row, at.column);
     for (int64_t i = 0; i < at.rows; ++i, y += e.out_row_stride, end += e.columns)
       vloop(at.n, [&](int64_t j, auto lanes) {

@@ -8,9 +8,9 @@
 namespace sdx::SDX_ISA {
 
 struct Epilogue {
-  int bias_slot = -1;      // of the inputs; -1: no bias
-  int initial_slot = -1;   // initial accumulators, possibly the output's bytes; -1: zero
-  int residual_slot = -1;  // addend after the activation (residual), likewise
+  int bias_operand = -1;      // of the inputs; -1: no bias
+  int initial_operand = -1;   // initial accumulators, possibly the output's bytes; -1: zero
+  int residual_operand = -1;  // addend after the activation (residual), likewise
   bool relu = false;
   float high = kInf;              // upper bound (Clip, Relu6)
   bool is_swish = false;          // y / (1 + e^-y)
@@ -19,7 +19,7 @@ struct Epilogue {
   int64_t out_row_stride = 0;     // floats between rows of the output
 
   SDX_INLINE const float* bias(const Data& data) const {
-    return bias_slot < 0 ? nullptr : input<float>(data, bias_slot);
+    return bias_operand < 0 ? nullptr : input<float>(data, bias_operand);
   }
 
   // Address of an output: row is the pixel, column the channel.
@@ -29,12 +29,14 @@ struct Epilogue {
 
   // Initial accumulator of an output; null: zero.
   SDX_INLINE const float* initial(const Data& data, int64_t row, int64_t column) const {
-    return initial_slot < 0 ? nullptr : input<float>(data, initial_slot) + row * columns + column;
+    return initial_operand < 0 ? nullptr
+                               : input<float>(data, initial_operand) + row * columns + column;
   }
 
   // Residual addend of an output, after the activation; null: none.
   SDX_INLINE const float* residual(const Data& data, int64_t row, int64_t column) const {
-    return residual_slot < 0 ? nullptr : input<float>(data, residual_slot) + row * columns + column;
+    return residual_operand < 0 ? nullptr
+                                : input<float>(data, residual_operand) + row * columns + column;
   }
 
   // The part of the epilogue that a GEMM tile applies, for channels from `first` on.

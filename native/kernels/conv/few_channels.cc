@@ -197,7 +197,7 @@ Status compute_tiles(const void* args, const Data& data, int64_t begin, int64_t 
       const int64_t line = (p.image * deep->out + p.deep) * high->out + o;
       const int64_t row = line * wide->out + p.left;
       Target to{a.epilogue.out_at(data, row, 0), a.epilogue.out_row_stride};
-      if (a.epilogue.residual_slot >=
+      if (a.epilogue.residual_operand >=
           0)  // the addend may share the output's bytes: buffer the results
         to = {reinterpret_cast<float*>(data.local + a.acc_at), a.out_channels};
       compute_line<M, V>(cache, data, {o, row, 0, 0, to}, n);
@@ -290,7 +290,7 @@ Status conv_few_channels_f32(const Call& call, Plan& plan) {
   a->flags_at = halo(floats * int64_t(sizeof(float)));
   a->acc_at = halo(a->flags_at + lines);
   a->chain_at = a->acc_at;
-  if (a->epilogue.residual_slot >= 0)
+  if (a->epilogue.residual_operand >= 0)
     a->chain_at = halo(a->acc_at + a->out_channels * a->length * int64_t(sizeof(float)));
   plan.local_bytes = a->chain_at + chain_local_bytes(a->epilogue.chain);
   const int64_t taps = a->window.axis[0].taps * a->window.axis[1].taps;

@@ -49,7 +49,7 @@ void conv_block(const ConvArgs& a, const Data& data, int64_t group, int64_t item
                              a.split.panel(columns), a.split.panel(columns + 1)};
   const int64_t out_channel = group * a.out_channels + weights.first * kPanel;
   Target target{a.epilogue.out_at(data, first_row, out_channel), a.epilogue.out_row_stride};
-  if (a.epilogue.residual_slot >=
+  if (a.epilogue.residual_operand >=
       0)  // the addend may share the output's bytes: buffer the accumulators
     target = {reinterpret_cast<float*>(data.local + kBlockBytes), kMaxColumns};
   Im2Col im2col = a.im2col;
@@ -99,7 +99,7 @@ void add_conv(const Call& call, Plan& plan, bool is_packed) {
   plan.args = args;
   args->epilogue = read_epilogue(call, at + 1, plan);
   args->chain_at = kBlockBytes;
-  if (args->epilogue.residual_slot >= 0)
+  if (args->epilogue.residual_operand >= 0)
     args->chain_at += kBlockRows * kMaxColumns * int64_t(sizeof(float));
   plan.local_bytes = args->chain_at + chain_local_bytes(args->epilogue.chain);
   args->is_packed = is_packed;

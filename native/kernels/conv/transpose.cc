@@ -69,7 +69,7 @@ void phase_block(const TransposeArgs& a, const Data& data, const ConvPhase& phas
   const Columns weights{input<float>(data, 1) + packed_at(a, b.group, phase), a.out_channels,
                         b.first_panel, b.last_panel};
   TileEpilogue finish = a.epilogue.finish(data, b.group * a.out_channels);
-  if (a.epilogue.initial_slot >= 0)
+  if (a.epilogue.initial_operand >= 0)
     finish.relu = false, finish.high = kInf;  // after initial values
   gemm_block(data.local, b.rows, im2col.depth(), weights, {tile, ldc}, finish,
              [&](float* to, int64_t row, int64_t rows, int64_t depth, int64_t depths) {
@@ -110,7 +110,7 @@ Status joined_blocks(const void* args, const Data& data, int64_t begin, int64_t 
   auto* bias = reinterpret_cast<float*>(data.local + kBlockBytes);
   float* tile = bias + ldc;
   TileEpilogue finish = a.epilogue.finish(data, 0);
-  if (a.epilogue.initial_slot >= 0)
+  if (a.epilogue.initial_operand >= 0)
     finish.relu = false, finish.high = kInf;  // after initial values
   if (finish.bias != nullptr) {
     for (int64_t i = 0; i < n; ++i) bias[i] = finish.bias[i % a.out_channels];

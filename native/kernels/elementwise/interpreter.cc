@@ -110,11 +110,11 @@ const Instruction* run_tile(const Chain& chain, const Data& data, int64_t row, i
   index_of(chain, row, index);
   for (int k = 0; k < chain.n_operands; ++k) {
     const Operand& operand = chain.operands[k];
-    if (operand.slot < 0) {
+    if (operand.number < 0) {
       refs[k] = {incoming, 1};
       continue;
     }
-    const std::byte* at = element(chain, operand, data.in[operand.slot], index, col);
+    const std::byte* at = element(chain, operand, data.in[operand.number], index, col);
     if (operand.stride == 1) {
       refs[k] = {at, 1};
     } else if (operand.stride == 0) {
@@ -133,7 +133,7 @@ const Instruction* run_rows(const Chain& chain, const Data& data, int64_t row, i
   const int64_t before = row * chain.n;
   for (int k = 0; k < chain.n_operands; ++k) {
     const Operand& operand = chain.operands[k];
-    const void* base = data.in[operand.slot];
+    const void* base = data.in[operand.number];
     if (operand.is_scalar) {
       refs[k] = broadcast_scalar(operand, base, local);
     } else if (operand.is_flat) {

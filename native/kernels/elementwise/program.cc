@@ -83,16 +83,16 @@ void set_operands(Chain& chain, const Call& call, const ProgramCode& code, Plan&
   const View& out = call.out[0];
   for (int k = 0; k < chain.n_operands; ++k) {
     Operand& operand = chain.operands[k];
-    operand.slot = code.first_operand + k - (code.is_epilogue ? 1 : 0);
+    operand.number = code.first_operand + k - (code.is_epilogue ? 1 : 0);
     if (code.is_epilogue && k == 0) {
-      operand.slot = -1;
+      operand.number = -1;
       operand.size = sizeof(float);
       View whole = out;
       whole.set_contiguous_strides();
       broadcast(whole, out, operand.strides);
       continue;
     }
-    const View& view = call.in[operand.slot];
+    const View& view = call.in[operand.number];
     operand.size = size_of(view.dtype);
     operand.is_scalar = view.count() == 1;
     if (operand.is_scalar && view.data != nullptr) operand.copies = splat_constant(view, plan);
@@ -135,7 +135,7 @@ struct Tiles {
 
 // Whether an operand must be copied into a contiguous tile first.
 bool is_gathered(const Chain& chain, const Operand& operand) {
-  if (operand.is_scalar || operand.slot < 0) return false;
+  if (operand.is_scalar || operand.number < 0) return false;
   return chain.rows_per_tile > 0 ? !operand.is_flat : operand.stride != 0 && operand.stride != 1;
 }
 

@@ -11,7 +11,7 @@ constexpr int kMaxValues = 64;      // operands and instructions of a program (c
 constexpr int64_t kCopyBytes = 64;  // a vector full of copies of a scalar
 
 struct Operand {
-  int slot;                   // of Data::in; -1 for the accumulators of an epilogue
+  int number;                 // of Data::in; -1 for the accumulators of an epilogue
   int64_t size;               // bytes of an element
   bool is_scalar;             // one element, whatever the output's shape
   bool is_flat;               // one element for each of the output, without gaps

@@ -9,7 +9,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kX, kWeights, kIntercepts, kLabels };
+enum Operand : int { kX, kWeights, kIntercepts, kLabels };
 
 struct LinearArgs {
   OutputRule rule;

@@ -10,7 +10,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kX, kVectors, kSquares, kWeights, kRho, kSizes, kLabels, kSlopes, kShifts };
+enum Operand : int { kX, kVectors, kSquares, kWeights, kRho, kSizes, kLabels, kSlopes, kShifts };
 enum class KernelType : int64_t { linear, poly, rbf, sigmoid };
 
 struct SvmArgs {

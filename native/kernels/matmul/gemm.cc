@@ -37,7 +37,7 @@ void run_block(const GemmArgs& a, const Data& data, const U* packed, int64_t ori
     acc = {output<float>(data) + (at.batch * p.m + at.row) * a.out_row_stride + at.column,
            a.out_row_stride};
   TileEpilogue finish = a.finish;
-  if (a.bias_slot >= 0) finish.bias = input<float>(data, a.bias_slot) + origin * kPanel;
+  if (a.bias_operand >= 0) finish.bias = input<float>(data, a.bias_operand) + origin * kPanel;
   finish.start = start_of(a, data, at, acc);
   finish.start_stride = a.is_start_whole ? p.n : acc.ldc;
   const int64_t first = at.column / kPanel - origin;
@@ -153,8 +153,8 @@ const Phases& phases_of(DType dtype) {
 }
 
 // Layout of the initial accumulators.
-void set_start(GemmArgs& args, const View& start, int slot) {
-  args.start_slot = slot;
+void set_start(GemmArgs& args, const View& start, int operand) {
+  args.start_operand = operand;
   args.is_start_whole = start.is_contiguous() && args.out_row_stride == args.p.n;
   for (int i = 0; i + 1 < start.rank; ++i) args.start_rows.add(start.dims[i], start.strides[i]);
   args.start_stride = start.rank > 0 ? start.stride(-1) : 1;
@@ -174,8 +174,8 @@ GemmArgs* make_args(const Call& call, const MatrixBatch& b, Plan& plan) {
   args->finish.alpha = float(call.floats[0]);
   args->finish.relu = (call.ints[2] & kRelu) != 0;
   int operand = 2;
-  args->bias_slot = (call.ints[2] & kBias) != 0 ? operand++ : -1;
-  args->start_slot = -1;
+  args->bias_operand = (call.ints[2] & kBias) != 0 ? operand++ : -1;
+  args->start_operand = -1;
   if ((call.ints[2] & kStart) != 0) {
     set_start(*args, call.in[operand], operand);
     ++operand;
@@ -272,8 +272,8 @@ void plan_pack(const Call& call, Plan& plan) {
 
 const float* start_of(const GemmArgs& a, const Data& data, const OutputTile& at,
                       const Target& acc) {
-  if (a.start_slot < 0) return nullptr;
-  const float* from = input<float>(data, a.start_slot);
+  if (a.start_operand < 0) return nullptr;
+  const float* from = input<float>(data, a.start_operand);
   const int64_t row = at.batch * a.p.m + at.row;
   if (a.is_start_whole) return from + row * a.p.n + at.column;
   for (int64_t i = 0; i < at.rows; ++i) {

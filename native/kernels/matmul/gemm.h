@@ -14,14 +14,14 @@ struct GemmArgs {
   int64_t stripes;         // of columns of B, packed one after the other
   int64_t packed_floats;   // elements of one packed matrix of B
   TileEpilogue finish;
-  int bias_slot, start_slot;     // of the inputs; -1: not given
-  StridedAxes start_rows;        // offsets of the rows of the initial accumulators
-  int64_t start_stride;          // stride of their columns
-  bool is_start_whole;           // it and the output are contiguous
-  const Chain* chain;            // epilogue program, or null
-  DType to;                      // element type of the output
-  bool is_buffered;              // accumulators are in local memory, not in the output
-  int64_t c_at, chain_at, b_at;  // offsets in local memory, after the rows of A
+  int bias_operand, start_operand;  // of the inputs; -1: not given
+  StridedAxes start_rows;           // offsets of the rows of the initial accumulators
+  int64_t start_stride;             // stride of their columns
+  bool is_start_whole;              // it and the output are contiguous
+  const Chain* chain;               // epilogue program, or null
+  DType to;                         // element type of the output
+  bool is_buffered;                 // accumulators are in local memory, not in the output
+  int64_t c_at, chain_at, b_at;     // offsets in local memory, after the rows of A
 };
 
 // Rows [row, row + rows) and columns [column, column + columns) of one batch of the output.

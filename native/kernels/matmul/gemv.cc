@@ -97,7 +97,7 @@ void run_dots(const Dots& d, int64_t many, int64_t few) {
 void finish_gemv(const GemmArgs& a, const Data& data, const OutputTile& at) {
   const Target acc{output<float>(data) + (at.batch * a.p.m + at.row) * a.out_row_stride + at.column,
                    a.out_row_stride};
-  const float* bias = a.bias_slot < 0 ? nullptr : input<float>(data, a.bias_slot) + at.column;
+  const float* bias = a.bias_operand < 0 ? nullptr : input<float>(data, a.bias_operand) + at.column;
   if (a.finish.alpha != 1 || a.finish.relu || bias != nullptr)
     for (int64_t i = 0; i < at.rows; ++i)
       vloop(at.columns, [&](int64_t j, auto lanes) {

@@ -115,9 +115,9 @@ struct RowCursor {
 };
 
 // Rows along the last padded axis.
-void pad_range(const PadArgs& a, const Data& data, int value_slot, int64_t begin, int64_t end) {
+void pad_range(const PadArgs& a, const Data& data, int value_operand, int64_t begin, int64_t end) {
   const Bytes16 zero = 0;
-  const void* value = value_slot < 0 ? &zero : data.in[value_slot];
+  const void* value = value_operand < 0 ? &zero : data.in[value_operand];
   const int64_t row_bytes = a.axes[a.rank - 1].out * a.unit;
   RowCursor cursor(a, begin);
   for (int64_t row = begin; row < end; ++row, cursor.advance()) {

@@ -104,10 +104,10 @@ Status reverse_items(const void* args, const Data& data, int64_t begin, int64_t 
 Status resolve_slice(const Call& call, const Data& data, View* out) {
   constexpr const char* kNames[] = {"data", "starts", "ends", "axes", "steps"};
   const int64_t count = call.in[1].count();
-  for (int slot = 2; slot < 5; ++slot)
-    if (is_given(call, slot) && call.in[slot].count() != count)
-      return Status::fail("%s has %ld numbers, and starts has %ld", kNames[slot],
-                          long(call.in[slot].count()), long(count));
+  for (int operand = 2; operand < 5; ++operand)
+    if (is_given(call, operand) && call.in[operand].count() != count)
+      return Status::fail("%s has %ld numbers, and starts has %ld", kNames[operand],
+                          long(call.in[operand].count()), long(count));
   for (int i = 0; i < out->rank; ++i) out->dims[i] = call.in[0].dims[i];
   for (int64_t i = 0; i < call.in[1].count(); ++i) {
     AxisSlice selected;

@@ -29,25 +29,8 @@ SDX_INLINE auto visit_element_size(int64_t size, F&& f) {
   }
 }
 
-// An operand of int32 or int64 elements, read as int64.
-struct Integers {
-  const void* at = nullptr;
-  bool is_narrow = false;
-
-  SDX_INLINE Integers() = default;
-  SDX_INLINE Integers(const void* data, DType dtype) : at(data), is_narrow(dtype == DType::i32) {}
-  SDX_INLINE int64_t operator[](int64_t i) const {
-    return is_narrow ? static_cast<const Unaligned<int32_t>*>(at)[i]
-                     : static_cast<const Unaligned<int64_t>*>(at)[i];
-  }
-};
-
-SDX_INLINE Integers integers(const Call& call, const Data& data, int slot) {
-  return {data.in[slot], call.in[slot].dtype};
-}
-
-SDX_INLINE bool is_given(const Call& call, int slot) {
-  return slot < call.n_in && call.in[slot].is_given();
+SDX_INLINE bool is_given(const Call& call, int operand) {
+  return operand < call.n_in && call.in[operand].is_given();
 }
 
 // Refuses an output of more than 2^47 bytes, the user address space of x86-64: its dims come from

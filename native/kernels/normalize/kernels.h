@@ -6,9 +6,9 @@
 namespace sdx::SDX_ISA {
 
 // Inputs: x, scale, and optionally bias, skip (residual) and the bias of the skip. The statistics
-// are over the axes from ints[0] on; ints[1], ints[2] and ints[3] are the output slots of mean,
-// reciprocal standard deviation and sum, a slot after the last output meaning none. floats:
-// epsilon.
+// are over the axes from ints[0] on; ints[1], ints[2] and ints[3] are the numbers of the
+// outputs that get mean, reciprocal standard deviation and sum; one past the last output: none.
+// floats: epsilon.
 Status layer_norm(const Call& call, Plan& plan);
 Status rms_norm(const Call& call, Plan& plan);
 

@@ -18,7 +18,7 @@ struct LayerArgs {
   int64_t n;
   DType y;
   DType saved;               // element type of the statistics outputs
-  int mean, inverse, total;  // output slots, or -1
+  int mean, inverse, total;  // numbers of outputs, or -1
   double epsilon;
   bool has_groups;
 };
@@ -43,12 +43,12 @@ const C* summed(const LayerArgs& a, const Data& data, int64_t row, const C* x, C
   return sum;
 }
 
-void save(const LayerArgs& a, const Data& data, int slot, int64_t row, float value) {
-  if (slot < 0) return;
+void save(const LayerArgs& a, const Data& data, int number, int64_t row, float value) {
+  if (number < 0) return;
   if (a.saved == DType::f32)
-    output<float>(data, slot)[row] = value;
+    output<float>(data, number)[row] = value;
   else
-    output<BF16>(data, slot)[row] = element<BF16>(value);
+    output<BF16>(data, number)[row] = element<BF16>(value);
 }
 
 // Rows [row, row + kCount). A row's result does not depend on its group, so that splits of the
@@ -116,9 +116,11 @@ Status prepare(const Call& call, Plan& plan) {
   a->skip_bias = operand(call, 4, axis);
   a->n = x.count(axis, x.rank);
   a->y = call.out[0].dtype;
-  const auto slot_of = [&](int64_t slot) { return slot < call.n_out ? int(slot) : -1; };
-  a->mean = slot_of(call.ints[1]), a->inverse = slot_of(call.ints[2]);
-  a->total = slot_of(call.ints[3]);
+  const auto output_or_none = [&](int64_t number) {
+    return number < call.n_out ? int(number) : -1;
+  };
+  a->mean = output_or_none(call.ints[1]), a->inverse = output_or_none(call.ints[2]);
+  a->total = output_or_none(call.ints[3]);
   a->saved = a->inverse >= 0 ? call.out[a->inverse].dtype : DType::f32;
   a->epsilon = call.floats[0];
   const bool is_double = x.dtype == DType::f64;

@@ -18,11 +18,11 @@ const C* fetch_from(const Axes& inner, const T* x, C* buffer) {
 }  // namespace
 
 // Axes align at the last one, as in numpy's broadcasting.
-Operand operand(const Call& call, int slot, int axis) {
+Operand operand(const Call& call, int number, int axis) {
   Operand result;
-  if (slot >= call.n_in || !call.in[slot].is_given()) return result;
-  const View &x = call.in[0], &v = call.in[slot];
-  result.slot = slot;
+  if (number >= call.n_in || !call.in[number].is_given()) return result;
+  const View &x = call.in[0], &v = call.in[number];
+  result.number = number;
   result.dtype = v.dtype;
   for (int i = 0; i < x.rank; ++i) {
     const int at = i - (x.rank - v.rank);

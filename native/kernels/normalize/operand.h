@@ -8,14 +8,15 @@ namespace sdx::SDX_ISA {
 
 // A tensor as rows over the axes from some axis on, broadcast (by strides of 0) to another's shape.
 struct Operand {
-  int slot = -1;  // -1: not given
+  int number = -1;  // -1: not given
   DType dtype = DType::none;
   Axes outer, inner;
-  SDX_INLINE bool is_given() const { return slot >= 0; }
+  SDX_INLINE bool is_given() const { return number >= 0; }
 };
 
-// Operand `slot` of a call as rows over the axes from `axis` on, in the shape of the first operand.
-Operand operand(const Call& call, int slot, int axis);
+// Operand `number` of a call as rows over the axes from `axis` on, in the shape of the first
+// operand.
+Operand operand(const Call& call, int number, int axis);
 
 // The conversions, out of line: a row of another type or with gaps into `buffer`, and numbers into
 // elements of another type from `at` on.
@@ -29,8 +30,8 @@ template <class C>
 SDX_INLINE const C* row_of(const Operand& o, const Data& data, int64_t row, C* buffer) {
   const int64_t at = offsets_of(o.outer, o.outer.n, row).in;
   const bool is_plain = o.dtype == kDType<C> && o.inner.n < 2 && o.inner.last_step() == 1;
-  if (is_plain) return input<C>(data, o.slot) + at;
-  return fetch_row(o, data.in[o.slot], at, buffer);
+  if (is_plain) return input<C>(data, o.number) + at;
+  return fetch_row(o, data.in[o.number], at, buffer);
 }
 
 // Where to compute a row of results: in the output itself, or in `buffer` if put_row must convert.

@@ -11,7 +11,7 @@ constexpr int64_t kChunk = 16384;  // elements of an item, roughly
 
 // An operand over the merged axes of the output.
 struct Term {
-  int slot;
+  int operand;
   DType dtype;
   int64_t step;               // along the rows: 1, or 0 if it has one number per row
   int64_t strides[kMaxRank];  // along the outer axes
@@ -40,7 +40,7 @@ SDX_INLINE Weights weights_of(const AddArgs& a, const Data& data) {
   const Quantization y = quantization_of(data, 6, a.y);
   w.shift = f32v{};
   for (int i = 0; i < 2; ++i) {
-    const Quantization x = quantization_of(data, a.terms[i].slot + 1, a.terms[i].dtype);
+    const Quantization x = quantization_of(data, a.terms[i].operand + 1, a.terms[i].dtype);
     w.scale[i] = splat(x.scale / y.scale);
     w.shift -= x.zero * w.scale[i];
   }
@@ -100,8 +100,8 @@ Status add_items(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto& a = *static_cast<const AddArgs*>(args);
   const Weights w = weights_of(a, data);
   const int64_t parts = (a.n + a.columns - 1) / a.columns;
-  const A* left = input<A>(data, a.terms[0].slot);
-  const B* right = input<B>(data, a.terms[1].slot);
+  const A* left = input<A>(data, a.terms[0].operand);
+  const B* right = input<B>(data, a.terms[1].operand);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t first = item / parts * a.rows_per_item, column = item % parts * a.columns;
     const int64_t last = first + a.rows_per_item < a.rows ? first + a.rows_per_item : a.rows;
@@ -161,7 +161,7 @@ Status qadd(const Call& call, Plan& plan) {
   const View& out = call.out[0];
   for (int i = 0; i < 2; ++i) {
     Term& term = args->terms[i];
-    term.slot = 3 * i, term.dtype = call.in[3 * i].dtype;
+    term.operand = 3 * i, term.dtype = call.in[3 * i].dtype;
     set_strides(call.in[3 * i], out, term.strides);
   }
   merge_axes(*args, out);

@@ -7,12 +7,12 @@
 namespace sdx::SDX_ISA::int8 {
 namespace {
 
-SDX_INLINE int32_t byte_at(const Data& data, int slot, DType dtype, int64_t i) {
-  const void* p = data.in[slot];
+SDX_INLINE int32_t byte_at(const Data& data, int operand, DType dtype, int64_t i) {
+  const void* p = data.in[operand];
   return dtype == DType::u8 ? static_cast<const uint8_t*>(p)[i] : static_cast<const int8_t*>(p)[i];
 }
-SDX_INLINE float float_at(const Data& data, int slot, int64_t i) {
-  return data.in[slot] == nullptr ? 1.0f : input<float>(data, slot)[i];
+SDX_INLINE float float_at(const Data& data, int operand, int64_t i) {
+  return data.in[operand] == nullptr ? 1.0f : input<float>(data, operand)[i];
 }
 
 // Column parameters in memory: the Output (in one panel's worth of floats), then four arrays per
@@ -302,7 +302,7 @@ void choose_blocks(Gemm& p) {
 
 void read_operands(Gemm& p, const Call& call) {
   const View* in = call.in;
-  const auto count = [&](int slot) { return in[slot].is_given() ? in[slot].count() : 0; };
+  const auto count = [&](int operand) { return in[operand].is_given() ? in[operand].count() : 0; };
   p.x = in[kX].dtype, p.out = call.out[0].dtype;
   p.bias = in[kBias].is_given() ? in[kBias].dtype : DType::none;
   p.n_x_zero = count(kXZero), p.n_w_scale = count(kWScale), p.n_w_zero = count(kWZero);

@@ -10,13 +10,13 @@ struct Quantization {
   float scale, zero;
 };
 
-// The scale in an input slot, and the zero point, if there is one, in the next.
-SDX_INLINE Quantization quantization_of(const Data& data, int slot, DType dtype) {
-  const void* zero = data.in[slot + 1];
+// The scale in an operand, and the zero point, if there is one, in the next.
+SDX_INLINE Quantization quantization_of(const Data& data, int operand, DType dtype) {
+  const void* zero = data.in[operand + 1];
   const float z = zero == nullptr      ? 0.0f
                   : dtype == DType::u8 ? float(*static_cast<const uint8_t*>(zero))
                                        : float(*static_cast<const int8_t*>(zero));
-  return {*input<float>(data, slot), z};
+  return {*input<float>(data, operand), z};
 }
 
 struct CodeBounds {

@@ -11,7 +11,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 // Inputs that all three kinds have, then those of LSTM and GRU.
-enum BackwardSlot {
+enum BackwardOperand : int {
   kGates,  // [time, batch, ...]: LSTM's `saved`, GRU's gates of the input, RNN's outputs
   kWeights,
   kDy,
@@ -135,9 +135,9 @@ Block start_block(const Backward& a, const Data& data, int64_t item, bool has_ce
   const Block block{a.first(item), a.first(item + 1) - a.first(item), local, local + floats,
                     local + 2 * floats};
   memset(local, 0, size_t(2 * floats) * sizeof(float));
-  const auto fill = [&](float* to, int slot) {
+  const auto fill = [&](float* to, int operand) {
     for (int64_t i = 0; i < block.rows; ++i)
-      memcpy(to + i * a.padded, input<float>(data, slot) + (block.first + i) * a.hidden,
+      memcpy(to + i * a.padded, input<float>(data, operand) + (block.first + i) * a.hidden,
              size_t(a.hidden) * sizeof(float));
   };
   if (a.has_dy_h) fill(block.dh, kDyH);
@@ -193,7 +193,7 @@ template <int64_t kGateCount, RowFn row_fn, int kDgates, bool has_cell>
 Status backward(const Call& call, Plan& plan) {
   auto* a = plan.make<Backward>();
   plan.args = a;
-  const auto has = [&](int slot) { return slot < call.n_in && call.in[slot].is_given(); };
+  const auto has = [&](int operand) { return operand < call.n_in && call.in[operand].is_given(); };
   const View& gates = call.in[kGates];
   const int64_t hidden = call.in[kWeights].dims[1];
   *a = {};

@@ -33,7 +33,7 @@ constexpr int kMaxOutputs = 3;  // Y, Y_h, Y_c; training has one more, see `save
 constexpr int64_t kSaved = 5;   // of an LSTM step: gates i, o, f, c after activations, and the cell
 constexpr int64_t kMaxRows = 12;  // sequences of one item: the rows of a float32 register tile
 
-enum RecurrentSlot { kX, kW, kR, kB, kLens, kInitialH, kInitialC, kPeepholes };
+enum RecurrentOperand : int { kX, kW, kR, kB, kLens, kInitialH, kInitialC, kPeepholes };
 
 // Strides of one matrix per direction.
 struct Stack {
@@ -72,11 +72,11 @@ SDX_INLINE float* scratch_at(const Data& data, int64_t at) {
   return reinterpret_cast<float*>(data.scratch) + at;
 }
 
-SDX_INLINE const float* packed_weights(const Layer& a, const Data& data, RecurrentSlot slot,
+SDX_INLINE const float* packed_weights(const Layer& a, const Data& data, RecurrentOperand operand,
                                        int64_t direction) {
-  const bool is_w = slot == kW;
+  const bool is_w = operand == kW;
   const float* first = (is_w ? a.is_w_packed : a.is_r_packed)
-                           ? input<float>(data, slot)
+                           ? input<float>(data, operand)
                            : scratch_at(data, is_w ? a.w_at : a.r_at);
   return first + direction * a.weight_floats(is_w ? a.inputs : a.hidden);
 }

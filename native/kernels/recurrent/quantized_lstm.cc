@@ -12,7 +12,16 @@ using int8::kGroup;
 using int8::kPanel;
 using int8::PackedShape;
 
-enum Slot { kGates, kWeights, kScale, kZero, kStepCounts, kFirstHidden, kFirstCell, kPeep };
+enum Operand : int {
+  kGates,
+  kWeights,
+  kScale,
+  kZero,
+  kStepCounts,
+  kFirstHidden,
+  kFirstCell,
+  kPeep
+};
 
 struct QuantizedLayer {
   int64_t length, batch, hidden, directions;
@@ -72,11 +81,11 @@ StepBuffers buffers_of(const QuantizedLayer& a, const Data& data, int64_t direct
 void init_direction(const StepBuffers& r, const Data& data, int64_t direction) {
   const QuantizedLayer& a = *r.layer;
   const int64_t count = a.batch * a.hidden, width = a.width();
-  const auto fill = [&](int slot, float* to) {
-    if (data.in[slot] == nullptr)
+  const auto fill = [&](int operand, float* to) {
+    if (data.in[operand] == nullptr)
       memset(to, 0, size_t(count) * sizeof(float));
     else
-      memcpy(to, input<float>(data, slot) + direction * count, size_t(count) * sizeof(float));
+      memcpy(to, input<float>(data, operand) + direction * count, size_t(count) * sizeof(float));
   };
   fill(kFirstHidden, r.hidden);
   fill(kFirstCell, r.cell);
@@ -353,8 +362,8 @@ Status quantized_lstm(const Call& call, Plan& plan) {
   a->hidden = ints[1];
   a->is_coupled = ints[2] != 0, a->is_standard = ints[3] != 0, a->is_unsigned = ints[4] != 0;
   a->length = gates.dims[0], a->batch = gates.dims[1];
-  const auto each = [&](int slot) {
-    return call.in[slot].is_given() ? call.in[slot].count() / a->directions : 0;
+  const auto each = [&](int operand) {
+    return call.in[operand].is_given() ? call.in[operand].count() / a->directions : 0;
   };
   a->n_scale = each(kScale), a->n_zero = each(kZero);
   for (int o = 0; o < kMaxOutputs; ++o) a->has_out[o] = o < call.n_out && call.out[o].is_given();

@@ -145,10 +145,10 @@ void init_states(const Sequences& s, const Data& data, int64_t direction, int64_
   const Layer& a = *s.layer;
   memset(s.hidden, 0, size_t(s.rows * a.padded) * sizeof(float));
   memset(s.cell, 0, size_t(s.rows * a.padded) * sizeof(float));
-  const auto fill = [&](RecurrentSlot slot, const Stack& from, float* to) {
+  const auto fill = [&](RecurrentOperand operand, const Stack& from, float* to) {
     for (int64_t i = 0; i < s.rows; ++i)
       memcpy(to + i * a.padded,
-             input<float>(data, slot) + direction * from.direction + (first + i) * from.row,
+             input<float>(data, operand) + direction * from.direction + (first + i) * from.row,
              size_t(a.hidden) * sizeof(float));
   };
   if (a.has_initial_h) fill(kInitialH, a.initial_h, s.hidden);
@@ -290,9 +290,9 @@ Status run_blocks(const void* args, const Data& data, int64_t begin, int64_t end
   return {};
 }
 
-SDX_INLINE Stack stack_of(const Call& call, int slot, bool is_batch_first) {
-  if (slot >= call.n_in || !call.in[slot].is_given()) return {};
-  const int64_t* strides = call.in[slot].strides;
+SDX_INLINE Stack stack_of(const Call& call, int operand, bool is_batch_first) {
+  if (operand >= call.n_in || !call.in[operand].is_given()) return {};
+  const int64_t* strides = call.in[operand].strides;
   return is_batch_first ? Stack{strides[1], strides[0]} : Stack{strides[0], strides[1]};
 }
 
@@ -323,7 +323,7 @@ void read_sizes(const Call& call, int64_t gates, int functions, Layer& a) {
 }
 
 void read_operands(const Call& call, Layer& a) {
-  const auto has = [&](int slot) { return slot < call.n_in && call.in[slot].is_given(); };
+  const auto has = [&](int operand) { return operand < call.n_in && call.in[operand].is_given(); };
   a.has_bias = has(kB), a.has_lens = has(kLens);
   a.has_initial_h = has(kInitialH), a.has_initial_c = has(kInitialC);
   a.has_peepholes = has(kPeepholes);

@@ -11,7 +11,7 @@ namespace {
 enum Policy : int64_t { kStretch, kNotLarger, kNotSmaller };
 // ints: mode, coordinate transformation, nearest rounding, exclude_outside, antialias, aspect ratio
 // policy, the bits of extrapolation_value, the number of resized axes, and these axes.
-enum Ints {
+enum Int : int {
   kMode,
   kTransform,
   kRounding,
@@ -23,7 +23,7 @@ enum Ints {
   kAxes
 };
 // Inputs after x, present where they are not constant.
-enum Inputs { kScales = 1, kSizes, kRoi };
+enum Operand : int { kScales = 1, kSizes, kRoi };
 constexpr int64_t kMaxSize = int64_t(1) << 40;  // elements of an axis; larger ones are refused
 
 // All axes. floats: cubic_coeff_a, and by axis the scales (0: from the sizes), roi starts, roi
@@ -33,16 +33,16 @@ struct AxesChange {
   ResizedAxis axes[kMaxRank];
 };
 
-double real_at(const Call& call, const Data& data, int slot, int64_t i) {
-  switch (call.in[slot].dtype) {
-    case DType::f16: return double(number<float>(input<F16>(data, slot)[i]));
-    case DType::f64: return input<double>(data, slot)[i];
-    default: return double(input<float>(data, slot)[i]);
+double real_at(const Call& call, const Data& data, int operand, int64_t i) {
+  switch (call.in[operand].dtype) {
+    case DType::f16: return double(number<float>(input<F16>(data, operand)[i]));
+    case DType::f64: return input<double>(data, operand)[i];
+    default: return double(input<float>(data, operand)[i]);
   }
 }
 
-bool has(const Call& call, int slot) {
-  return call.in[slot].is_given() && call.in[slot].count() > 0;
+bool has(const Call& call, int operand) {
+  return call.in[operand].is_given() && call.in[operand].count() > 0;
 }
 
 // floor(size * scale): exact for multiples of 1/64, in float (the type of scales) for others.
@@ -254,10 +254,10 @@ Status resize_sizes(const Call& call, const Data& data, View* out) {
   const View& in = call.in[0];
   const bool has_scales = has(call, kScales), has_sizes = has(call, kSizes);
   const bool keeps = call.ints[kPolicy] != kStretch && has_sizes;
-  for (int slot = kScales; slot <= kSizes; ++slot)
-    if (has(call, slot) && call.in[slot].count() != call.ints[kCount])
+  for (int operand = kScales; operand <= kSizes; ++operand)
+    if (has(call, operand) && call.in[operand].count() != call.ints[kCount])
       return Status::fail("%ld scales or sizes are given, and %ld axes are resized",
-                          long(call.in[slot].count()), long(call.ints[kCount]));
+                          long(call.in[operand].count()), long(call.ints[kCount]));
   for (int i = 0; i < in.rank; ++i) out->dims[i] = in.dims[i];
   const double common = keeps ? common_scale(call, data) : 1;
   for (int64_t i = 0; i < call.ints[kCount]; ++i) {

@@ -188,7 +188,7 @@ struct NonMaxArgs {
 
 void describe(const Call& call, NonMaxArgs& a) {
   const View& scores = call.in[1];
-  const auto has = [&](int slot) { return slot < call.n_in && call.in[slot].is_given(); };
+  const auto has = [&](int operand) { return operand < call.n_in && call.in[operand].is_given(); };
   a.search.n_batches = scores.dims[0];
   a.search.n_classes = scores.dims[1];
   a.search.n_boxes = scores.dims[2];

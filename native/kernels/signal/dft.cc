@@ -15,13 +15,13 @@ struct DftArgs {
   Tables<T> tables;  // unless the length is data
   int64_t n_lines = 0;
   int64_t step = 0;  // frame_step; 0: an input has it
-  int length_slot = -1, step_slot = -1, window_slot = -1;
+  int length_operand = -1, step_operand = -1, window_operand = -1;
   bool is_dynamic = false;  // the length is data: tables are made when the step runs
   DType length_type = DType::i64, step_type = DType::i64;
 };
 
-SDX_INLINE int64_t number_at(const Data& data, int slot, DType dtype) {
-  return dtype == DType::i32 ? input<int32_t>(data, slot)[0] : input<int64_t>(data, slot)[0];
+SDX_INLINE int64_t number_at(const Data& data, int operand, DType dtype) {
+  return dtype == DType::i32 ? input<int32_t>(data, operand)[0] : input<int64_t>(data, operand)[0];
 }
 
 // Shape and tables that phase 1 makes in scratch memory; the tables' data follows.
@@ -50,7 +50,7 @@ Status make_dynamic_tables(const void* args, const Data& data, int64_t, int64_t)
   auto* dynamic = reinterpret_cast<DynamicTables<T>*>(data.scratch);
   std::byte* at = data.scratch + (sizeof(DynamicTables<T>) + 63) / 64 * 64;
   dynamic->shape = a.shape;
-  dynamic->shape.n = number_at(data, a.length_slot, a.length_type);
+  dynamic->shape.n = number_at(data, a.length_operand, a.length_type);
   if (dynamic->shape.n_given > dynamic->shape.n) dynamic->shape.n_given = dynamic->shape.n;
   dynamic->tables = make_tables<T>(dynamic->shape, BumpAllocator{at});
   return {};
@@ -63,11 +63,12 @@ Status run_lines(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto* dynamic = reinterpret_cast<const DynamicTables<T>*>(data.scratch);
   const Tables<T>& tables = a.is_dynamic ? dynamic->tables : a.tables;
   LineShape shape = a.is_dynamic ? dynamic->shape : a.shape;
-  if (a.step_slot >= 0) shape.inner = number_at(data, a.step_slot, a.step_type) * shape.components;
-  if (a.length_slot >= 0 && number_at(data, a.length_slot, a.length_type) != shape.n)
+  if (a.step_operand >= 0)
+    shape.inner = number_at(data, a.step_operand, a.step_type) * shape.components;
+  if (a.length_operand >= 0 && number_at(data, a.length_operand, a.length_type) != shape.n)
     return Status::fail("frames of %ld samples do not fit a window of %ld",
-                        long(number_at(data, a.length_slot, a.length_type)), long(shape.n));
-  const T* window = a.window_slot < 0 ? nullptr : input<T>(data, a.window_slot);
+                        long(number_at(data, a.length_operand, a.length_type)), long(shape.n));
+  const T* window = a.window_operand < 0 ? nullptr : input<T>(data, a.window_operand);
   constexpr int64_t kWidth = Lines<T, V>::kWidth;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t last = (i + 1) * kWidth < a.n_lines ? (i + 1) * kWidth : a.n_lines;
@@ -138,7 +139,7 @@ Status dft(const Call& call, Plan& plan) {
     s.n = call.ints[3];
     a->is_dynamic = s.n == 0;
     const int64_t max_length = a->is_dynamic ? 2 * y.dims[axis] : s.n;
-    if (a->is_dynamic) a->length_slot = 1, a->length_type = call.in[1].dtype;
+    if (a->is_dynamic) a->length_operand = 1, a->length_type = call.in[1].dtype;
     s.n_kept = y.dims[axis];
     s.n_given = x.dims[axis] < max_length ? x.dims[axis] : max_length;
     s.n_inner = x.count(axis + 1, x.rank - 1);
@@ -171,9 +172,9 @@ Status stft(const Call& call, Plan& plan) {
     s.is_onesided = call.ints[0] != 0;
     if (Status status = check_components(s.components, true); !status.ok()) return status;
     s.n = call.ints[2];
-    a->step_slot = call.in[1].is_given() ? 1 : -1, a->step_type = call.in[1].dtype;
-    a->window_slot = call.in[2].is_given() ? 2 : -1;
-    a->length_slot = call.in[3].is_given() ? 3 : -1, a->length_type = call.in[3].dtype;
+    a->step_operand = call.in[1].is_given() ? 1 : -1, a->step_type = call.in[1].dtype;
+    a->window_operand = call.in[2].is_given() ? 2 : -1;
+    a->length_operand = call.in[3].is_given() ? 3 : -1, a->length_type = call.in[3].dtype;
     a->is_dynamic = s.n == 0;
     const int64_t max_length = a->is_dynamic ? 2 * y.dims[2] : s.n;
     s.n_given = s.n > 0 ? s.n : max_length;

@@ -25,9 +25,9 @@ Status mel_weights(const Call& call, Plan& plan);
 Status mel_weights_sizes(const Call& call, const Data& data, View* out);
 
 // The value of an integer scalar input.
-SDX_INLINE int64_t number_in(const Call& call, const Data& data, int slot) {
-  return call.in[slot].dtype == DType::i32 ? input<int32_t>(data, slot)[0]
-                                           : input<int64_t>(data, slot)[0];
+SDX_INLINE int64_t number_in(const Call& call, const Data& data, int operand) {
+  return call.in[operand].dtype == DType::i32 ? input<int32_t>(data, operand)[0]
+                                              : input<int64_t>(data, operand)[0];
 }
 
 }  // namespace sdx::SDX_ISA

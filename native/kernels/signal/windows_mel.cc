@@ -34,12 +34,12 @@ struct MelArgs {
   bool has_doubles;  // edges as float64
 };
 
-double real_in(const MelArgs& a, const Data& data, int slot) {
-  return a.has_doubles ? input<double>(data, slot)[0] : double(input<float>(data, slot)[0]);
+double real_in(const MelArgs& a, const Data& data, int operand) {
+  return a.has_doubles ? input<double>(data, operand)[0] : double(input<float>(data, operand)[0]);
 }
 
-int64_t whole_in(const Data& data, int slot, DType dtype) {
-  return dtype == DType::i32 ? input<int32_t>(data, slot)[0] : input<int64_t>(data, slot)[0];
+int64_t whole_in(const Data& data, int operand, DType dtype) {
+  return dtype == DType::i32 ? input<int32_t>(data, operand)[0] : input<int64_t>(data, operand)[0];
 }
 
 // Band edges, evenly spaced on the mel scale: mel = 2595 log10(1 + f / 700).
@@ -57,8 +57,8 @@ struct MelScale {
 
 MelScale read_scale(const MelArgs& a, const Data& data) {
   MelScale scale;
-  const auto mel = [&](int slot) {
-    return 2595 * __builtin_log10(1 + real_in(a, data, slot) / 700);
+  const auto mel = [&](int operand) {
+    return 2595 * __builtin_log10(1 + real_in(a, data, operand) / 700);
   };
   scale.bands = a.bands;
   scale.first = mel(3);

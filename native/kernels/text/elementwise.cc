@@ -25,8 +25,8 @@ Status where_items(const void* args, const Data& data, int64_t begin, int64_t en
   const auto& a = *static_cast<const ElementwiseArgs*>(args);
   const uint8_t* condition = input<uint8_t>(data, 0);
   each(a.count, begin, end, [&](int64_t i) {
-    const int slot = condition[a.at[0](i)] != 0 ? 1 : 2;
-    output<Text>(data)[i] = input<Text>(data, slot)[a.at[slot](i)];
+    const int operand = condition[a.at[0](i)] != 0 ? 1 : 2;
+    output<Text>(data)[i] = input<Text>(data, operand)[a.at[operand](i)];
   });
   return {};
 }

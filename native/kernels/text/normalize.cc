@@ -68,8 +68,8 @@ struct NormalizeArgs {
 // as in English.
 NormalizeArgs args_of(const Call& call) {
   NormalizeArgs a{};
-  const auto case_map = [&](int slot) {
-    return call.in[slot].is_given() ? call.in[slot].dims[1] : 0;
+  const auto case_map = [&](int operand) {
+    return call.in[operand].is_given() ? call.in[operand].dims[1] : 0;
   };
   a.count = call.in[kX].count();
   a.n_fold = case_map(kFold), a.n_change = case_map(kChange);

@@ -9,7 +9,7 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-enum Slot { kX, kNodes, kRoots, kFirst, kTarget, kWeight, kBase, kLabels };
+enum Operand : int { kX, kNodes, kRoots, kFirst, kTarget, kWeight, kBase, kLabels };
 enum class Aggregate : int64_t { average, sum, min, max };
 
 constexpr int64_t kTreesPerItem = 64;       // four lockstep groups

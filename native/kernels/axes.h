@@ -9,12 +9,12 @@ namespace sdx::SDX_ISA {
 struct Axes {
   int n = 0;
   int64_t size[kMaxRank] = {};
-  int64_t step[kMaxRank] = {};  // stride in the input
-  int64_t out[kMaxRank] = {};   // stride in the output
+  int64_t stride[kMaxRank] = {};  // stride in the input
+  int64_t out[kMaxRank] = {};     // stride in the output
 
-  SDX_INLINE void add(int64_t axis_len, int64_t stride, int64_t out_stride) {
+  SDX_INLINE void add(int64_t axis_len, int64_t in_stride, int64_t to_stride) {
     if (axis_len == 1) return;
-    size[n] = axis_len, step[n] = stride, out[n] = out_stride;
+    size[n] = axis_len, stride[n] = in_stride, out[n] = to_stride;
     ++n;
   }
   SDX_INLINE int64_t count() const { return count(n); }
@@ -24,7 +24,7 @@ struct Axes {
     return total;
   }
   SDX_INLINE int64_t last_size() const { return n ? size[n - 1] : 1; }
-  SDX_INLINE int64_t last_step() const { return n ? step[n - 1] : 1; }
+  SDX_INLINE int64_t last_stride() const { return n ? stride[n - 1] : 1; }
   SDX_INLINE int64_t last_out() const { return n ? out[n - 1] : 1; }
 
   // Orders axes by decreasing input stride, so that the last one is the densest.
@@ -45,9 +45,9 @@ SDX_INLINE Offsets offsets_of(const Axes& axes, int n, int64_t index) {
   for (int i = n - 1; i > 0; --i) {
     const int64_t at = index % axes.size[i];
     index /= axes.size[i];
-    offsets.in += at * axes.step[i], offsets.out += at * axes.out[i];
+    offsets.in += at * axes.stride[i], offsets.out += at * axes.out[i];
   }
-  if (n > 0) offsets.in += index * axes.step[0], offsets.out += index * axes.out[0];
+  if (n > 0) offsets.in += index * axes.stride[0], offsets.out += index * axes.out[0];
   return offsets;
 }
 
@@ -57,8 +57,8 @@ SDX_INLINE Offsets offsets_of(const Axes& axes, int n, int64_t index) {
 struct AxisView {
   Axes outer;  // all other axes
   int64_t n_outer = 1;
-  int64_t n = 1, step = 1, out_step = 1;  // the axis, with its strides
-  int64_t columns = 1, column_step = 1;   // contiguous in the output
+  int64_t n = 1, stride = 1, out_stride = 1;  // the axis, with its strides
+  int64_t columns = 1, column_stride = 1;     // contiguous in the output
 };
 
 AxisView view_along(const View& x, const View& y, int axis);

@@ -13,7 +13,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct SoftmaxArgs {
-  AxisView around;
+  AxisView axis;
   int64_t blocks;  // blocks of columns
 };
 
@@ -149,9 +149,9 @@ RowFn<C> short_function(int64_t n) {
 // Items: rows. Long rows of halves, and elements that are not contiguous, go through local memory.
 template <bool kIsLog, class T>
 Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
-  const auto& a = static_cast<const SoftmaxArgs*>(args)->around;
+  const auto& a = static_cast<const SoftmaxArgs*>(args)->axis;
   using C = Wide<T>;
-  const RowFn<T> run_short = a.step == 1 ? short_function<kIsLog, T>(a.n) : nullptr;
+  const RowFn<T> run_short = a.stride == 1 ? short_function<kIsLog, T>(a.n) : nullptr;
   const RowFn<C> run_copy = short_function<kIsLog, C>(a.n);
   const RowFn<C> run_row = run_copy != nullptr ? run_copy : softmax_row<kIsLog, C>;
   C* local = reinterpret_cast<C*>(data.local);
@@ -163,13 +163,13 @@ Status softmax_rows(const void* args, const Data& data, int64_t begin, int64_t e
       continue;
     }
     C* y = result_buffer<C>(to, local);
-    run_row(read_elements<C>(input<T>(data, 0) + at.in, a.step, a.n, local), y, a.n);
+    run_row(read_elements<C>(input<T>(data, 0) + at.in, a.stride, a.n, local), y, a.n);
     write_elements(to, y, a.n);
   }
   return {};
 }
 
-// A block of columns: elements of one result are a.step apart, those of neighbours contiguous.
+// A block of columns: elements of one result are a.stride apart, those of neighbours contiguous.
 template <bool kIsLog, class C, class T>
 void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   constexpr int64_t kMax = kColumns<C>;
@@ -177,7 +177,7 @@ void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
   for (C& top : tops) top = kLowest<C>;
   for (C& total : totals) total = 0;
   const auto each = [&](int64_t i, auto&& body) {
-    const C* p = read_elements<C>(x + i * a.step, a.column_step, width, buffer);
+    const C* p = read_elements<C>(x + i * a.stride, a.column_stride, width, buffer);
     vloop<C>(width, [&](int64_t j, auto lanes) { body(j, load(p + j, lanes, kLowest<C>), lanes); });
   };
   for (int64_t i = 0; i < a.n; ++i)
@@ -190,7 +190,7 @@ void softmax_columns(const AxisView& a, const T* x, T* y, int64_t width, C* e) {
     });
   for (int64_t j = 0; j < width; ++j) totals[j] = kIsLog ? __builtin_log(totals[j]) : 1 / totals[j];
   for (int64_t i = 0; i < a.n; ++i) {
-    T* to = y + i * a.out_step;
+    T* to = y + i * a.out_stride;
     C* numbers = result_buffer<C>(to, e + i * kMax);
     each(i, [&](int64_t j, Vec<C> v, auto lanes) {
       if (kIsLog)
@@ -208,9 +208,9 @@ Status softmax_blocks(const void* args, const Data& data, int64_t begin, int64_t
   const auto& a = *static_cast<const SoftmaxArgs*>(args);
   using C = Wide<T>;
   for (int64_t item = begin; item < end; ++item) {
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.blocks);
-    const int64_t first = item % a.blocks * kColumns<C>, rest = a.around.columns - first;
-    softmax_columns<kIsLog>(a.around, input<T>(data, 0) + at.in + first * a.around.column_step,
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item / a.blocks);
+    const int64_t first = item % a.blocks * kColumns<C>, rest = a.axis.columns - first;
+    softmax_columns<kIsLog>(a.axis, input<T>(data, 0) + at.in + first * a.axis.column_stride,
                             output<T>(data) + at.out + first,
                             rest < kColumns<C> ? rest : kColumns<C>,
                             reinterpret_cast<C*>(data.local));
@@ -224,7 +224,7 @@ Status softmax(const Call& call, Plan& plan) {
     using C = Wide<T>;
     auto* args = plan.make<SoftmaxArgs>();
     plan.args = args;
-    const AxisView& a = args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
+    const AxisView& a = args->axis = view_along(call.in[0], call.out[0], int(call.ints[0]));
     args->blocks = (a.columns + kColumns<C> - 1) / kColumns<C>;
     if (a.columns == 1)
       plan.add(softmax_rows<kIsLog, T>, a.n_outer, a.n / 2 + 20);
@@ -244,14 +244,14 @@ Status hardmax_items(const void* args, const Data& data, int64_t begin, int64_t 
   for (int64_t item = begin; item < end; ++item) {
     const ArgItem found = best_of_item<Largest, C>(a, data.in[0], item, where);
     T* y = output<T>(data) + found.offsets.out;
-    const int64_t step = a.around.out_step, column = a.column_out;
+    const int64_t stride = a.axis.out_stride, column = a.column_out;
     // The contiguous axis in the inner loop.
-    if (step == 1)
-      for (int j = 0; j < found.n; ++j) memset(y + j * column, 0, size_t(a.around.n) * sizeof(T));
+    if (stride == 1)
+      for (int j = 0; j < found.n; ++j) memset(y + j * column, 0, size_t(a.axis.n) * sizeof(T));
     else
-      for (int64_t i = 0; i < a.around.n; ++i)
-        for (int j = 0; j < found.n; ++j) y[i * step + j * column] = element<T>(0.0f);
-    for (int j = 0; j < found.n; ++j) y[where[j] * step + j * column] = element<T>(1.0f);
+      for (int64_t i = 0; i < a.axis.n; ++i)
+        for (int j = 0; j < found.n; ++j) y[i * stride + j * column] = element<T>(0.0f);
+    for (int j = 0; j < found.n; ++j) y[where[j] * stride + j * column] = element<T>(1.0f);
   }
   return {};
 }

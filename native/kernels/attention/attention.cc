@@ -102,7 +102,7 @@ void read_settings(AttentionArgs& a, const Call& call) {
   a.scale = float(call.floats[0]), a.softcap = float(call.floats[1]), a.keep_scale = 1;
   a.has_spans = call.in[kSpans].is_given();
   a.has_sink = call.in[kSink].is_given();
-  if (a.has_sink) a.sink_step = call.in[kSink].strides[0];
+  if (a.has_sink) a.sink_stride = call.in[kSink].strides[0];
 }
 
 // Dispatch between decode.cc and flash.cc.

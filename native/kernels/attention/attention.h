@@ -40,7 +40,7 @@ struct AttentionArgs {
   bool is_bottom_right;  // causal diagonal ends at the last key, else starts at the first
   int64_t window_left;   // visible keys before a row's own position; -1: all
   int64_t window_right;  // visible keys after it: 0 for causal; -1: all
-  int64_t sink_step;     // stride of the sink's heads
+  int64_t sink_stride;   // stride of the sink's heads
   FullyMasked fully_masked;
   float scale, softcap;
   float keep_scale;                  // factor of the weights that dropout keeps
@@ -177,7 +177,7 @@ float finish_scores(const AttentionArgs& a, const void* mask, const KeyRange& vi
 SDX_INLINE float sink_of(const AttentionArgs& a, const Data& data, int64_t batch) {
   if (!a.has_sink) return a.has_zero_sink ? 0 : -kInf;
   float score;
-  memcpy(&score, input<float>(data, kSink) + batch % a.per_entry * a.sink_step, sizeof score);
+  memcpy(&score, input<float>(data, kSink) + batch % a.per_entry * a.sink_stride, sizeof score);
   return score;
 }
 

@@ -61,7 +61,7 @@ const T* as_numbers(const Batch& batch, const void* x, int64_t row, T* copy) {
   const T* features = copy;
   visit_features(batch.dtype, [&](auto* type) {
     using X = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
-    const X* from = static_cast<const X*>(x) + row * batch.row_step;
+    const X* from = static_cast<const X*>(x) + row * batch.row_stride;
     if constexpr (std::is_same_v<X, T>) {
       features = from;
     } else {

@@ -73,7 +73,7 @@ SDX_INLINE double dot(const double* a, const double* b, int64_t n) {
 void read_features(const Batch& batch, const void* x, int64_t row, double* to) {
   visit_features(batch.dtype, [&](auto* type) {
     using X = std::remove_cv_t<std::remove_pointer_t<decltype(type)>>;
-    const X* from = static_cast<const X*>(x) + row * batch.row_step;
+    const X* from = static_cast<const X*>(x) + row * batch.row_stride;
     for (int64_t i = 0; i < batch.width; ++i) to[i] = double(from[i]);
   });
 }

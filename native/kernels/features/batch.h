@@ -8,10 +8,10 @@ namespace sdx::SDX_ISA {
 
 constexpr int64_t kRowsPerItem = 16;  // enough work for an item even with few features
 
-// Rows of features, row_step elements apart; a 1-d input is a single row.
+// Rows of features, row_stride elements apart; a 1-d input is a single row.
 struct Batch {
   DType dtype = DType::none;
-  int64_t n_rows = 0, width = 0, row_step = 0;
+  int64_t n_rows = 0, width = 0, row_stride = 0;
 };
 
 SDX_INLINE Batch batch_of(const View& x) {

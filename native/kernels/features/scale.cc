@@ -12,7 +12,7 @@ enum class Norm : int64_t { max, l1, l2 };
 struct ScaleArgs {
   DType dtype;
   int64_t n_rows, width;
-  int64_t step, scale_step;  // strides: 1 with one number per feature, 0 with one for all
+  int64_t stride, scale_stride;  // strides: 1 with one number per feature, 0 with one for all
   bool has_offset, has_scale;
   Norm norm;
   int64_t missing_int;
@@ -46,8 +46,8 @@ Status scale_rows(const void* args, const Data& data, int64_t begin, int64_t end
       float* y = output<float>(data) + row * a.width;
       for (int64_t i = 0; i < a.width; ++i) {
         Wide<T> v = Wide<T>(x[i]);
-        if (offset != nullptr) v = v - offset[i * a.step];
-        if (scale != nullptr) v = v * scale[i * a.scale_step];
+        if (offset != nullptr) v = v - offset[i * a.stride];
+        if (scale != nullptr) v = v * scale[i * a.scale_stride];
         y[i] = float(v);
       }
     });
@@ -134,7 +134,7 @@ Status impute_rows(const void* args, const Data& data, int64_t begin, int64_t en
       T* y = output<T>(data) + row * a.width;
       for (int64_t i = 0; i < a.width; ++i) {
         const bool is_missing = is_nan ? x[i] != x[i] : x[i] == missing;
-        y[i] = is_missing ? replacement[i * a.step] : x[i];
+        y[i] = is_missing ? replacement[i * a.stride] : x[i];
       }
     });
   });
@@ -161,8 +161,8 @@ Status scaler(const Call& call, Plan& plan) {
   ScaleArgs* a = scale_args(call, plan, scale_rows);
   a->has_offset = call.in[1].is_given();
   a->has_scale = call.in[2].is_given();
-  a->step = a->has_offset && call.in[1].count() != 1;
-  a->scale_step = a->has_scale && call.in[2].count() != 1;
+  a->stride = a->has_offset && call.in[1].count() != 1;
+  a->scale_stride = a->has_scale && call.in[2].count() != 1;
   return {};
 }
 
@@ -173,7 +173,7 @@ Status normalizer(const Call& call, Plan& plan) {
 
 Status imputer(const Call& call, Plan& plan) {
   ScaleArgs* a = scale_args(call, plan, impute_rows);
-  a->step = call.in[1].count() != 1;
+  a->stride = call.in[1].count() != 1;
   a->missing_int = call.ints[0];
   a->missing_float = call.floats[0];
   return {};

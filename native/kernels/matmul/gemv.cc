@@ -56,13 +56,13 @@ SDX_INLINE void dots(const float* x, int64_t x_stride, const float* y, int64_t y
 }
 
 // Dot products of many vectors with few: the one of vector i of `many` and j of `few` goes to out[i
-// * many_step + j * few_step], added to the same element of `start` if that is given.
+// * out_many_stride + j * out_few_stride], added to the same element of `start` if that is given.
 struct Dots {
   const float *many, *few;
   int64_t many_stride, few_stride, k;
   const float* start;
   float* out;
-  int64_t many_step, few_step;
+  int64_t out_many_stride, out_few_stride;
 };
 
 template <int R, int W>
@@ -71,7 +71,7 @@ SDX_INLINE void dots_at(const Dots& d, int64_t i) {
   dots<R, W>(d.many + i * d.many_stride, d.many_stride, d.few, d.few_stride, d.k, out);
   for (int r = 0; r < R; ++r)
     for (int w = 0; w < W; ++w) {
-      const int64_t at = (i + r) * d.many_step + w * d.few_step;
+      const int64_t at = (i + r) * d.out_many_stride + w * d.out_few_stride;
       d.out[at] = d.start == nullptr ? out[r][w] : out[r][w] + d.start[at];
     }
 }

@@ -48,9 +48,9 @@ SDX_INLINE void copy_bytes(std::byte* to, const std::byte* from, int64_t n) {
 }
 
 // `count` runs of n bytes.
-SDX_INLINE void copy_runs(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
-                          int64_t count, int64_t n) {
-  for (int64_t i = 0; i < count; ++i) copy_bytes(to + i * to_step, from + i * from_step, n);
+SDX_INLINE void copy_runs(const std::byte* from, int64_t from_stride, std::byte* to,
+                          int64_t to_stride, int64_t count, int64_t n) {
+  for (int64_t i = 0; i < count; ++i) copy_bytes(to + i * to_stride, from + i * from_stride, n);
 }
 
 // `count` elements; strides that are compile-time constants let the compiler vectorize the loop.
@@ -73,17 +73,17 @@ SDX_INLINE void fill_elements(std::byte* to, const std::byte* from, int64_t coun
 // Strides in bytes. The constant ones are those of broadcasts (0), of reversals (-1) and of slices
 // or interleaved channels (2 and 3); any other stride runs one element at a time.
 template <class T>
-void copy_elements(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
+void copy_elements(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
                    int64_t count) {
   constexpr int64_t kSize = sizeof(T);
-  if (to_step == kSize) {
-    if (from_step == kSize) return copy_bytes(to, from, count * kSize);
-    if (from_step == 0) return fill_elements<T>(to, from, count);
-    if (from_step == -kSize) return copy_dense<T, -1, 1>(from, to, count);
-    if (from_step == 2 * kSize) return copy_dense<T, 2, 1>(from, to, count);
-    if (from_step == 3 * kSize) return copy_dense<T, 3, 1>(from, to, count);
+  if (to_stride == kSize) {
+    if (from_stride == kSize) return copy_bytes(to, from, count * kSize);
+    if (from_stride == 0) return fill_elements<T>(to, from, count);
+    if (from_stride == -kSize) return copy_dense<T, -1, 1>(from, to, count);
+    if (from_stride == 2 * kSize) return copy_dense<T, 2, 1>(from, to, count);
+    if (from_stride == 3 * kSize) return copy_dense<T, 3, 1>(from, to, count);
   }
-  for (int64_t i = 0; i < count; ++i) memcpy(to + i * to_step, from + i * from_step, sizeof(T));
+  for (int64_t i = 0; i < count; ++i) memcpy(to + i * to_stride, from + i * from_stride, sizeof(T));
 }
 
 }  // namespace sdx::SDX_ISA

@@ -66,9 +66,10 @@ SDX_INLINE int64_t tile_begin(int64_t length, int64_t tiles, int64_t i) {
 // Rounds a tile's first element up to a cache-line boundary, so that neighbouring tiles, which may
 // run on different threads, do not share lines. Possible only if all rows are aligned alike (the
 // row stride is a multiple of a line).
-SDX_INLINE int64_t aligned_begin(const std::byte* side, int64_t step, int64_t unit, int64_t first) {
+SDX_INLINE int64_t aligned_begin(const std::byte* side, int64_t stride, int64_t unit,
+                                 int64_t first) {
   constexpr int64_t kLine = 64;
-  if (first == 0 || unit < 4 || step % kLine != 0) return first;
+  if (first == 0 || unit < 4 || stride % kLine != 0) return first;
   const int64_t over = int64_t(reinterpret_cast<uintptr_t>(side + first * unit) % kLine);
   return first + (over == 0 ? 0 : (kLine - over) / unit);
 }
@@ -82,8 +83,8 @@ void find_transpose(StridedCopy& m) {
   for (int i = 0; i < last; ++i)
     if (m.from[i] == m.unit && (dense < 0 || m.dims[i] > m.dims[dense])) dense = i;
   if (dense < 0 || m.dims[dense] * m.dims[last] < kMinTile) return;
-  m.column = m.dims[dense], m.column_step = m.to[dense];
-  m.row = m.dims[last], m.row_step = m.from[last];
+  m.column = m.dims[dense], m.column_stride = m.to[dense];
+  m.row = m.dims[last], m.row_stride = m.from[last];
   drop_axis(m, last);
   drop_axis(m, dense);
   const int64_t edge = tile_edge(m.unit);
@@ -100,7 +101,7 @@ constexpr int64_t kAliasing = 512;
 // Register blocks of kHigh columns and kWide rows; the last of a row or column is shifted back to
 // end at the edge and recomputes part of its neighbour.
 template <class T, int kBytes, bool kSquare>
-void transpose_blocks(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
+void transpose_blocks(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
                       int64_t columns, int64_t rows) {
   constexpr int64_t kSize = sizeof(T), kWide = kBytes / kSize;
   constexpr int64_t kHigh = kSquare ? kWide : kLaneBytes / kSize;
@@ -108,22 +109,22 @@ void transpose_blocks(const std::byte* from, int64_t from_step, std::byte* to, i
     const int64_t c = i + kHigh <= columns ? i : columns - kHigh;
     for (int64_t j = 0; j < rows; j += kWide) {
       const int64_t r = j + kWide <= rows ? j : rows - kWide;
-      const std::byte* source = from + r * from_step + c * kSize;
-      std::byte* target = to + c * to_step + r * kSize;
+      const std::byte* source = from + r * from_stride + c * kSize;
+      std::byte* target = to + c * to_stride + r * kSize;
       if constexpr (kSquare)
-        transpose_square<T, kBytes>(source, from_step, target, to_step);
+        transpose_square<T, kBytes>(source, from_stride, target, to_stride);
       else
-        transpose_block<T, kBytes>(source, from_step, target, to_step);
+        transpose_block<T, kBytes>(source, from_stride, target, to_stride);
     }
   }
 }
 
 // Two to four rows interleaved: planar images (NCHW) becoming pixels (NHWC).
 template <class T, int kRows>
-void interleave_rows(const std::byte* from, int64_t from_step, std::byte* to, int64_t columns) {
+void interleave_rows(const std::byte* from, int64_t from_stride, std::byte* to, int64_t columns) {
   const Unaligned<T>* rows[kRows];
   for (int r = 0; r < kRows; ++r)
-    rows[r] = reinterpret_cast<const Unaligned<T>*>(from + r * from_step);
+    rows[r] = reinterpret_cast<const Unaligned<T>*>(from + r * from_stride);
   auto* __restrict y = reinterpret_cast<Unaligned<T>*>(to);
   for (int64_t c = 0; c < columns; ++c)
     for (int r = 0; r < kRows; ++r) y[c * kRows + r] = rows[r][c];
@@ -132,31 +133,33 @@ void interleave_rows(const std::byte* from, int64_t from_step, std::byte* to, in
 // to[c][r] = from[r][c], with dense source rows and dense target rows. Tries the largest register
 // block that fits, then interleaving, then strided loops along the longer side.
 template <class T>
-void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step,
+void transpose_tile(const std::byte* from, int64_t from_stride, std::byte* to, int64_t to_stride,
                     int64_t columns, int64_t rows) {
   constexpr int64_t kHigh = kLaneBytes / int(sizeof(T)), kSize = sizeof(T);
   if constexpr (kHigh > 1) {
     constexpr int64_t kWide = SDX_VEC_BYTES / kSize;
     if constexpr (kWide <= kMaxSquare)
-      if (from_step % kAliasing == 0 && columns >= kWide && rows >= kWide)
-        return transpose_blocks<T, SDX_VEC_BYTES, true>(from, from_step, to, to_step, columns,
+      if (from_stride % kAliasing == 0 && columns >= kWide && rows >= kWide)
+        return transpose_blocks<T, SDX_VEC_BYTES, true>(from, from_stride, to, to_stride, columns,
                                                         rows);
     if (columns >= kHigh && rows >= kWide)
-      return transpose_blocks<T, SDX_VEC_BYTES, false>(from, from_step, to, to_step, columns, rows);
+      return transpose_blocks<T, SDX_VEC_BYTES, false>(from, from_stride, to, to_stride, columns,
+                                                       rows);
     if (columns >= kHigh && rows >= kHigh)
-      return transpose_blocks<T, kLaneBytes, false>(from, from_step, to, to_step, columns, rows);
+      return transpose_blocks<T, kLaneBytes, false>(from, from_stride, to, to_stride, columns,
+                                                    rows);
   }
-  if (rows <= 4 && to_step == rows * kSize) {
-    if (rows == 2) return interleave_rows<T, 2>(from, from_step, to, columns);
-    if (rows == 3) return interleave_rows<T, 3>(from, from_step, to, columns);
-    if (rows == 4) return interleave_rows<T, 4>(from, from_step, to, columns);
+  if (rows <= 4 && to_stride == rows * kSize) {
+    if (rows == 2) return interleave_rows<T, 2>(from, from_stride, to, columns);
+    if (rows == 3) return interleave_rows<T, 3>(from, from_stride, to, columns);
+    if (rows == 4) return interleave_rows<T, 4>(from, from_stride, to, columns);
   }
   if (rows < columns) {
     for (int64_t r = 0; r < rows; ++r)
-      copy_elements<T>(from + r * from_step, kSize, to + r * kSize, to_step, columns);
+      copy_elements<T>(from + r * from_stride, kSize, to + r * kSize, to_stride, columns);
   } else {
     for (int64_t c = 0; c < columns; ++c)
-      copy_elements<T>(from + c * kSize, from_step, to + c * to_step, kSize, rows);
+      copy_elements<T>(from + c * kSize, from_stride, to + c * to_stride, kSize, rows);
   }
 }
 
@@ -216,15 +219,16 @@ void run_tiles(const StridedCopy& m, const void* from, void* to, int64_t begin, 
   for (int64_t item = begin; item < end; ++item) {
     const auto column = [&](int64_t i) {
       const int64_t first = tile_begin(m.column, m.column_tiles, i);
-      return i == m.column_tiles ? first : aligned_begin(odometer.from, m.row_step, m.unit, first);
+      return i == m.column_tiles ? first
+                                 : aligned_begin(odometer.from, m.row_stride, m.unit, first);
     };
     const auto row = [&](int64_t i) {
       const int64_t first = tile_begin(m.row, m.row_tiles, i);
-      return i == m.row_tiles ? first : aligned_begin(odometer.to, m.column_step, m.unit, first);
+      return i == m.row_tiles ? first : aligned_begin(odometer.to, m.column_stride, m.unit, first);
     };
     const int64_t c0 = column(c), c1 = column(c + 1), r0 = row(r), r1 = row(r + 1);
-    tile(odometer.from + r0 * m.row_step + c0 * m.unit, m.row_step,
-         odometer.to + c0 * m.column_step + r0 * m.unit, m.column_step, c1 - c0, r1 - r0);
+    tile(odometer.from + r0 * m.row_stride + c0 * m.unit, m.row_stride,
+         odometer.to + c0 * m.column_stride + r0 * m.unit, m.column_stride, c1 - c0, r1 - r0);
     if (++r < m.row_tiles) continue;
     r = 0;
     if (++c < m.column_tiles) continue;

@@ -21,9 +21,9 @@ struct StridedCopy {
   int64_t from_offset = 0;  // bytes, from the tensors' starts
   int64_t to_offset = 0;
 
-  int64_t n_chunks = 1;                 // chunks of a long unit
-  int64_t column = 0, column_step = 0;  // transpose: the source's dense axis, its target stride
-  int64_t row = 0, row_step = 0;        // transpose: the target's dense axis, its source stride
+  int64_t n_chunks = 1;                   // chunks of a long unit
+  int64_t column = 0, column_stride = 0;  // transpose: the source's dense axis, its target stride
+  int64_t row = 0, row_stride = 0;        // transpose: the target's dense axis, its source stride
   int64_t column_tiles = 0, row_tiles = 0;
 
   // Adds an inner axis.

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kBlock = 4096;  // elements that are converted at a time: 16 KiB, half of L1
 
 struct BatchArgs {
-  AxisView around;
+  AxisView axis;
   int64_t blocks;  // of columns
   DType dtypes[5];
   double epsilon;
@@ -32,7 +32,7 @@ template <class C>
 Status prepare_factors(const void* args, const Data& data, int64_t, int64_t) {
   const auto& a = *static_cast<const BatchArgs*>(args);
   C* to = reinterpret_cast<C*>(data.scratch);
-  const int64_t n = a.around.n;
+  const int64_t n = a.axis.n;
   for (int64_t i = 0; i < n; ++i) {
     const C variance = scalar_at<C>(a.dtypes[4], data.in[4], i);
     to[i] = scalar_at<C>(a.dtypes[1], data.in[1], i) / __builtin_sqrt(variance + C(a.epsilon));
@@ -47,14 +47,14 @@ template <class T>
 Status batch_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const BatchArgs*>(args);
   using C = Wide<T>;
-  const int64_t n = a.around.n;
+  const int64_t n = a.axis.n;
   const C* factor = reinterpret_cast<const C*>(data.scratch);
   C buffer[kBlock];
   for (int64_t row = begin; row < end; ++row) {
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row);
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, row);
     for (int64_t i = 0; i < n; i += kBlock) {
       const int64_t count = n - i < kBlock ? n - i : kBlock;
-      const C* x = read_elements<C>(input<T>(data, 0) + at.in + i * a.around.step, a.around.step,
+      const C* x = read_elements<C>(input<T>(data, 0) + at.in + i * a.axis.stride, a.axis.stride,
                                     count, buffer);
       T* to = output<T>(data) + at.out + i;
       C* y = result_buffer<C>(to, buffer);
@@ -74,17 +74,17 @@ template <class T>
 Status batch_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const BatchArgs*>(args);
   using C = Wide<T>;
-  const int64_t n = a.around.n;
+  const int64_t n = a.axis.n;
   const C* factor = reinterpret_cast<const C*>(data.scratch);
   C buffer[kBlock];
   for (int64_t item = begin; item < end; ++item) {
     const int64_t row = item / a.blocks, channel = row % n, first = item % a.blocks * kBlock;
-    const int64_t rest = a.around.columns - first, count = rest < kBlock ? rest : kBlock;
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row / n);
-    const T* from = input<T>(data, 0) + at.in + channel * a.around.step;
+    const int64_t rest = a.axis.columns - first, count = rest < kBlock ? rest : kBlock;
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, row / n);
+    const T* from = input<T>(data, 0) + at.in + channel * a.axis.stride;
     const C* x =
-        read_elements<C>(from + first * a.around.column_step, a.around.column_step, count, buffer);
-    T* to = output<T>(data) + at.out + channel * a.around.out_step + first;
+        read_elements<C>(from + first * a.axis.column_stride, a.axis.column_stride, count, buffer);
+    T* to = output<T>(data) + at.out + channel * a.axis.out_stride + first;
     C* y = result_buffer<C>(to, buffer);
     const C f = factor[channel], mean = factor[n + channel], bias = factor[2 * n + channel];
     vloop<C>(count, [&](int64_t j, auto lanes) {
@@ -144,17 +144,17 @@ Status batch_norm(const Call& call, Plan& plan) {
       y = x;
       y.set_contiguous_strides();
     }
-    a->around = view_along(x, y, axis);
+    a->axis = view_along(x, y, axis);
     for (int i = 0; i < 5; ++i) a->dtypes[i] = call.in[i].dtype;
     a->epsilon = call.floats[0];
-    const int64_t n = a->around.n, columns = a->around.columns;
+    const int64_t n = a->axis.n, columns = a->axis.columns;
     plan.scratch_bytes = 3 * n * int64_t(sizeof(C));
     plan.add(prepare_factors<C>, 1, n * 5);
     a->blocks = (columns + kBlock - 1) / kBlock;
     if (columns == 1)
-      plan.add(batch_rows<T>, a->around.n_outer, n / 8 + 5);
+      plan.add(batch_rows<T>, a->axis.n_outer, n / 8 + 5);
     else
-      plan.add(batch_columns<T>, a->around.n_outer * n * a->blocks,
+      plan.add(batch_columns<T>, a->axis.n_outer * n * a->blocks,
                (columns < kBlock ? columns : kBlock) / 8 + 5);
     return Status{};
   });

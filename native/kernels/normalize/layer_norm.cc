@@ -101,7 +101,7 @@ Status run_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 // Whether all rows have the same scale or bias (all outer strides are 0): a group shares one.
 bool is_shared(const Operand& o) {
   for (int i = 0; i < o.outer.n; ++i)
-    if (o.outer.step[i] != 0) return false;
+    if (o.outer.stride[i] != 0) return false;
   return true;
 }
 

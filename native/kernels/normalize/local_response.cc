@@ -14,7 +14,7 @@ template <class C>
 constexpr int64_t kColumns = 2 * kLanesOf<C>;
 
 struct ResponseArgs {
-  AxisView around;
+  AxisView axis;
   int64_t blocks;         // of columns
   int64_t before, after;  // channels in the sum, on either side of the own
   double alpha, beta, bias;
@@ -35,11 +35,11 @@ void divide(const C* x, const C* t, double beta, C* y, int64_t n) {
 // One block: the squares of all channels, then the sum of a window of them for each channel.
 template <class C, class T>
 void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* squares) {
-  const AxisView& r = a.around;
+  const AxisView& r = a.axis;
   constexpr int64_t kMax = kColumns<C>;
   C buffer[kMax] = {};
   for (int64_t c = 0; c < r.n; ++c) {
-    const C* p = read_elements<C>(x + c * r.step, r.column_step, width, buffer);
+    const C* p = read_elements<C>(x + c * r.stride, r.column_stride, width, buffer);
     for (int64_t j = 0; j < kMax; ++j) squares[c * kMax + j] = j < width ? p[j] * p[j] : C(0);
   }
   for (int64_t c = 0; c < r.n; ++c) {
@@ -49,9 +49,9 @@ void run_block(const ResponseArgs& a, const T* x, T* y, int64_t width, C* square
     for (int64_t k = low; k <= high; ++k)
       for (int64_t j = 0; j < kMax; ++j) total[j] += squares[k * kMax + j];
     for (C& t : total) t = C(a.bias) + C(a.alpha) * t;
-    const C* p = read_elements<C>(x + c * r.step, r.column_step, width, buffer);
+    const C* p = read_elements<C>(x + c * r.stride, r.column_stride, width, buffer);
     divide(p, total, a.beta, result, width);
-    T* to = y + c * r.out_step;
+    T* to = y + c * r.out_stride;
     for (int64_t j = 0; j < width; ++j) to[j] = element<T>(result[j]);
   }
 }
@@ -61,9 +61,9 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto& a = *static_cast<const ResponseArgs*>(args);
   using C = Wide<T>;
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t first = item % a.blocks * kColumns<C>, rest = a.around.columns - first;
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.blocks);
-    run_block(a, input<T>(data, 0) + at.in + first * a.around.column_step,
+    const int64_t first = item % a.blocks * kColumns<C>, rest = a.axis.columns - first;
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item / a.blocks);
+    run_block(a, input<T>(data, 0) + at.in + first * a.axis.column_stride,
               output<T>(data) + at.out + first, rest < kColumns<C> ? rest : kColumns<C>,
               reinterpret_cast<C*>(data.local));
   }
@@ -77,7 +77,7 @@ Status local_response(const Call& call, Plan& plan) {
     using C = Wide<T>;
     auto* a = plan.make<ResponseArgs>();
     plan.args = a;
-    const AxisView& r = a->around = view_along(call.in[0], call.out[0], 1);
+    const AxisView& r = a->axis = view_along(call.in[0], call.out[0], 1);
     const int64_t size = call.ints[0];
     a->before = (size - 1) / 2, a->after = size / 2;
     a->alpha = call.floats[0] / double(size), a->beta = call.floats[1], a->bias = call.floats[2];

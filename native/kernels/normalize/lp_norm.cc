@@ -8,7 +8,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct NormArgs {
-  AxisView around;
+  AxisView axis;
   int64_t blocks;  // of columns
   bool is_square;
 };
@@ -32,11 +32,11 @@ template <class T>
 Status norm_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const NormArgs*>(args);
   using C = Wide<T>;
-  const int64_t n = a.around.n;
+  const int64_t n = a.axis.n;
   C* scratch = reinterpret_cast<C*>(data.local);
   for (int64_t row = begin; row < end; ++row) {
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, row);
-    const C* x = read_elements<C>(input<T>(data, 0) + at.in, a.around.step, n, scratch);
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, row);
+    const C* x = read_elements<C>(input<T>(data, 0) + at.in, a.axis.stride, n, scratch);
     const auto add = [&](Vec<C> s, Vec<C> v) { return added<C>(s, v, a.is_square); };
     const double total = sum_of(x, n, C(0), add);
     const Vec<C> norm = splat(C(a.is_square ? __builtin_sqrt(total) : total));
@@ -55,15 +55,15 @@ template <class T>
 Status norm_columns(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const NormArgs*>(args);
   using C = Wide<T>;
-  const AxisView& r = a.around;
+  const AxisView& r = a.axis;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t first = item % a.blocks * kColumns<C>, rest = r.columns - first;
     const int64_t width = rest < kColumns<C> ? rest : kColumns<C>;
     const Offsets at = offsets_of(r.outer, r.outer.n, item / a.blocks);
-    const T* from = input<T>(data, 0) + at.in + first * r.column_step;
+    const T* from = input<T>(data, 0) + at.in + first * r.column_stride;
     C norms[kColumns<C>] = {}, buffer[kColumns<C>];
     for (int64_t i = 0; i < r.n; ++i) {
-      const C* x = read_elements<C>(from + i * r.step, r.column_step, width, buffer);
+      const C* x = read_elements<C>(from + i * r.stride, r.column_stride, width, buffer);
       vloop<C>(width, [&](int64_t j, auto lanes) {
         store(norms + j, added<C>(load(norms + j), load(x + j, lanes), a.is_square));
       });
@@ -71,8 +71,8 @@ Status norm_columns(const void* args, const Data& data, int64_t begin, int64_t e
     if (a.is_square)
       for (C& norm : norms) norm = C(__builtin_sqrt(norm));
     for (int64_t i = 0; i < r.n; ++i) {
-      const C* x = read_elements<C>(from + i * r.step, r.column_step, width, buffer);
-      T* to = output<T>(data) + at.out + i * r.out_step + first;
+      const C* x = read_elements<C>(from + i * r.stride, r.column_stride, width, buffer);
+      T* to = output<T>(data) + at.out + i * r.out_stride + first;
       C* y = result_buffer<C>(to, buffer);
       vloop<C>(width, [&](int64_t j, auto lanes) {
         store(y + j, divided<C>(load(x + j, lanes), load(norms + j)), lanes);
@@ -90,7 +90,7 @@ Status lp_norm(const Call& call, Plan& plan) {
     using C = Wide<T>;
     auto* a = plan.make<NormArgs>();
     plan.args = a;
-    const AxisView& r = a->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
+    const AxisView& r = a->axis = view_along(call.in[0], call.out[0], int(call.ints[0]));
     a->is_square = call.ints[1] == 2;
     a->blocks = (r.columns + kColumns<C> - 1) / kColumns<C>;
     if (r.columns == 1) {

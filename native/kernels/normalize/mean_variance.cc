@@ -19,12 +19,12 @@ struct MeanVarianceArgs {
 template <class C, class T, class Body>
 SDX_INLINE void each(const MeanVarianceArgs& a, const T* x, Body&& body) {
   C buffer[kBuffer];
-  const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
+  const int64_t inner = a.reduced.last_size(), stride = a.reduced.last_stride();
   for (int64_t i = 0; i < a.n; i += inner) {
     Offsets at = offsets_of(a.reduced, a.reduced.n - 1, i / inner);
     for (int64_t j = 0; j < inner; j += kBuffer) {
       const int64_t n = inner - j < kBuffer ? inner - j : kBuffer;
-      body(read_elements<C>(x + at.in + j * step, step, n, buffer), n,
+      body(read_elements<C>(x + at.in + j * stride, stride, n, buffer), n,
            at.out + j * a.reduced.last_out());
     }
   }
@@ -51,9 +51,9 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
     });
     // ONNX adds 1e-9 to the deviation, not to the variance; constant input gives 0.
     const C deviation = C(__builtin_sqrt(squares / double(a.n)) + 1e-9);
-    const int64_t step = a.reduced.last_out();
+    const int64_t stride = a.reduced.last_out();
     each<C>(a, x, [&](const C* p, int64_t n, int64_t to) {
-      for (int64_t i = 0; i < n; ++i) y[to + i * step] = element<T>((p[i] - mean) / deviation);
+      for (int64_t i = 0; i < n; ++i) y[to + i * stride] = element<T>((p[i] - mean) / deviation);
     });
   }
   return {};

@@ -7,10 +7,10 @@ namespace {
 template <class C, class T>
 const C* fetch_from(const Axes& inner, const T* x, C* buffer) {
   const int64_t n = inner.last_size(), runs = inner.count(inner.n - 1);
-  if (inner.n < 2) return read_elements<C>(x, inner.last_step(), n, buffer);
+  if (inner.n < 2) return read_elements<C>(x, inner.last_stride(), n, buffer);
   for (int64_t i = 0; i < runs; ++i) {
     const T* p = x + offsets_of(inner, inner.n - 1, i).in;
-    for (int64_t j = 0; j < n; ++j) buffer[i * n + j] = number<C>(p[j * inner.last_step()]);
+    for (int64_t j = 0; j < n; ++j) buffer[i * n + j] = number<C>(p[j * inner.last_stride()]);
   }
   return buffer;
 }

@@ -29,7 +29,7 @@ void convert_row(DType dtype, void* y, int64_t at, const C* numbers, int64_t n);
 template <class C>
 SDX_INLINE const C* row_of(const Operand& o, const Data& data, int64_t row, C* buffer) {
   const int64_t at = offsets_of(o.outer, o.outer.n, row).in;
-  const bool is_plain = o.dtype == kDType<C> && o.inner.n < 2 && o.inner.last_step() == 1;
+  const bool is_plain = o.dtype == kDType<C> && o.inner.n < 2 && o.inner.last_stride() == 1;
   if (is_plain) return input<C>(data, o.number) + at;
   return fetch_row(o, data.in[o.number], at, buffer);
 }

@@ -13,7 +13,7 @@ constexpr int64_t kChunk = 16384;  // elements of an item, roughly
 struct Term {
   int operand;
   DType dtype;
-  int64_t step;               // along the rows: 1, or 0 if it has one number per row
+  int64_t stride;             // along the rows: 1, or 0 if it has one number per row
   int64_t strides[kMaxRank];  // along the outer axes
 };
 
@@ -108,9 +108,9 @@ Status add_items(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t n = a.n - column < a.columns ? a.n - column : a.columns;
     for (int64_t row = first; row < last; ++row) {
       const A* x = left + offset_of(a, a.terms[0], row) + column;
-      const B* y = right + offset_of(a, a.terms[1], row) + column * a.terms[1].step;
+      const B* y = right + offset_of(a, a.terms[1], row) + column * a.terms[1].stride;
       uint8_t* to = output<uint8_t>(data) + row * a.n + column;
-      a.terms[1].step == 0 ? add_number(w, x, *y, n, to) : add_tensors(w, x, y, n, to);
+      a.terms[1].stride == 0 ? add_number(w, x, *y, n, to) : add_tensors(w, x, y, n, to);
     }
   }
   return {};
@@ -149,7 +149,7 @@ void merge_axes(AddArgs& a, const View& out) {
   a.n_axes = last < 0 ? 0 : last;
   a.rows = 1;
   for (int i = 0; i < a.n_axes; ++i) a.rows *= a.dims[i];
-  for (Term& term : a.terms) term.step = last < 0 ? 1 : term.strides[last];
+  for (Term& term : a.terms) term.stride = last < 0 ? 1 : term.strides[last];
 }
 
 }  // namespace
@@ -165,7 +165,7 @@ Status qadd(const Call& call, Plan& plan) {
     set_strides(call.in[3 * i], out, term.strides);
   }
   merge_axes(*args, out);
-  if (args->terms[0].step == 0) {
+  if (args->terms[0].stride == 0) {
     const Term first = args->terms[0];
     args->terms[0] = args->terms[1], args->terms[1] = first;
   }

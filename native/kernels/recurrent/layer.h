@@ -51,7 +51,7 @@ struct Layer {
   bool has_out[kMaxOutputs];
   int64_t x_time, x_batch;           // strides of the input
   Stack w, r, initial_h, initial_c;  // of states, `row` is a sequence
-  int64_t bias_step, peepholes_step;
+  int64_t bias_stride, peepholes_stride;
   Function functions[2][kMaxFunctions];
   Split split;     // the split of the input's matrix product into items
   int64_t blocks;  // of the batch

@@ -45,7 +45,7 @@ void pad_bias(const Layer& a, const Data& data, int64_t direction) {
   float* to = scratch_at(data, a.bias_at) + direction * bias_floats(a);
   memset(to, 0, size_t(bias_floats(a)) * sizeof(float));
   if (!a.has_bias) return;
-  const float* local = input<float>(data, kB) + direction * a.bias_step;
+  const float* local = input<float>(data, kB) + direction * a.bias_stride;
   const float* state = local + a.gates * a.hidden;
   for (int64_t g = 0; g < a.gates; ++g) {
     const bool is_apart = a.gates == 3 && g == 2;
@@ -60,7 +60,7 @@ void pad_bias(const Layer& a, const Data& data, int64_t direction) {
 void pad_peepholes(const Layer& a, const Data& data, int64_t direction) {
   float* to = scratch_at(data, a.peepholes_at) + direction * 3 * a.padded;
   memset(to, 0, size_t(3 * a.padded) * sizeof(float));
-  const float* from = input<float>(data, kPeepholes) + direction * a.peepholes_step;
+  const float* from = input<float>(data, kPeepholes) + direction * a.peepholes_stride;
   for (int64_t g = 0; g < 3; ++g)
     memcpy(to + g * a.padded, from + g * a.hidden, size_t(a.hidden) * sizeof(float));
 }
@@ -333,8 +333,8 @@ void read_operands(const Call& call, Layer& a) {
   if (!a.is_r_packed) a.r = stack_of(call, kR, false);
   a.initial_h = stack_of(call, kInitialH, a.is_batch_first);
   a.initial_c = stack_of(call, kInitialC, a.is_batch_first);
-  a.bias_step = a.has_bias ? call.in[kB].strides[0] : 0;
-  a.peepholes_step = a.has_peepholes ? call.in[kPeepholes].strides[0] : 0;
+  a.bias_stride = a.has_bias ? call.in[kB].strides[0] : 0;
+  a.peepholes_stride = a.has_peepholes ? call.in[kPeepholes].strides[0] : 0;
 }
 
 // Blocks of the batch: enough for a few threads, with no more rows than a register tile has.

@@ -15,13 +15,13 @@
 namespace sdx::SDX_ISA {
 
 struct ArgArgs {
-  AxisView around;
+  AxisView axis;
   int64_t column_out = 1;  // stride of columns in the output
   Elements elements;
   bool takes_last = false;
   int64_t blocks = 1;  // of columns
 
-  SDX_INLINE int64_t items() const { return around.n == 0 ? 0 : around.n_outer * blocks; }
+  SDX_INLINE int64_t items() const { return axis.n == 0 ? 0 : axis.n_outer * blocks; }
 };
 
 namespace {
@@ -54,10 +54,10 @@ int64_t best_of_run(const ArgArgs& a, const std::byte* x) {
   C best{};
   int64_t where = -1;
   const auto better = [](auto p, auto q) { return Order::better(p, q); };
-  for (int64_t i = 0; i < a.around.n; i += kArgBuffer) {
-    const int64_t n = a.around.n - i < kArgBuffer ? a.around.n - i : kArgBuffer;
-    const std::byte* from = x + i * a.around.step * a.elements.bytes;
-    const C* p = numbers(a.elements, from, a.around.step, n, buffer);
+  for (int64_t i = 0; i < a.axis.n; i += kArgBuffer) {
+    const int64_t n = a.axis.n - i < kArgBuffer ? a.axis.n - i : kArgBuffer;
+    const std::byte* from = x + i * a.axis.stride * a.elements.bytes;
+    const C* p = numbers(a.elements, from, a.axis.stride, n, buffer);
     constexpr C kWorst = Order::template kWorst<C>;
     const C best_here = fold(accumulate(p, n, splat(kWorst), kWorst, better, better), better);
     const bool is_equal = best_here == best || (best_here != best_here && best != best);
@@ -90,9 +90,9 @@ SDX_INLINE void best_of_vectors(int64_t n, bool takes_last, int64_t* y, int widt
 template <class Order, class C>
 void best_of_columns(const ArgArgs& a, const std::byte* x, int64_t* y, int width) {
   C buffer[kLanesOf<C>];
-  best_of_vectors<Order, C>(a.around.n, a.takes_last, y, width, [&](int64_t i) {
-    const std::byte* from = x + i * a.around.step * a.elements.bytes;
-    const C* p = numbers(a.elements, from, a.around.column_step, width, buffer);
+  best_of_vectors<Order, C>(a.axis.n, a.takes_last, y, width, [&](int64_t i) {
+    const std::byte* from = x + i * a.axis.stride * a.elements.bytes;
+    const C* p = numbers(a.elements, from, a.axis.column_stride, width, buffer);
     return width == kLanesOf<C> ? load(p) : load(p, Part{width});
   });
 }
@@ -105,10 +105,10 @@ constexpr int64_t kShortRow = 64;
 template <class C>
 void plan_arg(const View& x, const View& y, int axis, ArgArgs& args) {
   args.elements = elements_of<C, C>(x.dtype);
-  AxisView& view = args.around = view_along(x, y, axis);
+  AxisView& view = args.axis = view_along(x, y, axis);
   if (view.columns == 1 && view.n <= kShortRow && view.outer.n > 0) {
     const int rows = --view.outer.n;
-    view.columns = view.outer.size[rows], view.column_step = view.outer.step[rows];
+    view.columns = view.outer.size[rows], view.column_stride = view.outer.stride[rows];
     args.column_out = view.outer.out[rows];
     view.n_outer = view.outer.count();
   }
@@ -122,12 +122,12 @@ void best_of_short_rows(const ArgArgs& a, const std::byte* x, int64_t* where, in
   constexpr int64_t lanes = kLanesOf<C>;
   C block[kShortRow * lanes], buffer[kShortRow];
   for (int64_t j = 0; j < lanes; ++j) {  // lanes without a row repeat the last one
-    const int64_t at = (j < n ? j : n - 1) * a.around.column_step;
+    const int64_t at = (j < n ? j : n - 1) * a.axis.column_stride;
     const std::byte* row = x + at * a.elements.bytes;
-    const C* p = numbers(a.elements, row, a.around.step, a.around.n, buffer);
-    for (int64_t i = 0; i < a.around.n; ++i) block[i * lanes + j] = p[i];
+    const C* p = numbers(a.elements, row, a.axis.stride, a.axis.n, buffer);
+    for (int64_t i = 0; i < a.axis.n; ++i) block[i * lanes + j] = p[i];
   }
-  best_of_vectors<Order, C>(a.around.n, a.takes_last, where, n,
+  best_of_vectors<Order, C>(a.axis.n, a.takes_last, where, n,
                             [&](int64_t i) { return load(block + i * lanes); });
 }
 
@@ -141,14 +141,14 @@ struct ArgItem {
 template <class Order, class C>
 SDX_INLINE ArgItem best_of_item(const ArgArgs& a, const void* x, int64_t item, int64_t* where) {
   constexpr int64_t lanes = kLanesOf<C>;
-  const int64_t first = item % a.blocks * lanes, rest = a.around.columns - first;
-  Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.blocks);
-  at.in += first * a.around.column_step, at.out += first * a.column_out;
+  const int64_t first = item % a.blocks * lanes, rest = a.axis.columns - first;
+  Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item / a.blocks);
+  at.in += first * a.axis.column_stride, at.out += first * a.column_out;
   const std::byte* from = static_cast<const std::byte*>(x) + at.in * a.elements.bytes;
   const int n = int(rest < lanes ? rest : lanes);
-  if (a.around.columns == 1)
+  if (a.axis.columns == 1)
     where[0] = best_of_run<Order, C>(a, from);
-  else if (a.around.n <= kShortRow && a.around.column_step != 1)
+  else if (a.axis.n <= kShortRow && a.axis.column_stride != 1)
     best_of_short_rows<Order, C>(a, from, where, n);
   else
     best_of_columns<Order, C>(a, from, where, n);
@@ -158,7 +158,7 @@ SDX_INLINE ArgItem best_of_item(const ArgArgs& a, const void* x, int64_t item, i
 // Roughly nanoseconds of one item.
 template <class C>
 int64_t arg_work(const ArgArgs& a) {
-  return (a.around.columns == 1 ? a.around.n / 4 : a.around.n * 2) + 10;
+  return (a.axis.columns == 1 ? a.axis.n / 4 : a.axis.n * 2) + 10;
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kColumns = 64;  // columns of an item: 512 bytes of totals, 8 cache lines
 
 struct CumulativeArgs {
-  AxisView around;
+  AxisView axis;
   bool is_exclusive, is_reverse;
   int64_t blocks;  // of columns
 };
@@ -42,10 +42,10 @@ void run_columns(const CumulativeArgs& a, const T* x, T* y, int64_t width) {
   using W = Total<T>;
   W totals[kColumns], buffer[kColumns];
   for (int64_t j = 0; j < width; ++j) totals[j] = W(Op::kStart);
-  for (int64_t i = 0; i < a.around.n; ++i) {
-    const int64_t at = a.is_reverse ? a.around.n - 1 - i : i;
-    const W* p = read_elements<W>(x + at * a.around.step, a.around.column_step, width, buffer);
-    T* to = y + at * a.around.out_step;
+  for (int64_t i = 0; i < a.axis.n; ++i) {
+    const int64_t at = a.is_reverse ? a.axis.n - 1 - i : i;
+    const W* p = read_elements<W>(x + at * a.axis.stride, a.axis.column_stride, width, buffer);
+    T* to = y + at * a.axis.out_stride;
     if (a.is_exclusive)
       for (int64_t j = 0; j < width; ++j) to[j] = element<T>(totals[j]);
     for (int64_t j = 0; j < width; ++j) totals[j] = Op::step(totals[j], p[j]);
@@ -59,10 +59,10 @@ void run_columns(const CumulativeArgs& a, const T* x, T* y, int64_t width) {
 template <class Op, int kCount, class T>
 void run_rows(const CumulativeArgs& a, const T* const* x, T* const* y) {
   using W = Total<T>;
-  // Elements of a row before the loop switches to the next row: a whole cache line, since the lines
-  // of rows with a power-of-two stride evict each other from one L1 set.
+  // Elements of a row before the loop switches to the next row: a cache line of a 4-byte type,
+  // since the lines of rows with a power-of-two stride evict each other from one L1 set.
   constexpr int64_t kRun = 16;
-  const int64_t n = a.around.n, step = a.around.step;
+  const int64_t n = a.axis.n, stride = a.axis.stride;
   W totals[kCount];
   for (W& total : totals) total = W(Op::kStart);
   for (int64_t begin = 0; begin < n; begin += kRun) {
@@ -71,7 +71,7 @@ void run_rows(const CumulativeArgs& a, const T* const* x, T* const* y) {
       W total = totals[k];
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = a.is_reverse ? n - 1 - i : i;
-        const W next = Op::step(total, number<W>(x[k][at * step]));
+        const W next = Op::step(total, number<W>(x[k][at * stride]));
         y[k][at] = element<T>(a.is_exclusive ? total : next);
         total = next;
       }
@@ -89,8 +89,8 @@ Status run_row_items(const void* args, const Data& data, int64_t begin, int64_t 
   for (int64_t item = begin; item < end;) {
     const int count = end - item < kCount ? 1 : kCount;
     for (int k = 0; k < count; ++k) {
-      const Offsets place = offsets_of(a.around.outer, a.around.outer.n, item + k);
-      x[k] = input<T>(data, 0) + place.in, y[k] = output<T>(data) + place.out;
+      const Offsets offsets = offsets_of(a.axis.outer, a.axis.outer.n, item + k);
+      x[k] = input<T>(data, 0) + offsets.in, y[k] = output<T>(data) + offsets.out;
     }
     count == 1 ? run_rows<Op, 1>(a, x, y) : run_rows<Op, kCount>(a, x, y);
     item += count;
@@ -103,10 +103,10 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto& a = *static_cast<const CumulativeArgs*>(args);
   for (int64_t item = begin; item < end; ++item) {
     const int64_t outer = item / a.blocks, first = item % a.blocks * kColumns;
-    const int64_t rest = a.around.columns - first;
-    const Offsets place = offsets_of(a.around.outer, a.around.outer.n, outer);
-    const T* x = input<T>(data, 0) + place.in + first * a.around.column_step;
-    T* y = output<T>(data) + place.out + first;
+    const int64_t rest = a.axis.columns - first;
+    const Offsets offsets = offsets_of(a.axis.outer, a.axis.outer.n, outer);
+    const T* x = input<T>(data, 0) + offsets.in + first * a.axis.column_stride;
+    T* y = output<T>(data) + offsets.out + first;
     run_columns<Op>(a, x, y, rest < kColumns ? rest : kColumns);
   }
   return {};
@@ -117,14 +117,14 @@ Status prepare(const Call& call, Plan& plan) {
   return visit(call.in[0].dtype, Summable{}, [&]<class T>() {
     auto* args = plan.make<CumulativeArgs>();
     plan.args = args;
-    args->around = view_along(call.in[0], call.out[0], int(call.ints[0]));
+    args->axis = view_along(call.in[0], call.out[0], int(call.ints[0]));
     args->is_exclusive = call.ints[1] != 0;
     args->is_reverse = call.ints[2] != 0;
-    args->blocks = (args->around.columns + kColumns - 1) / kColumns;
-    if (args->around.columns == 1)
-      plan.add(run_row_items<Op, T>, args->around.n_outer, args->around.n);
+    args->blocks = (args->axis.columns + kColumns - 1) / kColumns;
+    if (args->axis.columns == 1)
+      plan.add(run_row_items<Op, T>, args->axis.n_outer, args->axis.n);
     else
-      plan.add(run_items<Op, T>, args->around.n_outer * args->blocks, args->around.n * 4);
+      plan.add(run_items<Op, T>, args->axis.n_outer * args->blocks, args->axis.n * 4);
     return Status{};
   });
 }

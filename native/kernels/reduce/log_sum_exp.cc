@@ -43,7 +43,8 @@ void each_row(const ReduceArgs& a, const std::byte* x, int64_t width, int64_t lo
   C buffer[kColumns<C>];
   for (int64_t i = lo; i < hi; ++i) {
     const int64_t at = offsets_of(a.reduced, a.reduced.n, i).in;
-    const C* p = numbers(a.elements, x + at * a.elements.bytes, a.kept.last_step(), width, buffer);
+    const C* p =
+        numbers(a.elements, x + at * a.elements.bytes, a.kept.last_stride(), width, buffer);
     vloop<C>(width, [&](int64_t j, auto lanes) { body(j, load(p + j, lanes), lanes); });
   }
 }
@@ -58,7 +59,7 @@ Status run_columns(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t first = item % a.blocks * a.columns, rest = a.kept.last_size() - first;
     const int64_t width = rest < a.columns ? rest : a.columns;
     const Offsets place = offsets_of(a.kept, a.kept.n - 1, item / a.blocks);
-    const int64_t from = place.in + first * a.kept.last_step();
+    const int64_t from = place.in + first * a.kept.last_stride();
     const std::byte* x = input<std::byte>(data, 0) + from * a.elements.bytes;
     for (C& top : tops) top = Largest::kWorst<C>;
     each_row<C>(a, x, width, 0, a.n, [&](int64_t j, Vec<C> v, auto lanes) {
@@ -77,8 +78,8 @@ Status run_columns(const void* args, const Data& data, int64_t begin, int64_t en
     for (int64_t j = 0; j < width; ++j)
       totals[j] = __builtin_isfinite(tops[j]) ? __builtin_log(totals[j]) + double(tops[j])
                                               : double(tops[j]);
-    const int64_t step = a.kept.last_out();
-    put<C>(a.elements, data.out[0], place.out + first * step, step, width, totals);
+    const int64_t stride = a.kept.last_out();
+    put<C>(a.elements, data.out[0], place.out + first * stride, stride, width, totals);
   }
   return {};
 }

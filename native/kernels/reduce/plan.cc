@@ -15,9 +15,9 @@ constexpr int64_t kShortRun = 8;  // elements; reducing shorter runs costs more 
 bool runs_along_columns(const ReduceArgs& a) {
   if (a.kept.n == 0) return false;
   if (a.reduced.n == 0) return true;
-  const bool has_runs = a.reduced.last_step() == 1;
+  const bool has_runs = a.reduced.last_stride() == 1;
   if (has_runs) return a.n < kShortRun && a.kept.last_size() > a.n;
-  return a.kept.last_step() == 1 || a.kept.last_size() > a.reduced.last_size();
+  return a.kept.last_stride() == 1 || a.kept.last_size() > a.reduced.last_size();
 }
 
 }  // namespace

@@ -67,14 +67,14 @@ template <class C, class Body>
 SDX_INLINE void each_run(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t hi,
                          Body&& body) {
   C buffer[kRunBuffer];
-  const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
-  const int64_t limit = a.elements.is_plain && step == 1 ? kSumBlock<C> : kRunBuffer;
+  const int64_t inner = a.reduced.last_size(), stride = a.reduced.last_stride();
+  const int64_t limit = a.elements.is_plain && stride == 1 ? kSumBlock<C> : kRunBuffer;
   while (lo < hi) {
     const int64_t outer = a.reduced.n > 1 ? lo / inner : 0, at = lo - outer * inner;
     const int64_t rest = inner - at < hi - lo ? inner - at : hi - lo;
     const int64_t n = rest < limit ? rest : limit;
-    const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, outer).in + at * step;
-    body(numbers(a.elements, x + first * a.elements.bytes, step, n, buffer), n);
+    const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, outer).in + at * stride;
+    body(numbers(a.elements, x + first * a.elements.bytes, stride, n, buffer), n);
     lo += n;
   }
 }
@@ -96,7 +96,7 @@ template <class Op>
 SDX_INLINE typename Op::W reduce_runs(const ReduceArgs& a, const std::byte* x, int64_t lo,
                                       int64_t hi) {
   using C = typename Op::C;
-  const bool is_plain = a.elements.is_plain && a.reduced.n == 1 && a.reduced.last_step() == 1;
+  const bool is_plain = a.elements.is_plain && a.reduced.n == 1 && a.reduced.last_stride() == 1;
   if (is_plain && hi - lo <= kSumBlock<C>)
     return fold_run<Op>(reinterpret_cast<const C*>(x) + lo, hi - lo);
   return reduce_fetched_runs<Op>(a, x, lo, hi);
@@ -124,7 +124,7 @@ constexpr int64_t kFoldedRun = 8 * kLanesOf<C>;  // elements of runs that fold_m
 // Whether runs are so short that the horizontal reduction would dominate.
 template <class Op>
 SDX_INLINE bool has_short_runs(const ReduceArgs& a) {
-  return a.reduced.n == 1 && a.n_chunks == 1 && a.reduced.last_step() == 1 &&
+  return a.reduced.n == 1 && a.n_chunks == 1 && a.reduced.last_stride() == 1 &&
          a.n <= kFoldedRun<typename Op::C>;
 }
 
@@ -192,13 +192,13 @@ Status reduce_to_runs(const void* args, const Data& data, int64_t begin, int64_t
   return {};
 }
 
-// Reduces n rows of kCount vectors, `step` apart, into `accumulators`. They are copied to locals
+// Reduces n rows of kCount vectors, `stride` apart, into `accumulators`. They are copied to locals
 // for the loop, so that they stay in registers.
 template <class Op, int kCount, class C, class Lanes>
-void add_rows(const C* x, int64_t step, int64_t n, Lanes lanes, Vec<C>* accumulators) {
+void add_rows(const C* x, int64_t stride, int64_t n, Lanes lanes, Vec<C>* accumulators) {
   Vec<C> local[kCount];
   for (int j = 0; j < kCount; ++j) local[j] = accumulators[j];
-  for (int64_t i = 0; i < n; ++i, x += step)
+  for (int64_t i = 0; i < n; ++i, x += stride)
     for (int j = 0; j < kCount; ++j)
       local[j] = Op::step(local[j], load(x + j * kLanesOf<C>, lanes, Op::kNothing));
   for (int j = 0; j < kCount; ++j) accumulators[j] = local[j];
@@ -211,16 +211,16 @@ __attribute__((noinline)) void add_fetched(const ReduceArgs& a, const std::byte*
   constexpr int64_t kWidth = kCount * kLanesOf<C>, kRows = 4;
   int64_t width = kWidth;
   if constexpr (std::is_same_v<Lanes, Part>) width = lanes.n;
-  const int64_t row = a.reduced.last_step() * a.elements.bytes, step = a.kept.last_step();
+  const int64_t row = a.reduced.last_stride() * a.elements.bytes, stride = a.kept.last_stride();
   C buffer[kRows * kWidth];
   for (int64_t i = 0; i < n; i += kRows) {
     const int64_t rows = n - i < kRows ? n - i : kRows;
     C* to = buffer;
     for (int64_t k = 0; k < rows; ++k, to += kWidth, x += row) {
       if (a.elements.is_plain)
-        for (int64_t j = 0; j < width; ++j) to[j] = reinterpret_cast<const C*>(x)[j * step];
+        for (int64_t j = 0; j < width; ++j) to[j] = reinterpret_cast<const C*>(x)[j * stride];
       else
-        a.elements.fetch(x, step, width, to);
+        a.elements.fetch(x, stride, width, to);
     }
     add_rows<Op, kCount>(buffer, kWidth, rows, lanes, accumulators);
   }
@@ -228,7 +228,7 @@ __attribute__((noinline)) void add_fetched(const ReduceArgs& a, const std::byte*
 
 // Whether columns need neither conversion nor gathering.
 SDX_INLINE bool is_in_place(const ReduceArgs& a) {
-  return a.elements.is_plain && a.kept.last_step() == 1;
+  return a.elements.is_plain && a.kept.last_stride() == 1;
 }
 
 // Reduces elements [lo, hi) of kCount vectors of columns into `totals`. Vector accumulators are
@@ -240,7 +240,7 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
   constexpr int64_t kWidth = kCount * kLanesOf<C>;
   int64_t width = kWidth;
   if constexpr (std::is_same_v<Lanes, Part>) width = lanes.n;
-  const int64_t inner = a.reduced.last_size(), step = a.reduced.last_step();
+  const int64_t inner = a.reduced.last_size(), stride = a.reduced.last_stride();
   C buffer[kWidth];
   while (lo < hi) {
     Vec<C> accumulators[kCount];
@@ -248,10 +248,10 @@ void reduce_columns(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t
     const int64_t stop = lo + kLaneSums < hi ? lo + kLaneSums : hi;
     while (lo < stop) {
       const int64_t at = lo % inner, n = inner - at < stop - lo ? inner - at : stop - lo;
-      const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * step;
+      const int64_t first = offsets_of(a.reduced, a.reduced.n - 1, lo / inner).in + at * stride;
       const std::byte* p = x + first * a.elements.bytes;
       if (is_in_place(a))
-        add_rows<Op, kCount>(reinterpret_cast<const C*>(p), step, n, lanes, accumulators);
+        add_rows<Op, kCount>(reinterpret_cast<const C*>(p), stride, n, lanes, accumulators);
       else
         add_fetched<Op, kCount, C>(a, p, n, lanes, accumulators);
       lo += n;
@@ -267,17 +267,17 @@ void reduce_block(const ReduceArgs& a, const std::byte* x, int64_t lo, int64_t h
                   typename Op::W* totals) {
   constexpr int64_t kStep = kLanesOf<typename Op::C>;
   for (int64_t j = 0; j < width; ++j) totals[j] = Op::fold(splat(Op::kNothing));
-  const int64_t step = a.kept.last_step() * a.elements.bytes;
+  const int64_t stride = a.kept.last_stride() * a.elements.bytes;
   int64_t j = 0;
   const auto by = [&]<int kCount>() {
     for (; j + kCount * kStep <= width; j += kCount * kStep)
-      reduce_columns<Op, kCount>(a, x + j * step, lo, hi, Full{}, totals + j);
+      reduce_columns<Op, kCount>(a, x + j * stride, lo, hi, Full{}, totals + j);
   };
   if (is_in_place(a)) by.template operator()<kWideBlock>();
   by.template operator()<kBlock>();
   if constexpr (std::is_same_v<typename Op::C, float>) by.template operator()<2>();
   by.template operator()<1>();
-  if (j < width) reduce_columns<Op, 1>(a, x + j * step, lo, hi, Part{int(width - j)}, totals + j);
+  if (j < width) reduce_columns<Op, 1>(a, x + j * stride, lo, hi, Part{int(width - j)}, totals + j);
 }
 
 // Phase 1 along columns: items are (outer position, column block, chunk).
@@ -293,14 +293,14 @@ Status reduce_to_columns(const void* args, const Data& data, int64_t begin, int6
     const int64_t width = row - first < a.columns ? row - first : a.columns;
     const Offsets place = offsets_of(a.kept, a.kept.n - 1, outer);
     const int64_t lo = chunk * a.chunk, hi = lo + a.chunk < a.n ? lo + a.chunk : a.n;
-    const int64_t from = place.in + first * a.kept.last_step();
+    const int64_t from = place.in + first * a.kept.last_stride();
     reduce_block<Op>(a, input<std::byte>(data, 0) + from * a.elements.bytes, lo, hi, width, totals);
     if (a.n_chunks > 1) {
       W* partials = reinterpret_cast<W*>(data.scratch) + (outer * row + first) * a.n_chunks + chunk;
       for (int64_t j = 0; j < width; ++j) partials[j * a.n_chunks] = totals[j];
     } else {
-      const int64_t step = a.kept.last_out();
-      finish<Op>(a, data, place.out + first * step, step, width, totals);
+      const int64_t stride = a.kept.last_out();
+      finish<Op>(a, data, place.out + first * stride, stride, width, totals);
     }
   }
   return {};

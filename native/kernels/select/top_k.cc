@@ -15,7 +15,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct TopArgs {
-  AxisView around;
+  AxisView axis;
   int64_t k;
   bool takes_largest;
 };
@@ -129,21 +129,21 @@ SDX_INLINE bool compare_better(const T* x, T than, bool takes_largest, Mask<T>* 
 
 template <class Entry, class T>
 void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* heap) {
-  const int64_t step = a.around.step, k = a.k;
+  const int64_t stride = a.axis.stride, k = a.k;
   const auto entry = [&](int64_t i) {
-    const auto key = key_of(x[i * step]);
+    const auto key = key_of(x[i * stride]);
     return Entry::of(a.takes_largest ? key : decltype(key)(~key), i);
   };
   const auto write = [&](const Entry* best) {
     for (int64_t i = 0; i < k; ++i) {
       const int64_t at = best[i].index();
-      values[i * a.around.out_step] = x[at * step];
-      indices[i * a.around.out_step] = at;
+      values[i * a.axis.out_stride] = x[at * stride];
+      indices[i * a.axis.out_stride] = at;
     }
   };
-  if (sorts_all(a.around.n, k)) {
-    for (int64_t i = 0; i < a.around.n; ++i) heap[i] = entry(i);
-    return write(sorted(heap, a.around.n));
+  if (sorts_all(a.axis.n, k)) {
+    for (int64_t i = 0; i < a.axis.n; ++i) heap[i] = entry(i);
+    return write(sorted(heap, a.axis.n));
   }
   for (int64_t i = 0; i < k; ++i) heap[i] = entry(i);
   for (int64_t i = k / 2 - 1; i >= 0; --i) sift_down(heap, k, i, heap[i]);
@@ -153,11 +153,11 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
   };
   int64_t next = k;
   if constexpr (std::is_arithmetic_v<T> && kLanesOf<T> <= kScan)
-    for (Mask<T> mask[kScan]; step == 1 && next + kScan <= a.around.n; next += kScan)
+    for (Mask<T> mask[kScan]; stride == 1 && next + kScan <= a.axis.n; next += kScan)
       if (compare_better(x + next, x[heap[0].index()], a.takes_largest, mask))
         for (int64_t j = 0; j < kScan; ++j)
           if (mask[j]) offer(next + j);
-  for (; next < a.around.n; ++next) offer(next);
+  for (; next < a.axis.n; ++next) offer(next);
   // Heapsort: the worst entry goes to the end, and so on.
   for (int64_t n = k - 1; n > 0; --n) {
     const Entry last = heap[n];
@@ -172,9 +172,9 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   const auto& a = *static_cast<const TopArgs*>(args);
   if (a.k == 0) return {};
   for (int64_t item = begin; item < end; ++item) {
-    const int64_t column = item % a.around.columns;
-    const Offsets at = offsets_of(a.around.outer, a.around.outer.n, item / a.around.columns);
-    top_of(a, input<T>(data, 0) + at.in + column * a.around.column_step,
+    const int64_t column = item % a.axis.columns;
+    const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item / a.axis.columns);
+    top_of(a, input<T>(data, 0) + at.in + column * a.axis.column_stride,
            output<T>(data, 0) + at.out + column, output<int64_t>(data, 1) + at.out + column,
            reinterpret_cast<Entry*>(data.local));
   }
@@ -192,12 +192,11 @@ Status top_k(const Call& call, Plan& plan) {
     auto* a = plan.make<TopArgs>();
     plan.args = a;
     const int axis = int(call.ints[0]);
-    a->around = view_along(call.in[0], call.out[0], axis);
+    a->axis = view_along(call.in[0], call.out[0], axis);
     a->k = call.out[0].dims[axis];
     a->takes_largest = call.ints[1] != 0;
-    plan.add(run_items<Entry, T>, a->around.n_outer * a->around.columns,
-             a->around.n + a->k * 20 + 10);
-    const int64_t entries = sorts_all(a->around.n, a->k) ? 2 * a->around.n : a->k;
+    plan.add(run_items<Entry, T>, a->axis.n_outer * a->axis.columns, a->axis.n + a->k * 20 + 10);
+    const int64_t entries = sorts_all(a->axis.n, a->k) ? 2 * a->axis.n : a->k;
     plan.local_bytes = entries * int64_t(sizeof(Entry));
     return Status{};
   });

@@ -143,9 +143,9 @@ Status dft(const Call& call, Plan& plan) {
     s.n_kept = y.dims[axis];
     s.n_given = x.dims[axis] < max_length ? x.dims[axis] : max_length;
     s.n_inner = x.count(axis + 1, x.rank - 1);
-    s.inner = s.components, s.step = s.n_inner * s.components, s.outer = x.dims[axis] * s.step;
-    s.out_inner = s.out_components, s.out_step = s.n_inner * s.out_components;
-    s.out_outer = s.n_kept * s.out_step;
+    s.inner = s.components, s.stride = s.n_inner * s.components, s.outer = x.dims[axis] * s.stride;
+    s.out_inner = s.out_components, s.out_stride = s.n_inner * s.out_components;
+    s.out_outer = s.n_kept * s.out_stride;
     a->n_lines = x.count(0, axis) * s.n_inner;
     return y.count() > 0 ? add_phases(a, max_length, plan) : Status{};
   });
@@ -180,9 +180,9 @@ Status stft(const Call& call, Plan& plan) {
     s.n_given = s.n > 0 ? s.n : max_length;
     s.n_kept = y.dims[2];
     s.n_inner = y.dims[1];
-    s.step = s.components, s.inner = call.ints[1] * s.components,
+    s.stride = s.components, s.inner = call.ints[1] * s.components,
     s.outer = x.dims[1] * s.components;
-    s.out_step = 2, s.out_inner = 2 * s.n_kept, s.out_outer = s.n_inner * s.out_inner;
+    s.out_stride = 2, s.out_inner = 2 * s.n_kept, s.out_outer = s.n_inner * s.out_inner;
     a->n_lines = y.dims[0] * y.dims[1];
     return y.count() > 0 ? add_phases(a, max_length, plan) : Status{};
   });

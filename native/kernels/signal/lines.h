@@ -22,9 +22,9 @@ struct LineShape {
   int64_t out_components = 2;  // likewise for the output
   bool is_inverse = false;
   bool is_onesided = false;  // the spectrum has n / 2 + 1 elements: the rest is redundant
-  // Line t starts at t / n_inner * outer + t % n_inner * inner; its elements are `step` apart.
-  int64_t n_inner = 1, outer = 0, inner = 0, step = 1;
-  int64_t out_outer = 0, out_inner = 0, out_step = 1;
+  // Line t starts at t / n_inner * outer + t % n_inner * inner; its elements are `stride` apart.
+  int64_t n_inner = 1, outer = 0, inner = 0, stride = 1;
+  int64_t out_outer = 0, out_inner = 0, out_stride = 1;
 
   SDX_INLINE Intake intake() const {
     if (is_inverse && is_onesided) return Intake::mirrored;
@@ -79,7 +79,7 @@ template <class T, class V>
 SDX_INLINE V real_at(const LineShape& s, const Lines<T, V>& lines, int64_t i, const T* window) {
   V v{};
   if (i >= s.n_given) return v;
-  for (int l = 0; l < lines.kWidth; ++l) set_lane(v, l, lines.from[l][i * s.step]);
+  for (int l = 0; l < lines.kWidth; ++l) set_lane(v, l, lines.from[l][i * s.stride]);
   return window == nullptr ? v : v * window[i];
 }
 template <class T, class V>
@@ -87,7 +87,7 @@ SDX_INLINE Complex<V> number_at(const LineShape& s, const Lines<T, V>& lines, in
                                 const T* window) {
   Complex<V> z{real_at(s, lines, i, window), V{}};
   if (s.components == 1 || i >= s.n_given) return z;
-  for (int l = 0; l < lines.kWidth; ++l) set_lane(z.im, l, lines.from[l][i * s.step + 1]);
+  for (int l = 0; l < lines.kWidth; ++l) set_lane(z.im, l, lines.from[l][i * s.stride + 1]);
   if (window != nullptr) z.im = z.im * window[i];
   return z;
 }
@@ -143,8 +143,8 @@ void store_lines(const LineShape& s, const Tables<T>& tables, const Lines<T, V>&
     if (is_paired && !is_near) z.im = -z.im;
     if (s.is_inverse) z = scaled(swapped(z), scale);
     for (int l = 0; l < lines.n; ++l) {
-      lines.to[l][k * s.out_step] = lane_of<T>(z.re, l);
-      if (s.out_components == 2) lines.to[l][k * s.out_step + 1] = lane_of<T>(z.im, l);
+      lines.to[l][k * s.out_stride] = lane_of<T>(z.re, l);
+      if (s.out_components == 2) lines.to[l][k * s.out_stride + 1] = lane_of<T>(z.im, l);
     }
   }
 }

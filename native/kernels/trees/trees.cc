@@ -19,7 +19,7 @@ struct TreesArgs {
   OutputRule rule;
   Aggregate aggregate;
   DType dtype;  // of x
-  int64_t row_step, column_step;
+  int64_t row_stride, column_stride;
   int64_t n_rows, n_trees, width, n_targets, n_groups, block_groups, tree_items;
   bool has_nan_branches;  // some node sends missing values to its true branch
   bool counts_votes;  // min and max, or targets without votes, need to know which targets got votes
@@ -89,15 +89,15 @@ SDX_INLINE T number_at(const void* x, DType dtype, int64_t i) {
   }
 }
 
-// Copies the features of one row, `step` apart, in the precision of the thresholds; returns whether
-// one is NaN.
+// Copies the features of one row, `stride` apart, in the precision of the thresholds; returns
+// whether one is NaN.
 template <class T>
-bool read_row(const TreesArgs& a, const void* x, int64_t row, T* out, int64_t step) {
+bool read_row(const TreesArgs& a, const void* x, int64_t row, T* out, int64_t stride) {
   bool has_nan = false;
   for (int64_t f = 0; f < a.width; ++f) {
-    const T value = number_at<T>(x, a.dtype, row * a.row_step + f * a.column_step);
+    const T value = number_at<T>(x, a.dtype, row * a.row_stride + f * a.column_stride);
     has_nan |= value != value;
-    out[f * step] = value;
+    out[f * stride] = value;
   }
   return has_nan;
 }
@@ -292,8 +292,8 @@ SDX_INLINE TreesArgs* read_args(const Call& call, Plan& plan) {
   a->dtype = x.dtype;
   a->is_double = call.out[0].dtype == DType::f64;
   a->n_rows = x.rank == 1 ? 1 : x.dims[0];
-  a->row_step = x.rank == 1 ? 0 : x.strides[0];
-  a->column_step = x.stride(-1);
+  a->row_stride = x.rank == 1 ? 0 : x.strides[0];
+  a->column_stride = x.stride(-1);
   a->has_first = call.in[kFirst].is_given();
   a->has_target = call.in[kTarget].is_given();
   return a;

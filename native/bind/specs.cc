@@ -155,11 +155,8 @@ void add_value(SegmentSpec& s, Storage storage, int dtype, int32_t at, uintptr_t
                       std::move(dims), std::move(numbers)});
 }
 
-void bind_segments(nb::module_& m) {
-  nb::class_<SegmentSpec>(m, "SegmentSpec", "A segment under construction.")
-      .def("__init__", init_segment, "number"_a, "key"_a, "effort"_a, "parallel_branches"_a,
-           "consumes_inputs"_a = false,
-           "`key`: the named dims that decide all sizes; `effort`: of the execution order search.")
+void bind_values_and_steps(nb::class_<SegmentSpec>& segment) {
+  segment
       .def(
           "add_size",
           [](SegmentSpec& s, SizeKind kind, int32_t a, int32_t b, int64_t value) {
@@ -176,7 +173,17 @@ void bind_segments(nb::module_& m) {
            "numbers"_a, "Add the next value; `dims` are registers.")
       .def("add_step", add_step, "kernel"_a, "inputs"_a, "outputs"_a, "ints"_a, "floats"_a,
            "in_place"_a, "permutation"_a, "is_concat"_a,
-           "Add the next step: a kernel on values (-1: an absent input).")
+           "Add the next step: a kernel on values (-1: an absent input).");
+}
+
+void bind_segments(nb::module_& m) {
+  nb::class_<SegmentSpec> segment(m, "SegmentSpec", "A segment under construction.");
+  segment.def("__init__", init_segment, "number"_a, "key"_a, "effort"_a, "parallel_branches"_a,
+              "consumes_inputs"_a = false,
+              "`key`: the named dims that decide all sizes; `effort`: of the execution order "
+              "search.");
+  bind_values_and_steps(segment);
+  segment
       .def(
           "add_resolved",
           [](SegmentSpec& s, int32_t step, int32_t output, int32_t axis, int32_t name) {

@@ -1,8 +1,9 @@
 // The kernel interface. A kernel has a name, the strides it accepts, and `prepare`, which runs when
-// sizes are known and plans phases over ranges. The executor splits the range of a phase over
-// threads and puts a barrier after it; any split must give the same bytes, so results do not depend
-// on the number of threads. Kernels never allocate, throw or check shapes; faults of the data (an
-// index out of range) are a Status.
+// sizes are known and plans phases over ranges. A range counts items: the unit of work that a phase
+// splits into, such as a row, a tile or a block of elements. The executor splits the range of a
+// phase over threads and puts a barrier after it; any split must give the same bytes, so results do
+// not depend on the number of threads. Kernels never allocate, throw or check shapes; faults of the
+// data (an index out of range) are a Status.
 //
 //   find a kernel by name, dispatch by ISA   registry.h
 //   the families of kernels                  list.inc

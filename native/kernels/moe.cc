@@ -252,9 +252,9 @@ float activated(const Experts& a, float h, float linear) {
     case Activation::identity: return h * linear;
     case Activation::swiglu: break;
   }
-  const f32v held = vmin(x, splat(a.limit));
+  const f32v clamped = vmin(x, splat(a.limit));
   const f32v side = vmin(vmax(splat(linear), splat(-a.limit)), splat(a.limit));
-  return (held * vsigmoid(held * a.alpha) * (side + a.beta))[0];
+  return (clamped * vsigmoid(clamped * a.alpha) * (side + a.beta))[0];
 }
 
 // Up to kTokensTogether slots of an expert; missing ones repeat the last.

@@ -14,13 +14,14 @@ struct Rotation {
   bool is_interleaved;
 };
 
-// Lanes of two vectors: the even ones, the odd ones, and both interleaved again.
+// The even (kOdd = 0) or odd lanes of two vectors.
 template <int kOdd, size_t... I>
-SDX_INLINE f32v every_other(f32v a, f32v b, std::index_sequence<I...>) {
+SDX_INLINE f32v deinterleave(f32v a, f32v b, std::index_sequence<I...>) {
   return __builtin_shufflevector(a, b, (2 * I + kOdd)...);
 }
+// A vector of interleaved lanes of two vectors, from the kFrom-th pair on.
 template <size_t kFrom, size_t... I>
-SDX_INLINE f32v interleaved(f32v a, f32v b, std::index_sequence<I...>) {
+SDX_INLINE f32v interleave(f32v a, f32v b, std::index_sequence<I...>) {
   return __builtin_shufflevector(a, b, (kFrom + I / 2 + I % 2 * kLanes)...);
 }
 
@@ -30,11 +31,11 @@ SDX_INLINE void rotate_interleaved(const T* x, const T* cos, const T* sin, int64
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     const f32v low = load_float(x + 2 * i, Full{}), high = load_float(x + 2 * i + kLanes, Full{});
-    const f32v a = every_other<0>(low, high, kIndices), b = every_other<1>(low, high, kIndices);
+    const f32v a = deinterleave<0>(low, high, kIndices), b = deinterleave<1>(low, high, kIndices);
     const f32v c = load_float(cos + i, Full{}), s = load_float(sin + i, Full{});
     const f32v first = c * a - s * b, second = s * a + c * b;
-    store_float(y + 2 * i, interleaved<0>(first, second, kIndices), Full{});
-    store_float(y + 2 * i + kLanes, interleaved<kLanes / 2>(first, second, kIndices), Full{});
+    store_float(y + 2 * i, interleave<0>(first, second, kIndices), Full{});
+    store_float(y + 2 * i + kLanes, interleave<kLanes / 2>(first, second, kIndices), Full{});
   }
   for (; i < half; ++i) {
     const float a = to_float(x + 2 * i), b = to_float(x + 2 * i + 1);

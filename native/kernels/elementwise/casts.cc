@@ -25,7 +25,7 @@ bool narrow(const LoopArgs& s) {
 }
 
 // f16 to f16 or bf16 to bf16: a copy, NaN payloads included.
-bool same_half(const LoopArgs& s) {
+bool copy_half(const LoopArgs& s) {
   const uint16_t* a = static_cast<const uint16_t*>(s.in[0]);
   uint16_t* out = static_cast<uint16_t*>(s.out);
   for (int64_t i = 0; i < s.n; ++i) out[i] = a[i * s.stride[0]];
@@ -33,7 +33,7 @@ bool same_half(const LoopArgs& s) {
 }
 
 // f64 to f32 with rounding to odd, before a second rounding to f16 or bf16 (convert.h).
-bool odd(const LoopArgs& s) {
+bool round_to_odd(const LoopArgs& s) {
   const double* a = static_cast<const double*>(s.in[0]);
   float* out = static_cast<float*>(s.out);
   for (int64_t i = 0; i < s.n; ++i) out[i] = round_odd(a[i * s.stride[0]]);
@@ -43,8 +43,8 @@ bool odd(const LoopArgs& s) {
 }  // namespace
 
 LoopFn find_cast_loop(ChainOp op, DType type, DType to) {
-  if (op == ChainOp::round_odd) return odd;
-  if (to == type && (type == DType::f16 || type == DType::bf16)) return same_half;
+  if (op == ChainOp::round_odd) return round_to_odd;
+  if (to == type && (type == DType::f16 || type == DType::bf16)) return copy_half;
   switch (type) {
     case DType::f32:
       if (to == DType::f16) return narrow<[](f32v x) { return narrow_f16(x); }>;

@@ -4,12 +4,12 @@
 namespace sdx::SDX_ISA {
 namespace {
 
-Status by_zero(const Instruction& instruction) {
+Status division_by_zero(const Instruction& instruction) {
   return Status::fail("integer %s by zero",
                       instruction.op == ChainOp::div ? "division" : "remainder");
 }
 
-// Items: tiles within rows. If an operand has a stride along the rows, items run down a strip of
+// Items: tiles within rows. If an operand is not contiguous within a row, items run down a strip of
 // columns, so that the other elements of a cache line are used by the next rows while it is in
 // cache.
 Status within_rows(const void* args, const Data& data, int64_t begin, int64_t end) {
@@ -21,7 +21,7 @@ Status within_rows(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t n = chain.n - col < chain.tile ? chain.n - col : chain.tile;
     std::byte* out = output<std::byte>(data) + (row * chain.out_row_stride + col) * chain.out_size;
     const Instruction* fault = run_tile(chain, data, row, col, n, nullptr, out, data.local);
-    if (fault != nullptr) return by_zero(*fault);
+    if (fault != nullptr) return division_by_zero(*fault);
   }
   return {};
 }
@@ -34,7 +34,7 @@ Status whole_rows(const void* args, const Data& data, int64_t begin, int64_t end
     const int64_t left = chain.rows - row;
     const int64_t count = left < chain.rows_per_tile ? left : chain.rows_per_tile;
     const Instruction* fault = run_rows(chain, data, row, count, item == begin, data.local);
-    if (fault != nullptr) return by_zero(*fault);
+    if (fault != nullptr) return division_by_zero(*fault);
   }
   return {};
 }
@@ -45,6 +45,7 @@ Status chain(const Call& call, Plan& plan) {
   plan.args = made;
   plan.local_bytes = made->local_bytes;
   if (made->rows * made->n == 0) return {};
+  // An instruction takes about 1/8 ns per element.
   const int64_t work = made->tile * (1 + made->n_instructions) / 8;
   if (made->rows_per_tile > 0) {
     const int64_t tiles = (made->rows + made->rows_per_tile - 1) / made->rows_per_tile;

@@ -1,5 +1,5 @@
-// QuantizeLinear to integers of 8 or 16 bits and DequantizeLinear, as instructions; as in
-// kernels/quantize.
+// QuantizeLinear to integers of 8 or 16 bits and DequantizeLinear as chain instructions. They round
+// as kernels/quantize does.
 #include "kernels/elementwise/instruction.h"
 #include "simd/quantized.h"
 
@@ -22,8 +22,8 @@ bool quantize(const LoopArgs& s) {
   }
   const f32v low = splat(kLowestCode<Q> - zero), high = splat(kHighestCode<Q> - zero);
   vloop(s.n, [&](int64_t i, auto lanes) {
-    const f32v held = clamp(load_at(i, lanes) / splat(scale), low, high);
-    store_i32(out + i, round_bits(held) + splat(int32_t(zero)), lanes);
+    const f32v clamped = clamp(load_at(i, lanes) / splat(scale), low, high);
+    store_i32(out + i, round_bits(clamped) + splat(int32_t(zero)), lanes);
   });
   return true;
 }

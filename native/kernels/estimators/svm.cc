@@ -254,8 +254,6 @@ Status svm_rows(const void* args, const Data& data, int64_t begin, int64_t end) 
 
 }  // namespace
 
-// ints: the rule, then the kernel type, classes (0: a regressor), whether it is a one-class SVM,
-// whether probabilities are computed. floats: gamma, coef0 and degree.
 Status svm(const Call& call, Plan& plan) {
   auto* a = plan.make<SvmArgs>();
   const int64_t* ints = call.ints + kOutputRuleInts;

@@ -3,7 +3,8 @@
 //
 // Layout of packed B: panels of kPanel columns. Panel j holds columns [32j, 32j + 32) as [k][32]
 // floats, k outermost, zero padded after the last column. `packed_floats(k, n)` is its size. The
-// layout is part of the pack file format and the same for every ISA.
+// layout is the same for every ISA and part of the pack file format: a changed one needs a new
+// version in pack/identity.py.
 //
 // Register tile: up to kTileRows rows by two vectors of accumulators stay in registers over a whole
 // pass along k. With AVX-512 12 x 32 floats are 24 of 32 registers, which leaves enough for a row
@@ -51,7 +52,7 @@ constexpr int kTileRows = SDX_VEC_BYTES == 64 ? 12 : SDX_VEC_BYTES == 32 ? 6 : 4
 // of A (153 KB) fits in L2 together with the panel. kMaxColumns: 144 x 256 floats of C are 144 KB.
 constexpr int64_t kDepth = 256;           // most elements of a row in one pass over a block
 constexpr int64_t kStride = kDepth + 16;  // between rows of A, in floats
-constexpr int64_t kBlockRows = 144;       // most rows of A that are held at a time
+constexpr int64_t kBlockRows = 144;       // most rows of A that are copied at a time
 constexpr int64_t kMaxColumns = 256;      // of an item
 constexpr int64_t kBlockBytes = kBlockRows * kStride * int64_t(sizeof(float));
 

@@ -62,8 +62,8 @@ SDX_INLINE void write_sums(const Weights& w, int64_t n, SumAt&& sum_at, uint8_t*
   }
   const i32v zero = splat(int32_t(w.to.zero));
   vloop(n - first, [&](int64_t i, auto lanes) {
-    const f32v held = clamp(sum_at(first + i, lanes), splat(w.to.low), splat(w.to.high));
-    store_i32(to + first + i, (round_bits(held) + zero) ^ int32_t(w.flip), lanes);
+    const f32v clamped = clamp(sum_at(first + i, lanes), splat(w.to.low), splat(w.to.high));
+    store_i32(to + first + i, (round_bits(clamped) + zero) ^ int32_t(w.flip), lanes);
   });
 }
 

@@ -128,6 +128,7 @@ Status gram_rows(const void* args, const Data& data, int64_t begin, int64_t end)
   auto* numbers = reinterpret_cast<int32_t*>(data.local);
   Counters counters{numbers, numbers + a.n_grams, numbers + 2 * a.n_grams};
   memset(counters.counts, 0, size_t(a.n_grams) * sizeof *counters.counts);
+  // Unigrams have no gaps.
   const int64_t widest = a.n_levels < 2 ? 1 : (a.skips < a.width ? a.skips : a.width) + 1;
   for (int64_t row = begin; row < end; ++row) {
     find_words(a, data, row * a.width, a.width, counters.tokens);
@@ -173,6 +174,7 @@ Status count_grams(const Call& call, Plan& plan) {
   plan.args = a;
   if (!fill_lookups(call, *a, plan)) return no_table();
   plan.local_bytes = (2 * a->n_grams + a->width) * int64_t(sizeof(int32_t));
+  // About 50 ns for the hash lookups of a token and of the trie nodes that begin there.
   plan.add(gram_rows, a->n_rows, a->n_columns / 8 + a->width * 50);
   return {};
 }

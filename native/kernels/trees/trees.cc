@@ -27,8 +27,7 @@ struct TreesArgs {
 };
 
 // The votes (target, weight) of the leaves, in one of three layouts: CSR (`first`), one vote per
-// leaf
-// (`target` alone), or one weight per target for every leaf (neither).
+// leaf (`target` alone), or one weight per target for every leaf (neither).
 struct Votes {
   const int32_t* first;   // by leaf, with a last entry for the end; null: not CSR
   const int32_t* target;  // null: each leaf has all targets in order

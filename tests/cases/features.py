@@ -245,7 +245,7 @@ ENCODE = [
         f32(2),
         domain=ML,
         keys_floats=[1.0],
-        match="exactly one list of values, and has 0",
+        match="exactly one list of values, got 0",
     ),
     case("CategoryMapper", text("a", "q"), domain=ML, cats_strings=["a", "b"], cats_int64s=[1, 2]),
     case(

@@ -281,14 +281,14 @@ REFUSED: dict[str, tuple[dict[str, Any], type[SardonyxError], str]] = {
     "old opset": ({"opset": 11}, NotImplemented, "opset 13 or newer, and 11 was asked for"),
     "op": ({"opset": 17}, NotImplemented, "BitwiseNot as it is used here needs opset 18"),
     "dim": ({"dims": {"C": 1}}, InvalidArgument, "no input has a dim C; the symbolic dims are B"),
-    "size": ({"dims": {"B": -1}}, InvalidArgument, "the dim B would be -1"),
-    "part of a size": ({"dims": {"B": 2.5}}, InvalidArgument, "the dim B would be 2.5"),
+    "size": ({"dims": {"B": -1}}, InvalidArgument, "the dim B must be .*, got -1"),
+    "part of a size": ({"dims": {"B": 2.5}}, InvalidArgument, "the dim B must be .*, got 2.5"),
     "one op": (
         {"dtype": "float16", "op_block_list": "Conv"}, InvalidArgument,
-        "op_block_list is a list of names, not the string 'Conv'",
+        "op_block_list must be a list of names, got the string 'Conv'",
     ),
     "one output": (
-        {"dtype": "float16", "keep_io_types": "y"}, InvalidArgument, "keep_io_types is a list",
+        {"dtype": "float16", "keep_io_types": "y"}, InvalidArgument, "keep_io_types must be a list",
     ),
     "input": ({"shapes": {"w": (1,)}}, InvalidArgument, "there is no input w; the inputs are x, z"),
     "shape": ({"shapes": {"x": (1, 3)}}, InvalidArgument, r"x cannot have the shape \[1, 3\]"),

@@ -76,10 +76,10 @@ def test_forms_of_inputs_and_outputs(client: Client) -> None:
 @pytest.mark.parametrize(
     ("message", "status", "match"),
     [
-        ({"input": "red"}, 400, "model is the name"),
+        ({"input": "red"}, 400, "model must be the name"),
         ({"model": "none", "input": "red"}, 404, "no model"),
         ({"model": "plain", "input": "red"}, 404, "makes no embeddings"),
-        ({"model": "words"}, 400, "input is a text"),
+        ({"model": "words"}, 400, "input must be a text"),
         ({"model": "words", "input": ""}, 400, "not empty"),
         ({"model": "words", "input": [1.5]}, 400, "not empty"),
         ({"model": "words", "input": [-1]}, 400, "not empty"),

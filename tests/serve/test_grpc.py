@@ -163,7 +163,7 @@ def test_the_deadline_of_a_call_ends_its_run(stub: Stub, server: Any) -> None:
 
 def test_malformed_messages_are_the_clients_fault(stub: Stub) -> None:
     call = stub.channel.unary_unary(f"/{messages.SERVICE}/ModelInfer", bytes, bytes)
-    with pytest.raises(grpc.RpcError, match="the message is no ModelInferRequest") as caught:
+    with pytest.raises(grpc.RpcError, match="the message is not a ModelInferRequest") as caught:
         call(b"\xff\xff", timeout=20)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 

@@ -61,7 +61,7 @@ def test_a_number_in_a_vector(op: str, count: int, options: sardonyx.RunOptions 
     if count == 1:
         session.run(None, feeds, options)
         return
-    with pytest.raises(InvalidArgument, match="is one number"):
+    with pytest.raises(InvalidArgument, match="must have one element"):
         session.run(None, feeds, options)
 
 

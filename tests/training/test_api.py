@@ -199,7 +199,7 @@ def test_export_for_inference(folder, tmp_path):
     np.testing.assert_allclose(losses.mean(), module.eval()(x, labels), rtol=1e-5)
     with pytest.raises(InvalidArgument, match="has no value 'score'"):
         module.export_model_for_inferencing(path, ["score"])
-    with pytest.raises(InvalidArgument, match="a list of one name at least"):
+    with pytest.raises(InvalidArgument, match="a list of at least one name"):
         module.export_model_for_inferencing(path, [])
 
 

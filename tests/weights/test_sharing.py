@@ -379,7 +379,7 @@ def test_a_container_does_not_change_sharing_of_files(tmp_path: Path) -> None:
 
 
 def test_containers_of_another_kind_are_refused() -> None:
-    with pytest.raises(errors.InvalidArgument, match="PrepackedWeightsContainer, not dict"):
+    with pytest.raises(errors.InvalidArgument, match="PrepackedWeightsContainer, got dict"):
         held_by(SQUARE.tobytes(), prepacked_weights_container={})
 
 

@@ -157,7 +157,7 @@ def half_options(options: ConvertOptions) -> HalfOptions:
 def names_in(given: Collection[str], what: str) -> frozenset[str]:
     """Return names; raise for a string, which would be taken for its letters."""
     if isinstance(given, str):
-        raise InvalidArgument(f"{what} is a list of names, not the string {given!r}")
+        raise InvalidArgument(f"{what} must be a list of names, got the string {given!r}")
     return frozenset(given)
 
 

@@ -25,7 +25,7 @@ def check_names(model: Model, names: Mapping[str, int]) -> None:
                 f"no input has a dim {name}; the symbolic dims are {', '.join(shown) or 'none'}"
             )
         if not isinstance(size, SupportsIndex) or size < 0:
-            raise InvalidArgument(f"the dim {name} would be {size}; a size is an integer from 0 on")
+            raise InvalidArgument(f"the dim {name} must be an integer of at least 0, got {size}")
 
 
 def sizes_of(model: Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

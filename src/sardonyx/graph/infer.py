@@ -72,7 +72,7 @@ def infer_body(parent: Scope, graph: Graph, inputs: Sequence[AnyFact]) -> list[A
     if len(inputs) != len(graph.inputs):
         raise InvalidGraph(
             f"the body {graph.name or 'of ' + str(parent.node)} has {len(graph.inputs)} inputs, "
-            f"and gets {len(inputs)}"
+            f"got {len(inputs)}"
         )
     for value, fact in zip(graph.inputs, inputs, strict=True):
         value.fact = fact.without_contents() if isinstance(fact, Fact) else fact
@@ -120,7 +120,7 @@ def _inferred(scope: Scope, node: Node) -> Sequence[AnyFact]:
             _check_addressable(fact.shape)
     if len(results) < len(node.outputs):
         named = len(node.outputs)
-        raise InvalidGraph(f"{op} has {len(results)} outputs here, and the node names {named}")
+        raise InvalidGraph(f"{op} has {len(results)} outputs here, but the node names {named}")
     return results
 
 
@@ -141,7 +141,7 @@ def _check_addressable(shape: Shape) -> None:
 def _check_single(scope: Scope, name: str, fact: AnyFact | None) -> None:
     """Require one element in an input of which kernels read the first element."""
     if isinstance(fact, Fact) and fact.shape:
-        scope.equal(product(fact.shape), 1, f"{name} is one number, and has another count")
+        scope.equal(product(fact.shape), 1, f"{name} must have one element")
 
 
 def _has_open_rank(facts: Sequence[AnyFact | None]) -> bool:
@@ -187,8 +187,9 @@ def _check_types(op: Op, facts: Sequence[AnyFact | None]) -> dict[str, DType]:
         dtype = fact.dtype
         seen = bound.setdefault(slot.type, dtype)
         if seen is not dtype and not slot.variadic:
-            mismatch = f"{slot.name} is {dtype}, another is {seen}"
-            raise ShapeError(f"{op} wants one type for all {slot.type}: {mismatch}")
+            raise ShapeError(
+                f"inputs of type {slot.type} must agree: {slot.name} is {dtype}, another is {seen}"
+            )
         if slot.type in op.types and dtype not in op.types[slot.type]:
             types = ", ".join(sorted(d.name for d in allowed(op, slot)))
             raise ShapeError(

@@ -104,8 +104,8 @@ def _copied(model: Model, options: LoadOptions) -> Model:
 def _opsets(record: ModelRecord) -> dict[str, int]:
     if not OLDEST_IR <= record.ir_version <= NEWEST_IR:
         raise InvalidGraph(
-            f"the model has IR version {record.ir_version}, "
-            f"and {OLDEST_IR} to {NEWEST_IR} are known",
+            f"the model has IR version {record.ir_version}; "
+            f"this version reads {OLDEST_IR} to {NEWEST_IR}",
             hint="convert it with onnx.version_converter",
         )
     opsets: dict[str, int] = {}

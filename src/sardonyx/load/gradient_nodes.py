@@ -37,7 +37,7 @@ def add_gradient_request(
     named = [_named(find, name) for name in (*xs, *(zs or ()))]
     if len(inputs) != len(named) or None in inputs:
         raise InvalidGraph(
-            f"Gradient names {len(named)} values in xs and zs, and has {len(inputs)} inputs",
+            f"Gradient names {len(named)} values in xs and zs, but has {len(inputs)} inputs",
             hint="give a value for each of xs, then for each of zs",
         )
     if n_outputs > len(xs):

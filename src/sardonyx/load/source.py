@@ -375,7 +375,7 @@ def _buffer(model: Any) -> memoryview:
         memoryview(model)
     except TypeError:
         raise InvalidArgument(
-            "a model is a path, bytes, a buffer, a binary file or a ModelProto, "
-            f"not {type(model).__name__}"
+            "a model must be a path, bytes, a buffer, a binary file or a ModelProto, "
+            f"got {type(model).__name__}"
         ) from None
     return buffers.as_bytes(model, "the model's buffer")

@@ -68,7 +68,9 @@ def narrow(result: Any, dtype: Any) -> Any:
 def one_int(x: Array | None, what: str) -> int:
     """Return the single integer of a run-time scalar."""
     if x is None or x.size != 1:
-        raise InvalidArgument(f"{what} is one number, not an array of {0 if x is None else x.size}")
+        raise InvalidArgument(
+            f"{what} must be one number, got an array of {0 if x is None else x.size}"
+        )
     return int(x.reshape(-1)[0])
 
 

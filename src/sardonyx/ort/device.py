@@ -47,7 +47,9 @@ class OrtDevice:
         if len(args) == 3:
             args = (args[0], args[1], 0, args[2])
         if len(args) != 4 or not all(isinstance(n, int) for n in args):
-            raise TypeError("the arguments of OrtDevice are another one, or three or four numbers")
+            raise TypeError(
+                "the arguments of OrtDevice must be an OrtDevice, or three or four numbers"
+            )
         self._type, self._memory, self._vendor, self._id = (int(n) for n in args)
 
     @staticmethod

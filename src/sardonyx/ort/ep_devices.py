@@ -47,7 +47,9 @@ class OrtSyncStream:
 
     def __init__(self, stream: Any = None) -> None:
         if stream is None:
-            raise ValueFault("a stream is created by create_sync_stream of a GPU's OrtEpDevice")
+            raise ValueFault(
+                "a stream must be created by create_sync_stream of a GPU's OrtEpDevice"
+            )
         self._stream = stream
 
     def get_handle(self) -> int:

@@ -95,13 +95,13 @@ def _store(out: Any, values: Array, what: str) -> None:
             f"{what} must be an array of {values.size} elements of {values.dtype}, got {shown}"
         )
     if not out.flags.c_contiguous or not out.flags.writeable:
-        raise InvalidArgument(f"{what} is not writable and contiguous")
+        raise InvalidArgument(f"{what} must be writable and contiguous")
     out.reshape(-1)[:] = values.reshape(-1)
 
 
 def _checked_weights(src: Any, rows: int, columns: int, block: int) -> Array:
     if not isinstance(src, np.ndarray) or src.dtype not in (np.float32, np.float16):
-        raise InvalidArgument("weights are an array of float32 or float16")
+        raise InvalidArgument("weights must be an array of float32 or float16")
     count = rows * columns
     # More rows are padding: onnxruntime's quantizer pads to whole blocks, and states K without.
     if src.size < count or (src.size > count and (src.ndim != 2 or src.shape[1] != columns)):
@@ -189,7 +189,7 @@ def pack_fp4_weights_for_cuda_moe_gemm(q_weights: Array, N: int, K: int) -> Arra
     if N % 2 or K % 2:
         raise InvalidArgument(f"N and K must be even, got {N} and {K}")
     if codes.shape != (N, K // 2):
-        raise InvalidArgument(f"q_weights is of shape {list(codes.shape)}, not [N, K / 2]")
+        raise InvalidArgument(f"q_weights must be of shape [N, K / 2], got {list(codes.shape)}")
     rows = np.stack((codes & 15, codes >> 4), 2).reshape(N, K).T
     packed: Array = (rows[:, 0::2] | rows[:, 1::2] << 4).reshape(-1)
     return packed

@@ -106,8 +106,8 @@ class SessionOptions:
         _check_strings(key, value)
         if not key or len(key) > MAX_KEY or len(value) > MAX_VALUE:
             raise InvalidArgument(
-                f"a config key has 1 to {MAX_KEY} characters and a value at most {MAX_VALUE}, "
-                f"not {len(key)} and {len(value)}"
+                f"a config key must have 1 to {MAX_KEY} characters and a value at most "
+                f"{MAX_VALUE}, got {len(key)} and {len(value)}"
             )
         warning = config_keys.session_key_warning(key)
         if warning is not None:

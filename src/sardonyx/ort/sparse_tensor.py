@@ -136,7 +136,7 @@ class SparseTensor:
         blocks = tensor._values
         if blocks.ndim < 3 or indices.ndim != 2 or indices.shape[0] != 2:
             raise ValueFault(
-                "values are blocks along their last dim and indices of shape [2, blocks], not "
+                "values must be blocks along their last dim and indices of shape [2, blocks], got "
                 f"{list(blocks.shape)} and {list(indices.shape)}"
             )
         if indices.shape[1] != blocks.shape[-1]:

@@ -157,17 +157,17 @@ def _why(name: str) -> str:
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, dict[Any, Any]]]:
     if isinstance(providers, str) or not isinstance(providers, Sequence):
         raise ValueError(  # noqa: TRY004 - onnxruntime raises ValueError here
-            "providers is a sequence of names, or of pairs of a name and its options"
+            "providers must be a sequence of names, or of pairs of a name and its options"
         )
     if provider_options is not None:
         is_sequence = isinstance(provider_options, Sequence)
         if not is_sequence or not all(isinstance(each, Mapping) for each in provider_options):
-            raise ValueError("provider_options is a sequence of dicts")
+            raise ValueError("provider_options must be a sequence of dicts")
         if len(provider_options) != len(providers) or not all(
             isinstance(p, str) for p in providers
         ):
             raise ValueError(
-                f"provider_options gives one dict for each of {len(providers)} plain provider names"
+                f"provider_options must have one dict for each of {len(providers)} plain names"
             )
         return list(zip(providers, provider_options, strict=True))
     pairs: list[tuple[str, dict[Any, Any]]] = []

@@ -125,7 +125,7 @@ def parse_config(content: Mapping[str, Any], where: str) -> ServerConfig:
     defaults = _model(ModelConfig(), content.get("defaults", {}), f"[defaults] of {where}")
     models = content.get("models", {})
     if not isinstance(models, dict):
-        raise InvalidArgument(f"models of {where} is a table for each model: [models.NAME]")
+        raise InvalidArgument(f"models of {where} must be a table for each model: [models.NAME]")
     found = {
         name: _model(defaults, table, f"[models.{name}] of {where}")
         for name, table in models.items()
@@ -143,7 +143,7 @@ def check(config: ServerConfig) -> None:
         if not -1 <= port <= 65535:
             raise InvalidArgument(f"{name} must be a number up to 65535, got {port}")
     if bool(config.certificate) != bool(config.key):
-        raise InvalidArgument("TLS needs both, certificate and key")
+        raise InvalidArgument("TLS needs both certificate and key")
     if config.client_ca and not config.certificate:
         raise InvalidArgument("client_ca is for TLS, which needs certificate and key")
     for record in (config, config.defaults, *config.models.values()):
@@ -182,7 +182,7 @@ def _checked(record: Any, values: Mapping[str, Any], where: str) -> Any:
 
 def _model(defaults: ModelConfig, table: object, where: str) -> ModelConfig:
     if not isinstance(table, dict):
-        raise InvalidArgument(f"{where} is a table")
+        raise InvalidArgument(f"{where} must be a table")
     values = dict(table)
     providers = values.pop("providers", None)
     model: ModelConfig = _checked(defaults, values, where)
@@ -200,9 +200,8 @@ def _providers(value: object, where: str) -> tuple[tuple[str, Mapping[str, str]]
             options = {str(k): str(v) for k, v in each.items() if k != "name"}
             found.append((each["name"], options))
         else:
-            raise InvalidArgument(
-                f'providers of {where} is a list of names, or of {{ name = "...", KEY = "..." }}'
-            )
+            form = '{ name = "...", KEY = "..." }'
+            raise InvalidArgument(f"providers of {where} must be a list of names, or of {form}")
     return tuple(found)
 
 

@@ -57,7 +57,7 @@ def shrinks_arena(options: RunOptions, settings: RunSettings) -> bool:
         return False
     if settings.caching is Caching.NONE:
         hint = "remove the entry: with enable_cpu_mem_arena off no memory is cached"
-        raise InvalidArgument(f"{SHRINK} is {text!r}, an arena that is disabled", hint=hint)
+        raise InvalidArgument(f"{SHRINK} is {text!r}, but the arena is disabled", hint=hint)
     if ("cpu", 0) not in devices:
         hint = "name cpu:0, the only device with an arena"
         raise InvalidArgument(f"{SHRINK} is {text!r}, which does not name cpu:0", hint=hint)

@@ -167,8 +167,8 @@ def _pass_number(text: str | None) -> int | None:
 def _nbits_accuracy(text: str) -> int:
     if text not in ("0", "1", "2", "3", "4"):
         raise InvalidArgument(
-            f"{Keys.NBITS_ACCURACY} is 0 to 3 for float activations or 4 for int8 activations, "
-            f"not {text!r}"
+            f"{Keys.NBITS_ACCURACY} must be 0 to 3 for float activations or 4 for int8 "
+            f"activations, got {text!r}"
         )
     return int(text)
 
@@ -229,6 +229,6 @@ def check_container(container: Any) -> None:
     """Raise an error for a prepacked_weights_container of a wrong type."""
     if container is not None and not isinstance(container, PrepackedWeightsContainer):
         raise InvalidArgument(
-            "prepacked_weights_container is a PrepackedWeightsContainer, "
-            f"not {type(container).__name__}"
+            "prepacked_weights_container must be a PrepackedWeightsContainer, "
+            f"got {type(container).__name__}"
         )

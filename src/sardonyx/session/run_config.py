@@ -68,8 +68,8 @@ def _cpu_sets(text: str) -> list[list[int]]:
             first, _, last = interval.strip().partition("-")
             if not first.isdigit() or not (last or first).isdigit() or int(first) < 1:
                 raise InvalidArgument(
-                    f"{Keys.THREAD_AFFINITIES} lists CPUs from 1 for each worker, as in 1,2;3-4, "
-                    f"not {text!r}"
+                    f"{Keys.THREAD_AFFINITIES} must list CPUs from 1 for each worker, as in "
+                    f"1,2;3-4, got {text!r}"
                 )
             cpus.extend(range(int(first) - 1, int(last or first)))
         sets.append(cpus)

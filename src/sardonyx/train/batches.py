@@ -44,7 +44,7 @@ class Batches:
             return
         if options.batch_size is not None:
             raise InvalidArgument(
-                "batch_size is for arrays, and data are feeds, which are batches already",
+                "batch_size is for arrays, but the data are feeds, which are batches already",
                 hint="leave it out, or give a dict of arrays by input",
             )
         if callable(data):

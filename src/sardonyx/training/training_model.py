@@ -133,7 +133,7 @@ def inference_model(
 ) -> Model:
     """Return an evaluation model with other outputs, and its parameters as initializers."""
     if not outputs or isinstance(outputs, str):
-        raise InvalidArgument("graph_output_names is a list of one name at least")
+        raise InvalidArgument("graph_output_names must be a list of at least one name")
     model = load(path)
     graph = model.graph
     infer(graph)

@@ -85,7 +85,7 @@ PRODUCTS = [
     wrong("bits must be .*got 3", bits=3),
     wrong("block_size must be .*got 24", block_size=24),
     wrong("block_size must be .*got 8", block_size=8),
-    wrong("K is 0", K=0),
+    wrong("got 0 and", K=0),
     wrong("accuracy_level must be .*got 5", accuracy_level=5),
     wrong("CUDA weight layout", weight_prepacked=1),
     wrong("last dim of A", {0: f32(3, 63)}),

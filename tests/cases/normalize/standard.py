@@ -41,7 +41,7 @@ BATCH = [
          outputs=5, oracle="none", why="no oracle has it"),
     fails("BatchNormalization", X, f32(5), *ROWS[1:], match="scale.*per channel: 5 and 6"),
     fails("BatchNormalization", X, f32(6, 1), *ROWS[1:], match="must be a vector, got rank 2"),
-    fails("BatchNormalization", X, *ROWS, outputs=3, match="1 outputs here, and the node names 3"),
+    fails("BatchNormalization", X, *ROWS, outputs=3, match="1 outputs here, but the node names 3"),
 ]  # fmt: skip
 
 INSTANCE = [

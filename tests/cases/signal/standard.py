@@ -93,7 +93,7 @@ STFT = [
     fails("STFT", f32(1, 9, 1), n(0), f32(4), match="frame_step|do not fit"),
     fails("STFT", f32(1, 9, 1), n(1), f32(4), n(5), match="as long as a frame|do not fit"),
     stft(f32(2, 16), n(3), f32(5)),
-    fails("STFT", f32(9), n(1), f32(4), match="signal is"),
+    fails("STFT", f32(9), n(1), f32(4), match="signal must be"),
 ]
 
 WINDOWS = [
@@ -122,7 +122,7 @@ MEL = [
     fails(
         "MelWeightMatrix", n(9), n(16), n(8000), of(0.0), of(9000.0), match="outside the spectrum"
     ),
-    fails("MelWeightMatrix", n(9), n(16), n(0), of(0.0), of(9000.0), match="rate is 1 or more"),
+    fails("MelWeightMatrix", n(9), n(16), n(0), of(0.0), of(9000.0), match="rate (is|must be)"),
 ]
 
 CASES = [*DFT, *STFT, *WINDOWS, *MEL]

@@ -330,7 +330,7 @@ def clip(b: Builder, node: OldNode) -> Any:
     (gradients,) = node.checked_inputs(1)
     kind = node.attr("norm_type", b"fro")
     if kind != b"fro":
-        raise InvalidGraph(f"{node} has the norm_type {kind!r}, and only b'fro' is supported")
+        raise InvalidGraph(f"{node} has the norm_type {kind!r}, only b'fro' is supported")
     return b.ClipSequence(gradients, domain=GRADIENT, max_norm=node.attr("max_norm", 1.0))
 
 

@@ -75,7 +75,7 @@ def _softmax_type(dtype: DType, number: int | None) -> DType:
 def _check_body(g: Scope, name: str, expected: Fact, returned: list[Any]) -> None:
     types = [f.dtype for f in returned if isinstance(f, Fact)]
     if len(returned) != 1 or types != [expected.dtype]:
-        raise InvalidGraph(f"{name} must return one {expected}, and returns {returned}")
+        raise InvalidGraph(f"{name} must return one {expected}, got {returned}")
     shape: Shape | None = returned[0].shape
     if shape is not None and expected.shape is not None:
         same_dims(g, shape, expected.dims, f"what {name} returns")

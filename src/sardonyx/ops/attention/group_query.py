@@ -164,7 +164,7 @@ def _check_optional(
     check_scale(g, x.v_scale, attrs["v_quant_type"], (kv_heads, head))
     expect_dims(g, (head,), q_norm_weight=x.q_norm, k_norm_weight=x.k_norm)
     if x.seqlens.rank not in (1, 2):
-        raise InvalidGraph(f"seqlens_k has one number per batch entry, and is {x.seqlens}")
+        raise InvalidGraph(f"seqlens_k must have one number per batch entry, got {x.seqlens}")
     same_dims(g, x.seqlens.dims, (batch, 1)[: x.seqlens.rank], "seqlens_k")
     _check_rotary(g, x, attrs, sizes)
     expect_dims(g, (heads,), head_sink=x.sink)
@@ -174,7 +174,7 @@ def _check_optional(
 def _lengths(g: Scope, total: Fact, past: Size) -> tuple[Size, Size]:
     """Return the number of keys and the length of the new cache."""
     if total.rank > 1:
-        raise InvalidGraph(f"total_sequence_length is one number, and is {total}")
+        raise InvalidGraph(f"total_sequence_length must be one number, got {total}")
     for size in total.dims:
         g.equal(size, 1, "total_sequence_length is one number")
     return g.new_dim("keys") if total.sym is None else total.sym[0], cache_length(g, total, past)

@@ -37,7 +37,7 @@ def _(
     if attrs["dilation"] < 1:
         raise InvalidGraph(f"dilation must be at least 1, got {attrs['dilation']}")
     if x.rank < 3 or w.rank != 3:
-        raise InvalidGraph(f"input and weight are sequences of channels, and are {x} and {w}")
+        raise InvalidGraph(f"input and weight must be sequences of channels, got {x} and {w}")
     batch, *rest = x.dims
     length, channels = (rest[0], rest[1:]) if attrs["channels_last"] else (rest[-1], rest[:-1])
     infer_causal(
@@ -49,7 +49,7 @@ def _(
         activation=attrs["activation"],
     )
     if not attrs["channels_last"] and x.rank != 3:
-        raise InvalidGraph(f"input is [batch, channels, length], and is {x}")
+        raise InvalidGraph(f"input must be [batch, channels, length], got {x}")
     state_length = (w.dims[2] - 1) * attrs["dilation"]
     dims = (state_length, *channels) if attrs["channels_last"] else (*channels, state_length)
     state = (*window_axis(attrs["state_window"]), batch, *dims)

@@ -69,7 +69,7 @@ def _fused_fact(g: Scope, *facts: Fact | None, **attrs: Any) -> Fact:
     y: Fact = standard.infer_conv(g, *inputs, **rest)
     if z is not None:
         if z.rank != y.rank:
-            raise InvalidGraph(f"Z is added to {y}, and is {z}")
+            raise InvalidGraph(f"Z must be like the result {y}, to which it is added, got {z}")
         for a, b in zip(z.dims, y.dims, strict=True):
             g.equal(a, b, "Z has another shape than the convolution's output")
     return y

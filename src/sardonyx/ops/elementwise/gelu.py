@@ -25,7 +25,7 @@ _ALPHA: Final = {"alpha": float32(1.702)}
 def _biased(g: Scope, x: Fact, bias: Fact | None) -> Fact:
     if bias is not None:
         if bias.rank != 1 or not x.rank:
-            raise InvalidGraph(f"the bias is one vector for the last dim of {x}, and is {bias}")
+            raise InvalidGraph(f"the bias must be one vector for the last dim of {x}, got {bias}")
         g.equal(bias.dims[0], x.dims[-1], "the bias does not fit the last dim")
     return x.without_contents()
 

@@ -44,7 +44,7 @@ def _keys_or_values(attrs: dict[str, Any], side: str) -> tuple[Any, DType]:
     if attrs[f"{side}_tensor"] is not None:
         lists.append((attrs[f"{side}_tensor"], attrs[f"{side}_tensor"].dtype))
     if len(lists) != 1:
-        raise InvalidGraph(f"LabelEncoder needs exactly one list of {side}, and has {len(lists)}")
+        raise InvalidGraph(f"LabelEncoder needs exactly one list of {side}, got {len(lists)}")
     return lists[0]
 
 

@@ -256,8 +256,8 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, Array]:
         top, fill, kept = attrs["top_p"], attrs["filter_value"], attrs["min_tokens_to_keep"]
         if not 0 <= kept < scores.shape[1]:
             raise InvalidGraph(
-                f"min_tokens_to_keep is {kept}, not 0 or more and below the vocabulary of "
-                f"{scores.shape[1]} tokens"
+                f"min_tokens_to_keep must be at least 0 and below the vocabulary of "
+                f"{scores.shape[1]} tokens, got {kept}"
             )
         filtered = nucleus(scores, top, fill, kept) if top > 0 else scores
         # Inverse transform sampling: the first token whose cumulative probability reaches the draw.

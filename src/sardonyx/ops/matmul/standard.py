@@ -62,7 +62,7 @@ gemm = Op("Gemm", 13, "a:T b:T c:T?", "y:T", attrs=_GEMM, types={"T": TYPES})
 def infer_gemm(g: Scope, a: Fact, b: Fact, c: Fact | None, **attrs: Any) -> Fact:
     """The fact of alpha * a b + beta * c."""
     if a.rank != 2 or b.rank != 2:
-        raise ShapeError(f"Gemm multiplies matrices, got {a} and {b}; MatMul allows other ranks")
+        raise ShapeError(f"Gemm needs matrices, got {a} and {b}; MatMul allows other ranks")
     shape = gemm_shape(g, a.dims, b.dims, attrs)
     if c is not None:
         check_matrix_bias(g, c, shape)
@@ -175,7 +175,7 @@ einsum = Op(
 def _(g: Scope, *xs: Fact | None, equation: bytes) -> Fact:
     present = [x for x in xs if x is not None]
     if not present or len(present) != len(xs):
-        raise InvalidGraph(f"{len(present)} of {len(xs)} inputs are present: Einsum needs all")
+        raise InvalidGraph(f"Einsum needs all of its {len(xs)} inputs, got {len(present)}")
     parsed = Equation(equation, [x.rank for x in present])
     sizes: dict[Label, Size] = {}
     for x, term in zip(present, parsed.terms, strict=True):

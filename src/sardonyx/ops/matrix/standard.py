@@ -38,7 +38,7 @@ inverse: Final = Op("Inverse", 1, "X:T", "Y:T", domain=MICROSOFT, types={"T": IE
 @inverse.infer
 def _(g: Scope, x: Fact) -> Fact:
     if x.rank < 2:
-        raise InvalidGraph(f"X is a stack of square matrices, and is {x}")
+        raise InvalidGraph(f"X must be a stack of square matrices, got {x}")
     g.equal(x.dims[-1], x.dims[-2], "only square matrices have an inverse")
     return x.without_contents()
 
@@ -93,7 +93,7 @@ warping: Final = Op(
 @warping.infer
 def _(g: Scope, x: Fact) -> Fact:
     if x.rank not in (2, 3):
-        raise InvalidGraph(f"the costs are a matrix, and are {x}")
+        raise InvalidGraph(f"the costs must be a matrix, got {x}")
     if x.rank == 3:
         g.equal(x.dims[0], 1, "there is one matrix of costs")
     for size in x.dims[-2:]:

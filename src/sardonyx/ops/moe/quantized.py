@@ -125,7 +125,7 @@ def _check_layers(x: QMoeInputs, attrs: dict[str, Any]) -> None:
         raise InvalidGraph("swiglu needs fc3_experts_weights, or swiglu_fusion 1 or 2")
     for layer in x.layers:
         if layer.weights is not None and (layer.bits not in (2, 4, 8) or layer.scales is None):
-            raise ShapeError(f"weights of {layer.bits} bits: 2, 4 or 8 and scales are needed")
+            raise ShapeError(f"weights must have 2, 4 or 8 bits and scales, got {layer.bits} bits")
 
 
 def _check_layer(

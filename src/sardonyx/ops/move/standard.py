@@ -116,7 +116,7 @@ def _check_outputs(g: Scope, count: int, what: str) -> None:
 def _part_sizes(g: Scope, size: Size, count: int) -> list[Size]:
     """Return the sizes of `count` parts, all equal but the last, which may be smaller."""
     if count < 1:
-        raise ShapeError(f"num_outputs is {count}, and 1 is the least")
+        raise ShapeError(f"num_outputs must be at least 1, got {count}")
     part = floor_div(size + (count - 1), count)
     last = size - part * (count - 1)
     if count > 2:  # of two, the second is never more than 1 smaller
@@ -305,8 +305,9 @@ _BLOCK: Final = {"blocksize": required("int"), "mode": b"DCR"}
 def _check_block(x_rank: int, blocksize: int, mode: bytes) -> None:
     check_choice("mode", mode, (b"DCR", b"CRD"))
     if x_rank != 4 or blocksize < 1:
-        what = f"rank {x_rank}, blocksize {blocksize}"
-        raise ShapeError(f"{what}: rank 4 and a blocksize of 1 or more are needed")
+        raise ShapeError(
+            f"x must have rank 4 and blocksize must be at least 1, got {x_rank} and {blocksize}"
+        )
 
 
 depth_to_space = Op("DepthToSpace", 28, "input:T", "output:T", attrs=_BLOCK, types={"T": CLASSIC})

@@ -96,7 +96,7 @@ def _(g: Scope, a: Fact, b: Fact, scales: Fact, *more: Fact | None, **attrs: Any
     if g_idx is not None:
         length = g_idx.dims[0] if g_idx.rank == 1 else 0
         if isinstance(length, int) and length < k:
-            raise ShapeError(f"g_idx must be a row of {k} numbers, and is {g_idx}")
+            raise ShapeError(f"g_idx must be a row of {k} numbers, got {g_idx}")
     expect_dims(g, (n,), bias=bias)
     return a.shaped((*a.dims[:-1], n))
 
@@ -176,9 +176,9 @@ def _(g: Scope, data: Fact, indices: Fact, scales: Fact, zero: Fact | None, **at
     if data.dtype.bits == 4 and not is_float and bits != 4:
         raise ShapeError(f"bits is {bits}, and data is {data}")
     if data.dtype is U8 and bits < 8 and axis == at:
-        raise ShapeError("packed data of u8 needs two axes, and has one")
+        raise ShapeError("packed data of u8 needs two axes, got one")
     if is_float and zero is not None:
-        raise ShapeError(f"zero_points need integer data, and data is {data}")
+        raise ShapeError(f"zero_points need integer data, got {data}")
     # Tensors of 4-bit types have one code per element; uint8 data holds several per byte.
     per_byte = 8 // bits if data.dtype is U8 else 1
     dims = (*data.dims[:-1], data.dims[-1] * per_byte)

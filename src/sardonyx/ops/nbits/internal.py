@@ -44,7 +44,7 @@ def check_weight_sizes(k: int, n: int, block: int) -> None:
     """Raise for sizes of n-bit weights that onnxruntime does not allow."""
     check_block_size(block)
     if k < 1 or n < 1:
-        raise ShapeError(f"K is {k} and N is {n}, and both must be positive")
+        raise ShapeError(f"K and N must be positive, got {k} and {n}")
 
 
 @frozen
@@ -141,7 +141,7 @@ def _(
     g: Scope, x: Fact, q: Fact, scale: Fact, zero: Fact | None = None, *_: Fact, **attrs: Any
 ) -> Fact:
     if x.rank < 1:
-        raise ShapeError(f"x is not a matrix: {x}")
+        raise ShapeError(f"x must be a matrix, got {x}")
     g.equal(x.dims[-1], attrs["K"], "x must have as many columns as the weights have rows")
     if q.static is not None:
         layout = weight_layout(q.static, attrs)

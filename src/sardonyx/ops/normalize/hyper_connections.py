@@ -31,10 +31,10 @@ def split_streams(g: Scope, x: Fact, branches: int) -> tuple[Shape, Size, Size]:
         raise InvalidGraph(f"num_branches must not be negative, got {branches}")
     if not branches:
         if x.rank < 2:
-            raise InvalidGraph(f"streams are [..., branches, features], and are {x}")
+            raise InvalidGraph(f"streams must be [..., branches, features], got {x}")
         return x.dims[:-2], x.dims[-2], x.dims[-1]
     if x.rank < 1:
-        raise InvalidGraph(f"streams are [..., branches * features], and are {x}")
+        raise InvalidGraph(f"streams must be [..., branches * features], got {x}")
     g.divides(branches, x.dims[-1], "num_branches does not split the last dim")
     return x.dims[:-1], branches, x.dims[-1] // branches
 

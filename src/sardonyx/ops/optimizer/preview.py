@@ -59,7 +59,7 @@ def optimizer(name: str, **attrs: Any) -> Op:
 
 def _tensors(name: str, count: int, groups: int) -> int:
     if not count or count % groups:
-        raise InvalidGraph(f"{name} needs {groups} inputs for each tensor, and has {count}")
+        raise InvalidGraph(f"{name} needs {groups} inputs for each tensor, got {count}")
     return count // groups
 
 

@@ -54,7 +54,7 @@ def _check_columns(g: Scope, product: Shape, b: Fact, **facts: Fact | None) -> N
         if fact is None:
             continue
         if fact.rank > max(b.rank, 1):
-            raise InvalidGraph(f"{name} is for the columns of {b}, and is {fact}")
+            raise InvalidGraph(f"{name} must be one number or one per column of {b}, got {fact}")
         if fact.rank and product:
             # The product's last axis are the columns of B, also where B is a stack of matrices.
             g.equal_or_one(fact.dims[-1], product[-1], f"{name} does not fit the columns of B")

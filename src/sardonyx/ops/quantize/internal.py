@@ -193,8 +193,8 @@ qlookup = internal_op("QLookup", "x:T1 table:T2", "y:T2", types={"T1": BYTES, "T
 @qlookup.infer
 def _(g: Scope, x: Fact, table: Fact) -> Fact:
     if table.rank != 1:
-        raise ShapeError(f"a lookup table has 256 entries, and is {table}")
-    g.equal(table.dims[0], 256, f"a lookup table has 256 entries, and is {table}")
+        raise ShapeError(f"a lookup table must have 256 entries, got {table}")
+    g.equal(table.dims[0], 256, f"a lookup table must have 256 entries, got {table}")
     return Fact(table.dtype, x.shape)
 
 

@@ -66,7 +66,7 @@ def check_operand_params(g: Scope, x: Fact, param: Fact | None, name: str, is_le
     if param is None or is_single(param):
         return
     if not x.rank:
-        raise ShapeError(f"{name} needs an operand with an axis, and that is {x}")
+        raise ShapeError(f"{name} needs an operand with an axis, got {x}")
     count: Size = x.dims[-2] if is_left and x.rank > 1 else 1 if is_left else x.dims[-1]
     if param.rank == 1:
         g.equal_or_one(param.dims[0], count, f"{name} is neither one number nor one per row/column")

@@ -59,7 +59,7 @@ def _(g: Scope, *facts: Any, transA: int, transB: int, alpha: float) -> Fact:  #
     _check_columns(g, columns, b_scale=b_scale, b_zero_point=b_zero)
     if c is not None:
         if c.rank > 2:
-            raise ShapeError(f"C must broadcast to a matrix, and is {c}")
+            raise ShapeError(f"C must broadcast to a matrix, got {c}")
         for have, size in zip(c.dims[::-1], (columns, rows), strict=False):
             g.equal_or_one(have, size, "C does not broadcast to the product")
     return Fact(F32 if y_zero is None else y_zero.dtype, (rows, columns))

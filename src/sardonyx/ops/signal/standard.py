@@ -102,7 +102,7 @@ def _signal_axis(axis: int, rank: int) -> int:
 def _(x: Array, length: Array | None = None, axis: Array | None = None, **attrs: int) -> Array:
     is_inverse, is_onesided = attrs["inverse"], attrs["onesided"]
     if not is_inverse and is_onesided and x.shape[-1] != 1:
-        raise InvalidArgument("a one-sided transform needs real numbers, and the input is complex")
+        raise InvalidArgument("a one-sided transform needs real numbers, got complex ones")
     where = _signal_axis(-2 if axis is None else one_int(axis, "axis"), x.ndim)
     size = dft_size(x.shape[where], length, is_half=bool(is_inverse and is_onesided))
     z = _as_complex(x)
@@ -147,11 +147,11 @@ def _(
 ) -> Fact:
     # Exporters omit the last dim of real signals, and other runtimes accept that.
     if x.rank not in (2, 3):
-        raise ShapeError(f"the signal is [batch, length, 1 or 2] or [batch, length], and is {x}")
+        raise ShapeError(f"the signal must be [batch, length, 1 or 2] or [batch, length], got {x}")
     batch, total, n_components = x.dims if x.rank == 3 else (*x.dims, 1)
     _check_components(x, n_components)
     if window is not None and window.rank != 1:
-        raise ShapeError(f"the window has one dim, and is {window}")
+        raise ShapeError(f"the window must have one dim, got {window}")
     frame: Size | None = total
     if length is not None:
         static_length = scalar_size(length, "frame_length")
@@ -268,7 +268,7 @@ def _(*inputs: Array, output_datatype: int) -> Array:
     if bands < 0 or length < 0 or rate < 1:
         raise InvalidArgument(
             f"{bands} mel bands of a transform of {length} samples at {rate} per second: "
-            "none may be negative, and the rate is 1 or more"
+            "none may be negative, and the rate must be at least 1"
         )
     bins = length // 2 + 1
     low_hertz, high_hertz = (float(np.asarray(x, np.float64).reshape(-1)[0]) for x in inputs[3:])

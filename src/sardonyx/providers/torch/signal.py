@@ -28,7 +28,7 @@ def dft(x: Tensor, length: Array | None = None, axis: Array | None = None, **att
         return _transformed(torch.fft.irfft, z, size, where)[..., None].to(x.dtype)
     if is_one_sided:
         if z.is_complex():
-            raise InvalidArgument("a one-sided transform takes real numbers, and these are complex")
+            raise InvalidArgument("a one-sided transform needs real numbers, got complex ones")
         return _as_real(_transformed(torch.fft.rfft, z, size, where), x.dtype)
     full = torch.fft.ifft if is_inverse else torch.fft.fft
     return _as_real(_transformed(full, z, size, where), x.dtype)

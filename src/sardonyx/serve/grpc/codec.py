@@ -65,7 +65,7 @@ def _tensor(name: str, tensor: Any, raw: bytes | None, limits: Limits) -> Array:
     _check_parameters(name, tensor.parameters)
     datatype = BY_NAME.get(tensor.datatype)
     if datatype is None:
-        raise BadRequest(f"the datatype of {name} is one of {', '.join(BY_NAME)}")
+        raise BadRequest(f"the datatype of {name} must be one of {', '.join(BY_NAME)}")
     shape = limits.check_shape(name, list(tensor.shape))
     if raw is not None:
         if tensor.HasField("contents"):

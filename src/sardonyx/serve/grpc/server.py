@@ -185,7 +185,7 @@ def _reader(name: str) -> Callable[[bytes], Any]:
 
 def _checked(message: Any, name: str) -> Any:
     if message is None:
-        raise BadRequest(f"the message is no {name}Request")
+        raise BadRequest(f"the message is not a {name}Request")
     return message
 
 

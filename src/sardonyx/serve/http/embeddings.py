@@ -48,10 +48,10 @@ async def _create(exchange: Exchange, message: Mapping[str, Any]) -> None:
     service = exchange.service
     name = message.get("model")
     if not isinstance(name, str):
-        raise BadRequest("model is the name of a model")
+        raise BadRequest("model must be the name of a model")
     texts, encoding = _texts(message.get("input")), message.get("encoding_format") or "float"
     if encoding not in ("float", "base64"):
-        raise BadRequest("encoding_format is float or base64")
+        raise BadRequest("encoding_format must be float or base64")
     model = await service.repository.get(name)
     embedder = model.ready.embedder
     if embedder is None:
@@ -80,13 +80,13 @@ def _texts(value: Any) -> Sequence[str | Sequence[int]]:
     if isinstance(value, list) and value and all(type(each) is int for each in value):
         value = [value]
     if not isinstance(value, list) or not value:
-        raise BadRequest("input is a text, a list of texts, or lists of token ids")
+        raise BadRequest("input must be a text, a list of texts, or lists of token ids")
     if len(value) > _MAX_TEXTS:
         raise TooLarge(f"input has {len(value)} texts; at most {_MAX_TEXTS} are accepted")
     for each in value:
         is_ids = isinstance(each, list) and all(type(i) is int and 0 <= i < 2**31 for i in each)
         if not (isinstance(each, str) or is_ids) or not each:
-            raise BadRequest("a text of input is a string that is not empty, or token ids")
+            raise BadRequest("a text of input must be a non-empty string, or token ids")
     texts: list[str | list[int]] = value
     return texts
 
@@ -133,7 +133,7 @@ def _shortened(vectors: list[Array], message: Mapping[str, Any]) -> list[Array]:
     if size is None:
         return vectors
     if type(size) is not int or not 0 < size <= vectors[0].size:
-        raise BadRequest(f"dimensions is a number up to {vectors[0].size}")
+        raise BadRequest(f"dimensions must be a number up to {vectors[0].size}")
     return [v[:size] / max(float(np.linalg.norm(v[:size])), 1e-12) for v in vectors]
 
 

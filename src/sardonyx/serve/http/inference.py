@@ -49,7 +49,7 @@ def _json_size(header: bytes | None) -> int | None:
     if header is None:
         return None
     if not header.isdigit() or len(header) > 12:
-        raise BadRequest("Inference-Header-Content-Length is a number of bytes")
+        raise BadRequest("Inference-Header-Content-Length must be a number of bytes")
     return int(header)
 
 

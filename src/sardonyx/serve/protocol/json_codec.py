@@ -49,7 +49,7 @@ def parse_object(data: Buffer) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON: {error}") from None
     if not isinstance(message, dict):
-        raise BadRequest(f"the body is a JSON object, not a {type(message).__name__}")
+        raise BadRequest(f"the body must be a JSON object, got a {type(message).__name__}")
     return message
 
 
@@ -78,7 +78,7 @@ def schedule_of(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
 def _entries(message: Mapping[str, Any], key: str, limits: Limits) -> Sequence[Mapping[str, Any]]:
     entries = message.get(key, [])
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise BadRequest(f"{key} is a list of JSON objects")
+        raise BadRequest(f"{key} must be a list of JSON objects")
     limits.check_count(len(entries), key)
     return entries
 
@@ -111,7 +111,7 @@ def _declared(
 ) -> tuple[Datatype, tuple[int, ...]]:
     datatype, shape = entry.get("datatype"), entry.get("shape")
     if not isinstance(datatype, str) or datatype not in BY_NAME:
-        raise BadRequest(f"the datatype of {name} is one of {', '.join(BY_NAME)}")
+        raise BadRequest(f"the datatype of {name} must be one of {', '.join(BY_NAME)}")
     if not isinstance(shape, list):
         raise BadRequest(f"the shape of {name} must be a list of sizes, got {shape!r:.40}")
     for key in _UNSUPPORTED:

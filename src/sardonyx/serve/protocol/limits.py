@@ -28,7 +28,7 @@ class Limits:
     def check_name(self, name: object) -> str:
         """Return a tensor's name, or raise an error."""
         if not isinstance(name, str) or not name:
-            raise BadRequest("a tensor has no name: its key `name` is a string")
+            raise BadRequest("a tensor needs a name: its key `name` must be a string")
         if len(name) > self.name_length:
             raise TooLarge(
                 f"a tensor's name may have {self.name_length} characters, got {len(name)}"
@@ -42,7 +42,7 @@ class Limits:
         dims: list[int] = []
         for dim in shape:
             if type(dim) is not int or dim < 0:
-                raise BadRequest(f"the shape of {name} is a list of sizes, but has {dim!r:.40}")
+                raise BadRequest(f"the shape of {name} must be a list of sizes, got {dim!r:.40}")
             if dim > self.elements:
                 raise TooLarge(f"a dim of {name} is {dim}; at most {self.elements} is accepted")
             dims.append(dim)

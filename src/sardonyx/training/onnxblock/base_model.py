@@ -56,7 +56,7 @@ def current() -> ModelAccessor | None:
 def edited_model() -> onnx.ModelProto:
     """Return the model that blocks edit."""
     if _current.accessor is None:
-        raise RuntimeError("blocks are called inside of onnxblock.base(model) or empty_base()")
+        raise RuntimeError("blocks must be called inside of onnxblock.base(model) or empty_base()")
     return _current.accessor.model
 
 

@@ -278,7 +278,7 @@ def test_missing_and_irregular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(errors.InvalidArgument, match="not a regular file"):
         sardonyx.InferenceSession(str(tmp_path / "pipe"))
-    with pytest.raises(errors.InvalidArgument, match="not int"):
+    with pytest.raises(errors.InvalidArgument, match="got int"):
         sardonyx.InferenceSession(7)
 
 

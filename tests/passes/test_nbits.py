@@ -444,9 +444,9 @@ def test_block_size_of_weights_without_blocks(asked: int, k: int, block: int) ->
     ("config", "match"),
     [
         ({"accuracy_level": "5"}, "0 to 3 for float activations or 4"),
-        ({"accuracy_level": "high"}, "not 'high'"),
+        ({"accuracy_level": "high"}, "got 'high'"),
         ({"block_size": "24"}, "power of two from 16 on"),
-        ({"block_size": "-2"}, "not '-2'"),
+        ({"block_size": "-2"}, "got '-2'"),
     ],
 )
 def test_wrong_settings(config: dict[str, str], match: str) -> None:

@@ -50,7 +50,7 @@ CONV = [
     fails("Conv", f32(2, 4), f32(6, 4), match="rank 2"),
     fails("Conv", X, f32(5, 2, 3, 2), group=2, match="2 does not divide 5"),
     fails("Conv", X, W, group=0, match="group must be .*got 0"),
-    fails("Conv", X, W, f32(5), match="one number per feature map: 5 and 6"),
+    fails("Conv", X, W, f32(5), match="one number per output channel: 5 and 6"),
     fails("Conv", X, W, kernel_shape=[3, 3], match="differs from the weights.*: 2 and 3"),
     fails("Conv", X, W, kernel_shape=[3], match=r"\(3,\) does not match the 2 spatial axes"),
     fails("Conv", X, W, strides=[0, 1], match=r"strides \(0, 1\) has a number outside"),

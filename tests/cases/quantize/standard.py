@@ -180,7 +180,7 @@ CONV = [
     case("QLinearConv", *qlinear(P, codes(np.uint8, 4, 1, 3, 3), scale(0.3), of(9, np.uint8),
                                  np.uint8), group=4, auto_pad="SAME_LOWER"),
     fails("QLinearConv", *qlinear(P, Q, pos(5), np.zeros(5, np.int8), np.uint8),
-          match="w_scale does not have one number per feature map"),
+          match="w_scale does not have one number per output channel"),
 ]  # fmt: skip
 
 CASES = [*QUANTIZE, *DEQUANTIZE, *MATMUL, *QLINEAR, *CONV]

@@ -23,7 +23,7 @@ def _with_epilogue(standard: Op, infer: Infer) -> Op:
     """Return a channels-last convolution with an epilogue: a code over its result and operands.
 
     With `bf16`, image and weights are rounded to bfloat16 first. Operands broadcast against the
-    result [batch, *spatial, maps]; a bias is one of them.
+    result [batch, *spatial, out_channels]; a bias is one of them.
     """
     attrs = {**standard.attrs, "code": EPILOGUE, "bf16": 0}
     inputs = "x:T w:T operands:T*"

@@ -83,11 +83,11 @@ def _(
 ) -> Array:
     attrs["kernel_shape"] = w.shape[2:]
     sampled = _deform_columns(x, offset, mask, **attrs)
-    n, maps, group, outs = x.shape[0], w.shape[0], attrs["group"], sampled.shape[2:]
+    n, out_channels, group, outs = x.shape[0], w.shape[0], attrs["group"], sampled.shape[2:]
     depth = math.prod(w.shape[1:])
     grouped = sampled.reshape(n, group, depth, math.prod(outs))
-    y = np.matmul(w.reshape(group, maps // group, depth), grouped)
-    return add_bias(y.reshape(n, maps, *outs), bias)
+    y = np.matmul(w.reshape(group, out_channels // group, depth), grouped)
+    return add_bias(y.reshape(n, out_channels, *outs), bias)
 
 
 def _deform_columns(x: Array, offset: Array, mask: Array | None = None, **attrs: Any) -> Array:

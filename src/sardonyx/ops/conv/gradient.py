@@ -224,17 +224,17 @@ def _dilated(b: GradientBuilder, dy: Value, strides: Ints) -> Value:
 
 
 def _flipped_weights(b: GradientBuilder, w: Value, geometry: ConvGeometry) -> Value:
-    """Swap maps and channels of weights [maps, channels / group, ...] and flip their taps."""
+    """Swap the channel axes of weights [out_channels, channels / group, ...]; flip the taps."""
     n = geometry.n
     spatial = tuple(range(2, 2 + n))
     if geometry.group == 1:
         w = b.Transpose(w, perm=(1, 0, *spatial))
     else:
-        maps, channels = _weight_sizes(w)
+        out_channels, channels = _weight_sizes(w)
         group = geometry.group
-        w = b.Reshape(w, b.ints(group, maps // group, channels, *geometry.kernel))
+        w = b.Reshape(w, b.ints(group, out_channels // group, channels, *geometry.kernel))
         w = b.Transpose(w, perm=(0, 2, 1, *(i + 1 for i in spatial)))
-        w = b.Reshape(w, b.ints(group * channels, maps // group, *geometry.kernel))
+        w = b.Reshape(w, b.ints(group * channels, out_channels // group, *geometry.kernel))
     flipped = [i for i in range(n) if geometry.kernel[i] > 1]
     if not flipped:
         return w
@@ -244,7 +244,7 @@ def _flipped_weights(b: GradientBuilder, w: Value, geometry: ConvGeometry) -> Va
 
 
 def _weight_sizes(w: Value) -> tuple[int, int]:
-    """Return the number of feature maps, and of channels per group."""
+    """Return the number of output channels, and of channels per group."""
     static = ranked(w).static
     if static is None:
         raise NotImplemented("the shape of the weights is not known", hint=_FIX_SIZES)
@@ -297,10 +297,10 @@ def _weights_by_taps(
         start = b.ints(*(k * d for k, d in zip(tap, geometry.dilations, strict=True)))
         patch = b.Slice(padded, start, b.Add(start, span), axes, strides)
         if is_depthwise:
-            each = b.ReduceSum(b.Mul(left, patch), positions, keepdims=0)  # [maps]
+            each = b.ReduceSum(b.Mul(left, patch), positions, keepdims=0)  # [out_channels]
         else:
             right = b.transposed(_as_columns(b, patch, geometry.group))
-            each = b.MatMul(left, right)  # [group, maps, channels]
+            each = b.MatMul(left, right)  # [group, out_channels, channels]
         grads.append(b.Unsqueeze(each, b.ints(-1)))
     return b.reshape(b.Concat(*grads, axis=-1) if len(grads) > 1 else grads[0], w)
 
@@ -356,7 +356,7 @@ def _(b: GradientBuilder, node: Node) -> Value:
     x, w, offset = (input_of(node, i) for i in range(3))
     bias, mask = optional_input(node, 3), optional_input(node, 4)
     geometry = conv_geometry(window_of(ranked(w).dims[2:], node.attrs), x, node.attrs["group"])
-    maps, channels = _weight_sizes(w)
+    out_channels, channels = _weight_sizes(w)
     groups, n, n_taps = node.attrs["offset_group"], geometry.n, math.prod(geometry.kernel)
     # The channels of an offset group are sampled as an image of their own.
     batch, *outs = (b.element(b.shape(offset), i) for i in (0, *range(2, 2 + n)))
@@ -380,7 +380,7 @@ def _(b: GradientBuilder, node: Node) -> Value:
     columns = b.Transpose(samples, perm=(0, n + 2, *range(1, n + 2)))
     depth = channels * n_taps
     columns = b.Reshape(columns, b.Concat(batch, b.ints(geometry.group, depth, -1), axis=0))
-    kernel = b.Reshape(widened(b, w), b.ints(geometry.group, maps // geometry.group, depth))
+    kernel = b.Reshape(widened(b, w), b.ints(geometry.group, out_channels // geometry.group, depth))
     y = b.reshape(b.MatMul(kernel, columns), node.outputs[0])
     return b.cast(y if bias is None else b.Add(y, per_channel(b, bias, x)), x.tensor.dtype)
 

@@ -15,7 +15,7 @@ _TILE: Final = 1 << 16  # elements of a depthwise accumulator: it stays in L2
 
 
 def convolve(x: Array, w: Array, geometry: WindowGeometry, group: int) -> Array:
-    """Convolve x (batch, channels, ...) with weights (maps, channels / group, ...)."""
+    """Convolve x (batch, channels, ...) with weights (out_channels, channels / group, ...)."""
     y = np.empty((x.shape[0], w.shape[0], *geometry.outs), x.dtype)
     if y.size == 0:
         return y
@@ -36,19 +36,19 @@ def _covers(geometry: WindowGeometry) -> bool:
 
 
 def _pointwise(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int) -> None:
-    n, maps = y.shape[:2]
+    n, out_channels = y.shape[:2]
     steps = zip(geometry.outs, geometry.strides, strict=True)
     strided = x[:, :, *(slice(0, (o - 1) * s + 1, s) for o, s in steps)]
     columns = strided.reshape(n, group, w.shape[1], math.prod(geometry.outs))
-    matrix = w.reshape(group, maps // group, w.shape[1])
-    np.matmul(matrix, columns, out=y.reshape(n, group, maps // group, columns.shape[-1]))
+    matrix = w.reshape(group, out_channels // group, w.shape[1])
+    np.matmul(matrix, columns, out=y.reshape(n, group, out_channels // group, columns.shape[-1]))
 
 
 def _unfolded(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int) -> None:
     """im2col: each output's inputs become a column; one matrix product per block of columns."""
     n, channels = x.shape[:2]
-    maps, taps = w.shape[0], geometry.n_taps
-    matrix = w.reshape(group, maps // group, w.shape[1] * taps)
+    out_channels, taps = w.shape[0], geometry.n_taps
+    matrix = w.reshape(group, out_channels // group, w.shape[1] * taps)
     column = max(1, channels * taps)
     limit = max(1, SCRATCH_BYTES // (column * x.itemsize))
     scratch = np.empty(column * min(limit, n * math.prod(geometry.outs)), x.dtype)
@@ -61,7 +61,7 @@ def _unfolded(x: Array, w: Array, y: Array, geometry: WindowGeometry, group: int
         _unfold(x[batch], columns, geometry, tuple(parts))
         flat = columns.reshape(sizes[0], group, w.shape[1] * taps, count // sizes[0])
         product = np.matmul(matrix, flat)
-        y[batch, :, *parts] = product.reshape(sizes[0], maps, *sizes[1:])
+        y[batch, :, *parts] = product.reshape(sizes[0], out_channels, *sizes[1:])
 
 
 def _unfold(x: Array, columns: Array, geometry: WindowGeometry, parts: Slices) -> None:
@@ -105,21 +105,21 @@ def add_transposed(x: Array, w: Array, y: Array, geometry: WindowGeometry, group
     `geometry` is that of the convolution from y to x.
     """
     n, channels = x.shape[:2]
-    maps, taps = y.shape[1], geometry.n_taps
-    matrix = w.reshape(group, channels // group, maps // group * taps).transpose(0, 2, 1)
-    limit = max(1, SCRATCH_BYTES // max(1, maps * taps * x.itemsize))
+    out_channels, taps = y.shape[1], geometry.n_taps
+    matrix = w.reshape(group, channels // group, out_channels // group * taps).transpose(0, 2, 1)
+    limit = max(1, SCRATCH_BYTES // max(1, out_channels * taps * x.itemsize))
     for batch, *parts in blocks((n, *geometry.outs), limit):
         sizes = tuple(p.stop - p.start for p in (batch, *parts))
         count = math.prod(sizes[1:])
         columns = x[batch, :, *parts].reshape(sizes[0], group, channels // group, count)
-        product = np.matmul(matrix, columns).reshape(sizes[0], maps, taps, *sizes[1:])
+        product = np.matmul(matrix, columns).reshape(sizes[0], out_channels, taps, *sizes[1:])
         col2im_add(product, y[batch], geometry, tuple(parts))
 
 
 def col2im_add(
     columns: Array, y: Array, geometry: WindowGeometry, parts: Slices | None = None
 ) -> None:
-    """Add columns (batch, maps, taps, positions...) to the elements of y that each tap reads."""
+    """Add columns (batch, channels, taps, positions...) to what each tap reads of y."""
     for tap, outs, ins in geometry.taps(parts):
         y[:, :, *ins] += columns[:, :, tap][:, :, *outs]
 

@@ -41,16 +41,16 @@ CONV: Final[dict[str, Any]] = {**GEOMETRY, "auto_pad": b"NOTSET", "group": 1}
 
 
 def conv_shape(g: Scope, x: Fact, w: Fact, b: Fact | None, attrs: Mapping[str, Any]) -> Shape:
-    """Return a convolution's output shape; weights are (maps, channels / group, *kernel)."""
+    """Return the output shape; weights are (out_channels, channels / group, *kernel)."""
     kernel = conv_kernel(g, x, w, attrs)
-    maps, group = w.dims[0], attrs["group"]
+    out_channels, group = w.dims[0], attrs["group"]
     what = f"channels of x, and of the weights times group={group}, differ"
     g.equal(x.dims[1], w.dims[1] * group, what)
-    g.divides(group, maps, "group must divide the number of feature maps")
-    check_bias(g, b, maps)
+    g.divides(group, out_channels, "group must divide the output channels")
+    check_bias(g, b, out_channels)
     window = window_of(kernel, attrs)
     window.check(g, x.dims[2:])
-    return (x.dims[0], maps, *window.outs(x.dims[2:]))
+    return (x.dims[0], out_channels, *window.outs(x.dims[2:]))
 
 
 def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
@@ -75,13 +75,13 @@ def conv_kernel(g: Scope, x: Fact, w: Fact, attrs: Mapping[str, Any]) -> Shape:
     return tuple(g.equal(k, s, f"{what} {i}") for i, (k, s) in pairs)
 
 
-def check_bias(g: Scope, b: Fact | None, maps: Size) -> None:
-    """Require a bias of one number per feature map."""
+def check_bias(g: Scope, b: Fact | None, out_channels: Size) -> None:
+    """Require a bias of one number per output channel."""
     if b is None:
         return
     if b.rank != 1:
         raise ShapeError(f"the bias must be a vector, got rank {b.rank}")
-    g.equal(b.dims[0], maps, "the bias does not hold one number per feature map")
+    g.equal(b.dims[0], out_channels, "the bias does not hold one number per output channel")
 
 
 conv = Op("Conv", 22, "x:T w:T b:T?", "y:T", attrs=CONV, types={"T": FLOATS})
@@ -108,17 +108,17 @@ conv_transpose = Op(
 
 @conv_transpose.infer
 def infer_transposed(g: Scope, x: Fact, w: Fact, b: Fact | None, **attrs: Any) -> Fact:
-    """The fact of a transposed convolution; weights are (channels, maps / group, *kernel)."""
+    """Infer ConvTranspose; weights are (channels, out_channels / group, *kernel)."""
     kernel = conv_kernel(g, x, w, attrs)
     group = attrs["group"]
     g.equal(x.dims[1], w.dims[0], "channels of x and of the weights differ")
     g.divides(group, w.dims[0], "group must divide the channels")
-    maps = w.dims[1] * group
-    check_bias(g, b, maps)
+    out_channels = w.dims[1] * group
+    check_bias(g, b, out_channels)
     sizes = transposed_sizes(window_of(kernel, attrs), x.dims[2:], attrs)
     for i, size in enumerate(sizes):
         g.at_least(size, 0, f"pads remove more than there is along spatial axis {i}")
-    return Fact(x.dtype, (x.dims[0], maps, *sizes))
+    return Fact(x.dtype, (x.dims[0], out_channels, *sizes))
 
 
 def _natural_sizes(window: Window, spatial: Shape, attrs: Mapping[str, Any]) -> Shape:

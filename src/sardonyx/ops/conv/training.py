@@ -37,14 +37,14 @@ def _(g: Scope, x: Fact, dy: Fact, **attrs: Any) -> Fact:
         raise ShapeError(f"x and dy must have the same rank, got {x.rank} and {dy.rank}")
     window = window_of(kernel, attrs)
     axis = _channel_axis(attrs)
-    (channels, spatial), (maps, outs) = (_sizes(v, axis) for v in (x, dy))
+    (channels, spatial), (out_channels, outs) = (_sizes(v, axis) for v in (x, dy))
     window.check(g, spatial)
     g.equal(x.dims[0], dy.dims[0], "x and dy differ in batch")
     for have, size in zip(outs, window.outs(spatial), strict=True):
         g.equal(have, size, "dy does not have the output's size")
     g.divides(group, channels, "group must divide the channels of x")
-    g.divides(group, maps, "group must divide the channels of dy")
-    return x.shaped((maps, channels // group, *kernel))
+    g.divides(group, out_channels, "group must divide the channels of dy")
+    return x.shaped((out_channels, channels // group, *kernel))
 
 
 def _channel_axis(attrs: dict[str, Any]) -> int:
@@ -64,16 +64,16 @@ def _(x: Array, dy: Array, **attrs: Any) -> Array:
     kernel, group = tuple(attrs["kernel_shape"]), attrs["group"]
     x, dy = (np.moveaxis(v, _channel_axis(attrs), 1) for v in (x, dy))
     n, channels = x.shape[:2]
-    outs = dy.shape[1]
+    out_channels = dy.shape[1]
     geometry = window_geometry(window_of(kernel, attrs), x.shape[2:])
     images = x.reshape(n, group, channels // group, *x.shape[2:])
-    grads = dy.reshape(n, group, outs // group, *dy.shape[2:])
-    dw = np.zeros((group, outs // group, channels // group, geometry.n_taps), x.dtype)
+    grads = dy.reshape(n, group, out_channels // group, *dy.shape[2:])
+    dw = np.zeros((group, out_channels // group, channels // group, geometry.n_taps), x.dtype)
     for tap, at, ins in geometry.taps():
         left, right = grads[:, :, :, *at], images[:, :, :, *ins]
         left, right = (v.reshape(*v.shape[:3], math.prod(v.shape[3:])) for v in (left, right))
         dw[..., tap] = np.einsum("ngop,ngcp->goc", left, right, optimize=True)
-    return dw.reshape(outs, channels // group, *kernel)
+    return dw.reshape(out_channels, channels // group, *kernel)
 
 
 OPS: Final = (weight_gradient,)

@@ -181,7 +181,7 @@ conv_integer = Op(
 
 
 def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
-    """Check parameters of the weights: one number, or one per feature map."""
+    """Check parameters of the weights: one number, or one per output channel."""
     if w.rank < 3:
         raise ShapeError(f"the weights must have 3 dims or more, got {w}")
     for name, fact in facts.items():
@@ -189,7 +189,9 @@ def check_maps(g: Scope, w: Fact, **facts: Fact | None) -> None:
             continue
         if fact.rank != 1:
             raise ShapeError(f"{name} must be one number or a vector, got {fact}")
-        g.equal_or_one(fact.dims[0], w.dims[0], f"{name} does not have one number per feature map")
+        g.equal_or_one(
+            fact.dims[0], w.dims[0], f"{name} does not have one number per output channel"
+        )
 
 
 @conv_integer.infer
@@ -211,7 +213,7 @@ def exact_conv(
 
 
 def per_map(param: Any, n_trailing: int) -> Any:
-    """Reshape a parameter per feature map, if present, to broadcast over `n_trailing` axes."""
+    """Reshape a parameter per output channel, if present, to broadcast over `n_trailing` axes."""
     if param is None or param.size == 1:
         return per_column(param)
     return param.reshape(-1, *(1,) * n_trailing)

@@ -13,15 +13,20 @@ from sardonyx.ops.conv.standard import transposed_front
 from sardonyx.ops.sliding_window import Ints, Window, numbers, window_of
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.epilogue import Epilogue, epilogue
+from sardonyx.providers.cpu.epilogue import Epilogue, epilogue_of
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowerings, for_types
 from sardonyx.providers.cpu.sliding_window import MAX_SPATIAL, unsupported, window_ints
 
-PANEL: Final = 32  # output channels of a packed panel
-NARROW: Final = 16  # output channels of a group, below which groups share vectors
-FEW_CHANNELS: Final = 12  # output channels, up to which vectors may hold neighbouring outputs
+PANEL: Final = 32  # output channels of a packed panel: kPanel in native/kernels/matmul/tile.h
+# Output channels of a group, below which vectors hold channels of several groups (depthwise.cc):
+# panels of 32 would be mostly padding.
+NARROW: Final = 16
+# Output channels up to which vectors may hold neighbouring outputs, for the same reason: the most
+# that few_channels.cc is instantiated for, as its accumulators have to stay in registers.
+FEW_CHANNELS: Final = 12
 MAX_REACH: Final = 1 << 16  # elements that a window may span, with its dilation, to be cached
-MAX_DEPTH: Final = 256  # input channels that a matmul accumulates in one pass
+# Input channels that a matmul accumulates in one pass: kDepth in native/kernels/matmul/tile.h.
+MAX_DEPTH: Final = 256
 # Sides of output tiles by kernel: F(4x4,3x3) and F(2x2,5x5), both with 6x6 transformed tiles.
 WINOGRAD_TILES: Final[dict[Shape, int]] = {(3, 3): 4, (5, 5): 2}
 MIN_CHANNELS: Final = 16  # for Winograd
@@ -31,14 +36,15 @@ MAX_PHASES: Final = 4096  # of a transposed convolution: the product of its stri
 
 
 def conv(node: Node) -> Call | No:
+    """Lower to the kernel that `_algorithm` chooses; constant weights are packed."""
     operands = _operands(node)
     if isinstance(operands, No):
         return operands
-    x, w, window, after = operands
-    ints = (*window_ints(window, x.tensor.dims[1:-1]), node.attrs["group"], *after.ints)
+    x, w, window, epilogue = operands
+    ints = (*window_ints(window, x.tensor.dims[1:-1]), node.attrs["group"], *epilogue.ints)
     if w.is_const:
-        return _call(*_algorithm(node, w, window), x, ints, after)
-    return _call(_unpacked_algorithm(node, w, window), w, x, ints, after)
+        return _call(*_algorithm(node, w, window), x, ints, epilogue)
+    return _call(_unpacked_algorithm(node, w, window), w, x, ints, epilogue)
 
 
 def _unpacked_algorithm(node: Node, w: Value, window: Window) -> str:
@@ -52,9 +58,10 @@ def _unpacked_algorithm(node: Node, w: Value, window: Window) -> str:
 
 def _is_depthwise(node: Node, w: Value, window: Window) -> bool:
     """Whether a convolution is depthwise or nearly so: vectors hold channels of several groups."""
-    outs, channels = (w.tensor.static or ())[:2]
+    out_channels, channels = (w.tensor.static or ())[:2]
     group, extent = node.attrs["group"], math.prod(numbers(window.extents))
-    return group > 1 and outs // group < NARROW and channels < NARROW and extent <= MAX_REACH
+    is_narrow = max(out_channels // group, channels) < NARROW
+    return group > 1 and is_narrow and extent <= MAX_REACH
 
 
 def _operands(node: Node) -> tuple[Value, Value, Window, Epilogue] | No:
@@ -66,41 +73,45 @@ def _operands(node: Node) -> tuple[Value, Value, Window, Epilogue] | No:
     if 0 in shape:
         return No("the weights are empty")
     window = window_of(shape[2:], node.attrs)
-    after = unsupported(window) or epilogue(node)
-    return after if isinstance(after, No) else (x, w, window, after)
+    epilogue = unsupported(window) or epilogue_of(node)
+    return epilogue if isinstance(epilogue, No) else (x, w, window, epilogue)
 
 
 def _call(
-    kernel: str, weights: Value | Packed, x: Value, ints: tuple[Size, ...], after: Epilogue
+    kernel: str, weights: Value | Packed, x: Value, ints: tuple[Size, ...], epilogue: Epilogue
 ) -> Call:
-    inputs = (x, weights, *after.operands)
-    return Call(kernel, inputs, ints, after.floats, shares=after.shares, writes_rows=True)
+    inputs = (x, weights, *epilogue.operands)
+    return Call(kernel, inputs, ints, epilogue.floats, shares=epilogue.shares, writes_rows=True)
 
 
 def _algorithm(node: Node, w: Value, window: Window) -> tuple[str, Packed]:
     """Choose the kernel of a convolution; return it and the weights in its packed layout."""
-    outs, channels, *kernel = w.tensor.static or ()
+    out_channels, channels, *kernel = w.tensor.static or ()
     group, taps = node.attrs["group"], math.prod(kernel)
     extent = math.prod(numbers(window.extents))
     if _is_depthwise(node, w, window):
-        return "conv_depthwise_f32", _packed(w, 1, outs, channels * taps)
+        return "conv_depthwise_f32", _packed(w, 1, out_channels, channels * taps)
     is_dense = window.strides[-1] <= kernel[-1] and channels * extent <= MAX_REACH
-    if group == 1 and outs <= FEW_CHANNELS and is_dense:
-        return "conv_few_channels_f32", _packed(w, 1, outs, channels * taps)
+    if group == 1 and out_channels <= FEW_CHANNELS and is_dense:
+        return "conv_few_channels_f32", _packed(w, 1, out_channels, channels * taps)
     is_winograd = _is_winograd(node, window, input_of(node, 0), node.outputs[0])
     if MULTIPLIES_BF16 and node.attrs["bf16"] and not is_winograd:
-        return "conv_bf16", _packed(w, group, outs, -(-channels * taps // 2), "conv_pack_bf16")
+        return "conv_bf16", _packed(
+            w, group, out_channels, -(-channels * taps // 2), "conv_pack_bf16"
+        )
     name = "conv_winograd_f32" if is_winograd else "conv_f32"
-    return name, _packed(w, group, outs, channels * taps)
+    return name, _packed(w, group, out_channels, channels * taps)
 
 
-def _packed(w: Value, group: int, outs: int, depth: int, kernel: str = "conv_pack") -> Packed:
-    return Packed(w, kernel, group * _packed_bytes(outs // group, depth), (group,))
+def _packed(
+    w: Value, group: int, out_channels: int, depth: int, kernel: str = "conv_pack"
+) -> Packed:
+    return Packed(w, kernel, group * _packed_bytes(out_channels // group, depth), (group,))
 
 
-def _packed_bytes(outs: int, depth: int) -> int:
+def _packed_bytes(out_channels: int, depth: int) -> int:
     """Return the bytes of packed weights: whole panels of floats, or of pairs of bf16."""
-    return -(-outs // PANEL) * PANEL * depth * 4
+    return -(-out_channels // PANEL) * PANEL * depth * 4
 
 
 def _is_winograd(node: Node, window: Window, x: Value, y: Value) -> bool:
@@ -110,11 +121,11 @@ def _is_winograd(node: Node, window: Window, x: Value, y: Value) -> bool:
     """
     if window.kernel not in WINOGRAD_TILES or window.strides != (1, 1) or node.attrs["group"] != 1:
         return False
-    *outs, maps = y.tensor.dims[1:]
+    *outs, out_channels = y.tensor.dims[1:]
     channels = x.tensor.dims[-1]
-    if not isinstance(maps, int) or not isinstance(channels, int):
+    if not isinstance(out_channels, int) or not isinstance(channels, int):
         return False
-    is_wide = channels >= MIN_CHANNELS and maps >= MIN_CHANNELS
+    is_wide = min(channels, out_channels) >= MIN_CHANNELS
     # Accumulation passes must have equal depths.
     return is_wide and channels % -(-channels // MAX_DEPTH) == 0 and _fills_tiles(outs, window)
 
@@ -143,28 +154,28 @@ def conv_transpose(node: Node) -> Call | No:
     operands = _operands(node)
     if isinstance(operands, No):
         return operands
-    x, w, window, after = operands
+    x, w, window, epilogue = operands
     if math.prod(window.strides) > MAX_PHASES:
         return No(f"the strides {window.strides} are too large")
-    channels, outs, *kernel = w.tensor.static or ()
+    channels, out_channels, *kernel = w.tensor.static or ()
     group, taps = node.attrs["group"], math.prod(kernel)
     spatial = x.tensor.dims[1:-1]
     front = transposed_front(window, (spatial, node.outputs[0].tensor.dims[1:-1]), node.attrs)
-    is_joined = int(set(front) == {0} and _is_joined(node, window, (outs, *kernel)))
+    is_joined = int(set(front) == {0} and _is_joined(node, window, (out_channels, *kernel)))
     ones = (1,) * (MAX_SPATIAL - len(spatial))  # the packing kernel expects three spatial axes
     layout = (*ones, *kernel, *ones, *window.strides, *ones, *window.dilations, group, is_joined)
     if is_joined:
-        size = _packed_bytes(taps * outs, channels)
+        size = _packed_bytes(taps * out_channels, channels)
     else:
-        size = group * _packed_bytes(outs, channels // group * taps)
+        size = group * _packed_bytes(out_channels, channels // group * taps)
     weights = Packed(w, "conv_transpose_pack", size, layout) if w.is_const else w
     begins = [e - 1 - f for e, f in zip(numbers(window.extents), front, strict=True)]
     if set(window.strides) == {1} and not is_joined and all(_is_count(b) for b in begins):
-        ints = (*kernel, *window.strides, *window.dilations, *begins, group, *after.ints)
-        return _call(_flipped_algorithm(node, window), weights, x, ints, after)
+        ints = (*kernel, *window.strides, *window.dilations, *begins, group, *epilogue.ints)
+        return _call(_flipped_algorithm(node, window), weights, x, ints, epilogue)
     sizes = (*window.kernel, *window.strides, *window.dilations, *front)
     name = "conv_transpose_f32" if w.is_const else "conv_transpose_unpacked_f32"
-    return _call(name, weights, x, (*sizes, group, is_joined, *after.ints), after)
+    return _call(name, weights, x, (*sizes, group, is_joined, *epilogue.ints), epilogue)
 
 
 def _is_count(number: Size) -> bool:
@@ -196,6 +207,7 @@ def _is_joined(node: Node, window: Window, columns: Ints) -> bool:
 
 
 def col2im(node: Node) -> Call | No:
+    """Lower Col2Im, which adds overlapping blocks to an image of known size."""
     x, out = input_of(node, 0), node.outputs[0].tensor
     block = input_of(node, 2).tensor.ints
     if block is None or input_of(node, 1).tensor.sym is None:
@@ -206,6 +218,7 @@ def col2im(node: Node) -> Call | No:
 
 
 def deform_columns(node: Node) -> Call | No:
+    """Lower the im2col of a DeformConv: the samples that each output reads, interpolated."""
     window = window_of(node.attrs["kernel_shape"], node.attrs)
     sliding = window_ints(window, input_of(node, 0).tensor.dims[2:])
     ints = (*sliding, node.attrs["offset_group"])

@@ -34,7 +34,7 @@ class Epilogue:
     shares: tuple[tuple[int, int], ...]  # as a Call has them
 
 
-def epilogue(node: Node) -> Epilogue | No:
+def epilogue_of(node: Node) -> Epilogue | No:
     """Return the epilogue of a float32 convolution."""
     operands = [v for v in node.inputs[2:] if v is not None]
     rest = EpilogueSplitter(list(node.attrs["code"] or ()), operands)

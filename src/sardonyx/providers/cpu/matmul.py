@@ -42,9 +42,9 @@ def fused_matmul(node: Node) -> Call | No:
         if attrs["code"] or (attrs["alpha"] != 1 and dtype is not F64):
             return No(f"no kernel for a matmul of {dtype} with an epilogue")
         return Call("matmul", (a, b), (*transposes, 0, 0, *_NO_CODE), (float(attrs["alpha"]),))
-    after = _epilogue(node, operands)
-    if isinstance(after, No):
-        return after
+    epilogue = _epilogue_of(node, operands)
+    if isinstance(epilogue, No):
+        return epilogue
     is_bf16 = MULTIPLIES_BF16 and (attrs["bf16"] == 1 or dtype is BF16)
     right, dims = _prepacked(b, attrs["trans_b"], is_bf16)
     is_packed = isinstance(right, Packed)
@@ -52,10 +52,10 @@ def fused_matmul(node: Node) -> Call | No:
         transposes = (attrs["trans_a"], 0)
     return Call(
         ("matmul_packed" if is_packed else "matmul") + _SUFFIX[is_bf16],
-        (a, right, *after.operands),
-        (*transposes, after.ints[0], len(dims), *dims, *after.ints[1:]),
-        (float(attrs["alpha"]), *after.floats),
-        shares=after.shares,
+        (a, right, *epilogue.operands),
+        (*transposes, epilogue.ints[0], len(dims), *dims, *epilogue.ints[1:]),
+        (float(attrs["alpha"]), *epilogue.floats),
+        shares=epilogue.shares,
         writes_rows=b.tensor.rank > 1,
     )
 
@@ -87,7 +87,7 @@ def _uncast(b: Value) -> Value:
     return b
 
 
-def _epilogue(node: Node, operands: list[Value]) -> Epilogue | No:
+def _epilogue_of(node: Node, operands: list[Value]) -> Epilogue | No:
     """Split the fused code: initial accumulators, bias and Relu are options of the tile kernel."""
     y, rest = node.outputs[0], EpilogueSplitter(list(node.attrs["code"] or ()), operands)
     is_matrix = all(input_of(node, i).tensor.rank > 1 for i in (0, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, NamedTuple
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.dim import Size
@@ -92,21 +92,21 @@ def _tap_groups(lines: int, columns: int) -> int:
     return columns if columns == 3 and 2 <= lines <= _GROUP else -(-lines * columns // _GROUP)
 
 
-def grouped_bytes(groups: int, channels: int, maps: int, taps: int) -> int:
+def grouped_bytes(groups: int, channels: int, out_channels: int, taps: int) -> int:
     """Return the bytes of weights packed for groups of few channels; 0 if there is no kernel.
 
     The layout is that of native/kernels/quantize/grouped_int8.cc: groups are joined until they have
     whole fours of channels, and blocks of outputs hold several of them.
     """
     joined = _GROUP // math.gcd(channels, _GROUP)
-    fours, wide = channels * joined // _GROUP, maps * joined
+    fours, wide = channels * joined // _GROUP, out_channels * joined
     per_step = _OUTPUTS // wide * wide if wide <= _OUTPUTS else wide
     # Vectors load the fours of all their groups at once.
     span = (per_step // wide - 1) * fours + 1
-    if groups % joined or span > _OUTPUTS or max(channels, maps) > _MAX_GROUP:
+    if groups % joined or span > _OUTPUTS or max(channels, out_channels) > _MAX_GROUP:
         return 0
-    blocks = -(-groups * maps // per_step) * -(-per_step // _OUTPUTS)
-    return blocks * (taps + 1) * fours * _GROUP * _OUTPUTS + groups * maps * 4
+    blocks = -(-groups * out_channels // per_step) * -(-per_step // _OUTPUTS)
+    return blocks * (taps + 1) * fours * _GROUP * _OUTPUTS + groups * out_channels * 4
 
 
 def _can_copy(window: Window) -> bool:
@@ -180,7 +180,7 @@ def qmatmul(node: Node) -> Call | No:
 
 
 def qconv(node: Node) -> Call | No:
-    """Lower to im2col and a matmul per group, or to a depthwise kernel."""
+    """Lower to a depthwise kernel, one for groups of few channels, or im2col and matmuls."""
     o = _operands(node)
     shape = o.w.tensor.static
     if not node.attrs["channels_last"]:
@@ -193,32 +193,89 @@ def qconv(node: Node) -> Call | No:
     if reason := o.unsupported():
         return No(reason)
     sliding = window_ints(window, o.x.tensor.dims[1:-1])
-    outs, channels, width, taps = shape[0], shape[1], shape[-1], math.prod(shape[2:])
-    group, lines = node.attrs["group"], taps // width
     w_type, w_zero = o.packed_weights()
-    rest = o.after_weights(w_zero)
-    # Depthwise kernels hold channels in vectors.
-    if channels == 1 and group == outs and group > 1 and taps <= _MAX_TAPS:
-        size = -(-outs // _BLOCK) * _BLOCK * (_tap_groups(lines, width) * _GROUP + 4)
-        packed = Packed(o.w, "qdepthwise_pack", size, (outs, lines, width))
-        ints = (w_type, *sliding)
-        return Call("qdepthwise", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
-    columns = outs // group
-    has_copy = len(shape) < 5 and _can_copy(window)
+    conv = _QConv(o.w, window, shape, node.attrs["group"], (w_type, *sliding))
+    lowered = _depthwise(conv) or _grouped(conv) or _im2col(conv)
+    operands = (o.x, lowered.weights, *o.after_weights(w_zero))
+    return Call(lowered.kernel, operands, lowered.ints, _bounds(node), writes_rows=True)
+
+
+@frozen
+class _QConv:
+    """An 8-bit convolution with constant weights [out_channels, channels of a group, *kernel]."""
+
+    w: Value
+    window: Window
+    shape: tuple[int, ...]  # of the weights
+    group: int
+    ints: tuple[Size, ...]  # arguments of all kernels: the type of the weights, and the window
+
+    @property
+    def channels(self) -> int:
+        """The input channels of a group."""
+        return self.shape[1]
+
+    @property
+    def group_outs(self) -> int:
+        """The output channels of a group."""
+        return self.shape[0] // self.group
+
+    @property
+    def width(self) -> int:
+        """The taps in a line of the kernel."""
+        return self.shape[-1]
+
+    @property
+    def taps(self) -> int:
+        """The elements of the kernel."""
+        return math.prod(self.shape[2:])
+
+
+class _LoweredConv(NamedTuple):
+    """The kernel of a convolution, its packed weights and its integer arguments."""
+
+    kernel: str
+    weights: Packed
+    ints: tuple[Size, ...]
+
+
+def _depthwise(conv: _QConv) -> _LoweredConv | None:
+    """Lower to the depthwise kernel, which holds channels in vectors."""
+    out_channels, taps = conv.shape[0], conv.taps
+    if conv.channels != 1 or not conv.group == out_channels > 1 or taps > _MAX_TAPS:
+        return None
+    lines = taps // conv.width
+    size = -(-out_channels // _BLOCK) * _BLOCK * (_tap_groups(lines, conv.width) * _GROUP + 4)
+    weights = Packed(conv.w, "qdepthwise_pack", size, (out_channels, lines, conv.width))
+    return _LoweredConv("qdepthwise", weights, conv.ints)
+
+
+def _grouped(conv: _QConv) -> _LoweredConv | None:
+    """Lower to the kernel for groups of few channels."""
+    has_copy = len(conv.shape) < 5 and _can_copy(conv.window)
     # Pixels of wide groups are read in place as rows of a product.
-    is_product = _is_pointwise(window) and min(channels, columns) >= _PANEL and channels % 4 == 0
-    is_few = group > 1 and has_copy and not is_product
-    if is_few and (size := grouped_bytes(group, channels, columns, taps)):
-        packed = Packed(o.w, "qgrouped_pack", size, (group, channels, columns, taps))
-        ints = (w_type, *sliding, group)
-        return Call("qgrouped", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
+    is_wide = min(conv.channels, conv.group_outs) >= _PANEL and conv.channels % 4 == 0
+    if conv.group == 1 or not has_copy or (is_wide and _is_pointwise(conv.window)):
+        return None
+    sizes = (conv.group, conv.channels, conv.group_outs, conv.taps)
+    if not (size := grouped_bytes(*sizes)):
+        return None
+    weights = Packed(conv.w, "qgrouped_pack", size, sizes)
+    return _LoweredConv("qgrouped", weights, (*conv.ints, conv.group))
+
+
+def _im2col(conv: _QConv) -> _LoweredConv:
+    """Lower to im2col and a matmul per group, whose columns are output channels."""
+    channels, columns, width, taps = conv.channels, conv.group_outs, conv.width, conv.taps
+    lines = taps // width
     # The image has channels last, the weights first: k runs over the pixels of a line, then over
     # the channels of each. Strides of group, line, pixel, channel and column.
     strides = (columns * channels * taps, width, 1, taps, channels * taps)
-    size = group * packed_bytes(channels * width, columns, lines)
-    packed = Packed(o.w, "qgemm_pack", size, (group, lines, width, channels, columns, *strides))
-    ints = (w_type, group, outs, *sliding)
-    return Call("qconv", (o.x, packed, *rest), ints, _bounds(node), writes_rows=True)
+    size = conv.group * packed_bytes(channels * width, columns, lines)
+    layout = (conv.group, lines, width, channels, columns, *strides)
+    weights = Packed(conv.w, "qgemm_pack", size, layout)
+    w_type, *sliding = conv.ints
+    return _LoweredConv("qconv", weights, (w_type, conv.group, conv.shape[0], *sliding))
 
 
 def qadd(node: Node) -> Call:

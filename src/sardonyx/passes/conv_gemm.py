@@ -64,13 +64,13 @@ def conv_batch_norm(b: Builder, x: Value, w: Value, conv: Node, norm: Node) -> V
     need(not norm.attrs["training_mode"], "statistics come from the batch")
     dtype = w.tensor.dtype
     need(all(v.tensor.dtype is dtype for v in vectors), "types differ")
-    gamma, beta, centre, spread, *bias = (_as_float64(v) for v in vectors)
+    gamma, beta, mean, variance, *bias = (_as_float64(v) for v in vectors)
     # gamma (conv + bias - mean) / sqrt(var + eps) + beta is a factor and a shift per channel. In
     # float64: the result is rounded once, to the type of the weights.
     with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(spread + norm.attrs["epsilon"])
-        moved = beta - (centre - bias[0] if bias else centre) * factor
-    return _conv(b, conv, _scaled(b, w, factor), b.const(moved, dtype))
+        factor = gamma / np.sqrt(variance + norm.attrs["epsilon"])
+        shift = beta - (mean - bias[0] if bias else mean) * factor
+    return _conv(b, conv, _scaled(b, w, factor), b.const(shift, dtype))
 
 
 def _as_float64(vector: Value) -> Any:

@@ -93,14 +93,14 @@ def build_conv(make: NodeMaker, node: Node, images: list[Value]) -> Value:
 
 def build_batch_norm(make: NodeMaker, node: Node, images: list[Value]) -> Value:
     """BatchNormalization with constant statistics: a factor and a shift per channel."""
-    gamma, beta, centre, spread = (
+    gamma, beta, mean, variance = (
         v.const.read().astype(np.float64)  # type: ignore[union-attr]
         for v in node.inputs[1:5]
     )
     # In float64, then rounded once. A variance below -epsilon gives NaN, as the op does.
     with np.errstate(all="ignore"):
-        factor = gamma / np.sqrt(spread + node.attrs["epsilon"])
-        shift = beta - centre * factor
+        factor = gamma / np.sqrt(variance + node.attrs["epsilon"])
+        shift = beta - mean * factor
     fact = nhwc_fact(node.outputs[0].tensor)
     y = make("Mul", images[0], typed_constant(factor, fact.dtype), like=fact)
     return make("Add", y, typed_constant(shift, fact.dtype), like=fact)
@@ -117,8 +117,8 @@ def build_instance_norm(make: NodeMaker, node: Node, images: list[Value]) -> Val
     centred = make("Sub", x, mean, like=fact)
     variance = _mean_square(make, centred, one)
     epsilon = typed_constant(node.attrs["epsilon"], fact.dtype)
-    spread = make("Sqrt", make("Add", variance, epsilon, like=one), like=one)
-    factor = make("Div", node.inputs[1], spread, like=one)
+    stddev = make("Sqrt", make("Add", variance, epsilon, like=one), like=one)
+    factor = make("Div", node.inputs[1], stddev, like=one)
     y = make("Mul", centred, factor, like=fact)
     return make("Add", y, node.inputs[2], like=fact)
 

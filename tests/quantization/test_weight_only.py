@@ -184,8 +184,9 @@ def test_nodes_are_chosen(tmp_path):
 def test_weights_are_quantized_once_as_they_are_written(tmp_path, monkeypatch):
     """With external data each weight is read once, while the file is written."""
     calls = []
+    by_columns = rounding.by_columns
     monkeypatch.setattr(
-        rounding, "default", lambda w, f, d=rounding.default: calls.append(1) or d(w, f)
+        rounding, "by_columns", lambda w, f, round_: calls.append(1) or by_columns(w, f, round_)
     )
     model = matmul_model(256, 512)
     model.graph.node.append(helper.make_node("MatMul", ["x", "v"], ["z"], "other"))

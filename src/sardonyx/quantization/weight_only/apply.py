@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,9 +18,9 @@ from sardonyx.load.model import Model
 from sardonyx.ops.inference import axis_of
 from sardonyx.quantization.quantized_weight import release
 from sardonyx.quantization.weight_only import rounding
-from sardonyx.quantization.weight_only.calibrated import Method, quantize_calibrated
+from sardonyx.quantization.weight_only.algorithms import ALGORITHMS, Algorithm, Quantizer
+from sardonyx.quantization.weight_only.calibrated import quantize_calibrated
 from sardonyx.quantization.weight_only.configs import WeightOnlyQuantConfig, samples_of
-from sardonyx.quantization.weight_only.gptq import Rounding
 from sardonyx.quantization.weight_only.grid import Format, Grid
 from sardonyx.quantization.weight_only.rewrite import (
     NameSuffixes,
@@ -31,11 +31,8 @@ from sardonyx.quantization.weight_only.rewrite import (
 from sardonyx.quantization.weight_only.stored import Codes, Spool, StoredLayout, lazy_weight
 
 Array = np.ndarray[Any, Any]
-Rounder = Callable[[Array, Format], Codes]
-
-_CALIBRATED: Final = frozenset(("GPTQ", "AWQ", "nvidia_awq"))
-# Algorithms whose tensors onnxruntime names after bits and block size, as neural_compressor does.
-_COMPRESSOR: Final = frozenset(("RTN", "k_quant", "GPTQ"))
+# Fields of a format by the keys of customized_weight_config.
+_PER_NODE_KEYS: Final = {"bits": "bits", "group_size": "block"}
 
 
 @frozen
@@ -48,6 +45,11 @@ class Settings:
     excluded: frozenset[str]
     included: frozenset[str]
 
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm of the configuration."""
+        return ALGORITHMS[self.config.algorithm]
+
     def takes(self, node: Node) -> bool:
         """Return whether a node is to be quantized, if its op can be."""
         if node.name in self.excluded:
@@ -58,7 +60,7 @@ class Settings:
     def form_of(self, node: Node) -> Format:
         """Return the format of a node's weight: the common one, or that of the node."""
         own = (self.config.customized_weight_config or {}).get(node.name, {})
-        changes = {ours: own[theirs] for theirs, ours in _OWN.items() if theirs in own}
+        changes = {field: own[key] for key, field in _PER_NODE_KEYS.items() if key in own}
         if "scheme" in own:
             changes["is_symmetric"] = own["scheme"] == "sym"
         form = replace(self.form, **changes) if changes else self.form
@@ -69,16 +71,13 @@ class Settings:
         return form
 
 
-_OWN: Final = {"bits": "bits", "group_size": "block"}
-
-
 def apply(model: Model, settings: Settings) -> None:
     """Quantize weights of a model, whose graph is changed."""
     main: dict[Node, Format] = {}
     rest: list[Node] = []
     for node in list(model.graph.all_nodes()):
         if settings.takes(node):
-            if node.op.name == "Gather" and settings.config.algorithm == "DEFAULT":
+            if node.op.name == "Gather" and settings.algorithm.quantizes_gather:
                 _quantize_gather(node, settings)
             elif matmul_weight(node) is None:
                 logger.info("%s has no constant weight to quantize", node)
@@ -97,7 +96,7 @@ def apply(model: Model, settings: Settings) -> None:
 def _is_calibrated(node: Node, model: Model, settings: Settings) -> bool:
     """Return whether samples reach a node: those in bodies of If and Loop are rounded without."""
     is_outside = node.graph is model.graph and not input_of(node, 0).is_const
-    return is_outside and settings.config.algorithm in _CALIBRATED
+    return is_outside and settings.algorithm.method is not None
 
 
 def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -> None:
@@ -115,17 +114,9 @@ def _calibrate(model: Model, nodes: Mapping[Node, Format], settings: Settings) -
 
     samples = samples_of(config.calibration_data_reader)
     with Spool() as spool:
-        quantize_calibrated(model, nodes, samples, _method(config), store)
-
-
-def _method(config: Any) -> Method:
-    if config.algorithm == "AWQ":
-        return Method(None, scales=True)
-    if config.algorithm == "nvidia_awq":
-        return Method(None, scales=config.calibration_method == "awq_lite")
-    step, by_activation = config.block_size, config.actorder
-    compensation = Rounding(config.percdamp, step, by_activation, config.mse, config.sweeps)
-    return Method(compensation, scales=config.awq)
+        method = settings.algorithm.method
+        assert method is not None
+        quantize_calibrated(model, nodes, samples, method(config), store)
 
 
 def _round(node: Node, settings: Settings, shared: dict[Any, list[Const]]) -> None:
@@ -135,17 +126,13 @@ def _round(node: Node, settings: Settings, shared: dict[Any, list[Const]]) -> No
     layout = _layout(node, form, settings)
     key = id(const), form
     if key not in shared:
-        round_ = _rounder(input_of(node, 1).name, settings)
-        shared[key] = lazy_weight(layout, partial(_quantized, const, form, round_))
+        quantizer = settings.algorithm.quantizer(settings.config, input_of(node, 1).name)
+        shared[key] = lazy_weight(layout, partial(_quantized, const, form, quantizer))
     _replace(node, layout, shared[key], settings)
 
 
-def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
-    weight = rounding.matrix(const)
-    if round_ is None:
-        found = rounding.hqq(weight, form)
-    else:
-        found = rounding.by_columns(weight, form, round_)
+def _quantized(const: Const, form: Format, quantizer: Quantizer) -> Codes:
+    found = quantizer(rounding.matrix(const), form)
     release(const)
     if not np.isfinite(found.scale).all():
         raise InvalidArgument(
@@ -159,26 +146,14 @@ def _quantized(const: Const, form: Format, round_: Rounder | None) -> Codes:
     return Codes(found.codes, found.scale.astype(dtype, copy=False), zero)
 
 
-def _rounder(name: str, settings: Settings) -> Rounder | None:
-    """Return the function that rounds columns of a weight; None for HQQ, which sees all of it."""
-    config: Any = settings.config
-    if config.algorithm == "RTN":
-        return partial(rounding.rtn, ratio=config.ratios.get(name, 1.0))
-    if config.algorithm == "HQQ":
-        return None
-    return rounding.k_quant if config.algorithm == "k_quant" else rounding.default
-
-
 def _layout(node: Node, form: Format, settings: Settings) -> StoredLayout:
-    const, config = matmul_weight(node), settings.config
+    const, zero = matmul_weight(node), settings.algorithm.zero
     assert const is not None
     rows, columns = const.shape[-2:]
-    zero = "" if form.is_symmetric else "codes"
-    if config.algorithm in ("HQQ", "k_quant"):
-        zero = "floats" if config.algorithm == "HQQ" else "codes"
-    return StoredLayout(
-        rows, columns, form.stored_bits, form.block, zero, config.is_qdq, const.dtype
-    )
+    if zero is None:
+        zero = "" if form.is_symmetric else "codes"
+    is_qdq = settings.config.is_qdq
+    return StoredLayout(rows, columns, form.stored_bits, form.block, zero, is_qdq, const.dtype)
 
 
 def _replace(
@@ -196,7 +171,7 @@ def _names(layout: StoredLayout, settings: Settings) -> NameSuffixes:
     if layout.is_qdq:
         tensors = (f"_DQ{q}", "_DQ_scales", "_DQ_zero_points")
         return NameSuffixes(f"_DQ{q}", tensors, f"_matmul{q}")
-    if settings.config.algorithm in _COMPRESSOR:
+    if settings.algorithm.is_neural_compressor:
         return NameSuffixes(q, (f"{q}G{layout.block}", "_scale", "_zp"))
     return NameSuffixes(q, (q, "_scales", "_zero_points"))
 

@@ -46,8 +46,8 @@ _SEARCHED: Final = 256  # columns that exponents are compared on
 class Method:
     """What is done with activations."""
 
-    compensates: Rounding | None  # None: each weight is rounded for itself
-    scales: bool  # channels of large activations get finer weights: AWQ
+    compensates: Rounding | None  # None: weights are rounded independently
+    scales: bool  # scale salient channels before rounding (AWQ)
 
 
 def quantize_calibrated(
@@ -131,25 +131,25 @@ def _clipped(weight: Array, form: Format, importance: Array) -> tuple[Array, Gri
 def _factors(
     x: Value, group: Sequence[Node], nodes: Mapping[Node, Format], hessian: Array
 ) -> Array | None:
-    """Return factors of the channels of an activation for which weights lose least.
+    """Return the factors of an activation's channels that minimize the quantization error.
 
-    They are a power of the channels' sizes (AWQ, Lin et al., arXiv 2306.00978). None if the node
-    that makes the activation cannot take them, or if none is better.
+    They are a power of the channels' magnitudes (AWQ, Lin et al., arXiv 2306.00978). None if the
+    node that makes the activation cannot take them, or if no power is better than 0.
     """
     if not _can_fold(x, group):
         return None
     size = np.sqrt(np.maximum(np.einsum("ii->i", hessian), 1e-12))
-    best_error, best = _lost(group, nodes, hessian, np.ones_like(size)), None
+    best_error, best = _quantization_error(group, nodes, hessian, np.ones_like(size)), None
     for exponent in _EXPONENTS:
         factors = size**exponent
         factors /= np.sqrt(factors.max() * factors.min())
-        error = _lost(group, nodes, hessian, factors)
+        error = _quantization_error(group, nodes, hessian, factors)
         if error < best_error:
             best_error, best = error, factors.astype(np.float32)
     return best
 
 
-def _lost(
+def _quantization_error(
     group: Sequence[Node], nodes: Mapping[Node, Format], hessian: Array, factors: Array
 ) -> float:
     """Return the squared error of the products of a group, on a part of their columns."""
@@ -162,8 +162,8 @@ def _lost(
         step = max(1, every.shape[1] // _SEARCHED)
         weight, form = np.ascontiguousarray(every[:, ::step], np.float32), nodes[node]
         codes, grid = _clipped(weight * column, form, importance / factors**2)
-        lost = grid.values(codes, form) / column - weight
-        total += step * float(np.einsum("kn,kn->", lost, hessian @ lost))
+        error = grid.values(codes, form) / column - weight
+        total += step * float(np.einsum("kn,kn->", error, hessian @ error))
     return total
 
 

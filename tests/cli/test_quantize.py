@@ -32,7 +32,7 @@ def test_report(tmp_path: pathlib.Path, capsys: Any) -> None:
         "x smaller",
         "3 quantized, 0 in floats",
         "1 more layer with smaller errors",
-        "chosen: checked on samples that were held back",
+        "chosen: checked on samples that were held out",
         "no change in 5 rows still allows for one in 60.0% of all; 60 would show 5.00%",
         f"the report is in {page}",
     ):

@@ -161,7 +161,7 @@ def test_held_out_samples_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     outcome = quantize_within(model, out, samples("convnet", 8), options())
     assert len(calls) == 2
     verdicts = [t.verdict for t in outcome.trials]
-    assert "loses too much on samples that were held back" in verdicts
+    assert "loses too much on samples that were held out" in verdicts
     kept = [layer for layer in outcome.layers if layer.choice == "float"]
     assert len(kept) == 1
     assert kept[0].bytes_after == kept[0].bytes_before

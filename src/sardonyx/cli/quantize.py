@@ -78,7 +78,7 @@ def _show(arguments: argparse.Namespace, outcome: Outcome) -> None:
         print(json.dumps(outcome.facts(), indent=2))
         return
     name = printable(os.path.basename(outcome.model))
-    samples = f"{count(outcome.n_calibrating, 'sample')} calibrate, {outcome.n_held_back} check"
+    samples = f"{count(outcome.n_calibrating, 'sample')} calibrate, {outcome.n_held_out} check"
     heading(name, samples)
     say()
     if outcome.output is not None:

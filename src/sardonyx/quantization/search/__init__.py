@@ -183,19 +183,19 @@ def _outcome(
     parts: tuple[Part, Part],
     options: SearchOptions,
 ) -> Outcome:
-    calibrating, held_back = parts
+    calibrating, held_out = parts
     outcome = Outcome(
         path,
         kind.name,
         kind.text,
         options.goal,
         options.max_loss,
-        options.least_speedup,
+        options.resolved_min_speedup,
         len(calibrating),
-        len(held_back),
+        len(held_out),
         _size(path, document),
     )
-    rows = sum(next((len(a) for a in s.feed.values() if a.ndim), 1) for s in held_back)
+    rows = sum(next((len(a) for a in s.feed.values() if a.ndim), 1) for s in held_out)
     doubt = kind.doubt(rows, options.max_loss)
     if doubt:
         outcome.remarks.append(doubt)

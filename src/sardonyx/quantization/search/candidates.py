@@ -22,7 +22,10 @@ from sardonyx.session import InferenceSession
 
 _RETRIES: Final = 2  # timings of a candidate that is barely too slow
 _CLOSE: Final = 0.8  # of the speedup that is asked
-MADE_BADLY: Final = (SardonyxError, ValueError)  # raised by quantizers and by models they make
+CANDIDATE_ERRORS: Final = (
+    SardonyxError,
+    ValueError,
+)  # raised by quantizers and by models they make
 
 
 @frozen
@@ -69,7 +72,7 @@ class Candidates:
 
         Load from other processes adds noise but no bias to the ratio, so the last figure counts.
         """
-        least, seconds = self.options.least_speedup, self.options.seconds
+        least, seconds = self.options.resolved_min_speedup, self.options.seconds
         speed = self.evaluator.speed(candidate.session, feeds, seconds)
         for _ in range(_RETRIES):
             if speed.is_enough(least) or speed.speedup < _CLOSE * least:
@@ -86,9 +89,9 @@ class Candidates:
             losses = self.evaluator.loss(candidate.session, part)
             trial.loss, trial.error = losses.loss, losses.error
             trial.speed = self.speed(candidate, feeds)
-        except MADE_BADLY as error:
+        except CANDIDATE_ERRORS as error:
             trial.loss = trial.error = math.inf
-            why_not_made(error)
+            build_error(error)
         trial.n_bytes = candidate.n_bytes
         return trial
 
@@ -111,8 +114,8 @@ class Candidates:
             ) from error
 
 
-def why_not_made(error: Exception) -> str:
-    """Return why a candidate cannot be made or run; raise if another one cannot either."""
+def build_error(error: Exception) -> str:
+    """Return why a candidate cannot be built or run; raise if no other one could be either."""
     if isinstance(error.__cause__, OSError):  # such as a full disk
         raise error
     what = error.what if isinstance(error, SardonyxError) else str(error)

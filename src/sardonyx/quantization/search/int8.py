@@ -9,10 +9,10 @@ from typing import Any, Final
 from sardonyx.base.progress import track
 from sardonyx.base.records import frozen, replace
 from sardonyx.quantization.search.candidates import (
-    MADE_BADLY,
+    CANDIDATE_ERRORS,
     Candidate,
     Candidates,
-    why_not_made,
+    build_error,
 )
 from sardonyx.quantization.search.layers import groups_of, names_digest
 from sardonyx.quantization.search.outcome import (
@@ -28,11 +28,11 @@ from sardonyx.quantization.search.sensitivity import Sensitivity
 _FEWEST_PROBED: Final = 8  # samples on which schemes are compared
 _PROBED_S: Final = 1.0  # of the original's run time: more samples are used up to this
 _BETTER: Final = 0.98  # a variant is taken if its error is below this share of the best
-_AS_FAST: Final = 0.97  # speedups above this share of the best count as equal
+_SPEED_TIE: Final = 0.97  # speedups above this share of the best count as equal
 _REFINED: Final = 3  # coverages whose variants are tried
 _ABOUT_EQUAL: Final = 1.05  # a ratio of errors: below it only the faster coverage is refined
-_FAR_BETTER: Final = 0.25  # a ratio of errors that no variant has been seen to close
-_SURPRISING: Final = 2.0  # a ratio of errors
+_PRUNE_RATIO: Final = 0.25  # a ratio of errors that no variant has been seen to make up for
+_OVERFIT_RATIO: Final = 2.0  # of the errors on held-out and on calibration samples
 _MOST_BACKOFFS: Final = 6  # retries with more layers in float after validation fails
 # Greedy search: changes are tried in this order, each kept if the error falls.
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
@@ -65,8 +65,8 @@ class Int8Search:
         self._model = model
         self._candidates = candidates
         self._options = candidates.options
-        self._calibrating, self._held_back = parts
-        self._feeds = self._held_back.of_each_size()
+        self._calibrating, self._held_out = parts
+        self._feeds = self._held_out.of_each_size()
         self._groups = groups_of(model.layers)
         self._probed = self._calibrating.first(
             candidates.journal.remembered("probed", self._n_probed)
@@ -90,7 +90,7 @@ class Int8Search:
                     return
         outcome.refusal = (
             f"no 8-bit model loses at most {self._options.max_loss:.2%} ({outcome.metric_text}) "
-            f"and is {self._options.least_speedup:g} times as fast as the original"
+            f"and is {self._options.resolved_min_speedup:g} times as fast as the original"
         )
 
     def _by_preference(self, fitted: Sequence[MixedScheme]) -> list[MixedScheme]:
@@ -103,7 +103,7 @@ class Int8Search:
             best = 0.0
 
         def rank(found: MixedScheme) -> tuple[bool, float]:
-            is_fast = (found.trial.speedup or 0.0) >= _AS_FAST * best
+            is_fast = (found.trial.speedup or 0.0) >= _SPEED_TIE * best
             order = found.trial.error if is_fast else -(found.trial.speedup or 0.0)
             return not is_fast, order or 0.0
 
@@ -120,7 +120,7 @@ class Int8Search:
                 if scheme.is_static or has_products:
                     trial = self._try(scheme, 0, outcome, is_timed=True)
                     tried += [(scheme, trial)] if trial is not None else []
-        fast = [t for t in tried if t[1].is_fast(self._options.least_speedup)]
+        fast = [t for t in tried if t[1].is_fast(self._options.resolved_min_speedup)]
         if not fast:
             return sorted(tried, key=lambda t: -(t[1].speedup or 0.0))[:1]
         if self._options.goal == "accuracy":
@@ -156,18 +156,18 @@ class Int8Search:
         made = list[Candidate]()
 
         def measure() -> float:
-            made.append(self._made(scheme, kept))
+            made.append(self._build(scheme, kept))
             return self._candidates.evaluator.error(made[0].session, self._probed)
 
         try:
             key = f"error|{scheme}|{names_digest(kept)}"
             trial.error = self._candidates.journal.remembered(key, measure)
             if is_timed:
-                candidate = made[0] if made else self._made(scheme, kept)
+                candidate = made[0] if made else self._build(scheme, kept)
                 trial.speed = self._candidates.speed(candidate, self._feeds)
                 trial.n_bytes = candidate.n_bytes
-        except MADE_BADLY as error:
-            trial.verdict = why_not_made(error)
+        except CANDIDATE_ERRORS as error:
+            trial.verdict = build_error(error)
             return None
         if math.isfinite(trial.error):
             return trial
@@ -181,7 +181,7 @@ class Int8Search:
         return frozenset(layer.name for group in self.sensitivity.order(scheme)[:n_float]
                          for layer in group)  # fmt: skip
 
-    def _made(self, scheme: Scheme, kept: Collection[str]) -> Candidate:
+    def _build(self, scheme: Scheme, kept: Collection[str]) -> Candidate:
         layers = [layer for layer in self._model.layers if layer.name not in kept]
         return self._candidates.of_document(self._model.quantized(scheme, layers))
 
@@ -191,10 +191,10 @@ class Int8Search:
 
         def measure() -> float:
             try:
-                session = self._made(scheme, kept).session
+                session = self._build(scheme, kept).session
                 return self._candidates.evaluator.loss(session, self._calibrating).loss
-            except MADE_BADLY as error:
-                why_not_made(error)
+            except CANDIDATE_ERRORS as error:
+                build_error(error)
                 return math.inf
 
         return self._candidates.journal.remembered(f"loss|{scheme}|{names_digest(kept)}", measure)
@@ -224,7 +224,7 @@ class Int8Search:
         if trial is None:
             return None
         trial.loss = self._loss(scheme, high)
-        if not trial.is_fast(self._options.least_speedup):
+        if not trial.is_fast(self._options.resolved_min_speedup):
             trial.verdict = "too slow"
             return None
         return MixedScheme(scheme, high, trial)
@@ -236,18 +236,20 @@ class Int8Search:
             if n_float >= len(self._groups):
                 break
             kept = self._kept(found.scheme, n_float)
-            made = self._made(found.scheme, kept)
+            made = self._build(found.scheme, kept)
             trial = self._candidates.checked(
-                Trial(str(found.scheme), len(kept)), made, self._held_back, self._feeds
+                Trial(str(found.scheme), len(kept)), made, self._held_out, self._feeds
             )
             outcome.trials.append(trial)
-            if not trial.is_fast(self._options.least_speedup):
+            if not trial.is_fast(self._options.resolved_min_speedup):
                 trial.verdict = "too slow when it was timed again"
                 return False
             if trial.loss is not None and trial.loss <= self._options.max_loss:
                 outcome.choose(trial)
                 outcome.layers = self.sensitivity.results(found.scheme, kept, made)
-                outcome.remarks += _doubts(trial.error or 0.0, found.trial.error or 0.0)
+                outcome.remarks += _overfitting_remarks(
+                    trial.error or 0.0, found.trial.error or 0.0
+                )
                 return True
             trial.verdict = LOSES_TOO_MUCH
             n_float += step
@@ -259,17 +261,17 @@ def _prunes(scheme: Scheme, trial: Trial, other: Scheme, theirs: Trial) -> bool:
 
     Static scales gain more from variants than dynamic ones, which are computed in each run.
     """
-    if scheme == other or (trial.speedup or 0.0) < _AS_FAST * (theirs.speedup or 0.0):
+    if scheme == other or (trial.speedup or 0.0) < _SPEED_TIE * (theirs.speedup or 0.0):
         return False
     ratio = (trial.error or 0.0) / max(theirs.error or 0.0, 1e-30)
     if scheme.is_static or not other.is_static:
         return ratio <= _ABOUT_EQUAL
-    return ratio <= _FAR_BETTER
+    return ratio <= _PRUNE_RATIO
 
 
-def _doubts(error: float, searched: float) -> list[str]:
+def _overfitting_remarks(error: float, searched: float) -> list[str]:
     """Return a remark if the error is much larger on the held-out samples (overfitting)."""
-    if error <= _SURPRISING * searched:
+    if error <= _OVERFIT_RATIO * searched:
         return []
-    text = f"the error on held-back samples is {error / max(searched, 1e-30):.1f} times that on"
+    text = f"the error on held-out samples is {error / max(searched, 1e-30):.1f} times that on"
     return [f"{text} the others: more samples, or more varied ones, would calibrate better"]

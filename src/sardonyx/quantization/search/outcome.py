@@ -15,8 +15,8 @@ GOALS: Final = ("speed", "accuracy", "size")
 FLOAT: Final = "float"  # the choice for a layer that is not quantized
 _SPEEDUPS: Final = {"speed": 1.5, "accuracy": 1.5, "size": 1.0}  # that a goal asks for by default
 NOT_COMPARABLE: Final = "its outputs have NaN, infinity or another shape"
-CHECKED: Final = "checked on samples that were held back"
-LOSES_TOO_MUCH: Final = "loses too much on samples that were held back"
+CHECKED: Final = "checked on samples that were held out"
+LOSES_TOO_MUCH: Final = "loses too much on samples that were held out"
 _MARGIN: Final = 0.9  # of max_loss, on the samples that the search sees
 
 
@@ -52,8 +52,8 @@ class SearchOptions:
             raise InvalidArgument(f"bits must be 2, 3, 4 or 8, got {self.bits}")
 
     @property
-    def least_speedup(self) -> float:
-        """How many times faster than the original the result must be."""
+    def resolved_min_speedup(self) -> float:
+        """How many times faster than the original the result must be; the goal has a default."""
         return _SPEEDUPS[self.goal] if self.min_speedup is None else self.min_speedup
 
     @property
@@ -111,11 +111,11 @@ class Outcome:
     max_loss: float
     min_speedup: float
     n_calibrating: int
-    n_held_back: int
+    n_held_out: int
     bytes_before: int
     output: str | None = None
     what: str = ""
-    loss: float | None = None  # on the samples that were held back
+    loss: float | None = None  # on the samples that were held out
     error: float | None = None
     speed: RunTimes | None = None
     bytes_after: int = 0

@@ -57,7 +57,7 @@ def page(outcome: Outcome) -> str:
         _section(
             "What was tried",
             "<p>Error and loss are those on samples that calibrate, but where a model was checked "
-            f"on those held back.</p>{_scatter(outcome)}{_trials(outcome.trials)}",
+            f"on those held out.</p>{_scatter(outcome)}{_trials(outcome.trials)}",
         ),
     ]
     if outcome.layers:
@@ -79,7 +79,7 @@ def _summary(outcome: Outcome) -> str:
     return (
         f"Loss: {outcome.metric_text}, at most {outcome.max_loss:.3%}; at least "
         f"{outcome.min_speedup:g} times as fast. {outcome.n_calibrating} samples calibrate, "
-        f"{outcome.n_held_back} are held back and check the result. "
+        f"{outcome.n_held_out} are held out and check the result. "
         f"{format_seconds(outcome.seconds)} of search."
     )
 
@@ -91,7 +91,7 @@ def _result(outcome: Outcome) -> str:
     before, after = (format_bytes(n) for n in (outcome.bytes_before, outcome.bytes_after))
     times = [format_seconds(s) for s in (outcome.speed.original_s, outcome.speed.candidate_s)]
     figures = [
-        (percent(outcome.loss), "lost on samples that were held back"),
+        (percent(outcome.loss), "lost on samples that were held out"),
         (percent(outcome.error), "relative error of the outputs"),
         (f"{outcome.speed.speedup:.2f}x", f"as fast: {times[0]} before, {times[1]} after"),
         (f"{ratio:.2f}x", f"smaller: {before} before, {after} after"),

@@ -18,8 +18,8 @@ from sardonyx.quantization.document import ModelDoc
 from sardonyx.quantization.document.model import ValueDoc
 
 FEWEST: Final = 4  # two of each part
-MOST_CALIBRATED: Final = 64
-MOST_HELD_BACK: Final = 512
+MAX_CALIBRATED: Final = 64
+MAX_HELD_OUT: Final = 512
 _LABELS: Final = ("labels", "label", "targets", "target")  # of arrays that are no inputs
 
 Feed = dict[str, Array]
@@ -81,7 +81,7 @@ class Samples:
         if len(self) < FEWEST:
             raise InvalidArgument(
                 f"{len(self)} samples are too few: {FEWEST} or more are needed, as one half "
-                "calibrates and the other one is held back to check the result",
+                "calibrates and the other one is held out to check the result",
                 hint="a hundred samples of what the model is used on are a good number",
             )
         for i, sample in enumerate(self):
@@ -102,9 +102,9 @@ class Samples:
 
     def split(self) -> tuple[Part, Part]:
         """Return calibration samples and held-out samples: alternate ones."""
-        calibrating = Part(self, tuple(range(0, len(self), 2))).first(MOST_CALIBRATED)
-        held_back = Part(self, tuple(range(1, len(self), 2))).first(MOST_HELD_BACK)
-        return calibrating, held_back
+        calibrating = Part(self, tuple(range(0, len(self), 2))).first(MAX_CALIBRATED)
+        held_out = Part(self, tuple(range(1, len(self), 2))).first(MAX_HELD_OUT)
+        return calibrating, held_out
 
 
 @frozen

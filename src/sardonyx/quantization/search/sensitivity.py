@@ -9,10 +9,10 @@ from typing import Final
 from sardonyx.base.progress import track
 from sardonyx.quantization.document.session import open_session
 from sardonyx.quantization.search.candidates import (
-    MADE_BADLY,
+    CANDIDATE_ERRORS,
     Candidate,
     Candidates,
-    why_not_made,
+    build_error,
 )
 from sardonyx.quantization.search.evaluate import layer_seconds, session_options
 from sardonyx.quantization.search.layers import TABLE, Layer, groups_of
@@ -58,8 +58,8 @@ class Sensitivity:
         try:
             session = open_session(self._model.quantized(scheme, group), options=options)
             return self._candidates.evaluator.error(session, self._part)
-        except MADE_BADLY as error:
-            why_not_made(error)
+        except CANDIDATE_ERRORS as error:
+            build_error(error)
             return math.inf
 
     def seconds(self) -> dict[str, float]:

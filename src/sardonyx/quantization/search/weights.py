@@ -17,10 +17,10 @@ from sardonyx.quantization.matmul_nbits import (
     RTNWeightOnlyQuantConfig,
 )
 from sardonyx.quantization.search.candidates import (
-    MADE_BADLY,
+    CANDIDATE_ERRORS,
     Candidate,
     Candidates,
-    why_not_made,
+    build_error,
 )
 from sardonyx.quantization.search.evaluate import layer_seconds, session_options
 from sardonyx.quantization.search.layers import Layer, groups_of, names_digest
@@ -39,7 +39,7 @@ _BLOCKS: Final = (128, 32)
 _METHODS: Final = ("rtn", "k_quant", "awq", "gptq")  # in increasing order of cost
 _MEASURED: Final = 2  # samples on which groups of layers are measured
 _MOST_GROUPS: Final = 24
-_MOST_CALIBRATED: Final = 24  # samples of GPTQ and AWQ
+_MAX_CALIBRATED: Final = 24  # samples of GPTQ and AWQ
 _HOPELESS: Final = 30.0  # times `max_loss`: no rounding method gains so much over another
 _WIDE_SHARES: Final = (0.125, 0.25, 0.5)  # of the layers, the most sensitive, that get 8 bits
 _WIDE: Final = 8
@@ -71,8 +71,8 @@ class WeightSearch:
         self._model = model
         self._candidates = candidates
         self._options = candidates.options
-        self._calibrating, self._held_back = parts
-        self._feeds = self._held_back.of_each_size()
+        self._calibrating, self._held_out = parts
+        self._feeds = self._held_out.of_each_size()
         self._layers = [x for x in model.layers if x.op == "MatMul" and x.weight_count]
         self._groups = groups_of(self._layers, _MOST_GROUPS)
         self._is_large = sum(x.weight_bytes for x in self._layers) > _EXTERNAL
@@ -90,7 +90,7 @@ class WeightSearch:
         outcome.refusal = (
             f"no model of {' or '.join(map(str, self._options.bits))}-bit weights is smaller, "
             f"loses at most {self._options.max_loss:.2%} ({outcome.metric_text}) and is "
-            f"{self._options.least_speedup:g} times as fast as the original"
+            f"{self._options.resolved_min_speedup:g} times as fast as the original"
         )
 
     def _forms(self) -> Iterator[WeightFormat]:
@@ -125,15 +125,15 @@ class WeightSearch:
         outcome.trials.append(trial)
 
         def measure() -> list[float]:
-            made = self._made(form)
+            made = self._build(form)
             found = self._candidates.evaluator.loss(made.session, self._calibrating)
             return [found.loss, found.error, made.n_bytes]
 
         try:
             key = f"weights|{form}|{names_digest(form.wide)}"
             trial.loss, trial.error, n_bytes = self._candidates.journal.remembered(key, measure)
-        except MADE_BADLY as error:
-            trial.verdict = why_not_made(error)
+        except CANDIDATE_ERRORS as error:
+            trial.verdict = build_error(error)
             return None
         trial.n_bytes = int(n_bytes)
         if math.isfinite(trial.error):
@@ -141,7 +141,7 @@ class WeightSearch:
         trial.verdict = NOT_COMPARABLE
         return None
 
-    def _made(self, form: WeightFormat) -> Candidate:
+    def _build(self, form: WeightFormat) -> Candidate:
         """Write and open a model, unless it is the one that was written last."""
         plain, path = replace(form, level=0), self._candidates.path
         if self._written not in (plain, form):
@@ -174,7 +174,7 @@ class WeightSearch:
             return RTNWeightOnlyQuantConfig()
         if form.method == "k_quant":
             return KQuantWeightOnlyQuantConfig()
-        feeds = list(self._calibrating.first(_MOST_CALIBRATED).feeds())
+        feeds = list(self._calibrating.first(_MAX_CALIBRATED).feeds())
         if form.method == "awq":
             return AWQWeightOnlyQuantConfig(feeds)
         return GPTQWeightOnlyQuantConfig(feeds)
@@ -183,9 +183,9 @@ class WeightSearch:
         """Validate a model on the held-out samples, and check its speed."""
         for level in (0, 4):
             tried = replace(form, level=level)
-            made = self._made(tried)
+            made = self._build(tried)
             trial = Trial(str(tried), 0)
-            self._candidates.checked(trial, made, self._held_back, self._feeds)
+            self._candidates.checked(trial, made, self._held_out, self._feeds)
             outcome.trials.append(trial)
             if trial.loss is None or trial.loss > self._options.max_loss:
                 trial.verdict = LOSES_TOO_MUCH
@@ -193,7 +193,7 @@ class WeightSearch:
             if made.n_bytes >= outcome.bytes_before:
                 trial.verdict = "not smaller than the original"
                 return False
-            if trial.is_fast(self._options.least_speedup):
+            if trial.is_fast(self._options.resolved_min_speedup):
                 outcome.choose(trial)
                 outcome.layers = self._results(tried, made)
                 return True

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx
 from sardonyx.compile import Options
 from sardonyx.compile.pack_model import Request, Written, pack
-from sardonyx.pack.file import _HEAD, _SECTION, PAGE, checksum
+from sardonyx.pack.file import _HEAD, _SECTION, HEADER_BYTES, checksum
 from sardonyx.providers import resolve
 
 FLOAT = TensorProto.FLOAT
@@ -146,8 +146,8 @@ def forged(path: str, index: Change | None = None, graph: Change | None = None) 
         at += len(text) + len(padding)
     magic, version, count, _ = _HEAD.unpack_from(data)
     header = _HEAD.pack(magic, version, count, start + len(body)) + table
-    head = (header + checksum(header)).ljust(PAGE, b"\0")
-    Path(path).write_bytes(head + data[PAGE:start] + body)
+    head = (header + checksum(header)).ljust(HEADER_BYTES, b"\0")
+    Path(path).write_bytes(head + data[HEADER_BYTES:start] + body)
 
 
 def setting(*keys: Any, to: Any) -> Change:

@@ -21,7 +21,7 @@ import sardonyx.pack.write
 from sardonyx import _native
 from sardonyx.cli import main
 from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.pack.file import PAGE, PackWriter
+from sardonyx.pack.file import HEADER_BYTES, PAGE, PackWriter
 from sardonyx.passes.options import PassOptions
 from tests.decoder import Decoder
 from tests.pack.packs import (
@@ -291,7 +291,7 @@ def test_truncated(share: float, tmp_path: Path, caplog: pytest.LogCaptureFixtur
     packed(path)
     size = os.path.getsize(f"{path}.pack")
     os.truncate(f"{path}.pack", int(size * share))
-    rejected(path, caplog, "too short" if size * share < PAGE else "cut short")
+    rejected(path, caplog, "too short" if size * share < HEADER_BYTES else "cut short")
 
 
 def test_a_cached_pack_is_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

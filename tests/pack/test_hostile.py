@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sardonyx.pack.file import PAGE
+from sardonyx.pack.file import HEADER_BYTES
 from tests.pack.packs import LAYERS, Change, embedded, forged, opened, packed, rejected, setting
 
 
@@ -43,13 +43,13 @@ HOSTILE_INDEX: dict[str, tuple[Change, str]] = {
     "huge digits": (lambda d: b'{"blobs": ' + b"9" * 100_000 + b"}", "not readable"),
     "blob after the end": (setting("blobs", 0, 0, to=1 << 40), "not a number"),
     "negative": (setting("blobs", 0, 0, to=-64), "not a number"),
-    "unaligned": (setting("blobs", 0, 0, to=PAGE + 1), "begins at"),
+    "unaligned": (setting("blobs", 0, 0, to=HEADER_BYTES + 1), "begins at"),
     "overlapping": (overlapping, "overlaps"),
     "blob in header": (setting("blobs", 0, 0, to=0), "not a number"),
     "text for a number": (setting("blobs", 0, 1, to="9"), "not a number"),
     "truth for a number": (setting("blobs", 0, 1, to=True), "not a number"),
     "float for a number": (setting("blobs", 0, 1, to=64.0), "not a number"),
-    "a million blobs": (setting("blobs", to=[[PAGE, 64]] * 1_000_000), "overlaps"),
+    "a million blobs": (setting("blobs", to=[[HEADER_BYTES, 64]] * 1_000_000), "overlaps"),
     "file outside": (setting("files", 0, 0, to="../../etc/passwd"), "leads out"),
     "absolute file": (setting("files", 0, 0, to="/etc/passwd"), "relative path"),
     "file size": (setting("files", 0, 1, to=5), "bytes, and had 5"),

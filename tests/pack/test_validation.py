@@ -144,7 +144,7 @@ def test_an_old_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     with open(f"{path}.pack", "r+b") as file:
         file.seek(8)
         file.write((1).to_bytes(4, "little"))
-    rejected(path, caplog, "it has format 1, and 3 is read here")
+    rejected(path, caplog, "it has format 1; this version reads 3")
     assert f"run `sardonyx pack {path}` again" in caplog.text
 
 

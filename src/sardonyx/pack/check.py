@@ -19,7 +19,7 @@ from sardonyx.graph.op import INTERNAL, as_facts
 from sardonyx.load.attributes import fits
 from sardonyx.ops import lookup
 from sardonyx.ops.elementwise.chain import ABSENT, Code, Instruction
-from sardonyx.pack.codec import need
+from sardonyx.pack.codec import require
 from sardonyx.pack.contracts import check_node
 
 _UNNAMED: Final = re.compile(r"in#\d+")  # dims to which the model gives no name
@@ -46,17 +46,17 @@ def check_graph(graph: Graph) -> None:
 
 def _check_sizes(node: Node, entry: set[str]) -> None:
     fact = node.attrs["fact"]
-    need(isinstance(fact, Fact) and fact.sym is not None, "Sizes has no elements")
+    require(isinstance(fact, Fact) and fact.sym is not None, "Sizes has no elements")
     static = fact.static
     is_bool = fact.dtype is BOOL and set(fact.sym) <= {0, 1}
-    need(static is not None and (fact.dtype.is_integer or is_bool), f"Sizes gives {fact}")
+    require(static is not None and (fact.dtype.is_integer or is_bool), f"Sizes gives {fact}")
     count = 1
     for d in static:
         count *= d
     # Native code writes an element per entry into a tensor of this shape.
-    need(count == len(fact.sym), f"Sizes gives {len(fact.sym)} elements as {fact}")
+    require(count == len(fact.sym), f"Sizes gives {len(fact.sym)} elements as {fact}")
     # Other dims may not be bound when the node runs.
-    need(all(symbols(s) <= entry for s in fact.sym), "Sizes has sizes that no input gives")
+    require(all(symbols(s) <= entry for s in fact.sym), "Sizes has sizes that no input gives")
 
 
 def _check_code(node: Node, checked: set[Any]) -> None:
@@ -64,11 +64,11 @@ def _check_code(node: Node, checked: set[Any]) -> None:
     if code is None:
         return
     is_code = isinstance(code, tuple) and code and all(isinstance(i, Instruction) for i in code)
-    need(is_code, f"{node.op} has no code")
+    require(is_code, f"{node.op} has no code")
     slots = node.op.inputs
     n_fixed = len(slots) - 1 if slots[-1].variadic else len(slots)
     operands = [v.tensor for v in node.inputs[n_fixed:] if v is not None]
-    need(len(operands) == len(node.inputs[n_fixed:]), f"{node.op} lacks an operand")
+    require(len(operands) == len(node.inputs[n_fixed:]), f"{node.op} lacks an operand")
     types = [f.dtype for f in operands]
     if n_fixed:  # an epilogue: its first operand is the result, of the type of the op's inputs
         first = node.inputs[0]
@@ -82,7 +82,7 @@ def _check_code(node: Node, checked: set[Any]) -> None:
 
 def _check_broadcasts(scope: Scope, dims: Shape, into: Shape) -> None:
     """An operand of an epilogue has the shape of the result, or 1 along broadcast axes."""
-    need(len(dims) <= len(into), f"an operand of rank {len(dims)}")
+    require(len(dims) <= len(into), f"an operand of rank {len(dims)}")
     for d, whole in zip(reversed(dims), reversed(into), strict=False):
         scope.equal_or_one(d, whole, "an operand does not broadcast")
 
@@ -91,7 +91,7 @@ def _check_instructions(code: Code, operands: list[DType], checked: set[Any]) ->
     """Raise if an instruction reads an undefined register or has another type than its op."""
     types = list(operands)
     for it in code:
-        need(all(ABSENT <= a < len(types) for a in it.args), f"{it} reads what is not there")
+        require(all(ABSENT <= a < len(types) for a in it.args), f"{it} reads what is not there")
         arguments = tuple(None if a == ABSENT else types[a] for a in it.args)
         key = (it.op, it.dtype, it.attrs, arguments)
         if key not in checked:
@@ -105,9 +105,9 @@ def _check_instruction(it: Instruction, arguments: tuple[DType | None, ...]) -> 
     assert op is not None
     attrs = dict(it.attrs)
     has_attrs = attrs.keys() == op.attrs.keys() and all(fits(op.attrs[k], v) for k, v in it.attrs)
-    need(has_attrs, f"the attributes of {it}")
+    require(has_attrs, f"the attributes of {it}")
     n = len(arguments)
-    need(op.min_inputs <= n <= (op.max_inputs or n), f"{it} has {n} arguments")
+    require(op.min_inputs <= n <= (op.max_inputs or n), f"{it} has {n} arguments")
     # Shapes do not matter for elementwise ops, except that a bias must be a vector.
     facts: list[Fact | None] = [None if t is None else Fact(t, (1,)) for t in arguments]
     facts += [None] * op.n_absent(len(facts))
@@ -115,5 +115,5 @@ def _check_instruction(it: Instruction, arguments: tuple[DType | None, ...]) -> 
     try:
         (result,) = as_facts(op.infer_rule(Scope(), *facts, **attrs))
     except (SardonyxError, AttributeError, *UNEXPECTED_ERRORS) as error:
-        need(False, f"{it}: {error}")
-    need(isinstance(result, Fact) and result.dtype is it.dtype, f"{it} gives another type")
+        require(False, f"{it}: {error}")
+    require(isinstance(result, Fact) and result.dtype is it.dtype, f"{it} gives another type")

@@ -31,7 +31,7 @@ _CALLS: Final = {
 _NON_FINITE: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 
 
-def need(condition: object, what: str) -> None:
+def require(condition: object, what: str) -> None:
     """Raise InvalidPack unless the condition holds."""
     if not condition:
         raise InvalidPack(what)
@@ -83,7 +83,7 @@ def read_size(item: Any, depth: int = 0) -> Size:
         return read_int(item, -(1 << 62))
     if type(item) is str:
         return Dim({(Atom("name", item),): 1})
-    need(depth < MAX_RANK, "a size nests too deep")
+    require(depth < MAX_RANK, "a size nests too deep")
     total: Size = 0
     # Built by arithmetic, not from the terms as listed: equal sizes must have equal normal forms.
     for term in read_list(item):
@@ -93,7 +93,9 @@ def read_size(item: Any, depth: int = 0) -> Size:
                 product = product * Dim({(Atom("name", atom),): 1})
                 continue
             kind, *args = read_list(atom, 3)
-            need(type(kind) is str and kind in _CALLS, f"{kind!r:.40} is not a function of sizes")
+            require(
+                type(kind) is str and kind in _CALLS, f"{kind!r:.40} is not a function of sizes"
+            )
             product = product * _CALLS[kind](*(read_size(a, depth + 1) for a in args))
         total = total + product
     return total
@@ -144,7 +146,7 @@ def read_shape(dims: Any) -> tuple[Size, ...] | None:
     """Return a shape, or None for an unknown one."""
     if dims is None:
         return None
-    need(len(read_list(dims)) <= MAX_RANK, f"a rank of {len(dims)}")
+    require(len(read_list(dims)) <= MAX_RANK, f"a rank of {len(dims)}")
     return tuple(map(read_size, dims))
 
 
@@ -219,7 +221,7 @@ class AttrReader:
     def read(self, item: Any) -> Any:
         """Return the value of an attribute."""
         if type(item) is not list:
-            need(
+            require(
                 item is None or type(item) in (bool, int, float, str), f"an attribute {item!r:.40}"
             )
             return item
@@ -255,9 +257,9 @@ class AttrReader:
         raise InvalidPack(f"{item!r:.40} is not an attribute")
 
     def _words(self, codes: Array, words: list[bytes]) -> list[bytes]:
-        need(codes.ndim == 1 and codes.dtype == np.int32, "a list of words has no numbers")
+        require(codes.ndim == 1 and codes.dtype == np.int32, "a list of words has no numbers")
         is_inside = codes.size == 0 or (codes.min() >= 0 and codes.max() < len(words))
-        need(is_inside, "a list of words has numbers beyond them")
+        require(is_inside, "a list of words has numbers beyond them")
         return [words[i] for i in codes.tolist()]
 
     def _bytes(self, characters: str) -> bytes:
@@ -273,12 +275,12 @@ class AttrReader:
         self, op: tuple[str, str], args: list[Any], dtype: Any, attrs: Any
     ) -> Instruction:
         # The interpreter of fused code has these ops alone, and does not check.
-        need(op in ELEMENTWISE or op in CONVERSIONS, f"{op[1]!r:.40} is not an elementwise op")
+        require(op in ELEMENTWISE or op in CONVERSIONS, f"{op[1]!r:.40} is not an elementwise op")
         pairs = self.read(attrs)
         is_paired = isinstance(pairs, tuple) and all(
             isinstance(p, tuple) and len(p) == 2 and isinstance(p[0], str) for p in pairs
         )
-        need(is_paired, f"{attrs!r:.40} are not attributes")
+        require(is_paired, f"{attrs!r:.40} are not attributes")
         # `check` compares the arguments with the number of registers.
         numbers = tuple(read_int(a, -1, 1 << 16) for a in args)
         return Instruction(op, numbers, read_dtype(dtype), pairs)

@@ -32,11 +32,11 @@ from sardonyx.pack.codec import (
     AttrReader,
     AttrWriter,
     Unwritable,
-    need,
     read_dtype,
     read_int,
     read_list,
     read_str,
+    require,
 )
 from sardonyx.pack.errors import InvalidPack
 from sardonyx.pack.file import Blob, PackFile
@@ -130,7 +130,7 @@ def _check_type(recipe: Recipe) -> None:
     infer_node(Scope(), node)
     fact = node.outputs[recipe.output].fact
     is_same = isinstance(fact, Fact) and (fact.dtype, fact.shape) == (recipe.dtype, recipe.shape)
-    need(is_same, f"a constant {recipe.dtype}{list(recipe.shape)} made by {recipe.op} is {fact}")
+    require(is_same, f"a constant {recipe.dtype}{list(recipe.shape)} made by {recipe.op} is {fact}")
 
 
 def _refuse(value: Any) -> Any:
@@ -206,9 +206,9 @@ class ConstReader:
             None if n == -1 else self.consts[read_int(n, 0, before)] for n in read_list(inputs)
         ]
         # All attributes are written, with the defaults of the version that wrote the pack.
-        need(type(attrs) is dict, "a recipe without attributes")
+        require(type(attrs) is dict, "a recipe without attributes")
         values = {k: self._attrs.read(v) for k, v in attrs.items()}
-        need(values.keys() == op.attrs.keys(), f"the attributes of a constant made by {op}")
+        require(values.keys() == op.attrs.keys(), f"the attributes of a constant made by {op}")
         recipe = Recipe(op, tuple(sources), values, output, type_)
         _check_type(recipe)  # kernels read as many bytes as the type says
         return recipe
@@ -220,21 +220,21 @@ def _no_body(item: Any) -> Any:
 
 def _dims(shape: Any) -> tuple[int, ...]:
     dims = tuple(read_int(d) for d in read_list(shape))
-    need(len(dims) <= MAX_RANK and math.prod(dims) <= _MAX_COUNT, f"a shape {shape!r:.40}")
+    require(len(dims) <= MAX_RANK and math.prod(dims) <= _MAX_COUNT, f"a shape {shape!r:.40}")
     return dims
 
 
 def _type(dtype: Any, shape: Any, length: int | None = None) -> tuple[DType, tuple[int, ...]]:
     kind, dims = read_dtype(dtype), _dims(shape)
-    need(kind is not STRING, "strings as bytes")  # their elements are pointers
+    require(kind is not STRING, "strings as bytes")  # their elements are pointers
     if length is not None:
         expected = kind.packed_bytes(math.prod(dims))
-        need(length == expected, f"a constant of {expected} bytes has {length}")
+        require(length == expected, f"a constant of {expected} bytes has {length}")
     return kind, dims
 
 
 def _texts(shape: tuple[int, ...], cells: Any) -> ArrayConst:
-    need(len(read_list(cells)) == math.prod(shape), "a tensor of strings")  # one per element
+    require(len(read_list(cells)) == math.prod(shape), "a tensor of strings")  # one per element
     array = np.empty(len(cells), object)
     array[:] = [read_str(c) for c in cells]
     return ArrayConst(array.reshape(shape))

@@ -17,17 +17,18 @@ from sardonyx.errors import SardonyxError
 from sardonyx.graph.const import Source
 from sardonyx.load.source import map_file
 from sardonyx.pack.checksums import BLOCK, BlockDigest, BlockHasher, FileRange
-from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.codec import read_int, read_list, read_str, require
 from sardonyx.pack.errors import InvalidPack, PackMismatch
 
 MAGIC: Final = b"SARDPACK"
 FORMAT: Final = 3
-PAGE: Final = 4096  # bytes of the header, and alignment of large blobs: pages are mapped whole
+HEADER_BYTES: Final = 4096
+PAGE: Final = 4096  # alignment of large blobs, whose pages are mapped
 ALIGN: Final = 64  # alignment of other blobs and of sections: a cache line
-LARGE: Final = 1 << 20
+LARGE: Final = 1 << 20  # bytes of a blob
 _HEAD: Final = struct.Struct("<8sIIQ")  # magic, format, sections, bytes of the file
 _SECTION: Final = struct.Struct("<QQ16s")  # offset, length, checksum
-_WRITE_BYTES: Final = 1 << 22  # that are written at once
+_WRITE_BYTES: Final = 1 << 22  # bytes per write
 _SECTIONS: Final = 2
 
 
@@ -51,11 +52,11 @@ class PackWriter:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._end = PAGE  # offset of the next byte
+        self._end = HEADER_BYTES  # offset of the next byte
         self._hasher = BlockHasher()
         self.blobs: list[Blob] = []
         self.id_ = ""  # checksum of the header, once it is written
-        file.write(bytes(PAGE))
+        file.write(bytes(HEADER_BYTES))
 
     def blob(self, length: int, buffers: Iterable[Any]) -> int:
         """Write a blob of `length` bytes and return its number."""
@@ -110,7 +111,7 @@ class PackFile:
         spans = _sections(data)
         self.index, self._graph = (data[start : start + length] for start, length in spans)
         document = parse(self.index, "index")
-        need(type(document) is dict, "the index is not an object")
+        require(type(document) is dict, "the index is not an object")
         self.document: dict[str, Any] = document
         self.blobs = _blobs(document.get("blobs"), spans, data.nbytes)
         self.blocks = self._blocks(spans[0][0])
@@ -128,7 +129,7 @@ class PackFile:
 
     def _blocks(self, end: int) -> list[BlockDigest]:
         """Return the blocks of all bytes before the sections, with the checksums of the index."""
-        starts = range(PAGE, end, BLOCK)
+        starts = range(HEADER_BYTES, end, BLOCK)
         digests = read_list(self.document.get("blocks"), len(starts))
         return [
             BlockDigest(FileRange(self.source, at, min(BLOCK, end - at)), read_str(digest))
@@ -145,20 +146,23 @@ def _mapped(path: str, copies: bool) -> Source:
 
 def _sections(data: memoryview) -> list[tuple[int, int]]:
     """Validate the header and the sections; return offset and length of each section."""
-    need(data.nbytes >= PAGE, f"it has {data.nbytes} bytes, which is too short")
+    require(data.nbytes >= HEADER_BYTES, f"it has {data.nbytes} bytes, which is too short")
     magic, version, n_sections, size = _HEAD.unpack_from(data)
-    need(magic == MAGIC, "it is not a pack")
+    require(magic == MAGIC, "it is not a pack")
     if version != FORMAT:  # before anything that the format defines is read
-        raise PackMismatch(f"it has format {version}, and {FORMAT} is read here")
-    need(n_sections == _SECTIONS, f"it has {n_sections} sections")
+        raise PackMismatch(f"it has format {version}; this version reads {FORMAT}")
+    require(n_sections == _SECTIONS, f"it has {n_sections} sections")
     end = _HEAD.size + n_sections * _SECTION.size
-    need(bytes(data[end : end + 16]) == checksum(data[:end]), "its header is damaged")
-    need(size == data.nbytes, f"it has {data.nbytes} bytes of {size}: it is cut short")
+    require(bytes(data[end : end + 16]) == checksum(data[:end]), "its header is damaged")
+    require(size == data.nbytes, f"it has {data.nbytes} bytes of {size}: it is cut short")
     spans = []
     for i, name in enumerate(("index", "graph")):
         start, length, expected = _SECTION.unpack_from(data, _HEAD.size + i * _SECTION.size)
-        need(PAGE <= start <= size and length <= size - start, f"its {name} is outside of the file")
-        need(checksum(data[start : start + length]) == expected, f"its {name} is damaged")
+        require(
+            HEADER_BYTES <= start <= size and length <= size - start,
+            f"its {name} is outside of the file",
+        )
+        require(checksum(data[start : start + length]) == expected, f"its {name} is damaged")
         spans.append((start, length))
     return spans
 
@@ -181,15 +185,16 @@ def _blobs(listed: Any, sections: list[tuple[int, int]], size: int) -> list[Blob
     blobs = []
     for item in read_list(listed):
         offset, length = read_list(item, 2)
-        blobs.append(Blob(read_int(offset, PAGE, size + 1), read_int(length, 0, size + 1)))
-        need(offset % ALIGN == 0, f"a blob begins at {offset}")
+        blobs.append(Blob(read_int(offset, HEADER_BYTES, size + 1), read_int(length, 0, size + 1)))
+        require(offset % ALIGN == 0, f"a blob begins at {offset}")
     spans = sorted([(b.offset, b.length) for b in blobs] + sections)
     # Sorted by offset, each must begin after the one before has ended.
-    end = PAGE
+    end = HEADER_BYTES
     for offset, length in spans:
-        need(
+        require(
             offset >= end and length <= size - offset,
-            f"the blob at {offset} overlaps another or the end of the file",
+            f"the blob at {offset} overlaps the header, a section or another blob, "
+            "or exceeds the file",
         )
         end = offset + length
     return blobs

@@ -26,13 +26,13 @@ from sardonyx.pack.check import check_graph, check_name
 from sardonyx.pack.codec import (
     AttrReader,
     AttrWriter,
-    need,
     read_fact,
     read_int,
     read_list,
     read_shape,
     read_size,
     read_str,
+    require,
     write_fact,
     write_size,
 )
@@ -200,7 +200,7 @@ class GraphReader:
     """Reads one model. Nothing is trusted: all is validated, and facts are inferred again."""
 
     def __init__(self, document: Any, consts: Sequence[Const]) -> None:
-        need(type(document) is dict, "the graph is not an object")
+        require(type(document) is dict, "the graph is not an object")
         self._document = document
         self._consts = consts
         self._values: list[Value | None] = []  # None: a value of a body that was left
@@ -225,7 +225,7 @@ class GraphReader:
         pairs = [read_list(pair, 2) for pair in read_list(document["constants"])]
         self._constants = [constant(self._const(n), read_str(name)) for n, name in pairs]
         graph = self._graph(document["graph"], is_main=True)
-        need(type(document["assumes"]) is bool, "assumes is not a bool")
+        require(type(document["assumes"]) is bool, "assumes is not a bool")
         infer(graph, assumes=document["assumes"])
         check_graph(graph)  # after inference: contracts are conditions on facts
         for owner, guards in self._guards:
@@ -247,8 +247,8 @@ class GraphReader:
         )
         # What the session shows to users must be what the graph has.
         live = [d.name for d in (*model.inputs, *model.overridable)]
-        need(sorted(live) == sorted(v.name for v in graph.inputs), "the inputs differ in names")
-        need(len(model.outputs) == len(graph.outputs), "the outputs differ in number")
+        require(sorted(live) == sorted(v.name for v in graph.inputs), "the inputs differ in names")
+        require(len(model.outputs) == len(graph.outputs), "the outputs differ in number")
         model.check_outputs()
         return model
 
@@ -263,7 +263,7 @@ class GraphReader:
         return op
 
     def _body(self, item: Any) -> Graph:
-        need(self._depth < MAX_DEPTH, f"bodies are nested more than {MAX_DEPTH} deep")
+        require(self._depth < MAX_DEPTH, f"bodies are nested more than {MAX_DEPTH} deep")
         self._depth += 1
         begin = len(self._values)
         body = self._graph(item, is_main=False)
@@ -292,7 +292,7 @@ class GraphReader:
 
     def _default(self, value: Value, index: Any) -> Const:
         default, fact = self._const(index), value.fact
-        need(isinstance(fact, Fact) and fact.dtype is default.dtype, f"the default of {value}")
+        require(isinstance(fact, Fact) and fact.dtype is default.dtype, f"the default of {value}")
         return default
 
     def _value(self, index: int) -> Value:
@@ -310,16 +310,16 @@ class GraphReader:
         attrs = dict(op.defaults)  # those that are equal to a default are not written
         for key, value in given_attrs.items():
             spec = op.attrs.get(key, self)
-            need(spec is not self, f"{op} has no attribute {key!r:.40}")
+            require(spec is not self, f"{op} has no attribute {key!r:.40}")
             attrs[key] = self._attrs.read(value)
-            need(fits(spec, attrs[key]), f"the attribute {key} of {op}")
-        need(op.required_attrs <= attrs.keys(), f"{op} lacks an attribute")
+            require(fits(spec, attrs[key]), f"the attribute {key} of {op}")
+        require(op.required_attrs <= attrs.keys(), f"{op} lacks an attribute")
         read = [None if v == _ABSENT else self._value(v) for v in read_list(inputs)]
         values = [Value(read_str(v)) for v in read_list(outputs)]
         # Kernels write the required outputs without a check that they are present.
         least = 1 if op.domain == INTERNAL else max(1, op.n_required_outputs)
         is_few = len(values) <= len(op.outputs) or op.outputs[-1].variadic
-        need(len(values) >= least and is_few, f"{op} has {len(values)} outputs")
+        require(len(values) >= least and is_few, f"{op} has {len(values)} outputs")
         node = graph.add(op, read, attrs, values, read_str(name))
         self._values.extend(values)
         if annotations:
@@ -329,22 +329,22 @@ class GraphReader:
 def _read_shape(item: Any) -> Shape | None:
     shape = read_shape(item)
     for size in shape or ():
-        need(not isinstance(size, int) or size >= 0, f"an output is declared to have {size}")
+        require(not isinstance(size, int) or size >= 0, f"an output is declared to have {size}")
     return shape
 
 
 def _annotations(item: Any) -> tuple[int, bool]:
     priority, is_backward = read_list(item, 2)
-    need(type(is_backward) is bool, "is_backward is not a bool")
+    require(type(is_backward) is bool, "is_backward is not a bool")
     return read_int(priority, -MAX_PRIORITY, MAX_PRIORITY + 1), is_backward
 
 
 def _check_input(value: Value) -> None:
     """Raise unless the dims of an input are numbers or names: runs do not check formulas."""
-    need(value.fact is not None, f"the input {value.name} has no type")
+    require(value.fact is not None, f"the input {value.name} has no type")
     for size in (value.fact.shape or ()) if isinstance(value.fact, Fact) else ():
         name = lone_name(size)
-        need(
+        require(
             (isinstance(size, int) and size >= 0) or (name is not None and check_name(name)),
             f"the input {value.name} has the size {size}",
         )
@@ -357,12 +357,12 @@ def _add_guards(graph: Graph, main: Graph, saved: Any) -> None:
     more = []
     for item in read_list(saved):
         kind, left, right, what, node = read_list(item, 5)
-        need(type(kind) is str and kind in KINDS, f"{kind!r:.40} is not a kind of guard")
+        require(type(kind) is str and kind in KINDS, f"{kind!r:.40} is not a kind of guard")
         guard = Guard(
             kind, read_size(left), read_size(right), read_str(what), read_str(node) or None
         )
         # On dims of inputs alone: others may have got other names from inference.
-        need(symbols(guard.left) | symbols(guard.right) <= entry, f"a guard on {guard.needs}")
+        require(symbols(guard.left) | symbols(guard.right) <= entry, f"a guard on {guard.needs}")
         if (guard.kind, guard.left, guard.right) not in inferred:
             more.append(guard)
     # First, as they are in a compiled graph: messages name the first guard that fails.
@@ -374,7 +374,9 @@ def _read_declared(saved: Any) -> list[Declared]:
     for item in read_list(saved):
         name, fact, dims = read_list(item, 3)
         if dims is not None:
-            need(all(d is None or type(d) in (int, str) for d in read_list(dims)), "declared dims")
+            require(
+                all(d is None or type(d) in (int, str) for d in read_list(dims)), "declared dims"
+            )
         declared.append(
             Declared(read_str(name), read_fact(fact), None if dims is None else tuple(dims))
         )

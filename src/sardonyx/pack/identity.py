@@ -17,7 +17,7 @@ from sardonyx.graph.const import COPY_BELOW, Source
 from sardonyx.load import LoadOptions
 from sardonyx.load.source import ModelBytes
 from sardonyx.pack.checksums import FileRange
-from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.codec import read_int, read_list, read_str, require
 from sardonyx.pack.errors import OptionsMismatch, PackMismatch
 from sardonyx.passes.options import LEVELS, PassOptions
 
@@ -57,7 +57,7 @@ def settings(load: LoadOptions, passes: PassOptions) -> dict[str, Any]:
 
 def check_options(stored: Any, current: dict[str, Any], ignored: Sequence[str] = ()) -> None:
     """Raise OptionsMismatch for the first option that a pack was written with and that differs."""
-    need(type(stored) is dict, "its options are not an object")
+    require(type(stored) is dict, "its options are not an object")
     for key in sorted(stored.keys() | current.keys()):
         if key not in ignored and stored.get(key) != current.get(key):
             was, now = (_named(key, options.get(key)) for options in (stored, current))

@@ -15,7 +15,7 @@ from sardonyx.graph.const import Source, Stamp
 from sardonyx.load.source import is_as_opened, settled
 from sardonyx.pack import identity
 from sardonyx.pack.checksums import BlockDigest, FileRange, first_mismatch
-from sardonyx.pack.codec import need, read_int, read_list, read_str
+from sardonyx.pack.codec import read_int, read_list, read_str, require
 from sardonyx.pack.errors import InvalidPack, PackMismatch
 from sardonyx.pack.file import PackFile
 from sardonyx.pack.lookup import FULL, NONE, PackOptions
@@ -121,7 +121,7 @@ def _weights(file: PackFile, files: Sequence[Source], options: PackOptions) -> _
         read_int(length, 1, source.data.nbytes + 1)
         read_int(start, 0, source.data.nbytes + 1 - length)
         # Ascending and disjoint, so that a hostile list cannot have a file read many times.
-        need((at, start) >= (last, end), f"weights at {start} are listed out of order")
+        require((at, start) >= (last, end), f"weights at {start} are listed out of order")
         last, end = at, start + length
         if not is_unchanged[at]:
             blocks.append(BlockDigest(FileRange(source, start, length), read_str(digest)))

@@ -82,12 +82,16 @@ def _matmul(q: QDQQuantizer, node: NodeDoc) -> None:
 
 
 def _removable(q: QDQQuantizer, node: NodeDoc) -> None:
-    """Relu and Clip: removed where the range of the output says the same."""
+    """Relu and Clip: removed if the output's quantization range clips to the same bounds."""
     source, output = node.inputs[0], node.outputs[0]
     if not q.is_tensor_quantized(source):
         return
-    can_go = not q.is_activation_symmetric and not q.qdq_keep_removable_activations
-    if can_go and q.follows_from_range(node) and q.try_replacing_upstream_output(source, output):
+    may_remove = not q.is_activation_symmetric and not q.qdq_keep_removable_activations
+    if (
+        may_remove
+        and q.follows_from_range(node)
+        and q.try_replacing_upstream_output(source, output)
+    ):
         q.remove_node(node)
     else:
         q.quantize_activation_tensor(source)
@@ -95,7 +99,7 @@ def _removable(q: QDQQuantizer, node: NodeDoc) -> None:
         q.quantize_activation_tensor(output)
 
 
-def _moves(q: QDQQuantizer, node: NodeDoc) -> None:
+def _shares_input_scale(q: QDQQuantizer, node: NodeDoc) -> None:
     """Ops that move or select elements: the first output has the scale of the first input."""
     source = node.inputs[0]
     if q.force_quantize_no_input_check:
@@ -108,12 +112,12 @@ def _moves(q: QDQQuantizer, node: NodeDoc) -> None:
 
 def _resize(q: QDQQuantizer, node: NodeDoc) -> None:
     if q.opset_version >= 11:
-        _moves(q, node)
+        _shares_input_scale(q, node)
 
 
 def _max_pool(q: QDQQuantizer, node: NodeDoc) -> None:
     if q.opset_version >= 12 and q.activation_qType not in FLOAT8:
-        _moves(q, node)
+        _shares_input_scale(q, node)
 
 
 def _split(q: QDQQuantizer, node: NodeDoc) -> None:
@@ -187,11 +191,11 @@ def _padding(q: QDQQuantizer, node: NodeDoc) -> Array | None:
     constant = q.graph.constant(name)
     if constant is not None:
         return constant.read()
-    maker = next((n for n in q.graph.nodes if name in n.outputs), None)
-    if maker is None or maker.op_type != "Constant" or "value" not in maker.attrs:
+    producer = next((n for n in q.graph.nodes if name in n.outputs), None)
+    if producer is None or producer.op_type != "Constant" or "value" not in producer.attrs:
         return None
     decode = q.document.decode_tensor
-    return None if decode is None else decode(maker.attr("value")).read()
+    return None if decode is None else decode(producer.attr("value")).read()
 
 
 _RULES: Final[dict[str, Rule]] = {
@@ -200,15 +204,15 @@ _RULES: Final[dict[str, Rule]] = {
     "Gemm": _gemm,
     "Clip": _removable,
     "Relu": _removable,
-    "Reshape": _moves,
-    "Transpose": _moves,
-    "Squeeze": _moves,
-    "Unsqueeze": _moves,
-    "Flatten": _moves,
+    "Reshape": _shares_input_scale,
+    "Transpose": _shares_input_scale,
+    "Squeeze": _shares_input_scale,
+    "Unsqueeze": _shares_input_scale,
+    "Flatten": _shares_input_scale,
     "Resize": _resize,
     "MaxPool": _max_pool,
-    "AveragePool": _moves,
-    "Slice": _moves,
+    "AveragePool": _shares_input_scale,
+    "Slice": _shares_input_scale,
     "Pad": _pad,
     "MatMul": _matmul,
     "Split": _split,
@@ -218,7 +222,7 @@ _RULES: Final[dict[str, Rule]] = {
     "InstanceNormalization": _normalization,
     "LayerNormalization": _normalization,
     "BatchNormalization": _normalization,
-    "TopK": _moves,
+    "TopK": _shares_input_scale,
     "CumSum": _any,
 }
 

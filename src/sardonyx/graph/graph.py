@@ -361,16 +361,16 @@ class Graph:
                 stack.append((root, self.predecessors(root)))
                 open_.add(root)
             while stack:
-                node, makers = stack[-1]
-                for maker in makers:
-                    if maker in open_:
+                node, producers = stack[-1]
+                for producer in producers:
+                    if producer in open_:
                         cycle = " -> ".join(str(n) for n, _ in stack[-8:])
                         hint = "a node may read only what earlier nodes make"
-                        what = f"the graph has a cycle through {maker}"
+                        what = f"the graph has a cycle through {producer}"
                         raise InvalidGraph(what, path=cycle, hint=hint)
-                    if maker not in done:
-                        stack.append((maker, self.predecessors(maker)))
-                        open_.add(maker)
+                    if producer not in done:
+                        stack.append((producer, self.predecessors(producer)))
+                        open_.add(producer)
                         break
                 else:
                     stack.pop()

@@ -30,18 +30,18 @@ _EXPLICIT: Final = {
 
 def restore(result: ModelProto, original: ModelProto) -> None:
     """Replace nodes, Constant nodes and declared types by equal ones of the original model."""
-    makers = {node.output[0]: node for node in original.graph.node if node.output}
-    _restore_aliases(result, original, makers)
+    producers = {node.output[0]: node for node in original.graph.node if node.output}
+    _restore_aliases(result, original, producers)
     opset = _opset(result)
     for node in result.graph.node:
-        old = makers.get(node.output[0]) if node.output else None
+        old = producers.get(node.output[0]) if node.output else None
         if old is not None and _is_same(node, old, opset):
             inputs = [*node.input, *old.input[len(node.input) :]]
             node.CopyFrom(old)
             node.input[:] = inputs
         elif _is_fused(node, old):
             _spell_out(node)
-    _restore_constants(result, makers)
+    _restore_constants(result, producers)
     _sort_initializers(result, original)
     made = {name for node in result.graph.node for name in node.output}
     del result.graph.value_info[:]
@@ -79,7 +79,7 @@ def _opset(model: ModelProto) -> int:
 
 
 def _restore_aliases(
-    result: ModelProto, original: ModelProto, makers: dict[str, NodeProto]
+    result: ModelProto, original: ModelProto, producers: dict[str, NodeProto]
 ) -> None:
     """Let initializers that were Identity nodes of others be these again."""
     if any(a.HasField("g") for node in result.graph.node for a in node.attribute):
@@ -88,9 +88,9 @@ def _restore_aliases(
     known = {tensor.name for tensor in result.graph.initializer}
     renamed: dict[str, str] = {}
     for tensor in list(result.graph.initializer):
-        name, maker = tensor.name, makers.get(tensor.name)
-        while maker is not None and maker.op_type == "Identity":
-            name, maker = maker.input[0], makers.get(maker.input[0])
+        name, producer = tensor.name, producers.get(tensor.name)
+        while producer is not None and producer.op_type == "Identity":
+            name, producer = producer.input[0], producers.get(producer.input[0])
         if name == tensor.name or name not in sources or not _holds(tensor, sources[name]):
             continue
         renamed[tensor.name] = name
@@ -157,13 +157,13 @@ def _holds(tensor: TensorProto, old: TensorProto) -> bool:
     return bool(to_array(tensor).tobytes() == to_array(old).tobytes())
 
 
-def _restore_constants(result: ModelProto, makers: dict[str, NodeProto]) -> None:
+def _restore_constants(result: ModelProto, producers: dict[str, NodeProto]) -> None:
     """Let initializers that were Constant nodes be these nodes."""
     graph = result.graph
     exits = {value.name for value in graph.output}
     nodes = []
     for tensor in list(graph.initializer):
-        old = makers.get(tensor.name)
+        old = producers.get(tensor.name)
         if old is None or old.op_type != "Constant" or tensor.name in exits:
             continue
         if any(a.name == "value" and _holds(tensor, a.t) for a in old.attribute):

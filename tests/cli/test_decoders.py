@@ -11,7 +11,7 @@ from onnx import parser
 from sardonyx.cli import main
 from sardonyx.cli.arguments import UsageError
 from sardonyx.cli.folding import argument_rows, folded
-from sardonyx.cli.inputs import settle
+from sardonyx.cli.inputs import input_shapes
 from sardonyx.cli.measure import OtherLoad, busy_note
 from sardonyx.load import load
 from sardonyx.load.model import Declared
@@ -54,7 +54,7 @@ def inputs() -> list[Declared]:
 def test_total_is_past_and_sequence(
     inputs: list[Declared], given: dict[str, int], past: int, sequence: int, total: int
 ) -> None:
-    shapes = settle(inputs, given, {})
+    shapes = input_shapes(inputs, given, {})
     assert shapes["input_ids"] == (1, sequence)
     assert shapes["attention_mask"] == (1, total)
     assert shapes["past_0_key"] == (1, 2, past, 4)
@@ -65,11 +65,11 @@ def test_total_is_past_and_sequence(
 )
 def test_contradicting_sizes(inputs: list[Declared], given: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="leave one of them out"):
-        settle(inputs, given, {})
+        input_shapes(inputs, given, {})
 
 
 def test_sizes_from_given_shapes(inputs: list[Declared]) -> None:
-    assert settle(inputs, {}, {"attention_mask": (1, 9)})["past_0_key"] == (1, 2, 8, 4)
+    assert input_shapes(inputs, {}, {"attention_mask": (1, 9)})["past_0_key"] == (1, 2, 8, 4)
 
 
 def _argument(name: str, shape: list[object]) -> dict[str, object]:

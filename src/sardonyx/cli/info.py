@@ -15,7 +15,7 @@ from sardonyx.base.records import as_dict
 from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.bench_worker import anonymous_bytes
 from sardonyx.cli.console import activity, printable
-from sardonyx.cli.inputs import check_outputs, settle
+from sardonyx.cli.inputs import check_outputs, input_shapes
 from sardonyx.cli.measure import growth, start
 from sardonyx.compile import Compiled, load_model
 from sardonyx.graph.const import Const, Recipe, SourceConst
@@ -328,7 +328,7 @@ def _guard(guard: Guard) -> dict[str, Any]:
 
 def _plan(arguments: argparse.Namespace, model: Model, program: Program) -> dict[str, Any]:
     """Return the planned bytes of all values of a run, for the sizes of --dims and --shapes."""
-    shapes = settle(model.inputs, merged(arguments.dims), merged(arguments.shapes))
+    shapes = input_shapes(model.inputs, merged(arguments.dims), merged(arguments.shapes))
     dims = sizes_of(program.inputs, shapes)
     plan = program.plan
     lives = live_ranges(plan.spans, dims)

@@ -12,7 +12,7 @@ from sardonyx.base.printable import format_shape
 from sardonyx.base.units import format_bytes, format_seconds
 from sardonyx.cli.arguments import entries_of, merged
 from sardonyx.cli.info import op_name
-from sardonyx.cli.inputs import generate, settle
+from sardonyx.cli.inputs import generate, input_shapes
 from sardonyx.cli.measure import start
 from sardonyx.errors import SardonyxError
 from sardonyx.graph.dim import evaluate, symbols
@@ -35,7 +35,7 @@ def page(arguments: argparse.Namespace, facts: Mapping[str, Any]) -> str:
     )  # fmt: skip
     session = started.session
     compiled = session._compiled
-    shapes = settle(compiled.model.inputs, merged(arguments.dims), merged(arguments.shapes))
+    shapes = input_shapes(compiled.model.inputs, merged(arguments.dims), merged(arguments.shapes))
     seconds, why = _seconds(session, shapes)
     sizes = sizes_of(compiled.program.inputs, shapes)
     data = _drawing(compiled.model.graph, {n["name"]: n for n in facts["nodes"]}, seconds, sizes)

@@ -45,13 +45,13 @@ def chosen(
     if beside.exists() and not dims and not shapes:
         return read(beside, declared, strict=False), str(beside)
     seed = getattr(arguments, "seed", 0)
-    return generate(declared, settle(declared, dims, shapes), seed), "generated"
+    return generate(declared, input_shapes(declared, dims, shapes), seed), "generated"
 
 
-def settle(
+def input_shapes(
     inputs: Sequence[Declared], dims: Mapping[str, int], shapes: Mapping[str, tuple[int, ...]]
 ) -> Shapes:
-    """Return a shape for every input: by --shapes, else by --dims, else of ones."""
+    """Return a shape for every input: by --shapes, else by --dims, else size 1."""
     by_name = {i.name: i for i in inputs}
     for name in shapes:
         if name not in by_name:

@@ -23,7 +23,7 @@ from sardonyx.cli.console import (
     say,
     table,
 )
-from sardonyx.cli.inputs import Shapes, check_outputs, input_files, settle
+from sardonyx.cli.inputs import Shapes, check_outputs, input_files, input_shapes
 from sardonyx.cli.measure import start
 from sardonyx.cli.plan_advice import Advice, advise
 from sardonyx.cli.plan_tables import show_advice, show_peak, tensor_facts, write_and_print
@@ -117,7 +117,7 @@ def _settled(
     compiled = session._compiled
     open_names = open_sizes(compiled.program)
     of_inputs = {n: s for n, s in dims.items() if n not in open_names}
-    settled = settle(compiled.model.inputs, of_inputs, shapes)
+    settled = input_shapes(compiled.model.inputs, of_inputs, shapes)
     return settled, {name: dims.get(name, _ASSUMED) for name in open_names}
 
 

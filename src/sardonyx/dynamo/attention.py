@@ -171,7 +171,9 @@ def _attend(
         )
     q, k, v, attn_mask = in_autocast_type(q, k, v, attn_mask)
     keep = None
-    if dropout_p:  # of the contiguous scores, as in eager
+    if dropout_p:
+        # Drawn in the shape and order of eager's contiguous scores, so that the random numbers
+        # agree.
         scores = q.new_empty((*q.shape[:3], k.shape[2]), dtype=torch.bool)
         keep = torch.ops.aten.bernoulli.p(scores, 1 - dropout_p)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale

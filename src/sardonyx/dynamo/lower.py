@@ -237,7 +237,7 @@ class GraphLowering:
             whole, index = node.args
             results = self._values.get(whole)  # type: ignore[arg-type]
             if results is None:
-                self._stand_in(node, fake)
+                self._placeholder_for(node, fake)
             else:
                 self._values[node] = results[index]
             return
@@ -305,9 +305,9 @@ class GraphLowering:
         trace = (node.meta.get("stack_trace") or "").strip().splitlines()
         source = trace[-2].strip() if len(trace) >= 2 else ""
         self.fallbacks[node] = Fallback(str(node.target), reason, source)
-        self._stand_in(node, node.meta.get("val"))
+        self._placeholder_for(node, node.meta.get("val"))
 
-    def _stand_in(self, node: fx.Node, fake: Any) -> None:
+    def _placeholder_for(self, node: fx.Node, fake: Any) -> None:
         """Give later nodes inputs to read, so that one pass finds all nodes without a lowering."""
         if is_tensor(fake):
             try:

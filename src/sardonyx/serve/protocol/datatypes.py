@@ -1,4 +1,4 @@
-"""The datatypes of the protocol, with their numpy and ONNX types."""
+"""The datatypes of the Open Inference Protocol (KServe v2), with their numpy and ONNX types."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Datatype:
     name: str  # FP32
     dtype: np.dtype[Any]
     onnx_name: str  # tensor(float)
-    contents: str  # the field of InferTensorContents; empty: only raw contents
+    contents: str  # the field of InferTensorContents; empty: 16-bit floats are raw only
 
     @property
     def is_bytes(self) -> bool:

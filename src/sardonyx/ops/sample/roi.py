@@ -33,8 +33,8 @@ def _check_image(g: Scope, x: Fact, rois: Fact, columns: int) -> None:
 
 def _check_batch(index: Array, batch: int) -> None:
     if index.size and not 0 <= index.min() <= index.max() < batch:
-        images = f"images {index.min()} to {index.max()}"
-        raise InvalidArgument(f"regions name {images}, and the batch has {batch}")
+        found = f"{index.min()} to {index.max()}"
+        raise InvalidArgument(f"batch indices are {found}, the batch has {batch}")
 
 
 max_roi_pool = Op(

@@ -25,7 +25,14 @@ from sardonyx.providers.torch.dtypes import wide
 from sardonyx.providers.torch.kernel import PLAIN, REALS, TorchKernel, TorchKernels
 
 Taps = Sequence[tuple[Tensor, Tensor]]  # along one axis: indices and weights of the neighbours
-_FAR: Final = 1e4  # a position outside every image, for positions that are NaN
+# In normalized coordinates, a position outside every image: for NaN and infinities.
+_FAR: Final = 1e4
+# Positions are bounded to this distance from the image: beyond it all neighbours, of which cubic
+# interpolation reads one before and two after, are outside; closer integers do not overflow.
+_MARGIN: Final = 3
+_DECIMALS: Final = 1e4  # to which sums are rounded before truncation
+# Bound of the corners of regions: far outside every image, and sums of them fit 64 bits.
+_FAR_CORNER: Final = 2.0**40
 
 
 def interpolable(x: Tensor) -> Tensor:
@@ -40,7 +47,7 @@ def to_type(y: Tensor, dtype: torch.dtype, *, rounds: bool = False) -> Tensor:
     if dtype.is_floating_point:
         return y.to(dtype)
     # A weighted sum of equal integers may be slightly low; truncation must not lose 1.
-    y = (y + 0.5).floor() if rounds else ((y * 1e4).round() / 1e4).trunc()
+    y = (y + 0.5).floor() if rounds else ((y * _DECIMALS).round() / _DECIMALS).trunc()
     if dtype is not torch.bool:
         info = torch.iinfo(dtype)
         y = y.clamp(info.min, info.max)
@@ -48,7 +55,8 @@ def to_type(y: Tensor, dtype: torch.dtype, *, rounds: bool = False) -> Tensor:
 
 
 def _bounded(position: Tensor, size: int) -> Tensor:
-    return torch.nan_to_num(position, -3, size + 2, -3).clamp(-3, size + 2)
+    low, high = -_MARGIN, size + _MARGIN - 1
+    return torch.nan_to_num(position, low, high, low).clamp(low, high)
 
 
 def _inside(index: Tensor, weight: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -73,7 +81,7 @@ def weigh(x: Tensor, axes: Sequence[Taps]) -> Tensor:
         for size, (i, w) in zip(sizes, combination, strict=True):
             index, weight, hit = index * size + i.clamp(min=0), weight * w, (i >= 0) & hit
         read = flat.gather(2, index[:, None].expand(-1, x.shape[1], -1))
-        # Elements outside are 0, even if the one read in their place is infinite or NaN.
+        # Elements outside are 0, even if the one read in their position is infinite or NaN.
         term = torch.where(hit[:, None], read, 0) * weight[:, None]
         total = term if total is None else total.add_(term)
     result: Tensor = total
@@ -103,27 +111,29 @@ def grid_sample(x: Tensor, grid: Tensor, **attrs: Any) -> Tensor:
         span = (0.0, size - 1.0) if attrs["align_corners"] else (-0.5, size - 0.5)
         point = points[..., len(sizes) - 1 - i].reshape(x.shape[0], -1)
         # The last coordinate of a point is the first axis of the image.
-        place = (point + 1) / 2 * (span[1] - span[0]) + span[0]
-        axes.append(taps_of(place, size, span, (mode, padding)))
+        position = (point + 1) / 2 * (span[1] - span[0]) + span[0]
+        axes.append(taps_of(position, size, span, (mode, padding)))
     return to_type(weigh(value, axes).reshape(*x.shape[:2], *outs), x.dtype)
 
 
-def taps_of(place: Tensor, size: int, span: tuple[float, float], how: tuple[bytes, bytes]) -> Taps:
+def taps_of(
+    position: Tensor, size: int, span: tuple[float, float], how: tuple[bytes, bytes]
+) -> Taps:
     """Return the neighbours of each position along one axis, and their weights.
 
     `span` is the range of positions inside, `how` the interpolation and padding modes.
     """
     mode, padding = how
     if mode == b"nearest":
-        place = place.round()
-    outside = (place < span[0]) | (place > span[1])
+        position = position.round()
+    outside = (position < span[0]) | (position > span[1])
     if padding == b"border" and mode != b"cubic":  # whose neighbours are clamped one by one
-        place = torch.where(outside, place.clamp(0, size - 1), place)
+        position = torch.where(outside, position.clamp(0, size - 1), position)
     elif padding == b"reflection":
-        place = torch.where(outside, _reflected(place, span), place)
-    place = _bounded(place, size)
-    low = place.floor()
-    part, index = place - low, low.long()
+        position = torch.where(outside, _reflected(position, span), position)
+    position = _bounded(position, size)
+    low = position.floor()
+    part, index = position - low, low.long()
     if mode == b"nearest":
         taps = [(index, torch.ones_like(part))]
     elif mode == b"linear":
@@ -138,13 +148,13 @@ def taps_of(place: Tensor, size: int, span: tuple[float, float], how: tuple[byte
     return [(i.clamp(0, size - 1), w) for i, w in taps]
 
 
-def _reflected(place: Tensor, span: tuple[float, float]) -> Tensor:
+def _reflected(position: Tensor, span: tuple[float, float]) -> Tensor:
     """Return positions mirrored at the boundaries until they are inside: a triangle wave."""
     low, high = span
     width = high - low
     if width <= 0:
-        return torch.zeros_like(place)
-    folded = (place - low).remainder(2 * width)
+        return torch.zeros_like(position)
+    folded = (position - low).remainder(2 * width)
     return torch.where(folded > width, 2 * width - folded, folded) + low
 
 
@@ -165,11 +175,11 @@ def affine_grid(theta: Tensor, size: Array, *, align_corners: int) -> Tensor:
     return made.to(theta.dtype)
 
 
-def _loses(node: Node) -> str:
-    """Return why values would change; empty if they do not."""
+def _refuses_int64(node: Node) -> str:
+    """Refuse nearest neighbours of int64; empty for other nodes."""
     if node.attrs["mode"] != b"nearest" or node.outputs[0].tensor.dtype is not I64:
         return ""
-    return "torch samples i64 by way of f64, which does not hold them all; cast to i32"
+    return "torch samples int64 in float64, which cannot represent every int64; cast to int32"
 
 
 _CHUNK: Final = 1 << 26  # elements of the samples of regions processed at once
@@ -180,7 +190,7 @@ def _images(index: Tensor, batch: int) -> Tensor:
     if index.numel() and index.device.type == "cpu":
         low, high = (int(v) for v in torch.aminmax(index))
         if not 0 <= low <= high < batch:
-            raise InvalidArgument(f"regions name images {low} to {high}, and the batch has {batch}")
+            raise InvalidArgument(f"batch indices are {low} to {high}, the batch has {batch}")
     return index.long().clamp(0, max(batch - 1, 0))
 
 
@@ -188,19 +198,18 @@ def max_roi_pool(x: Tensor, rois: Tensor, *, pooled_shape: Ints, spatial_scale: 
     """Return the maximum of each bin of each region."""
     image, boxes = wide(x), wide(rois)
     if boxes.device.type == "cpu" and not bool(torch.isfinite(boxes).all()):
-        raise InvalidArgument("rois hold numbers that are not finite")
+        raise InvalidArgument("rois contain non-finite values")
     batch = _images(boxes[:, 0], x.shape[0])
     # Corners round half away from zero, as C's round does.
     scaled = (boxes[:, 1:] * spatial_scale).double()
     corners = (scaled + torch.copysign(torch.full_like(scaled, 0.5), scaled)).trunc()
-    corners = torch.nan_to_num(corners).clamp(-(2.0**40), 2.0**40).long()
+    corners = torch.nan_to_num(corners).clamp(-_FAR_CORNER, _FAR_CORNER).long()
     height, width = x.shape[2:]
     rows = _bins(corners[:, 1], corners[:, 3], pooled_shape[0], height)
     columns = _bins(corners[:, 0], corners[:, 2], pooled_shape[1], width)
     y = []
-    for r in range(
-        len(rois)
-    ):  # one at a time: a copy of an image per region would need too much memory
+    # One region at a time: a copy of an image per region would need too much memory.
+    for r in range(len(rois)):
         part = image.index_select(0, batch[r : r + 1])
         part = torch.where(rows[r][:, None, :, None], part, -math.inf).amax(2)
         part = torch.where(columns[r][:, None, None], part, -math.inf).amax(-1)
@@ -216,8 +225,8 @@ def _bins(start: Tensor, end: Tensor, count: int, size: int) -> Tensor:
     bins = torch.arange(count, dtype=torch.float32, device=start.device)
     low = (bins * each).floor().long() + start[:, None]
     high = ((bins + 1) * each).ceil().long() + start[:, None]
-    place = torch.arange(size, device=start.device)
-    return (place >= low[..., None]) & (place < high[..., None])
+    position = torch.arange(size, device=start.device)
+    return (position >= low[..., None]) & (position < high[..., None])
 
 
 def roi_align(x: Tensor, rois: Tensor, batch_indices: Tensor, **attrs: Any) -> Tensor:
@@ -271,7 +280,9 @@ def _samples(start: Tensor, length: Tensor, bins: int, how: tuple[int, int]) -> 
     counts = torch.full_like(step, ratio) if ratio else step.ceil().clamp(min=0)
     most = ratio if ratio or not len(start) else float(counts.max())
     if not most * bins <= MAX_SAMPLES:
-        raise RuntimeException(f"a region asks for {most} samples in each of {bins} bins")
+        raise RuntimeException(
+            f"a region needs {most} samples in each of {bins} bins, at most {MAX_SAMPLES} in all"
+        )
     sample = torch.arange(int(most), dtype=step.dtype, device=step.device)
     bin_ = torch.arange(bins, dtype=step.dtype, device=step.device)[:, None]
     inner = (sample + 0.5) * step / counts.clamp(min=1)
@@ -314,8 +325,8 @@ def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **att
     height, width = size.tolist()
     if min(height, width) < 1:
         raise InvalidArgument(f"crop_size must be at least 1, got {size.tolist()}")
-    rows = _places(boxes[:, 0], boxes[:, 2], x.shape[2], height)[:, :, None]
-    columns = _places(boxes[:, 1], boxes[:, 3], x.shape[3], width)[:, None, :]
+    rows = _positions(boxes[:, 0], boxes[:, 2], x.shape[2], height)[:, :, None]
+    columns = _positions(boxes[:, 1], boxes[:, 3], x.shape[3], width)[:, None, :]
     outside = (rows < 0) | (rows > x.shape[2] - 1) | (columns < 0) | (columns > x.shape[3] - 1)
     outside = outside | rows.isnan() | columns.isnan()
     rows, columns = (
@@ -338,7 +349,7 @@ def crop_and_resize(x: Tensor, rois: Tensor, batches: Tensor, size: Array, **att
     return y.permute(0, 3, 1, 2).to(x.dtype)
 
 
-def _places(first: Tensor, last: Tensor, size: int, count: int) -> Tensor:
+def _positions(first: Tensor, last: Tensor, size: int, count: int) -> Tensor:
     """Return the positions of the samples of boxes along an axis; corners are the outermost."""
     if count == 1:
         return (0.5 * (first + last) * (size - 1))[:, None]
@@ -348,7 +359,7 @@ def _places(first: Tensor, last: Tensor, size: int, count: int) -> Tensor:
 
 
 KERNELS: Final[TorchKernels] = {
-    (ONNX, "GridSample"): TorchKernel(grid_sample, PLAIN, refuses=_loses),
+    (ONNX, "GridSample"): TorchKernel(grid_sample, PLAIN, refuses=_refuses_int64),
     (ONNX, "AffineGrid"): TorchKernel(affine_grid, REALS, host=(1,)),
     (ONNX, "MaxRoiPool"): TorchKernel(max_roi_pool, REALS),
     # How many samples a region takes may depend on its size.

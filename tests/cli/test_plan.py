@@ -93,7 +93,7 @@ def test_text(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["plan", path, "--dims", "batch=32", "--top", "2"]) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    for word in (*ORDERS, "x [32, 16]", "default", "live at the peak", "what would shrink it",
+    for word in (*ORDERS, "x [32, 16]", "default", "live at the peak", "what would lower the peak",
                  "batch 32 to 16", "float16", "the output wide0 adds 8.19 KB"):  # fmt: skip
         assert word in said.out
     (row,) = re.findall(r"made by +steps +idle\n(.*)\n", said.out)

@@ -107,7 +107,7 @@ def test_text_and_page(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str
     assert said.err == ""
     for text in ("train.py:example  argument 0 [1024, 64]", "live at the peak", "backward graph",
                  f"saved for the backward pass  {format_bytes(6 * ACTIVATION)} in 6",
-                 "in 3 more: --top lists them", "what would shrink it",
+                 "in 3 more: --top lists them", "what would lower the peak",
                  "the whole timeline is in step.html"):  # fmt: skip
         assert text in said.out
     page = (tmp_path / "step.html").read_text("utf-8")

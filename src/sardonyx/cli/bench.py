@@ -273,7 +273,15 @@ def _print(name: str, results: Mapping[str, Result]) -> None:
         times = format_seconds(latency), ratio, format_seconds(start)
         rows.append([module, *times, *memory, _difference(result)])
     if rows:
-        titles = ("", "latency", "vs sardonyx", "start", "memory", "with a run", "differs")
+        titles = (
+            "",
+            "latency",
+            "vs sardonyx",
+            "start",
+            "memory after start",
+            "after a run",
+            "differs",
+        )
         table(rows, titles, right=range(1, 7), styles={0: "cyan"})
     errors = [[m, printable(r["error"])] for m, r in results.items() if "error" in r]
     table(errors, styles={0: "cyan", 1: "red"})
@@ -283,7 +291,7 @@ def _print(name: str, results: Mapping[str, Result]) -> None:
 def _difference(result: Result) -> str:
     if "differs" not in result:
         return ""
-    return "in kind" if result["differs"] is None else f"{result['differs']:.1e}"
+    return "not comparable" if result["differs"] is None else f"{result['differs']:.1e}"
 
 
 def _print_means(results: Sequence[Result], rivals: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DRAWN: Final = 6  # images
 BRIGHTEST: Final = 16  # a pixel's largest value
-_COLUMNS: Final = 26  # of an image with its answer
+_COLUMNS: Final = 26  # of an image with its answer, and a gap
 
 _SHADES: Final = " ░▒▓█"
 _ASCII_SHADES: Final = " .:+#"
@@ -66,7 +66,7 @@ def _draw(images: Any, labels: Any, probabilities: Any) -> None:
 
     samples = zip(images[:DRAWN], labels, probabilities, strict=False)
     cells = [_cell(image[0], int(label), row) for image, label, row in samples]
-    # One column less than they take: the last one needs no gap after it.
+    # n cells take n * 26 - 1 columns: no gap after the last.
     abreast = max(1, min(3, (console().width + 1) // _COLUMNS))
     for first in range(0, len(cells), abreast):
         grid = Table.grid(padding=(0, 2, 0, 0))

@@ -35,7 +35,7 @@ def write_and_print(
 
 
 def show_peak(shown: Timeline, top: int, by: str) -> None:
-    """Print the tensors that are live at a timeline's peak; `by` says of which run."""
+    """Print the tensors that are live at a timeline's peak; `by` is the label of the run."""
     if not shown.steps:
         heading("live at the peak", "nothing: the program has no steps")
         say()
@@ -52,6 +52,7 @@ def show_peak(shown: Timeline, top: int, by: str) -> None:
     if rest := live[top:]:
         total = format_bytes(sum(t.bytes for t in rest))
         note(f"{total} in {len(rest)} more: --top lists them")
+    note("steps: the first and the last that need it; idle: the most in a row that do not touch it")
     say()
 
 
@@ -70,7 +71,7 @@ def _row(tensor: Tensor) -> list[str]:
 
 def show_advice(advice: Sequence[Advice]) -> None:
     """Print advice with its savings."""
-    heading("what would shrink it", "" if advice else "nothing stands out")
+    heading("what would lower the peak", "" if advice else "nothing stands out")
     rows = [[format_bytes(a.saves_bytes) if a.saves_bytes else "", a.text] for a in advice]
     table(rows, right=(0,))
 

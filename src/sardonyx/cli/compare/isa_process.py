@@ -1,7 +1,7 @@
-"""A side in a process of its own: kernels of another ISA are chosen when a process starts.
+"""One side of `sardonyx diff`, in its own process: a process chooses its ISA when it starts.
 
-Requests and answers are pickled objects, with their length before them, on the pipes of standard
-input and output; both processes run this package, and nobody else writes to the pipes.
+Requests and answers are length-prefixed pickles on the pipes of standard input and output; both
+processes run this package, and nobody else writes to the pipes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class IsaSide:
             answer, error = _read(self._process.stdout)
         except (BrokenPipeError, EOFError):
             code = self._process.wait()
-            raise Fail(f"the process with SARDONYX_ISA={self._isa} ended with {code}") from None
+            raise Fail(
+                f"the process with SARDONYX_ISA={self._isa} ended with status {code}"
+            ) from None
         if error:
             raise Fail(f"with SARDONYX_ISA={self._isa}: {error}")
         return answer

@@ -45,7 +45,7 @@ def place(
     are passed through it before CPU providers claim them.
     """
     placement = Placement(graph, {}, {})
-    preferences = (preferences or PlacementPreferences()).bound(graph)
+    preferences = (preferences or PlacementPreferences()).for_graph(graph)
     _claim(placement, _ordered(graph, providers), providers, preferences)
     if lower_for_host is not None:
         from sardonyx.place.host import lower_host_subgraphs
@@ -89,7 +89,7 @@ def _claimant(
     """The first provider that claims a node; refusals before it are recorded."""
     reasons: list[tuple[str, str]] = []
     for provider in providers:
-        answer = preferences.against(node, provider) or provider.claims(node)
+        answer = preferences.refusal(node, provider) or provider.claims(node)
         if isinstance(answer, Yes):
             placement.where[node] = provider
             preferences.count(node, provider)

@@ -50,7 +50,7 @@ class PlacementPreferences:
         """A key that is equal for equal preferences."""
         return self.assignments, tuple(self.limits.items()), tuple(self.totals.items())
 
-    def bound(self, graph: Graph) -> PlacementPreferences:
+    def for_graph(self, graph: Graph) -> PlacementPreferences:
         """Return a copy for the placement of a graph, with limits of weights from the totals."""
         limits = dict(self.limits)
         weights = _weight_bytes(graph) if self.totals else 0
@@ -69,7 +69,7 @@ class PlacementPreferences:
             matching = (fnmatchcase(node.name, a.pattern) for a in self.assignments)
             node.assignment = next((i for i, matches in enumerate(matching, 1) if matches), 0)
 
-    def against(self, node: Node, provider: Provider) -> No | None:
+    def refusal(self, node: Node, provider: Provider) -> No | None:
         """Return why a provider must not have a node, or None if it may."""
         if node.assignment:
             assignment = self.assignments[node.assignment - 1]
@@ -86,8 +86,8 @@ class PlacementPreferences:
             return self._follow(node, provider.device, is_full) if is_small else None
         self._rejected.add(node)
         return No(
-            f"its weights take {_mb(more)}, and {provider.device} has {_mb(limit)} for weights, "
-            "most of which are taken: raise gpu_mem_limit to have it there"
+            f"its weights take {_mb(more)}, and {provider.device} has {_mb(limit)} for weights, of "
+            f"which {_mb(used)} are used: raise gpu_mem_limit to place it there"
         )
 
     def _follow(self, node: Node, device: str, is_full: bool) -> No | None:

@@ -35,7 +35,7 @@ _WIDENED: Final = _keys(
 _MATMULS: Final = _keys(ONNX, "MatMul Gemm") | _keys(MICROSOFT, "FusedMatMul")
 # Ops that continue a float32 region if one of their operands is in it. Not Cast, which names its
 # own type.
-_FOLLOW: Final = (
+_FOLLOWING_OPS: Final = (
     ELEMENTWISE - {(ONNX, "Cast")}
     | _keys(
         ONNX,
@@ -49,7 +49,7 @@ _FOLLOW: Final = (
 )
 # Ops that only move elements continue it if all operands are in it: widening moves more bytes.
 # Attention reads float16 keys and values of a cache directly.
-_MOVE: Final = _keys(
+_MOVE_OPS: Final = _keys(
     ONNX,
     "Concat Expand Flatten Identity Pad Reshape Resize Slice Split Squeeze Transpose Unsqueeze",
 ) | _keys(INTERNAL, "Attention")
@@ -79,14 +79,14 @@ def _starts_widening(node: Node) -> bool:
 
 def _follows(node: Node, wide: dict[Value, Value]) -> bool:
     """Whether a node continues a region: it reads float32 copies and returns only float16."""
-    if node.op.key not in _FOLLOW and node.op.key not in _MOVE:
+    if node.op.key not in _FOLLOWING_OPS and node.op.key not in _MOVE_OPS:
         return False
     if not all(map(_is_float16, node.outputs)) or not _has_ranks(node):
         return False
     inputs = [v for v in node.inputs if v is not None and _is_float16(v) and not v.is_const]
     # bfloat16 matmuls are not widened: elementwise ops between them stay in bfloat16, unless all of
     # their operands are float32.
-    needs_all = node.op.key in _MOVE or not _is_ieee_float16(node.outputs[0])
+    needs_all = node.op.key in _MOVE_OPS or not _is_ieee_float16(node.outputs[0])
     return bool(inputs) and (all if needs_all else any)(v in wide for v in inputs)
 
 

@@ -126,7 +126,10 @@ def collect_sequences(graph: Graph) -> None:
 
 
 def stack_sequences(graph: Graph) -> None:
-    """Turn sequences that a Loop fills, and that are stacked after it, into plain scan outputs."""
+    """Turn sequences that a Loop fills, and that are stacked after it, into plain scan outputs.
+
+    For autodiff/backward.py: only those have gradients.
+    """
     for each in list(graph.family()):
         for node in list(each.nodes):
             if node.op.key == ("", "Loop") and _collect(node, _stacks):
@@ -134,7 +137,7 @@ def stack_sequences(graph: Graph) -> None:
 
 
 def _stacks(reader: Node) -> bool:
-    """Whether a concatenation of elements has them along a new first axis, as a scan output."""
+    """Whether a concatenation stacks elements on axis 0, as a scan output does."""
     return bool(reader.attrs["new_axis"]) and reader.attrs["axis"] == 0
 
 
@@ -178,7 +181,7 @@ def _collect(node: Node, accepts: Callable[[Node], bool] = lambda _: True) -> bo
 
 
 def _replaced_by_output(reader: Node) -> Value:
-    """Replace a ConcatFromSequence by a value of its name, which no node makes yet."""
+    """Replace a ConcatFromSequence by a value of its name, an output to be added to the Loop."""
     old = reader.outputs[0]
     result = Value(old.name, old.fact)
     old.name = ""

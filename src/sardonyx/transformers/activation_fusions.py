@@ -10,7 +10,7 @@ from sardonyx.transformers.fusion import FusionBuilder, Replaced
 
 
 def gelu(b: FusionBuilder, node: Node) -> Replaced:
-    """Gelu of com.microsoft for the standard one, which opsets below 20 do not have."""
+    """Replace Gelu (opset 20) by Gelu of com.microsoft, which models of older opsets can have."""
     need(node.op.key == (ONNX, "Gelu"), "not a Gelu")
     x, y = input_of(node, 0), node.outputs[0]
     is_tanh = node.attrs["approximate"] == b"tanh"
@@ -19,7 +19,7 @@ def gelu(b: FusionBuilder, node: Node) -> Replaced:
 
 
 def approximate_gelu(b: FusionBuilder, node: Node) -> Replaced:
-    """FastGelu for Gelu, which it approximates."""
+    """Replace Gelu by its tanh approximation, FastGelu."""
     names = ("Gelu", "BiasGelu")
     need(node.op.key in ((ONNX, "Gelu"), *((MICROSOFT, n) for n in names)), "not a Gelu")
     return {node.outputs[0]: b.node("FastGelu", *node.inputs, domain=MICROSOFT).outputs[0]}
@@ -48,11 +48,11 @@ def _is_private(node: Node) -> bool:
 
 
 def bias_gelu(b: FusionBuilder, node: Node) -> Replaced:
-    """BiasGelu, or FastGelu with a bias, for the Gelu of a sum with a constant vector."""
+    """Fuse the addition of a constant vector: BiasGelu, or FastGelu with a bias."""
     names = {"Gelu": "BiasGelu", "FastGelu": "FastGelu"}
     need(node.op.domain == MICROSOFT and node.op.name in names, "not a Gelu")
     need(optional_input(node, 1) is None, "it has a bias")
-    x, bias = present(biased(input_of(node, 0)), "no vector is added")
+    x, bias = present(biased(input_of(node, 0)), "the input is not x + a constant vector")
     b.prefix = f"{node.op.name}_AddBias"
     return {node.outputs[0]: b.node(names[node.op.name], x, bias, domain=MICROSOFT).outputs[0]}
 

@@ -5,6 +5,15 @@ Transpose or Reshape in between. `weight_origin` follows it to its stored bytes.
 matrix with one scale per block of K, per column or in all, the matmul reads them as they are
 stored: nothing is dequantized before a run. MatMulNBits and GatherBlockQuantized of com.microsoft
 have such weights already and become the same internal ops.
+
+A matmul keeps its float weights if
+
+- the weights are not a dense matrix, stored as [K, N] or [N, K], or another op computes them;
+- codes, scales or zero points are not constant, or a size is symbolic or 0;
+- scales have gaps, or blocks along both K and N; or those per row of K are too many to be read now,
+  or their zero points differ;
+- many rows multiply few weights, and int8 activations are not allowed;
+- g_idx permutes the blocks of a MatMulNBits.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from sardonyx.base.records import frozen
 from sardonyx.graph.const import Recipe
 from sardonyx.graph.constant import constant
 from sardonyx.graph.graph import Node, Value
+from sardonyx.graph.op import ONNX
 from sardonyx.ops.nbits.internal import QUANTIZED, REALS
 from sardonyx.passes.algebra import permutation_of
 from sardonyx.passes.rule import need, present
@@ -88,7 +89,7 @@ def weight_origin(value: Value | None) -> WeightOrigin:
     moves: list[Node] = []
     node = None if value is None else value.node
     # From the weight up to its DequantizeLinear.
-    while node is not None and node.op.key != ("", "DequantizeLinear"):
+    while node is not None and node.op.key != (ONNX, "DequantizeLinear"):
         need(not node.op.domain and node.op.name in _LAYOUT_OPS, "another op computes the weight")
         need(node.outputs[0].tensor.dtype in REALS, "the type is not supported")
         moves.append(node)
@@ -116,7 +117,7 @@ def _constant(value: Value) -> Value:
 def _before_folding(q: Value) -> tuple[Value, list[StridedAxis]]:
     """A constant before constant folding transposed it, and its dims as they are now."""
     const, moves = q.const, []
-    while isinstance(const, Recipe) and const.op.key == ("", "Transpose"):
+    while isinstance(const, Recipe) and const.op.key == (ONNX, "Transpose"):
         moves.append(const)
         const = const.inputs[0]
     assert const is not None

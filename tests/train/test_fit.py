@@ -124,7 +124,7 @@ def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
             {"accumulate": 8, "epochs": 2},
             "accumulate must be at most the 6 steps",
         ),
-        ({"evaluation": iter([DATA])}, "evaluation is an iterator, which gives its feeds once"),
+        ({"evaluation": iter([DATA])}, "evaluation is an iterator: it can be read only once"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ import torch
 import torch._dynamo
 from torch import Tensor, fx
 from torch._C import DispatchKey
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import Unsupported as GraphBreak
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.utils.flop_counter import register_flop_formula
 
@@ -240,7 +240,7 @@ def _inferred(backend: Any, kind: str, original: Callable[..., Any], *args: Any)
     if is_ours and _is_dense(kind, args):
         return run_layers(kind, *args)
     if not (_TRACES_ALL_LAYERS if is_ours else _OTHERS_ALLOW_RNN):
-        raise Unsupported(f"{kind} modules run in eager torch")
+        raise GraphBreak(f"{kind} modules run in eager torch")
     return original(*args)
 
 

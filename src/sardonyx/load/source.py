@@ -291,7 +291,7 @@ class ModelBytes:
     source: Source
     files: Files
     origin: str  # uri, array, proto or istream: the name of the load in profiles
-    digest: str | None = None  # of all but weights, computed on demand
+    fingerprint: str | None = None  # as pack.identity.fingerprint computes it on demand
     model: Model | None = None  # a model in memory, instead of bytes
     original: Source | None = None  # in another format; `source` is its translation to ONNX
 

@@ -79,9 +79,9 @@ def _named(key: str, value: Any) -> str:
 def fingerprint(model: ModelBytes) -> str:
     """Return a digest that is equal for models that differ only in the bytes of their weights."""
     # Kept with the model's bytes: a load needs it for each candidate.
-    if model.digest is None:
-        model.digest = _fingerprint(model.source.data)
-    return model.digest
+    if model.fingerprint is None:
+        model.fingerprint = _fingerprint(model.source.data)
+    return model.fingerprint
 
 
 def _fingerprint(data: memoryview) -> str:

@@ -123,14 +123,14 @@ def _checked(arrays: Feeds) -> Feeds:
     lengths = {name: len(a) if a.ndim else 0 for name, a in arrays.items()}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         shown = ", ".join(f"{name}: {list(a.shape)}" for name, a in arrays.items())
-        raise InvalidArgument(f"the arrays have no samples, or not equally many: {shown}")
+        raise InvalidArgument(f"inputs need the same, non-zero number of samples, got {shown}")
     return arrays
 
 
 def _check(options: BatchOptions) -> None:
     size = options.batch_size
     if size is not None and (not isinstance(size, int) or size < 1):
-        raise InvalidArgument(f"batch_size is {size!r}, and must be a positive integer")
+        raise InvalidArgument(f"batch_size must be a positive integer, got {size!r}")
 
 
 def _of_iterable(
@@ -146,7 +146,7 @@ def _of_iterable(
     def feeds(epoch: int) -> Iterator[Any]:
         if is_single and seen:
             raise InvalidArgument(
-                f"{purpose} is an iterator, which gives its feeds once, and is read again",
+                f"{purpose} is an iterator: it can be read only once, and a second epoch needs it",
                 hint="give a list, or a function from the epoch's number to an iterator",
             )
         seen.append(epoch)

@@ -18,11 +18,11 @@ from sardonyx.ops.sizes import SIZES
 non_max = Op(
     "NonMaxSuppression",
     11,
-    "boxes:F scores:F most:I? iou_threshold:F? score_threshold:F?",
+    "boxes:F scores:F max_output_boxes_per_class:I? iou_threshold:F? score_threshold:F?",
     "indices:I",
     attrs={"center_point_box": 0},
     types={"F": frozenset((F32,)), "I": SIZES},
-    singles="most iou_threshold score_threshold",
+    singles="max_output_boxes_per_class iou_threshold score_threshold",
 )
 
 
@@ -32,15 +32,15 @@ def _(g: Scope, boxes: Fact, scores: Fact, *_: Fact | None, center_point_box: in
         raise ShapeError(f"boxes and scores must have rank 3, got {boxes.rank} and {scores.rank}")
     g.equal(boxes.dims[2], 4, "each box is 4 numbers")
     g.equal(boxes.dims[0], scores.dims[0], "boxes and scores differ in batch")
-    g.equal(boxes.dims[1], scores.dims[2], "boxes and scores differ in number")
+    g.equal(boxes.dims[1], scores.dims[2], "boxes and scores have different numbers of boxes")
     return Fact(I64, (g.new_dim("selected"), 3))
 
 
 @non_max.reference
 @np.errstate(all="ignore")
 def _(boxes: Array, scores: Array, *limits: Array | None, center_point_box: int) -> Array:
-    most, iou_threshold, score_threshold = limits
-    limit = 0 if most is None else one_int(most, "max_output_boxes_per_class")
+    count, iou_threshold, score_threshold = limits
+    limit = 0 if count is None else one_int(count, "max_output_boxes_per_class")
     overlap = np.float32(0 if iou_threshold is None else iou_threshold.reshape(-1)[0])
     if not 0 <= overlap <= 1:
         raise InvalidArgument(f"iou_threshold is {overlap}, outside [0, 1]")

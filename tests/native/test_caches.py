@@ -12,7 +12,7 @@ import pytest
 import sardonyx._native as native
 from sardonyx.graph.infer import infer
 from sardonyx.load import load
-from sardonyx.ops.attention.cache import append
+from sardonyx.ops.attention.kv_cache import append
 from sardonyx.passes import PassOptions, lower
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu import lowered

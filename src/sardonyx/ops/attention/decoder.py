@@ -17,11 +17,11 @@ from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.attention.heads import (
     expect_dims,
     heads_of,
-    pack,
+    merge_heads,
     positive_heads,
     same_dims,
     same_rank,
-    unpack,
+    split_heads,
 )
 from sardonyx.ops.attention.multi_head import (
     MASKED_SCORE,
@@ -232,13 +232,13 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
         lowest = np.float32(MASKED_SCORE if low is None else low)
         mask_bias = np.where(mask[:, None, None, :], lowest, np.float32(0))
     y, _ = attend(q, k, v, mask_bias, 0, {"scale": None, "unidirectional": 0})
-    return pack(y).swapaxes(0, 1).copy(), np.ascontiguousarray(k), np.ascontiguousarray(v)
+    return merge_heads(y).swapaxes(0, 1).copy(), np.ascontiguousarray(k), np.ascontiguousarray(v)
 
 
 def _projection(x: Array, weight: Array, bias: Array, heads: int) -> Array:
     """Project [rows, batch, hidden] and return it as [batch, heads, rows, head]."""
     y = np.matmul(wide(x), wide(weight)) + wide(bias)
-    return unpack(y.swapaxes(0, 1), heads).astype(x.dtype)
+    return split_heads(y.swapaxes(0, 1), heads).astype(x.dtype)
 
 
 OPS: Final = (masked, masked_self, seq_first)

@@ -14,20 +14,20 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, optional
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.cache import check_key_counts
 from sardonyx.ops.attention.heads import (
     grouped_matmul,
     heads_of,
-    pack,
+    merge_heads,
     precision,
     rounded,
     same_dims,
     same_rank,
     scaled_scores,
     softmax,
-    unpack,
+    split_heads,
     visible_keys,
 )
+from sardonyx.ops.attention.kv_cache import check_key_counts
 
 RAW, CAPPED, BIASED, PROBABILITIES = range(4)  # qk_matmul_output_mode: the stage that is returned
 
@@ -164,8 +164,8 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     q, k, v, mask, past_key, past_value, nonpad = inputs
     is_packed = q.ndim == 3
     if is_packed:
-        q = unpack(q, attrs["q_num_heads"])
-        k, v = unpack(k, attrs["kv_num_heads"]), unpack(v, attrs["kv_num_heads"])
+        q = split_heads(q, attrs["q_num_heads"])
+        k, v = split_heads(k, attrs["kv_num_heads"]), split_heads(v, attrs["kv_num_heads"])
     offset = 0 if past_key is None else past_key.shape[2]
     k = np.array(k) if past_key is None else np.concatenate((past_key, k), axis=2)
     v = np.array(v) if past_value is None else np.concatenate((past_value, v), axis=2)
@@ -179,7 +179,7 @@ def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
     visible = visible_keys(first, end, span, window)[:, None]
     bias = np.where(visible, bias, -np.inf).astype(bias.dtype)
     out, qk_output = _attend(s, q, k, v, bias)
-    y = (pack(out) if is_packed else out).astype(q.dtype)
+    y = (merge_heads(out) if is_packed else out).astype(q.dtype)
     return y, k, v, qk_output.astype(q.dtype)
 
 

@@ -15,13 +15,19 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
-from sardonyx.ops.attention.cache import append_ranges, cache_length, rotary_positions, rotated
+from sardonyx.ops.attention.cache_encoding import (
+    QUANTIZED,
+    WindowedCache,
+    check_scale,
+    check_window_capacity,
+    codec_of,
+)
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
     grouped_head_size,
     grouped_heads,
-    pack,
+    merge_heads,
     rms_normalized,
     same_dims,
     same_rank,
@@ -30,13 +36,7 @@ from sardonyx.ops.attention.heads import (
     split_qkv,
     visible_keys,
 )
-from sardonyx.ops.attention.kv_cache import (
-    QUANTIZED,
-    WindowedCache,
-    check_scale,
-    check_window_capacity,
-    codec_of,
-)
+from sardonyx.ops.attention.kv_cache import append_ranges, cache_length, rotary_positions, rotated
 from sardonyx.ops.attention.multi_head import check_attention_bias
 
 SCORES, WEIGHTS = 1, 2  # values of qk_output: before and after the softmax
@@ -218,7 +218,11 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         span = (int(firsts[b]), int(ends[b]))
         keys, values = (np.repeat(visible[b], heads // kv_heads, axis=0) for _, visible in caches)
         y[b] = _attend(attrs, wide(q[b]), keys, values, bias, x.sink, span, qk_output[b])
-    return pack(y).astype(q.dtype), *(cache for cache, _ in caches), qk_output.astype(q.dtype)
+    return (
+        merge_heads(y).astype(q.dtype),
+        *(cache for cache, _ in caches),
+        qk_output.astype(q.dtype),
+    )
 
 
 Spans = tuple[Array, Array, int]  # per batch entry: first new row, end of keys; total length

@@ -72,7 +72,7 @@ def all_or_none(what: str, *inputs: object) -> None:
         raise InvalidGraph(f"{what} go together: one of them is missing")
 
 
-def unpack(x: Array, heads: int) -> Array:
+def split_heads(x: Array, heads: int) -> Array:
     """[batch, length, heads * size] as [batch, heads, length, size]."""
     batch, length, hidden = x.shape
     return x.reshape(batch, length, heads, hidden // heads).transpose(0, 2, 1, 3)
@@ -81,12 +81,16 @@ def unpack(x: Array, heads: int) -> Array:
 def split_qkv(x: Any, heads: int, kv_heads: int) -> tuple[Array, ...]:
     """[batch, heads, length, size] of query, key and value, which `x.query` may hold packed."""
     if x.key is not None:
-        return unpack(x.query, heads), unpack(x.key, kv_heads), unpack(x.value, kv_heads)
-    packed = unpack(x.query, heads + 2 * kv_heads)
+        return (
+            split_heads(x.query, heads),
+            split_heads(x.key, kv_heads),
+            split_heads(x.value, kv_heads),
+        )
+    packed = split_heads(x.query, heads + 2 * kv_heads)
     return tuple(np.split(packed, (heads, heads + kv_heads), axis=1))
 
 
-def pack(x: Array) -> Array:
+def merge_heads(x: Array) -> Array:
     """[batch, heads, length, size] as [batch, length, heads * size]."""
     batch, heads, length, size = x.shape
     return x.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)

@@ -1,4 +1,4 @@
-"""Storage of GroupQueryAttention's cache: floats, quantized (int8, float8, int4), or windowed."""
+"""Key-value caches: the internal ops that attention ops with a past are lowered to."""
 
 from __future__ import annotations
 
@@ -6,121 +6,168 @@ from typing import Any, Final
 
 import numpy as np
 
-from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument, InvalidGraph
-from sardonyx.graph.dim import Size
-from sardonyx.graph.dtype import I8, U8, DType, by_name
+from sardonyx.graph.dim import Size, maximum
+from sardonyx.graph.dtype import BF16, F16, F32, I32, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
-from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.heads import same_dims
-from sardonyx.ops.inference import check_choice
+from sardonyx.graph.op import internal_op
+from sardonyx.ops.arrays import Array, one_int, wide
 
-F8: Final = by_name("f8e4m3fn")
-QUANTIZED: Final = frozenset((I8, U8, F8))
-_GRANULARITIES: Final = (b"NONE", b"PER_TENSOR", b"PER_CHANNEL")
+_TYPES: Final = {
+    "T": frozenset((F32, F16, BF16)),
+    "I": frozenset((I32,)),
+    "L": frozenset((I32, I64)),
+    "P": frozenset((I64,)),
+}
 
+# [batch, 2]: per batch entry the position of its first new row, and its number of keys including
+# the new ones.
+spans: Final = internal_op(
+    "Spans",
+    # Either seqlens_k (lengths - 1) and the total length, or nonpad_kv_seqlen counts and the keys.
+    # Of query and keys, [batch, heads, rows, head], only the sizes are read.
+    "lengths:L total:I? query:T keys:T?",
+    "y:I",
+    types=_TYPES,
+)
 
-@frozen
-class Codec:
-    """The element encoding of a cache: floats, or quantized codes times a scale."""
-
-    bits: int  # 0 for floats
-    dtype: DType
-
-    def width(self, head: Size) -> Size:
-        """Return the stored elements per head: two 4-bit codes share a byte."""
-        return (head + 1) // 2 if self.bits == 4 else head
-
-    def encode(self, x: Array, scale: Array | None) -> Array:
-        """Return [batch, heads, rows, head] in the cache's encoding."""
-        if not self.bits or scale is None:
-            return np.asarray(x.astype(self.dtype.np))
-        with np.errstate(all="ignore"):
-            scaled = wide(x) / _broadcast_scale(scale, x.shape)
-        if self.dtype is F8:
-            # 448 is the largest finite float8 e4m3fn; a cast would give NaN above it.
-            return np.asarray(np.clip(scaled, -448, 448).astype(self.dtype.np))
-        if self.bits == 8:
-            return np.asarray(np.clip(np.rint(scaled), -128, 127).astype(np.int8))
-        # Codes are stored with an offset of 8, the even feature in the low four bits.
-        codes = np.clip(np.rint(scaled), -8, 7).astype(np.int8) + 8
-        pairs = np.pad(codes, ((0, 0), (0, 0), (0, 0), (0, x.shape[3] % 2))).astype(np.uint8)
-        return np.asarray(pairs[..., ::2] | (pairs[..., 1::2] << 4))
-
-    def decode(self, cache: Array, scale: Array | None, head: int) -> Array:
-        """Return rows of a cache as float32."""
-        if not self.bits or scale is None:
-            return wide(cache)
-        numbers = cache.astype(np.float32)
-        if self.bits == 4:
-            pairs = np.stack((cache & 15, cache >> 4), axis=-1).astype(np.float32) - 8
-            numbers = pairs.reshape(*cache.shape[:3], -1)[..., :head]
-        return np.asarray(numbers * _broadcast_scale(scale, numbers.shape))
+# Appends new rows to the cache; with cos and sin, query and key are rotated by position (RoPE).
+append: Final = internal_op(
+    "Append",
+    "key:T value:T past_key:T? past_value:T? spans:I? total:I? query:T? cos:T? sin:T? positions:P?",
+    "present_key:T present_value:T rotated_query:T?",
+    attrs={"interleaved": 0},  # RoPE pairs are (2i, 2i+1), not (i, i + half)
+    types=_TYPES,
+)
 
 
-def _broadcast_scale(scale: Array, shape: tuple[int, ...]) -> Array:
-    """Return the scale, per tensor or per channel, in a shape that broadcasts to the cache."""
-    if scale.size == 1:
-        return scale.reshape(1, 1, 1, 1)
-    return scale.reshape(1, shape[1], 1, shape[3])
+def append_ranges(seqlens: Array, total: int, rows: int) -> tuple[Array, Array]:
+    """Return per batch entry the position of its first new row and its number of keys after them.
+
+    A prompt (as many new rows as the total length) starts at 0, whatever seqlens_k says: shorter
+    prompts of the batch are padded at the end.
+    """
+    ends = seqlens.reshape(-1).astype(np.int64) + 1
+    wrong = ends[(ends < 1) | (ends > max(total, 1))]
+    if wrong.size:
+        raise InvalidArgument(f"seqlens_k {int(wrong[0]) - 1} is outside [0, {total})")
+    firsts = np.zeros_like(ends) if rows == total else ends - rows
+    if firsts.size and firsts.min() < 0:
+        raise InvalidArgument(f"seqlens_k {int(ends.min()) - 1} is too small for {rows} new rows")
+    return firsts, ends
 
 
-def codec_of(attrs: dict[str, Any], query: DType, past: DType | None) -> Codec:
-    """Return the cache encoding that a node's attributes select."""
-    for name in ("k_quant_type", "v_quant_type"):
-        check_choice(name, attrs[name], _GRANULARITIES, InvalidGraph)
-    granularities = attrs["k_quant_type"], attrs["v_quant_type"]
-    if granularities == (b"NONE", b"NONE"):
-        return Codec(0, query)
-    if b"NONE" in granularities:
-        raise InvalidGraph("k_quant_type and v_quant_type: only one of them is NONE")
-    bits = attrs["kv_cache_bit_width"] or 8
-    if bits not in (4, 8):
-        raise InvalidGraph(f"kv_cache_bit_width must be 4 or 8, got {bits}")
-    dtype = U8 if bits == 4 else F8 if past is F8 else I8
-    if past not in (None, dtype):
-        raise InvalidGraph(f"a cache of {bits} bits has the type {dtype}, and past_key has {past}")
-    return Codec(bits, dtype)
+def rotated(x: Array, cos: Array, sin: Array, positions: Array, interleaved: int) -> Array:
+    """Rotary embedding (RoPE) of [batch, heads, rows, head]: feature pairs rotated by position."""
+    check_positions(positions, cos)
+    c, s = wide(cos)[positions][:, None], wide(sin)[positions][:, None]
+    return rotated_pairs(wide(x), c, s, interleaved).astype(x.dtype)
 
 
-def check_scale(g: Scope, scale: Fact | None, granularity: bytes, sizes: tuple[Size, Size]) -> None:
-    """Check the shape of a cache scale: one number, or one per (head, feature)."""
-    if granularity == b"NONE":
-        return
-    if scale is None:
-        raise InvalidGraph("a quantized cache needs k_scale and v_scale")
-    heads, head = sizes
-    if granularity == b"PER_TENSOR":
-        same_dims(g, scale.dims, (1,) * scale.rank, "a per-tensor scale")
+def check_positions(positions: Array, cos: Array) -> None:
+    """Raise for a position that is not a row of the cos cache."""
+    wrong = positions[(positions < 0) | (positions >= cos.shape[0])]
+    if wrong.size:
+        raise InvalidArgument(f"position {int(wrong[0])} is outside [0, {cos.shape[0]})")
+
+
+def rotated_pairs(x: Array, cos: Array, sin: Array, interleaved: int) -> Array:
+    """Rotate the first feature pairs of each head, as many as there are angles."""
+    half = cos.shape[-1]
+    even, odd = slice(0, half), slice(half, 2 * half)
+    if interleaved:
+        even, odd = slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    result = np.array(x)
+    first, second = x[..., even], x[..., odd]
+    with np.errstate(all="ignore"):
+        result[..., even] = cos * first - sin * second
+        result[..., odd] = sin * first + cos * second
+    return result
+
+
+def rotary_positions(position_ids: Array | None, firsts: Array, rows: int, is_first: bool) -> Array:
+    """Return the position of each query.
+
+    As in onnxruntime, a prompt (`is_first`) uses position_ids[0] only and counts up from there.
+    """
+    offsets = np.arange(rows) + np.zeros((len(firsts), 1), np.int64)
+    if position_ids is None:
+        return np.asarray(firsts[:, None] + offsets)
+    return position_ids.reshape(-1)[:1] + offsets if is_first else position_ids
+
+
+def cache_length(g: Scope, total: Fact, past: Size) -> Size:
+    """Return the length of a cache that holds `total` keys: max(total, past)."""
+    if total.sym is None or len(total.sym) != 1:
+        return g.new_dim("total")
+    # The symbolic total is kept where a guard can make it at least as long as the past.
+    number = total.sym[0]
+    length = maximum(number, past)
+    return length if isinstance(length, int) or not g.assume_at_least(number, past) else number
+
+
+@spans.infer
+def _(g: Scope, lengths: Fact, total: Fact | None, query: Fact, keys: Fact | None) -> Fact:
+    return Fact(I32, (query.dims[0], 2))
+
+
+@spans.reference
+def _(lengths: Array, total: Array | None, query: Array, keys: Array | None) -> Array:
+    rows = query.shape[2]
+    if keys is not None:
+        check_key_counts(lengths, keys.shape[2])
+        firsts, ends = lengths - rows, lengths
     else:
-        expected = {1: (heads * head,), 2: (heads, head)}.get(scale.rank, (1, heads, 1, head))
-        same_dims(g, scale.dims, expected, "a per-channel scale")
+        firsts, ends = append_ranges(lengths, one_int(total, "total_sequence_length"), rows)
+    return np.stack((firsts, ends), axis=1).astype(np.int32)
 
 
-@frozen
-class WindowedCache:
-    """A cache that holds only the latest keys: rows from 0 on, the oldest first."""
-
-    capacity: int
-    width: int  # keys that a row sees
-
-    def n_cached_keys(self, total: int) -> int:
-        """Return how many of `total` keys the cache holds.
-
-        A full cache drops a whole step of keys at once, so that most tokens are plain appends.
-        """
-        if total <= self.capacity:
-            return total
-        # The largest number of keys that can be dropped while a whole window stays cached.
-        step = self.capacity - self.width + 1
-        return total - step * -(-(total - self.capacity) // step)
+def check_key_counts(counts: Array, keys: int) -> None:
+    """Raise unless every count is within [0, keys]."""
+    wrong = counts[(counts < 0) | (counts > keys)]
+    if wrong.size:
+        raise InvalidArgument(f"nonpad_kv_seqlen {int(wrong[0])} is outside [0, {keys}]")
 
 
-def check_window_capacity(capacity: int, width: int) -> None:
-    """Raise unless the cache can hold a window."""
-    if capacity < width:
-        raise InvalidArgument(
-            f"a cache of {capacity} rows cannot hold a window of {width}: with "
-            "sliding_window_cache, it has local_window_size rows or more"
-        )
+@append.infer
+def _(g: Scope, *inputs: Any, **attrs: Any) -> tuple[Fact, ...]:
+    key, value, past_key, _, _, total, query = inputs[:7]
+    batch, heads, rows, head = key.dims
+    past = 0 if past_key is None else past_key.dims[2]
+    length = past + rows if total is None else cache_length(g, total, past)
+    if key.rank != 4:
+        raise InvalidGraph(f"keys must be [batch, heads, rows, head], got {key}")
+    cache = key.shaped((batch, heads, length, head))
+    presents = cache, value.shaped((batch, heads, length, value.dims[3]))
+    return presents if query is None else (*presents, query.without_contents())
+
+
+@append.reference
+def _(*inputs: Any, **attrs: Any) -> tuple[Array, ...]:
+    key, value, past_key, past_value, spans, total, query, cos, sin, position_ids = inputs
+    batch, _, rows, _ = key.shape
+    past = 0 if past_key is None else past_key.shape[2]
+    length = past + rows if total is None else max(past, one_int(total, "the length"))
+    # Without spans every batch entry appends after the whole past.
+    firsts = np.full(batch, past) if spans is None else spans[:, 0]
+    if firsts.size and (firsts.max() > past or firsts.max() + rows > length):
+        raise InvalidArgument(f"{rows} new rows start at {firsts.max()}, and the past has {past}")
+    extra: tuple[Array, ...] = ()
+    if cos is not None:
+        is_prompt = total is not None and rows == one_int(total, "the length")
+        positions = rotary_positions(position_ids, firsts, rows, is_prompt)
+        key = rotated(key, cos, sin, positions, attrs["interleaved"])
+        extra = (rotated(query, cos, sin, positions, attrs["interleaved"]),)
+    caches = []
+    for old, new in ((past_key, key), (past_value, value)):
+        cache = np.zeros((*new.shape[:2], length, new.shape[3]), new.dtype)
+        for b in range(batch):
+            if old is not None:
+                cache[b, :, : firsts[b]] = old[b, :, : firsts[b]]
+            cache[b, :, firsts[b] : firsts[b] + rows] = new[b]
+        caches.append(cache)
+    return (*caches, *extra)
+
+
+OPS: Final = (append, spans)

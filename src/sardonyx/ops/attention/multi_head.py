@@ -19,12 +19,12 @@ from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
     heads_of,
-    pack,
+    merge_heads,
     positive_heads,
     same_dims,
     same_rank,
     softmax,
-    unpack,
+    split_heads,
 )
 
 MASKED_SCORE: Final = -10000.0  # onnxruntime's default mask_filter_value
@@ -198,7 +198,7 @@ def run_multi_head(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
     if x.attention_bias is not None:
         mask = mask + wide(x.attention_bias)
     y, scores = attend(q, k, v, mask, past, attrs)
-    return pack(y), *(np.ascontiguousarray(c) for c in caches), scores.astype(x.query.dtype)
+    return merge_heads(y), *(np.ascontiguousarray(c) for c in caches), scores.astype(x.query.dtype)
 
 
 def shared_cache(cache: Array, new: Array, past: int) -> Array:
@@ -240,13 +240,13 @@ def _heads(x: MultiHeadInputs, heads: int) -> tuple[Array, Array, Array]:
     if x.query.ndim == 5:
         q, k, v = x.query.transpose(3, 0, 2, 1, 4)
         return q, k, v
-    q = unpack(x.query, heads)
+    q = split_heads(x.query, heads)
     if x.key.ndim == 5:
         k, v = x.key.transpose(3, 0, 2, 1, 4)
         return q, k, v
     if x.key.ndim == 4:
         return q, x.key, x.value
-    return q, unpack(x.key, heads), unpack(x.value, heads)
+    return q, split_heads(x.key, heads), split_heads(x.value, heads)
 
 
 def _mask(padding: Array | None, keys: int, low: float | None) -> Array:

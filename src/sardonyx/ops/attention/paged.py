@@ -14,7 +14,6 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, wide
-from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
@@ -26,6 +25,7 @@ from sardonyx.ops.attention.heads import (
     softcapped,
     visible_keys,
 )
+from sardonyx.ops.attention.kv_cache import rotated
 
 _FLOATS: Final = frozenset((F16, BF16))
 _UNSUPPORTED: Final = {  # attributes of which only these values are implemented

@@ -14,15 +14,15 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
-from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
     expect_dims,
-    pack,
+    merge_heads,
     positive_heads,
     same_dims,
     same_rank,
-    unpack,
+    split_heads,
 )
+from sardonyx.ops.attention.kv_cache import rotated
 from sardonyx.ops.attention.multi_head import (
     NO_MASK,
     additive_mask,
@@ -158,7 +158,7 @@ def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tupl
     width, _, _ = qkv_widths(qkv.shape[2], attrs)
     assert isinstance(width, int)
     parts = np.split(qkv, (width, 2 * width), axis=2)
-    q, k, v = (unpack(part, heads) for part in parts)
+    q, k, v = (split_heads(part, heads) for part in parts)
     past = 0
     if attrs["past_present_share_buffer"]:
         past = one_int(x.past_length, "past_sequence_length")
@@ -180,7 +180,7 @@ def attend_to_qkv(x: ProjectedInputs, qkv: Array, attrs: dict[str, Any]) -> tupl
     y, _ = attend(q, k, v, mask, past, attrs)
     # Keys and values of different widths have no past (see infer): the present is not used then.
     same = k.shape == v.shape
-    return pack(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
+    return merge_heads(y), np.stack(caches) if same else np.zeros((2, *k.shape), k.dtype)
 
 
 def _rotate(x: Array, past: int, width: int) -> Array:

@@ -12,7 +12,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import contrib_op, required
 from sardonyx.ops.arrays import Array, one_int, wide
-from sardonyx.ops.attention.heads import expect_dims, heads_of, same_rank, unpack
+from sardonyx.ops.attention.heads import expect_dims, heads_of, same_rank, split_heads
 from sardonyx.ops.attention.packed import restored
 from sardonyx.ops.elementwise.arithmetic import sigmoid
 from sardonyx.ops.sizes import allocatable
@@ -102,7 +102,7 @@ def _(g: Scope, *inputs: Any, num_heads: int) -> Any:
 def _(*inputs: Any, num_heads: int) -> Array:
     query, query_bias, positions, weight, bias, scale, offsets = inputs
     x = query if offsets is None else restored(query, offsets)
-    q = unpack(wide(x) + wide(query_bias), num_heads)
+    q = split_heads(wide(x) + wide(query_bias), num_heads)
     gates = np.matmul(q, wide(weight)) + wide(bias)
     # Two gates per head, each the sum of half of the columns.
     gate_sums = gates.reshape(*gates.shape[:3], 2, -1).sum(axis=-1)

@@ -17,8 +17,8 @@ from sardonyx.graph.graph import Node, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import Op, contrib_op, optional, required
 from sardonyx.ops.arrays import Array
-from sardonyx.ops.attention.cache import check_positions, rotated, rotated_pairs
-from sardonyx.ops.attention.heads import heads_of, pack, same_dims, same_rank, unpack
+from sardonyx.ops.attention.heads import heads_of, merge_heads, same_dims, same_rank, split_heads
+from sardonyx.ops.attention.kv_cache import check_positions, rotated, rotated_pairs
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, need
 
@@ -146,12 +146,12 @@ def run_rotary(x: Array, ids: Array, cos: Array, sin: Array, **attrs: Any) -> Ar
     if is_packed:
         heads = packed_heads(x.shape[2], cos.shape[1], attrs)
         assert isinstance(heads, int)
-        tokens = unpack(x, heads)
+        tokens = split_heads(x, heads)
     positions = ids
     if ids.ndim == 1:
         positions = np.zeros((x.shape[0], 1), np.int64) + ids + np.arange(tokens.shape[2])
     y = rotated(tokens, cos, sin, positions, attrs["interleaved"])
-    return pack(y) if is_packed else y
+    return merge_heads(y) if is_packed else y
 
 
 # M-RoPE: a token has a time, a row and a column; each feature pair is rotated by one of them.

@@ -14,20 +14,20 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import contrib_op, optional, required
 from sardonyx.ops.arrays import Array, one_int, wide
-from sardonyx.ops.attention.cache import rotated
 from sardonyx.ops.attention.heads import (
     all_or_none,
     expect_dims,
     grouped_head_size,
     grouped_heads,
     heads_of,
-    pack,
+    merge_heads,
     same_dims,
     same_rank,
     softmax,
+    split_heads,
     split_qkv,
-    unpack,
 )
+from sardonyx.ops.attention.kv_cache import rotated
 
 longformer: Final = contrib_op(
     "LongformerAttention",
@@ -58,7 +58,10 @@ def _(g: Scope, *inputs: Fact, num_heads: int, window: int) -> Fact:
 def _(*inputs: Array, num_heads: int, window: int) -> Array:
     x, weight, bias, mask, global_weight, global_bias, chosen = inputs
     local_qkv, global_qkv = (
-        [unpack(part, num_heads) for part in np.split(np.matmul(wide(x), wide(w)) + wide(b), 3, 2)]
+        [
+            split_heads(part, num_heads)
+            for part in np.split(np.matmul(wide(x), wide(w)) + wide(b), 3, 2)
+        ]
         for w, b in ((weight, bias), (global_weight, global_bias))
     )
     is_global = chosen != 0
@@ -71,7 +74,7 @@ def _(*inputs: Array, num_heads: int, window: int) -> Array:
     y = _attend(local_qkv, np.where(visible, hidden, -np.inf))
     global_rows = _attend(global_qkv, np.broadcast_to(hidden, (len(x), 1, 1, x.shape[1])))
     y = np.where(is_global[:, None, :, None], global_rows, y)
-    return pack(y).astype(x.dtype)
+    return merge_heads(y).astype(x.dtype)
 
 
 def _attend(qkv_heads: list[Array], mask: Array) -> Array:
@@ -155,7 +158,7 @@ def _(*inputs: Array | None, **attrs: Any) -> tuple[Array, ...]:
         scores = np.matmul(wide(q[b]), keys.swapaxes(1, 2)) * scale
         scores = np.where(visible, scores, np.float32(-np.inf))
         y[b] = np.matmul(softmax(scores, np.float32), values)
-    return pack(y).astype(q.dtype), *caches
+    return merge_heads(y).astype(q.dtype), *caches
 
 
 def _layouts(x: SimpleNamespace, size: int, block: int) -> Array:

@@ -26,6 +26,7 @@ FLAGS: Final = (
 
 
 def attention(node: Node) -> Call | No:
+    """Lower the internal Attention: flash attention, or one for few query rows."""
     attrs, inputs = node.attrs, padded_inputs(node, 6)
     if inputs[3] is not None and inputs[3].tensor.dtype is not F32:
         return No("no kernel for a mask of float16")
@@ -47,14 +48,18 @@ def attention(node: Node) -> Call | No:
 
 
 def training(node: Node) -> Call | No:
-    """Lower AttentionTraining, or AttentionGradient, whose operands have others around them."""
-    inputs: tuple[Value | None, ...]  # as the kernel of Attention has them, and more
+    """Lower AttentionTraining, or AttentionGradient, whose inputs also include dy, y and lse.
+
+    The operands are those of the kernel of Attention, then the mask of dropout and the others.
+    """
+    inputs: tuple[Value | None, ...]
+    spans = sink = None  # only in inference
     if node.op.name == "AttentionGradient":
         dy, q, k, v, y, lse, mask, keep = padded_inputs(node, 8)
-        kernel, inputs = "attention_gradient", (q, k, v, mask, None, None, keep, dy, y, lse)
+        kernel, inputs = "attention_gradient", (q, k, v, mask, spans, sink, keep, dy, y, lse)
     else:
         q, k, v, mask, keep = padded_inputs(node, 5)
-        kernel, inputs = "attention_training", (q, k, v, mask, None, None, keep)
+        kernel, inputs = "attention_training", (q, k, v, mask, spans, sink, keep)
     if mask is not None and mask.tensor.dtype not in (BOOL, F32):
         return No(f"no kernel for a mask of {mask.tensor.dtype}")
     attrs = node.attrs
@@ -62,6 +67,7 @@ def training(node: Node) -> Call | No:
 
 
 def append(node: Node) -> Call:
+    """Lower Append; the caches grow in place where the program allows it."""
     inputs = padded_inputs(node, 10)
     # The total length is an input of GroupQueryAttention; past + new if it is absent.
     total = inputs[5]
@@ -72,6 +78,7 @@ def append(node: Node) -> Call:
 
 
 def spans(node: Node) -> Call:
+    """Lower Spans: for each batch entry the position of its first new row, and its key count."""
     return Call("spans", padded_inputs(node, 4))
 
 
@@ -79,7 +86,7 @@ def linear(node: Node) -> Call | No:
     """Lower LinearAttention that returns its state after the last token only."""
     attrs = node.attrs
     if len(node.outputs) < 2:
-        return No("no kernel that does not return the state")
+        return No("the state output is required")
     if attrs.get("state_window", 0):
         return No("no kernel returns the states of several tokens")
     head = node.outputs[1].tensor.dims[2]

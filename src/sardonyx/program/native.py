@@ -218,11 +218,11 @@ class NativeSegment:
         dims: dict[str, int],
         stop: native.Stop | None,
         profiles: bool,
-        into: Mapping[int, Any] = MappingProxyType({}),
+        output_buffers: Mapping[int, Any] = MappingProxyType({}),
     ) -> Times:
         """Run once; outputs are stored into the frame, resolved sizes into `dims`. Thread-safe.
 
-        `into` has preallocated arrays for output slots, which are used if they fit. The times are
+        `output_buffers` are preallocated arrays by slot, which are used if they fit. The times are
         those of the steps, empty unless it `profiles`.
         """
         runnable = self._runnable
@@ -232,8 +232,10 @@ class NativeSegment:
             frame[i] if self.slots[value] in self.capacity_axes else _contiguous(frame[i])
             for i, value in zip(self.inputs, self.input_values, strict=True)
         ]
-        buffers = [into.get(slot) for slot in self.outputs] if into else None
-        result = runnable.run(sizes, arrays, stop, profiles, buffers)
+        preallocated = None
+        if output_buffers:
+            preallocated = [output_buffers.get(slot) for slot in self.outputs]
+        result = runnable.run(sizes, arrays, stop, profiles, preallocated)
         if isinstance(result, native.Outcome):
             self.fail(result)
         for name in self.resolved_names:

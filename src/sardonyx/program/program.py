@@ -12,10 +12,11 @@ from typing import Any
 
 from sardonyx._native import BlockPool, Outcome, Stop, TensorExchange
 from sardonyx.base.records import field, frozen, mutable
+from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import Const
 from sardonyx.graph.fact import AnyFact
 from sardonyx.graph.graph import Node
-from sardonyx.graph.guard import Guard
+from sardonyx.graph.guard import AssumptionFailed, Guard
 from sardonyx.memory import LifetimePlan
 from sardonyx.memory.limit import DeviceLimit
 from sardonyx.place.provider import HOST, DeviceProvider, StepCall
@@ -85,6 +86,19 @@ class FastPath:
     call_into: Callable[[Feed, list[Any] | None], list[Any] | Outcome | None] | None = None
     # The same with tensors of another library as inputs and outputs.
     call_tensors: Callable[[Feed, TensorExchange], list[Any] | Outcome | None] | None = None
+
+    def raise_error(self, outcome: Outcome, describe: Callable[[Feed], str], feed: Feed) -> None:
+        """Raise the error of a failed run.
+
+        Return if the feed breaks an assumption of the program: assumptions are checked before the
+        first kernel runs, so the checked path may start over with another program.
+        """
+        try:
+            self.segment.fail(outcome)
+        except AssumptionFailed:
+            return
+        except InvalidArgument as error:
+            raise error.add_context(fed=describe(feed)) from None
 
 
 def _selecting(
@@ -244,7 +258,7 @@ class Run:
     settings: RunSettings = field(default_factory=RunSettings)
     stop: Stop | None = None  # the flag that `check` reads, for native code
     pool: BlockPool | None = None  # the block pool for segments that this run prepares
-    into: Mapping[int, Any] = field(default_factory=dict)  # preallocated outputs, by slot
+    output_buffers: Mapping[int, Any] = field(default_factory=dict)  # preallocated, by slot
     # Output slot -> input slot, of outputs that are to alias the input's memory.
     shared: Mapping[int, int] = field(default_factory=dict)
     is_bound: bool = False  # by an IOBinding: buffers keep their addresses between runs

@@ -44,8 +44,8 @@ class RegionSegment:
         self.program.prepare(check)
 
     def __call__(self, values: Sequence[Any], run: Run) -> Sequence[Any]:
-        """Run it; outputs are written to the preallocated buffers of `run.into`, if any."""
-        buffers = [run.into.get(slot) for slot in self.outputs]
+        """Run it; outputs are written to the `run.output_buffers`, if any."""
+        buffers = [run.output_buffers.get(slot) for slot in self.outputs]
         in_place = getattr(self.program, "in_place", None) if run.shared else None
         if in_place is None:
             return self.program(values, run, buffers)

@@ -129,7 +129,9 @@ def _run_python(segment: PythonSegment | RegionSegment, run: Run) -> None:
 
 def _run_native(program: Program, segment: NativeSegment, run: Run) -> None:
     segment.prepare(program.layouts, run.settings, run.pool)  # does nothing but the first time
-    times = segment.run(run.frame, run.dims, run.stop, run.on_native is not None, run.into)
+    times = segment.run(
+        run.frame, run.dims, run.stop, run.on_native is not None, run.output_buffers
+    )
     if run.on_native is not None:
         run.on_native(segment, times)
 
@@ -199,5 +201,5 @@ class PythonBody:
         for expected in program.expects:
             expected.check(values[expected.position], dims, None)
         # Preallocated outputs and aliases are those of the outer program's slots.
-        inner = replace(outer, dims=dims, frame=frame, into={}, shared={}, is_bound=False)
+        inner = replace(outer, dims=dims, frame=frame, output_buffers={}, shared={}, is_bound=False)
         return execute(program, inner)

@@ -29,7 +29,7 @@ class BoundSlots:
 
     program: Program
     dims: dict[str, int]
-    into: dict[int, Any]  # buffers of outputs by slot, as in Run
+    output_buffers: dict[int, Any]  # by slot, as in Run
     shared: dict[int, int]  # slots of outputs that alias an input, with the input's slot
 
 
@@ -41,18 +41,22 @@ class BoundMemory:
     """
 
     def __init__(
-        self, feed: dict[str, Any], buffers: Sequence[Any], specs: Mapping[str, Input]
+        self, feed: dict[str, Any], output_buffers: Sequence[Any], specs: Mapping[str, Input]
     ) -> None:
         """`feed` has been checked against `specs`."""
         self.feed = feed
         self.specs = specs
         inputs = {_alias_key(v): v for v in feed.values() if is_tensor(v)}
         # An output that aliases an input exactly is represented by the input's tensor.
-        self.buffers = [inputs.get(_alias_key(b), b) if is_tensor(b) else b for b in buffers]
+        self.output_buffers = [
+            inputs.get(_alias_key(b), b) if is_tensor(b) else b for b in output_buffers
+        ]
         # Outputs that overlap each other are copied to their buffers in the order of binding.
-        pairs = zip(self.buffers, _disjoint(self.buffers), strict=True)
-        self.disjoint_buffers = [buffer if is_disjoint else None for buffer, is_disjoint in pairs]
-        borrows = (borrowed(v) for v in tensors((*feed.values(), *buffers)))
+        pairs = zip(self.output_buffers, _disjoint(self.output_buffers), strict=True)
+        self.disjoint_output_buffers = [
+            buffer if is_disjoint else None for buffer, is_disjoint in pairs
+        ]
+        borrows = (borrowed(v) for v in tensors((*feed.values(), *output_buffers)))
         self.borrows = [b for b in borrows if b is not None]  # checked in each run
         self._slots: BoundSlots | None = None
         self._owners: set[Any] | None = None
@@ -62,24 +66,24 @@ class BoundMemory:
         slots = self._slots  # read once: another thread may store those of another program
         if slots is None or slots.program is not program:
             dims = bind(program, self.feed)
-            slots = BoundSlots(program, dims, self._into(program), self._shared(program))
+            slots = BoundSlots(program, dims, self._direct_buffers(program), self._shared(program))
             self._slots = slots
         return slots
 
     def owners(self) -> set[Any]:
         """Return the memory owners that results must not share, for `unshared`."""
         if self._owners is None:
-            self._owners = memory_owners(self.feed.values(), self.buffers)
+            self._owners = memory_owners(self.feed.values(), self.output_buffers)
         return self._owners.copy()
 
-    def _into(self, program: Program) -> dict[int, Any]:
+    def _direct_buffers(self, program: Program) -> dict[int, Any]:
         """Return the buffers by slot that a run writes to directly.
 
         Only those that overlap neither an input nor another buffer: a later segment may read the
         input that the first one would overwrite.
         """
-        is_disjoint = _disjoint([*self.disjoint_buffers, *tensors(self.feed.values())])
-        outputs = zip(program.outputs, self.disjoint_buffers, strict=True)
+        is_disjoint = _disjoint([*self.disjoint_output_buffers, *tensors(self.feed.values())])
+        outputs = zip(program.outputs, self.disjoint_output_buffers, strict=True)
         return {
             output.slot: buffer
             for i, (output, buffer) in enumerate(outputs)
@@ -91,7 +95,7 @@ class BoundMemory:
         slots = {id(v): i.slot for i in program.inputs if is_tensor(v := self.feed.get(i.name))}
         return {
             output.slot: slots[id(buffer)]
-            for output, buffer in zip(program.outputs, self.buffers, strict=True)
+            for output, buffer in zip(program.outputs, self.output_buffers, strict=True)
             if id(buffer) in slots
         }
 

@@ -45,7 +45,7 @@ def new_run(shared: SharedProgram, request: RunRequest, settings: RunSettings) -
     run = Run(dims, frame, check, settings, options._stop, shared.pool)
     run.graph_id = graph_id(options)
     if slots is not None:
-        run.into, run.shared, run.is_bound = slots.into, slots.shared, True
+        run.output_buffers, run.shared, run.is_bound = slots.output_buffers, slots.shared, True
     return run
 
 

@@ -21,13 +21,12 @@ from sardonyx.base.torch_tensor import is_tensor
 from sardonyx.errors import InvalidArgument, SardonyxError, ValueFault
 from sardonyx.graph.dtype import STRING, by_numpy
 from sardonyx.graph.fact import AnyFact, Fact, MapFact, OptionalFact, SequenceFact, SparseFact
-from sardonyx.graph.guard import AssumptionFailed
 from sardonyx.ort.device import device_values
 from sardonyx.ort.dlpack import is_on_host, validating
 from sardonyx.ort.node_arg import type_name
 from sardonyx.ort.ort_value import OrtValue
 from sardonyx.place.provider import HOST
-from sardonyx.program.program import FastPath, Input
+from sardonyx.program.program import Input
 from sardonyx.program.run import check_shape
 
 _DESCRIBED: Final = 8  # inputs in an error message
@@ -278,20 +277,6 @@ def _from_list(name: str, value: Any, fact: Fact) -> Any:
             f"input {name} is a {type_name(fact)}, and the fed value cannot be converted: "
             f"{type(error).__name__}: {error}"
         ) from error
-
-
-def raise_run_error(fast: FastPath, outcome: native.Outcome, feed: Mapping[str, Any]) -> None:
-    """Raise the error of a run that failed on the fast path.
-
-    Return if the feed breaks an assumption of the program: assumptions are checked before the first
-    kernel runs, so the checked path may start over with another program.
-    """
-    try:
-        fast.segment.fail(outcome)
-    except AssumptionFailed:
-        return
-    except InvalidArgument as error:
-        raise error.add_context(fed=describe(feed)) from None
 
 
 def describe(values: Mapping[str, Any]) -> str:

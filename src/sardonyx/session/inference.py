@@ -2,14 +2,13 @@
 
 From `run` to the first kernel:
 
-1. Fast path. `run` without output names and RunOptions calls `FastPath.call`, one native call that
-   validates a dict of plain arrays, specializes the plan for their sizes (or finds it cached), runs
-   the kernels and returns the outputs. It returns None, before any kernel runs, for inputs that it
-   does not accept. A program has a fast path if it is a single native segment; profiling and node
-   statistics disable it.
+1. Fast path: if the feed is a dict, without output names and RunOptions, and if the session has one
+   (its program is one native segment, no output is sparse, and there is neither a profile nor node
+   statistics). `FastPath.call` reads plain arrays, specializes the plan for their sizes or finds it
+   cached, checks the guards, runs the kernels and returns the outputs. It returns None, before any
+   kernel runs, for feeds that it does not accept: other values, types, names or layouts.
 2. Checked path, `_run`. `check_feed` validates and converts every value and raises the errors;
-   `new_run` (session/checked_run.py) binds the sizes and copies inputs to devices;
-   `program.run.execute` checks the guards on sizes before the first kernel.
+   `new_run` binds the sizes and copies inputs to devices; `program.run.execute` checks the guards.
 3. A guard that is only an assumption of the program raises AssumptionFailed. `_with_program` then
    repeats the attempt with another variant (session/program_variants.py), compiled if necessary.
 4. `requested_results` and `unshared` (session/results.py) return memory that belongs to the caller.
@@ -60,7 +59,7 @@ from sardonyx.session.compile_config import (
     defers_prepacking,
     warn_unknown_hints,
 )
-from sardonyx.session.feeds import check_feed, describe, raise_run_error
+from sardonyx.session.feeds import check_feed, describe
 from sardonyx.session.placement_config import (
     check_cpu_fallback,
     device_options,
@@ -109,9 +108,8 @@ class InferenceSession(RunMethodsMixin):
         self._container = prepacked_weights_container
         self._options = SessionOptions() if sess_options is None else sess_options
         if not isinstance(self._options, SessionOptions):
-            raise TypeError(
-                f"sess_options must be a SessionOptions, got {type(sess_options).__name__}"
-            )
+            kind = type(sess_options).__name__
+            raise TypeError(f"sess_options must be a SessionOptions, got {kind}")
         self._disabled = frozenset(kwargs.get("disabled_optimizers") or ())
         if embedded_options.are_enabled(kwargs):
             source = read_model(path_or_bytes)
@@ -266,7 +264,7 @@ class InferenceSession(RunMethodsMixin):
             if outputs.__class__ is list:
                 return outputs
             if outputs is not None:
-                raise_run_error(fast, outputs, input_feed)  # type: ignore[arg-type]  # an Outcome
+                fast.raise_error(outputs, describe, input_feed)  # type: ignore[arg-type]  # an Outcome
         options = _DEFAULT_RUN if run_options is None else run_options
         if not returns_tensors(options):
             return self._run(output_names, input_feed, options)
@@ -282,7 +280,7 @@ class InferenceSession(RunMethodsMixin):
             return None
         outputs = fast.call_tensors(feed, exchange)
         if outputs is not None and not isinstance(outputs, list):
-            raise_run_error(fast, outputs, feed)
+            fast.raise_error(outputs, describe, feed)
             return None
         return outputs
 
@@ -319,7 +317,7 @@ class InferenceSession(RunMethodsMixin):
         inputs = self._inputs  # read once: another thread may change programs
         if bound is None or bound.feed is not input_feed or bound.specs is not inputs:
             values = check_feed(inputs, input_feed)
-            bound = None if bound is None else BoundMemory(values, bound.buffers, inputs)
+            bound = None if bound is None else BoundMemory(values, bound.output_buffers, inputs)
         else:
             values = bound.feed
         try:
@@ -375,11 +373,11 @@ class InferenceSession(RunMethodsMixin):
         """Return all outputs for bound inputs, in their bound buffers where that is possible."""
         fast = self._fast_path
         if fast is not None and fast.call_into is not None and run_options is None:
-            outputs = fast.call_into(bound.feed, bound.disjoint_buffers)
+            outputs = fast.call_into(bound.feed, bound.disjoint_output_buffers)
             if isinstance(outputs, list):
                 return outputs
             if outputs is not None:
-                raise_run_error(fast, outputs, bound.feed)
+                fast.raise_error(outputs, describe, bound.feed)
         return self._run(None, bound.feed, run_options or _DEFAULT_RUN, bound, on_device=True)
 
     def _execute(self, request: RunRequest) -> list[Any]:
@@ -394,7 +392,7 @@ class InferenceSession(RunMethodsMixin):
         if bound is None:
             results = unshared(results, lambda: memory_owners(values.values()))
         else:
-            results = unshared(results, bound.owners, bound.buffers)
+            results = unshared(results, bound.owners, bound.output_buffers)
         return with_sparse(results, request.output_indices, self._sparse_outputs)
 
     def _with_program(
@@ -449,7 +447,7 @@ class InferenceSession(RunMethodsMixin):
                 self._node_stats.add(shared.compiled.model.graph, program, run.dims)
             except OSError as error:  # the run itself succeeded
                 self._logger.warning("%s is not written: %s", Keys.NODE_STATS, error)
-        buffers = () if bound is None else bound.buffers
+        buffers = () if bound is None else bound.output_buffers
         indices = request.output_indices
         return requested_results(program, results, indices, request.on_device, buffers)
 

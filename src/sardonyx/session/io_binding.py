@@ -171,15 +171,15 @@ class SessionIOBinding:
         specs, names = session._inputs, session._output_names
         outputs = session._compiled.program.outputs
         feed = self._feed.copy() if specs is self._specs else check_feed(specs, self._feed)
-        buffers: list[Any] = [None] * len(names)
+        output_buffers: list[Any] = [None] * len(names)
         targets = [(names.index(n), n, target) for n, target in self._targets.items()]
         for index, _, target in targets:
             value = target.value
             # Runs return sub-byte elements unpacked: `_copy` packs them into the target.
             if value is not None and value._dtype is not None and value._dtype.bits >= 8:
                 is_torch = outputs[index].device == TORCH_HOST
-                buffers[index] = as_tensors([value._value])[0] if is_torch else value._value
-        return _Bindings(BoundMemory(feed, buffers, specs), targets)
+                output_buffers[index] = as_tensors([value._value])[0] if is_torch else value._value
+        return _Bindings(BoundMemory(feed, output_buffers, specs), targets)
 
     def _run(self, bindings: _Bindings, options: RunOptions | None) -> list[OrtValue]:
         """Return the values of bound outputs, in the order in which they were bound."""
@@ -193,7 +193,7 @@ class SessionIOBinding:
             if target.value is None:
                 outputs.append(as_ort_value(result)._at(target.device))
                 continue
-            if result is not memory.buffers[index]:
+            if result is not memory.output_buffers[index]:
                 _copy(name, result, target.value)
             outputs.append(target.value)
         if options is None or options._entries.get(NO_SYNCHRONIZE) != "1":

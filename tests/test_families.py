@@ -17,7 +17,7 @@ from sardonyx.load import upgrade
 from sardonyx.load.upgrade import family_of_replaced, find
 from sardonyx.ops import family_of, lookup
 from sardonyx.ops.elementwise.fusible import CUSTOM, FUSIBLE
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 from tests.op_cases import case_modules
 
 Key = tuple[str, str]

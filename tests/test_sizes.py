@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import Shape, Size, evaluate, is_at_least, is_equal, maximum, symbol
 from sardonyx.graph.dtype import BOOL, F32, I8, I32, I64, U64, DType
 from sardonyx.graph.fact import Fact

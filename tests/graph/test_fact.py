@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.dim import Dim, symbol
 from sardonyx.graph.dtype import BOOL, F16, F32, I64, STRING
 from sardonyx.graph.fact import (

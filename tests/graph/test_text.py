@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as arrays
 
 from sardonyx.errors import InvalidGraph
 from sardonyx.graph.const import Array, ArrayConst, Const
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import symbol
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact

@@ -9,7 +9,7 @@ import pytest
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value

@@ -9,7 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.infer import infer_node
 from sardonyx.graph.op import GRADIENT

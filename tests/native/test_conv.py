@@ -9,7 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.const import ArrayConst, Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32, by_numpy
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of

@@ -9,7 +9,7 @@ import pytest
 
 import sardonyx._native as native
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value

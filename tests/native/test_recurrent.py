@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 import sardonyx
 import sardonyx._native as native
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value

@@ -21,7 +21,7 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Model
 from sardonyx.load.source import read_model
 from sardonyx.ops import family_of, lookup
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 from sardonyx.train import gradient
 from tests.op_cases import Array, Case, all_cases
 from tests.oracle import feeds_of, model_of

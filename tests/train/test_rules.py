@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import F16, F64
 from sardonyx.graph.op import GRADIENT, ML, PREVIEW, allowed, always
 from sardonyx.graph.verify import verify
 from sardonyx.ops import all_ops, family_of, lookup
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 from sardonyx.train import gradient
 from tests.op_cases import Array, Case
 from tests.oracle import feeds_of, model_of

@@ -22,7 +22,7 @@ from sardonyx.graph.op import GRADIENT, INTERNAL, ML, ONNX, PREVIEW, TRAINING, O
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.source import read_model
 from sardonyx.ops import all_ops, family_of, lookup
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 from tests.op_cases import Array, Case, case, case_modules
 from tests.oracle import model_of
 from tests.train.gradient_cases import apart

@@ -14,7 +14,7 @@ from sardonyx.graph.infer import infer
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops import family_of, module_of
 from sardonyx.ops.builder import Builder, Operand
-from sardonyx.ops.gradients import GradientBuilder, element_type, outputs_of
+from sardonyx.ops.gradient_rules import GradientBuilder, element_type, outputs_of
 from sardonyx.passes.constant_folding import FoldingBuilder
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.options import PassOptions

@@ -17,7 +17,7 @@ from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import ONNX, PREVIEW
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.gradients import element_type
+from sardonyx.ops.gradient_rules import element_type
 from sardonyx.passes.replace import prune
 
 Contributions = Iterator[tuple[Value, Value]]  # values that a node reads, with their gradients

@@ -10,7 +10,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import F32, FLOATS, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of
 from sardonyx.graph.op import GRADIENT
-from sardonyx.ops.gradients import ranked
+from sardonyx.ops.gradient_rules import ranked
 from sardonyx.passes import activation, normalize
 from sardonyx.passes.driver import Rewriter
 from sardonyx.passes.replace import attribute_to

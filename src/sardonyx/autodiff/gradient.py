@@ -26,7 +26,7 @@ from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
 from sardonyx.ops.decomposition import in_training
-from sardonyx.ops.gradients import ranked
+from sardonyx.ops.gradient_rules import ranked
 from sardonyx.passes.replace import prune
 
 SUFFIX: Final = "_grad"

@@ -20,7 +20,7 @@ from sardonyx.ops.builder import Builder
 from sardonyx.ops.control.scan_outputs import stacked
 from sardonyx.ops.control.standard import axes_and_directions, stays_true
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import element_type, ranked
+from sardonyx.ops.gradient_rules import element_type, ranked
 from sardonyx.ops.inference import axis_of
 
 Seeds = list[tuple[Value, Value]]

@@ -13,7 +13,7 @@ from sardonyx.graph.dtype import BOOL, FLOATS, INTS
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node
 from sardonyx.graph.op import Decomposition, Gradient, Op
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 
 Slots = frozenset[int]
 SIZES: Final = "the result depends on sizes and counts, not on elements"

@@ -15,7 +15,7 @@ from sardonyx.convert.inference import infer_again
 from sardonyx.convert.rounded import ClampedCounts, RoundedConst
 from sardonyx.errors import ShapeError
 from sardonyx.graph.const import Const
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32, DType
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value

@@ -20,7 +20,7 @@ from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import Decomposition
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.gradients import rule_of
+from sardonyx.ops.gradient_rules import rule_of
 
 Dimension = int | torch.SymInt
 Draw = Callable[[Sequence[int]], torch.Tensor]  # concrete sizes -> the drawn tensor

@@ -30,7 +30,7 @@ from sardonyx.base.records import field, mutable, replace
 from sardonyx.dynamo.executor import Executor, as_array, items
 from sardonyx.dynamo.lower import LoweredGraph
 from sardonyx.graph.const import ArrayConst, Const, Source, SourceConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.copy import copied
 from sardonyx.graph.dtype import by_numpy
 

@@ -28,7 +28,7 @@ from sardonyx.dynamo.aten_builder import (
 from sardonyx.dynamo.numbers import Symbols, formula_of, symbols_of
 from sardonyx.dynamo.table import lowering_of
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.load.model import Declared, Model
 from sardonyx.passes.replace import prune

@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.base.shared_store import Array
 from sardonyx.graph.const import Const
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.dtype import ALL, BOOL, F32, I64, INDEX, STRING, DType, by_onnx
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value

@@ -16,7 +16,7 @@ from sardonyx.errors import (
     as_sardonyx_error,
 )
 from sardonyx.graph.const import Const
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.fact import AnyFact, Fact, refines
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import GRADIENT, INTERNAL, MICROSOFT, ML, ONNX, PREVIEW, TRAINING, Op

@@ -27,7 +27,7 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import located
 from sardonyx.graph.const import ArrayConst, Const
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import Size
 from sardonyx.graph.dtype import BOOL, STRING, DType
 from sardonyx.graph.fact import AnyFact, Fact

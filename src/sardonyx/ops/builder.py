@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import I64, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Attrs, Graph, Node, Value

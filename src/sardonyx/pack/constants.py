@@ -20,7 +20,7 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import RuntimeException, SardonyxError
 from sardonyx.graph.const import ArrayConst, Const, Recipe, Source, SourceConst, pack
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import STRING, DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph

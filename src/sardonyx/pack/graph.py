@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sardonyx.errors import UNEXPECTED_ERRORS, SardonyxError
 from sardonyx.graph.const import Const, Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import Shape, lone_name, symbols
 from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import MAX_PRIORITY, Graph, Node, Value

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.graph.const import ArrayConst, Const, Recipe, SourceConst, reshaped
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.op import INTERNAL, MICROSOFT

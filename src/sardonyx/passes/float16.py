@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.const import Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import BF16, F16, F32
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Annotations, Graph, Node, Value

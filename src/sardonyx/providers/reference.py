@@ -9,7 +9,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument, InvalidGraph, ShapeError
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, detached
 from sardonyx.graph.guard import Scope

@@ -10,7 +10,7 @@ import numpy as np
 
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst, Source, SourceConst
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.graph import Graph, Value
 from sardonyx.load.model import Model
 from sardonyx.save import SaveOptions, save

@@ -11,7 +11,7 @@ from sardonyx.base.records import frozen, replace
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import const_fact
+from sardonyx.graph.constant_values import const_fact
 from sardonyx.graph.dim import lone_name
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact

@@ -26,7 +26,7 @@ from sardonyx.ops.attention.projected import ProjectedInputs, qkv_widths
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import known_size
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 
 Outputs = list[Value | None]
 _HEADS_FIRST = (0, 2, 1, 3)

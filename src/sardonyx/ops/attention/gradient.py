@@ -16,7 +16,7 @@ from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.attention.dot_product import BIASED, CAPPED, PROBABILITIES, RAW
 from sardonyx.ops.attention.heads import precision
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 
 
 @frozen

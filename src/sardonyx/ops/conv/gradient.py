@@ -20,7 +20,7 @@ from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.conv.standard import transposed_front
 from sardonyx.ops.elementwise.fused_activation import ACTIVATION_ATTRS, activation
-from sardonyx.ops.gradients import LAST, GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import LAST, GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.normalize.standard import per_channel, widened
 from sardonyx.ops.sample.taps import axis_of_image, linear_taps, weighted_sum
 from sardonyx.ops.sliding_window import Ints, Window, numbers, window_of

@@ -8,7 +8,7 @@ from typing import Final
 
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient
 
 Grads = list[Value | None]
 Unary = Callable[..., Value]  # (builder, dy, x, y, **attrs) -> dx

@@ -11,7 +11,7 @@ from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ML
 from sardonyx.ops.estimators.linear_svm import classifier_targets
-from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, ranked
 
 
 def _rows(b: GradientBuilder, node: Node) -> Value:

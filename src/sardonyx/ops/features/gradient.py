@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.graph.dtype import F32, F64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import ML
-from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, ranked
 
 
 @decompose("ArrayFeatureExtractor", domain=ML)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, wider
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked, wider
 from sardonyx.ops.inference import axis_of
 
 Grads = list[Value | None]

@@ -6,7 +6,7 @@ import string
 
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.matmul.contrib import operand_permutation
 
 Grads = list[Value | None]

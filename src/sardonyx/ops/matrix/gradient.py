@@ -7,7 +7,7 @@ from typing import Final
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked
 from sardonyx.ops.normalize.standard import widened
 
 # All minors of larger matrices would take too much memory: n^4 elements.

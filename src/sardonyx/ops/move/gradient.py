@@ -8,7 +8,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
 Grads = list[Value | None]

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.const import Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32, U8
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, input_of

@@ -6,7 +6,7 @@ from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import GRADIENT, MICROSOFT
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked
 
 Grads = list[Value | None]
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.errors import ShapeError
 from sardonyx.graph.const import ArrayConst, reshaped
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import BOOL, F64, I64, U8
 from sardonyx.graph.fact import Fact

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sardonyx.graph.dtype import F32
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
-from sardonyx.ops.gradients import LAST, GradientBuilder, decompose, gradient, ranked, saved
+from sardonyx.ops.gradient_rules import LAST, GradientBuilder, decompose, gradient, ranked, saved
 from sardonyx.ops.inference import axes_of, axis_of
 from sardonyx.ops.normalize.standard import per_channel, widened
 

@@ -15,7 +15,7 @@ from sardonyx.graph.guard import Scope
 from sardonyx.graph.op import GRADIENT, Op
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.gradients import wider
+from sardonyx.ops.gradient_rules import wider
 
 sample_variance = Op(
     "SampleVariance",

@@ -10,7 +10,7 @@ from sardonyx.base.records import replace
 from sardonyx.graph.dtype import F32, I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.ops.conv.gradient import ConvGeometry, conv_geometry, image_gradient
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked, saved
 from sardonyx.ops.pooling.standard import pool_window, unpooled_shape
 from sardonyx.ops.sliding_window import numbers, window_of
 

@@ -14,7 +14,7 @@ from sardonyx.graph.dtype import F32, F64, I64, DType
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import MICROSOFT
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.quantize.convert import integer_range, is_single
 

@@ -15,7 +15,7 @@ from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.graph.op import GRADIENT
 from sardonyx.ops.builder import Builder
 from sardonyx.ops.decomposition import Outputs, in_training, need
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, saved
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, saved
 from sardonyx.ops.recurrent.standard import DIRECTIONS
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import LAST, GradientBuilder, gradient, ranked
+from sardonyx.ops.gradient_rules import LAST, GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axes_of
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked
 from sardonyx.ops.inference import axes_of
 from sardonyx.ops.resize.filter import input_coordinates, resample
 from sardonyx.ops.resize.standard import axis_resizes, mode_of, resized_axes

@@ -7,7 +7,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import F32, F64, I64
 from sardonyx.graph.graph import Node, Value, input_of
-from sardonyx.ops.gradients import GradientBuilder, decompose, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, ranked
 from sardonyx.ops.normalize.standard import widened
 from sardonyx.ops.sample.grid import CUBIC_A
 from sardonyx.ops.sample.taps import (

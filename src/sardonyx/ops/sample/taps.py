@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from sardonyx.base.records import frozen
 from sardonyx.graph.dtype import I64, DType
 from sardonyx.graph.graph import Value
-from sardonyx.ops.gradients import GradientBuilder, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, ranked
 
 
 @frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.ops.gather.gradient import scatter_add
-from sardonyx.ops.gradients import GradientBuilder, gradient, ranked, saved
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient, ranked, saved
 from sardonyx.ops.inference import axis_of
 
 

@@ -10,7 +10,7 @@ from sardonyx.graph.dtype import I64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.ops.builder import Builder
-from sardonyx.ops.gradients import GradientBuilder, element_type, gradient
+from sardonyx.ops.gradient_rules import GradientBuilder, element_type, gradient
 
 
 def _position(b: GradientBuilder, sequence: Value, position: Value | None, is_end: bool) -> Value:

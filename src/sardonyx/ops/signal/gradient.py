@@ -5,7 +5,7 @@ from __future__ import annotations
 from sardonyx.errors import NotImplemented
 from sardonyx.graph.dtype import I64
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
-from sardonyx.ops.gradients import GradientBuilder, decompose, gradient, ranked
+from sardonyx.ops.gradient_rules import GradientBuilder, decompose, gradient, ranked
 from sardonyx.ops.inference import axis_of
 from sardonyx.ops.normalize.standard import widened
 

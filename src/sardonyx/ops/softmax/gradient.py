@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.graph.graph import Node, Value
-from sardonyx.ops.gradients import GradientBuilder, gradient
+from sardonyx.ops.gradient_rules import GradientBuilder, gradient
 
 
 @gradient("Softmax")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import DType
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Node, Value, optional_input

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from sardonyx.graph.const import Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.passes.options import PassOptions

@@ -27,7 +27,7 @@ import numpy as np
 from sardonyx.base.log import logger
 from sardonyx.base.records import frozen
 from sardonyx.graph.const import ArrayConst, Const, Recipe, reshaped
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import F32, U8, DType
 from sardonyx.graph.graph import Graph, Node, Value, input_of, optional_input
 from sardonyx.graph.op import INTERNAL, MICROSOFT, ONNX

@@ -14,7 +14,7 @@ from typing import Final
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.const import Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.op import ONNX
 from sardonyx.ops.nbits.internal import QUANTIZED, REALS

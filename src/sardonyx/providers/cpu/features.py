@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from sardonyx.graph.const import PackedStrings
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dim import product
 from sardonyx.graph.dtype import STRING
 from sardonyx.graph.graph import Node, Value, input_of

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from sardonyx.graph.const import Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import BF16, F16, F32, F64, I32, I64, U32, U64
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, ONNX

@@ -8,7 +8,7 @@ import numpy as np
 
 from sardonyx.base.records import as_tuple, frozen
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Value
 from sardonyx.ops.arrays import Array
 from sardonyx.ops.estimators.scores import binary_labels

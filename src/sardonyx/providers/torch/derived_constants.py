@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sardonyx.base.records import frozen
 from sardonyx.graph.const import Const, Recipe
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Graph, Value, detached
 from sardonyx.graph.op import as_outputs

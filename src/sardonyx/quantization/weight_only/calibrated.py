@@ -17,7 +17,7 @@ from sardonyx.base.progress import track
 from sardonyx.base.records import frozen
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.graph import Node, Value, input_of, optional_input
 from sardonyx.load.model import Model
 from sardonyx.quantization.quantized_weight import release

@@ -10,7 +10,7 @@ import numpy as np
 from sardonyx.base.records import frozen
 from sardonyx.errors import InternalError
 from sardonyx.graph.const import ArrayConst, Const
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import MICROSOFT

@@ -15,7 +15,7 @@ import numpy as np
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.copy import copy_nodes
 from sardonyx.graph.dim import Size, symbol
 from sardonyx.graph.dtype import by_numpy

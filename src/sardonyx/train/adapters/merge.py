@@ -11,7 +11,7 @@ import numpy as np
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.const import ArrayConst
-from sardonyx.graph.constant import constant
+from sardonyx.graph.constant_values import constant
 from sardonyx.graph.dtype import U8
 from sardonyx.graph.graph import Value, optional_input
 from sardonyx.load.model import Model

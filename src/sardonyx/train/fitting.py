@@ -159,18 +159,29 @@ def fit(  # noqa: PLR0913 - options, passed by name
     )
     batches = Batches(data, step.inputs, BatchOptions(batch_size, shuffle, seed, drop_last))
     validation = _validation(step, evaluation, metrics or {}, batch_size)
-    folder = checkpoints
-    if folder is not None and not isinstance(folder, CheckpointFolder):
-        folder = CheckpointFolder(folder)
+    folder = _checkpoint_folder(checkpoints)
     loop = Loop(step, batches, options, validation, folder, on_step)
-    # With checkpoints, a later run may complete the update.
-    if folder is None and loop.total is not None and loop.total < step.accumulate:
-        raise InvalidArgument(
-            f"accumulate must be at most the {loop.total} steps of training, got {step.accumulate}"
-        )
+    if folder is None:  # else a later run may complete the update
+        _check_accumulate(step, loop)
     loop.run()
     state = loop.state
     return Fitted(step, state.losses, state.evaluations, state.early_stop_reason, adapted)
+
+
+def _checkpoint_folder(
+    checkpoints: str | os.PathLike[str] | CheckpointFolder | None,
+) -> CheckpointFolder | None:
+    if checkpoints is None or isinstance(checkpoints, CheckpointFolder):
+        return checkpoints
+    return CheckpointFolder(checkpoints)
+
+
+def _check_accumulate(step: TrainingStep, loop: Loop) -> None:
+    """Raise if training ends before its first update."""
+    if loop.total is not None and loop.total < step.accumulate:
+        raise InvalidArgument(
+            f"accumulate must be at most the {loop.total} steps of training, got {step.accumulate}"
+        )
 
 
 def _step_of(model: Any, *, loss: str | None, accumulate: int, **options: Any) -> TrainingStep:

@@ -20,6 +20,7 @@ from sardonyx.autodiff.recompute import Choice, FirstLayers
 from sardonyx.autodiff.training_graph import (
     LOSS_SCALE_INPUT,
     SETTINGS_INPUT,
+    StepModel,
     StepOptions,
     training_model,
 )
@@ -108,6 +109,12 @@ class TrainingStep:
         made = training_model(self._source, self._options)
         self._loss = made.loss
         self._outputs = [d.name for d in made.model.outputs[:-1]]
+        self._allocate(made)
+        self._session = InferenceSession(made.model, *self._session_arguments)
+        self.inputs = [i.name for i in self._session.get_inputs() if i.name not in self._own]
+
+    def _allocate(self, made: StepModel) -> None:
+        """Make the arrays that runs update in place."""
         arrays: Arrays = {n: np.array(c.view()) for n, c in made.parameters.items()}
         states: Arrays = {n: np.array(c.view()) for n, c in made.statistics.items()}
         states.update((n, np.zeros(shape, dtype.np)) for n, (dtype, shape) in made.states.items())
@@ -118,8 +125,6 @@ class TrainingStep:
         self._loss_scale = np.ones((), np.float32)
         self._own = {SETTINGS_INPUT: self._settings, LOSS_SCALE_INPUT: self._loss_scale}
         self._own |= self._parameters | self._states
-        self._session = InferenceSession(made.model, *self._session_arguments)
-        self.inputs = [i.name for i in self._session.get_inputs() if i.name not in self._own]
 
     @property
     def loss(self) -> str:

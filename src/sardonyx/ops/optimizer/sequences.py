@@ -45,35 +45,30 @@ def _optimizer(
             raise InvalidGraph(f"the weights and states of {name} are sequences")
         return flag.with_dtype(BOOL), *(s for s in sequences if s is not None)
 
-    def reference(rate: Array, *operands: Any, is_in_place: bool, **given: Any) -> tuple[Any, ...]:
-        step = operands[0] if has_step else None
-        signal = operands[-1]
-        lists = [list((rate, *operands)[i]) for i in updated.values()]
-        grads = list(operands[2 if has_step else 1])
-        if not is_in_place:
-            lists = [[a.copy() for a in each] for each in lists]
-        _check_lists(name, grads, lists)
-        is_updated = signal is None or bool(np.all(signal))
-        if is_updated:
-            count = 1 if step is None else int(step.reshape(-1)[0])
-            update(float(rate.reshape(-1)[0]), count, grads, lists, given)
-        like = rate if step is None else step
-        return np.full(like.shape, is_updated), *lists
-
-    made = []
-    for is_in_place in (False, True):
+    def declare(suffix: str, copies: Callable[[Any], list[Array]], is_in_place: bool) -> Op:
         op = Op(
-            f"{name}{'InPlace' if is_in_place else ''}", 1, inputs, outputs, attrs=attrs,
-            types=_TYPES, domain=GRADIENT, updates=updated if is_in_place else None,
+            f"{name}{suffix}", 1, inputs, outputs, attrs=attrs, types=_TYPES, domain=GRADIENT,
+            updates=updated if is_in_place else None,
         )  # fmt: skip
         op.infer(infer)
 
-        def run(*operands: Any, is_in_place: bool = is_in_place, **given: Any) -> tuple[Any, ...]:
-            return reference(*operands, is_in_place=is_in_place, **given)
+        @op.reference
+        def _(rate: Array, *operands: Any, **given: Any) -> tuple[Any, ...]:
+            step = operands[0] if has_step else None
+            lists = [copies((rate, *operands)[i]) for i in updated.values()]
+            grads, signal = list(operands[2 if has_step else 1]), operands[-1]
+            _check_lists(name, grads, lists)
+            is_updated = signal is None or bool(np.all(signal))
+            if is_updated:
+                count = 1 if step is None else int(step.reshape(-1)[0])
+                update(float(rate.reshape(-1)[0]), count, grads, lists, given)
+            like = rate if step is None else step
+            return np.full(like.shape, is_updated), *lists
 
-        op.reference(run)
-        made.append(op)
-    return made[0], made[1]
+        return op
+
+    copying = declare("", lambda arrays: [a.copy() for a in arrays], False)
+    return copying, declare("InPlace", list, True)
 
 
 def _check_lists(name: str, grads: list[Array], lists: Lists) -> None:

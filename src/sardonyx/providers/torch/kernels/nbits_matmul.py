@@ -251,9 +251,7 @@ def _launch_gemv(
     max_programs = tile.programs_per_processor * n_processors(value.device)
     programs = min(-(-n // (rows * group)), max_programs)
     source = x.words if isinstance(x, FixedPointRows) else x.contiguous()
-    gain, eps = norm if norm is not None else (None, 0.0)
-    if isinstance(x, FixedPointRows) and x.squares is not None:
-        gain, eps = x.squares, x.eps
+    gain, eps = _gain(x, norm)
     # Triton functions cannot return None in a tuple: without zero points, an unused pointer.
     zero = weights.scale if weights.zero is None else weights.zero
     arguments = (
@@ -268,6 +266,13 @@ def _launch_gemv(
     constants = (weights.k, layout, tile.shape, n_rows, group, is_fixed, gated)
     launch(gemv_kernel, (programs, 1, 1), arguments, constants, tile.n_warps, next_waits)
     return result
+
+
+def _gain(x: Tensor | FixedPointRows, norm: Norm | None) -> tuple[Tensor | None, float]:
+    """Return the scale and epsilon of a norm of x; of fixed-point rows, their sums of squares."""
+    if isinstance(x, FixedPointRows) and x.squares is not None:
+        return x.squares, x.eps
+    return norm if norm is not None else (None, 0.0)
 
 
 def _new_result(

@@ -57,7 +57,7 @@ class UpdateRule:
 
 @frozen
 class StepOptions:
-    """What a training step does."""
+    """Options of a training step."""
 
     rule: UpdateRule
     loss: str | None = None

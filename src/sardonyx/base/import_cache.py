@@ -4,7 +4,7 @@ Python searches, opens, reads and checks one .pyc per module; a single file with
 them saves about a quarter of the import time. Compare `python bench/import_time.py` with the same
 command under SARDONYX_IMPORT_CACHE=0, which switches the cache off.
 
-Behind that code are the modules of ops, passes and kernels that some model imports later, each by
+After that code follow the modules of ops, passes and kernels that some model imports later, each by
 itself: `import_module` reads those.
 
 The first import writes `sardonyx/_import_cache.<cache tag>.bin`; later imports read it. The wheel

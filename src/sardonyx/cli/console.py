@@ -176,7 +176,7 @@ def count(n: int, noun: str, plural: str = "") -> str:
 
 
 class Activity:
-    """What a command is doing. This class shows nothing, ActivityLine shows a line."""
+    """The description of a running command. This class shows nothing, ActivityLine shows a line."""
 
     def describe(self, description: str) -> None:
         """Replace the description."""

@@ -74,7 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def plan(arguments: argparse.Namespace, report: Callable[[str], None]) -> PlannedModel:
-    """Return the timelines of the requested orders; `report` is told what is planned."""
+    """Return the timelines of the requested orders; `report` is called with what is planned."""
     orders = ORDERS if arguments.order == "all" else (arguments.order,)
     dims, shapes = merged(arguments.dims), merged(arguments.shapes)
     report(orders[0])

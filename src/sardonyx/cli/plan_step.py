@@ -90,7 +90,7 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def plan(script: str, function: str, budget: float | None, report: Any) -> PlannedStep:
-    """Run a step with each memory budget; `report` is told which one."""
+    """Run a step with each memory budget; `report` is called with each."""
     try:
         import torch  # noqa: F401, TID251
     except ImportError as error:

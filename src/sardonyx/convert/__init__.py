@@ -35,7 +35,7 @@ _MIN_BYTES: Final = 1024  # of weights in that file
 
 @frozen
 class ConvertOptions:
-    """What to change in a model."""
+    """Options of a conversion."""
 
     dtype: str | None = None  # float16 or bfloat16, instead of float32
     keep_io_types: bool | Collection[str] = False  # inputs and outputs that stay float32
@@ -51,7 +51,7 @@ class ConvertOptions:
 
 @mutable
 class Converted:
-    """What `convert` wrote."""
+    """The result of `convert`."""
 
     files: list[str]
     opset: int

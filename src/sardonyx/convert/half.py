@@ -28,7 +28,7 @@ _TYPES: Final = ("to", "dtype", "output_datatype", "output_dtype")  # attributes
 
 @mutable
 class HalfReport:
-    """What the conversion did."""
+    """The result of the conversion."""
 
     rounding: ClampedCounts
     n_converted: int = 0  # nodes

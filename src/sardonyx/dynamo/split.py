@@ -141,7 +141,7 @@ class SplitGraph:
 
 
 def _function_of(whole: fx.GraphModule, node: fx.Node) -> Callable[[list[Any]], Any]:
-    """Return what a node of a split graph does with the list of its arguments."""
+    """Return a function that runs a node of a split graph with a list of its arguments."""
     if node.op == "get_attr":
         value = attrgetter(str(node.target))(whole)
         return lambda _: value

@@ -88,17 +88,17 @@ class StepMemory:
 
     @property
     def gradient_bytes(self) -> int:
-        """What backward graphs return."""
+        """The results of backward graphs."""
         return sum(g.result_bytes for g in self.backward)
 
     @property
     def recomputed_bytes(self) -> int:
-        """What backward graphs compute again."""
+        """The activations that backward graphs recompute."""
         return sum(g.recomputed_bytes for g in self.backward)
 
     @property
     def saved_bytes(self) -> int:
-        """What forward graphs save for backward graphs."""
+        """The activations that forward graphs save."""
         return sum(g.saved_bytes for g in self.backward)
 
     @property

@@ -114,7 +114,7 @@ def waterfall(spans: Sequence[Span]) -> str:
 
 
 def strip(spans: Sequence[Span]) -> str:
-    """Return spans behind each other in one line."""
+    """Return spans one after the other on a line."""
     first, last = min(s.begin for s in spans), max(s.end for s in spans)
     scale = _WIDTH / ((last - first) or 1.0)
     parts = []

@@ -1,6 +1,6 @@
 """Fusion of a matmul and its FastGelu into GemmFastGelu.
 
-Graphs hold GemmFastGelu in its parts, so this one is done on the model's nodes.
+Graphs decompose GemmFastGelu, so this fusion edits the nodes of the ModelProto.
 """
 
 from __future__ import annotations

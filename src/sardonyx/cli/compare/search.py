@@ -49,7 +49,7 @@ class Finding:
 
 @mutable
 class Result:
-    """What a comparison has found."""
+    """The result of a comparison."""
 
     findings: list[Finding] = field(default_factory=list)  # in A's topological order
     n_compared: int = 0

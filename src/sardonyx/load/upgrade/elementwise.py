@@ -18,7 +18,7 @@ UPGRADES: Final = Upgrades()
 
 @UPGRADES.rule("Relu LeakyRelu Elu HardSigmoid", below=6)
 def activation_without_consumed_inputs(b: Builder, node: OldNode) -> Any:
-    """Opset 1 told which inputs a node might overwrite (consumed_inputs)."""
+    """Opset 1 listed the inputs that a node might overwrite (consumed_inputs)."""
     return b.node(node.op_type, *node.inputs, **node.attrs_without("consumed_inputs")).outputs
 
 

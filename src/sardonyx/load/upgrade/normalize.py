@@ -53,7 +53,7 @@ def _statistics(b: Builder, x: Value | None) -> tuple[Any, Any]:
 
 @UPGRADES.rule("InstanceNormalization", below=6)
 def instance_norm_without_consumed_inputs(b: Builder, node: OldNode) -> Any:
-    """Opset 1 told which inputs a node might overwrite (consumed_inputs)."""
+    """Opset 1 listed the inputs that a node might overwrite (consumed_inputs)."""
     kept = {k: v for k, v in node.attrs.items() if k == "epsilon"}
     return b.InstanceNormalization(*node.inputs, **kept)
 

@@ -171,7 +171,7 @@ def _(x: Array, *inputs: Array | None, **attrs: Any) -> Array:
 
 
 def mode_of(attrs: Mapping[str, Any]) -> ResizeMode:
-    """What a node's attributes say of the filter."""
+    """The interpolation filter that a node's attributes select."""
     return ResizeMode(
         attrs["mode"],
         attrs["coordinate_transformation_mode"],

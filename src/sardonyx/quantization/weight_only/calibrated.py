@@ -44,7 +44,7 @@ _SEARCHED: Final = 256  # columns that exponents are compared on
 
 @frozen
 class Method:
-    """What is done with activations."""
+    """How activations are used."""
 
     compensates: Rounding | None  # None: weights are rounded independently
     scales: bool  # scale salient channels before rounding (AWQ)

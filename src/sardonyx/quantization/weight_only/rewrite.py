@@ -22,7 +22,7 @@ _ACCURACY: Final = "accuracy_level"
 
 @frozen
 class NameSuffixes:
-    """What names of the original node and weight are followed by."""
+    """Suffixes that the names of a node and its weight get."""
 
     node: str
     tensors: tuple[str, str, str]  # of codes, scales and zero points

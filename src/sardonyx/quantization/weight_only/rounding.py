@@ -133,7 +133,7 @@ def k_quant(weight: Array, form: Format) -> Codes:
     """
     blocks = padded_blocks(weight, form)
     shape = weight.shape[1], len(blocks)
-    # onnxruntime sums a column that is one block as it lies in memory: in another order.
+    # onnxruntime sums a column that is one block in memory order, which is another.
     rows = blocks[0].T if len(blocks) == 1 else blocks.transpose(2, 0, 1)
     x = rows.reshape(-1, form.block)
     levels = np.float32((1 << form.bits) - 1)

@@ -78,7 +78,7 @@ class _Connection(HttpToolsProtocol):
             self._end(_TOO_LARGE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_in_headers:  # not a trailer: they are read by nobody
+        if self._is_in_headers:  # nothing reads trailers
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sardonyx as ort
-from sardonyx.base.notebook import MOST, panel
+from sardonyx.base.notebook import MAX_ROWS, panel
 from sardonyx.models import DIGITS
 
 
@@ -108,7 +108,7 @@ def test_html_of_a_value_of_a_type_that_numpy_lacks() -> None:
 
 
 def test_html_is_escaped_and_long_tables_are_cut() -> None:
-    text = panel("<b>", "&", [(f"<{i}>", i) for i in range(MOST + 5)])
+    text = panel("<b>", "&", [(f"<{i}>", i) for i in range(MAX_ROWS + 5)])
     assert "<0>" not in text
     assert "and 5 more" in text
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sardonyx.base.printable import printable
 
-MOST: Final = 40  # rows of a table
+MAX_ROWS: Final = 40  # rows of a table
 _BOX: Final = (
     "display:inline-block;border:1px solid rgba(128,128,128,.35);border-radius:8px;"
     "padding:8px 12px;font:13px system-ui,sans-serif;max-width:100%;overflow-x:auto"
@@ -17,16 +17,16 @@ _CELL: Final = "text-align:left;padding:2px 14px 2px 0;background:none;border:0;
 
 
 def panel(title: str, remark: str, *tables: Iterable[Sequence[object]]) -> str:
-    """Return HTML: a title with a remark, and tables, of which each has at most MOST rows."""
+    """Return HTML: a title with a remark, and tables, of which each has at most MAX_ROWS rows."""
     head = f"<b>{_text(title)}</b> <span style='opacity:.65'>{_text(remark)}</span>"
     return f"<div style='{_BOX}'>{head}{''.join(map(_table, tables))}</div>"
 
 
 def _table(rows: Iterable[Sequence[object]]) -> str:
     all_rows = list(rows)
-    lines = "".join(_line(row) for row in all_rows[:MOST])
-    if len(all_rows) > MOST:
-        lines += _line([f"and {len(all_rows) - MOST} more"])
+    lines = "".join(_line(row) for row in all_rows[:MAX_ROWS])
+    if len(all_rows) > MAX_ROWS:
+        lines += _line([f"and {len(all_rows) - MAX_ROWS} more"])
     return f"<table style='margin:6px 0 0;border:0'>{lines}</table>" if lines else ""
 
 

@@ -10,7 +10,7 @@ from sardonyx.cli.console import format_shape, printable
 from sardonyx.cli.inputs import expression
 
 _NUMBER: Final = re.compile(r"\d+")
-_FEWEST: Final = 4  # in one row
+_MIN_FOLDED: Final = 4  # in one row
 
 Facts = Mapping[str, Any]  # name, type, shape
 
@@ -48,7 +48,7 @@ def _title(names: Sequence[str]) -> str:
     """Return names that differ in one number as one; empty if they are few or differ more."""
     numbers = [_NUMBER.findall(name) for name in names]
     varying = [i for i, each in enumerate(zip(*numbers, strict=True)) if len(set(each)) > 1]
-    if len(names) < _FEWEST or len(varying) != 1:
+    if len(names) < _MIN_FOLDED or len(varying) != 1:
         return ""
     first, last = names[0], numbers[-1][varying[0]]
     match = list(_NUMBER.finditer(first))[varying[0]]

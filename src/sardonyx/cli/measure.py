@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_RUNS: Final = 100_000
 MIN_RUNS: Final = 3
 _BUSY: Final = 0.1  # of all cores
-_LEAST_S: Final = 0.2  # the system counts in hundredths of a second
+_MIN_S: Final = 0.2  # the system counts in hundredths of a second
 
 
 def growth(before: int | None) -> int | None:
@@ -41,7 +41,7 @@ class OtherLoad:
     def share(self) -> float | None:
         """Return the share of the machine's cores that they used; None if it is unknown."""
         now, passed = _processor_seconds(), time.perf_counter() - self._at
-        if now is None or self._began is None or passed < _LEAST_S:
+        if now is None or self._began is None or passed < _MIN_S:
             return None
         used = now[0] - self._began[0] - (time.process_time() - self._own)
         return max(0.0, used / (now[1] * passed))

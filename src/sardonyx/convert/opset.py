@@ -17,7 +17,7 @@ from sardonyx.save.node import written
 from sardonyx.save.older_forms import older_form
 from sardonyx.save.since import OLDEST, Versions, opset_of
 
-_MOST_ROUNDS = 8  # of decompositions, whose ops are decomposed again
+_MAX_ROUNDS = 8  # of decompositions, whose ops are decomposed again
 
 
 def lower_opset(model: Model, opset: int) -> None:
@@ -30,7 +30,7 @@ def lower_opset(model: Model, opset: int) -> None:
             f"models are written in opset {OLDEST[ONNX]} or newer, and {opset} was asked for",
             hint="onnx.version_converter has conversions to older opsets of some ops",
         )
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         newer = list(_newer(model.graph, opset))
         if not newer:
             break

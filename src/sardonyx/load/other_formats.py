@@ -11,7 +11,7 @@ _HEAD: Final = 512  # bytes that are looked at
 _CUT: Final = re.compile(
     r"the length is (\d+) bytes but only (\d+) are left, in ModelProto\.\w+ at byte \d+ of (\d+)$"
 )
-_MOST: Final = 1 << 40  # bytes of a model: larger lengths are those of damaged files
+_MAX_BYTES: Final = 1 << 40  # bytes of a model: larger lengths are those of damaged files
 _DOWNLOAD: Final = "download the file itself: the address leads to a page about it"
 # A pattern of the first bytes, what the file is, and what to do.
 _FORMATS: Final = (
@@ -47,7 +47,7 @@ def misread(name: str, data: memoryview, why: str) -> InvalidProtobuf:
     if match := _CUT.search(why):
         needed, left, has = map(int, match.groups())
         whole = has - left + needed
-        if whole < _MOST:
+        if whole < _MAX_BYTES:
             return InvalidProtobuf(
                 f"{name} is cut short: {has:,} of {whole:,} bytes or more",
                 hint="copy or download it again",

@@ -19,7 +19,7 @@ from sardonyx.quantization.tensors_data import TensorData
 Batches = Callable[[], Iterable[Mapping[str, Array]]]
 METHODS: Final = ("distribution", "entropy", "percentile")
 _EPSILON: Final = 0.0001  # probability that empty bins get in `smooth_distribution`
-_FEWEST_BINS: Final = 512  # for mean and deviation
+_MIN_BINS: Final = 512  # for mean and deviation
 
 
 @mutable
@@ -147,8 +147,8 @@ class HistogramCollector:
         return low, high, histogram.counts, histogram.edges
 
     def _check_distribution(self) -> None:
-        if self.num_bins < _FEWEST_BINS:
-            raise ValueError(f"Invalid num_bins. Must be in range {_FEWEST_BINS} <= num_bins.")
+        if self.num_bins < _MIN_BINS:
+            raise ValueError(f"Invalid num_bins. Must be in range {_MIN_BINS} <= num_bins.")
         if self.scenario not in ("same", "p3"):
             raise ValueError("Invalid scenario. Must be in {'same', 'p3'}.")
 

@@ -12,7 +12,7 @@ from sardonyx.errors import RuntimeException
 _INITIAL: Final = 2.0**16
 _GROWTH_INTERVAL: Final = 2000  # updates in a row after which the factor is doubled
 # As fairseq has it: with smaller factors most gradients underflow.
-_LEAST: Final = 1e-4
+_MIN_SCALE: Final = 1e-4
 
 
 class LossScale:
@@ -34,7 +34,7 @@ class LossScale:
 
     def update(self, is_finite: bool) -> None:
         """Note whether a step was finite; raise, unchanged, if the factor would be too small."""
-        if not is_finite and self.value * 0.5 < _LEAST:
+        if not is_finite and self.value * 0.5 < _MIN_SCALE:
             raise RuntimeException(
                 f"the gradients overflow float16 even if the loss is scaled by {self.value:.3g}",
                 hint="lower the learning rate, scale the loss in the model, or use "

@@ -17,8 +17,8 @@ from sardonyx.load.source import read_model
 
 DEFAULT_OP_BLOCK_LIST: Final = sorted(KEPT)
 ALWAYS_FLOAT_INPUTS: Final = {"Resize": [2], "GroupNorm": [1, 2], "SkipGroupNorm": [1, 2]}
-_LEAST: Final = 5.96e-08
-_LARGEST: Final = 65504.0
+_MIN: Final = 5.96e-08
+_MAX: Final = 65504.0
 
 
 class InitializerTracker:
@@ -35,7 +35,7 @@ class InitializerTracker:
 
 
 def convert_np_to_float16(
-    np_array: Any, min_positive_val: float = _LEAST, max_finite_val: float = _LARGEST
+    np_array: Any, min_positive_val: float = _MIN, max_finite_val: float = _MAX
 ) -> Any:
     """Return an array in float16; finite numbers stay finite, and no number becomes 0."""
     array = np.asarray(np_array)
@@ -48,7 +48,7 @@ def convert_np_to_float16(
 
 
 def convert_tensor_float_to_float16(
-    tensor: TensorProto, min_positive_val: float = _LEAST, max_finite_val: float = _LARGEST
+    tensor: TensorProto, min_positive_val: float = _MIN, max_finite_val: float = _MAX
 ) -> TensorProto:
     """Convert a float32 tensor in place, and return it; other types stay."""
     if not isinstance(tensor, TensorProto):
@@ -75,8 +75,8 @@ def make_value_info_from_tensor(tensor: TensorProto) -> onnx.ValueInfoProto:
 
 def convert_float_to_float16(  # noqa: PLR0913 - onnxruntime's function
     model: onnx.ModelProto | str | os.PathLike[str],
-    min_positive_val: float = _LEAST,
-    max_finite_val: float = _LARGEST,
+    min_positive_val: float = _MIN,
+    max_finite_val: float = _MAX,
     keep_io_types: bool | Collection[str] = False,
     disable_shape_infer: bool = False,
     op_block_list: Collection[str] | None = None,
@@ -92,8 +92,8 @@ def convert_float_to_float16(  # noqa: PLR0913 - onnxruntime's function
     that are float16 in any case, by op. Types are always inferred: `disable_shape_infer` is
     accepted for compatibility.
     """
-    assert min_positive_val >= _LEAST, f"min_positive_val is below {_LEAST}, float16's smallest"
-    assert max_finite_val <= _LARGEST, f"max_finite_val is above {_LARGEST}, float16's largest"
+    assert min_positive_val >= _MIN, f"min_positive_val is below {_MIN}, float16's smallest"
+    assert max_finite_val <= _MAX, f"max_finite_val is above {_MAX}"
     is_path = isinstance(model, (str, os.PathLike))
     if not is_path and not isinstance(model, onnx.ModelProto):
         raise ValueError(f"Expected an ONNX ModelProto but got {type(model)}")
@@ -116,7 +116,7 @@ def convert_float_to_float16(  # noqa: PLR0913 - onnxruntime's function
 
 
 def float_to_float16_max_diff(
-    tensor: TensorProto, min_positive_val: float = _LEAST, max_finite_val: float = _LARGEST
+    tensor: TensorProto, min_positive_val: float = _MIN, max_finite_val: float = _MAX
 ) -> float:
     """Return the largest absolute difference that the conversion of a float32 tensor makes."""
     if not isinstance(tensor, TensorProto):

@@ -26,7 +26,7 @@ from sardonyx.ops import lookup
 from sardonyx.transformers.pruning import reads, set_nodes, sort_graph
 
 logger = logging.getLogger(__name__)
-_MOST: Final = 64  # nodes that contradict ONNX; each is found by inferring the model once more
+_MAX_NODES: Final = 64  # nodes that contradict ONNX; each is found by inferring the model once more
 
 
 @frozen
@@ -62,7 +62,7 @@ def partial(proto: ModelProto) -> Partial:
     nodes = [n for n in proto.graph.node if (n.domain, n.op_type) not in known and _is_unknown(n)]
     types = _declared_types(proto.graph)
     nodes += _type_unknown_values(proto.graph, nodes, types)
-    for _ in range(_MOST):
+    for _ in range(_MAX_NODES):
         rest = _without(proto, nodes, types) if nodes else proto
         source = read_model(rest)
         try:
@@ -75,7 +75,7 @@ def partial(proto: ModelProto) -> Partial:
             logger.warning("%s is not fused: %s", found.name or found.op_type, error.what)
             nodes.append(found)
             types |= dict.fromkeys(found.output, _type_of(failed))
-    raise SardonyxError(f"more than {_MOST} nodes contradict ONNX")
+    raise SardonyxError(f"more than {_MAX_NODES} nodes contradict ONNX")
 
 
 def _declared_types(graph: GraphProto) -> dict[str, int]:

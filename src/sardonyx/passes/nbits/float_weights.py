@@ -12,14 +12,14 @@ from sardonyx.passes.options import PassOptions
 from sardonyx.passes.replace import drop, replace_value
 
 # Bytes of float weights, which stay in memory; larger ones are dequantized in each run.
-_MOST_BYTES: Final = 4 << 20
+_MAX_BYTES: Final = 4 << 20
 _WEIGHTS: Final = 1  # the input of these ops that kernels read packed
 _READERS: Final = frozenset((INTERNAL, op) for op in ("Conv", "ConvTranspose", "MatMul"))
 
 
 def dequantize_weights(graph: Graph, options: PassOptions) -> None:
     """Make dequantized constants constants, where kernels pack them when the session starts."""
-    limit = min(options.fold_limit_bytes, _MOST_BYTES)
+    limit = min(options.fold_limit_bytes, _MAX_BYTES)
     for each in list(graph.family()):
         for node in list(each.nodes):
             if node.op.key == (ONNX, "DequantizeLinear") and (new := _weights(node, limit)):

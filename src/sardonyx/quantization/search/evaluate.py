@@ -20,9 +20,9 @@ from sardonyx.quantization.search.samples import Feed, Part, Sample
 from sardonyx.session import InferenceSession
 
 _CACHED_BYTES: Final = 1 << 28  # of the original's outputs, which candidates are compared with
-_FEWEST_ROUNDS: Final = 10
-_MOST_ROUNDS: Final = 2000
-_FEWEST_WHOLE: Final = 3  # calls that were not interrupted
+_MIN_ROUNDS: Final = 10
+_MAX_ROUNDS: Final = 2000
+_MIN_WHOLE: Final = 3  # calls that were not interrupted
 _WARM_UP: Final = 2
 _PROFILED: Final = 5  # runs
 # What follows the names of nodes and values in names that quantization adds.
@@ -73,13 +73,13 @@ def interleaved(original: Run, candidate: Run, seconds: float) -> RunTimes:
     for call in calls * _WARM_UP:
         call()
     began = time.perf_counter()
-    while len(times[0]) < _MOST_ROUNDS:
+    while len(times[0]) < _MAX_ROUNDS:
         for call, found in zip(calls, times, strict=True):
             found.append(_timed(call))
-        if time.perf_counter() - began >= seconds and len(times[0]) >= _FEWEST_ROUNDS:
+        if time.perf_counter() - began >= seconds and len(times[0]) >= _MIN_ROUNDS:
             break
     whole = [[c.seconds for c in found if not c.interruptions] for found in times]
-    if all(len(found) >= _FEWEST_WHOLE for found in whole):
+    if all(len(found) >= _MIN_WHOLE for found in whole):
         return RunTimes(min(whole[0]), min(whole[1]))
     used = [min(c.processor_s for c in found) for found in times]
     return RunTimes(used[0], used[1], is_busy=True)

@@ -25,7 +25,7 @@ from sardonyx.quantization.search.samples import Part
 from sardonyx.quantization.search.schemes import COVERAGES, Quantizable, Scheme
 from sardonyx.quantization.search.sensitivity import Sensitivity
 
-_FEWEST_PROBED: Final = 8  # samples on which schemes are compared
+_MIN_PROBED: Final = 8  # samples on which schemes are compared
 _PROBED_S: Final = 1.0  # of the original's run time: more samples are used up to this
 _BETTER: Final = 0.98  # a variant is taken if its error is below this share of the best
 _SPEED_TIE: Final = 0.97  # speedups above this share of the best count as equal
@@ -33,7 +33,7 @@ _REFINED: Final = 3  # coverages whose variants are tried
 _ABOUT_EQUAL: Final = 1.05  # a ratio of errors: below it only the faster coverage is refined
 _PRUNE_RATIO: Final = 0.25  # a ratio of errors that no variant has been seen to make up for
 _OVERFIT_RATIO: Final = 2.0  # of the errors on held-out and on calibration samples
-_MOST_BACKOFFS: Final = 6  # retries with more layers in float after validation fails
+_MAX_BACKOFFS: Final = 6  # retries with more layers in float after validation fails
 # Greedy search: changes are tried in this order, each kept if the error falls.
 _VARIANTS: Final[tuple[dict[str, Any], ...]] = (
     {"is_per_channel": False},
@@ -75,7 +75,7 @@ class Int8Search:
 
     def _n_probed(self) -> int:
         seconds = self._candidates.evaluator.seconds(self._feeds[-1])
-        return max(_FEWEST_PROBED, int(_PROBED_S / max(seconds, 1e-6)))
+        return max(_MIN_PROBED, int(_PROBED_S / max(seconds, 1e-6)))
 
     def run(self, outcome: Outcome) -> None:
         """Search; set the result, or the reason why there is none, in the outcome."""
@@ -232,7 +232,7 @@ class Int8Search:
     def _accept(self, found: MixedScheme, outcome: Outcome) -> bool:
         """Validate on the held-out samples; on failure keep more layers in float and retry."""
         n_float, step = found.n_float, max(1, len(self._groups) // 16)
-        for _ in range(_MOST_BACKOFFS):
+        for _ in range(_MAX_BACKOFFS):
             if n_float >= len(self._groups):
                 break
             kept = self._kept(found.scheme, n_float)

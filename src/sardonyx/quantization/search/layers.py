@@ -13,7 +13,7 @@ from sardonyx.quantization.quant_types import FLOATS
 
 HEAVY: Final = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 TABLE: Final = "Gather"  # of constant rows: embeddings
-_LEAST_TABLE: Final = 1 << 14  # elements
+_MIN_TABLE: Final = 1 << 14  # elements
 # Ops that tolerate 8 bits; quantized, they keep the values between two layers in integers.
 LIGHT: Final = (
     "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "HardSigmoid",
@@ -91,7 +91,7 @@ def _is_heavy(graph: GraphDoc, node: NodeDoc, types: dict[str, int]) -> bool:
     if node.op_type == TABLE and not node.domain:
         table = graph.constant(node.inputs[0])
         is_floats = table is not None and table.dtype.onnx in FLOATS and len(table.shape) == 2
-        return table is not None and is_floats and table.count >= _LEAST_TABLE
+        return table is not None and is_floats and table.count >= _MIN_TABLE
     if node.op_type not in HEAVY or node.domain or types.get(node.inputs[0]) not in FLOATS:
         return False
     return node.op_type == "MatMul" or graph.constant(node.inputs[1]) is not None

@@ -38,11 +38,11 @@ tbody tr { cursor: default; }
 _ROW: Final = 18  # of a layer in a plot
 _NAME_WIDTH, _BAR_WIDTH, _GAP = 330, 235, 24
 _TOP: Final = 26
-_MOST_LAYERS: Final = 80  # in plots; the table has all
+_MAX_LAYERS: Final = 80  # in plots; the table has all
 _LONGEST: Final = 52  # characters of a name
 _PLOT: Final = (820, 320)
-_MANY: Final = 4.0  # of a speed, for which ticks are whole numbers
-_LEAST_ERROR: Final = 1e-6  # that the plot shows
+_WHOLE_TICKS: Final = 4.0  # of a speed, for which ticks are whole numbers
+_MIN_ERROR: Final = 1e-6  # that the plot shows
 _MARGINS: Final = (64, 20, 16, 44)  # left, right, top, bottom
 
 
@@ -124,8 +124,8 @@ def _legend() -> str:
 def _bars(layers: Sequence[LayerResult]) -> str:
     """Return a row per layer: its error alone, and its size and time before and after."""
     shown = layers
-    if len(layers) > _MOST_LAYERS:
-        worst = sorted(layers, key=lambda layer: -(layer.error or 0.0))[:_MOST_LAYERS]
+    if len(layers) > _MAX_LAYERS:
+        worst = sorted(layers, key=lambda layer: -(layer.error or 0.0))[:_MAX_LAYERS]
         names = {layer.name for layer in worst}
         shown = [layer for layer in layers if layer.name in names]
     columns: tuple[tuple[str, list[tuple[float, float]], Callable[[float], str]], ...] = (
@@ -241,7 +241,7 @@ class _Axes:
             path = f'<path class="grid" d="M{left} {y:.1f}H{_PLOT[0] - right}"/>'
             lines.append(f"{path}<text {at}>{100 * 10.0**power:g}%</text>")
         y = _PLOT[1] - bottom + 16
-        step = 1.0 if self._most >= _MANY else 0.5
+        step = 1.0 if self._most >= _WHOLE_TICKS else 0.5
         ticks = (i * step for i in range(math.floor(self._most / step) + 1))
         return lines + [
             f'<text x="{self.x(tick):.1f}" y="{y}" text-anchor="middle">{tick:g}x</text>'
@@ -250,7 +250,7 @@ class _Axes:
 
 
 def _log(error: float) -> float:
-    return math.log10(max(error, _LEAST_ERROR))
+    return math.log10(max(error, _MIN_ERROR))
 
 
 def _trials(trials: Sequence[Trial]) -> str:

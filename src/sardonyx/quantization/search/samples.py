@@ -17,7 +17,7 @@ from sardonyx.quantization.data_reader import feeds_of
 from sardonyx.quantization.document import ModelDoc
 from sardonyx.quantization.document.model import ValueDoc
 
-FEWEST: Final = 4  # two of each part
+MIN_SAMPLES: Final = 4  # two of each part
 MAX_CALIBRATED: Final = 64
 MAX_HELD_OUT: Final = 512
 _LABELS: Final = ("labels", "label", "targets", "target")  # of arrays that are no inputs
@@ -78,9 +78,9 @@ class Samples:
 
     def check(self) -> None:
         """Raise if a sample does not fit the inputs, or is not finite."""
-        if len(self) < FEWEST:
+        if len(self) < MIN_SAMPLES:
             raise InvalidArgument(
-                f"{len(self)} samples are too few: {FEWEST} or more are needed, as one half "
+                f"{len(self)} samples are too few: {MIN_SAMPLES} or more are needed, as one half "
                 "calibrates and the other one is held out to check the result",
                 hint="a hundred samples of what the model is used on are a good number",
             )

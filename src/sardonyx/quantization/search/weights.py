@@ -38,7 +38,7 @@ from sardonyx.session import InferenceSession
 _BLOCKS: Final = (128, 32)
 _METHODS: Final = ("rtn", "k_quant", "awq", "gptq")  # in increasing order of cost
 _MEASURED: Final = 2  # samples on which groups of layers are measured
-_MOST_GROUPS: Final = 24
+_MAX_GROUPS: Final = 24
 _MAX_CALIBRATED: Final = 24  # samples of GPTQ and AWQ
 _HOPELESS: Final = 30.0  # times `max_loss`: no rounding method gains so much over another
 _WIDE_SHARES: Final = (0.125, 0.25, 0.5)  # of the layers, the most sensitive, that get 8 bits
@@ -74,7 +74,7 @@ class WeightSearch:
         self._calibrating, self._held_out = parts
         self._feeds = self._held_out.of_each_size()
         self._layers = [x for x in model.layers if x.op == "MatMul" and x.weight_count]
-        self._groups = groups_of(self._layers, _MOST_GROUPS)
+        self._groups = groups_of(self._layers, _MAX_GROUPS)
         self._is_large = sum(x.weight_bytes for x in self._layers) > _EXTERNAL
         self._written: WeightFormat | None = None
 

@@ -25,7 +25,7 @@ _FLOAT16: Final = np.float16
 
 # HQQ: the norm of the error is |x|^0.7; parameters of its half-quadratic solver.
 _NORM, _BETA, _KAPPA, _STEPS = 0.7, 10.0, 1.01, 20
-_MOST_STEEP: Final = 2e4  # the largest inverse of a scale
+_MAX_INVERSE: Final = 2e4  # the largest inverse of a scale
 
 # k-quant: steps of the search for a range, and their width in codes.
 _RANGES, _WIDTH = 20, 0.1
@@ -217,7 +217,7 @@ def _first_tile(part: Array, form: Format, levels: int) -> _Tile:
     x = _rows_of_blocks(part, form)
     low, high = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
     width = np.where(high == low, np.float32(levels), high - low)
-    steep = np.minimum(np.float32(levels) / width, np.float32(_MOST_STEEP))
+    steep = np.minimum(np.float32(levels) / width, np.float32(_MAX_INVERSE))
     return _Tile(x, steep, np.rint(-low * steep))
 
 

@@ -15,7 +15,7 @@ from sardonyx.serve.config import ServerConfig
 
 _MAX_FRAMING: Final = 32 << 10  # bytes of a request line with its headers, or of trailers
 _FRAMING_PER_BYTE: Final = 8  # that a chunked body may have: chunks of one byte have five
-_LEAST_READ: Final = 64 << 10  # bytes of an answer that a client reads within the time for bodies
+_MIN_READ_BYTES: Final = 64 << 10  # of an answer that a client reads within the time for bodies
 
 
 def _refusal(status: str, text: str) -> bytes:
@@ -122,7 +122,7 @@ class _Connection(HttpToolsProtocol):
 
     def _check_reader(self) -> None:
         size = self.transport.get_write_buffer_size()
-        if size > max(0, self._n_unread - _LEAST_READ):
+        if size > max(0, self._n_unread - _MIN_READ_BYTES):
             self.transport.abort()
         elif size:
             self._expect_reader()

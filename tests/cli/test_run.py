@@ -126,7 +126,7 @@ def test_strings_from_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
         ({"x": np.ones((2, 4), np.float32)}, "lacks the inputs y"),
         (
             {"x": np.ones((2, 4), np.float32), "y": np.ones((2, 4), np.float32)},
-            "has 4 in dim 1, and the model wants 3",
+            "has 4 in dim 1, but the model expects 3",
         ),
         (
             {"x": np.ones((2, 3)), "y": np.ones((2, 3), np.float32)},
@@ -160,7 +160,7 @@ def test_wrong_inputs(
         (["--inputs", "in.npz", "--dims", "batch=1"], "leave out --inputs"),
         (["--outputs", "no/such/out.npz"], "there is no folder no/such"),
         (["--outputs", "."], "is a folder"),
-        (["--outputs", "o.npz", "--profile", "o.npz"], "o.npz is to be two outputs"),
+        (["--outputs", "o.npz", "--profile", "o.npz"], "o.npz is named for two outputs"),
         (["--profile", "/dev/null"], "is not a regular file"),
     ],
 )

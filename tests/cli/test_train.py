@@ -78,8 +78,8 @@ def test_checkpoints_continue(folder: Path, capsys: pytest.CaptureFixture[str]) 
         ("large.onnx data.npz -o large.bin", "large.bin is read by this command"),
         ("large.onnx data.npz --curve large.bin", "large.bin is read by this command"),
         ("both.onnx data.npz -o t.onnx", "t.onnx.data is read by this command"),
-        ("model.onnx data.npz -o t.svg --curve t.svg", "t.svg is to be two outputs"),
-        ("model.onnx data.npz -o t.svg --curve ./a/../t.svg", "t.svg is to be two outputs"),
+        ("model.onnx data.npz -o t.svg --curve t.svg", "t.svg is named for two outputs"),
+        ("model.onnx data.npz -o t.svg --curve ./a/../t.svg", "t.svg is named for two outputs"),
         (
             "model.onnx data.npz --loss loss --resume",
             "--resume needs a folder of --checkpoints",

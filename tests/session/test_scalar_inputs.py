@@ -90,7 +90,7 @@ def test_one_element_for_a_declared_scalar(shape: tuple[int, ...]) -> None:
 
 def test_several_elements_for_a_declared_scalar() -> None:
     session = sardonyx.InferenceSession(scaled())
-    with pytest.raises(InvalidArgument, match="x has rank 1, and the model wants rank 0"):
+    with pytest.raises(InvalidArgument, match="x has rank 1, but the model expects rank 0"):
         session.run(None, {"x": np.ones(2, np.float32), "v": HALF})
 
 

@@ -82,13 +82,13 @@ def test_outputs_by_name(session: sardonyx.InferenceSession) -> None:
             None,
             {"x": X, "z": X[:, :2]},
             errors.InvalidArgument,
-            "2 in dim 1, and the model wants 3",
+            "2 in dim 1, but the model expects 3",
         ),
         (
             None,
             {"x": X[:, :2], "z": X[0]},
             errors.InvalidArgument,
-            "x has 2 in dim 1, and the model wants 3[\\s\\S]*also +input z has rank 1",
+            "x has 2 in dim 1, but the model expects 3[\\s\\S]*also +input z has rank 1",
         ),
         (
             None,
@@ -123,7 +123,7 @@ def test_free_dimensions_can_be_fixed() -> None:
     options = sardonyx.SessionOptions()
     options.add_free_dimension_override_by_name("N", 2)
     fixed = sardonyx.InferenceSession(parser.parse_model(TEXT), options)
-    with pytest.raises(errors.InvalidArgument, match="1 in dim 0, and the model wants 2"):
+    with pytest.raises(errors.InvalidArgument, match="1 in dim 0, but the model expects 2"):
         fixed.run(None, {"x": X, "z": X})
 
 

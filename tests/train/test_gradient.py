@@ -111,7 +111,7 @@ def test_a_model_is_left_as_it_was() -> None:
 
 def test_dims_can_be_fixed() -> None:
     made = gradient(model_of(SQUARE, w=f32(2)), dims={"n": 3})
-    with pytest.raises(SardonyxError, match="x has 2 in dim 0, and the model wants 3"):
+    with pytest.raises(SardonyxError, match="x has 2 in dim 0, but the model expects 3"):
         run(made, x=f32(1, 2))
 
 

@@ -158,17 +158,17 @@ class Predictor:
     def _plan(self, schema: pa.Schema) -> _Plan:
         args, chosen = self.session.get_inputs(), self._scoring.outputs
         constants = self._scoring.constants
-        _check_names("constants", constants, [arg.name for arg in args], "input of the model")
+        _check_names("constants", constants, [arg.name for arg in args], "an input of the model")
         inputs = [read_input(arg) for arg in args if arg.name not in constants]
         found = {output.name: output for output in self.session.get_outputs()}
-        _check_names("outputs", chosen or (), found, "output of the model")
+        _check_names("outputs", chosen or (), found, "an output of the model")
         outputs = [found[name] for name in (found if chosen is None else chosen)]
         kinds = [write.column_type(o, is_nested=self._scoring.lists) for o in outputs]
         renamed = chosen if isinstance(chosen, Mapping) else {}
         names = [renamed.get(output.name, output.name) for output in outputs]
         keep = self._scoring.keep
         kept = list(schema.names if keep is True else keep or ())
-        _check_names("keep", kept, schema.names, "column of the table")
+        _check_names("keep", kept, schema.names, "a column of the table")
         for name in names:
             if name in kept:
                 raise InvalidArgument(
@@ -283,7 +283,9 @@ def _check_names(what: str, names: Iterable[str], known: Iterable[str], kind: st
     listed = list(known)
     for name in names:
         if name not in listed:
-            raise InvalidArgument(f"{what} has {name}, which is no {kind}", known=", ".join(listed))
+            raise InvalidArgument(
+                f"{what} has {name}, which is not {kind}", known=", ".join(listed)
+            )
 
 
 def _taken(column: pa.Array, rows: pa.Array) -> pa.Array:

@@ -222,7 +222,7 @@ def _check_integers(array: np.ndarray[Any, Any], name: str, dtype: DType) -> Non
     if is_wrong.any():
         value = array[is_wrong].flat[0]
         raise InvalidArgument(
-            f"column {name} has {value}, which is no {dtype.ort_name}",
+            f"column {name} has {value}, which is not a {dtype.ort_name}",
             hint="cast it as you want it rounded, or choose another column",
         )
 

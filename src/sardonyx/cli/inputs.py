@@ -220,7 +220,7 @@ def check_outputs(
     real = [os.path.realpath(target) for target in targets]
     for target, resolved in zip(targets, real, strict=True):
         if real.count(resolved) > 1:
-            raise UsageError(f"{target} is to be two outputs: choose another name for one")
+            raise UsageError(f"{target} is named for two outputs: choose another name for one")
         if not target.parent.is_dir():
             raise UsageError(f"there is no folder {target.parent} to write {target.name} to")
         if target.is_dir():

@@ -28,7 +28,8 @@ def _normalized(b: Builder, node: Node, centers: bool) -> Value:
     x, scale, bias = input_of(node, 0), input_of(node, 1), optional_input(node, 2)
     ranked(x)
     dtype, stash = x.tensor.dtype, by_onnx(node.attrs["stash_type"])
-    need(stash is not None and len(node.outputs) == 1, "there is no such type, or other outputs")
+    need(stash is not None, "stash_type is not a type")
+    need(len(node.outputs) == 1, "there are further outputs")
     assert stash is not None
     rank = x.tensor.rank
     axes = b.ints(*range(node.attrs["axis"] % rank, rank))

@@ -70,7 +70,7 @@ def wrong_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> InvalidArgumen
     """Return an error that names every dim of an input that contradicts its fact."""
     expected = fact.dims
     if len(shape) != len(expected):
-        what = f"input {name} has rank {len(shape)}, and the model wants rank {len(expected)}"
+        what = f"input {name} has rank {len(shape)}, but the model expects rank {len(expected)}"
     else:
         pairs = enumerate(zip(shape, expected, strict=True))
         wrong = [(i, n, d) for i, (n, d) in pairs if isinstance(d, int) and n != d]
@@ -78,7 +78,7 @@ def wrong_shape(name: str, fact: Fact, shape: tuple[int, ...]) -> InvalidArgumen
             return None
         dims, sizes, wanted = (_listed(column) for column in zip(*wrong, strict=True))
         noun = "dims" if len(wrong) > 1 else "dim"
-        what = f"input {name} has {sizes} in {noun} {dims}, and the model wants {wanted}"
+        what = f"input {name} has {sizes} in {noun} {dims}, but the model expects {wanted}"
     return InvalidArgument(what, got=list(shape), wanted=fact)
 
 

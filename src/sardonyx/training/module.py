@@ -63,7 +63,9 @@ class Module:
         model = self._train.model
         for name in model.gradients:
             if name not in self._state.parameters:
-                raise InvalidArgument(f"{model.name} trains {name}, which the checkpoint has not")
+                raise InvalidArgument(
+                    f"{model.name} trains {name}, which the checkpoint does not have"
+                )
         for name in model.parameters:
             if self._state.parameters[name].requires_grad and name not in model.gradients:
                 raise InvalidArgument(

@@ -93,7 +93,7 @@ def convert_float_to_float16(  # noqa: PLR0913 - onnxruntime's function
     accepted for compatibility.
     """
     assert min_positive_val >= _MIN, f"min_positive_val is below {_MIN}, float16's smallest"
-    assert max_finite_val <= _MAX, f"max_finite_val is above {_MAX}"
+    assert max_finite_val <= _MAX, f"max_finite_val is above {_MAX}, float16's largest"
     is_path = isinstance(model, (str, os.PathLike))
     if not is_path and not isinstance(model, onnx.ModelProto):
         raise ValueError(f"Expected an ONNX ModelProto but got {type(model)}")

@@ -104,7 +104,7 @@ class _NodeIndex:
         if wrong.size:
             i = wrong[0]
             node = f"node {nodes[i]} of tree {trees[i]}"
-            raise InvalidGraph(f"{what} is {node}, and that tree has no such node")
+            raise InvalidGraph(f"{what} is {node}, which does not exist")
         return self.order[at]
 
 

@@ -25,7 +25,7 @@ def within(indices: Tensor, size: int, axis: int) -> Tensor:
     if not indices.numel():
         return indices
     if size == 0:
-        raise InvalidArgument(f"axis {axis} has no elements, and indices ask for some")
+        raise InvalidArgument(f"axis {axis} has no elements to gather")
     # Reading the extremes of a device tensor would synchronize.
     if indices.device.type == "cpu":
         low, high = (int(v) for v in torch.aminmax(indices))

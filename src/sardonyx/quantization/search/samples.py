@@ -233,7 +233,7 @@ def _check_array(array: Array, declared: ValueDoc, where: str) -> None:
     wanted = declared.dtype
     if wanted is not None and array.dtype != wanted.np and array.dtype.kind not in "OUV":
         raise InvalidArgument(
-            f"{where}: {declared.name} is {array.dtype}, and the model wants {wanted.np}"
+            f"{where}: {declared.name} is {array.dtype}, but the model expects {wanted.np}"
         )
     shape = declared.shape
     if shape is not None:
@@ -244,7 +244,7 @@ def _check_array(array: Array, declared: ValueDoc, where: str) -> None:
         if not fits:
             raise InvalidArgument(
                 f"{where}: {declared.name} has the shape {list(array.shape)}, "
-                f"and the model wants {list(shape)}"
+                f"but the model expects {list(shape)}"
             )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise InvalidArgument(

@@ -66,12 +66,12 @@ def input_shapes(
             )
     sizes = dict(dims)
     for name, shape in shapes.items():
-        _learn(by_name[name], shape, sizes)
+        _collect_sizes(by_name[name], shape, sizes)
     complete(inputs, sizes)
     return {i.name: shapes[i.name] if i.name in shapes else _shape(i, sizes) for i in inputs}
 
 
-def _learn(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+def _collect_sizes(declared: Declared, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
     """Add the sizes of named dims in a shape, which must match the declared one."""
     if declared.dims is None:
         return

@@ -209,10 +209,10 @@ def _is_small(tensor: onnx.TensorProto) -> bool:
 
 
 def _values_of(graph: Graph) -> dict[str, Value]:
-    return {value.name: value for value in _made(graph) if value.name}
+    return {value.name: value for value in _produced(graph) if value.name}
 
 
-def _made(graph: Graph) -> Iterator[Value]:
+def _produced(graph: Graph) -> Iterator[Value]:
     for node in graph.nodes:
         yield from node.outputs
 

@@ -173,7 +173,7 @@ def is_like(value: Value, y: Value) -> bool:
     return fact.dtype is F32 and y.tensor.dtype is F32 and fact.dims == y.tensor.dims
 
 
-def alike(operands: Sequence[Value], y: Value, first: int) -> tuple[tuple[int, int], ...]:
+def alias_shares(operands: Sequence[Value], y: Value, first: int) -> tuple[tuple[int, int], ...]:
     """Return `Call.shares` of operands that may alias y; they are the inputs from `first` on."""
     size, dims = y.tensor.dtype.itemsize, y.tensor.dims
     fits = (v.tensor.dims == dims and v.tensor.dtype.itemsize == size for v in operands)

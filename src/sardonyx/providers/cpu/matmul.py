@@ -12,7 +12,13 @@ from sardonyx.graph.graph import Node, Value, input_of
 from sardonyx.graph.op import INTERNAL, ONNX
 from sardonyx.place.lowered import Call, Packed
 from sardonyx.place.provider import No
-from sardonyx.providers.cpu.epilogue import Epilogue, EpilogueSplitter, alike, is_like, is_row
+from sardonyx.providers.cpu.epilogue import (
+    Epilogue,
+    EpilogueSplitter,
+    alias_shares,
+    is_like,
+    is_row,
+)
 from sardonyx.providers.cpu.index import MULTIPLIES_BF16, Lowerings, for_types
 
 PANEL: Final = 32  # columns of a packed panel (native/kernels/matmul/tile.h)
@@ -104,7 +110,7 @@ def _epilogue_of(node: Node, operands: list[Value]) -> Epilogue | No:
     # Operands of the code may alias y only if the results of a tile do not go to y before the code
     # has run. They go to a buffer if y has another type, or if that is requested.
     shares: tuple[tuple[int, int], ...] = () if start is None else ((1 + len(first), 0),)
-    more = alike(rest.operands, y, 2 + len(first))
+    more = alias_shares(rest.operands, y, 2 + len(first))
     if y.tensor.dtype is not F32:
         shares = more
     elif more and node.inputs[1] is not None and node.inputs[1].is_const:

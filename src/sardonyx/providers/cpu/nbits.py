@@ -13,7 +13,7 @@ from sardonyx.ops.nbits.internal import REALS, weight_layout
 from sardonyx.place.lowered import Call, Stored
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.elementwise import encode
-from sardonyx.providers.cpu.epilogue import alike
+from sardonyx.providers.cpu.epilogue import alias_shares
 from sardonyx.providers.cpu.index import Lowerings, for_types
 
 
@@ -85,7 +85,7 @@ def matmul(node: Node) -> Call | No:
         (x, *stored, *operands),
         (*ints, *program[0]),
         (float(node.attrs["zero_default"]), *program[1]),
-        shares=alike(operands, node.outputs[0], 4),
+        shares=alias_shares(operands, node.outputs[0], 4),
     )
 
 

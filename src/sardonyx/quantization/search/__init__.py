@@ -196,9 +196,9 @@ def _outcome(
         _size(path, document),
     )
     rows = sum(next((len(a) for a in s.feed.values() if a.ndim), 1) for s in held_out)
-    doubt = kind.doubt(rows, options.max_loss)
-    if doubt:
-        outcome.remarks.append(doubt)
+    remark = kind.sample_size_remark(rows, options.max_loss)
+    if remark:
+        outcome.remarks.append(remark)
     return outcome
 
 

@@ -182,7 +182,7 @@ class MetricKind:
     text: str
     make: Callable[[], Metric]
 
-    def doubt(self, rows: int, max_loss: float) -> str:
+    def sample_size_remark(self, rows: int, max_loss: float) -> str:
         """Return a remark if there are too few rows to show a loss as small as `max_loss`."""
         if self.name not in ("top1", "accuracy") or rows * max_loss >= _CERTAIN:
             return ""

@@ -372,7 +372,7 @@ _BAD: dict[str, tuple[Callable[[Any], Any], dict[str, Any], str]] = {
     "too few": (lambda f: f[:3], {}, "3 samples are too few"),
     "none": (lambda f: [], {}, "no samples are given"),
     "missing input": (lambda f: [{"y": s["x"]} for s in f], {}, "lacks the input x"),
-    "rank": (lambda f: [{"x": s["x"][0]} for s in f], {}, r"wants \['n', 3, 8, 8\]"),
+    "rank": (lambda f: [{"x": s["x"][0]} for s in f], {}, r"expects \['n', 3, 8, 8\]"),
     "size": (lambda f: [{"x": s["x"][:, :, :4]} for s in f], {}, r"the shape \[2, 3, 4, 8\]"),
     "type": (lambda f: [{"x": s["x"].astype(np.int64)} for s in f], {}, "x is int64"),
     "NaN": (_nan, {}, "x has NaN or infinity"),

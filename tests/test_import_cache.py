@@ -23,6 +23,11 @@ assert sardonyx.graph.__path__ == [sardonyx.graph.__file__.rpartition("/")[0]]
 assert sardonyx.graph.__cached__ == importlib.util.cache_from_source(sardonyx.graph.__file__)
 assert sardonyx.compile.__spec__.loader.get_code("sardonyx.compile") is not None
 """
+# The finder of an editable installation would come before the path.
+_NOT_EDITABLE = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+"""
 PLAIN, CACHED = "_frozen_importlib_external", "sardonyx.base.import_cache"
 OTHER = "Says something else"
 
@@ -45,7 +50,7 @@ def run_python(package: Path, code: str, *flags: str, **variables: str) -> list[
     unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX", "SARDONYX_IMPORT_CACHE")
     environment = {k: v for k, v in os.environ.items() if k not in unset}
     environment |= {"PYTHONPATH": str(package.parent), **variables}
-    command = [sys.executable, *flags, "-c", code]
+    command = [sys.executable, *flags, "-c", _NOT_EDITABLE + code]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert not ran.stderr, ran.stderr
     return ran.stdout.strip().split(" ", 1)
@@ -175,7 +180,7 @@ def test_a_read_only_folder(package: Path) -> None:
 def test_several_processes_at_once(package: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPATH"] = str(package.parent)
-    command = [sys.executable, "-c", "import sardonyx"]
+    command = [sys.executable, "-c", f"{_NOT_EDITABLE}import sardonyx"]
     started = [subprocess.Popen(command, env=environment) for _ in range(4)]
     assert [process.wait() for process in started] == [0] * 4
     assert [path.name for path in package.glob("*_import_cache*")] == [caches(package)[0].name]

@@ -69,8 +69,10 @@ SDX_INLINE double row_norm(const T* x, int64_t n, Norm norm) {
   return norm == Norm::l2 ? __builtin_sqrt(norm_value) : norm_value;
 }
 
-// The same of rows of float, in vectors.
-SDX_INLINE double vector_norm(const float* x, int64_t n, Norm norm) {
+// The same of rows of float, in vectors, unless a row is shorter than one: the sum of a vector's
+// lanes takes longer than the row.
+SDX_INLINE double row_norm_f32(const float* x, int64_t n, Norm norm) {
+  if (n < kLanes) return row_norm(x, n, norm);
   const auto magnitude = [](f32v v) { return (f32v)((i32v)v & 0x7fffffff); };
   const auto add = [](auto a, auto b) { return a + b; };
   const auto max = [](auto a, auto b) { return vmax(a, b); };
@@ -103,12 +105,13 @@ Status normalize_rows(const void* args, const Data& data, int64_t begin, int64_t
       float* y = output<float>(data) + row * a.width;
       double norm_value;
       if constexpr (std::is_same_v<T, float>)
-        norm_value = vector_norm(x, a.width, a.norm);
+        norm_value = row_norm_f32(x, a.width, a.norm);
       else
         norm_value = row_norm(x, a.width, a.norm);
       const double divisor = norm_value == 0 ? 1 : norm_value;
       if constexpr (std::is_same_v<T, float>) {
-        if (const float d = float(divisor); d > 1e-37f && d < kInf) {
+        const float d = float(divisor);
+        if (a.width >= kLanes && d > 1e-37f && d < kInf) {
           vloop(a.width,
                 [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) / d, lanes); });
           return;

@@ -36,20 +36,23 @@ bool overlap(const Slot& a, const Slot& b) {
 }
 
 nb::dict to_dict(int number, const MemoryReport& report) {
-  nb::list values, in_outputs, scratch;
+  nb::list values, in_outputs, in_own, scratch;
   for (const ValueSpan& s : report.values) {
-    if (s.output_slot < 0)
-      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
-    else
+    if (s.output_slot >= 0)
       in_outputs.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset, s.output_slot));
+    else if (s.own_block >= 0)
+      in_own.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset, s.own_block));
+    else
+      values.append(nb::make_tuple(s.value, s.bytes, s.start, s.end, s.offset));
   }
   for (const ValueSpan& s : report.scratch)
-    scratch.append(nb::make_tuple(s.start, s.bytes, s.offset));
+    scratch.append(nb::make_tuple(s.start, s.bytes, s.own_block >= 0 ? -1 : s.offset));
   nb::dict made;
   made["number"] = number;
   made["steps"] = nb::cast(report.order);
   made["values"] = values;
   made["in_outputs"] = in_outputs;
+  made["in_own_blocks"] = in_own;
   made["scratch"] = scratch;
   made["exports"] = nb::cast(report.exported);
   made["arena_bytes"] = report.arena_bytes;

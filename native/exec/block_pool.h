@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 namespace sdx {
 
@@ -33,11 +34,12 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
-  // The arena of one run of a segment, by unique ownership; the pool must outlive it.
+  // The arena of one run of a segment, or another block of it, by unique ownership; the pool must
+  // outlive it.
   class Arena {
    public:
     Arena() = default;
-    Arena(const Arena&) = delete;
+    Arena(Arena&& other) noexcept { *this = std::move(other); }
     Arena& operator=(Arena&& other) noexcept;
     ~Arena();
     std::byte* get() const { return data_; }

@@ -2,35 +2,29 @@
 
 #include <algorithm>
 #include <numeric>
-#include <unordered_map>
 
 #include "exec/execution_order.h"
 
 namespace sdx {
 namespace {
 
-constexpr int kMaxToggled = 64;         // Concats that are tried one by one, each a linear pass
-constexpr int64_t kGrown = 2;           // a plan this many times larger justifies another search
-constexpr size_t kMaxOutputBlocks = 8;  // the largest ones are filled; small ones gain little
+constexpr int kMaxToggled = 64;           // Concats that are tried one by one, each a linear pass
+constexpr int64_t kGrown = 2;             // a plan this many times larger justifies another search
+constexpr size_t kMaxOutputBlocks = 8;    // the largest ones are filled; small ones gain little
+constexpr int64_t kOwnBlock = 256 << 10;  // bytes from which whole pages waste little
 
-// Where an owner is stored in the block of an output that is written later.
-struct OutputBlockOffset {
-  int32_t slot = -1;  // -1: in the arena
-  int64_t offset = 0;
-};
+// Where each allocation of BufferLifetimes is: the owners, then the scratch of the steps.
+using Placements = std::vector<Placement>;
 
-// Moves lifetimes into the blocks of outputs, the `n_blocks` largest of them, so that they need no
-// bytes of the arena.
+// Moves lifetimes into the blocks of the largest outputs, so that they need no bytes of the arena.
 class OutputBlockReuse {
  public:
-  std::vector<OutputBlockOffset> offsets;  // by owner
-
-  OutputBlockReuse(const MemoryNeeds& needs, size_t n_blocks, BufferLifetimes& arena)
-      : offsets(arena.owner.size()) {
+  OutputBlockReuse(const MemoryNeeds& needs, BufferLifetimes& arena, Placements& placements)
+      : placements_(placements) {
     std::vector<SlotBlock> blocks = needs.output_blocks;
     std::stable_sort(blocks.begin(), blocks.end(),
                      [](const SlotBlock& a, const SlotBlock& b) { return a.bytes > b.bytes; });
-    if (blocks.size() > n_blocks) blocks.resize(n_blocks);
+    if (blocks.size() > kMaxOutputBlocks) blocks.resize(kMaxOutputBlocks);
     for (const SlotBlock& block : blocks)
       if (block.bytes >= kAlign) fill(block, arena);
   }
@@ -42,9 +36,9 @@ class OutputBlockReuse {
     int32_t first_write = INT32_MAX;
     for (const int32_t step : block.steps)
       first_write = std::min(first_write, arena.position[size_t(step)]);
-    std::vector<size_t> candidates;  // no scratch: its offset is relative to the arena
+    std::vector<size_t> candidates;  // no scratch
     for (size_t i = 0; i < lifetimes.size(); ++i)
-      if (size_t(arena.allocation[i]) < offsets.size() && lifetimes[i].end < first_write &&
+      if (size_t(arena.allocation[i]) < arena.owner.size() && lifetimes[i].end < first_write &&
           lifetimes[i].size > 0 && lifetimes[i].size <= block.bytes)
         candidates.push_back(i);
     const auto rank = [&](size_t i) {
@@ -68,15 +62,35 @@ class OutputBlockReuse {
     for (const size_t j : moved) {
       const Lifetime& other = arena.lifetimes[j];
       if (other.end < lifetime.start || lifetime.end < other.start) continue;
-      const int64_t at = offsets[size_t(arena.allocation[j])].offset;
+      const int64_t at = placements_[size_t(arena.allocation[j])].offset;
       used.emplace_back(at, at + other.size);
     }
     const int64_t offset = first_fit_offset(used, lifetime.size);
     if (offset + lifetime.size > block.bytes) return false;
-    offsets[size_t(arena.allocation[i])] = {block.slot, offset};
+    placements_[size_t(arena.allocation[i])] = {offset, block.slot, -1};
     return true;
   }
+
+  Placements& placements_;
 };
+
+// Moves large lifetimes out of the arena, each into a block of its own.
+std::vector<OwnBlock> own_blocks(BufferLifetimes& arena, Placements& placements) {
+  std::vector<size_t> moved;
+  for (size_t i = 0; i < arena.lifetimes.size(); ++i)
+    if (arena.lifetimes[i].size >= kOwnBlock) moved.push_back(i);
+  std::stable_sort(moved.begin(), moved.end(), [&](size_t a, size_t b) {
+    return arena.lifetimes[a].start < arena.lifetimes[b].start;
+  });
+  std::vector<OwnBlock> blocks;
+  for (const size_t i : moved) {
+    placements[size_t(arena.allocation[i])] = {0, -1, int32_t(blocks.size())};
+    const Lifetime& lifetime = arena.lifetimes[i];
+    blocks.push_back({lifetime.size, lifetime.start, lifetime.end});
+  }
+  if (!moved.empty()) arena.remove(moved);
+  return blocks;
+}
 
 // Adds blocks as buffers that the given task touches too.
 void add_blocks(const std::vector<SlotBlock>& blocks, Task& boundary, Tasks& made) {
@@ -116,24 +130,30 @@ std::vector<int32_t> without_boundaries(const std::vector<int32_t>& order) {
   return {order.begin() + 1, order.end() - 1};
 }
 
-// The most bytes of inputs and outputs that are live simultaneously, in addition to the arena.
-// Without consumed inputs all of them always are, and a plan changes nothing.
-int64_t boundary_peak(const Dependencies& dependencies, const MemoryNeeds& needs,
-                      const MemoryPlan& plan) {
+// The most bytes outside of the arena that are live simultaneously and depend on the plan: those of
+// own blocks, inputs and outputs if inputs are consumed. Otherwise all of them always are.
+int64_t blocks_peak(const MemoryNeeds& needs, const MemoryPlan& plan) {
   if (!needs.consumes_inputs) return 0;
-  MemoryNeeds used;
-  used.input_blocks = needs.input_blocks;
-  used.output_blocks = needs.output_blocks;
-  std::unordered_map<int32_t, SlotBlock*> by_slot;
-  for (SlotBlock& block : used.output_blocks) by_slot.emplace(block.slot, &block);
-  for (size_t step = 0; step < plan.order.size(); ++step)
-    for (const int32_t value : dependencies.touches[step])
-      if (const auto found = by_slot.find(plan.output_slot[size_t(value)]); found != by_slot.end())
-        found->second->steps.push_back(int32_t(step));
-  Tasks tasks;
-  tasks.tasks.resize(plan.order.size());
-  add_boundaries(used, tasks);
-  return peak_of_order(tasks, with_boundaries(plan.order));
+  const auto n = int32_t(plan.order.size());
+  std::vector<int32_t> begin(plan.order.size()), end(plan.order.size());  // positions, by step
+  for (size_t at = 0; at < plan.order.size(); ++at) {
+    begin[size_t(plan.order[at])] = plan.groups.begin[at];
+    end[size_t(plan.order[at])] = plan.groups.end[at];
+  }
+  std::vector<Lifetime> lifetimes;
+  for (const SlotBlock& block : needs.input_blocks) {
+    int32_t last = 0;
+    for (const int32_t step : block.steps) last = std::max(last, end[size_t(step)]);
+    lifetimes.push_back({block.bytes, 0, last});
+  }
+  for (const SlotBlock& block : needs.output_blocks) {
+    int32_t first = n - 1;
+    for (const int32_t step : block.steps) first = std::min(first, begin[size_t(step)]);
+    lifetimes.push_back({block.bytes, first, n - 1});
+  }
+  for (const OwnBlock& block : plan.own_blocks)
+    lifetimes.push_back({block.bytes, block.first, block.last});
+  return peak_of_lifetimes(lifetimes).bytes;
 }
 
 // The steps as tasks over buffers, for least_peak_order.
@@ -189,73 +209,49 @@ void choose_elided_concats(const Dependencies& dependencies, const MemoryNeeds& 
   }
 }
 
-// The offset of each value, from that of its buffer's owner.
-void set_offsets(const BufferMap& buffers, const BufferLifetimes& arena,
-                 const OutputBlockReuse& reuse, const ArenaLayout& layout, MemoryPlan& plan) {
-  const size_t n = buffers.buffer.size();
-  std::vector<int64_t> at(n, 0);  // by owner
-  for (size_t i = 0; i < arena.allocation.size(); ++i) {
-    const auto allocation = size_t(arena.allocation[i]);
-    (allocation < n ? at[allocation] : plan.scratch[allocation - n]) = layout.offsets[i];
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const auto owner = size_t(arena.owner[size_t(buffers.buffer[i])]);
-    const OutputBlockOffset& moved = reuse.offsets[owner];
-    plan.output_slot[i] = moved.slot;
-    plan.offsets[i] = (moved.slot >= 0 ? moved.offset : at[owner]) + buffers.offset[i];
-  }
-}
-
 // The plan that a choice leads to. Its allocation order is set, or replaced if it fits badly.
 MemoryPlan plan_for(const Dependencies& dependencies, const MemoryNeeds& needs,
                     PlanChoice& choice) {
   const BufferMap buffers(needs, choice.is_elided);
-  ParallelGroups groups = find_parallel_groups(dependencies, needs.costs, choice.order);
-  BufferLifetimes arena(dependencies, needs, buffers, choice.order, groups);
-  const int64_t live_bytes = arena.peak.bytes;
-  const OutputBlockReuse reuse(needs, choice.n_output_blocks, arena);
+  MemoryPlan plan;
+  plan.order = choice.order;
+  plan.groups = find_parallel_groups(dependencies, needs.costs, choice.order);
+  BufferLifetimes arena(dependencies, needs, buffers, choice.order, plan.groups);
+  plan.live_bytes = arena.peak.bytes;
+  const size_t n = needs.bytes.size();
+  Placements placements(n + needs.scratch.size());
+  if (needs.consumes_inputs)
+    plan.own_blocks = own_blocks(arena, placements);
+  else
+    OutputBlockReuse(needs, arena, placements);
   const ArenaLayout layout =
       assign_offsets(arena.lifetimes, arena.peak.bytes, choice.allocation_order);
-  MemoryPlan plan{choice.order,
-                  std::move(groups),
-                  std::vector<int64_t>(needs.bytes.size(), 0),
-                  std::vector<int32_t>(needs.bytes.size(), -1),
-                  std::vector<int64_t>(needs.scratch.size(), 0),
-                  layout.bytes,
-                  live_bytes,
-                  arena.peak};
-  set_offsets(buffers, arena, reuse, layout, plan);
+  for (size_t i = 0; i < arena.allocation.size(); ++i)
+    placements[size_t(arena.allocation[i])].offset = layout.offsets[i];
+  for (size_t i = 0; i < n; ++i) {
+    Placement placement = placements[size_t(arena.owner[size_t(buffers.buffer[i])])];
+    placement.offset += buffers.offset[i];
+    plan.values.push_back(placement);
+  }
+  plan.scratch.assign(placements.begin() + int64_t(n), placements.end());
+  plan.bytes = layout.bytes;
+  plan.peak = arena.peak;
   return plan;
 }
 
-// A plan, and its bytes: the arena and, if inputs are consumed, the most bytes of inputs and
-// outputs in addition to it.
+// A plan, and the bytes that depend on it: the arena and what `blocks_peak` counts.
 struct CountedPlan {
   MemoryPlan plan;
   int64_t bytes;
 };
 
-// The plan of least memory for the order of a choice, whose other decisions are made here. A
-// segment that consumes its inputs allocates an output when it is first written, so that reusing
-// its block before has a price: as many of the largest blocks are reused as pays.
-CountedPlan least_plan(const Dependencies& dependencies, const MemoryNeeds& needs,
-                       PlanChoice& choice) {
+// The plan for the order of a choice, whose other decisions are made here.
+CountedPlan plan_for_order(const Dependencies& dependencies, const MemoryNeeds& needs,
+                           PlanChoice& choice) {
   choose_elided_concats(dependencies, needs, choice);
-  choice.n_output_blocks = kMaxOutputBlocks;
-  MemoryPlan best = plan_for(dependencies, needs, choice);
-  int64_t best_bytes = best.bytes + boundary_peak(dependencies, needs, best);
-  const size_t n =
-      needs.consumes_inputs ? std::min(needs.output_blocks.size(), kMaxOutputBlocks) : 0;
-  for (size_t n_blocks = 0; n_blocks < n; ++n_blocks) {
-    PlanChoice other{choice.order, choice.is_elided, {}, n_blocks};
-    MemoryPlan made = plan_for(dependencies, needs, other);
-    const int64_t bytes = made.bytes + boundary_peak(dependencies, needs, made);
-    if (bytes >= best_bytes) continue;
-    best = std::move(made);
-    best_bytes = bytes;
-    choice = std::move(other);
-  }
-  return {std::move(best), best_bytes};
+  MemoryPlan plan = plan_for(dependencies, needs, choice);
+  const int64_t bytes = plan.bytes + blocks_peak(needs, plan);
+  return {std::move(plan), bytes};
 }
 
 // Plans the listed order and up to two searched ones, and keeps the one of least memory. One search
@@ -267,7 +263,7 @@ MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, in
   std::vector<int32_t> listed(n);
   std::iota(listed.begin(), listed.end(), 0);
   choice = PlanChoice{listed, {}, {}};
-  auto [best, best_bytes] = least_plan(dependencies, needs, choice);
+  auto [best, best_bytes] = plan_for_order(dependencies, needs, choice);
   const bool has_slots = !needs.output_blocks.empty() || !needs.input_blocks.empty();
   for (const bool with_slots : {false, true}) {
     if (effort < 0 || best_bytes == 0 || (with_slots && !has_slots)) break;
@@ -278,7 +274,7 @@ MemoryPlan search(const Dependencies& dependencies, const MemoryNeeds& needs, in
                    : least_peak_order(tasks, listed, effort);
     if (order == choice.order) continue;
     PlanChoice other{std::move(order), {}, {}};
-    auto [made, bytes] = least_plan(dependencies, needs, other);
+    auto [made, bytes] = plan_for_order(dependencies, needs, other);
     if (bytes >= best_bytes) continue;
     best = std::move(made);
     best_bytes = bytes;
@@ -300,13 +296,14 @@ MemoryPlan make_memory_plan(const Dependencies& dependencies, const MemoryNeeds&
 
 std::vector<ValueSpan> spans_of(const Dependencies& dependencies, const MemoryNeeds& needs,
                                 const MemoryPlan& plan) {
-  std::vector<ValueSpan> spans(needs.bytes.size(), ValueSpan{-1, 0, 0, 0, 0, -1});
+  std::vector<ValueSpan> spans(needs.bytes.size(), ValueSpan{-1, 0, 0, 0, 0});
   for (size_t at = 0; at < plan.order.size(); ++at)
     for (const int32_t value : dependencies.touches[size_t(plan.order[at])]) {
       ValueSpan& span = spans[size_t(value)];
+      const Placement& placed = plan.values[size_t(value)];
       if (span.value < 0)
-        span = {value, needs.bytes[size_t(value)],     plan.offsets[size_t(value)], int32_t(at),
-                0,     plan.output_slot[size_t(value)]};
+        span = {value, needs.bytes[size_t(value)], placed.offset,   int32_t(at),
+                0,     placed.output_slot,         placed.own_block};
       span.end = int32_t(at);
     }
   std::erase_if(spans, [](const ValueSpan& span) { return span.value < 0; });

@@ -8,6 +8,8 @@
 //   - output block reuse: the block of an output holds arena values until its first write. Without
 //     it, large outputs at the end (logits, gradients of embeddings) add to an arena that is idle
 //     by then (the arena of GPT-2 has 3 MB instead of 21);
+//   - or, in segments that consume their inputs, blocks of their own for large values: allocated
+//     and freed during the run, as inputs and outputs are there, they take the memory that is live;
 //   - offsets by first fit, by decreasing size and in a few other orders (offsets.h), for what is
 //     left.
 // The search runs when sizes are known, not when a model is compiled: only then are sizes, scratch,
@@ -21,22 +23,34 @@
 
 namespace sdx {
 
-// Decisions that serve later sizes too: an execution order, the elided Concats, the order in which
-// lifetimes get their offsets, and how many outputs' blocks hold arena values.
+// Decisions that serve later sizes too: an execution order, the elided Concats, and the order in
+// which lifetimes get their offsets.
 struct PlanChoice {
   std::vector<int32_t> order;
   std::vector<char> is_elided;  // by Concat
   AllocationOrder allocation_order;
-  size_t n_output_blocks = 0;
   int64_t searched_bytes = -1;  // live_bytes of the plan it was found for; -1: none yet
+};
+
+// A block of the run, for the values and scratch that are alive in a range of positions.
+struct OwnBlock {
+  int64_t bytes;
+  int32_t first, last;  // positions of the execution order
+};
+
+// Where bytes are: at an offset in the arena, in an own block or in the block of an output.
+struct Placement {
+  int64_t offset = 0;
+  int32_t output_slot = -1;  // -1: not in an output
+  int32_t own_block = -1;    // index into `own_blocks`; -1: in none
 };
 
 struct MemoryPlan {
   std::vector<int32_t> order;  // steps
   ParallelGroups groups;
-  std::vector<int64_t> offsets;      // by value
-  std::vector<int32_t> output_slot;  // by value: the output in whose block it is; -1: the arena
-  std::vector<int64_t> scratch;      // offsets, by step
+  std::vector<Placement> values;
+  std::vector<Placement> scratch;    // by step
+  std::vector<OwnBlock> own_blocks;  // by first position
   int64_t bytes = 0;                 // of the arena
   int64_t live_bytes = 0;            // the peak, values in output blocks included
   Peak peak;                         // of what is in the arena

@@ -16,18 +16,20 @@ int64_t now_ns() {
       .count();
 }
 
-std::byte* address_of(const Location& location, const RunState& state, std::byte* arena) {
+}  // namespace
+
+std::byte* Runner::address_of(const Location& location) const {
+  if (location.base >= 0) {
+    SDX_ASSERT(size_t(location.base) < state_.slots.size());
+    return state_.slots[size_t(location.base)].data + location.offset;
+  }
   switch (location.base) {
-    case Location::kAbsent: return nullptr;
+    case Location::kArena: return arena_.get() + location.offset;
     case Location::kFixed: return reinterpret_cast<std::byte*>(location.offset);
-    case Location::kArena: return arena + location.offset;
-    default:
-      SDX_ASSERT(size_t(location.base) < state.slots.size());
-      return state.slots[size_t(location.base)].data + location.offset;
+    case Location::kAbsent: return nullptr;
+    default: return own_blocks_[size_t(location.own_block())].get() + location.offset;
   }
 }
-
-}  // namespace
 
 Outcome Runner::run() {
   Outcome outcome;
@@ -42,7 +44,7 @@ Outcome Runner::run() {
   // One iteration per parallel group; most groups are a single step.
   for (size_t i = 0; i < steps.size(); i = size_t(specialization_.group_ends[i]) + 1) {
     outcome.index = steps[i].number;
-    outcome.fault = allocate_outputs(i);
+    outcome.fault = allocate_blocks(i);
     if (outcome.fault != Fault::none) return outcome;
     if (state_.should_stop != nullptr && state_.should_stop(state_.stop_context)) {
       outcome.fault = Fault::stopped;
@@ -54,7 +56,7 @@ Outcome Runner::run() {
       outcome.fault = Fault::step;
       return outcome;
     }
-    release_inputs(size_t(specialization_.group_ends[i]));
+    release_blocks(size_t(specialization_.group_ends[i]));
   }
   return outcome;
 }
@@ -67,7 +69,7 @@ int Runner::add_profiled_run() const {
 }
 
 // Allocates the memory of the run, or none of it; `requested` is how much that is. If inputs are
-// consumed, each output is allocated before the first step that writes to it.
+// consumed, outputs and own blocks are allocated before the first step that writes to them.
 Fault Runner::allocate(int64_t& requested) {
   const int64_t locals = specialization_.local_bytes * state_.threads.threads;
   const int64_t arena = specialization_.arena_bytes + kAlign + locals;
@@ -75,37 +77,46 @@ Fault Runner::allocate(int64_t& requested) {
   for (const ExportedValue& exported : specialization_.exports)
     if (takes_new_block(exported) && output_buffer_for(exported) == nullptr)
       requested += exported.bytes;
+  requested += specialization_.own_peak_bytes;
   requested = with_live_bytes(state_, requested);
   if (requested > state_.limit_bytes) return Fault::limit;
   try {
     arena_ = state_.pool->arena(size_t(arena));
     local_ = arena_.get() + align_up(specialization_.arena_bytes);
+    own_blocks_.resize(specialization_.own_blocks.size());
   } catch (const std::bad_alloc&) {
     return Fault::memory;
   }
-  return allocate_outputs(0);
+  return allocate_blocks(0);
 }
 
-// Allocates the outputs whose first use is at `position` or before.
-Fault Runner::allocate_outputs(size_t position) {
+// Allocates the outputs and own blocks whose first use is at `position` or before.
+Fault Runner::allocate_blocks(size_t position) {
   const std::vector<ExportedValue>& exports = specialization_.exports;
+  const std::vector<OwnBlock>& own = specialization_.own_blocks;
   try {
     for (; next_export_ < exports.size() && size_t(exports[next_export_].first_use) <= position;
          ++next_export_)
       set_slot(exports[next_export_]);
+    for (; next_own_ < own.size() && size_t(own[next_own_].first) <= position; ++next_own_)
+      own_blocks_[next_own_] = state_.pool->arena(size_t(own[next_own_].bytes));
     return Fault::none;
   } catch (const std::bad_alloc&) {
     return Fault::memory;
   }
 }
 
-// Releases the inputs that no step after `position` reads.
-void Runner::release_inputs(size_t position) {
+// Releases the own blocks that no step after `position` uses, and inputs that none reads.
+void Runner::release_blocks(size_t position) {
+  const std::vector<LastUse>& ends = specialization_.own_ends;
+  for (; next_own_end_ < ends.size() && size_t(ends[next_own_end_].position) <= position;
+       ++next_own_end_)
+    own_blocks_[size_t(ends[next_own_end_].index)] = {};
   if (state_.release_input == nullptr) return;
-  const std::vector<LastRead>& reads = specialization_.last_reads;
+  const std::vector<LastUse>& reads = specialization_.last_reads;
   for (; next_release_ < reads.size() && size_t(reads[next_release_].position) <= position;
        ++next_release_)
-    state_.release_input(state_.release_context, reads[next_release_].slot);
+    state_.release_input(state_.release_context, reads[next_release_].index);
 }
 
 // Whether an output has a block of its own: not that of another output, nor of the cache it
@@ -227,11 +238,10 @@ Status Runner::run_phases(const PlannedStep& step, std::byte* local) {
     at = on_heap.data();
   }
   for (int i = 0; i < n; ++i)
-    at[i] = address_of(specialization_.locations[size_t(step.first_location + i)], state_,
-                       arena_.get());
+    at[i] = address_of(specialization_.locations[size_t(step.first_location + i)]);
   Data data{at,
             at + step.n_in,
-            arena_.get() + step.scratch,
+            address_of(step.scratch),
             local == nullptr ? local_ : local,
             0,
             state_.strings->allocator()};

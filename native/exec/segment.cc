@@ -153,7 +153,8 @@ std::optional<MemoryReport> Segment::memory(RunState state) const {
     const PlannedStep& step = made->steps[i];
     report.order.push_back(step.number);
     if (const int64_t bytes = align_up(step.plan.scratch_bytes); bytes > 0)
-      report.scratch.push_back({step.number, bytes, step.scratch, int32_t(i), int32_t(i)});
+      report.scratch.push_back({step.number, bytes, step.scratch.offset, int32_t(i), int32_t(i), -1,
+                                step.scratch.own_block()});
   }
   for (const ExportedValue& exported : made->exports)
     if (exported.bytes > 0) report.exported.emplace_back(exported.slot, exported.bytes);

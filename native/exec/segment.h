@@ -95,9 +95,9 @@ struct SegmentSpec {
   std::vector<Growth> growths;
   int effort = 0;  // of the search for an execution order; below 0 steps run in the listed order
   bool parallel_branches = false;  // ORT_PARALLEL: independent small steps run concurrently
-  // The run owns its inputs: it releases each after its last reader, and allocates each output
-  // right before its first writer. For the backward graphs of training, whose inputs are the
-  // activations.
+  // The run owns its inputs: it releases each after its last reader, and allocates outputs and
+  // large values right before their first writer. For the backward graphs of training, whose inputs
+  // are the activations.
   bool consumes_inputs = false;
   std::vector<int32_t> held_inputs;  // values that the caller keeps: parameters
 };
@@ -109,6 +109,7 @@ struct ValueSpan {
   int64_t bytes, offset;
   int32_t start, end;
   int32_t output_slot = -1;  // not in the arena but in the block of this output, written later
+  int32_t own_block = -1;    // not in the arena but in this block of the run
 };
 
 // What `resolve` cached, by step number.

@@ -11,6 +11,8 @@ namespace {
 // ns of work per thread from which a step is better split over threads than run next to others.
 constexpr int64_t kWorthSplitting = 20'000;
 
+bool is_earlier(const LastUse& a, const LastUse& b) { return a.position < b.position; }
+
 // Builds one specialization: plans every kernel, measures what memory that needs, makes a memory
 // plan, and turns offsets into operand locations.
 class Specializer {
@@ -38,15 +40,13 @@ class Specializer {
     }
     plan_ = make_memory_plan(dependencies_, needs_, spec_.effort, choice);
     for (size_t i = 0; i < stored_in_.size(); ++i)
-      if (stored_in_[i] >= 0) {
-        plan_.output_slot[i] = spec_.values[size_t(stored_in_[i])].at;
-        plan_.offsets[i] = 0;
-      }
-    SDX_ASSERT(is_inside_arena());
+      if (stored_in_[i] >= 0) plan_.values[i] = {0, spec_.values[size_t(stored_in_[i])].at, -1};
+    SDX_ASSERT(is_inside_blocks());
     made.arena_bytes = plan_.bytes;
     made.peak = plan_.peak;
     locate_steps(made);
     locate_exports(made);
+    list_own_blocks(made);
     return true;
   }
 
@@ -69,11 +69,13 @@ class Specializer {
   bool is_whole(int32_t id) const;
   std::vector<ConcatInput> concat_inputs(const StepSpec& step) const;
 
-  [[maybe_unused]] bool is_inside_arena() const;
+  [[maybe_unused]] bool is_inside_blocks() const;
   void locate_steps(Specialization& made) const;
   void locate_exports(Specialization& made) const;
   void find_slot_lifetimes(Specialization& made) const;
+  void list_own_blocks(Specialization& made) const;
   void export_value(const ValueSpec& value, const View& view, Specialization& made) const;
+  static Location location_of(const Placement& placed);
   Location location_of(int32_t id) const;
 
   // The arena value in whose bytes a value is stored; -1: none.
@@ -287,18 +289,20 @@ std::vector<ConcatInput> Specializer::concat_inputs(const StepSpec& step) const 
   return inputs;
 }
 
-bool Specializer::is_inside_arena() const {
-  for (size_t i = 0; i < spec_.values.size(); ++i) {
-    const int64_t bytes = bytes_of(views_[i]);
-    const bool is_elsewhere =
-        spec_.values[i].storage != Storage::arena || plan_.output_slot[i] >= 0;
-    if (is_elsewhere || bytes == 0) continue;
-    if (plan_.offsets[i] < 0 || plan_.offsets[i] + bytes > plan_.bytes) return false;
-  }
-  for (size_t i = 0; i < needs_.scratch.size(); ++i) {
-    const int64_t end = plan_.scratch[i] + needs_.scratch[i];
-    if (needs_.scratch[i] > 0 && (plan_.scratch[i] < 0 || end > plan_.bytes)) return false;
-  }
+// Whether all arena values and scratch are inside of the arena or of their own blocks.
+bool Specializer::is_inside_blocks() const {
+  const auto is_inside = [&](const Placement& placed, int64_t bytes) {
+    if (bytes == 0 || placed.output_slot >= 0) return true;
+    const int64_t whole =
+        placed.own_block >= 0 ? plan_.own_blocks[size_t(placed.own_block)].bytes : plan_.bytes;
+    return placed.offset >= 0 && placed.offset + bytes <= whole;
+  };
+  for (size_t i = 0; i < spec_.values.size(); ++i)
+    if (spec_.values[i].storage == Storage::arena &&
+        !is_inside(plan_.values[i], bytes_of(views_[i])))
+      return false;
+  for (size_t i = 0; i < needs_.scratch.size(); ++i)
+    if (!is_inside(plan_.scratch[i], needs_.scratch[i])) return false;
   return true;
 }
 
@@ -312,7 +316,7 @@ void Specializer::locate_steps(Specialization& made) const {
     const StepSpec& spec = spec_.steps[size_t(number)];
     PlannedStep& step = steps.emplace_back(made.steps[size_t(number)]);
     step.chain = plan_.groups.chain[at];
-    step.scratch = plan_.scratch[size_t(number)];
+    step.scratch = location_of(plan_.scratch[size_t(number)]);
     step.first_location = int32_t(made.locations.size());
     for (const int32_t id : spec.inputs) made.locations.push_back(location_of(id));
     for (const int32_t id : spec.outputs) made.locations.push_back(location_of(id));
@@ -350,8 +354,18 @@ void Specializer::find_slot_lifetimes(Specialization& made) const {
     if (const auto found = last.find(value.at);
         value.storage == Storage::slot && found != last.end())
       made.last_reads.push_back({found->second, value.at});
-  std::stable_sort(made.last_reads.begin(), made.last_reads.end(),
-                   [](const auto& a, const auto& b) { return a.position < b.position; });
+  std::stable_sort(made.last_reads.begin(), made.last_reads.end(), is_earlier);
+}
+
+void Specializer::list_own_blocks(Specialization& made) const {
+  made.own_blocks = plan_.own_blocks;
+  std::vector<Lifetime> lifetimes;
+  for (const auto& [bytes, first, last] : plan_.own_blocks) {
+    made.own_ends.push_back({last, int32_t(lifetimes.size())});
+    lifetimes.push_back({bytes, first, last});
+  }
+  made.own_peak_bytes = peak_of_lifetimes(lifetimes).bytes;
+  std::stable_sort(made.own_ends.begin(), made.own_ends.end(), is_earlier);
 }
 
 void Specializer::export_value(const ValueSpec& value, const View& view,
@@ -368,6 +382,11 @@ void Specializer::export_value(const ValueSpec& value, const View& view,
   made.exports.push_back(exported);
 }
 
+Location Specializer::location_of(const Placement& placed) {
+  if (placed.own_block >= 0) return {Location::kOwnBlocks - placed.own_block, placed.offset};
+  return {placed.output_slot >= 0 ? placed.output_slot : Location::kArena, placed.offset};
+}
+
 Location Specializer::location_of(int32_t id) const {
   if (id < 0) return {};
   const ValueSpec& value = spec_.values[size_t(id)];
@@ -376,10 +395,7 @@ Location Specializer::location_of(int32_t id) const {
     case Storage::exported: return {value.at, 0};
     case Storage::constant:
       return {Location::kFixed, int64_t(reinterpret_cast<intptr_t>(value.data))};
-    case Storage::arena: {
-      const int32_t slot = plan_.output_slot[size_t(id)];
-      return {slot >= 0 ? slot : Location::kArena, plan_.offsets[size_t(id)]};
-    }
+    case Storage::arena: return location_of(plan_.values[size_t(id)]);
     case Storage::sliced: {
       Location location = location_of(value.at);
       const View& from = views_[size_t(value.at)];

@@ -12,13 +12,17 @@
 
 namespace sdx {
 
-// Where an operand is stored: an offset from a base, which is the arena or a slot (>= 0).
+// Where an operand is stored: an offset from a base, which is a slot (>= 0), the arena, or an own
+// block of the run.
 struct Location {
-  static constexpr int32_t kAbsent = -3;  // an optional operand that is absent
-  static constexpr int32_t kFixed = -2;   // a constant: `offset` is its address
   static constexpr int32_t kArena = -1;
+  static constexpr int32_t kFixed = -2;      // a constant: `offset` is its address
+  static constexpr int32_t kAbsent = -3;     // an optional operand that is absent
+  static constexpr int32_t kOwnBlocks = -4;  // block i is kOwnBlocks - i
   int32_t base = kAbsent;
   int64_t offset = 0;
+
+  int32_t own_block() const { return base <= kOwnBlocks ? kOwnBlocks - base : -1; }
 };
 
 struct PlannedStep {
@@ -27,7 +31,7 @@ struct PlannedStep {
   int32_t number = 0;          // in the segment's spec
   int32_t first_location = 0;  // of its inputs, then its outputs
   int32_t n_in = 0, n_out = 0;
-  int64_t scratch = 0;  // offset into the arena
+  Location scratch;
 };
 
 // A value that leaves the segment in a slot.
@@ -41,9 +45,9 @@ struct ExportedValue {
   int32_t first_use = 0;  // position of the first step that uses its block, if inputs are consumed
 };
 
-// An input that the run releases after the step at a position.
-struct LastRead {
-  int32_t position, slot;
+// What the run releases after the step at a position: an input in a slot, or an own block.
+struct LastUse {
+  int32_t position, index;
 };
 
 struct Specialization {
@@ -52,11 +56,14 @@ struct Specialization {
   std::vector<int32_t> group_ends;  // by position: the last position of its parallel group
   std::vector<Location> locations;
   std::vector<ExportedValue> exports;  // by first use
-  std::vector<LastRead> last_reads;    // by position; empty unless inputs are consumed
+  std::vector<LastUse> last_reads;     // of inputs, by position; empty unless they are consumed
+  std::vector<OwnBlock> own_blocks;    // by first position
+  std::vector<LastUse> own_ends;       // of own blocks, by position
   int64_t arena_bytes = 0;
-  Peak peak;                  // of what is stored in the arena: a lower bound of arena_bytes
-  int64_t local_bytes = 0;    // the most that any step needs per thread
-  BumpAllocator plan_memory;  // arguments and tables of the kernel plans
+  int64_t own_peak_bytes = 0;  // the most bytes of own blocks in use at once
+  Peak peak;                   // of what is stored in the arena: a lower bound of arena_bytes
+  int64_t local_bytes = 0;     // the most that any step needs per thread
+  BumpAllocator plan_memory;   // arguments and tables of the kernel plans
 };
 
 // Specializes a segment for the names of `state`. Null where a guard, a size or a kernel refuses:

@@ -184,6 +184,20 @@ def test_peak_resident_memory(consumes: bool, n_blocks: int) -> None:
     assert pool.cached_bytes == n_blocks * size
 
 
+def test_large_values_take_memory_while_they_live() -> None:
+    """One block for the values, each in place of the one before; then two for the outputs."""
+    graph = """g (float[N, 100] x) => (float[N, 100] y, float[N, 100] z) {
+        a = Softmax(x) b = Sub(a, x) c = Softmax(b) d = Mul(c, c) p = ReduceSum<keepdims = 0>(d)
+        s = Shape(x) y = Expand(p, s) q = Neg(p) z = Expand(q, s) }"""
+    session = session_of(graph, **{Keys.CACHE_PAGES: "1"})
+    pool = session._program.pool
+    y, z = session.run(None, {"x": np.ones((1023, 100), np.float32)})
+    assert (y == -z).all()
+    del y, z
+    pages = -(-(1023 * 400 + 64) // mmap.PAGESIZE)  # with the header of a block
+    assert pool.cached_bytes == 2 * pages * mmap.PAGESIZE
+
+
 INTACT = {
     "type": ({"x": np.ones(3), "y": np.ones(3, np.float32)}, InvalidArgument, "data type"),
     "rank": ({"x": np.ones((1, 3), np.float32), "y": np.ones(3, np.float32)}, InvalidArgument,

@@ -17,8 +17,9 @@ from sardonyx.base.locks import Lock
 from sardonyx.errors import InvalidArgument, NoSuchFile
 from sardonyx.graph.graph import Graph, Node
 from sardonyx.program.program import Program
+from sardonyx.reports.planned_part import Dims, bytes_of
 from sardonyx.reports.timeline import Timeline
-from sardonyx.reports.timeline_builder import Dims, bytes_of, timeline_and_nodes
+from sardonyx.reports.timeline_builder import timeline_and_nodes
 
 KEY: Final = "session.collect_node_memory_stats_to_file"
 COLUMNS: Final = (

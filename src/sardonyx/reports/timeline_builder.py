@@ -6,42 +6,27 @@ crosses segments is tracked by slot, as a run does it.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from sardonyx._native import Storage
-from sardonyx.base.records import field, mutable
-from sardonyx.errors import InternalError, InvalidArgument, SardonyxError
-from sardonyx.graph.dim import evaluate, symbols
-from sardonyx.graph.dtype import STRING
-from sardonyx.graph.fact import AnyFact, Fact
+from sardonyx.errors import InvalidArgument, SardonyxError
 from sardonyx.graph.graph import Node, Value
 from sardonyx.graph.guard import AssumptionFailed, Guard
 from sardonyx.program.control import ControlNode
 from sardonyx.program.native import NativeSegment, RunSettings
 from sardonyx.program.program import Program, PythonSegment
 from sardonyx.program.region import RegionSegment
-from sardonyx.program.segment_builder import (
-    ABSENT,
-    ALIASING,
-    SegmentBuilder,
-    SegmentStep,
-    SegmentValue,
+from sardonyx.program.segment_builder import SegmentBuilder
+from sardonyx.reports.planned_part import (
+    Dims,
+    PlannedPart,
+    Record,
+    bytes_of,
+    label,
+    name_of,
+    shape_of,
 )
-from sardonyx.reports.timeline import (
-    OWN,
-    Arena,
-    KernelCall,
-    Kind,
-    Tensor,
-    Timeline,
-    new_timeline,
-    simulate,
-)
-
-Dims = Mapping[str, int]
+from sardonyx.reports.timeline import Arena, KernelCall, Kind, Tensor, Timeline, new_timeline
 
 
 def timeline(program: Program, dims: Dims, order: str = "") -> Timeline:
@@ -84,49 +69,6 @@ def open_sizes(program: Program) -> list[str]:
     return list(names)
 
 
-@mutable(eq=False)
-class _Record:
-    """A tensor whose live range is still growing."""
-
-    name: str
-    maker: str
-    kind: Kind
-    bytes: int
-    made: int  # the step that produces it
-    fact: AnyFact | None = None
-    start: int = -1  # the first step in which its bytes are live; `made`, or earlier
-    end: int = -1
-    offset: int = OWN
-    part: int = -1
-    lender: int = ABSENT  # slot of an output produced later, whose block holds these bytes
-    holders: int = 0  # number of slots that refer to these bytes
-    touched: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.start = self.made
-
-    def tensor(self, dims: Dims, last: int) -> Tensor:
-        end = last if self.end < 0 else self.end
-        if self.kind == "input":  # the caller owns it: report its last use
-            end = max(self.touched, default=self.start)
-        touched = sorted({self.start, end, *self.touched})
-        gaps = (b - a - 1 for a, b in itertools.pairwise(touched))
-        return Tensor(
-            name=self.name,
-            maker=self.maker,
-            kind=self.kind,
-            bytes=self.bytes,
-            made=self.made,
-            start=self.start,
-            end=end,
-            offset=self.offset,
-            part=self.part,
-            dtype=str(self.fact.dtype) if isinstance(self.fact, Fact) else "",
-            shape=shape_of(self.fact, dims),
-            idle=max(gaps, default=0),
-        )
-
-
 class _TimelineBuilder:
     """Visits the segments of a program in execution order."""
 
@@ -137,8 +79,8 @@ class _TimelineBuilder:
         self.nodes: list[Node] = []  # of the steps
         self.arenas: list[Arena] = []
         self.local_bytes = 0
-        self._records: list[_Record] = []
-        self._frame: dict[int, _Record] = {}  # by slot of the program
+        self._records: list[Record] = []
+        self._frame: dict[int, Record] = {}  # by slot of the program
         self._outputs = {o.slot for o in program.outputs}
         self._bodies = iter(program.bodies)  # in the order of their nodes
 
@@ -147,7 +89,7 @@ class _TimelineBuilder:
         self._check(self.program.guards)
         for spec in self.program.inputs:
             bytes_ = bytes_of(spec.fact, self.dims)
-            record = _Record(spec.name, "", "input", bytes_, 0, spec.fact)
+            record = Record(spec.name, "", "input", bytes_, 0, spec.fact)
             self._hold(self._frame, spec.slot, self._record(record))
         for segment in self.program.segments:
             if isinstance(segment, NativeSegment):
@@ -167,7 +109,7 @@ class _TimelineBuilder:
             record = self._frame.get(output.slot)
             if output.slot in seen or record is None or record.kind != "output":
                 bytes_ = bytes_of(output.fact, self.dims)
-                self._record(_Record(output.name, "", "output", bytes_, last, output.fact))
+                self._record(Record(output.name, "", "output", bytes_, last, output.fact))
             seen.add(output.slot)
 
     def tensors(self) -> list[Tensor]:
@@ -180,15 +122,15 @@ class _TimelineBuilder:
     def _now(self) -> int:
         return len(self.steps)
 
-    def _record(self, record: _Record) -> _Record:
+    def _record(self, record: Record) -> Record:
         self._records.append(record)
         return record
 
-    def _hold(self, slots: dict[int, _Record], slot: int, record: _Record) -> None:
+    def _hold(self, slots: dict[int, Record], slot: int, record: Record) -> None:
         record.holders += 1
         slots[slot] = record
 
-    def _drop(self, slots: dict[int, _Record], slot: int) -> None:
+    def _drop(self, slots: dict[int, Record], slot: int) -> None:
         """Clear a slot; its bytes live up to the last step if no other slot refers to them."""
         record = slots.pop(slot, None)
         if record is None:
@@ -219,7 +161,7 @@ class _TimelineBuilder:
         slots = dict(zip(_region_outputs(segment), segment.outputs, strict=True))
         # Later nodes overwrite earlier ones: what remains is the last reader, or the producer.
         last = {v: node for node in segment.nodes for v in (*node.outputs, *node.inputs)}
-        inner: dict[Value, _Record] = {}
+        inner: dict[Value, Record] = {}
         for node in segment.nodes:
             for value in node.outputs:
                 slot = slots.get(value)
@@ -236,25 +178,25 @@ class _TimelineBuilder:
         """Add the memory of a node's bodies as scratch, as far as it is known before a run."""
         sizes = [_body_bytes(node, next(self._bodies), self.dims) for _ in node.subgraphs]
         if any(sizes):
-            name = f"inside {_label(node)}"
-            record = self._record(_Record(name, _label(node), "scratch", max(sizes), self._now))
+            name = f"inside {label(node)}"
+            record = self._record(Record(name, label(node), "scratch", max(sizes), self._now))
             record.end = self._now
 
     def _kind(self, slot: int | None) -> Kind:
         return "output" if slot in self._outputs else "value"
 
-    def _new_value(self, value: Value, kind: Kind) -> _Record:
+    def _new_value(self, value: Value, kind: Kind) -> Record:
         """Add a value that the next step produces, in a block of its own."""
-        bytes_, maker = bytes_of(value.fact, self.dims), _label(value.node)
-        return self._record(_Record(_name_of(value), maker, kind, bytes_, self._now, value.fact))
+        bytes_, maker = bytes_of(value.fact, self.dims), label(value.node)
+        return self._record(Record(name_of(value), maker, kind, bytes_, self._now, value.fact))
 
     def _add_step(self, node: Node, kernel: str, part: int = -1) -> None:
         self.nodes.append(node)
         domain = f"{node.op.domain}." if node.op.domain else ""
-        self.steps.append(KernelCall(_label(node), f"{domain}{node.op.name}", kernel, part))
+        self.steps.append(KernelCall(label(node), f"{domain}{node.op.name}", kernel, part))
 
     def _add_native(self, segment: NativeSegment) -> None:
-        slots: dict[int, _Record] = {}
+        slots: dict[int, Record] = {}
         for outer, value in zip(segment.inputs, segment.input_values, strict=True):
             if outer in self._frame:
                 self._hold(slots, segment.slots[value], self._frame[outer])
@@ -268,7 +210,7 @@ class _TimelineBuilder:
                 number = numbers[id(part)]
                 if number not in plans:
                     segment.refuse(part, dict(self.dims))
-                planned = _PlannedPart(part, segment, plans[number], self._now)
+                planned = PlannedPart(part, segment, plans[number], self._now)
                 self._add_part(planned, slots, exits)
             else:
                 self._add_control(part, slots, exits)
@@ -281,7 +223,7 @@ class _TimelineBuilder:
         for slot in list(slots):
             self._drop(slots, slot)
 
-    def _add_control(self, part: ControlNode, slots: dict[int, _Record], exits: set[int]) -> None:
+    def _add_control(self, part: ControlNode, slots: dict[int, Record], exits: set[int]) -> None:
         """Add a step of control flow, and blocks for its outputs."""
         for slot in (*part.input_slots, *(s for body in part.captures for s in body)):
             if slot in slots:
@@ -291,7 +233,7 @@ class _TimelineBuilder:
         self._add_bodies(part.node)
         self._add_step(part.node, "bodies")
 
-    def _add_part(self, part: _PlannedPart, slots: dict[int, _Record], exits: set[int]) -> None:
+    def _add_part(self, part: PlannedPart, slots: dict[int, Record], exits: set[int]) -> None:
         """Add the steps of a native part, its arena and the blocks of values that leave it."""
         for record in part.arena(self.dims):
             record.part = len(self.arenas)
@@ -301,7 +243,7 @@ class _TimelineBuilder:
         for slot, root, value in part.aliases():
             record = slots[root]
             if record.fact is None:
-                record.name, record.fact = _name_of(value), value.fact
+                record.name, record.fact = name_of(value), value.fact
             self._hold(slots, slot, record)
         for slot in exits & slots.keys():
             slots[slot].kind = "output"
@@ -311,140 +253,6 @@ class _TimelineBuilder:
         plan = part.plan
         self.arenas.append(Arena(plan["arena_bytes"], plan["lower_bound"]))
         self.local_bytes = max(self.local_bytes, plan["local_bytes"])
-
-
-class _PlannedPart:
-    """A native part with its native memory plan; its first step has the index `first`."""
-
-    def __init__(
-        self, part: SegmentBuilder, segment: NativeSegment, plan: Mapping[str, Any], first: int
-    ) -> None:
-        self.part = part
-        self.plan = plan
-        self.first = first
-        self.order: list[SegmentStep] = [part.steps[n] for n in plan["steps"]]
-        self._names = part.values_by_number
-        self._values = {s: v for v, s in segment.slots.items() if isinstance(v, Value)}
-        self._makers: dict[int, int] = {}  # by root: the position of the first step that uses it
-        self._touched: dict[int, set[int]] = {}
-        for position, step in enumerate(self.order):
-            for number in (*step.inputs, *step.outputs):
-                if number != ABSENT:
-                    root = self._root(number)
-                    self._touched.setdefault(root, set()).add(position + first)
-                    self._makers.setdefault(root, position)
-
-    def _root(self, number: int) -> int:
-        """Return the value whose bytes a value aliases."""
-        while self.part.values[number].storage in ALIASING:
-            number = self.part.values[number].at
-        return number
-
-    def arena(self, dims: Dims) -> Iterator[_Record]:
-        """Yield the tensors in the part's arena: values, then scratch."""
-        first, plan = self.first, self.plan
-        values: dict[int, _Record] = {}
-        lent: dict[int, list[_Record]] = {}
-        # The native plan lists (value, bytes, start, end, offset) of values in the arena, and the
-        # same with the slot of the lending output for values in the block of a later output.
-        own = ((*entry, ABSENT) for entry in plan["values"])
-        for number, bytes_, start, end, offset, lender in (*own, *plan["in_outputs"]):
-            step = self.order[start]
-            name, fact = self._described(number, step)
-            record = _Record(name, _label(step.node), "value", bytes_, start + first, fact)
-            record.end, record.offset, record.lender = end + first, offset, lender
-            record.touched = self._touched.get(number, set())
-            values[number] = record
-        for step in self.order:
-            if step.is_concat:
-                self._mark_concat_inputs(step, values, dims)
-        for record in values.values():
-            if record.lender != ABSENT and record.kind == "value":
-                record.part = 0
-                lent.setdefault(record.lender, []).append(record)
-        # Inputs of a Concat are inside its output's bytes by design, so they are not compared.
-        self._check_lent(lent, dims)
-        for record in values.values():
-            if record.lender != ABSENT:
-                record.kind, record.offset = "part", OWN
-        yield from values.values()
-        for position, bytes_, offset in plan["scratch"]:
-            step = self.order[position]
-            name, at = f"scratch of {_label(step.node)}", position + first
-            record = _Record(name, _label(step.node), "scratch", bytes_, at)
-            record.end, record.offset = at, offset
-            yield record
-
-    def _check_lent(self, lent: Mapping[int, list[_Record]], dims: Dims) -> None:
-        """Raise an error if values in an output's block overlap, or live when it is produced."""
-        sizes = dict(self.plan["exports"])
-        producers = {v.at: self._makers[n] + self.first for n, v in self._exported()}
-        end = self.first + len(self.order)
-        for slot, records in lent.items():
-            simulation = simulate([r.tensor(dims, end) for r in records], end, 1)
-            # A value of no bytes is one that the output overwrites: its bytes are the output's.
-            late = any(r.bytes and r.end >= producers[slot] for r in records)
-            if simulation.reach[0] > sizes[slot] or late:
-                raise InternalError(
-                    f"values in the block of slot {slot} exceed it, or outlive its use as scratch"
-                )
-
-    def _exported(self) -> Iterator[tuple[int, SegmentValue]]:
-        values = enumerate(self.part.values)
-        return ((n, v) for n, v in values if v.storage is Storage.EXPORTED)
-
-    def _mark_concat_inputs(
-        self, step: SegmentStep, values: Mapping[int, _Record], dims: Dims
-    ) -> None:
-        """Mark inputs that were written directly into the step's output, and extend its range."""
-        whole = values.get(step.outputs[0])
-        if whole is None:
-            return
-        end = whole.offset + bytes_of(whole.fact, dims)  # others may be in its padding
-        for number in step.inputs:
-            part = values.get(self._root(number))
-            if part is None or part is whole or part.kind != "value":
-                continue
-            if part.lender != whole.lender:
-                continue
-            if not whole.offset <= part.offset < end:
-                continue
-            part.kind = "part"
-            whole.start, whole.end = min(whole.start, part.start), max(whole.end, part.end)
-            whole.touched |= part.touched
-
-    def _described(self, number: int, step: SegmentStep) -> tuple[str, AnyFact | None]:
-        """Return a value's name and fact; one that is not in the graph is a copy for a step."""
-        value = self._names.get(number)
-        if value is not None:
-            return _name_of(value), value.fact
-        source = self._names.get(step.inputs[0]) if step.inputs else None
-        if step.kernel != "copy" or source is None:
-            return f"part of {_label(step.node)}", None
-        return f"copy of {_name_of(source)}", source.fact
-
-    def blocks(self) -> Iterator[tuple[int, _Record]]:
-        """Yield the slots and blocks of values that leave the part."""
-        numbers = {v.at: n for n, v in self._exported()}
-        for slot, bytes_ in self.plan["exports"]:
-            if slot not in numbers:
-                continue  # an alias of another slot
-            value, at = self._values.get(slot), self._makers[numbers[slot]]
-            maker = _label(self.order[at].node)
-            name, fact = (maker, None) if value is None else (_name_of(value), value.fact)
-            yield slot, _Record(name, maker, "value", bytes_, at + self.first, fact)
-
-    def aliases(self) -> Iterator[tuple[int, int, Value]]:
-        """Yield slots that alias another slot's bytes, in another shape: slot, root slot, value."""
-        for slot, number in self.part.aliases:
-            yield slot, self.part.values[self._root(number)].at, self._values[slot]
-
-    def touch(self, slots: Mapping[int, _Record]) -> None:
-        """Record which steps access values outside of the arena."""
-        for number, touched in self._touched.items():
-            flat = self.part.values[number]
-            if flat.storage in (Storage.SLOT, Storage.EXPORTED) and flat.at in slots:
-                slots[flat.at].touched |= touched
 
 
 def _body_bytes(node: Node, body: Program, dims: Dims) -> int:
@@ -466,28 +274,3 @@ def _memory_plans(segment: NativeSegment, program: Program, dims: Dims) -> list[
     """Return the native memory plans of a segment's parts for these sizes."""
     runnable = segment.prepare(program.layouts, RunSettings())
     return runnable.memory([dims.get(name, -1) for name in segment.names])
-
-
-def shape_of(fact: AnyFact | None, dims: Dims) -> tuple[int, ...] | None:
-    """Return a tensor's shape as numbers; None if these sizes do not determine it."""
-    if not isinstance(fact, Fact) or fact.shape is None:
-        return None
-    if any(not symbols(d) <= dims.keys() for d in fact.shape):
-        return None
-    return tuple(evaluate(d, dims) for d in fact.shape)
-
-
-def bytes_of(fact: AnyFact | None, dims: Dims) -> int:
-    """Return the bytes of a tensor of numbers; 0 for anything else, unknown before a run."""
-    shape = shape_of(fact, dims)
-    if shape is None or not isinstance(fact, Fact) or fact.dtype is STRING:
-        return 0
-    return math.prod(shape) * fact.dtype.itemsize
-
-
-def _name_of(value: Value) -> str:
-    return value.name or _label(value.node)
-
-
-def _label(node: Node | None) -> str:
-    return "" if node is None else node.name or node.op.name

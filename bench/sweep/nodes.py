@@ -13,7 +13,7 @@ from onnx import AttributeProto, ValueInfoProto, helper, numpy_helper
 
 import sardonyx
 from bench.sweep.case import DOMAINS, Array, Case
-from sardonyx.cli.inputs import generate, settle
+from sardonyx.cli.inputs import generate, input_shapes
 from sardonyx.compile import load_model
 
 LARGEST = 256 << 20  # bytes of operands
@@ -57,7 +57,7 @@ def _feed(path: Path, seed: int) -> dict[str, Any]:
         with np.load(example, allow_pickle=False) as arrays:
             return dict(arrays)
     inputs = load_model(path).inputs
-    return generate(inputs, settle(inputs, {}, {}), seed)
+    return generate(inputs, input_shapes(inputs, {}, {}), seed)
 
 
 def _case(node: Any, values: dict[str, tuple[Any, bool]], opset: int, source: str) -> Case | None:

@@ -115,9 +115,9 @@ Status add_phases(DftArgs<T>* a, int64_t max_length, Plan& plan) {
 // Checks the last axis of the input: real (1) or complex (2).
 Status check_components(int64_t components, bool takes_complex) {
   if (components != 1 && components != 2)
-    return Status::fail("the last dim is 1 (real) or 2 (complex), not %ld", long(components));
+    return Status::fail("the last dim must be 1 (real) or 2 (complex), got %ld", long(components));
   if (components == 2 && !takes_complex)
-    return Status::fail("a one-sided transform takes real numbers, and the input is complex");
+    return Status::fail("a one-sided transform needs real numbers, got complex ones");
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include "bind/gil.h"
 #include "bind/numpy_arrays.h"
 #include "bind/strings.h"
+#include "exec/cache_growth.h"
 #include "exec/check.h"
 
 namespace nb = nanobind;
@@ -78,6 +79,22 @@ std::vector<char> updated_inputs(const ProgramSpec& spec) {
   return is_updated;
 }
 
+// By output of a program: the input slot whose memory it may be given as its buffer, -1 for none.
+std::vector<int32_t> extended_inputs(const ProgramSpec& spec) {
+  std::vector<int32_t> extended(spec.outputs.size(), -1);
+  for (const ProgramItem& item : spec.items)
+    for (size_t i = 0; item.segment != nullptr && i < extended.size(); ++i)
+      extended[i] = std::max(extended[i], extended_input(item.segment->spec(), spec.outputs[i]));
+  return extended;
+}
+
+// Whether two contiguous slots are the same tensor in the same memory.
+bool is_same(const Slot& a, const Slot& b) {
+  const View &x = a.view, &y = b.view;
+  return a.data == b.data && x.rank == y.rank && std::equal(x.dims, x.dims + x.rank, y.dims) &&
+         std::equal(x.strides, x.strides + x.rank, y.strides);
+}
+
 }  // namespace
 
 bool StopCheck::check() {
@@ -128,6 +145,7 @@ Runnable::Runnable(ProgramSpec spec, Interface interface, Settings settings,
   consumes_inputs_ = spec.items.size() == 1 && spec.items[0].segment != nullptr &&
                      spec.items[0].segment->spec().consumes_inputs;
   is_updated_ = updated_inputs(spec);
+  extended_inputs_ = extended_inputs(spec);
   program_ = std::make_shared<const Program>(std::move(spec));
   if (threads_.threads < 1) threads_.threads = usable_cpus();
   ensure_threads(threads_.threads);
@@ -303,7 +321,7 @@ bool Runnable::set_input(PyObject* array, size_t input, RunState& state) const {
 }
 
 // Offers the caller's arrays to the run as memory for outputs, where they have the type, no gaps,
-// and overlap neither what the run reads nor each other.
+// and overlap neither what the run reads nor each other. A cache may be extended where it is.
 void Runnable::offer_output_buffers(RunState& state, nb::list arrays) const {
   const ProgramSpec& spec = program_->spec();
   for (size_t i = 0; i < spec.outputs.size() && i < arrays.size(); ++i) {
@@ -315,8 +333,11 @@ void Runnable::offer_output_buffers(RunState& state, nb::list arrays) const {
     if (array.is_none() || !is_writeable(array.ptr()) || !slot_of(array.ptr(), type, slot))
       continue;
     bool is_usable = reinterpret_cast<uintptr_t>(slot.data) % kOutputAlign == 0;
-    for (const int32_t input : spec.inputs)
-      is_usable = is_usable && !overlap(slot, state.slots[size_t(input)]);
+    for (const int32_t input : spec.inputs) {
+      const Slot& read = state.slots[size_t(input)];
+      const bool is_extended = input == extended_inputs_[i] && is_same(slot, read);
+      is_usable = is_usable && (is_extended || !overlap(slot, read));
+    }
     for (const OutputBuffer& other : state.output_buffers)
       is_usable = is_usable && !overlap(slot, {other.view, other.data, {}, {}});
     if (is_usable) state.output_buffers.push_back({spec.outputs[i], slot.view, slot.data});

@@ -143,7 +143,8 @@ class Runnable {
   nanobind::object keep_alive_;
   std::shared_ptr<const Program> program_;
   bool consumes_inputs_;
-  std::vector<char> is_updated_;  // by input: steps write to it
+  std::vector<char> is_updated_;          // by input: steps write to it
+  std::vector<int32_t> extended_inputs_;  // by output: the slot of the cache that it extends, or -1
   nanobind::list input_names_, input_types_, output_types_;
   std::vector<int32_t> output_dtypes_;
   ThreadOptions threads_;

@@ -197,12 +197,13 @@ void bind_segments(nb::module_& m) {
       .def(
           "add_growth",
           [](SegmentSpec& s, int32_t from, int32_t to, int32_t axis, int32_t rows,
-             int32_t capacity_from, int32_t capacity_to) {
-            s.growths.push_back({from, to, axis, rows, capacity_from, capacity_to});
+             int32_t capacity_from, int32_t capacity_to, bool has_spare) {
+            s.growths.push_back({from, to, axis, rows, capacity_from, capacity_to, has_spare});
           },
           "source"_a, "target"_a, "axis"_a, "rows"_a, "capacity_from"_a, "capacity_to"_a,
+          "has_spare"_a,
           "Add a cache: an output that is an input with rows appended. `rows` is a register, the "
-          "capacities are names.")
+          "capacities are names; with `has_spare` new blocks reserve rows.")
       .def(
           "hold_input", [](SegmentSpec& s, int32_t value) { s.held_inputs.push_back(value); },
           "value"_a, "Declare that the caller keeps an input, although inputs are consumed.");

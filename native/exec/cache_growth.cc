@@ -14,6 +14,17 @@ int64_t capacity_for(int64_t rows) {
   return (std::min(rows, INT64_MAX / 4) + spare + 15) / 16 * 16;
 }
 
+// The caller's buffer for the output of a growth that has `rows`; null if there is none that fits.
+const OutputBuffer* buffer_for(const Growth& g, int64_t rows, const RunState& state) {
+  for (const OutputBuffer& buffer : state.output_buffers) {
+    if (buffer.slot != g.to) continue;
+    View extended = state.slots[size_t(g.from)].view;
+    extended.dims[g.axis] = rows;
+    return buffer.fits(extended) ? &buffer : nullptr;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::vector<Slot> plan_growths(const SegmentSpec& spec, RunState& state) {
@@ -27,19 +38,43 @@ std::vector<Slot> plan_growths(const SegmentSpec& spec, RunState& state) {
     const Growth& g = spec.growths[i];
     const Slot& from = state.slots[size_t(g.from)];
     const int64_t old_rows = from.view.dims[g.axis], rows = registers[size_t(g.rows)];
+    state.dim_sizes[size_t(g.capacity_from)] =
+        from.capacity == nullptr ? old_rows : from.capacity->rows;
+    if (const OutputBuffer* buffer = buffer_for(g, rows, state)) {
+      grown[i].block = buffer->block();
+      state.dim_sizes[size_t(g.capacity_to)] = rows;
+      continue;
+    }
     const bool is_in_place = state.grows_in_place && from.capacity != nullptr && rows > old_rows &&
                              from.capacity->claim(old_rows, rows);
     if (is_in_place) {
       grown[i].block = from.block;
       grown[i].capacity = from.capacity;
     }
-    state.dim_sizes[size_t(g.capacity_from)] =
-        from.capacity == nullptr ? old_rows : from.capacity->rows;
-    state.dim_sizes[size_t(g.capacity_to)] = !state.grows_in_place ? rows
-                                             : is_in_place         ? from.capacity->rows
-                                                                   : capacity_for(rows);
+    const bool has_spare = state.grows_in_place && g.has_spare && rows != old_rows;
+    state.dim_sizes[size_t(g.capacity_to)] = is_in_place ? from.capacity->rows
+                                             : has_spare ? capacity_for(rows)
+                                                         : rows;
   }
   return grown;
+}
+
+int32_t extended_input(const SegmentSpec& spec, int32_t output) {
+  for (const Growth& g : spec.growths) {
+    if (g.to != output) continue;
+    std::vector<char> is_input(spec.values.size());  // the input, and views of it
+    for (size_t v = 0; v < spec.values.size(); ++v) {
+      const ValueSpec& value = spec.values[v];
+      is_input[v] = value.storage == Storage::slot
+                        ? value.at == g.from
+                        : value.storage >= Storage::reshaped && is_input[size_t(value.at)];
+    }
+    int n_readers = 0;
+    for (const StepSpec& step : spec.steps)
+      for (const int32_t input : step.inputs) n_readers += input >= 0 && is_input[size_t(input)];
+    return n_readers == 1 ? g.from : -1;
+  }
+  return -1;
 }
 
 void set_strides_with_capacity(View& view, int axis, int64_t capacity) {

@@ -4,6 +4,7 @@
 // it. Only `Capacity` is shared between runs, and synchronizes itself.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -73,11 +74,19 @@ struct Profile {
 };
 
 // The caller's memory for an output (IOBinding). It is used if the output has this shape and takes
-// a block of its own. It overlaps nothing that the run reads.
+// a block of its own. It overlaps nothing that the run reads, but may be a cache that the output
+// extends (exec/cache_growth.h).
 struct OutputBuffer {
   int32_t slot;
   View view;
   std::byte* data;
+
+  bool fits(const View& output) const {
+    return view.rank == output.rank && std::equal(view.dims, view.dims + view.rank, output.dims);
+  }
+  std::shared_ptr<std::byte> block() const {
+    return {data, [](std::byte*) {}};
+  }
 };
 
 struct RunState {

@@ -127,19 +127,14 @@ bool Runner::takes_new_block(const ExportedValue& exported) const {
 }
 
 // The caller's buffer for an output, if there is one of its shape.
-std::byte* Runner::output_buffer_for(const ExportedValue& exported) const {
-  for (const OutputBuffer& buffer : state_.output_buffers) {
-    if (buffer.slot != exported.slot) continue;
-    const bool fits =
-        buffer.view.rank == exported.view.rank && exported.growth < 0 &&
-        std::equal(buffer.view.dims, buffer.view.dims + buffer.view.rank, exported.view.dims);
-    return fits ? buffer.data : nullptr;
-  }
+const OutputBuffer* Runner::output_buffer_for(const ExportedValue& exported) const {
+  for (const OutputBuffer& buffer : state_.output_buffers)
+    if (buffer.slot == exported.slot) return buffer.fits(exported.view) ? &buffer : nullptr;
   return nullptr;
 }
 
 std::shared_ptr<std::byte> Runner::new_block(const ExportedValue& exported) const {
-  if (std::byte* data = output_buffer_for(exported)) return {data, [](std::byte*) {}};
+  if (const OutputBuffer* buffer = output_buffer_for(exported)) return buffer->block();
   return state_.pool->block(size_t(exported.bytes));
 }
 
@@ -154,13 +149,13 @@ void Runner::set_slot(const ExportedValue& exported) {
   slot.data = slot.block.get();
 }
 
-// The block of a cache: that of its input, whose rows were claimed, or a new one with spare
-// capacity.
+// The block of a cache: the caller's buffer, that of its input, whose rows were claimed, or a new
+// one with spare capacity.
 void Runner::set_growing_slot(const ExportedValue& exported, Slot& slot) {
   Slot& grown = grown_[size_t(exported.growth)];
   if (grown.block == nullptr) {
     grown.block = state_.pool->block(size_t(exported.bytes));
-    if (state_.grows_in_place) {
+    if (exported.capacity > exported.rows) {
       grown.capacity = std::make_shared<Capacity>();
       grown.capacity->rows = exported.capacity;
       grown.capacity->used = exported.rows;

@@ -36,7 +36,7 @@ class Runner {
   Fault allocate_blocks(size_t position);
   void release_blocks(size_t position);
   bool takes_new_block(const ExportedValue& exported) const;
-  std::byte* output_buffer_for(const ExportedValue& exported) const;
+  const OutputBuffer* output_buffer_for(const ExportedValue& exported) const;
   std::shared_ptr<std::byte> new_block(const ExportedValue& exported) const;
   void set_slot(const ExportedValue& exported);
   void set_growing_slot(const ExportedValue& exported, Slot& slot);

@@ -81,6 +81,7 @@ struct Growth {
   int32_t axis;
   int32_t rows;                        // the register of the output's rows
   int32_t capacity_from, capacity_to;  // names: rows that fit into the blocks of input and output
+  bool has_spare;  // new blocks reserve rows: the input takes any number of them
 };
 
 struct SegmentSpec {

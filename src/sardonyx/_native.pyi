@@ -463,9 +463,9 @@ class SegmentSpec:
     def add_alias(self, slot: int, value: int) -> None:
         """Add a slot with the bytes of an exported value in another shape."""
 
-    def add_growth(self, source: int, target: int, axis: int, rows: int, capacity_from: int, capacity_to: int) -> None:
+    def add_growth(self, source: int, target: int, axis: int, rows: int, capacity_from: int, capacity_to: int, has_spare: bool) -> None:
         """
-        Add a cache: an output that is an input with rows appended. `rows` is a register, the capacities are names.
+        Add a cache: an output that is an input with rows appended. `rows` is a register, the capacities are names; with `has_spare` new blocks reserve rows.
         """
 
     def hold_input(self, value: int) -> None:

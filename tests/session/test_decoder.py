@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
 import sardonyx as ort
+from sardonyx import OrtValue
 from sardonyx import _native as native
 from tests.decoder import Decoder, generate
 
@@ -96,3 +98,80 @@ def test_batches(tmp_path: Path) -> None:
     both = generate(s, [[1, 2, 3, 4], [9, 8, 7, 6]], 4)
     alone = generate(s, [[9, 8, 7, 6]], 4)
     assert distance([b[1:] for b in both], alone) < 1e-5
+
+
+def preallocated(s: Any, n_rows: int) -> dict[str, OrtValue]:
+    """Caches of full length, filled with sevens."""
+    shapes = {i.name: (1, i.shape[1], n_rows, i.shape[3]) for i in s.get_inputs()[2:]}
+    return {
+        n: OrtValue.ortvalue_from_numpy(np.full(shape, 7, np.float32))
+        for n, shape in shapes.items()
+    }
+
+
+def run_shared(s: Any, tokens: Any, total: int, caches: dict[str, OrtValue], options: Any) -> Any:
+    """The logits of tokens, with each cache bound as past and as present."""
+    binding = s.io_binding()
+    binding.bind_output("logits")
+    binding.bind_cpu_input("input_ids", tokens)
+    binding.bind_cpu_input("attention_mask", np.ones((1, total), np.int64))
+    for name, cache in caches.items():
+        binding.bind_ortvalue_input(name, cache)
+        binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+    s.run_with_iobinding(binding, options)
+    return binding.get_outputs()[0].numpy()
+
+
+@pytest.mark.parametrize("options", [None, ort.RunOptions()], ids=["fast", "checked"])
+@pytest.mark.parametrize("dim", ["past", 16])
+def test_a_preallocated_cache_is_extended_where_it_is(dim: Any, options: Any) -> None:
+    """The run writes the new rows and reads no row after them."""
+    model = Decoder("qdq").model()
+    for value in (*model.graph.input[2:], *model.graph.output[1:]):
+        if isinstance(dim, int):
+            value.type.tensor_type.shape.dim[2].dim_value = dim
+    s = ort.InferenceSession(model.SerializeToString())
+    wanted = generate(session(Decoder("qdq")), PROMPT, 4)
+    caches = preallocated(s, 16)
+    tokens = np.array(PROMPT)
+    for step, logits in enumerate(wanted):
+        found = run_shared(s, tokens, len(PROMPT[0]) + step, caches, options)
+        np.testing.assert_array_equal(found, logits)
+        tokens = logits[:, -1:].argmax(-1)
+    for cache in caches.values():
+        rows = cache.numpy()[0, 0]
+        assert not (rows[:12] == 7).any()
+        assert (rows[12:] == 7).all()
+
+
+def test_a_cache_that_others_read_is_copied() -> None:
+    """What a run reads is the past as it was."""
+    model = Decoder("qdq", layers=1).model()
+    past = model.graph.input[2]
+    model.graph.node.append(onnx.helper.make_node("Mul", [past.name, past.name], ["squares"]))
+    info = onnx.helper.make_empty_tensor_value_info("squares")
+    model.graph.output.append(info)
+    s = ort.InferenceSession(model.SerializeToString())
+    caches = preallocated(s, 16)
+    (wanted,) = generate(session(Decoder("qdq", layers=1)), PROMPT, 0)
+    binding = s.io_binding()
+    for name, cache in caches.items():
+        binding.bind_ortvalue_input(name, cache)
+        binding.bind_ortvalue_output(name.replace("past_key_values", "present"), cache)
+    binding.bind_cpu_input("input_ids", np.array(PROMPT))
+    binding.bind_cpu_input("attention_mask", np.ones((1, 8), np.int64))
+    binding.bind_output("logits")
+    binding.bind_output("squares")
+    s.run_with_iobinding(binding)
+    *_, logits, squares = binding.copy_outputs_to_cpu()
+    np.testing.assert_array_equal(logits, wanted)
+    assert (squares == 49).all()
+    assert not (caches[past.name].numpy()[0, 0, :8] == 7).any()
+
+
+def test_one_cache_for_two_inputs_is_copied() -> None:
+    s = session(Decoder("qdq", layers=1))
+    one = preallocated(s, 16)
+    twice = dict.fromkeys(one, next(iter(one.values())))
+    (wanted,) = generate(s, PROMPT, 0)
+    np.testing.assert_array_equal(run_shared(s, np.array(PROMPT), 8, twice, None), wanted)

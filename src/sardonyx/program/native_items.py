@@ -206,7 +206,6 @@ def _growths(
                 isinstance(past, Value)
                 and past in inputs
                 and not past.n_exits
-                and not isinstance(past.tensor.dims[axis], int)  # else it cannot be fed back
                 and present.n_exits == 1
                 and all(n in nodes for v in (past, present) for n, _ in v.uses)
                 and axes.setdefault(past, axis) == axis

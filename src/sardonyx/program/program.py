@@ -195,7 +195,7 @@ class Program:
     @property
     def fast_path(self) -> FastPath | None:
         """A run as a single native call, if the program is one native segment and is prepared."""
-        segment = self._only_segment
+        segment = self.only_segment
         runnable = None if segment is None else segment.runnable
         if segment is None or runnable is None:
             return None
@@ -213,7 +213,7 @@ class Program:
         )
 
     @property
-    def _only_segment(self) -> NativeSegment | None:
+    def only_segment(self) -> NativeSegment | None:
         """The native segment with exactly the inputs and outputs of the program, if it is the only.
 
         A value that is several outputs of the program is one of the segment, which may have others,

@@ -128,8 +128,9 @@ class SegmentBuilder:
         self.resolved: list[tuple[int, int, int, str]] = []  # step, output, axis, named dim
         self.aliases: list[tuple[int, int]] = []  # (slot, value) of exported views
         self.exported: list[Value] = []
-        # Input and output slot, axis, rows, names of their capacities: see `add_growth`.
-        self.growths: list[tuple[int, int, int, int, int, int]] = []
+        # Input and output slot, axis, rows, names of their capacities, whether new blocks reserve
+        # rows: see `add_growth`.
+        self.growths: list[tuple[int, int, int, int, int, int, bool]] = []
         self._slot = slot
         self._exports = exports
         self._cache_growths = growths
@@ -324,7 +325,9 @@ class SegmentBuilder:
         new.contiguity, new.numbers = Contiguity.ROWS, [growth.axis, register]
         slots = self._slot(growth.past), new.at
         before, after = (self.names[str(capacity)] for capacity in capacities)
-        self.growths.append((*slots, growth.axis, new.dims[growth.axis], before, after))
+        rows = new.dims[growth.axis]
+        has_spare = not isinstance(growth.past.tensor.dims[growth.axis], int)
+        self.growths.append((*slots, growth.axis, rows, before, after, has_spare))
 
     def _view(
         self,

@@ -80,9 +80,12 @@ class BoundMemory:
         """Return the buffers by slot that a run writes to directly.
 
         Only those that overlap neither an input nor another buffer: a later segment may read the
-        input that the first one would overwrite.
+        input that the first one would overwrite. A single native segment knows what it reads, and
+        extends caches in place.
         """
-        is_disjoint = _disjoint([*self.disjoint_output_buffers, *tensors(self.feed.values())])
+        buffers: list[Any] = self.disjoint_output_buffers
+        inputs = [] if program.only_segment is not None else tensors(self.feed.values())
+        is_disjoint = _disjoint([*buffers, *inputs])
         outputs = zip(program.outputs, self.disjoint_output_buffers, strict=True)
         return {
             output.slot: buffer

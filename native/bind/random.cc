@@ -1,6 +1,8 @@
-// Draws from torch's generators.
+// Draws from torch's generators, and the random streams of the process.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 
+#include "base/random_stream.h"
 #include "bind/register.h"
 #include "random/mt19937.h"
 
@@ -43,9 +45,20 @@ void bernoulli(nb::object generator, double p, nb::handle out) {
   generator.attr("set_state")(state);
 }
 
+std::pair<uint64_t, uint64_t> numbers_of(RandomStream stream) { return {stream.key, stream.run}; }
+
 }  // namespace
 
 void bind_random(nb::module_& m) {
+  m.def(
+      "next_random_stream", [] { return numbers_of(next_random_stream()); },
+      "Draw the stream of a random node without a seed: its key and number.");
+  m.def(
+      "random_stream", [] { return numbers_of(random_stream()); },
+      "Return the stream that is drawn next.");
+  m.def(
+      "set_random_stream", [](uint64_t key, uint64_t run) { set_random_stream({key, run}); },
+      "key"_a, "run"_a, "Set the stream that is drawn next.");
   m.def("bernoulli", bernoulli, "generator"_a, "p"_a, "out"_a,
         "Fill an array of booleans as `bernoulli_(p)` of torch does where it draws element by "
         "element; `generator` is a torch.Generator on the CPU.");

@@ -698,6 +698,15 @@ def consume_dlpack(capsule: object) -> object:
 def is_mapped(address: int, size_bytes: int) -> bool:
     """Whether all pages of an address range are mapped in this process."""
 
+def next_random_stream() -> tuple[int, int]:
+    """Draw the stream of a random node without a seed: its key and number."""
+
+def random_stream() -> tuple[int, int]:
+    """Return the stream that is drawn next."""
+
+def set_random_stream(key: int, run: int) -> None:
+    """Set the stream that is drawn next."""
+
 def bernoulli(generator: object, p: float, out: object) -> None:
     """
     Fill an array of booleans as `bernoulli_(p)` of torch does where it draws element by element; `generator` is a torch.Generator on the CPU.

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from sardonyx.base import progress
-from sardonyx.errors import Fail, InvalidArgument
-from sardonyx.ops.random.standard import generator
+from sardonyx.errors import Fail, InvalidArgument, SardonyxError
+from sardonyx.ops.random.streams import generator
 from sardonyx.train.batches import Batches, BatchOptions, Data
 from sardonyx.train.checkpoint import CheckpointFolder
 from sardonyx.train.evaluation import Evaluation
@@ -37,10 +37,11 @@ def loop(data: Data = DATA, folder: Path | None = None, **options: Any) -> Loop:
     options = {"loss": "loss"} | options
     if "epochs" not in options and "steps" not in options:
         options["epochs"] = 4
-    evaluates = options.pop("evaluates", False)
+    evaluates, on_step = options.pop("evaluates", False), options.pop("on_step", None)
+    metrics = {"error": lambda out, fed: float(np.abs(out["y"] - fed["goal"]).mean())}
+    metrics = options.pop("metrics", metrics)
     evaluation = None
     if evaluates:
-        metrics = {"error": lambda out, fed: float(np.abs(out["y"] - fed["goal"]).mean())}
         evaluation = Evaluation(batches(shuffle=False, batch_size=3), "loss", metrics)
     return Loop(
         PlainStep(regression()),
@@ -48,6 +49,7 @@ def loop(data: Data = DATA, folder: Path | None = None, **options: Any) -> Loop:
         LoopOptions(**options),
         evaluation,
         None if folder is None else CheckpointFolder(folder, keep=2),
+        on_step,
     )
 
 
@@ -137,6 +139,9 @@ def test_metrics_have_names_of_their_own(name: str) -> None:
         (FEEDS, {"batch_size": 2}, "batch_size is for arrays"),
         ([], {}, "no feeds"),
         (5, {}, "data is a int"),
+        (None, {"batch_size": 2}, "data is a NoneType, not arrays"),
+        ("data.npz", {}, "data is a str, not arrays"),
+        (lambda epoch: None, {}, "given as data returns a NoneType for epoch 0"),
         (DATA, {"batch_size": -1}, "batch_size must .* got -1"),
         (DATA, {"batch_size": 0}, "batch_size must be a positive integer, got 0"),
         (DATA, {"batch_size": 2.5}, "batch_size must .* got 2.5"),
@@ -146,6 +151,31 @@ def test_metrics_have_names_of_their_own(name: str) -> None:
 def test_wrong_data(data: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         list(Batches(data, NAMES, BatchOptions(**options)).epoch(0))
+
+
+def _raises(out: Any, fed: Any) -> float:
+    raise KeyError("accuracy")
+
+
+METRICS: dict[str, tuple[Any, str]] = {
+    "an array": (lambda out, fed: np.ones(3), r"error returns an array \[3\], not a number"),
+    "nothing": (lambda out, fed: None, "error returns None, not a number"),
+    "an error": (_raises, "the metric error raises KeyError: 'accuracy'"),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_an_error_of_a_metric_has_its_name(name: str) -> None:
+    metric, said = METRICS[name]
+    with pytest.raises(SardonyxError, match=said) as caught:
+        loop(evaluates=True, metrics={"error": metric}).run()
+    assert caught.value.where["evaluation"] == "after step 3"
+
+
+def test_a_metric_is_a_function() -> None:
+    metrics: Any = {"error": "mean"}
+    with pytest.raises(InvalidArgument, match="the metric error is a str, not a function"):
+        Evaluation(batches(), "total", metrics)
 
 
 def test_an_epoch_without_batches() -> None:
@@ -174,6 +204,9 @@ def test_epochs_and_steps_end_the_loop() -> None:
         ({"monitor": "accuracy", "evaluates": True}, "must be one of loss, error"),
         ({"resume": True}, "needs a folder of `checkpoints`"),
         ({"save_every": 5}, "needs a folder of `checkpoints`"),
+        ({"seed": "a"}, "seed must be an integer from 0 on, got 'a'"),
+        ({"seed": -1}, "seed must be an integer from 0 on, got -1"),
+        ({"on_step": 5}, "on_step must be a function of a report, got 5"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -9,11 +9,12 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from sardonyx import _native as native
 from sardonyx.base.records import as_dict, field, mutable
 from sardonyx.base.shared_store import Array
 from sardonyx.errors import UNEXPECTED_ERRORS, InvalidArgument
 from sardonyx.load.model import Model
-from sardonyx.ops.random.standard import generator, set_seed
+from sardonyx.ops.random.standard import set_seed
 from sardonyx.train.checkpoint import Checkpoint
 from sardonyx.train.optimizers import LearningRate
 
@@ -92,9 +93,9 @@ class Generators:
     def pack(self) -> tuple[dict[str, Array], dict[str, Any]]:
         """Return the states as tensors and metadata."""
         start = self._start or _states()
-        session: Any = generator(None).bit_generator.state
         tensors = {_RANDOM + name: start[name] for name in ("python", "numpy")}
-        rest = {"gauss": start["gauss"], "numpy": start["rest"], "session": session}
+        rest = {"gauss": start["gauss"], "numpy": start["rest"]}
+        rest["session"] = list(native.random_stream())
         return tensors, rest
 
     def unpack(self, tensors: Mapping[str, Array], rest: Mapping[str, Any]) -> None:
@@ -105,7 +106,8 @@ class Generators:
             "gauss": rest["gauss"],
             "rest": rest["numpy"],
         }
-        generator(None).bit_generator.state = rest["session"]
+        if not isinstance(rest["session"], dict):  # which older versions have: numpy's state
+            native.set_random_stream(*rest["session"])
 
 
 def _states() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sardonyx.ops.generation.search import (
     decode_greedily,
 )
 from sardonyx.ops.generation.timestamps import TimestampRules
-from sardonyx.ops.random.standard import generator
+from sardonyx.ops.random.streams import generator
 
 _MAX_LENGTH: Final = 1 << 20  # of a sequence: it determines memory
 _WHISPER: Final = 2  # model_type

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
 from sardonyx.graph.dtype import F64
 from sardonyx.graph.fact import Fact
 from sardonyx.graph.guard import Scope
@@ -18,7 +16,7 @@ from sardonyx.ops.arrays import Array
 from sardonyx.ops.random import standard
 from sardonyx.ops.random.mask import RUN
 
-_SEED_BITS: Final = 64
+_KEYS: Final = 2**64
 
 
 def _by_run(op: Op) -> Op:
@@ -42,9 +40,7 @@ def _by_run(op: Op) -> Op:
 
     @drawn.reference
     def _(settings: Array, *arrays: Array, seed: int, **attrs: Any) -> Any:
-        key = seed % 2**_SEED_BITS + (int(settings[RUN]) << _SEED_BITS)
-        generator = np.random.Generator(np.random.Philox(key=key))
-        return op.run(arrays, {**attrs, "seed": generator})[0]
+        return op.run(arrays, {**attrs, "seed": (seed % _KEYS, int(settings[RUN]))})[0]
 
     return drawn
 

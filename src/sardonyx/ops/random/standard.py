@@ -1,4 +1,4 @@
-"""Random ops: a node with a seed repeats its numbers in each run; others share one generator."""
+"""Random ops: a node with a seed repeats its numbers in each run; others draw a new stream."""
 
 from __future__ import annotations
 
@@ -15,36 +15,15 @@ from sardonyx.graph.op import Op, optional, required
 from sardonyx.ops.arrays import Array, wide
 from sardonyx.ops.elementwise.arithmetic import BOOLS
 from sardonyx.ops.elementwise.cast import convert
+from sardonyx.ops.random.streams import Seed, normal, seed_streams, stream_of, uniform, words
 from sardonyx.ops.sizes import CLASSIC, allocatable, checked_shape
-from sardonyx.ops.softmax.standard import softmax
 
-Generator = np.random.Generator
 Types = frozenset[DType]
 
 
-class _GeneratorSource:
-    """The generator of nodes without a seed; numpy's generators lock, so threads may share it."""
-
-    def __init__(self) -> None:
-        self.shared: Generator = np.random.default_rng()
-
-    def generator(self, seed: float | Generator | None) -> Generator:
-        """Return a new generator for a seed, else the shared one; a generator is returned as is."""
-        if seed is None:
-            return self.shared
-        if isinstance(seed, Generator):
-            return seed
-        # The bits of the seed as float64, so that fractions and negative seeds differ as well.
-        return np.random.default_rng(int(np.float64(seed).view(np.uint64)))
-
-
-_SOURCE: Final = _GeneratorSource()
-generator: Final = _SOURCE.generator
-
-
 def set_seed(seed: int) -> None:
-    """Seed the shared generator, so that nodes without a seed are repeatable."""
-    _SOURCE.shared = np.random.default_rng(abs(int(seed)))
+    """Make the numbers of nodes without a seed repeatable."""
+    seed_streams(seed)
 
 
 def _output_type(number: int | None, allowed: Types, default: DType | None = None) -> DType:
@@ -61,12 +40,12 @@ def _computation_type(dtype: DType) -> Any:
 
 
 def _normal(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    z = np.asarray(generator(attrs["seed"]).standard_normal(shape, _computation_type(dtype)))
+    z = normal(attrs["seed"], shape, _computation_type(dtype))
     return convert(z * z.dtype.type(attrs["scale"]) + z.dtype.type(attrs["mean"]), dtype)
 
 
 def _uniform(shape: tuple[int, ...], dtype: DType, attrs: dict[str, Any]) -> Array:
-    u = np.asarray(generator(attrs["seed"]).random(shape, _computation_type(dtype)))
+    u = uniform(attrs["seed"], shape, _computation_type(dtype))
     low, high = u.dtype.type(attrs["low"]), u.dtype.type(attrs["high"])
     return convert(u * (high - low) + low, dtype)
 
@@ -110,7 +89,8 @@ def _like_input(name: str, inputs: Types, outputs: Types, draw: Any, **attrs: fl
 
 
 def _bernoulli(x: Array, dtype: DType, attrs: dict[str, Any]) -> Array:
-    return convert(np.asarray(generator(attrs["seed"]).random(x.shape) < wide(x)), dtype)
+    shares = wide(x)
+    return convert(np.asarray(uniform(attrs["seed"], x.shape, shares.dtype) < shares), dtype)
 
 
 multinomial = _from_input("Multinomial", FLOATS, INDEX, dtype=6, sample_size=1)
@@ -128,21 +108,17 @@ def _(g: Scope, x: Fact, *, dtype: int, sample_size: int, seed: float | None) ->
 
 
 @multinomial.reference
-def _(x: Array, *, dtype: int, sample_size: int, seed: float | None) -> Array:
-    batch, classes = x.shape
-    shape = allocatable((batch, sample_size), np.float64, "the samples")
-    row = np.arange(batch, dtype=np.float64)[:, None]
-    with np.errstate(all="ignore"):
-        cumulative = np.cumsum(softmax(wide(x).astype(np.float64), axis=1), axis=1)
+@np.errstate(all="ignore")
+def _(x: Array, *, dtype: int, sample_size: int, seed: Seed) -> Array:
+    shape = allocatable((x.shape[0], sample_size), np.float64, "the samples")
+    shifted = wide(x).astype(np.float64)
+    cumulative = np.cumsum(np.exp(shifted - np.fmax.reduce(shifted, axis=1, keepdims=True)), axis=1)
     if not np.all(np.isfinite(cumulative)):
         raise InvalidArgument("the log probabilities of a row have no largest number")
-    # Inverse transform sampling: row i's cumulative distribution is shifted to [i, i + 1], so that
-    # one binary search serves all rows.
-    bounds = (cumulative / cumulative[:, -1:] + row).reshape(-1)
-    draws = generator(seed).random(shape) + row
-    index = np.searchsorted(bounds, draws.reshape(-1), side="right").reshape(shape)
-    first = np.arange(batch)[:, None] * classes
-    return np.asarray(np.clip(index - first, 0, classes - 1), _output_type(dtype, INDEX).np)
+    drawn, chosen = uniform(seed, shape, np.float64), np.empty(shape, np.int64)
+    for row, bounds, samples in zip(chosen, cumulative, drawn, strict=True):
+        row[:] = np.searchsorted(bounds, samples * bounds[-1], side="right")
+    return chosen.clip(max=x.shape[1] - 1).astype(_output_type(dtype, INDEX).np)
 
 
 dropout = Op(
@@ -171,14 +147,15 @@ def _(
 @dropout.reference
 @np.errstate(all="ignore")
 def _(
-    x: Array, ratio: Array | None, training_mode: Array | None, *, seed: int | None
+    x: Array, ratio: Array | None, training_mode: Array | None, *, seed: Seed
 ) -> tuple[Array, Array]:
     share = 0.5 if ratio is None else float(wide(ratio).reshape(-1)[0])
     if not 0 <= share <= 1:
         raise InvalidArgument(f"the ratio of Dropout must be in [0, 1], got {share}")
     if training_mode is None or not training_mode.reshape(-1)[0] or share == 0:
         return np.array(x), np.ones(x.shape, bool)
-    mask = np.asarray(generator(seed).random(x.shape) >= share)
+    drawn = words(stream_of(seed), x.size).reshape(-1)[: x.size].reshape(x.shape)
+    mask = drawn >= np.uint64(share * 2**32)
     numbers = wide(x)
     # Inverted dropout: the scale keeps the expected value.
     scaled = numbers * numbers.dtype.type(1 / (1 - share) if share < 1 else 0)

@@ -15,7 +15,7 @@ set(SARDONYX_FLAGS_avx512vnni ${SARDONYX_FLAGS_avx512} -mavx512vnni -mavx512bf16
 # speed up what multiplies bytes or pairs of bf16: for the other families the compiler makes the same code as for
 # avx512. In text, features and custom 3 % of the instructions or less have AVX-512 vectors; speeds were not compared.
 set(SARDONYX_OTHER_avx512vnni avx512)
-set(SARDONYX_SAME_avx512vnni custom estimators features gather moe move normalize optimizer pooling random reduce resize
+set(SARDONYX_SAME_avx512vnni custom estimators features gather matrix moe move normalize optimizer pooling random reduce resize
   sample select signal softmax text trees)
 set(SARDONYX_OTHER_avx512 avx2)
 set(SARDONYX_SAME_avx512 custom features text)

@@ -18,6 +18,10 @@ Status roi_align(const Call& call, Plan& plan);
 // Inputs as in ONNX. floats: spatial_scale.
 Status max_roi_pool(const Call& call, Plan& plan);
 
+// Inputs: X, rois and batch_indices of CropAndResize. ints: whether the mode is nearest.
+// floats: extrapolation_value.
+Status crop_and_resize(const Call& call, Plan& plan);
+
 // Inputs: theta, and size where it is not constant. ints: align_corners.
 Status affine_grid(const Call& call, Plan& plan);
 Status affine_grid_sizes(const Call& call, const Data& data, View* out);

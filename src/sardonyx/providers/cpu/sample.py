@@ -1,4 +1,4 @@
-"""GridSample, AffineGrid, RoiAlign and MaxRoiPool on the CPU."""
+"""GridSample, AffineGrid, RoiAlign, MaxRoiPool and CropAndResize on the CPU."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from sardonyx.graph.dtype import F32, F64, FLOATS
 from sardonyx.graph.graph import Node, input_of
+from sardonyx.graph.op import MICROSOFT
 from sardonyx.place.lowered import Call
 from sardonyx.place.provider import No
 from sardonyx.providers.cpu.index import Lowerings, direct, for_types
@@ -48,7 +49,16 @@ def roi_align(node: Node) -> Call:
     return Call("roi_align", node.inputs, ints, (attrs["spatial_scale"],))
 
 
+def crop_and_resize(node: Node) -> Call | No:
+    if input_of(node, 3).tensor.sym is None:
+        return No("no kernel for a crop_size that is computed")
+    attrs = node.attrs
+    ints = (int(attrs["mode"] == b"nearest"),)
+    return Call("crop_and_resize", node.inputs[:3], ints, (attrs["extrapolation_value"],))
+
+
 LOWERINGS: Final[Lowerings] = {
+    (MICROSOFT, "CropAndResize"): crop_and_resize,
     ("", "AffineGrid"): for_types(FLOATS, affine_grid),
     ("", "GridSample"): grid_sample,
     ("", "MaxRoiPool"): for_types((F32,), direct("max_roi_pool", floats=("spatial_scale",))),

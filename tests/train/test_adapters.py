@@ -387,6 +387,10 @@ def test_targets_without_a_match(targets: list[str], message: str) -> None:
 def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="rank must be a positive integer, got 0"):
         lora(plain(), ["q*"], rank=0)
+    with pytest.raises(InvalidArgument, match="alpha must be a number, got nan"):
+        lora(plain(), ["q*"], alpha=float("nan"))
+    with pytest.raises(InvalidArgument, match=r"targets must be patterns, .* got 5"):
+        lora(plain(), 5)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"kind must be one of lora.*got 'qlora'"):
         lora(plain(), ["q*"], kind="qlora")
     adapted = lora(plain(), ["q*"])

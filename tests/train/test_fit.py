@@ -125,6 +125,9 @@ def test_a_last_checkpoint_that_cannot_be_written_loses_nothing(
             "accumulate must be at most the 6 steps",
         ),
         ({"evaluation": iter([DATA])}, "evaluation is an iterator: it can be read only once"),
+        ({"evaluation": DATA, "metrics": ["a"]}, "metrics must be functions by name, got .'a'"),
+        ({"evaluation": 5}, "evaluation is a int, not arrays"),
+        ({"checkpoints": 5}, "checkpoints must be the path of a folder, got 5"),
     ],
 )
 def test_wrong_options(options: dict[str, Any], message: str) -> None:

@@ -25,6 +25,13 @@ from tests.train.test_training_step import (
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "max_norm": ({"max_norm": -1}, "max_norm must be at least 0, got -1"),
+    "max_norm as text": ({"max_norm": "1"}, "max_norm must be at least 0, got '1'"),
+    "budget as text": ({"memory_budget": "1GB"}, "memory_budget must be.*got '1GB'"),
+    "a number": ({"parameters": 7}, "`parameters` must be names or patterns, got 7"),
+    "numbers": ({"parameters": [7]}, r"`parameters` must be names or patterns, got \[7\]"),
+    "a dim": ({"dims": {"nope": 3}}, r"dims has a size for 'nope'(.|\n)*dims +batch"),
+    "a negative dim": ({"dims": {"batch": -3}}, "the dim batch must be.*got -3"),
+    "dims": ({"dims": "batch"}, "dims must be sizes by name, got 'batch'"),
     "accumulate": ({"accumulate": 0}, "accumulate must be a positive integer, got 0"),
     "half a run": ({"accumulate": 1.5}, "accumulate must be a positive integer, got 1.5"),
     "an optimizer by name": ({"optimizer": "adam"}, r"must be.*got 'adam'(.|\n)*AdamW\(lr="),
@@ -110,6 +117,8 @@ def test_wrong_feeds() -> None:
     assert caught.value.where["fed"] == "x [1, 4, 2], labels [4]"
     with pytest.raises(InvalidArgument, match="learning rate of step 1 is -1"):
         step.run(FEEDS, lr=-1)
+    with pytest.raises(InvalidArgument, match="learning rate of step 1 is '1e-3'"):
+        step.run(FEEDS, lr="1e-3")  # type: ignore[arg-type]
 
 
 LOADS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {

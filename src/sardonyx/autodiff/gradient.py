@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +18,14 @@ from sardonyx.autodiff.stops import rule_for
 from sardonyx.base.records import replace
 from sardonyx.errors import InvalidArgument
 from sardonyx.graph.copy import copied
-from sardonyx.graph.dim import Size, lone_name, product, symbol
-from sardonyx.graph.fact import Fact
+from sardonyx.graph.dim import Size, lone_name, product, symbol, symbols
+from sardonyx.graph.fact import AnyFact, Fact
 from sardonyx.graph.graph import Graph, Node, Value
 from sardonyx.graph.op import Decomposition
 from sardonyx.load import LoadOptions, load
 from sardonyx.load.model import Declared, Model
 from sardonyx.load.source import ModelBytes, read_model
+from sardonyx.load.types import fact_of
 from sardonyx.ops.decomposition import in_training
 from sardonyx.ops.gradient_rules import ranked
 from sardonyx.passes.replace import prune
@@ -68,7 +69,9 @@ def gradient(
 
 def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, frozenset[str]]:
     """Return a model that may be modified, and the names of its initializers."""
+    _check_sizes({} if dims is None else dims)
     if isinstance(source, Model):
+        _check_names(dims or {}, [value.fact for value in source.graph.inputs])
         graph = copied(source.graph, dims)
         lists = {name: list(getattr(source, name)) for name in ("inputs", "outputs", "overridable")}
         names = {name for name in constants_of(graph) if name} | {v.name for v in graph.defaults}
@@ -77,7 +80,28 @@ def loaded_model(source: Any, dims: Mapping[str, int] | None) -> tuple[Model, fr
     model = with_gradients(load(loaded, LoadOptions(dims_by_name=dict(dims or {}))))
     model.exported_parameters = exported_parameters(loaded.source.data)
     record = decode(loaded.source.data).graph
+    _check_names(dims or {}, [] if record is None else [fact_of(i.type) for i in record.inputs])
     return model, frozenset(() if record is None else (t.name for t in record.initializers))
+
+
+def _check_sizes(dims: Any) -> None:
+    if not isinstance(dims, Mapping):
+        raise InvalidArgument(f"dims must be sizes by name, got {dims!r:.60}")
+    for name, size in dims.items():
+        if not isinstance(size, int) or size < 0:
+            raise InvalidArgument(f"the dim {name} must be a number of 0 or more, got {size!r}")
+
+
+def _check_names(dims: Mapping[str, int], inputs: Iterable[AnyFact | None]) -> None:
+    """Raise for sizes of dims that no input has."""
+    shapes = [fact.shape or () for fact in inputs if isinstance(fact, Fact)] if dims else []
+    known = sorted({name for shape in shapes for size in shape for name in symbols(size)})
+    for name in dims:
+        if name not in known:
+            raise InvalidArgument(
+                f"dims has a size for {name!r}, and no input has a dim of this name",
+                dims=", ".join(n for n in known if "#" not in n) or "none has a name",
+            )
 
 
 def constants_of(graph: Graph) -> dict[str, Value]:

@@ -95,6 +95,8 @@ def _parameter_names(source: Any, options: StepOptions, initializers: Collection
     The name of an initializer is not a pattern, whatever characters it has.
     """
     wanted = options.parameters
+    if wanted is not None and not all(isinstance(name, str) for name in wanted):
+        raise InvalidArgument(f"`parameters` must be names or patterns, got {wanted!r:.60}")
     if wanted is not None and not len(wanted):
         raise InvalidArgument("`parameters` is empty", hint="leave it out to train all")
     others = [] if wanted is None else [p for p in wanted if p not in initializers]

@@ -42,13 +42,14 @@ class Batches:
             arrays = _checked(self._feed(data))
             self.count, self._open = self._of_arrays(arrays)
             return
+        _check_feeds(data, options.purpose)
         if options.batch_size is not None:
             raise InvalidArgument(
                 "batch_size is for arrays, but the data are feeds, which are batches already",
                 hint="leave it out, or give a dict of arrays by input",
             )
         if callable(data):
-            self.count, self._open = None, lambda epoch: iter(data(epoch))
+            self.count, self._open = None, lambda epoch: _made_by(data, epoch, options.purpose)
         elif isinstance(data, Sequence):
             self.count, self._open = self._of_sequence(data)
         else:
@@ -133,13 +134,27 @@ def _check(options: BatchOptions) -> None:
         raise InvalidArgument(f"batch_size must be a positive integer, got {size!r}")
 
 
+def _check_feeds(data: Any, purpose: str) -> None:
+    if isinstance(data, (str, bytes)) or not (callable(data) or isinstance(data, Iterable)):
+        raise InvalidArgument(
+            f"{purpose} is a {type(data).__name__}, not arrays, feeds or a function of the epoch"
+        )
+
+
+def _made_by(data: Callable[[int], Iterable[Any]], epoch: int, purpose: str) -> Iterator[Any]:
+    """Yield the feeds that a function makes for an epoch."""
+    feeds = data(epoch)
+    if not isinstance(feeds, Iterable):
+        raise InvalidArgument(
+            f"the function given as {purpose} returns a {type(feeds).__name__} for epoch {epoch}, "
+            "not feeds"
+        )
+    return iter(feeds)
+
+
 def _of_iterable(
     data: Iterable[Any], purpose: str
 ) -> tuple[int | None, Callable[[int], Iterator[Any]]]:
-    if not isinstance(data, Iterable):
-        raise InvalidArgument(
-            f"data is a {type(data).__name__}, not arrays, feeds or a function of the epoch"
-        )
     is_single = iter(data) is data
     seen: list[int] = []
 

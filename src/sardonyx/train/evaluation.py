@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
 from sardonyx.session.inference import InferenceSession
 from sardonyx.train.batches import Batches, Feeds, samples_in
@@ -28,6 +28,12 @@ class Evaluation:
                 raise InvalidArgument(
                     f"a metric is called {name!r}, which evaluations have already",
                     hint="give it another name",
+                )
+        for name, metric in metrics.items():
+            if not callable(metric):
+                raise InvalidArgument(
+                    f"the metric {name} is a {type(metric).__name__}, not a function of the "
+                    "outputs and feeds of a batch"
                 )
         self._batches = batches
         self._loss = loss
@@ -50,8 +56,30 @@ class Evaluation:
             n = samples_in(feeds)
             totals["loss"] += n * float(np.mean(outputs[self._loss]))
             for name, metric in self._metrics.items():
-                totals[name] += n * float(metric(outputs, feeds))
+                totals[name] += n * _value_of(name, metric, outputs, feeds)
             count += n
         if not count:
             raise InvalidArgument("the evaluation data has no batches")
         return {name: total / count for name, total in totals.items()}
+
+
+def _value_of(name: str, metric: Metric, outputs: Mapping[str, Array], feeds: Feeds) -> float:
+    """Return a metric of one batch; errors name the metric."""
+    try:
+        value = metric(outputs, feeds)
+    except Exception as error:
+        raise Fail(
+            f"the metric {name} raises {type(error).__name__}: {error}",
+            outputs=", ".join(outputs),
+            feeds=", ".join(feeds),
+        ) from error
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        kind = (
+            f"an array {list(value.shape)}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
+        )
+        raise InvalidArgument(
+            f"the metric {name} returns {kind}, not a number",
+            hint="return the mean over the samples of the batch",
+        ) from None

@@ -173,6 +173,8 @@ def _checkpoint_folder(
 ) -> CheckpointFolder | None:
     if checkpoints is None or isinstance(checkpoints, CheckpointFolder):
         return checkpoints
+    if not isinstance(checkpoints, (str, os.PathLike)):
+        raise InvalidArgument(f"checkpoints must be the path of a folder, got {checkpoints!r:.60}")
     return CheckpointFolder(checkpoints)
 
 
@@ -205,6 +207,8 @@ def _validation(
         if metrics:
             raise InvalidArgument("`metrics` need data for `evaluation`")
         return None
+    if not isinstance(metrics, Mapping):
+        raise InvalidArgument(f"metrics must be functions by name, got {metrics!r:.60}")
     size = batch_size if holds_arrays(data) else None
     in_order = BatchOptions(size, shuffle=False, purpose="evaluation")
     return Evaluation(Batches(data, step.inputs, in_order), step.loss, metrics)

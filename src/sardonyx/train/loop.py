@@ -70,6 +70,8 @@ class Loop:
         self._saved: str | None = None  # the newest checkpoint
         self._generators = resumption.Generators()
         _check(options, evaluation, checkpoints)
+        if on_step is not None and not callable(on_step):
+            raise InvalidArgument(f"on_step must be a function of a report, got {on_step!r:.60}")
 
     @property
     def total(self) -> int | None:
@@ -152,7 +154,8 @@ class Loop:
         if self._evaluation is None:
             return
         state, options = self.state, self._options
-        values = self._evaluation.run(self.step.to_model())
+        with located(evaluation=f"after step {state.step}"):
+            values = self._evaluation.run(self.step.to_model())
         state.evaluations.append({"step": state.step, **values})
         if options.patience is None:
             return
@@ -231,6 +234,8 @@ def _check(
         value = getattr(options, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise InvalidArgument(f"{name} must be a positive integer, got {value!r}")
+    if not isinstance(options.seed, int) or options.seed < 0:
+        raise InvalidArgument(f"seed must be an integer from 0 on, got {options.seed!r}")
     for name in ("patience", "evaluate_every"):
         if evaluation is None and getattr(options, name) is not None:
             raise InvalidArgument(f"`{name}` needs data for `evaluation`")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from sardonyx.autodiff.training_graph import UpdateRule
 from sardonyx.base.records import frozen
@@ -28,10 +28,18 @@ class Optimizer(Protocol):
         """Return how one parameter is updated; raise for hyperparameters out of range."""
 
 
+def is_at_least_0(number: Any) -> bool:
+    """Whether an argument is a number from 0 on; NaN, strings and larger arrays are not."""
+    try:
+        return not isinstance(number, str) and float(number) >= 0
+    except (TypeError, ValueError):
+        return False
+
+
 def _at_least_0(**numbers: float) -> None:
     for name, number in numbers.items():
-        if not number >= 0:
-            raise InvalidArgument(f"{name} must be at least 0, got {number}")
+        if not is_at_least_0(number):
+            raise InvalidArgument(f"{name} must be at least 0, got {number!r}")
 
 
 def _check_betas(betas: tuple[float, float]) -> None:

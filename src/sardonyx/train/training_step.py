@@ -37,7 +37,7 @@ from sardonyx.session import InferenceSession
 from sardonyx.session.feeds import describe
 from sardonyx.train.inference_form import without_loss
 from sardonyx.train.loss_scale import LossScale
-from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer
+from sardonyx.train.optimizers import AdamW, LearningRate, Optimizer, is_at_least_0
 from sardonyx.train.step_arrays import load_arrays, save_trained, trained_model
 from sardonyx.train.step_memory import step_bytes
 
@@ -94,7 +94,7 @@ class TrainingStep:
         self._options = StepOptions(
             self._optimizer.rule(),
             loss,
-            [parameters] if isinstance(parameters, str) else parameters,
+            _listed(parameters),
             max_norm,
             accumulate > 1,
             _PRECISIONS[mixed_precision],
@@ -229,9 +229,9 @@ class TrainingStep:
     def _set(self, lr: LearningRate) -> None:
         """Write the settings that the nodes read in this run."""
         count, run = int(self._count), int(self._runs)
-        rate = float(lr(count) if callable(lr) else lr)
-        if not rate >= 0:
-            raise InvalidArgument(f"the learning rate of step {count + 1} is {rate}")
+        rate = lr(count) if callable(lr) else lr
+        if not is_at_least_0(rate):
+            raise InvalidArgument(f"the learning rate of step {count + 1} is {rate!r:.60}")
         micro = run % self._accumulate
         updates, keep = micro == self._accumulate - 1, micro > 0
         scale = 1.0 if self._scale is None else self._scale.value
@@ -290,16 +290,25 @@ class TrainingStep:
 def _check(
     max_norm: float | None, accumulate: int, precision: str | None, budget: int | None
 ) -> None:
-    if max_norm is not None and not max_norm >= 0:
-        raise InvalidArgument(f"max_norm must be at least 0, got {max_norm}")
+    if max_norm is not None and not is_at_least_0(max_norm):
+        raise InvalidArgument(f"max_norm must be at least 0, got {max_norm!r}")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise InvalidArgument(f"accumulate must be a positive integer, got {accumulate!r}")
     if precision not in _PRECISIONS:
         raise InvalidArgument(
             f"mixed_precision must be None, 'bfloat16' or 'float16', got {precision!r}"
         )
-    if budget is not None and not budget >= 0:
-        raise InvalidArgument(f"memory_budget must be at least 0 bytes, got {budget}")
+    if budget is not None and not is_at_least_0(budget):
+        raise InvalidArgument(f"memory_budget must be at least 0 bytes, got {budget!r}")
+
+
+def _listed(parameters: Any) -> Sequence[str] | None:
+    """A name alone as a list."""
+    if parameters is None or isinstance(parameters, str):
+        return parameters if parameters is None else [parameters]
+    if not isinstance(parameters, Iterable):
+        raise InvalidArgument(f"`parameters` must be names or patterns, got {parameters!r:.60}")
+    return list(parameters)
 
 
 def _check_optimizer(optimizer: Any) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,8 @@ def lora(
     of a KV cache, and `rank` is the number of positions. `alpha / rank` scales A B; `seed`
     determines A.
     """
+    if not isinstance(targets, Iterable) or not all(isinstance(t, str) for t in targets):
+        raise InvalidArgument(f'targets must be patterns, as ["*q_proj*"], got {targets!r:.60}')
     if not isinstance(rank, int) or rank < 1:
         raise InvalidArgument(f"rank must be a positive integer, got {rank!r}")
     if kind == "prefix":
@@ -107,6 +110,8 @@ def lora(
         raise InvalidArgument(
             f"kind must be one of {', '.join((*insert.KINDS, 'prefix'))}, got {kind!r}"
         )
+    if not isinstance(alpha, (int, float)) or not math.isfinite(alpha):
+        raise InvalidArgument(f"alpha must be a number, got {alpha!r}")
     return Adapted(model, targets, insert.AdapterRecipe(kind, rank, alpha / rank, seed))
 
 

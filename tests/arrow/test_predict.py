@@ -197,15 +197,24 @@ def test_world_writable_pack_folders_are_refused(tmp_path: Any) -> None:
 def feed_times(seconds_per_row: dict[int, float]) -> list[int]:
     """The sizes that are chosen if a row takes so long with so many rows."""
     chooser, sizes = BatchRows(), []
-    for _ in range(30):
+    for _ in range(300):
         sizes.append(chooser.rows)
         chooser.observe(chooser.rows, seconds_per_row[chooser.rows] * chooser.rows, 0)
     return sizes
 
 
 def test_batch_size_grows_while_rows_get_cheaper() -> None:
-    times = {1: 1e-4, 4: 5e-5, 16: 3e-5, 64: 2.9e-5, 256: 4e-5, 1024: 5e-5}
+    times = {1: 1e-4, 4: 5e-5, 16: 3e-5, 64: 2.96e-5, 256: 4e-5, 1024: 5e-5}
     assert feed_times(times)[-1] == 16
     times = {1: 1e-4, 4: 2e-4, 16: 3e-5, 64: 3e-5, 256: 3e-5}
     assert feed_times(times)[-1] == 16, "one slow size may be noise"
     assert feed_times({1: 0.3})[-1] == 1, "a run does not take seconds"
+
+
+def test_batch_size_does_not_depend_on_runs_that_were_interrupted() -> None:
+    chooser, n = BatchRows(), 0
+    while chooser.rows < 1024:
+        seconds = 1e-4 + 1e-6 * chooser.rows
+        chooser.observe(chooser.rows, seconds if n % 4 == 3 else 0.02, 0)  # every fourth is not
+        n += 1
+        assert n < 100

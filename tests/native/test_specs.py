@@ -154,7 +154,7 @@ SEGMENTS: dict[str, tuple[str, Callable[[native.SegmentSpec], Any]]] = {
     "updating twice": ("after it was updated", lambda s: updating(s, ([0], [2]), ([0], [3]))),
     "reading the old": ("after it was updated", lambda s: updating(s, ([0], [2]), ([0], [1]))),
     "an alias": ("not exported", lambda s: s.add_alias(1, 0)),
-    "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0)),
+    "a growth": ("slot", lambda s: s.add_growth(0, 2, 0, 0, 0, 0, False)),
 }  # fmt: skip
 
 

@@ -48,7 +48,7 @@ def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
         ({"port": 70000}, "up to 65535"),
         ({"workers": 0}, "workers is 0, which is too small"),
         ({"load": "never"}, "load must be one of start, request"),
-        ({"certificate": "a"}, "both, certificate and key"),
+        ({"certificate": "a"}, "needs both certificate and key"),
         ({"models": {"a": {"max_bach": 1}}}, "unknown key max_bach; did you mean max_batch"),
         ({"models": {"a": {"pad": "yes"}}}, "pad must be one of auto"),
         ({"models": {"a": {"providers": "cpu"}}}, "a list of names"),

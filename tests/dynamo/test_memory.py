@@ -15,12 +15,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from sardonyx._native import BlockPool, Caching
 from sardonyx.base.units import format_bytes
-from sardonyx.dynamo import backend, executor
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.lower import GraphLowering
 from sardonyx.program.native import RunSettings
 from sardonyx.session.block_pools import pool_for
-from sardonyx.train import report, wrap
+from sardonyx.train import optim, report, wrap
 
 WIDTH, N_LAYERS = 128, 12
 
@@ -71,7 +70,7 @@ def step(module: nn.Module, x: torch.Tensor) -> None:
 
 
 def gradients(module: nn.Module) -> list[torch.Tensor]:
-    """Return all gradients; those that eager leaves out are zeros in a compiled module."""
+    """Return all gradients, zeros for those that are absent."""
     return [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
 
 
@@ -133,11 +132,8 @@ class Tagger(nn.Module):
         return self.lstm(self.embedding(ids))[0]  # type: ignore[no-any-return]
 
 
-def test_the_last_gradient_is_the_memory_of_the_layers_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_last_gradient_is_the_memory_of_the_layers_before_it() -> None:
     """What is resident is what the plan says is live, and the largest gradient is made last."""
-    monkeypatch.setattr(executor, "release_pages", lambda: None)
     ids = torch.randint(0, 10_000, (64, 16))
     module = wrap(Tagger(), memory_budget=0.0, cache=False)
     peak = peak_of(lambda: module(ids).square().mean().backward(), module)
@@ -190,9 +186,8 @@ def trained(budget: float | None, n_rows: int = 8) -> tuple[torch.Tensor, list[t
     return loss, made, peak_of(lambda: (train(), losses.clear()), module)
 
 
-def test_a_smaller_budget_never_needs_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_budget_never_needs_more_memory() -> None:
     """And results have the same bytes: dropout's masks are not drawn again."""
-    monkeypatch.setattr(executor, "release_pages", lambda: None)  # to see the peak after the step
     loss, made, whole = trained(None)
     previous = whole
     for budget in (0.8, 0.6, 0.4, 0.2, 0.05, 0.0):
@@ -211,9 +206,8 @@ class Bessel(nn.Module):
         return x + torch.special.i1(x)
 
 
-def test_a_budget_holds_around_calls_that_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_holds_around_calls_that_torch_runs() -> None:
     """Values that the backward graph recomputes after the call are not live before it."""
-    monkeypatch.setattr(backend, "release_pages", lambda: None)  # to see the peak after the step
     peaks, made = [], []
     for budget in (None, 0.2):
         torch._dynamo.reset()
@@ -251,11 +245,25 @@ def test_a_budget_in_bytes() -> None:
     assert saved(2.0 * whole) == whole
 
 
-def test_pages_go_back_to_the_system_after_a_step_with_a_budget() -> None:
+OPTIMIZERS = {
+    "torch": (torch.optim.SGD, 0),
+    "torch, another model": (lambda _, lr: torch.optim.SGD([torch.ones(2)], lr), 0),
+    "in place": (optim.AdamW, None),
+}
+
+
+@pytest.mark.parametrize(("make", "cached"), OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_pages_go_back_before_updates_that_allocate(
+    make: Callable[..., torch.optim.Optimizer], cached: int | None
+) -> None:
     module = wrap(stack(), memory_budget=0.5)
+    optimizer = make(module.parameters(), lr=0.1)
     for _ in range(2):
         step(module, rows(512))
-    assert pool().cached_bytes == 0
+        before = pool().cached_bytes
+        assert before > 1 << 20
+        optimizer.step()
+        assert pool().cached_bytes == (before if cached is None else cached)
 
 
 @pytest.mark.parametrize("budget", [None, 0.2])
@@ -281,6 +289,18 @@ def test_the_report_of_a_steps_memory(budget: float | None, tmp_path: pathlib.Pa
     page = (tmp_path / "step.html").read_text("utf-8")
     assert "Memory of a training step" in page
     assert '"name":"backward"' in page
+
+
+def test_the_report_has_the_graphs_of_the_latest_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "automatic_dynamic_shapes", False)
+    module = wrap(stack(2), cache=False)
+    for n_rows in (1, 8, 8, 16):
+        x = rows(n_rows)
+        step(module, x)
+        graphs = report(module).step_memory().graphs
+        assert [g.kind for g in graphs] == ["forward", "backward"]
+        n_bytes = sum(p.nbytes for p in module.parameters()) + x.nbytes
+        assert graphs[0].argument_bytes == n_bytes
 
 
 def test_the_planned_peak_is_that_of_the_run() -> None:

@@ -23,10 +23,11 @@ from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from sardonyx.base.log import logger
+from sardonyx.dynamo.absent_gradients import with_absent_gradients, with_zeros
 from sardonyx.dynamo.attention import replace_attention_calls
 from sardonyx.dynamo.cache import graph_cache
 from sardonyx.dynamo.decompositions import decompositions, without_python_decompositions
-from sardonyx.dynamo.executor import release_pages
+from sardonyx.dynamo.executor import release_pages_before_updates
 from sardonyx.dynamo.freezing import executor_of
 from sardonyx.dynamo.lower import NO_PARAMETERS, FrozenParameters, GraphLowering, gradient_names
 from sardonyx.dynamo.options import BackendOptions, read_options
@@ -59,6 +60,8 @@ def sardonyx_backend(
     replace_recurrent_calls(module)
     replace_attention_calls(module)
     compiler = partial(compile_graph, report=report, options=given)
+    if given.memory_budget is not None:
+        release_pages_before_updates()
     with without_python_decompositions(), graph_cache(module, report, given) as cacheable:
         backend = aot_autograd(
             **{
@@ -68,7 +71,7 @@ def sardonyx_backend(
             decompositions=decompositions(),
             partition_fn=partial(partition, memory_budget=given.memory_budget),
         )
-        return backend(module, example_inputs)
+        return with_absent_gradients(backend(module, example_inputs), module)
 
 
 keep_lengths_dynamic(sardonyx_backend)
@@ -96,9 +99,8 @@ def compile_graph(
         _disable_buffer_donation()
     frozen = _parameters(module) if options.freeze and kind == "inference" else frozenset()
     parameters = FrozenParameters(frozen, relies_on_versions=options.freeze == "versions")
-    saves_memory = options.memory_budget is not None
     with unset_fake_temporarily():  # lowerings make constants
-        return _compile_graph(module, kind, report, parameters, saves_memory, _n_visible(kind))
+        return _compile_graph(module, kind, report, parameters, _n_visible(kind))
 
 
 def _metadata() -> Any:
@@ -144,7 +146,6 @@ def _compile_graph(
     kind: str,
     report: Report,
     parameters: FrozenParameters,
-    saves_memory: bool,
     n_visible: int,
 ) -> Compiled:
     begin = time.perf_counter()
@@ -157,7 +158,7 @@ def _compile_graph(
     lowered = lowering.run()
     if lowered is not None:
         entry.n_sessions = 1
-        compiled: Any = executor_of(lowered, torch.get_num_threads(), is_backward, saves_memory)
+        compiled: Any = executor_of(lowered, torch.get_num_threads(), is_backward)
         compiled._boxed_call = True
         entry.executor = compiled
     else:
@@ -165,7 +166,9 @@ def _compile_graph(
         logger.info("%s graph: %d calls run in torch", kind, len(entry.fallbacks))
         whole = split_graph(module, lowering.fallbacks, gradients)
         _compile_parts(whole, entry, parameters, gradients)
-        compiled = SplitGraph(whole, release_pages if saves_memory and is_backward else None)
+        compiled = SplitGraph(whole)
+        if is_backward:
+            compiled = with_zeros(compiled, module)
     entry.seconds = time.perf_counter() - begin
     return compiled  # type: ignore[no-any-return]
 

@@ -14,6 +14,7 @@ from torch._inductor.output_code import OutputCode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from sardonyx.base.records import as_dict, frozen
+from sardonyx.dynamo.absent_gradients import BackwardExecutor
 from sardonyx.dynamo.executor import Executor
 from sardonyx.dynamo.freezing import FreezingExecutor, executor_of
 from sardonyx.dynamo.lower import LoweredGraph
@@ -37,7 +38,6 @@ class CachedGraph(OutputCode):
         self._boxed_call = True  # of the object: torch's wrappers copy its attributes
         self._run, self._kind, self._n_nodes = run, kind, n_nodes
         self._stored: StoredGraph | None = None
-        self._saves_memory = False
 
     def __call__(self, inputs: Any) -> Any:
         """Run with the torch graph's arguments, in a list that is emptied."""
@@ -45,9 +45,8 @@ class CachedGraph(OutputCode):
 
     def prepare_for_serialization(self) -> None:
         """Replace the executor by what it is made of; torch calls this on a copy."""
-        if not isinstance(self._run, (Executor, FreezingExecutor)):
+        if not isinstance(self._run, (Executor, BackwardExecutor, FreezingExecutor)):
             raise BypassAOTAutogradCache("calls of the graph run in torch")
-        self._saves_memory = self._run.saves_memory
         self._stored, self._run = store(self._run.lowered), None
         CachedGraph.n_stored += 1
 
@@ -57,9 +56,7 @@ class CachedGraph(OutputCode):
         begin = time.perf_counter()
         with unset_fake_temporarily():
             is_backward = self._kind == "backward"
-            self._run = executor_of(
-                load(self._stored), torch.get_num_threads(), is_backward, self._saves_memory
-            )
+            self._run = executor_of(load(self._stored), torch.get_num_threads(), is_backward)
         report = CURRENT_REPORT.get()
         if report is not None:
             seconds = time.perf_counter() - begin

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sardonyx._native import Caching, TensorExchange
 from sardonyx.base.torch_tensor import Borrowed
@@ -58,6 +60,20 @@ def release_pages() -> None:
     pool_for(_TRAINING).release_cached()
 
 
+@cache
+def release_pages_before_updates() -> None:
+    """Release pages before each step of an optimizer, which allocates temporaries of its own.
+
+    Sardonyx's optimizers do not, and a step that is being compiled has none yet.
+    """
+
+    def release(optimizer: Any, *_: Any) -> None:
+        if not torch.compiler.is_compiling() and not getattr(optimizer, "updates_in_place", False):
+            release_pages()
+
+    register_optimizer_step_pre_hook(release)
+
+
 def _session(lowered: LoweredGraph, threads: int, is_backward: bool) -> InferenceSession:
     """Return the session of a forward or backward graph on its device."""
     options = SessionOptions()
@@ -80,16 +96,8 @@ def _session(lowered: LoweredGraph, threads: int, is_backward: bool) -> Inferenc
 class Executor:
     """A lowered graph with its session. Thread-safe, as sessions are."""
 
-    def __init__(
-        self,
-        lowered: LoweredGraph,
-        threads: int,
-        is_backward: bool = False,
-        saves_memory: bool = False,
-    ) -> None:
+    def __init__(self, lowered: LoweredGraph, threads: int, is_backward: bool = False) -> None:
         self.lowered = lowered
-        self.saves_memory = saves_memory  # return freed pages to the system after a backward graph
-        self._releases_pages = saves_memory and is_backward
         self.session = _session(lowered, threads, is_backward)
         self._run = self._on_host if lowered.device.type == "cpu" else self._on_device
         inputs = {v.name: v.tensor for v in lowered.model.graph.inputs}
@@ -134,8 +142,6 @@ class Executor:
             outputs = self._run(feed)
         except InvalidArgument as error:  # what a run can find wrong is an index, as in eager torch
             raise IndexError(str(error)) from error
-        if self._releases_pages:
-            release_pages()
         for index, perm in self._permuted.items():
             # Not a view, which torch does not let users write to after a compiled function.
             strided: Any = outputs[index].permute(perm)

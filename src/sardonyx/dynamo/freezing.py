@@ -27,6 +27,7 @@ import torch
 from sardonyx._native import MemoryDigest
 from sardonyx.base.locks import Lock
 from sardonyx.base.records import field, mutable, replace
+from sardonyx.dynamo.absent_gradients import BackwardExecutor
 from sardonyx.dynamo.executor import Executor, as_array, items
 from sardonyx.dynamo.lower import LoweredGraph
 from sardonyx.graph.const import ArrayConst, Const, Source, SourceConst
@@ -64,8 +65,6 @@ class FreezingExecutor:
     The parameters of the first call are frozen immediately, those of other modules in their second
     call. A session is dropped when one of its parameters is freed.
     """
-
-    saves_memory: Final = False  # as Executor has it: inference graphs have no backward pass
 
     def __init__(self, lowered: LoweredGraph, threads: int) -> None:
         self.lowered = lowered
@@ -159,13 +158,13 @@ class FreezingExecutor:
         return self._open
 
 
-def executor_of(
-    lowered: LoweredGraph, threads: int, is_backward: bool = False, saves_memory: bool = False
-) -> Any:
+def executor_of(lowered: LoweredGraph, threads: int, is_backward: bool = False) -> Any:
     """Return the executor of a lowered graph: one that freezes parameters, if it has any."""
     if lowered.parameters:
         return FreezingExecutor(lowered, threads)
-    return Executor(lowered, threads, is_backward, saves_memory)
+    if is_backward:
+        return BackwardExecutor(lowered, threads)
+    return Executor(lowered, threads)
 
 
 def with_constants(lowered: LoweredGraph, constants: Mapping[str, Const]) -> LoweredGraph:

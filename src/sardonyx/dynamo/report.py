@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from torch._dynamo.utils import counters, get_compilation_metrics
 
@@ -27,10 +26,6 @@ _RECOMPILED: Final = (
 )
 
 
-def _latest_run(pair: tuple[str, Executor]) -> int:
-    return pair[1].runs[1]
-
-
 @mutable
 class GraphReport:
     """One compiled torch graph."""
@@ -41,7 +36,13 @@ class GraphReport:
     fallbacks: list[Fallback] = field(default_factory=list)
     seconds: float = 0.0  # to lower and compile
     is_cached: bool = False  # the lowered graph was loaded from the cache
-    executor: Executor | None = None  # if one session runs all of it
+    executor: Any = None  # if sessions run all of it: of `Executor` or a class that contains some
+
+    @property
+    def latest_executor(self) -> Executor | None:
+        """The executor that ran last."""
+        executor: Executor | None = getattr(self.executor, "latest", self.executor)
+        return executor
 
     def lines(self) -> list[str]:
         """Return the graph's summary, and each op that runs in torch."""
@@ -55,6 +56,23 @@ class GraphReport:
             f"  {n} x {op} runs in torch: {reason}" + (f" [{source}]" if source else "")
             for (op, reason, source), n in counts.items()
         ]
+
+
+def _latest_step(ran: list[tuple[str, Executor]]) -> list[tuple[str, Executor]]:
+    """Return the end of a list of executors, by run, that belongs to the latest step.
+
+    It begins after the previous run of the last executor or, if that ran once only, at the forward
+    graph that its backward graphs are balanced by.
+    """
+    since = ran[-1][1].runs[0] if ran else 0
+    if since:
+        return [pair for pair in ran if pair[1].runs[1] > since]
+    n_backward = 0
+    for begin in reversed(range(len(ran))):
+        n_backward += 1 if ran[begin][0] == "backward" else -1
+        if n_backward <= 0:
+            return ran[begin:]
+    return ran
 
 
 @mutable
@@ -83,15 +101,14 @@ class Report:
             file.write(memory_page({"": self.step_memory()}, {}).encode())
 
     def step_memory(self) -> StepMemory:
-        """Return the memory of the graphs that ran since the run before the latest one.
+        """Return the memory of the graphs of the latest step, in the order of their runs.
 
         Others were compiled for other sizes or settings. Inference graphs are not part of a step.
         """
-        pairs = [(g.kind, g.executor) for g in self.graphs if g.kind != "inference"]
-        ran = [(kind, e) for kind, e in pairs if e is not None and e.shapes]
-        since, _ = max((e.runs for _, e in ran), key=itemgetter(1), default=(0, 0))
-        latest = sorted((pair for pair in ran if pair[1].runs[1] > since), key=_latest_run)
-        return StepMemory(tuple(graph_memory(kind, e) for kind, e in latest))
+        executors = [(g.kind, g.latest_executor) for g in self.graphs if g.kind != "inference"]
+        ran = [(kind, e) for kind, e in executors if e is not None and e.shapes]
+        ran.sort(key=lambda pair: pair[1].runs[1])
+        return StepMemory(tuple(graph_memory(kind, e) for kind, e in _latest_step(ran)))
 
     def __str__(self) -> str:
         lines = [line for graph in self.graphs for line in graph.lines()]

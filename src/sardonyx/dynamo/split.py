@@ -108,9 +108,7 @@ class SplitGraph:
     session frees saved activations while it runs.
     """
 
-    def __init__(self, whole: fx.GraphModule, at_end: Callable[[], None] | None = None) -> None:
-        """`at_end` is called after each run."""
-        self._at_end = at_end
+    def __init__(self, whole: fx.GraphModule) -> None:
         nodes = list(whole.graph.nodes)
         self._inputs = [n for n in nodes if n.op == "placeholder"]
         self._results = nodes[-1].args[0]
@@ -135,8 +133,6 @@ class SplitGraph:
             for node in call.last_read:
                 del values[node]
             values[call.node] = call.run(given)
-        if self._at_end is not None:
-            self._at_end()
         return fx.node.map_arg(self._results, values.__getitem__)
 
 

@@ -184,6 +184,7 @@ class FusedStep(torch.optim.Optimizer):
     kernel: ClassVar[str]
     row_major: ClassVar[bool] = False
     states_on_first_step: ClassVar[bool] = False  # the kernel writes them
+    updates_in_place: ClassVar[bool] = True  # a step allocates no memory to speak of
 
     max_norm: float | None = None
     grad_norm: Tensor | None = None  # of the last step, before clipping; None without max_norm

@@ -59,6 +59,7 @@ function(sardonyx_kernels target)
     target_compile_options(${library} PRIVATE
       ${SARDONYX_FLAGS_${isa}} ${level} -fno-exceptions -fno-rtti -fno-math-errno -fno-trapping-math
       -ffp-contract=fast -Wall -Wextra -Wshadow -Wno-psabi)
+    sardonyx_precompile(${library} ${PROJECT_SOURCE_DIR}/native/simd/vec.h)
     add_custom_command(TARGET ${library} POST_BUILD VERBATIM
       COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/isa_symbols.py
               ${CMAKE_NM} $<TARGET_FILE:${library}> ${isa})

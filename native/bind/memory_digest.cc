@@ -32,12 +32,14 @@ void bind_memory_digest(nb::module_& m) {
           "spans"_a, "Spans are (address, bytes); the caller keeps the memory alive.")
       .def(
           "compute",
-          [](const MemoryDigest& self, int threads) {
+          [](MemoryDigest& self, int threads) {
             GilRelease nogil;
             ensure_threads(threads);
             return self.compute(threads);
           },
-          "threads"_a, "Return a digest of all bytes, the same for any number of threads.");
+          "threads"_a, "Return a digest of all bytes, the same for any number of threads.")
+      .def_prop_ro("watched_bytes", &MemoryDigest::watched_bytes,
+                   "How many bytes are watched for writes instead of being read.");
 }
 
 }  // namespace sdx

@@ -720,3 +720,7 @@ class MemoryDigest:
 
     def compute(self, threads: int) -> int:
         """Return a digest of all bytes, the same for any number of threads."""
+
+    @property
+    def watched_bytes(self) -> int:
+        """How many bytes are watched for writes instead of being read."""

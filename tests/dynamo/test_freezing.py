@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import gc
+import mmap
+import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -117,6 +122,84 @@ def test_memory_digests(threads: int) -> None:
     assert MemoryDigest([]).compute(threads) == MemoryDigest([(0, 0)]).compute(1)
 
 
+def _read_from_a_pipe(memory: np.ndarray[Any, Any]) -> None:
+    """The kernel writes, not an instruction of this process."""
+    ends = os.pipe()
+    os.write(ends[1], b"written")
+    with open(ends[0], "rb", buffering=0) as file:
+        file.readinto(memory[2**19 + 5 : 2**19 + 9].data)
+    os.close(ends[1])
+
+
+def _write_in_a_thread(memory: np.ndarray[Any, Any]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(memory.fill, 3).result()
+
+
+def _write_after_a_fork(memory: np.ndarray[Any, Any]) -> None:
+    """Pages of a parent are copied on their first write after a fork."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+        child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    memory[2**20] ^= 1
+
+
+WRITES: dict[str, Callable[[np.ndarray[Any, Any]], Any]] = {
+    "the first byte": lambda m: m.__setitem__(0, 9),
+    "the last byte": lambda m: m.__setitem__(-1, 9),
+    "a page": lambda m: m[2**19 : 2**19 + 4096].__imul__(3),
+    "everything": lambda m: m.fill(7),
+    "memset": lambda m: ctypes.memset(m.ctypes.data + 2**20, 3, 1),
+    "a system call": _read_from_a_pipe,
+    "a thread": _write_in_a_thread,
+    "after a fork": _write_after_a_fork,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_digests_follow_writes_to_watched_memory(
+    write: Callable[[np.ndarray[Any, Any]], Any], is_shared: bool
+) -> None:
+    """Also those of several digests of one memory, and of memory that cannot be watched."""
+    anonymous = mmap.mmap(-1, 2**21 + 4096)
+    shared = np.frombuffer(anonymous, np.uint8)[40 : 2**21 + 40]
+    memory = shared if is_shared else np.zeros(2**21 + 40, np.uint8)[40:]
+    memory[:] = np.arange(2**21, dtype=np.uint8)
+    span = (memory.ctypes.data, memory.nbytes)
+    digests = [MemoryDigest([span]), MemoryDigest([span]), MemoryDigest([(span[0] + 64, 2**20)])]
+    before = [[digest.compute(1) for digest in digests] for _ in range(8)]
+    assert all(values == before[0] for values in before)
+    watched = [digest.watched_bytes for digest in digests]
+    assert watched[0] == watched[1]
+    assert watched[2] == 0
+    assert not (is_shared and watched[0])
+    write(memory)
+    for _ in range(2):
+        for digest, value in zip(digests[:2], before[0], strict=False):
+            assert digest.compute(1) != value
+        for digest in digests:
+            assert digest.compute(2) == digest.compute(1)
+
+
+def test_a_child_process_reads_watched_memory() -> None:
+    memory = np.ones(2**20, np.uint8)
+    digest = MemoryDigest([(memory.ctypes.data, memory.nbytes)])
+    before = [digest.compute(1) for _ in range(8)][-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        is_same = digest.compute(1) == before
+        memory[2**19] = 3
+        os._exit(0 if is_same and digest.compute(1) != before else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert digest.compute(1) == before
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -193,6 +276,35 @@ def test_results_follow_changes(name: str, made: list[FreezingExecutor]) -> None
         assert_equal(module, call)
     if name not in ("another memory format", "another type and back"):
         assert not torch.allclose(before, call(X))
+
+
+LARGE_CHANGES: dict[str, Callable[[Any], Any]] = {
+    "one element through data": lambda m: m[0].weight.data[500, 7].neg_(),
+    "writes through numpy": lambda m: m[0].weight.detach().numpy().__imul__(2),
+    "an older array": lambda m: m.array.__imul__(2),
+    "load_state_dict": loaded,
+    "other memory": lambda m: setattr(m[0].weight, "data", torch.randn(512, 512)),
+    "freed and made again": lambda m: m.__setitem__(0, nn.Linear(512, 512)),
+}
+
+
+@pytest.mark.parametrize("change", LARGE_CHANGES.values(), ids=LARGE_CHANGES)
+@torch.no_grad()
+def test_results_follow_changes_of_watched_parameters(
+    change: Callable[[Any], Any], made: list[FreezingExecutor]
+) -> None:
+    torch.manual_seed(0)
+    module: Any = nn.Sequential(nn.Linear(512, 512), nn.Tanh()).eval()
+    module.array = module[0].weight.detach().numpy()
+    x, call = torch.randn(2, 512), compiled(module)
+    for _ in range(3):
+        for _ in range(9):
+            assert_equal(module, call, x)
+        before = call(x)
+        change(module)
+        for _ in range(2):
+            assert_equal(module, call, x)
+        assert not torch.allclose(before, call(x))
 
 
 @torch.no_grad()

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import torch
 from torch import fx
+from torch._C._autograd import _get_sequence_nr
 from torch._functorch._aot_autograd import runtime_wrappers
-from torch.autograd import _get_sequence_nr
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.base.locks import Lock

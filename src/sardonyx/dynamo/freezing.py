@@ -6,7 +6,8 @@ made from.
 
 - Torch counts writes to a tensor (`Tensor._version`), and `.data = ...` gives it other memory.
 - Writes that torch does not count (`p.data[i] = 0`, `p.numpy()`) are found by a digest of all
-  bytes. Reading them costs less than packing the weights in each call would;
+  bytes. Reading them costs less than packing the weights in each call would. After some calls
+  without a change only pages that the kernel says were written are read, where it can say that;
   `freeze="versions"` compares `Tensor._version` only.
 
 After a change the parameters are inputs again, until the calls since then have taken as long as

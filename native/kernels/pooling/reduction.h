@@ -1,5 +1,6 @@
 // The reductions of pooling: an initial value, one more element, and the final value, on vectors of
-// neighbouring channels. `join` combines partial results of global pooling.
+// neighbouring channels or pixels. `join` combines partial results. A count is one number, or one
+// for each lane.
 #pragma once
 
 #include "simd/vec.h"
@@ -18,7 +19,10 @@ struct MaxReduction {
   SDX_INLINE Vec<T> start() const { return splat(kLowest<T>); }
   SDX_INLINE Vec<T> step(Vec<T> total, Vec<T> x) const { return vmax(total, x); }
   SDX_INLINE Vec<T> join(Vec<T> a, Vec<T> b) const { return vmax(a, b); }
-  SDX_INLINE Vec<T> finish(Vec<T> total, float) const { return total; }
+  template <class Count>
+  SDX_INLINE Vec<T> finish(Vec<T> total, Count) const {
+    return total;
+  }
 };
 
 struct MeanReduction {
@@ -26,7 +30,10 @@ struct MeanReduction {
   SDX_INLINE f32v start() const { return f32v{}; }
   SDX_INLINE f32v step(f32v total, f32v x) const { return total + x; }
   SDX_INLINE f32v join(f32v a, f32v b) const { return a + b; }
-  SDX_INLINE f32v finish(f32v total, float count) const { return total / count; }
+  template <class Count>
+  SDX_INLINE f32v finish(f32v total, Count count) const {
+    return total / count;
+  }
 };
 
 // The p-norm, (sum |x|^p)^(1/p).
@@ -48,7 +55,8 @@ struct NormReduction {
     }
     return total + power;
   }
-  SDX_INLINE f32v finish(f32v total, float) const {
+  template <class Count>
+  SDX_INLINE f32v finish(f32v total, Count) const {
     if (p == 1) return total;
     f32v y;
     for (int i = 0; i < kLanes; ++i)

@@ -1,8 +1,7 @@
 // MaxPool, AveragePool and LpPool over channels-last images: a vector holds neighbouring channels,
 // so every tap of a window is one contiguous load and no transpose is needed. The taps that meet
 // the input are a range along each axis; padding is never read.
-#include "kernels/window.h"
-
+#include "kernels/pooling/counts.h"
 #include "kernels/pooling/kernels.h"
 #include "kernels/pooling/reduction.h"
 #include "kernels/row_stride.h"
@@ -13,9 +12,8 @@ namespace {
 struct PoolArgs {
   Window window;
   int64_t channels;
-  int64_t pitch;             // elements between output pixels
-  bool counts_pads;          // count_include_pad of AveragePool
-  int64_t limits[kSpatial];  // then: the end of the padded input, up to which elements count
+  int64_t pitch;  // elements between output pixels
+  Counted counted;
   int64_t p;
 };
 
@@ -29,20 +27,9 @@ SDX_INLINE void set_taps(const PoolArgs& a, const Pixel& pixel, int axis, TapRan
   taps.last[axis] = a.window.axis[axis].last_tap(pixel.at[axis]);
 }
 
-// The divisor of AveragePool: the window's elements inside the input, or inside the padded input.
-// Elements that ceil_mode adds beyond the padding never count.
-float window_count(const PoolArgs& a, const Pixel& pixel, const TapRange& taps) {
+float window_count(const PoolArgs& a, const Pixel& pixel) {
   float count = 1;
-  for (int i = 0; i < kSpatial; ++i) {
-    const Axis& axis = a.window.axis[i];
-    int64_t n = taps.last[i] - taps.first[i];
-    if (a.counts_pads) {
-      const int64_t remaining = a.limits[i] - pixel.at[i] * axis.stride;
-      n = remaining <= 0 ? 0 : (remaining + axis.dilation - 1) / axis.dilation;
-      n = n < axis.taps ? n : axis.taps;
-    }
-    count *= float(n < 0 ? 0 : n);
-  }
+  for (int i = 0; i < kSpatial; ++i) count *= float(a.counted.along(a.window, i, pixel.at[i]));
   return count;
 }
 
@@ -84,7 +71,7 @@ void pool_line(const PoolArgs& a, const Reduction& reduction, const Data& data, 
   for (int i = 0; i < kSpatial; ++i) set_taps(a, pixel, i, taps);
   for (; pixel.at[2] < outs; ++pixel.at[2], y += a.pitch) {
     set_taps(a, pixel, 2, taps);
-    const float count = window_count(a, pixel, taps);
+    const float count = window_count(a, pixel);
     int64_t c = 0;
     for (; c + kWide <= a.channels; c += kWide)
       pool_vectors<4>(a, reduction, x + c, pixel, taps, count, y + c, Full{});
@@ -140,14 +127,11 @@ Status max_pool(const Call& call, Plan& plan) {
   return {};
 }
 
-// ints, then: count_include_pad, and along each axis the end of the padded input.
+// ints, then: as read_counted has them.
 Status average_pool_f32(const Call& call, Plan& plan) {
   PoolArgs* args = add_pool(call, plan, average_lines);
   const int n = call.in[0].rank - 2;
-  const int64_t* more = call.ints + 4 * n;
-  args->counts_pads = more[0] != 0;
-  for (int i = 0; i < kSpatial; ++i) args->limits[i] = 1;
-  for (int i = 0; i < n; ++i) args->limits[kSpatial - n + i] = more[1 + i];
+  args->counted = read_counted(call.ints + 4 * n, n);
   return {};
 }
 

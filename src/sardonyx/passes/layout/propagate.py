@@ -1,6 +1,6 @@
 """NHWC layout propagation: chooses NCHW or NHWC for each value, by the bytes Transposes move.
 
-Convolutions and poolings run on channels-last images [batch, *spatial, channels] only. Every other
+Convolutions run on channels-last images [batch, *spatial, channels] only. Every other
 op that has an NHWC rule (`layout/rules.py`) follows them where that moves fewer bytes through
 Transposes; where a value is needed in both layouts, a Transpose converts it.
 """

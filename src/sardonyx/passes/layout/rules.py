@@ -308,7 +308,7 @@ def weight_gradient(node: Node, rank: int) -> NhwcRule:
 
 
 def pooling(node: Node, rank: int) -> NhwcRule | None:
-    """Poolings: the internal ops of the same names are NHWC."""
+    """Poolings, which have kernels for both layouts: internal ops of the same names are NHWC."""
     has_kernel = input_of(node, 0).tensor.dtype in (F32, I8, U8)
     if any(v.is_used for v in node.outputs[1:]):  # the indices of MaxPool
         if not _is_float32(node) or node.attrs["storage_order"]:
@@ -316,7 +316,9 @@ def pooling(node: Node, rank: int) -> NhwcRule | None:
         return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, "IndexedMaxPool"))
     if not has_kernel:
         return None
-    return NhwcRule((0,), requires_nhwc=True, op=lookup(INTERNAL, node.op.name))
+    has_unused_outputs = len(node.outputs) > 1  # which the internal op does not have
+    op = lookup(INTERNAL, node.op.name)
+    return NhwcRule((0,), requires_nhwc=has_unused_outputs, op=op)
 
 
 def quantized_image(node: Node, rank: int) -> NhwcRule:

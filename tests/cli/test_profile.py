@@ -252,6 +252,12 @@ _SCALARS = {"is_causal": 1, "scale": 1.0, "keep_scale": 1.0}
             2 * 14 * 48 * 12,
         ),
         (_step("linear_f32", "LinearRegressor", [(9, 20), (3, 20)], [(9, 3)]), 2 * 9 * 3 * 20),
+        (
+            _step("linear_columns_f32", "LinearRegressor", [(9, 20), (20, 16)], [(9, 3)]),
+            2 * 9 * 3 * 20,
+        ),
+        (_step("matrix_determinant", "Det", [(5, 9, 9)], [(5,)]), 5 * 2 * 9**3 // 3),
+        (_step("matrix_inverse", "Inverse", [(5, 9, 9)], [(5, 9, 9)]), 5 * 2 * 9**3),
         (_step("loss", "SoftmaxCrossEntropyLoss", [(9, 20), (9,)], [()]), 2 * 7 * 180),
         (_step("loss", "NegativeLogLikelihoodLoss", [(9, 20), (9,)], [()]), 0),
     ],
@@ -385,11 +391,11 @@ def test_trace(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_trace_of_what_python_runs(tmp_path: pathlib.Path) -> None:
     """Steps without a kernel are steps too."""
-    path = _model(tmp_path / "m.onnx", "Bernoulli", (3, 4), seed=1.0)
-    report = _report(path, (3, 4))
+    path = _model(tmp_path / "m.onnx", "DynamicTimeWarping", (1, 4), domain="com.microsoft")
+    report = _report(path, (1, 4))
     assert "in Python" in report.families()
     made = [e for e in trace(report)["traceEvents"] if e.get("name") == "the node"]
-    assert made[0]["args"]["outputs"] == [["float32", [3, 4]]]
+    assert made[0]["args"]["outputs"] == [["int32", [2, 4]]]
 
 
 def test_start(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,9 @@ namespace sdx::SDX_ISA {
 // (estimator_output.h).
 Status linear_f32(const Call& call, Plan& plan);
 Status linear_f64(const Call& call, Plan& plan);
+// The same for scores of float32 with weights [width, targets]; targets and intercepts are padded
+// to a multiple of 16. Post-transforms: none, softmax and logistic; no binary rule.
+Status linear_columns_f32(const Call& call, Plan& plan);
 // SVMClassifier and SVMRegressor. Operands: x; support vectors [feature, vector], sorted by class,
 // and their squared norms; weights [opponent, vector]; rho by pair of classes; vectors and labels
 // by class; slopes and shifts of Platt scaling by pair. ints: the output rule, then the kernel

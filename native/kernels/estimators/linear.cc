@@ -1,10 +1,12 @@
-// Linear models: scores = x W^T + intercepts, one dot product per row and target, followed by the
-// estimator's post-transform (kernels/estimator_output.h). Targets are few, so this is a small-n
-// matrix product for which packing would not pay.
+// Linear models: scores = x W^T + intercepts, followed by the estimator's post-transform
+// (kernels/estimator_output.h). With few targets, or in float64, a score is one dot product per
+// row.
 #include "kernels/estimator_output.h"
 #include "kernels/estimators/kernels.h"
 #include "kernels/features/batch.h"
+#include "simd/math.h"
 #include "simd/reduction.h"
+#include "simd/softmax_exp.h"
 
 namespace sdx::SDX_ISA {
 namespace {
@@ -100,6 +102,98 @@ Status linear_rows(const void* args, const Data& data, int64_t begin, int64_t en
   return {};
 }
 
+// Models of float32 with several targets. Lanes of the product are targets, and those of what
+// follows are rows: a class's score in all rows of an item is one vector, or a few.
+struct ColumnsArgs {
+  OutputRule rule;
+  Batch batch;
+  int64_t pitch;  // targets with their padding
+};
+
+constexpr int kItemRows = int(kRowsPerItem);
+
+// Scores of 16 rows, of which the last may repeat: [row, pitch].
+void score_item(const ColumnsArgs& a, const float* const* x, const float* weights,
+                const float* intercepts, float* scores) {
+  constexpr int kTogether = 8;  // rows
+  for (int64_t t = 0; t < a.pitch; t += kLanes)
+    for (int first = 0; first < kItemRows; first += kTogether) {
+      f32v sums[kTogether] = {};
+      for (int64_t i = 0; i < a.batch.width; ++i) {
+        const f32v w = load(weights + i * a.pitch + t);
+        for (int r = 0; r < kTogether; ++r) sums[r] += w * x[first + r][i];
+      }
+      const f32v shift = load(intercepts + t);
+      for (int r = 0; r < kTogether; ++r)
+        store(scores + (first + r) * a.pitch + t, sums[r] + shift);
+    }
+}
+
+// The class of the largest score in each row; NaN loses against all others, and the first wins.
+void find_classes(const float* s, int64_t n, int32_t* classes, float* tops) {
+  for (int lane = 0; lane < kItemRows; lane += kLanes) {
+    f32v top = splat(-kInf);
+    i32v best{};
+    for (int64_t t = 0; t < n; ++t) {
+      const f32v v = load(s + t * kItemRows + lane);
+      const i32v is_better = v > top;
+      best = is_better ? splat(int32_t(t)) : best;
+      top = is_better ? v : top;
+    }
+    store(classes + lane, best);
+    store(tops + lane, top);
+  }
+}
+
+// Softmax or logistic of n scores of each row, in place.
+void transform_columns(float* s, int64_t n, Post post, const float* tops) {
+  for (int lane = 0; lane < kItemRows; lane += kLanes) {
+    const f32v top = load(tops + lane);
+    f32v total{};
+    for (float* at = s + lane; at < s + n * kItemRows; at += kItemRows) {
+      const f32v x = load(at), y = post == Post::logistic ? vsigmoid(x) : vexp_softmax(x - top);
+      store(at, y);
+      total += y;
+    }
+    if (post == Post::softmax)
+      for (float* at = s + lane; at < s + n * kItemRows; at += kItemRows)
+        store(at, load(at) / total);
+  }
+}
+
+// Items: 16 rows.
+Status linear_items(const void* args, const Data& data, int64_t begin, int64_t end) {
+  const auto& a = *static_cast<const ColumnsArgs*>(args);
+  const int64_t n = a.rule.n_scores;
+  auto* scores = reinterpret_cast<float*>(data.local);
+  float *columns = scores + kItemRows * a.pitch, tops[kItemRows];
+  int32_t classes[kItemRows];
+  const bool has_labels = a.rule.label_rule == LabelRule::argmax;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t first = item * kItemRows;
+    const int count = a.batch.n_rows - first < kItemRows ? int(a.batch.n_rows - first) : kItemRows;
+    const float* x[kItemRows];
+    for (int r = 0; r < kItemRows; ++r)
+      x[r] = input<float>(data, kX) + (first + (r < count ? r : count - 1)) * a.batch.row_stride;
+    score_item(a, x, input<float>(data, kWeights), input<float>(data, kIntercepts), scores);
+    float* y = output<float>(data, has_labels ? 1 : 0) + first * n;
+    const bool is_changed = a.rule.post != Post::none;
+    if (has_labels || is_changed) {
+      for (int r = 0; r < kItemRows; ++r)
+        for (int64_t t = 0; t < n; ++t) columns[t * kItemRows + r] = scores[r * a.pitch + t];
+      find_classes(columns, n, classes, tops);
+      for (int r = 0; r < count && has_labels; ++r)
+        output<int64_t>(data, 0)[first + r] = input<int64_t>(data, kLabels)[classes[r]];
+    }
+    if (is_changed) transform_columns(columns, n, a.rule.post, tops);
+    const int64_t row_step = is_changed ? 1 : a.pitch, step = is_changed ? kItemRows : 1;
+    const float* from = is_changed ? columns : scores;
+    for (int r = 0; r < count; ++r)
+      for (int64_t t = 0; t < n; ++t) y[r * n + t] = from[r * row_step + t * step];
+  }
+  return {};
+}
+
 template <class T>
 SDX_INLINE Status linear(const Call& call, Plan& plan) {
   auto* a = plan.make<LinearArgs>();
@@ -115,6 +209,17 @@ SDX_INLINE Status linear(const Call& call, Plan& plan) {
 
 }  // namespace
 
+Status linear_columns_f32(const Call& call, Plan& plan) {
+  auto* a = plan.make<ColumnsArgs>();
+  a->rule = read_output_rule(call.ints);
+  a->batch = batch_of(call.in[kX]);
+  a->pitch = call.in[kIntercepts].count();
+  plan.args = a;
+  plan.local_bytes = kItemRows * (a->pitch + a->rule.n_scores) * int64_t(sizeof(float));
+  plan.add(linear_items, items_of(a->batch.n_rows),
+           kItemRows * (a->pitch * a->batch.width / 16 + 4 * a->rule.n_scores));
+  return {};
+}
 Status linear_f32(const Call& call, Plan& plan) { return linear<float>(call, plan); }
 Status linear_f64(const Call& call, Plan& plan) { return linear<double>(call, plan); }
 

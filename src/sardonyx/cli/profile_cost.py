@@ -112,6 +112,19 @@ def _dense_features(node: Node, operands: Operands) -> int:
     return 2 * math.prod(_dims(operands, 0)[:-1]) * math.prod(_dims(operands, 1))
 
 
+def _padded_targets(node: Node, operands: Operands) -> int:
+    """Count dot products of each row with the weights of targets, which have padding."""
+    scores = operands.outputs[-1]
+    assert scores is not None
+    return 2 * math.prod(scores.dims) * _dims(operands, 1)[0]
+
+
+def _elimination(operands: Operands) -> int:
+    """Count the products and sums of the inversion of each matrix."""
+    x = _dims(operands, 0)
+    return 2 * math.prod(x) * x[-1]
+
+
 def _convolution(node: Node, operands: Operands) -> int:
     """Count the products of each output with its window; of each input, if it is transposed."""
     is_transposed = node.op.name == "ConvTranspose"
@@ -231,7 +244,10 @@ RULES: Final[Mapping[str, Callable[[Node, Operands], int]]] = {
     **dict.fromkeys(_BY_STATE, _recurrence_by_state),
     "attention": _attention,
     "linear_attention": _linear_attention,
+    "linear_columns_f32": _padded_targets,
     "loss": _loss,
+    "matrix_determinant": lambda node, operands: _elimination(operands) // 3,
+    "matrix_inverse": lambda node, operands: _elimination(operands),
     "moe": _experts,
 }
 _BF16: Final = "_bf16"  # suffix of kernels that multiply bfloat16

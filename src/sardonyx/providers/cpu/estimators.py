@@ -26,6 +26,10 @@ from sardonyx.providers.cpu.scores import (
     labels_value,
 )
 
+_MIN_COLUMNS: Final = 3  # scores, from which lanes of scores are faster than dot products
+_PADDED: Final = 16  # scores of the native kernel are padded to a multiple
+_BY_COLUMNS: Final = tuple(POSTS.index(post) for post in (b"NONE", b"SOFTMAX", b"LOGISTIC"))
+
 
 def _linear(x: Value, attrs: dict[str, Any], rule: OutputRule, labels: Value | None) -> Call | No:
     """Call a linear model; it computes in float64 unless the features are float32."""
@@ -36,11 +40,16 @@ def _linear(x: Value, attrs: dict[str, Any], rule: OutputRule, labels: Value | N
         intercepts = np.zeros(max(n, 0))
     if n < 1 or weights is None or weights.size % n or intercepts.size != n:
         return No("coefficients or intercepts do not fit the scores")
-    operands = (
-        array_constant(weights.astype(kind).reshape(n, -1)),
-        array_constant(intercepts.astype(kind)),
-        labels,
-    )
+    weights = weights.astype(kind).reshape(n, -1)
+    if is_single and n >= _MIN_COLUMNS and rule.label_rule != BINARY and rule.post in _BY_COLUMNS:
+        padding = (0, -n % _PADDED)
+        operands = (
+            array_constant(np.ascontiguousarray(np.pad(weights, (padding, (0, 0))).T)),
+            array_constant(np.pad(intercepts.astype(kind), padding)),
+            labels,
+        )
+        return Call("linear_columns_f32", (x, *operands), rule.ints)
+    operands = array_constant(weights), array_constant(intercepts.astype(kind)), labels
     return Call("linear_f32" if is_single else "linear_f64", (x, *operands), rule.ints)
 
 

@@ -1,6 +1,8 @@
 // CumSum and CumProd (prefix sums and products): floats accumulate in double, integers wrap around.
 // A prefix sum is sequential along its axis, so vectors and instruction-level parallelism come from
 // the other axes.
+#include <utility>
+
 #include "kernels/axes.h"
 #include "kernels/elements.h"
 #include "kernels/reduce/kernels.h"
@@ -80,12 +82,68 @@ void run_rows(const CumulativeArgs& a, const T* const* x, T* const* y) {
   }
 }
 
+// Lane i of the result is lane i - kBy, and those below are `fill`.
+template <int kBy, class V, int... kIndex>
+SDX_INLINE V shifted(V v, V fill, std::integer_sequence<int, kIndex...>) {
+  return __builtin_shufflevector(fill, v,
+                                 (kIndex < kBy ? 0 : int(sizeof...(kIndex)) + kIndex - kBy)...);
+}
+
+// Prefix totals of one vector's lanes, in log2(lanes) steps.
+template <class Op, int kBy = 1, class W>
+SDX_INLINE Vec<W> scan_lanes(Vec<W> v) {
+  if constexpr (kBy >= kLanesOf<W>) {
+    return v;
+  } else {
+    constexpr std::make_integer_sequence<int, kLanesOf<W>> lanes{};
+    const Vec<W> before = shifted<kBy>(v, splat(W(Op::kStart)), lanes);
+    return scan_lanes<Op, 2 * kBy, W>(Op::step(before, v));
+  }
+}
+
+// One contiguous row, forwards: vectors are scanned by themselves, and the total so far is added.
+// The order of a row's additions does not depend on the number of rows.
+template <class Op, class T>
+void scan_row(const CumulativeArgs& a, const T* x, T* y) {
+  using W = Total<T>;
+  typedef T Narrow __attribute__((vector_size(kLanesOf<W> * sizeof(T))));
+  constexpr int64_t lanes = kLanesOf<W>;
+  constexpr std::make_integer_sequence<int, int(lanes)> order{};
+  W total = W(Op::kStart);
+  int64_t i = 0;
+  for (; i + lanes <= a.axis.n; i += lanes) {
+    Narrow given;
+    memcpy(&given, x + i, sizeof given);
+    const Vec<W> scanned = scan_lanes<Op, 1, W>(__builtin_convertvector(given, Vec<W>));
+    const Vec<W> before = splat(total);
+    const Vec<W> sums = Op::step(before, scanned);
+    const Narrow made =
+        __builtin_convertvector(a.is_exclusive ? shifted<1>(sums, before, order) : sums, Narrow);
+    memcpy(y + i, &made, sizeof made);
+    total = sums[lanes - 1];
+  }
+  for (; i < a.axis.n; ++i) {
+    const W next = Op::step(total, W(x[i]));
+    y[i] = T(a.is_exclusive ? total : next);
+    total = next;
+  }
+}
+
 template <class Op, class T>
 Status run_row_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const CumulativeArgs*>(args);
   constexpr int kCount = 8;
   const T* x[kCount];
   T* y[kCount];
+  // Not float64: a vector's own total could overflow where that of the row does not.
+  if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, double>)
+    if (a.axis.stride == 1 && !a.is_reverse) {
+      for (int64_t item = begin; item < end; ++item) {
+        const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item);
+        scan_row<Op>(a, input<T>(data, 0) + at.in, output<T>(data) + at.out);
+      }
+      return {};
+    }
   for (int64_t item = begin; item < end;) {
     const int count = end - item < kCount ? 1 : kCount;
     for (int k = 0; k < count; ++k) {

@@ -135,6 +135,52 @@ void max_bin(const RoiArgs& a, const Samples& down, const Samples& across, const
   }
 }
 
+// The samples of all bins along one axis, which all channels share.
+struct SampleTable {
+  static constexpr int64_t kCapacity = 512;  // samples
+  int32_t near[kCapacity], far[kCapacity];   // offsets of both neighbours
+  float near_weight[kCapacity], far_weight[kCapacity];
+
+  // False if there are too many.
+  bool fill(const Samples& samples, int64_t bins, int64_t stride) {
+    if (samples.n * bins > kCapacity || samples.size * stride > INT32_MAX) return false;
+    for (int64_t k = 0; k < samples.n * bins; ++k) {
+      const int64_t low = samples.at(k / samples.n, k % samples.n, near_weight[k], far_weight[k]);
+      near[k] = int32_t(low * stride), far[k] = int32_t(samples.above(low) * stride);
+    }
+    return true;
+  }
+};
+
+// Max bins of one channel, as max_bin, by tables: for each row of samples the weighted maximum of
+// every column of samples, then that of each bin's columns.
+void max_channel(const RoiArgs& a, const SampleTable& down, int64_t n_down,
+                 const SampleTable& across, int64_t n_across, const float* x, float* y) {
+  const int64_t columns = n_across * a.bins[1];
+  float tops[SampleTable::kCapacity];
+  for (int64_t i = 0; i < a.bins[0]; ++i, y += a.bins[1]) {
+    for (int64_t k = 0; k < columns; ++k) tops[k] = -kInf;
+    for (int64_t s = i * n_down; s < (i + 1) * n_down; ++s) {
+      const float *near = x + down.near[s], *far = x + down.far[s];
+      const float wn = down.near_weight[s], wf = down.far_weight[s];
+      for (int64_t k = 0; k < columns; ++k) {
+        const float left = across.near_weight[k], right = across.far_weight[k];
+        const float v[] = {near[across.near[k]] * (wn * left), near[across.far[k]] * (wn * right),
+                           far[across.near[k]] * (wf * left), far[across.far[k]] * (wf * right)};
+        float top = tops[k];
+        for (float e : v) top = e > top || e != e ? e : top;
+        tops[k] = top;
+      }
+    }
+    for (int64_t j = 0; j < a.bins[1]; ++j) {
+      float top = -kInf;
+      for (int64_t k = j * n_across; k < (j + 1) * n_across; ++k)
+        top = tops[k] > top || tops[k] != tops[k] ? tops[k] : top;
+      y[j] = top;
+    }
+  }
+}
+
 // RoiAlign; item: one region.
 Status align_regions(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const RoiArgs*>(args);
@@ -157,7 +203,12 @@ Status align_regions(const void* args, const Data& data, int64_t begin, int64_t 
     if (!a.takes_max) down.fill(tall, a.bins[0]), across.fill(wide, a.bins[1]);
     const float* x = input<float>(data, 0) + image * a.channels * plane;
     float* y = output<float>(data) + r * a.channels * bins;
-    if (a.takes_max)
+    SampleTable rows, columns;
+    if (a.takes_max && tall.n > 0 && wide.n > 0 && plane > 0 &&
+        rows.fill(tall, a.bins[0], a.width) && columns.fill(wide, a.bins[1], 1))
+      for (int64_t c = 0; c < a.channels; ++c)
+        max_channel(a, rows, tall.n, columns, wide.n, x + c * plane, y + c * bins);
+    else if (a.takes_max)
       for (int64_t i = 0; i < bins; ++i) max_bin(a, tall, wide, x, i, y + i);
     else
       for (int64_t c = 0; c < a.channels; ++c)

@@ -167,6 +167,33 @@ void top_of(const TopArgs& a, const T* x, T* values, int64_t* indices, Entry* he
   write(heap);
 }
 
+// The best of a row of numbers in vectors: the maximum or minimum, then its first position. False
+// if there is a NaN, whose order is that of keys.
+template <class T>
+bool best_of(const TopArgs& a, const T* x, T* value, int64_t* index) {
+  const int64_t n = a.axis.n;
+  Vec<T> best = splat(x[0]);
+  Vec<Mask<T>> is_nan{};
+  const auto join = [&](auto p, auto q) {
+    return a.takes_largest ? (p > q ? p : q) : (p < q ? p : q);
+  };
+  vloop<T>(n, [&](int64_t i, auto lanes) {
+    const Vec<T> v = load(x + i, lanes, x[0]);
+    if constexpr (std::is_floating_point_v<T>) is_nan |= v != v;
+    best = join(best, v);
+  });
+  if (fold(is_nan, [](auto p, auto q) { return p | q; }) != 0) return false;
+  const T top = fold(best, join);
+  int64_t at = 0;
+  for (; at + kLanesOf<T> <= n; at += kLanesOf<T>) {
+    const Vec<Mask<T>> found = load(x + at) == top;
+    if (fold(found, [](auto p, auto q) { return p | q; }) != 0) break;
+  }
+  while (x[at] != top) ++at;
+  *value = x[at], *index = at;
+  return true;
+}
+
 template <class Entry, class T>
 Status run_items(const void* args, const Data& data, int64_t begin, int64_t end) {
   const auto& a = *static_cast<const TopArgs*>(args);
@@ -174,6 +201,11 @@ Status run_items(const void* args, const Data& data, int64_t begin, int64_t end)
   for (int64_t item = begin; item < end; ++item) {
     const int64_t column = item % a.axis.columns;
     const Offsets at = offsets_of(a.axis.outer, a.axis.outer.n, item / a.axis.columns);
+    if constexpr (std::is_arithmetic_v<T>)
+      if (a.k == 1 && a.axis.stride == 1 && a.axis.n > 0 &&
+          best_of(a, input<T>(data, 0) + at.in + column * a.axis.column_stride,
+                  output<T>(data, 0) + at.out + column, output<int64_t>(data, 1) + at.out + column))
+        continue;
     top_of(a, input<T>(data, 0) + at.in + column * a.axis.column_stride,
            output<T>(data, 0) + at.out + column, output<int64_t>(data, 1) + at.out + column,
            reinterpret_cast<Entry*>(data.local));

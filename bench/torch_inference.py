@@ -31,6 +31,7 @@ import sardonyx
 from bench.devices import build, export, script
 
 OPSET = 20
+WARM_UP = 4  # rounds before those that count: parameters that stay are watched after three calls
 
 
 def arguments() -> argparse.Namespace:
@@ -83,11 +84,11 @@ def measure(given: argparse.Namespace, name: str) -> dict[str, Any]:
     pairs = list(zip(found, expected, strict=True))
     row["differs"] = max(float((f - e).abs().max() / e.abs().max()) for f, e in pairs)
     times: dict[str, list[tuple[float, float]]] = {key: [] for key in calls}
-    for _ in range(given.rounds + 1):  # the first round is not counted
+    for _ in range(WARM_UP + given.rounds):
         for key, call in calls.items():
             times[key].append(timed(call))
     for key, values in times.items():
-        cpu, wall = map(statistics.median, zip(*values[1:], strict=True))
+        cpu, wall = map(statistics.median, zip(*values[WARM_UP:], strict=True))
         row |= {f"{key}_cpu": cpu, f"{key}_wall": wall}
     row["ratio"] = row["module_cpu"] / row["session_cpu"]
     return row

@@ -13,7 +13,7 @@ constexpr int64_t kBytesPerNs = 20;             // of one core
 constexpr int64_t kMinWatchedBytes = 64 << 10;  // reading fewer costs as much as asking
 // The first write to each watched page costs about a microsecond, which is for memory that is
 // rarely written: not for the weights of a loop that alternates training and evaluation.
-constexpr int kUnchangedBeforeWatch = 4;
+constexpr int kUnchangedBeforeWatch = 2;
 constexpr int kLanes = 8;  // hides the latency of the multiplication
 // Also past the end, where it does nothing. Of 400 MB an Intel core reads 10.7 GB/s with it and
 // 6.0 without, a Zen 5 core 11.0 and 8.3.

@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 from torch import fx
 from torch._C._autograd import _get_sequence_nr
-from torch._functorch._aot_autograd import runtime_wrappers
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.base.locks import Lock
@@ -76,7 +75,10 @@ def with_absent_gradients(compiled: Function, module: fx.GraphModule) -> Functio
 def _accepts_none() -> bool:
     """Whether AOTAutograd passes None on to backward graphs."""
     try:
-        process: Any = runtime_wrappers.AOTDispatchAutograd.process_runtime_tangent
+        # It cannot be imported before torch._dynamo.
+        from torch._functorch._aot_autograd.runtime_wrappers import AOTDispatchAutograd
+
+        process: Any = AOTDispatchAutograd.process_runtime_tangent
         return bool(process(None, None) == (None, [None]))
     except Exception:
         return False

@@ -167,14 +167,14 @@ void exact_columns(const MatMul& p, const Data& data, int64_t row, int64_t colum
   constexpr int64_t kChunk = 64;  // rows of k at a time, on the stack
   alignas(64) float panel[kChunk * kPanel], x[kChunk], total[kPanel];
   alignas(64) std::byte local[2 * sizeof panel];
-  const UnpackFn unpack = find_unpack(p.w);
+  const Unpack unpack = find_unpack(p.w);
   for (int64_t j = 0; j < n; j += kPanel) {
     const int64_t width = n - j < kPanel ? n - j : kPanel;
     memset(total, 0, sizeof total);
     for (int64_t k = 0; k < p.w.k; k += kChunk) {
       const int64_t values = p.w.k - k < kChunk ? p.w.k - k : kChunk;
       widen_row(p, data, row, k, values, x);
-      unpack(p.w, data, {k, values, column + j, width}, panel, local);
+      unpack.run(p.w, data, {k, values, column + j, width}, panel, local);
       for (int64_t i = 0; i < values; ++i)
         vloop(width, [&](int64_t c, auto lanes) {
           store(total + c, load(total + c, lanes) + x[i] * load(panel + i * kPanel + c, lanes),

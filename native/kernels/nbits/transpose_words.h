@@ -15,13 +15,15 @@ SDX_INLINE void transpose_words(const Weights& w, const Data& data, const Weight
   const int64_t wanted = (at.depths * w.bits + 31) / 32, left = at.width - j;
   if (left <= 0) return;
   const uint8_t* from = input<uint8_t>(data, kQ) + (at.column + j) * row_bytes;
+  const int64_t next = at.next_columns > 0 ? at.next_columns * row_bytes - begin
+                                           : at.depths * w.bits / 8;  // bytes to the next tile
   alignas(64) uint32_t transposed[kLanes][kLanes];
   alignas(64) uint8_t whole[kLanes][SDX_VEC_BYTES];
   for (int64_t word = 0; word < wanted; word += kLanes) {
     const int64_t byte = begin + word * 4;
     const uint8_t* square = from + byte;
-    for (int64_t i = 0; i < kLanes && i < left; ++i)  // the next tile of these columns
-      __builtin_prefetch(square + i * row_bytes + kDepth * w.bits / 8, 0, 2);
+    for (int64_t i = 0; i < kLanes && i < left; ++i)
+      __builtin_prefetch(square + i * row_bytes + next, 0, 2);
     int64_t stride = row_bytes;
     if (left < kLanes || byte + SDX_VEC_BYTES > row_bytes) {
       const int64_t bytes = row_bytes - byte < SDX_VEC_BYTES ? row_bytes - byte : SDX_VEC_BYTES;

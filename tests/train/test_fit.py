@@ -255,6 +255,11 @@ def test_parameters_that_are_named_are_trained() -> None:
     assert list(result.parameters) == ["b"]
 
 
+def test_a_curve_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(Fail, match=r"the curve cannot be written .*none/loss.svg: No such"):
+        trained(steps=1).save_curve(tmp_path / "none" / "loss.svg")
+
+
 def test_the_curve_is_an_image(tmp_path: Path) -> None:
     trained(evaluation=DATA).save_curve(tmp_path / "loss.svg", "a < b")
     root = ET.parse(tmp_path / "loss.svg").getroot()

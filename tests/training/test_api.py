@@ -266,6 +266,8 @@ def test_wrong_arguments(folder, tmp_path):
         Module(tmp_path / "missing.onnx", state)
     with pytest.raises(TypeError, match="state must be a CheckpointState, got str"):
         Module(folder / "training_model.onnx", "checkpoint")
+    with pytest.raises(TypeError, match="optimizer must be an Optimizer, got NoneType"):
+        LinearLRScheduler(None, 1, 4, 0.4)
     with pytest.raises(TypeError, match="module must be a Module, got CheckpointState"):
         Optimizer(folder / "optimizer_model.onnx", state)
     without_eval = Module(folder / "training_model.onnx", state).eval()

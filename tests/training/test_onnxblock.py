@@ -361,3 +361,10 @@ def test_optimizer_models(optimizer, tmp_path):
     op = {"AdamW": "AdamWOptimizer", "SGD": "SGDOptimizerV2"}[optimizer.name]
     assert [(n.domain, n.op_type) for n in model.graph.node] == [("com.microsoft", op)]
     assert model.ir_version == 8  # that of opset 17
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    model, folder = classifier(), tmp_path / "none"
+    said = "the artifact .*none/.*.onnx cannot be written: No such file"
+    with pytest.raises(FileNotFoundError, match=said):
+        generate_artifacts(model, ["w1"], loss=LossType.CrossEntropyLoss, artifact_directory=folder)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sardonyx.base.atomic_file import writing
 from sardonyx.base.records import frozen
 from sardonyx.base.shared_store import Array
-from sardonyx.errors import InvalidArgument
+from sardonyx.errors import Fail, InvalidArgument
 from sardonyx.load.model import Model
 from sardonyx.save import SaveOptions, save
 from sardonyx.train.adapters import Adapted
@@ -67,8 +67,13 @@ class Fitted:
     def save_curve(self, path: str | os.PathLike[str], title: str = "loss") -> None:
         """Write the losses of training and evaluation as an SVG image."""
         text = loss_curve(self.losses, self.evaluations, title)
-        with writing(os.fspath(path)) as file:
-            file.write(text.encode())
+        try:
+            with writing(os.fspath(path)) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise Fail(
+                f"the curve cannot be written to {os.fspath(path)}: {error.strerror}"
+            ) from error
 
 
 def _is_large(model: Model) -> bool:

@@ -189,5 +189,9 @@ def _save(model: onnx.ModelProto, path: Path) -> None:
     """Write a model, atomically."""
     if path.exists():
         logger.info("%s exists and is replaced", path)
-    with writing(os.path.abspath(path)) as file:
-        file.write(model.SerializeToString())
+    try:
+        with writing(os.path.abspath(path)) as file:
+            file.write(model.SerializeToString())
+    except OSError as error:
+        said = f"the artifact {path} cannot be written: {error.strerror}"
+        raise type(error)(error.errno, said) from error

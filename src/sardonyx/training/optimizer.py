@@ -97,6 +97,8 @@ class LinearLRScheduler:
         initial_lr: float,
     ) -> None:
         """Set the rate for the optimizer's current step; `initial_lr` is the highest one."""
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"optimizer must be an Optimizer, got {type(optimizer).__name__}")
         self._group = optimizer._group
         self._warmup = np.float32(warmup_step_count)
         self._total = np.float32(total_step_count)

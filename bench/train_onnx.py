@@ -6,9 +6,11 @@
     python -m bench.train_onnx --losses              # losses of 50 steps against torch in float64
     python -m bench.train_onnx --models bert mlp --engines eager sardonyx
 
-A step is forward, backward and AdamW. Both engines have the same weights and batches; models are
-exported in training mode, without dropout, so that losses can be compared. Memory is the growth of
-the peak resident set over steps, with parameters and optimizer state made before.
+A step is forward, backward and AdamW. Engines take turns of 8 steps, of which the first 3 are not
+counted: for some milliseconds the threads of the other engine, such as those of OpenMP, still spin.
+Both have the same weights and batches; models are exported in training mode, without dropout, so
+that losses can be compared. Memory is the growth of the peak resident set over steps, with
+parameters and optimizer state made before.
 
 The losses of the convnet depend on rounding: where a ReLU or MaxPool decides otherwise, they jump.
 So all engines are compared with torch in float64, eager torch in float32 among them.
@@ -37,6 +39,7 @@ from bench.train_steps import Batch, Classifier, residual_network
 
 THREADS = 2
 LR = 1e-4
+TURN, SKIPPED = 8, 3  # steps of an engine in a row, and those that are not counted
 
 
 class Bert(nn.Module):
@@ -174,12 +177,13 @@ def timed(name: str, engines: list[str], n_steps: int) -> dict[str, float]:
     """Per engine: the median time of a step, in seconds."""
     trainers = {engine: engine_of(name, engine) for engine in engines}
     times: dict[str, list[float]] = {engine: [] for engine in engines}
-    for i in range(n_steps + 2):
+    for turn in range(-(-n_steps // (TURN - SKIPPED)) + 1):
         for engine, trainer in trainers.items():
-            begin = time.perf_counter()
-            trainer.run()
-            if i > 1:
-                times[engine].append(time.perf_counter() - begin)
+            for i in range(TURN):
+                begin = time.perf_counter()
+                trainer.run()
+                if turn and i >= SKIPPED:  # the first turn warms up
+                    times[engine].append(time.perf_counter() - begin)
     return {engine: statistics.median(each) for engine, each in times.items()}
 
 
@@ -236,7 +240,7 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--memory", action="store_true", help="peak memory instead of time")
     parser.add_argument("--losses", action="store_true", help="losses instead of time")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # the mode of a child process

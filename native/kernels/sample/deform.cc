@@ -8,6 +8,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct DeformArgs {
+  Interleaved images;  // where a group has enough channels
   int n_axes;
   int64_t out[kMaxAxes], taps[kMaxAxes], step[kMaxAxes], spacing[kMaxAxes], pads[kMaxAxes];
   SampleAxis axes[kMaxAxes];
@@ -49,6 +50,14 @@ Status read_taps(const void* args, const Data& data, int64_t begin, int64_t end)
     const int64_t n = a.outs - first < kBlock ? a.outs - first : kBlock;
     locate_points(a, input<float>(data, 1) + which * a.n_axes * a.outs, tap, first, n, points);
     const float* mask = a.has_mask ? input<float>(data, 2) + which * a.outs + first : nullptr;
+    float* out = output<float>(data) + (group * a.channels * a.n_taps + tap) * a.outs + first;
+    if (a.images.units > 0) {
+      const TapTable table = table_of(points, n_near, n, a.plane);
+      for (int64_t g = 0; g < a.images.groups; ++g)
+        sum_group(table, a.images.pixels(data, group, g), a.images.live_channels(g), mask,
+                  out + g * kGroup * a.n_taps * a.outs, a.n_taps * a.outs);
+      continue;
+    }
     for (int64_t c = group * a.channels; c < (group + 1) * a.channels; ++c) {
       float* y = output<float>(data) + (c * a.n_taps + tap) * a.outs + first;
       sum_taps(points, n_near, input<float>(data, 0) + c * a.plane, n, y);
@@ -83,6 +92,8 @@ Status deform_columns(const Call& call, Plan& plan) {
   a->has_mask = call.in[2].is_given();
   plan.args = a;
   plan.local_bytes = block_bytes(1 << n);
+  if (Interleaved::pays(a->channels))
+    add_interleaved(x.dims[0] * a->groups, a->channels, a->plane, a->images, plan);
   plan.add(read_taps, x.dims[0] * a->groups * a->n_taps * a->blocks,
            kBlock * (30 * n + (3 << n) * a->channels / 2));
   return {};

@@ -7,6 +7,7 @@ namespace sdx::SDX_ISA {
 namespace {
 
 struct GridArgs {
+  Interleaved images;  // where taps cost more than the copy
   SampleMode mode;
   SamplePadding padding;
   DType grid;
@@ -57,6 +58,15 @@ Status grid_blocks(const void* args, const Data& data, int64_t begin, int64_t en
     const int64_t image = item / a.blocks, first = item % a.blocks * kBlock;
     const int64_t n = a.points - first < kBlock ? a.points - first : kBlock;
     locate_points(a, data.in[1], image * a.points + first, n, taps_of);
+    if constexpr (std::is_same_v<T, float> && !kNearest)
+      if (a.images.units > 0) {
+        const TapTable table = table_of(taps_of, a.n_taps, n, a.plane);
+        float* y = output<float>(data) + image * a.channels * a.points + first;
+        for (int64_t g = 0; g < a.images.groups; ++g)
+          sum_group(table, a.images.pixels(data, image, g), a.images.live_channels(g), nullptr,
+                    y + g * kGroup * a.points, a.points);
+        continue;
+      }
     for (int64_t c = image * a.channels; c < (image + 1) * a.channels; ++c) {
       const T* x = input<T>(data, 0) + c * a.plane;
       T* y = output<T>(data) + c * a.points + first;
@@ -112,6 +122,9 @@ Status grid_sample(const Call& call, Plan& plan) {
                   : nearest_blocks<float>(size_of(x.dtype)));
     return {};
   }
+  if (x.dtype == DType::f32 && !is_double && Interleaved::pays(a->channels) &&
+      a->points * a->n_taps >= a->plane)
+    add_interleaved(x.dims[0], a->channels, a->plane, a->images, plan);
   return visit(x.dtype, Floats{}, [&]<class T>() {
     add(grid_blocks<T, Wide<T>, false>);
     return Status{};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/elements.h"
+#include "kernels/sample/interleaved.h"
 #include "kernels/sample/taps.h"
 
 namespace sdx::SDX_ISA {
@@ -88,6 +89,13 @@ template <class C>
 SDX_INLINE PointTaps<C> point_taps_in(std::byte* local, int n_taps) {
   C* weights = reinterpret_cast<C*>(local) + kBlock;
   return {reinterpret_cast<int32_t*>(weights + n_taps * kBlock), weights};
+}
+
+// The taps of n points, with those outside at the pixel of zeros.
+SDX_INLINE TapTable table_of(const PointTaps<float>& taps, int n_taps, int64_t n, int64_t plane) {
+  const TapTable table{taps.at, taps.weight, n_taps, kBlock, n};
+  point_outside(table, plane);
+  return table;
 }
 
 // sums[p] = sum over taps of weight * x[offset], of one channel.

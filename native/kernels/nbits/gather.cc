@@ -33,7 +33,7 @@ struct Offsets {
   bool is_inside = true;
 
   SDX_INLINE void move(const TableArgs& a, int axis, int64_t c) {
-    const int64_t block = c / a.blocks[axis];
+    const int64_t block = a.blocks[axis] == 1 ? c : c / a.blocks[axis];
     element += c * a.element_strides[axis];
     scale += block * a.strides[axis];
     zero += block * a.zero_strides[axis];
@@ -109,8 +109,9 @@ void dequantize_chunk(const TableArgs& a, const Data& data, const Offsets& row, 
   (a.bits == 8   ? widen_codes<8>
    : a.bits == 4 ? widen_codes<4>
                  : widen_codes<2>)(a, packed, row.element + from, n, codes);
-  for (int64_t i = 0; i < n;) {
-    const int64_t number = (from + i) / block, block_end = (number + 1) * block - from;
+  int64_t number = from / block;
+  for (int64_t i = 0; i < n; ++number) {
+    const int64_t block_end = (number + 1) * block - from;
     const int64_t end = block_end < n ? block_end : n;
     const float scale = scale_at(a, data, row.scale + number * a.strides[last]);
     const float zero = zero_at(a, data, row.zero + number * a.zero_strides[last]);
